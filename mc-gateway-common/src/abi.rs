@@ -1,0 +1,184 @@
+//! Layout of every eBPF map: keys, values, names and capacities.
+//!
+//! Both sides of a map (the programs and the agent) use these types and no others. Every struct is
+//! `repr(C)`, has no implicit padding (asserted below) and is valid for any bit pattern, so that bytes
+//! read back from a pinned map can never be reinterpreted. A change of any of them needs a new
+//! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
+
+/// Version of all layouts in this module together, stored in [`Config::abi`].
+pub const ABI_VERSION: u32 = 1;
+
+/// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
+///
+/// One layout for both families means one code path for both.
+pub type Addr = [u8; 16];
+
+/// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
+pub const V4_PREFIX_BITS: u32 = 96;
+
+/// Prefixes the `mc_prefixes` map can hold.
+pub const MAX_PREFIXES: u32 = 131_072;
+/// Slots of the `mc_groups` array. Slot 0 is never used: group 0 means "no group".
+pub const MAX_GROUPS: u32 = 8_192;
+/// Slots of the `mc_members` array. Slot 0 is never used.
+pub const MAX_MEMBERS: u32 = 16_384;
+/// Entries the `mc_peers` map can hold.
+pub const MAX_PEERS: u32 = 16_384;
+/// Members one group can have.
+pub const GROUP_MEMBERS: usize = 16;
+/// Local underlay addresses a node can have.
+pub const LOCAL_ADDRS: usize = 4;
+/// Slots of the per-CPU `mc_drops` array; [`crate::verdict::DropReason`] numbers index it.
+pub const MAX_DROP_REASONS: u32 = 64;
+/// Slots of the per-CPU `mc_paths` array; [`crate::verdict::Path`] numbers index it.
+pub const MAX_PATHS: u32 = 8;
+
+/// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
+pub const PREFIXES: &str = "mc_prefixes";
+/// Name of the group map: array of [`Group`].
+pub const GROUPS: &str = "mc_groups";
+/// Name of the member map: array of [`Member`].
+pub const MEMBERS: &str = "mc_members";
+/// Name of the peer map: hash of outer source [`Addr`] to [`Peer`].
+pub const PEERS: &str = "mc_peers";
+/// Name of the configuration map: array of one [`Config`].
+pub const CONFIG: &str = "mc_config";
+/// Name of the drop counters: per-CPU array of `u64`, indexed by [`crate::verdict::DropReason`].
+pub const DROPS: &str = "mc_drops";
+/// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Path`].
+pub const PATHS: &str = "mc_paths";
+/// All maps, in the order the agent pins them.
+pub const ALL_MAPS: [&str; 7] = [PREFIXES, GROUPS, MEMBERS, PEERS, CONFIG, DROPS, PATHS];
+
+/// Name of the classifier on the egress of `mc0`.
+pub const PROGRAM_TO_REMOTE: &str = "to_remote";
+/// Name of the classifier on the ingress of every underlay device.
+pub const PROGRAM_FROM_UNDERLAY: &str = "from_underlay";
+
+/// [`Prefix::cluster`] and [`Peer::cluster`] of the cluster this node belongs to.
+pub const CLUSTER_LOCAL: u32 = 0;
+
+/// [`Prefix::action`]: packets to this prefix are delivered into this node's stack.
+pub const ACTION_DELIVER: u32 = 1;
+/// [`Prefix::action`]: packets to this prefix are forwarded to a member of [`Prefix::group`].
+pub const ACTION_FORWARD: u32 = 2;
+
+/// [`Peer::flags`]: a gateway of another cluster.
+pub const PEER_REMOTE_GATEWAY: u32 = 1;
+/// [`Peer::flags`]: a gateway of this cluster.
+pub const PEER_LOCAL_GATEWAY: u32 = 1 << 1;
+/// [`Peer::flags`]: a node of this cluster whose Pods may reach other clusters through this gateway.
+pub const PEER_LOCAL_NODE: u32 = 1 << 2;
+
+/// [`Config::flags`]: this node is a gateway.
+pub const CONFIG_GATEWAY: u32 = 1;
+
+/// Where packets to (and from) an address prefix belong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Prefix {
+    /// Cluster that owns the prefix: [`CLUSTER_LOCAL`] or the stable id of a remote cluster.
+    pub cluster: u32,
+    /// Slot in `mc_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
+    /// group of that Node, also when the prefix is looked up as an inner source.
+    pub group: u32,
+    /// [`ACTION_DELIVER`] or [`ACTION_FORWARD`]; anything else is treated as no route.
+    pub action: u32,
+    /// Always 0.
+    pub pad: u32,
+}
+
+/// The nodes that can take packets of a prefix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Group {
+    /// Stable id of the group (a hash of its name): tells the agent after a restart whose slot this is.
+    pub id: u32,
+    /// Used entries of `members`, at most [`GROUP_MEMBERS`].
+    pub n: u32,
+    /// Slots in `mc_members`.
+    pub members: [u32; GROUP_MEMBERS],
+}
+
+/// One node packets can be sent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Member {
+    /// Outer destination address.
+    pub addr: Addr,
+    /// Outer source address.
+    pub local: Addr,
+    /// Underlay device the packet leaves through.
+    pub ifindex: u32,
+    /// Stable id of the member (a hash of its name and address), the input of rendezvous hashing.
+    pub id: u32,
+    /// Largest inner IP packet in bytes the path to the member carries.
+    pub mtu: u32,
+    /// Relative share of new flows; 0 drains. Not interpreted yet: every member has weight 1.
+    pub weight: u32,
+}
+
+/// A node encapsulated packets are accepted from, found by the outer source address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Peer {
+    /// Cluster whose prefixes are acceptable inner sources: [`CLUSTER_LOCAL`] or a remote cluster's id.
+    pub cluster: u32,
+    /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`].
+    pub flags: u32,
+    /// Group of the peer's own Pod prefixes where known, else 0: inner sources of a
+    /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group.
+    pub group: u32,
+    /// Always 0.
+    pub pad: u32,
+}
+
+/// What the programs know of the node they run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Config {
+    /// [`ABI_VERSION`] of the agent that wrote the maps.
+    pub abi: u32,
+    /// [`CONFIG_GATEWAY`].
+    pub flags: u32,
+    /// Device packets for the local stack are redirected into.
+    pub mc0_ifindex: u32,
+    /// UDP destination port of encapsulated packets, host order. Geneve's is 6081 (RFC 8926).
+    pub port: u16,
+    /// MAC address of `mc0`: the inner source of packets that leave, the destination of packets that arrive.
+    pub mc0_mac: [u8; 6],
+    /// Outer destinations that are this node's; unused entries are all zero.
+    pub local: [Addr; LOCAL_ADDRS],
+}
+
+/// Packets and bytes (of the frame as the program saw it first), counted per CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counter {
+    /// Packets; a GSO super-packet counts once.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+// Sum of the fields' sizes equals the struct's size: no padding anywhere.
+const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
+const _: () = assert!(size_of::<Group>() == 8 + 4 * GROUP_MEMBERS && align_of::<Group>() == 4);
+const _: () = assert!(size_of::<Member>() == 48 && align_of::<Member>() == 4);
+const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
+const _: () = assert!(size_of::<Config>() == 20 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
+const _: () = assert!(size_of::<Counter>() == 16 && align_of::<Counter>() == 8);
+
+#[cfg(feature = "user")]
+mod user {
+    #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
+    use super::{Config, Counter, Group, Member, Peer, Prefix};
+
+    macro_rules! pod {
+        ($($t:ty),*) => {$(
+            // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
+            unsafe impl aya::Pod for $t {}
+        )*};
+    }
+    pod!(Prefix, Group, Member, Peer, Config, Counter);
+}

@@ -1,0 +1,1 @@
+//! Skeleton; filled by the commits that follow.

@@ -1,0 +1,2 @@
+//! Skeleton; filled by the commits that follow.
+fn main() {}

@@ -36,11 +36,13 @@ pub enum DropReason {
     TtlExceeded = 15,
     /// Inner frame is not IPv4.
     InnerProtocol = 16,
+    /// Header checksum of the outer packet is wrong: what it says cannot be passed on as true.
+    OuterChecksum = 17,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NotConfigured,
         Self::NotIpv4,
         Self::InnerMalformed,
@@ -57,6 +59,7 @@ impl DropReason {
         Self::InnerSource,
         Self::TtlExceeded,
         Self::InnerProtocol,
+        Self::OuterChecksum,
     ];
 
     /// Name as printed by the agent: stable, lower case, dashes.
@@ -79,6 +82,7 @@ impl DropReason {
             Self::InnerSource => "inner-source",
             Self::TtlExceeded => "ttl-exceeded",
             Self::InnerProtocol => "inner-protocol",
+            Self::OuterChecksum => "outer-checksum",
         }
     }
 }

@@ -1,0 +1,72 @@
+//! The tables a decision reads, behind a trait: eBPF maps in the kernel, ordinary maps on the host.
+
+use crate::abi::{Addr, Config, Group, Member, Peer, Prefix};
+
+/// Lookups a program makes. None of them writes.
+pub trait Tables {
+    /// The node's configuration.
+    fn config(&self) -> Option<&Config>;
+    /// The longest prefix that contains `address`.
+    fn prefix(&self, address: Addr) -> Option<&Prefix>;
+    /// The group in `slot`.
+    fn group(&self, slot: u32) -> Option<&Group>;
+    /// The member in `slot`.
+    fn member(&self, slot: u32) -> Option<&Member>;
+    /// The peer with this underlay address.
+    fn peer(&self, address: Addr) -> Option<&Peer>;
+}
+
+#[cfg(any(test, feature = "std"))]
+pub use host::MapTables;
+
+#[cfg(any(test, feature = "std"))]
+mod host {
+    use std::collections::BTreeMap;
+
+    use super::{Addr, Config, Group, Member, Peer, Prefix, Tables};
+
+    /// Tables in memory, for tests and for explaining a decision outside the kernel.
+    #[derive(Clone, Debug, Default)]
+    pub struct MapTables {
+        /// See [`Tables::config`].
+        pub config: Option<Config>,
+        /// Prefix length in bits and network address to value.
+        pub prefixes: BTreeMap<(u32, Addr), Prefix>,
+        /// Slot to group.
+        pub groups: BTreeMap<u32, Group>,
+        /// Slot to member.
+        pub members: BTreeMap<u32, Member>,
+        /// Underlay address to peer.
+        pub peers: BTreeMap<Addr, Peer>,
+    }
+
+    impl Tables for MapTables {
+        fn config(&self) -> Option<&Config> {
+            self.config.as_ref()
+        }
+
+        fn prefix(&self, address: Addr) -> Option<&Prefix> {
+            let address = u128::from_be_bytes(address);
+            self.prefixes
+                .iter()
+                .rev()
+                .find(|((len, network), _)| {
+                    let mask = u128::MAX.checked_shl(128_u32.saturating_sub(*len)).unwrap_or(0);
+                    (address ^ u128::from_be_bytes(*network)) & mask == 0
+                })
+                .map(|(_, prefix)| prefix)
+        }
+
+        fn group(&self, slot: u32) -> Option<&Group> {
+            self.groups.get(&slot)
+        }
+
+        fn member(&self, slot: u32) -> Option<&Member> {
+            self.members.get(&slot)
+        }
+
+        fn peer(&self, address: Addr) -> Option<&Peer> {
+            self.peers.get(&address)
+        }
+    }
+}

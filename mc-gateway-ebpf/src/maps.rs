@@ -1,0 +1,82 @@
+//! The maps, BTF-defined so that `bpftool map dump` prints names, and the tables made of them.
+
+use aya_ebpf::{
+    btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, lpm_trie::Key},
+    macros::btf_map,
+};
+use mc_gateway_common::{
+    abi::{
+        Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS, MAX_PEERS,
+        MAX_PREFIXES, Member, Peer, Prefix,
+    },
+    tables::Tables,
+    verdict::{DropReason, Path},
+};
+
+#[btf_map(name = "mc_prefixes")]
+static PREFIXES: LpmTrie<Addr, Prefix, { MAX_PREFIXES as usize }> = LpmTrie::new();
+#[btf_map(name = "mc_groups")]
+static GROUPS: Array<Group, { MAX_GROUPS as usize }> = Array::new();
+#[btf_map(name = "mc_members")]
+static MEMBERS: Array<Member, { MAX_MEMBERS as usize }> = Array::new();
+#[btf_map(name = "mc_peers")]
+static PEERS: HashMap<Addr, Peer, { MAX_PEERS as usize }> = HashMap::new();
+#[btf_map(name = "mc_config")]
+static CONFIG: Array<Config, 1> = Array::new();
+#[btf_map(name = "mc_drops")]
+static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new();
+#[btf_map(name = "mc_paths")]
+static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
+
+/// The eBPF maps as tables.
+pub(crate) struct Maps;
+
+impl Tables for Maps {
+    #[inline(always)]
+    fn config(&self) -> Option<&Config> {
+        CONFIG.get(0)
+    }
+
+    #[inline(always)]
+    fn prefix(&self, address: Addr) -> Option<&Prefix> {
+        PREFIXES.get(&Key::new(128, address))
+    }
+
+    #[inline(always)]
+    fn group(&self, slot: u32) -> Option<&Group> {
+        GROUPS.get(slot)
+    }
+
+    #[inline(always)]
+    fn member(&self, slot: u32) -> Option<&Member> {
+        MEMBERS.get(slot)
+    }
+
+    #[inline(always)]
+    fn peer(&self, address: Addr) -> Option<&Peer> {
+        // SAFETY: entries are replaced by the agent as whole values; a reader that meets a reused entry
+        // sees another peer's fields for one packet, never memory that is not a `Peer`.
+        unsafe { PEERS.get(address) }
+    }
+}
+
+/// Counts a dropped packet.
+#[inline(always)]
+pub(crate) fn count_drop(reason: DropReason) {
+    if let Some(count) = DROPS.get_ptr_mut(reason as u32) {
+        // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+        unsafe { *count = (*count).wrapping_add(1) }
+    }
+}
+
+/// Counts a packet that was encapsulated, passed on or delivered.
+#[inline(always)]
+pub(crate) fn count_path(path: Path, bytes: u32) {
+    if let Some(counter) = PATHS.get_ptr_mut(path as u32) {
+        // SAFETY: as in `count_drop`.
+        unsafe {
+            (*counter).packets = (*counter).packets.wrapping_add(1);
+            (*counter).bytes = (*counter).bytes.wrapping_add(bytes as u64);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Running other programs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// The cargo that runs this xtask, in the workspace root.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace());
+    command
+}
+
+/// Runs a command that inherits the terminal; fails with its command line.
+pub(crate) fn loudly(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {}", line(command)))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{} failed: {status}", line(command))
+    }
+}
+
+/// Runs a command and shows its output only when it fails.
+pub(crate) fn quietly(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+/// Runs a command and returns what it printed; fails with all of its output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let out = command
+        .output()
+        .with_context(|| format!("cannot start {}", line(command)))?;
+    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
+    if out.status.success() {
+        return Ok(stdout);
+    }
+    bail!(
+        "{} failed: {}\n{stdout}{}",
+        line(command),
+        out.status,
+        String::from_utf8_lossy(&out.stderr)
+    )
+}
+
+/// The command as a person would type it.
+fn line(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    words.join(" ")
+}

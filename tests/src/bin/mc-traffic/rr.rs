@@ -1,0 +1,103 @@
+//! `rr-client` and `rr-server`: round-trip times of one-byte requests over one TCP connection.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use mc_tests::traffic::{LISTENING, LatencyReport};
+
+/// Requests whose time is not counted.
+const WARM_UP: usize = 500;
+/// How long a connection and an answer may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClientArgs {
+    /// Destination `ADDRESS:PORT`.
+    to: SocketAddr,
+    /// Requests to time.
+    #[arg(long, default_value_t = 10_000)]
+    requests: usize,
+}
+
+pub(crate) fn client(args: &ClientArgs) -> Result<()> {
+    if args.requests == 0 {
+        bail!("--requests 0 measures nothing");
+    }
+    let mut connection = TcpStream::connect_timeout(&args.to, TIMEOUT)
+        .with_context(|| format!("cannot connect to {}", args.to))?;
+    connection.set_nodelay(true)?;
+    connection.set_read_timeout(Some(TIMEOUT))?;
+    let mut times = Vec::with_capacity(args.requests);
+    let mut answer = [0];
+    for number in 0..WARM_UP + args.requests {
+        let asked = Instant::now();
+        connection.write_all(b"?")?;
+        connection.read_exact(&mut answer).context("no answer")?;
+        if number >= WARM_UP {
+            times.push(asked.elapsed());
+        }
+    }
+    println!("{}", serde_json::to_string(&report(times))?);
+    Ok(())
+}
+
+/// Percentiles by nearest rank.
+fn report(mut times: Vec<Duration>) -> LatencyReport {
+    times.sort_unstable();
+    let micros = |time: &Duration| time.as_secs_f64() * 1e6;
+    let percentile = |percent: usize| {
+        let rank = (times.len() * percent).div_ceil(100).saturating_sub(1);
+        times.get(rank).map_or(0.0, micros)
+    };
+    let total: Duration = times.iter().sum();
+    #[expect(clippy::cast_precision_loss, reason = "no run has 2^52 requests")]
+    let mean_us = if times.is_empty() {
+        0.0
+    } else {
+        micros(&total) / times.len() as f64
+    };
+    LatencyReport {
+        requests: times.len(),
+        p50_us: percentile(50),
+        p99_us: percentile(99),
+        mean_us,
+    }
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// TCP port.
+    #[arg(long)]
+    port: u16,
+}
+
+pub(crate) fn server(args: &ServerArgs) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port))
+        .with_context(|| format!("cannot listen on TCP port {}", args.port))?;
+    println!("{LISTENING} on port {}", args.port);
+    let (mut connection, _) = listener.accept()?;
+    connection.set_nodelay(true)?;
+    let mut question = [0];
+    while connection.read(&mut question)? == 1 {
+        connection.write_all(&question)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_one_to_a_hundred() {
+        let report = report((1..=100).rev().map(Duration::from_micros).collect());
+        assert_eq!(report.requests, 100);
+        assert!((report.p50_us - 50.0).abs() < 1e-6, "{report:?}");
+        assert!((report.p99_us - 99.0).abs() < 1e-6, "{report:?}");
+        assert!((report.mean_us - 50.5).abs() < 1e-6, "{report:?}");
+    }
+}

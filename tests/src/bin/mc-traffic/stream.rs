@@ -1,0 +1,101 @@
+//! `stream-send` and `stream-recv`: throughput of one TCP connection.
+
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use mc_tests::traffic::{LISTENING, StreamReport};
+
+/// Bytes per read and write.
+const BLOCK: usize = 128 << 10;
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct SendArgs {
+    /// Destination `ADDRESS:PORT`.
+    to: SocketAddr,
+    /// Seconds to go on for.
+    #[arg(long, default_value_t = 3.0)]
+    duration: f64,
+}
+
+pub(crate) fn send(args: &SendArgs) -> Result<()> {
+    let duration = Duration::try_from_secs_f64(args.duration).context("--duration")?;
+    let mut connection = TcpStream::connect_timeout(&args.to, CONNECT)
+        .with_context(|| format!("cannot connect to {}", args.to))?;
+    connection.set_write_timeout(Some(CONNECT))?;
+    let block = vec![0x6d; BLOCK];
+    let start = Instant::now();
+    while start.elapsed() < duration {
+        connection
+            .write_all(&block)
+            .context("the stream stalled or broke")?;
+    }
+    println!("sent");
+    Ok(())
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct RecvArgs {
+    /// TCP port.
+    #[arg(long)]
+    port: u16,
+    /// Seconds after the first byte that are not counted: slow start.
+    #[arg(long, default_value_t = 0.3)]
+    warm_up: f64,
+    /// Seconds to wait for a connection and for more bytes.
+    #[arg(long, default_value_t = 30.0)]
+    timeout: f64,
+}
+
+pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
+    let warm_up = Duration::try_from_secs_f64(args.warm_up).context("--warm-up")?;
+    let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port))
+        .with_context(|| format!("cannot listen on TCP port {}", args.port))?;
+    println!("{LISTENING} on port {}", args.port);
+    let (mut connection, _) = listener.accept()?;
+    connection.set_read_timeout(Some(timeout))?;
+
+    let mut block = vec![0; BLOCK];
+    let (mut bytes, mut first, mut counted_from) = (0u64, None, None);
+    let mut last = Instant::now();
+    loop {
+        let length = match connection.read(&mut block) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => bail!("the stream stalled or broke: {error}"),
+        };
+        last = Instant::now();
+        let first = *first.get_or_insert(last);
+        if last.duration_since(first) < warm_up {
+            continue;
+        }
+        if counted_from.is_none() {
+            // This read ends the warm-up: the clock starts with it, its bytes came before.
+            counted_from = Some(last);
+            continue;
+        }
+        bytes += u64::try_from(length)?;
+    }
+    let seconds = counted_from.map_or(0.0, |from| last.duration_since(from).as_secs_f64());
+    if seconds <= 0.0 {
+        bail!("the stream ended before the warm-up of {warm_up:?} was over");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "no run has 2^52 bytes")]
+    let bits_per_second = bytes as f64 * 8.0 / seconds;
+    println!(
+        "{}",
+        serde_json::to_string(&StreamReport {
+            bytes,
+            seconds,
+            bits_per_second
+        })?
+    );
+    Ok(())
+}

@@ -1,0 +1,492 @@
+//! Captured frames, layer by layer: as values for tests, as text for people.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    net::Ipv4Addr,
+};
+
+use network_types::{
+    eth::{EthHdr, EtherType},
+    geneve::GeneveHdr,
+    ip::{IpProto, Ipv4Hdr},
+    udp::UdpHdr,
+};
+
+/// UDP port of Geneve (RFC 8926).
+pub const GENEVE_PORT: u16 = 6081;
+/// Inner destination that marks multi-cluster traffic.
+pub const MULTI_CLUSTER_MAC: Mac = Mac([0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0]);
+/// Geneve protocol type of an Ethernet frame ("transparent Ethernet bridging").
+const TRANSPARENT_ETHERNET: u16 = 0x6558;
+/// IPv4 flag "don't fragment", as the upper three bits of the fragment field.
+const DONT_FRAGMENT: u8 = 0b010;
+
+/// A MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+/// One Ethernet frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Ethernet destination.
+    pub to: Mac,
+    /// Ethernet source.
+    pub from: Mac,
+    /// Ethernet type.
+    pub ether_type: u16,
+    /// The packet inside, where it is IPv4.
+    pub ipv4: Option<Ipv4>,
+    /// Bytes of the frame.
+    pub length: usize,
+}
+
+/// An IPv4 packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipv4 {
+    /// Source address.
+    pub from: Ipv4Addr,
+    /// Destination address.
+    pub to: Ipv4Addr,
+    /// Time to live.
+    pub ttl: u8,
+    /// Type of service: DSCP and ECN.
+    pub tos: u8,
+    /// Whether "don't fragment" is set.
+    pub dont_fragment: bool,
+    /// Total length in bytes.
+    pub total_length: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// What the packet carries.
+    pub payload: Payload,
+}
+
+/// What an IPv4 packet carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// TCP.
+    Tcp {
+        /// Source port.
+        from: u16,
+        /// Destination port.
+        to: u16,
+        /// Flags, e.g. `SYN ACK`.
+        flags: String,
+    },
+    /// UDP that is no tunnel.
+    Udp(Udp),
+    /// UDP to the Geneve port.
+    Geneve(Udp, Geneve),
+    /// ICMP.
+    Icmp {
+        /// Type.
+        kind: u8,
+        /// Code.
+        code: u8,
+    },
+    /// Something else, or cut short.
+    Other,
+}
+
+/// A UDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// Source port.
+    pub from: u16,
+    /// Destination port.
+    pub to: u16,
+    /// Length in bytes, header included.
+    pub length: u16,
+    /// Checksum; 0 means none.
+    pub checksum: u16,
+}
+
+/// A Geneve header and the frame behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geneve {
+    /// Virtual network identifier.
+    pub vni: u32,
+    /// Protocol type of what is inside.
+    pub protocol: u16,
+    /// Bytes of options.
+    pub options: usize,
+    /// The frame inside.
+    pub inner: Option<Box<Frame>>,
+}
+
+// === impl Mac ===
+
+impl Display for Mac {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let octets = self.0.map(|octet| format!("{octet:02x}"));
+        f.write_str(&octets.join(":"))
+    }
+}
+
+// === impl Frame ===
+
+impl Frame {
+    /// Takes a frame apart; `None` where it is too short for an Ethernet header.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (to, rest) = bytes.split_first_chunk()?;
+        let (from, rest) = rest.split_first_chunk()?;
+        let (ether_type, packet) = rest.split_first_chunk()?;
+        let header = EthHdr {
+            dst_addr: *to,
+            src_addr: *from,
+            ether_type: u16::from_ne_bytes(*ether_type),
+        };
+        let is_ipv4 = matches!(header.ether_type(), Ok(EtherType::Ipv4));
+        Some(Self {
+            to: Mac(header.dst_addr),
+            from: Mac(header.src_addr),
+            ether_type: u16::from_be(header.ether_type),
+            ipv4: if is_ipv4 { Ipv4::decode(packet) } else { None },
+            length: bytes.len(),
+        })
+    }
+
+    /// The tunnel header of an encapsulated frame.
+    #[must_use]
+    pub fn geneve(&self) -> Option<&Geneve> {
+        match &self.ipv4.as_ref()?.payload {
+            Payload::Geneve(_, geneve) => Some(geneve),
+            _ => None,
+        }
+    }
+
+    /// The packet inside the tunnel of an encapsulated frame.
+    #[must_use]
+    pub fn inner(&self) -> Option<&Ipv4> {
+        self.geneve()?.inner.as_ref()?.ipv4.as_ref()
+    }
+
+    fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
+        let mark = if self.to == MULTI_CLUSTER_MAC {
+            "  (marks multi-cluster traffic)"
+        } else {
+            ""
+        };
+        line(
+            f,
+            side,
+            "Ethernet",
+            &format!("{} -> {}{mark}", self.from, self.to),
+        )?;
+        match &self.ipv4 {
+            Some(ipv4) => ipv4.describe(f, side),
+            None => line(f, side, "payload", &format!("type {:#06x}", self.ether_type)),
+        }
+    }
+}
+
+/// Several lines, one a header, outermost first.
+impl Display for Frame {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.describe(f, if self.geneve().is_some() { "outer" } else { "" })
+    }
+}
+
+// === impl Ipv4 ===
+
+impl Ipv4 {
+    fn decode(packet: &[u8]) -> Option<Self> {
+        let [
+            vihl,
+            tos,
+            l0,
+            l1,
+            i0,
+            i1,
+            f0,
+            f1,
+            ttl,
+            proto,
+            c0,
+            c1,
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+        ] = *packet.first_chunk()?;
+        let header = Ipv4Hdr {
+            vihl,
+            tos,
+            tot_len: [l0, l1],
+            id: [i0, i1],
+            frags: [f0, f1],
+            ttl,
+            proto,
+            check: [c0, c1],
+            src_addr: [s0, s1, s2, s3],
+            dst_addr: [d0, d1, d2, d3],
+        };
+        let payload = packet.get(usize::from(header.ihl())..).unwrap_or_default();
+        let later_fragment = header.frag_offset() != 0;
+        Some(Self {
+            from: header.src_addr(),
+            to: header.dst_addr(),
+            ttl,
+            tos,
+            dont_fragment: header.frag_flags() & DONT_FRAGMENT != 0,
+            total_length: header.tot_len(),
+            protocol: proto,
+            payload: if later_fragment {
+                None
+            } else {
+                Payload::decode(header.proto().ok(), payload)
+            }
+            .unwrap_or(Payload::Other),
+        })
+    }
+
+    fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
+        let fragment = if self.dont_fragment { ", DF" } else { "" };
+        let text = format!(
+            "{} -> {}, TTL {}{fragment}, {} bytes",
+            self.from, self.to, self.ttl, self.total_length
+        );
+        line(f, side, "IPv4", &text)?;
+        self.payload.describe(f, side)
+    }
+}
+
+// === impl Payload ===
+
+impl Payload {
+    fn decode(protocol: Option<IpProto>, bytes: &[u8]) -> Option<Self> {
+        match protocol? {
+            IpProto::Tcp => {
+                let [s0, s1, d0, d1, .., flags] = *bytes.first_chunk::<14>()?;
+                let names = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+                let set = names
+                    .iter()
+                    .enumerate()
+                    .filter(|(bit, _)| flags & (1 << bit) != 0);
+                Some(Self::Tcp {
+                    from: u16::from_be_bytes([s0, s1]),
+                    to: u16::from_be_bytes([d0, d1]),
+                    flags: set.map(|(_, name)| *name).collect::<Vec<_>>().join(" "),
+                })
+            }
+            IpProto::Udp => {
+                let (header, rest) = bytes.split_first_chunk::<{ UdpHdr::LEN }>()?;
+                let [s0, s1, d0, d1, l0, l1, c0, c1] = *header;
+                let header = UdpHdr {
+                    src: [s0, s1],
+                    dst: [d0, d1],
+                    len: [l0, l1],
+                    check: [c0, c1],
+                };
+                let udp = Udp {
+                    from: header.src_port(),
+                    to: header.dst_port(),
+                    length: header.len(),
+                    checksum: header.checksum(),
+                };
+                Some(match Geneve::decode(rest) {
+                    Some(geneve) if udp.to == GENEVE_PORT => Self::Geneve(udp, geneve),
+                    _ => Self::Udp(udp),
+                })
+            }
+            IpProto::Icmp => {
+                let [kind, code] = *bytes.first_chunk()?;
+                Some(Self::Icmp { kind, code })
+            }
+            _ => None,
+        }
+    }
+
+    fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
+        match self {
+            Self::Tcp { from, to, flags } => line(f, side, "TCP", &format!("port {from} -> {to}, {flags}")),
+            Self::Udp(udp) => udp.describe(f, side),
+            Self::Geneve(udp, geneve) => {
+                udp.describe(f, side)?;
+                let inside = match geneve.protocol {
+                    TRANSPARENT_ETHERNET => " (an Ethernet frame inside)",
+                    _ => "",
+                };
+                let text = format!(
+                    "VNI {}, protocol {:#06x}{inside}, {} bytes of options",
+                    geneve.vni, geneve.protocol, geneve.options
+                );
+                line(f, "tunnel", "Geneve", &text)?;
+                match &geneve.inner {
+                    Some(inner) => inner.describe(f, "inner"),
+                    None => Ok(()),
+                }
+            }
+            Self::Icmp { kind, code } => {
+                let name = match kind {
+                    0 => "echo reply".to_owned(),
+                    8 => "echo request".to_owned(),
+                    3 => format!("destination unreachable, code {code}"),
+                    11 => "time exceeded".to_owned(),
+                    _ => format!("type {kind}, code {code}"),
+                };
+                line(f, side, "ICMP", &name)
+            }
+            Self::Other => line(f, side, "payload", "not decoded"),
+        }
+    }
+}
+
+// === impl Udp ===
+
+impl Udp {
+    fn describe(self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
+        let checksum = match self.checksum {
+            0 => "no checksum".to_owned(),
+            checksum => format!("checksum {checksum:#06x}"),
+        };
+        line(
+            f,
+            side,
+            "UDP",
+            &format!("port {} -> {}, {checksum}", self.from, self.to),
+        )
+    }
+}
+
+// === impl Geneve ===
+
+impl Geneve {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_first_chunk::<{ GeneveHdr::LEN }>()?;
+        let [ver_opt_len, o_c_rsvd, p0, p1, v0, v1, v2, reserved2] = *header;
+        let header = GeneveHdr {
+            ver_opt_len,
+            o_c_rsvd,
+            protocol_type: [p0, p1],
+            vni: [v0, v1, v2],
+            reserved2,
+        };
+        let options = usize::from(header.opt_len()) * 4;
+        let protocol = u16::from_be_bytes(header.protocol_type);
+        let [v0, v1, v2] = header.vni;
+        let inner = if header.ver() == 0 && protocol == TRANSPARENT_ETHERNET {
+            rest.get(options..).and_then(Frame::decode).map(Box::new)
+        } else {
+            None
+        };
+        Some(Self {
+            vni: u32::from_be_bytes([0, v0, v1, v2]),
+            protocol,
+            options,
+            inner,
+        })
+    }
+}
+
+/// One line: side, name of the header, what it says.
+fn line(f: &mut Formatter<'_>, side: &str, name: &str, text: &str) -> fmt::Result {
+    writeln!(f, "{side:<7}{name:<9} {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An echo request of 192.0.2.1 to 198.51.100.2 in Geneve from 10.0.0.1 to 10.0.0.2.
+    fn encapsulated() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x08, 0x00]);
+        bytes.extend([
+            0x45, 0, 0, 78, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        bytes.extend([0xc0, 0x01, 0x17, 0xc1, 0, 58, 0, 0]);
+        bytes.extend([0, 0, 0x65, 0x58, 0, 0, 77, 0]);
+        bytes.extend([0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0, 2, 0, 0, 0, 0, 9, 0x08, 0x00]);
+        bytes.extend([
+            0x45, 0, 0, 28, 0, 0, 0, 0, 63, 1, 0, 0, 192, 0, 2, 1, 198, 51, 100, 2,
+        ]);
+        bytes.extend([8, 0, 0, 0, 0, 1, 0, 1]);
+        bytes
+    }
+
+    #[test]
+    fn encapsulated_frame_is_decoded_to_the_innermost_header() {
+        let frame = Frame::decode(&encapsulated()).unwrap();
+        let outer = frame.ipv4.as_ref().unwrap();
+        assert_eq!(
+            (outer.from, outer.to),
+            ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
+        );
+        assert!(outer.dont_fragment);
+        let Payload::Geneve(udp, geneve) = &outer.payload else {
+            panic!("{outer:?}")
+        };
+        assert_eq!(
+            (udp.from, udp.to, udp.length, udp.checksum),
+            (0xc001, GENEVE_PORT, 58, 0)
+        );
+        assert_eq!((geneve.vni, geneve.options), (77, 0));
+        assert_eq!(geneve.inner.as_ref().unwrap().to, MULTI_CLUSTER_MAC);
+        let inner = frame.inner().unwrap();
+        assert_eq!(
+            (inner.from, inner.to),
+            ([192, 0, 2, 1].into(), [198, 51, 100, 2].into())
+        );
+        assert_eq!(
+            (inner.ttl, &inner.payload),
+            (63, &Payload::Icmp { kind: 8, code: 0 })
+        );
+    }
+
+    #[test]
+    fn text_has_one_line_a_header() {
+        let text = Frame::decode(&encapsulated()).unwrap().to_string();
+        let expected = "\
+outer  Ethernet  02:00:00:00:00:01 -> 02:00:00:00:00:02
+outer  IPv4      10.0.0.1 -> 10.0.0.2, TTL 64, DF, 78 bytes
+outer  UDP       port 49153 -> 6081, no checksum
+tunnel Geneve    VNI 77, protocol 0x6558 (an Ethernet frame inside), 0 bytes of options
+inner  Ethernet  02:00:00:00:00:09 -> aa:bb:cc:dd:ee:f0  (marks multi-cluster traffic)
+inner  IPv4      192.0.2.1 -> 198.51.100.2, TTL 63, 28 bytes
+inner  ICMP      echo request
+";
+        assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn options_are_skipped() {
+        let mut bytes = encapsulated();
+        bytes[42] = 1;
+        bytes.splice(50..50, [1, 2, 3, 4]);
+        let frame = Frame::decode(&bytes).unwrap();
+        assert_eq!(frame.geneve().unwrap().options, 4);
+        assert!(frame.inner().is_some());
+    }
+
+    #[test]
+    fn every_cut_is_survived() {
+        let bytes = encapsulated();
+        for length in 0..bytes.len() {
+            if let Some(frame) = Frame::decode(&bytes[..length]) {
+                assert!(!frame.to_string().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn tcp_flags_are_named() {
+        let mut bytes = encapsulated()[..34].to_vec();
+        bytes[23] = 6;
+        bytes.extend([
+            0x30, 0x39, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x12, 0, 0, 0, 0, 0, 0,
+        ]);
+        let frame = Frame::decode(&bytes).unwrap();
+        let expected = Payload::Tcp {
+            from: 12345,
+            to: 80,
+            flags: "SYN ACK".to_owned(),
+        };
+        assert_eq!(frame.ipv4.unwrap().payload, expected);
+    }
+}

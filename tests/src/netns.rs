@@ -1,0 +1,284 @@
+//! Owned network namespaces and the devices, addresses, routes and settings inside them.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use ipnet::Ipv4Net;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    process::{Process, run, run_with_input},
+    wait::wait_for,
+};
+
+/// Where `ip netns` keeps the names.
+const NAMES: &str = "/run/netns";
+/// Where pins live.
+const BPF_FS: &str = "/sys/fs/bpf";
+/// How long killed processes may take to disappear.
+const END: Duration = Duration::from_secs(10);
+
+/// A network namespace with a name, as `ip netns` knows it. Dropping it ends every process inside and
+/// removes it with all its devices; [`Netns::keep`] gives that up.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+    keep: bool,
+}
+
+// === impl Netns ===
+
+impl Netns {
+    /// Creates a namespace with its loopback device up. A namespace of that name that exists already is
+    /// an error: it belongs to somebody else.
+    pub fn create(name: &str) -> Result<Self> {
+        run(Command::new("ip").args(["netns", "add", name]))?;
+        let netns = Self {
+            name: name.to_owned(),
+            keep: false,
+        };
+        netns.ip(&["link set lo up"])?;
+        Ok(netns)
+    }
+
+    /// Name of the namespace.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Leaves the namespace in place when this value is dropped.
+    pub fn keep(&mut self) {
+        self.keep = true;
+    }
+
+    /// A command that will run inside.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        // Only the network namespace is entered: `ip netns exec` would also replace /sys, and with it
+        // hide the BPF file system.
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={NAMES}/{}", self.name))
+            .arg("--")
+            .arg(program);
+        command
+    }
+
+    /// Runs a program inside to its end and returns its stdout.
+    pub fn run<I: IntoIterator<Item: AsRef<OsStr>>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: I,
+    ) -> Result<String> {
+        run(self.command(program).args(args)).with_context(|| format!("in namespace {}", self.name))
+    }
+
+    /// Starts a program inside with its output in a log file.
+    pub fn spawn<I: IntoIterator<Item: AsRef<OsStr>>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        args: I,
+        log: &Path,
+    ) -> Result<Process> {
+        let name = format!("{} in {}", program.as_ref().to_string_lossy(), self.name);
+        Process::spawn(&name, self.command(program).args(args), log)
+    }
+
+    /// Runs `ip` command lines inside, all by one process; the first that fails ends the batch.
+    pub fn ip<S: AsRef<str>>(&self, lines: &[S]) -> Result<String> {
+        let batch: String = lines.iter().flat_map(|line| [line.as_ref(), "\n"]).collect();
+        run_with_input(
+            Command::new("ip").args(["-netns", &self.name, "-batch", "-"]),
+            &batch,
+        )
+    }
+
+    /// Joins two namespaces by a veth pair; `here` and `there` are the device names.
+    pub fn veth(&self, here: &str, other: &Self, there: &str) -> Result<()> {
+        self.ip(&[format!(
+            "link add {here} type veth peer name {there} netns {}",
+            other.name
+        )])?;
+        Ok(())
+    }
+
+    /// Gives a device an address and an MTU and brings it up.
+    pub fn up(&self, device: &str, address: Ipv4Net, mtu: u32) -> Result<()> {
+        self.ip(&[
+            format!("addr add {address} dev {device}"),
+            format!("link set {device} mtu {mtu} up"),
+        ])?;
+        Ok(())
+    }
+
+    /// Adds (or replaces) a route; `via` is the rest of the `ip route` line.
+    pub fn route(&self, destination: Ipv4Net, via: &str) -> Result<()> {
+        self.ip(&[format!("route replace {destination} {via}")])?;
+        Ok(())
+    }
+
+    /// Writes settings below `/proc/sys`, named with dots as `sysctl` does.
+    pub fn sysctl(&self, settings: &[(&str, &str)]) -> Result<()> {
+        let lines = settings
+            .iter()
+            .map(|(key, value)| format!("echo {value} > /proc/sys/{}\n", key.replace('.', "/")));
+        self.run("sh", ["-ec", &lines.collect::<String>()])?;
+        Ok(())
+    }
+
+    /// Loads an nftables rule set inside.
+    pub fn nft(&self, rules: &str) -> Result<()> {
+        run_with_input(self.command("nft").args(["-f", "-"]), rules)
+            .with_context(|| format!("in namespace {}", self.name))?;
+        Ok(())
+    }
+
+    /// Processes that live in this namespace.
+    pub fn pids(&self) -> Result<Vec<i32>> {
+        let listed = run(Command::new("ip").args(["netns", "pids", &self.name]))?;
+        listed.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        if let Err(error) = remove(&self.name) {
+            eprintln!("cannot remove namespace {}: {error:#}", self.name);
+        }
+    }
+}
+
+/// Kills every process inside a namespace and removes it.
+fn remove(name: &str) -> Result<()> {
+    let inside = || -> Result<Vec<i32>, String> {
+        let listed = run(Command::new("ip").args(["netns", "pids", name])).map_err(|e| format!("{e:#}"))?;
+        Ok(listed
+            .split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect())
+    };
+    wait_for(&format!("end of all processes in {name}"), END, || {
+        let pids = inside()?;
+        for pid in &pids {
+            // A process that ended meanwhile is what is wanted.
+            kill(Pid::from_raw(*pid), Signal::SIGKILL).ok();
+        }
+        if pids.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("processes {pids:?}"))
+        }
+    })?;
+    run(Command::new("ip").args(["netns", "del", name]))?;
+    Ok(())
+}
+
+/// What a test bed left behind, found by the prefix of its names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Residue {
+    /// Network namespaces.
+    pub namespaces: Vec<String>,
+    /// Links in the namespace this is called from.
+    pub links: Vec<String>,
+    /// Directories with pins.
+    pub pins: Vec<PathBuf>,
+}
+
+// === impl Residue ===
+
+impl Residue {
+    /// Whether nothing is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.namespaces.is_empty() && self.links.is_empty() && self.pins.is_empty()
+    }
+
+    /// Removes all of it.
+    pub fn remove(&self) -> Result<()> {
+        for name in &self.namespaces {
+            remove(name)?;
+        }
+        for link in &self.links {
+            run(Command::new("ip").args(["link", "del", link]))?;
+        }
+        for pins in &self.pins {
+            remove_pins(pins)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lists what carries names that start with `<prefix>-`. A prefix that is empty would match what
+/// belongs to others and is refused.
+pub fn residue(prefix: &str) -> Result<Residue> {
+    if prefix.is_empty() {
+        bail!("the prefix of a test bed's names is empty");
+    }
+    let start = format!("{prefix}-");
+    let starting = |directory: &str| -> Result<Vec<PathBuf>> {
+        let mut found = BTreeSet::new();
+        if !Path::new(directory).exists() {
+            return Ok(Vec::new());
+        }
+        for entry in fs::read_dir(directory).with_context(|| format!("cannot list {directory}"))? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&start) {
+                found.insert(entry.path());
+            }
+        }
+        Ok(found.into_iter().collect())
+    };
+    let names = |paths: Vec<PathBuf>| -> Vec<String> {
+        paths
+            .iter()
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect()
+    };
+    Ok(Residue {
+        namespaces: names(starting(NAMES)?),
+        links: names(starting("/sys/class/net")?),
+        pins: starting(BPF_FS)?,
+    })
+}
+
+/// Removes a directory of pins, which detaches whatever only they kept attached.
+pub fn remove_pins(directory: &Path) -> Result<()> {
+    if !directory.starts_with(BPF_FS) {
+        bail!("{} is not below {BPF_FS}", directory.display());
+    }
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", directory.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residue_of_an_empty_prefix_is_refused() {
+        assert!(residue("").is_err());
+    }
+
+    #[test]
+    fn only_pins_can_be_removed_as_pins() {
+        assert!(remove_pins(Path::new("/tmp/x")).is_err());
+        remove_pins(Path::new("/sys/fs/bpf/mc-tests-does-not-exist")).unwrap();
+    }
+}

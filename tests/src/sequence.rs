@@ -1,0 +1,256 @@
+//! Sequence-numbered datagrams: their layout and what a receiver learns from them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes of a datagram's header; the rest of the datagram is padding.
+pub const HEADER: usize = 24;
+/// Number a header starts with, so that datagrams of others are not counted.
+const MAGIC: u32 = 0x6d63_7365;
+/// Highest sequence number taken seriously: a corrupted one must not make the receiver allocate.
+const MAX_SEQUENCE: u64 = 1 << 32;
+
+/// What one datagram says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datagram {
+    /// One of the stream.
+    Data {
+        /// Which stream: lets a receiver ignore stragglers of an earlier one.
+        stream: u32,
+        /// Counts from 0.
+        sequence: u64,
+    },
+    /// The stream is over; the receiver answers with [`Datagram::Received`].
+    End {
+        /// Which stream.
+        stream: u32,
+        /// How many datagrams were sent.
+        sent: u64,
+    },
+    /// The receiver's answer to [`Datagram::End`].
+    Received {
+        /// Which stream.
+        stream: u32,
+    },
+}
+
+// === impl Datagram ===
+
+impl Datagram {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; HEADER] {
+        let (kind, stream, number) = match self {
+            Self::Data { stream, sequence } => (0u64, stream, sequence),
+            Self::End { stream, sent } => (1, stream, sent),
+            Self::Received { stream } => (2, stream, 0),
+        };
+        let mut bytes = [0; HEADER];
+        let fields = MAGIC
+            .to_be_bytes()
+            .into_iter()
+            .chain(stream.to_be_bytes())
+            .chain(kind.to_be_bytes())
+            .chain(number.to_be_bytes());
+        bytes.iter_mut().zip(fields).for_each(|(to, from)| *to = from);
+        bytes
+    }
+
+    /// Reads a header; `None` where the bytes are not one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk()?;
+        let (stream, rest) = rest.split_first_chunk()?;
+        let (kind, rest) = rest.split_first_chunk()?;
+        let (number, _) = rest.split_first_chunk()?;
+        if u32::from_be_bytes(*magic) != MAGIC {
+            return None;
+        }
+        let (stream, number) = (u32::from_be_bytes(*stream), u64::from_be_bytes(*number));
+        match u64::from_be_bytes(*kind) {
+            0 => Some(Self::Data {
+                stream,
+                sequence: number,
+            }),
+            1 => Some(Self::End { stream, sent: number }),
+            2 => Some(Self::Received { stream }),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a stream. All counts are datagrams.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SequenceReport {
+    /// Sent, as the end marker says; where none arrived, the highest number seen plus one.
+    pub sent: u64,
+    /// Different ones received.
+    pub received: u64,
+    /// Sent and never received.
+    pub lost: u64,
+    /// Received once more.
+    pub duplicated: u64,
+    /// Received after one with a higher number.
+    pub reordered: u64,
+    /// Longest time between two arrivals, in milliseconds.
+    pub longest_gap_ms: f64,
+    /// Time between the first and the last arrival, in seconds.
+    pub seconds: f64,
+    /// Whether the end marker arrived.
+    pub ended: bool,
+}
+
+/// Collects arrivals.
+#[derive(Clone, Debug, Default)]
+pub struct Sequence {
+    /// One bit for each number seen.
+    seen: Vec<u64>,
+    received: u64,
+    duplicated: u64,
+    reordered: u64,
+    highest: Option<u64>,
+    first: Option<Duration>,
+    last: Option<Duration>,
+    longest_gap: Duration,
+    sent: Option<u64>,
+}
+
+// === impl Sequence ===
+
+impl Sequence {
+    /// Notes the arrival of number `sequence` at `now` (time since any fixed moment).
+    pub fn arrival(&mut self, sequence: u64, now: Duration) {
+        if sequence >= MAX_SEQUENCE {
+            return;
+        }
+        let (Ok(word), bit) = (usize::try_from(sequence / 64), 1u64 << (sequence % 64)) else {
+            return;
+        };
+        if word >= self.seen.len() {
+            self.seen.resize(word + 1, 0);
+        }
+        if let Some(seen) = self.seen.get_mut(word) {
+            if *seen & bit != 0 {
+                self.duplicated += 1;
+            } else {
+                *seen |= bit;
+                self.received += 1;
+                if self.highest.is_some_and(|highest| sequence < highest) {
+                    self.reordered += 1;
+                }
+            }
+        }
+        self.highest = self.highest.max(Some(sequence));
+        self.first.get_or_insert(now);
+        if let Some(last) = self.last {
+            self.longest_gap = self.longest_gap.max(now.saturating_sub(last));
+        }
+        self.last = Some(now);
+    }
+
+    /// Notes the end marker.
+    pub fn end(&mut self, sent: u64) {
+        self.sent = Some(sent);
+    }
+
+    /// What became of the stream as far as is known now.
+    #[must_use]
+    pub fn report(&self) -> SequenceReport {
+        let sent = self
+            .sent
+            .unwrap_or_else(|| self.highest.map_or(0, |highest| highest + 1));
+        let seconds = match (self.first, self.last) {
+            (Some(first), Some(last)) => last.saturating_sub(first).as_secs_f64(),
+            _ => 0.0,
+        };
+        SequenceReport {
+            sent,
+            received: self.received,
+            lost: sent.saturating_sub(self.received),
+            duplicated: self.duplicated,
+            reordered: self.reordered,
+            longest_gap_ms: self.longest_gap.as_secs_f64() * 1e3,
+            seconds,
+            ended: self.sent.is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn after(arrivals: &[u64], sent: Option<u64>) -> SequenceReport {
+        let mut sequence = Sequence::default();
+        for (at, number) in arrivals.iter().enumerate() {
+            sequence.arrival(*number, Duration::from_millis(at as u64));
+        }
+        if let Some(sent) = sent {
+            sequence.end(sent);
+        }
+        sequence.report()
+    }
+
+    #[test]
+    fn complete_stream_loses_nothing() {
+        let report = after(&[0, 1, 2, 3], Some(4));
+        assert_eq!((report.sent, report.received, report.lost), (4, 4, 0));
+        assert_eq!((report.duplicated, report.reordered), (0, 0));
+        assert!(report.ended && (report.seconds - 0.003).abs() < 1e-9);
+    }
+
+    #[test]
+    fn loss_at_the_end_is_known_from_the_end_marker_only() {
+        assert_eq!(after(&[0, 1], Some(5)).lost, 3);
+        assert_eq!(after(&[0, 1], None).lost, 0);
+        assert_eq!(after(&[0, 4], None).lost, 3);
+    }
+
+    #[test]
+    fn late_and_repeated_numbers_are_told_apart() {
+        let report = after(&[0, 2, 1, 2, 3], Some(4));
+        assert_eq!((report.lost, report.duplicated, report.reordered), (0, 1, 1));
+    }
+
+    #[test]
+    fn longest_gap_is_the_longest_silence() {
+        let mut sequence = Sequence::default();
+        for (number, at) in [10, 11, 50, 52].into_iter().enumerate() {
+            sequence.arrival(number as u64, Duration::from_millis(at));
+        }
+        assert!((sequence.report().longest_gap_ms - 39.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn absurd_number_is_not_allocated_for() {
+        assert_eq!(after(&[u64::MAX], None).received, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn decode_reverses_encode(stream: u32, number: u64) {
+            for datagram in [
+                Datagram::Data { stream, sequence: number },
+                Datagram::End { stream, sent: number },
+                Datagram::Received { stream },
+            ] {
+                prop_assert_eq!(Datagram::decode(&datagram.encode()), Some(datagram));
+            }
+        }
+
+        #[test]
+        fn received_and_lost_add_up_to_sent(arrivals in prop::collection::vec(0u64..200, 0..400)) {
+            let report = after(&arrivals, Some(200));
+            prop_assert_eq!(report.received + report.lost, 200);
+            prop_assert_eq!(report.received + report.duplicated, arrivals.len() as u64);
+        }
+    }
+
+    #[test]
+    fn bytes_of_others_are_not_a_datagram() {
+        assert_eq!(Datagram::decode(b"short"), None);
+        assert_eq!(Datagram::decode(&[0; 64]), None);
+    }
+}

@@ -1,0 +1,147 @@
+//! The `mc-gateway` agents of the four nodes.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    Topology,
+    manifests::write_manifests,
+    plan::{Cluster, Place},
+};
+use crate::process::{Process, run};
+
+/// What an agent logs once its desired state is in place.
+pub const READY: &str = "datapath ready";
+/// What it logs after each later change.
+pub const UPDATED: &str = "datapath updated";
+/// How long an agent may take until then.
+const START: Duration = Duration::from_secs(15);
+
+impl Topology {
+    /// Where the manifests of a cluster are; its agents notice changes.
+    #[must_use]
+    pub fn manifests_dir(&self, cluster: Cluster) -> PathBuf {
+        self.directory.join(cluster.name())
+    }
+
+    /// Starts the agent of a node without waiting for it.
+    pub fn spawn_agent(&mut self, place: Place) -> Result<()> {
+        if self.agents.get_mut(&place).is_some_and(Process::is_running) {
+            bail!("the agent of {} is running already", place.name());
+        }
+        let directory = self.manifests_dir(place.cluster());
+        if !directory.exists() {
+            write_manifests(place.cluster(), &directory)?;
+        }
+        let log = self.directory.join(format!("agent-{}.log", place.name()));
+        let mut command = self.netns(place).command(self.agent()?);
+        command
+            .args(["run", "--node-name", place.name(), "--manifests"])
+            .arg(directory);
+        command.arg("--bpf-dir").arg(self.bpf_dir(place));
+        let process = Process::spawn(&format!("mc-gateway on {}", place.name()), &mut command, &log)?;
+        self.agents.insert(place, process);
+        Ok(())
+    }
+
+    /// Waits until the agent of a node has everything in place.
+    pub fn wait_agent(&mut self, place: Place) -> Result<()> {
+        self.running(place)?.wait_for_line(READY, START)?;
+        Ok(())
+    }
+
+    /// Starts the agent of a node and waits until it has everything in place.
+    pub fn start_agent(&mut self, place: Place) -> Result<()> {
+        self.spawn_agent(place)?;
+        self.wait_agent(place)
+    }
+
+    /// Starts all agents and waits for all.
+    pub(super) fn start_agents(&mut self) -> Result<()> {
+        Place::NODES
+            .into_iter()
+            .try_for_each(|place| self.spawn_agent(place))?;
+        Place::NODES
+            .into_iter()
+            .try_for_each(|place| self.wait_agent(place))
+    }
+
+    /// Waits until the agent of a node has carried out `times` changes since its start.
+    pub fn wait_agent_updated(&mut self, place: Place, times: usize) -> Result<()> {
+        self.running(place)?.wait_for_lines(UPDATED, times, START)?;
+        Ok(())
+    }
+
+    /// What the agent of a node has logged since its last start.
+    pub fn agent_log(&mut self, place: Place) -> Result<String> {
+        Ok(self.running(place)?.output())
+    }
+
+    /// Asks the agent of a node to end, as an upgrade does. The data path stays.
+    pub fn stop_agent(&mut self, place: Place) -> Result<()> {
+        let status = self.running(place)?.terminate()?;
+        if !status.success() {
+            bail!(
+                "mc-gateway on {} ended with {status}: {}",
+                place.name(),
+                self.agent_log(place)?
+            );
+        }
+        self.agents.remove(&place);
+        Ok(())
+    }
+
+    /// Ends the agent of a node by SIGKILL. The data path stays.
+    pub fn kill_agent(&mut self, place: Place) -> Result<()> {
+        self.running(place)?.kill()?;
+        self.agents.remove(&place);
+        Ok(())
+    }
+
+    /// Process id of the agent of a node.
+    pub fn agent_pid(&mut self, place: Place) -> Result<u32> {
+        Ok(self.running(place)?.pid())
+    }
+
+    /// Removes every trace of the agent of a node by its own command.
+    pub fn cleanup_agent(&mut self, place: Place) -> Result<()> {
+        let mut command = self.netns(place).command(self.agent()?);
+        command.args(["cleanup", "--bpf-dir"]).arg(self.bpf_dir(place));
+        run(&mut command)?;
+        Ok(())
+    }
+
+    /// Stops all agents and removes their traces.
+    pub(super) fn remove_agents(&mut self) -> Result<()> {
+        for place in Place::NODES {
+            if self.agents.contains_key(&place) {
+                self.stop_agent(place)?;
+            }
+        }
+        for place in Place::NODES {
+            self.cleanup_agent(place)?;
+        }
+        for cluster in Cluster::ALL {
+            let directory = self.manifests_dir(cluster);
+            if directory.exists() {
+                fs::remove_dir_all(&directory)
+                    .with_context(|| format!("cannot remove {}", directory.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn running(&mut self, place: Place) -> Result<&mut Process> {
+        self.agents
+            .get_mut(&place)
+            .with_context(|| format!("no agent was started on {}", place.name()))
+    }
+
+    fn agent(&self) -> Result<PathBuf> {
+        self.options
+            .agent
+            .clone()
+            .context("no mc-gateway program was given")
+    }
+}

@@ -1,0 +1,286 @@
+//! Traffic between namespaces: drives this crate's program `mc-traffic` and reads its reports.
+
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use crate::sequence::SequenceReport;
+use crate::{netns::Netns, process::Process};
+
+/// Line a server of `mc-traffic` prints once it can be reached.
+pub const LISTENING: &str = "listening";
+/// How long a program of `mc-traffic` may take to start.
+const START: Duration = Duration::from_secs(5);
+/// How long a report may take after the traffic has ended.
+const REPORT: Duration = Duration::from_secs(15);
+
+/// TCP port of the throughput servers.
+pub const STREAM_PORT: u16 = 5201;
+/// UDP port of the datagram servers.
+pub const DATAGRAM_PORT: u16 = 5202;
+/// TCP port of the request/response server.
+pub const LATENCY_PORT: u16 = 5203;
+
+/// What a receiver of a TCP stream measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StreamReport {
+    /// Bytes counted.
+    pub bytes: u64,
+    /// Time they took.
+    pub seconds: f64,
+    /// Bits per second.
+    pub bits_per_second: f64,
+}
+
+/// What a receiver of datagrams sent as fast as possible measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SinkReport {
+    /// Datagrams sent, as the sender says.
+    pub sent: u64,
+    /// Datagrams received.
+    pub received: u64,
+    /// Time between the first and the last.
+    pub seconds: f64,
+    /// Datagrams received per second.
+    pub packets_per_second: f64,
+}
+
+/// Round-trip times of requests over one TCP connection, in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyReport {
+    /// Requests answered.
+    pub requests: usize,
+    /// Half of them took no longer.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer.
+    pub p99_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+}
+
+/// What became of echo requests.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PingReport {
+    /// Requests sent.
+    pub sent: u32,
+    /// Answers received.
+    pub received: u32,
+    /// Smallest round-trip time in microseconds.
+    pub min_us: f64,
+    /// Mean round-trip time in microseconds.
+    pub mean_us: f64,
+}
+
+/// What became of a held HTTP connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HoldReport {
+    /// Requests answered over the one connection.
+    pub requests: u64,
+    /// Longest time one answer took, in milliseconds.
+    pub longest_ms: f64,
+}
+
+/// The program `mc-traffic`, to be run inside namespaces.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    program: PathBuf,
+    logs: PathBuf,
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Uses the program at `program`; logs of its children go below `logs`.
+    #[must_use]
+    pub fn new(program: &Path, logs: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+            logs: logs.to_owned(),
+        }
+    }
+
+    /// Path of `mc-traffic` built together with the running program: beside it, or one directory up for
+    /// a test.
+    pub fn program() -> Result<PathBuf> {
+        let own = std::env::current_exe().context("cannot find the running program")?;
+        let found = own
+            .ancestors()
+            .skip(1)
+            .take(2)
+            .map(|directory| directory.join("mc-traffic"));
+        match found.into_iter().find(|path| path.is_file()) {
+            Some(path) => Ok(path),
+            None => bail!(
+                "no mc-traffic beside {}: build it with `cargo build -p mc-tests`",
+                own.display()
+            ),
+        }
+    }
+
+    /// Starts a subcommand inside a namespace.
+    pub fn spawn(&self, netns: &Netns, args: &[&str]) -> Result<Process> {
+        let subcommand = args.first().copied().unwrap_or_default();
+        let log = self.logs.join(format!("{}-{subcommand}.log", netns.name()));
+        netns.spawn(&self.program, args, &log)
+    }
+
+    /// Starts a server inside a namespace and waits until it listens.
+    pub fn serve(&self, netns: &Netns, args: &[&str]) -> Result<Process> {
+        let mut server = self.spawn(netns, args)?;
+        server.wait_for_line(LISTENING, START)?;
+        Ok(server)
+    }
+
+    /// Runs a subcommand inside a namespace to its end.
+    pub fn run(&self, netns: &Netns, args: &[&str]) -> Result<String> {
+        netns.run(&self.program, args)
+    }
+
+    /// Starts the HTTP and UDP echo server under a name it answers with.
+    pub fn echo_server(&self, netns: &Netns, name: &str, port: u16) -> Result<Process> {
+        self.serve(
+            netns,
+            &["echo-server", "--name", name, "--port", &port.to_string()],
+        )
+    }
+
+    /// Gets a URL and returns the body.
+    pub fn get(&self, netns: &Netns, url: &str) -> Result<String> {
+        Ok(self.run(netns, &["get", url])?.trim().to_owned())
+    }
+
+    /// Sends ICMP echo requests.
+    pub fn ping(&self, netns: &Netns, to: Ipv4Addr, count: u32) -> Result<PingReport> {
+        parse(&self.run(netns, &["ping", &to.to_string(), "--count", &count.to_string()])?)
+    }
+
+    /// Measures TCP throughput of one connection for `duration`, after a warm-up that is not counted.
+    pub fn stream(
+        &self,
+        from: &Netns,
+        to: &Netns,
+        address: Ipv4Addr,
+        duration: Duration,
+    ) -> Result<StreamReport> {
+        let port = STREAM_PORT.to_string();
+        let mut receiver = self.serve(to, &["stream-recv", "--port", &port])?;
+        self.run(
+            from,
+            &[
+                "stream-send",
+                &format!("{address}:{port}"),
+                "--duration",
+                &duration.as_secs_f64().to_string(),
+            ],
+        )?;
+        parse(&receiver.finish(REPORT)?)
+    }
+
+    /// Sends datagrams with `size` bytes of payload as fast as possible and measures what arrives.
+    pub fn blast(
+        &self,
+        from: &Netns,
+        to: &Netns,
+        address: Ipv4Addr,
+        size: usize,
+        duration: Duration,
+    ) -> Result<SinkReport> {
+        let port = DATAGRAM_PORT.to_string();
+        let mut receiver = self.serve(to, &["sink", "--port", &port])?;
+        self.run(
+            from,
+            &[
+                "blast",
+                &format!("{address}:{port}"),
+                "--size",
+                &size.to_string(),
+                "--duration",
+                &duration.as_secs_f64().to_string(),
+            ],
+        )?;
+        parse(&receiver.finish(REPORT)?)
+    }
+
+    /// Measures request/response times over one TCP connection.
+    pub fn latency(
+        &self,
+        from: &Netns,
+        to: &Netns,
+        address: Ipv4Addr,
+        requests: usize,
+    ) -> Result<LatencyReport> {
+        let port = LATENCY_PORT.to_string();
+        let mut server = self.serve(to, &["rr-server", "--port", &port])?;
+        let report = parse(&self.run(
+            from,
+            &[
+                "rr-client",
+                &format!("{address}:{port}"),
+                "--requests",
+                &requests.to_string(),
+            ],
+        )?)?;
+        server.finish(REPORT)?;
+        Ok(report)
+    }
+
+    /// Starts a sequence-numbered stream of datagrams; [`SequencedStream::finish`] tells what became of it.
+    pub fn sequenced(
+        &self,
+        from: &Netns,
+        to: &Netns,
+        address: Ipv4Addr,
+        rate: u32,
+        duration: Duration,
+    ) -> Result<SequencedStream> {
+        let port = DATAGRAM_PORT.to_string();
+        let receiver = self.serve(to, &["udp-recv", "--port", &port])?;
+        let mut sender = self.spawn(
+            from,
+            &[
+                "udp-send",
+                &format!("{address}:{port}"),
+                "--rate",
+                &rate.to_string(),
+                "--duration",
+                &duration.as_secs_f64().to_string(),
+            ],
+        )?;
+        sender.wait_for_line("sending", START)?;
+        Ok(SequencedStream { sender, receiver })
+    }
+}
+
+/// A running stream of sequence-numbered datagrams.
+#[derive(Debug)]
+pub struct SequencedStream {
+    sender: Process,
+    receiver: Process,
+}
+
+// === impl SequencedStream ===
+
+impl SequencedStream {
+    /// Whether datagrams are still being sent.
+    pub fn is_running(&mut self) -> bool {
+        self.sender.is_running()
+    }
+
+    /// Waits for the end, at most for `deadline`, and returns the receiver's report. A stream whose
+    /// sender or receiver failed is an error; lost datagrams are not.
+    pub fn finish(mut self, deadline: Duration) -> Result<SequenceReport> {
+        self.sender.finish(deadline)?;
+        parse(&self.receiver.finish(REPORT)?)
+    }
+}
+
+/// Reads the report, which is the last line a program printed.
+fn parse<T: DeserializeOwned>(output: &str) -> Result<T> {
+    let line = output.lines().last().unwrap_or_default();
+    serde_json::from_str(line).with_context(|| format!("no report in `{}`", output.trim()))
+}

@@ -26,7 +26,7 @@ mod host {
     use super::{Addr, Config, Group, Member, Peer, Prefix, Tables};
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
-    #[derive(Clone, Debug, Default)]
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct MapTables {
         /// See [`Tables::config`].
         pub config: Option<Config>,

@@ -1,0 +1,70 @@
+//! The cases: a packet, the tables it meets, and what must come out, byte for byte.
+
+mod from_underlay;
+mod not_ours;
+mod refused;
+mod to_remote;
+
+use mc_gateway_common::{tables::MapTables, verdict::DropReason};
+
+use crate::packets::{Ip, tcp_syn};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    ToRemote,
+    FromUnderlay,
+}
+
+impl Program {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ToRemote => "to_remote",
+            Self::FromUnderlay => "from_underlay",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Expect {
+    Pass,
+    Drop(DropReason),
+    Encap(Vec<u8>),
+    Transit(Vec<u8>),
+    Deliver(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) program: Program,
+    pub(crate) tables: MapTables,
+    pub(crate) frame: Vec<u8>,
+    pub(crate) expect: Expect,
+}
+
+pub(crate) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    to_remote::encap(&mut cases);
+    to_remote::refused(&mut cases);
+    from_underlay::transit(&mut cases);
+    from_underlay::deliver(&mut cases);
+    refused::spoofed(&mut cases);
+    refused::malformed(&mut cases);
+    not_ours::not_ours(&mut cases);
+    cases
+}
+
+fn case_from_underlay(name: &'static str, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
+    Case {
+        name,
+        program: Program::FromUnderlay,
+        tables,
+        frame,
+        expect,
+    }
+}
+
+/// A connection to port 80.
+fn web(src: [u8; 4], dst: [u8; 4]) -> Ip {
+    Ip::new(src, dst, 6, tcp_syn(40_000, 80))
+}

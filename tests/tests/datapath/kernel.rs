@@ -1,0 +1,134 @@
+//! The loaded programs, their maps, and `BPF_PROG_TEST_RUN`.
+
+use std::path::PathBuf;
+
+use aya::{
+    Ebpf, EbpfLoader, TestRunOptions,
+    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie::Key},
+    programs::{SchedClassifier, TestRun as _},
+};
+use mc_gateway_common::{
+    abi::{
+        CONFIG, Config, Counter, DROPS, GROUPS, Group, MAX_DROP_REASONS, MAX_PATHS, MEMBERS, Member, PATHS,
+        PEERS, PREFIXES, Peer, Prefix,
+    },
+    tables::MapTables,
+};
+
+/// What the kernel did with a packet.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) action: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// All counters, summed over CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) drops: Vec<u64>,
+    pub(crate) paths: Vec<(u64, u64)>,
+}
+
+/// The programs, loaded once per table set.
+pub(crate) struct Kernel(Ebpf);
+
+impl Kernel {
+    /// Loads the object `cargo xtask build-ebpf` has built and fills its maps.
+    pub(crate) fn load(tables: &MapTables) -> Self {
+        let object = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
+            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf.o"),
+            PathBuf::from,
+        );
+        let bytes = std::fs::read(&object)
+            .unwrap_or_else(|e| panic!("{}: {e}: run `cargo xtask build-ebpf` first", object.display()));
+        let mut ebpf = EbpfLoader::new()
+            .load(&bytes)
+            .expect("load the object (needs root)");
+        for name in ["to_remote", "from_underlay"] {
+            let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
+            program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
+        }
+        let mut kernel = Self(ebpf);
+        kernel.fill(tables);
+        kernel
+    }
+
+    fn fill(&mut self, tables: &MapTables) {
+        let ebpf = &mut self.0;
+        let mut config: Array<_, Config> = ebpf.map_mut(CONFIG).expect(CONFIG).try_into().expect(CONFIG);
+        if let Some(value) = tables.config {
+            config.set(0, value, 0).expect(CONFIG);
+        }
+        let mut prefixes: LpmTrie<_, [u8; 16], Prefix> = ebpf
+            .map_mut(PREFIXES)
+            .expect(PREFIXES)
+            .try_into()
+            .expect(PREFIXES);
+        for ((bits, network), value) in &tables.prefixes {
+            prefixes
+                .insert(&Key::new(*bits, *network), value, 0)
+                .expect(PREFIXES);
+        }
+        let mut groups: Array<_, Group> = ebpf.map_mut(GROUPS).expect(GROUPS).try_into().expect(GROUPS);
+        for (slot, value) in &tables.groups {
+            groups.set(*slot, value, 0).expect(GROUPS);
+        }
+        let mut members: Array<_, Member> = ebpf.map_mut(MEMBERS).expect(MEMBERS).try_into().expect(MEMBERS);
+        for (slot, value) in &tables.members {
+            members.set(*slot, value, 0).expect(MEMBERS);
+        }
+        let mut peers: HashMap<_, [u8; 16], Peer> =
+            ebpf.map_mut(PEERS).expect(PEERS).try_into().expect(PEERS);
+        for (address, value) in &tables.peers {
+            peers.insert(address, value, 0).expect(PEERS);
+        }
+    }
+
+    /// Whether `BPF_PROG_TEST_RUN` takes the frame: 6.18 refuses an IP ethertype without a whole IP header
+    /// behind it (`net/bpf/test_run.c`).
+    pub(crate) fn can_stage(frame: &[u8]) -> bool {
+        match frame.get(12..14) {
+            Some([0x08, 0x00]) => frame.len() >= 14 + 20,
+            Some([0x86, 0xdd]) => frame.len() >= 14 + 40,
+            Some(_) => true,
+            None => false,
+        }
+    }
+
+    /// Runs one packet through a program.
+    pub(crate) fn run(&mut self, program: &str, frame: &[u8]) -> Outcome {
+        let program: &SchedClassifier = self.0.program(program).expect(program).try_into().expect(program);
+        let mut out = vec![0; frame.len() + 256];
+        let result = program
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ..TestRunOptions::default()
+            })
+            .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));
+        out.truncate(usize::try_from(result.data_size_out).expect("a length"));
+        Outcome {
+            action: result.return_value,
+            bytes: out,
+        }
+    }
+
+    /// Reads all counters.
+    pub(crate) fn counts(&mut self) -> Counts {
+        let drops: PerCpuArray<&MapData, u64> = self.0.map(DROPS).expect(DROPS).try_into().expect(DROPS);
+        let drops = (0..MAX_DROP_REASONS)
+            .map(|i| drops.get(&i, 0).expect(DROPS).iter().sum())
+            .collect();
+        let paths: PerCpuArray<&MapData, Counter> = self.0.map(PATHS).expect(PATHS).try_into().expect(PATHS);
+        let paths = (0..MAX_PATHS)
+            .map(|i| {
+                let values = paths.get(&i, 0).expect(PATHS);
+                (
+                    values.iter().map(|c| c.packets).sum(),
+                    values.iter().map(|c| c.bytes).sum(),
+                )
+            })
+            .collect();
+        Counts { drops, paths }
+    }
+}

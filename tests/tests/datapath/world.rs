@@ -1,0 +1,165 @@
+//! The tables the cases run against: a gateway of `east` and a regular node of `east`.
+
+use mc_gateway_common::{
+    abi::{
+        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, Group, Member,
+        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+    },
+    packet::ip::mapped,
+    tables::MapTables,
+};
+
+/// Stable ids of the remote clusters.
+pub(crate) const WEST: u32 = 0x77;
+pub(crate) const NORTH: u32 = 0x88;
+
+/// Pods: on this gateway, on east's regular node, in west, in north.
+pub(crate) const POD_HERE: [u8; 4] = [10, 1, 1, 5];
+pub(crate) const POD_NODE: [u8; 4] = [10, 1, 0, 5];
+pub(crate) const POD_WEST: [u8; 4] = [10, 2, 0, 5];
+pub(crate) const POD_NORTH: [u8; 4] = [10, 3, 0, 5];
+/// A Service address of east and of west.
+pub(crate) const SERVICE_HERE: [u8; 4] = [10, 101, 0, 10];
+pub(crate) const SERVICE_WEST: [u8; 4] = [10, 102, 0, 10];
+
+/// Underlay addresses.
+pub(crate) const GATEWAY_INSIDE: [u8; 4] = [192, 168, 1, 1];
+pub(crate) const GATEWAY_OUTSIDE: [u8; 4] = [192, 168, 9, 1];
+pub(crate) const NODE: [u8; 4] = [192, 168, 1, 2];
+pub(crate) const OTHER_GATEWAY: [u8; 4] = [192, 168, 1, 3];
+pub(crate) const WEST_GATEWAY: [u8; 4] = [192, 168, 9, 2];
+pub(crate) const WEST_GATEWAY_2: [u8; 4] = [192, 168, 9, 3];
+pub(crate) const NORTH_GATEWAY: [u8; 4] = [192, 168, 9, 4];
+pub(crate) const STRANGER: [u8; 4] = [192, 168, 9, 99];
+
+/// Address of `mc0`, and its index. Any device will do for a program that is not attached.
+pub(crate) const MC0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+const LOOPBACK: u32 = 1;
+
+const GROUP_WEST: u32 = 1;
+const GROUP_NODE: u32 = 2;
+const GROUP_EMPTY: u32 = 3;
+const GROUP_TWO: u32 = 4;
+const GROUP_GATEWAYS: u32 = 1;
+
+fn config(flags: u32, local: &[[u8; 4]]) -> Config {
+    let mut config = Config {
+        abi: ABI_VERSION,
+        flags,
+        mc0_ifindex: LOOPBACK,
+        port: 6081,
+        mc0_mac: MC0_MAC,
+        ..Config::default()
+    };
+    for (slot, address) in config.local.iter_mut().zip(local) {
+        *slot = mapped(*address);
+    }
+    config
+}
+
+fn prefix(tables: &mut MapTables, network: [u8; 4], bits: u32, cluster: u32, group: u32, action: u32) {
+    let value = Prefix {
+        cluster,
+        group,
+        action,
+        pad: 0,
+    };
+    tables
+        .prefixes
+        .insert((V4_PREFIX_BITS + bits, mapped(network)), value);
+}
+
+fn member(tables: &mut MapTables, slot: u32, local: [u8; 4], addr: [u8; 4]) {
+    let value = Member {
+        addr: mapped(addr),
+        local: mapped(local),
+        ifindex: LOOPBACK,
+        id: slot * 1_000 + 7,
+        mtu: 1450,
+        weight: 1,
+    };
+    tables.members.insert(slot, value);
+}
+
+fn group(tables: &mut MapTables, slot: u32, members: &[u32]) {
+    let mut value = Group {
+        id: slot + 500,
+        n: u32::try_from(members.len()).expect("few"),
+        ..Group::default()
+    };
+    value.members[..members.len()].copy_from_slice(members);
+    tables.groups.insert(slot, value);
+}
+
+fn peer(tables: &mut MapTables, address: [u8; 4], cluster: u32, flags: u32, group: u32) {
+    tables.peers.insert(
+        mapped(address),
+        Peer {
+            cluster,
+            flags,
+            group,
+            pad: 0,
+        },
+    );
+}
+
+/// East's gateway: both legs, a local Pod CIDR, a regular node, west with one gateway, north with two.
+pub(crate) fn gateway() -> MapTables {
+    let mut t = MapTables {
+        config: Some(config(CONFIG_GATEWAY, &[GATEWAY_INSIDE, GATEWAY_OUTSIDE])),
+        ..MapTables::default()
+    };
+    prefix(&mut t, [10, 1, 1, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);
+    prefix(
+        &mut t,
+        [10, 1, 0, 0],
+        24,
+        CLUSTER_LOCAL,
+        GROUP_NODE,
+        ACTION_FORWARD,
+    );
+    prefix(&mut t, [10, 101, 0, 0], 16, CLUSTER_LOCAL, 0, ACTION_DELIVER);
+    prefix(&mut t, [10, 2, 0, 0], 16, WEST, GROUP_WEST, ACTION_FORWARD);
+    prefix(&mut t, [10, 102, 0, 0], 16, WEST, GROUP_WEST, ACTION_FORWARD);
+    prefix(&mut t, [10, 3, 0, 0], 16, NORTH, GROUP_TWO, ACTION_FORWARD);
+    prefix(&mut t, [10, 4, 0, 0], 16, NORTH, GROUP_EMPTY, ACTION_FORWARD);
+    prefix(&mut t, [10, 5, 0, 0], 16, NORTH, 8_000_000, ACTION_FORWARD);
+    prefix(&mut t, [10, 6, 0, 0], 16, NORTH, GROUP_WEST, 0);
+    member(&mut t, 1, GATEWAY_OUTSIDE, WEST_GATEWAY);
+    member(&mut t, 2, GATEWAY_INSIDE, NODE);
+    member(&mut t, 3, GATEWAY_OUTSIDE, NORTH_GATEWAY);
+    member(&mut t, 4, GATEWAY_OUTSIDE, WEST_GATEWAY_2);
+    group(&mut t, GROUP_WEST, &[1]);
+    group(&mut t, GROUP_NODE, &[2]);
+    group(&mut t, GROUP_EMPTY, &[]);
+    group(&mut t, GROUP_TWO, &[3, 4]);
+    peer(&mut t, WEST_GATEWAY, WEST, PEER_REMOTE_GATEWAY, 0);
+    peer(&mut t, NORTH_GATEWAY, NORTH, PEER_REMOTE_GATEWAY, 0);
+    peer(&mut t, NODE, CLUSTER_LOCAL, PEER_LOCAL_NODE, GROUP_NODE);
+    peer(&mut t, OTHER_GATEWAY, CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, 0);
+    t
+}
+
+/// East's regular node: everything remote goes to the gateway.
+pub(crate) fn node() -> MapTables {
+    let mut t = MapTables {
+        config: Some(config(0, &[NODE])),
+        ..MapTables::default()
+    };
+    prefix(&mut t, [10, 1, 0, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);
+    prefix(&mut t, [10, 2, 0, 0], 16, WEST, GROUP_GATEWAYS, ACTION_FORWARD);
+    prefix(&mut t, [10, 102, 0, 0], 16, WEST, GROUP_GATEWAYS, ACTION_FORWARD);
+    member(&mut t, 1, NODE, GATEWAY_INSIDE);
+    group(&mut t, GROUP_GATEWAYS, &[1]);
+    peer(&mut t, GATEWAY_INSIDE, CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, 0);
+    t
+}
+
+/// Written by an agent of another ABI version.
+pub(crate) fn foreign_abi() -> MapTables {
+    let mut t = gateway();
+    if let Some(config) = &mut t.config {
+        config.abi = ABI_VERSION + 1;
+    }
+    t
+}

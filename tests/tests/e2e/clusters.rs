@@ -1,0 +1,146 @@
+//! The clusters, driven with kubectl as a user would.
+
+use std::{
+    env,
+    io::Write as _,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use mc_tests::wait::wait_for;
+use serde_json::Value;
+
+/// For what the control plane does in milliseconds, on a machine that runs three clusters on two cores.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// For Pods to start and images to unpack.
+pub(crate) const LATER: Duration = Duration::from_mins(2);
+
+/// One cluster by its kubeconfig context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cluster(pub(crate) &'static str);
+
+pub(crate) const LEADER: Cluster = Cluster("leader");
+pub(crate) const EAST: Cluster = Cluster("east");
+pub(crate) const WEST: Cluster = Cluster("west");
+
+impl Cluster {
+    pub(crate) fn command(self) -> Command {
+        let variable = |name: &str| {
+            env::var_os(name)
+                .unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test --suite e2e`"))
+        };
+        let mut command = Command::new(variable("MC_KUBECTL"));
+        command
+            .arg("--kubeconfig")
+            .arg(variable("MC_KUBECONFIG"))
+            .args(["--context", self.0]);
+        command
+    }
+
+    /// Runs kubectl; `Err` is what it said.
+    pub(crate) fn try_kubectl(self, args: &[&str]) -> Result<String, String> {
+        let out = self.command().args(args).output().expect("kubectl");
+        if out.status.success() {
+            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&out.stderr).into_owned())
+        }
+    }
+
+    pub(crate) fn kubectl(self, args: &[&str]) -> String {
+        self.try_kubectl(args)
+            .unwrap_or_else(|error| panic!("{}: kubectl {}: {error}", self.0, args.join(" ")))
+    }
+
+    pub(crate) fn apply(self, yaml: &str) {
+        let mut child = self
+            .command()
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("kubectl");
+        child
+            .stdin
+            .take()
+            .expect("stdin")
+            .write_all(yaml.as_bytes())
+            .expect("write");
+        assert!(
+            child.wait().expect("kubectl").success(),
+            "{}: apply\n{yaml}",
+            self.0
+        );
+    }
+
+    /// An object, or `None` where there is none of that name.
+    pub(crate) fn get(self, namespace: &str, kind: &str, name: &str) -> Option<Value> {
+        let text = self.kubectl(&[
+            "get",
+            kind,
+            name,
+            "-n",
+            namespace,
+            "-o",
+            "json",
+            "--ignore-not-found",
+        ]);
+        (!text.trim().is_empty()).then(|| serde_json::from_str(&text).expect("JSON"))
+    }
+
+    pub(crate) fn list(self, namespace: &str, kind: &str, selector: &str) -> Vec<Value> {
+        let text = self.kubectl(&["get", kind, "-n", namespace, "-l", selector, "-o", "json"]);
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        list["items"].as_array().expect("items").clone()
+    }
+
+    /// Waits until the object is gone and tells how long that took.
+    pub(crate) fn wait_gone(self, namespace: &str, kind: &str, name: &str, deadline: Duration) -> Duration {
+        let start = Instant::now();
+        wait_for(
+            &format!("{}: {kind} {namespace}/{name} gone", self.0),
+            deadline,
+            || {
+                self.get(namespace, kind, name)
+                    .map_or(Ok(()), |object| Err(object.to_string()))
+            },
+        )
+        .expect("gone");
+        start.elapsed()
+    }
+
+    pub(crate) fn wait_for<T>(
+        self,
+        what: &str,
+        deadline: Duration,
+        probe: impl FnMut() -> Result<T, String>,
+    ) -> T {
+        wait_for(&format!("{}: {what}", self.0), deadline, probe).unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    /// The address of a Node.
+    pub(crate) fn node_ip(self, node: &str) -> String {
+        self.kubectl(&[
+            "get",
+            "node",
+            node,
+            "-o",
+            "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}",
+        ])
+    }
+}
+
+/// Runs a program in the network namespace of a Node.
+pub(crate) fn on_node(node: &str, program: &str, args: &[&str]) -> String {
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &format!("mc-{node}"), program])
+        .args(args);
+    let out = command.output().expect("ip netns exec");
+    assert!(
+        out.status.success(),
+        "{node}: {program} {args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}

@@ -1,0 +1,157 @@
+//! What the nodes see of cross-cluster packets, and what the agents may do.
+
+use std::{
+    path::PathBuf,
+    process::{Child, Command},
+};
+
+use mc_tests::{
+    capture,
+    decode::{Frame, Payload},
+};
+
+use crate::{
+    clusters::{EAST, WEST, on_node},
+    workload::Namespace,
+};
+
+/// `CAP_NET_ADMIN`, `CAP_PERFMON` and `CAP_BPF` of linux/capability.h.
+const GRANTED: u64 = 1 << 12 | 1 << 38 | 1 << 39;
+
+#[test]
+fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
+    let ns = Namespace::create("e2e-wire");
+    ns.serve(WEST, "west-n2", 1);
+    let client = ns.client(EAST, "east-n2");
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    client.get(&client.imported_url());
+    let (pod, server) = (client.ip(), ns.pod_ip(WEST, "app=web"));
+    let before = masquerade_counters("east-n2", &pod);
+    let recording = Recording::start("east-n1");
+    let answers = client.get_many(&client.imported_url(), 10);
+    assert_eq!(answers.len(), 10);
+    let answers = client.get_many(&format!("http://{server}:8080/"), 10);
+    assert!(
+        answers.iter().all(|answer| answer.ends_with(&format!(" {pod}"))),
+        "{answers:?}"
+    );
+    let frames = recording.finish();
+    let mut tunnelled = 0;
+    for frame in &frames {
+        let Some(ip) = &frame.ipv4 else { continue };
+        let clear = [ip.from.to_string(), ip.to.to_string()];
+        assert!(!clear.contains(&pod), "in clear on the underlay: {frame:?}");
+        let Payload::Geneve(_, geneve) = &ip.payload else {
+            continue;
+        };
+        assert_eq!(geneve.vni, 0, "stretched policy is off: {frame:?}");
+        let inner = frame.inner().expect("an inner packet");
+        assert!(
+            [inner.from.to_string(), inner.to.to_string()].contains(&pod),
+            "{frame:?}"
+        );
+        tunnelled += 1;
+    }
+    // Each connection has at least four packets each way, and the gateway sees every one twice.
+    assert!(
+        tunnelled >= 20 * 8 * 2,
+        "only {tunnelled} encapsulated packets in {} frames",
+        frames.len()
+    );
+    assert_eq!(
+        masquerade_counters("east-n2", &pod),
+        before,
+        "the CNI masqueraded cross-cluster packets"
+    );
+}
+
+#[test]
+fn agents_hold_three_capabilities_and_no_more() {
+    for cluster in [EAST, WEST] {
+        for node in 1..=2 {
+            let node = format!("{}-n{node}", cluster.0);
+            let effective = agent_capabilities(&node);
+            assert_eq!(effective & !GRANTED, 0, "{node}: {effective:#x}");
+        }
+    }
+}
+
+/// The effective set of the agent in a node's network namespace, from its `/proc/PID/status`.
+fn agent_capabilities(node: &str) -> u64 {
+    let out = Command::new("ip")
+        .args(["netns", "pids", &format!("mc-{node}")])
+        .output()
+        .expect("ip netns pids");
+    for pid in String::from_utf8_lossy(&out.stdout).split_whitespace() {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if !status.starts_with("Name:\tmc-gateway\n") {
+            continue;
+        }
+        let set = status
+            .lines()
+            .find_map(|line| line.strip_prefix("CapEff:"))
+            .expect("CapEff");
+        return u64::from_str_radix(set.trim(), 16).expect("a mask");
+    }
+    panic!("no agent runs on {node}");
+}
+
+/// Packets of the rules that masquerade what a Pod sends, as iptables lists them.
+fn masquerade_counters(node: &str, pod: &str) -> Vec<String> {
+    let rules = on_node(node, "iptables-save", &["-t", "nat", "-c"]);
+    // `[packets:bytes] -A POSTROUTING -s POD/32 -j CNI-…`, and the chain it jumps to.
+    let chain = rules
+        .lines()
+        .find(|line| line.contains("-A POSTROUTING") && line.contains(&format!("-s {pod}/32")))
+        .and_then(|line| line.split_whitespace().skip_while(|word| *word != "-j").nth(1))
+        .unwrap_or_else(|| panic!("no masquerade chain of {pod} on {node}: is ipMasq off?\n{rules}"));
+    let counters: Vec<String> = rules
+        .lines()
+        .filter(|line| line.contains(&format!("-A {chain} ")) && line.contains("MASQUERADE"))
+        .map(str::to_owned)
+        .collect();
+    assert!(!counters.is_empty(), "no MASQUERADE rule in {chain}\n{rules}");
+    counters
+}
+
+/// A capture on a node's underlay device.
+struct Recording {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Recording {
+    fn start(node: &str) -> Self {
+        let file = std::env::temp_dir().join(format!("mc-e2e-{}-{node}.pcap", std::process::id()));
+        let log = file.with_extension("log");
+        let program = std::env::var_os("MC_TRAFFIC").expect("MC_TRAFFIC");
+        let child = Command::new("ip")
+            .args(["netns", "exec", &format!("mc-{node}")])
+            .arg(program)
+            .args(["capture", "--device", "eth0", "--direction", "both", "--out"])
+            .arg(&file)
+            .stdout(std::fs::File::create(&log).expect("a log"))
+            .spawn()
+            .expect("a capture");
+        EAST.wait_for("the capture", crate::clusters::SOON, || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            if text.contains(capture::CAPTURING) {
+                Ok(())
+            } else {
+                Err(text)
+            }
+        });
+        std::fs::remove_file(&log).expect("remove the log");
+        Self { child, file }
+    }
+
+    fn finish(mut self) -> Vec<Frame> {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("SIGTERM");
+        self.child.wait().expect("the capture");
+        let frames = capture::read(&self.file).expect("frames");
+        std::fs::remove_file(&self.file).expect("remove the capture");
+        frames.iter().filter_map(|bytes| Frame::decode(bytes)).collect()
+    }
+}

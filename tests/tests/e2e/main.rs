@@ -1,0 +1,16 @@
+//! The main job on three real Kubernetes clusters, with controllers and agents running as Pods.
+//!
+//! `cargo xtask test --suite e2e` boots the clusters, installs `deploy/`, joins them and runs this with
+//! `MC_KUBECONFIG` and `MC_KUBECTL` set. Tests run one after the other and clean up behind themselves.
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod clusters;
+mod datapath;
+mod gateways;
+mod services;
+mod workload;

@@ -1,0 +1,216 @@
+//! Export, import and withdrawal of Services, with both kinds of endpoints.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    clusters::{Cluster, EAST, LEADER, SOON, WEST},
+    workload::Namespace,
+};
+
+/// Regular nodes: the gateways are the first ones.
+const EAST_NODE: &str = "east-n2";
+const WEST_NODE: &str = "west-n2";
+
+/// A withdrawn Service has to be gone by then.
+const WITHDRAWN: Duration = Duration::from_secs(2);
+
+#[test]
+fn a_service_with_cluster_ip_endpoints_is_reached_from_a_regular_node() {
+    let ns = Namespace::create("e2e-clusterip");
+    ns.serve(WEST, WEST_NODE, 1);
+    let client = ns.client(EAST, EAST_NODE);
+    ns.export(WEST);
+    let start = Instant::now();
+    let endpoints = ns.wait_imported(EAST, 1);
+    println!("imported after {:?}", start.elapsed());
+    let service = WEST.kubectl(&[
+        "get",
+        "service",
+        "web",
+        "-n",
+        ns.0,
+        "-o",
+        "jsonpath={.spec.clusterIP}",
+    ]);
+    assert_eq!(
+        endpoints,
+        BTreeSet::from([service]),
+        "the endpoint is west's Service address"
+    );
+    let answer = client.get(&client.imported_url());
+    assert!(answer.starts_with("web-"), "{answer}");
+    for answer in client.get_many(&client.imported_url(), 20) {
+        assert!(answer.starts_with("web-"), "{answer}");
+    }
+    let import = EAST.get(ns.0, "serviceimport", "web").expect("a ServiceImport");
+    assert_eq!(import["spec"]["type"], "ClusterSetIP");
+    // What a user of Antrea looks at in the leader cluster.
+    for (kind, name) in [
+        ("resourceexport", "test-cluster-west-e2e-clusterip-web-service"),
+        ("resourceexport", "test-cluster-west-e2e-clusterip-web-endpoints"),
+        ("resourceimport", "e2e-clusterip-web-service"),
+        ("resourceimport", "e2e-clusterip-web-endpoints"),
+    ] {
+        assert!(
+            LEADER.get("antrea-multicluster", kind, name).is_some(),
+            "no {kind} {name}"
+        );
+    }
+    let local = ns.client(WEST, WEST_NODE);
+    ns.wait_imported(WEST, 1);
+    let answer = local.get(&local.imported_url());
+    assert!(
+        answer.starts_with("web-"),
+        "the exporting cluster does not reach its own export: {answer}"
+    );
+}
+
+#[test]
+fn both_exporters_of_a_service_receive_requests() {
+    let ns = Namespace::create("e2e-both");
+    ns.serve(WEST, WEST_NODE, 1);
+    ns.serve(EAST, "east-n1", 1);
+    let client = ns.client(EAST, EAST_NODE);
+    ns.export(WEST);
+    ns.export(EAST);
+    ns.wait_imported(EAST, 2);
+    client.get(&client.imported_url());
+    let servers: BTreeSet<String> = client
+        .get_many(&client.imported_url(), 60)
+        .iter()
+        .filter_map(|answer| answer.split(' ').next().map(str::to_owned))
+        .collect();
+    assert_eq!(servers.len(), 2, "{servers:?}");
+}
+
+#[test]
+fn deleting_the_export_withdraws_the_service() {
+    let ns = Namespace::create("e2e-withdraw");
+    ns.serve(WEST, WEST_NODE, 1);
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    ns.unexport(WEST);
+    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWN);
+    println!("Service gone after {took:?}");
+    EAST.wait_gone(ns.0, "serviceimport", "web", WITHDRAWN);
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWN);
+    LEADER.wait_gone(
+        "antrea-multicluster",
+        "resourceexport",
+        "test-cluster-west-e2e-withdraw-web-service",
+        WITHDRAWN,
+    );
+}
+
+#[test]
+fn scaling_to_zero_withdraws_the_service() {
+    let ns = Namespace::create("e2e-zero");
+    ns.serve(WEST, WEST_NODE, 1);
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=0"]);
+    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    println!("Service gone {took:?} after scaling to zero");
+    let reason = "jsonpath={.status.conditions[?(@.type=='Valid')].reason}";
+    WEST.wait_for("condition ServiceWithoutEndpoints", SOON, || {
+        let seen = WEST.kubectl(&["get", "serviceexport", "web", "-n", ns.0, "-o", reason]);
+        if seen == "ServiceWithoutEndpoints" {
+            Ok(())
+        } else {
+            Err(seen)
+        }
+    });
+    WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=1"]);
+    ns.wait_imported(EAST, 1);
+}
+
+#[test]
+fn a_users_own_service_of_the_imported_name_is_left_alone() {
+    let ns = Namespace::create("e2e-own");
+    EAST.apply(&format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: antrea-mc-web, namespace: {}}}\nspec: {{ports: [{{port: 1234}}]}}\n",
+        ns.0
+    ));
+    ns.serve(WEST, WEST_NODE, 1);
+    ns.export(WEST);
+    ns.wait_imported(WEST, 1);
+    ns.unexport(WEST);
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    let own = EAST
+        .get(ns.0, "service", "antrea-mc-web")
+        .expect("the user's Service");
+    assert_eq!(own["spec"]["ports"][0]["port"], 1234);
+}
+
+#[test]
+fn a_service_with_pod_endpoints_keeps_the_clients_address() {
+    let ns = Namespace::create("e2e-podip");
+    set_endpoint_type("PodIP");
+    let result = std::panic::catch_unwind(|| {
+        ns.serve(WEST, WEST_NODE, 2);
+        let client = ns.client(EAST, EAST_NODE);
+        ns.export(WEST);
+        ns.wait_imported(EAST, 2);
+        let answer = client.get(&client.imported_url());
+        assert!(
+            answer.ends_with(&format!(" {}", client.ip())),
+            "{answer} does not name {}",
+            client.ip()
+        );
+        // Pod to Pod, by address.
+        let server = ns.pod_ip(WEST, "app=web");
+        let answer = client.get(&format!("http://{server}:8080/"));
+        assert!(
+            answer.ends_with(&format!(" {}", client.ip())),
+            "{answer} does not name {}",
+            client.ip()
+        );
+    });
+    set_endpoint_type("ClusterIP");
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Changes `endpointIPType` in both members as the user guide says: `ConfigMap`, then restart.
+fn set_endpoint_type(kind: &str) {
+    for cluster in [EAST, WEST] {
+        let config = "antrea-mc-controller-config";
+        let path = "jsonpath={.data.controller_manager_config\\.yaml}";
+        let text = cluster.kubectl(&["get", "configmap", config, "-n", "kube-system", "-o", path]);
+        let mut lines: Vec<String> = text
+            .lines()
+            .filter(|line| !line.starts_with("endpointIPType:"))
+            .map(str::to_owned)
+            .collect();
+        lines.push(format!("endpointIPType: {kind}"));
+        let changed =
+            serde_json::json!({"data": {"controller_manager_config.yaml": lines.join("\n") + "\n"}});
+        cluster.kubectl(&[
+            "patch",
+            "configmap",
+            config,
+            "-n",
+            "kube-system",
+            "-p",
+            &changed.to_string(),
+        ]);
+        restart_controller(cluster);
+    }
+}
+
+fn restart_controller(cluster: Cluster) {
+    let deployment = "deployment/antrea-mc-controller";
+    cluster.kubectl(&["rollout", "restart", deployment, "-n", "kube-system"]);
+    cluster.kubectl(&[
+        "rollout",
+        "status",
+        deployment,
+        "-n",
+        "kube-system",
+        "--timeout=120s",
+    ]);
+}

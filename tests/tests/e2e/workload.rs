@@ -1,0 +1,231 @@
+//! Servers and clients in a namespace of a test's own.
+
+use std::collections::BTreeSet;
+
+use crate::clusters::{Cluster, EAST, LATER, SOON, WEST};
+
+/// A namespace of the same name in both members, removed at the end.
+pub(crate) struct Namespace(pub(crate) &'static str);
+
+impl Namespace {
+    pub(crate) fn create(name: &'static str) -> Self {
+        for cluster in [EAST, WEST] {
+            cluster.apply(&format!(
+                "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
+            ));
+        }
+        Self(name)
+    }
+
+    /// A Deployment of HTTP servers on one Node, and its Service `web`.
+    pub(crate) fn serve(&self, cluster: Cluster, node: &str, replicas: u32) {
+        let namespace = self.0;
+        cluster.apply(&format!(
+            "apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, namespace: {namespace}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      nodeName: {node}
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: web
+        image: mc-gateway/test:latest
+        imagePullPolicy: IfNotPresent
+        command: [/usr/bin/mc-traffic, echo-server, --port=8080]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: {namespace}}}
+spec:
+  selector: {{app: web}}
+  ports: [{{name: http, port: 80, targetPort: 8080}}]
+"
+        ));
+        cluster.kubectl(&[
+            "rollout",
+            "status",
+            "deployment/web",
+            "-n",
+            namespace,
+            "--timeout=120s",
+        ]);
+    }
+
+    /// A Pod to send requests from.
+    pub(crate) fn client(&self, cluster: Cluster, node: &str) -> Client {
+        let namespace = self.0;
+        cluster.apply(&format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: client, namespace: {namespace}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: client
+    image: mc-gateway/test:latest
+    imagePullPolicy: IfNotPresent
+    command: [/usr/bin/mc-traffic, pause]
+"
+        ));
+        cluster.kubectl(&[
+            "wait",
+            "--for=condition=Ready",
+            "pod/client",
+            "-n",
+            namespace,
+            "--timeout=120s",
+        ]);
+        Client { cluster, namespace }
+    }
+
+    pub(crate) fn export(&self, cluster: Cluster) {
+        cluster.apply(&format!(
+            "apiVersion: multicluster.x-k8s.io/v1alpha1\nkind: ServiceExport\nmetadata:\n  name: web\n  namespace: {}\n",
+            self.0
+        ));
+    }
+
+    pub(crate) fn unexport(&self, cluster: Cluster) {
+        cluster.kubectl(&[
+            "delete",
+            "serviceexport",
+            "web",
+            "-n",
+            self.0,
+            "--ignore-not-found",
+        ]);
+    }
+
+    /// Waits until the imported Service of a cluster has as many ready endpoints as wanted.
+    pub(crate) fn wait_imported(&self, cluster: Cluster, endpoints: usize) -> BTreeSet<String> {
+        cluster.wait_for(
+            &format!("antrea-mc-web with {endpoints} endpoints in {}", self.0),
+            LATER,
+            || {
+                if cluster.get(self.0, "service", "antrea-mc-web").is_none() {
+                    return Err("no Service antrea-mc-web".to_owned());
+                }
+                let slices = cluster.list(
+                    self.0,
+                    "endpointslice",
+                    "kubernetes.io/service-name=antrea-mc-web",
+                );
+                let addresses: BTreeSet<String> = slices
+                    .iter()
+                    .flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default())
+                    .flat_map(|endpoint| endpoint["addresses"].as_array().cloned().unwrap_or_default())
+                    .filter_map(|address| address.as_str().map(str::to_owned))
+                    .collect();
+                if addresses.len() == endpoints {
+                    Ok(addresses)
+                } else {
+                    Err(format!("{addresses:?}"))
+                }
+            },
+        )
+    }
+
+    pub(crate) fn pod_ip(&self, cluster: Cluster, selector: &str) -> String {
+        cluster.kubectl(&[
+            "get",
+            "pods",
+            "-n",
+            self.0,
+            "-l",
+            selector,
+            "-o",
+            "jsonpath={.items[0].status.podIP}",
+        ])
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for cluster in [EAST, WEST] {
+            let gone = cluster.try_kubectl(&[
+                "delete",
+                "namespace",
+                self.0,
+                "--wait=false",
+                "--ignore-not-found",
+            ]);
+            if let Err(error) = gone {
+                println!("{}: namespace {} is left: {error}", cluster.0, self.0);
+            }
+        }
+    }
+}
+
+/// A Pod requests are sent from.
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    cluster: Cluster,
+    namespace: &'static str,
+}
+
+impl Client {
+    pub(crate) fn ip(&self) -> String {
+        self.cluster.kubectl(&[
+            "get",
+            "pod",
+            "client",
+            "-n",
+            self.namespace,
+            "-o",
+            "jsonpath={.status.podIP}",
+        ])
+    }
+
+    fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
+        let count = count.to_string();
+        let program = [
+            "exec",
+            "-n",
+            self.namespace,
+            "client",
+            "--",
+            "/usr/bin/mc-traffic",
+            "get",
+            url,
+            "--count",
+            &count,
+        ];
+        self.cluster.try_kubectl(&program)
+    }
+
+    /// The answer of a server, `<Pod> <client address>`, waiting until there is one.
+    pub(crate) fn get(&self, url: &str) -> String {
+        self.cluster
+            .wait_for(&format!("an answer from {url}"), SOON, || self.try_get(url, 1))
+            .trim()
+            .to_owned()
+    }
+
+    /// Many answers, every one of which has to come.
+    pub(crate) fn get_many(&self, url: &str, count: u32) -> Vec<String> {
+        let answers = self
+            .try_get(url, count)
+            .unwrap_or_else(|error| panic!("{count} × {url}: {error}"));
+        answers.lines().map(str::to_owned).collect()
+    }
+
+    /// The URL of the imported Service, by its address: there is no DNS in these clusters.
+    pub(crate) fn imported_url(&self) -> String {
+        let ip = self.cluster.kubectl(&[
+            "get",
+            "service",
+            "antrea-mc-web",
+            "-n",
+            self.namespace,
+            "-o",
+            "jsonpath={.spec.clusterIP}",
+        ]);
+        format!("http://{ip}:80/")
+    }
+}

@@ -1,0 +1,70 @@
+//! The row of namespaces a test runs in.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use mc_tests::{
+    topology::{Masquerade, Options, Place, Topology, Variant},
+    wait::wait_for,
+};
+
+/// How long something that takes milliseconds may take on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) fn agent_program() -> PathBuf {
+    env::var_os("MC_AGENT")
+        .map(PathBuf::from)
+        .expect("MC_AGENT names the agent: run `cargo xtask test --suite netns`")
+}
+
+pub(crate) fn options(name: &str) -> Options {
+    let mut options = Options::new(&format!("nt-{name}"), Some(agent_program())).expect("options");
+    if let Some(traffic) = env::var_os("MC_TRAFFIC") {
+        options.traffic = traffic.into();
+    }
+    options
+}
+
+/// Two clusters that reach each other through mc-gateway, behind a CNI that masquerades.
+pub(crate) fn connected(name: &str) -> Topology {
+    let mut options = options(name);
+    options.masquerade = Masquerade::LeavingCluster;
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    bed
+}
+
+/// Waits until the agent of a node has logged every one of the words on one line.
+pub(crate) fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> String {
+    wait_for(
+        &format!("a line with {words:?} in the log of {}", place.name()),
+        SOON,
+        || {
+            let log = bed.agent_log(place).unwrap_or_else(|error| error.to_string());
+            log.lines()
+                .find(|line| words.iter().all(|word| line.contains(word)))
+                .map(str::to_owned)
+                .ok_or(log.clone())
+        },
+    )
+    .expect("a log line")
+}
+
+/// Routes to other clusters of a node.
+pub(crate) fn routes(bed: &Topology, place: Place) -> String {
+    bed.netns(place)
+        .run("ip", ["route", "show", "proto", "109"])
+        .expect("routes")
+}
+
+pub(crate) fn bpftool(args: &[&str]) -> String {
+    let out = std::process::Command::new("bpftool")
+        .args(args)
+        .output()
+        .expect("bpftool");
+    assert!(
+        out.status.success(),
+        "bpftool {args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}

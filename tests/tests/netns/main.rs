@@ -1,0 +1,10 @@
+//! Real agents, real programs and real traffic between the namespaces of two stand-alone clusters.
+//!
+//! Runs as root with `MC_AGENT` naming the agent and `MC_TRAFFIC` the traffic program, one test after the
+//! other: `cargo xtask test --suite netns`.
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod bed;
+mod restart;
+mod traffic;

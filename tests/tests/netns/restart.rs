@@ -1,0 +1,209 @@
+//! Agents that die, come back, come twice, or leave.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use mc_tests::topology::{Cluster, Place, Topology, Variant};
+
+use crate::bed::{SOON, agent_program, bpftool, connected, options, routes, wait_for_log};
+
+/// Programs and links of a node as the kernel knows them.
+fn links(bed: &Topology, place: Place) -> Vec<String> {
+    let all = bpftool(&["-j", "net", "show"]);
+    let _ = all;
+    let mut links: Vec<String> = std::fs::read_dir(bed.bpf_dir(place).join("links"))
+        .expect("pinned links")
+        .map(|entry| {
+            let path = entry.expect("an entry").path();
+            let shown = bpftool(&["-j", "link", "show", "pinned", &path.to_string_lossy()]);
+            let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+            let link = shown.get(0).unwrap_or(&shown);
+            format!(
+                "{} id {}",
+                path.file_name().expect("a name").to_string_lossy(),
+                link["id"]
+            )
+        })
+        .collect();
+    links.sort();
+    links
+}
+
+#[test]
+fn killing_and_restarting_agents_loses_no_packet() {
+    let mut bed = connected("kill");
+    let stream = bed
+        .traffic()
+        .sequenced(
+            bed.netns(Place::PodEast),
+            bed.netns(Place::PodWest),
+            Cluster::West.pod_ip(),
+            10_000,
+            Duration::from_secs(8),
+        )
+        .expect("a stream");
+    let mut stream = stream;
+    for place in [Place::GatewayEast, Place::NodeWest] {
+        bed.kill_agent(place).expect("kill -9");
+        bed.start_agent(place).expect("a new agent");
+        bed.stop_agent(place).expect("SIGTERM");
+        bed.start_agent(place).expect("a new agent");
+    }
+    assert!(stream.is_running(), "the stream ended before the last restart");
+    let report = stream.finish(SOON).expect("a report");
+    println!("{report:?}");
+    assert!(report.ended, "{report:?}");
+    assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
+    assert!(report.sent >= 70_000, "{report:?}");
+}
+
+#[test]
+fn a_restart_changes_nothing() {
+    let mut bed = connected("again");
+    let before: Vec<_> = Place::NODES
+        .iter()
+        .map(|place| (links(&bed, *place), routes(&bed, *place)))
+        .collect();
+    for place in Place::NODES {
+        bed.stop_agent(place).expect("SIGTERM");
+        bed.start_agent(place).expect("a new agent");
+    }
+    let after: Vec<_> = Place::NODES
+        .iter()
+        .map(|place| (links(&bed, *place), routes(&bed, *place)))
+        .collect();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn cleanup_leaves_nothing() {
+    let mut bed = connected("clean");
+    for place in Place::NODES {
+        bed.stop_agent(place).expect("SIGTERM");
+        bed.cleanup_agent(place).expect("cleanup");
+        let netns = bed.netns(place);
+        assert_eq!(routes(&bed, place), "");
+        assert!(
+            !bed.bpf_dir(place).exists(),
+            "{} is left",
+            bed.bpf_dir(place).display()
+        );
+        let devices = netns.run("ip", ["-o", "link", "show"]).expect("devices");
+        assert!(!devices.contains("mc0"), "{devices}");
+        let rules = netns.run("nft", ["list", "ruleset"]).expect("rules");
+        assert!(!rules.contains("mc_gateway"), "{rules}");
+        // Nothing there to remove is no error.
+        bed.cleanup_agent(place).expect("cleanup again");
+    }
+}
+
+#[test]
+fn a_second_agent_on_a_node_is_refused() {
+    let bed = connected("twice");
+    let out = refused(&bed, Place::NodeEast, &bed.bpf_dir(Place::NodeEast));
+    assert!(
+        out.contains("another agent runs in this network namespace"),
+        "{out}"
+    );
+}
+
+#[test]
+fn foreign_pins_are_refused_and_left_alone() {
+    let mut bed = connected("foreign");
+    let place = Place::NodeEast;
+    bed.stop_agent(place).expect("SIGTERM");
+    let maps = bed.bpf_dir(place).join("maps");
+    let pin = maps.join("mc_groups");
+    std::fs::remove_file(&pin).expect("unpin");
+    let pin = pin.to_string_lossy().into_owned();
+    bpftool(&[
+        "map", "create", &pin, "type", "array", "key", "4", "value", "8", "entries", "4", "name", "stranger",
+    ]);
+    let out = refused(&bed, place, &bed.bpf_dir(place));
+    assert!(
+        out.contains("mc_groups") && out.contains("stranger"),
+        "the pin and what it holds are not named: {out}"
+    );
+    let left = bpftool(&["map", "show", "pinned", &pin]);
+    assert!(left.contains("stranger"), "{left}");
+}
+
+#[test]
+fn a_directory_that_is_no_bpf_file_system_is_refused() {
+    let bed = Topology::create(options("nobpf")).expect("the namespaces");
+    let out = refused(&bed, Place::NodeEast, &bed.directory().join("pins"));
+    assert!(
+        out.contains("is not on a BPF file system") && out.contains("mount -t bpf"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_missing_capability_is_named() {
+    let bed = Topology::create(options("caps")).expect("the namespaces");
+    for (set, missing) in [
+        ("-perfmon,-sys_admin", "CAP_PERFMON"),
+        ("-bpf,-sys_admin", "CAP_BPF"),
+        ("-net_admin", "CAP_NET_ADMIN"),
+    ] {
+        let mut command = bed.netns(Place::NodeEast).command("setpriv");
+        command
+            .arg(format!("--bounding-set={set}"))
+            .arg(format!("--inh-caps={set}"))
+            .arg(agent_program());
+        let out = failed(&mut agent_args(
+            &bed,
+            Place::NodeEast,
+            command,
+            &bed.bpf_dir(Place::NodeEast),
+        ));
+        assert!(out.contains(missing), "{missing} is not named: {out}");
+    }
+}
+
+#[test]
+fn an_agent_that_finds_its_node_later_starts_working() {
+    let mut bed = Topology::create(options("later")).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let manifests = bed.manifests_dir(Cluster::East);
+    let remote = manifests.join("west.yaml");
+    let text = std::fs::read_to_string(&remote).expect("a manifest");
+    std::fs::remove_file(&remote).expect("remove");
+    wait_for_log(&mut bed, Place::NodeEast, &["datapath updated"]);
+    assert_eq!(routes(&bed, Place::NodeEast), "", "routes of a cluster that left");
+    std::fs::write(&remote, text).expect("write");
+    bed.wait_agent_updated(Place::NodeEast, 2).expect("an update");
+    bed.wait_agent_updated(Place::GatewayEast, 2).expect("an update");
+    let ping = bed
+        .traffic()
+        .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1)
+        .expect("ping");
+    assert_eq!(ping.received, 1);
+}
+
+fn agent_args(bed: &Topology, place: Place, mut command: Command, bpf_dir: &Path) -> Command {
+    let manifests = bed.manifests_dir(place.cluster());
+    std::fs::create_dir_all(&manifests).expect("a directory");
+    command
+        .args(["run", "--node-name", place.name(), "--manifests"])
+        .arg(manifests)
+        .arg("--bpf-dir")
+        .arg(bpf_dir);
+    command
+}
+
+fn refused(bed: &Topology, place: Place, bpf_dir: &Path) -> String {
+    let command = bed.netns(place).command(agent_program());
+    failed(&mut agent_args(bed, place, command, bpf_dir))
+}
+
+/// Runs a command that has to fail and returns what it said.
+fn failed(command: &mut Command) -> String {
+    let out = command.output().expect("the agent");
+    let said = format!(
+        "{}{}",
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert!(!out.status.success(), "it started: {said}");
+    said
+}

@@ -1,0 +1,71 @@
+//! `ClusterInfo`, what a cluster tells the others about its network, and `ClusterInfoImport`, what a
+//! member was told about another cluster.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::condition::Condition;
+
+/// The network of one cluster.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[kube(
+    group = "multicluster.crd.antrea.io",
+    version = "v1alpha1",
+    kind = "ClusterInfoImport",
+    plural = "clusterinfoimports",
+    namespaced,
+    status = "ClusterInfoImportStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "The network of another cluster of the ClusterSet, as that cluster exported it.",
+    label("app", "antrea"),
+    printcolumn = r#"{"name":"Cluster ID","type":"string","jsonPath":".spec.clusterID","description":"The cluster this speaks about"}"#,
+    printcolumn = r#"{"name":"Service CIDR","type":"string","jsonPath":".spec.serviceCIDR","description":"The Service CIDR of that cluster"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterInfo {
+    /// The ID of the cluster.
+    #[serde(rename = "clusterID")]
+    pub cluster_id: String,
+    /// Its Service CIDR.
+    #[serde(rename = "serviceCIDR", skip_serializing_if = "String::is_empty")]
+    pub service_cidr: String,
+    /// Its gateways, the primary first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gateway_infos: Vec<GatewayInfo>,
+    /// Its Pod CIDRs; empty when Pods are not reachable by address.
+    #[serde(rename = "podCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub pod_cidrs: Vec<String>,
+    /// Its `WireGuard` key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wire_guard: Option<WireGuardInfo>,
+}
+
+/// One gateway of a cluster.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GatewayInfo {
+    /// The address other clusters send to.
+    #[serde(rename = "gatewayIP")]
+    pub gateway_ip: String,
+}
+
+/// A `WireGuard` identity.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WireGuardInfo {
+    /// The public key, base64.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub public_key: String,
+}
+
+/// What became of the import.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterInfoImportStatus {
+    /// `Ready`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}

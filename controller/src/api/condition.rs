@@ -1,0 +1,103 @@
+//! The condition all kinds of this API share.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Everything is as wanted.
+pub const TRUE: &str = "True";
+/// Something is not as wanted; the message says what.
+pub const FALSE: &str = "False";
+/// Not known yet.
+pub const UNKNOWN: &str = "Unknown";
+
+/// One observed aspect of an object.
+///
+/// Lenient on purpose: an object written by another implementation must never stop a watch.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// What is observed, `Ready` or `Valid` for example.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// When `status` or `reason` changed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// For people.
+    pub message: String,
+    /// For programs, in `CamelCase`.
+    pub reason: String,
+}
+
+impl Condition {
+    /// A condition without a time; [`upsert`] sets it.
+    #[must_use]
+    pub fn new(type_: &str, status: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: None,
+            message: message.into(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    /// The same condition, set at `now`.
+    #[must_use]
+    pub fn at(mut self, now: &Time) -> Self {
+        self.last_transition_time = Some(now.clone());
+        self
+    }
+
+    /// Whether the condition holds.
+    #[must_use]
+    pub fn is_true(&self) -> bool {
+        self.status == TRUE
+    }
+}
+
+/// Puts `new` into `conditions`, keeping the old time when neither status nor reason changes.
+pub fn upsert(conditions: &mut Vec<Condition>, new: Condition, now: &Time) {
+    match conditions.iter_mut().find(|c| c.type_ == new.type_) {
+        Some(old) => {
+            let time = if old.status == new.status && old.reason == new.reason {
+                old.last_transition_time.clone().or_else(|| Some(now.clone()))
+            } else {
+                Some(now.clone())
+            };
+            *old = Condition {
+                last_transition_time: time,
+                ..new
+            };
+        }
+        None => conditions.push(new.at(now)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: &str) -> Time {
+        serde_json::from_value(serde_json::json!(s)).unwrap()
+    }
+
+    #[test]
+    fn the_time_moves_only_with_status_or_reason() {
+        let (one, two) = (at("2026-01-01T00:00:01Z"), at("2026-01-01T00:00:02Z"));
+        let mut list = vec![];
+        upsert(&mut list, Condition::new("Ready", TRUE, "Connected", "a"), &one);
+        upsert(&mut list, Condition::new("Ready", TRUE, "Connected", "b"), &two);
+        assert_eq!(list.len(), 1);
+        assert_eq!(list[0].message, "b");
+        assert_eq!(list[0].last_transition_time, Some(one));
+        upsert(
+            &mut list,
+            Condition::new("Ready", FALSE, "Disconnected", "b"),
+            &two,
+        );
+        assert_eq!(list[0].last_transition_time, Some(two));
+    }
+}

@@ -1,0 +1,245 @@
+//! `MultiClusterConfig`, the file given with `--config`.
+
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::validation::{self, Invalid};
+
+/// The file as written. Keys this release does not act on (`health`, `metrics`, `webhook` …) are tolerated.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MultiClusterConfig {
+    /// `multicluster.crd.antrea.io/v1alpha1`, or absent.
+    pub api_version: String,
+    /// `MultiClusterConfig`, or absent.
+    pub kind: String,
+    /// The Service CIDR of this cluster; found out when absent.
+    #[serde(rename = "serviceCIDR")]
+    pub service_cidr: Option<String>,
+    /// The Pod CIDRs of this cluster; taken from the Nodes when absent or empty.
+    #[serde(rename = "podCIDRs")]
+    pub pod_cidrs: Option<Vec<String>>,
+    /// Which address of the Node is the gateway IP: `private`/`internal` (default) or `public`/`external`.
+    #[serde(rename = "gatewayIPPrecedence")]
+    pub gateway_ip_precedence: Option<String>,
+    /// What is exported for a Service: `ClusterIP` (default) or `PodIP`.
+    #[serde(rename = "endpointIPType")]
+    pub endpoint_ip_type: Option<String>,
+}
+
+/// The file, checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// The Service CIDR, when configured.
+    pub service_cidr: Option<IpNet>,
+    /// The Pod CIDRs, when configured.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Which address of the Node is the gateway IP.
+    pub precedence: GatewayIpPrecedence,
+    /// What is exported for a Service.
+    pub endpoint_ip_type: EndpointIpType,
+}
+
+/// Which address of a Node becomes the gateway IP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GatewayIpPrecedence {
+    /// `InternalIP`.
+    #[default]
+    Internal,
+    /// `ExternalIP`.
+    External,
+}
+
+/// What is exported as the endpoints of a Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointIpType {
+    /// The cluster IP of the Service.
+    #[default]
+    ClusterIp,
+    /// The addresses of its ready Pods.
+    PodIp,
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A CIDR that is none.
+    #[error("{field}: {cause}")]
+    Cidr {
+        /// The key in the file.
+        field: String,
+        /// What is wrong with it.
+        cause: Invalid,
+    },
+    /// A word that is not one of the known.
+    #[error("{field}: {value:?} is none of {known}")]
+    Word {
+        /// The key in the file.
+        field: &'static str,
+        /// As given.
+        value: String,
+        /// What would be accepted.
+        known: &'static str,
+    },
+    /// A file of something else.
+    #[error("{field}: {value:?} where {wanted:?} is wanted")]
+    Type {
+        /// The key in the file.
+        field: &'static str,
+        /// As given.
+        value: String,
+        /// What would be accepted.
+        wanted: &'static str,
+    },
+}
+
+// === impl Config ===
+
+impl TryFrom<MultiClusterConfig> for Config {
+    type Error = ConfigError;
+
+    fn try_from(file: MultiClusterConfig) -> Result<Self, ConfigError> {
+        expect_type(
+            "apiVersion",
+            file.api_version,
+            "multicluster.crd.antrea.io/v1alpha1",
+        )?;
+        expect_type("kind", file.kind, "MultiClusterConfig")?;
+        let cidr = |field: String, value: &str| {
+            validation::cidr(value).map_err(|cause| ConfigError::Cidr { field, cause })
+        };
+        Ok(Self {
+            service_cidr: file
+                .service_cidr
+                .filter(|v| !v.is_empty())
+                .map(|v| cidr("serviceCIDR".to_owned(), &v))
+                .transpose()?,
+            pod_cidrs: file
+                .pod_cidrs
+                .unwrap_or_default()
+                .iter()
+                .enumerate()
+                .filter(|(_, v)| !v.is_empty())
+                .map(|(i, v)| cidr(format!("podCIDRs[{i}]"), v))
+                .collect::<Result<_, _>>()?,
+            precedence: file
+                .gateway_ip_precedence
+                .as_deref()
+                .unwrap_or_default()
+                .parse()?,
+            endpoint_ip_type: file.endpoint_ip_type.as_deref().unwrap_or_default().parse()?,
+        })
+    }
+}
+
+fn expect_type(field: &'static str, value: String, wanted: &'static str) -> Result<(), ConfigError> {
+    if value.is_empty() || value == wanted {
+        Ok(())
+    } else {
+        Err(ConfigError::Type { field, value, wanted })
+    }
+}
+
+// === impl GatewayIpPrecedence ===
+
+impl FromStr for GatewayIpPrecedence {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "private" | "internal" => Ok(Self::Internal),
+            "public" | "external" => Ok(Self::External),
+            _ => Err(ConfigError::Word {
+                field: "gatewayIPPrecedence",
+                value: value.to_owned(),
+                known: "internal, private, external, public",
+            }),
+        }
+    }
+}
+
+// === impl EndpointIpType ===
+
+impl FromStr for EndpointIpType {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "ClusterIP" => Ok(Self::ClusterIp),
+            "PodIP" => Ok(Self::PodIp),
+            _ => Err(ConfigError::Word {
+                field: "endpointIPType",
+                value: value.to_owned(),
+                known: "ClusterIP, PodIP",
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(file: serde_json::Value) -> Result<Config, ConfigError> {
+        serde_json::from_value::<MultiClusterConfig>(file)
+            .unwrap()
+            .try_into()
+    }
+
+    #[test]
+    fn the_documented_file_is_accepted_and_made_canonical() {
+        let config = parse(json!({
+            "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+            "kind": "MultiClusterConfig",
+            "health": { "healthProbeBindAddress": ":8080" },
+            "webhook": { "port": 9443 },
+            "podCIDRs": ["10.10.1.1/16", ""],
+            "serviceCIDR": "",
+            "endpointIPType": "PodIP",
+            "gatewayIPPrecedence": "public",
+        }))
+        .unwrap();
+        assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
+        assert_eq!(config.service_cidr, None);
+        assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
+        assert_eq!(config.precedence, GatewayIpPrecedence::External);
+        assert_eq!(parse(json!({})).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_bad_value_is_reported_with_its_field() {
+        for (file, message) in [
+            (
+                json!({"serviceCIDR": "10.96.0.0"}),
+                "serviceCIDR: \"10.96.0.0\" is not a CIDR",
+            ),
+            (
+                json!({"podCIDRs": ["10.0.0.0/8", "x"]}),
+                "podCIDRs[1]: \"x\" is not a CIDR",
+            ),
+            (
+                json!({"podCIDRs": ["::ffff:10.0.0.0/104"]}),
+                "podCIDRs[0]: \"::ffff:10.0.0.0/104\" is an IPv4-mapped",
+            ),
+            (
+                json!({"endpointIPType": "NodeIP"}),
+                "endpointIPType: \"NodeIP\" is none of ClusterIP, PodIP",
+            ),
+            (
+                json!({"gatewayIPPrecedence": "both"}),
+                "gatewayIPPrecedence: \"both\" is none of",
+            ),
+            (
+                json!({"kind": "ConfigMap"}),
+                "kind: \"ConfigMap\" where \"MultiClusterConfig\" is wanted",
+            ),
+        ] {
+            let error = parse(file).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+}

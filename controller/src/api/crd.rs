@@ -1,0 +1,305 @@
+//! The CRDs, made from the Rust types.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
+    CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
+    CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps,
+};
+use kube::{
+    CustomResourceExt, Resource,
+    core::{
+        ObjectMeta,
+        schema::{OptionalEnum, OptionalIntOrString, StructuralSchemaRewriter},
+    },
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+
+use super::{
+    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
+    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
+    resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+};
+
+/// The CRDs a leader cluster needs.
+#[must_use]
+pub fn leader() -> Vec<CustomResourceDefinition> {
+    vec![
+        ClusterSet::crd(),
+        MemberClusterAnnounce::crd(),
+        ResourceExport::crd(),
+        ResourceImport::crd(),
+    ]
+}
+
+/// The CRDs a member cluster needs.
+#[must_use]
+pub fn member() -> Vec<CustomResourceDefinition> {
+    vec![
+        ClusterInfoImport::crd(),
+        ClusterSet::crd(),
+        Gateway::crd(),
+        ServiceExport::crd(),
+        ServiceImport::crd(),
+    ]
+}
+
+/// A printer column.
+pub(super) struct Column {
+    name: &'static str,
+    type_: &'static str,
+    path: &'static str,
+    description: Option<&'static str>,
+}
+
+/// What the CRD of a kind with top-level fields has beyond its schema.
+pub(super) struct TopLevel<'a> {
+    pub(super) doc: &'a str,
+    pub(super) columns: &'a [Column],
+    pub(super) status: bool,
+    pub(super) short_names: &'a [&'a str],
+}
+
+// === impl Column ===
+
+impl Column {
+    pub(super) const fn string(name: &'static str, path: &'static str, description: &'static str) -> Self {
+        Self {
+            name,
+            type_: "string",
+            path,
+            description: Some(description),
+        }
+    }
+
+    pub(super) const fn age() -> Self {
+        Self {
+            name: "Age",
+            type_: "date",
+            path: ".metadata.creationTimestamp",
+            description: None,
+        }
+    }
+}
+
+/// The CRD of namespaced kind `K`, whose top-level fields are those of `F`.
+pub(super) fn top_level<K, F>(about: &TopLevel<'_>) -> CustomResourceDefinition
+where
+    K: Resource<DynamicType = ()>,
+    F: JsonSchema,
+{
+    let kind = K::kind(&()).into_owned();
+    let plural = K::plural(&()).into_owned();
+    let group = K::group(&()).into_owned();
+    CustomResourceDefinition {
+        metadata: ObjectMeta {
+            name: Some(format!("{plural}.{group}")),
+            labels: Some([("app".to_owned(), "antrea".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        spec: CustomResourceDefinitionSpec {
+            group,
+            names: CustomResourceDefinitionNames {
+                singular: Some(kind.to_lowercase()),
+                list_kind: None,
+                short_names: (!about.short_names.is_empty())
+                    .then(|| about.short_names.iter().map(|s| (*s).to_owned()).collect()),
+                kind,
+                plural,
+                categories: None,
+            },
+            scope: "Namespaced".to_owned(),
+            versions: vec![CustomResourceDefinitionVersion {
+                name: K::version(&()).into_owned(),
+                served: true,
+                storage: true,
+                schema: Some(CustomResourceValidation {
+                    open_api_v3_schema: Some(schema_of::<F>(about.doc)),
+                }),
+                subresources: about.status.then(|| CustomResourceSubresources {
+                    status: Some(CustomResourceSubresourceStatus::default()),
+                    scale: None,
+                }),
+                additional_printer_columns: Some(about.columns.iter().map(printer_column).collect()),
+                ..CustomResourceDefinitionVersion::default()
+            }],
+            ..CustomResourceDefinitionSpec::default()
+        },
+        status: None,
+    }
+}
+
+fn printer_column(column: &Column) -> CustomResourceColumnDefinition {
+    CustomResourceColumnDefinition {
+        name: column.name.to_owned(),
+        type_: column.type_.to_owned(),
+        json_path: column.path.to_owned(),
+        description: column.description.map(str::to_owned),
+        ..CustomResourceColumnDefinition::default()
+    }
+}
+
+fn schema_of<F: JsonSchema>(doc: &str) -> JSONSchemaProps {
+    let settings = SchemaSettings::openapi3().with(|s| {
+        s.inline_subschemas = true;
+        s.meta_schema = None;
+    });
+    let generator = settings
+        .with_transform(StructuralSchemaRewriter)
+        .with_transform(OptionalEnum)
+        .with_transform(OptionalIntOrString)
+        .into_generator();
+    // A schema that does not fit would be empty, and the API server would drop every field: the
+    // tests below hold each CRD's fields against the type's.
+    let mut schema: JSONSchemaProps =
+        serde_json::from_value(generator.into_root_schema_for::<F>().to_value()).unwrap_or_default();
+    schema.title = None;
+    schema.description = Some(doc.to_owned());
+    schema
+}
+
+/// An object whose content is another API's business: kept as it is.
+pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// A list of objects whose content is another API's business.
+pub(super) fn any_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "atomic",
+        "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+    })
+}
+
+/// Conditions in the manner of `metav1.Condition`, one for each type.
+pub(super) fn standard_conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+            "properties": {
+                "type": { "type": "string", "maxLength": 316 },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"] },
+                "reason": {
+                    "type": "string", "minLength": 1, "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": { "type": "string", "maxLength": 32768 },
+                "lastTransitionTime": { "type": "string", "format": "date-time" },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0 },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn schema(crd: &CustomResourceDefinition) -> Value {
+        let v = serde_json::to_value(crd).unwrap();
+        v.pointer("/spec/versions/0/schema/openAPIV3Schema")
+            .unwrap()
+            .clone()
+    }
+
+    #[test]
+    fn names_columns_and_labels_are_those_users_know() {
+        let mut seen = vec![];
+        for crd in leader().into_iter().chain(member()) {
+            assert_eq!(crd.metadata.labels.as_ref().unwrap()["app"], "antrea");
+            let version = &crd.spec.versions[0];
+            assert_eq!(
+                version
+                    .additional_printer_columns
+                    .as_ref()
+                    .unwrap()
+                    .last()
+                    .unwrap()
+                    .name,
+                "Age"
+            );
+            seen.push((
+                crd.metadata.name.unwrap(),
+                version.name.clone(),
+                version.subresources.is_some(),
+            ));
+        }
+        seen.sort();
+        seen.dedup();
+        let got: Vec<_> = seen
+            .iter()
+            .map(|(n, v, s)| (n.as_str(), v.as_str(), *s))
+            .collect();
+        assert_eq!(
+            got,
+            [
+                ("clusterinfoimports.multicluster.crd.antrea.io", "v1alpha1", true),
+                ("clustersets.multicluster.crd.antrea.io", "v1alpha2", true),
+                ("gateways.multicluster.crd.antrea.io", "v1alpha1", true),
+                (
+                    "memberclusterannounces.multicluster.crd.antrea.io",
+                    "v1alpha1",
+                    false
+                ),
+                ("resourceexports.multicluster.crd.antrea.io", "v1alpha1", true),
+                ("resourceimports.multicluster.crd.antrea.io", "v1alpha1", true),
+                ("serviceexports.multicluster.x-k8s.io", "v1alpha1", true),
+                ("serviceimports.multicluster.x-k8s.io", "v1alpha1", true),
+            ]
+        );
+    }
+
+    #[test]
+    fn top_level_kinds_describe_their_fields() {
+        let gateway = schema(&Gateway::crd());
+        for field in ["gatewayIP", "internalIP", "serviceCIDR", "wireGuard"] {
+            assert!(
+                gateway.pointer(&format!("/properties/{field}")).is_some(),
+                "{field}: {gateway}"
+            );
+        }
+        let announce = schema(&MemberClusterAnnounce::crd());
+        for field in ["clusterID", "clusterSetID", "leaderClusterID"] {
+            assert!(
+                announce.pointer(&format!("/properties/{field}")).is_some(),
+                "{field}: {announce}"
+            );
+        }
+        assert!(
+            schema(&ServiceExport::crd())
+                .pointer("/properties/status/properties/conditions")
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn resource_import_keeps_the_odd_casing() {
+        let import = schema(&ResourceImport::crd());
+        let properties = import.pointer("/properties/spec/properties").unwrap();
+        for field in [
+            "clusterinfo",
+            "clusternetworkpolicy",
+            "externalentity",
+            "serviceImport",
+            "labelIdentity",
+        ] {
+            assert!(properties.get(field).is_some(), "{field}: {properties}");
+        }
+        assert_eq!(properties.pointer("/clusterID/type").unwrap(), "array");
+    }
+
+    #[test]
+    fn a_cluster_set_needs_its_id_and_one_leader() {
+        let set = schema(&ClusterSet::crd());
+        let spec = set.pointer("/properties/spec").unwrap();
+        assert_eq!(spec["required"], serde_json::json!(["clusterID", "leaders"]));
+        assert_eq!(spec.pointer("/properties/leaders/maxItems").unwrap(), 1);
+        assert_eq!(spec.pointer("/properties/leaders/minItems").unwrap(), 1);
+    }
+}

@@ -1,0 +1,113 @@
+//! `ResourceExport`: what one member offers to the set; it lives in the leader cluster.
+
+use k8s_openapi::api::core::v1::{EndpointSubset, ServiceSpec};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{cluster_info::ClusterInfo, condition::Condition, crd};
+
+/// The kinds of [`ResourceExportSpec::kind`] this controller acts on.
+pub mod kind {
+    /// The ports of an exported Service.
+    pub const SERVICE: &str = "Service";
+    /// The endpoints of an exported Service.
+    pub const ENDPOINTS: &str = "Endpoints";
+    /// The network of the exporting cluster.
+    pub const CLUSTER_INFO: &str = "ClusterInfo";
+}
+
+/// The condition of a `ResourceExport` that became (part of) a `ResourceImport`.
+pub const SUCCEEDED: &str = "Succeeded";
+/// The condition of a `ResourceExport` that did not.
+pub const FAILURE: &str = "Failure";
+/// The reason that goes with [`FAILURE`].
+pub const CONVERGE_FAILURE: &str = "ConvergeFailure";
+
+/// What is exported, by whom.
+#[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[kube(
+    group = "multicluster.crd.antrea.io",
+    version = "v1alpha1",
+    kind = "ResourceExport",
+    plural = "resourceexports",
+    namespaced,
+    status = "ResourceExportStatus",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "What one member cluster offers to the ClusterSet.",
+    label("app", "antrea"),
+    printcolumn = r#"{"name":"Cluster ID","type":"string","jsonPath":".spec.clusterID","description":"The exporting cluster"}"#,
+    printcolumn = r#"{"name":"Kind","type":"string","jsonPath":".spec.kind","description":"What is exported"}"#,
+    printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.namespace","description":"Namespace of the exported object"}"#,
+    printcolumn = r#"{"name":"Name","type":"string","jsonPath":".spec.name","description":"Name of the exported object"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceExportSpec {
+    /// The exporting cluster.
+    #[serde(rename = "clusterID", skip_serializing_if = "String::is_empty")]
+    pub cluster_id: String,
+    /// Name of the exported object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Namespace of the exported object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// `Service`, `Endpoints`, `ClusterInfo`, `AntreaClusterNetworkPolicy`, `LabelIdentity` …
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// Payload of kind `Service`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceExportPayload>,
+    /// Payload of kind `Endpoints`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoints: Option<EndpointsExport>,
+    /// Payload of kind `ClusterInfo`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_info: Option<ClusterInfo>,
+    /// Payload of kind `AntreaClusterNetworkPolicy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crd::any_object")]
+    pub cluster_network_policy: Option<Value>,
+    /// Payload of kind `LabelIdentity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crd::any_object")]
+    pub label_identity: Option<Value>,
+    /// Payload of kind `ExternalEntity`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crd::any_object")]
+    pub external_entity: Option<Value>,
+    /// Payload of any other kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crd::any_object")]
+    pub raw: Option<Value>,
+}
+
+/// The exported Service; only its ports are used.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceExportPayload {
+    /// The spec of the Service in the exporting cluster, reduced to `ports`.
+    #[schemars(schema_with = "crd::any_object")]
+    pub service_spec: ServiceSpec,
+}
+
+/// The exported endpoints.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointsExport {
+    /// Addresses and the ports they serve.
+    #[schemars(schema_with = "crd::any_objects")]
+    pub subsets: Vec<EndpointSubset>,
+}
+
+/// What the leader made of the export.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ResourceExportStatus {
+    /// One element: `Succeeded` or `Failure`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}

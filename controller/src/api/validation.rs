@@ -1,0 +1,218 @@
+//! Values from outside, checked once and made canonical. Errors name the value.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv6Net};
+
+/// Why a value is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// Not `address/length`.
+    #[error("{value:?} is not a CIDR such as 10.10.0.0/16")]
+    Cidr {
+        /// As given.
+        value: String,
+    },
+    /// Not an address.
+    #[error("{value:?} is not an IP address")]
+    Ip {
+        /// As given.
+        value: String,
+    },
+    /// An IPv4 address or prefix in IPv6 clothes means different things to different readers.
+    #[error("{value:?} is an IPv4-mapped IPv6 value; write it as IPv4")]
+    Mapped {
+        /// As given.
+        value: String,
+    },
+    /// 0.0.0.0, loopback, multicast, link-local: no other cluster could send there.
+    #[error("{value:?} is not an address another cluster can reach")]
+    Unreachable {
+        /// As given.
+        value: String,
+    },
+    /// Not an RFC 1123 label.
+    #[error("{value:?} is not a DNS label (lower-case letters, digits and '-', at most {max} characters)")]
+    Label {
+        /// As given.
+        value: String,
+        /// The limit that applies.
+        max: usize,
+    },
+}
+
+/// A CIDR in canonical form: `10.10.1.1/16` is `10.10.0.0/16`.
+pub fn cidr(value: &str) -> Result<IpNet, Invalid> {
+    let net: IpNet = value.parse().map_err(|_| Invalid::Cidr {
+        value: value.to_owned(),
+    })?;
+    if let IpNet::V6(net) = net
+        && overlaps_mapped(&net)
+    {
+        return Err(Invalid::Mapped {
+            value: value.to_owned(),
+        });
+    }
+    Ok(net.trunc())
+}
+
+// Stricter than `IpNet::from_str`, which takes 010.0.0.0 for 10.0.0.0 where others read octal.
+fn parse_cidr(value: &str) -> Option<IpNet> {
+    let (address, length) = value.split_once('/')?;
+    let plain = length.bytes().all(|b| b.is_ascii_digit()) && (length == "0" || !length.starts_with('0'));
+    let length = plain.then(|| length.parse().ok()).flatten()?;
+    IpNet::new(address.parse().ok()?, length).ok()
+}
+
+/// An address.
+pub fn ip(value: &str) -> Result<IpAddr, Invalid> {
+    let ip: IpAddr = value.parse().map_err(|_| Invalid::Ip {
+        value: value.to_owned(),
+    })?;
+    match ip {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => Err(Invalid::Mapped {
+            value: value.to_owned(),
+        }),
+        ip => Ok(ip),
+    }
+}
+
+/// An address that gateways of other clusters can send to.
+pub fn gateway_ip(value: &str) -> Result<IpAddr, Invalid> {
+    let ip = ip(value)?;
+    let link_local = match ip {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local {
+        return Err(Invalid::Unreachable {
+            value: value.to_owned(),
+        });
+    }
+    Ok(ip)
+}
+
+/// An RFC 1123 label of at most `max` characters.
+pub fn dns_label(value: &str, max: usize) -> Result<&str, Invalid> {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let good = !value.is_empty()
+        && value.len() <= max
+        && value.bytes().all(inner)
+        && !value.starts_with('-')
+        && !value.ends_with('-');
+    if good {
+        Ok(value)
+    } else {
+        Err(Invalid::Label {
+            value: value.to_owned(),
+            max,
+        })
+    }
+}
+
+fn overlaps_mapped(net: &Ipv6Net) -> bool {
+    // ::ffff:0:0/96; a shorter prefix that contains it (::/0) is not an IPv4 prefix in disguise.
+    net.prefix_len() >= 96 && Ipv6Addr::to_ipv4_mapped(&net.addr()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn host_bits_are_dropped() {
+        assert_eq!(cidr("10.10.1.1/16").unwrap().to_string(), "10.10.0.0/16");
+        assert_eq!(cidr("fd00::1/64").unwrap().to_string(), "fd00::/64");
+    }
+
+    #[test]
+    fn malformed_cidrs_are_named() {
+        for bad in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/33",
+            "10.0.0/8",
+            "10.0.0.0/8/8",
+            " 10.0.0.0/8",
+            "10.0.0.0/-1",
+            "x/8",
+            "010.0.0.0/8",
+        ] {
+            let error = cidr(bad).unwrap_err();
+            assert_eq!(
+                error,
+                Invalid::Cidr {
+                    value: bad.to_owned()
+                }
+            );
+            assert!(error.to_string().contains(&format!("{bad:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn ipv4_mapped_is_refused_by_name() {
+        for bad in [
+            "::ffff:10.0.0.0/104",
+            "::ffff:a00:0/112",
+            "::FFFF:10.1.2.3/128",
+            "::ffff:0:0/96",
+        ] {
+            assert_eq!(
+                cidr(bad).unwrap_err(),
+                Invalid::Mapped {
+                    value: bad.to_owned()
+                }
+            );
+        }
+        assert!(matches!(
+            ip("::ffff:10.0.0.1").unwrap_err(),
+            Invalid::Mapped { .. }
+        ));
+    }
+
+    #[test]
+    fn gateway_addresses_must_be_reachable() {
+        assert!(gateway_ip("172.18.0.2").is_ok());
+        for bad in [
+            "0.0.0.0",
+            "127.0.0.1",
+            "224.0.0.1",
+            "169.254.1.1",
+            "255.255.255.255",
+            "::",
+            "fe80::1",
+        ] {
+            assert!(
+                matches!(gateway_ip(bad), Err(Invalid::Unreachable { .. })),
+                "{bad}"
+            );
+        }
+        assert!(matches!(gateway_ip("172.18.0"), Err(Invalid::Ip { .. })));
+        assert!(matches!(gateway_ip("172.18.0.2/16"), Err(Invalid::Ip { .. })));
+    }
+
+    #[test]
+    fn labels() {
+        assert!(dns_label("web-1", 63).is_ok());
+        for bad in ["", "-a", "a-", "A", "a_b", "a.b", "aaaa"] {
+            assert!(dns_label(bad, 3).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn canonical_form_is_a_fixed_point(addr: [u8; 4], len in 0u8..=32) {
+            let text = format!("{}.{}.{}.{}/{len}", addr[0], addr[1], addr[2], addr[3]);
+            let once = cidr(&text).unwrap();
+            prop_assert_eq!(cidr(&once.to_string()).unwrap(), once);
+            prop_assert!(once.contains(&IpAddr::from(addr)));
+        }
+
+        #[test]
+        fn nothing_panics(text in ".{0,40}") {
+            let _ = (cidr(&text).is_ok(), ip(&text).is_ok(), gateway_ip(&text).is_ok(), dns_label(&text, 63).is_ok());
+        }
+    }
+}

@@ -43,7 +43,7 @@ pub enum Invalid {
 
 /// A CIDR in canonical form: `10.10.1.1/16` is `10.10.0.0/16`.
 pub fn cidr(value: &str) -> Result<IpNet, Invalid> {
-    let net: IpNet = value.parse().map_err(|_| Invalid::Cidr {
+    let net = parse_cidr(value).ok_or_else(|| Invalid::Cidr {
         value: value.to_owned(),
     })?;
     if let IpNet::V6(net) = net
@@ -139,6 +139,8 @@ mod tests {
             "10.0.0.0/-1",
             "x/8",
             "010.0.0.0/8",
+            "10.0.0.0/08",
+            "10.0.0.0/+8",
         ] {
             let error = cidr(bad).unwrap_err();
             assert_eq!(

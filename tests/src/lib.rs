@@ -9,6 +9,7 @@
 
 pub mod bench;
 pub mod capture;
+pub mod counters;
 pub mod decode;
 pub mod demo;
 pub mod interrupt;

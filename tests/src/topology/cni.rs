@@ -42,6 +42,18 @@ table ip cni {{
 }
 
 impl Topology {
+    /// Changes what the CNI of the regular nodes masquerades; its counters start again.
+    pub fn set_masquerade(&mut self, masquerade: Masquerade) -> Result<()> {
+        for cluster in Cluster::ALL {
+            // Declared first so that deleting it works whether it is there or not.
+            let new = masquerade_rules(cluster, masquerade).unwrap_or_default();
+            self.netns(cluster.node())
+                .nft(&format!("table ip cni\ndelete table ip cni\n{new}"))?;
+        }
+        self.options.masquerade = masquerade;
+        Ok(())
+    }
+
     /// Connections the CNI's masquerade rule of a regular node has counted. Only the first packet of a
     /// connection meets a NAT rule.
     pub fn masqueraded(&self, node: Place) -> Result<u64> {

@@ -1,0 +1,72 @@
+//! `mc-demo`: the main job in a minute, without Kubernetes.
+
+#![forbid(unsafe_code)]
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+use mc_tests::{
+    demo::{self, PREFIX, Settings},
+    interrupt::on_interrupt,
+    topology::Topology,
+};
+
+/// Two small clusters in network namespaces, a Pod of one reaching a Pod of the other.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// The mc-gateway program.
+    #[arg(long, default_value = "target/release/mc-gateway")]
+    agent: PathBuf,
+    /// Leave everything up and say what to try.
+    #[arg(long)]
+    keep: bool,
+    /// Remove what `--keep` left up.
+    #[arg(long, conflicts_with = "keep")]
+    remove: bool,
+    /// Start of the names of everything that is created.
+    #[arg(long, default_value = PREFIX)]
+    prefix: String,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = if cli.remove {
+        remove(&cli.prefix)
+    } else {
+        show(cli)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nmc-demo failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(cli: Cli) -> anyhow::Result<()> {
+    let prefix = cli.prefix.clone();
+    on_interrupt(move || {
+        if let Err(error) = Topology::remove(&prefix) {
+            eprintln!("{error:#}");
+        }
+    })?;
+    demo::run(&Settings {
+        prefix: cli.prefix,
+        agent: cli.agent,
+        keep: cli.keep,
+    })
+}
+
+fn remove(prefix: &str) -> anyhow::Result<()> {
+    let removed = Topology::remove(prefix)?;
+    match removed.namespaces.len() {
+        0 => println!("nothing to remove"),
+        count => println!(
+            "removed {count} namespaces and {} directories of pins",
+            removed.pins.len()
+        ),
+    }
+    Ok(())
+}

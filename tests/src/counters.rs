@@ -1,0 +1,62 @@
+//! The counters of a node's data path, read from its pinned maps.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::{Context as _, Result};
+use aya::{
+    Pod,
+    maps::{Map, MapData, PerCpuArray},
+};
+use mc_gateway_common::{
+    abi::{self, Counter},
+    verdict::{DropReason, Path as PacketPath},
+};
+
+/// What the programs of one node have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets and bytes, by the way they took: `encap`, `transit`, `deliver`.
+    pub paths: BTreeMap<&'static str, Counter>,
+    /// Packets dropped, by reason; reasons without any are absent.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// Reads the counters of the agent that pins in `bpf_dir`. The agent need not run.
+    pub fn read(bpf_dir: &Path) -> Result<Self> {
+        let maps = bpf_dir.join("maps");
+        let counters = per_cpu::<Counter>(&maps.join(abi::PATHS))?;
+        let mut paths = BTreeMap::new();
+        for path in PacketPath::ALL {
+            let mut sum = Counter::default();
+            for one in counters.get(&(path as u32), 0)?.iter() {
+                sum.packets += one.packets;
+                sum.bytes += one.bytes;
+            }
+            paths.insert(path.name(), sum);
+        }
+        let reasons = per_cpu::<u64>(&maps.join(abi::DROPS))?;
+        let mut drops = BTreeMap::new();
+        for reason in DropReason::ALL {
+            let sum: u64 = reasons.get(&(reason as u32), 0)?.iter().sum();
+            if sum != 0 {
+                drops.insert(reason.name(), sum);
+            }
+        }
+        Ok(Self { paths, drops })
+    }
+
+    /// Packets that took one way.
+    #[must_use]
+    pub fn packets(&self, path: PacketPath) -> u64 {
+        self.paths.get(path.name()).map_or(0, |counter| counter.packets)
+    }
+}
+
+fn per_cpu<T: Pod>(pin: &Path) -> Result<PerCpuArray<MapData, T>> {
+    let data = MapData::from_pin(pin).with_context(|| format!("cannot open {}", pin.display()))?;
+    let map = Map::from_map_data(data)?;
+    PerCpuArray::try_from(map).with_context(|| format!("{} is not what it should be", pin.display()))
+}

@@ -1,2 +1,51 @@
-//! Skeleton; filled by the commits that follow.
-fn main() {}
+//! `mc-gateway`: flags, log, exit code.
+
+use std::io;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use mc_gateway::config::{Cli, Command, Config, LogFormat, Place};
+use mc_gateway::{EBPF_OBJECT, agent, cleanup};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    match start(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mc-gateway: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(cli: Cli) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
+    match cli.command.unwrap_or(Command::Run(cli.run)) {
+        Command::Run(args) => {
+            log_to_stderr(args.log_format);
+            let config = Config::try_from(args)?;
+            Ok(runtime.block_on(agent::run(config, EBPF_OBJECT))?)
+        }
+        Command::Cleanup(args) => {
+            log_to_stderr(LogFormat::Text);
+            let place = Place::try_from(args.place)?;
+            Ok(runtime.block_on(cleanup::cleanup(&place))?)
+        }
+    }
+}
+
+/// `RUST_LOG` chooses what is logged; `info` of ours and of nobody else by default.
+fn log_to_stderr(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,mc_gateway=info"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => subscriber.with_ansi(false).init(),
+        LogFormat::Json => subscriber.json().init(),
+    }
+}

@@ -1,0 +1,457 @@
+//! The loop: a change of objects or of the host becomes a plan, and the plan is carried out.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use rtnetlink::Handle;
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, error, info, warn};
+
+use crate::apply::{ApplyError, Executor, apply};
+use crate::chain;
+use crate::config::Config;
+use crate::datapath::{Datapath, DatapathError};
+use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
+use crate::host::{self, Changes, HostError, link, nat_guard, observed, route, underlay};
+use crate::objects::{Objects, Refusal};
+use crate::plan::{Action, Observed, PlanError, plan};
+use crate::preflight::{self, Locks, PreflightError};
+use crate::source::{self, SourceError};
+use crate::tables::{Tables, TablesError};
+use crate::target::{Target, Underlay, resolve};
+
+/// Name of the abstract socket only one agent per network namespace can hold.
+pub const LOCK_SOCKET: &str = "mc-gateway";
+
+/// How long an agent that is just ending is waited for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the host must be quiet before a burst of changes is looked at …
+const QUIET: Duration = Duration::from_millis(50);
+/// … and how long a burst may delay that.
+const MAX_DELAY: Duration = Duration::from_millis(500);
+/// How often everything is read again, to repair what somebody else changed.
+const RESYNC: Duration = Duration::from_secs(30);
+/// First and longest wait before a failed plan is tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
+/// Rounds of observing and planning until nothing is left to do: one for a new device, one for the rest,
+/// one to see that it is enough.
+const ROUNDS: usize = 3;
+
+/// Why the agent does not run, or a round failed.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The host is not fit.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+    /// Objects cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Objects do not make a desired state.
+    #[error(transparent)]
+    Desired(#[from] DesiredError),
+    /// The desired state does not fit.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// An action failed.
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    /// eBPF.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+    /// Maps.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    /// The host.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Netlink sockets or signals.
+    #[error("{what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// Somebody undoes what we do.
+    #[error("something is left to do after {ROUNDS} rounds; next would be: {0}")]
+    Unstable(String),
+}
+
+/// Runs until a signal ends it; the data path stays.
+pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
+    let mut agent = Agent::start(config.clone(), object).await?;
+    let mut objects = source::start(&config.source).await?;
+    let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
+    let mut signals = Signals::new()?;
+    let mut schedule = Schedule::default();
+    loop {
+        tokio::select! {
+            name = signals.received() => {
+                info!(signal = name, "leaving the data path in place");
+                return Ok(());
+            }
+            alive = objects.changed() => {
+                if alive.is_err() {
+                    return Err(SourceError::Ended.into());
+                }
+                schedule.soon();
+            }
+            () = changes.changed() => schedule.soon(),
+            () = sleep_until(schedule.at()) => {
+                let known = objects.borrow_and_update().clone();
+                let Some(known) = known else {
+                    schedule.done(Instant::now());
+                    continue;
+                };
+                let result = agent.reconcile(&known, schedule.resync_due(Instant::now())).await;
+                match result {
+                    Ok(()) => schedule.done(Instant::now()),
+                    Err(AgentError::Desired(error)) => {
+                        agent.report.error(&error);
+                        schedule.done(Instant::now());
+                    }
+                    Err(error) => {
+                        agent.report.error(&error);
+                        // What the maps hold is not known for sure any more.
+                        agent.stale = true;
+                        schedule.failed(Instant::now());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
+    move |source| AgentError::Io { what, source }
+}
+
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, AgentError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(io_error("handle SIGTERM"))?,
+            interrupt: signal(SignalKind::interrupt()).map_err(io_error("handle SIGINT"))?,
+        })
+    }
+
+    async fn received(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+/// When the next round is due.
+#[derive(Debug)]
+struct Schedule {
+    due: Instant,
+    burst_ends: Option<Instant>,
+    resync: Instant,
+    retry: Duration,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self {
+            due: now,
+            burst_ends: None,
+            resync: now + RESYNC,
+            retry: RETRY.0,
+        }
+    }
+}
+
+impl Schedule {
+    fn at(&self) -> Instant {
+        self.due
+    }
+
+    /// Something changed: a round when it is quiet, but not later than the burst allows.
+    fn soon(&mut self) {
+        let now = Instant::now();
+        let ends = *self.burst_ends.get_or_insert(now + MAX_DELAY);
+        self.due = (now + QUIET).min(ends);
+    }
+
+    fn resync_due(&self, now: Instant) -> bool {
+        now >= self.resync
+    }
+
+    fn done(&mut self, now: Instant) {
+        self.burst_ends = None;
+        self.retry = RETRY.0;
+        if self.resync_due(now) {
+            self.resync = now + RESYNC;
+        }
+        self.due = self.resync;
+    }
+
+    fn failed(&mut self, now: Instant) {
+        self.burst_ends = None;
+        self.due = now + self.retry;
+        self.retry = self.retry.saturating_mul(2).min(RETRY.1);
+    }
+}
+
+/// Says everything once, and again only after it changed.
+#[derive(Debug, Default)]
+struct Report {
+    refusals: Vec<Refusal>,
+    error: Option<String>,
+    ready: bool,
+}
+
+impl Report {
+    fn refusals(&mut self, refusals: Vec<Refusal>) {
+        for refusal in &refusals {
+            if !self.refusals.contains(refusal) {
+                let Refusal {
+                    object,
+                    field,
+                    value,
+                    reason,
+                } = refusal;
+                warn!(%object, %field, %value, %reason, "refused");
+            }
+        }
+        for refusal in &self.refusals {
+            if !refusals.contains(refusal) {
+                info!(object = %refusal.object, field = %refusal.field, value = %refusal.value, "no longer refused");
+            }
+        }
+        self.refusals = refusals;
+    }
+
+    fn error(&mut self, error: &dyn std::error::Error) {
+        let text = chain(error);
+        if self.error.as_ref() != Some(&text) {
+            error!(error = %text, "the data path stays as it is");
+        }
+        self.error = Some(text);
+    }
+
+    fn success(&mut self, target: &Target, changes: usize) {
+        if changes == 0 && self.ready && self.error.is_none() {
+            return;
+        }
+        let message = if self.ready {
+            "datapath updated"
+        } else {
+            "datapath ready"
+        };
+        info!(
+            prefixes = target.prefixes.len(),
+            members = target.members.len(),
+            peers = target.peers.len(),
+            gateway = target.flags != 0,
+            changes,
+            "{message}"
+        );
+        self.ready = true;
+        self.error = None;
+    }
+}
+
+/// The agent's hold on the node.
+struct Agent {
+    config: Config,
+    handle: Handle,
+    datapath: Datapath,
+    tables: Tables,
+    report: Report,
+    /// What our nftables table did when we last looked or wrote.
+    masquerade: Option<Masquerade>,
+    /// Whether the maps must be read again before the next plan.
+    stale: bool,
+    _locks: Locks,
+}
+
+impl Agent {
+    async fn start(config: Config, object: &[u8]) -> Result<Self, AgentError> {
+        preflight::check_kernel()?;
+        preflight::check_capabilities()?;
+        let locks = Locks::take(LOCK_SOCKET, PATIENCE, || {
+            preflight::prepare_bpf_dir(&config.place.bpf_dir)
+        })
+        .await?;
+        let dir = locks.dir().to_owned();
+        let handle = host::connect().map_err(io_error("open a netlink socket"))?;
+        // Before anything is loaded: a foreign device would make everything else useless.
+        link::observe(&handle, &config.place.device).await?;
+        let datapath = Datapath::load(&dir, object)?;
+        let tables = Tables::open(&datapath.maps_dir())?;
+        info!(node = %config.node_name, bpf_dir = %dir.display(), "programs loaded");
+        warn_if_not_forwarding();
+        Ok(Self {
+            config,
+            handle,
+            datapath,
+            tables,
+            report: Report::default(),
+            masquerade: None,
+            stale: false,
+            _locks: locks,
+        })
+    }
+
+    /// Makes everything as `objects` want it.
+    async fn reconcile(&mut self, objects: &Objects, resync: bool) -> Result<(), AgentError> {
+        let me = Identity {
+            node_name: self.config.node_name.clone(),
+            cluster_id: self.config.cluster_id.clone(),
+        };
+        let (desired, refused) = desired(objects, &me)?;
+        if resync || self.stale {
+            self.tables.read()?;
+            self.stale = false;
+        }
+        let mut changes: usize = 0;
+        let mut next = String::new();
+        for _ in 0..ROUNDS {
+            let underlay = self.underlay(&desired).await?;
+            let (mut target, unresolved) = resolve(&desired, &underlay, self.config.port);
+            let foreign = self.without_foreign_routes(&mut target).await?;
+            let observed = self.observe(&target).await?;
+            let plan = plan(&observed, &target, &self.config.place.device)?;
+            let Some(first) = plan.actions.first() else {
+                let refusals = refused.into_iter().chain(unresolved).chain(foreign).collect();
+                self.report.refusals(refusals);
+                self.report.success(&target, changes);
+                return Ok(());
+            };
+            next = first.to_string();
+            debug!(actions = plan.actions.len(), "plan");
+            changes = changes.saturating_add(plan.actions.len());
+            apply(&plan, self).await?;
+        }
+        Err(AgentError::Unstable(next))
+    }
+
+    async fn underlay(&self, desired: &Desired) -> Result<Underlay, HostError> {
+        let members = desired.members.values().map(|member| member.addr);
+        let addresses: BTreeSet<_> = members.chain(desired.peers.keys().copied()).collect();
+        underlay::observe(&self.handle, &addresses, &self.config.place.device).await
+    }
+
+    /// Leaves out routes that would collide with somebody else's.
+    async fn without_foreign_routes(&self, target: &mut Target) -> Result<Vec<Refusal>, HostError> {
+        let routes = route::observe(&self.handle, 0).await?;
+        let mut refusals = Vec::new();
+        target.routes.retain(|net| {
+            let Some(whose) = routes.foreign.get(net) else {
+                return true;
+            };
+            refusals.push(Refusal {
+                object: format!("Node {}", self.config.node_name),
+                field: "main routing table".to_owned(),
+                value: net.to_string(),
+                reason: format!("is routed by somebody else (protocol {whose})"),
+            });
+            false
+        });
+        Ok(refusals)
+    }
+
+    async fn observe(&mut self, target: &Target) -> Result<Observed, AgentError> {
+        let mut candidates = vec![&target.masquerade];
+        candidates.extend(
+            self.masquerade
+                .as_ref()
+                .filter(|known| **known != target.masquerade),
+        );
+        let host = observed::observe(&self.handle, &self.config.place.device, &candidates).await?;
+        self.masquerade.clone_from(&host.masquerade);
+        let contents = self.tables.contents();
+        Ok(Observed {
+            device: host.device,
+            config: contents.config,
+            prefixes: contents.prefixes.clone(),
+            groups: contents.groups.clone(),
+            members: contents.members.clone(),
+            peers: contents.peers.clone(),
+            routes: host.routes,
+            masquerade: host.masquerade,
+            attachments: self.datapath.attachments()?,
+        })
+    }
+
+    /// Index of `mc0` now.
+    async fn mc0(&self) -> Result<u32, HostError> {
+        let name = &self.config.place.device;
+        let device = link::observe(&self.handle, name).await?;
+        device
+            .map(|device| device.ifindex)
+            .ok_or(HostError::NoDevice { name: name.clone() })
+    }
+}
+
+impl Executor for Agent {
+    type Error = Chained;
+
+    async fn execute(&mut self, action: &Action) -> Result<(), Chained> {
+        self.carry_out(action)
+            .await
+            .map_err(|error| Chained(chain(&error)))
+    }
+}
+
+/// An error and its causes as text.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0}")]
+struct Chained(String);
+
+impl Agent {
+    async fn carry_out(&mut self, action: &Action) -> Result<(), AgentError> {
+        let name = self.config.place.device.as_str();
+        match action {
+            Action::CreateDevice { mtu } => link::create(&self.handle, name, *mtu).await?,
+            Action::DeleteDevice => {
+                link::delete(&self.handle, name).await?;
+            }
+            Action::SetDevice { to: (mtu, up), .. } => link::set(&self.handle, name, *mtu, *up).await?,
+            Action::SetMember { slot, to, .. } => self.tables.set_member(*slot, *to)?,
+            Action::SetGroup { slot, to, .. } => self.tables.set_group(*slot, *to)?,
+            Action::SetPeer { addr, to, .. } => self.tables.set_peer(*addr, *to)?,
+            Action::SetConfig { to, .. } => self.tables.set_config(*to)?,
+            Action::SetPrefix { key, to, .. } => self.tables.set_prefix(*key, *to)?,
+            Action::Attach {
+                program,
+                device,
+                ifindex,
+                from,
+            } => self.datapath.attach(*program, device, *ifindex, *from)?,
+            Action::Detach { program, device, .. } => self.datapath.detach(*program, device)?,
+            Action::SetNat { to, .. } => {
+                match to {
+                    Some(masquerade) => nat_guard::write(masquerade, name)
+                        .await
+                        .map_err(HostError::from)?,
+                    None => nat_guard::remove().await.map_err(HostError::from)?,
+                }
+                self.masquerade.clone_from(to);
+            }
+            Action::AddRoute(net) => route::add(&self.handle, *net, self.mc0().await?).await?,
+            Action::DeleteRoute(net) => route::delete(&self.handle, *net, self.mc0().await?).await?,
+        }
+        Ok(())
+    }
+}
+
+fn warn_if_not_forwarding() {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    if std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {
+        warn!(
+            "net.ipv4.ip_forward is 0: this node does not pass Pods' packets on; run `sysctl -w net.ipv4.ip_forward=1`"
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! The one interpreter of plans: carries out actions in order and takes them back when one fails.
+
+use std::fmt::Display;
+
+use thiserror::Error;
+use tracing::{debug, warn};
+
+use crate::plan::{Action, Plan};
+
+/// Whatever can carry out an [`Action`].
+pub trait Executor {
+    /// Why an action failed.
+    type Error: Display;
+
+    /// Carries out one action. An action that fails must have changed nothing.
+    fn execute(&mut self, action: &Action) -> impl Future<Output = Result<(), Self::Error>>;
+}
+
+/// A plan that was not carried out.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", not_undone(.left))]
+pub struct ApplyError {
+    /// The action that failed.
+    pub action: String,
+    /// Why.
+    pub error: String,
+    /// How many earlier actions were taken back.
+    pub rolled_back: usize,
+    /// Earlier actions that could not be taken back, and why.
+    pub left: Vec<String>,
+}
+
+fn not_undone(left: &[String]) -> String {
+    if left.is_empty() {
+        String::new()
+    } else {
+        format!("; not these: {}", left.join(", "))
+    }
+}
+
+/// Carries out `plan`.
+///
+/// *Guarantees*: when an action fails, those before it are taken back, the last first; an action that
+/// has no undo (a program that was swapped) stays and is reported.
+pub async fn apply<E: Executor>(plan: &Plan, executor: &mut E) -> Result<(), ApplyError> {
+    for (index, action) in plan.actions.iter().enumerate() {
+        debug!(%action, "apply");
+        if let Err(error) = executor.execute(action).await {
+            let (rolled_back, left) = roll_back(plan.actions.iter().take(index), executor).await;
+            return Err(ApplyError {
+                action: action.to_string(),
+                error: error.to_string(),
+                rolled_back,
+                left,
+            });
+        }
+    }
+    Ok(())
+}
+
+async fn roll_back<E: Executor>(
+    done: impl DoubleEndedIterator<Item = &Action>,
+    executor: &mut E,
+) -> (usize, Vec<String>) {
+    let mut rolled_back: usize = 0;
+    let mut left = Vec::new();
+    for action in done.rev() {
+        let Some(undo) = action.undo() else {
+            left.push(action.to_string());
+            continue;
+        };
+        warn!(action = %undo, "roll back");
+        match executor.execute(&undo).await {
+            Ok(()) => rolled_back = rolled_back.saturating_add(1),
+            Err(error) => left.push(format!("{action} ({error})")),
+        }
+    }
+    (rolled_back, left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Attachment, Program};
+
+    #[derive(Default)]
+    struct Fake {
+        done: Vec<String>,
+        fail_on: &'static str,
+    }
+
+    impl Executor for Fake {
+        type Error = String;
+
+        async fn execute(&mut self, action: &Action) -> Result<(), String> {
+            if !self.fail_on.is_empty() && action.to_string().contains(self.fail_on) {
+                return Err("no".into());
+            }
+            self.done.push(action.to_string());
+            Ok(())
+        }
+    }
+
+    fn plan() -> Plan {
+        Plan {
+            actions: vec![
+                Action::CreateDevice { mtu: 1450 },
+                Action::AddRoute("10.1.0.0/16".parse().unwrap()),
+                Action::DeleteRoute("10.2.0.0/16".parse().unwrap()),
+                Action::AddRoute("10.3.0.0/16".parse().unwrap()),
+            ],
+            again: false,
+        }
+    }
+
+    #[tokio::test]
+    async fn in_order() {
+        let mut fake = Fake::default();
+        apply(&plan(), &mut fake).await.unwrap();
+        assert_eq!(fake.done.len(), 4);
+        assert_eq!(fake.done[0], "create mc0 with MTU 1450");
+    }
+
+    #[tokio::test]
+    async fn failure_takes_back_in_reverse_order() {
+        let mut fake = Fake {
+            fail_on: "10.3.0.0",
+            ..Fake::default()
+        };
+        let error = apply(&plan(), &mut fake).await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot add route 10.3.0.0/16: no (3 earlier changes were taken back)"
+        );
+        assert_eq!(
+            fake.done[3..],
+            ["add route 10.2.0.0/16", "delete route 10.1.0.0/16", "delete mc0"]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_taken_back_is_named() {
+        let mut fake = Fake {
+            fail_on: "10.3.0.0",
+            ..Fake::default()
+        };
+        let mut plan = plan();
+        let from = Some(Attachment {
+            ifindex: 2,
+            current: false,
+        });
+        plan.actions.insert(
+            0,
+            Action::Attach {
+                program: Program::FromUnderlay,
+                device: "eth0".into(),
+                ifindex: 2,
+                from,
+            },
+        );
+        let error = apply(&plan, &mut fake).await.unwrap_err();
+        assert_eq!(error.left, ["attach from_underlay to eth0"]);
+    }
+}

@@ -1,0 +1,117 @@
+//! Removes everything the agent made on a node, and nothing else.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mc_gateway_common::abi;
+use thiserror::Error;
+use tracing::info;
+
+use crate::agent::{LOCK_SOCKET, PATIENCE};
+use crate::config::Place;
+use crate::datapath::{DatapathError, SUBDIRS, pinned_links};
+use crate::host::{self, HostError, link, nat_guard};
+use crate::plan::Program;
+use crate::preflight::{Locks, PreflightError, bpffs_path};
+
+/// Why something is left.
+#[derive(Debug, Error)]
+pub enum CleanupError {
+    /// An agent still runs.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// Pins cannot be listed.
+    #[error(transparent)]
+    Datapath(#[from] DatapathError),
+    /// The file system refused.
+    #[error("{}", .path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Removes routes and device, the nftables table and all pins. Doing it again does nothing.
+///
+/// The device goes first: its routes go with it, so that no packet is routed to a device without a
+/// program.
+pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
+    let dir = bpffs_path(&place.bpf_dir, Path::exists);
+    let _locks = Locks::take(LOCK_SOCKET, PATIENCE, || Ok(dir.clone())).await?;
+    let handle = host::connect().map_err(|source| HostError::Netlink {
+        what: "open a netlink socket".to_owned(),
+        source,
+    })?;
+    if link::delete(&handle, &place.device).await? {
+        info!(device = %place.device, "device and routes removed");
+    }
+    nat_guard::remove().await.map_err(HostError::from)?;
+    let pins = remove_pins(&dir)?;
+    info!(pins, "clean");
+    Ok(())
+}
+
+/// Removes our pins below `dir` and the directories that are empty then.
+fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
+    let mut paths: Vec<PathBuf> = pinned_links(dir)?.into_iter().map(|(_, _, path)| path).collect();
+    paths.extend(Program::ALL.map(|program| dir.join("programs").join(program.name())));
+    paths.extend(abi::ALL_MAPS.map(|name| dir.join("maps").join(name)));
+    let mut removed: usize = 0;
+    for path in paths {
+        match fs::remove_file(&path) {
+            Ok(()) => removed = removed.saturating_add(1),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(CleanupError::Io { path, source }),
+        }
+    }
+    let own = SUBDIRS
+        .iter()
+        .map(|subdir| dir.join(subdir))
+        .chain([dir.to_owned()]);
+    for path in own {
+        match fs::remove_dir(&path) {
+            // Somebody else's pins keep their directory.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+                ) =>
+            {
+                return Err(CleanupError::Io { path, source: error });
+            }
+            _ => {}
+        }
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_pins_go_and_twice_is_fine() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("mc-gateway");
+        for subdir in SUBDIRS {
+            fs::create_dir_all(dir.join(subdir)).unwrap();
+        }
+        for pin in ["links/to_remote-mc0", "programs/to_remote", "maps/mc_peers"] {
+            fs::write(dir.join(pin), "").unwrap();
+        }
+        fs::write(dir.join("maps/other"), "").unwrap();
+        assert_eq!(remove_pins(&dir).unwrap(), 3);
+        assert!(dir.join("maps/other").exists());
+        assert!(!dir.join("links").exists());
+        fs::remove_file(dir.join("maps/other")).unwrap();
+        assert_eq!(remove_pins(&dir).unwrap(), 0);
+        assert!(!dir.exists());
+        assert_eq!(remove_pins(&dir).unwrap(), 0);
+    }
+}

@@ -1,0 +1,295 @@
+//! Flags and environment, parsed into a validated configuration.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use thiserror::Error;
+
+/// The gateway agent of mc-gateway.
+#[derive(Debug, Parser)]
+#[command(name = "mc-gateway", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// What to do; `run` when nothing is said.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep this node's data path equal to the cluster's objects (the default).
+    Run(RunArgs),
+    /// Remove everything the agent made on this node.
+    Cleanup(CleanupArgs),
+}
+
+/// Flags of `run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Name of the Node this agent runs on.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Read objects from YAML files in this directory instead of a Kubernetes API server.
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    pub manifests: Option<PathBuf>,
+    /// Namespace of the Gateways and ClusterInfoImports.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kube-system")]
+    pub namespace: String,
+    /// Kubeconfig file; without it the Pod's service account is used.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Id of this cluster in its ClusterSet: a ClusterInfoImport of that id is refused.
+    #[arg(long, value_name = "ID")]
+    pub cluster_id: Option<String>,
+    /// UDP port of encapsulated packets.
+    #[arg(long, default_value_t = 6081)]
+    pub port: u16,
+    /// Form of the log on standard error.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Pins and device.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Flags of `cleanup`.
+#[derive(Clone, Debug, Args)]
+pub struct CleanupArgs {
+    /// Pins and device.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Where the agent keeps what outlives it.
+#[derive(Clone, Debug, Args)]
+pub struct PlaceArgs {
+    /// Directory on a BPF file system for the pins of this node.
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/mc-gateway")]
+    pub bpf_dir: PathBuf,
+    /// Name of the device that packets to other clusters are routed to.
+    #[arg(long, value_name = "NAME", default_value = "mc0")]
+    pub device: String,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A flag with a value that cannot work.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{field}: {value:?} {reason}")]
+pub struct ConfigError {
+    /// The flag.
+    pub field: &'static str,
+    /// Its value.
+    pub value: String,
+    /// Completes "value …".
+    pub reason: &'static str,
+}
+
+/// Where objects come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// YAML files in a directory.
+    Manifests(PathBuf),
+    /// An API server.
+    Kubernetes {
+        /// Namespace of Gateways and ClusterInfoImports.
+        namespace: String,
+        /// Kubeconfig file; none for the Pod's service account.
+        kubeconfig: Option<PathBuf>,
+    },
+}
+
+/// Pins and device, validated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Directory on a bpffs.
+    pub bpf_dir: PathBuf,
+    /// Name of `mc0`.
+    pub device: String,
+}
+
+/// Everything `run` needs, validated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Name of our Node.
+    pub node_name: String,
+    /// Id of our cluster, where known.
+    pub cluster_id: Option<String>,
+    /// Where objects come from.
+    pub source: Source,
+    /// UDP port of encapsulated packets.
+    pub port: u16,
+    /// Pins and device.
+    pub place: Place,
+}
+
+fn error(field: &'static str, value: impl Into<String>, reason: &'static str) -> ConfigError {
+    ConfigError {
+        field,
+        value: value.into(),
+        reason,
+    }
+}
+
+/// Whether `name` is a DNS-1123 subdomain, as Node and namespace names are.
+fn is_dns_name(name: &str) -> bool {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+impl TryFrom<PlaceArgs> for Place {
+    type Error = ConfigError;
+
+    fn try_from(args: PlaceArgs) -> Result<Self, ConfigError> {
+        let PlaceArgs { bpf_dir, device } = args;
+        let has_dots = bpf_dir
+            .components()
+            .any(|component| component == std::path::Component::ParentDir);
+        if !bpf_dir.is_absolute() || has_dots {
+            let value = bpf_dir.display().to_string();
+            return Err(error(
+                "--bpf-dir",
+                value,
+                "is not an absolute path without \"..\"",
+            ));
+        }
+        let bad =
+            |c: char| c == '/' || c == ':' || c == '%' || c == '"' || c.is_whitespace() || c.is_control();
+        if device.is_empty() || device.len() > 15 || device == "." || device == ".." || device.contains(bad) {
+            return Err(error(
+                "--device",
+                device,
+                "is not a name a network device can have",
+            ));
+        }
+        Ok(Self { bpf_dir, device })
+    }
+}
+
+impl TryFrom<RunArgs> for Config {
+    type Error = ConfigError;
+
+    fn try_from(args: RunArgs) -> Result<Self, ConfigError> {
+        let node_name = args.node_name.unwrap_or_default();
+        if node_name.is_empty() {
+            return Err(error(
+                "--node-name",
+                node_name,
+                "is missing (environment: NODE_NAME)",
+            ));
+        }
+        if !is_dns_name(&node_name) {
+            return Err(error("--node-name", node_name, "is not a name a Node can have"));
+        }
+        if args.port == 0 {
+            return Err(error("--port", "0", "is not a port packets can be sent to"));
+        }
+        if args.cluster_id.as_deref().is_some_and(str::is_empty) {
+            return Err(error("--cluster-id", "", "is empty"));
+        }
+        let source = match args.manifests {
+            Some(dir) => Source::Manifests(dir),
+            None if is_dns_name(&args.namespace) => Source::Kubernetes {
+                namespace: args.namespace,
+                kubeconfig: args.kubeconfig,
+            },
+            None => {
+                return Err(error(
+                    "--namespace",
+                    args.namespace,
+                    "is not a name a namespace can have",
+                ));
+            }
+        };
+        Ok(Self {
+            node_name,
+            cluster_id: args.cluster_id,
+            source,
+            port: args.port,
+            place: args.place.try_into()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Config, String> {
+        let cli = Cli::try_parse_from([&["mc-gateway"], args].concat()).map_err(|e| e.to_string())?;
+        let run = match cli.command {
+            Some(Command::Run(run)) => run,
+            Some(Command::Cleanup(_)) => panic!("cleanup"),
+            None => cli.run,
+        };
+        Config::try_from(run).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn run_is_the_default() {
+        let short = parse(&["--node-name", "n1", "--manifests", "/m"]).unwrap();
+        let long = parse(&["run", "--node-name", "n1", "--manifests", "/m"]).unwrap();
+        assert_eq!(short, long);
+        assert_eq!(short.port, 6081);
+        assert_eq!(short.place.device, "mc0");
+        assert_eq!(short.source, Source::Manifests("/m".into()));
+    }
+
+    #[test]
+    fn errors_name_flag_and_value() {
+        let bad = [
+            (vec!["--node-name", "N_1"], "--node-name: \"N_1\" is not"),
+            (vec!["--node-name", ""], "--node-name: \"\" is missing"),
+            (vec!["--node-name", "n1", "--port", "0"], "--port: \"0\" is not"),
+            (
+                vec!["--node-name", "n1", "--device", "a/b"],
+                "--device: \"a/b\" is not",
+            ),
+            (
+                vec!["--node-name", "n1", "--device", "sixteen-bytes-xx"],
+                "--device: \"sixteen-bytes-xx\" is not",
+            ),
+            (
+                vec!["--node-name", "n1", "--bpf-dir", "relative"],
+                "--bpf-dir: \"relative\" is not",
+            ),
+            (
+                vec!["--node-name", "n1", "--bpf-dir", "/sys/../x"],
+                "--bpf-dir: \"/sys/../x\" is not",
+            ),
+            (
+                vec!["--node-name", "n1", "--namespace", "A"],
+                "--namespace: \"A\" is not",
+            ),
+            (vec!["--node-name", "n1", "--port", "70000"], "'70000'"),
+        ];
+        for (args, message) in bad {
+            let error = parse(&args).unwrap_err();
+            assert!(error.contains(message), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn two_sources_are_one_too_many() {
+        let error = parse(&["--node-name", "n1", "--manifests", "/m", "--kubeconfig", "/k"]).unwrap_err();
+        assert!(error.contains("cannot be used with"), "{error}");
+    }
+}

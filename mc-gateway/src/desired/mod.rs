@@ -1,0 +1,354 @@
+//! From objects to what this node's data path must hold. Pure.
+//!
+//! *Guarantees*: the same objects give the same result in whatever order they come; one bad value is
+//! refused alone, with its object, field, value and reason, and never takes good ones with it.
+
+mod claims;
+mod local;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use mc_gateway_common::abi::GROUP_MEMBERS;
+use thiserror::Error;
+
+use crate::ids::stable_id;
+use crate::objects::{NodeInfo, Objects, Refusal};
+
+/// Name of the group a regular Node forwards to.
+const GATEWAYS: &str = "gateways";
+
+/// Where a prefix belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Cluster, 0 for our own.
+    pub cluster: u32,
+    /// Group id, 0 for none.
+    pub group: u32,
+    /// Whether packets are delivered here; else they are forwarded to the group.
+    pub deliver: bool,
+}
+
+/// Nodes that can take a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// What [`stable_id`] made the group's id from.
+    pub name: String,
+    /// Ids of the members, at most [`GROUP_MEMBERS`].
+    pub members: BTreeSet<u32>,
+}
+
+/// A node packets are sent to; how to get there is found out later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Kind and name of the object that names it.
+    pub object: String,
+    /// Outer destination.
+    pub addr: Ipv4Addr,
+    /// Outer source to use where it is an address of this host: the one the member knows us by.
+    pub source: Option<Ipv4Addr>,
+}
+
+/// A node packets are accepted from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Cluster, 0 for our own.
+    pub cluster: u32,
+    /// `PEER_*` of [`mc_gateway_common::abi`].
+    pub flags: u32,
+    /// Group id of the peer's own Pod CIDRs, 0 for none.
+    pub group: u32,
+}
+
+/// What the nftables table must do besides keeping foreign masquerading away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Masquerade {
+    /// Own Service CIDRs: packets that were addressed to these …
+    pub services: BTreeSet<Ipv4Net>,
+    /// … and come from these get this node's address, so that the reply passes through here.
+    pub remotes: BTreeSet<Ipv4Net>,
+}
+
+/// Everything this node must hold, before routes on the underlay are looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// Whether this Node is a gateway.
+    pub gateway: bool,
+    /// All prefixes.
+    pub prefixes: BTreeMap<Ipv4Net, Route>,
+    /// All groups by id.
+    pub groups: BTreeMap<u32, Group>,
+    /// All members by id.
+    pub members: BTreeMap<u32, Member>,
+    /// All peers by outer source.
+    pub peers: BTreeMap<Ipv4Addr, Peer>,
+    /// Prefixes routed into `mc0`.
+    pub routes: BTreeSet<Ipv4Net>,
+    /// Empty on a regular Node.
+    pub masquerade: Masquerade,
+    /// Addresses that other nodes send to, most important first.
+    pub local: Vec<Ipv4Addr>,
+}
+
+/// Why no desired state can be made: the data path then stays as it is.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum DesiredError {
+    /// Silence never deletes anything: without our own Node nothing is known.
+    #[error("node-name {name:?}: there is no such Node; known: {known:?}")]
+    NoSuchNode {
+        /// The configured name.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+}
+
+/// What `desired` needs to know besides objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Name of the Node this agent runs on.
+    pub node_name: String,
+    /// Id of this cluster, where known.
+    pub cluster_id: Option<String>,
+}
+
+/// The desired state of this node, and what was refused on the way.
+pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal>), DesiredError> {
+    let mut nodes: Vec<&NodeInfo> = objects.nodes.iter().collect();
+    nodes.sort_by(|a, b| a.name.cmp(&b.name));
+    if !nodes.iter().any(|node| node.name == me.node_name) {
+        return Err(DesiredError::NoSuchNode {
+            name: me.node_name.clone(),
+            known: nodes.iter().map(|node| node.name.clone()).collect(),
+        });
+    }
+    let mut builder = Builder::default();
+    let cluster = local::LocalCluster::read(objects, &nodes, &me.node_name, &mut builder.refusals);
+    let remotes = remote::read(objects, &cluster, me, &mut builder.refusals);
+    if cluster.own_gateway.is_some() {
+        builder.gateway_node(&cluster, &remotes);
+    } else {
+        builder.regular_node(&cluster, &remotes);
+    }
+    let Builder {
+        mut desired,
+        mut refusals,
+    } = builder;
+    desired.local = cluster.local_addresses();
+    refusals.sort();
+    Ok((desired, refusals))
+}
+
+#[derive(Default)]
+struct Builder {
+    desired: Desired,
+    refusals: Vec<Refusal>,
+}
+
+impl Builder {
+    /// Remote prefixes go to our gateways; packets come back from them.
+    fn regular_node(&mut self, cluster: &local::LocalCluster, remotes: &[remote::Remote]) {
+        use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_LOCAL_GATEWAY};
+
+        let Some(group) = self.group(GATEWAYS, GATEWAYS) else {
+            return;
+        };
+        for gateway in &cluster.gateways {
+            self.member(
+                group,
+                &gateway.object,
+                "internalIP",
+                gateway.addr,
+                cluster.node_ip(),
+            );
+            self.peer(
+                &gateway.object,
+                gateway.addr,
+                Peer {
+                    cluster: CLUSTER_LOCAL,
+                    flags: PEER_LOCAL_GATEWAY,
+                    group: 0,
+                },
+            );
+        }
+        for remote in remotes {
+            self.forward_remote(remote, group);
+        }
+        self.deliver(&cluster.own_pod_cidrs());
+    }
+
+    /// Remote prefixes go to the gateways of their cluster, our own to their Node.
+    fn gateway_node(&mut self, cluster: &local::LocalCluster, remotes: &[remote::Remote]) {
+        use mc_gateway_common::abi::{
+            CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
+        };
+
+        self.desired.gateway = true;
+        let gateway_ip = cluster.own_gateway.as_ref().and_then(|own| own.gateway_ip);
+        for node in &cluster.other_nodes {
+            let Some(addr) = node.addr() else { continue };
+            let Some(group) = self.group(&format!("node/{}", node.name), &node.object()) else {
+                continue;
+            };
+            self.member(group, &node.object(), "status.addresses", addr, cluster.node_ip());
+            for prefix in &node.pod_cidrs {
+                self.desired.prefixes.insert(
+                    *prefix,
+                    Route {
+                        cluster: CLUSTER_LOCAL,
+                        group,
+                        deliver: false,
+                    },
+                );
+            }
+            for addr in &node.addrs {
+                self.peer(
+                    &node.object(),
+                    *addr,
+                    Peer {
+                        cluster: CLUSTER_LOCAL,
+                        flags: PEER_LOCAL_NODE,
+                        group,
+                    },
+                );
+            }
+        }
+        for gateway in &cluster.gateways {
+            self.peer(
+                &gateway.object,
+                gateway.addr,
+                Peer {
+                    cluster: CLUSTER_LOCAL,
+                    flags: PEER_LOCAL_GATEWAY,
+                    group: 0,
+                },
+            );
+        }
+        for remote in remotes {
+            let Some(group) = self.group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
+                continue;
+            };
+            for addr in &remote.gateways {
+                self.member(
+                    group,
+                    &remote.object,
+                    "spec.gatewayInfos",
+                    *addr,
+                    gateway_ip.or(cluster.node_ip()),
+                );
+                self.peer(
+                    &remote.object,
+                    *addr,
+                    Peer {
+                        cluster: remote.id,
+                        flags: PEER_REMOTE_GATEWAY,
+                        group: 0,
+                    },
+                );
+            }
+            self.forward_remote(remote, group);
+        }
+        self.deliver(&cluster.own_pod_cidrs());
+        let services: Vec<Ipv4Net> = cluster.service_cidr().into_iter().collect();
+        self.deliver(&services);
+        self.desired.masquerade = Masquerade {
+            services: services.into_iter().collect(),
+            remotes: self.desired.routes.clone(),
+        };
+    }
+
+    fn forward_remote(&mut self, remote: &remote::Remote, group: u32) {
+        for prefix in &remote.prefixes {
+            let route = Route {
+                cluster: remote.id,
+                group,
+                deliver: false,
+            };
+            self.desired.prefixes.insert(*prefix, route);
+            self.desired.routes.insert(*prefix);
+        }
+    }
+
+    fn deliver(&mut self, prefixes: &[Ipv4Net]) {
+        use mc_gateway_common::abi::CLUSTER_LOCAL;
+        for prefix in prefixes {
+            let route = Route {
+                cluster: CLUSTER_LOCAL,
+                group: 0,
+                deliver: true,
+            };
+            self.desired.prefixes.insert(*prefix, route);
+        }
+    }
+
+    /// The id of the group `name`, made if it does not exist; refused if another name has the same id.
+    fn group(&mut self, name: &str, object: &str) -> Option<u32> {
+        let id = stable_id(name);
+        let group = self.desired.groups.entry(id).or_insert_with(|| Group {
+            name: name.to_owned(),
+            members: BTreeSet::new(),
+        });
+        if group.name == name {
+            return Some(id);
+        }
+        let reason = format!("has the same number as {:?}; rename one of them", group.name);
+        self.refuse(object, "metadata.name", name, reason);
+        None
+    }
+
+    fn member(&mut self, group: u32, object: &str, field: &str, addr: Ipv4Addr, source: Option<Ipv4Addr>) {
+        let id = stable_id(&format!("{group}/{addr}"));
+        let member = Member {
+            object: object.to_owned(),
+            addr,
+            source,
+        };
+        let Some(entry) = self.desired.groups.get_mut(&group) else {
+            return;
+        };
+        if entry.members.len() >= GROUP_MEMBERS && !entry.members.contains(&id) {
+            let reason = format!("is more than the {GROUP_MEMBERS} members a group can have");
+            self.refuse(object, field, &addr.to_string(), reason);
+            return;
+        }
+        if self
+            .desired
+            .members
+            .get(&id)
+            .is_some_and(|other| other.addr != addr)
+        {
+            let reason = "has the same number as another member; use another address".to_owned();
+            self.refuse(object, field, &addr.to_string(), reason);
+            return;
+        }
+        entry.members.insert(id);
+        self.desired.members.entry(id).or_insert(member);
+    }
+
+    /// Adds a peer, or a role to one that is known already.
+    fn peer(&mut self, object: &str, addr: Ipv4Addr, peer: Peer) {
+        let known = self.desired.peers.entry(addr).or_insert(peer);
+        let same_owner = known.cluster == peer.cluster
+            && (known.group == peer.group || known.group == 0 || peer.group == 0);
+        if same_owner {
+            known.flags |= peer.flags;
+            known.group = known.group.max(peer.group);
+        } else {
+            let reason = "is already the address of another node or gateway".to_owned();
+            self.refuse(object, "address", &addr.to_string(), reason);
+        }
+    }
+
+    fn refuse(&mut self, object: &str, field: &str, value: &str, reason: String) {
+        self.refusals.push(Refusal {
+            object: object.to_owned(),
+            field: field.to_owned(),
+            value: value.to_owned(),
+            reason,
+        });
+    }
+}

@@ -1,0 +1,163 @@
+//! The other clusters: every ClusterInfoImport with what can be used of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+use super::Identity;
+use super::local::{LocalCluster, refusal};
+use crate::cidr::parse_address;
+use crate::ids::stable_id;
+use crate::objects::{Objects, Refusal, RemoteCluster};
+
+/// Another cluster, checked.
+#[derive(Clone, Debug)]
+pub(super) struct Remote {
+    pub(super) object: String,
+    pub(super) cluster_id: String,
+    /// The cluster's number in the maps.
+    pub(super) id: u32,
+    pub(super) prefixes: BTreeSet<Ipv4Net>,
+    pub(super) gateways: Vec<Ipv4Addr>,
+}
+
+/// All other clusters; of two that want the same thing the older keeps it, else the first by name.
+pub(super) fn read(
+    objects: &Objects,
+    cluster: &LocalCluster,
+    me: &Identity,
+    refusals: &mut Vec<Refusal>,
+) -> Vec<Remote> {
+    let mut infos: Vec<&RemoteCluster> = objects.remotes.iter().collect();
+    infos.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
+    let mut claims = cluster.claims.clone();
+    let mut ids: BTreeMap<u32, (String, String)> = BTreeMap::new();
+    let mut gateway_owners: BTreeMap<Ipv4Addr, String> = BTreeMap::new();
+    let mut remotes = Vec::new();
+    for info in infos {
+        let object = format!("ClusterInfoImport {}", info.name);
+        let Some(id) = number(info, &object, me, &mut ids, refusals) else {
+            continue;
+        };
+        let gateways = gateways(info, &object, cluster, &mut gateway_owners, refusals);
+        let mut prefixes = BTreeSet::new();
+        let pods = info.pod_cidrs.iter().enumerate();
+        let fields = std::iter::once(("spec.serviceCIDR".to_owned(), &info.service_cidr))
+            // A cluster that shares only its Pods, or only its Services, is complete.
+            .filter(|(_, text)| !text.is_empty() || info.pod_cidrs.is_empty())
+            .chain(pods.map(|(index, text)| (format!("spec.podCIDRs[{index}]"), text)));
+        for (field, text) in fields {
+            let Some(prefix) = claims.claim(&object, &field, text, refusals) else {
+                continue;
+            };
+            // A tunnel whose outer packets are routed into the tunnel would carry nothing.
+            let own = cluster
+                .addresses
+                .iter()
+                .map(|(addr, whose)| (*addr, whose.as_str()));
+            let theirs = gateways.iter().map(|addr| (*addr, object.as_str()));
+            if let Some((addr, whose)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
+                claims.release(prefix, &object);
+                refusals.push(Refusal {
+                    object: object.clone(),
+                    field,
+                    value: text.clone(),
+                    reason: format!("contains the underlay address {addr} of {whose}"),
+                });
+                continue;
+            }
+            prefixes.insert(prefix);
+        }
+        remotes.push(Remote {
+            object,
+            cluster_id: info.cluster_id.clone(),
+            id,
+            prefixes,
+            gateways,
+        });
+    }
+    remotes
+}
+
+/// The cluster's number, if its id is usable and nobody else's.
+fn number(
+    info: &RemoteCluster,
+    object: &str,
+    me: &Identity,
+    ids: &mut BTreeMap<u32, (String, String)>,
+    refusals: &mut Vec<Refusal>,
+) -> Option<u32> {
+    let id = stable_id(&info.cluster_id);
+    let reason = if info.cluster_id.is_empty() {
+        "is missing".to_owned()
+    } else if me.cluster_id.as_deref() == Some(info.cluster_id.as_str()) {
+        "is our own cluster's id".to_owned()
+    } else if let Some((other, by)) = ids.get(&id) {
+        if *other == info.cluster_id {
+            format!("is already the id of {by}")
+        } else {
+            format!("has the same number as {other:?} of {by}; rename one of the clusters")
+        }
+    } else {
+        ids.insert(id, (info.cluster_id.clone(), object.to_owned()));
+        return Some(id);
+    };
+    refusals.push(Refusal {
+        object: object.to_owned(),
+        field: "spec.clusterID".to_owned(),
+        value: info.cluster_id.clone(),
+        reason,
+    });
+    None
+}
+
+/// The usable gateway addresses; each belongs to one cluster and is none of our own Nodes'.
+fn gateways(
+    info: &RemoteCluster,
+    object: &str,
+    cluster: &LocalCluster,
+    owners: &mut BTreeMap<Ipv4Addr, String>,
+    refusals: &mut Vec<Refusal>,
+) -> Vec<Ipv4Addr> {
+    let mut usable = Vec::new();
+    for (index, text) in info.gateway_ips.iter().enumerate() {
+        let field = format!("spec.gatewayInfos[{index}].gatewayIP");
+        let addr = match parse_address(text) {
+            Ok(addr) => addr,
+            Err(error) => {
+                refusals.push(refusal(object, &field, text, &error));
+                continue;
+            }
+        };
+        let own = cluster
+            .addresses
+            .iter()
+            .find(|(own, _)| *own == addr)
+            .map(|(_, whose)| whose);
+        let other = owners.get(&addr).filter(|owner| *owner != object);
+        if let Some(whose) = own.or(other) {
+            refusals.push(Refusal {
+                object: object.to_owned(),
+                field,
+                value: text.clone(),
+                reason: format!("is the address of {whose}"),
+            });
+            continue;
+        }
+        owners.insert(addr, object.to_owned());
+        if !usable.contains(&addr) {
+            usable.push(addr);
+        }
+    }
+    if usable.is_empty() {
+        refusals.push(Refusal {
+            object: object.to_owned(),
+            field: "spec.gatewayInfos".to_owned(),
+            value: info.gateway_ips.join(", "),
+            reason: "holds no usable gatewayIP: packets to this cluster are dropped until there is one"
+                .to_owned(),
+        });
+    }
+    usable
+}

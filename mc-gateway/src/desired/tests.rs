@@ -1,0 +1,448 @@
+//! What is desired, and what is refused with which words.
+
+use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
+
+use super::*;
+use crate::objects::{GatewayInfo, RemoteCluster};
+
+fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
+    NodeInfo {
+        name: name.into(),
+        internal_ips: vec![ip.into()],
+        pod_cidrs: vec![pod_cidr.into()],
+    }
+}
+
+fn remote(name: &str, created: Option<&str>, gateway: &str, service: &str, pods: &[&str]) -> RemoteCluster {
+    RemoteCluster {
+        name: format!("{name}-clusterinfo"),
+        created: created.map(Into::into),
+        cluster_id: name.into(),
+        service_cidr: service.into(),
+        pod_cidrs: pods.iter().map(ToString::to_string).collect(),
+        gateway_ips: vec![gateway.into()],
+    }
+}
+
+/// Node a is the gateway, b is not; west is another cluster.
+fn objects() -> Objects {
+    Objects {
+        nodes: vec![
+            node("a", "192.0.2.1", "10.1.0.0/24"),
+            node("b", "192.0.2.2", "10.1.1.0/24"),
+        ],
+        gateways: vec![GatewayInfo {
+            name: "a".into(),
+            gateway_ip: "203.0.113.1".into(),
+            internal_ip: "192.0.2.1".into(),
+            service_cidr: "10.96.0.0/16".into(),
+        }],
+        remotes: vec![remote(
+            "west",
+            None,
+            "203.0.113.9",
+            "10.97.0.0/16",
+            &["10.2.0.0/16"],
+        )],
+    }
+}
+
+fn on(name: &str, objects: &Objects) -> (Desired, Vec<Refusal>) {
+    let me = Identity {
+        node_name: name.into(),
+        cluster_id: Some("east".into()),
+    };
+    desired(objects, &me).unwrap()
+}
+
+fn net(text: &str) -> Ipv4Net {
+    text.parse().unwrap()
+}
+
+/// What is desired on the gateway, and the one refusal as text.
+fn refused(change: impl FnOnce(&mut Objects)) -> (Desired, String) {
+    let mut objects = objects();
+    change(&mut objects);
+    let (desired, refusals) = on("a", &objects);
+    assert_eq!(refusals.len(), 1, "{refusals:?}");
+    (desired, refusals[0].to_string())
+}
+
+#[test]
+fn regular_node() {
+    let (desired, refusals) = on("b", &objects());
+    assert_eq!(refusals, []);
+    assert!(!desired.gateway);
+    let gateways = stable_id("gateways");
+    let west = stable_id("west");
+    let forward = Route {
+        cluster: west,
+        group: gateways,
+        deliver: false,
+    };
+    let deliver = Route {
+        cluster: 0,
+        group: 0,
+        deliver: true,
+    };
+    assert_eq!(
+        desired.prefixes,
+        [
+            (net("10.1.1.0/24"), deliver),
+            (net("10.2.0.0/16"), forward),
+            (net("10.97.0.0/16"), forward)
+        ]
+        .into()
+    );
+    assert_eq!(desired.groups.len(), 1);
+    let members: Vec<_> = desired.members.values().map(|m| (m.addr, m.source)).collect();
+    assert_eq!(members, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);
+    let peers: Vec<_> = desired
+        .peers
+        .iter()
+        .map(|(addr, peer)| (*addr, peer.flags))
+        .collect();
+    assert_eq!(peers, [([192, 0, 2, 1].into(), PEER_LOCAL_GATEWAY)]);
+    assert_eq!(desired.routes, [net("10.2.0.0/16"), net("10.97.0.0/16")].into());
+    assert_eq!(desired.masquerade, Masquerade::default());
+    assert_eq!(desired.local, [Ipv4Addr::new(192, 0, 2, 2)]);
+}
+
+#[test]
+fn gateway_node() {
+    let (desired, refusals) = on("a", &objects());
+    assert_eq!(refusals, []);
+    assert!(desired.gateway);
+    let (west, to_west, to_b) = (stable_id("west"), stable_id("cluster/west"), stable_id("node/b"));
+    let route = |cluster, group, deliver| Route {
+        cluster,
+        group,
+        deliver,
+    };
+    assert_eq!(
+        desired.prefixes,
+        [
+            (net("10.1.0.0/24"), route(0, 0, true)),
+            (net("10.1.1.0/24"), route(0, to_b, false)),
+            (net("10.2.0.0/16"), route(west, to_west, false)),
+            (net("10.96.0.0/16"), route(0, 0, true)),
+            (net("10.97.0.0/16"), route(west, to_west, false)),
+        ]
+        .into()
+    );
+    let peer = |cluster, flags, group| Peer {
+        cluster,
+        flags,
+        group,
+    };
+    assert_eq!(
+        desired.peers,
+        [
+            ([192, 0, 2, 2].into(), peer(0, PEER_LOCAL_NODE, to_b)),
+            ([203, 0, 113, 9].into(), peer(west, PEER_REMOTE_GATEWAY, 0)),
+        ]
+        .into()
+    );
+    let to_remote = desired
+        .members
+        .values()
+        .find(|m| m.addr == Ipv4Addr::new(203, 0, 113, 9))
+        .unwrap();
+    assert_eq!(
+        to_remote.source,
+        Some([203, 0, 113, 1].into()),
+        "known there by our gatewayIP"
+    );
+    let to_node = desired
+        .members
+        .values()
+        .find(|m| m.addr == Ipv4Addr::new(192, 0, 2, 2))
+        .unwrap();
+    assert_eq!(
+        to_node.source,
+        Some([192, 0, 2, 1].into()),
+        "known there by our internalIP"
+    );
+    assert_eq!(desired.masquerade.services, [net("10.96.0.0/16")].into());
+    assert_eq!(desired.masquerade.remotes, desired.routes);
+    let local: [Ipv4Addr; 2] = [[192, 0, 2, 1].into(), [203, 0, 113, 1].into()];
+    assert_eq!(desired.local, local);
+}
+
+#[test]
+fn a_node_that_is_also_a_gateway_has_both_roles() {
+    let mut objects = objects();
+    objects.gateways.push(GatewayInfo {
+        name: "b".into(),
+        gateway_ip: "203.0.113.2".into(),
+        internal_ip: "192.0.2.2".into(),
+        service_cidr: "10.96.0.0/16".into(),
+    });
+    let (desired, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    let peer = desired.peers[&Ipv4Addr::new(192, 0, 2, 2)];
+    assert_eq!(peer.flags, PEER_LOCAL_NODE | PEER_LOCAL_GATEWAY);
+    assert_eq!(peer.group, stable_id("node/b"));
+}
+
+#[test]
+fn the_order_of_objects_does_not_matter() {
+    let mut many = objects();
+    many.remotes.push(remote(
+        "north",
+        None,
+        "203.0.113.8",
+        "10.98.0.0/16",
+        &["10.2.128.0/17"],
+    ));
+    let mut reversed = many.clone();
+    reversed.nodes.reverse();
+    reversed.remotes.reverse();
+    assert_eq!(on("a", &many), on("a", &reversed));
+}
+
+#[test]
+fn without_our_own_node_nothing_is_decided() {
+    let mut objects = objects();
+    objects.nodes.remove(0);
+    let me = Identity {
+        node_name: "a".into(),
+        cluster_id: None,
+    };
+    let error = desired(&objects, &me).unwrap_err().to_string();
+    assert_eq!(error, "node-name \"a\": there is no such Node; known: [\"b\"]");
+}
+
+#[test]
+fn malformed_cidr_is_refused_alone() {
+    let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
+    assert_eq!(
+        refusal,
+        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, which is written like 10.0.0.0/16"
+    );
+    assert!(desired.routes.contains(&net("10.2.0.0/16")));
+    assert!(desired.routes.contains(&net("10.97.0.0/16")));
+}
+
+#[test]
+fn every_kind_of_bad_prefix_is_refused_alone() {
+    let bad = [
+        "::ffff:10.5.0.0/112",
+        "fd00::/48",
+        "0.0.0.0/0",
+        "127.0.0.0/8",
+        "224.0.0.0/4",
+        "169.254.0.0/16",
+        "10.5.0.1/16",
+        "",
+    ];
+    for text in bad {
+        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
+        assert!(
+            refusal.contains(&format!("spec.podCIDRs[0]: {text:?} ")),
+            "{refusal}"
+        );
+        assert_eq!(desired.routes.len(), 2, "{text}");
+    }
+}
+
+#[test]
+fn missing_gateway_ip() {
+    let (desired, refusal) = refused(|o| o.remotes[0].gateway_ips.clear());
+    assert!(refusal.starts_with(
+        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" holds no usable gatewayIP"
+    ));
+    // Better dropped and counted than sent out without a tunnel.
+    assert_eq!(desired.routes.len(), 2);
+    assert!(desired.groups[&stable_id("cluster/west")].members.is_empty());
+}
+
+#[test]
+fn unparsable_gateway_ip_is_refused_alone() {
+    let (desired, refusal) = refused(|o| o.remotes[0].gateway_ips.insert(0, "::ffff:203.0.113.7".into()));
+    assert!(refusal.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is an IPv4-mapped"));
+    assert_eq!(desired.groups[&stable_id("cluster/west")].members.len(), 1);
+}
+
+#[test]
+fn own_gateway_without_addresses() {
+    let mut objects = objects();
+    objects.gateways[0].internal_ip = String::new();
+    objects.gateways[0].gateway_ip = "nonsense".into();
+    let (desired, refusals) = on("b", &objects);
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "Gateway a: gatewayIP: \"nonsense\" is not an IP address",
+            "Gateway a: internalIP: \"\" is missing"
+        ]
+    );
+    assert!(desired.members.is_empty());
+    assert_eq!(desired.routes.len(), 2);
+}
+
+#[test]
+fn of_overlapping_clusters_the_older_keeps_the_prefix() {
+    let mut objects = objects();
+    objects.remotes = vec![
+        remote(
+            "west",
+            Some("2026-01-02T00:00:00Z"),
+            "203.0.113.9",
+            "10.97.0.0/16",
+            &["10.2.0.0/16"],
+        ),
+        remote(
+            "north",
+            Some("2026-01-01T00:00:00Z"),
+            "203.0.113.8",
+            "10.98.0.0/16",
+            &["10.2.128.0/17"],
+        ),
+    ];
+    let (desired, refusals) = on("a", &objects);
+    assert_eq!(refusals.len(), 1);
+    assert_eq!(
+        refusals[0].to_string(),
+        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[0]: \"10.2.0.0/16\" overlaps 10.2.128.0/17 of ClusterInfoImport north-clusterinfo"
+    );
+    assert_eq!(
+        desired.prefixes[&net("10.2.128.0/17")].cluster,
+        stable_id("north")
+    );
+    assert!(
+        desired.prefixes.contains_key(&net("10.97.0.0/16")),
+        "west's good prefix stays"
+    );
+    // Without times the first by name keeps it.
+    for remote in &mut objects.remotes {
+        remote.created = None;
+    }
+    let (_, refusals) = on("a", &objects);
+    assert!(refusals[0].object.contains("west"));
+}
+
+#[test]
+fn own_prefixes_cannot_be_claimed() {
+    for (own, whose) in [
+        ("10.1.1.0/25", "10.1.1.0/24 of Node b"),
+        ("10.1.0.0/16", "10.1.0.0/24 of Node a"),
+        ("10.96.128.0/17", "10.96.0.0/16 of our own cluster"),
+    ] {
+        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push(own.into()));
+        assert!(
+            refusal.contains(&format!("\"{own}\" overlaps {whose}")),
+            "{refusal}"
+        );
+        assert_eq!(desired.routes.len(), 2);
+    }
+}
+
+#[test]
+fn underlay_addresses_cannot_be_claimed() {
+    for (prefix, whose) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
+        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
+        assert!(
+            refusal.contains(&format!("contains the underlay address {whose}")),
+            "{refusal}"
+        );
+        assert_eq!(desired.routes.len(), 2);
+    }
+}
+
+#[test]
+fn our_own_cluster_is_not_another_one() {
+    let (desired, refusal) = refused(|o| {
+        o.remotes
+            .push(remote("east", None, "203.0.113.7", "10.99.0.0/16", &[]));
+    });
+    assert!(
+        refusal.contains("spec.clusterID: \"east\" is our own cluster's id"),
+        "{refusal}"
+    );
+    assert!(!desired.routes.contains(&net("10.99.0.0/16")));
+}
+
+#[test]
+fn cluster_ids_must_be_there_and_unique() {
+    let (_, refusal) = refused(|o| {
+        let mut twin = remote("west", None, "203.0.113.7", "10.99.0.0/16", &[]);
+        twin.name = "z".into();
+        o.remotes.push(twin);
+    });
+    assert!(
+        refusal.contains("\"west\" is already the id of ClusterInfoImport west-clusterinfo"),
+        "{refusal}"
+    );
+    let (_, refusal) = refused(|o| {
+        o.remotes
+            .push(remote("", None, "203.0.113.7", "10.99.0.0/16", &[]));
+    });
+    assert!(refusal.contains("spec.clusterID: \"\" is missing"), "{refusal}");
+}
+
+#[test]
+fn ids_with_the_same_number_are_refused() {
+    // Two strings whose 32-bit FNV-1a is the same.
+    let (one, two) = ("costarring", "liquid");
+    assert_eq!(stable_id(one), stable_id(two));
+    let (desired, refusal) = refused(|o| {
+        o.remotes = vec![
+            remote(one, None, "203.0.113.7", "10.98.0.0/16", &[]),
+            remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
+        ];
+    });
+    assert!(
+        refusal.contains("has the same number as \"costarring\""),
+        "{refusal}"
+    );
+    assert_eq!(desired.routes, [net("10.98.0.0/16")].into());
+}
+
+#[test]
+fn a_gateway_address_belongs_to_one() {
+    let (desired, refusal) = refused(|o| {
+        o.remotes
+            .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
+        o.remotes[1].gateway_ips.push("203.0.113.7".into());
+    });
+    assert!(
+        refusal.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
+        "{refusal}"
+    );
+    assert_eq!(
+        desired.peers[&Ipv4Addr::new(203, 0, 113, 9)].cluster,
+        stable_id("west")
+    );
+    let (_, refusal) = refused(|o| o.remotes[0].gateway_ips.push("192.0.2.2".into()));
+    assert!(
+        refusal.contains("\"192.0.2.2\" is the address of Node b"),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn more_gateways_than_a_group_holds() {
+    let mut objects = objects();
+    objects.remotes[0].gateway_ips = (1..=20).map(|n| format!("198.51.100.{n}")).collect();
+    let (desired, refusals) = on("a", &objects);
+    assert_eq!(refusals.len(), 4);
+    assert!(refusals[0].reason.contains("more than the 16 members"));
+    assert_eq!(desired.groups[&stable_id("cluster/west")].members.len(), 16);
+}
+
+#[test]
+fn a_dual_stack_node_is_fine() {
+    let mut objects = objects();
+    objects.nodes[1].internal_ips.push("fd00::2".into());
+    assert_eq!(on("a", &objects).1, []);
+    objects.nodes[1].internal_ips.remove(0);
+    let (_, refusals) = on("a", &objects);
+    assert!(
+        refusals
+            .iter()
+            .any(|r| r.to_string().contains("\"fd00::2\" is IPv6")),
+        "{refusals:?}"
+    );
+}

@@ -1,0 +1,153 @@
+//! `mc0`: a device that exists only as a place to route to.
+
+use futures::TryStreamExt as _;
+use rtnetlink::packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
+};
+use rtnetlink::{Handle, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use tracing::debug;
+
+use super::{HostError, is_missing, netlink};
+use crate::plan::Device;
+
+/// Link group that marks a device as ours ("mcg" in ASCII): set by the kernel in the same step as the
+/// device itself, so that no crash leaves one unmarked.
+pub const LINK_GROUP: u32 = 0x006d_6367;
+
+/// Name of the other end where `mc0` has to be a veth.
+fn peer_name(name: &str) -> String {
+    // Device names have at most 15 bytes.
+    let mut peer: String = name.chars().take(14).collect();
+    peer.push('p');
+    peer
+}
+
+/// `mc0` as it is, if it is ours.
+pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, HostError> {
+    let Some(message) = find(handle, name).await? else {
+        return Ok(None);
+    };
+    let mut device = Device {
+        ifindex: message.header.index,
+        mac: [0; 6],
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+    };
+    let mut group = 0;
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
+            LinkAttribute::Mtu(mtu) => device.mtu = *mtu,
+            LinkAttribute::Group(value) => group = *value,
+            _ => {}
+        }
+    }
+    if group != LINK_GROUP {
+        return Err(HostError::ForeignDevice {
+            name: name.to_owned(),
+            group,
+        });
+    }
+    Ok(Some(device))
+}
+
+async fn find(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostError> {
+    let request = handle.link().get().match_name(name.to_owned());
+    match request.execute().try_next().await {
+        Ok(message) => Ok(message),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(netlink(format!("look up device {name}"))(error)),
+    }
+}
+
+/// Makes `mc0`, still down: a `dummy` where the kernel has it, else one end of a veth pair.
+pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
+    let dummy = LinkDummy::new(name)
+        .arp(false)
+        .mtu(mtu)
+        .link_group(LINK_GROUP)
+        .build();
+    let Err(error) = handle.link().add(dummy).execute().await else {
+        return Ok(());
+    };
+    debug!(%error, "no dummy device, using veth");
+    let veth = LinkVeth::new(name, &peer_name(name))
+        .arp(false)
+        .mtu(mtu)
+        .link_group(LINK_GROUP)
+        .build();
+    handle
+        .link()
+        .add(veth)
+        .execute()
+        .await
+        .map_err(netlink(format!("create device {name} (dummy and veth)")))
+}
+
+/// Sets MTU and state of `mc0` and of its other end.
+pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), HostError> {
+    let Some(message) = find(handle, name).await? else {
+        return Err(HostError::NoDevice {
+            name: name.to_owned(),
+        });
+    };
+    no_ipv6_chatter(handle, message.header.index).await;
+    let with = |index: u32| {
+        let builder = LinkUnspec::new_with_index(index).mtu(mtu).arp(false);
+        if up { builder.up() } else { builder.down() }.build()
+    };
+    let peer = message.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Link(index) => Some(*index),
+        _ => None,
+    });
+    if let Some(peer) = peer.filter(|index| *index != 0) {
+        no_ipv6_chatter(handle, peer).await;
+        handle
+            .link()
+            .set(with(peer))
+            .execute()
+            .await
+            .map_err(netlink(format!("set the peer of device {name}")))?;
+    }
+    handle
+        .link()
+        .set(with(message.header.index))
+        .execute()
+        .await
+        .map_err(netlink(format!("set device {name}")))
+}
+
+/// Keeps the kernel from giving the device an IPv6 address and talking about it; best effort.
+async fn no_ipv6_chatter(handle: &Handle, index: u32) {
+    let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+    let message = LinkMessageBuilder::<LinkUnspec>::default()
+        .index(index)
+        .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]))
+        .build();
+    if let Err(error) = handle.link().set(message).execute().await {
+        debug!(%error, "IPv6 address generation stays on");
+    }
+}
+
+/// Removes `mc0` if it is ours; true if it was there.
+pub async fn delete(handle: &Handle, name: &str) -> Result<bool, HostError> {
+    let Some(device) = observe(handle, name).await? else {
+        return Ok(false);
+    };
+    match handle.link().del(device.ifindex).execute().await {
+        Ok(()) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(netlink(format!("delete device {name}"))(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::peer_name;
+
+    #[test]
+    fn peer_names_fit_into_a_device_name() {
+        assert_eq!(peer_name("mc0"), "mc0p");
+        assert_eq!(peer_name("abcdefghijklmno").len(), 15);
+    }
+}

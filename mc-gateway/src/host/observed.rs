@@ -1,0 +1,46 @@
+//! The host's part of what is there.
+
+use std::collections::BTreeSet;
+
+use ipnet::Ipv4Net;
+use rtnetlink::Handle;
+
+use super::{HostError, link, nat_guard, route};
+use crate::desired::Masquerade;
+use crate::plan::Device;
+
+/// What the host holds for us.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostState {
+    /// `mc0`.
+    pub device: Option<Device>,
+    /// Our routes into it.
+    pub routes: BTreeSet<Ipv4Net>,
+    /// What our nftables table does, if it is one of those that were asked about.
+    pub masquerade: Option<Masquerade>,
+}
+
+/// Reads it. The table is compared with `candidates`: nftables does not give back what was written.
+pub async fn observe(
+    handle: &Handle,
+    device: &str,
+    candidates: &[&Masquerade],
+) -> Result<HostState, HostError> {
+    let mc0 = link::observe(handle, device).await?;
+    let routes = match mc0 {
+        Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
+        None => BTreeSet::new(),
+    };
+    let mut masquerade = None;
+    for candidate in candidates {
+        if nat_guard::is_in_place(candidate, device).await? {
+            masquerade = Some((*candidate).clone());
+            break;
+        }
+    }
+    Ok(HostState {
+        device: mc0,
+        routes,
+        masquerade,
+    })
+}

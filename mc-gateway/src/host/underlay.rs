@@ -1,0 +1,199 @@
+//! How the host reaches the other nodes: asked of the kernel, never decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+use futures::TryStreamExt as _;
+use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use super::{HostError, is_missing, netlink, to_io};
+use crate::target::{Path, Underlay};
+
+#[derive(Clone, Debug)]
+struct Link {
+    name: String,
+    mtu: u32,
+    up: bool,
+}
+
+/// Looks up the path to each of `addresses`; paths through the device `mc0` do not count.
+pub async fn observe(
+    handle: &Handle,
+    addresses: &BTreeSet<Ipv4Addr>,
+    mc0: &str,
+) -> Result<Underlay, HostError> {
+    let links = links(handle).await?;
+    let mut underlay = Underlay {
+        own: own_addresses(handle, &links).await?,
+        ..Underlay::default()
+    };
+    for addr in addresses {
+        match path(handle, *addr, &links, mc0).await? {
+            Ok(path) => {
+                underlay.paths.insert(*addr, path);
+            }
+            Err(why) => {
+                underlay.unreachable.insert(*addr, why);
+            }
+        }
+    }
+    Ok(underlay)
+}
+
+async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
+    let mut messages = handle.link().get().execute();
+    let mut links = BTreeMap::new();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
+        let mut link = Link {
+            name: String::new(),
+            mtu: 0,
+            up: message.header.flags.contains(LinkFlags::Up),
+        };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                _ => {}
+            }
+        }
+        links.insert(message.header.index, link);
+    }
+    Ok(links)
+}
+
+async fn own_addresses(
+    handle: &Handle,
+    links: &BTreeMap<u32, Link>,
+) -> Result<BTreeMap<Ipv4Addr, (u32, String)>, HostError> {
+    let mut messages = handle.address().get().execute();
+    let mut own = BTreeMap::new();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list addresses"))? {
+        let index = message.header.index;
+        let Some(link) = links.get(&index) else { continue };
+        // IFA_LOCAL is our address, IFA_ADDRESS the other end's on a point-to-point link.
+        for attribute in message.attributes {
+            if let AddressAttribute::Local(IpAddr::V4(addr)) = attribute {
+                own.insert(addr, (index, link.name.clone()));
+            }
+        }
+    }
+    Ok(own)
+}
+
+/// The path to `addr`, or why there is none.
+async fn path(
+    handle: &Handle,
+    addr: Ipv4Addr,
+    links: &BTreeMap<u32, Link>,
+    mc0: &str,
+) -> Result<Result<Path, String>, HostError> {
+    let request = RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(addr, 32)
+        .build();
+    let answer = handle.route().get(request).execute().try_next().await;
+    match answer {
+        Ok(Some(message)) => Ok(read_path(&message, links, mc0)),
+        Ok(None) => Ok(Err("has no route".to_owned())),
+        Err(rtnetlink::Error::RequestFailed) => {
+            Err(netlink("look up a route")(rtnetlink::Error::RequestFailed))
+        }
+        Err(error) if is_missing(&error) => Ok(Err("has no route".to_owned())),
+        Err(error) => Ok(Err(format!("has no route: {}", to_io(error)))),
+    }
+}
+
+fn read_path(message: &RouteMessage, links: &BTreeMap<u32, Link>, mc0: &str) -> Result<Path, String> {
+    if message.header.kind == RouteType::Local {
+        return Err("is an address of this host".to_owned());
+    }
+    if message.header.kind != RouteType::Unicast {
+        return Err(format!("has a route of type {:?}", message.header.kind));
+    }
+    let mut oif = None;
+    let mut source = None;
+    let mut mtu = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => oif = Some(*index),
+            RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some(*addr),
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) => Some(*mtu),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    let ifindex = oif.ok_or("has a route without a device")?;
+    let link = links
+        .get(&ifindex)
+        .ok_or("has a route through a device that just vanished")?;
+    if link.name == mc0 {
+        return Err(format!(
+            "has a route through {mc0} itself, which would send packets in circles"
+        ));
+    }
+    if !link.up {
+        return Err(format!("has a route through {}, which is down", link.name));
+    }
+    Ok(Path {
+        ifindex,
+        device: link.name.clone(),
+        source: source.ok_or("has a route without a source address")?,
+        mtu: mtu
+            .filter(|mtu| *mtu != 0)
+            .map_or(link.mtu, |mtu| mtu.min(link.mtu)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links() -> BTreeMap<u32, Link> {
+        let link = |name: &str, up| Link {
+            name: name.into(),
+            mtu: 1500,
+            up,
+        };
+        [
+            (2, link("eth0", true)),
+            (3, link("mc0", true)),
+            (4, link("eth1", false)),
+        ]
+        .into()
+    }
+
+    fn route(kind: RouteType, oif: u32) -> RouteMessage {
+        let mut message = RouteMessageBuilder::<Ipv4Addr>::new()
+            .output_interface(oif)
+            .pref_source([192, 0, 2, 1].into())
+            .kind(kind)
+            .build();
+        message
+            .attributes
+            .push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]));
+        message
+    }
+
+    #[test]
+    fn the_route_says_device_source_and_mtu() {
+        let path = read_path(&route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
+        assert_eq!((path.ifindex, path.device.as_str(), path.mtu), (2, "eth0", 1400));
+        assert_eq!(path.source, Ipv4Addr::new(192, 0, 2, 1));
+    }
+
+    #[test]
+    fn paths_that_would_not_work_are_refused() {
+        let refused = |kind, oif| read_path(&route(kind, oif), &links(), "mc0").unwrap_err();
+        assert!(refused(RouteType::Unicast, 3).contains("in circles"));
+        assert!(refused(RouteType::Unicast, 4).contains("down"));
+        assert!(refused(RouteType::Unicast, 9).contains("vanished"));
+        assert!(refused(RouteType::Local, 2).contains("this host"));
+        assert!(refused(RouteType::BlackHole, 2).contains("BlackHole"));
+    }
+}

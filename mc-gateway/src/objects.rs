@@ -1,0 +1,83 @@
+//! The objects a plan is made from, reduced to the fields the data path needs.
+//!
+//! Values are kept as written: [`crate::desired`] checks them, so that both sources refuse the same
+//! things with the same words.
+
+use std::fmt;
+
+/// A `v1` Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// `metadata.name`.
+    pub name: String,
+    /// Addresses of type `InternalIP` in `status.addresses`, in their order.
+    pub internal_ips: Vec<String>,
+    /// `spec.podCIDRs`, else `spec.podCIDR`.
+    pub pod_cidrs: Vec<String>,
+}
+
+/// A `Gateway` of this cluster; its name is the Node's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewayInfo {
+    /// `metadata.name`, the Node's name.
+    pub name: String,
+    /// `gatewayIP`: what other clusters send to.
+    pub gateway_ip: String,
+    /// `internalIP`: what this cluster's Nodes send to.
+    pub internal_ip: String,
+    /// `serviceCIDR` of this cluster.
+    pub service_cidr: String,
+}
+
+/// A `ClusterInfoImport`: another cluster of the ClusterSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteCluster {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.creationTimestamp` in RFC 3339, UTC, where there is one.
+    pub created: Option<String>,
+    /// `spec.clusterID`.
+    pub cluster_id: String,
+    /// `spec.serviceCIDR`.
+    pub service_cidr: String,
+    /// `spec.podCIDRs`.
+    pub pod_cidrs: Vec<String>,
+    /// `spec.gatewayInfos[].gatewayIP`.
+    pub gateway_ips: Vec<String>,
+}
+
+/// Everything a source knows, sorted by name within a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    /// All Nodes of this cluster.
+    pub nodes: Vec<NodeInfo>,
+    /// All Gateways of this cluster.
+    pub gateways: Vec<GatewayInfo>,
+    /// All other clusters.
+    pub remotes: Vec<RemoteCluster>,
+}
+
+/// Part of an object that is not used, and why. The rest of the object is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refusal {
+    /// Kind and name.
+    pub object: String,
+    /// Path of the field inside the object.
+    pub field: String,
+    /// Its value as written.
+    pub value: String,
+    /// Completes "value …".
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            object,
+            field,
+            value,
+            reason,
+        } = self;
+        write!(f, "{object}: {field}: {value:?} {reason}")
+    }
+}

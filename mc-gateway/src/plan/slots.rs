@@ -1,0 +1,95 @@
+//! Which slot of an array map belongs to which stable id.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::PlanError;
+
+/// Slots of one array map. Slot 0 is never given away: it means "none".
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    by_id: BTreeMap<u32, u32>,
+    freed: BTreeSet<u32>,
+}
+
+impl Slots {
+    /// Keeps the slot of every id that has one and gives the others free ones. `used` are the slots that
+    /// are not all zero; those nobody wants any more are freed but not given away again.
+    pub(super) fn assign(
+        map: &'static str,
+        size: u32,
+        used: impl Iterator<Item = (u32, u32)>,
+        wanted: impl Iterator<Item = u32>,
+    ) -> Result<Self, PlanError> {
+        let used: BTreeMap<u32, u32> = used.collect();
+        let wanted: BTreeSet<u32> = wanted.collect();
+        let mut slots = Self::default();
+        for (slot, id) in &used {
+            // Of two slots with the same id (a plan that was cut short) the first is kept.
+            if *slot != 0 && wanted.contains(id) && !slots.by_id.contains_key(id) {
+                slots.by_id.insert(*id, *slot);
+            } else {
+                slots.freed.insert(*slot);
+            }
+        }
+        let mut free = (1..size).filter(|slot| !used.contains_key(slot));
+        for id in &wanted {
+            if slots.by_id.contains_key(id) {
+                continue;
+            }
+            let Some(slot) = free.next() else {
+                let capacity = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(1);
+                let needed = wanted.len().saturating_add(slots.freed.len());
+                return Err(PlanError::Full {
+                    map,
+                    needed,
+                    capacity,
+                });
+            };
+            slots.by_id.insert(*id, slot);
+        }
+        Ok(slots)
+    }
+
+    /// The slot of `id`; 0 for the id 0 and for ids that are not wanted.
+    pub(super) fn of(&self, id: u32) -> u32 {
+        self.by_id.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Slots nobody wants any more.
+    pub(super) fn freed(&self) -> &BTreeSet<u32> {
+        &self.freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assign(used: &[(u32, u32)], wanted: &[u32]) -> Result<Slots, PlanError> {
+        Slots::assign("mc_groups", 4, used.iter().copied(), wanted.iter().copied())
+    }
+
+    #[test]
+    fn keeps_slots_and_never_reuses_a_freed_one() {
+        let slots = assign(&[(1, 10), (2, 20)], &[20, 30]).unwrap();
+        assert_eq!(slots.of(20), 2);
+        assert_eq!(slots.of(30), 3, "slot 1 is freed by this very plan");
+        assert_eq!(slots.freed(), &[1].into());
+    }
+
+    #[test]
+    fn says_when_the_map_is_full() {
+        let error = assign(&[(1, 10), (2, 20)], &[30, 40]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "map mc_groups is full: 4 entries are needed, 3 fit"
+        );
+    }
+
+    #[test]
+    fn duplicate_of_an_interrupted_plan_is_freed() {
+        let slots = assign(&[(1, 10), (3, 10)], &[10]).unwrap();
+        assert_eq!(slots.of(10), 1);
+        assert_eq!(slots.freed(), &[3].into());
+    }
+}

@@ -1,0 +1,326 @@
+//! Plans against a model of what is there.
+
+use proptest::collection::{btree_map, btree_set};
+use proptest::prelude::*;
+
+use super::*;
+use crate::target::Prefix;
+
+const MC0: &str = "mc0";
+
+/// What an action does to the world.
+fn carry_out(world: &mut Observed, action: &Action) {
+    fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
+        if value == V::default() {
+            slots.remove(&slot);
+        } else {
+            slots.insert(slot, value);
+        }
+    }
+    fn entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+    match action.clone() {
+        Action::CreateDevice { mtu } => {
+            world.device = Some(Device {
+                ifindex: 9,
+                mac: [2, 0, 0, 0, 0, 9],
+                mtu,
+                up: false,
+            });
+        }
+        Action::DeleteDevice => world.device = None,
+        Action::SetDevice { to: (mtu, up), .. } => {
+            let device = world.device.as_mut().unwrap();
+            device.mtu = mtu;
+            device.up = up;
+        }
+        Action::SetMember { slot: at, to, .. } => slot(&mut world.members, at, to),
+        Action::SetGroup { slot: at, to, .. } => slot(&mut world.groups, at, to),
+        Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
+        Action::SetConfig { to, .. } => world.config = to,
+        Action::SetPrefix { key, to, .. } => entry(&mut world.prefixes, key, to),
+        Action::Attach {
+            program,
+            device,
+            ifindex,
+            ..
+        } => {
+            let attachment = Attachment {
+                ifindex,
+                current: true,
+            };
+            world.attachments.insert((program, device), attachment);
+        }
+        Action::Detach { program, device, .. } => {
+            world.attachments.remove(&(program, device));
+        }
+        Action::SetNat { to, .. } => world.masquerade = to,
+        Action::AddRoute(net) => assert!(world.routes.insert(net)),
+        Action::DeleteRoute(net) => assert!(world.routes.remove(&net)),
+    }
+}
+
+/// Nothing a packet can follow leads into the void.
+fn check_references(world: &Observed) {
+    for prefix in world.prefixes.values() {
+        assert!(
+            prefix.group == 0 || world.groups.contains_key(&prefix.group),
+            "{world:?}"
+        );
+    }
+    for group in world.groups.values() {
+        for member in &group.members[..group.n as usize] {
+            assert!(world.members.contains_key(member), "{world:?}");
+        }
+    }
+    let programs_run = !world.attachments.is_empty();
+    assert!(
+        !programs_run || world.config.abi == abi::ABI_VERSION,
+        "attached before configured"
+    );
+}
+
+/// Carries out plans until there is nothing to do; every state on the way must be sound.
+fn converge(world: &mut Observed, target: &Target) -> Vec<Action> {
+    let mut done = Vec::new();
+    for _ in 0..2 {
+        let plan = plan(world, target, MC0).unwrap();
+        for action in &plan.actions {
+            carry_out(world, action);
+            if !plan.again {
+                check_references(world);
+            }
+        }
+        done.extend(plan.actions);
+        if !plan.again {
+            break;
+        }
+    }
+    done
+}
+
+fn member(id: u32, ifindex: u32) -> abi::Member {
+    abi::Member {
+        addr: [1; 16],
+        local: [2; 16],
+        ifindex,
+        id,
+        mtu: 1450,
+        weight: 1,
+    }
+}
+
+fn targets() -> impl Strategy<Value = Target> {
+    let members = btree_map(1_u32..12, 1_u32..3, 0..6);
+    let groups = btree_set(1_u32..8, 0..5);
+    let prefixes = btree_map(any::<[u8; 2]>(), (0_u32..3, 1_u32..8, 1_u32..3), 0..8);
+    let peers = btree_map(0_u8..6, 1_u32..8, 0..5);
+    let routes = btree_set(0_u8..20, 0..6);
+    let devices = btree_set(2_u32..5, 0..3);
+    (members, groups, prefixes, peers, routes, devices, 1300_u32..1500).prop_map(
+        |(members, groups, prefixes, peers, routes, devices, mtu)| {
+            let known = |group: &u32| if groups.contains(group) { *group } else { 0 };
+            Target {
+                port: 6081,
+                mtu: (!members.is_empty()).then_some(mtu),
+                prefixes: prefixes
+                    .iter()
+                    .map(|(bytes, (cluster, group, action))| {
+                        let mut addr = Addr::default();
+                        addr[12..14].copy_from_slice(bytes);
+                        let value = Prefix {
+                            cluster: *cluster,
+                            group: known(group),
+                            action: *action,
+                        };
+                        (PrefixKey { len: 112, addr }, value)
+                    })
+                    .collect(),
+                groups: groups
+                    .iter()
+                    .map(|id| {
+                        (
+                            *id,
+                            members.keys().copied().filter(|m| (m + id) % 2 == 0).collect(),
+                        )
+                    })
+                    .collect(),
+                peers: peers
+                    .iter()
+                    .map(|(n, group)| {
+                        let peer = abi::Peer {
+                            flags: 1,
+                            group: known(group),
+                            ..abi::Peer::default()
+                        };
+                        ([*n; 16], peer)
+                    })
+                    .collect(),
+                members: members
+                    .iter()
+                    .map(|(id, ifindex)| (*id, member(*id, *ifindex)))
+                    .collect(),
+                routes: routes
+                    .iter()
+                    .map(|n| Ipv4Net::new([10, *n, 0, 0].into(), 16).unwrap())
+                    .collect(),
+                devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
+                ..Target::default()
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_plan_makes_what_is_desired_and_the_next_one_is_empty(first in targets(), second in targets()) {
+        let mut world = Observed::default();
+        for target in [&first, &second] {
+            let _ = converge(&mut world, target);
+            prop_assert_eq!(plan(&world, target, MC0).unwrap().actions, vec![]);
+            prop_assert_eq!(&world.routes, &target.routes);
+            prop_assert_eq!(world.members.values().map(|m| m.id).collect::<BTreeSet<_>>(),
+                target.members.keys().copied().collect::<BTreeSet<_>>());
+            prop_assert_eq!(world.prefixes.len(), target.prefixes.len());
+            for (key, prefix) in &target.prefixes {
+                let got = world.prefixes[key];
+                let group = world.groups.get(&got.group).map_or(0, |group| group.id);
+                prop_assert_eq!((got.cluster, group, got.action), (prefix.cluster, prefix.group, prefix.action));
+            }
+            for (id, members) in &target.groups {
+                let group = world.groups.values().find(|group| group.id == *id).unwrap();
+                let got: BTreeSet<u32> = group.members[..group.n as usize].iter()
+                    .map(|slot| world.members[slot].id).collect();
+                prop_assert_eq!(&got, members);
+            }
+            for (addr, peer) in &target.peers {
+                let got = world.peers[addr];
+                let group = world.groups.get(&got.group).map_or(0, |group| group.id);
+                prop_assert_eq!((got.flags, group), (peer.flags, peer.group));
+            }
+            prop_assert_eq!(world.attachments.len(), target.devices.len() + 1);
+            prop_assert_eq!(world.device.unwrap().up, true);
+        }
+    }
+
+    #[test]
+    fn undoing_in_reverse_order_restores_what_was_there(first in targets(), second in targets(), cut in 0_usize..40) {
+        let mut world = Observed::default();
+        let _ = converge(&mut world, &first);
+        let before = world.clone();
+        let actions = plan(&world, &second, MC0).unwrap().actions;
+        let done = &actions[..cut.min(actions.len())];
+        for action in done {
+            carry_out(&mut world, action);
+        }
+        for action in done.iter().rev() {
+            if let Some(undo) = action.undo() {
+                carry_out(&mut world, &undo);
+            }
+        }
+        prop_assert_eq!(world, before);
+    }
+
+    #[test]
+    fn slots_freed_by_a_plan_are_not_given_away_by_it(first in targets(), second in targets()) {
+        let mut world = Observed::default();
+        let _ = converge(&mut world, &first);
+        let before = world.clone();
+        for action in converge(&mut world, &second) {
+            match action {
+                Action::SetGroup { slot, from, to } if to.id != 0 => {
+                    prop_assert!(from.id == 0 || from.id == to.id, "slot {} changed hands", slot);
+                    prop_assert!(from.id == to.id || !before.groups.contains_key(&slot));
+                }
+                Action::SetMember { slot, from, to } if to.id != 0 => {
+                    prop_assert!(from.id == 0 || from.id == to.id, "slot {} changed hands", slot);
+                    prop_assert!(from.id == to.id || !before.members.contains_key(&slot));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn the_device_comes_first_and_alone() {
+    let plan = plan(&Observed::default(), &Target::default(), MC0).unwrap();
+    assert_eq!(plan.actions, [Action::CreateDevice { mtu: 1450 }]);
+    assert!(plan.again);
+}
+
+#[test]
+fn routes_come_last_and_go_first() {
+    let target = Target {
+        members: [(1, member(1, 2))].into(),
+        groups: [(5, [1].into())].into(),
+        routes: ["10.2.0.0/16".parse().unwrap()].into(),
+        ..Target::default()
+    };
+    let mut world = Observed::default();
+    let there = converge(&mut world, &target);
+    assert!(matches!(there.last(), Some(Action::AddRoute(_))));
+    let back = converge(&mut world, &Target::default());
+    assert!(matches!(back.first(), Some(Action::DeleteRoute(_))));
+    assert!(matches!(back.last(), Some(Action::SetMember { .. })));
+}
+
+#[test]
+fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_again() {
+    let target = Target {
+        devices: [("eth0".to_owned(), 2)].into(),
+        ..Target::default()
+    };
+    let mut world = Observed::default();
+    let _ = converge(&mut world, &target);
+    let key = (Program::FromUnderlay, "eth0".to_owned());
+    for from in [
+        Attachment {
+            ifindex: 2,
+            current: false,
+        },
+        Attachment {
+            ifindex: 0,
+            current: true,
+        },
+        Attachment {
+            ifindex: 7,
+            current: true,
+        },
+    ] {
+        world.attachments.insert(key.clone(), from);
+        let actions = converge(&mut world, &target);
+        let attach = Action::Attach {
+            program: Program::FromUnderlay,
+            device: "eth0".into(),
+            ifindex: 2,
+            from: Some(from),
+        };
+        assert_eq!(actions, [attach]);
+    }
+}
+
+#[test]
+fn too_much_is_an_error_and_no_plan() {
+    let mut world = Observed::default();
+    let _ = converge(&mut world, &Target::default());
+    let target = Target {
+        peers: (0..=MAX_PEERS)
+            .map(|n| {
+                let mut addr = Addr::default();
+                addr[12..].copy_from_slice(&n.to_be_bytes());
+                (addr, abi::Peer::default())
+            })
+            .collect(),
+        ..Target::default()
+    };
+    let error = plan(&world, &target, MC0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "map mc_peers is full: 16385 entries are needed, 16384 fit"
+    );
+}

@@ -1,0 +1,277 @@
+//! Cluster mode: objects from the API server, watched.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+
+use controller::api::cluster_info::ClusterInfoImport;
+use controller::api::gateway::Gateway;
+use futures::stream::{BoxStream, SelectAll};
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use super::{Receiver, SourceError, convert};
+use crate::objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster};
+
+/// Connects to the API server and watches Nodes, and Gateways and ClusterInfoImports of `namespace`.
+/// An API server that cannot be reached is waited for.
+pub(super) async fn start(namespace: &str, kubeconfig: Option<&Path>) -> Result<Receiver, SourceError> {
+    let client = client(kubeconfig).await?;
+    let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
+    let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
+    let streams = [
+        watch("Node", Api::<Node>::all(client), convert::node, Change::Node),
+        watch("Gateway", gateways, convert::gateway, Change::Gateway),
+        watch("ClusterInfoImport", imports, convert::remote, Change::Remote),
+    ];
+    let (sender, receiver) = watch::channel(None);
+    tokio::spawn(follow(futures::stream::select_all(streams), sender));
+    Ok(receiver)
+}
+
+async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
+    let failed = |error: &dyn std::error::Error| SourceError::Client(crate::chain(error));
+    let config = match kubeconfig {
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).map_err(|error| {
+                SourceError::Client(format!(
+                    "--kubeconfig {}: {}",
+                    path.display(),
+                    crate::chain(&error)
+                ))
+            })?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| failed(&error))?
+        }
+        None => Config::incluster().map_err(|error| failed(&error))?,
+    };
+    Client::try_from(config).map_err(|error| failed(&error))
+}
+
+/// An event of one of the kinds we watch.
+#[derive(Debug)]
+enum Change {
+    Node(Event<NodeInfo>),
+    Gateway(Event<GatewayInfo>),
+    Remote(Event<RemoteCluster>),
+}
+
+/// What a watch reported: the kind and the event, or why it does not work just now.
+type Report = (&'static str, Result<Change, String>);
+
+fn watch<K, T: 'static>(
+    kind: &'static str,
+    api: Api<K>,
+    convert: fn(&K) -> T,
+    change: fn(Event<T>) -> Change,
+) -> BoxStream<'static, Report>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api, watcher::Config::default())
+        .default_backoff()
+        .map(move |event| {
+            let event = event.map_err(|error| crate::chain(&error)).map(|event| {
+                change(match event {
+                    Event::Apply(object) => Event::Apply(convert(&object)),
+                    Event::Delete(object) => Event::Delete(convert(&object)),
+                    Event::Init => Event::Init,
+                    Event::InitApply(object) => Event::InitApply(convert(&object)),
+                    Event::InitDone => Event::InitDone,
+                })
+            });
+            (kind, event)
+        })
+        .boxed()
+}
+
+async fn follow(mut events: SelectAll<BoxStream<'static, Report>>, sender: watch::Sender<Option<Objects>>) {
+    let mut world = World::default();
+    let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+    while let Some((kind, event)) = next(&mut events, &sender).await {
+        match event {
+            Ok(change) => {
+                if failing.remove(kind).is_some() {
+                    info!(kind, "API server answers again");
+                }
+                debug!(?change, "watch");
+                world.apply(change);
+            }
+            Err(error) => {
+                if failing.get(kind) != Some(&error) {
+                    warn!(kind, %error, "API server does not answer; the last state is kept");
+                }
+                failing.insert(kind, error);
+                continue;
+            }
+        }
+        let Some(objects) = world.objects() else { continue };
+        sender.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&objects);
+            *known = Some(objects);
+            changed
+        });
+    }
+}
+
+/// The next event, none when nobody listens any more.
+async fn next<S>(events: &mut S, sender: &watch::Sender<Option<Objects>>) -> Option<S::Item>
+where
+    S: Stream + Unpin,
+{
+    tokio::select! {
+        event = events.next() => event,
+        () = sender.closed() => None,
+    }
+}
+
+/// One kind's objects by name: those that hold, and those a new list has brought so far.
+#[derive(Debug)]
+struct Store<T> {
+    now: BTreeMap<String, T>,
+    coming: BTreeMap<String, T>,
+    synced: bool,
+}
+
+impl<T> Default for Store<T> {
+    fn default() -> Self {
+        Self {
+            now: BTreeMap::new(),
+            coming: BTreeMap::new(),
+            synced: false,
+        }
+    }
+}
+
+/// Objects are known by their name.
+trait Named: Clone {
+    fn name(&self) -> String;
+}
+
+impl Named for NodeInfo {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Named for GatewayInfo {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Named for RemoteCluster {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl<T: Named> Store<T> {
+    fn apply(&mut self, event: Event<T>) {
+        match event {
+            Event::Apply(object) => {
+                self.now.insert(object.name(), object);
+            }
+            Event::Delete(object) => {
+                self.now.remove(&object.name());
+            }
+            Event::Init => self.coming.clear(),
+            Event::InitApply(object) => {
+                self.coming.insert(object.name(), object);
+            }
+            // Only a complete list replaces what is known.
+            Event::InitDone => {
+                self.now = std::mem::take(&mut self.coming);
+                self.synced = true;
+            }
+        }
+    }
+
+    fn list(&self) -> Vec<T> {
+        self.now.values().cloned().collect()
+    }
+}
+
+/// Everything the watches said.
+#[derive(Debug, Default)]
+struct World {
+    nodes: Store<NodeInfo>,
+    gateways: Store<GatewayInfo>,
+    remotes: Store<RemoteCluster>,
+}
+
+impl World {
+    fn apply(&mut self, change: Change) {
+        match change {
+            Change::Node(event) => self.nodes.apply(event),
+            Change::Gateway(event) => self.gateways.apply(event),
+            Change::Remote(event) => self.remotes.apply(event),
+        }
+    }
+
+    /// All objects, once each kind was listed completely.
+    fn objects(&self) -> Option<Objects> {
+        let synced = self.nodes.synced && self.gateways.synced && self.remotes.synced;
+        synced.then(|| Objects {
+            nodes: self.nodes.list(),
+            gateways: self.gateways.list(),
+            remotes: self.remotes.list(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> NodeInfo {
+        NodeInfo {
+            name: name.into(),
+            ..NodeInfo::default()
+        }
+    }
+
+    fn synced() -> World {
+        let mut world = World::default();
+        world.apply(Change::Node(Event::Init));
+        world.apply(Change::Node(Event::InitApply(node("n1"))));
+        world.apply(Change::Node(Event::InitDone));
+        world.apply(Change::Gateway(Event::InitDone));
+        assert_eq!(world.objects(), None, "ClusterInfoImports were not listed yet");
+        world.apply(Change::Remote(Event::InitDone));
+        world
+    }
+
+    #[test]
+    fn nothing_is_known_before_all_kinds_were_listed() {
+        assert_eq!(synced().objects().unwrap().nodes, [node("n1")]);
+    }
+
+    #[test]
+    fn a_list_that_breaks_off_removes_nothing() {
+        let mut world = synced();
+        world.apply(Change::Node(Event::Init));
+        world.apply(Change::Node(Event::InitApply(node("n2"))));
+        assert_eq!(world.objects().unwrap().nodes, [node("n1")]);
+        world.apply(Change::Node(Event::Init));
+        world.apply(Change::Node(Event::InitApply(node("n3"))));
+        world.apply(Change::Node(Event::InitDone));
+        assert_eq!(world.objects().unwrap().nodes, [node("n3")]);
+    }
+
+    #[test]
+    fn single_changes() {
+        let mut world = synced();
+        world.apply(Change::Node(Event::Apply(node("n2"))));
+        world.apply(Change::Node(Event::Delete(node("n1"))));
+        assert_eq!(world.objects().unwrap().nodes, [node("n2")]);
+    }
+}

@@ -1,0 +1,423 @@
+//! Stand-alone mode: objects from the YAML and JSON files of a directory, watched with inotify.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use inotify::{Inotify, WatchMask};
+use k8s_openapi::api::core::v1::Node;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_yaml_ng::{Deserializer, Value};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, error, info, warn};
+
+use super::{Receiver, SourceError, convert};
+use crate::objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster};
+use controller::api::cluster_info::ClusterInfoImport;
+use controller::api::gateway::Gateway;
+
+/// How long the directory must be quiet before it is read, and how long a burst may delay that.
+const QUIET: Duration = Duration::from_millis(50);
+const MAX_DELAY: Duration = Duration::from_millis(500);
+/// How often a directory that vanished is looked for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// An object of one of the kinds we know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// `v1` Node.
+    Node(NodeInfo),
+    /// Gateway.
+    Gateway(GatewayInfo),
+    /// ClusterInfoImport.
+    Remote(RemoteCluster),
+}
+
+/// Kind and name.
+type Key = (&'static str, String);
+
+impl Object {
+    fn key(&self) -> Key {
+        match self {
+            Self::Node(node) => ("Node", node.name.clone()),
+            Self::Gateway(gateway) => ("Gateway", gateway.name.clone()),
+            Self::Remote(remote) => ("ClusterInfoImport", remote.name.clone()),
+        }
+    }
+}
+
+/// A document that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManifestError {
+    /// The file.
+    pub file: PathBuf,
+    /// Which document of the file, counted from 1; none when the file cannot be read.
+    pub document: Option<usize>,
+    /// Field, value and what is wrong with it, as the parser says it.
+    pub reason: String,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.file.display())?;
+        if let Some(document) = self.document {
+            write!(f, "document {document}: ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Parsed {
+    objects: Vec<Object>,
+    /// Number of the document and what is wrong with it.
+    errors: Vec<(Option<usize>, String)>,
+    /// Objects that are there but cannot be used.
+    broken: BTreeSet<Key>,
+    /// Whether everything behind the last object is unreadable.
+    cut_short: bool,
+    /// Kinds that are none of ours.
+    ignored: BTreeSet<String>,
+}
+
+/// Reads all documents of a file.
+fn parse(text: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut values = Vec::new();
+    for document in Deserializer::from_str(text) {
+        match Value::deserialize(document) {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                let number = values.len().saturating_add(1);
+                parsed
+                    .errors
+                    .push((Some(number), format!("malformed YAML: {error}")));
+                parsed.cut_short = true;
+                break;
+            }
+        }
+    }
+    // The second pass reads from the text, so that errors tell field, value and line.
+    for (index, (value, document)) in values.iter().zip(Deserializer::from_str(text)).enumerate() {
+        let number = index.saturating_add(1);
+        let kind = string(value, "kind");
+        match (kind.as_str(), value) {
+            (_, Value::Null) => {}
+            ("List", _) => {
+                let items = value.get("items").and_then(Value::as_sequence);
+                for item in items.into_iter().flatten() {
+                    parsed.add(number, item, item.clone());
+                }
+            }
+            _ => parsed.add(number, value, document),
+        }
+    }
+    parsed
+}
+
+fn string(value: &Value, field: &str) -> String {
+    value
+        .get(field)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl Parsed {
+    fn add<'de, D: serde::Deserializer<'de>>(&mut self, number: usize, value: &Value, document: D)
+    where
+        D::Error: fmt::Display,
+    {
+        let kind = string(value, "kind");
+        let version = string(value, "apiVersion");
+        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        match (kind.as_str(), group) {
+            ("Node", "") => self.read("Node", number, value, document, |node: Node| {
+                Object::Node(convert::node(&node))
+            }),
+            ("Gateway", convert::GROUP) => {
+                self.read("Gateway", number, value, document, |gateway: Gateway| {
+                    Object::Gateway(convert::gateway(&gateway))
+                });
+            }
+            ("ClusterInfoImport", convert::GROUP) => {
+                self.read(
+                    "ClusterInfoImport",
+                    number,
+                    value,
+                    document,
+                    |import: ClusterInfoImport| Object::Remote(convert::remote(&import)),
+                );
+            }
+            ("", _) => {
+                let reason = format!("kind: {kind:?} is missing: not a Kubernetes object");
+                self.errors.push((Some(number), reason));
+            }
+            _ => {
+                self.ignored.insert(format!("{kind} ({version})"));
+            }
+        }
+    }
+
+    fn read<'de, T: DeserializeOwned, D: serde::Deserializer<'de>>(
+        &mut self,
+        kind: &'static str,
+        number: usize,
+        value: &Value,
+        document: D,
+        convert: impl Fn(T) -> Object,
+    ) where
+        D::Error: fmt::Display,
+    {
+        let name = value
+            .get("metadata")
+            .map(|metadata| string(metadata, "name"))
+            .unwrap_or_default();
+        if name.is_empty() {
+            let reason = format!("{kind}: metadata.name: {name:?} is missing");
+            self.errors.push((Some(number), reason));
+            return;
+        }
+        match T::deserialize(document) {
+            Ok(object) => self.objects.push(convert(object)),
+            Err(error) => {
+                self.errors
+                    .push((Some(number), format!("{kind} {name}: {error}")));
+                self.broken.insert((kind, name));
+            }
+        }
+    }
+}
+
+/// The files of a directory as they were last understood.
+#[derive(Debug, Default)]
+struct Directory {
+    files: BTreeMap<PathBuf, Vec<Object>>,
+}
+
+impl Directory {
+    /// Takes what was read of each file; files that are not named are gone. Returns what cannot be used
+    /// and which kinds were ignored.
+    ///
+    /// *Guarantees*: an object that became unreadable keeps its last good state, as does everything in a
+    /// file that cannot be read or parsed to its end; only what is really gone goes.
+    fn update(
+        &mut self,
+        texts: BTreeMap<PathBuf, Result<String, String>>,
+    ) -> (Vec<ManifestError>, BTreeSet<String>) {
+        let mut errors = Vec::new();
+        let mut ignored = BTreeSet::new();
+        let mut files = BTreeMap::new();
+        for (file, text) in texts {
+            let old = self.files.remove(&file).unwrap_or_default();
+            let mut parsed = match text {
+                Ok(text) => parse(&text),
+                Err(reason) => Parsed {
+                    errors: vec![(None, reason)],
+                    cut_short: true,
+                    ..Parsed::default()
+                },
+            };
+            let new: BTreeSet<Key> = parsed.objects.iter().map(Object::key).collect();
+            let kept = old.into_iter().filter(|object| {
+                let key = object.key();
+                (parsed.cut_short || parsed.broken.contains(&key)) && !new.contains(&key)
+            });
+            parsed.objects.extend(kept);
+            errors.extend(parsed.errors.into_iter().map(|(document, reason)| ManifestError {
+                file: file.clone(),
+                document,
+                reason,
+            }));
+            ignored.append(&mut parsed.ignored);
+            files.insert(file, parsed.objects);
+        }
+        self.files = files;
+        (errors, ignored)
+    }
+
+    /// All objects; of two with the same kind and name the one in the first file counts.
+    fn objects(&self) -> (Objects, Vec<ManifestError>) {
+        let mut objects = Objects::default();
+        let mut errors = Vec::new();
+        let mut seen: BTreeMap<Key, &Path> = BTreeMap::new();
+        for (file, object) in self
+            .files
+            .iter()
+            .flat_map(|(file, all)| all.iter().map(move |one| (file, one)))
+        {
+            let key = object.key();
+            if let Some(first) = seen.get(&key) {
+                errors.push(ManifestError {
+                    file: file.clone(),
+                    document: None,
+                    reason: format!("{} {}: is already in {}", key.0, key.1, first.display()),
+                });
+                continue;
+            }
+            seen.insert(key, file);
+            match object.clone() {
+                Object::Node(node) => objects.nodes.push(node),
+                Object::Gateway(gateway) => objects.gateways.push(gateway),
+                Object::Remote(remote) => objects.remotes.push(remote),
+            }
+        }
+        objects.nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
+        objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
+        (objects, errors)
+    }
+}
+
+/// Reads `dir` and keeps watching it.
+pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
+    let failed = |what| {
+        let dir = dir.to_owned();
+        move |source| SourceError::Directory { dir, what, source }
+    };
+    let mut reader = Reader::new(dir);
+    // Watched before it is read: no change falls between.
+    let events = watch_directory(dir).map_err(failed("cannot be watched"))?;
+    reader.read().map_err(failed("cannot be read"))?;
+    let (sender, receiver) = watch::channel(Some(reader.objects()));
+    tokio::spawn(follow(reader, events, sender));
+    Ok(receiver)
+}
+
+type Events = inotify::EventStream<[u8; 4096]>;
+
+fn watch_directory(dir: &Path) -> io::Result<Events> {
+    let inotify = Inotify::init()?;
+    let mask = WatchMask::CREATE
+        | WatchMask::CLOSE_WRITE
+        | WatchMask::MOVE
+        | WatchMask::DELETE
+        | WatchMask::DELETE_SELF
+        | WatchMask::MOVE_SELF
+        | WatchMask::ONLYDIR;
+    inotify.watches().add(dir, mask)?;
+    inotify.into_event_stream([0; 4096])
+}
+
+/// Reads the directory whenever it changed, and sends what is different.
+async fn follow(mut reader: Reader, mut events: Events, sender: watch::Sender<Option<Objects>>) {
+    while !sender.is_closed() {
+        match events.next().await {
+            Some(Ok(_)) => settle(&mut events).await,
+            other => debug!(?other, "inotify"),
+        }
+        // A new watch every time: the path may lead to another directory by now.
+        events = loop {
+            match watch_directory(&reader.dir) {
+                Ok(events) => break events,
+                Err(error) => {
+                    reader.report(vec![ManifestError {
+                        file: reader.dir.clone(),
+                        document: None,
+                        reason: format!("cannot be watched ({error}); the last state is kept"),
+                    }]);
+                    sleep(LOOK_AGAIN).await;
+                }
+            }
+        };
+        if let Err(error) = reader.read() {
+            reader.report(vec![ManifestError {
+                file: reader.dir.clone(),
+                document: None,
+                reason: format!("cannot be read ({error}); the last state is kept"),
+            }]);
+            continue;
+        }
+        let objects = reader.objects();
+        sender.send_if_modified(|known| {
+            let changed = known.as_ref() != Some(&objects);
+            *known = Some(objects);
+            changed
+        });
+    }
+}
+
+/// Waits until a burst of events is over.
+async fn settle(events: &mut Events) {
+    let end = Instant::now() + MAX_DELAY;
+    while Instant::now() < end {
+        if timeout(QUIET, events.next()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The directory and what was said about it.
+#[derive(Debug)]
+struct Reader {
+    dir: PathBuf,
+    directory: Directory,
+    reported: BTreeSet<ManifestError>,
+    ignored: BTreeSet<String>,
+}
+
+impl Reader {
+    fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            directory: Directory::default(),
+            reported: BTreeSet::new(),
+            ignored: BTreeSet::new(),
+        }
+    }
+
+    fn read(&mut self) -> io::Result<()> {
+        let mut texts = BTreeMap::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            if is_manifest(&path) && path.is_file() {
+                let text = fs::read_to_string(&path).map_err(|error| format!("cannot be read: {error}"));
+                texts.insert(path, text);
+            }
+        }
+        let (mut errors, ignored) = self.directory.update(texts);
+        errors.extend(self.directory.objects().1);
+        for kind in ignored.difference(&self.ignored) {
+            info!(%kind, "not a kind of ours: ignored");
+        }
+        self.ignored = ignored;
+        self.report(errors);
+        Ok(())
+    }
+
+    fn objects(&self) -> Objects {
+        self.directory.objects().0
+    }
+
+    /// Says each error once until it is gone.
+    fn report(&mut self, errors: Vec<ManifestError>) {
+        let errors: BTreeSet<ManifestError> = errors.into_iter().collect();
+        for error in errors.difference(&self.reported) {
+            error!(%error, "manifest not used; what it said before is kept");
+        }
+        for error in self.reported.difference(&errors) {
+            warn!(file = %error.file.display(), document = error.document, "manifest good again");
+        }
+        self.reported = errors;
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let hidden = path
+        .file_name()
+        .is_none_or(|name| name.to_string_lossy().starts_with('.'));
+    let extension = path
+        .extension()
+        .map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+    !hidden && matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! What files say, what is kept when they break, and what the errors name.
+
+use std::fs;
+
+use super::*;
+
+const GATEWAY: &str = "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: Gateway\nmetadata: {name: a}\n\
+                       gatewayIP: 203.0.113.1\ninternalIP: 192.0.2.1\nserviceCIDR: 10.96.0.0/16\n";
+const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {podCIDR: 10.1.0.0/24}\n";
+const REMOTE: &str = "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: ClusterInfoImport\n\
+                      metadata: {name: west-clusterinfo}\nspec:\n  clusterID: west\n  serviceCIDR: 10.97.0.0/16\n  \
+                      gatewayInfos: [{gatewayIP: 203.0.113.9}]\n  podCIDRs: [10.2.0.0/16]\n";
+
+fn texts(files: &[(&str, &str)]) -> BTreeMap<PathBuf, Result<String, String>> {
+    let entry = |(file, text): &(&str, &str)| (PathBuf::from(file), Ok((*text).to_owned()));
+    files.iter().map(entry).collect()
+}
+
+fn errors(directory: &mut Directory, files: &[(&str, &str)]) -> Vec<String> {
+    let (errors, _) = directory.update(texts(files));
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn several_documents_json_and_lists() {
+    let list = format!(
+        "{{\"kind\": \"List\", \"items\": [{}]}}",
+        "{\"kind\": \"Node\", \"apiVersion\": \"v1\", \"metadata\": {\"name\": \"b\"}}"
+    );
+    let mut directory = Directory::default();
+    let all = format!("---\n{NODE}---\n{GATEWAY}---\n---\n{REMOTE}");
+    assert_eq!(
+        errors(&mut directory, &[("a.yaml", &all), ("b.json", &list)]),
+        Vec::<String>::new()
+    );
+    let (objects, errors) = directory.objects();
+    assert_eq!(errors, []);
+    assert_eq!(objects.nodes.len(), 2);
+    assert_eq!(objects.gateways[0].gateway_ip, "203.0.113.1");
+    assert_eq!(objects.remotes[0].cluster_id, "west");
+    assert_eq!(objects.remotes[0].gateway_ips, ["203.0.113.9"]);
+}
+
+#[test]
+fn other_kinds_are_ignored_by_name() {
+    let parsed = parse("kind: ClusterSet\napiVersion: multicluster.crd.antrea.io/v1alpha2\n");
+    assert_eq!(parsed.errors, []);
+    assert_eq!(
+        parsed.ignored,
+        ["ClusterSet (multicluster.crd.antrea.io/v1alpha2)".to_owned()].into()
+    );
+}
+
+#[test]
+fn malformed_yaml_names_file_document_and_line_and_loses_nothing() {
+    let mut directory = Directory::default();
+    let good = format!("{NODE}---\n{REMOTE}");
+    assert_eq!(errors(&mut directory, &[("a.yaml", &good)]), Vec::<String>::new());
+    let before = directory.objects();
+    let bad = format!("{NODE}---\nkind: ClusterInfoImport\n  spec: [\n");
+    let errors = errors(&mut directory, &[("a.yaml", &bad)]);
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].starts_with("a.yaml: document 2: malformed YAML: "),
+        "{errors:?}"
+    );
+    assert!(errors[0].contains("line"), "{errors:?}");
+    assert_eq!(directory.objects(), before);
+}
+
+#[test]
+fn bad_value_names_field_and_value_and_keeps_the_object_as_it_was() {
+    let mut directory = Directory::default();
+    errors(&mut directory, &[("a.yaml", &format!("{NODE}---\n{REMOTE}"))]);
+    let bad = REMOTE.replace("podCIDRs: [10.2.0.0/16]", "podCIDRs: {a: 7}");
+    let changed = NODE.replace("10.1.0.0/24", "10.1.7.0/24");
+    let errors = errors(&mut directory, &[("a.yaml", &format!("{changed}---\n{bad}"))]);
+    assert_eq!(errors.len(), 1);
+    assert!(
+        errors[0].starts_with(
+            "a.yaml: document 2: ClusterInfoImport west-clusterinfo: spec.podCIDRs: invalid type: map"
+        ),
+        "{errors:?}"
+    );
+    let (objects, _) = directory.objects();
+    assert_eq!(objects.remotes[0].pod_cidrs, ["10.2.0.0/16"]);
+    assert_eq!(
+        objects.nodes[0].pod_cidrs,
+        ["10.1.7.0/24"],
+        "the good document counts"
+    );
+}
+
+#[test]
+fn what_is_removed_from_a_good_file_is_gone() {
+    let mut directory = Directory::default();
+    errors(
+        &mut directory,
+        &[("a.yaml", &format!("{NODE}---\n{REMOTE}")), ("b.yaml", GATEWAY)],
+    );
+    errors(&mut directory, &[("a.yaml", NODE)]);
+    let (objects, _) = directory.objects();
+    assert_eq!(
+        (objects.nodes.len(), objects.remotes.len(), objects.gateways.len()),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn documents_without_kind_or_name_are_named() {
+    let mut directory = Directory::default();
+    let errors = errors(
+        &mut directory,
+        &[("a.yaml", "foo: bar\n---\nkind: Node\napiVersion: v1\n")],
+    );
+    assert_eq!(
+        errors,
+        [
+            "a.yaml: document 1: kind: \"\" is missing: not a Kubernetes object",
+            "a.yaml: document 2: Node: metadata.name: \"\" is missing"
+        ]
+    );
+}
+
+#[test]
+fn of_two_objects_with_one_name_the_first_file_counts() {
+    let mut directory = Directory::default();
+    let other = NODE.replace("10.1.0.0/24", "10.9.0.0/24");
+    errors(&mut directory, &[("a.yaml", NODE), ("b.yaml", &other)]);
+    let (objects, errors) = directory.objects();
+    assert_eq!(objects.nodes.len(), 1);
+    assert_eq!(objects.nodes[0].pod_cidrs, ["10.1.0.0/24"]);
+    assert_eq!(errors[0].to_string(), "b.yaml: Node a: is already in a.yaml");
+}
+
+#[test]
+fn only_yaml_and_json_files_that_are_not_hidden() {
+    for good in ["a.yaml", "a.yml", "a.json", "A.YAML"] {
+        assert!(is_manifest(Path::new(good)), "{good}");
+    }
+    for other in ["a.txt", ".a.yaml", "a.yaml~", "yaml", "..data"] {
+        assert!(!is_manifest(Path::new(other)), "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_changed_file_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.yaml"), NODE).unwrap();
+    let mut receiver = start(dir.path()).unwrap();
+    assert_eq!(receiver.borrow_and_update().as_ref().unwrap().nodes.len(), 1);
+    fs::write(dir.path().join("b.yaml"), REMOTE).unwrap();
+    let changed = timeout(Duration::from_secs(10), receiver.changed()).await;
+    assert!(changed.is_ok(), "no change seen");
+    assert_eq!(receiver.borrow_and_update().as_ref().unwrap().remotes.len(), 1);
+    fs::remove_file(dir.path().join("b.yaml")).unwrap();
+    timeout(Duration::from_secs(10), receiver.changed())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(receiver.borrow().as_ref().unwrap().remotes.len(), 0);
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_named() {
+    let error = start(Path::new("/does/not/exist")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--manifests /does/not/exist: cannot be watched"
+    );
+}

@@ -1,0 +1,264 @@
+//! Typed readers and writers of the pinned maps.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError};
+use mc_gateway_common::abi::{self, Addr};
+use thiserror::Error;
+
+use crate::target::PrefixKey;
+
+/// Why a map cannot be read or written.
+#[derive(Debug, Error)]
+pub enum TablesError {
+    /// A pinned map cannot be opened.
+    #[error("map {path}: cannot be opened")]
+    Open {
+        /// The pin.
+        path: PathBuf,
+        /// Why.
+        source: MapError,
+    },
+    /// The kernel refused an operation.
+    #[error("map {map}: {what}")]
+    Access {
+        /// Name of the map.
+        map: &'static str,
+        /// What was tried.
+        what: &'static str,
+        /// Why.
+        source: MapError,
+    },
+}
+
+/// What the maps hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contents {
+    /// `mc_config`.
+    pub config: abi::Config,
+    /// `mc_prefixes`.
+    pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
+    /// Slots of `mc_groups` that are not all zero.
+    pub groups: BTreeMap<u32, abi::Group>,
+    /// Slots of `mc_members` that are not all zero.
+    pub members: BTreeMap<u32, abi::Member>,
+    /// `mc_peers`.
+    pub peers: BTreeMap<Addr, abi::Peer>,
+}
+
+/// The maps the agent writes.
+///
+/// *Assumption*: nobody else writes them (the lock on the pin directory sees to it), so that what was
+/// read once and written since is what they hold.
+pub struct Tables {
+    config: Array<MapData, abi::Config>,
+    prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
+    groups: Array<MapData, abi::Group>,
+    members: Array<MapData, abi::Member>,
+    peers: HashMap<MapData, Addr, abi::Peer>,
+    contents: Contents,
+}
+
+impl Tables {
+    /// Opens the maps pinned in `dir` and reads them.
+    pub fn open(dir: &Path) -> Result<Self, TablesError> {
+        let mut tables = Self {
+            config: open(dir, abi::CONFIG)?,
+            prefixes: open(dir, abi::PREFIXES)?,
+            groups: open(dir, abi::GROUPS)?,
+            members: open(dir, abi::MEMBERS)?,
+            peers: open(dir, abi::PEERS)?,
+            contents: Contents::default(),
+        };
+        tables.read()?;
+        Ok(tables)
+    }
+
+    /// What the maps hold.
+    #[must_use]
+    pub fn contents(&self) -> &Contents {
+        &self.contents
+    }
+
+    /// Reads all maps again.
+    pub fn read(&mut self) -> Result<(), TablesError> {
+        let mut contents = Contents {
+            config: self.config.get(&0, 0).map_err(failed(abi::CONFIG, "read"))?,
+            groups: used_slots(&self.groups, abi::GROUPS)?,
+            members: used_slots(&self.members, abi::MEMBERS)?,
+            ..Contents::default()
+        };
+        for entry in &self.prefixes {
+            let (key, value) = entry.map_err(failed(abi::PREFIXES, "read"))?;
+            let key = PrefixKey {
+                len: key.prefix_len(),
+                addr: key.data(),
+            };
+            contents.prefixes.insert(key, value);
+        }
+        for entry in &self.peers {
+            let (addr, value) = entry.map_err(failed(abi::PEERS, "read"))?;
+            contents.peers.insert(addr, value);
+        }
+        self.contents = contents;
+        Ok(())
+    }
+
+    /// Writes the configuration.
+    pub fn set_config(&mut self, config: abi::Config) -> Result<(), TablesError> {
+        self.config
+            .set(0, config, 0)
+            .map_err(failed(abi::CONFIG, "write"))?;
+        self.contents.config = config;
+        Ok(())
+    }
+
+    /// Writes a slot of the member map.
+    pub fn set_member(&mut self, slot: u32, member: abi::Member) -> Result<(), TablesError> {
+        self.members
+            .set(slot, member, 0)
+            .map_err(failed(abi::MEMBERS, "write"))?;
+        remember(&mut self.contents.members, slot, member);
+        Ok(())
+    }
+
+    /// Writes a slot of the group map so that a reader never counts a member that is not written yet.
+    pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), TablesError> {
+        let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
+        for step in group_steps(old, group) {
+            self.groups
+                .set(slot, step, 0)
+                .map_err(failed(abi::GROUPS, "write"))?;
+        }
+        remember(&mut self.contents.groups, slot, group);
+        Ok(())
+    }
+
+    /// Adds, changes or removes a peer.
+    pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), TablesError> {
+        if let Some(peer) = peer {
+            self.peers
+                .insert(addr, peer, 0)
+                .map_err(failed(abi::PEERS, "write"))?;
+            self.contents.peers.insert(addr, peer);
+        } else {
+            let removed = self.peers.remove(&addr);
+            ignore_missing(removed).map_err(failed(abi::PEERS, "remove"))?;
+            self.contents.peers.remove(&addr);
+        }
+        Ok(())
+    }
+
+    /// Adds, changes or removes a prefix.
+    pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), TablesError> {
+        let map_key = Key::new(key.len, key.addr);
+        if let Some(prefix) = prefix {
+            self.prefixes
+                .insert(&map_key, prefix, 0)
+                .map_err(failed(abi::PREFIXES, "write"))?;
+            self.contents.prefixes.insert(key, prefix);
+        } else {
+            let removed = self.prefixes.remove(&map_key);
+            ignore_missing(removed).map_err(failed(abi::PREFIXES, "remove"))?;
+            self.contents.prefixes.remove(&key);
+        }
+        Ok(())
+    }
+}
+
+fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) -> Result<M, TablesError> {
+    let path = dir.join(name);
+    MapData::from_pin(&path)
+        .and_then(Map::from_map_data)
+        .and_then(M::try_from)
+        .map_err(|source| TablesError::Open { path, source })
+}
+
+fn failed(map: &'static str, what: &'static str) -> impl Fn(MapError) -> TablesError {
+    move |source| TablesError::Access { map, what, source }
+}
+
+fn used_slots<V: aya::Pod + Default + PartialEq>(
+    map: &Array<MapData, V>,
+    name: &'static str,
+) -> Result<BTreeMap<u32, V>, TablesError> {
+    let mut used = BTreeMap::new();
+    for slot in 0..map.len() {
+        let value = map.get(&slot, 0).map_err(failed(name, "read"))?;
+        if value != V::default() {
+            used.insert(slot, value);
+        }
+    }
+    Ok(used)
+}
+
+fn remember<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
+    if value == V::default() {
+        slots.remove(&slot);
+    } else {
+        slots.insert(slot, value);
+    }
+}
+
+fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// The writes that lead from `old` to `new`. A map value is copied without a lock, so a reader may see
+/// its first words new and its last words old: members are written before they are counted, and are no
+/// longer counted before they go.
+fn group_steps(old: abi::Group, new: abi::Group) -> Vec<abi::Group> {
+    let between = abi::Group {
+        id: new.id,
+        n: old.n.min(new.n),
+        members: if new.n >= old.n { new.members } else { old.members },
+    };
+    if between == old || between == new {
+        vec![new]
+    } else {
+        vec![between, new]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(members: &[u32]) -> abi::Group {
+        let mut group = abi::Group {
+            id: 1,
+            n: u32::try_from(members.len()).unwrap(),
+            ..abi::Group::default()
+        };
+        group.members[..members.len()].copy_from_slice(members);
+        group
+    }
+
+    #[test]
+    fn a_member_is_written_before_it_is_counted() {
+        let steps = group_steps(group(&[5]), group(&[5, 6]));
+        assert_eq!(steps.len(), 2);
+        assert_eq!(steps[0].n, 1);
+        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[1], group(&[5, 6]));
+    }
+
+    #[test]
+    fn a_member_is_not_counted_before_it_goes() {
+        let steps = group_steps(group(&[5, 6]), group(&[6]));
+        assert_eq!(steps[0].n, 1);
+        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[1], group(&[6]));
+    }
+
+    #[test]
+    fn same_size_is_one_write() {
+        assert_eq!(group_steps(group(&[5]), group(&[7])), [group(&[7])]);
+    }
+}

@@ -1,0 +1,333 @@
+//! The desired state with every member resolved to a path on the underlay: ready to compare with what is there. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
+
+use crate::cidr::{mapped, mapped_len};
+use crate::desired::{self, Desired, Masquerade};
+use crate::objects::Refusal;
+
+/// What encapsulation adds in front of an inner IP packet: outer IPv4, UDP, tunnel header, inner Ethernet.
+pub const OVERHEAD: u32 = 20 + 8 + 8 + 14;
+
+/// MTU of `mc0` while no path is known: Ethernet's less the overhead.
+pub const DEFAULT_MTU: u32 = 1500 - OVERHEAD;
+
+/// How the host reaches an underlay address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Device the packet leaves through.
+    pub ifindex: u32,
+    /// Its name.
+    pub device: String,
+    /// Source address the host would use.
+    pub source: Ipv4Addr,
+    /// Largest packet the path carries.
+    pub mtu: u32,
+}
+
+/// What the host knows about the underlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Underlay {
+    /// Path to each address that was asked for and has one.
+    pub paths: BTreeMap<Ipv4Addr, Path>,
+    /// Why the others have none.
+    pub unreachable: BTreeMap<Ipv4Addr, String>,
+    /// Addresses of this host with the device that owns them.
+    pub own: BTreeMap<Ipv4Addr, (u32, String)>,
+}
+
+/// A key of the prefix map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PrefixKey {
+    /// Length in bits, 96 and more for IPv4.
+    pub len: u32,
+    /// Network address.
+    pub addr: Addr,
+}
+
+/// An entry of the prefix map with the group's stable id instead of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// Cluster, 0 for our own.
+    pub cluster: u32,
+    /// Group id, 0 for none.
+    pub group: u32,
+    /// `ACTION_*`.
+    pub action: u32,
+}
+
+/// What this node must hold, in the words of the maps but without slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// `CONFIG_*`.
+    pub flags: u32,
+    /// UDP port of encapsulated packets.
+    pub port: u16,
+    /// Outer destinations that are ours.
+    pub local: [Addr; LOCAL_ADDRS],
+    /// MTU of `mc0`; none while no member is reachable: then it stays as it is.
+    pub mtu: Option<u32>,
+    /// Prefix map.
+    pub prefixes: BTreeMap<PrefixKey, Prefix>,
+    /// Members of each group, by stable ids.
+    pub groups: BTreeMap<u32, BTreeSet<u32>>,
+    /// Members by stable id; [`abi::Member::id`] is the key.
+    pub members: BTreeMap<u32, abi::Member>,
+    /// Peers with the group's stable id.
+    pub peers: BTreeMap<Addr, abi::Peer>,
+    /// Prefixes routed into `mc0`.
+    pub routes: BTreeSet<Ipv4Net>,
+    /// What nftables masquerades.
+    pub masquerade: Masquerade,
+    /// Underlay devices by name.
+    pub devices: BTreeMap<String, u32>,
+}
+
+/// Joins the desired state with the underlay. Members without a path are left out until they have one.
+#[must_use]
+pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Vec<Refusal>) {
+    let mut refusals = Vec::new();
+    let mut target = Target {
+        flags: if desired.gateway { abi::CONFIG_GATEWAY } else { 0 },
+        port,
+        routes: desired.routes.clone(),
+        masquerade: desired.masquerade.clone(),
+        ..Target::default()
+    };
+    let mut local = LocalAddresses::default();
+    for addr in &desired.local {
+        if let Some((ifindex, device)) = underlay.own.get(addr) {
+            // An address on the loopback device is reached through whatever leads to the host.
+            if device != "lo" {
+                target.devices.insert(device.clone(), *ifindex);
+            }
+            local.add(*addr);
+        }
+    }
+    for (id, member) in &desired.members {
+        let Some(path) = underlay.paths.get(&member.addr) else {
+            let why = underlay.unreachable.get(&member.addr);
+            refusals.push(Refusal {
+                object: member.object.clone(),
+                field: "address".to_owned(),
+                value: member.addr.to_string(),
+                reason: why.map_or("has no route", String::as_str).to_owned(),
+            });
+            continue;
+        };
+        let source = member
+            .source
+            .filter(|source| underlay.own.contains_key(source))
+            .unwrap_or(path.source);
+        if !local.add(source) {
+            refusals.push(Refusal {
+                object: member.object.clone(),
+                field: "address".to_owned(),
+                value: member.addr.to_string(),
+                reason: format!(
+                    "is reached from {source}, which is more than the {LOCAL_ADDRS} own addresses a node can have"
+                ),
+            });
+            continue;
+        }
+        target.devices.insert(path.device.clone(), path.ifindex);
+        let mtu = path.mtu.saturating_sub(OVERHEAD);
+        target.mtu = Some(target.mtu.map_or(mtu, |least| least.min(mtu)));
+        target.members.insert(
+            *id,
+            abi::Member {
+                addr: mapped(member.addr),
+                local: mapped(source),
+                ifindex: path.ifindex,
+                id: *id,
+                mtu,
+                weight: 1,
+            },
+        );
+    }
+    // Packets of a peer arrive where our packets to it leave, also where no group sends to it.
+    for addr in desired.peers.keys() {
+        if let Some(path) = underlay.paths.get(addr) {
+            target.devices.insert(path.device.clone(), path.ifindex);
+        }
+    }
+    target.local = local.0;
+    target.groups = desired
+        .groups
+        .iter()
+        .map(|(id, group)| {
+            let members = group.members.iter().copied();
+            (
+                *id,
+                members
+                    .filter(|member| target.members.contains_key(member))
+                    .collect(),
+            )
+        })
+        .collect();
+    target.peers = desired
+        .peers
+        .iter()
+        .map(|(addr, peer)| (mapped(*addr), to_peer(*peer)))
+        .collect();
+    target.prefixes = desired
+        .prefixes
+        .iter()
+        .map(|(net, route)| to_prefix(*net, *route))
+        .collect();
+    (target, refusals)
+}
+
+fn to_peer(peer: desired::Peer) -> abi::Peer {
+    abi::Peer {
+        cluster: peer.cluster,
+        flags: peer.flags,
+        group: peer.group,
+        pad: 0,
+    }
+}
+
+fn to_prefix(net: Ipv4Net, route: desired::Route) -> (PrefixKey, Prefix) {
+    let key = PrefixKey {
+        len: mapped_len(net),
+        addr: mapped(net.network()),
+    };
+    let value = Prefix {
+        cluster: route.cluster,
+        group: route.group,
+        action: if route.deliver {
+            abi::ACTION_DELIVER
+        } else {
+            abi::ACTION_FORWARD
+        },
+    };
+    (key, value)
+}
+
+/// The fixed array of own addresses, filled from the front.
+#[derive(Default)]
+struct LocalAddresses([Addr; LOCAL_ADDRS]);
+
+impl LocalAddresses {
+    /// Whether `addr` is in, now or before.
+    fn add(&mut self, addr: Ipv4Addr) -> bool {
+        let addr = mapped(addr);
+        if self.0.contains(&addr) {
+            return true;
+        }
+        match self.0.iter_mut().find(|slot| **slot == Addr::default()) {
+            Some(slot) => {
+                *slot = addr;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::Member {
+        desired::Member {
+            object: "Gateway gw".into(),
+            addr: addr.into(),
+            source: source.map(Into::into),
+        }
+    }
+
+    fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> Path {
+        Path {
+            ifindex,
+            device: device.into(),
+            source: source.into(),
+            mtu,
+        }
+    }
+
+    fn world() -> (Desired, Underlay) {
+        let mut desired = Desired {
+            local: vec![[192, 0, 2, 1].into(), [203, 0, 113, 1].into()],
+            ..Desired::default()
+        };
+        desired
+            .members
+            .insert(7, member([192, 0, 2, 2], Some([192, 0, 2, 1])));
+        desired
+            .members
+            .insert(8, member([198, 51, 100, 2], Some([203, 0, 113, 1])));
+        desired.groups.insert(
+            1,
+            desired::Group {
+                name: "gateways".into(),
+                members: [7, 8].into(),
+            },
+        );
+        let mut underlay = Underlay::default();
+        underlay.own.insert([192, 0, 2, 1].into(), (2, "eth0".into()));
+        underlay
+            .paths
+            .insert([192, 0, 2, 2].into(), path("eth0", 2, [192, 0, 2, 9], 1500));
+        underlay
+            .paths
+            .insert([198, 51, 100, 2].into(), path("eth1", 3, [198, 51, 100, 1], 1400));
+        (desired, underlay)
+    }
+
+    #[test]
+    fn the_source_a_member_knows_us_by_if_it_is_ours() {
+        let (desired, underlay) = world();
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!(refusals, []);
+        assert_eq!(target.members[&7].local, mapped([192, 0, 2, 1].into()));
+        // 203.0.113.1 is an address in front of a NAT: the host does not own it.
+        assert_eq!(target.members[&8].local, mapped([198, 51, 100, 1].into()));
+        assert_eq!(target.local[0], mapped([192, 0, 2, 1].into()));
+        assert_eq!(target.local[1], mapped([198, 51, 100, 1].into()));
+        assert_eq!(target.local[2], Addr::default());
+    }
+
+    #[test]
+    fn smallest_mtu_and_all_devices() {
+        let (desired, underlay) = world();
+        let (target, _) = resolve(&desired, &underlay, 6081);
+        assert_eq!(target.mtu, Some(1350));
+        assert_eq!(target.members[&7].mtu, 1450);
+        assert_eq!(
+            target.devices,
+            [("eth0".to_owned(), 2), ("eth1".to_owned(), 3)].into()
+        );
+    }
+
+    #[test]
+    fn member_without_a_route_is_left_out_and_named() {
+        let (desired, mut underlay) = world();
+        underlay.paths.remove(&Ipv4Addr::from([198, 51, 100, 2]));
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!(target.groups[&1], [7].into());
+        assert_eq!(refusals.len(), 1);
+        assert_eq!(
+            refusals[0].to_string(),
+            "Gateway gw: address: \"198.51.100.2\" has no route"
+        );
+    }
+
+    #[test]
+    fn fifth_own_address_is_refused() {
+        let (mut desired, mut underlay) = world();
+        for n in 10..16_u8 {
+            desired.members.insert(n.into(), member([10, 0, n, 2], None));
+            underlay
+                .paths
+                .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
+        }
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!(refusals.len(), 4);
+        assert!(!target.local.contains(&Addr::default()));
+    }
+}

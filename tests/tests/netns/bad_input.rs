@@ -12,6 +12,9 @@ fn bed(name: &str) -> Topology {
     bed
 }
 
+/// A gateway nobody has: addresses of TEST-NET-1 (RFC 5737).
+const NORTH_GATEWAY: &str = "192.0.2.77";
+
 /// A third cluster, announced to east.
 fn announce(bed: &Topology, service_cidr: &str, pod_cidr: &str, gateway_ip: &str) {
     let text = format!(
@@ -33,14 +36,13 @@ fn west_still_works(bed: &Topology) {
 #[test]
 fn malformed_values_are_named_and_the_rest_is_used() {
     let mut bed = bed("values");
-    let gateway = Cluster::West.gateway_net().addr().to_string();
     for (cidr, words) in [
         ("10.300.0.0/16", ["podCIDRs", "10.300.0.0/16"]),
         ("::ffff:10.50.0.0/112", ["podCIDRs", "::ffff:10.50.0.0/112"]),
         ("fd00:10::/64", ["podCIDRs", "fd00:10::/64"]),
         ("0.0.0.0/0", ["podCIDRs", "0.0.0.0/0"]),
     ] {
-        announce(&bed, "10.99.0.0/16", cidr, &gateway);
+        announce(&bed, "10.99.0.0/16", cidr, NORTH_GATEWAY);
         let line = wait_for_log(&mut bed, NODE, &words);
         assert!(line.contains("north"), "the object is not named: {line}");
         wait_for_route(&bed, "10.99.0.0/16");
@@ -52,12 +54,7 @@ fn malformed_values_are_named_and_the_rest_is_used() {
 fn a_prefix_two_clusters_claim_stays_with_the_first() {
     let mut bed = bed("overlap");
     let west = Cluster::West.pod_cidr().to_string();
-    announce(
-        &bed,
-        "10.99.0.0/16",
-        &west,
-        &Cluster::West.gateway_net().addr().to_string(),
-    );
+    announce(&bed, "10.99.0.0/16", &west, NORTH_GATEWAY);
     // Without creation times the name decides: "north" comes before "west", whose prefix is refused then.
     wait_for_log(&mut bed, NODE, &["overlaps", &west]);
     wait_for_route(&bed, "10.99.0.0/16");
@@ -67,12 +64,7 @@ fn a_prefix_two_clusters_claim_stays_with_the_first() {
 fn an_own_prefix_claimed_by_a_remote_cluster_is_refused() {
     let mut bed = bed("own");
     let own = Cluster::East.service_cidr().to_string();
-    announce(
-        &bed,
-        &own,
-        "10.98.0.0/16",
-        &Cluster::West.gateway_net().addr().to_string(),
-    );
+    announce(&bed, &own, "10.98.0.0/16", NORTH_GATEWAY);
     let line = wait_for_log(&mut bed, NODE, &["serviceCIDR", &own]);
     assert!(line.contains("north"), "{line}");
     wait_for_route(&bed, "10.98.0.0/16");
@@ -81,6 +73,15 @@ fn an_own_prefix_claimed_by_a_remote_cluster_is_refused() {
         "the own Service CIDR is routed away"
     );
     west_still_works(&bed);
+}
+
+#[test]
+fn a_gateway_address_two_clusters_claim_stays_with_the_first() {
+    let mut bed = bed("twogw");
+    let address = Cluster::West.gateway_net().addr().to_string();
+    announce(&bed, "10.99.0.0/16", "10.98.0.0/16", &address);
+    // By name "north" is first: its claim is not what west's gateway is judged by silently.
+    wait_for_log(&mut bed, Place::GatewayEast, &["gatewayIP", &address]);
 }
 
 #[test]

@@ -1,0 +1,244 @@
+//! The programs of Kubernetes and etcd: the user's where they fit, else built once from the Go modules in
+//! `xtask/binaries` and cached by version.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::go;
+use crate::{run, setup, wait::Progress};
+
+/// Programs built together from one module.
+#[derive(Debug)]
+struct Module {
+    /// Directory below `xtask/binaries`.
+    name: &'static str,
+    version: &'static str,
+    programs: &'static [Program],
+    /// Linker flags that tell the programs their version.
+    ldflags: &'static str,
+    expected: &'static str,
+}
+
+#[derive(Debug)]
+struct Program {
+    name: &'static str,
+    package: &'static str,
+}
+
+/// The same versions as in the modules' `go.mod`; a test compares them.
+const MODULES: &[Module] = &[
+    Module {
+        name: "kubernetes",
+        version: "v1.34.4",
+        programs: &[
+            kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            kubernetes(
+                "kube-controller-manager",
+                "k8s.io/kubernetes/cmd/kube-controller-manager",
+            ),
+            kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+            kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+            kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+            kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+        ],
+        ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
+                  -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
+        expected: "about 4 minutes on 2 cores",
+    },
+    Module {
+        name: "etcd",
+        version: "v3.6.7",
+        programs: &[Program {
+            name: "etcd",
+            package: "go.etcd.io/etcd/server/v3",
+        }],
+        ldflags: "-s -w",
+        expected: "about 20 seconds",
+    },
+];
+
+const fn kubernetes(name: &'static str, package: &'static str) -> Program {
+    Program { name, package }
+}
+
+/// Where every program is.
+#[derive(Clone, Debug)]
+pub(crate) struct Binaries {
+    paths: BTreeMap<&'static str, PathBuf>,
+}
+
+// === impl Binaries ===
+
+impl Binaries {
+    /// Finds all programs, building what is missing.
+    pub(crate) fn find_or_build(progress: Progress) -> Result<Self> {
+        let mut paths = BTreeMap::new();
+        for module in MODULES {
+            let cache = module.cache()?;
+            let found: Vec<_> = module
+                .programs
+                .iter()
+                .map(|program| (program, module.find(program, &cache)))
+                .collect();
+            if found.iter().any(|(_, path)| path.is_none()) {
+                module.build(&cache, progress)?;
+            }
+            for (program, path) in found {
+                paths.insert(program.name, path.unwrap_or_else(|| cache.join(program.name)));
+            }
+        }
+        Ok(Self { paths })
+    }
+
+    /// The path of a program.
+    pub(crate) fn path(&self, name: &str) -> Result<PathBuf> {
+        self.paths
+            .get(name)
+            .cloned()
+            .with_context(|| format!("`{name}` is no program of the clusters"))
+    }
+
+    /// Every program.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        self.paths.iter().map(|(name, path)| (*name, path.as_path()))
+    }
+}
+
+/// kubectl: the user's own, whatever its version, else ours, if it was built already.
+pub(crate) fn kubectl() -> Result<PathBuf> {
+    let module = MODULES
+        .iter()
+        .find(|module| module.name == "kubernetes")
+        .context("no module kubernetes")?;
+    let built = module.cache()?.join("kubectl");
+    if built.exists() {
+        return Ok(built);
+    }
+    setup::find_program("kubectl").context("no kubectl: run `cargo xtask cluster up` first")
+}
+
+// === impl Module ===
+
+impl Module {
+    fn cache(&self) -> Result<PathBuf> {
+        Ok(setup::cache_dir()?
+            .join("bin")
+            .join(format!("{}-{}", self.name, self.version)))
+    }
+
+    /// A program that is there already: the user's choice, then one in `PATH` of our version, then ours.
+    fn find(&self, program: &Program, cache: &Path) -> Option<PathBuf> {
+        let chosen = env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(program.name));
+        chosen
+            .filter(|path| path.is_file())
+            .or_else(|| setup::find_program(program.name).filter(|path| self.has_our_version(path)))
+            .or_else(|| Some(cache.join(program.name)).filter(|path| path.is_file()))
+    }
+
+    fn has_our_version(&self, program: &Path) -> bool {
+        let argument = if program.ends_with("kubectl") {
+            "version"
+        } else {
+            "--version"
+        };
+        // kubectl would also ask a server for its version.
+        let client = argument == "version";
+        let mut command = Command::new(program);
+        command.arg(argument).args(client.then_some("--client"));
+        run::output(&mut command).is_ok_and(|text| mentions(&text, self.version))
+    }
+
+    /// Builds every program into the cache.
+    fn build(&self, cache: &Path, progress: Progress) -> Result<()> {
+        let source = run::workspace().join("xtask/binaries").join(self.name);
+        progress.say(format_args!(
+            "building {} {} ({}, once)",
+            self.name, self.version, self.expected
+        ));
+        let new = cache.with_file_name(format!(
+            "{}-{}.new-{}",
+            self.name,
+            self.version,
+            std::process::id()
+        ));
+        fs::create_dir_all(&new).with_context(|| new.display().to_string())?;
+        let mut command = go::command()?;
+        command.current_dir(&source).env("CGO_ENABLED", "0");
+        command.args([
+            "build",
+            "-mod=readonly",
+            "-buildvcs=false",
+            "-trimpath",
+            "-ldflags",
+            self.ldflags,
+        ]);
+        command
+            .arg("-o")
+            .arg(&new)
+            .args(self.programs.iter().map(|program| program.package));
+        run::quietly(&mut command)
+            .with_context(|| format!("building {} in {}", self.name, source.display()))?;
+        for program in self.programs {
+            // `go build` names a program after the last part of its package, or the one before `v3`.
+            let built = new.join(program.name);
+            let other = new.join("server");
+            if !built.exists() && other.exists() {
+                fs::rename(&other, &built).with_context(|| built.display().to_string())?;
+            }
+            if !built.exists() {
+                bail!("go build of {} left no {}", program.package, built.display());
+            }
+        }
+        if cache.exists() {
+            fs::remove_dir_all(cache).with_context(|| cache.display().to_string())?;
+        }
+        fs::rename(&new, cache).with_context(|| cache.display().to_string())?;
+        progress.say(format_args!("built {} {}", self.name, self.version));
+        Ok(())
+    }
+}
+
+/// Whether the text has the version as a word: `Kubernetes v1.34.4`, `etcd Version: 3.6.7`.
+fn mentions(text: &str, version: &str) -> bool {
+    let bare = version.trim_start_matches('v');
+    text.split_whitespace()
+        .any(|word| word.trim_start_matches('v') == bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_modules_pin_the_versions_we_name() {
+        for module in MODULES {
+            let path = run::workspace()
+                .join("xtask/binaries")
+                .join(module.name)
+                .join("go.mod");
+            let text = fs::read_to_string(&path).unwrap();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("require ") && !line.ends_with('('))
+                .unwrap();
+            assert!(
+                line.ends_with(&format!(" {}", module.version)),
+                "{}: {line}",
+                path.display()
+            );
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_as_words() {
+        assert!(mentions("Kubernetes v1.34.4\n", "v1.34.4"));
+        assert!(mentions("etcd Version: 3.6.7\nGit SHA: abc\n", "v3.6.7"));
+        assert!(!mentions("Kubernetes v1.34.41\n", "v1.34.4"));
+    }
+}

@@ -1,0 +1,274 @@
+//! The control groups of the clusters. Every process we start is put below one group, which its children
+//! cannot leave: that is how `cluster down` finds all of them, whatever became of their parents.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    run,
+    wait::{Seen, wait_for},
+};
+
+/// The group all of ours are below.
+const ROOT: &str = "mc-gateway-cluster";
+/// How long killed processes may take to go.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The group hierarchies of this machine: several with version 1, one with version 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cgroups {
+    hierarchies: Vec<PathBuf>,
+    /// The one whose membership we go by.
+    account: PathBuf,
+    version: Version,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+// === impl Cgroups ===
+
+impl Cgroups {
+    /// Finds the hierarchies.
+    pub(crate) fn discover() -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
+        Self::parse(&mounts).context("no cgroup file system is mounted (expected one at /sys/fs/cgroup)")
+    }
+
+    fn parse(mounts: &str) -> Option<Self> {
+        let of_type = |wanted: &str| -> Vec<(PathBuf, Vec<&str>)> {
+            let lines = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            lines
+                .filter_map(|line| match line.as_slice() {
+                    [_, path, kind, options, ..] if *kind == wanted => {
+                        Some((PathBuf::from(path), options.split(',').collect()))
+                    }
+                    _ => None,
+                })
+                .collect()
+        };
+        let one = of_type("cgroup");
+        if let Some((first, _)) = one.first() {
+            let with = |controller: &str| one.iter().find(|(_, options)| options.contains(&controller));
+            let account = with("pids")
+                .or_else(|| with("freezer"))
+                .map_or(first, |(path, _)| path);
+            return Some(Self {
+                account: account.clone(),
+                hierarchies: one.iter().map(|(path, _)| path.clone()).collect(),
+                version: Version::One,
+            });
+        }
+        let (path, _) = of_type("cgroup2").into_iter().next()?;
+        Some(Self {
+            account: path.clone(),
+            hierarchies: vec![path],
+            version: Version::Two,
+        })
+    }
+
+    /// The group of a machine's Pods, as the kubelet wants it named.
+    pub(crate) fn pods(machine: &str) -> String {
+        format!("/{ROOT}/{machine}/pods")
+    }
+
+    /// Creates the groups of a machine (a control plane or a node): one for what we start, one for Pods.
+    pub(crate) fn create(&self, machine: &str) -> Result<()> {
+        for hierarchy in &self.hierarchies {
+            let machine = hierarchy.join(ROOT).join(machine);
+            for group in ["system", "pods"] {
+                let path = machine.join(group);
+                fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+            }
+            let levels = [hierarchy.join(ROOT), machine.clone(), machine.join("pods")];
+            match self.version {
+                Version::One => {
+                    for level in levels.iter().chain([&machine.join("system")]) {
+                        inherit_cpuset(level)?;
+                    }
+                }
+                Version::Two => {
+                    for level in &levels {
+                        delegate(level)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The file a process writes its number into to join the machine's `system` group.
+    pub(crate) fn entrance(&self, machine: &str) -> PathBuf {
+        self.account.join(ROOT).join(machine).join("system/cgroup.procs")
+    }
+
+    /// The machines that have groups.
+    pub(crate) fn machines(&self) -> Vec<String> {
+        let directories = subdirectories(&self.account.join(ROOT));
+        let names = directories.iter().filter_map(|path| path.file_name());
+        names.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Every process below our group.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let groups = tree(&self.account.join(ROOT));
+        let members = groups
+            .iter()
+            .filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
+        members
+            .flat_map(|text| {
+                text.lines()
+                    .filter_map(|pid| pid.parse().ok())
+                    .collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
+    /// Kills every process below our group and waits until all are gone.
+    pub(crate) fn kill(&self) -> Result<()> {
+        wait_for("the clusters' processes to end", KILL_TIMEOUT, || {
+            let left = self.processes();
+            if left.is_empty() {
+                return Ok(Seen::Done(()));
+            }
+            kill(&left);
+            Ok(Seen::NotYet(format!("processes {left:?}")))
+        })
+    }
+
+    /// Removes our groups from every hierarchy.
+    pub(crate) fn remove(&self) -> Result<()> {
+        // The kernel lets go of a group a little after its last process.
+        wait_for("the clusters' control groups to go", KILL_TIMEOUT, || {
+            let mut last = None;
+            for hierarchy in &self.hierarchies {
+                for group in tree(&hierarchy.join(ROOT)) {
+                    if let Err(error) = fs::remove_dir(&group) {
+                        last = Some(format!("{}: {error}", group.display()));
+                    }
+                }
+            }
+            Ok(last.map_or(Seen::Done(()), Seen::NotYet))
+        })
+    }
+}
+
+/// Kills processes at once. One that went by itself in the meantime is none the worse for it.
+pub(crate) fn kill(pids: &[u32]) {
+    let pids = pids.iter().map(u32::to_string);
+    drop(run::output(
+        Command::new("sh")
+            .args(["-c", "kill -KILL \"$@\"", "sh"])
+            .args(pids),
+    ));
+}
+
+/// A version 1 cpuset group starts without processors and memory, and takes no process until it has some.
+fn inherit_cpuset(group: &Path) -> Result<()> {
+    for name in ["cpuset.cpus", "cpuset.mems"] {
+        let (own, parent) = (group.join(name), group.parent().map(|parent| parent.join(name)));
+        let (Ok(mine), Some(parent)) = (fs::read_to_string(&own), parent) else {
+            continue;
+        };
+        if mine.trim().is_empty() {
+            let value = fs::read_to_string(&parent).with_context(|| parent.display().to_string())?;
+            fs::write(&own, value.trim()).with_context(|| own.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Hands a version 2 group's controllers down to its children.
+fn delegate(group: &Path) -> Result<()> {
+    let available = group.join("cgroup.controllers");
+    let text = fs::read_to_string(&available).with_context(|| available.display().to_string())?;
+    let path = group.join("cgroup.subtree_control");
+    for controller in text.split_whitespace() {
+        fs::write(&path, format!("+{controller}"))
+            .with_context(|| format!("{}: {controller}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A group and all groups below, children first.
+fn tree(group: &Path) -> Vec<PathBuf> {
+    if !group.is_dir() {
+        return Vec::new();
+    }
+    let children = subdirectories(group);
+    children
+        .iter()
+        .flat_map(|child| tree(child))
+        .chain([group.to_owned()])
+        .collect()
+}
+
+fn subdirectories(path: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .collect()
+}
+
+/// Fails where the groups of other clusters exist: all of a machine share one set of names.
+pub(crate) fn refuse_foreign(cgroups: &Cgroups) -> Result<()> {
+    let (machines, left) = (cgroups.machines(), cgroups.processes().len());
+    if left > 0 {
+        bail!(
+            "clusters of another checkout run on this machine ({}; {left} processes): \
+             `cargo xtask cluster down` ends them from here too",
+            machines.join(", ")
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_one_is_used_where_both_are_mounted() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/pids cgroup rw,relatime,pids 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let cgroups = Cgroups::parse(mounts).unwrap();
+        assert_eq!(cgroups.version, Version::One);
+        assert_eq!(cgroups.hierarchies.len(), 2);
+        assert_eq!(
+            cgroups.entrance("east-n1"),
+            Path::new("/sys/fs/cgroup/pids/mc-gateway-cluster/east-n1/system/cgroup.procs")
+        );
+    }
+
+    #[test]
+    fn version_two_alone_is_used_and_none_is_refused() {
+        let cgroups = Cgroups::parse("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").unwrap();
+        assert_eq!(
+            (cgroups.version, cgroups.account),
+            (Version::Two, "/sys/fs/cgroup".into())
+        );
+        assert_eq!(Cgroups::parse("tmpfs /tmp tmpfs rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn a_tree_lists_children_before_their_parent() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("a/b")).unwrap();
+        let found = tree(&directory.path().join("a"));
+        assert_eq!(found, [directory.path().join("a/b"), directory.path().join("a")]);
+    }
+}

@@ -1,0 +1,132 @@
+//! `cargo xtask cluster down`: ends what `up` started, however far it came, and checks that nothing is left.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    Layout,
+    cgroup::{self, Cgroups},
+    network,
+    state::{Record, State},
+    up::sysctl,
+};
+use crate::{
+    run, setup,
+    wait::{Progress, Seen, wait_for},
+};
+
+const GONE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Removes the clusters and says what was there.
+pub(crate) fn down(layout: &Layout, progress: Progress) -> Result<()> {
+    setup::require_root("cargo xtask cluster")?;
+    match remove(layout)? {
+        0 => progress.say("nothing was up"),
+        processes => progress.say(format_args!("down: {processes} processes ended, nothing left")),
+    }
+    Ok(())
+}
+
+/// Removes whatever is there of clusters; returns how many processes that ended.
+pub(crate) fn remove(layout: &Layout) -> Result<usize> {
+    let directory = layout.directory();
+    // A damaged state file must not keep its clusters alive: their control groups name them too.
+    let record = State::read(directory).ok().flatten().unwrap_or_default();
+    let cgroups = Cgroups::discover()?;
+    let mut namespaces: Vec<_> = cgroups
+        .machines()
+        .iter()
+        .map(|machine| format!("mc-{machine}"))
+        .collect();
+    if let Ok(topology) = record.topology() {
+        namespaces.extend(topology.namespaces());
+    }
+    namespaces.sort();
+    namespaces.dedup();
+
+    let survivors: Vec<_> = record
+        .processes
+        .iter()
+        .filter(|process| process.is_alive())
+        .map(|process| process.pid)
+        .collect();
+    let mut ended = cgroups.processes();
+    ended.extend(&survivors);
+    ended.sort_unstable();
+    ended.dedup();
+    cgroup::kill(&survivors);
+    cgroups.kill()?;
+    network::delete(&namespaces)?;
+    unmount_below(directory)?;
+    cgroups.remove()?;
+    restore(&record)?;
+    if directory.exists() {
+        fs::remove_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    wait_for("the clusters' traces to go", GONE_TIMEOUT, || {
+        let left = leftovers(directory, &cgroups, &namespaces);
+        Ok(if left.is_empty() {
+            Seen::Done(())
+        } else {
+            Seen::NotYet(left.join(", "))
+        })
+    })?;
+    Ok(ended.len())
+}
+
+/// Unmounts what is mounted below the state directory, innermost first. The nodes' own mounts went with
+/// their namespaces.
+fn unmount_below(directory: &Path) -> Result<()> {
+    for path in mounts_below(directory).iter().rev() {
+        run::quietly(Command::new("umount").args(["--lazy", path]))?;
+    }
+    Ok(())
+}
+
+fn mounts_below(directory: &Path) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    points
+        .filter(|point| Path::new(point).starts_with(directory))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Gives the machine its settings back.
+fn restore(record: &Record) -> Result<()> {
+    for (name, value) in &record.sysctls {
+        let path = sysctl(name);
+        if fs::read_to_string(&path).is_ok_and(|current| current.trim() != value) {
+            fs::write(&path, value).with_context(|| path.display().to_string())?;
+        }
+    }
+    if record.mounted_bpffs {
+        // In use by someone else by now: then it is theirs.
+        drop(run::quietly(Command::new("umount").arg("/sys/fs/bpf")));
+    }
+    Ok(())
+}
+
+/// What is still there of clusters that should be gone.
+fn leftovers(directory: &Path, cgroups: &Cgroups, namespaces: &[String]) -> Vec<String> {
+    let mut left: Vec<String> = mounts_below(directory)
+        .iter()
+        .map(|path| format!("mount {path}"))
+        .collect();
+    left.extend(cgroups.processes().iter().map(|pid| format!("process {pid}")));
+    left.extend(
+        cgroups
+            .machines()
+            .iter()
+            .map(|machine| format!("control group {machine}")),
+    );
+    let ours = namespaces
+        .iter()
+        .filter(|name| fs::exists(format!("/run/netns/{name}")).unwrap_or(false));
+    left.extend(ours.map(|name| format!("namespace {name}")));
+    if fs::exists(format!("/sys/class/net/{}", network::HOST_DEVICE)).unwrap_or(false) {
+        left.push(format!("device {}", network::HOST_DEVICE));
+    }
+    left
+}

@@ -1,0 +1,128 @@
+//! A Go tool chain new enough to build Kubernetes: the user's, the distribution's, or one that the
+//! distribution's older one fetches as a module.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::{run, setup};
+
+/// What the modules' `go` lines ask for.
+const NEEDED: Version = Version(1, 24);
+/// The first that fetches a newer tool chain by itself.
+const FETCHES: Version = Version(1, 21);
+/// The tool chain an older one fetches.
+const TOOLCHAIN: &str = "go1.24.11";
+/// Where hand-made installations put it.
+const USUAL: &str = "/usr/local/go/bin/go";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32);
+
+/// A `go` command that can build the modules.
+pub(crate) fn command() -> Result<Command> {
+    if find().is_none() {
+        setup::ensure_packages("building Kubernetes and etcd", &["golang-go", "ca-certificates"])
+            .context("Go is missing: install it, or name built programs in KUBEBUILDER_ASSETS")?;
+    }
+    let program = find().context("golang-go is installed, but there is no `go` in PATH")?;
+    let version = version(&program)?;
+    let mut command = Command::new(&program);
+    if version < FETCHES {
+        command = Command::new(fetch(&program)?);
+        command.env("GOTOOLCHAIN", "local");
+    } else if version < NEEDED {
+        command.env("GOTOOLCHAIN", "auto");
+    }
+    Ok(command)
+}
+
+fn find() -> Option<PathBuf> {
+    setup::find_program("go").or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.is_file()))
+}
+
+fn version(program: &Path) -> Result<Version> {
+    let mut command = Command::new(program);
+    // Its own version, not that of a tool chain some go.mod asks for.
+    let text = run::output(
+        command
+            .arg("version")
+            .env("GOTOOLCHAIN", "local")
+            .current_dir("/"),
+    )?;
+    parse(&text).with_context(|| format!("{} says `{}`", program.display(), text.trim()))
+}
+
+/// Reads `go version go1.24.11 linux/amd64`.
+fn parse(text: &str) -> Option<Version> {
+    let word = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("go1."))?;
+    let minor: String = word.chars().take_while(char::is_ascii_digit).collect();
+    Some(Version(1, minor.parse().ok()?))
+}
+
+/// Downloads a tool chain with a Go that is too old to do so by itself. Tool chains are modules since 1.21,
+/// and any Go can download a module; only their programs are not executable as downloaded.
+fn fetch(old: &Path) -> Result<PathBuf> {
+    let (system, arch) = (
+        "linux",
+        if cfg!(target_arch = "aarch64") {
+            "arm64"
+        } else {
+            "amd64"
+        },
+    );
+    let cache = setup::cache_dir()?;
+    let module = format!("golang.org/toolchain@v0.0.1-{TOOLCHAIN}.{system}-{arch}");
+    let modules = cache.join("go-toolchain");
+    let root = modules.join(&module);
+    let program = root.join("bin/go");
+    if is_executable(&program) {
+        return Ok(program);
+    }
+    println!(
+        "fetching {TOOLCHAIN}: {} is too old to build Kubernetes",
+        old.display()
+    );
+    let mut command = Command::new(old);
+    command
+        .args(["mod", "download", "-modcacherw", &module])
+        .env("GOMODCACHE", &modules);
+    // Its checksum is in the public database, but an old Go refuses to look such versions up.
+    command.env("GOFLAGS", "").current_dir("/");
+    run::quietly(&mut command).with_context(|| format!("downloading {module}"))?;
+    for directory in ["bin", &format!("pkg/tool/{system}_{arch}")] {
+        let directory = root.join(directory);
+        for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+            let path = entry?.path();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                .with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(program)
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_number() {
+        let of = |text| parse(text).unwrap();
+        assert_eq!(of("go version go1.26.8 linux/amd64"), Version(1, 26));
+        assert_eq!(of("go version go1.24rc1 linux/arm64"), Version(1, 24));
+        assert!(of("go version go1.9 linux/amd64") < of("go version go1.19.8 linux/amd64"));
+        assert_eq!(parse("gccgo 12"), None);
+    }
+}

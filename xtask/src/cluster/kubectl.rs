@@ -1,0 +1,64 @@
+//! kubectl, aimed at one cluster.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+
+use super::process::feed_text;
+use crate::run;
+
+/// kubectl with the merged kubeconfig and one context.
+#[derive(Clone, Debug)]
+pub(crate) struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    context: String,
+}
+
+impl Kubectl {
+    /// Aims kubectl at the cluster of that name.
+    pub(crate) fn new(program: &Path, kubeconfig: &Path, context: &str) -> Self {
+        Self {
+            program: program.to_owned(),
+            kubeconfig: kubeconfig.to_owned(),
+            context: context.to_owned(),
+        }
+    }
+
+    /// The command without its arguments.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(["--context", &self.context]);
+        // Beside the kubeconfig, so that it goes with the clusters.
+        command
+            .arg("--cache-dir")
+            .arg(self.kubeconfig.with_file_name("kubectl-cache"));
+        for proxy in [
+            "HTTPS_PROXY",
+            "https_proxy",
+            "HTTP_PROXY",
+            "http_proxy",
+            "ALL_PROXY",
+            "all_proxy",
+        ] {
+            command.env_remove(proxy);
+        }
+        command
+    }
+
+    /// Runs it and returns what it printed.
+    pub(crate) fn output(&self, arguments: &[&str]) -> Result<String> {
+        run::output(self.command().args(arguments))
+    }
+
+    /// Runs it with text on its standard input.
+    pub(crate) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
+        feed_text(self.command().args(arguments), input)
+    }
+}

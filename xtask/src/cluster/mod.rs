@@ -1,0 +1,168 @@
+//! `cargo xtask cluster`: real Kubernetes clusters in network namespaces of this machine.
+
+mod binaries;
+mod cgroup;
+mod control_plane;
+mod down;
+mod go;
+mod install;
+mod kubeconfig;
+mod kubectl;
+mod network;
+mod node;
+mod packages;
+mod pki;
+mod process;
+mod state;
+mod status;
+mod topology;
+mod up;
+
+use std::{
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+
+pub(crate) use self::{binaries::kubectl, install::EndpointIpType};
+use self::{
+    state::{Record, State},
+    topology::Topology,
+};
+use crate::{run, wait::Progress};
+
+/// `cargo xtask cluster …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Bring the clusters up; what is missing on the machine is installed or built first.
+    Up(UpArgs),
+    /// End the clusters and remove every trace of them.
+    Down,
+    /// Show processes, memory and addresses; fails unless the clusters are up.
+    Status,
+    /// Print the path of the kubeconfig with one context per cluster.
+    Kubeconfig,
+    /// Import image tars into every node.
+    Load {
+        /// Image tars, as `cargo xtask images` writes them.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// `cargo xtask cluster up`
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct UpArgs {
+    /// Clusters and their numbers of nodes, the leader first [default: leader=1,east=2,west=2].
+    #[arg(long, value_name = "NAME=NODES,…")]
+    pub(crate) clusters: Option<Topology>,
+    /// Also build and load the images, apply deploy/ and join the clusters to one ClusterSet.
+    #[arg(long)]
+    pub(crate) install: bool,
+    /// What exported Services are reached by (with --install).
+    #[arg(long, value_enum, requires = "install")]
+    pub(crate) endpoint_ip_type: Option<EndpointIpType>,
+}
+
+/// Where everything of the clusters is.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    directory: PathBuf,
+}
+
+/// Carries the command out.
+pub(crate) fn run(command: ClusterCommand) -> Result<()> {
+    let layout = Layout::of_workspace();
+    let progress = Progress::start();
+    match command {
+        ClusterCommand::Up(args) => {
+            let _lock = layout.lock()?;
+            up(&layout, &args, progress)
+        }
+        ClusterCommand::Down => {
+            let _lock = layout.lock()?;
+            down::down(&layout, progress)
+        }
+        ClusterCommand::Status => status::print(&layout),
+        ClusterCommand::Kubeconfig => {
+            layout.running()?;
+            println!("{}", layout.kubeconfig().display());
+            Ok(())
+        }
+        ClusterCommand::Load { files } => up::load(&layout, &files, progress),
+    }
+}
+
+/// Brings the default clusters up, installed and joined; returns the kubeconfig.
+pub(crate) fn up_installed() -> Result<PathBuf> {
+    run(ClusterCommand::Up(UpArgs {
+        install: true,
+        ..UpArgs::default()
+    }))?;
+    Ok(Layout::of_workspace().kubeconfig())
+}
+
+/// Ends the clusters and removes every trace of them.
+pub(crate) fn down() -> Result<()> {
+    run(ClusterCommand::Down)
+}
+
+fn up(layout: &Layout, args: &UpArgs, progress: Progress) -> Result<()> {
+    let topology = args.clusters.clone().unwrap_or_default();
+    up::up(layout, &topology, progress)?;
+    if args.install {
+        install::install(layout, &topology, args.endpoint_ip_type, progress)?;
+    }
+    Ok(())
+}
+
+// === impl Layout ===
+
+impl Layout {
+    /// The layout below this workspace.
+    pub(crate) fn of_workspace() -> Self {
+        Self {
+            directory: run::workspace().join("target/cluster"),
+        }
+    }
+
+    /// The directory that goes with the clusters.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The merged kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.directory.join("kubeconfig")
+    }
+
+    /// Links to the programs the clusters run, kubectl among them.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.directory.join("bin")
+    }
+
+    /// The record of clusters that came up.
+    pub(crate) fn running(&self) -> Result<Record> {
+        match State::read(&self.directory)? {
+            Some(record) if record.complete => Ok(record),
+            Some(_) => bail!("the clusters are only half up: `cargo xtask cluster up` starts them anew"),
+            None => bail!("the clusters are down: `cargo xtask cluster up`"),
+        }
+    }
+
+    /// Keeps a second `up` or `down` from running at the same time. The lock ends with the process.
+    fn lock(&self) -> Result<File> {
+        let path = self.directory.with_extension("lock");
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+        }
+        let file = File::create(&path).with_context(|| path.display().to_string())?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => bail!("another `cargo xtask cluster` command is at work"),
+            Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+}

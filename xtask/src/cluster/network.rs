@@ -1,0 +1,133 @@
+//! Namespaces, the underlay that connects them, and the routes between the nodes of a cluster.
+
+use std::{fmt::Write as _, fs, net::Ipv4Addr, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    process::feed_text,
+    topology::{Cluster, HOST, NOBODY, Topology, UNDERLAY_LENGTH, UNDERLAY_NAMESPACE},
+};
+use crate::run;
+
+/// The bridge, in its own namespace: out of reach of whatever filters the machine's bridged packets.
+const BRIDGE: &str = "underlay";
+/// The machine's own port on the underlay.
+pub(crate) const HOST_DEVICE: &str = "mcund0";
+
+/// Creates every namespace and connects it.
+pub(crate) fn create(topology: &Topology) -> Result<()> {
+    let mut namespaces = String::new();
+    for name in topology
+        .namespaces()
+        .iter()
+        .map(String::as_str)
+        .chain([UNDERLAY_NAMESPACE])
+    {
+        line(&mut namespaces, format_args!("netns add {name}"));
+    }
+    batch(None, &namespaces).context("network namespaces")?;
+    for name in topology.namespaces() {
+        run::output(
+            Command::new("nsenter")
+                .arg(format!("--net=/run/netns/{name}"))
+                .args([
+                    "sh",
+                    "-c",
+                    // Forwarding first: it resets other settings. Strict reverse path filtering is what many
+                    // distributions set, and what our gateways have to get along with.
+                    "cd /proc/sys/net/ipv4 && echo 1 >ip_forward && echo 1 >conf/all/rp_filter \
+             && echo 1 >conf/default/rp_filter",
+                ]),
+        )
+        .with_context(|| format!("settings of {name}"))?;
+    }
+    let mut underlay = format!("link add {BRIDGE} type bridge\nlink set {BRIDGE} up\nlink set lo up\n");
+    // The machine's own namespace has no name; this process stands for it.
+    port(
+        &mut underlay,
+        "host",
+        &format!("name {HOST_DEVICE} netns {}", std::process::id()),
+    );
+    for cluster in topology.clusters() {
+        port(
+            &mut underlay,
+            &cluster.plane(),
+            &format!("name eth0 netns {}", cluster.namespace()),
+        );
+        for node in cluster.nodes() {
+            port(
+                &mut underlay,
+                node.name(),
+                &format!("name eth0 netns {}", node.namespace()),
+            );
+        }
+    }
+    batch(Some(UNDERLAY_NAMESPACE), &underlay).context("underlay")?;
+    batch(
+        None,
+        &format!("addr add {HOST}/{UNDERLAY_LENGTH} dev {HOST_DEVICE}\nlink set {HOST_DEVICE} up\n"),
+    )?;
+    for cluster in topology.clusters() {
+        connect(cluster).with_context(|| format!("network of cluster {}", cluster.name()))?;
+    }
+    Ok(())
+}
+
+/// Gives a cluster's machines their addresses and the routes to its Pods.
+fn connect(cluster: &Cluster) -> Result<()> {
+    let plane = (cluster.namespace(), cluster.api_address());
+    let machines = cluster.nodes().map(|node| (node.namespace(), node.address()));
+    for (namespace, address) in machines.chain([plane]) {
+        let mut text = format!(
+            "link set lo up\naddr add {address}/{UNDERLAY_LENGTH} dev eth0\nlink set eth0 up\n\
+             route add default via {NOBODY}\n"
+        );
+        for node in cluster.nodes().filter(|node| node.address() != address) {
+            pod_route(&mut text, &node.pod_cidr(), node.address());
+        }
+        batch(Some(&namespace), &text)?;
+    }
+    Ok(())
+}
+
+fn pod_route(text: &mut String, pods: &str, node: Ipv4Addr) {
+    line(text, format_args!("route add {pods} via {node}"));
+}
+
+/// A port of the bridge, and its other end.
+fn port(text: &mut String, name: &str, peer: &str) {
+    line(text, format_args!("link add p-{name} type veth peer {peer}"));
+    line(text, format_args!("link set p-{name} master {BRIDGE} up"));
+}
+
+fn line(text: &mut String, command: std::fmt::Arguments<'_>) {
+    // Writing to a string cannot fail.
+    let _infallible = writeln!(text, "{command}");
+}
+
+/// Runs `ip` commands, all in one process.
+fn batch(namespace: Option<&str>, commands: &str) -> Result<()> {
+    let mut command = Command::new("ip");
+    if let Some(namespace) = namespace {
+        command.args(["-n", namespace]);
+    }
+    feed_text(command.args(["-batch", "-"]), commands).map(drop)
+}
+
+/// Deletes namespaces that exist, and with them every device in them.
+pub(crate) fn delete(namespaces: &[String]) -> Result<()> {
+    let ours = namespaces.iter().map(String::as_str).chain([UNDERLAY_NAMESPACE]);
+    let mut commands = String::new();
+    for name in ours.filter(|name| fs::exists(format!("/run/netns/{name}")).unwrap_or(false)) {
+        line(&mut commands, format_args!("netns del {name}"));
+    }
+    // The kernel empties a namespace some time after its deletion; this end would stay until then.
+    if fs::exists(format!("/sys/class/net/{HOST_DEVICE}")).unwrap_or(false) {
+        line(&mut commands, format_args!("link del {HOST_DEVICE}"));
+    }
+    if commands.is_empty() {
+        return Ok(());
+    }
+    batch(None, &commands)
+}

@@ -1,0 +1,169 @@
+//! Starting the long-running programs: in a node's namespaces, below our control group, with a log file,
+//! and written down.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    cgroup::Cgroups,
+    state::{Process, State},
+};
+use crate::run;
+
+/// Enters the control group, then becomes the program. The number stays the same all the way.
+const ENTER: &str = "echo $$ >\"$1\" && shift && exec setsid \"$@\"";
+
+/// Where to look for programs that Kubernetes' own programs call.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The mount namespace a program runs in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Mounts<'a> {
+    /// The machine's.
+    Host,
+    /// That of another process.
+    Of(&'a Process),
+}
+
+/// A program to start.
+#[derive(Debug)]
+pub(crate) struct Program<'a> {
+    /// The control plane or node it belongs to: its control group, and the directory of its log.
+    pub(crate) machine: &'a str,
+    /// What it is there.
+    pub(crate) name: &'a str,
+    /// Its network namespace.
+    pub(crate) namespace: &'a str,
+    /// Its mount namespace.
+    pub(crate) mounts: Mounts<'a>,
+    /// The command line.
+    pub(crate) command: Vec<String>,
+}
+
+/// Starts programs and records them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launcher<'a> {
+    /// Where they are recorded.
+    pub(crate) state: &'a State,
+    /// Where they are kept together.
+    pub(crate) cgroups: &'a Cgroups,
+}
+
+// === impl Launcher ===
+
+impl Launcher<'_> {
+    /// The directory of a machine's files.
+    pub(crate) fn directory(&self, machine: &str) -> PathBuf {
+        self.state.directory().join(machine)
+    }
+
+    /// Starts a program; it goes on when we end.
+    pub(crate) fn start(&self, program: &Program<'_>) -> Result<Process> {
+        let role = format!("{}/{}", program.machine, program.name);
+        let directory = self.directory(program.machine);
+        fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+        let path = directory.join(format!("{}.log", program.name));
+        let log = File::create(&path).with_context(|| path.display().to_string())?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", ENTER, "sh"])
+            .arg(self.cgroups.entrance(program.machine));
+        command
+            .args(nsenter(program.namespace, program.mounts))
+            .args(&program.command);
+        // Nothing of the caller's environment (proxies above all) may reach the clusters.
+        command.env_clear().env("PATH", SEARCH_PATH).current_dir("/");
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("log file")?)
+            .stderr(log);
+        let child = command.spawn().with_context(|| format!("cannot start {role}"))?;
+        let process = Process::of(role, child.id(), path)?;
+        self.state
+            .update(|record| record.processes.push(process.clone()))?;
+        Ok(process)
+    }
+}
+
+/// The words that bring a command into these namespaces.
+pub(crate) fn nsenter(namespace: &str, mounts: Mounts<'_>) -> Vec<String> {
+    let mut words = vec!["nsenter".to_owned(), format!("--net=/run/netns/{namespace}")];
+    if let Mounts::Of(process) = mounts {
+        words.push(format!("--mount=/proc/{}/ns/mnt", process.pid));
+    }
+    words
+}
+
+/// Fails with the process's last words when it does not run any more.
+pub(crate) fn check_alive(process: &Process) -> Result<()> {
+    if process.is_alive() {
+        return Ok(());
+    }
+    bail!(
+        "{} ended; {} says:\n{}",
+        process.role,
+        process.log.display(),
+        process.last_words()
+    )
+}
+
+/// Runs a command with a file on its standard input and returns what it printed.
+pub(crate) fn feed(command: &mut Command, input: File) -> Result<String> {
+    run::output(command.stdin(input))
+}
+
+/// Runs a command with this text on its standard input and returns what it printed.
+pub(crate) fn feed_text(command: &mut Command, text: &str) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+    let pipe = child.stdin.take();
+    let out = thread::scope(|scope| {
+        // A command that fails early closes its input; its own message is the one to show.
+        scope.spawn(move || pipe.map(|mut pipe| drop(pipe.write_all(text.as_bytes()))));
+        child.wait_with_output()
+    })
+    .with_context(|| format!("cannot wait for {name}"))?;
+    if !out.status.success() {
+        let command = format!("{command:?}").replace('"', "");
+        bail!(
+            "{command} failed: {}\n{}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Writes a file and creates its directory.
+pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+    }
+    fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_reaches_the_command_and_an_early_end_keeps_its_message() {
+        assert_eq!(feed_text(&mut Command::new("cat"), "hello").unwrap(), "hello");
+        let long = "x".repeat(1 << 20);
+        let mut failing = Command::new("sh");
+        failing.args(["-c", "exec <&-; echo no such thing >&2; exit 3"]);
+        let error = feed_text(&mut failing, &long).unwrap_err().to_string();
+        assert!(error.contains("no such thing"), "{error}");
+    }
+}

@@ -1,0 +1,210 @@
+//! What `cluster up` did, written down as it happens, so that `cluster down` can undo all of it even when
+//! `up` did not come to its end.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use super::topology::Topology;
+
+/// A process we started. The start time tells it from a later process with the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Process {
+    /// What it is: `east-n1/kubelet`.
+    pub(crate) role: String,
+    /// Its process id.
+    pub(crate) pid: u32,
+    /// Its start, in clock ticks since the machine's.
+    pub(crate) start_time: u64,
+    /// Where its output goes.
+    pub(crate) log: PathBuf,
+}
+
+/// The contents of the state file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The clusters, as text.
+    pub(crate) topology: String,
+    /// Whether `up` came to its end.
+    pub(crate) complete: bool,
+    /// Every process started.
+    pub(crate) processes: Vec<Process>,
+    /// Kernel settings changed (by us, or by the kubelet at its start) and their former values.
+    pub(crate) sysctls: BTreeMap<String, String>,
+    /// Whether the BPF file system was mounted for the clusters.
+    pub(crate) mounted_bpffs: bool,
+}
+
+/// The state file of running clusters, shared by the threads that start them.
+#[derive(Debug)]
+pub(crate) struct State {
+    directory: PathBuf,
+    record: Mutex<Record>,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Describes a process that was just started.
+    pub(crate) fn of(role: String, pid: u32, log: PathBuf) -> Result<Self> {
+        let start_time = start_time(pid).with_context(|| format!("{role}: process {pid} is gone already"))?;
+        Ok(Self {
+            role,
+            pid,
+            start_time,
+            log,
+        })
+    }
+
+    /// Whether it still runs (a zombie does not).
+    pub(crate) fn is_alive(&self) -> bool {
+        start_time(self.pid) == Some(self.start_time)
+    }
+
+    /// The last lines it wrote, for an error message.
+    pub(crate) fn last_words(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The start time of a process that runs: field 22 of its `stat` line.
+fn start_time(pid: u32) -> Option<u64> {
+    parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_start_time(stat: &str) -> Option<u64> {
+    // The second field is the program's name in parentheses, which may contain both.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The clusters.
+    pub(crate) fn topology(&self) -> Result<Topology> {
+        self.topology.parse().context("topology in the state file")
+    }
+
+    /// The recorded processes that no longer run.
+    pub(crate) fn dead(&self) -> Vec<&Process> {
+        self.processes
+            .iter()
+            .filter(|process| !process.is_alive())
+            .collect()
+    }
+
+    /// The process of that role.
+    pub(crate) fn process(&self, role: &str) -> Result<&Process> {
+        let found = self.processes.iter().find(|process| process.role == role);
+        found.with_context(|| format!("no process `{role}` was started"))
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Begins a new state file.
+    pub(crate) fn create(directory: &Path, topology: &Topology) -> Result<Self> {
+        fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
+        let state = Self {
+            directory: directory.to_owned(),
+            record: Mutex::new(Record {
+                topology: topology.to_string(),
+                ..Record::default()
+            }),
+        };
+        state.update(|_| ())?;
+        Ok(state)
+    }
+
+    /// Reads the state file in `directory`, if there is one.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Record>> {
+        let path = file(directory);
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let record =
+                    serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
+                Ok(Some(record))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| path.display().to_string()),
+        }
+    }
+
+    /// The directory everything of the clusters lives in.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A copy of what is recorded now.
+    pub(crate) fn record(&self) -> Record {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the record and writes it out before returning.
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+        let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut record);
+        let path = file(&self.directory);
+        let new = path.with_extension("new");
+        let text = serde_json::to_string_pretty(&*record)?;
+        fs::write(&new, text).with_context(|| new.display().to_string())?;
+        fs::rename(&new, &path).with_context(|| path.display().to_string())
+    }
+}
+
+fn file(directory: &Path) -> PathBuf {
+    directory.join("state.json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_program_name() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        assert_eq!(parse_start_time(&format!("12 (a) b) (c) {rest}")), Some(4711));
+        assert_eq!(
+            parse_start_time(&format!("12 (a) {}", rest.replace('S', "Z"))),
+            None
+        );
+        assert_eq!(parse_start_time("garbage"), None);
+    }
+
+    #[test]
+    fn this_process_is_alive_and_a_later_one_with_its_number_is_not_it() {
+        let me = Process::of("me".into(), std::process::id(), PathBuf::new()).unwrap();
+        assert!(me.is_alive());
+        let other = Process {
+            start_time: me.start_time + 1,
+            ..me
+        };
+        assert!(!other.is_alive());
+    }
+
+    #[test]
+    fn what_is_recorded_can_be_read_back() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(State::read(directory.path()).unwrap().is_none());
+        let state = State::create(directory.path(), &Topology::default()).unwrap();
+        state.update(|record| record.complete = true).unwrap();
+        let read = State::read(directory.path()).unwrap().unwrap();
+        assert!(read.complete);
+        assert_eq!(read.topology().unwrap(), Topology::default());
+    }
+}

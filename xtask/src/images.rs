@@ -1,0 +1,172 @@
+//! `cargo xtask images`: the container images as tar files, packed without Docker from release binaries and
+//! the shared libraries they need on this machine.
+
+pub(crate) mod archive;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+
+use self::archive::Image;
+use crate::{ebpf, run, setup};
+
+/// What packing takes from the distribution.
+const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
+/// The user the controllers run as; the gateway needs root for its capabilities.
+const NOBODY: u32 = 65532;
+/// Binaries of ours and their packages.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("mc-gateway", "mc-gateway"),
+    ("mc-controller", "controller"),
+    ("mc-traffic", "mc-tests"),
+];
+
+/// `cargo xtask images`
+#[derive(Debug, Args)]
+pub(crate) struct ImagesArgs {
+    /// Directory for the image tars.
+    #[arg(long, default_value = "target/images")]
+    out: PathBuf,
+}
+
+/// Packs every image and prints where.
+pub(crate) fn run(args: &ImagesArgs) -> Result<()> {
+    for path in build(&run::workspace().join(&args.out))? {
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// The images that the clusters run, in `target/images`.
+pub(crate) fn directory() -> PathBuf {
+    run::workspace().join("target/images")
+}
+
+/// Builds the binaries and packs every image into `out`.
+pub(crate) fn build(out: &Path) -> Result<Vec<PathBuf>> {
+    setup::ensure_packages("packing images", PACKAGES)?;
+    ebpf::build(&run::workspace()).context("the gateway embeds the eBPF programs")?;
+    let mut command = run::cargo();
+    command.args(["build", "--release", "--quiet"]);
+    for (binary, package) in PROGRAMS {
+        command.args(["--package", package, "--bin", binary]);
+    }
+    run::loudly(&mut command)?;
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    let release = run::workspace().join(target).join("release");
+
+    let mut gateway = Image::new("mc-gateway/mc-gateway:latest", &["/usr/bin/mc-gateway"]);
+    program(&mut gateway, &release.join("mc-gateway"), "usr/bin/mc-gateway")?;
+    program(&mut gateway, &installed("nft")?, "usr/sbin/nft")?;
+
+    let mut controller = Image::new("mc-gateway/mc-controller:latest", &["/usr/bin/mc-controller"]);
+    controller.user = NOBODY;
+    program(
+        &mut controller,
+        &release.join("mc-controller"),
+        "usr/bin/mc-controller",
+    )?;
+
+    let mut test = Image::new("mc-gateway/test:latest", &["/bin/sleep", "infinity"]);
+    busybox(&mut test)?;
+    program(&mut test, &release.join("mc-traffic"), "usr/bin/mc-traffic")?;
+
+    [
+        ("mc-gateway", gateway),
+        ("mc-controller", controller),
+        ("test", test),
+    ]
+    .iter()
+    .map(|(name, image)| write(image, out, name))
+    .chain([pause(out)])
+    .collect()
+}
+
+/// Packs the image that keeps a Pod's namespaces open; it needs nothing of ours built.
+pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
+    setup::ensure_packages("packing images", PACKAGES)?;
+    let mut image = Image::new("mc-gateway/pause:latest", &["/bin/busybox", "sleep", "infinity"]);
+    program(&mut image, &installed("busybox")?, "bin/busybox")?;
+    write(&image, out, "pause")
+}
+
+/// busybox under the name of each of its tools.
+fn busybox(image: &mut Image) -> Result<()> {
+    let program_path = installed("busybox")?;
+    let tools = run::output(Command::new(&program_path).arg("--list"))?;
+    for tool in tools.lines().filter(|tool| *tool != "busybox") {
+        image.link(&format!("bin/{tool}"), "/bin/busybox");
+    }
+    program(image, &program_path, "bin/busybox")
+}
+
+fn installed(name: &str) -> Result<PathBuf> {
+    setup::find_program(name).with_context(|| format!("`{name}` is not installed"))
+}
+
+fn write(image: &Image, out: &Path, name: &str) -> Result<PathBuf> {
+    let path = out.join(format!("{name}.tar"));
+    fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+    // Renamed into place: another command may be reading the former one.
+    let new = out.join(format!(".{name}.{}", std::process::id()));
+    fs::write(&new, image.to_tar()?).with_context(|| new.display().to_string())?;
+    fs::rename(&new, &path).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+/// Adds a program, and the shared libraries it names at the paths where it looks for them.
+fn program(image: &mut Image, from: &Path, to: &str) -> Result<()> {
+    add(image, from, to)?;
+    let listing = run::output(Command::new("ldd").arg(from))?;
+    for library in libraries(&listing)? {
+        add(image, Path::new(&library), &library)?;
+    }
+    Ok(())
+}
+
+fn add(image: &mut Image, from: &Path, to: &str) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| from.display().to_string())?;
+    image.file(to, bytes, 0o755);
+    Ok(())
+}
+
+/// The paths in what `ldd` prints.
+fn libraries(listing: &str) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for line in listing.lines().map(str::trim) {
+        if line.contains("not found") {
+            bail!("missing library: {line}");
+        }
+        let path = line.split_once("=> ").map_or(line, |(_, path)| path);
+        let path = path.split(" (").next().unwrap_or_default();
+        // The kernel's own (linux-vdso) has no path.
+        if path.starts_with('/') {
+            found.push(path.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_found_in_what_ldd_prints() {
+        let listing = "\tlinux-vdso.so.1 (0x00007ffd)\n\
+                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let found = libraries(listing).unwrap();
+        assert_eq!(
+            found,
+            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+        );
+        assert!(libraries("\tlibx.so => not found\n").is_err());
+        assert!(libraries("\tstatically linked\n").unwrap().is_empty());
+    }
+}

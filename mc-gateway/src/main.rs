@@ -40,7 +40,9 @@ fn start(cli: Cli) -> anyhow::Result<()> {
 
 /// `RUST_LOG` chooses what is logged; `info` of ours and of nobody else by default.
 fn log_to_stderr(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,mc_gateway=info"));
+    let default = "warn,mc_gateway=info".to_owned();
+    let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
+    let filter = EnvFilter::new(wanted.unwrap_or(default));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr);

@@ -88,12 +88,12 @@ impl Datapath {
     /// Loads `object` with the maps pinned in `dir` if there are any, else with new ones, and pins.
     /// Nothing is attached, swapped or written yet.
     pub fn load(dir: &Path, object: &[u8]) -> Result<Self, DatapathError> {
+        let maps = dir.join("maps");
+        pins::check(&maps)?;
         for subdir in SUBDIRS {
             let path = dir.join(subdir);
             fs::create_dir_all(&path).map_err(|source| DatapathError::Io { path, source })?;
         }
-        let maps = dir.join("maps");
-        pins::check(&maps)?;
         let mut loader = EbpfLoader::new();
         for name in abi::ALL_MAPS {
             loader.map_pin_path(name, maps.join(name));

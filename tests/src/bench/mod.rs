@@ -32,6 +32,8 @@ pub struct Settings {
     pub requests: usize,
     /// Underlay MTU.
     pub mtu: u32,
+    /// Whether Pods are attached to a bridge, as bridge CNIs do.
+    pub bridge: bool,
 }
 
 /// Measures everything and returns the report; `progress` gets one line for each measurement.
@@ -45,6 +47,7 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(&Measurement)) -> Resul
     }
     let mut options = Options::new(&settings.prefix, settings.agent.clone())?;
     options.mtu = settings.mtu;
+    options.bridge = settings.bridge;
     // The regular nodes have the NAT rule of a masquerading CNI in every variant, as real ones do; where
     // packets are routed plainly the administrator has to exempt the other cluster.
     options.masquerade = Masquerade::LeavingBoth;
@@ -102,6 +105,7 @@ fn setup(settings: &Settings) -> Setup {
         seconds: settings.duration.as_secs_f64(),
         requests: settings.requests,
         underlay_mtu: settings.mtu,
+        bridge: settings.bridge,
         pod_mtu: settings.mtu - crate::topology::OVERHEAD,
     }
 }

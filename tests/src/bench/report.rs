@@ -45,6 +45,8 @@ pub struct Setup {
     pub requests: usize,
     /// MTU of the underlay.
     pub underlay_mtu: u32,
+    /// Whether Pods are attached to a bridge instead of directly.
+    pub bridge: bool,
     /// MTU of the Pods.
     pub pod_mtu: u32,
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, ValueEnum};
@@ -34,6 +34,9 @@ struct Cli {
     /// MTU of the underlay; that of the Pods is 50 smaller in every variant.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
+    /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
+    #[arg(long)]
+    bridge: bool,
     /// Where to write the report.
     #[arg(long, default_value = "target/bench/report.json")]
     out: PathBuf,
@@ -59,8 +62,17 @@ impl From<Choice> for Variant {
     }
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match measure(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mc-bench failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(cli: Cli) -> Result<()> {
     let settings = Settings {
         prefix: cli.prefix.clone(),
         agent: Some(cli.agent),
@@ -69,6 +81,7 @@ fn main() -> Result<()> {
         duration: Duration::try_from_secs_f64(cli.seconds).context("--seconds")?,
         requests: cli.requests,
         mtu: cli.mtu,
+        bridge: cli.bridge,
     };
     on_interrupt(move || {
         if let Err(error) = Topology::remove(&cli.prefix) {

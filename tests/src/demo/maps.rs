@@ -9,41 +9,38 @@ use crate::process::run;
 /// Most lines shown of one map.
 const LINES: usize = 24;
 
-/// What `bpftool` prints of a pinned map, with arrays of numbers on one line each.
+/// What `bpftool` prints of a pinned map, with each key and each value on one line.
 pub(super) fn dump(pin: &Path) -> Result<String> {
     let printed = run(Command::new("bpftool").args(["map", "dump", "pinned"]).arg(pin))?;
-    Ok(shorten(&join_arrays(&printed)))
+    Ok(shorten(&join_lines(&printed)))
 }
 
-/// Puts what is between `[` and `]` on one line.
-fn join_arrays(text: &str) -> String {
+/// Puts what is nested deeper than an entry on one line.
+fn join_lines(text: &str) -> String {
+    /// The list of all entries and one entry of it.
+    const ENTRY: usize = 2;
     let mut joined = String::with_capacity(text.len());
     let mut depth = 0usize;
-    let mut characters = text.char_indices().peekable();
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '[' => {
-                // The outermost bracket encloses all entries, whose own lines stay as they are.
-                if depth > 0 || !is_outermost(text, at) {
-                    depth += 1;
-                }
-                joined.push('[');
-            }
-            ']' => {
-                depth = depth.saturating_sub(1);
-                joined.push(']');
-            }
-            '\n' if depth > 0 => while characters.next_if(|(_, next)| next.is_whitespace()).is_some() {},
-            ' ' if depth > 0 => {}
-            other => joined.push(other),
+    for line in text.lines() {
+        let inside = depth > ENTRY;
+        let opened = line.matches(['{', '[']).count();
+        depth = (depth + opened).saturating_sub(line.matches(['}', ']']).count());
+        if inside {
+            let needs_space =
+                joined.ends_with(',') && !line.trim_start().starts_with(|c: char| c.is_ascii_digit());
+            joined.push_str(if needs_space { " " } else { "" });
+            joined.push_str(line.trim());
+        } else {
+            // Half of bpftool's indentation is enough to see what belongs to what.
+            let indentation = line.len() - line.trim_start().len();
+            joined.extend(std::iter::repeat_n(' ', indentation / 2));
+            joined.push_str(line.trim());
+        }
+        if depth <= ENTRY {
+            joined.push('\n');
         }
     }
     joined
-}
-
-/// Whether a bracket is the first thing on a page.
-fn is_outermost(text: &str, at: usize) -> bool {
-    text.get(..at).is_some_and(|before| before.trim().is_empty())
 }
 
 /// The first lines, and how many follow.
@@ -62,10 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_share_a_line_and_entries_do_not() {
-        let printed = "[{\n        \"key\": {\n            \"data\": [0,1,\n                2\n            ]\n        }\n    }\n]\n";
-        let expected = "[{\n        \"key\": {\n            \"data\": [0,1,2]\n        }\n    }\n]\n";
-        assert_eq!(join_arrays(printed), expected);
+    fn each_key_and_each_value_is_on_one_line() {
+        let printed = "[{\n        \"key\": {\n            \"len\": 120,\n            \"data\": [0,1,\n                2\n            ]\n        },\n        \"value\": {\n            \"a\": 1,\n            \"b\": 2\n        }\n    },{\n        \"key\": 3,\n        \"value\": 4\n    }\n]\n";
+        let expected = "[{\n    \"key\": {\"len\": 120, \"data\": [0,1,2]},\n    \"value\": {\"a\": 1, \"b\": 2}\n  },{\n    \"key\": 3,\n    \"value\": 4\n  }\n]\n";
+        assert_eq!(join_lines(printed), expected);
     }
 
     #[test]

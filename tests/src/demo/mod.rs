@@ -52,13 +52,12 @@ pub fn run(settings: &Settings) -> Result<()> {
     let start = Instant::now();
     let mut voice = Voice::default();
     let mut options = Options::new(&settings.prefix, Some(settings.agent.clone()))?;
-    options.bridge = true;
     options.masquerade = Masquerade::LeavingBoth;
 
     voice.title("mc-gateway: a Pod in one cluster reaches a Pod in another, through eBPF gateways");
     voice.say(&[
-        "Six network namespaces of this machine play two clusters of two nodes each. No Kubernetes yet,",
-        "but real agents, real eBPF programs and real packets.",
+        "Six network namespaces of this machine play two clusters of two nodes each. There is no Kubernetes,",
+        "but the agents, the eBPF programs and the packets are real.",
     ]);
     let mut topology = Topology::create(options)?;
     voice.step("Two clusters: in each a Pod on a regular node, and a gateway node");
@@ -209,21 +208,22 @@ fn inside(voice: &mut Voice, topology: &Topology) -> Result<()> {
         "What the gateway of east knows: its eBPF maps in {}",
         directory.display()
     ));
+    voice.say(&[
+        "Addresses are 16 bytes, IPv4 in the last four. Every map can be read like this at any time.",
+    ]);
     for (map, meaning) in [
         (
             "mc_prefixes",
-            "where an address belongs: action 1 is deliver here, 2 is forward to a group",
+            "Where an address belongs (action 1: deliver here, 2: forward to a group of nodes):",
         ),
         (
             "mc_peers",
-            "whom packets are accepted from: flags 1 is a remote gateway, 4 a node of ours",
+            "From whom packets are accepted (flags 1: another cluster's gateway, 4: a node of ours):",
         ),
     ] {
-        voice.say(&[&format!(
-            "$ bpftool map dump pinned {}    ({meaning})",
-            directory.join("maps").join(map).display()
-        )]);
-        voice.show(&maps::dump(&directory.join("maps").join(map))?);
+        let pin = directory.join("maps").join(map);
+        voice.say(&[meaning, &format!("$ bpftool map dump pinned {}", pin.display())]);
+        voice.show(&maps::dump(&pin)?);
     }
     voice.step("What each node has done so far, counted by its programs");
     let mut table = format!(

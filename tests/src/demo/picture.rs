@@ -1,5 +1,7 @@
 //! The path of a packet as a picture with real addresses, and what a person can try. Pure.
 
+use ipnet::Ipv4Net;
+
 use crate::topology::{Cluster, Place, Topology};
 
 /// Device between the gateways.
@@ -14,49 +16,32 @@ pub(super) fn between_device() -> &'static str {
 /// The path from the Pod in east down to its gateway, over to the other gateway, and up to the Pod in west.
 pub(super) fn picture() -> String {
     let [east, west] = Cluster::ALL;
-    let row = |left: &str, middle: &str, right: &str| format!("{left:<36}{middle:<14}{right}\n");
-    let host = |what: &str, address: String| format!("{what:<14}{address}");
+    let both = |left: &str, right: &str| format!("{left:<36}{right}\n");
+    let hosts = |what: &str, address: fn(Cluster) -> Ipv4Net| {
+        let host = |cluster| format!("{what:<14}{}", address(cluster).addr());
+        both(&host(east), &host(west))
+    };
+    let between = format!("{:<14}{} -- Geneve -->", "", east.gateway_net().addr());
     [
-        row("cluster east", "", "cluster west"),
-        row("", "", ""),
-        row(
-            &host("Pod", east.pod_ip().to_string()),
-            "",
-            &host("Pod", west.pod_ip().to_string()),
-        ),
-        row("  |", "", "  ^"),
-        row(
-            &host("regular node", east.node_net().addr().to_string()),
-            "",
-            &host("regular node", west.node_net().addr().to_string()),
-        ),
-        row(
+        both("cluster east", "cluster west"),
+        both("", ""),
+        hosts("Pod", Cluster::pod_net),
+        both("  |", "  ^"),
+        hosts("regular node", Cluster::node_net),
+        both(
             "  |  to_remote: encapsulate",
-            "",
             "  ^  from_underlay: check, unwrap,",
         ),
-        row("  |", "", "  |  deliver through mc0"),
-        row("  | Geneve", "", "  | Geneve"),
-        row("  v", "", "  |"),
-        row(
-            &host("gateway", east.internal_net().addr().to_string()),
-            "",
-            &host("gateway", west.internal_net().addr().to_string()),
+        both("  |", "  |  deliver through mc0"),
+        both("  | Geneve", "  | Geneve"),
+        both("  v", "  |"),
+        hosts("gateway", Cluster::internal_net),
+        format!("{between:<50}{}\n", west.gateway_net().addr()),
+        both(
+            "     from_underlay: check, rewrite",
+            "     from_underlay: check, rewrite",
         ),
-        row(
-            &host("", east.gateway_net().addr().to_string()),
-            "-- Geneve -->",
-            &format!(
-                " {}",
-                host("", west.gateway_net().addr().to_string()).trim_start()
-            ),
-        ),
-        row(
-            "  from_underlay: check, rewrite",
-            "",
-            "  from_underlay: check, rewrite",
-        ),
-        row("  the outer header, send on", "", "  the outer header, send on"),
+        both("     the outer header, send on", "     the outer header, send on"),
     ]
     .concat()
 }
@@ -82,7 +67,7 @@ packets by path, per CPU          bpftool map dump pinned {bpf_dir}/maps/mc_path
 drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/maps/mc_drops
 what an agent says                cat {logs}/agent-{name}.log
 change a manifest, it notices     $EDITOR {manifests}/west.yaml
-remove everything                 {remove} --remove
+remove everything                 {remove} --prefix {prefix} --remove
 ",
         bpf_dir = bpf_dir.display(),
         logs = topology.directory().display(),

@@ -10,6 +10,8 @@ const RESULT: usize = 38;
 pub(super) struct Voice {
     step: u32,
     bold: bool,
+    /// Whether the last thing printed was shown as it is: what follows keeps a distance.
+    shown: bool,
 }
 
 impl Default for Voice {
@@ -17,6 +19,7 @@ impl Default for Voice {
         Self {
             step: 0,
             bold: io::stdout().is_terminal(),
+            shown: false,
         }
     }
 }
@@ -25,46 +28,45 @@ impl Default for Voice {
 
 impl Voice {
     /// A line that stands for itself.
-    pub(super) fn title(&self, text: &str) {
+    pub(super) fn title(&mut self, text: &str) {
+        self.shown = false;
         println!("\n{}", self.emphasised(text));
     }
 
     /// The next numbered step.
     pub(super) fn step(&mut self, text: &str) {
         self.step += 1;
-        println!("\n{}\n", self.emphasised(&format!("{}. {text}", self.step)));
+        self.title(&format!("{}. {text}", self.step));
     }
 
     /// Plain words.
-    #[expect(
-        clippy::unused_self,
-        reason = "everything the demo says goes through its voice"
-    )]
-    pub(super) fn say(&self, lines: &[&str]) {
+    pub(super) fn say(&mut self, lines: &[&str]) {
+        self.keep_distance();
         for line in lines {
             println!("   {line}");
         }
     }
 
     /// Something done, and what came of it.
-    #[expect(
-        clippy::unused_self,
-        reason = "everything the demo says goes through its voice"
-    )]
-    pub(super) fn result(&self, what: &str, came_of_it: &str) {
+    pub(super) fn result(&mut self, what: &str, came_of_it: &str) {
+        self.keep_distance();
         println!("   {what:<RESULT$} {came_of_it}");
     }
 
     /// Text of another program, or a picture.
-    #[expect(
-        clippy::unused_self,
-        reason = "everything the demo says goes through its voice"
-    )]
-    pub(super) fn show(&self, text: &str) {
+    pub(super) fn show(&mut self, text: &str) {
+        println!();
         for line in text.trim_end().lines() {
             println!("{}", format!("     {line}").trim_end());
         }
-        println!();
+        self.shown = true;
+    }
+
+    fn keep_distance(&mut self) {
+        if self.shown {
+            println!();
+        }
+        self.shown = false;
     }
 
     fn emphasised(&self, text: &str) -> String {

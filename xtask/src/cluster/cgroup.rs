@@ -24,6 +24,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cgroups {
     hierarchies: Vec<PathBuf>,
+    /// A version 2 hierarchy beside version 1, which has no controllers: runtimes use it all the same.
+    unified: Option<PathBuf>,
     /// The one whose membership we go by.
     account: PathBuf,
     version: Version,
@@ -65,6 +67,7 @@ impl Cgroups {
             return Some(Self {
                 account: account.clone(),
                 hierarchies: one.iter().map(|(path, _)| path.clone()).collect(),
+                unified: of_type("cgroup2").into_iter().next().map(|(path, _)| path),
                 version: Version::One,
             });
         }
@@ -72,6 +75,7 @@ impl Cgroups {
         Some(Self {
             account: path.clone(),
             hierarchies: vec![path],
+            unified: None,
             version: Version::Two,
         })
     }
@@ -150,7 +154,7 @@ impl Cgroups {
         // The kernel lets go of a group a little after its last process.
         wait_for("the clusters' control groups to go", KILL_TIMEOUT, || {
             let mut last = None;
-            for hierarchy in &self.hierarchies {
+            for hierarchy in self.hierarchies.iter().chain(&self.unified) {
                 for group in tree(&hierarchy.join(ROOT)) {
                     if let Err(error) = fs::remove_dir(&group) {
                         last = Some(format!("{}: {error}", group.display()));
@@ -248,6 +252,7 @@ mod tests {
         let cgroups = Cgroups::parse(mounts).unwrap();
         assert_eq!(cgroups.version, Version::One);
         assert_eq!(cgroups.hierarchies.len(), 2);
+        assert_eq!(cgroups.unified, Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(
             cgroups.entrance("east-n1"),
             Path::new("/sys/fs/cgroup/pids/mc-gateway-cluster/east-n1/system/cgroup.procs")

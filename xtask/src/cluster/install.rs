@@ -1,10 +1,31 @@
-//! `cargo xtask cluster up --install`: our own manifests on the clusters, joined to one ClusterSet.
+//! `cargo xtask cluster up --install`: our manifests on the clusters, joined to one ClusterSet the way the
+//! documentation tells a person to do it.
 
-use anyhow::{Result, bail};
+use std::{path::PathBuf, thread, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::ValueEnum;
+use serde_json::{Value, json};
 
-use super::{Layout, topology::Topology};
-use crate::wait::Progress;
+use super::{
+    Layout, binaries,
+    kubectl::Kubectl,
+    topology::{Cluster, Topology},
+    up,
+};
+use crate::{
+    images, run,
+    wait::{Progress, Seen, wait_for},
+};
+
+const CLUSTER_SET: &str = "test-clusterset";
+const LEADER_NAMESPACE: &str = "antrea-multicluster";
+const MEMBER_NAMESPACE: &str = "kube-system";
+const CONTROLLER: &str = "deployment/antrea-mc-controller";
+const GATEWAY: &str = "daemonset/mc-gateway";
+const CONFIG_MAP: &str = "antrea-mc-controller-config";
+const CONFIG_KEY: &str = "controller_manager_config.yaml";
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What exported Services are reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,12 +38,418 @@ pub(crate) enum EndpointIpType {
     PodIp,
 }
 
-/// Installs and joins.
+impl EndpointIpType {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "ClusterIP",
+            Self::PodIp => "PodIP",
+        }
+    }
+}
+
+/// Builds and loads the images, applies the manifests, joins the clusters, waits until they are one.
 pub(crate) fn install(
-    _layout: &Layout,
-    _topology: &Topology,
-    _endpoints: Option<EndpointIpType>,
-    _progress: Progress,
+    layout: &Layout,
+    topology: &Topology,
+    endpoints: Option<EndpointIpType>,
+    progress: Progress,
 ) -> Result<()> {
-    bail!("not there yet")
+    let Some((leader, members)) = topology.clusters().split_first() else {
+        bail!("no clusters");
+    };
+    let tars = images::build(&images::directory())?;
+    progress.say("images built");
+    up::load(layout, &tars, progress)?;
+    let start = Progress::start();
+    let installer = Installer {
+        layout,
+        program: binaries::kubectl()?,
+        leader,
+        endpoints,
+    };
+    thread::scope(|scope| {
+        let installer = &installer;
+        let threads: Vec<_> = std::iter::once(scope.spawn(move || installer.leader()))
+            .chain(
+                members
+                    .iter()
+                    .map(|member| scope.spawn(move || installer.member(member))),
+            )
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+        })
+    })?;
+    progress.say("controllers and gateways run");
+    for member in members {
+        installer
+            .join(member)
+            .with_context(|| format!("joining {}", member.name()))?;
+    }
+    progress.say("ClusterSets created, gateways annotated");
+    for cluster in topology.clusters() {
+        installer.wait_ready(cluster)?;
+    }
+    for member in members {
+        let others = members.iter().filter(|other| other.name() != member.name());
+        installer.wait_imports(member, others)?;
+    }
+    progress.say(format_args!(
+        "installed: {} members of {CLUSTER_SET} know one another, {:.1} s after the images",
+        members.len(),
+        start.seconds()
+    ));
+    Ok(())
+}
+
+/// What every step needs.
+#[derive(Debug)]
+struct Installer<'a> {
+    layout: &'a Layout,
+    program: PathBuf,
+    leader: &'a Cluster,
+    endpoints: Option<EndpointIpType>,
+}
+
+// === impl Installer ===
+
+impl Installer<'_> {
+    fn kubectl(&self, cluster: &Cluster) -> Kubectl {
+        Kubectl::new(&self.program, &self.layout.kubeconfig(), cluster.name())
+    }
+
+    fn leader(&self) -> Result<()> {
+        let kubectl = self.kubectl(self.leader);
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LEADER_NAMESPACE}});
+        kubectl.apply(&[namespace])?;
+        let renewed = is_installed(&kubectl, LEADER_NAMESPACE, CONTROLLER);
+        apply_base(&kubectl, "leader")?;
+        if renewed {
+            restart(&kubectl, LEADER_NAMESPACE, CONTROLLER)?;
+        }
+        rolled_out(&kubectl, LEADER_NAMESPACE, CONTROLLER)?;
+        kubectl.apply(&[cluster_set(
+            &cluster_id(self.leader),
+            LEADER_NAMESPACE,
+            None,
+            &self.id(),
+        )])
+    }
+
+    fn member(&self, member: &Cluster) -> Result<()> {
+        let kubectl = self.kubectl(member);
+        let parts = [CONTROLLER, GATEWAY];
+        let renewed = parts.map(|part| is_installed(&kubectl, MEMBER_NAMESPACE, part));
+        apply_base(&kubectl, "member")?;
+        apply_base(&kubectl, "gateway")?;
+        let configured = match self.endpoints {
+            Some(endpoints) => configure(&kubectl, endpoints)?,
+            None => false,
+        };
+        for (part, renewed) in parts.into_iter().zip(renewed) {
+            if renewed || (configured && part == CONTROLLER) {
+                restart(&kubectl, MEMBER_NAMESPACE, part)?;
+            }
+        }
+        parts
+            .iter()
+            .try_for_each(|part| rolled_out(&kubectl, MEMBER_NAMESPACE, part))
+    }
+
+    /// Gives a member access to the leader, creates its ClusterSet and names its gateway.
+    fn join(&self, member: &Cluster) -> Result<()> {
+        let (leader, kubectl) = (self.kubectl(self.leader), self.kubectl(member));
+        let account = format!("member-{}", member.name());
+        let secret = format!("{account}-token");
+        leader.apply(&access(&account, &secret))?;
+        let data = wait_for(&format!("the token in Secret {secret}"), TIMEOUT, || {
+            let text = leader.output(&[
+                "--namespace",
+                LEADER_NAMESPACE,
+                "get",
+                "secret",
+                &secret,
+                "-o",
+                "json",
+            ])?;
+            let object: Value = serde_json::from_str(&text).with_context(|| secret.clone())?;
+            Ok(match object.pointer("/data/token") {
+                Some(_) => Seen::Done(object.get("data").cloned().unwrap_or_default()),
+                None => Seen::NotYet("no token".to_owned()),
+            })
+        })?;
+        let copy = json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": secret, "namespace": MEMBER_NAMESPACE},
+            "type": "Opaque",
+            "data": data,
+        });
+        let access = Some((secret.as_str(), self.leader.api_url()));
+        let set = cluster_set(&cluster_id(member), MEMBER_NAMESPACE, access, &self.id());
+        kubectl.apply(&[copy, set])?;
+        let gateway = member
+            .nodes()
+            .next()
+            .with_context(|| format!("{} has no nodes", member.name()))?;
+        let annotation = "multicluster.antrea.io/gateway=true";
+        kubectl
+            .output(&["annotate", "--overwrite", "node", gateway.name(), annotation])
+            .map(drop)
+    }
+
+    /// Waits for the cluster's ClusterSet to be ready.
+    fn wait_ready(&self, cluster: &Cluster) -> Result<()> {
+        let kubectl = self.kubectl(cluster);
+        let namespace = self.namespace(cluster);
+        wait_for(
+            &format!("ClusterSet {CLUSTER_SET} of {} to be Ready", cluster.name()),
+            TIMEOUT,
+            || {
+                let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status} {.status}";
+                let text =
+                    kubectl.output(&["-n", namespace, "get", "clusterset", CLUSTER_SET, "-o", path])?;
+                Ok(if text.starts_with("True ") {
+                    Seen::Done(())
+                } else {
+                    Seen::NotYet(text)
+                })
+            },
+        )
+    }
+
+    /// Waits until a member knows the others.
+    fn wait_imports<'c>(&self, member: &Cluster, others: impl Iterator<Item = &'c Cluster>) -> Result<()> {
+        let kubectl = self.kubectl(member);
+        let wanted: Vec<_> = others
+            .map(|other| format!("{}-clusterinfo", cluster_id(other)))
+            .collect();
+        wait_for(
+            &format!("ClusterInfoImports {} in {}", wanted.join(", "), member.name()),
+            TIMEOUT,
+            || {
+                let text =
+                    kubectl.output(&["-n", MEMBER_NAMESPACE, "get", "clusterinfoimport", "-o", "name"])?;
+                let names: Vec<_> = text.lines().filter_map(|line| line.rsplit('/').next()).collect();
+                let all = wanted.iter().all(|name| names.contains(&name.as_str()));
+                Ok(if all {
+                    Seen::Done(())
+                } else {
+                    Seen::NotYet(names.join(", "))
+                })
+            },
+        )
+    }
+
+    fn namespace(&self, cluster: &Cluster) -> &'static str {
+        if cluster.name() == self.leader.name() {
+            LEADER_NAMESPACE
+        } else {
+            MEMBER_NAMESPACE
+        }
+    }
+
+    /// The leader's identity.
+    fn id(&self) -> String {
+        cluster_id(self.leader)
+    }
+}
+
+/// The identity of a cluster in the ClusterSet.
+fn cluster_id(cluster: &Cluster) -> String {
+    // The documentation's name for the leader of its examples.
+    let name = if cluster.name() == "leader" {
+        "north"
+    } else {
+        cluster.name()
+    };
+    format!("test-cluster-{name}")
+}
+
+/// The ServiceAccount with which a member enters the leader, its token and its role.
+fn access(account: &str, secret: &str) -> [Value; 3] {
+    [
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": account, "namespace": LEADER_NAMESPACE},
+        }),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": secret,
+                "namespace": LEADER_NAMESPACE,
+                "annotations": {"kubernetes.io/service-account.name": account},
+            },
+            "type": "kubernetes.io/service-account-token",
+        }),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": account, "namespace": LEADER_NAMESPACE},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role",
+                "name": "antrea-mc-member-cluster-role",
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": LEADER_NAMESPACE}],
+        }),
+    ]
+}
+
+/// A ClusterSet object; a member's names the leader's URL and the Secret that opens it.
+fn cluster_set(id: &str, namespace: &str, access: Option<(&str, String)>, leader: &str) -> Value {
+    let mut entry = json!({"clusterID": leader});
+    let mut spec = json!({"clusterID": id});
+    if let (Some((secret, server)), Some(entry), Some(spec)) =
+        (access, entry.as_object_mut(), spec.as_object_mut())
+    {
+        entry.insert("secret".into(), secret.into());
+        entry.insert("server".into(), server.into());
+        spec.insert("namespace".into(), LEADER_NAMESPACE.into());
+    }
+    if let Some(spec) = spec.as_object_mut() {
+        spec.insert("leaders".into(), json!([entry]));
+    }
+    json!({
+        "apiVersion": "multicluster.crd.antrea.io/v1alpha2",
+        "kind": "ClusterSet",
+        "metadata": {"name": CLUSTER_SET, "namespace": namespace},
+        "spec": spec,
+    })
+}
+
+fn apply_base(kubectl: &Kubectl, base: &str) -> Result<()> {
+    let path = run::workspace().join("deploy/base").join(base);
+    let mut command = kubectl.command();
+    run::output(
+        command
+            .args(["apply", "--server-side", "--force-conflicts", "-k"])
+            .arg(path),
+    )?;
+    kubectl
+        .output(&[
+            "wait",
+            "--for=condition=Established",
+            "--timeout=30s",
+            "crd",
+            "--all",
+        ])
+        .map(drop)
+}
+
+fn is_installed(kubectl: &Kubectl, namespace: &str, part: &str) -> bool {
+    kubectl.output(&["-n", namespace, "get", part]).is_ok()
+}
+
+/// Images keep their tag when they are rebuilt: only new Pods run the new ones.
+fn restart(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
+    kubectl
+        .output(&["-n", namespace, "rollout", "restart", part])
+        .map(drop)
+}
+
+/// Waits for a rollout; on failure tells what the Pods say.
+fn rolled_out(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
+    let timeout = format!("--timeout={}s", TIMEOUT.as_secs());
+    let result = kubectl
+        .output(&["-n", namespace, "rollout", "status", part, &timeout])
+        .map(drop);
+    result.map_err(|error| {
+        let pods = kubectl.output(&["-n", namespace, "get", "pods", "-o", "wide"]);
+        let logs = kubectl.output(&["-n", namespace, "logs", "--tail=20", part]);
+        let or_error = |text: Result<String>| text.unwrap_or_else(|error| format!("{error:#}"));
+        error.context(format!("{part}\n{}\n{}", or_error(pods), or_error(logs)))
+    })
+}
+
+/// Sets the members' endpoint type; whether that changed anything.
+fn configure(kubectl: &Kubectl, endpoints: EndpointIpType) -> Result<bool> {
+    let text = kubectl.output(&[
+        "-n",
+        MEMBER_NAMESPACE,
+        "get",
+        "configmap",
+        CONFIG_MAP,
+        "-o",
+        "json",
+    ])?;
+    let object: Value = serde_json::from_str(&text).context(CONFIG_MAP)?;
+    let former = object
+        .get("data")
+        .and_then(|data| data.get(CONFIG_KEY))
+        .and_then(Value::as_str);
+    let former = former.with_context(|| format!("ConfigMap {CONFIG_MAP} has no key {CONFIG_KEY}"))?;
+    let new = with_endpoints(former, endpoints)?;
+    if new == former {
+        return Ok(false);
+    }
+    let patch = json!({"data": {CONFIG_KEY: new}}).to_string();
+    kubectl.output(&[
+        "-n",
+        MEMBER_NAMESPACE,
+        "patch",
+        "configmap",
+        CONFIG_MAP,
+        "--type=merge",
+        "-p",
+        &patch,
+    ])?;
+    Ok(true)
+}
+
+fn with_endpoints(config: &str, endpoints: EndpointIpType) -> Result<String> {
+    let mut value: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(config).context(CONFIG_KEY)?;
+    let former = value.insert("endpointIPType".into(), endpoints.as_str().into());
+    if former == Some(endpoints.as_str().into()) {
+        return Ok(config.to_owned());
+    }
+    Ok(serde_yaml_ng::to_string(&value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cluster_sets_are_those_of_the_documentation() {
+        let leader = cluster_set("test-cluster-north", LEADER_NAMESPACE, None, "test-cluster-north");
+        assert_eq!(
+            leader["spec"],
+            json!({"clusterID": "test-cluster-north", "leaders": [{"clusterID": "test-cluster-north"}]})
+        );
+        let access = Some(("member-east-token", "https://172.30.1.254:6443".to_owned()));
+        let east = cluster_set(
+            "test-cluster-east",
+            MEMBER_NAMESPACE,
+            access,
+            "test-cluster-north",
+        );
+        assert_eq!(
+            east["spec"],
+            json!({
+                "clusterID": "test-cluster-east",
+                "leaders": [{
+                    "clusterID": "test-cluster-north",
+                    "secret": "member-east-token",
+                    "server": "https://172.30.1.254:6443",
+                }],
+                "namespace": "antrea-multicluster",
+            })
+        );
+    }
+
+    #[test]
+    fn only_another_endpoint_type_changes_the_configuration() {
+        let config = "kind: MultiClusterConfig\nendpointIPType: \"ClusterIP\" # the default\n";
+        assert_eq!(with_endpoints(config, EndpointIpType::ClusterIp).unwrap(), config);
+        let changed = with_endpoints(config, EndpointIpType::PodIp).unwrap();
+        let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(&changed).unwrap();
+        assert_eq!(value["endpointIPType"], "PodIP");
+        assert_eq!(value["kind"], "MultiClusterConfig");
+    }
 }

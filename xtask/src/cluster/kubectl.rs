@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
+use serde_json::{Value, json};
 
 use super::process::feed_text;
 use crate::run;
@@ -60,5 +61,12 @@ impl Kubectl {
     /// Runs it with text on its standard input.
     pub(crate) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         feed_text(self.command().args(arguments), input)
+    }
+
+    /// Applies objects.
+    pub(crate) fn apply(&self, objects: &[Value]) -> Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.feed(&["apply", "--server-side", "-f", "-"], &list.to_string())
+            .map(drop)
     }
 }

@@ -26,8 +26,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 
-pub(crate) use self::{binaries::kubectl, install::EndpointIpType};
+pub(crate) use self::install::EndpointIpType;
 use self::{
+    binaries::Binaries,
     state::{Record, State},
     topology::Topology,
 };
@@ -49,6 +50,15 @@ pub(crate) enum ClusterCommand {
         /// Image tars, as `cargo xtask images` writes them.
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Run a command (a shell, if none is given) where a node's own programs run: in its network and mount
+    /// namespaces, with its /var/lib, /run and /sys/fs/bpf.
+    Enter {
+        /// Name of the node: east-n1.
+        node: String,
+        /// The command and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<String>,
     },
 }
 
@@ -92,6 +102,7 @@ pub(crate) fn run(command: ClusterCommand) -> Result<()> {
             Ok(())
         }
         ClusterCommand::Load { files } => up::load(&layout, &files, progress),
+        ClusterCommand::Enter { node, command } => node::enter(&layout.running()?, &node, &command),
     }
 }
 
@@ -107,6 +118,11 @@ pub(crate) fn up_installed() -> Result<PathBuf> {
 /// Ends the clusters and removes every trace of them.
 pub(crate) fn down() -> Result<()> {
     run(ClusterCommand::Down)
+}
+
+/// The kubectl that fits the clusters; built where it is missing.
+pub(crate) fn kubectl() -> Result<PathBuf> {
+    Binaries::find_or_build(Progress::start())?.path("kubectl")
 }
 
 fn up(layout: &Layout, args: &UpArgs, progress: Progress) -> Result<()> {

@@ -21,7 +21,7 @@ use super::{
     kubeconfig::Kubeconfig,
     pki::{Authority, Subject},
     process::{Launcher, Mounts, Program, check_alive, feed, nsenter, write},
-    state::Process,
+    state::{Process, Record},
     topology::{Cluster, Node},
 };
 use crate::{
@@ -118,7 +118,7 @@ impl Runtime {
     }
 
     /// The node of a running cluster.
-    pub(crate) fn of(record: &super::state::Record, node: Node) -> Result<Self> {
+    pub(crate) fn of(record: &Record, node: Node) -> Result<Self> {
         let containerd = record.process(&format!("{}/containerd", node.name()))?.clone();
         check_alive(&containerd)?;
         Ok(Self { node, containerd })
@@ -237,6 +237,24 @@ impl Runtime {
         launch("kube-proxy", vec![format!("--config={}", proxy_config.display())])?;
         Ok(())
     }
+}
+
+/// Runs a command in a node's namespaces and ends as it ends.
+pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<()> {
+    let topology = record.topology()?;
+    let node = topology.nodes().find(|node| node.name() == name);
+    let runtime = Runtime::of(
+        record,
+        node.with_context(|| format!("no node `{name}` in `{topology}`"))?,
+    )?;
+    let mut words = nsenter(&runtime.node.namespace(), Mounts::Of(&runtime.containerd)).into_iter();
+    let mut entered = Command::new(words.next().unwrap_or_default());
+    entered.args(words);
+    if command.is_empty() {
+        entered.arg("sh").env("PS1", format!("{name} # "));
+    }
+    let status = entered.args(command).status().context("nsenter")?;
+    std::process::exit(status.code().unwrap_or(1))
 }
 
 /// The Node object, created before its kubelet so that its Pod CIDR is the planned one.

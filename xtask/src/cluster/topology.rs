@@ -51,12 +51,6 @@ impl Topology {
         &self.clusters
     }
 
-    /// The cluster of that name.
-    pub(crate) fn cluster(&self, name: &str) -> Result<&Cluster> {
-        let found = self.clusters.iter().find(|cluster| cluster.name == name);
-        found.with_context(|| format!("no cluster `{name}` in `{self}`"))
-    }
-
     /// Every node of every cluster.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> {
         self.clusters.iter().flat_map(Cluster::nodes)
@@ -221,7 +215,7 @@ mod tests {
         let topology = Topology::default();
         assert_eq!(topology.to_string(), "leader=1,east=2,west=2");
         assert_eq!(topology, "leader=1,east=2,west=2".parse().unwrap());
-        let west = topology.cluster("west").unwrap();
+        let west = &topology.clusters()[2];
         assert_eq!(west.api_url(), "https://172.30.3.254:6443");
         assert_eq!(
             (west.pod_cidr(), west.service_cidr()),

@@ -1,9 +1,19 @@
 //! `cargo xtask`: builds, packs, boots and tests the project.
 #![forbid(unsafe_code)]
 
+mod bench;
+mod build;
+mod cluster;
+mod demo;
 mod ebpf;
+mod images;
+mod lint;
+mod manifests;
 mod run;
 mod setup;
+mod tally;
+mod test;
+mod wait;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -18,21 +28,47 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show the main job: two small clusters in network namespaces, or real ones.
+    Demo(demo::DemoArgs),
+    /// Run all tests, or one suite; the last line is `N passed, N failed`.
+    Test {
+        /// The one suite to run.
+        #[arg(long, value_enum)]
+        suite: Option<test::Suite>,
+    },
+    /// Compare plain routing, kernel VXLAN and mc-gateway over the same hops.
+    Bench(bench::BenchArgs),
     /// Build the eBPF object and print its path and SHA-256.
     BuildEbpf {
         /// Build it a second time in another directory and compare the bytes.
         #[arg(long)]
         check_reproducible: bool,
     },
+    /// Real Kubernetes clusters in network namespaces of this machine.
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
+    /// Pack the container images as tar files, without Docker.
+    Images(images::ImagesArgs),
+    /// Write deploy/crds from the Rust types.
+    Crds,
+    /// Write the one-file manifests of deploy/ from the kustomize bases.
+    Manifests,
 }
 
 fn main() -> Result<()> {
     match Xtask::parse().command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Test { suite } => test::run(suite),
+        Command::Bench(args) => bench::run(&args),
+        Command::Crds => lint::crds(&["--out"]),
+        Command::Manifests => manifests::write(),
         Command::BuildEbpf {
             check_reproducible: true,
         } => ebpf::check_reproducible(),
         Command::BuildEbpf {
             check_reproducible: false,
         } => ebpf::build_and_print(),
+        Command::Cluster(command) => cluster::run(command),
+        Command::Images(args) => images::run(&args),
     }
 }

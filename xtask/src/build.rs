@@ -1,0 +1,87 @@
+//! The release programs the suites, the demo and the benchmark run.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+
+use crate::{ebpf, run, setup};
+
+/// What they need from the distribution at run time.
+pub(crate) const PACKAGES: &[&str] = &[
+    "iproute2",
+    "nftables",
+    "bpftool",
+    "iputils-ping",
+    "util-linux",
+    "procps",
+    "gcc",
+    "libc6-dev",
+    "git",
+];
+
+/// Paths of the built programs.
+pub(crate) struct Programs {
+    dir: PathBuf,
+}
+
+impl Programs {
+    /// A program by name.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Environment through which the test programs find them.
+    pub(crate) fn env(&self) -> [(&'static str, PathBuf); 2] {
+        [
+            ("MC_AGENT", self.path("mc-gateway")),
+            ("MC_TRAFFIC", self.path("mc-traffic")),
+        ]
+    }
+}
+
+/// Builds the eBPF object, the agent and the test programs.
+pub(crate) fn release() -> Result<Programs> {
+    ebpf::build(&run::workspace())?;
+    run::loudly(run::cargo().args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--release",
+        "--package",
+        "mc-gateway",
+        "--package",
+        "mc-tests",
+    ]))?;
+    Ok(Programs {
+        dir: target_dir()?.join("release"),
+    })
+}
+
+/// Cargo's target directory, wherever the caller's settings put it.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    let metadata =
+        run::output(run::cargo().args(["metadata", "--format-version=1", "--no-deps", "--locked"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+    let dir = metadata
+        .get("target_directory")
+        .and_then(serde_json::Value::as_str)
+        .context("cargo metadata names no target directory")?;
+    Ok(dir.into())
+}
+
+/// Builds and runs one of the test crate's programs with the agent's path, after what it needs is there.
+pub(crate) fn run_program(purpose: &str, program: &str, args: &[String]) -> Result<()> {
+    setup::require_root(purpose)?;
+    setup::ensure_packages(purpose, PACKAGES)?;
+    setup::ensure_bpffs()?;
+    println!("building the eBPF programs, the agent and the test programs");
+    let programs = release()?;
+    let mut command = std::process::Command::new(programs.path(program));
+    command
+        .current_dir(run::workspace())
+        .envs(programs.env())
+        .arg("--agent")
+        .arg(programs.path("mc-gateway"))
+        .args(args);
+    run::loudly(&mut command)
+}

@@ -1,0 +1,235 @@
+//! `cargo xtask demo`: the main job, shown; without Kubernetes by default, on real clusters with a flag.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    build, cluster, run,
+    wait::{Seen, wait_for},
+};
+
+/// What can be asked of the demo.
+#[derive(clap::Args)]
+pub(crate) struct DemoArgs {
+    /// Tell the story on three real Kubernetes clusters.
+    #[arg(long)]
+    kubernetes: bool,
+    /// Leave everything up to explore, and print what to try.
+    #[arg(long)]
+    keep: bool,
+    /// Remove what an earlier `--keep` has left.
+    #[arg(long, conflicts_with_all = ["keep", "kubernetes"])]
+    remove: bool,
+}
+
+/// Shows the demo.
+pub(crate) fn run(args: &DemoArgs) -> Result<()> {
+    if args.kubernetes {
+        return kubernetes(args.keep);
+    }
+    let mut flags = Vec::new();
+    if args.keep {
+        flags.push("--keep".to_owned());
+    }
+    if args.remove {
+        flags.push("--remove".to_owned());
+    }
+    build::run_program("the demo", "mc-demo", &flags)
+}
+
+const WORKLOAD: &str = include_str!("demo/workload.yaml");
+const EXPORT: &str = include_str!("demo/export.yaml");
+/// How long Kubernetes may take for any single step.
+const DEADLINE: Duration = Duration::from_mins(2);
+
+fn kubernetes(keep: bool) -> Result<()> {
+    let kubeconfig = cluster::up_installed()?;
+    let shown = Story {
+        kubectl: cluster::kubectl()?,
+        kubeconfig,
+    }
+    .tell();
+    if keep {
+        println!("\nThe clusters stay up. Try:");
+        println!("  export KUBECONFIG=$(cargo xtask cluster kubeconfig)");
+        println!("  kubectl --context east get clusterset,gateway,clusterinfoimport -n kube-system");
+        println!("  kubectl --context leader get resourceexport,resourceimport -n antrea-multicluster");
+        println!("  bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps/mc_prefixes");
+        println!("  cargo xtask cluster down");
+        return shown;
+    }
+    shown.and(cluster::down())
+}
+
+/// The clusters the story is told on.
+struct Story {
+    kubectl: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Story {
+    fn tell(&self) -> Result<()> {
+        println!(
+            "\n1. West runs two web servers on its regular node west-n2; east runs a client on its regular node east-n2."
+        );
+        for context in ["west", "east"] {
+            self.kubectl(
+                context,
+                &[
+                    "label",
+                    "node",
+                    &format!("{context}-n2"),
+                    "multicluster-demo=true",
+                    "--overwrite",
+                ],
+            )?;
+            self.apply(context, WORKLOAD)?;
+        }
+        self.kubectl("east", &["scale", "deployment/web", "--replicas=0"])?;
+        self.kubectl("west", &["rollout", "status", "deployment/web", "--timeout=120s"])?;
+        self.kubectl(
+            "east",
+            &["wait", "--for=condition=Ready", "pod/client", "--timeout=120s"],
+        )?;
+
+        println!("\n2. West exports the Service:\n");
+        print!("{EXPORT}");
+        let start = Instant::now();
+        self.apply("west", EXPORT)?;
+        let address = wait_for("the imported Service in east", DEADLINE, || {
+            seen(|| {
+                self.kubectl(
+                    "east",
+                    &[
+                        "get",
+                        "service",
+                        "antrea-mc-web",
+                        "-o",
+                        "jsonpath={.spec.clusterIP}",
+                    ],
+                )
+            })
+        })?;
+        println!(
+            "\n   Imported into east after {:.1} s as antrea-mc-web, {address}.",
+            start.elapsed().as_secs_f32()
+        );
+
+        println!("\n3. The client asks it, four times:\n");
+        let url = format!("http://{address}/");
+        wait_for("an answer", DEADLINE, || seen(|| self.get(&url, 1)))?;
+        print!("{}", self.get(&url, 4)?);
+
+        self.look_inside(&url)
+    }
+
+    /// The objects and maps behind it, and what happens while every agent is gone.
+    fn look_inside(&self, url: &str) -> Result<()> {
+        println!("\n4. What the leader knows, and who the gateways are:\n");
+        print!(
+            "{}",
+            self.kubectl(
+                "leader",
+                &[
+                    "get",
+                    "resourceexport,resourceimport",
+                    "-n",
+                    "antrea-multicluster"
+                ]
+            )?
+        );
+        for context in ["east", "west"] {
+            print!(
+                "\n{context}:\n{}",
+                self.kubectl(
+                    context,
+                    &["get", "gateway,clusterinfoimport", "-n", "kube-system"]
+                )?
+            );
+        }
+
+        println!(
+            "\n5. What passed through east's gateway, counted by the eBPF programs (0 encapsulated, 1 passed on, 2 delivered):\n"
+        );
+        let maps = Path::new("/sys/fs/bpf/mc-gateway/east-n1/maps/mc_paths");
+        print!(
+            "{}",
+            run::output(Command::new("bpftool").args(["map", "dump", "pinned"]).arg(maps))?
+        );
+
+        println!(
+            "\n6. All agents of both clusters are deleted; the programs stay in the kernel and go on:\n"
+        );
+        for context in ["east", "west"] {
+            self.kubectl(
+                context,
+                &[
+                    "delete",
+                    "pods",
+                    "-n",
+                    "kube-system",
+                    "-l",
+                    "app=mc-gateway",
+                    "--wait=false",
+                ],
+            )?;
+        }
+        let answers = self.get(url, 20)?;
+        println!(
+            "   {} of 20 requests answered meanwhile.",
+            answers.lines().count()
+        );
+        if answers.lines().count() != 20 {
+            bail!("requests were lost while the agents were gone");
+        }
+        Ok(())
+    }
+
+    fn command(&self, context: &str) -> Command {
+        let mut command = Command::new(&self.kubectl);
+        command
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .args(["--context", context]);
+        command
+    }
+
+    fn kubectl(&self, context: &str, args: &[&str]) -> Result<String> {
+        run::output(self.command(context).args(args))
+    }
+
+    fn apply(&self, context: &str, yaml: &str) -> Result<()> {
+        run::with_input(self.command(context).args(["apply", "-f", "-"]), yaml).map(drop)
+    }
+
+    fn get(&self, url: &str, count: u32) -> Result<String> {
+        let count = count.to_string();
+        self.kubectl(
+            "east",
+            &[
+                "exec",
+                "client",
+                "--",
+                "/usr/bin/mc-traffic",
+                "get",
+                url,
+                "--count",
+                &count,
+            ],
+        )
+    }
+}
+
+/// A look that counts errors and empty answers as "not yet".
+fn seen(look: impl FnOnce() -> Result<String>) -> Result<Seen<String>> {
+    Ok(match look() {
+        Ok(answer) if answer.is_empty() => Seen::NotYet("nothing".to_owned()),
+        Ok(answer) => Seen::Done(answer),
+        Err(error) => Seen::NotYet(format!("{error:#}")),
+    })
+}

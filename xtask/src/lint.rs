@@ -1,0 +1,76 @@
+//! Format, lints and generated files: what a reviewer need not look at.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{manifests, run, tally::Tally};
+
+/// Longest Rust file we accept without a reason; files beyond ~500 lines usually hold a second noun.
+const MAX_LINES: usize = 700;
+
+/// Runs every check; each counts as one test.
+pub(crate) fn run(tally: &mut Tally) {
+    println!("== lint");
+    tally.step(
+        "rustfmt",
+        run::loudly(run::cargo().args(["fmt", "--all", "--check"])),
+    );
+    tally.step(
+        "clippy",
+        run::loudly(run::cargo().args([
+            "clippy",
+            "--quiet",
+            "--locked",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ])),
+    );
+    tally.step("CRDs equal the Rust types", crds(&["--check"]));
+    tally.step(
+        "one-file manifests equal their kustomize bases",
+        manifests::check(),
+    );
+    tally.step("files stay small", file_sizes());
+}
+
+/// Writes (`--out`) or checks (`--check`) the CRDs.
+pub(crate) fn crds(flag: &[&str]) -> Result<()> {
+    let program = [
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "controller",
+        "--bin",
+        "mc-controller",
+        "--",
+        "crds",
+    ];
+    run::loudly(run::cargo().args(program).args(flag).arg("deploy/crds"))
+}
+
+fn file_sizes() -> Result<()> {
+    let root = run::workspace();
+    let listed = run::output(
+        std::process::Command::new("git")
+            .current_dir(&root)
+            .args(["ls-files", "*.rs"]),
+    )?;
+    let mut long = Vec::new();
+    for file in listed.lines() {
+        let path = root.join(file);
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let lines = text.lines().count();
+        if lines > MAX_LINES {
+            long.push(format!("{file}: {lines} lines"));
+        }
+    }
+    if long.is_empty() {
+        Ok(())
+    } else {
+        bail!("more than {MAX_LINES} lines: {}", long.join(", "))
+    }
+}

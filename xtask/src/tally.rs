@@ -1,0 +1,101 @@
+//! Counts of passed and failed tests, read from what test programs print.
+
+use std::{
+    fmt,
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result};
+
+/// Passed and failed so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u32,
+    pub(crate) failed: u32,
+}
+
+impl Tally {
+    /// Counts a step that is one test of its own; prints its error.
+    pub(crate) fn step(&mut self, name: &str, result: Result<()>) {
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok: {name}");
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("FAILED: {name}: {error:#}");
+            }
+        }
+    }
+
+    /// Runs `cargo test …`, shows its output and counts its results. A run that fails without a failed
+    /// test (it did not compile, it crashed) counts as one failure.
+    pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<()> {
+        println!("== {name}");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{name}: cannot start cargo"))?;
+        let stdout = child.stdout.take().context("a piped stdout")?;
+        let mut seen = Self::default();
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.context(name.to_owned())?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            seen.read(&line);
+        }
+        let status = child.wait().context(name.to_owned())?;
+        if !status.success() && seen.failed == 0 {
+            println!("FAILED: {name}: cargo test ended with {status}");
+            seen.failed = 1;
+        }
+        self.passed += seen.passed;
+        self.failed += seen.failed;
+        Ok(())
+    }
+
+    /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; …`; other lines count nothing.
+    fn read(&mut self, line: &str) {
+        let Some((_, result)) = line.split_once("test result: ") else {
+            return;
+        };
+        let count = |what: &str| {
+            let before = result
+                .split(what)
+                .next()
+                .filter(|before| before.len() < result.len())?;
+            before.split_whitespace().next_back()?.parse::<u32>().ok()
+        };
+        self.passed += count(" passed;").unwrap_or(0);
+        self.failed += count(" failed;").unwrap_or(0);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted_and_other_lines_are_not() {
+        let mut tally = Tally::default();
+        tally.read("test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
+        tally.read("test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        tally.read("test a_name_with_passed ... ok");
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 16,
+                failed: 3
+            }
+        );
+        assert_eq!(tally.to_string(), "16 passed, 3 failed");
+    }
+}

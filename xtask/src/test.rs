@@ -1,0 +1,106 @@
+//! `cargo xtask test`: every suite, or one of them.
+
+use std::{path::PathBuf, process::Command, time::Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::{build, cluster, ebpf, lint, run, setup, tally::Tally};
+
+/// A group of tests that needs the same things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Suite {
+    /// Format, lints and generated files.
+    Lint,
+    /// Unit and property tests.
+    Unit,
+    /// Every decision in the kernel, with `BPF_PROG_TEST_RUN`.
+    Datapath,
+    /// Agents, programs and traffic in network namespaces.
+    Netns,
+    /// Three real Kubernetes clusters.
+    E2e,
+}
+
+const ALL: [Suite; 5] = [
+    Suite::Lint,
+    Suite::Unit,
+    Suite::Datapath,
+    Suite::Netns,
+    Suite::E2e,
+];
+
+/// Runs one suite or all; the last line tells the figures.
+pub(crate) fn run(suite: Option<Suite>) -> Result<()> {
+    setup::require_root("cargo xtask test")?;
+    setup::ensure_packages("the tests", build::PACKAGES)?;
+    setup::ensure_bpffs()?;
+    ebpf::build_and_print()?;
+    let mut tally = Tally::default();
+    for suite in suite.map_or_else(|| ALL.to_vec(), |one| vec![one]) {
+        let start = Instant::now();
+        if let Err(error) = one(suite, &mut tally) {
+            println!("FAILED: {suite:?}: {error:#}");
+            tally.failed += 1;
+        }
+        println!("== {suite:?}: {:.0} s", start.elapsed().as_secs_f32());
+    }
+    println!("{tally}");
+    if tally.failed > 0 {
+        bail!("tests failed");
+    }
+    Ok(())
+}
+
+fn one(suite: Suite, tally: &mut Tally) -> Result<()> {
+    match suite {
+        Suite::Lint => lint::run(tally),
+        Suite::Unit => tally.cargo_test(
+            "unit",
+            run::cargo().args(["test", "--quiet", "--locked", "--lib", "--bins"]),
+        )?,
+        Suite::Datapath => {
+            tally.step("the object is reproducible", ebpf::check_reproducible());
+            tally.cargo_test("datapath", &mut integration("datapath"))?;
+        }
+        Suite::Netns => {
+            let programs = build::release()?;
+            let mut command = integration("netns");
+            tally.cargo_test(
+                "netns",
+                command.envs(programs.env()).args(["--", "--test-threads=1"]),
+            )?;
+        }
+        Suite::E2e => e2e(tally)?,
+    }
+    Ok(())
+}
+
+fn integration(name: &str) -> Command {
+    let mut command = run::cargo();
+    command.args([
+        "test",
+        "--quiet",
+        "--locked",
+        "--package",
+        "mc-tests",
+        "--test",
+        name,
+    ]);
+    command
+}
+
+/// Boots the clusters, runs the tests and ends the clusters, whatever happened.
+fn e2e(tally: &mut Tally) -> Result<()> {
+    let programs = build::release()?;
+    let kubeconfig: PathBuf = cluster::up_installed().context("bringing the clusters up")?;
+    let mut command = integration("e2e");
+    command
+        .envs(programs.env())
+        .env("MC_KUBECONFIG", kubeconfig)
+        .env("MC_KUBECTL", cluster::kubectl()?)
+        .args(["--", "--test-threads=1", "--nocapture"]);
+    let result = tally.cargo_test("e2e", &mut command);
+    tally.step("the clusters leave nothing behind", cluster::down());
+    result
+}

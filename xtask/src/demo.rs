@@ -102,7 +102,7 @@ impl Story {
         let start = Instant::now();
         self.apply("west", EXPORT)?;
         let address = wait_for("the imported Service in east", DEADLINE, || {
-            seen(|| {
+            Ok(seen(|| {
                 self.kubectl(
                     "east",
                     &[
@@ -113,7 +113,7 @@ impl Story {
                         "jsonpath={.spec.clusterIP}",
                     ],
                 )
-            })
+            }))
         })?;
         println!(
             "\n   Imported into east after {:.1} s as antrea-mc-web, {address}.",
@@ -122,7 +122,7 @@ impl Story {
 
         println!("\n3. The client asks it, four times:\n");
         let url = format!("http://{address}/");
-        wait_for("an answer", DEADLINE, || seen(|| self.get(&url, 1)))?;
+        wait_for("an answer", DEADLINE, || Ok(seen(|| self.get(&url, 1))))?;
         print!("{}", self.get(&url, 4)?);
 
         self.look_inside(&url)
@@ -226,10 +226,10 @@ impl Story {
 }
 
 /// A look that counts errors and empty answers as "not yet".
-fn seen(look: impl FnOnce() -> Result<String>) -> Result<Seen<String>> {
-    Ok(match look() {
+fn seen(look: impl FnOnce() -> Result<String>) -> Seen<String> {
+    match look() {
         Ok(answer) if answer.is_empty() => Seen::NotYet("nothing".to_owned()),
         Ok(answer) => Seen::Done(answer),
         Err(error) => Seen::NotYet(format!("{error:#}")),
-    })
+    }
 }

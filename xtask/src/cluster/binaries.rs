@@ -182,12 +182,27 @@ impl Module {
             .arg("-o")
             .arg(&new)
             .args(self.programs.iter().map(|program| program.package));
-        run::quietly(&mut command)
-            .with_context(|| format!("building {} in {}", self.name, source.display()))?;
+        let built = run::quietly(&mut command)
+            .with_context(|| format!("building {} in {}", self.name, source.display()))
+            .and_then(|()| self.check(&new));
+        if let Err(error) = built {
+            // Hundreds of megabytes that nobody would find again.
+            drop(fs::remove_dir_all(&new));
+            return Err(error);
+        }
+        if cache.exists() {
+            fs::remove_dir_all(cache).with_context(|| cache.display().to_string())?;
+        }
+        fs::rename(&new, cache).with_context(|| cache.display().to_string())?;
+        progress.say(format_args!("built {} {}", self.name, self.version));
+        Ok(())
+    }
+
+    /// Checks that every program was built, under its own name.
+    fn check(&self, directory: &Path) -> Result<()> {
         for program in self.programs {
             // `go build` names a program after the last part of its package, or the one before `v3`.
-            let built = new.join(program.name);
-            let other = new.join("server");
+            let (built, other) = (directory.join(program.name), directory.join("server"));
             if !built.exists() && other.exists() {
                 fs::rename(&other, &built).with_context(|| built.display().to_string())?;
             }
@@ -195,11 +210,6 @@ impl Module {
                 bail!("go build of {} left no {}", program.package, built.display());
             }
         }
-        if cache.exists() {
-            fs::remove_dir_all(cache).with_context(|| cache.display().to_string())?;
-        }
-        fs::rename(&new, cache).with_context(|| cache.display().to_string())?;
-        progress.say(format_args!("built {} {}", self.name, self.version));
         Ok(())
     }
 }

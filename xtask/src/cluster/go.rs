@@ -94,7 +94,7 @@ fn fetch(old: &Path) -> Result<PathBuf> {
     command
         .args(["mod", "download", "-modcacherw", &module])
         .env("GOMODCACHE", &modules);
-    // Its checksum is in the public database, but an old Go refuses to look such versions up.
+    // The user's flags are for building.
     command.env("GOFLAGS", "").current_dir("/");
     run::quietly(&mut command).with_context(|| format!("downloading {module}"))?;
     for directory in ["bin", &format!("pkg/tool/{system}_{arch}")] {

@@ -17,7 +17,7 @@ use super::{
     process::write, state::State, status, topology::Cluster, topology::Topology,
 };
 use crate::{
-    images, run, setup,
+    images, setup,
     wait::{Progress, Seen, wait_for},
 };
 
@@ -250,7 +250,7 @@ fn link_programs(layout: &Layout, binaries: &Binaries) -> Result<()> {
 pub(crate) fn load(layout: &Layout, images: &[PathBuf], progress: Progress) -> Result<()> {
     let record = layout.running()?;
     for image in images {
-        let image = run::workspace().join(image);
+        let image = std::path::absolute(image).with_context(|| image.display().to_string())?;
         thread::scope(|scope| {
             let nodes = record.topology()?.nodes().collect::<Vec<_>>();
             let (record, image) = (&record, &image);

@@ -8,10 +8,11 @@ use std::{
 use mc_tests::{
     capture,
     decode::{Frame, Payload},
+    traffic::StreamReport,
 };
 
 use crate::{
-    clusters::{EAST, WEST, on_node},
+    clusters::{EAST, SOON, WEST, on_node},
     workload::Namespace,
 };
 
@@ -64,6 +65,24 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
         before,
         "the CNI masqueraded cross-cluster packets"
     );
+}
+
+/// Pods here have the underlay's MTU, as with most CNIs: what they send at first does not fit the tunnel.
+#[test]
+fn a_bulk_transfer_crosses_although_pods_have_the_underlays_mtu() {
+    let ns = Namespace::create("e2e-bulk");
+    ns.pod(WEST, "west-n2", "sink", &["stream-recv", "--port=5201"]);
+    let client = ns.client(EAST, "east-n2");
+    let sink = format!("{}:5201", ns.pod_ip(WEST, "app=sink"));
+    client
+        .run(&["stream-send", &sink, "--duration", "1"])
+        .expect("a stream");
+    let report = WEST.wait_for("the report of the receiver", SOON, || {
+        let log = WEST.kubectl(&["logs", "sink", "-n", ns.0]);
+        let line = log.lines().last().unwrap_or_default().to_owned();
+        serde_json::from_str::<StreamReport>(&line).map_err(|_| log)
+    });
+    assert!(report.bytes > 10_000_000, "{report:?}");
 }
 
 #[test]
@@ -134,7 +153,7 @@ impl Recording {
             .stdout(std::fs::File::create(&log).expect("a log"))
             .spawn()
             .expect("a capture");
-        EAST.wait_for("the capture", crate::clusters::SOON, || {
+        EAST.wait_for("the capture", SOON, || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             if text.contains(capture::CAPTURING) {
                 Ok(())

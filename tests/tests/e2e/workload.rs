@@ -56,32 +56,43 @@ spec:
         ]);
     }
 
-    /// A Pod to send requests from.
-    pub(crate) fn client(&self, cluster: Cluster, node: &str) -> Client {
+    /// A Pod that runs the traffic program once.
+    pub(crate) fn pod(&self, cluster: Cluster, node: &str, name: &str, args: &[&str]) {
         let namespace = self.0;
+        let args = args.join(", ");
         cluster.apply(&format!(
             "apiVersion: v1
 kind: Pod
-metadata: {{name: client, namespace: {namespace}}}
+metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}}}}}
 spec:
   nodeName: {node}
+  restartPolicy: Never
   terminationGracePeriodSeconds: 0
   containers:
-  - name: client
+  - name: {name}
     image: mc-gateway/test:latest
     imagePullPolicy: IfNotPresent
-    command: [/usr/bin/mc-traffic, pause]
+    command: [/usr/bin/mc-traffic, {args}]
 "
         ));
+        let pod = format!("pod/{name}");
         cluster.kubectl(&[
             "wait",
             "--for=condition=Ready",
-            "pod/client",
+            &pod,
             "-n",
             namespace,
             "--timeout=120s",
         ]);
-        Client { cluster, namespace }
+    }
+
+    /// A Pod to send requests from.
+    pub(crate) fn client(&self, cluster: Cluster, node: &str) -> Client {
+        self.pod(cluster, node, "client", &["pause"]);
+        Client {
+            cluster,
+            namespace: self.0,
+        }
     }
 
     pub(crate) fn export(&self, cluster: Cluster) {
@@ -182,8 +193,8 @@ impl Client {
         ])
     }
 
-    fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
-        let count = count.to_string();
+    /// Runs the traffic program in the Pod.
+    pub(crate) fn run(&self, args: &[&str]) -> Result<String, String> {
         let program = [
             "exec",
             "-n",
@@ -191,12 +202,12 @@ impl Client {
             "client",
             "--",
             "/usr/bin/mc-traffic",
-            "get",
-            url,
-            "--count",
-            &count,
         ];
-        self.cluster.try_kubectl(&program)
+        self.cluster.try_kubectl(&[&program, args].concat())
+    }
+
+    fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
+        self.run(&["get", url, "--count", &count.to_string()])
     }
 
     /// The answer of a server, `<Pod> <client address>`, waiting until there is one.

@@ -7,6 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::{
+    sched::{CpuSet, sched_getaffinity},
+    unistd::Pid,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use crate::sequence::SequenceReport;
@@ -90,6 +94,7 @@ pub struct HoldReport {
 pub struct Traffic {
     program: PathBuf,
     logs: PathBuf,
+    cpu: Option<usize>,
 }
 
 // === impl Traffic ===
@@ -101,6 +106,7 @@ impl Traffic {
         Self {
             program: program.to_owned(),
             logs: logs.to_owned(),
+            cpu: None,
         }
     }
 
@@ -122,11 +128,24 @@ impl Traffic {
         }
     }
 
+    /// The same, but what it starts runs on one CPU only.
+    #[must_use]
+    pub fn on_cpu(&self, cpu: Option<usize>) -> Self {
+        Self { cpu, ..self.clone() }
+    }
+
     /// Starts a subcommand inside a namespace.
     pub fn spawn(&self, netns: &Netns, args: &[&str]) -> Result<Process> {
         let subcommand = args.first().copied().unwrap_or_default();
         let log = self.logs.join(format!("{}-{subcommand}.log", netns.name()));
-        netns.spawn(&self.program, args, &log)
+        netns.spawn(&self.program, self.arguments(args), &log)
+    }
+
+    fn arguments(&self, args: &[&str]) -> Vec<String> {
+        let pin = self.cpu.map(|cpu| format!("--cpu={cpu}"));
+        pin.into_iter()
+            .chain(args.iter().map(ToString::to_string))
+            .collect()
     }
 
     /// Starts a server inside a namespace and waits until it listens.
@@ -138,7 +157,7 @@ impl Traffic {
 
     /// Runs a subcommand inside a namespace to its end.
     pub fn run(&self, netns: &Netns, args: &[&str]) -> Result<String> {
-        netns.run(&self.program, args)
+        netns.run(&self.program, self.arguments(args))
     }
 
     /// Starts the HTTP and UDP echo server under a name it answers with.
@@ -160,6 +179,8 @@ impl Traffic {
     }
 
     /// Measures TCP throughput of one connection for `duration`, after a warm-up that is not counted.
+    /// Sender and receiver have a CPU each where there are two, so that the scheduler's choice does not
+    /// change from one measurement to the next.
     pub fn stream(
         &self,
         from: &Netns,
@@ -168,8 +189,9 @@ impl Traffic {
         duration: Duration,
     ) -> Result<StreamReport> {
         let port = STREAM_PORT.to_string();
-        let mut receiver = self.serve(to, &["stream-recv", "--port", &port])?;
-        self.run(
+        let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
+        let mut receiver = receiving.serve(to, &["stream-recv", "--port", &port])?;
+        sending.run(
             from,
             &[
                 "stream-send",
@@ -181,7 +203,8 @@ impl Traffic {
         parse(&receiver.finish(REPORT)?)
     }
 
-    /// Sends datagrams with `size` bytes of payload as fast as possible and measures what arrives.
+    /// Sends datagrams with `size` bytes of payload as fast as possible and measures what arrives; CPUs
+    /// as for [`Self::stream`].
     pub fn blast(
         &self,
         from: &Netns,
@@ -191,8 +214,9 @@ impl Traffic {
         duration: Duration,
     ) -> Result<SinkReport> {
         let port = DATAGRAM_PORT.to_string();
-        let mut receiver = self.serve(to, &["sink", "--port", &port])?;
-        self.run(
+        let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
+        let mut receiver = receiving.serve(to, &["sink", "--port", &port])?;
+        sending.run(
             from,
             &[
                 "blast",
@@ -206,7 +230,8 @@ impl Traffic {
         parse(&receiver.finish(REPORT)?)
     }
 
-    /// Measures request/response times over one TCP connection.
+    /// Measures request/response times over one TCP connection. Both ends share a CPU: what is measured
+    /// is the work on the path, not how long another CPU takes to wake up.
     pub fn latency(
         &self,
         from: &Netns,
@@ -215,8 +240,9 @@ impl Traffic {
         requests: usize,
     ) -> Result<LatencyReport> {
         let port = LATENCY_PORT.to_string();
-        let mut server = self.serve(to, &["rr-server", "--port", &port])?;
-        let report = parse(&self.run(
+        let [both, _] = two_cpus().map(|cpu| self.on_cpu(cpu));
+        let mut server = both.serve(to, &["rr-server", "--port", &port])?;
+        let report = parse(&both.run(
             from,
             &[
                 "rr-client",
@@ -276,6 +302,18 @@ impl SequencedStream {
     pub fn finish(mut self, deadline: Duration) -> Result<SequenceReport> {
         self.sender.finish(deadline)?;
         parse(&self.receiver.finish(REPORT)?)
+    }
+}
+
+/// The first two CPUs this process may use; none where there is only one.
+fn two_cpus() -> [Option<usize>; 2] {
+    let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else {
+        return [None; 2];
+    };
+    let mut cpus = (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    match [cpus.next(), cpus.next()] {
+        both @ [Some(_), Some(_)] => both,
+        _ => [None; 2],
     }
 }
 

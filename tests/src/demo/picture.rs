@@ -62,7 +62,8 @@ pub(super) fn try_this(topology: &Topology) -> String {
 a shell in the Pod of east        nsenter --net=/run/netns/{pod} bash
   and in it                       {traffic} ping {server}
 packets between the gateways      nsenter --net=/run/netns/{gateway} tcpdump -ni {device} udp port 6081
-where the programs are attached   nsenter --net=/run/netns/{gateway} bpftool net show
+programs, maps and where attached find {bpf_dir}
+routes to the other cluster       ip -n {gateway} route show proto 109
 packets by path, per CPU          bpftool map dump pinned {bpf_dir}/maps/mc_paths
 drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/maps/mc_drops
 what an agent says                cat {logs}/agent-{name}.log

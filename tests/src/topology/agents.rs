@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::{
     Topology,
@@ -112,6 +112,30 @@ impl Topology {
         Ok(())
     }
 
+    /// What is there of an agent on a node: device, routes, rules, and pins, which keep the programs attached.
+    pub fn agent_residue(&self, place: Place) -> Result<Vec<String>> {
+        let netns = self.netns(place);
+        let mut found = Vec::new();
+        for (what, program, args, trace) in [
+            ("device", "ip", &["-oneline", "link"][..], " mc0"),
+            ("route", "ip", &["route", "show", "proto", "109"], "dev mc0"),
+            ("rule table", "nft", &["list", "tables"], "mc_gateway"),
+        ] {
+            let listed = netns.run(program, args)?;
+            found.extend(
+                listed
+                    .lines()
+                    .filter(|line| line.contains(trace))
+                    .map(|line| format!("{what}: {line}")),
+            );
+        }
+        let pins = self.bpf_dir(place);
+        if pins.exists() {
+            found.push(format!("pins: {}", pins.display()));
+        }
+        Ok(found)
+    }
+
     /// Stops all agents and removes their traces.
     pub(super) fn remove_agents(&mut self) -> Result<()> {
         for place in Place::NODES {
@@ -121,6 +145,12 @@ impl Topology {
         }
         for place in Place::NODES {
             self.cleanup_agent(place)?;
+            let left = self.agent_residue(place)?;
+            ensure!(
+                left.is_empty(),
+                "`mc-gateway cleanup` on {} left {left:?}",
+                place.name()
+            );
         }
         for cluster in Cluster::ALL {
             let directory = self.manifests_dir(cluster);

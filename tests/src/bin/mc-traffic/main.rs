@@ -13,12 +13,20 @@ mod rr;
 mod stream;
 mod udp;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    unistd::Pid,
+};
 
 /// Servers and clients for tests: echo, HTTP, numbered datagrams, throughput, latency, capture.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
+    /// Run on this CPU only.
+    #[arg(long)]
+    cpu: Option<usize>,
     #[command(subcommand)]
     command: Command,
 }
@@ -56,7 +64,14 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+    let cli = Cli::parse();
+    if let Some(cpu) = cli.cpu {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu)
+            .and_then(|()| sched_setaffinity(Pid::from_raw(0), &cpus))
+            .with_context(|| format!("--cpu {cpu}"))?;
+    }
+    match cli.command {
         Command::EchoServer(args) => echo_server::run(&args),
         Command::Get(args) => get::run(&args),
         Command::Hold(args) => hold::run(&args),

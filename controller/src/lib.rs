@@ -2,3 +2,14 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+
+#[cfg(feature = "runtime")]
+pub mod leader;
+#[cfg(feature = "runtime")]
+pub mod member;
+#[cfg(feature = "runtime")]
+pub mod plan;
+#[cfg(feature = "runtime")]
+pub mod shell;
+#[cfg(feature = "runtime")]
+pub mod world;

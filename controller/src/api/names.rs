@@ -36,6 +36,8 @@ pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-s
 pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
 /// On a `MemberClusterAnnounce`: when the member was last alive, RFC 3339.
 pub const ANNOTATION_TOUCH_TS: &str = "touch-ts";
+/// Superset, on a `MemberClusterAnnounce`: why the leader does not accept it.
+pub const ANNOTATION_REFUSED: &str = "mc-gateway.io/refused";
 
 // Finalizers.
 
@@ -44,13 +46,18 @@ pub const FINALIZER_RESOURCE_EXPORT: &str = "resourceexport.antrea.io/finalizer"
 /// On a `ResourceExport` of old releases; recognised and removed, never set.
 pub const FINALIZER_RESOURCE_EXPORT_LEGACY: &str = "resourceexport.finalizers.antrea.io";
 
+// Objects a member makes.
+
+/// Superset, on `ServiceImport` and `ClusterInfoImport`: this controller made it and may delete it.
+pub const LABEL_MADE_BY: &str = "app.kubernetes.io/managed-by";
+
 // EndpointSlices.
 
 /// On an `EndpointSlice`: the Service whose endpoints it holds; what a service proxy reads.
 pub const LABEL_SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// On an `EndpointSlice`: who keeps it.
 pub const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Our value of [`LABEL_MANAGED_BY`].
+/// Our value of [`LABEL_MANAGED_BY`] and [`LABEL_MADE_BY`].
 pub const MANAGED_BY: &str = "mc-controller.mc-gateway.io";
 /// On an `EndpointSlice`: the Service of the set.
 pub const LABEL_MCS_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";

@@ -1,0 +1,216 @@
+//! `EndpointSlice`s: those of local Services, and those made of imported endpoints.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{EndpointSubset, Service},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{ResourceExt, core::ObjectMeta};
+
+use crate::{api::names, world::MemberWorld};
+
+/// As many endpoints as Kubernetes' own controller puts into one slice.
+pub const PER_SLICE: usize = 100;
+
+/// The endpoints of one cluster that serve the same ports.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// The ports.
+    pub ports: Vec<EndpointPort>,
+    /// The endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// The IPv4 slices of a Service.
+pub(super) fn of_service<'a>(
+    world: &'a MemberWorld,
+    namespace: &'a str,
+    name: &'a str,
+) -> impl Iterator<Item = &'a EndpointSlice> {
+    let first = (namespace.to_owned(), String::new());
+    world
+        .slices
+        .range(first..)
+        .take_while(move |((ns, _), _)| ns == namespace)
+        .map(|(_, slice)| slice.as_ref())
+        .filter(move |s| {
+            s.address_type == "IPv4"
+                && s.labels()
+                    .get(names::LABEL_SERVICE_NAME)
+                    .is_some_and(|l| l == name)
+        })
+}
+
+/// Whether an endpoint takes new connections; not knowing counts as ready, as the API says.
+pub(super) fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().and_then(|c| c.ready) != Some(false)
+}
+
+/// Whether a slice is one this controller made.
+pub(super) fn is_ours(slice: &EndpointSlice) -> bool {
+    slice
+        .labels()
+        .get(names::LABEL_MANAGED_BY)
+        .is_some_and(|v| v == names::MANAGED_BY)
+}
+
+/// What another cluster exported.
+#[must_use]
+pub fn from_subsets<'a>(subsets: impl IntoIterator<Item = &'a EndpointSubset>) -> Vec<Group> {
+    subsets.into_iter().map(from_subset).collect()
+}
+
+fn from_subset(subset: &EndpointSubset) -> Group {
+    let mut ips: Vec<_> = subset.addresses.iter().flatten().map(|a| a.ip.clone()).collect();
+    ips.sort();
+    ips.dedup();
+    Group {
+        ports: subset
+            .ports
+            .iter()
+            .flatten()
+            .map(|p| {
+                port(
+                    p.name.as_deref(),
+                    p.port,
+                    p.protocol.as_deref(),
+                    p.app_protocol.as_deref(),
+                )
+            })
+            .collect(),
+        endpoints: ips.into_iter().map(|ip| endpoint(ip, None)).collect(),
+    }
+}
+
+/// This cluster's own ready Pods: an address of the Service CIDR is no endpoint a service proxy can use.
+#[must_use]
+pub fn from_local(world: &MemberWorld, namespace: &str, name: &str) -> Vec<Group> {
+    of_service(world, namespace, name)
+        .map(|slice| {
+            let ports = slice.ports.iter().flatten().filter_map(|p| {
+                Some(port(
+                    p.name.as_deref(),
+                    p.port?,
+                    p.protocol.as_deref(),
+                    p.app_protocol.as_deref(),
+                ))
+            });
+            let ready = slice.endpoints.iter().filter(|e| is_ready(e));
+            Group {
+                ports: ports.collect(),
+                endpoints: ready
+                    .filter_map(|e| Some(endpoint(e.addresses.first()?.clone(), e.node_name.clone())))
+                    .collect(),
+            }
+        })
+        .collect()
+}
+
+fn port(name: Option<&str>, port: i32, protocol: Option<&str>, app_protocol: Option<&str>) -> EndpointPort {
+    EndpointPort {
+        app_protocol: app_protocol.map(str::to_owned),
+        name: Some(name.unwrap_or_default().to_owned()),
+        port: Some(port),
+        protocol: Some(protocol.unwrap_or("TCP").to_owned()),
+    }
+}
+
+fn endpoint(ip: String, node_name: Option<String>) -> Endpoint {
+    Endpoint {
+        addresses: vec![ip],
+        conditions: Some(EndpointConditions {
+            ready: Some(true),
+            ..EndpointConditions::default()
+        }),
+        node_name,
+        ..Endpoint::default()
+    }
+}
+
+/// The slices of one exporting cluster (empty: not known) for an imported Service.
+#[must_use]
+pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<Group>) -> Vec<EndpointSlice> {
+    let mut merged: BTreeMap<String, Group> = BTreeMap::new();
+    for mut group in groups {
+        group
+            .ports
+            .sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
+        let key = group.ports.iter().fold(String::new(), |key, p| {
+            format!(
+                "{key};{:?},{:?},{:?},{:?}",
+                p.name, p.port, p.protocol, p.app_protocol
+            )
+        });
+        let known = merged.entry(key).or_default();
+        known.ports = group.ports;
+        known.endpoints.extend(group.endpoints);
+    }
+    let mut slices = vec![];
+    for (key, mut group) in merged {
+        group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
+        group.endpoints.dedup_by(|a, b| a.addresses == b.addresses);
+        for (i, chunk) in group.endpoints.chunks(PER_SLICE).enumerate() {
+            let hash = fnv1a(&format!("{cluster}{key}"));
+            let name = format!("{}-{hash:016x}-{i}", service.name_any());
+            slices.push(slice(service, of, cluster, name, &group.ports, chunk));
+        }
+    }
+    slices
+}
+
+fn slice(
+    service: &Service,
+    of: &str,
+    cluster: &str,
+    name: String,
+    ports: &[EndpointPort],
+    endpoints: &[Endpoint],
+) -> EndpointSlice {
+    let mut labels = BTreeMap::from([
+        (names::LABEL_SERVICE_NAME.to_owned(), service.name_any()),
+        (names::LABEL_MCS_SERVICE_NAME.to_owned(), of.to_owned()),
+        (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
+    ]);
+    if !cluster.is_empty() {
+        labels.insert(names::LABEL_MCS_SOURCE_CLUSTER.to_owned(), cluster.to_owned());
+    }
+    EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: service.namespace(),
+            labels: Some(labels),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Service".to_owned(),
+                name: service.name_any(),
+                uid: service.uid().unwrap_or_default(),
+                controller: Some(true),
+                block_owner_deletion: None,
+            }]),
+            ..ObjectMeta::default()
+        },
+        address_type: "IPv4".to_owned(),
+        endpoints: endpoints.to_vec(),
+        ports: Some(ports.to_vec()),
+    }
+}
+
+/// Whether the slice that exists is the one that is wanted.
+#[must_use]
+pub fn same(old: &EndpointSlice, new: &EndpointSlice) -> bool {
+    old.endpoints == new.endpoints
+        && old.ports == new.ports
+        && old.metadata.owner_references == new.metadata.owner_references
+        && new.labels().iter().all(|(k, v)| old.labels().get(k) == Some(v))
+}
+
+/// Stable names need a stable hash; nothing depends on its strength.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}

@@ -1,0 +1,314 @@
+//! The one place that writes: carries out the actions of a plan.
+//!
+//! A failed action is not repeated as such: it holds back its target for a while, and the next plan decides anew.
+//! After a write no plan is made until the watch has shown it, so that nothing is decided on stale sight.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt, stream};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::DynamicObject,
+};
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::watch::{Health, chain};
+use crate::{
+    api::names::FIELD_MANAGER,
+    plan::{Action, Kind, Op, Target},
+};
+
+/// How long one request may take; what came of it after that is seen in the watch.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the watch may lag behind a write before plans go on without.
+const LAG: Duration = Duration::from_secs(2);
+/// The longest a failing target is held back.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Requests under way at a time.
+const WIDTH: usize = 16;
+
+/// Writes to one API server.
+pub struct Applier {
+    client: Client,
+    health: Arc<Health>,
+    retries: BTreeMap<Target, Retry>,
+    written: BTreeMap<Target, Written>,
+}
+
+#[derive(Debug)]
+struct Retry {
+    failures: u32,
+    not_before: Instant,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// What the watch has to reach; `None`: the object has to go.
+    version: Option<u64>,
+    deadline: Instant,
+}
+
+/// What came of a request.
+enum Outcome {
+    Written(Option<String>),
+    Deleted,
+    /// The object is not what it was taken for; the watch will show.
+    Stale(String),
+    /// Answered, but not as wished; waiting the given time is advised.
+    Refused(String, Option<Duration>),
+    /// Not answered, or not authenticated.
+    Unreachable(String),
+}
+
+// === impl Applier ===
+
+impl Applier {
+    /// Writes with `client`.
+    #[must_use]
+    pub fn new(client: Client, health: Arc<Health>) -> Self {
+        Self {
+            client,
+            health,
+            retries: BTreeMap::new(),
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Carries out what is not held back: what adds first, then what removes.
+    pub async fn run(&mut self, actions: Vec<Action>) {
+        let now = Instant::now();
+        let (removals, additions): (Vec<_>, Vec<_>) = actions
+            .into_iter()
+            .filter(|a| self.retries.get(&a.target).is_none_or(|r| r.not_before <= now))
+            .partition(|a| matches!(a.op, Op::Delete { .. }));
+        let failed = self.batch(additions).await;
+        // A new Gateway that could not be written must not cost the old one.
+        let keep = |a: &Action| a.target.kind == Kind::Gateway && failed.contains(&Kind::Gateway);
+        self.batch(removals.into_iter().filter(|a| !keep(a)).collect())
+            .await;
+    }
+
+    async fn batch(&mut self, actions: Vec<Action>) -> BTreeSet<Kind> {
+        let client = &self.client;
+        let outcomes: Vec<_> = stream::iter(actions)
+            .map(|action| async move {
+                let outcome = request(client, &action).await;
+                (action, outcome)
+            })
+            .buffer_unordered(WIDTH)
+            .collect()
+            .await;
+        let mut failed = BTreeSet::new();
+        for (action, outcome) in outcomes {
+            if !self.record(&action, outcome) {
+                failed.insert(action.target.kind);
+            }
+        }
+        failed
+    }
+
+    fn record(&mut self, Action { target, op }: &Action, outcome: Outcome) -> bool {
+        let deadline = Instant::now() + LAG;
+        let verb = op.verb();
+        if !matches!(outcome, Outcome::Unreachable(_)) {
+            self.health.ok();
+        }
+        let (message, wait) = match outcome {
+            Outcome::Written(version) => {
+                info!(%target, "{verb}");
+                self.retries.remove(target);
+                if let Some(version) = version.and_then(|v| v.parse().ok()) {
+                    self.written.insert(
+                        target.clone(),
+                        Written {
+                            version: Some(version),
+                            deadline,
+                        },
+                    );
+                }
+                return true;
+            }
+            Outcome::Deleted => {
+                info!(%target, "{verb}");
+                self.retries.remove(target);
+                self.written.insert(
+                    target.clone(),
+                    Written {
+                        version: None,
+                        deadline,
+                    },
+                );
+                return true;
+            }
+            Outcome::Stale(message) => {
+                debug!(%target, message, "{verb} came too late");
+                (message, None)
+            }
+            Outcome::Refused(message, wait) => (message, wait),
+            Outcome::Unreachable(message) => {
+                self.health.failed(message.clone());
+                (message, None)
+            }
+        };
+        let retry = self.retries.entry(target.clone()).or_insert_with(|| Retry {
+            failures: 0,
+            not_before: Instant::now(),
+        });
+        let pause = wait.unwrap_or_else(|| pause(retry.failures));
+        retry.failures = retry.failures.saturating_add(1);
+        retry.not_before = Instant::now() + pause;
+        // The second time it is no race any more.
+        if retry.failures == 2 || retry.failures.is_multiple_of(30) {
+            warn!(%target, message, failures = retry.failures, "{verb} failed");
+        }
+        false
+    }
+
+    /// Whether the watches show everything that was written; forgets what they show.
+    pub fn settled(&mut self, seen: impl Fn(&Target) -> Option<(String, bool)>) -> bool {
+        let now = Instant::now();
+        self.written.retain(|target, written| {
+            let shown = match (written.version, seen(target)) {
+                (None, None | Some((_, true))) => true,
+                (None, Some(_)) | (Some(_), None) => false,
+                (Some(version), Some((seen, _))) => seen.parse().is_ok_and(|seen: u64| seen >= version),
+            };
+            !shown && written.deadline > now
+        });
+        self.written.is_empty()
+    }
+
+    /// When there is something to do again that no event announces.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let retries = self.retries.values().map(|r| r.not_before).filter(|at| *at > now);
+        retries.chain(self.written.values().map(|w| w.deadline)).min()
+    }
+}
+
+/// 20 ms, doubled with each failure.
+fn pause(failures: u32) -> Duration {
+    Duration::from_millis(20)
+        .saturating_mul(1 << failures.min(10))
+        .min(MAX_PAUSE)
+}
+
+async fn request(client: &Client, action: &Action) -> Outcome {
+    match tokio::time::timeout(TIMEOUT, send(client, action)).await {
+        Err(_) => Outcome::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs())),
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(error)) => judge(&action.op, &error),
+    }
+}
+
+async fn send(client: &Client, Action { target, op }: &Action) -> kube::Result<Outcome> {
+    let resource = target.kind.api_resource();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &target.namespace, &resource);
+    let name = &target.name;
+    let manager = || PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
+    let written = |object: DynamicObject| Outcome::Written(object.metadata.resource_version);
+    Ok(match op {
+        Op::Create(body) => {
+            let params = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            written(api.create(&params, &parse(body)?).await?)
+        }
+        Op::Apply(body) => written(
+            api.patch(
+                name,
+                &PatchParams::apply(FIELD_MANAGER).force(),
+                &Patch::Apply(body),
+            )
+            .await?,
+        ),
+        Op::Patch(patch) => written(api.patch(name, &manager(), &Patch::Merge(patch)).await?),
+        Op::Status(patch) => written(api.patch_status(name, &manager(), &Patch::Merge(patch)).await?),
+        Op::Delete { uid } => {
+            let preconditions = Preconditions {
+                uid: uid.clone(),
+                resource_version: None,
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            };
+            let _answer = api.delete(name, &params).await?;
+            Outcome::Deleted
+        }
+    })
+}
+
+fn parse(body: &Value) -> kube::Result<DynamicObject> {
+    serde_json::from_value(body.clone()).map_err(kube::Error::SerdeError)
+}
+
+fn judge(op: &Op, error: &kube::Error) -> Outcome {
+    let message = chain(error);
+    let kube::Error::Api(status) = error else {
+        return Outcome::Unreachable(message);
+    };
+    let message = if status.message.is_empty() {
+        message
+    } else {
+        status.message.clone()
+    };
+    match (status.code, op) {
+        (404, Op::Delete { .. }) => Outcome::Deleted,
+        // Gone or never there, changed, taken, or being deleted.
+        (404, Op::Patch(_) | Op::Status(_)) | (409, _) => Outcome::Stale(message),
+        (401, _) => Outcome::Unreachable(message),
+        (429 | 503, _) => {
+            let seconds = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
+            let wait = Duration::from_secs(u64::from(seconds)).clamp(Duration::from_secs(1), MAX_PAUSE);
+            Outcome::Refused(message, Some(wait))
+        }
+        _ => Outcome::Refused(message, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn api(code: u16) -> kube::Error {
+        kube::Error::Api(Status::failure("why", "Reason").with_code(code).boxed())
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        let delete = Op::Delete { uid: None };
+        let patch = Op::Patch(Value::Null);
+        assert!(matches!(judge(&delete, &api(404)), Outcome::Deleted));
+        assert!(matches!(judge(&patch, &api(404)), Outcome::Stale(_)));
+        assert!(matches!(judge(&patch, &api(409)), Outcome::Stale(_)));
+        assert!(matches!(judge(&delete, &api(409)), Outcome::Stale(_)));
+        assert!(matches!(judge(&patch, &api(401)), Outcome::Unreachable(_)));
+        assert!(matches!(judge(&patch, &api(403)), Outcome::Refused(_, None)));
+        assert!(matches!(judge(&patch, &api(429)), Outcome::Refused(_, Some(_))));
+        assert!(matches!(
+            judge(&patch, &kube::Error::LinesCodecMaxLineLengthExceeded),
+            Outcome::Unreachable(_)
+        ));
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        assert!(pause(0) < pause(1));
+        assert_eq!(pause(99), MAX_PAUSE);
+    }
+}

@@ -1,0 +1,148 @@
+//! The loop of the leader.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::{Api, Client, runtime::watcher};
+use tokio::{sync::Notify, time::Instant};
+use tracing::{debug, info};
+
+use super::{
+    apply::Applier,
+    report::Reporter,
+    watch::{Health, Store, Task},
+};
+use crate::{
+    api::{
+        cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce,
+        resource_export::ResourceExport, resource_import::ResourceImport,
+    },
+    leader,
+    plan::{Kind, Target},
+    world::{Heard, LeaderWorld},
+};
+
+/// How long events are gathered before a plan is made of them.
+pub(super) const DEBOUNCE: Duration = Duration::from_millis(5);
+/// A look at everything even if nothing happened.
+pub(super) const RESYNC: Duration = Duration::from_secs(30);
+
+struct Stores {
+    cluster_sets: Store<ClusterSet>,
+    announces: Store<MemberClusterAnnounce>,
+    exports: Store<ResourceExport>,
+    imports: Store<ResourceImport>,
+}
+
+/// Runs the leader for the objects in `namespace`, for ever.
+pub async fn run(client: Client, namespace: String) {
+    let changed = Arc::new(Notify::new());
+    let health = Arc::new(Health::default());
+    let (stores, _tasks) = Stores::watch(&client, &namespace, &changed, &health);
+    let mut applier = Applier::new(client, health);
+    let mut reporter = Reporter::default();
+    let mut heard = BTreeMap::new();
+    let mut ready = false;
+    let mut wake = Instant::now() + RESYNC;
+    loop {
+        tokio::select! {
+            () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = tokio::time::sleep_until(wake) => {}
+        }
+        wake = Instant::now() + RESYNC;
+        if !stores.synced() {
+            continue;
+        }
+        if !ready {
+            ready = true;
+            info!(namespace, "leader ready");
+        }
+        if applier.settled(|target| stores.version(target)) {
+            let world = stores.world(&namespace, &mut heard);
+            let plan = leader::plan(&world);
+            debug!(actions = plan.actions.len(), "plan");
+            reporter.report(plan.notices);
+            applier.run(plan.actions).await;
+            wake = wake.min(instant(plan.wake_at).unwrap_or(wake));
+        }
+        wake = wake.min(applier.wake_at().unwrap_or(wake));
+    }
+}
+
+/// The moment of the monotonic clock that corresponds to a time of day.
+pub(super) fn instant(at: Option<Timestamp>) -> Option<Instant> {
+    let left = at?.duration_since(Timestamp::now());
+    Some(Instant::now() + Duration::try_from(left).unwrap_or_default())
+}
+
+// === impl Stores ===
+
+impl Stores {
+    fn watch(
+        client: &Client,
+        namespace: &str,
+        changed: &Arc<Notify>,
+        health: &Arc<Health>,
+    ) -> (Self, Vec<Task>) {
+        let mut tasks = vec![];
+        macro_rules! watch {
+            () => {{
+                let (store, task) = Store::watch(
+                    Api::namespaced(client.clone(), namespace),
+                    watcher::Config::default(),
+                    changed.clone(),
+                    health.clone(),
+                );
+                tasks.push(task);
+                store
+            }};
+        }
+        let cluster_sets = watch!();
+        let announces = watch!();
+        let exports = watch!();
+        let imports = watch!();
+        (
+            Self {
+                cluster_sets,
+                announces,
+                exports,
+                imports,
+            },
+            tasks,
+        )
+    }
+
+    fn synced(&self) -> bool {
+        self.cluster_sets.synced()
+            && self.announces.synced()
+            && self.exports.synced()
+            && self.imports.synced()
+    }
+
+    fn version(&self, target: &Target) -> Option<(String, bool)> {
+        let key = (target.namespace.clone(), target.name.clone());
+        match target.kind {
+            Kind::ClusterSet => self.cluster_sets.version(&key),
+            Kind::MemberClusterAnnounce => self.announces.version(&key),
+            Kind::ResourceExport => self.exports.version(&key),
+            Kind::ResourceImport => self.imports.version(&key),
+            _ => None,
+        }
+    }
+
+    fn world(&self, namespace: &str, heard: &mut BTreeMap<String, Heard>) -> LeaderWorld {
+        let now = Timestamp::now();
+        let announces = self.announces.snapshot();
+        let all: Vec<_> = announces.values().map(AsRef::as_ref).collect();
+        leader::members::hear(heard, &all, now);
+        LeaderWorld {
+            now,
+            namespace: namespace.to_owned(),
+            cluster_sets: self.cluster_sets.snapshot(),
+            announces,
+            exports: self.exports.snapshot(),
+            imports: self.imports.snapshot(),
+            heard: heard.clone(),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The connection of a member to its leader: one for each [`LinkSpec`].
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::ByteString;
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, Preconditions},
+    config::{KubeConfigOptions, Kubeconfig},
+    runtime::watcher,
+};
+use serde_json::json;
+use tokio::{sync::Notify, task::JoinHandle, time::Instant};
+use tracing::{info, warn};
+
+use super::{
+    apply::Applier,
+    watch::{Health, Store, Task, chain},
+};
+use crate::{
+    api::{
+        member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+        resource_import::ResourceImport,
+    },
+    member::membership::LinkSpec,
+    plan::{Action, Kind, Target},
+    world::{self, LeaderView},
+};
+
+/// A watch of the leader is renewed that often, so that a dead connection is noticed.
+const WATCH_SECONDS: u32 = 60;
+/// How long leaving is tried while the leader does not answer.
+const LEAVE_FOR: Duration = Duration::from_mins(10);
+
+/// Everything between this member and its leader.
+pub struct Link {
+    spec: LinkSpec,
+    client: Client,
+    health: Arc<Health>,
+    announces: Store<MemberClusterAnnounce>,
+    exports: Store<ResourceExport>,
+    imports: Store<ResourceImport>,
+    /// At most one batch of requests is under way, beside the loop: a slow leader must not hold up the
+    /// local cluster.
+    lane: Lane,
+    _tasks: [Task; 3],
+}
+
+enum Lane {
+    Idle(Box<Applier>),
+    Busy(JoinHandle<Box<Applier>>),
+    Empty,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The parts do not make a client.
+    #[error("{cause}")]
+    Client {
+        /// What does not fit.
+        cause: String,
+    },
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Connects; that nobody answers shows later, in [`Link::state`].
+    pub async fn open(spec: LinkSpec, changed: &Arc<Notify>) -> Result<Self, LinkError> {
+        let client = client(&spec).await?;
+        let health = Arc::new(Health::default());
+        let config = watcher::Config::default().timeout(WATCH_SECONDS);
+        let announces = Store::watch(
+            Api::namespaced(client.clone(), &spec.namespace),
+            config.clone().fields(&format!(
+                "metadata.name={}",
+                names::member_announce(&spec.cluster_id)
+            )),
+            changed.clone(),
+            health.clone(),
+        );
+        let exports = Store::watch(
+            Api::namespaced(client.clone(), &spec.namespace),
+            config
+                .clone()
+                .labels(&format!("{}={}", names::LABEL_SOURCE_CLUSTER_ID, spec.cluster_id)),
+            changed.clone(),
+            health.clone(),
+        );
+        let imports = Store::watch(
+            Api::namespaced(client.clone(), &spec.namespace),
+            config,
+            changed.clone(),
+            health.clone(),
+        );
+        Ok(Self {
+            lane: Lane::Idle(Box::new(Applier::new(client.clone(), health.clone()))),
+            spec,
+            client,
+            health,
+            announces: announces.0,
+            exports: exports.0,
+            imports: imports.0,
+            _tasks: [announces.1, exports.1, imports.1],
+        })
+    }
+
+    /// What it was opened with.
+    #[must_use]
+    pub fn spec(&self) -> &LinkSpec {
+        &self.spec
+    }
+
+    /// How it goes.
+    #[must_use]
+    pub fn state(&self) -> world::Link {
+        match self.health.state() {
+            (Some(error), _) => world::Link::Down { error },
+            (None, true) => world::Link::Up,
+            (None, false) => world::Link::Connecting,
+        }
+    }
+
+    /// The leader's objects.
+    #[must_use]
+    pub fn view(&self) -> LeaderView {
+        LeaderView {
+            synced: self.announces.synced() && self.exports.synced() && self.imports.synced(),
+            announces: self.announces.snapshot(),
+            exports: self.exports.snapshot(),
+            imports: self.imports.snapshot(),
+        }
+    }
+
+    /// Whether the last batch is done and the watches show it.
+    pub async fn settled(&mut self) -> bool {
+        if let Lane::Busy(task) = &mut self.lane {
+            if !task.is_finished() {
+                return false;
+            }
+            self.lane = match task.await {
+                Ok(applier) => Lane::Idle(applier),
+                Err(_) => Lane::Idle(Box::new(Applier::new(self.client.clone(), self.health.clone()))),
+            };
+        }
+        let (announces, exports, imports) = (&self.announces, &self.exports, &self.imports);
+        let seen = |target: &Target| {
+            let key = (target.namespace.clone(), target.name.clone());
+            match target.kind {
+                Kind::MemberClusterAnnounce => announces.version(&key),
+                Kind::ResourceExport => exports.version(&key),
+                Kind::ResourceImport => imports.version(&key),
+                _ => None,
+            }
+        };
+        match &mut self.lane {
+            Lane::Idle(applier) => applier.settled(seen),
+            Lane::Busy(_) | Lane::Empty => false,
+        }
+    }
+
+    /// Starts a batch; only after [`Link::settled`]. `changed` is told when it is done.
+    pub fn start(&mut self, actions: Vec<Action>, changed: &Arc<Notify>) {
+        if actions.is_empty() {
+            return;
+        }
+        if let Lane::Idle(mut applier) = std::mem::replace(&mut self.lane, Lane::Empty) {
+            let changed = changed.clone();
+            self.lane = Lane::Busy(tokio::spawn(async move {
+                applier.run(actions).await;
+                changed.notify_one();
+                applier
+            }));
+        }
+    }
+
+    /// When there is something to do again that no event announces.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Instant> {
+        match &self.lane {
+            Lane::Idle(applier) => applier.wake_at(),
+            Lane::Busy(_) | Lane::Empty => None,
+        }
+    }
+
+    /// Takes back this cluster's announce, beside everything else: leaving does not wait for the leader.
+    pub fn leave(self) {
+        let name = names::member_announce(&self.spec.cluster_id);
+        let announces = self.announces.snapshot();
+        // Only the announce that was seen: a new membership may make its own meanwhile.
+        let Some(uid) =
+            world::get(&announces, &self.spec.namespace, &name).and_then(|a| a.metadata.uid.clone())
+        else {
+            return;
+        };
+        tokio::spawn(async move {
+            let until = Instant::now() + LEAVE_FOR;
+            let api: Api<MemberClusterAnnounce> = Api::namespaced(self.client.clone(), &self.spec.namespace);
+            let preconditions = Preconditions {
+                uid: Some(uid),
+                resource_version: None,
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            };
+            let mut pause = Duration::from_millis(100);
+            while Instant::now() < until {
+                match tokio::time::timeout(Duration::from_secs(5), api.delete(&name, &params)).await {
+                    Ok(Ok(_)) => return info!(name, "left the ClusterSet"),
+                    Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => return,
+                    Ok(Err(error)) => warn!(name, error = chain(&error), "leaving the ClusterSet failed"),
+                    Err(_) => warn!(name, "leaving the ClusterSet: the leader does not answer"),
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+            }
+            warn!(
+                name,
+                "the leader was not told that this cluster left; it will notice within 24 hours"
+            );
+        });
+    }
+}
+
+async fn client(spec: &LinkSpec) -> Result<Client, LinkError> {
+    let refuse = |cause: String| LinkError::Client { cause };
+    let file: Kubeconfig = serde_json::from_value(json!({
+        "clusters": [{ "name": "leader", "cluster": {
+            "server": spec.server,
+            "certificate-authority-data": ByteString(spec.ca.clone()),
+        }}],
+        "users": [{ "name": "member", "user": { "token": spec.token } }],
+        "contexts": [{ "name": "leader", "context": { "cluster": "leader", "user": "member" } }],
+        "current-context": "leader",
+    }))
+    .map_err(|e| refuse(chain(&e)))?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(|e| refuse(chain(&e)))?;
+    config.connect_timeout = Some(Duration::from_secs(3));
+    Client::try_from(config).map_err(|e| refuse(chain(&e)))
+}

@@ -1,0 +1,333 @@
+//! The loop of a member.
+
+use std::{sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Secret, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{Api, Client, runtime::watcher};
+use tokio::{sync::Notify, time::Instant};
+use tracing::{debug, info};
+
+use super::{
+    apply::Applier,
+    leader::{DEBOUNCE, RESYNC, instant},
+    link::Link,
+    report::Reporter,
+    service_cidr,
+    watch::{Health, Store, Task},
+};
+use crate::{
+    api::{
+        cluster_info::ClusterInfoImport, cluster_set::ClusterSet, config::Config, gateway::Gateway,
+        service_export::ServiceExport, service_import::ServiceImport,
+    },
+    member::{self, membership},
+    plan::{Kind, Notice, Plan, Side, Target},
+    world::{self, MemberWorld, SecretSeen},
+};
+
+/// How long until the Service CIDR is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+struct Stores {
+    cluster_sets: Store<ClusterSet>,
+    nodes: Store<Node>,
+    namespaces: Store<Namespace>,
+    services: Store<Service>,
+    slices: Store<EndpointSlice>,
+    service_exports: Store<ServiceExport>,
+    service_imports: Store<ServiceImport>,
+    gateways: Store<Gateway>,
+    cluster_infos: Store<ClusterInfoImport>,
+}
+
+struct SecretWatch {
+    name: String,
+    store: Store<Secret>,
+    _task: Task,
+}
+
+struct Member {
+    client: Client,
+    namespace: String,
+    config: Config,
+    changed: Arc<Notify>,
+    health: Arc<Health>,
+    stores: Stores,
+    service_cidr: Option<IpNet>,
+    /// When to ask for it, and why it is not known.
+    ask: (Instant, Option<String>),
+    secret: Option<SecretWatch>,
+    link: Option<Link>,
+    link_error: Option<String>,
+}
+
+/// Runs the member whose own objects are in `namespace`, for ever.
+pub async fn run(client: Client, namespace: String, config: Config) {
+    let changed = Arc::new(Notify::new());
+    let health = Arc::new(Health::default());
+    let (stores, _tasks) = Stores::watch(&client, &namespace, &changed, &health);
+    let mut applier = Applier::new(client.clone(), health.clone());
+    let mut reporter = Reporter::default();
+    let mut member = Member {
+        client,
+        namespace,
+        service_cidr: config.service_cidr,
+        config,
+        changed: changed.clone(),
+        health,
+        stores,
+        ask: (Instant::now(), None),
+        secret: None,
+        link: None,
+        link_error: None,
+    };
+    let mut ready = false;
+    let mut wake = Instant::now() + RESYNC;
+    loop {
+        tokio::select! {
+            () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = tokio::time::sleep_until(wake) => {}
+        }
+        wake = Instant::now() + RESYNC;
+        if !member.stores.synced() {
+            continue;
+        }
+        if !ready {
+            ready = true;
+            info!(namespace = member.namespace, "member ready");
+        }
+        member.ask_service_cidr().await;
+        member.follow_cluster_set().await;
+        let local = applier.settled(|target| member.stores.version(target));
+        let remote = match &mut member.link {
+            Some(link) => link.settled().await,
+            None => false,
+        };
+        if local || remote {
+            let plan = member.look();
+            wake = wake.min(instant(plan.wake_at).unwrap_or(wake));
+            reporter.report(plan.notices);
+            let (here, there): (Vec<_>, Vec<_>) = plan
+                .actions
+                .into_iter()
+                .partition(|a| a.target.side == Side::Local);
+            debug!(here = here.len(), there = there.len(), local, remote, "plan");
+            if let Some(link) = member.link.as_mut().filter(|_| remote) {
+                link.start(there, &changed);
+            }
+            if local {
+                applier.run(here).await;
+            }
+        }
+        for at in [applier.wake_at(), member.wake_at()].into_iter().flatten() {
+            wake = wake.min(at);
+        }
+    }
+}
+
+// === impl Member ===
+
+impl Member {
+    async fn ask_service_cidr(&mut self) {
+        if self.service_cidr.is_some() || Instant::now() < self.ask.0 {
+            return;
+        }
+        match service_cidr::discover(&self.client, &self.namespace).await {
+            Ok(cidr) => {
+                info!(%cidr, "Service CIDR found");
+                self.service_cidr = Some(cidr);
+                self.ask.1 = None;
+            }
+            Err(error) => self.ask = (Instant::now() + ASK_AGAIN, Some(error.to_string())),
+        }
+    }
+
+    /// Opens, replaces or closes the connection as the `ClusterSet` and its Secret say.
+    async fn follow_cluster_set(&mut self) {
+        let world = self.snapshot();
+        let set = membership::current(&world);
+        self.follow_secret(set.and_then(membership::secret_name));
+        let Some(set) = set else {
+            self.link_error = None;
+            if let Some(link) = self.link.take() {
+                link.leave();
+            }
+            return;
+        };
+        // What cannot be used now changes nothing: the connection that stands is as good as before.
+        let Ok(spec) = membership::link_spec(set, &self.secret_seen()) else {
+            return;
+        };
+        if self.link.as_ref().is_some_and(|l| *l.spec() == spec) {
+            return;
+        }
+        if let Some(old) = self.link.take() {
+            let same = (
+                &old.spec().cluster_set,
+                &old.spec().cluster_id,
+                &old.spec().namespace,
+            ) == (&spec.cluster_set, &spec.cluster_id, &spec.namespace);
+            if same {
+                info!(server = spec.server, "leader or token changed: connecting anew");
+            } else {
+                old.leave();
+            }
+        }
+        match Link::open(spec, &self.changed).await {
+            Ok(link) => {
+                self.link = Some(link);
+                self.link_error = None;
+            }
+            Err(error) => self.link_error = Some(error.to_string()),
+        }
+    }
+
+    fn follow_secret(&mut self, name: Option<&str>) {
+        if self.secret.as_ref().map(|s| s.name.as_str()) == name {
+            return;
+        }
+        self.secret = name.map(|name| {
+            let (store, task) = Store::watch(
+                Api::namespaced(self.client.clone(), &self.namespace),
+                watcher::Config::default().fields(&format!("metadata.name={name}")),
+                self.changed.clone(),
+                self.health.clone(),
+            );
+            SecretWatch {
+                name: name.to_owned(),
+                store,
+                _task: task,
+            }
+        });
+    }
+
+    fn secret_seen(&self) -> SecretSeen {
+        let Some(secret) = self.secret.as_ref().filter(|s| s.store.synced()) else {
+            return SecretSeen::Pending;
+        };
+        match world::get(&secret.store.snapshot(), &self.namespace, &secret.name) {
+            Some(secret) => SecretSeen::Present(secret.clone()),
+            None => SecretSeen::Missing,
+        }
+    }
+
+    fn look(&self) -> Plan {
+        let mut plan = member::plan(&self.snapshot());
+        if let Some(why) = &self.ask.1 {
+            plan.notices.push(Notice {
+                subject: "serviceCIDR".to_owned(),
+                message: why.clone(),
+            });
+        }
+        plan
+    }
+
+    fn snapshot(&self) -> MemberWorld {
+        let link = match (&self.link, &self.link_error) {
+            (Some(link), _) => link.state(),
+            (None, Some(error)) => world::Link::Down { error: error.clone() },
+            (None, None) => world::Link::Idle,
+        };
+        MemberWorld {
+            now: Timestamp::now(),
+            namespace: self.namespace.clone(),
+            config: self.config.clone(),
+            service_cidr: self.service_cidr,
+            cluster_sets: self.stores.cluster_sets.snapshot(),
+            nodes: self.stores.nodes.snapshot(),
+            namespaces: self.stores.namespaces.snapshot(),
+            services: self.stores.services.snapshot(),
+            slices: self.stores.slices.snapshot(),
+            service_exports: self.stores.service_exports.snapshot(),
+            service_imports: self.stores.service_imports.snapshot(),
+            gateways: self.stores.gateways.snapshot(),
+            cluster_infos: self.stores.cluster_infos.snapshot(),
+            secret: self.secret_seen(),
+            link,
+            leader: self.link.as_ref().map(Link::view),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        let ask = self.ask.1.as_ref().map(|_| self.ask.0);
+        let link = self.link.as_ref().and_then(Link::wake_at);
+        ask.into_iter().chain(link).min()
+    }
+}
+
+// === impl Stores ===
+
+impl Stores {
+    fn watch(
+        client: &Client,
+        namespace: &str,
+        changed: &Arc<Notify>,
+        health: &Arc<Health>,
+    ) -> (Self, Vec<Task>) {
+        let mut tasks = vec![];
+        macro_rules! watch {
+            ($api:expr) => {{
+                let (store, task) = Store::watch(
+                    $api,
+                    watcher::Config::default(),
+                    changed.clone(),
+                    health.clone(),
+                );
+                tasks.push(task);
+                store
+            }};
+        }
+        let cluster_sets = watch!(Api::namespaced(client.clone(), namespace));
+        let gateways = watch!(Api::namespaced(client.clone(), namespace));
+        let cluster_infos = watch!(Api::namespaced(client.clone(), namespace));
+        let nodes = watch!(Api::all(client.clone()));
+        let namespaces = watch!(Api::all(client.clone()));
+        let services = watch!(Api::all(client.clone()));
+        let slices = watch!(Api::all(client.clone()));
+        let service_exports = watch!(Api::all(client.clone()));
+        let service_imports = watch!(Api::all(client.clone()));
+        let stores = Self {
+            cluster_sets,
+            nodes,
+            namespaces,
+            services,
+            slices,
+            service_exports,
+            service_imports,
+            gateways,
+            cluster_infos,
+        };
+        (stores, tasks)
+    }
+
+    fn synced(&self) -> bool {
+        self.cluster_sets.synced()
+            && self.nodes.synced()
+            && self.namespaces.synced()
+            && self.services.synced()
+            && self.slices.synced()
+            && self.service_exports.synced()
+            && self.service_imports.synced()
+            && self.gateways.synced()
+            && self.cluster_infos.synced()
+    }
+
+    fn version(&self, target: &Target) -> Option<(String, bool)> {
+        let key = (target.namespace.clone(), target.name.clone());
+        match target.kind {
+            Kind::ClusterInfoImport => self.cluster_infos.version(&key),
+            Kind::ClusterSet => self.cluster_sets.version(&key),
+            Kind::EndpointSlice => self.slices.version(&key),
+            Kind::Gateway => self.gateways.version(&key),
+            Kind::Service => self.services.version(&key),
+            Kind::ServiceExport => self.service_exports.version(&key),
+            Kind::ServiceImport => self.service_imports.version(&key),
+            Kind::MemberClusterAnnounce | Kind::ResourceExport | Kind::ResourceImport => None,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The shell around the pure plans: watches, requests, time.
+
+pub mod apply;
+pub mod leader;
+pub mod link;
+pub mod member;
+pub mod report;
+pub mod service_cidr;
+pub mod watch;

@@ -1,0 +1,105 @@
+//! Finding out the Service CIDR of the local cluster.
+
+use ipnet::IpNet;
+use k8s_openapi::api::{
+    core::v1::{Service, ServicePort, ServiceSpec},
+    networking::v1::ServiceCIDR,
+};
+use kube::{Api, Client, api::PostParams, core::ObjectMeta};
+
+use super::watch::chain;
+use crate::api::validation;
+
+/// Why the Service CIDR is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum NotFound {
+    /// The API server was asked and did not say.
+    #[error(
+        "the Service CIDR of this cluster is not known ({why}); set serviceCIDR in the configuration file"
+    )]
+    Unsaid {
+        /// What it said instead.
+        why: String,
+    },
+}
+
+/// The first IPv4 Service CIDR: from the `ServiceCIDR` API, else from what the API server says about an
+/// impossible cluster IP.
+pub async fn discover(client: &Client, namespace: &str) -> Result<IpNet, NotFound> {
+    let api: Api<ServiceCIDR> = Api::all(client.clone());
+    if let Ok(Some(found)) = api.get_opt("kubernetes").await {
+        let cidrs = found.spec.and_then(|s| s.cidrs).unwrap_or_default();
+        if let Some(cidr) = cidrs
+            .iter()
+            .filter_map(|c| validation::cidr(c).ok())
+            .find(is_ipv4)
+        {
+            return Ok(cidr);
+        }
+    }
+    let api: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let why = match api.create(&params, &impossible()).await {
+        Ok(_) => "the API server accepted cluster IP 0.0.0.0".to_owned(),
+        Err(kube::Error::Api(status)) => match parse(&status.message) {
+            Some(cidr) => return Ok(cidr),
+            None => status.message.clone(),
+        },
+        Err(error) => chain(&error),
+    };
+    Err(NotFound::Unsaid { why })
+}
+
+fn impossible() -> Service {
+    Service {
+        metadata: ObjectMeta {
+            name: Some("invalid-svc".to_owned()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("0.0.0.0".to_owned()),
+            ports: Some(vec![ServicePort {
+                port: 443,
+                ..ServicePort::default()
+            }]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn parse(message: &str) -> Option<IpNet> {
+    let (_, after) = message.split_once("valid IPs is ")?;
+    let end = after
+        .find(|c: char| !(c.is_ascii_hexdigit() || "./:".contains(c)))
+        .unwrap_or(after.len());
+    validation::cidr(after.get(..end)?.trim_end_matches('.'))
+        .ok()
+        .filter(is_ipv4)
+}
+
+fn is_ipv4(cidr: &IpNet) -> bool {
+    matches!(cidr, IpNet::V4(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_the_api_server_tells() {
+        let message = "Service \"invalid-svc\" is invalid: spec.clusterIPs: Invalid value: [\"0.0.0.0\"]: failed to \
+            allocate IP 0.0.0.0: the provided network does not match the current range. The range of valid IPs is ";
+        for end in ["10.96.0.0/12", "10.96.0.0/12.", "10.96.0.0/12, try again"] {
+            assert_eq!(
+                parse(&format!("{message}{end}")).unwrap().to_string(),
+                "10.96.0.0/12"
+            );
+        }
+        assert_eq!(parse("denied"), None);
+        assert_eq!(parse("valid IPs is fd00::/108"), None);
+    }
+}

@@ -1,0 +1,295 @@
+//! Every object of a kind, kept up to date by a watch.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    runtime::watcher::{self, Event, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::{sync::Notify, task::JoinHandle, time::Instant};
+use tracing::{debug, warn};
+
+use crate::world::{Key, Objects};
+
+/// The longest pause between two attempts to watch.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+
+/// All objects of a kind, as last seen.
+///
+/// Guarantees: [`Store::synced`] says true only after one complete list; a list that is being read anew replaces
+/// the old one at once when it is complete.
+#[derive(Debug)]
+pub struct Store<K> {
+    seen: Arc<Mutex<Seen<K>>>,
+}
+
+#[derive(Debug)]
+struct Seen<K> {
+    objects: Objects<K>,
+    relisting: BTreeMap<Key, Arc<K>>,
+    synced: bool,
+}
+
+/// When requests to one API server last went well and badly.
+#[derive(Debug, Default)]
+pub struct Health {
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    ok: Option<Instant>,
+    failed: Option<(Instant, String)>,
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+pub struct Task(JoinHandle<()>);
+
+// === impl Task ===
+
+impl Task {
+    /// Runs `future` until it ends or the value is dropped.
+    pub fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(future))
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+// === impl Health ===
+
+impl Health {
+    /// A request was answered.
+    pub fn ok(&self) {
+        self.lock().ok = Some(Instant::now());
+    }
+
+    /// A request was not, or with a refusal of who we are.
+    pub fn failed(&self, error: String) {
+        self.lock().failed = Some((Instant::now(), error));
+    }
+
+    /// The last failure, unless something went well since; and whether anything ever went well.
+    pub fn state(&self) -> (Option<String>, bool) {
+        let last = self.lock();
+        let failed = last
+            .failed
+            .as_ref()
+            .filter(|(at, _)| last.ok.is_none_or(|ok| ok < *at));
+        (failed.map(|(_, error)| error.clone()), last.ok.is_some())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Store ===
+
+impl<K> Clone for Store<K> {
+    fn clone(&self) -> Self {
+        Self {
+            seen: self.seen.clone(),
+        }
+    }
+}
+
+impl<K> Default for Store<K> {
+    fn default() -> Self {
+        let seen = Seen {
+            objects: Objects::default(),
+            relisting: BTreeMap::new(),
+            synced: false,
+        };
+        Self {
+            seen: Arc::new(Mutex::new(seen)),
+        }
+    }
+}
+
+impl<K> Store<K> {
+    /// All objects.
+    #[must_use]
+    pub fn snapshot(&self) -> Objects<K> {
+        self.lock().objects.clone()
+    }
+
+    /// Whether that is all of them.
+    #[must_use]
+    pub fn synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen<K>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Store<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    /// The resource version of an object and whether it is being deleted.
+    #[must_use]
+    pub fn version(&self, key: &Key) -> Option<(String, bool)> {
+        let seen = self.lock();
+        let meta = seen.objects.get(key)?.meta();
+        Some((
+            meta.resource_version.clone().unwrap_or_default(),
+            meta.deletion_timestamp.is_some(),
+        ))
+    }
+
+    /// Watches `api` into a new store; tells `changed` of everything and `health` of how it goes.
+    pub fn watch(
+        api: Api<K>,
+        config: watcher::Config,
+        changed: Arc<Notify>,
+        health: Arc<Health>,
+    ) -> (Self, Task) {
+        let store = Self::default();
+        let task = Task::spawn(store.clone().keep(api, config, changed, health));
+        (store, task)
+    }
+
+    async fn keep(self, api: Api<K>, config: watcher::Config, changed: Arc<Notify>, health: Arc<Health>) {
+        let mut events = std::pin::pin!(watcher(api, config));
+        let mut failures = 0;
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(event) => {
+                    failures = 0;
+                    health.ok();
+                    self.note(event);
+                    changed.notify_one();
+                }
+                Err(error) => {
+                    let gone = matches!(&error, watcher::Error::WatchError(s) if s.code == 410);
+                    let error = chain(&error);
+                    if gone {
+                        debug!(kind = %K::kind(&()), error, "watch starts over");
+                    } else {
+                        // Said once for each outage; the state of the link tells the rest.
+                        if failures == 0 {
+                            warn!(kind = %K::kind(&()), error, "watch failed");
+                        }
+                        health.failed(error);
+                        changed.notify_one();
+                    }
+                    failures += 1;
+                    tokio::time::sleep(pause(failures)).await;
+                }
+            }
+        }
+    }
+
+    fn note(&self, event: Event<K>) {
+        let mut seen = self.lock();
+        let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
+        match event {
+            Event::Init => seen.relisting.clear(),
+            Event::InitApply(object) => {
+                seen.relisting.insert(key(&object), Arc::new(lean(object)));
+            }
+            Event::InitDone => {
+                seen.objects = Arc::new(std::mem::take(&mut seen.relisting));
+                seen.synced = true;
+            }
+            Event::Apply(object) => {
+                Arc::make_mut(&mut seen.objects).insert(key(&object), Arc::new(lean(object)));
+            }
+            Event::Delete(object) => {
+                Arc::make_mut(&mut seen.objects).remove(&key(&object));
+            }
+        }
+    }
+}
+
+/// Without what no plan reads.
+fn lean<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object
+}
+
+/// 50 ms, doubled with each failure.
+fn pause(failures: u32) -> Duration {
+    Duration::from_millis(50)
+        .saturating_mul(1 << failures.min(10))
+        .min(MAX_PAUSE)
+}
+
+/// An error with all its causes; most of them say nothing without.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn object(name: &str) -> ConfigMap {
+        serde_json::from_value(serde_json::json!({ "metadata": { "name": name, "namespace": "n" } })).unwrap()
+    }
+
+    #[test]
+    fn a_list_counts_when_it_is_complete() {
+        let store = Store::default();
+        store.note(Event::Init);
+        store.note(Event::InitApply(object("a")));
+        assert!(!store.synced() && store.snapshot().is_empty());
+        store.note(Event::InitDone);
+        assert!(store.synced() && store.snapshot().len() == 1);
+        store.note(Event::Init);
+        store.note(Event::InitApply(object("b")));
+        assert!(
+            store.version(&("n".to_owned(), "a".to_owned())).is_some(),
+            "the old list stands meanwhile"
+        );
+        store.note(Event::InitDone);
+        store.note(Event::Apply(object("c")));
+        store.note(Event::Delete(object("b")));
+        let names: Vec<_> = store.snapshot().keys().map(|k| k.1.clone()).collect();
+        assert_eq!(names, ["c"]);
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        assert_eq!(pause(1), Duration::from_millis(100));
+        assert_eq!(pause(60), MAX_PAUSE);
+    }
+
+    #[test]
+    fn health_is_what_happened_last() {
+        let health = Health::default();
+        assert_eq!(health.state(), (None, false));
+        health.failed("no".to_owned());
+        assert_eq!(health.state(), (Some("no".to_owned()), false));
+        health.ok();
+        assert_eq!(health.state(), (None, true));
+    }
+}

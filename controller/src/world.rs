@@ -1,0 +1,144 @@
+//! The snapshot a plan is made from.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{Namespace, Node, Secret, Service},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use crate::api::{
+    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, config::Config, gateway::Gateway,
+    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
+    resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+};
+
+/// Namespace (empty for cluster-scoped kinds) and name.
+pub type Key = (String, String);
+
+/// All objects of a kind, as last seen; cheap to clone.
+pub type Objects<K> = Arc<BTreeMap<Key, Arc<K>>>;
+
+/// The object of that Namespace and name.
+#[must_use]
+pub fn get<'a, K>(objects: &'a Objects<K>, namespace: &str, name: &str) -> Option<&'a Arc<K>> {
+    objects.get(&(namespace.to_owned(), name.to_owned()))
+}
+
+/// What the leader's plan is made from. Only made of complete lists.
+#[derive(Clone, Debug)]
+pub struct LeaderWorld {
+    /// The time.
+    pub now: Timestamp,
+    /// Where the exchanged objects are.
+    pub namespace: String,
+    /// The sets; one is expected.
+    pub cluster_sets: Objects<ClusterSet>,
+    /// The members' signs of life.
+    pub announces: Objects<MemberClusterAnnounce>,
+    /// What members offer.
+    pub exports: Objects<ResourceExport>,
+    /// What is offered to members.
+    pub imports: Objects<ResourceImport>,
+    /// When each `MemberClusterAnnounce`, by name, was last seen to change, by our own clock.
+    pub heard: BTreeMap<String, Heard>,
+}
+
+/// The last change of a `MemberClusterAnnounce`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Its heartbeat then.
+    pub touch: String,
+    /// When we saw it.
+    pub at: Timestamp,
+}
+
+/// What a member's plan is made from. The local lists are complete.
+#[derive(Clone, Debug)]
+pub struct MemberWorld {
+    /// The time.
+    pub now: Timestamp,
+    /// Where this controller runs.
+    pub namespace: String,
+    /// The configuration file.
+    pub config: Config,
+    /// The Service CIDR, configured or found out.
+    pub service_cidr: Option<IpNet>,
+    /// The sets; one is expected.
+    pub cluster_sets: Objects<ClusterSet>,
+    /// The Nodes.
+    pub nodes: Objects<Node>,
+    /// The Namespaces.
+    pub namespaces: Objects<Namespace>,
+    /// All Services.
+    pub services: Objects<Service>,
+    /// All `EndpointSlice`s.
+    pub slices: Objects<EndpointSlice>,
+    /// What is to be exported.
+    pub service_exports: Objects<ServiceExport>,
+    /// What was imported.
+    pub service_imports: Objects<ServiceImport>,
+    /// The gateways.
+    pub gateways: Objects<Gateway>,
+    /// The networks of the other clusters.
+    pub cluster_infos: Objects<ClusterInfoImport>,
+    /// The token Secret.
+    pub secret: SecretSeen,
+    /// How it goes with the leader.
+    pub link: Link,
+    /// The leader's objects, as last seen; kept while the leader is away.
+    pub leader: Option<LeaderView>,
+}
+
+/// What is known about the Secret a `ClusterSet` names.
+#[derive(Clone, Debug, Default)]
+pub enum SecretSeen {
+    /// Not looked yet.
+    #[default]
+    Pending,
+    /// It does not exist.
+    Missing,
+    /// It exists.
+    Present(Arc<Secret>),
+}
+
+/// How the last exchanges with the leader went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// None was tried.
+    #[default]
+    Idle,
+    /// Trying.
+    Connecting,
+    /// The last one succeeded.
+    Up,
+    /// The last one failed.
+    Down {
+        /// Why.
+        error: String,
+    },
+}
+
+/// The leader's objects this member may see.
+#[derive(Clone, Debug, Default)]
+pub struct LeaderView {
+    /// Whether the lists below are complete.
+    pub synced: bool,
+    /// This member's sign of life.
+    pub announces: Objects<MemberClusterAnnounce>,
+    /// This member's exports.
+    pub exports: Objects<ResourceExport>,
+    /// Everything offered.
+    pub imports: Objects<ResourceImport>,
+}
+
+/// `timestamp` as the API writes it, in whole seconds.
+#[must_use]
+pub fn time(timestamp: Timestamp) -> Time {
+    Time(Timestamp::from_second(timestamp.as_second()).unwrap_or(timestamp))
+}

@@ -38,9 +38,10 @@ fn start(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// `RUST_LOG` chooses what is logged; `info` of ours and of nobody else by default.
+/// `RUST_LOG` chooses what is logged; by default `info` of ours. What the Kubernetes client says about
+/// broken connections is in our own messages.
 fn log_to_stderr(format: LogFormat) {
-    let default = "warn,mc_gateway=info".to_owned();
+    let default = "warn,kube_client=off,mc_gateway=info".to_owned();
     let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter = EnvFilter::new(wanted.unwrap_or(default));
     let subscriber = tracing_subscriber::fmt()

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
+use std::time::Duration;
 
 use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
@@ -11,6 +12,7 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
+use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
@@ -77,7 +79,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     watcher(api, watcher::Config::default())
-        .default_backoff()
+        .backoff(Retry::default())
         .map(move |event| {
             let event = event.map_err(|error| crate::chain(&error)).map(|event| {
                 change(match event {
@@ -93,6 +95,38 @@ where
         .boxed()
 }
 
+/// How long to wait before a watch that broke off is started again: short, because the list that
+/// follows is small and another cluster's traffic may depend on it.
+#[derive(Debug)]
+struct Retry(Duration);
+
+impl Retry {
+    const FIRST: Duration = Duration::from_millis(200);
+    const LONGEST: Duration = Duration::from_secs(5);
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
+
+impl Iterator for Retry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let wait = self.0;
+        self.0 = wait.saturating_mul(2).min(Self::LONGEST);
+        Some(wait)
+    }
+}
+
+impl Backoff for Retry {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
 async fn follow(mut events: SelectAll<BoxStream<'static, Report>>, sender: watch::Sender<Option<Objects>>) {
     let mut world = World::default();
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
@@ -100,14 +134,14 @@ async fn follow(mut events: SelectAll<BoxStream<'static, Report>>, sender: watch
         match event {
             Ok(change) => {
                 if failing.remove(kind).is_some() {
-                    info!(kind, "API server answers again");
+                    info!(kind, "watch works again");
                 }
                 debug!(?change, "watch");
                 world.apply(change);
             }
             Err(error) => {
                 if failing.get(kind) != Some(&error) {
-                    warn!(kind, %error, "API server does not answer; the last state is kept");
+                    warn!(kind, %error, "watch broke off; the last state is kept");
                 }
                 failing.insert(kind, error);
                 continue;
@@ -265,6 +299,15 @@ mod tests {
         world.apply(Change::Node(Event::InitApply(node("n3"))));
         world.apply(Change::Node(Event::InitDone));
         assert_eq!(world.objects().unwrap().nodes, [node("n3")]);
+    }
+
+    #[test]
+    fn a_watch_that_broke_off_is_retried_soon_and_never_later_than_the_longest_wait() {
+        let mut retry = Retry::default();
+        let waits: Vec<u128> = retry.by_ref().take(7).map(|wait| wait.as_millis()).collect();
+        assert_eq!(waits, [200, 400, 800, 1600, 3200, 5000, 5000]);
+        retry.reset();
+        assert_eq!(retry.next(), Some(Retry::FIRST));
     }
 
     #[test]

@@ -11,9 +11,8 @@ pub const FALSE: &str = "False";
 /// Not known yet.
 pub const UNKNOWN: &str = "Unknown";
 
+// Lenient on purpose: an object written by another implementation must never stop a watch.
 /// One observed aspect of an object.
-///
-/// Lenient on purpose: an object written by another implementation must never stop a watch.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {

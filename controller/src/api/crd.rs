@@ -1,9 +1,11 @@
 //! The CRDs, made from the Rust types.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceColumnDefinition, CustomResourceDefinition, CustomResourceDefinitionNames,
     CustomResourceDefinitionSpec, CustomResourceDefinitionVersion, CustomResourceSubresourceStatus,
-    CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps,
+    CustomResourceSubresources, CustomResourceValidation, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 use kube::{
     CustomResourceExt, Resource,
@@ -34,13 +36,15 @@ pub fn leader() -> Vec<CustomResourceDefinition> {
 /// The CRDs a member cluster needs.
 #[must_use]
 pub fn member() -> Vec<CustomResourceDefinition> {
-    vec![
+    [
         ClusterInfoImport::crd(),
         ClusterSet::crd(),
         Gateway::crd(),
         ServiceExport::crd(),
         ServiceImport::crd(),
     ]
+    .map(without_defaults)
+    .into()
 }
 
 /// A printer column.
@@ -78,6 +82,27 @@ impl Column {
             path: ".metadata.creationTimestamp",
             description: None,
         }
+    }
+}
+
+/// The defaults are those of our reader; the API server must not write them into anybody's object.
+fn without_defaults(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let schemas = crd.spec.versions.iter_mut().filter_map(|v| v.schema.as_mut());
+    schemas
+        .filter_map(|s| s.open_api_v3_schema.as_mut())
+        .for_each(forget_defaults);
+    crd
+}
+
+fn forget_defaults(schema: &mut JSONSchemaProps) {
+    schema.default = None;
+    schema
+        .properties
+        .iter_mut()
+        .flat_map(BTreeMap::values_mut)
+        .for_each(forget_defaults);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        forget_defaults(items);
     }
 }
 
@@ -276,6 +301,17 @@ mod tests {
                 .pointer("/properties/status/properties/conditions")
                 .is_some()
         );
+    }
+
+    #[test]
+    fn the_api_server_writes_no_defaults() {
+        for crd in leader().into_iter().chain(member()) {
+            assert!(
+                !schema(&crd).to_string().contains("\"default\":"),
+                "{:?}",
+                crd.metadata.name
+            );
+        }
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! The opcodes of a plan.
+
+use std::fmt;
+
+use ipnet::Ipv4Net;
+use mc_gateway_common::abi::{self, Addr};
+
+use super::{Attachment, Program};
+use crate::desired::Masquerade;
+use crate::target::PrefixKey;
+
+/// One change. Values carry what was there before, so that each action knows its own undo.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Makes `mc0`.
+    CreateDevice {
+        /// Its MTU.
+        mtu: u32,
+    },
+    /// Removes `mc0`; only ever an undo.
+    DeleteDevice,
+    /// Changes MTU and state of `mc0`.
+    SetDevice {
+        /// MTU and up before.
+        from: (u32, bool),
+        /// MTU and up after.
+        to: (u32, bool),
+    },
+    /// Writes a slot of `mc_members`; all zero frees it.
+    SetMember {
+        /// The slot.
+        slot: u32,
+        /// Before.
+        from: abi::Member,
+        /// After.
+        to: abi::Member,
+    },
+    /// Writes a slot of `mc_groups`; all zero frees it.
+    SetGroup {
+        /// The slot.
+        slot: u32,
+        /// Before.
+        from: abi::Group,
+        /// After.
+        to: abi::Group,
+    },
+    /// Adds, changes or removes a peer.
+    SetPeer {
+        /// Outer source.
+        addr: Addr,
+        /// Before.
+        from: Option<abi::Peer>,
+        /// After.
+        to: Option<abi::Peer>,
+    },
+    /// Writes `mc_config`.
+    SetConfig {
+        /// Before.
+        from: abi::Config,
+        /// After.
+        to: abi::Config,
+    },
+    /// Adds, changes or removes a prefix.
+    SetPrefix {
+        /// The prefix.
+        key: PrefixKey,
+        /// Before.
+        from: Option<abi::Prefix>,
+        /// After.
+        to: Option<abi::Prefix>,
+    },
+    /// Attaches a program to a device, or swaps the program of the link that is there.
+    Attach {
+        /// What.
+        program: Program,
+        /// Where.
+        device: String,
+        /// Index of the device.
+        ifindex: u32,
+        /// What was there under this name.
+        from: Option<Attachment>,
+    },
+    /// Removes a program from a device.
+    Detach {
+        /// What.
+        program: Program,
+        /// From where.
+        device: String,
+        /// What is there.
+        from: Attachment,
+    },
+    /// Replaces our nftables table in one transaction; none removes it (only ever an undo).
+    SetNat {
+        /// Before.
+        from: Option<Masquerade>,
+        /// After.
+        to: Option<Masquerade>,
+    },
+    /// Routes a prefix into `mc0`.
+    AddRoute(Ipv4Net),
+    /// No longer routes a prefix into `mc0`.
+    DeleteRoute(Ipv4Net),
+}
+
+impl Action {
+    /// What takes this action back; none where the kernel forgets what was there before.
+    #[must_use]
+    pub fn undo(&self) -> Option<Self> {
+        Some(match self.clone() {
+            Self::CreateDevice { .. } => Self::DeleteDevice,
+            Self::SetDevice { from, to } => Self::SetDevice { from: to, to: from },
+            Self::SetMember { slot, from, to } => Self::SetMember {
+                slot,
+                from: to,
+                to: from,
+            },
+            Self::SetGroup { slot, from, to } => Self::SetGroup {
+                slot,
+                from: to,
+                to: from,
+            },
+            Self::SetPeer { addr, from, to } => Self::SetPeer {
+                addr,
+                from: to,
+                to: from,
+            },
+            Self::SetConfig { from, to } => Self::SetConfig { from: to, to: from },
+            Self::SetPrefix { key, from, to } => Self::SetPrefix {
+                key,
+                from: to,
+                to: from,
+            },
+            // A program that was swapped out cannot come back, and a vanished device neither.
+            Self::DeleteDevice | Self::Attach { from: Some(_), .. } => return None,
+            Self::Attach {
+                program,
+                device,
+                ifindex,
+                from: None,
+            } => Self::Detach {
+                program,
+                device,
+                from: Attachment {
+                    ifindex,
+                    current: true,
+                },
+            },
+            Self::Detach { from, .. } if from.ifindex == 0 => return None,
+            Self::Detach {
+                program,
+                device,
+                from,
+            } => Self::Attach {
+                program,
+                device,
+                ifindex: from.ifindex,
+                from: None,
+            },
+            Self::SetNat { from, to } => Self::SetNat { from: to, to: from },
+            Self::AddRoute(net) => Self::DeleteRoute(net),
+            Self::DeleteRoute(net) => Self::AddRoute(net),
+        })
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CreateDevice { mtu } => write!(f, "create mc0 with MTU {mtu}"),
+            Self::DeleteDevice => write!(f, "delete mc0"),
+            Self::SetDevice { to: (mtu, up), .. } => write!(f, "set mc0 to MTU {mtu}, up: {up}"),
+            Self::SetMember { slot, to, .. } => write!(f, "set member {slot} to {to:?}"),
+            Self::SetGroup { slot, to, .. } => {
+                write!(f, "set group {slot} to id {} with {} members", to.id, to.n)
+            }
+            Self::SetPeer { addr, to, .. } => write!(f, "set peer {} to {to:?}", ShowAddr(*addr)),
+            Self::SetConfig { to, .. } => write!(f, "set config to {to:?}"),
+            Self::SetPrefix { key, to, .. } => {
+                write!(f, "set prefix {}/{} to {to:?}", ShowAddr(key.addr), key.len)
+            }
+            Self::Attach { program, device, .. } => write!(f, "attach {} to {device}", program.name()),
+            Self::Detach { program, device, .. } => write!(f, "detach {} from {device}", program.name()),
+            Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
+            Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
+            Self::AddRoute(net) => write!(f, "add route {net}"),
+            Self::DeleteRoute(net) => write!(f, "delete route {net}"),
+        }
+    }
+}
+
+struct ShowAddr(Addr);
+
+impl fmt::Display for ShowAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        std::net::Ipv6Addr::from(self.0).fmt(f)
+    }
+}

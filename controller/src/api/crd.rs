@@ -141,7 +141,8 @@ where
                     open_api_v3_schema: Some(schema_of::<F>(about.doc)),
                 }),
                 subresources: about.status.then(|| CustomResourceSubresources {
-                    status: Some(CustomResourceSubresourceStatus::default()),
+                    // Its default is null, which means none.
+                    status: Some(CustomResourceSubresourceStatus(serde_json::json!({}))),
                     scale: None,
                 }),
                 additional_printer_columns: Some(about.columns.iter().map(printer_column).collect()),
@@ -222,7 +223,7 @@ pub(super) fn standard_conditions(_: &mut SchemaGenerator) -> Schema {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -334,7 +335,7 @@ mod tests {
     fn a_cluster_set_needs_its_id_and_one_leader() {
         let set = schema(&ClusterSet::crd());
         let spec = set.pointer("/properties/spec").unwrap();
-        assert_eq!(spec["required"], serde_json::json!(["clusterID", "leaders"]));
+        assert_eq!(spec["required"], json!(["clusterID", "leaders"]));
         assert_eq!(spec.pointer("/properties/leaders/maxItems").unwrap(), 1);
         assert_eq!(spec.pointer("/properties/leaders/minItems").unwrap(), 1);
     }

@@ -170,6 +170,8 @@ where
         let mut failures = 0;
         while let Some(event) = events.next().await {
             match event {
+                // Comes before the request, whatever becomes of it.
+                Ok(Event::Init) => self.note(Event::Init),
                 Ok(event) => {
                     failures = 0;
                     health.ok();
@@ -231,19 +233,36 @@ fn pause(failures: u32) -> Duration {
         .min(MAX_PAUSE)
 }
 
-/// An error with all its causes; most of them say nothing without.
+/// An error with all its causes; most of them say nothing without. What the API server says is enough.
 #[must_use]
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = error.to_string();
-        if !text.contains(&part) {
-            text = format!("{text}: {part}");
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut parts: Vec<String> = vec![];
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+            let message = if status.message.is_empty() {
+                &status.reason
+            } else {
+                &status.message
+            };
+            parts.push(format!("{message} ({})", status.code));
+            break;
         }
-        cause = error.source();
+        // Many repeat their cause; the cause says it better.
+        let own = error.to_string();
+        next = error.source();
+        let own = match next.map(ToString::to_string) {
+            Some(cause) => own
+                .strip_suffix(&cause)
+                .map_or(own.as_str(), |o| o.trim_end_matches(": "))
+                .to_owned(),
+            None => own,
+        };
+        if !own.is_empty() {
+            parts.push(own);
+        }
     }
-    text
+    parts.join(": ")
 }
 
 #[cfg(test)]
@@ -275,6 +294,27 @@ mod tests {
         store.note(Event::Delete(object("b")));
         let names: Vec<_> = store.snapshot().keys().map(|k| k.1.clone()).collect();
         assert_eq!(names, ["c"]);
+    }
+
+    #[test]
+    fn errors_are_told_once() {
+        use kube::core::Status;
+        let api = kube::Error::Api(
+            Status::failure("no such user", "Unauthorized")
+                .with_code(401)
+                .boxed(),
+        );
+        let list = watcher::Error::InitialListFailed(api);
+        assert_eq!(
+            chain(&list),
+            "failed to perform initial object list: no such user (401)"
+        );
+        let io = std::io::Error::other("connection refused");
+        let list = watcher::Error::WatchFailed(kube::Error::ReadEvents(io));
+        assert_eq!(
+            chain(&list),
+            "watch stream failed: Error reading events stream: connection refused"
+        );
     }
 
     #[test]

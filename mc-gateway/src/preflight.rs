@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
@@ -100,6 +101,19 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
         .filter(|(_, there)| !there)
         .map(|(name, _)| name)
         .collect()
+}
+
+/// Gives up, for good, the capabilities that only loading needs. What is left to do (map updates, links,
+/// netlink) goes through descriptors already held and `CAP_NET_ADMIN`.
+///
+/// *Assumption*: the process has one thread; capabilities belong to threads.
+pub fn drop_load_capabilities() -> io::Result<()> {
+    let only_for_loading = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    let mut sets = capabilities(None)?;
+    sets.effective -= only_for_loading;
+    sets.permitted -= only_for_loading;
+    sets.inheritable -= only_for_loading;
+    Ok(set_capabilities(None, sets)?)
 }
 
 /// Checks the version of the running kernel.

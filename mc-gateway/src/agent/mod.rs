@@ -1,5 +1,7 @@
 //! The loop: a change of objects or of the host becomes a plan, and the plan is carried out.
 
+mod schedule;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
@@ -21,20 +23,13 @@ use crate::preflight::{self, Locks, PreflightError};
 use crate::source::{self, SourceError};
 use crate::tables::{Tables, TablesError};
 use crate::target::{Target, Underlay, resolve};
+use schedule::Schedule;
 
 /// Name of the abstract socket only one agent per network namespace can hold.
 pub const LOCK_SOCKET: &str = "mc-gateway";
 
 /// How long an agent that is just ending is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// How long the host must be quiet before a burst of changes is looked at …
-const QUIET: Duration = Duration::from_millis(50);
-/// … and how long a burst may delay that.
-const MAX_DELAY: Duration = Duration::from_millis(500);
-/// How often everything is read again, to repair what somebody else changed.
-const RESYNC: Duration = Duration::from_secs(30);
-/// First and longest wait before a failed plan is tried again.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 /// Rounds of observing and planning until nothing is left to do: one for a new device, one for the rest,
 /// one to see that it is enough.
 const ROUNDS: usize = 3;
@@ -85,7 +80,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut objects = source::start(&config.source).await?;
     let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
-    let mut schedule = Schedule::default();
+    let mut schedule = Schedule::new(Instant::now());
     loop {
         tokio::select! {
             name = signals.received() => {
@@ -96,9 +91,9 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 if alive.is_err() {
                     return Err(SourceError::Ended.into());
                 }
-                schedule.soon();
+                schedule.objects_changed(Instant::now());
             }
-            () = changes.changed() => schedule.soon(),
+            () = changes.changed() => schedule.host_changed(Instant::now()),
             () = sleep_until(schedule.at()) => {
                 let known = objects.borrow_and_update().clone();
                 let Some(known) = known else {
@@ -147,59 +142,6 @@ impl Signals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         }
-    }
-}
-
-/// When the next round is due.
-#[derive(Debug)]
-struct Schedule {
-    due: Instant,
-    burst_ends: Option<Instant>,
-    resync: Instant,
-    retry: Duration,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        let now = Instant::now();
-        Self {
-            due: now,
-            burst_ends: None,
-            resync: now + RESYNC,
-            retry: RETRY.0,
-        }
-    }
-}
-
-impl Schedule {
-    fn at(&self) -> Instant {
-        self.due
-    }
-
-    /// Something changed: a round when it is quiet, but not later than the burst allows.
-    fn soon(&mut self) {
-        let now = Instant::now();
-        let ends = *self.burst_ends.get_or_insert(now + MAX_DELAY);
-        self.due = (now + QUIET).min(ends);
-    }
-
-    fn resync_due(&self, now: Instant) -> bool {
-        now >= self.resync
-    }
-
-    fn done(&mut self, now: Instant) {
-        self.burst_ends = None;
-        self.retry = RETRY.0;
-        if self.resync_due(now) {
-            self.resync = now + RESYNC;
-        }
-        self.due = self.resync;
-    }
-
-    fn failed(&mut self, now: Instant) {
-        self.burst_ends = None;
-        self.due = now + self.retry;
-        self.retry = self.retry.saturating_mul(2).min(RETRY.1);
     }
 }
 
@@ -290,6 +232,7 @@ impl Agent {
         link::observe(&handle, &config.place.device).await?;
         let datapath = Datapath::load(&dir, object)?;
         let tables = Tables::open(&datapath.maps_dir())?;
+        preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
         info!(node = %config.node_name, bpf_dir = %dir.display(), "programs loaded");
         warn_if_not_forwarding();
         Ok(Self {

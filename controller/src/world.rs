@@ -1,5 +1,8 @@
 //! The snapshot a plan is made from.
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use ipnet::IpNet;

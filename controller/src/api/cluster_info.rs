@@ -19,7 +19,6 @@ use super::condition::Condition;
     derive = "Default",
     derive = "PartialEq",
     doc = "The network of another cluster of the ClusterSet, as that cluster exported it.",
-    label("app", "antrea"),
     printcolumn = r#"{"name":"Cluster ID","type":"string","jsonPath":".spec.clusterID","description":"The cluster this speaks about"}"#,
     printcolumn = r#"{"name":"Service CIDR","type":"string","jsonPath":".spec.serviceCIDR","description":"The Service CIDR of that cluster"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#

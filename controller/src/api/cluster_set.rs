@@ -18,7 +18,6 @@ use super::condition::Condition;
     derive = "Default",
     derive = "PartialEq",
     doc = "The membership of this cluster in a set of clusters; metadata.name is the ID of the set.",
-    label("app", "antrea"),
     printcolumn = r#"{"name":"Leader Cluster Namespace","type":"string","jsonPath":".spec.namespace","description":"The Namespace of the leader cluster that holds the exchanged objects"}"#,
     printcolumn = r#"{"name":"Total Clusters","type":"string","jsonPath":".status.totalClusters","description":"How many clusters were seen"}"#,
     printcolumn = r#"{"name":"Ready Clusters","type":"string","jsonPath":".status.readyClusters","description":"How many of them are ready"}"#,

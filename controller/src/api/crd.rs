@@ -25,12 +25,14 @@ use super::{
 /// The CRDs a leader cluster needs.
 #[must_use]
 pub fn leader() -> Vec<CustomResourceDefinition> {
-    vec![
+    [
         ClusterSet::crd(),
         MemberClusterAnnounce::crd(),
         ResourceExport::crd(),
         ResourceImport::crd(),
     ]
+    .map(finish)
+    .into()
 }
 
 /// The CRDs a member cluster needs.
@@ -43,7 +45,7 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         ServiceExport::crd(),
         ServiceImport::crd(),
     ]
-    .map(without_defaults)
+    .map(finish)
     .into()
 }
 
@@ -85,8 +87,10 @@ impl Column {
     }
 }
 
-/// The defaults are those of our reader; the API server must not write them into anybody's object.
-fn without_defaults(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Adds the label (that of the derive macro would go onto the objects, too) and takes the defaults away: they are
+/// those of our reader, and the API server must not write them into anybody's object.
+fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    crd.metadata.labels = Some([("app".to_owned(), "antrea".to_owned())].into());
     let schemas = crd.spec.versions.iter_mut().filter_map(|v| v.schema.as_mut());
     schemas
         .filter_map(|s| s.open_api_v3_schema.as_mut())
@@ -118,7 +122,6 @@ where
     CustomResourceDefinition {
         metadata: ObjectMeta {
             name: Some(format!("{plural}.{group}")),
-            labels: Some([("app".to_owned(), "antrea".to_owned())].into()),
             ..ObjectMeta::default()
         },
         spec: CustomResourceDefinitionSpec {

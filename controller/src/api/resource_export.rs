@@ -37,7 +37,6 @@ pub const CONVERGE_FAILURE: &str = "ConvergeFailure";
     derive = "Default",
     derive = "PartialEq",
     doc = "What one member cluster offers to the ClusterSet.",
-    label("app", "antrea"),
     printcolumn = r#"{"name":"Cluster ID","type":"string","jsonPath":".spec.clusterID","description":"The exporting cluster"}"#,
     printcolumn = r#"{"name":"Kind","type":"string","jsonPath":".spec.kind","description":"What is exported"}"#,
     printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.namespace","description":"Namespace of the exported object"}"#,

@@ -32,7 +32,6 @@ pub mod kind {
     derive = "Default",
     derive = "PartialEq",
     doc = "What the ClusterSet offers to its members.",
-    label("app", "antrea"),
     printcolumn = r#"{"name":"Kind","type":"string","jsonPath":".spec.kind","description":"What is imported"}"#,
     printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.namespace","description":"Namespace of the imported object"}"#,
     printcolumn = r#"{"name":"Name","type":"string","jsonPath":".spec.name","description":"Name of the imported object"}"#,

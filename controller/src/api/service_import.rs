@@ -23,7 +23,6 @@ pub const CLUSTER_SET_IP: &str = "ClusterSetIP";
     derive = "Default",
     derive = "PartialEq",
     doc = "A Service of the ClusterSet, usable in this cluster.",
-    label("app", "antrea"),
     printcolumn = r#"{"name":"Type","type":"string","jsonPath":".spec.type","description":"ClusterSetIP or Headless"}"#,
     printcolumn = r#"{"name":"IP","type":"string","jsonPath":".spec.ips","description":"The address in this cluster"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#

@@ -294,6 +294,14 @@ pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
     if let Some(problem) = problem.as_ref().filter(|p| !p.transient()) {
         plan.notice(format!("ClusterSet {}", set.name_any()), problem.to_string());
     }
+    // A controller that has just started says nothing until it knows.
+    let trying = matches!(
+        problem,
+        Some(Problem::SecretPending { .. } | Problem::Connecting { .. })
+    );
+    if trying && set.status.as_ref().is_some_and(|s| !s.conditions.is_empty()) {
+        return;
+    }
     let status = status(world, set, problem.as_ref());
     if set.status.as_ref() != Some(&status) {
         plan.status(Side::Local, set, &status);

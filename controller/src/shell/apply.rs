@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::watch::{Health, chain};
+use super::watch::{Health, Sight, chain};
 use crate::{
     api::names::FIELD_MANAGER,
     plan::{Action, Kind, Op, Target},
@@ -171,15 +171,18 @@ impl Applier {
         false
     }
 
-    /// Whether the watches show everything that was written; forgets what they show.
-    pub fn settled(&mut self, seen: impl Fn(&Target) -> Option<(String, bool)>) -> bool {
+    /// Whether the watches show everything that was written; forgets what they show. `seen` says nothing of
+    /// kinds that nobody watches.
+    ///
+    /// Resource versions grow within a kind, so a newer one of any object will do: the object itself may have
+    /// been deleted meanwhile, for one by the very patch that took its last finalizer.
+    pub fn settled(&mut self, seen: impl Fn(&Target) -> Option<Sight>) -> bool {
         let now = Instant::now();
         self.written.retain(|target, written| {
-            let shown = match (written.version, seen(target)) {
-                (None, None | Some((_, true))) => true,
-                (None, Some(_)) | (Some(_), None) => false,
-                (Some(version), Some((seen, _))) => seen.parse().is_ok_and(|seen: u64| seen >= version),
-            };
+            let shown = seen(target).is_none_or(|sight| match written.version {
+                Some(version) => sight.newest >= version,
+                None => !sight.alive,
+            });
             !shown && written.deadline > now
         });
         self.written.is_empty()

@@ -10,7 +10,7 @@ use tracing::{debug, info};
 use super::{
     apply::Applier,
     report::Reporter,
-    watch::{Health, Store, Task},
+    watch::{Health, Sight, Store, Task},
 };
 use crate::{
     api::{
@@ -57,7 +57,7 @@ pub async fn run(client: Client, namespace: String) {
             ready = true;
             info!(namespace, "leader ready");
         }
-        if applier.settled(|target| stores.version(target)) {
+        if applier.settled(|target| stores.sight(target)) {
             let world = stores.world(&namespace, &mut heard);
             let plan = leader::plan(&world);
             debug!(actions = plan.actions.len(), "plan");
@@ -119,13 +119,13 @@ impl Stores {
             && self.imports.synced()
     }
 
-    fn version(&self, target: &Target) -> Option<(String, bool)> {
+    fn sight(&self, target: &Target) -> Option<Sight> {
         let key = (target.namespace.clone(), target.name.clone());
         match target.kind {
-            Kind::ClusterSet => self.cluster_sets.version(&key),
-            Kind::MemberClusterAnnounce => self.announces.version(&key),
-            Kind::ResourceExport => self.exports.version(&key),
-            Kind::ResourceImport => self.imports.version(&key),
+            Kind::ClusterSet => Some(self.cluster_sets.sight(&key)),
+            Kind::MemberClusterAnnounce => Some(self.announces.sight(&key)),
+            Kind::ResourceExport => Some(self.exports.sight(&key)),
+            Kind::ResourceImport => Some(self.imports.sight(&key)),
             _ => None,
         }
     }

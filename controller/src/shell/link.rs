@@ -148,9 +148,9 @@ impl Link {
         let seen = |target: &Target| {
             let key = (target.namespace.clone(), target.name.clone());
             match target.kind {
-                Kind::MemberClusterAnnounce => announces.version(&key),
-                Kind::ResourceExport => exports.version(&key),
-                Kind::ResourceImport => imports.version(&key),
+                Kind::MemberClusterAnnounce => Some(announces.sight(&key)),
+                Kind::ResourceExport => Some(exports.sight(&key)),
+                Kind::ResourceImport => Some(imports.sight(&key)),
                 _ => None,
             }
         };

@@ -18,7 +18,7 @@ use super::{
     link::Link,
     report::Reporter,
     service_cidr,
-    watch::{Health, Store, Task},
+    watch::{Health, Sight, Store, Task},
 };
 use crate::{
     api::{
@@ -103,7 +103,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
         }
         member.ask_service_cidr().await;
         member.follow_cluster_set().await;
-        let local = applier.settled(|target| member.stores.version(target));
+        let local = applier.settled(|target| member.stores.sight(target));
         let remote = match &mut member.link {
             Some(link) => link.settled().await,
             None => false,
@@ -317,16 +317,16 @@ impl Stores {
             && self.cluster_infos.synced()
     }
 
-    fn version(&self, target: &Target) -> Option<(String, bool)> {
+    fn sight(&self, target: &Target) -> Option<Sight> {
         let key = (target.namespace.clone(), target.name.clone());
         match target.kind {
-            Kind::ClusterInfoImport => self.cluster_infos.version(&key),
-            Kind::ClusterSet => self.cluster_sets.version(&key),
-            Kind::EndpointSlice => self.slices.version(&key),
-            Kind::Gateway => self.gateways.version(&key),
-            Kind::Service => self.services.version(&key),
-            Kind::ServiceExport => self.service_exports.version(&key),
-            Kind::ServiceImport => self.service_imports.version(&key),
+            Kind::ClusterInfoImport => Some(self.cluster_infos.sight(&key)),
+            Kind::ClusterSet => Some(self.cluster_sets.sight(&key)),
+            Kind::EndpointSlice => Some(self.slices.sight(&key)),
+            Kind::Gateway => Some(self.gateways.sight(&key)),
+            Kind::Service => Some(self.services.sight(&key)),
+            Kind::ServiceExport => Some(self.service_exports.sight(&key)),
+            Kind::ServiceImport => Some(self.service_imports.sight(&key)),
             Kind::MemberClusterAnnounce | Kind::ResourceExport | Kind::ResourceImport => None,
         }
     }

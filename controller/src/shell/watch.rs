@@ -36,6 +36,16 @@ struct Seen<K> {
     objects: Objects<K>,
     relisting: BTreeMap<Key, Arc<K>>,
     synced: bool,
+    newest: u64,
+}
+
+/// How a store sees one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// The newest resource version of any object of the kind.
+    pub newest: u64,
+    /// Whether the object is there, and is not being deleted.
+    pub alive: bool,
 }
 
 /// When requests to one API server last went well and badly.
@@ -113,6 +123,7 @@ impl<K> Default for Store<K> {
             objects: Objects::default(),
             relisting: BTreeMap::new(),
             synced: false,
+            newest: 0,
         };
         Self {
             seen: Arc::new(Mutex::new(seen)),
@@ -142,15 +153,18 @@ impl<K> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    /// The resource version of an object and whether it is being deleted.
+    /// How an object looks from here.
     #[must_use]
-    pub fn version(&self, key: &Key) -> Option<(String, bool)> {
+    pub fn sight(&self, key: &Key) -> Sight {
         let seen = self.lock();
-        let meta = seen.objects.get(key)?.meta();
-        Some((
-            meta.resource_version.clone().unwrap_or_default(),
-            meta.deletion_timestamp.is_some(),
-        ))
+        let alive = seen
+            .objects
+            .get(key)
+            .is_some_and(|o| o.meta().deletion_timestamp.is_none());
+        Sight {
+            newest: seen.newest,
+            alive,
+        }
     }
 
     /// Watches `api` into a new store; tells `changed` of everything and `health` of how it goes.
@@ -200,6 +214,14 @@ where
 
     fn note(&self, event: Event<K>) {
         let mut seen = self.lock();
+        if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
+            let version = object
+                .meta()
+                .resource_version
+                .as_deref()
+                .and_then(|v| v.parse().ok());
+            seen.newest = seen.newest.max(version.unwrap_or(0));
+        }
         let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
         match event {
             Event::Init => seen.relisting.clear(),
@@ -272,7 +294,10 @@ mod tests {
     use super::*;
 
     fn object(name: &str) -> ConfigMap {
-        serde_json::from_value(serde_json::json!({ "metadata": { "name": name, "namespace": "n" } })).unwrap()
+        serde_json::from_value(serde_json::json!({
+            "metadata": { "name": name, "namespace": "n", "resourceVersion": "7" },
+        }))
+        .unwrap()
     }
 
     #[test]
@@ -286,12 +311,19 @@ mod tests {
         store.note(Event::Init);
         store.note(Event::InitApply(object("b")));
         assert!(
-            store.version(&("n".to_owned(), "a".to_owned())).is_some(),
+            store.sight(&("n".to_owned(), "a".to_owned())).alive,
             "the old list stands meanwhile"
         );
         store.note(Event::InitDone);
         store.note(Event::Apply(object("c")));
         store.note(Event::Delete(object("b")));
+        assert_eq!(
+            store.sight(&("n".to_owned(), "b".to_owned())),
+            Sight {
+                newest: 7,
+                alive: false
+            }
+        );
         let names: Vec<_> = store.snapshot().keys().map(|k| k.1.clone()).collect();
         assert_eq!(names, ["c"]);
     }

@@ -4,7 +4,7 @@
 pub(crate) mod archive;
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -13,18 +13,12 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use self::archive::Image;
-use crate::{ebpf, run, setup};
+use crate::{build, run, setup};
 
 /// What packing takes from the distribution.
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
 /// The user the controllers run as; the gateway needs root for its capabilities.
 const NOBODY: u32 = 65532;
-/// Binaries of ours and their packages.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("mc-gateway", "mc-gateway"),
-    ("mc-controller", "controller"),
-    ("mc-traffic", "mc-tests"),
-];
 
 /// `cargo xtask images`
 #[derive(Debug, Args)]
@@ -36,7 +30,7 @@ pub(crate) struct ImagesArgs {
 
 /// Packs every image and prints where.
 pub(crate) fn run(args: &ImagesArgs) -> Result<()> {
-    for path in build(&run::workspace().join(&args.out))? {
+    for path in pack(&run::workspace().join(&args.out))? {
         println!("{}", path.display());
     }
     Ok(())
@@ -48,33 +42,25 @@ pub(crate) fn directory() -> PathBuf {
 }
 
 /// Builds the binaries and packs every image into `out`.
-pub(crate) fn build(out: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
     setup::ensure_packages("packing images", PACKAGES)?;
-    ebpf::build(&run::workspace()).context("the gateway embeds the eBPF programs")?;
-    let mut command = run::cargo();
-    command.args(["build", "--release", "--quiet"]);
-    for (binary, package) in PROGRAMS {
-        command.args(["--package", package, "--bin", binary]);
-    }
-    run::loudly(&mut command)?;
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    let release = run::workspace().join(target).join("release");
+    let programs = build::release().context("the images carry release programs")?;
 
     let mut gateway = Image::new("mc-gateway/mc-gateway:latest", &["/usr/bin/mc-gateway"]);
-    program(&mut gateway, &release.join("mc-gateway"), "usr/bin/mc-gateway")?;
+    program(&mut gateway, &programs.path("mc-gateway"), "usr/bin/mc-gateway")?;
     program(&mut gateway, &installed("nft")?, "usr/sbin/nft")?;
 
     let mut controller = Image::new("mc-gateway/mc-controller:latest", &["/usr/bin/mc-controller"]);
     controller.user = NOBODY;
     program(
         &mut controller,
-        &release.join("mc-controller"),
+        &programs.path("mc-controller"),
         "usr/bin/mc-controller",
     )?;
 
     let mut test = Image::new("mc-gateway/test:latest", &["/bin/sleep", "infinity"]);
     busybox(&mut test)?;
-    program(&mut test, &release.join("mc-traffic"), "usr/bin/mc-traffic")?;
+    program(&mut test, &programs.path("mc-traffic"), "usr/bin/mc-traffic")?;
 
     [
         ("mc-gateway", gateway),

@@ -60,7 +60,7 @@ fn main() -> Result<()> {
         Command::Demo(args) => demo::run(&args),
         Command::Test { suite } => test::run(suite),
         Command::Bench(args) => bench::run(&args),
-        Command::Crds => lint::crds(&["--out"]),
+        Command::Crds => lint::crds("--out"),
         Command::Manifests => manifests::write(),
         Command::BuildEbpf {
             check_reproducible: true,

@@ -57,7 +57,7 @@ fn one(suite: Suite, tally: &mut Tally) -> Result<()> {
         Suite::Lint => lint::run(tally),
         Suite::Unit => tally.cargo_test(
             "unit",
-            run::cargo().args(["test", "--quiet", "--locked", "--lib", "--bins"]),
+            run::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
         )?,
         Suite::Datapath => {
             tally.step("the object is reproducible", ebpf::check_reproducible());
@@ -78,15 +78,7 @@ fn one(suite: Suite, tally: &mut Tally) -> Result<()> {
 
 fn integration(name: &str) -> Command {
     let mut command = run::cargo();
-    command.args([
-        "test",
-        "--quiet",
-        "--locked",
-        "--package",
-        "mc-tests",
-        "--test",
-        name,
-    ]);
+    command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
     command
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn install(
     let Some((leader, members)) = topology.clusters().split_first() else {
         bail!("no clusters");
     };
-    let tars = images::build(&images::directory())?;
+    let tars = images::pack(&images::directory())?;
     progress.say("images built");
     up::load(layout, &tars, progress)?;
     let start = Progress::start();

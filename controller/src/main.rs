@@ -21,7 +21,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{error, info};
+use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 /// Multi-cluster controllers, compatible with Antrea Multi-cluster.
@@ -80,7 +80,6 @@ async fn main() -> ExitCode {
     match start(Cli::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            error!("{error:#}");
             eprintln!("mc-controller: {error:#}");
             ExitCode::FAILURE
         }
@@ -126,7 +125,9 @@ async fn until_told(work: impl Future<Output = ()>) -> anyhow::Result<()> {
 }
 
 fn log(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    // The client library logs every failed attempt; we say it once for each outage.
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off,kube_runtime=off"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kube::{Api, Client, runtime::watcher};
+use kube::{Client, runtime::watcher};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info};
 
@@ -88,10 +88,11 @@ impl Stores {
         macro_rules! watch {
             () => {{
                 let (store, task) = Store::watch(
-                    Api::namespaced(client.clone(), namespace),
+                    client,
+                    Some(namespace),
                     watcher::Config::default(),
-                    changed.clone(),
-                    health.clone(),
+                    changed,
+                    health,
                 );
                 tasks.push(task);
                 store

@@ -72,28 +72,25 @@ impl Link {
         let health = Arc::new(Health::default());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let announces = Store::watch(
-            Api::namespaced(client.clone(), &spec.namespace),
+            &client,
+            Some(&spec.namespace),
             config.clone().fields(&format!(
                 "metadata.name={}",
                 names::member_announce(&spec.cluster_id)
             )),
-            changed.clone(),
-            health.clone(),
+            changed,
+            &health,
         );
         let exports = Store::watch(
-            Api::namespaced(client.clone(), &spec.namespace),
+            &client,
+            Some(&spec.namespace),
             config
                 .clone()
                 .labels(&format!("{}={}", names::LABEL_SOURCE_CLUSTER_ID, spec.cluster_id)),
-            changed.clone(),
-            health.clone(),
+            changed,
+            &health,
         );
-        let imports = Store::watch(
-            Api::namespaced(client.clone(), &spec.namespace),
-            config,
-            changed.clone(),
-            health.clone(),
-        );
+        let imports = Store::watch(&client, Some(&spec.namespace), config, changed, &health);
         Ok(Self {
             lane: Lane::Idle(Box::new(Applier::new(client.clone(), health.clone()))),
             spec,

@@ -8,7 +8,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, Secret, Service},
     discovery::v1::EndpointSlice,
 };
-use kube::{Api, Client, runtime::watcher};
+use kube::{Client, runtime::watcher};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info};
 
@@ -193,10 +193,11 @@ impl Member {
         }
         self.secret = name.map(|name| {
             let (store, task) = Store::watch(
-                Api::namespaced(self.client.clone(), &self.namespace),
+                &self.client,
+                Some(&self.namespace),
                 watcher::Config::default().fields(&format!("metadata.name={name}")),
-                self.changed.clone(),
-                self.health.clone(),
+                &self.changed,
+                &self.health,
             );
             SecretWatch {
                 name: name.to_owned(),
@@ -271,26 +272,27 @@ impl Stores {
     ) -> (Self, Vec<Task>) {
         let mut tasks = vec![];
         macro_rules! watch {
-            ($api:expr) => {{
+            ($namespace:expr) => {{
                 let (store, task) = Store::watch(
-                    $api,
+                    client,
+                    $namespace,
                     watcher::Config::default(),
-                    changed.clone(),
-                    health.clone(),
+                    changed,
+                    health,
                 );
                 tasks.push(task);
                 store
             }};
         }
-        let cluster_sets = watch!(Api::namespaced(client.clone(), namespace));
-        let gateways = watch!(Api::namespaced(client.clone(), namespace));
-        let cluster_infos = watch!(Api::namespaced(client.clone(), namespace));
-        let nodes = watch!(Api::all(client.clone()));
-        let namespaces = watch!(Api::all(client.clone()));
-        let services = watch!(Api::all(client.clone()));
-        let slices = watch!(Api::all(client.clone()));
-        let service_exports = watch!(Api::all(client.clone()));
-        let service_imports = watch!(Api::all(client.clone()));
+        let cluster_sets = watch!(Some(namespace));
+        let gateways = watch!(Some(namespace));
+        let cluster_infos = watch!(Some(namespace));
+        let nodes = watch!(None);
+        let namespaces = watch!(None);
+        let services = watch!(None);
+        let slices = watch!(None);
+        let service_exports = watch!(None);
+        let service_imports = watch!(None);
         let stores = Self {
             cluster_sets,
             nodes,

@@ -10,7 +10,8 @@ use std::{
 
 use futures::StreamExt;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
+    core::{ApiResource, DynamicObject},
     runtime::watcher::{self, Event, watcher},
 };
 use serde::de::DeserializeOwned;
@@ -167,19 +168,32 @@ where
         }
     }
 
-    /// Watches `api` into a new store; tells `changed` of everything and `health` of how it goes.
+    /// Watches all objects of the kind, or those of one Namespace; tells `changed` of everything and `health` of
+    /// how it goes.
     pub fn watch(
-        api: Api<K>,
+        client: &Client,
+        namespace: Option<&str>,
         config: watcher::Config,
-        changed: Arc<Notify>,
-        health: Arc<Health>,
+        changed: &Arc<Notify>,
+        health: &Arc<Health>,
     ) -> (Self, Task) {
+        let resource = ApiResource::erase::<K>(&());
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
         let store = Self::default();
-        let task = Task::spawn(store.clone().keep(api, config, changed, health));
+        let task = Task::spawn(store.clone().keep(api, config, changed.clone(), health.clone()));
         (store, task)
     }
 
-    async fn keep(self, api: Api<K>, config: watcher::Config, changed: Arc<Notify>, health: Arc<Health>) {
+    async fn keep(
+        self,
+        api: Api<DynamicObject>,
+        config: watcher::Config,
+        changed: Arc<Notify>,
+        health: Arc<Health>,
+    ) {
         let mut events = std::pin::pin!(watcher(api, config));
         let mut failures = 0;
         while let Some(event) = events.next().await {
@@ -212,28 +226,33 @@ where
         }
     }
 
-    fn note(&self, event: Event<K>) {
+    fn note(&self, event: Event<DynamicObject>) {
         let mut seen = self.lock();
         if let Event::Apply(object) | Event::InitApply(object) | Event::Delete(object) = &event {
             let version = object
-                .meta()
+                .metadata
                 .resource_version
                 .as_deref()
                 .and_then(|v| v.parse().ok());
             seen.newest = seen.newest.max(version.unwrap_or(0));
         }
-        let key = |object: &K| (object.namespace().unwrap_or_default(), object.name_any());
         match event {
             Event::Init => seen.relisting.clear(),
             Event::InitApply(object) => {
-                seen.relisting.insert(key(&object), Arc::new(lean(object)));
+                if let (key, Some(object)) = read(object) {
+                    seen.relisting.insert(key, object);
+                }
             }
             Event::InitDone => {
                 seen.objects = Arc::new(std::mem::take(&mut seen.relisting));
                 seen.synced = true;
             }
             Event::Apply(object) => {
-                Arc::make_mut(&mut seen.objects).insert(key(&object), Arc::new(lean(object)));
+                let objects = Arc::make_mut(&mut seen.objects);
+                match read(object) {
+                    (key, Some(object)) => objects.insert(key, object),
+                    (key, None) => objects.remove(&key),
+                };
             }
             Event::Delete(object) => {
                 Arc::make_mut(&mut seen.objects).remove(&key(&object));
@@ -242,10 +261,23 @@ where
     }
 }
 
-/// Without what no plan reads.
-fn lean<K: Resource>(mut object: K) -> K {
-    object.meta_mut().managed_fields = None;
-    object
+fn key(object: &DynamicObject) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// An object without what no plan reads. One that is not of its kind's shape, whoever wrote it, is as good as
+/// absent: it must not keep us from all the others.
+fn read<K>(mut object: DynamicObject) -> (Key, Option<Arc<K>>)
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let key = key(&object);
+    object.metadata.managed_fields = None;
+    let read = serde_json::to_value(object).and_then(serde_json::from_value);
+    if let Err(error) = &read {
+        warn!(kind = %K::kind(&()), namespace = key.0, name = key.1, %error, "object ignored: it cannot be read");
+    }
+    (key, read.ok().map(Arc::new))
 }
 
 /// 50 ms, doubled with each failure.
@@ -280,7 +312,8 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
                 .to_owned(),
             None => own,
         };
-        if !own.is_empty() {
+        // The client library's name of the layer tells nobody anything.
+        if !own.is_empty() && own != "ServiceError" {
             parts.push(own);
         }
     }
@@ -293,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    fn object(name: &str) -> ConfigMap {
+    fn object(name: &str) -> DynamicObject {
         serde_json::from_value(serde_json::json!({
             "metadata": { "name": name, "namespace": "n", "resourceVersion": "7" },
         }))
@@ -302,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_list_counts_when_it_is_complete() {
-        let store = Store::default();
+        let store = Store::<ConfigMap>::default();
         store.note(Event::Init);
         store.note(Event::InitApply(object("a")));
         assert!(!store.synced() && store.snapshot().is_empty());
@@ -326,6 +359,25 @@ mod tests {
         );
         let names: Vec<_> = store.snapshot().keys().map(|k| k.1.clone()).collect();
         assert_eq!(names, ["c"]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_as_good_as_absent() {
+        let mut bad = object("bad");
+        bad.data = serde_json::json!({ "data": [1] });
+        let store = Store::<ConfigMap>::default();
+        for event in [
+            Event::Init,
+            Event::InitApply(bad.clone()),
+            Event::InitApply(object("a")),
+            Event::InitDone,
+        ] {
+            store.note(event);
+        }
+        assert_eq!((store.synced(), store.snapshot().len()), (true, 1));
+        bad.metadata.name = Some("a".to_owned());
+        store.note(Event::Apply(bad));
+        assert_eq!(store.snapshot().len(), 0);
     }
 
     #[test]

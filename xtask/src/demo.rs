@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the main job, shown; without Kubernetes by default, on real clusters with a flag.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
     time::{Duration, Instant},
 };
@@ -59,7 +59,9 @@ fn kubernetes(keep: bool) -> Result<()> {
         println!("  export KUBECONFIG=$(cargo xtask cluster kubeconfig)");
         println!("  kubectl --context east get clusterset,gateway,clusterinfoimport -n kube-system");
         println!("  kubectl --context leader get resourceexport,resourceimport -n antrea-multicluster");
-        println!("  bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps/mc_prefixes");
+        println!(
+            "  cargo xtask cluster enter east-n1 -- bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps/mc_prefixes"
+        );
         println!("  cargo xtask cluster down");
         return shown;
     }
@@ -156,11 +158,8 @@ impl Story {
         println!(
             "\n5. What passed through east's gateway, counted by the eBPF programs (0 encapsulated, 1 passed on, 2 delivered):\n"
         );
-        let maps = Path::new("/sys/fs/bpf/mc-gateway/east-n1/maps/mc_paths");
-        print!(
-            "{}",
-            run::output(Command::new("bpftool").args(["map", "dump", "pinned"]).arg(maps))?
-        );
+        let map = "/sys/fs/bpf/mc-gateway/east-n1/maps/mc_paths";
+        cluster::on_node("east-n1", &["bpftool", "map", "dump", "pinned", map])?;
 
         println!(
             "\n6. All agents of both clusters are deleted; the programs stay in the kernel and go on:\n"

@@ -18,6 +18,14 @@ pub(crate) fn workspace() -> PathBuf {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace());
+    // What `cargo run` has set for this program would make build scripts that watch these variables run again
+    // whenever somebody changes between `cargo xtask` and plain cargo.
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || matches!(&*name, "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH") {
+            command.env_remove(&*name);
+        }
+    }
     command
 }
 

@@ -78,12 +78,19 @@ fn both_exporters_of_a_service_receive_requests() {
     ns.export(EAST);
     ns.wait_imported(EAST, 2);
     client.get(&client.imported_url());
-    let servers: BTreeSet<String> = client
-        .get_many(&client.imported_url(), 60)
-        .iter()
-        .filter_map(|answer| answer.split(' ').next().map(str::to_owned))
-        .collect();
-    assert_eq!(servers.len(), 2, "{servers:?}");
+    // The service proxy learns of the second endpoint some time after it is there.
+    EAST.wait_for("answers of both exporters", SOON, || {
+        let answers = client.get_many(&client.imported_url(), 20);
+        let servers: BTreeSet<&str> = answers
+            .iter()
+            .filter_map(|answer| answer.split(' ').next())
+            .collect();
+        if servers.len() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{servers:?}"))
+        }
+    });
 }
 
 #[test]

@@ -102,7 +102,10 @@ pub(crate) fn run(command: ClusterCommand) -> Result<()> {
             Ok(())
         }
         ClusterCommand::Load { files } => up::load(&layout, &files, progress),
-        ClusterCommand::Enter { node, command } => node::enter(&layout.running()?, &node, &command),
+        ClusterCommand::Enter { node, command } => {
+            let status = node::enter(&layout.running()?, &node, &command)?;
+            std::process::exit(status.code().unwrap_or(1))
+        }
     }
 }
 
@@ -113,6 +116,18 @@ pub(crate) fn up_installed() -> Result<PathBuf> {
         ..UpArgs::default()
     }))?;
     Ok(Layout::of_workspace().kubeconfig())
+}
+
+/// Runs a command in a node's namespaces.
+pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
+    let record = Layout::of_workspace().running()?;
+    let command: Vec<String> = command.iter().copied().map(str::to_owned).collect();
+    let status = node::enter(&record, node, &command)?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{} on {node}: {status}", command.join(" "))
+    }
 }
 
 /// Ends the clusters and removes every trace of them.

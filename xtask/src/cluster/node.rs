@@ -8,7 +8,7 @@ use std::{
     fs::{self, File},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     time::Duration,
 };
 
@@ -239,8 +239,8 @@ impl Runtime {
     }
 }
 
-/// Runs a command in a node's namespaces and ends as it ends.
-pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<()> {
+/// Runs a command in a node's namespaces; none starts a shell.
+pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<ExitStatus> {
     let topology = record.topology()?;
     let node = topology.nodes().find(|node| node.name() == name);
     let runtime = Runtime::of(
@@ -253,8 +253,7 @@ pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<(
     if command.is_empty() {
         entered.arg("sh").env("PS1", format!("{name} # "));
     }
-    let status = entered.args(command).status().context("nsenter")?;
-    std::process::exit(status.code().unwrap_or(1))
+    entered.args(command).status().context("nsenter")
 }
 
 /// The Node object, created before its kubelet so that its Pod CIDR is the planned one.

@@ -9,6 +9,7 @@ use mc_gateway_common::{
         Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS, MAX_PEERS,
         MAX_PREFIXES, Member, Peer, Prefix,
     },
+    packet::Aligned,
     tables::Tables,
     verdict::{DropReason, Path},
 };
@@ -39,7 +40,7 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn prefix(&self, address: Addr) -> Option<&Prefix> {
-        PREFIXES.get(&Key::new(128, address))
+        PREFIXES.get(&Aligned(Key::new(128, address)).0)
     }
 
     #[inline(always)]
@@ -56,7 +57,7 @@ impl Tables for Maps {
     fn peer(&self, address: Addr) -> Option<&Peer> {
         // SAFETY: entries are replaced by the agent as whole values; a reader that meets a reused entry
         // sees another peer's fields for one packet, never memory that is not a `Peer`.
-        unsafe { PEERS.get(address) }
+        unsafe { PEERS.get(&Aligned(address).0) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The kernel's packet as a [`Packet`], and verdicts as TC actions.
 
-use core::ptr;
+use core::{mem::MaybeUninit, ptr};
 
 use aya_ebpf::{
     bindings::{
@@ -13,7 +13,7 @@ use aya_ebpf::{
     programs::TcContext,
 };
 use mc_gateway_common::{
-    packet::{Packet, eth, tunnel::ROOM},
+    packet::{Aligned, Packet, eth, tunnel::ROOM},
     verdict::{Path, Verdict},
 };
 
@@ -65,14 +65,15 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
-        let mut bytes = core::mem::MaybeUninit::<[u8; N]>::uninit();
+        let mut bytes = Aligned(MaybeUninit::<[u8; N]>::uninit());
         // SAFETY: the buffer is N bytes long, and the helper fills all of it or fails.
-        let ret = unsafe { bpf_skb_load_bytes(self.raw.cast(), offset, bytes.as_mut_ptr().cast(), N as u32) };
+        let ret =
+            unsafe { bpf_skb_load_bytes(self.raw.cast(), offset, bytes.0.as_mut_ptr().cast(), N as u32) };
         if ret != 0 {
             return None;
         }
         // SAFETY: the helper has succeeded.
-        Some(unsafe { bytes.assume_init() })
+        Some(unsafe { bytes.0.assume_init() })
     }
 
     #[inline(always)]

@@ -72,6 +72,8 @@ pub(crate) fn build(root: &Path) -> Result<Object> {
         format!("--cfg=bpf_target_arch=\"{arch}\""),
         format!("-Clinker={}", linker.display()),
         "-Clink-arg=--btf".into(),
+        // 32-bit registers and jumps, which every kernel since 5.1 has.
+        "-Ctarget-cpu=v3".into(),
         format!("--remap-path-prefix={}=/src", root.display()),
         format!("--remap-path-prefix={}=/cargo", cargo_home.display()),
     ];

@@ -18,19 +18,31 @@ pub const SCTP: u8 = 132;
 const FRAGMENT: u16 = 0x3fff;
 
 /// An IPv4 address in the form the tables use.
+///
+/// Written as arithmetic on one number, so that programs store words instead of bytes.
 #[inline(always)]
 #[must_use]
 pub const fn mapped(address: [u8; 4]) -> Addr {
-    let [a, b, c, d] = address;
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+    (0xffff_0000_0000 | u32::from_be_bytes(address) as u128).to_be_bytes()
 }
 
 /// The IPv4 address of a mapped [`Addr`]; the last four bytes of any other.
 #[inline(always)]
 #[must_use]
 pub const fn unmapped(address: Addr) -> [u8; 4] {
-    let [.., a, b, c, d] = address;
-    [a, b, c, d]
+    match address.last_chunk() {
+        Some(last) => *last,
+        None => [0; 4],
+    }
+}
+
+/// The header in words of four bytes.
+#[inline(always)]
+const fn words(bytes: &[u8; 20]) -> [[u8; 4]; 5] {
+    match bytes.as_chunks::<4>().0.first_chunk() {
+        Some(words) => *words,
+        None => [[0; 4]; 5],
+    }
 }
 
 /// The fixed part of an IPv4 header.
@@ -57,36 +69,19 @@ impl V4 {
     #[inline(always)]
     #[must_use]
     pub const fn read(bytes: &[u8; 20]) -> Self {
-        let [
-            vihl,
-            _,
-            t0,
-            t1,
-            _,
-            _,
-            f0,
-            f1,
-            ttl,
-            proto,
-            _,
-            _,
-            s0,
-            s1,
-            s2,
-            s3,
-            d0,
-            d1,
-            d2,
-            d3,
-        ] = *bytes;
+        // As five words: the compiler then reads words.
+        let [first, second, third, src, dst] = words(bytes);
+        let [vihl, _, t0, t1] = first;
+        let [_, _, f0, f1] = second;
+        let [ttl, proto, _, _] = third;
         Self {
             vihl,
             total: u16::from_be_bytes([t0, t1]),
             frags: u16::from_be_bytes([f0, f1]),
             ttl,
             proto,
-            src: [s0, s1, s2, s3],
-            dst: [d0, d1, d2, d3],
+            src,
+            dst,
         }
     }
 

@@ -10,6 +10,12 @@ pub mod tunnel;
 #[cfg(any(test, feature = "std"))]
 pub use slice::SlicePacket;
 
+/// Bytes the compiler may read and write in words: without the alignment every field of a header or key
+/// becomes byte loads, shifts and ors in a program.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub struct Aligned<T>(pub T);
+
 /// A frame as a TC classifier sees it: offset 0 is the first byte of the Ethernet header.
 ///
 /// The kernel side is `bpf_skb_load_bytes` and its kin, which are safe on non-linear packets and at

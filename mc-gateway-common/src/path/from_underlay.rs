@@ -7,7 +7,7 @@ use crate::{
         PEER_REMOTE_GATEWAY, Peer, Prefix,
     },
     packet::{
-        Packet, checksum, eth, ip,
+        Aligned, Packet, checksum, eth, ip,
         tunnel::{self, HEADERS, Headers, INNER_ETH, ROOM_U32, UDP_CHECK},
     },
     select,
@@ -96,7 +96,10 @@ fn forward<P: Packet, T: Tables>(
     let (from, to) = (ip::unmapped(member.local), ip::unmapped(member.addr));
     let ifindex = member.ifindex;
     packet
-        .store(eth::END, &tunnel::transit_header(&outer_bytes, from, to))
+        .store(
+            eth::END,
+            &Aligned(tunnel::transit_header(&outer_bytes, from, to)).0,
+        )
         .ok_or(DropReason::Store)?;
     let check = headers.udp_check();
     if check != [0, 0] {

@@ -4,7 +4,7 @@ use super::{config, next_member};
 use crate::{
     abi::{ACTION_FORWARD, CLUSTER_LOCAL},
     packet::{
-        Packet, eth, ip,
+        Aligned, Packet, eth, ip,
         tunnel::{Encap, VNI_POLICY_OFF},
     },
     select,
@@ -44,19 +44,21 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<u32, DropRe
     }
     let hash = select::flow_hash(&header, ports);
     let member = next_member(tables, prefix, hash)?;
-    let outer = Encap {
-        src: ip::unmapped(member.local),
-        dst: ip::unmapped(member.addr),
-        src_port: select::source_port(hash),
-        dst_port: config.port,
-        vni: VNI_POLICY_OFF,
-        inner_src: config.mc0_mac,
-        inner_len,
-    }
-    .header();
+    let outer = Aligned(
+        Encap {
+            src: ip::unmapped(member.local),
+            dst: ip::unmapped(member.addr),
+            src_port: select::source_port(hash),
+            dst_port: config.port,
+            vni: VNI_POLICY_OFF,
+            inner_src: config.mc0_mac,
+            inner_len,
+        }
+        .header(),
+    );
     let ifindex = member.ifindex;
     packet.grow().ok_or(DropReason::Grow)?;
-    packet.store(eth::END, &outer).ok_or(DropReason::Store)?;
+    packet.store(eth::END, &outer.0).ok_or(DropReason::Store)?;
     Ok(ifindex)
 }
 

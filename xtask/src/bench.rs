@@ -10,6 +10,9 @@ pub(crate) struct BenchArgs {
     /// Rounds in which the variants alternate; medians are taken over them.
     #[arg(long, default_value_t = 7)]
     rounds: u32,
+    /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
+    #[arg(long)]
+    bridge: bool,
 }
 
 /// Runs the benchmark; the report is `target/bench/report.json`.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 
 use crate::{
-    build, cluster, run,
+    build, cluster, run, setup,
     wait::{Seen, wait_for},
 };
 
@@ -48,6 +48,8 @@ const EXPORT: &str = include_str!("demo/export.yaml");
 const DEADLINE: Duration = Duration::from_mins(2);
 
 fn kubernetes(keep: bool) -> Result<()> {
+    setup::require_root("the demo")?;
+    setup::ensure_packages("the demo", build::PACKAGES)?;
     let kubeconfig = cluster::up_installed()?;
     let shown = Story {
         kubectl: cluster::kubectl()?,

@@ -2,14 +2,15 @@
 
 use std::{
     path::PathBuf,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
 
 use crate::{
-    build, cluster, run, setup,
+    build,
+    cluster::{self, Kubectl},
+    setup,
     wait::{Seen, wait_for},
 };
 
@@ -196,21 +197,16 @@ impl Story {
         Ok(())
     }
 
-    fn command(&self, context: &str) -> Command {
-        let mut command = Command::new(&self.kubectl);
-        command
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .args(["--context", context]);
-        command
+    fn cluster(&self, context: &str) -> Kubectl {
+        Kubectl::new(&self.kubectl, &self.kubeconfig, context)
     }
 
     fn kubectl(&self, context: &str, args: &[&str]) -> Result<String> {
-        run::output(self.command(context).args(args))
+        self.cluster(context).output(args)
     }
 
     fn apply(&self, context: &str, yaml: &str) -> Result<()> {
-        run::with_input(self.command(context).args(["apply", "-f", "-"]), yaml).map(drop)
+        self.cluster(context).feed(&["apply", "-f", "-"], yaml).map(drop)
     }
 
     fn get(&self, url: &str, count: u32) -> Result<String> {

@@ -1,9 +1,8 @@
 //! Running other programs.
 
 use std::{
-    io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -51,32 +50,6 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .output()
         .with_context(|| format!("cannot start {}", line(command)))?;
-    let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
-    if out.status.success() {
-        return Ok(stdout);
-    }
-    bail!(
-        "{} failed: {}\n{stdout}{}",
-        line(command),
-        out.status,
-        String::from_utf8_lossy(&out.stderr)
-    )
-}
-
-/// Runs a command with this standard input and returns what it printed.
-pub(crate) fn with_input(command: &mut Command, input: &str) -> Result<String> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot start {}", line(command)))?;
-    let mut stdin = child.stdin.take().context("a piped stdin")?;
-    stdin
-        .write_all(input.as_bytes())
-        .with_context(|| format!("writing to {}", line(command)))?;
-    drop(stdin);
-    let out = child.wait_with_output().with_context(|| line(command))?;
     let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.success() {
         return Ok(stdout);

@@ -26,12 +26,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 
-pub(crate) use self::install::EndpointIpType;
 use self::{
     binaries::Binaries,
     state::{Record, State},
     topology::Topology,
 };
+pub(crate) use self::{install::EndpointIpType, kubectl::Kubectl};
 use crate::{run, wait::Progress};
 
 /// `cargo xtask cluster …`

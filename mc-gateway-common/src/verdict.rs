@@ -6,8 +6,8 @@
 pub enum DropReason {
     /// The map of the node's configuration is empty or written for another ABI version.
     NotConfigured = 1,
-    /// `to_remote`: not an IPv4 packet (the kernel's own IPv6 chatter on `mc0` is counted here).
-    NotIpv4 = 2,
+    /// `to_remote`: neither an IPv4 nor an IPv6 packet.
+    NotIp = 2,
     /// Inner packet too short for its headers, or header fields that contradict each other.
     InnerMalformed = 3,
     /// Destination is in no prefix, or in one that cannot be reached from where the packet came.
@@ -34,17 +34,21 @@ pub enum DropReason {
     InnerSource = 14,
     /// Outer TTL ran out at a gateway: a forwarding loop.
     TtlExceeded = 15,
-    /// Inner frame is not IPv4.
+    /// Inner frame is neither IPv4 nor IPv6.
     InnerProtocol = 16,
     /// Header checksum of the outer packet is wrong: what it says cannot be passed on as true.
     OuterChecksum = 17,
+    /// The outer packet met congestion and the inner one cannot say so (RFC 6040 section 4.2).
+    Ecn = 18,
+    /// Gateway: the next member is reached by the other IP version than the packet came with.
+    OuterFamily = 19,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::NotConfigured,
-        Self::NotIpv4,
+        Self::NotIp,
         Self::InnerMalformed,
         Self::NoRoute,
         Self::NoMember,
@@ -60,6 +64,8 @@ impl DropReason {
         Self::TtlExceeded,
         Self::InnerProtocol,
         Self::OuterChecksum,
+        Self::Ecn,
+        Self::OuterFamily,
     ];
 
     /// Name as printed by the agent: stable, lower case, dashes.
@@ -67,7 +73,7 @@ impl DropReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NotConfigured => "not-configured",
-            Self::NotIpv4 => "not-ipv4",
+            Self::NotIp => "not-ip",
             Self::InnerMalformed => "inner-malformed",
             Self::NoRoute => "no-route",
             Self::NoMember => "no-member",
@@ -83,11 +89,13 @@ impl DropReason {
             Self::TtlExceeded => "ttl-exceeded",
             Self::InnerProtocol => "inner-protocol",
             Self::OuterChecksum => "outer-checksum",
+            Self::Ecn => "ecn",
+            Self::OuterFamily => "outer-family",
         }
     }
 }
 
-/// The three ways a packet can take through this node. The number is the index into `mc_paths`.
+/// What became of a packet that was neither refused nor left alone. The number is the index into `mc_paths`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Path {
@@ -97,11 +105,24 @@ pub enum Path {
     Transit = 1,
     /// `from_underlay` decapsulated it and delivered it into the stack.
     Deliver = 2,
+    /// `from_underlay` answered a peer's probe.
+    Reflect = 3,
+    /// `from_underlay` took the answer to a probe of this node.
+    ProbeReply = 4,
+    /// The packet is larger than the next hop takes: its sender was told by an ICMP error.
+    TooBig = 5,
 }
 
 impl Path {
     /// Every path, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::Encap, Self::Transit, Self::Deliver];
+    pub const ALL: [Self; 6] = [
+        Self::Encap,
+        Self::Transit,
+        Self::Deliver,
+        Self::Reflect,
+        Self::ProbeReply,
+        Self::TooBig,
+    ];
 
     /// Name as printed by the agent.
     #[must_use]
@@ -110,6 +131,34 @@ impl Path {
             Self::Encap => "encap",
             Self::Transit => "transit",
             Self::Deliver => "deliver",
+            Self::Reflect => "reflect",
+            Self::ProbeReply => "probe-reply",
+            Self::TooBig => "too-big",
+        }
+    }
+}
+
+/// What happened to a packet that went on, counted besides its path. The number is the index into
+/// `mc_events` and never changes its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Event {
+    /// Every member of the group is dead: the first choice was used.
+    AllMembersDead = 1,
+    /// Congestion marked on the outer packet was passed on to the inner one (RFC 6040).
+    EcnMarked = 2,
+}
+
+impl Event {
+    /// Every event, in the order of its number.
+    pub const ALL: [Self; 2] = [Self::AllMembersDead, Self::EcnMarked];
+
+    /// Name as printed by the agent.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllMembersDead => "all-members-dead",
+            Self::EcnMarked => "ecn-marked",
         }
     }
 }
@@ -131,7 +180,14 @@ pub enum Verdict {
     },
     /// Give to this node's stack as received on a device (`bpf_redirect` with `BPF_F_INGRESS`).
     Deliver {
+        /// What was done to the packet.
+        path: Path,
         /// The device, `mc0`.
         ifindex: u32,
+    },
+    /// Ours, and done with: nothing of the packet goes on.
+    Consume {
+        /// What it was good for.
+        path: Path,
     },
 }

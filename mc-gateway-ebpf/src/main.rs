@@ -14,18 +14,18 @@ use crate::{maps::Maps, skb::Skb};
 #[classifier]
 fn to_remote(ctx: TcContext) -> i32 {
     let mut packet = Skb::new(&ctx);
-    let bytes = packet.received_len();
+    let received = packet.received();
     let verdict = path::to_remote(&mut packet, &Maps);
-    skb::carry_out(verdict, bytes)
+    skb::carry_out(verdict, received)
 }
 
 /// Ingress of every underlay device: passes on, delivers or leaves alone.
 #[classifier]
 fn from_underlay(ctx: TcContext) -> i32 {
     let mut packet = Skb::new(&ctx);
-    let bytes = packet.received_len();
+    let received = packet.received();
     let verdict = path::from_underlay(&mut packet, &Maps);
-    skb::carry_out(verdict, bytes)
+    skb::carry_out(verdict, received)
 }
 
 /// Never reached: a panic path would not pass the verifier.

@@ -14,7 +14,7 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     packet::{Aligned, Packet, eth, tunnel::ROOM},
-    verdict::{Path, Verdict},
+    verdict::Verdict,
 };
 
 use crate::maps::{count_drop, count_path};
@@ -43,11 +43,22 @@ impl Skb {
         Self { raw: ctx.skb.skb }
     }
 
-    /// Length of the frame, read before anything changes it.
+    /// Length of the frame, and whether it is a super-packet, read before anything changes it.
     #[inline(always)]
-    pub(crate) fn received_len(&self) -> u32 {
-        self.frame_len()
+    pub(crate) fn received(&self) -> Received {
+        Received {
+            bytes: self.frame_len(),
+            // SAFETY: the context pointer is valid while the program runs.
+            gso: unsafe { (*self.raw).gso_size } != 0,
+        }
     }
+}
+
+/// What counters need to know of a packet as it was received.
+#[derive(Clone, Copy)]
+pub(crate) struct Received {
+    bytes: u32,
+    gso: bool,
 }
 
 impl Packet for Skb {
@@ -107,10 +118,10 @@ impl Packet for Skb {
     }
 }
 
-/// Counts a verdict and turns it into the classifier's return value. `bytes` is the frame's length as
-/// it was received.
+/// Counts a verdict and turns it into the classifier's return value.
 #[inline(always)]
-pub(crate) fn carry_out(verdict: Verdict, bytes: u32) -> i32 {
+pub(crate) fn carry_out(verdict: Verdict, received: Received) -> i32 {
+    let Received { bytes, gso } = received;
     match verdict {
         // "Next" for TCX and "continue" for clsact: other programs on the device still run.
         Verdict::Pass => TC_ACT_UNSPEC,
@@ -119,14 +130,18 @@ pub(crate) fn carry_out(verdict: Verdict, bytes: u32) -> i32 {
             TC_ACT_SHOT as i32
         }
         Verdict::Send { path, ifindex } => {
-            count_path(path, bytes);
+            count_path(path, bytes, gso);
             // SAFETY: no parameters are passed: the kernel resolves the neighbour by itself.
             unsafe { bpf_redirect_neigh(ifindex, ptr::null_mut(), 0, 0) as i32 }
         }
-        Verdict::Deliver { ifindex } => {
-            count_path(Path::Deliver, bytes);
+        Verdict::Deliver { path, ifindex } => {
+            count_path(path, bytes, gso);
             // SAFETY: plain values only.
             unsafe { bpf_redirect(ifindex, BPF_F_INGRESS as u64) as i32 }
+        }
+        Verdict::Consume { path } => {
+            count_path(path, bytes, gso);
+            TC_ACT_SHOT as i32
         }
     }
 }

@@ -34,6 +34,7 @@ impl Counters {
             for one in counters.get(&(path as u32), 0)?.iter() {
                 sum.packets += one.packets;
                 sum.bytes += one.bytes;
+                sum.gso += one.gso;
             }
             paths.insert(path.name(), sum);
         }

@@ -146,6 +146,7 @@ fn deliver<P: Packet>(packet: &mut P, config: &Config) -> Result<Verdict, DropRe
     // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
     packet.store(eth::DST, &config.mc0_mac).ok_or(DropReason::Store)?;
     Ok(Verdict::Deliver {
+        path: Path::Deliver,
         ifindex: config.mc0_ifindex,
     })
 }

@@ -31,7 +31,7 @@ pub fn to_remote<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
 fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<u32, DropReason> {
     let config = config(tables)?;
     if packet.ethertype() != eth::IPV4 {
-        return Err(DropReason::NotIpv4);
+        return Err(DropReason::NotIp);
     }
     let (header, ports) = inner_header(packet).ok_or(DropReason::InnerMalformed)?;
     let inner_len = packet.frame_len().wrapping_sub(eth::END);

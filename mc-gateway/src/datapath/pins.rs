@@ -61,7 +61,7 @@ fn shape<K, V>(name: &str, kind: MapType, max_entries: u32) -> Shape {
 }
 
 /// What this version makes.
-fn expected() -> [Shape; 7] {
+fn expected() -> [Shape; abi::ALL_MAPS.len()] {
     use MapType::{Array, Hash, LpmTrie, PerCpuArray};
     [
         shape::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
@@ -71,6 +71,7 @@ fn expected() -> [Shape; 7] {
         shape::<u32, abi::Config>(abi::CONFIG, Array, 1),
         shape::<u32, u64>(abi::DROPS, PerCpuArray, abi::MAX_DROP_REASONS),
         shape::<u32, abi::Counter>(abi::PATHS, PerCpuArray, abi::MAX_PATHS),
+        shape::<u32, u64>(abi::EVENTS, PerCpuArray, abi::MAX_EVENTS),
     ]
 }
 

@@ -270,6 +270,7 @@ impl Planner {
             port: target.port,
             mc0_mac: mc0.mac,
             local: target.local,
+            ..abi::Config::default()
         };
         if from != to {
             self.adds.push(Action::SetConfig { from, to });
@@ -283,7 +284,7 @@ impl Planner {
                 cluster: prefix.cluster,
                 group: groups.of(prefix.group),
                 action: prefix.action,
-                pad: 0,
+                flags: 0,
             });
             if from != to {
                 self.adds.push(Action::SetPrefix { key: *key, from, to });

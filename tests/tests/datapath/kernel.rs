@@ -9,8 +9,8 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::{
-        CONFIG, Config, Counter, DROPS, GROUPS, Group, MAX_DROP_REASONS, MAX_PATHS, MEMBERS, Member, PATHS,
-        PEERS, PREFIXES, Peer, Prefix,
+        CONFIG, Config, Counter, DROPS, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_PATHS,
+        MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
     },
     tables::MapTables,
 };
@@ -27,6 +27,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Counts {
     pub(crate) drops: Vec<u64>,
     pub(crate) paths: Vec<(u64, u64)>,
+    pub(crate) events: Vec<u64>,
 }
 
 /// The programs, loaded once per table set.
@@ -129,6 +130,10 @@ impl Kernel {
                 )
             })
             .collect();
-        Counts { drops, paths }
+        let events: PerCpuArray<&MapData, u64> = self.0.map(EVENTS).expect(EVENTS).try_into().expect(EVENTS);
+        let events = (0..MAX_EVENTS)
+            .map(|i| events.get(&i, 0).expect(EVENTS).iter().sum())
+            .collect();
+        Counts { drops, paths, events }
     }
 }

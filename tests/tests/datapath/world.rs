@@ -62,7 +62,7 @@ fn prefix(tables: &mut MapTables, network: [u8; 4], bits: u32, cluster: u32, gro
         cluster,
         group,
         action,
-        pad: 0,
+        flags: 0,
     };
     tables
         .prefixes

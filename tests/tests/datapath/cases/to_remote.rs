@@ -131,9 +131,9 @@ pub(crate) fn refused(cases: &mut Vec<Case>) {
         DropReason::NotConfigured,
     );
     let ipv6 = ethernet(OUTER_DST, OUTER_DST, 0x86dd, &[0x60; 40]);
-    drop("mc0: IPv6", world::node(), ipv6, DropReason::NotIpv4);
+    drop("mc0: IPv6", world::node(), ipv6, DropReason::NotIp);
     let arp = ethernet(OUTER_DST, OUTER_DST, 0x0806, &[0; 28]);
-    drop("mc0: ARP", world::node(), arp, DropReason::NotIpv4);
+    drop("mc0: ARP", world::node(), arp, DropReason::NotIp);
     let elsewhere = web(POD_NODE, [192, 0, 2, 1]);
     drop(
         "mc0: destination in no prefix",

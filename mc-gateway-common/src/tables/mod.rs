@@ -1,9 +1,15 @@
 //! The tables a decision reads, behind a trait: eBPF maps in the kernel, ordinary maps on the host.
 
-use crate::abi::{Addr, Config, Group, Member, Peer, Prefix};
+pub mod health;
+pub mod service;
 
-/// Lookups a program makes. None of them writes.
-pub trait Tables {
+use crate::{
+    abi::{Addr, Config, Group, Member, Peer, Prefix},
+    verdict::Event,
+};
+
+/// Lookups a program makes, and the few things it writes down.
+pub trait Tables: health::Health + service::Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`.
@@ -14,6 +20,8 @@ pub trait Tables {
     fn member(&self, slot: u32) -> Option<&Member>;
     /// The peer with this underlay address.
     fn peer(&self, address: Addr) -> Option<&Peer>;
+    /// Counts an event.
+    fn count(&self, event: Event);
 }
 
 #[cfg(any(test, feature = "std"))]
@@ -21,9 +29,9 @@ pub use host::MapTables;
 
 #[cfg(any(test, feature = "std"))]
 mod host {
-    use std::collections::BTreeMap;
+    use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Addr, Config, Group, Member, Peer, Prefix, Tables};
+    use super::{Addr, Config, Event, Group, Member, Peer, Prefix, Tables};
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +46,8 @@ mod host {
         pub members: BTreeMap<u32, Member>,
         /// Underlay address to peer.
         pub peers: BTreeMap<Addr, Peer>,
+        /// Events counted so far.
+        pub events: RefCell<BTreeMap<Event, u64>>,
     }
 
     impl Tables for MapTables {
@@ -67,6 +77,12 @@ mod host {
 
         fn peer(&self, address: Addr) -> Option<&Peer> {
             self.peers.get(&address)
+        }
+
+        fn count(&self, event: Event) {
+            let mut events = self.events.borrow_mut();
+            let count = events.entry(event).or_default();
+            *count = count.wrapping_add(1);
         }
     }
 }

@@ -5,8 +5,11 @@
 //! read back from a pinned map can never be reinterpreted. A change of any of them needs a new
 //! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
 
+pub mod health;
+pub mod service;
+
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
 ///
@@ -31,7 +34,9 @@ pub const LOCAL_ADDRS: usize = 4;
 /// Slots of the per-CPU `mc_drops` array; [`crate::verdict::DropReason`] numbers index it.
 pub const MAX_DROP_REASONS: u32 = 64;
 /// Slots of the per-CPU `mc_paths` array; [`crate::verdict::Path`] numbers index it.
-pub const MAX_PATHS: u32 = 8;
+pub const MAX_PATHS: u32 = 16;
+/// Slots of the per-CPU `mc_events` array; [`crate::verdict::Event`] numbers index it.
+pub const MAX_EVENTS: u32 = 32;
 
 /// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
 pub const PREFIXES: &str = "mc_prefixes";
@@ -47,8 +52,10 @@ pub const CONFIG: &str = "mc_config";
 pub const DROPS: &str = "mc_drops";
 /// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Path`].
 pub const PATHS: &str = "mc_paths";
+/// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
+pub const EVENTS: &str = "mc_events";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 7] = [PREFIXES, GROUPS, MEMBERS, PEERS, CONFIG, DROPS, PATHS];
+pub const ALL_MAPS: [&str; 8] = [PREFIXES, GROUPS, MEMBERS, PEERS, CONFIG, DROPS, PATHS, EVENTS];
 
 /// Name of the classifier on the egress of `mc0`.
 pub const PROGRAM_TO_REMOTE: &str = "to_remote";
@@ -62,6 +69,9 @@ pub const CLUSTER_LOCAL: u32 = 0;
 pub const ACTION_DELIVER: u32 = 1;
 /// [`Prefix::action`]: packets to this prefix are forwarded to a member of [`Prefix::group`].
 pub const ACTION_FORWARD: u32 = 2;
+/// [`Prefix::action`]: Service addresses of this cluster: translated where the Service is known, else
+/// delivered into this node's stack, where the node's service proxy takes over.
+pub const ACTION_SERVICE: u32 = 3;
 
 /// [`Peer::flags`]: a gateway of another cluster.
 pub const PEER_REMOTE_GATEWAY: u32 = 1;
@@ -72,6 +82,12 @@ pub const PEER_LOCAL_NODE: u32 = 1 << 2;
 
 /// [`Config::flags`]: this node is a gateway.
 pub const CONFIG_GATEWAY: u32 = 1;
+/// [`Config::flags`]: packets are encapsulated in VXLAN (RFC 7348) instead of Geneve (RFC 8926).
+pub const CONFIG_VXLAN: u32 = 1 << 1;
+/// [`Config::flags`]: outer UDP packets carry a checksum where one can be computed.
+pub const CONFIG_UDP_CHECKSUM: u32 = 1 << 2;
+/// [`Config::flags`]: the outer DSCP is [`Config::tos`] instead of the inner packet's.
+pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
 
 /// Where packets to (and from) an address prefix belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,10 +98,10 @@ pub struct Prefix {
     /// Slot in `mc_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
     /// group of that Node, also when the prefix is looked up as an inner source.
     pub group: u32,
-    /// [`ACTION_DELIVER`] or [`ACTION_FORWARD`]; anything else is treated as no route.
+    /// [`ACTION_DELIVER`], [`ACTION_FORWARD`] or [`ACTION_SERVICE`]; anything else is treated as no route.
     pub action: u32,
-    /// Always 0.
-    pub pad: u32,
+    /// None defined yet: 0.
+    pub flags: u32,
 }
 
 /// The nodes that can take packets of a prefix.
@@ -114,7 +130,7 @@ pub struct Member {
     pub id: u32,
     /// Largest inner IP packet in bytes the path to the member carries.
     pub mtu: u32,
-    /// Relative share of new flows; 0 drains. Not interpreted yet: every member has weight 1.
+    /// Relative share of flows; 0 drains: used only where no other member is usable.
     pub weight: u32,
 }
 
@@ -139,14 +155,25 @@ pub struct Peer {
 pub struct Config {
     /// [`ABI_VERSION`] of the agent that wrote the maps.
     pub abi: u32,
-    /// [`CONFIG_GATEWAY`].
+    /// [`CONFIG_GATEWAY`], [`CONFIG_VXLAN`], [`CONFIG_UDP_CHECKSUM`], [`CONFIG_DSCP_FIXED`].
     pub flags: u32,
     /// Device packets for the local stack are redirected into.
     pub mc0_ifindex: u32,
-    /// UDP destination port of encapsulated packets, host order. Geneve's is 6081 (RFC 8926).
+    /// UDP destination port of encapsulated packets, host order. Geneve's is 6081 (RFC 8926), VXLAN's
+    /// 4789 (RFC 7348).
     pub port: u16,
     /// MAC address of `mc0`: the inner source of packets that leave, the destination of packets that arrive.
     pub mc0_mac: [u8; 6],
+    /// DSCP of outer packets in the upper six bits, with [`CONFIG_DSCP_FIXED`].
+    pub tos: u8,
+    /// TTL or hop limit of outer packets; 0 stands for 64.
+    pub hop_limit: u8,
+    /// Always 0.
+    pub pad: u16,
+    /// Probes in a row without an answer after which a member counts as dead; 0 turns liveness off.
+    pub detect: u32,
+    /// How long, in milliseconds of answered probes, a member that comes back counts as dead.
+    pub hold_down_ms: u32,
     /// Outer destinations that are this node's; unused entries are all zero.
     pub local: [Addr; LOCAL_ADDRS],
 }
@@ -159,6 +186,8 @@ pub struct Counter {
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
+    /// GSO super-packets among the packets.
+    pub gso: u64,
 }
 
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
@@ -166,8 +195,8 @@ const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
 const _: () = assert!(size_of::<Group>() == 8 + 4 * GROUP_MEMBERS && align_of::<Group>() == 4);
 const _: () = assert!(size_of::<Member>() == 48 && align_of::<Member>() == 4);
 const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
-const _: () = assert!(size_of::<Config>() == 20 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
-const _: () = assert!(size_of::<Counter>() == 16 && align_of::<Counter>() == 8);
+const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
+const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
 
 #[cfg(feature = "user")]
 mod user {

@@ -1,17 +1,20 @@
 //! The maps, BTF-defined so that `bpftool map dump` prints names, and the tables made of them.
 
+mod health;
+mod service;
+
 use aya_ebpf::{
     btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, lpm_trie::Key},
     macros::btf_map,
 };
 use mc_gateway_common::{
     abi::{
-        Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS, MAX_PEERS,
-        MAX_PREFIXES, Member, Peer, Prefix,
+        Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
+        MAX_PEERS, MAX_PREFIXES, Member, Peer, Prefix,
     },
     packet::Aligned,
     tables::Tables,
-    verdict::{DropReason, Path},
+    verdict::{DropReason, Event, Path},
 };
 
 #[btf_map(name = "mc_prefixes")]
@@ -28,6 +31,9 @@ static CONFIG: Array<Config, 1> = Array::new();
 static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new();
 #[btf_map(name = "mc_paths")]
 static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
+
+#[btf_map(name = "mc_events")]
+static EVENTS: PerCpuArray<u64, { MAX_EVENTS as usize }> = PerCpuArray::new();
 
 /// The eBPF maps as tables.
 pub(crate) struct Maps;
@@ -59,6 +65,14 @@ impl Tables for Maps {
         // sees another peer's fields for one packet, never memory that is not a `Peer`.
         unsafe { PEERS.get(&Aligned(address).0) }
     }
+
+    #[inline(always)]
+    fn count(&self, event: Event) {
+        if let Some(count) = EVENTS.get_ptr_mut(event as u32) {
+            // SAFETY: as in `count_drop`.
+            unsafe { *count = (*count).wrapping_add(1) }
+        }
+    }
 }
 
 /// Counts a dropped packet.
@@ -70,14 +84,15 @@ pub(crate) fn count_drop(reason: DropReason) {
     }
 }
 
-/// Counts a packet that was encapsulated, passed on or delivered.
+/// Counts a packet that took a path.
 #[inline(always)]
-pub(crate) fn count_path(path: Path, bytes: u32) {
+pub(crate) fn count_path(path: Path, bytes: u32, gso: bool) {
     if let Some(counter) = PATHS.get_ptr_mut(path as u32) {
         // SAFETY: as in `count_drop`.
         unsafe {
             (*counter).packets = (*counter).packets.wrapping_add(1);
             (*counter).bytes = (*counter).bytes.wrapping_add(bytes as u64);
+            (*counter).gso = (*counter).gso.wrapping_add(gso as u64);
         }
     }
 }

@@ -1,0 +1,1 @@
+//! Layout of the Service translation maps.

@@ -5,7 +5,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::{condition::Condition, gateway::DEFAULT_WEIGHT};
 
 /// The network of one cluster.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -31,7 +31,7 @@ pub struct ClusterInfo {
     /// Its Service CIDR.
     #[serde(rename = "serviceCIDR", skip_serializing_if = "String::is_empty")]
     pub service_cidr: String,
-    /// Its gateways, the primary first.
+    /// Its gateways, the primary first: implementations that know one gateway per cluster use that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateway_infos: Vec<GatewayInfo>,
     /// Its Pod CIDRs; empty when Pods are not reachable by address.
@@ -49,6 +49,10 @@ pub struct GatewayInfo {
     /// The address other clusters send to.
     #[serde(rename = "gatewayIP")]
     pub gateway_ip: String,
+    /// Its share of the flows next to the other gateways; 0 while it is being drained, 1 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 255))]
+    pub weight: Option<u32>,
 }
 
 /// A `WireGuard` identity.
@@ -67,4 +71,14 @@ pub struct ClusterInfoImportStatus {
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+// === impl GatewayInfo ===
+
+impl GatewayInfo {
+    /// The weight in force.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.weight.unwrap_or(DEFAULT_WEIGHT)
+    }
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::validation::{self, Invalid};
@@ -27,10 +28,17 @@ pub struct MultiClusterConfig {
     /// What is exported for a Service: `ClusterIP` (default) or `PodIP`.
     #[serde(rename = "endpointIPType")]
     pub endpoint_ip_type: Option<String>,
+    /// How many Nodes are gateway at a time: `ActiveActive` (default) or `ActiveStandby`.
+    pub gateway_mode: Option<String>,
+    /// How long a gateway that is to be removed goes on without new flows, `30s` when absent.
+    pub gateway_drain_period: Option<String>,
 }
 
+/// The drain period unless configured: several times what an announcement takes.
+pub const DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
+
 /// The file, checked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The Service CIDR, when configured.
     pub service_cidr: Option<IpNet>,
@@ -40,6 +48,10 @@ pub struct Config {
     pub precedence: GatewayIpPrecedence,
     /// What is exported for a Service.
     pub endpoint_ip_type: EndpointIpType,
+    /// How many Nodes are gateway at a time.
+    pub gateway_mode: GatewayMode,
+    /// How long a gateway that is to be removed goes on without new flows; not negative.
+    pub drain_period: SignedDuration,
 }
 
 /// Which address of a Node becomes the gateway IP.
@@ -60,6 +72,16 @@ pub enum EndpointIpType {
     ClusterIp,
     /// The addresses of its ready Pods.
     PodIp,
+}
+
+/// How many Nodes are gateway at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GatewayMode {
+    /// Every Node that can.
+    #[default]
+    ActiveActive,
+    /// One; the others wait for it to fail.
+    ActiveStandby,
 }
 
 /// Why a configuration is refused.
@@ -83,6 +105,14 @@ pub enum ConfigError {
         /// What would be accepted.
         known: &'static str,
     },
+    /// No length of time.
+    #[error("{field}: {value:?} is not a duration such as 30s or 1m30s")]
+    Duration {
+        /// The key in the file.
+        field: &'static str,
+        /// As given.
+        value: String,
+    },
     /// A file of something else.
     #[error("{field}: {value:?} where {wanted:?} is wanted")]
     Type {
@@ -96,6 +126,19 @@ pub enum ConfigError {
 }
 
 // === impl Config ===
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            service_cidr: None,
+            pod_cidrs: vec![],
+            precedence: GatewayIpPrecedence::default(),
+            endpoint_ip_type: EndpointIpType::default(),
+            gateway_mode: GatewayMode::default(),
+            drain_period: DRAIN_PERIOD,
+        }
+    }
+}
 
 impl TryFrom<MultiClusterConfig> for Config {
     type Error = ConfigError;
@@ -130,8 +173,21 @@ impl TryFrom<MultiClusterConfig> for Config {
                 .unwrap_or_default()
                 .parse()?,
             endpoint_ip_type: file.endpoint_ip_type.as_deref().unwrap_or_default().parse()?,
+            gateway_mode: file.gateway_mode.as_deref().unwrap_or_default().parse()?,
+            drain_period: drain_period(file.gateway_drain_period.unwrap_or_default())?,
         })
     }
+}
+
+fn drain_period(value: String) -> Result<SignedDuration, ConfigError> {
+    if value.is_empty() {
+        return Ok(DRAIN_PERIOD);
+    }
+    let period = value.parse().ok().filter(|p: &SignedDuration| !p.is_negative());
+    period.ok_or(ConfigError::Duration {
+        field: "gatewayDrainPeriod",
+        value,
+    })
 }
 
 fn expect_type(field: &'static str, value: String, wanted: &'static str) -> Result<(), ConfigError> {
@@ -178,6 +234,24 @@ impl FromStr for EndpointIpType {
     }
 }
 
+// === impl GatewayMode ===
+
+impl FromStr for GatewayMode {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "ActiveActive" => Ok(Self::ActiveActive),
+            "ActiveStandby" => Ok(Self::ActiveStandby),
+            _ => Err(ConfigError::Word {
+                field: "gatewayMode",
+                value: value.to_owned(),
+                known: "ActiveActive, ActiveStandby",
+            }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -201,12 +275,16 @@ mod tests {
             "serviceCIDR": "",
             "endpointIPType": "PodIP",
             "gatewayIPPrecedence": "public",
+            "gatewayMode": "ActiveStandby",
+            "gatewayDrainPeriod": "1m30s",
         }))
         .unwrap();
         assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
         assert_eq!(config.service_cidr, None);
         assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
         assert_eq!(config.precedence, GatewayIpPrecedence::External);
+        assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);
+        assert_eq!(config.drain_period, SignedDuration::from_secs(90));
         assert_eq!(parse(json!({})).unwrap(), Config::default());
     }
 
@@ -232,6 +310,18 @@ mod tests {
             (
                 json!({"gatewayIPPrecedence": "both"}),
                 "gatewayIPPrecedence: \"both\" is none of",
+            ),
+            (
+                json!({"gatewayMode": "activeactive"}),
+                "gatewayMode: \"activeactive\" is none of ActiveActive, ActiveStandby",
+            ),
+            (
+                json!({"gatewayDrainPeriod": "30"}),
+                "gatewayDrainPeriod: \"30\" is not a duration such as",
+            ),
+            (
+                json!({"gatewayDrainPeriod": "-1s"}),
+                "gatewayDrainPeriod: \"-1s\" is not a duration such as",
             ),
             (
                 json!({"kind": "ConfigMap"}),

@@ -77,6 +77,13 @@ impl Column {
         }
     }
 
+    pub(super) const fn integer(name: &'static str, path: &'static str, description: &'static str) -> Self {
+        Self {
+            type_: "integer",
+            ..Self::string(name, path, description)
+        }
+    }
+
     pub(super) const fn age() -> Self {
         Self {
             name: "Age",
@@ -287,7 +294,7 @@ mod tests {
     #[test]
     fn top_level_kinds_describe_their_fields() {
         let gateway = schema(&Gateway::crd());
-        for field in ["gatewayIP", "internalIP", "serviceCIDR", "wireGuard"] {
+        for field in ["gatewayIP", "internalIP", "serviceCIDR", "weight", "wireGuard"] {
             assert!(
                 gateway.pointer(&format!("/properties/{field}")).is_some(),
                 "{field}: {gateway}"

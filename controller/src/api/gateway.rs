@@ -15,6 +15,12 @@ use super::{
     names,
 };
 
+/// The most gateways a cluster has: as many as a data path chooses from.
+pub const MAX_GATEWAYS: usize = 16;
+
+/// The weight of a gateway that states none.
+pub const DEFAULT_WEIGHT: u32 = 1;
+
 /// A Node that serves as gateway; the object has the name of the Node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -34,6 +40,9 @@ pub struct Gateway {
     /// The Service CIDR of this cluster.
     #[serde(rename = "serviceCIDR", skip_serializing_if = "String::is_empty")]
     pub service_cidr: String,
+    /// Its share of the flows next to the other gateways; 0 while it is being drained, 1 when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
     /// The key of this gateway, once `WireGuard` is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire_guard: Option<WireGuardInfo>,
@@ -53,6 +62,9 @@ struct Fields {
     /// The Service CIDR of this cluster.
     #[serde(rename = "serviceCIDR", default)]
     service_cidr: String,
+    /// Its share of the flows next to the other gateways; 0 while it is being drained, 1 when absent.
+    #[schemars(range(max = 255))]
+    weight: Option<u32>,
     /// The key of this gateway, once `WireGuard` is in use.
     wire_guard: Option<WireGuardInfo>,
 }
@@ -68,6 +80,7 @@ impl Default for Gateway {
             gateway_ip: String::new(),
             internal_ip: String::new(),
             service_cidr: String::new(),
+            weight: None,
             wire_guard: None,
         }
     }
@@ -103,6 +116,12 @@ impl Resource for Gateway {
 }
 
 impl Gateway {
+    /// The weight in force.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        self.weight.unwrap_or(DEFAULT_WEIGHT)
+    }
+
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
@@ -114,6 +133,11 @@ impl Gateway {
                     "Internal IP",
                     ".internalIP",
                     "The address the other Nodes of this cluster send to",
+                ),
+                Column::integer(
+                    "Weight",
+                    ".weight",
+                    "Its share of the flows; 0 while it is being drained",
                 ),
                 Column::age(),
             ],

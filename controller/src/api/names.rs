@@ -30,6 +30,10 @@ pub const LABEL_SOURCE_KIND: &str = "sourceKind";
 pub const ANNOTATION_GATEWAY: &str = "multicluster.antrea.io/gateway";
 /// On a Node: the address other clusters send to.
 pub const ANNOTATION_GATEWAY_IP: &str = "multicluster.antrea.io/gateway-ip";
+/// Superset, on a Node: its share of the flows next to the other gateways', 1 to 255.
+pub const ANNOTATION_GATEWAY_WEIGHT: &str = "mc-gateway.io/gateway-weight";
+/// Superset, on a `Gateway`: since when it is being drained, RFC 3339.
+pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
 /// On a Service: it was imported.
 pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
 /// On a `ServiceAccount` of the leader cluster: the one cluster that may use it.

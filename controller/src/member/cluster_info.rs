@@ -1,6 +1,6 @@
 //! This cluster's network, told to the others; and theirs, told to us.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
@@ -24,6 +24,8 @@ use crate::{
 pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], plan: &mut Plan) {
     let name = names::cluster_info(session.cluster_id);
     let old = exports::own(session, &name);
+    let former = old.and_then(|o| o.spec.cluster_info.as_ref());
+    let gateways = in_order(gateways, former.map_or(&[], |f| &f.gateway_infos));
     let Some(primary) = gateways.first() else {
         // Without the Service CIDR no gateway is planned yet: that is not knowing, not a withdrawal.
         if let Some(old) = old.filter(|_| world.service_cidr.is_some()) {
@@ -43,6 +45,7 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
                 .iter()
                 .map(|g| GatewayInfo {
                     gateway_ip: g.gateway_ip.clone(),
+                    weight: g.weight,
                 })
                 .collect(),
             pod_cidrs: pod_cidrs(world).iter().map(ToString::to_string).collect(),
@@ -51,6 +54,19 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
         ..ResourceExportSpec::default()
     };
     exports::put(session, &name, spec, plan);
+}
+
+/// Each address once: active gateways before those being drained, and otherwise as told before, because others use
+/// the first one and a change costs them their connections.
+fn in_order<'a>(gateways: &'a [Gateway], former: &[GatewayInfo]) -> Vec<&'a Gateway> {
+    let mut order: Vec<_> = gateways.iter().collect();
+    order.sort_by_key(|g| {
+        let place = former.iter().position(|f| f.gateway_ip == g.gateway_ip);
+        (g.weight() == 0, place.is_none(), place)
+    });
+    let mut seen = BTreeSet::new();
+    order.retain(|g| seen.insert(&g.gateway_ip));
+    order
 }
 
 /// Configured, else what the Nodes have; adjacent ones joined.

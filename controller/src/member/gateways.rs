@@ -1,95 +1,48 @@
-//! Which Node is gateway. Needs no leader.
+//! Which Nodes are gateways, and with which weight. Needs no leader.
+//!
+//! Pure: the same world gives the same plan, whatever order its objects come in, and a plan that was carried out
+//! leaves nothing to do until a drain period ends or the world changes. A gateway that is to go is drained first:
+//! its weight is 0, so it is given no new flows, and it forwards what still comes until the period is over.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{cmp::Reverse, fmt};
 
-use k8s_openapi::api::core::v1::Node;
+use jiff::Timestamp;
 use kube::{ResourceExt, core::ObjectMeta};
 
+use super::candidates::{self, Candidate, Condition};
 use crate::{
-    api::{config::GatewayIpPrecedence, gateway::Gateway, names, validation},
+    api::{
+        config::GatewayMode,
+        gateway::{DEFAULT_WEIGHT, Gateway, MAX_GATEWAYS},
+        names,
+    },
     plan::{Plan, Side},
-    world::MemberWorld,
+    world::{MemberWorld, get, time},
 };
 
-/// Why a Node cannot be gateway.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// No address of the wanted type.
-    #[error("status.addresses has no IPv4 {wanted}; no Gateway is made of this Node")]
-    NoAddress {
-        /// `InternalIP` or `ExternalIP`.
-        wanted: &'static str,
-    },
-    /// The annotation is no usable address.
-    #[error(
-        "annotation {}: {cause}; no Gateway is made of this Node",
-        names::ANNOTATION_GATEWAY_IP
-    )]
-    Annotation {
-        /// What is wrong with it.
-        cause: validation::Invalid,
-    },
-    /// The annotation is not an IPv4 address.
-    #[error(
-        "annotation {}: {value:?} is not IPv4; no Gateway is made of this Node",
-        names::ANNOTATION_GATEWAY_IP
-    )]
-    NotIpv4 {
-        /// As given.
-        value: String,
-    },
-}
-
-/// Writes the Gateway and returns what is in force, the primary first.
-///
-/// One Gateway is active: it stays as long as its Node is Ready and fit, else the first fit Node by name takes
-/// over. The new one is written before the old one goes. When no other Node could take over, a Node that
-/// is merely not Ready keeps its Gateway: its data path may well be working.
+/// Writes the Gateways and returns those in force: active ones first, those being drained behind them, the older
+/// before the younger.
 pub fn plan(world: &MemberWorld, plan: &mut Plan) -> Vec<Gateway> {
-    let Some(service_cidr) = world.service_cidr else {
+    if world.service_cidr.is_none() {
         // Found out in a moment; gateways without it could not deliver to Services.
         return vec![];
-    };
-    let mut candidates = vec![];
-    for node in world.nodes.values().filter(|n| is_candidate(n)) {
-        match addresses(node, world.config.precedence) {
-            Ok((gateway_ip, internal_ip)) => candidates.push((node, gateway_ip, internal_ip)),
-            Err(unfit) => plan.notice(format!("Node {}", node.name_any()), unfit.to_string()),
-        }
     }
-    let active: BTreeSet<_> = world.gateways.values().map(|g| g.name_any()).collect();
-    // Ready before not Ready, active before new, then by name; but an idle Node that is not Ready never starts.
-    let chosen = candidates
-        .iter()
-        .filter(|(node, ..)| is_ready(node) || active.contains(&node.name_any()))
-        .min_by_key(|(node, ..)| {
-            (
-                !is_ready(node),
-                !active.contains(&node.name_any()),
-                node.name_any(),
-            )
-        });
-    let wanted: Vec<_> = chosen
-        .into_iter()
-        .map(|(node, gateway_ip, internal_ip)| Gateway {
-            metadata: ObjectMeta {
-                name: Some(node.name_any()),
-                namespace: Some(world.namespace.clone()),
-                ..ObjectMeta::default()
-            },
-            gateway_ip: gateway_ip.to_string(),
-            internal_ip: internal_ip.to_string(),
-            service_cidr: service_cidr.to_string(),
-            ..Gateway::default()
-        })
-        .collect();
+    let candidates = candidates::read(world, plan);
+    let active = active(&candidates, world.config.gateway_mode, world.now, plan);
+    let mut wanted: Vec<_> = active.iter().map(|c| serving(world, c)).collect();
+    let room = MAX_GATEWAYS.saturating_sub(wanted.len());
+    wanted.extend(draining(world, &candidates, &active, room, plan));
+    wanted.sort_by_cached_key(|gateway| {
+        let created = old(world, gateway).and_then(ResourceExt::creation_timestamp);
+        (
+            gateway.weight() == 0,
+            created.is_none(),
+            created,
+            gateway.name_any(),
+        )
+    });
     for gateway in &wanted {
-        let same = world.gateways.values().any(|old| {
-            old.name_any() == gateway.name_any()
-                && (&old.gateway_ip, &old.internal_ip, &old.service_cidr)
-                    == (&gateway.gateway_ip, &gateway.internal_ip, &gateway.service_cidr)
-        });
-        if !same {
+        if old(world, gateway).is_none_or(|old| !same(old, gateway)) {
             plan.apply(Side::Local, gateway);
         }
     }
@@ -108,46 +61,179 @@ pub fn withdraw(world: &MemberWorld, plan: &mut Plan) {
     }
 }
 
-fn is_candidate(node: &Node) -> bool {
-    node.metadata.deletion_timestamp.is_none() && node.annotations().contains_key(names::ANNOTATION_GATEWAY)
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|s| s.conditions.as_deref())
-        .unwrap_or_default();
-    conditions
+/// The candidates that take new flows.
+///
+/// Those in the best condition that any has: a Node that is Ready and not cordoned, else one that is Ready, else
+/// those that are gateways already. Who is active stays it, who is being drained comes back before a new one comes, then by name.
+/// Of cordoned Nodes one stays, the last one to be cordoned. Of Nodes of which none is Ready all stay: silence of
+/// all kubelets says more about the control plane than about the data path. A Node that is not Ready never starts.
+fn active<'c, 'w>(
+    candidates: &'c [Candidate<'w>],
+    mode: GatewayMode,
+    now: Timestamp,
+    plan: &mut Plan,
+) -> Vec<&'c Candidate<'w>> {
+    let mut eligible: Vec<_> = candidates
         .iter()
-        .any(|c| c.type_ == "Ready" && c.status == "True")
-}
-
-/// The gateway IP and the internal IP of a Node.
-fn addresses(node: &Node, precedence: GatewayIpPrecedence) -> Result<(IpAddr, IpAddr), Unfit> {
-    let internal = address(node, "InternalIP").ok_or(Unfit::NoAddress { wanted: "InternalIP" })?;
-    let gateway = match (node.annotations().get(names::ANNOTATION_GATEWAY_IP), precedence) {
-        (Some(value), _) => match validation::gateway_ip(value) {
-            Ok(ip) if ip.is_ipv4() => ip,
-            Ok(_) => return Err(Unfit::NotIpv4 { value: value.clone() }),
-            Err(cause) => return Err(Unfit::Annotation { cause }),
-        },
-        (None, GatewayIpPrecedence::Internal) => internal,
-        (None, GatewayIpPrecedence::External) => {
-            address(node, "ExternalIP").ok_or(Unfit::NoAddress { wanted: "ExternalIP" })?
-        }
+        .filter(|c| c.condition.ready() || c.old.is_some())
+        .collect();
+    let Some(best) = eligible.iter().map(|c| c.condition).min() else {
+        return vec![];
     };
-    Ok((gateway, internal))
+    eligible.retain(|c| c.condition == best);
+    eligible.sort_by_cached_key(|c| {
+        let since = c.old.and_then(|old| draining_since(old, now));
+        let rank = match (c.old, since) {
+            (Some(_), None) => 0,
+            (Some(_), Some(_)) => 1,
+            (None, _) => 2,
+        };
+        let created = c.old.and_then(ResourceExt::creation_timestamp);
+        (rank, Reverse(since), created, c.name.clone())
+    });
+    let many = match (mode, best) {
+        (GatewayMode::ActiveActive, Condition::Serving | Condition::NotReady) => MAX_GATEWAYS,
+        _ => 1,
+    };
+    if mode == GatewayMode::ActiveActive && best == Condition::Serving {
+        for surplus in eligible.iter().skip(many) {
+            plan.notice(
+                format!("Node {}", surplus.name),
+                format!(
+                    "not used: {MAX_GATEWAYS} other Nodes are gateways, which is the most a cluster can have"
+                ),
+            );
+        }
+    }
+    eligible.truncate(many);
+    eligible
 }
 
-fn address(node: &Node, wanted: &str) -> Option<IpAddr> {
-    let all = node
-        .status
-        .as_ref()
-        .and_then(|s| s.addresses.as_deref())
-        .unwrap_or_default();
-    all.iter()
-        .filter(|a| a.type_ == wanted)
-        .filter_map(|a| validation::gateway_ip(&a.address).ok())
-        .find(IpAddr::is_ipv4)
+/// The Gateways that stay for a while without new flows; at most `room`, the last to be drained.
+fn draining(
+    world: &MemberWorld,
+    candidates: &[Candidate<'_>],
+    active: &[&Candidate<'_>],
+    room: usize,
+    plan: &mut Plan,
+) -> Vec<Gateway> {
+    let served = active.iter().any(|c| c.condition.ready());
+    let mut drains: Vec<_> = world
+        .gateways
+        .values()
+        .filter(|old| old.metadata.deletion_timestamp.is_none())
+        .filter(|old| !active.iter().any(|c| c.name == old.name_any()))
+        .map(|old| {
+            let since = draining_since(old, world.now).unwrap_or(world.now);
+            let candidate = candidates.iter().find(|c| c.name == old.name_any());
+            Drain {
+                old,
+                candidate,
+                since,
+                // A Node that could still serve is not removed before somebody else does.
+                until: (served || candidate.is_none())
+                    .then(|| since.checked_add(world.config.drain_period).ok())
+                    .flatten(),
+            }
+        })
+        .filter(|drain| drain.until.is_none_or(|until| until > world.now))
+        .collect();
+    drains.sort_by_cached_key(|d| (Reverse(d.since), d.old.name_any()));
+    drains.truncate(room);
+    for drain in &drains {
+        if let Some(until) = drain.until {
+            plan.wake(until);
+        }
+        plan.notice(format!("Gateway {}", drain.old.name_any()), drain.to_string());
+    }
+    drains.iter().map(|d| d.gateway(world)).collect()
+}
+
+/// A Gateway that is to go.
+struct Drain<'a> {
+    old: &'a Gateway,
+    /// Its Node, if that could still be gateway.
+    candidate: Option<&'a Candidate<'a>>,
+    since: Timestamp,
+    until: Option<Timestamp>,
+}
+
+// === impl Drain ===
+
+impl Drain<'_> {
+    fn gateway(&self, world: &MemberWorld) -> Gateway {
+        let mut gateway = match self.candidate {
+            Some(candidate) => serving(world, candidate),
+            None => object(
+                world,
+                self.old.name_any(),
+                self.old.gateway_ip.clone(),
+                self.old.internal_ip.clone(),
+            ),
+        };
+        gateway.weight = Some(0);
+        gateway.annotations_mut().insert(
+            names::ANNOTATION_DRAINING_SINCE.to_owned(),
+            self.since.to_string(),
+        );
+        gateway
+    }
+}
+
+impl fmt::Display for Drain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.candidate.map(|c| c.condition) {
+            Some(Condition::Serving) => f.write_str("another Node is gateway instead")?,
+            Some(condition) => write!(f, "its Node is {condition}")?,
+            None => f.write_str("its Node is not to be gateway any more")?,
+        }
+        f.write_str(": no new flows")?;
+        match self.until {
+            Some(until) => write!(f, ", removed at {}", time(until).0),
+            None => f.write_str(", kept until another Node is Ready"),
+        }
+    }
+}
+
+/// Since when a Gateway is being drained. A time from the future (a clock was set back) is none.
+fn draining_since(gateway: &Gateway, now: Timestamp) -> Option<Timestamp> {
+    let since = gateway.annotations().get(names::ANNOTATION_DRAINING_SINCE)?;
+    since.parse().ok().filter(|since| *since <= now)
+}
+
+fn serving(world: &MemberWorld, candidate: &Candidate<'_>) -> Gateway {
+    let ips = (
+        candidate.gateway_ip.to_string(),
+        candidate.internal_ip.to_string(),
+    );
+    Gateway {
+        // Not written where other implementations would not write it either.
+        weight: Some(candidate.weight).filter(|w| *w != DEFAULT_WEIGHT),
+        ..object(world, candidate.name.clone(), ips.0, ips.1)
+    }
+}
+
+fn object(world: &MemberWorld, name: String, gateway_ip: String, internal_ip: String) -> Gateway {
+    Gateway {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(world.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        gateway_ip,
+        internal_ip,
+        service_cidr: world.service_cidr.map(|c| c.to_string()).unwrap_or_default(),
+        ..Gateway::default()
+    }
+}
+
+fn old<'a>(world: &'a MemberWorld, gateway: &Gateway) -> Option<&'a Gateway> {
+    get(&world.gateways, &world.namespace, &gateway.name_any()).map(AsRef::as_ref)
+}
+
+fn same(old: &Gateway, new: &Gateway) -> bool {
+    let since = |g: &Gateway| g.annotations().get(names::ANNOTATION_DRAINING_SINCE).cloned();
+    (&old.gateway_ip, &old.internal_ip, &old.service_cidr, old.weight())
+        == (&new.gateway_ip, &new.internal_ip, &new.service_cidr, new.weight())
+        && since(old) == since(new)
 }

@@ -3,6 +3,7 @@
 //! Pure: a [`MemberWorld`] gives a [`Plan`]; applying it and looking again gives an empty one. Silence of
 //! the leader removes nothing: lists that were never read, or not completely, are not acted upon.
 
+pub mod candidates;
 pub mod cluster_info;
 pub mod exports;
 pub mod gateways;

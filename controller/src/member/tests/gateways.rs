@@ -4,17 +4,17 @@ use kube::ResourceExt;
 
 use super::*;
 use crate::{
-    api::{config::GatewayIpPrecedence, gateway::Gateway},
+    api::{
+        config::{GatewayIpPrecedence, GatewayMode},
+        gateway::Gateway,
+    },
     plan::{Kind, Op},
 };
 
-fn gateway_names(world: &MemberWorld) -> Vec<String> {
-    world.gateways.values().map(|g| g.name_any()).collect()
-}
-
 #[test]
-fn the_first_ready_candidate_is_gateway_and_stays_it() {
+fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
     let mut world = world();
+    world.config.gateway_mode = GatewayMode::ActiveStandby;
     insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
     insert(&mut world.nodes, candidate("node-b", true, "172.18.0.2"));
     insert(&mut world.nodes, candidate("node-c", true, "172.18.0.3"));
@@ -30,6 +30,42 @@ fn the_first_ready_candidate_is_gateway_and_stays_it() {
     settle(&mut world);
     assert_eq!(gateway_names(&world), ["node-b"], "no preemption");
     insert(&mut world.nodes, candidate("node-b", false, "172.18.0.2"));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world),
+        [("172.18.0.1".to_owned(), 1), ("172.18.0.2".to_owned(), 0)]
+    );
+    pass(&mut world, 30);
+    settle(&mut world);
+    assert_eq!(gateway_names(&world), ["node-a"]);
+    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
+    insert(&mut world.nodes, candidate("node-c", false, "172.18.0.3"));
+    settle(&mut world);
+    pass(&mut world, 3600);
+    settle(&mut world);
+    assert_eq!(announced(&world), [("172.18.0.1".to_owned(), 1)], "nobody better");
+    world.nodes = Objects::default();
+    settle(&mut world);
+    pass(&mut world, 30);
+    settle(&mut world);
+    assert!(gateway_names(&world).is_empty());
+    let withdrawn = export(&world, "east-clusterinfo")
+        .unwrap()
+        .metadata
+        .deletion_timestamp
+        .is_some();
+    assert!(withdrawn, "what is left waits for the leader's finalizer");
+}
+
+#[test]
+fn without_a_drain_period_the_next_gateway_is_there_before_the_last_one_goes() {
+    let mut world = world();
+    world.config.gateway_mode = GatewayMode::ActiveStandby;
+    world.config.drain_period = SignedDuration::ZERO;
+    insert(&mut world.nodes, candidate("node-a", true, "172.18.0.1"));
+    insert(&mut world.nodes, candidate("node-b", true, "172.18.0.2"));
+    settle(&mut world);
+    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
     let plan = plan(&world);
     let gateways: Vec<_> = plan
         .actions
@@ -41,27 +77,7 @@ fn the_first_ready_candidate_is_gateway_and_stays_it() {
         "add first"
     );
     settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-a"]);
-    let info = export(&world, "east-clusterinfo")
-        .unwrap()
-        .spec
-        .cluster_info
-        .clone()
-        .unwrap();
-    assert_eq!(info.gateway_infos[0].gateway_ip, "172.18.0.1");
-    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
-    insert(&mut world.nodes, candidate("node-c", false, "172.18.0.3"));
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-a"], "nobody better");
-    world.nodes = Objects::default();
-    settle(&mut world);
-    assert!(gateway_names(&world).is_empty());
-    let withdrawn = export(&world, "east-clusterinfo")
-        .unwrap()
-        .metadata
-        .deletion_timestamp
-        .is_some();
-    assert!(withdrawn, "what is left waits for the leader's finalizer");
+    assert_eq!(announced(&world), [("172.18.0.2".to_owned(), 1)]);
 }
 
 #[test]

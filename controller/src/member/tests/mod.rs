@@ -1,5 +1,6 @@
 //! The member's plan on made-up worlds: the worlds.
 
+mod drain;
 mod exports;
 mod gateways;
 mod imports;
@@ -7,6 +8,7 @@ mod membership;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::SignedDuration;
 use k8s_openapi::{
     ByteString,
     api::{
@@ -121,6 +123,24 @@ fn candidate(name: &str, ready: bool, ip: &str) -> Node {
         &[(names::ANNOTATION_GATEWAY, "true")],
         &[("InternalIP", ip)],
     )
+}
+
+fn gateway_names(world: &MemberWorld) -> Vec<String> {
+    world.gateways.values().map(|g| g.name_any()).collect()
+}
+
+/// Addresses and weights of the gateways, as the other clusters are told.
+fn announced(world: &MemberWorld) -> Vec<(String, u32)> {
+    let export = export(world, "east-clusterinfo").filter(|e| e.metadata.deletion_timestamp.is_none());
+    let info = export.and_then(|e| e.spec.cluster_info.clone());
+    info.into_iter()
+        .flat_map(|info| info.gateway_infos)
+        .map(|g| (g.gateway_ip.clone(), g.weight()))
+        .collect()
+}
+
+fn pass(world: &mut MemberWorld, seconds: i64) {
+    world.now = world.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
 }
 
 fn service(name: &str, spec: &Value) -> Service {

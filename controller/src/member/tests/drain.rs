@@ -1,0 +1,481 @@
+//! Several gateways: which of them are active, and how one is taken away.
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{api::config::GatewayMode, plan::Op};
+
+/// A candidate by number.
+fn number(n: u8) -> Node {
+    candidate(&format!("node-{n:02}"), true, &ip(n))
+}
+
+fn ip(n: u8) -> String {
+    format!("172.18.0.{n}")
+}
+
+fn cordoned(mut node: Node) -> Node {
+    node.spec.get_or_insert_default().unschedulable = Some(true);
+    node
+}
+
+fn with(mut node: Node, annotation: &str, value: &str) -> Node {
+    node.annotations_mut()
+        .insert(annotation.to_owned(), value.to_owned());
+    node
+}
+
+fn not_ready(n: u8) -> Node {
+    candidate(&format!("node-{n:02}"), false, &ip(n))
+}
+
+fn plain(n: u8) -> Node {
+    node(&format!("node-{n:02}"), true, &[], &[("InternalIP", &ip(n))])
+}
+
+/// A member whose Nodes with these numbers are gateways.
+fn with_gateways(numbers: impl IntoIterator<Item = u8>) -> MemberWorld {
+    let mut world = world();
+    for n in numbers {
+        insert(&mut world.nodes, number(n));
+    }
+    settle(&mut world);
+    world
+}
+
+fn weights(expected: &[(u8, u32)]) -> Vec<(String, u32)> {
+    expected.iter().map(|(n, weight)| (ip(*n), *weight)).collect()
+}
+
+fn wake(world: &MemberWorld) -> Timestamp {
+    // The heartbeat is always due at some time; what is asked for here is later.
+    let mut quiet = world.clone();
+    leader(&mut quiet).synced = false;
+    plan(&quiet).wake_at.unwrap()
+}
+
+#[test]
+fn every_ready_candidate_is_gateway_and_announced() {
+    let world = with_gateways([2, 1, 3]);
+    assert_eq!(gateway_names(&world), ["node-01", "node-02", "node-03"]);
+    assert_eq!(announced(&world), weights(&[(1, 1), (2, 1), (3, 1)]));
+    let written = export(&world, "east-clusterinfo").unwrap();
+    let written = serde_json::to_string(&written.spec).unwrap();
+    assert!(
+        !written.contains("weight"),
+        "as other implementations write it: {written}"
+    );
+}
+
+#[test]
+fn the_first_one_announced_changes_only_when_it_has_to() {
+    let mut world = with_gateways([5]);
+    insert(&mut world.nodes, number(1));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(5, 1), (1, 1)]));
+    insert(&mut world.nodes, cordoned(number(5)));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1), (5, 0)]));
+    insert(&mut world.nodes, number(5));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1), (5, 1)]));
+}
+
+#[test]
+fn an_address_two_nodes_share_is_announced_once() {
+    let mut world = world();
+    for n in [1, 2] {
+        insert(
+            &mut world.nodes,
+            with(number(n), names::ANNOTATION_GATEWAY_IP, "203.0.113.9"),
+        );
+    }
+    settle(&mut world);
+    insert(&mut world.nodes, plain(1));
+    settle(&mut world);
+    assert_eq!(announced(&world), [("203.0.113.9".to_owned(), 1)]);
+}
+
+#[test]
+fn a_gateway_is_drained_announced_and_removed_after_the_period() {
+    type Change = (&'static str, fn(&mut MemberWorld));
+    let changes: [Change; 5] = [
+        ("is not Ready", |w| insert(&mut w.nodes, not_ready(1))),
+        ("is cordoned", |w| insert(&mut w.nodes, cordoned(number(1)))),
+        ("is cordoned and not Ready", |w| {
+            insert(&mut w.nodes, cordoned(not_ready(1)));
+        }),
+        ("is not to be gateway any more", |w| {
+            insert(&mut w.nodes, plain(1));
+        }),
+        ("is not to be gateway any more", |w| {
+            Arc::make_mut(&mut w.nodes).remove(&(String::new(), "node-01".to_owned()));
+        }),
+    ];
+    for (why, change) in changes {
+        let mut world = with_gateways([1, 2]);
+        let start = world.now;
+        change(&mut world);
+        let end = start.checked_add(SignedDuration::from_secs(30)).unwrap();
+        settle(&mut world);
+        says(
+            &plan(&world),
+            &format!("Gateway node-01: its Node {why}: no new flows, removed at {end}"),
+        );
+        assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]), "{why}");
+        assert_eq!(wake(&world), end, "{why}");
+        pass(&mut world, 29);
+        settle(&mut world);
+        assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]), "{why}");
+        assert_eq!(wake(&world), end, "{why}: the period began once");
+        pass(&mut world, 1);
+        settle(&mut world);
+        assert_eq!(announced(&world), weights(&[(2, 1)]), "{why}");
+        assert_eq!(gateway_names(&world), ["node-02"], "{why}");
+        insert(&mut world.nodes, number(1));
+        settle(&mut world);
+        assert_eq!(announced(&world), weights(&[(2, 1), (1, 1)]), "{why}: back");
+    }
+}
+
+#[test]
+fn coming_back_within_the_period_ends_the_drain() {
+    let mut world = with_gateways([1, 2]);
+    insert(&mut world.nodes, not_ready(1));
+    settle(&mut world);
+    pass(&mut world, 29);
+    insert(&mut world.nodes, number(1));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(2, 1), (1, 1)]));
+    let gateway = world.gateways.values().next().unwrap();
+    assert!(
+        gateway.annotations().is_empty() && gateway.weight.is_none(),
+        "{gateway:?}"
+    );
+    pass(&mut world, 3600);
+    insert(&mut world.nodes, not_ready(1));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world),
+        weights(&[(2, 1), (1, 0)]),
+        "a new drain, not the rest of the old"
+    );
+}
+
+#[test]
+fn a_drain_survives_the_controller_and_a_clock_that_was_set_back() {
+    let mut world = with_gateways([1, 2]);
+    insert(&mut world.nodes, cordoned(number(1)));
+    settle(&mut world);
+    let since = world.now;
+    pass(&mut world, -600);
+    settle(&mut world);
+    assert_eq!(
+        wake(&world),
+        world.now.checked_add(SignedDuration::from_secs(30)).unwrap()
+    );
+    assert!(world.now < since);
+    pass(&mut world, 30);
+    settle(&mut world);
+    assert_eq!(gateway_names(&world), ["node-02"]);
+}
+
+#[test]
+fn what_cannot_be_read_as_the_start_of_a_drain_starts_it_anew() {
+    let mut world = with_gateways([1, 2]);
+    insert(&mut world.nodes, cordoned(number(1)));
+    settle(&mut world);
+    let mut broken = world.gateways.values().next().unwrap().as_ref().clone();
+    broken
+        .annotations_mut()
+        .insert(names::ANNOTATION_DRAINING_SINCE.to_owned(), "soon".to_owned());
+    insert(&mut world.gateways, broken);
+    pass(&mut world, 60);
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+}
+
+#[test]
+fn the_last_gateway_is_not_drained_by_a_cordon() {
+    let mut world = with_gateways([1, 2, 3]);
+    for n in [2, 1, 3] {
+        insert(&mut world.nodes, cordoned(number(n)));
+        settle(&mut world);
+        pass(&mut world, 1);
+    }
+    assert_eq!(announced(&world), weights(&[(3, 1), (1, 0), (2, 0)]));
+    pass(&mut world, 3600);
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(3, 1)]));
+    insert(&mut world.nodes, number(1));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world),
+        weights(&[(1, 1), (3, 0)]),
+        "another one can take over"
+    );
+}
+
+#[test]
+fn of_gateways_cordoned_at_once_one_stays() {
+    let mut world = with_gateways([1, 2, 3]);
+    for n in [1, 2, 3] {
+        insert(&mut world.nodes, cordoned(number(n)));
+    }
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1), (2, 0), (3, 0)]));
+}
+
+#[test]
+fn a_cordoned_node_becomes_gateway_only_where_no_other_can() {
+    let mut world = world();
+    insert(&mut world.nodes, cordoned(number(1)));
+    insert(&mut world.nodes, not_ready(2));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1)]));
+    insert(&mut world.nodes, number(2));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+}
+
+#[test]
+fn silence_of_all_nodes_changes_nothing() {
+    let mut world = with_gateways([1, 2, 3]);
+    for n in [1, 2, 3] {
+        insert(&mut world.nodes, not_ready(n));
+        settle(&mut world);
+        pass(&mut world, 5);
+    }
+    pass(&mut world, 3600);
+    settle(&mut world);
+    assert_eq!(gateway_names(&world), ["node-01", "node-02", "node-03"]);
+    assert!(
+        announced(&world).iter().all(|(_, weight)| *weight == 1),
+        "{:?}",
+        announced(&world)
+    );
+    insert(&mut world.nodes, number(2));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world)[0],
+        (ip(2), 1),
+        "who is known to work carries all"
+    );
+    assert_eq!(announced(&world).len(), 3);
+}
+
+#[test]
+fn a_gateway_nobody_wants_any_more_goes_even_if_it_is_the_last() {
+    let mut world = with_gateways([1]);
+    insert(&mut world.nodes, plain(1));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world),
+        weights(&[(1, 0)]),
+        "time to annotate another Node"
+    );
+    pass(&mut world, 30);
+    settle(&mut world);
+    assert!(world.gateways.is_empty());
+}
+
+#[test]
+fn a_bad_address_drains_the_gateway_it_was() {
+    let mut world = with_gateways([1, 2]);
+    insert(
+        &mut world.nodes,
+        with(number(1), names::ANNOTATION_GATEWAY_IP, "x"),
+    );
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+}
+
+#[test]
+fn weights_are_those_of_the_annotation() {
+    for (value, wanted, message) in [
+        ("1", 1, None),
+        ("255", 255, None),
+        ("0", 1, Some("\"0\" is not a weight from 1 to 255; 1 is used")),
+        (
+            "256",
+            1,
+            Some("annotation mc-gateway.io/gateway-weight: \"256\" is not a weight"),
+        ),
+        ("+7", 1, Some("\"+7\"")),
+        ("-1", 1, Some("\"-1\"")),
+        (
+            "ten",
+            1,
+            Some("Node node-01: annotation mc-gateway.io/gateway-weight: \"ten\""),
+        ),
+        ("", 1, Some("\"\"")),
+    ] {
+        let mut world = with_gateways([2]);
+        insert(
+            &mut world.nodes,
+            with(number(1), names::ANNOTATION_GATEWAY_WEIGHT, value),
+        );
+        if let Some(message) = message {
+            says(&plan(&world), message);
+        } else {
+            assert!(plan(&world).notices.is_empty(), "{value}");
+        }
+        settle(&mut world);
+        assert_eq!(announced(&world), weights(&[(2, 1), (1, wanted)]), "{value}");
+        insert(&mut world.nodes, number(1));
+        settle(&mut world);
+        assert_eq!(
+            announced(&world),
+            weights(&[(2, 1), (1, 1)]),
+            "{value}: taken back"
+        );
+    }
+}
+
+#[test]
+fn more_nodes_than_a_cluster_can_have_wait_and_are_named() {
+    let mut world = with_gateways(3..=18);
+    assert_eq!(world.gateways.len(), 16);
+    insert(&mut world.nodes, number(1));
+    insert(&mut world.nodes, number(2));
+    settle(&mut world);
+    assert!(
+        !gateway_names(&world).contains(&"node-01".to_owned()),
+        "who is gateway stays it"
+    );
+    says(
+        &plan(&world),
+        "Node node-01: not used: 16 other Nodes are gateways",
+    );
+    says(&plan(&world), "Node node-02: not used");
+    insert(&mut world.nodes, cordoned(number(9)));
+    settle(&mut world);
+    assert_eq!(
+        announced(&world).len(),
+        16,
+        "no room for one that is being drained"
+    );
+    assert_eq!(announced(&world).last(), Some(&(ip(1), 1)));
+}
+
+#[test]
+fn the_mode_changes_without_a_gap() {
+    let mut world = with_gateways([1, 2]);
+    world.config.gateway_mode = GatewayMode::ActiveStandby;
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1), (2, 0)]));
+    says(
+        &plan(&world),
+        "Gateway node-02: another Node is gateway instead: no new flows",
+    );
+    pass(&mut world, 30);
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1)]));
+    world.config.gateway_mode = GatewayMode::ActiveActive;
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(1, 1), (2, 1)]));
+}
+
+/// What may happen to a Node.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Plain,
+    Serving,
+    Cordoned,
+    NotReady,
+    Leaving,
+    Gone,
+    Bad,
+}
+
+fn happen(world: &mut MemberWorld, n: u8, event: Event) {
+    let node = match event {
+        Event::Plain => plain(n),
+        Event::Serving => number(n),
+        Event::Cordoned => cordoned(number(n)),
+        Event::NotReady => not_ready(n),
+        Event::Leaving => cordoned(not_ready(n)),
+        Event::Bad => with(number(n), names::ANNOTATION_GATEWAY_IP, "bad"),
+        Event::Gone => {
+            Arc::make_mut(&mut world.nodes).remove(&(String::new(), format!("node-{n:02}")));
+            return;
+        }
+    };
+    insert(&mut world.nodes, node);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whatever happens to 20 Nodes, in both modes and at any pace.
+    #[test]
+    fn gateways_are_never_lost_nor_too_many(
+        standby: bool,
+        story in proptest::collection::vec(
+            (1u8..=20, prop_oneof![
+                4 => Just(Event::Serving),
+                1 => Just(Event::Plain),
+                1 => Just(Event::Cordoned),
+                1 => Just(Event::NotReady),
+                1 => Just(Event::Leaving),
+                1 => Just(Event::Gone),
+                1 => Just(Event::Bad),
+            ], 0i64..20),
+            1..60,
+        ),
+    ) {
+        let mut world = world();
+        if standby {
+            world.config.gateway_mode = GatewayMode::ActiveStandby;
+        }
+        let mut states = BTreeMap::new();
+        for (n, event, seconds) in story {
+            happen(&mut world, n, event);
+            states.insert(n, event);
+            let before = announced(&world);
+            let removed: Vec<_> = plan(&world).actions.into_iter()
+                .filter(|a| a.target.kind == crate::plan::Kind::Gateway && matches!(a.op, Op::Delete { .. }))
+                .map(|a| a.target.name)
+                .collect();
+            // Nothing is removed that was not drained first, unless its place is needed.
+            for name in removed {
+                let was = world.gateways.values().find(|g| g.name_any() == name).unwrap();
+                prop_assert!(was.weight() == 0 || world.gateways.len() >= 16, "{name} removed at once");
+            }
+            settle(&mut world);
+            // The leader lets go of what was withdrawn.
+            Arc::make_mut(&mut leader(&mut world).exports).retain(|_, e| e.metadata.deletion_timestamp.is_none());
+            settle(&mut world);
+            let after = announced(&world);
+            let serving: Vec<_> = states.iter()
+                .filter(|(_, e)| matches!(e, Event::Serving))
+                .map(|(n, _)| ip(*n))
+                .collect();
+            let active: Vec<_> = after.iter().filter(|(_, w)| *w > 0).map(|(ip, _)| ip.clone()).collect();
+            prop_assert!(after.len() <= 16 && after.len() == world.gateways.len(), "{after:?}");
+            prop_assert!(after.is_sorted_by_key(|(_, weight)| *weight == 0), "{after:?}");
+            if !serving.is_empty() {
+                let wanted = if standby { 1 } else { serving.len().min(16) };
+                prop_assert_eq!(active.len(), wanted);
+                prop_assert!(active.iter().all(|ip| serving.contains(ip)), "{active:?} of {serving:?}");
+            }
+            let could = states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned));
+            prop_assert_eq!(could && active.is_empty(), false, "somebody could serve");
+            // The first one stays while it may.
+            if let Some((first, _)) = before.iter().find(|(_, w)| *w > 0)
+                && active.contains(first)
+            {
+                prop_assert_eq!(&after[0].0, first);
+            }
+            pass(&mut world, seconds);
+        }
+        // In time all drains end.
+        settle(&mut world);
+        pass(&mut world, 30);
+        settle(&mut world);
+        if states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned)) {
+            prop_assert!(announced(&world).iter().all(|(_, weight)| *weight > 0));
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Which member of a group carries a flow: the flow hash and rendezvous hashing.
 
 use crate::{
-    abi::{GROUP_MEMBERS, Group, Member},
+    abi::{Addr, GROUP_MEMBERS, Group, Member},
     packet::ip,
     tables::Tables,
 };
@@ -23,19 +23,25 @@ pub fn mix(value: u32, seed: u32) -> u32 {
 /// of a packet hashes alike.
 #[inline(always)]
 #[must_use]
-pub fn flow_hash(header: &ip::V4, ports: [u8; 4]) -> u32 {
+pub fn flow_hash(header: &ip::Header, ports: [u8; 4]) -> u32 {
     let has_ports = matches!(header.proto, ip::TCP | ip::UDP | ip::SCTP) && !header.is_fragment();
     let ports = if has_ports { u32::from_be_bytes(ports) } else { 0 };
-    let hash = mix(u32::from_be_bytes(header.src), u32::from(header.proto));
-    let hash = mix(u32::from_be_bytes(header.dst), hash);
+    let hash = mix(fold(&header.src), u32::from(header.proto));
+    let hash = mix(fold(&header.dst), hash);
     mix(ports, hash)
 }
 
-/// Outer UDP source port of a flow: the dynamic range 49152–65535 (RFC 6335), 14 bits of entropy.
+/// An address as one word: IPv4 addresses as they are, IPv6 addresses mixed.
 #[inline(always)]
 #[must_use]
-pub fn source_port(hash: u32) -> u16 {
-    0xc000 | (hash & 0x3fff) as u16
+pub const fn fold(address: &Addr) -> u32 {
+    let [a, b, c, d] = match address.as_chunks::<4>().0.first_chunk::<4>() {
+        Some(words) => *words,
+        None => [[0; 4]; 4],
+    };
+    // The third word of an IPv4 address is constant, the first two are zero.
+    let c = (u32::from_be_bytes(c) ^ 0xffff).rotate_left(13);
+    u32::from_be_bytes(d) ^ c ^ u32::from_be_bytes(b).rotate_left(7) ^ u32::from_be_bytes(a).rotate_left(17)
 }
 
 /// The member of `group` that carries a flow: the one with the highest `mix(hash, id)`.
@@ -108,15 +114,18 @@ mod tests {
         choose(&tables, &group, hash).map(|m| m.id)
     }
 
-    fn header(proto: u8, frags: u16) -> ip::V4 {
-        ip::V4 {
-            vihl: 0x45,
-            total: 60,
+    fn header(proto: u8, frags: u16) -> ip::Header {
+        ip::Header {
+            v6: false,
+            version: 4,
+            len: 20,
+            tos: 0,
+            length: 60,
             frags,
             ttl: 64,
             proto,
-            src: [10, 1, 0, 2],
-            dst: [10, 2, 0, 3],
+            src: ip::mapped([10, 1, 0, 2]),
+            dst: ip::mapped([10, 2, 0, 3]),
         }
     }
 

@@ -4,16 +4,19 @@ use core::{mem::MaybeUninit, ptr};
 
 use aya_ebpf::{
     bindings::{
-        __sk_buff, BPF_F_ADJ_ROOM_ENCAP_L2_ETH, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
-        BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC,
+        __sk_buff, BPF_F_ADJ_ROOM_DECAP_L3_IPV4, BPF_F_ADJ_ROOM_DECAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L2_ETH,
+        BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
+        BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+        BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC,
     },
     helpers::{
-        bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room, bpf_skb_load_bytes, bpf_skb_store_bytes,
+        bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room, bpf_skb_change_tail,
+        bpf_skb_load_bytes, bpf_skb_store_bytes,
     },
     programs::TcContext,
 };
 use mc_gateway_common::{
-    packet::{Aligned, Packet, eth, tunnel::ROOM},
+    packet::{Aligned, L4Difference, Packet, encap::Room, eth},
     verdict::Verdict,
 };
 
@@ -24,13 +27,13 @@ const ADJ_ROOM_MAC: u32 = 1;
 /// `BPF_F_ADJ_ROOM_ENCAP_L2(14)`: length of the inner Ethernet header, in the flags' top byte.
 const ENCAP_L2_LEN: u64 = (eth::LEN as u64) << 56;
 /// FIXED_GSO keeps the segment size: the inner packet stays what its sender made it.
-const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO
-    | BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
-    | BPF_F_ADJ_ROOM_ENCAP_L4_UDP
-    | BPF_F_ADJ_ROOM_ENCAP_L2_ETH) as u64
+const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH)
+    as u64
     | ENCAP_L2_LEN;
 /// Without FIXED_GSO the segment size would grow by the room removed.
 const SHRINK: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
+/// What an IPv6 header is longer than an IPv4 one.
+const PADDING: u32 = 20;
 
 /// The packet a classifier was called for.
 pub(crate) struct Skb {
@@ -41,6 +44,13 @@ impl Skb {
     #[inline(always)]
     pub(crate) fn new(ctx: &TcContext) -> Self {
         Self { raw: ctx.skb.skb }
+    }
+
+    #[inline(always)]
+    fn adjust(&mut self, by: i32, flags: u64) -> Option<()> {
+        // SAFETY: no pointer into the packet is held anywhere.
+        let ret = unsafe { bpf_skb_adjust_room(self.raw, by, ADJ_ROOM_MAC, flags) };
+        (ret == 0).then_some(())
     }
 
     /// Length of the frame, and whether it is a super-packet, read before anything changes it.
@@ -104,16 +114,51 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn grow(&mut self) -> Option<()> {
-        // SAFETY: no pointer into the packet is held anywhere.
-        let ret = unsafe { bpf_skb_adjust_room(self.raw, ROOM as i32, ADJ_ROOM_MAC, GROW) };
-        (ret == 0).then_some(())
+    fn is_gso(&self) -> bool {
+        // SAFETY: the context pointer is valid while the program runs.
+        unsafe { (*self.raw).gso_size != 0 }
     }
 
     #[inline(always)]
-    fn shrink(&mut self) -> Option<()> {
-        // SAFETY: no pointer into the packet is held anywhere.
-        let ret = unsafe { bpf_skb_adjust_room(self.raw, -(ROOM as i32), ADJ_ROOM_MAC, SHRINK) };
+    fn grow(&mut self, room: Room) -> Option<()> {
+        let version = match room {
+            Room::V4 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
+            Room::V6 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
+        };
+        self.adjust(room.bytes() as i32, GROW | version as u64)
+    }
+
+    #[inline(always)]
+    fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
+        let less = -(room.bytes() as i32);
+        let version = match (room, inner_v6) {
+            (Room::V4, false) | (Room::V6, true) => return self.adjust(less, SHRINK),
+            (Room::V4, true) => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
+            (Room::V6, false) => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
+        };
+        if let Some(done) = self.adjust(less, SHRINK | version as u64) {
+            return Some(done);
+        }
+        // Linux before 6.3 knows no change of version and wants as much left as the outer version's header
+        // is long. Padding behind the IP packet is what Ethernet has for this.
+        if let Room::V6 = room {
+            // SAFETY: no pointer into the packet is held anywhere.
+            unsafe { bpf_skb_change_tail(self.raw, self.frame_len().wrapping_add(PADDING), 0) };
+        }
+        self.adjust(less, SHRINK)
+    }
+
+    #[inline(always)]
+    fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
+        let mut flags = 0;
+        if difference.pseudo {
+            flags |= BPF_F_PSEUDO_HDR;
+        }
+        if difference.udp {
+            flags |= BPF_F_MARK_MANGLED_0;
+        }
+        // SAFETY: plain values only; a size of 0 in the flags means that `to` is a difference.
+        let ret = unsafe { bpf_l4_csum_replace(self.raw, offset, 0, difference.sum as u64, flags as u64) };
         (ret == 0).then_some(())
     }
 }

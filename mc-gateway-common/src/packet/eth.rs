@@ -19,6 +19,9 @@ pub const ETHERTYPE: u32 = offset_of!(EthHdr, ether_type) as u32;
 /// Ethertype of IPv4 (IANA).
 pub const IPV4: u16 = 0x0800;
 
+/// Ethertype of IPv6 (IANA).
+pub const IPV6: u16 = 0x86dd;
+
 /// A MAC address.
 pub type Mac = [u8; 6];
 

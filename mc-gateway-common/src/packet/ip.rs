@@ -1,21 +1,30 @@
-//! IPv4 headers: a checked view, and addresses in the tables' form.
+//! IP headers of both versions as one struct, and addresses in the tables' form.
 
-use network_types::ip::Ipv4Hdr;
+use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
+use super::{Packet, eth};
 use crate::abi::Addr;
 
 /// Length of an IPv4 header without options.
 pub const V4_LEN: usize = Ipv4Hdr::LEN;
+/// Length of the IPv6 header.
+pub const V6_LEN: usize = Ipv6Hdr::LEN;
 
+/// Protocol number of ICMP (IANA).
+pub const ICMP: u8 = 1;
 /// Protocol number of TCP (IANA).
 pub const TCP: u8 = 6;
 /// Protocol number of UDP (IANA).
 pub const UDP: u8 = 17;
+/// Protocol number of the IPv6 fragment header (RFC 8200 section 4.5).
+pub const FRAGMENT: u8 = 44;
+/// Protocol number of `ICMPv6` (RFC 4443).
+pub const ICMPV6: u8 = 58;
 /// Protocol number of SCTP (IANA).
 pub const SCTP: u8 = 132;
 
 /// "More fragments" and the fragment offset: anything set means a fragment (RFC 791).
-const FRAGMENT: u16 = 0x3fff;
+const FRAGMENTED: u16 = 0x3fff;
 
 /// An IPv4 address in the form the tables use.
 ///
@@ -29,59 +38,105 @@ pub const fn mapped(address: [u8; 4]) -> Addr {
 /// The IPv4 address of a mapped [`Addr`]; the last four bytes of any other.
 #[inline(always)]
 #[must_use]
-pub const fn unmapped(address: Addr) -> [u8; 4] {
+pub const fn unmapped(address: &Addr) -> [u8; 4] {
     match address.last_chunk() {
         Some(last) => *last,
         None => [0; 4],
     }
 }
 
-/// The header in words of four bytes.
+/// Whether an [`Addr`] is an IPv4 address.
 #[inline(always)]
-const fn words(bytes: &[u8; 20]) -> [[u8; 4]; 5] {
-    match bytes.as_chunks::<4>().0.first_chunk() {
-        Some(words) => *words,
-        None => [[0; 4]; 5],
-    }
+#[must_use]
+pub const fn is_v4(address: &Addr) -> bool {
+    u128::from_be_bytes(*address) >> 32 == 0xffff
 }
 
-/// The fixed part of an IPv4 header.
+/// The fields of an IPv4 or IPv6 header that decisions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct V4 {
-    /// Version and header length byte.
-    pub vihl: u8,
-    /// Total length in bytes.
-    pub total: u16,
-    /// Flags and fragment offset.
+pub struct Header {
+    /// IPv6, else IPv4: what the ethertype says, whatever the version field says.
+    pub v6: bool,
+    /// Version field: 4 or 6 in a sound packet.
+    pub version: u8,
+    /// Length of the header in bytes; of an IPv6 header without its extension headers.
+    pub len: u32,
+    /// DSCP and ECN (type of service, traffic class).
+    pub tos: u8,
+    /// Length field as it is: the whole IPv4 packet, or what follows the IPv6 header, in bytes.
+    pub length: u16,
+    /// Flags and fragment offset of IPv4; 0 for IPv6, whose fragments have `proto` [`FRAGMENT`].
     pub frags: u16,
-    /// Time to live.
+    /// Time to live, hop limit.
     pub ttl: u8,
-    /// Protocol of the payload.
+    /// Protocol of the payload, next header.
     pub proto: u8,
     /// Source address.
-    pub src: [u8; 4],
+    pub src: Addr,
     /// Destination address.
-    pub dst: [u8; 4],
+    pub dst: Addr,
 }
 
-impl V4 {
-    /// Reads the fields; nothing is checked.
+impl Header {
+    /// Reads an IPv4 header's fixed part; nothing is checked.
     #[inline(always)]
     #[must_use]
-    pub const fn read(bytes: &[u8; 20]) -> Self {
+    pub const fn v4(bytes: &[u8; V4_LEN]) -> Self {
         // As five words: the compiler then reads words.
-        let [first, second, third, src, dst] = words(bytes);
-        let [vihl, _, t0, t1] = first;
+        let [first, second, third, src, dst] = match bytes.as_chunks::<4>().0.first_chunk::<5>() {
+            Some(words) => *words,
+            None => [[0; 4]; 5],
+        };
+        let [vihl, tos, t0, t1] = first;
         let [_, _, f0, f1] = second;
         let [ttl, proto, _, _] = third;
         Self {
-            vihl,
-            total: u16::from_be_bytes([t0, t1]),
+            v6: false,
+            version: vihl >> 4,
+            len: (vihl as u32 & 0xf).wrapping_mul(4),
+            tos,
+            length: u16::from_be_bytes([t0, t1]),
             frags: u16::from_be_bytes([f0, f1]),
             ttl,
             proto,
-            src,
-            dst,
+            src: mapped(src),
+            dst: mapped(dst),
+        }
+    }
+
+    /// Reads an IPv6 header; nothing is checked.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v6(bytes: &[u8; V6_LEN]) -> Self {
+        let [first, second, rest @ ..] = match bytes.as_chunks::<4>().0.first_chunk::<10>() {
+            Some(words) => *words,
+            None => [[0; 4]; 10],
+        };
+        let [a, b, _, _] = first;
+        let [l0, l1, proto, ttl] = second;
+        let [s0, s1, s2, s3, d0, d1, d2, d3] = rest;
+        Self {
+            v6: true,
+            version: a >> 4,
+            len: 40,
+            tos: (a << 4) | (b >> 4),
+            length: u16::from_be_bytes([l0, l1]),
+            frags: 0,
+            ttl,
+            proto,
+            src: join(s0, s1, s2, s3),
+            dst: join(d0, d1, d2, d3),
+        }
+    }
+
+    /// Reads the header at `offset` of a packet that `ethertype` says is IP; `None` where the packet is
+    /// too short or something else.
+    #[inline(always)]
+    pub fn load<P: Packet>(packet: &P, ethertype: u16, offset: u32) -> Option<Self> {
+        match ethertype {
+            eth::IPV4 => Some(Self::v4(&packet.load(offset)?)),
+            eth::IPV6 => Some(Self::v6(&packet.load(offset)?)),
+            _ => None,
         }
     }
 
@@ -89,36 +144,83 @@ impl V4 {
     #[inline(always)]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
-        self.frags & FRAGMENT != 0
+        self.frags & FRAGMENTED != 0 || (self.v6 && self.proto == FRAGMENT)
     }
 
-    /// Offset of this fragment in the packet, in units of eight bytes.
+    /// Offset of this IPv4 fragment in the packet, in units of eight bytes.
     #[inline(always)]
     #[must_use]
     pub const fn fragment_offset(&self) -> u16 {
         self.frags & 0x1fff
     }
 
-    /// Whether the header is the 20 bytes without options.
+    /// Whether an IPv4 header is the 20 bytes without options; true for every IPv6 header.
     #[inline(always)]
     #[must_use]
     pub const fn is_plain(&self) -> bool {
-        self.vihl == 0x45
+        if self.v6 {
+            self.version == 6
+        } else {
+            self.version == 4 && self.len == 20
+        }
     }
 
-    /// Whether version, header length and total length fit the `available` bytes from the header's start.
+    /// Whether version and lengths fit the `available` bytes from the header's start.
     ///
-    /// A GSO super-packet above 64 KiB carries a total length of 0 (`BIG TCP`, Linux 6.3).
+    /// A super-packet above 64 KiB carries a length of 0 (`BIG TCP`, Linux 5.19 for IPv6, 6.3 for IPv4),
+    /// and so does an IPv6 packet without payload.
     #[inline(always)]
     #[must_use]
-    pub fn fits(&self, available: u32) -> bool {
-        let header = u32::from(self.vihl & 0xf).wrapping_mul(4);
-        let total = u32::from(self.total);
-        let total_fits = if total == 0 {
+    pub const fn fits(&self, available: u32) -> bool {
+        let length = self.length as u32;
+        if self.v6 {
+            return self.version == 6 && available >= 40 && length <= available.wrapping_sub(40);
+        }
+        let length_fits = if length == 0 {
             available > 0xffff
         } else {
-            total >= header && total <= available
+            length >= self.len && length <= available
         };
-        self.vihl >> 4 == 4 && header >= 20 && header <= available && total_fits
+        self.version == 4 && self.len >= 20 && self.len <= available && length_fits
+    }
+}
+
+#[inline(always)]
+const fn join(a: [u8; 4], b: [u8; 4], c: [u8; 4], d: [u8; 4]) -> Addr {
+    let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a, b);
+    let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (c, d);
+    [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mapped_addresses_are_told_apart_from_others() {
+        assert!(is_v4(&mapped([192, 0, 2, 1])));
+        assert_eq!(unmapped(&mapped([192, 0, 2, 1])), [192, 0, 2, 1]);
+        assert!(!is_v4(&[0; 16]));
+        assert!(!is_v4(&[0xff; 16]));
+    }
+
+    #[test]
+    fn fields_of_both_versions() {
+        let v4 = Header::v4(&[
+            0x46, 0xb9, 0x01, 0x02, 0, 0, 0x20, 0x05, 61, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2,
+        ]);
+        assert_eq!((v4.version, v4.len, v4.tos, v4.length), (4, 24, 0xb9, 0x0102));
+        assert_eq!((v4.ttl, v4.proto, v4.fragment_offset()), (61, UDP, 5));
+        assert!(v4.is_fragment() && !v4.is_plain());
+        assert_eq!((v4.src, v4.dst), (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2])));
+        let mut bytes = [0; 40];
+        bytes[..8].copy_from_slice(&[0x6b, 0x91, 0x23, 0x45, 0x01, 0x02, 44, 9]);
+        bytes[8] = 0xfd;
+        bytes[39] = 7;
+        let v6 = Header::v6(&bytes);
+        assert_eq!((v6.version, v6.len, v6.tos, v6.length), (6, 40, 0xb9, 0x0102));
+        assert_eq!((v6.ttl, v6.proto), (9, FRAGMENT));
+        assert!(v6.is_fragment() && v6.is_plain());
+        assert_eq!((v6.src[0], v6.dst[15]), (0xfd, 7));
     }
 }

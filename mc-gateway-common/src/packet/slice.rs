@@ -1,6 +1,6 @@
 //! A packet in a byte vector: the host's implementation of [`Packet`].
 
-use super::{Packet, eth, tunnel};
+use super::{L4Difference, Packet, checksum, encap::Room, eth, ip};
 
 /// A frame in memory. Behaves like the kernel's packet, without its offload state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,22 +42,42 @@ impl Packet for SlicePacket {
         Some(())
     }
 
-    fn grow(&mut self) -> Option<()> {
+    fn is_gso(&self) -> bool {
+        false
+    }
+
+    fn grow(&mut self, room: Room) -> Option<()> {
         if self.0.len() < eth::LEN {
             return None;
         }
-        self.0.splice(eth::LEN..eth::LEN, [0; tunnel::ROOM]);
+        let zeros = std::iter::repeat_n(0, usize::try_from(room.bytes()).ok()?);
+        self.0.splice(eth::LEN..eth::LEN, zeros);
         Some(())
     }
 
-    fn shrink(&mut self) -> Option<()> {
-        let end = eth::LEN.checked_add(tunnel::ROOM)?;
+    fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
+        let end = eth::LEN.checked_add(usize::try_from(room.bytes()).ok()?)?;
         // The kernel refuses to shrink below the network header's minimum: bpf_skb_adjust_room
-        // (net/core/filter.c) wants at least an IPv4 header left.
-        if self.0.len() < end.checked_add(super::ip::V4_LEN)? {
+        // (net/core/filter.c) wants at least the IP header left.
+        let least = if inner_v6 { ip::V6_LEN } else { ip::V4_LEN };
+        if self.0.len() < end.checked_add(least)? {
             return None;
         }
         self.0.drain(eth::LEN..end);
         Some(())
+    }
+
+    fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
+        let check = self.load::<2>(offset)?;
+        if difference.udp && check == [0, 0] {
+            return Some(());
+        }
+        let check = checksum::update(check, difference.sum);
+        let check = if difference.udp {
+            checksum::for_udp(check)
+        } else {
+            check
+        };
+        self.store(offset, &check)
     }
 }

@@ -1,5 +1,7 @@
 //! Frames for the cases, built from scratch: nothing here comes from the code under test.
 
+use std::net::IpAddr;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 /// Multi-cluster inner destination address, on purpose written out again.
@@ -21,20 +23,23 @@ pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     !u16::try_from(sum).expect("folded")
 }
 
-/// An IPv4 packet, field by field.
+/// An IPv4 or IPv6 packet, field by field.
 #[derive(Clone, Debug)]
 pub(crate) struct Ip {
-    pub(crate) src: [u8; 4],
-    pub(crate) dst: [u8; 4],
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
     pub(crate) proto: u8,
     pub(crate) ttl: u8,
     pub(crate) tos: u8,
     pub(crate) id: u16,
     pub(crate) frags: u16,
+    /// IPv4 options, or IPv6 extension headers.
     pub(crate) options: Vec<u8>,
-    /// Overrides the first byte.
+    /// IPv6 flow label.
+    pub(crate) label: u32,
+    /// Overrides the first byte of an IPv4 header.
     pub(crate) vihl: Option<u8>,
-    /// Overrides the total length.
+    /// Overrides the length field.
     pub(crate) total: Option<u16>,
     /// Added to the correct checksum.
     pub(crate) checksum_error: u16,
@@ -42,16 +47,22 @@ pub(crate) struct Ip {
 }
 
 impl Ip {
-    pub(crate) fn new(src: [u8; 4], dst: [u8; 4], proto: u8, payload: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(
+        src: impl Into<IpAddr>,
+        dst: impl Into<IpAddr>,
+        proto: u8,
+        payload: impl Into<Vec<u8>>,
+    ) -> Self {
         Self {
-            src,
-            dst,
+            src: src.into(),
+            dst: dst.into(),
             proto,
             ttl: 64,
             tos: 0,
             id: 0x1234,
             frags: 0x4000,
             options: Vec::new(),
+            label: 0,
             vihl: None,
             total: None,
             checksum_error: 0,
@@ -60,6 +71,28 @@ impl Ip {
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => self.v4(src.octets(), dst.octets()),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => self.v6(src.octets(), dst.octets()),
+            (src, dst) => panic!("{src} and {dst} are of different versions"),
+        }
+    }
+
+    fn v6(&self, src: [u8; 16], dst: [u8; 16]) -> Bytes {
+        let length = u16::try_from(self.options.len() + self.payload.len()).unwrap_or(0);
+        let mut out = BytesMut::new();
+        out.put_u32(6 << 28 | u32::from(self.tos) << 20 | self.label);
+        out.put_u16(self.total.unwrap_or(length));
+        out.put_u8(self.proto);
+        out.put_u8(self.ttl);
+        out.put_slice(&src);
+        out.put_slice(&dst);
+        out.put_slice(&self.options);
+        out.put_slice(&self.payload);
+        out.freeze()
+    }
+
+    fn v4(&self, src: [u8; 4], dst: [u8; 4]) -> Bytes {
         let header_len = 20 + self.options.len();
         let total = u16::try_from(header_len + self.payload.len()).unwrap_or(0);
         let mut out = BytesMut::new();
@@ -74,8 +107,8 @@ impl Ip {
         out.put_u8(self.ttl);
         out.put_u8(self.proto);
         out.put_u16(0);
-        out.put_slice(&self.src);
-        out.put_slice(&self.dst);
+        out.put_slice(&src);
+        out.put_slice(&dst);
         out.put_slice(&self.options);
         let sum = checksum(&out).wrapping_add(self.checksum_error);
         out[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -85,7 +118,11 @@ impl Ip {
 
     /// The frame `mc0` would send: Ethernet in front.
     pub(crate) fn frame(&self) -> Vec<u8> {
-        ethernet(OUTER_DST, OUTER_SRC, 0x0800, &self.bytes())
+        ethernet(OUTER_DST, OUTER_SRC, self.ethertype(), &self.bytes())
+    }
+
+    pub(crate) fn ethertype(&self) -> u16 {
+        if self.src.is_ipv4() { 0x0800 } else { 0x86dd }
     }
 }
 
@@ -121,9 +158,13 @@ pub(crate) fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16, payload: &[u8
 /// An encapsulated packet, field by field.
 #[derive(Clone, Debug)]
 pub(crate) struct Tunnel {
-    pub(crate) src: [u8; 4],
-    pub(crate) dst: [u8; 4],
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) tos: u8,
     pub(crate) ttl: u8,
+    /// Outer IPv6 flow label.
+    pub(crate) label: u32,
+    pub(crate) vxlan: bool,
     pub(crate) frags: u16,
     pub(crate) outer_options: Vec<u8>,
     pub(crate) outer_checksum_error: u16,
@@ -137,16 +178,20 @@ pub(crate) struct Tunnel {
     pub(crate) vni: u32,
     pub(crate) geneve_options: Vec<u8>,
     pub(crate) mac: [u8; 6],
+    pub(crate) inner_src: [u8; 6],
     pub(crate) inner_type: u16,
     pub(crate) inner: Vec<u8>,
 }
 
 impl Tunnel {
-    pub(crate) fn new(src: [u8; 4], dst: [u8; 4], inner: &Ip) -> Self {
+    pub(crate) fn new(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, inner: &Ip) -> Self {
         Self {
-            src,
-            dst,
+            src: src.into(),
+            dst: dst.into(),
+            tos: 0,
             ttl: 64,
+            label: 0,
+            vxlan: false,
             frags: 0x4000,
             outer_options: Vec::new(),
             outer_checksum_error: 0,
@@ -158,25 +203,33 @@ impl Tunnel {
             vni: 0,
             geneve_options: Vec::new(),
             mac: F0,
-            inner_type: 0x0800,
+            inner_src: INNER_SRC,
+            inner_type: inner.ethertype(),
             inner: inner.bytes().to_vec(),
         }
     }
 
     pub(crate) fn frame(&self) -> Vec<u8> {
         let mut tunnel = BytesMut::new();
-        tunnel.put_slice(&self.geneve);
-        tunnel.put_u16(self.geneve_type);
+        if self.vxlan {
+            tunnel.put_u32(0x0800_0000);
+        } else {
+            tunnel.put_slice(&self.geneve);
+            tunnel.put_u16(self.geneve_type);
+        }
         tunnel.put_u32(self.vni << 8);
         tunnel.put_slice(&self.geneve_options);
-        tunnel.put_slice(&ethernet(self.mac, INNER_SRC, self.inner_type, &self.inner));
+        tunnel.put_slice(&ethernet(self.mac, self.inner_src, self.inner_type, &self.inner));
         let mut datagram = udp(self.src_port, self.dst_port, &tunnel);
         if self.udp_checksum {
-            let sum = udp_checksum(self.src, self.dst, &datagram);
+            let sum = l4_checksum(self.src, self.dst, 17, &datagram);
+            let sum = if sum == 0 { 0xffff } else { sum };
             datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         }
         let mut outer = Ip::new(self.src, self.dst, 17, datagram);
         outer.ttl = self.ttl;
+        outer.tos = self.tos;
+        outer.label = self.label;
         outer.id = 0;
         outer.frags = self.frags;
         outer.options.clone_from(&self.outer_options);
@@ -185,18 +238,26 @@ impl Tunnel {
     }
 }
 
-/// RFC 768: over pseudo header, header and payload; 0 is written as all ones.
-pub(crate) fn udp_checksum(src: [u8; 4], dst: [u8; 4], datagram: &[u8]) -> u16 {
+/// The checksum of a TCP, UDP or `ICMPv6` message whose own checksum field is zero: over pseudo header and
+/// message (RFC 9293, RFC 768, RFC 8200 section 8.1).
+pub(crate) fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -> u16 {
     let mut all = BytesMut::new();
-    all.put_slice(&src);
-    all.put_slice(&dst);
-    all.put_u16(17);
-    all.put_u16(u16::try_from(datagram.len()).expect("a datagram"));
-    all.put_slice(&datagram[..6]);
-    all.put_u16(0);
-    all.put_slice(&datagram[8..]);
-    match checksum(&all) {
-        0 => 0xffff,
-        sum => sum,
+    for address in [src, dst] {
+        match address {
+            IpAddr::V4(address) => all.put_slice(&address.octets()),
+            IpAddr::V6(address) => all.put_slice(&address.octets()),
+        }
     }
+    all.put_u32(u32::try_from(message.len()).expect("a message"));
+    all.put_u32(proto.into());
+    all.put_slice(message);
+    checksum(&all)
+}
+
+/// A message with its checksum written at `at`.
+pub(crate) fn summed(src: IpAddr, dst: IpAddr, proto: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
+    message[at..at + 2].fill(0);
+    let sum = l4_checksum(src, dst, proto, &message);
+    message[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    message
 }

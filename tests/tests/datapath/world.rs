@@ -1,11 +1,14 @@
 //! The tables the cases run against: a gateway of `east` and a regular node of `east`.
 
+use std::net::IpAddr;
+
 use mc_gateway_common::{
     abi::{
-        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, Group, Member,
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY, CONFIG_VXLAN,
+        Config, Group, Member, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
+        V4_PREFIX_BITS,
     },
-    packet::ip::mapped,
+    packet::ip::{mapped, unmapped},
     tables::MapTables,
 };
 
@@ -162,4 +165,90 @@ pub(crate) fn foreign_abi() -> MapTables {
         config.abi = ABI_VERSION + 1;
     }
     t
+}
+
+/// Addresses of which family, and which tunnel header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) inner_v6: bool,
+    pub(crate) outer_v6: bool,
+    pub(crate) vxlan: bool,
+}
+
+impl Shape {
+    /// Every combination.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..8).map(|bits| Self {
+            inner_v6: bits & 1 != 0,
+            outer_v6: bits & 2 != 0,
+            vxlan: bits & 4 != 0,
+        })
+    }
+
+    pub(crate) fn name(self) -> String {
+        let version = |v6| if v6 { 6 } else { 4 };
+        let format = if self.vxlan { "VXLAN" } else { "Geneve" };
+        format!(
+            "IPv{} in IPv{} {format}",
+            version(self.inner_v6),
+            version(self.outer_v6)
+        )
+    }
+
+    /// The address of a Pod or Service of the IPv4 world in this one.
+    pub(crate) fn inner(self, address: [u8; 4]) -> IpAddr {
+        shaped(self.inner_v6, 0x0a, address)
+    }
+
+    /// The underlay address of the IPv4 world in this one.
+    pub(crate) fn outer(self, address: [u8; 4]) -> IpAddr {
+        shaped(self.outer_v6, 0x0b, address)
+    }
+
+    /// The port of the format.
+    pub(crate) fn port(self) -> u16 {
+        if self.vxlan { 4789 } else { 6081 }
+    }
+
+    /// Tables of the IPv4 Geneve world in this shape.
+    pub(crate) fn tables(self, mut tables: MapTables) -> MapTables {
+        let addr = |address: IpAddr| match address {
+            IpAddr::V4(v4) => mapped(v4.octets()),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        let outer = |address: Addr| addr(self.outer(unmapped(&address)));
+        if let Some(config) = &mut tables.config {
+            config.port = self.port();
+            if self.vxlan {
+                config.flags |= CONFIG_VXLAN;
+            }
+            for local in config.local.iter_mut().filter(|local| **local != [0; 16]) {
+                *local = outer(*local);
+            }
+        }
+        let prefixes = std::mem::take(&mut tables.prefixes);
+        tables.prefixes = prefixes
+            .into_iter()
+            .map(|((bits, network), value)| ((bits, addr(self.inner(unmapped(&network)))), value))
+            .collect();
+        for member in tables.members.values_mut() {
+            (member.addr, member.local) = (outer(member.addr), outer(member.local));
+        }
+        let peers = std::mem::take(&mut tables.peers);
+        tables.peers = peers
+            .into_iter()
+            .map(|(address, value)| (outer(address), value))
+            .collect();
+        tables
+    }
+}
+
+/// An IPv4 address, or `fd00::/8` with the IPv4 address in its last bytes: prefix lengths stay the same
+/// counted from the end.
+fn shaped(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
+    if !v6 {
+        return address.into();
+    }
+    let [a, b, c, d] = address;
+    IpAddr::from([0xfd, mark, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d])
 }

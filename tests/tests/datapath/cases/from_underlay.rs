@@ -1,5 +1,7 @@
 //! `from_underlay`: what is passed on at a gateway, and what is delivered.
 
+use std::net::IpAddr;
+
 use super::{Case, Expect, case_from_underlay, web};
 use crate::{
     packets::{Ip, Tunnel, ethernet, udp},
@@ -10,10 +12,10 @@ use crate::{
 };
 
 /// The frame a gateway must make of an encapsulated packet.
-fn passed_on(tunnel: &Tunnel, src: [u8; 4], dst: [u8; 4]) -> Vec<u8> {
+pub(super) fn passed_on(tunnel: &Tunnel, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Vec<u8> {
     let mut next = tunnel.clone();
-    next.src = src;
-    next.dst = dst;
+    next.src = src.into();
+    next.dst = dst.into();
     next.ttl -= 1;
     next.frame()
 }
@@ -89,12 +91,12 @@ pub(crate) fn transit(cases: &mut Vec<Case>) {
 }
 
 /// The frame `mc0` must receive.
-fn decapsulated(tunnel: &Tunnel) -> Vec<u8> {
+pub(super) fn decapsulated(tunnel: &Tunnel) -> Vec<u8> {
     let frame = tunnel.frame();
     ethernet(
         MC0_MAC,
         frame[6..12].try_into().expect("an address"),
-        0x0800,
+        tunnel.inner_type,
         &tunnel.inner,
     )
 }

@@ -1,9 +1,12 @@
 //! The cases: a packet, the tables it meets, and what must come out, byte for byte.
 
+mod families;
 mod from_underlay;
 mod not_ours;
 mod refused;
 mod to_remote;
+
+use std::net::IpAddr;
 
 use mc_gateway_common::{tables::MapTables, verdict::DropReason};
 
@@ -35,7 +38,7 @@ pub(crate) enum Expect {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) program: Program,
     pub(crate) tables: MapTables,
     pub(crate) frame: Vec<u8>,
@@ -51,12 +54,13 @@ pub(crate) fn all() -> Vec<Case> {
     refused::spoofed(&mut cases);
     refused::malformed(&mut cases);
     not_ours::not_ours(&mut cases);
+    families::families(&mut cases);
     cases
 }
 
-fn case_from_underlay(name: &'static str, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
+fn case_from_underlay(name: impl Into<String>, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
-        name,
+        name: name.into(),
         program: Program::FromUnderlay,
         tables,
         frame,
@@ -65,6 +69,6 @@ fn case_from_underlay(name: &'static str, tables: MapTables, frame: Vec<u8>, exp
 }
 
 /// A connection to port 80.
-fn web(src: [u8; 4], dst: [u8; 4]) -> Ip {
+fn web(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Ip {
     Ip::new(src, dst, 6, tcp_syn(40_000, 80))
 }

@@ -42,7 +42,7 @@ pub(crate) fn not_ours(cases: &mut Vec<Case>) {
     pass(
         "other: for another address",
         g(),
-        with(|t| t.dst = [192, 168, 9, 77]),
+        with(|t| t.dst = [192, 168, 9, 77].into()),
     );
     pass(
         "other: a CNI's inner MAC",
@@ -74,7 +74,7 @@ pub(crate) fn not_ours(cases: &mut Vec<Case>) {
         g(),
         with(|t| {
             t.frags = 0x2000;
-            t.src = STRANGER;
+            t.src = STRANGER.into();
         }),
     );
     pass(

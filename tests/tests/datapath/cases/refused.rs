@@ -176,9 +176,9 @@ pub(crate) fn malformed(cases: &mut Vec<Case>) {
         TunnelOptions,
     );
     drop(
-        "tunnel: inner IPv6",
+        "tunnel: an IPv4 packet called IPv6",
         with(|t| t.inner_type = 0x86dd),
-        InnerProtocol,
+        InnerMalformed,
     );
     drop(
         "tunnel: inner ARP",

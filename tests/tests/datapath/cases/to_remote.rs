@@ -1,6 +1,13 @@
 //! `to_remote`: what is encapsulated, and what is refused.
 
-use mc_gateway_common::{tables::MapTables, verdict::DropReason};
+use std::net::IpAddr;
+
+use mc_gateway_common::{
+    packet::{encap::source_port, ip::Header},
+    select,
+    tables::MapTables,
+    verdict::DropReason,
+};
 
 use super::{Case, Expect, Program, web};
 use crate::{
@@ -11,9 +18,9 @@ use crate::{
     },
 };
 
-fn case(name: &'static str, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
+fn case(name: impl Into<String>, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
-        name,
+        name: name.into(),
         program: Program::ToRemote,
         tables,
         frame,
@@ -21,32 +28,35 @@ fn case(name: &'static str, tables: MapTables, frame: Vec<u8>, expect: Expect) -
     }
 }
 
-/// The frame an encapsulated packet must become. The source port is read back from the result of the
-/// flow hash's contract: 14 bits, the same for the same flow.
-fn encapsulated(inner: &Ip, src: [u8; 4], dst: [u8; 4], src_port: u16) -> Vec<u8> {
+/// The frame an encapsulated packet must become. The entropy is read back from the result of the flow
+/// hash's contract: the same for the same flow.
+pub(super) fn encapsulated(inner: &Ip, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Tunnel {
     let mut tunnel = Tunnel::new(src, dst, inner);
-    tunnel.src_port = src_port;
-    let mut frame = tunnel.frame();
-    // The inner source is mc0's address.
-    frame[56..62].copy_from_slice(&MC0_MAC);
-    frame
+    let hash = hash_of(inner);
+    tunnel.src_port = source_port(hash);
+    tunnel.label = hash & 0x000f_ffff;
+    tunnel.tos = inner.tos;
+    tunnel.inner_src = MC0_MAC;
+    tunnel
 }
 
-fn port_of(inner: &Ip) -> u16 {
-    use mc_gateway_common::{packet::ip::V4, select};
+fn hash_of(inner: &Ip) -> u32 {
     let bytes = inner.bytes();
-    let header = V4::read(bytes[..20].try_into().expect("a header"));
-    let ports = if inner.options.is_empty() {
-        bytes.get(20..24)
-    } else {
-        None
+    let (header, len) = match inner.src {
+        IpAddr::V4(_) => (Header::v4(bytes[..20].try_into().expect("a header")), 20),
+        IpAddr::V6(_) => (Header::v6(bytes[..40].try_into().expect("a header")), 40),
     };
+    let ports = inner
+        .options
+        .is_empty()
+        .then(|| bytes.get(len..len + 4))
+        .flatten();
     let ports = ports.map_or([0; 4], |p| p.try_into().expect("four bytes"));
-    select::source_port(select::flow_hash(&header, ports))
+    select::flow_hash(&header, ports)
 }
 
 fn encap_case(name: &'static str, tables: MapTables, inner: &Ip, src: [u8; 4], dst: [u8; 4]) -> Case {
-    let expect = Expect::Encap(encapsulated(inner, src, dst, port_of(inner)));
+    let expect = Expect::Encap(encapsulated(inner, src, dst).frame());
     case(name, tables, inner.frame(), expect)
 }
 
@@ -94,11 +104,11 @@ pub(crate) fn encap(cases: &mut Vec<Case>) {
     ));
     let mut marked = web(POD_NODE, POD_WEST);
     marked.tos = 0xb9;
-    cases.push(from_node("node: DSCP and ECN stay inside", &marked));
+    cases.push(from_node("node: DSCP and ECN inside and outside", &marked));
     let mut padded = web(POD_NODE, POD_WEST).frame();
     let inner = web(POD_NODE, POD_WEST);
     padded.extend([0; 6]);
-    let mut expected = encapsulated(&inner, NODE, GATEWAY_INSIDE, port_of(&inner));
+    let mut expected = encapsulated(&inner, NODE, GATEWAY_INSIDE).frame();
     // Padding travels along: the outer lengths cover it.
     expected.extend([0; 6]);
     let total = u16::from_be_bytes([expected[16], expected[17]]) + 6;
@@ -131,7 +141,12 @@ pub(crate) fn refused(cases: &mut Vec<Case>) {
         DropReason::NotConfigured,
     );
     let ipv6 = ethernet(OUTER_DST, OUTER_DST, 0x86dd, &[0x60; 40]);
-    drop("mc0: IPv6", world::node(), ipv6, DropReason::NotIp);
+    drop(
+        "mc0: IPv6 of a wrong length",
+        world::node(),
+        ipv6,
+        DropReason::InnerMalformed,
+    );
     let arp = ethernet(OUTER_DST, OUTER_DST, 0x0806, &[0; 28]);
     drop("mc0: ARP", world::node(), arp, DropReason::NotIp);
     let elsewhere = web(POD_NODE, [192, 0, 2, 1]);

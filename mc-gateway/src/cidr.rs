@@ -1,8 +1,8 @@
 //! Addresses and prefixes as people write them, checked before anything is built on them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use mc_gateway_common::abi::{Addr, V4_PREFIX_BITS};
 use thiserror::Error;
 
@@ -16,42 +16,48 @@ pub enum CidrError {
     #[error("is not an IP address")]
     NotAnAddress,
     /// Not `address/length`.
-    #[error("is not a CIDR, which is written like 10.0.0.0/16")]
+    #[error("is not a CIDR, which is written like 10.0.0.0/16 or fd00:10::/48")]
     NotACidr,
     /// An IPv4 prefix or address in IPv6 clothes.
     #[error("is an IPv4-mapped IPv6 notation; write it as plain IPv4")]
     Mapped,
-    /// IPv6.
-    #[error("is IPv6, which is not supported yet")]
-    Ipv6,
     /// Bits are set behind the prefix length.
     #[error("has address bits behind its prefix length; the network is {0}")]
-    HostBits(Ipv4Net),
+    HostBits(IpNet),
     /// `/0`.
     #[error("covers every address; a cluster cannot own the default route")]
     Everything,
     /// Overlaps a range that is never routed to a cluster.
     #[error("overlaps {0}, which is {1}")]
-    Martian(Ipv4Net, &'static str),
+    Martian(IpNet, &'static str),
 }
 
-/// Ranges no cluster can own (RFC 6890), and what they are.
-const MARTIANS: [(Ipv4Net, &str); 5] = [
-    (Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8), "\"this network\""),
-    (Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8), "loopback"),
-    (
-        Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16),
-        "link-local",
-    ),
-    (Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4), "multicast"),
-    (
-        Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4),
-        "reserved or broadcast",
-    ),
+const fn v4(a: u8, b: u8, len: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, 0, 0), len))
+}
+
+const fn v6(first: u16, len: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(
+        Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, 0),
+        len,
+    ))
+}
+
+/// Ranges no cluster can own (RFC 6890, RFC 4291), and what they are. IPv4 in the maps' form lies in
+/// `::/8`: an IPv6 prefix can never cover it.
+const MARTIANS: [(IpNet, &str); 8] = [
+    (v4(0, 0, 8), "\"this network\""),
+    (v4(127, 0, 8), "loopback"),
+    (v4(169, 254, 16), "link-local"),
+    (v4(224, 0, 4), "multicast"),
+    (v4(240, 0, 4), "reserved or broadcast"),
+    (v6(0, 8), "reserved (loopback, IPv4 in IPv6)"),
+    (v6(0xfe80, 10), "link-local"),
+    (v6(0xff00, 8), "multicast"),
 ];
 
 /// Parses a prefix a cluster or Node may own.
-pub fn parse_prefix(text: &str) -> Result<Ipv4Net, CidrError> {
+pub fn parse_prefix(text: &str) -> Result<IpNet, CidrError> {
     if text.is_empty() {
         return Err(CidrError::Missing);
     }
@@ -64,12 +70,11 @@ pub fn parse_prefix(text: &str) -> Result<Ipv4Net, CidrError> {
         .ok()
         .filter(|_| canonical)
         .ok_or(CidrError::NotACidr)?;
-    let net = match addr.parse::<IpAddr>().map_err(|_| CidrError::NotACidr)? {
-        IpAddr::V4(addr) => Ipv4Net::new(addr, len).map_err(|_| CidrError::NotACidr)?,
-        IpAddr::V6(_) if len > 128 => return Err(CidrError::NotACidr),
-        IpAddr::V6(addr) if addr.to_ipv4_mapped().is_some() => return Err(CidrError::Mapped),
-        IpAddr::V6(_) => return Err(CidrError::Ipv6),
-    };
+    let addr = addr.parse::<IpAddr>().map_err(|_| CidrError::NotACidr)?;
+    let net = IpNet::new(addr, len).map_err(|_| CidrError::NotACidr)?;
+    if is_mapped(addr) {
+        return Err(CidrError::Mapped);
+    }
     if net.prefix_len() == 0 {
         return Err(CidrError::Everything);
     }
@@ -83,39 +88,63 @@ pub fn parse_prefix(text: &str) -> Result<Ipv4Net, CidrError> {
 }
 
 /// Parses the address of a node or gateway.
-pub fn parse_address(text: &str) -> Result<Ipv4Addr, CidrError> {
+pub fn parse_address(text: &str) -> Result<IpAddr, CidrError> {
     if text.is_empty() {
         return Err(CidrError::Missing);
     }
-    let addr = match text.parse::<IpAddr>().map_err(|_| CidrError::NotAnAddress)? {
-        IpAddr::V4(addr) => addr,
-        IpAddr::V6(addr) if addr.to_ipv4_mapped().is_some() => return Err(CidrError::Mapped),
-        IpAddr::V6(_) => return Err(CidrError::Ipv6),
-    };
-    // A gateway may well sit on a link-local underlay: only what can never be a peer is refused.
-    let refused = |(martian, _): &(Ipv4Net, &str)| martian.contains(&addr) && !addr.is_link_local();
+    let addr = text.parse::<IpAddr>().map_err(|_| CidrError::NotAnAddress)?;
+    if is_mapped(addr) {
+        return Err(CidrError::Mapped);
+    }
+    // A gateway may well sit on an IPv4 link-local underlay: only what can never be a peer is refused. An
+    // IPv6 link-local address means nothing without the device it is on.
+    let link_local = matches!(addr, IpAddr::V4(v4) if v4.is_link_local());
+    let refused = |(martian, _): &(IpNet, &str)| martian.contains(&addr) && !link_local;
     if let Some((martian, what)) = MARTIANS.into_iter().find(refused) {
         return Err(CidrError::Martian(martian, what));
     }
     Ok(addr)
 }
 
+fn is_mapped(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
+}
+
 /// Whether two prefixes share an address.
 #[must_use]
-pub fn overlaps(a: Ipv4Net, b: Ipv4Net) -> bool {
+pub fn overlaps(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
+}
+
+/// Whether two addresses are of one family.
+#[must_use]
+pub fn same_family(a: IpAddr, b: IpAddr) -> bool {
+    a.is_ipv4() == b.is_ipv4()
+}
+
+/// Whether a prefix is IPv6.
+#[must_use]
+pub fn is_ipv6(net: IpNet) -> bool {
+    matches!(net, IpNet::V6(_))
 }
 
 /// The address as the maps hold it.
 #[must_use]
-pub fn mapped(addr: Ipv4Addr) -> Addr {
-    addr.to_ipv6_mapped().octets()
+pub fn mapped(addr: IpAddr) -> Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
+        IpAddr::V6(addr) => addr.octets(),
+    }
 }
 
 /// The prefix length as the maps hold it.
 #[must_use]
-pub fn mapped_len(net: Ipv4Net) -> u32 {
-    V4_PREFIX_BITS + u32::from(net.prefix_len())
+pub fn mapped_len(net: IpNet) -> u32 {
+    let len = u32::from(net.prefix_len());
+    match net {
+        IpNet::V4(_) => V4_PREFIX_BITS.saturating_add(len),
+        IpNet::V6(_) => len,
+    }
 }
 
 #[cfg(test)]
@@ -124,8 +153,9 @@ mod tests {
 
     #[test]
     fn good_prefixes() {
-        assert_eq!(parse_prefix("10.0.0.0/16"), Ok("10.0.0.0/16".parse().unwrap()));
-        assert_eq!(parse_prefix("10.0.0.7/32"), Ok("10.0.0.7/32".parse().unwrap()));
+        for text in ["10.0.0.0/16", "10.0.0.7/32", "fd00:10::/48", "2001:db8::7/128"] {
+            assert_eq!(parse_prefix(text), Ok(text.parse().unwrap()));
+        }
     }
 
     #[test]
@@ -143,12 +173,18 @@ mod tests {
             ("10.0.0.0/08", CidrError::NotACidr),
             ("10.0.0.0/", CidrError::NotACidr),
             ("10.0.0.0/8/8", CidrError::NotACidr),
+            ("fd00::/129", CidrError::NotACidr),
+            ("fd00::%eth0/64", CidrError::NotACidr),
+            ("[fd00::]/64", CidrError::NotACidr),
             ("::ffff:10.0.0.0/104", CidrError::Mapped),
             ("::ffff:10.0.0.0/8", CidrError::Mapped),
             ("::ffff:a00:0/112", CidrError::Mapped),
-            ("fd00::/48", CidrError::Ipv6),
-            ("::/0", CidrError::Ipv6),
+            ("::/0", CidrError::Everything),
             ("10.0.0.1/8", CidrError::HostBits("10.0.0.0/8".parse().unwrap())),
+            (
+                "fd00:10::1/48",
+                CidrError::HostBits("fd00:10::/48".parse().unwrap()),
+            ),
             ("0.0.0.0/0", CidrError::Everything),
         ];
         for (text, error) in bad {
@@ -160,13 +196,17 @@ mod tests {
             "169.254.7.0/24",
             "224.0.0.0/8",
             "255.255.255.255/32",
+            "::1/128",
+            "fe80::/64",
+            "ff02::/16",
+            "64:ff9b::/96",
         ] {
             assert!(
                 matches!(parse_prefix(text), Err(CidrError::Martian(..))),
                 "{text:?}"
             );
         }
-        for wide in ["0.0.0.0/1", "128.0.0.0/1"] {
+        for wide in ["0.0.0.0/1", "128.0.0.0/1", "::/1", "8000::/1"] {
             assert!(
                 matches!(parse_prefix(wide), Err(CidrError::Martian(..))),
                 "{wide:?}"
@@ -180,28 +220,42 @@ mod tests {
             ("", CidrError::Missing),
             ("gateway.example", CidrError::NotAnAddress),
             ("172.18.0.1/24", CidrError::NotAnAddress),
+            ("fe80::1%eth0", CidrError::NotAnAddress),
             ("::ffff:172.18.0.1", CidrError::Mapped),
-            ("fd00::1", CidrError::Ipv6),
         ];
         for (text, error) in bad {
             assert_eq!(parse_address(text), Err(error), "{text:?}");
         }
-        for text in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {
+        for text in [
+            "0.0.0.0",
+            "127.0.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fe80::1",
+            "ff02::1",
+        ] {
             assert!(
                 matches!(parse_address(text), Err(CidrError::Martian(..))),
                 "{text:?}"
             );
         }
-        assert_eq!(parse_address("169.254.1.1"), Ok(Ipv4Addr::new(169, 254, 1, 1)));
+        for good in ["169.254.1.1", "fd00::1"] {
+            assert_eq!(parse_address(good), Ok(good.parse().unwrap()));
+        }
     }
 
     #[test]
-    fn mapped_form_of_the_maps() {
-        let net: Ipv4Net = "10.1.0.0/16".parse().unwrap();
+    fn form_of_the_maps() {
+        let net: IpNet = "10.1.0.0/16".parse().unwrap();
         assert_eq!(mapped_len(net), 112);
         assert_eq!(
             mapped(net.addr()),
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 0, 0]
         );
+        let net: IpNet = "fd00:10::/48".parse().unwrap();
+        assert_eq!(mapped_len(net), 48);
+        assert_eq!(mapped(net.addr())[..4], [0xfd, 0, 0, 0x10]);
     }
 }

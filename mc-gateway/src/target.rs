@@ -1,20 +1,31 @@
 //! The desired state with every member resolved to a path on the underlay: ready to compare with what is there. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
-use crate::cidr::{mapped, mapped_len};
+use crate::cidr::{is_ipv6, mapped, mapped_len};
 use crate::desired::{self, Desired, Masquerade};
 use crate::objects::Refusal;
 
-/// What encapsulation adds in front of an inner IP packet: outer IPv4, UDP, tunnel header, inner Ethernet.
-pub const OVERHEAD: u32 = 20 + 8 + 8 + 14;
+/// What encapsulation adds in front of an inner IP packet besides the outer IP header: UDP, tunnel header
+/// (Geneve and VXLAN alike), inner Ethernet.
+const OVERHEAD: u32 = 8 + 8 + 14;
 
-/// MTU of `mc0` while no path is known: Ethernet's less the overhead.
-pub const DEFAULT_MTU: u32 = 1500 - OVERHEAD;
+/// MTU of `mc0` while no path is known: Ethernet's less the overhead in IPv4.
+pub const DEFAULT_MTU: u32 = 1500 - 20 - OVERHEAD;
+
+/// Smallest MTU a link may have to carry IPv6 (RFC 8200 section 5); the kernel turns IPv6 off below it.
+pub const MIN_V6_MTU: u32 = 1280;
+
+/// What encapsulation adds in front of an inner IP packet sent to `outer`: 50 bytes in IPv4, 70 in IPv6.
+#[must_use]
+pub fn overhead(outer: IpAddr) -> u32 {
+    let header: u32 = if outer.is_ipv4() { 20 } else { 40 };
+    header.saturating_add(OVERHEAD)
+}
 
 /// How the host reaches an underlay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +35,7 @@ pub struct Path {
     /// Its name.
     pub device: String,
     /// Source address the host would use.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// Largest packet the path carries.
     pub mtu: u32,
 }
@@ -33,11 +44,11 @@ pub struct Path {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Underlay {
     /// Path to each address that was asked for and has one.
-    pub paths: BTreeMap<Ipv4Addr, Path>,
+    pub paths: BTreeMap<IpAddr, Path>,
     /// Why the others have none.
-    pub unreachable: BTreeMap<Ipv4Addr, String>,
+    pub unreachable: BTreeMap<IpAddr, String>,
     /// Addresses of this host with the device that owns them.
-    pub own: BTreeMap<Ipv4Addr, (u32, String)>,
+    pub own: BTreeMap<IpAddr, (u32, String)>,
 }
 
 /// A key of the prefix map.
@@ -80,7 +91,7 @@ pub struct Target {
     /// Peers with the group's stable id.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Prefixes routed into `mc0`.
-    pub routes: BTreeSet<Ipv4Net>,
+    pub routes: BTreeSet<IpNet>,
     /// What nftables masquerades.
     pub masquerade: Masquerade,
     /// Underlay devices by name.
@@ -98,6 +109,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
         masquerade: desired.masquerade.clone(),
         ..Target::default()
     };
+    let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut local = LocalAddresses::default();
     for addr in &desired.local {
         if let Some((ifindex, device)) = underlay.own.get(addr) {
@@ -135,7 +147,10 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
             continue;
         }
         target.devices.insert(path.device.clone(), path.ifindex);
-        let mtu = path.mtu.saturating_sub(OVERHEAD);
+        let mtu = path.mtu.saturating_sub(overhead(member.addr));
+        if carries_v6 && mtu < MIN_V6_MTU {
+            refusals.push(too_small(member, path, mtu));
+        }
         target.mtu = Some(target.mtu.map_or(mtu, |least| least.min(mtu)));
         target.members.insert(
             *id,
@@ -148,6 +163,11 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
                 weight: 1,
             },
         );
+    }
+    // Below that the kernel would take IPv6 away from the device, and IPv6 packets would go elsewhere in
+    // clear. What does not fit the path is refused there.
+    if carries_v6 {
+        target.mtu = target.mtu.map(|mtu| mtu.max(MIN_V6_MTU));
     }
     // Packets of a peer arrive where our packets to it leave, also where no group sends to it.
     for addr in desired.peers.keys() {
@@ -182,6 +202,20 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
     (target, refusals)
 }
 
+fn too_small(member: &desired::Member, path: &Path, mtu: u32) -> Refusal {
+    Refusal {
+        object: member.object.clone(),
+        field: "address".to_owned(),
+        value: member.addr.to_string(),
+        reason: format!(
+            "is reached over an MTU of {} ({}), which leaves {mtu} bytes: full-sized IPv6 packets need {MIN_V6_MTU} and are dropped; raise it to {}",
+            path.mtu,
+            path.device,
+            MIN_V6_MTU.saturating_add(overhead(member.addr)),
+        ),
+    }
+}
+
 fn to_peer(peer: desired::Peer) -> abi::Peer {
     abi::Peer {
         cluster: peer.cluster,
@@ -191,7 +225,7 @@ fn to_peer(peer: desired::Peer) -> abi::Peer {
     }
 }
 
-fn to_prefix(net: Ipv4Net, route: desired::Route) -> (PrefixKey, Prefix) {
+fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {
     let key = PrefixKey {
         len: mapped_len(net),
         addr: mapped(net.network()),
@@ -214,7 +248,7 @@ struct LocalAddresses([Addr; LOCAL_ADDRS]);
 
 impl LocalAddresses {
     /// Whether `addr` is in, now or before.
-    fn add(&mut self, addr: Ipv4Addr) -> bool {
+    fn add(&mut self, addr: IpAddr) -> bool {
         let addr = mapped(addr);
         if self.0.contains(&addr) {
             return true;
@@ -304,10 +338,63 @@ mod tests {
         );
     }
 
+    /// The other member is reached over IPv6, and there is an IPv6 prefix.
+    fn v6_world(mtu: u32) -> (Desired, Underlay) {
+        let (mut desired, mut underlay) = world();
+        let addr: IpAddr = "2001:db8::2".parse().unwrap();
+        desired.members.get_mut(&8).unwrap().addr = addr;
+        let v6 = Path {
+            source: "2001:db8::1".parse().unwrap(),
+            ..path("eth1", 3, [0; 4], mtu)
+        };
+        underlay.paths.insert(addr, v6);
+        let route = desired::Route {
+            cluster: 1,
+            group: 1,
+            deliver: false,
+        };
+        desired.prefixes.insert("fd00:2::/48".parse().unwrap(), route);
+        (desired, underlay)
+    }
+
+    #[test]
+    fn an_outer_ipv6_header_is_20_bytes_longer() {
+        let (desired, underlay) = v6_world(1500);
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!(refusals, []);
+        assert_eq!(
+            (target.members[&7].mtu, target.members[&8].mtu, target.mtu),
+            (1450, 1430, Some(1430))
+        );
+        assert_eq!(target.members[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
+        let key = target.prefixes.keys().next().unwrap();
+        assert_eq!((key.len, key.addr[..2].to_vec()), (48, vec![0xfd, 0]));
+    }
+
+    #[test]
+    fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
+        let (mut desired, underlay) = v6_world(1340);
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!(refusals.len(), 1);
+        assert!(
+            refusals[0]
+                .to_string()
+                .contains("\"2001:db8::2\" is reached over an MTU of 1340 (eth1), which leaves 1270 bytes")
+                && refusals[0].reason.ends_with("raise it to 1350"),
+            "{}",
+            refusals[0]
+        );
+        assert_eq!((target.members[&8].mtu, target.mtu), (1270, Some(1280)));
+        // Without IPv6 inside there is nothing wrong with it.
+        desired.prefixes.clear();
+        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        assert_eq!((refusals, target.mtu), (vec![], Some(1270)));
+    }
+
     #[test]
     fn member_without_a_route_is_left_out_and_named() {
         let (desired, mut underlay) = world();
-        underlay.paths.remove(&Ipv4Addr::from([198, 51, 100, 2]));
+        underlay.paths.remove(&IpAddr::from([198, 51, 100, 2]));
         let (target, refusals) = resolve(&desired, &underlay, 6081);
         assert_eq!(target.groups[&1], [7].into());
         assert_eq!(refusals.len(), 1);

@@ -13,10 +13,11 @@ use tracing::{debug, error, info, warn};
 
 use crate::apply::{ApplyError, Executor, apply};
 use crate::chain;
+use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
-use crate::host::{self, Changes, HostError, link, nat_guard, observed, route, underlay};
+use crate::host::{self, Changes, HostError, ipv6, link, nat_guard, observed, route, underlay};
 use crate::objects::{Objects, Refusal};
 use crate::plan::{Action, Observed, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
@@ -151,6 +152,7 @@ struct Report {
     refusals: Vec<Refusal>,
     error: Option<String>,
     ready: bool,
+    not_forwarding: bool,
 }
 
 impl Report {
@@ -172,6 +174,15 @@ impl Report {
             }
         }
         self.refusals = refusals;
+    }
+
+    fn ipv6_forwarding(&mut self, on: bool) {
+        if !on && !self.not_forwarding {
+            warn!(
+                "net.ipv6.conf.all.forwarding is 0: this node does not pass Pods' IPv6 packets on; run `sysctl -w net.ipv6.conf.all.forwarding=1`"
+            );
+        }
+        self.not_forwarding = !on;
     }
 
     fn error(&mut self, error: &dyn std::error::Error) {
@@ -263,7 +274,8 @@ impl Agent {
         for _ in 0..ROUNDS {
             let underlay = self.underlay(&desired).await?;
             let (mut target, unresolved) = resolve(&desired, &underlay, self.config.port);
-            let foreign = self.without_foreign_routes(&mut target).await?;
+            let mut foreign = self.without_foreign_routes(&mut target).await?;
+            foreign.extend(self.without_ipv6_routes(&mut target));
             let observed = self.observe(&target).await?;
             let plan = plan(&observed, &target, &self.config.place.device)?;
             let Some(first) = plan.actions.first() else {
@@ -303,6 +315,28 @@ impl Agent {
             false
         });
         Ok(refusals)
+    }
+
+    /// Leaves out IPv6 routes where the host does no IPv6: IPv4 goes on.
+    fn without_ipv6_routes(&mut self, target: &mut Target) -> Vec<Refusal> {
+        if !target.routes.iter().copied().any(is_ipv6) {
+            return Vec::new();
+        }
+        let Some(reason) = ipv6::unavailable(&self.config.place.device) else {
+            self.report.ipv6_forwarding(ipv6::is_forwarding());
+            return Vec::new();
+        };
+        let refused = target.routes.iter().filter(|net| is_ipv6(**net));
+        let refusals = refused
+            .map(|net| Refusal {
+                object: format!("Node {}", self.config.node_name),
+                field: "net.ipv6.conf".to_owned(),
+                value: net.to_string(),
+                reason: reason.clone(),
+            })
+            .collect();
+        target.routes.retain(|net| !is_ipv6(*net));
+        refusals
     }
 
     async fn observe(&mut self, target: &Target) -> Result<Observed, AgentError> {

@@ -1,6 +1,6 @@
 //! Who owns which prefix: the first claim wins, and overlapping ones are refused.
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use crate::cidr::{overlaps, parse_prefix};
 use crate::objects::Refusal;
@@ -8,23 +8,23 @@ use crate::objects::Refusal;
 /// Prefixes already given away, each with whom it belongs to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
-    taken: Vec<(Ipv4Net, String)>,
+    taken: Vec<(IpNet, String)>,
 }
 
 impl Claims {
     /// Gives `prefix` to `owner` without asking.
-    pub(super) fn take(&mut self, prefix: Ipv4Net, owner: &str) {
+    pub(super) fn take(&mut self, prefix: IpNet, owner: &str) {
         self.taken.push((prefix, owner.to_owned()));
     }
 
     /// Takes back what [`Self::claim`] gave.
-    pub(super) fn release(&mut self, prefix: Ipv4Net, owner: &str) {
+    pub(super) fn release(&mut self, prefix: IpNet, owner: &str) {
         self.taken
             .retain(|(taken, by)| !(*taken == prefix && by == owner));
     }
 
     /// Who else owns part of `prefix`, and which part.
-    pub(super) fn conflict(&self, prefix: Ipv4Net, owner: &str) -> Option<&(Ipv4Net, String)> {
+    pub(super) fn conflict(&self, prefix: IpNet, owner: &str) -> Option<&(IpNet, String)> {
         self.taken
             .iter()
             .find(|(taken, by)| by != owner && overlaps(*taken, prefix))
@@ -37,7 +37,7 @@ impl Claims {
         field: &str,
         text: &str,
         refusals: &mut Vec<Refusal>,
-    ) -> Option<Ipv4Net> {
+    ) -> Option<IpNet> {
         let result = parse_prefix(text)
             .map_err(|error| error.to_string())
             .and_then(|prefix| match self.conflict(prefix, owner) {

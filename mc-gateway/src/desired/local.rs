@@ -1,36 +1,38 @@
 //! Our own cluster: Nodes and Gateways with every value checked.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::claims::Claims;
-use crate::cidr::{CidrError, parse_address};
+use crate::cidr::{CidrError, parse_address, same_family};
 use crate::objects::{NodeInfo, Objects, Refusal};
 
 /// A Node whose values are good.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) name: String,
-    /// IPv4 addresses of type InternalIP.
-    pub(super) addrs: Vec<Ipv4Addr>,
-    pub(super) pod_cidrs: Vec<Ipv4Net>,
+    /// Addresses of type InternalIP, of both families.
+    pub(super) addrs: Vec<IpAddr>,
+    pub(super) pod_cidrs: Vec<IpNet>,
 }
 
 /// A Gateway of our own cluster on another Node.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
     pub(super) object: String,
-    /// Where our Nodes reach it.
-    pub(super) addr: Ipv4Addr,
+    /// Where our Nodes reach it: this decides the family of the outer packets.
+    pub(super) addr: IpAddr,
+    /// Everything its packets may come from: that address and its Node's.
+    pub(super) sources: Vec<IpAddr>,
 }
 
 /// The Gateway that is this Node.
 #[derive(Clone, Debug)]
 pub(super) struct OwnGateway {
-    pub(super) gateway_ip: Option<Ipv4Addr>,
-    pub(super) internal_ip: Option<Ipv4Addr>,
-    pub(super) service_cidr: Option<Ipv4Net>,
+    pub(super) gateway_ip: Option<IpAddr>,
+    pub(super) internal_ip: Option<IpAddr>,
+    pub(super) service_cidrs: Vec<IpNet>,
 }
 
 /// What is known of our own cluster.
@@ -44,7 +46,7 @@ pub(super) struct LocalCluster {
     /// Prefixes that are ours.
     pub(super) claims: Claims,
     /// Addresses no other cluster's prefix may contain, with whose they are.
-    pub(super) addresses: Vec<(Ipv4Addr, String)>,
+    pub(super) addresses: Vec<(IpAddr, String)>,
 }
 
 impl Node {
@@ -52,8 +54,14 @@ impl Node {
         format!("Node {}", self.name)
     }
 
-    pub(super) fn addr(&self) -> Option<Ipv4Addr> {
+    pub(super) fn addr(&self) -> Option<IpAddr> {
         self.addrs.first().copied()
+    }
+
+    /// The first address of the family of `like`, which is one of ours; else the first.
+    pub(super) fn addr_like(&self, like: Option<IpAddr>) -> Option<IpAddr> {
+        let same = |addr: &IpAddr| like.is_some_and(|like| same_family(*addr, like));
+        self.addrs.iter().copied().find(same).or(self.addr())
     }
 }
 
@@ -81,6 +89,7 @@ impl LocalCluster {
                 cluster.other_nodes.push(node);
             }
         }
+        cluster.gateway_sources();
         cluster
     }
 
@@ -90,18 +99,14 @@ impl LocalCluster {
             name: info.name.clone(),
             ..Node::default()
         };
-        let mut ipv6 = Vec::new();
         for (index, text) in info.internal_ips.iter().enumerate() {
             let field = format!("status.addresses[InternalIP][{index}]");
             match parse_address(text) {
                 Ok(addr) => node.addrs.push(addr),
-                // A dual-stack Node is fine; its IPv6 address is just not used.
-                Err(CidrError::Ipv6) => ipv6.push(refusal(&object, &field, text, &CidrError::Ipv6)),
                 Err(error) => refusals.push(refusal(&object, &field, text, &error)),
             }
         }
         if node.addrs.is_empty() {
-            refusals.append(&mut ipv6);
             let field = "status.addresses[InternalIP]";
             refusals.push(refusal(&object, field, "", &CidrError::Missing));
         }
@@ -130,18 +135,13 @@ impl LocalCluster {
             };
             let gateway_ip = address("gatewayIP", &info.gateway_ip);
             let internal_ip = address("internalIP", &info.internal_ip);
-            let service_cidr = if info.service_cidr.is_empty() {
-                None
-            } else {
-                let before = refusals.len();
-                let claimed = self
-                    .claims
-                    .claim(owner, "serviceCIDR", &info.service_cidr, refusals);
-                for refusal in refusals.iter_mut().skip(before) {
-                    refusal.object.clone_from(&object);
-                }
-                claimed
-            };
+            let before = refusals.len();
+            let service_cidrs = list(&info.service_cidr)
+                .filter_map(|text| self.claims.claim(owner, "serviceCIDR", text, refusals))
+                .collect();
+            for refusal in refusals.iter_mut().skip(before) {
+                refusal.object.clone_from(&object);
+            }
             self.addresses.extend(
                 [gateway_ip, internal_ip]
                     .into_iter()
@@ -152,30 +152,63 @@ impl LocalCluster {
                 self.own_gateway = Some(OwnGateway {
                     gateway_ip,
                     internal_ip,
-                    service_cidr,
+                    service_cidrs,
                 });
             } else if let Some(addr) = internal_ip {
-                self.gateways.push(Gateway { object, addr });
+                self.gateways.push(Gateway {
+                    object,
+                    addr,
+                    sources: vec![addr],
+                });
             }
         }
     }
 
-    /// The address other Nodes of our cluster know us by.
-    pub(super) fn node_ip(&self) -> Option<Ipv4Addr> {
-        let internal = self.own_gateway.as_ref().and_then(|own| own.internal_ip);
-        self.own.addr().or(internal)
+    /// A gateway is a Node of the same name, and may send from any of its addresses.
+    fn gateway_sources(&mut self) {
+        for gateway in &mut self.gateways {
+            let node = self
+                .other_nodes
+                .iter()
+                .find(|node| gateway.object.strip_prefix("Gateway ") == Some(&node.name));
+            for addr in node.iter().flat_map(|node| &node.addrs) {
+                if !gateway.sources.contains(addr) {
+                    gateway.sources.push(*addr);
+                }
+            }
+        }
     }
 
-    pub(super) fn own_pod_cidrs(&self) -> Vec<Ipv4Net> {
+    /// The address Nodes of our cluster reach us at if we are a gateway: they decide the outer family by it.
+    pub(super) fn internal_ip(&self) -> Option<IpAddr> {
+        self.own_gateway.as_ref().and_then(|own| own.internal_ip)
+    }
+
+    /// The address another Node of our cluster, which we reach at `peer`, knows us by.
+    pub(super) fn node_ip(&self, peer: IpAddr) -> Option<IpAddr> {
+        let known = self.own.addrs.iter().copied().chain(self.internal_ip());
+        known.into_iter().find(|addr| same_family(*addr, peer))
+    }
+
+    /// The address another cluster's gateway, which we reach at `peer`, knows us by.
+    pub(super) fn gateway_ip(&self, peer: IpAddr) -> Option<IpAddr> {
+        let gateway_ip = self.own_gateway.as_ref().and_then(|own| own.gateway_ip);
+        gateway_ip
+            .filter(|addr| same_family(*addr, peer))
+            .or(self.node_ip(peer))
+    }
+
+    pub(super) fn own_pod_cidrs(&self) -> Vec<IpNet> {
         self.own.pod_cidrs.clone()
     }
 
-    pub(super) fn service_cidr(&self) -> Option<Ipv4Net> {
-        self.own_gateway.as_ref().and_then(|own| own.service_cidr)
+    pub(super) fn service_cidrs(&self) -> Vec<IpNet> {
+        let own = self.own_gateway.iter();
+        own.flat_map(|own| own.service_cidrs.iter().copied()).collect()
     }
 
     /// Outer destinations that may be ours, each once.
-    pub(super) fn local_addresses(&self) -> Vec<Ipv4Addr> {
+    pub(super) fn local_addresses(&self) -> Vec<IpAddr> {
         let gateway = self
             .own_gateway
             .iter()
@@ -189,6 +222,11 @@ impl LocalCluster {
         }
         unique
     }
+}
+
+/// The CIDRs of a field that holds one per family, with a comma between them.
+pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }
 
 pub(super) fn refusal(object: &str, field: &str, value: &str, error: &CidrError) -> Refusal {

@@ -10,9 +10,9 @@ mod remote;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use mc_gateway_common::abi::GROUP_MEMBERS;
 use thiserror::Error;
 
@@ -48,9 +48,9 @@ pub struct Member {
     /// Kind and name of the object that names it.
     pub object: String,
     /// Outer destination.
-    pub addr: Ipv4Addr,
+    pub addr: IpAddr,
     /// Outer source to use where it is an address of this host: the one the member knows us by.
-    pub source: Option<Ipv4Addr>,
+    pub source: Option<IpAddr>,
 }
 
 /// A node packets are accepted from.
@@ -68,9 +68,9 @@ pub struct Peer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Masquerade {
     /// Own Service CIDRs: packets that were addressed to these …
-    pub services: BTreeSet<Ipv4Net>,
+    pub services: BTreeSet<IpNet>,
     /// … and come from these get this node's address, so that the reply passes through here.
-    pub remotes: BTreeSet<Ipv4Net>,
+    pub remotes: BTreeSet<IpNet>,
 }
 
 /// Everything this node must hold, before routes on the underlay are looked up.
@@ -79,19 +79,19 @@ pub struct Desired {
     /// Whether this Node is a gateway.
     pub gateway: bool,
     /// All prefixes.
-    pub prefixes: BTreeMap<Ipv4Net, Route>,
+    pub prefixes: BTreeMap<IpNet, Route>,
     /// All groups by id.
     pub groups: BTreeMap<u32, Group>,
     /// All members by id.
     pub members: BTreeMap<u32, Member>,
     /// All peers by outer source.
-    pub peers: BTreeMap<Ipv4Addr, Peer>,
+    pub peers: BTreeMap<IpAddr, Peer>,
     /// Prefixes routed into `mc0`.
-    pub routes: BTreeSet<Ipv4Net>,
+    pub routes: BTreeSet<IpNet>,
     /// Empty on a regular Node.
     pub masquerade: Masquerade,
     /// Addresses that other nodes send to, most important first.
-    pub local: Vec<Ipv4Addr>,
+    pub local: Vec<IpAddr>,
 }
 
 /// Why no desired state can be made: the data path then stays as it is.
@@ -152,28 +152,14 @@ struct Builder {
 impl Builder {
     /// Remote prefixes go to our gateways; packets come back from them.
     fn regular_node(&mut self, cluster: &local::LocalCluster, remotes: &[remote::Remote]) {
-        use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_LOCAL_GATEWAY};
-
         let Some(group) = self.group(GATEWAYS, GATEWAYS) else {
             return;
         };
+        // Sorted by name: every node of the cluster uses the same ones if there are too many.
         for gateway in &cluster.gateways {
-            self.member(
-                group,
-                &gateway.object,
-                "internalIP",
-                gateway.addr,
-                cluster.node_ip(),
-            );
-            self.peer(
-                &gateway.object,
-                gateway.addr,
-                Peer {
-                    cluster: CLUSTER_LOCAL,
-                    flags: PEER_LOCAL_GATEWAY,
-                    group: 0,
-                },
-            );
+            let source = cluster.node_ip(gateway.addr);
+            self.member(group, &gateway.object, "internalIP", gateway.addr, source);
+            self.local_gateway(gateway);
         }
         for remote in remotes {
             self.forward_remote(remote, group);
@@ -183,18 +169,19 @@ impl Builder {
 
     /// Remote prefixes go to the gateways of their cluster, our own to their Node.
     fn gateway_node(&mut self, cluster: &local::LocalCluster, remotes: &[remote::Remote]) {
-        use mc_gateway_common::abi::{
-            CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
-        };
+        use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
 
         self.desired.gateway = true;
-        let gateway_ip = cluster.own_gateway.as_ref().and_then(|own| own.gateway_ip);
         for node in &cluster.other_nodes {
-            let Some(addr) = node.addr() else { continue };
+            // The family the Node sends to us in.
+            let Some(addr) = node.addr_like(cluster.internal_ip()) else {
+                continue;
+            };
             let Some(group) = self.group(&format!("node/{}", node.name), &node.object()) else {
                 continue;
             };
-            self.member(group, &node.object(), "status.addresses", addr, cluster.node_ip());
+            let source = cluster.node_ip(addr);
+            self.member(group, &node.object(), "status.addresses", addr, source);
             for prefix in &node.pod_cidrs {
                 self.desired.prefixes.insert(
                     *prefix,
@@ -218,28 +205,15 @@ impl Builder {
             }
         }
         for gateway in &cluster.gateways {
-            self.peer(
-                &gateway.object,
-                gateway.addr,
-                Peer {
-                    cluster: CLUSTER_LOCAL,
-                    flags: PEER_LOCAL_GATEWAY,
-                    group: 0,
-                },
-            );
+            self.local_gateway(gateway);
         }
         for remote in remotes {
             let Some(group) = self.group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
                 continue;
             };
             for addr in &remote.gateways {
-                self.member(
-                    group,
-                    &remote.object,
-                    "spec.gatewayInfos",
-                    *addr,
-                    gateway_ip.or(cluster.node_ip()),
-                );
+                let source = cluster.gateway_ip(*addr);
+                self.member(group, &remote.object, "spec.gatewayInfos", *addr, source);
                 self.peer(
                     &remote.object,
                     *addr,
@@ -253,12 +227,27 @@ impl Builder {
             self.forward_remote(remote, group);
         }
         self.deliver(&cluster.own_pod_cidrs());
-        let services: Vec<Ipv4Net> = cluster.service_cidr().into_iter().collect();
+        let services = cluster.service_cidrs();
         self.deliver(&services);
         self.desired.masquerade = Masquerade {
             services: services.into_iter().collect(),
             remotes: self.desired.routes.clone(),
         };
+    }
+
+    fn local_gateway(&mut self, gateway: &local::Gateway) {
+        use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_LOCAL_GATEWAY};
+        for addr in &gateway.sources {
+            self.peer(
+                &gateway.object,
+                *addr,
+                Peer {
+                    cluster: CLUSTER_LOCAL,
+                    flags: PEER_LOCAL_GATEWAY,
+                    group: 0,
+                },
+            );
+        }
     }
 
     fn forward_remote(&mut self, remote: &remote::Remote, group: u32) {
@@ -273,7 +262,7 @@ impl Builder {
         }
     }
 
-    fn deliver(&mut self, prefixes: &[Ipv4Net]) {
+    fn deliver(&mut self, prefixes: &[IpNet]) {
         use mc_gateway_common::abi::CLUSTER_LOCAL;
         for prefix in prefixes {
             let route = Route {
@@ -300,7 +289,7 @@ impl Builder {
         None
     }
 
-    fn member(&mut self, group: u32, object: &str, field: &str, addr: Ipv4Addr, source: Option<Ipv4Addr>) {
+    fn member(&mut self, group: u32, object: &str, field: &str, addr: IpAddr, source: Option<IpAddr>) {
         let id = stable_id(&format!("{group}/{addr}"));
         let member = Member {
             object: object.to_owned(),
@@ -311,7 +300,9 @@ impl Builder {
             return;
         };
         if entry.members.len() >= GROUP_MEMBERS && !entry.members.contains(&id) {
-            let reason = format!("is more than the {GROUP_MEMBERS} members a group can have");
+            let reason = format!(
+                "is more than the {GROUP_MEMBERS} members a group can have; the first {GROUP_MEMBERS} in order are used"
+            );
             self.refuse(object, field, &addr.to_string(), reason);
             return;
         }
@@ -330,7 +321,7 @@ impl Builder {
     }
 
     /// Adds a peer, or a role to one that is known already.
-    fn peer(&mut self, object: &str, addr: Ipv4Addr, peer: Peer) {
+    fn peer(&mut self, object: &str, addr: IpAddr, peer: Peer) {
         let known = self.desired.peers.entry(addr).or_insert(peer);
         let same_owner = known.cluster == peer.cluster
             && (known.group == peer.group || known.group == 0 || peer.group == 0);

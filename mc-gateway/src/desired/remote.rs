@@ -1,12 +1,12 @@
 //! The other clusters: every ClusterInfoImport with what can be used of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
 use super::Identity;
-use super::local::{LocalCluster, refusal};
+use super::local::{LocalCluster, list, refusal};
 use crate::cidr::parse_address;
 use crate::ids::stable_id;
 use crate::objects::{Objects, Refusal, RemoteCluster};
@@ -18,8 +18,9 @@ pub(super) struct Remote {
     pub(super) cluster_id: String,
     /// The cluster's number in the maps.
     pub(super) id: u32,
-    pub(super) prefixes: BTreeSet<Ipv4Net>,
-    pub(super) gateways: Vec<Ipv4Addr>,
+    pub(super) prefixes: BTreeSet<IpNet>,
+    /// Sorted, so that every gateway uses the same ones if there are too many.
+    pub(super) gateways: Vec<IpAddr>,
 }
 
 /// All other clusters; of two that want the same thing the older keeps it, else the first by name.
@@ -33,7 +34,7 @@ pub(super) fn read(
     infos.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
     let mut claims = cluster.claims.clone();
     let mut ids: BTreeMap<u32, (String, String)> = BTreeMap::new();
-    let mut gateway_owners: BTreeMap<Ipv4Addr, String> = BTreeMap::new();
+    let mut gateway_owners: BTreeMap<IpAddr, String> = BTreeMap::new();
     let mut remotes = Vec::new();
     for info in infos {
         let object = format!("ClusterInfoImport {}", info.name);
@@ -43,10 +44,15 @@ pub(super) fn read(
         let gateways = gateways(info, &object, cluster, &mut gateway_owners, refusals);
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
-        let fields = std::iter::once(("spec.serviceCIDR".to_owned(), &info.service_cidr))
-            // A cluster that shares only its Pods, or only its Services, is complete.
-            .filter(|(_, text)| !text.is_empty() || info.pod_cidrs.is_empty())
-            .chain(pods.map(|(index, text)| (format!("spec.podCIDRs[{index}]"), text)));
+        let mut services: Vec<&str> = list(&info.service_cidr).collect();
+        // A cluster that shares only its Pods, or only its Services, is complete.
+        if services.is_empty() && info.pod_cidrs.is_empty() {
+            services.push("");
+        }
+        let fields = services
+            .into_iter()
+            .map(|text| ("spec.serviceCIDR".to_owned(), text))
+            .chain(pods.map(|(index, text)| (format!("spec.podCIDRs[{index}]"), text.as_str())));
         for (field, text) in fields {
             let Some(prefix) = claims.claim(&object, &field, text, refusals) else {
                 continue;
@@ -62,7 +68,7 @@ pub(super) fn read(
                 refusals.push(Refusal {
                     object: object.clone(),
                     field,
-                    value: text.clone(),
+                    value: text.to_owned(),
                     reason: format!("contains the underlay address {addr} of {whose}"),
                 });
                 continue;
@@ -117,9 +123,9 @@ fn gateways(
     info: &RemoteCluster,
     object: &str,
     cluster: &LocalCluster,
-    owners: &mut BTreeMap<Ipv4Addr, String>,
+    owners: &mut BTreeMap<IpAddr, String>,
     refusals: &mut Vec<Refusal>,
-) -> Vec<Ipv4Addr> {
+) -> Vec<IpAddr> {
     let mut usable = Vec::new();
     for (index, text) in info.gateway_ips.iter().enumerate() {
         let field = format!("spec.gatewayInfos[{index}].gatewayIP");
@@ -159,5 +165,6 @@ fn gateways(
                 .to_owned(),
         });
     }
+    usable.sort();
     usable
 }

@@ -55,7 +55,7 @@ fn on(name: &str, objects: &Objects) -> (Desired, Vec<Refusal>) {
     desired(objects, &me).unwrap()
 }
 
-fn net(text: &str) -> Ipv4Net {
+fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -105,7 +105,7 @@ fn regular_node() {
     assert_eq!(peers, [([192, 0, 2, 1].into(), PEER_LOCAL_GATEWAY)]);
     assert_eq!(desired.routes, [net("10.2.0.0/16"), net("10.97.0.0/16")].into());
     assert_eq!(desired.masquerade, Masquerade::default());
-    assert_eq!(desired.local, [Ipv4Addr::new(192, 0, 2, 2)]);
+    assert_eq!(desired.local, [IpAddr::from([192, 0, 2, 2])]);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn gateway_node() {
     let to_remote = desired
         .members
         .values()
-        .find(|m| m.addr == Ipv4Addr::new(203, 0, 113, 9))
+        .find(|m| m.addr == IpAddr::from([203, 0, 113, 9]))
         .unwrap();
     assert_eq!(
         to_remote.source,
@@ -156,7 +156,7 @@ fn gateway_node() {
     let to_node = desired
         .members
         .values()
-        .find(|m| m.addr == Ipv4Addr::new(192, 0, 2, 2))
+        .find(|m| m.addr == IpAddr::from([192, 0, 2, 2]))
         .unwrap();
     assert_eq!(
         to_node.source,
@@ -165,7 +165,7 @@ fn gateway_node() {
     );
     assert_eq!(desired.masquerade.services, [net("10.96.0.0/16")].into());
     assert_eq!(desired.masquerade.remotes, desired.routes);
-    let local: [Ipv4Addr; 2] = [[192, 0, 2, 1].into(), [203, 0, 113, 1].into()];
+    let local: [IpAddr; 2] = [[192, 0, 2, 1].into(), [203, 0, 113, 1].into()];
     assert_eq!(desired.local, local);
 }
 
@@ -180,7 +180,7 @@ fn a_node_that_is_also_a_gateway_has_both_roles() {
     });
     let (desired, refusals) = on("a", &objects);
     assert_eq!(refusals, []);
-    let peer = desired.peers[&Ipv4Addr::new(192, 0, 2, 2)];
+    let peer = desired.peers[&IpAddr::from([192, 0, 2, 2])];
     assert_eq!(peer.flags, PEER_LOCAL_NODE | PEER_LOCAL_GATEWAY);
     assert_eq!(peer.group, stable_id("node/b"));
 }
@@ -218,7 +218,7 @@ fn malformed_cidr_is_refused_alone() {
     let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
     assert_eq!(
         refusal,
-        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, which is written like 10.0.0.0/16"
+        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, which is written like 10.0.0.0/16 or fd00:10::/48"
     );
     assert!(desired.routes.contains(&net("10.2.0.0/16")));
     assert!(desired.routes.contains(&net("10.97.0.0/16")));
@@ -228,7 +228,8 @@ fn malformed_cidr_is_refused_alone() {
 fn every_kind_of_bad_prefix_is_refused_alone() {
     let bad = [
         "::ffff:10.5.0.0/112",
-        "fd00::/48",
+        "fd00::1/48",
+        "fe80::/64",
         "0.0.0.0/0",
         "127.0.0.0/8",
         "224.0.0.0/4",
@@ -412,7 +413,7 @@ fn a_gateway_address_belongs_to_one() {
         "{refusal}"
     );
     assert_eq!(
-        desired.peers[&Ipv4Addr::new(203, 0, 113, 9)].cluster,
+        desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
         stable_id("west")
     );
     let (_, refusal) = refused(|o| o.remotes[0].gateway_ips.push("192.0.2.2".into()));
@@ -423,26 +424,121 @@ fn a_gateway_address_belongs_to_one() {
 }
 
 #[test]
-fn more_gateways_than_a_group_holds() {
+fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
     let mut objects = objects();
     objects.remotes[0].gateway_ips = (1..=20).map(|n| format!("198.51.100.{n}")).collect();
-    let (desired, refusals) = on("a", &objects);
+    let (in_order, refusals) = on("a", &objects);
     assert_eq!(refusals.len(), 4);
-    assert!(refusals[0].reason.contains("more than the 16 members"));
-    assert_eq!(desired.groups[&stable_id("cluster/west")].members.len(), 16);
+    assert_eq!(
+        refusals[0].to_string(),
+        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" is more than the 16 members a group can have; the first 16 in order are used"
+    );
+    assert_eq!(in_order.groups[&stable_id("cluster/west")].members.len(), 16);
+    assert_eq!(
+        in_order.peers.len(),
+        21,
+        "packets of the others are accepted all the same"
+    );
+    objects.remotes[0].gateway_ips.reverse();
+    assert_eq!(on("a", &objects).0, in_order);
 }
 
 #[test]
-fn a_dual_stack_node_is_fine() {
+fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
     let mut objects = objects();
-    objects.nodes[1].internal_ips.push("fd00::2".into());
-    assert_eq!(on("a", &objects).1, []);
-    objects.nodes[1].internal_ips.remove(0);
-    let (_, refusals) = on("a", &objects);
-    assert!(
-        refusals
-            .iter()
-            .any(|r| r.to_string().contains("\"fd00::2\" is IPv6")),
-        "{refusals:?}"
+    objects.gateways = (10..30)
+        .map(|n| GatewayInfo {
+            name: format!("gw{n}"),
+            gateway_ip: format!("203.0.113.{n}"),
+            internal_ip: format!("192.0.2.{n}"),
+            service_cidr: "10.96.0.0/16".into(),
+        })
+        .collect();
+    objects.gateways.reverse();
+    let (desired, refusals) = on("b", &objects);
+    assert_eq!(refusals.len(), 4);
+    assert_eq!(
+        refusals[0].to_string(),
+        "Gateway gw26: internalIP: \"192.0.2.26\" is more than the 16 members a group can have; the first 16 in order are used"
     );
+    assert_eq!(desired.groups[&stable_id("gateways")].members.len(), 16);
+    assert_eq!(desired.peers.len(), 20);
+}
+
+/// Everything of both families: Nodes a (the gateway) and b, and the other cluster.
+fn dual_stack() -> Objects {
+    let mut objects = objects();
+    for (node, addr, pods) in [
+        (0, "fd00:a::1", "fd00:1:0::/64"),
+        (1, "fd00:a::2", "fd00:1:1::/64"),
+    ] {
+        objects.nodes[node].internal_ips.push(addr.into());
+        objects.nodes[node].pod_cidrs.push(pods.into());
+    }
+    objects.gateways[0].service_cidr = "10.96.0.0/16,fd00:96::/108".into();
+    objects.remotes[0].pod_cidrs.push("fd00:2::/48".into());
+    objects.remotes[0].service_cidr = "10.97.0.0/16, fd00:97::/108".into();
+    objects
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn both_families_inside_over_the_family_of_the_gateways() {
+    let mut objects = dual_stack();
+    let (gateway, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    let west = ["10.2.0.0/16", "10.97.0.0/16", "fd00:2::/48", "fd00:97::/108"].map(net);
+    assert_eq!(gateway.routes, west.into());
+    assert_eq!(
+        gateway.masquerade.services,
+        ["10.96.0.0/16", "fd00:96::/108"].map(net).into()
+    );
+    assert_eq!(gateway.prefixes[&net("fd00:1:1::/64")].group, stable_id("node/b"));
+    assert!(gateway.prefixes[&net("fd00:1:0::/64")].deliver);
+    // Node b sends over IPv4, because the Gateway's internalIP is IPv4.
+    assert!(gateway.members.values().all(|member| member.addr.is_ipv4()));
+    assert_eq!(on("b", &objects).0.members.len(), 1);
+    // IPv6 inside and outside, and back.
+    objects.gateways[0].internal_ip = "fd00:a::1".into();
+    let (gateway, _) = on("a", &objects);
+    let to_b = gateway
+        .members
+        .values()
+        .find(|member| member.object == "Node b")
+        .unwrap();
+    assert_eq!((to_b.addr, to_b.source), (ip("fd00:a::2"), Some(ip("fd00:a::1"))));
+    let (b, _) = on("b", &objects);
+    let to_a = b.members.values().next().unwrap();
+    assert_eq!((to_a.addr, to_a.source), (ip("fd00:a::1"), Some(ip("fd00:a::2"))));
+}
+
+#[test]
+fn a_peer_is_known_by_its_addresses_of_both_families() {
+    let objects = dual_stack();
+    let (b, _) = on("b", &objects);
+    let sources: Vec<_> = b.peers.keys().copied().collect();
+    assert_eq!(sources, [ip("192.0.2.1"), ip("fd00:a::1")]);
+    let (a, _) = on("a", &objects);
+    for addr in ["192.0.2.2", "fd00:a::2"].map(ip) {
+        assert_eq!(a.peers[&addr].flags, PEER_LOCAL_NODE);
+    }
+    assert_eq!(a.local, [ip("192.0.2.1"), ip("203.0.113.1"), ip("fd00:a::1")]);
+}
+
+#[test]
+fn an_ipv6_gateway_of_another_cluster_is_reached_from_an_ipv6_address() {
+    let mut objects = dual_stack();
+    objects.remotes[0].gateway_ips.push("2001:db8::9".into());
+    let (a, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    let source = |addr| {
+        let to = ip(addr);
+        let member = a.members.values().find(|member| member.addr == to).unwrap();
+        member.source
+    };
+    assert_eq!(source("203.0.113.9"), Some(ip("203.0.113.1")));
+    assert_eq!(source("2001:db8::9"), Some(ip("fd00:a::1")));
 }

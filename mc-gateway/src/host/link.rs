@@ -117,13 +117,16 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
         .map_err(netlink(format!("set device {name}")))
 }
 
-/// Keeps the kernel from giving the device an IPv6 address and talking about it; best effort.
+/// Keeps the kernel from talking about IPv6 on the device; best effort. Without an address of its own it
+/// neither looks for duplicates nor solicits routers, and a device that has no multicast does not report
+/// the groups a router is in. Nor does one that is NOARP look for neighbours.
 async fn no_ipv6_chatter(handle: &Handle, index: u32) {
     let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
-    let message = LinkMessageBuilder::<LinkUnspec>::default()
+    let mut message = LinkMessageBuilder::<LinkUnspec>::default()
         .index(index)
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]))
         .build();
+    message.header.change_mask |= LinkFlags::Multicast;
     if let Err(error) = handle.link().set(message).execute().await {
         debug!(%error, "IPv6 address generation stays on");
     }

@@ -1,5 +1,6 @@
 //! The node's side: everything outside the eBPF maps that the data path needs.
 
+pub mod ipv6;
 pub mod link;
 pub mod nat_guard;
 pub mod observed;
@@ -8,7 +9,6 @@ pub mod underlay;
 
 use std::io;
 
-use rtnetlink::packet_route::AddressFamily;
 use thiserror::Error;
 
 /// Why the host did not do what it was asked.
@@ -85,10 +85,10 @@ impl Changes {
     /// Subscribes.
     pub fn subscribe() -> io::Result<Self> {
         use futures::StreamExt as _;
-        use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Link};
+        use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Link};
 
-        let (connection, handle, mut messages) =
-            rtnetlink::new_multicast_connection(&[Link, Ipv4Ifaddr, Ipv4Route])?;
+        let groups = [Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route];
+        let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
         tokio::spawn(connection);
         // One waiting notification stands for any number of changes: who reads it looks at everything.
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
@@ -111,5 +111,3 @@ impl Changes {
         }
     }
 }
-
-const INET: AddressFamily = AddressFamily::Inet;

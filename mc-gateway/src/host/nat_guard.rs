@@ -1,24 +1,33 @@
 //! The nftables table that keeps foreign masquerading away from cross-cluster packets, and masquerades
 //! the ones that need it.
 //!
-//! `snat to ip saddr` maps an address to itself: the packet keeps its source, and later NAT chains (the
-//! CNI's masquerade rule) are skipped because the connection has its mapping.
+//! `snat ip to ip saddr` maps an address to itself: the packet keeps its source, and later NAT chains (the
+//! CNI's masquerade rule) are skipped because the connection has its mapping. One `inet` table does it
+//! for both families (kernel 5.2).
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 use std::process::{Output, Stdio};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
+use crate::cidr::is_ipv6;
 use crate::desired::Masquerade;
 
 /// Family and name of our table.
-pub const TABLE: &str = "ip mc_gateway";
+pub const TABLE: &str = "inet mc_gateway";
+
+/// The table of versions that knew IPv4 only.
+const OLD_TABLE: &str = "ip mc_gateway";
+
+/// Rules that map addresses to themselves: one for each family.
+const IDENTITY_RULES: usize = 2;
 
 /// Why nftables was not read or written.
 #[derive(Debug, Error)]
@@ -39,32 +48,42 @@ pub enum NftError {
 pub fn script(masquerade: &Masquerade, device: &str) -> String {
     let body = rules(masquerade);
     let mark = mark(masquerade, device);
+    let none = no_tables();
     format!(
-        "add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n\
+        "{none}table {TABLE} {{\n\
          \tchain postrouting {{\n\
          \t\ttype nat hook postrouting priority srcnat - 10; policy accept;\n\
-         \t\toifname \"{device}\" snat to ip saddr comment \"{mark}\"\n{body}\t}}\n}}\n"
+         \t\toifname \"{device}\" snat ip to ip saddr comment \"{mark}\"\n\
+         \t\toifname \"{device}\" snat ip6 to ip6 saddr\n{body}\t}}\n}}\n"
     )
 }
 
+/// Removes both tables; adding them first makes that succeed in any case.
+fn no_tables() -> String {
+    [OLD_TABLE, TABLE]
+        .map(|table| format!("add table {table}\ndelete table {table}\n"))
+        .concat()
+}
+
 fn rules(masquerade: &Masquerade) -> String {
-    let Masquerade { services, remotes } = masquerade;
-    let mut text = String::new();
-    if services.is_empty() || remotes.is_empty() {
-        return text;
-    }
-    let list = |nets: &mut dyn Iterator<Item = &Ipv4Net>| {
+    let list = |nets: &BTreeSet<IpNet>, v6: bool| {
+        let nets = nets.iter().filter(|net| is_ipv6(**net) == v6);
         let nets: Vec<String> = nets.map(ToString::to_string).collect();
         nets.join(", ")
     };
-    let services = list(&mut services.iter());
-    let remotes = list(&mut remotes.iter());
-    // Writing into a String cannot fail.
-    writeln!(
-        text,
-        "\t\tip saddr {{ {remotes} }} ct original ip daddr {{ {services} }} masquerade"
-    )
-    .unwrap_or_default();
+    let mut text = String::new();
+    for (ip, v6) in [("ip", false), ("ip6", true)] {
+        let services = list(&masquerade.services, v6);
+        let remotes = list(&masquerade.remotes, v6);
+        if !services.is_empty() && !remotes.is_empty() {
+            // Writing into a String cannot fail.
+            writeln!(
+                text,
+                "\t\t{ip} saddr {{ {remotes} }} ct original {ip} daddr {{ {services} }} masquerade"
+            )
+            .unwrap_or_default();
+        }
+    }
     text
 }
 
@@ -84,7 +103,7 @@ fn mark(masquerade: &Masquerade, device: &str) -> String {
 
 /// Whether the table is as [`script`] makes it for `masquerade`.
 pub async fn is_in_place(masquerade: &Masquerade, device: &str) -> Result<bool, NftError> {
-    let output = run(&["-j", "list", "table", "ip", "mc_gateway"], "").await?;
+    let output = run(&["-j", "list", "table", "inet", "mc_gateway"], "").await?;
     if !output.status.success() {
         return Ok(false);
     }
@@ -108,7 +127,7 @@ fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
         .first()
         .and_then(|rule| rule.get("comment"))
         .and_then(Value::as_str);
-    let expected = 1_usize.saturating_add(rules(masquerade).lines().count());
+    let expected = IDENTITY_RULES.saturating_add(rules(masquerade).lines().count());
     comment == Some(mark(masquerade, device).as_str()) && rules_found.len() == expected
 }
 
@@ -119,9 +138,7 @@ pub async fn write(masquerade: &Masquerade, device: &str) -> Result<(), NftError
 
 /// Removes the table, whether it is there or not.
 pub async fn remove() -> Result<(), NftError> {
-    // Adding first makes deleting succeed in any case.
-    let script = format!("add table {TABLE}\ndelete table {TABLE}\n");
-    checked(&run(&["-f", "-"], &script).await?)
+    checked(&run(&["-f", "-"], &no_tables()).await?)
 }
 
 fn checked(output: &Output) -> Result<(), NftError> {
@@ -155,18 +172,23 @@ async fn run(args: &[&str], input: &str) -> Result<Output, NftError> {
 mod tests {
     use super::*;
 
+    fn nets<const N: usize>(texts: [&str; N]) -> BTreeSet<IpNet> {
+        texts.map(|text| text.parse().unwrap()).into()
+    }
+
     fn masquerade() -> Masquerade {
         Masquerade {
-            services: ["10.96.0.0/16".parse().unwrap()].into(),
-            remotes: ["10.1.0.0/16".parse().unwrap(), "10.97.0.0/16".parse().unwrap()].into(),
+            services: nets(["10.96.0.0/16"]),
+            remotes: nets(["10.1.0.0/16", "10.97.0.0/16", "fd00:2::/48"]),
         }
     }
 
     #[test]
-    fn regular_node_has_only_the_identity_rule() {
+    fn regular_node_has_only_the_identity_rules() {
         let script = script(&Masquerade::default(), "mc0");
         assert!(script.contains("type nat hook postrouting priority srcnat - 10; policy accept;"));
-        assert!(script.contains("oifname \"mc0\" snat to ip saddr"));
+        assert!(script.contains("oifname \"mc0\" snat ip to ip saddr"));
+        assert!(script.contains("oifname \"mc0\" snat ip6 to ip6 saddr"));
         assert!(!script.contains("masquerade"));
     }
 
@@ -176,6 +198,22 @@ mod tests {
         assert!(script.contains(
             "ip saddr { 10.1.0.0/16, 10.97.0.0/16 } ct original ip daddr { 10.96.0.0/16 } masquerade"
         ));
+        assert!(!script.contains("ip6 saddr {"), "no IPv6 Services: {script}");
+        let both = Masquerade {
+            services: nets(["10.96.0.0/16", "fd00:96::/108"]),
+            ..masquerade()
+        };
+        assert!(
+            rules(&both).ends_with(
+                "\t\tip6 saddr { fd00:2::/48 } ct original ip6 daddr { fd00:96::/108 } masquerade\n"
+            )
+        );
+    }
+
+    #[test]
+    fn the_table_of_an_ipv4_only_version_goes_with_the_new_one() {
+        let script = script(&masquerade(), "mc0");
+        assert!(script.starts_with("add table ip mc_gateway\ndelete table ip mc_gateway\n"));
     }
 
     #[test]
@@ -186,10 +224,10 @@ mod tests {
         };
         let masquerade = masquerade();
         let mark = mark(&masquerade, "mc0");
-        assert!(matches(&json(&mark, 2), &masquerade, "mc0"));
-        assert!(!matches(&json(&mark, 1), &masquerade, "mc0"), "a rule is missing");
-        assert!(!matches(&json("mc-gateway 00", 2), &masquerade, "mc0"));
-        assert!(!matches(&json(&mark, 2), &masquerade, "mc1"));
+        assert!(matches(&json(&mark, 3), &masquerade, "mc0"));
+        assert!(!matches(&json(&mark, 2), &masquerade, "mc0"), "a rule is missing");
+        assert!(!matches(&json("mc-gateway 00", 3), &masquerade, "mc0"));
+        assert!(!matches(&json(&mark, 3), &masquerade, "mc1"));
         assert!(!matches("", &masquerade, "mc0"));
     }
 }

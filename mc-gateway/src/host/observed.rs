@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use rtnetlink::Handle;
 
 use super::{HostError, link, nat_guard, route};
@@ -15,7 +15,7 @@ pub struct HostState {
     /// `mc0`.
     pub device: Option<Device>,
     /// Our routes into it.
-    pub routes: BTreeSet<Ipv4Net>,
+    pub routes: BTreeSet<IpNet>,
     /// What our nftables table does, if it is one of those that were asked about.
     pub masquerade: Option<Masquerade>,
 }

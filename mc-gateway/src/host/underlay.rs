@@ -1,10 +1,10 @@
 //! How the host reaches the other nodes: asked of the kernel, never decided here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
-use rtnetlink::packet_route::address::AddressAttribute;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
@@ -22,7 +22,7 @@ struct Link {
 /// Looks up the path to each of `addresses`; paths through the device `mc0` do not count.
 pub async fn observe(
     handle: &Handle,
-    addresses: &BTreeSet<Ipv4Addr>,
+    addresses: &BTreeSet<IpAddr>,
     mc0: &str,
 ) -> Result<Underlay, HostError> {
     let links = links(handle).await?;
@@ -67,32 +67,55 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
 async fn own_addresses(
     handle: &Handle,
     links: &BTreeMap<u32, Link>,
-) -> Result<BTreeMap<Ipv4Addr, (u32, String)>, HostError> {
+) -> Result<BTreeMap<IpAddr, (u32, String)>, HostError> {
     let mut messages = handle.address().get().execute();
     let mut own = BTreeMap::new();
     while let Some(message) = messages.try_next().await.map_err(netlink("list addresses"))? {
         let index = message.header.index;
         let Some(link) = links.get(&index) else { continue };
-        // IFA_LOCAL is our address, IFA_ADDRESS the other end's on a point-to-point link.
-        for attribute in message.attributes {
-            if let AddressAttribute::Local(IpAddr::V4(addr)) = attribute {
-                own.insert(addr, (index, link.name.clone()));
-            }
+        if let Some(addr) = own_address(&message) {
+            own.insert(addr, (index, link.name.clone()));
         }
     }
     Ok(own)
 }
 
+/// The address this host has by `message`, if it can be used.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let mut flags = message.header.flags.bits().into();
+    let mut local = None;
+    let mut address = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(addr) => local = Some(*addr),
+            AddressAttribute::Address(addr) => address = Some(*addr),
+            AddressAttribute::Flags(all) => flags = all.bits(),
+            _ => {}
+        }
+    }
+    // Somebody else on the link has it as well (RFC 4862 section 5.4.5): nothing sent to it is for us.
+    if flags & AddressFlags::Dadfailed.bits() != 0 {
+        return None;
+    }
+    // On a point-to-point link IFA_ADDRESS is the other end's; otherwise IPv6 has only that one.
+    local.or(address.filter(IpAddr::is_ipv6))
+}
+
 /// The path to `addr`, or why there is none.
 async fn path(
     handle: &Handle,
-    addr: Ipv4Addr,
+    addr: IpAddr,
     links: &BTreeMap<u32, Link>,
     mc0: &str,
 ) -> Result<Result<Path, String>, HostError> {
-    let request = RouteMessageBuilder::<Ipv4Addr>::new()
-        .destination_prefix(addr, 32)
-        .build();
+    let request = match addr {
+        IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(addr, 32)
+            .build(),
+        IpAddr::V6(addr) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(addr, 128)
+            .build(),
+    };
     let answer = handle.route().get(request).execute().try_next().await;
     match answer {
         Ok(Some(message)) => Ok(read_path(&message, links, mc0)),
@@ -118,7 +141,8 @@ fn read_path(message: &RouteMessage, links: &BTreeMap<u32, Link>, mc0: &str) -> 
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => oif = Some(*index),
-            RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some(*addr),
+            RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some((*addr).into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(addr)) => source = Some((*addr).into()),
             RouteAttribute::Metrics(metrics) => {
                 mtu = metrics.iter().find_map(|metric| match metric {
                     RouteMetric::Mtu(mtu) => Some(*mtu),
@@ -184,7 +208,7 @@ mod tests {
     fn the_route_says_device_source_and_mtu() {
         let path = read_path(&route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
         assert_eq!((path.ifindex, path.device.as_str(), path.mtu), (2, "eth0", 1400));
-        assert_eq!(path.source, Ipv4Addr::new(192, 0, 2, 1));
+        assert_eq!(path.source, IpAddr::from([192, 0, 2, 1]));
     }
 
     #[test]

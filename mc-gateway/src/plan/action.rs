@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Program};
@@ -97,9 +97,9 @@ pub enum Action {
         to: Option<Masquerade>,
     },
     /// Routes a prefix into `mc0`.
-    AddRoute(Ipv4Net),
+    AddRoute(IpNet),
     /// No longer routes a prefix into `mc0`.
-    DeleteRoute(Ipv4Net),
+    DeleteRoute(IpNet),
 }
 
 impl Action {

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX_PREFIXES};
 use thiserror::Error;
 
@@ -81,7 +81,7 @@ pub struct Observed {
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Our routes into `mc0`.
-    pub routes: BTreeSet<Ipv4Net>,
+    pub routes: BTreeSet<IpNet>,
     /// What our nftables table does; none where it is missing or not as we write it.
     pub masquerade: Option<Masquerade>,
     /// Pinned links by program and device name.

@@ -166,7 +166,7 @@ fn targets() -> impl Strategy<Value = Target> {
                     .collect(),
                 routes: routes
                     .iter()
-                    .map(|n| Ipv4Net::new([10, *n, 0, 0].into(), 16).unwrap())
+                    .map(|n| IpNet::new([10, *n, 0, 0].into(), 16).unwrap())
                     .collect(),
                 devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
                 ..Target::default()

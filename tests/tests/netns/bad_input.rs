@@ -39,7 +39,7 @@ fn malformed_values_are_named_and_the_rest_is_used() {
     for (cidr, words) in [
         ("10.300.0.0/16", ["podCIDRs", "10.300.0.0/16"]),
         ("::ffff:10.50.0.0/112", ["podCIDRs", "::ffff:10.50.0.0/112"]),
-        ("fd00:10::/64", ["podCIDRs", "fd00:10::/64"]),
+        ("fe80::/64", ["podCIDRs", "fe80::/64"]),
         ("0.0.0.0/0", ["podCIDRs", "0.0.0.0/0"]),
     ] {
         announce(&bed, "10.99.0.0/16", cidr, NORTH_GATEWAY);
@@ -47,6 +47,16 @@ fn malformed_values_are_named_and_the_rest_is_used() {
         assert!(line.contains("north"), "the object is not named: {line}");
         wait_for_route(&bed, "10.99.0.0/16");
     }
+    west_still_works(&bed);
+}
+
+#[test]
+fn an_ipv6_prefix_on_a_host_without_ipv6_is_named_and_ipv4_goes_on() {
+    let mut bed = bed("nov6");
+    announce(&bed, "10.99.0.0/16", "fd00:10::/48", NORTH_GATEWAY);
+    let line = wait_for_log(&mut bed, NODE, &["fd00:10::/48", "IPv6 is turned off on mc0"]);
+    assert!(line.contains(NODE.name()), "{line}");
+    wait_for_route(&bed, "10.99.0.0/16");
     west_still_works(&bed);
 }
 

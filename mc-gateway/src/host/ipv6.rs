@@ -1,0 +1,62 @@
+//! Whether this host does IPv6, as its settings say.
+
+use std::fs;
+use std::path::Path;
+
+/// Where settings are; those of the network namespace of whoever reads.
+const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
+
+/// Why IPv6 cannot be routed into `device`, if it cannot. Completes "prefix …".
+#[must_use]
+pub fn unavailable(device: &str) -> Option<String> {
+    unavailable_below(Path::new(SETTINGS), device)
+}
+
+fn unavailable_below(settings: &Path, device: &str) -> Option<String> {
+    if !settings.exists() {
+        return Some("is not routed: this kernel does no IPv6".to_owned());
+    }
+    // A device that is not there yet will get the defaults.
+    let name = if settings.join(device).exists() {
+        device
+    } else {
+        "default"
+    };
+    let value = fs::read_to_string(settings.join(name).join("disable_ipv6")).ok()?;
+    (value.trim() == "1").then(|| {
+        format!(
+            "is not routed: IPv6 is turned off on {device}; run `sysctl -w net.ipv6.conf.{name}.disable_ipv6=0`"
+        )
+    })
+}
+
+/// Whether this host passes IPv6 packets on.
+#[must_use]
+pub fn is_forwarding() -> bool {
+    let path = Path::new(SETTINGS).join("all/forwarding");
+    fs::read_to_string(path).is_ok_and(|value| value.trim() != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_decides_and_before_it_exists_the_default() {
+        let root = tempfile::tempdir().unwrap();
+        let settings = root.path().join("conf");
+        assert!(unavailable_below(&settings, "mc0").unwrap().contains("no IPv6"));
+        let set = |name: &str, value: &str| {
+            fs::create_dir_all(settings.join(name)).unwrap();
+            fs::write(settings.join(name).join("disable_ipv6"), value).unwrap();
+        };
+        set("default", "1\n");
+        let reason = unavailable_below(&settings, "mc0").unwrap();
+        assert!(
+            reason.ends_with("run `sysctl -w net.ipv6.conf.default.disable_ipv6=0`"),
+            "{reason}"
+        );
+        set("mc0", "0\n");
+        assert_eq!(unavailable_below(&settings, "mc0"), None);
+    }
+}

@@ -16,8 +16,10 @@
 )]
 
 pub mod abi;
+pub mod liveness;
 pub mod packet;
 pub mod path;
+pub mod rendezvous;
 pub mod select;
 pub mod tables;
 pub mod verdict;

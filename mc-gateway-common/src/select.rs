@@ -1,9 +1,12 @@
-//! Which member of a group carries a flow: the flow hash and rendezvous hashing.
+//! Which member of a group carries a flow: the flow hash, rendezvous hashing and liveness.
 
 use crate::{
     abi::{Addr, GROUP_MEMBERS, Group, Member},
+    liveness,
     packet::ip,
+    rendezvous::{Candidate, prefers},
     tables::Tables,
+    verdict::Event,
 };
 
 /// Mixes two words into one; a bijection in `value` for every `seed` (the finaliser of `MurmurHash3`).
@@ -44,28 +47,58 @@ pub const fn fold(address: &Addr) -> u32 {
     u32::from_be_bytes(d) ^ c ^ u32::from_be_bytes(b).rotate_left(7) ^ u32::from_be_bytes(a).rotate_left(17)
 }
 
-/// The member of `group` that carries a flow: the one with the highest `mix(hash, id)`.
+/// The member of the group in slot `group` that carries a flow.
 ///
-/// Depends on the members' ids only, not on their order, so a lost member moves only its own flows
-/// (highest random weight, Thaler and Ravishankar 1998). `None` where no slot holds a member.
+/// That is the one the flow prefers ([`prefers`]) among those that are alive; where none is, the one it
+/// prefers among all, and that is counted. Depends on the members' ids, weights and liveness only, not on
+/// their order, so a lost member moves only its own flows. `None` where no slot holds a member.
 #[inline(always)]
-pub fn choose<'t, T: Tables>(tables: &'t T, group: &Group, hash: u32) -> Option<&'t Member> {
-    if group.n == 1 {
-        return usable(tables, group, 0);
+pub fn choose<T: Tables>(tables: &T, group: u32, hash: u32) -> Option<&Member> {
+    let members = tables.group(group)?;
+    let alone = members.n == 1;
+    let (slot, first) = if alone {
+        usable(tables, members, 0)?
+    } else {
+        let slot = tables.preferred(group, hash, false);
+        (slot, tables.member(slot).filter(is_set)?)
+    };
+    // Only the winner is asked whether it is alive: in peace nothing else needs to be known.
+    if !liveness::is_dead(tables, slot, first.id) {
+        return Some(first);
     }
-    let mut best = 0;
-    let mut chosen = None;
+    if !alone {
+        let slot = tables.preferred(group, hash, true);
+        if let Some(alive) = tables.member(slot).filter(is_set) {
+            return Some(alive);
+        }
+    }
+    tables.count(Event::AllMembersDead);
+    Some(first)
+}
+
+/// The slot of the member of the group in slot `group` a flow prefers, among those that are alive if
+/// `alive` says so; 0 for none.
+#[inline(always)]
+pub fn preferred<T: Tables>(tables: &T, group: u32, hash: u32, alive: bool) -> u32 {
+    let Some(group) = tables.group(group) else {
+        return 0;
+    };
+    let mut best = Candidate { hash: 0, weight: 0 };
+    let mut chosen = 0;
     let mut i = 0;
     while i < GROUP_MEMBERS {
         if u32::try_from(i).is_ok_and(|i| i >= group.n) {
             break;
         }
-        if let Some(member) = usable(tables, group, i) {
-            // Never 0, so that the first usable member always beats the start value.
-            let weight = mix(hash, member.id) | 1;
-            if weight > best {
-                best = weight;
-                chosen = Some(member);
+        if let Some((slot, member)) = usable(tables, group, i) {
+            let candidate = Candidate {
+                hash: mix(hash, member.id),
+                weight: member.weight,
+            };
+            let out = alive && tables.is_dead(slot, member.id);
+            if !out && (prefers(candidate, best)) {
+                best = candidate;
+                chosen = slot;
             }
         }
         i = i.wrapping_add(1);
@@ -73,11 +106,18 @@ pub fn choose<'t, T: Tables>(tables: &'t T, group: &Group, hash: u32) -> Option<
     chosen
 }
 
+/// The member at place `i` and its slot.
 #[inline(always)]
-fn usable<'t, T: Tables>(tables: &'t T, group: &Group, i: usize) -> Option<&'t Member> {
+fn usable<'t, T: Tables>(tables: &'t T, group: &Group, i: usize) -> Option<(u32, &'t Member)> {
     // The mask is what the verifier sees; `i` is below it anyway.
     let slot = *group.members.get(i & (GROUP_MEMBERS - 1))?;
-    tables.member(slot).filter(|member| member.ifindex != 0)
+    Some((slot, tables.member(slot).filter(is_set)?))
+}
+
+/// Whether a slot holds a member.
+#[inline(always)]
+fn is_set(member: &&Member) -> bool {
+    member.ifindex != 0
 }
 
 #[cfg(test)]
@@ -85,9 +125,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tables::MapTables;
+    use crate::{
+        abi::{
+            Config,
+            health::{Seen, Sent},
+        },
+        tables::MapTables,
+    };
 
-    fn group_of(ids: &[u32]) -> (MapTables, Group) {
+    const GROUP: u32 = 3;
+
+    fn group_of(ids: &[u32]) -> (MapTables, u32) {
         let mut tables = MapTables::default();
         let mut group = Group {
             id: 1,
@@ -102,16 +150,18 @@ mod tests {
                 Member {
                     id: *id,
                     ifindex: 7,
+                    weight: 1,
                     ..Member::default()
                 },
             );
         }
-        (tables, group)
+        tables.groups.insert(GROUP, group);
+        (tables, GROUP)
     }
 
     fn pick(ids: &[u32], hash: u32) -> Option<u32> {
         let (tables, group) = group_of(ids);
-        choose(&tables, &group, hash).map(|m| m.id)
+        choose(&tables, group, hash).map(|m| m.id)
     }
 
     fn header(proto: u8, frags: u16) -> ip::Header {
@@ -139,7 +189,7 @@ mod tests {
         let (mut tables, group) = group_of(&[1, 2]);
         tables.members.get_mut(&1).unwrap().ifindex = 0;
         for hash in 0..100 {
-            assert_eq!(choose(&tables, &group, hash).map(|m| m.id), Some(2));
+            assert_eq!(choose(&tables, group, hash).map(|m| m.id), Some(2));
         }
     }
 
@@ -170,7 +220,153 @@ mod tests {
         }
     }
 
+    /// The id the flow is given, and how often all members were found dead.
+    fn pick_of(tables: &MapTables, group: u32, hash: u32) -> (Option<u32>, u64) {
+        tables.events.borrow_mut().clear();
+        let id = choose(tables, group, hash).map(|m| m.id);
+        let events = tables.events.borrow();
+        (id, events.get(&Event::AllMembersDead).copied().unwrap_or(0))
+    }
+
+    /// Marks the members with these ids dead, four probes unanswered of three allowed.
+    fn kill(tables: &mut MapTables, ids: &[u32]) {
+        tables.config = Some(Config {
+            detect: 3,
+            ..Config::default()
+        });
+        for (slot, member) in &tables.members {
+            let id = member.id;
+            if ids.contains(&id) {
+                tables.health.sent.insert(*slot, Sent { id, sequence: 4 });
+                let seen = Seen {
+                    id,
+                    ..Seen::default()
+                };
+                tables.health.seen.borrow_mut().insert(*slot, seen);
+            }
+        }
+    }
+
+    fn weigh(tables: &mut MapTables, weights: &[u32]) {
+        for (member, weight) in tables.members.values_mut().zip(weights) {
+            member.weight = *weight;
+        }
+    }
+
+    #[test]
+    fn a_single_dead_member_is_used_and_counted() {
+        let (mut tables, group) = group_of(&[1]);
+        assert_eq!(pick_of(&tables, group, 5), (Some(1), 0));
+        kill(&mut tables, &[1]);
+        assert_eq!(pick_of(&tables, group, 5), (Some(1), 1));
+    }
+
+    #[test]
+    fn all_dead_is_the_first_choice_and_counted() {
+        let (mut tables, group) = group_of(&[1, 2, 3]);
+        let before: Vec<_> = (0..100).map(|hash| pick_of(&tables, group, hash).0).collect();
+        kill(&mut tables, &[1, 2, 3]);
+        for (hash, before) in (0..100).zip(before) {
+            assert_eq!(pick_of(&tables, group, hash), (before, 1));
+        }
+    }
+
+    #[test]
+    fn drained_is_used_only_where_nobody_else_is_alive() {
+        let (mut tables, group) = group_of(&[1, 2, 3]);
+        weigh(&mut tables, &[0, 1, 1]);
+        for hash in 0..1_000 {
+            assert_ne!(pick_of(&tables, group, hash).0, Some(1));
+        }
+        kill(&mut tables, &[2, 3]);
+        for hash in 0..1_000 {
+            assert_eq!(pick_of(&tables, group, hash), (Some(1), 0));
+        }
+        kill(&mut tables, &[1, 2, 3]);
+        for hash in 0..1_000 {
+            let (id, dead) = pick_of(&tables, group, hash);
+            assert!(id != Some(1) && dead == 1, "a dead one, but not the drained one");
+        }
+    }
+
+    #[test]
+    fn all_drained_share_the_flows() {
+        let (mut tables, group) = group_of(&[1, 2]);
+        weigh(&mut tables, &[0, 0]);
+        let first = (0..1_000)
+            .filter(|hash| pick_of(&tables, group, mix(*hash, 3)).0 == Some(1))
+            .count();
+        assert!((400..600).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        for weights in [
+            [1, 1, 2, 4],
+            [100, 1, 50, 49],
+            [3, 3, 3, 1],
+            [1 << 31, 1 << 31, 1 << 30, 1 << 30],
+        ] {
+            let (mut tables, group) = group_of(&[10, 11, 12, 13]);
+            weigh(&mut tables, &weights);
+            let mut counts = [0_u32; 4];
+            for flow in 0..100_000_u32 {
+                let id = pick_of(&tables, group, mix(flow, 99)).0.unwrap();
+                counts[usize::try_from(id - 10).unwrap()] += 1;
+            }
+            let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+            for (count, weight) in counts.iter().zip(weights) {
+                let expected = u64::from(weight) * 100_000 / total;
+                let off = u64::from(*count).abs_diff(expected);
+                assert!(off < 300 + expected / 50, "{weights:?}: {counts:?}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_dead_member_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(0..4_u32, 16), hash: u32, lost: prop::sample::Index) {
+            let ids: Vec<_> = ids.into_iter().collect();
+            let (mut tables, group) = group_of(&ids);
+            weigh(&mut tables, &weights);
+            let lost = *lost.get(&ids);
+            let before = pick_of(&tables, group, hash);
+            kill(&mut tables, &[lost]);
+            let after = pick_of(&tables, group, hash);
+            if before.0 == Some(lost) {
+                prop_assert!(after.0 != Some(lost) && after.1 == 0);
+            } else {
+                prop_assert_eq!(after, before);
+            }
+            // Dead is like not there at all.
+            let (mut rest, group) = group_of(&ids);
+            weigh(&mut rest, &weights);
+            rest.members.retain(|_, member| member.id != lost);
+            prop_assert_eq!(pick_of(&rest, group, hash).0, after.0);
+        }
+
+        #[test]
+        fn more_weight_only_draws_flows_and_less_only_sends_them_away(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(1..100_u32, 16), hash: u32, more in 1..100_u32) {
+            let ids: Vec<_> = ids.into_iter().collect();
+            let (mut tables, group) = group_of(&ids);
+            weigh(&mut tables, &weights);
+            let before = pick_of(&tables, group, hash).0;
+            tables.members.get_mut(&1).unwrap().weight += more;
+            let after = pick_of(&tables, group, hash).0;
+            prop_assert!(after == before || after == Some(ids[0]));
+        }
+
+        #[test]
+        fn weighted_order_of_members_does_not_matter(members in prop::collection::btree_map(any::<u32>(), 0..5_u32, 1..16), hash: u32) {
+            let pick = |members: Vec<(&u32, &u32)>| {
+                let (ids, weights): (Vec<u32>, Vec<u32>) = members.into_iter().unzip();
+                let (mut tables, group) = group_of(&ids);
+                weigh(&mut tables, &weights);
+                pick_of(&tables, group, hash).0
+            };
+            prop_assert_eq!(pick(members.iter().collect()), pick(members.iter().rev().collect()));
+        }
+
         #[test]
         fn the_order_of_members_does_not_matter(ids in prop::collection::hash_set(any::<u32>(), 1..16), hash: u32) {
             let forward: Vec<_> = ids.into_iter().collect();

@@ -42,11 +42,19 @@ pub enum DropReason {
     Ecn = 18,
     /// Gateway: the next member is reached by the other IP version than the packet came with.
     OuterFamily = 19,
+    /// Probe of a peer that is cut off, of another version, or says impossible things.
+    ProbeMalformed = 20,
+    /// Answer to a probe that is older than the newest one answered, or was answered already.
+    ProbeLate = 21,
+    /// Answer that does not come from the member it names.
+    ProbeMember = 22,
+    /// Answer to a probe that was never sent.
+    ProbeUnsent = 23,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 23] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -66,6 +74,10 @@ impl DropReason {
         Self::OuterChecksum,
         Self::Ecn,
         Self::OuterFamily,
+        Self::ProbeMalformed,
+        Self::ProbeLate,
+        Self::ProbeMember,
+        Self::ProbeUnsent,
     ];
 
     /// Name as printed by the agent: stable, lower case, dashes.
@@ -91,6 +103,10 @@ impl DropReason {
             Self::OuterChecksum => "outer-checksum",
             Self::Ecn => "ecn",
             Self::OuterFamily => "outer-family",
+            Self::ProbeMalformed => "probe-malformed",
+            Self::ProbeLate => "probe-late",
+            Self::ProbeMember => "probe-member",
+            Self::ProbeUnsent => "probe-unsent",
         }
     }
 }

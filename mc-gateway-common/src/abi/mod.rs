@@ -55,7 +55,19 @@ pub const PATHS: &str = "mc_paths";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 8] = [PREFIXES, GROUPS, MEMBERS, PEERS, CONFIG, DROPS, PATHS, EVENTS];
+pub const ALL_MAPS: [&str; 11] = [
+    PREFIXES,
+    GROUPS,
+    MEMBERS,
+    PEERS,
+    CONFIG,
+    DROPS,
+    PATHS,
+    EVENTS,
+    health::SENT,
+    health::SEEN,
+    health::RTT,
+];
 
 /// Name of the classifier on the egress of `mc0`.
 pub const PROGRAM_TO_REMOTE: &str = "to_remote";
@@ -201,7 +213,10 @@ const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
 #[cfg(feature = "user")]
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
-    use super::{Config, Counter, Group, Member, Peer, Prefix};
+    use super::{
+        Config, Counter, Group, Member, Peer, Prefix,
+        health::{Rtt, Seen, Sent},
+    };
 
     macro_rules! pod {
         ($($t:ty),*) => {$(
@@ -209,5 +224,5 @@ mod user {
             unsafe impl aya::Pod for $t {}
         )*};
     }
-    pod!(Prefix, Group, Member, Peer, Config, Counter);
+    pod!(Prefix, Group, Member, Peer, Config, Counter, Sent, Seen, Rtt);
 }

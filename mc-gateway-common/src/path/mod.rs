@@ -25,6 +25,5 @@ fn config<T: Tables>(tables: &T) -> Result<&Config, DropReason> {
 /// The member a packet to `prefix` is sent to.
 #[inline(always)]
 fn next_member<'t, T: Tables>(tables: &'t T, prefix: &Prefix, hash: u32) -> Result<&'t Member, DropReason> {
-    let group = tables.group(prefix.group).ok_or(DropReason::NoMember)?;
-    select::choose(tables, group, hash).ok_or(DropReason::NoMember)
+    select::choose(tables, prefix.group, hash).ok_or(DropReason::NoMember)
 }

@@ -48,6 +48,8 @@ mod host {
         pub peers: BTreeMap<Addr, Peer>,
         /// Events counted so far.
         pub events: RefCell<BTreeMap<Event, u64>>,
+        /// See [`super::health::Health`].
+        pub health: super::health::Records,
     }
 
     impl Tables for MapTables {

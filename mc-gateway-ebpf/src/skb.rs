@@ -114,6 +114,12 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn ifindex(&self) -> u32 {
+        // SAFETY: the context pointer is valid while the program runs.
+        unsafe { (*self.raw).ifindex }
+    }
+
+    #[inline(always)]
     fn is_gso(&self) -> bool {
         // SAFETY: the context pointer is valid while the program runs.
         unsafe { (*self.raw).gso_size != 0 }

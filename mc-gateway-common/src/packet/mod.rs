@@ -7,6 +7,7 @@ pub mod eth;
 mod inner_sum;
 pub mod ip;
 pub mod outer;
+pub mod probe;
 #[cfg(any(test, feature = "std"))]
 mod slice;
 pub mod tunnel;
@@ -50,6 +51,9 @@ pub trait Packet {
 
     /// Overwrites `N` bytes at `offset`, or `None` where that is impossible.
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
+
+    /// Index of the device the packet arrived on or leaves through.
+    fn ifindex(&self) -> u32;
 
     /// Whether this is a GSO super-packet: it will be cut into packets of the wire later.
     fn is_gso(&self) -> bool;

@@ -15,6 +15,8 @@ pub const HEADERS_V6: usize = ROOM_V6 + ip::V4_LEN;
 
 /// Offset of the outer TTL or hop limit in the IP header, and of what a gateway writes anew behind it.
 const V6_HOP_LIMIT: u32 = 7;
+/// Offset of the TTL in an IPv4 header.
+const V4_TTL: u32 = 8;
 
 /// A field of `L` bytes at a constant offset.
 #[inline(always)]
@@ -49,6 +51,8 @@ impl<const N: usize> Headers<N> {
     pub const INNER_AT: u32 = eth::END.wrapping_add(Self::ROOM.bytes());
     /// Offset of the inner Ethernet header in a frame whose tunnel header has no options.
     pub const INNER_ETH_AT: u32 = Self::INNER_AT.wrapping_sub(eth::END);
+    /// Offset of the outer UDP checksum in the frame.
+    pub const UDP_CHECK_AT: u32 = Self::INNER_ETH_AT.wrapping_sub(10);
 
     /// Loads them; `None` where the frame is shorter.
     #[inline(always)]
@@ -159,6 +163,27 @@ impl<const N: usize> Headers<N> {
         let difference = u64::from(checksum::difference(&self.outer.src, src))
             .wrapping_add(u64::from(checksum::difference(&self.outer.dst, dst)));
         let check = checksum::for_udp(checksum::update(check, u32::from(checksum::fold(difference))));
-        packet.store(Self::INNER_ETH_AT.wrapping_sub(10), &check)
+        packet.store(Self::UDP_CHECK_AT, &check)
+    }
+
+    /// Swaps source and destination and gives the packet a fresh TTL or hop limit. Sums over both
+    /// addresses stay what they are, the UDP checksum's included.
+    #[inline(always)]
+    pub fn turn_back<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
+        if Self::V6 {
+            packet.store(eth::END.wrapping_add(V6_HOP_LIMIT), &[ttl])?;
+            let mut addresses = Aligned([0; 32]);
+            let (first, second) = addresses.0.split_at_mut(16);
+            first.copy_from_slice(&self.outer.dst);
+            second.copy_from_slice(&self.outer.src);
+            return packet.store(eth::END.wrapping_add(V6_HOP_LIMIT).wrapping_add(1), &addresses.0);
+        }
+        let [old_ttl, proto, c0, c1] = field(&self.bytes.0, 8);
+        let difference = checksum::difference(&[old_ttl, proto, 0, 0], &[ttl, proto, 0, 0]);
+        let [c0, c1] = checksum::update([c0, c1], difference);
+        let ([s0, s1, s2, s3], [d0, d1, d2, d3]) =
+            (ip::unmapped(&self.outer.dst), ip::unmapped(&self.outer.src));
+        let bytes = Aligned([ttl, proto, c0, c1, s0, s1, s2, s3, d0, d1, d2, d3]);
+        packet.store(eth::END.wrapping_add(V4_TTL), &bytes.0)
     }
 }

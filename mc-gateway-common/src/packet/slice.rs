@@ -42,6 +42,11 @@ impl Packet for SlicePacket {
         Some(())
     }
 
+    /// The loopback device's, as with `BPF_PROG_TEST_RUN`.
+    fn ifindex(&self) -> u32 {
+        1
+    }
+
     fn is_gso(&self) -> bool {
         false
     }

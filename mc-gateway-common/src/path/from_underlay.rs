@@ -1,6 +1,6 @@
 //! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
 
-use super::{config, next_member};
+use super::{config, next_member, probe::probe};
 use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, Addr, CLUSTER_LOCAL, Config, PEER_LOCAL_GATEWAY,
@@ -9,6 +9,7 @@ use crate::{
     packet::{
         Packet, checksum, ecn, eth, ip,
         outer::{HEADERS_V4, HEADERS_V6, Headers},
+        probe::ETHERTYPE,
         tunnel::{self, Format},
     },
     select,
@@ -79,6 +80,9 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     }
     if !tunnel.is_plain() {
         return Err(DropReason::TunnelHeader);
+    }
+    if headers.inner_ethertype() == ETHERTYPE {
+        return probe(packet, tables, config, headers);
     }
     if !matches!(headers.inner_ethertype(), eth::IPV4 | eth::IPV6) {
         return Err(DropReason::InnerProtocol);

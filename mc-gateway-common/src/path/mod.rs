@@ -1,6 +1,7 @@
 //! One function per program: a packet and the tables in, a [`crate::verdict::Verdict`] out.
 
 mod from_underlay;
+mod probe;
 mod to_remote;
 
 pub use from_underlay::from_underlay;

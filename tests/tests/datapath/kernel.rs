@@ -11,6 +11,7 @@ use mc_gateway_common::{
     abi::{
         CONFIG, Config, Counter, DROPS, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_PATHS,
         MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
+        health::{SEEN, SENT, Seen, Sent},
     },
     tables::MapTables,
 };
@@ -28,6 +29,25 @@ pub(crate) struct Counts {
     pub(crate) drops: Vec<u64>,
     pub(crate) paths: Vec<(u64, u64)>,
     pub(crate) events: Vec<u64>,
+}
+
+/// What is known of a member, without the times, which the host and the kernel see differently.
+pub(crate) type Known = (u32, u32, u32, u32, bool);
+
+fn known(seen: Seen) -> Known {
+    let held = seen.held_since != 0;
+    (seen.id, seen.sequence, seen.size, seen.size_sequence, held)
+}
+
+/// What members have answered on the host.
+pub(crate) fn health(tables: &MapTables) -> Vec<Known> {
+    tables
+        .health
+        .seen
+        .borrow()
+        .values()
+        .map(|seen| known(*seen))
+        .collect()
 }
 
 /// The programs, loaded once per table set.
@@ -51,6 +71,7 @@ impl Kernel {
         }
         let mut kernel = Self(ebpf);
         kernel.fill(tables);
+        kernel.set_health(tables);
         kernel
     }
 
@@ -83,6 +104,28 @@ impl Kernel {
         for (address, value) in &tables.peers {
             peers.insert(address, value, 0).expect(PEERS);
         }
+    }
+
+    /// Writes what was sent to members and what they answered.
+    pub(crate) fn set_health(&mut self, tables: &MapTables) {
+        let mut sent: Array<_, Sent> = self.0.map_mut(SENT).expect(SENT).try_into().expect(SENT);
+        for (slot, value) in &tables.health.sent {
+            sent.set(*slot, *value, 0).expect(SENT);
+        }
+        let mut seen: Array<_, Seen> = self.0.map_mut(SEEN).expect(SEEN).try_into().expect(SEEN);
+        for (slot, value) in &*tables.health.seen.borrow() {
+            seen.set(*slot, *value, 0).expect(SEEN);
+        }
+    }
+
+    /// What members have answered, of those the host's tables know.
+    pub(crate) fn health(&self, tables: &MapTables) -> Vec<Known> {
+        let seen: Array<&MapData, Seen> = self.0.map(SEEN).expect(SEEN).try_into().expect(SEEN);
+        let slots = tables.health.seen.borrow();
+        slots
+            .keys()
+            .map(|slot| known(seen.get(slot, 0).expect(SEEN)))
+            .collect()
     }
 
     /// Whether `BPF_PROG_TEST_RUN` takes the frame: 6.18 refuses an IP ethertype without a whole IP header

@@ -1,6 +1,6 @@
 //! The tables the cases run against: a gateway of `east` and a regular node of `east`.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::OnceLock};
 
 use mc_gateway_common::{
     abi::{
@@ -251,4 +251,18 @@ fn shaped(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
     }
     let [a, b, c, d] = address;
     IpAddr::from([0xfd, mark, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d])
+}
+
+/// The kernel's `CLOCK_MONOTONIC` in nanoseconds when the tests began, as far as the host can tell: what
+/// matters is that it is neither long ago nor far ahead.
+pub(crate) fn now() -> u64 {
+    static NOW: OnceLock<u64> = OnceLock::new();
+    *NOW.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/uptime").expect("/proc/uptime");
+        let seconds = text
+            .split('.')
+            .next()
+            .and_then(|seconds| seconds.parse::<u64>().ok());
+        seconds.expect("seconds") * 1_000_000_000
+    })
 }

@@ -3,6 +3,7 @@
 mod families;
 mod from_underlay;
 mod not_ours;
+pub(crate) mod probes;
 mod refused;
 mod to_remote;
 
@@ -34,6 +35,13 @@ pub(crate) enum Expect {
     Encap(Vec<u8>),
     Transit(Vec<u8>),
     Deliver(Vec<u8>),
+    Reflect(Vec<u8>),
+    /// What is known of the member in the slot afterwards.
+    Consume {
+        slot: u32,
+        sequence: u32,
+        size: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +63,7 @@ pub(crate) fn all() -> Vec<Case> {
     refused::malformed(&mut cases);
     not_ours::not_ours(&mut cases);
     families::families(&mut cases);
+    probes::probes(&mut cases);
     cases
 }
 

@@ -1,6 +1,7 @@
 //! Flags and environment, parsed into a validated configuration.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
@@ -44,15 +45,55 @@ pub struct RunArgs {
     /// Id of this cluster in its ClusterSet: a ClusterInfoImport of that id is refused.
     #[arg(long, value_name = "ID")]
     pub cluster_id: Option<String>,
-    /// UDP port of encapsulated packets.
-    #[arg(long, default_value_t = 6081)]
-    pub port: u16,
+    /// How packets are encapsulated.
+    #[command(flatten)]
+    pub tunnel: TunnelArgs,
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// Pins and device.
     #[command(flatten)]
     pub place: PlaceArgs,
+}
+
+/// How packets between nodes are encapsulated: the same on every node of the ClusterSet.
+#[derive(Clone, Debug, Args)]
+pub struct TunnelArgs {
+    /// Format of encapsulated packets.
+    #[arg(long, value_enum, default_value_t = Format::Geneve)]
+    pub format: Format,
+    /// UDP port of encapsulated packets; by default the format's: 6081 for Geneve, 4789 for VXLAN.
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Send outer UDP checksums, for an underlay or a peer that needs them.
+    #[arg(long)]
+    pub udp_checksum: bool,
+    /// DSCP of outer packets: the inner packet's, or a number from 0 to 63.
+    #[arg(long, value_name = "inherit|0..63", default_value = "inherit")]
+    pub dscp: Dscp,
+    /// TTL or hop limit of outer packets.
+    #[arg(long, value_name = "1..255", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
+    pub hop_limit: u8,
+}
+
+/// Format of encapsulated packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Geneve (RFC 8926).
+    #[default]
+    Geneve,
+    /// VXLAN (RFC 7348).
+    Vxlan,
+}
+
+/// DSCP of outer packets (RFC 2474).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dscp {
+    /// The inner packet's.
+    #[default]
+    Inherit,
+    /// The same for all; below 64.
+    Fixed(u8),
 }
 
 /// Flags of `cleanup`.
@@ -119,6 +160,21 @@ pub struct Place {
     pub device: String,
 }
 
+/// How packets are encapsulated, validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Format.
+    pub format: Format,
+    /// UDP destination port.
+    pub port: u16,
+    /// Whether outer UDP packets carry a checksum.
+    pub udp_checksum: bool,
+    /// DSCP of outer packets.
+    pub dscp: Dscp,
+    /// TTL or hop limit of outer packets.
+    pub hop_limit: u8,
+}
+
 /// Everything `run` needs, validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -128,8 +184,8 @@ pub struct Config {
     pub cluster_id: Option<String>,
     /// Where objects come from.
     pub source: Source,
-    /// UDP port of encapsulated packets.
-    pub port: u16,
+    /// How packets are encapsulated.
+    pub tunnel: Tunnel,
     /// Pins and device.
     pub place: Place,
 }
@@ -184,6 +240,49 @@ impl TryFrom<PlaceArgs> for Place {
     }
 }
 
+impl Format {
+    /// The port IANA gave it.
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Geneve => 6081,
+            Self::Vxlan => 4789,
+        }
+    }
+}
+
+impl FromStr for Dscp {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "inherit" {
+            return Ok(Self::Inherit);
+        }
+        let number = text.parse().ok().filter(|number| *number < 64);
+        number
+            .map(Self::Fixed)
+            .ok_or("neither \"inherit\" nor a number from 0 to 63")
+    }
+}
+
+impl TryFrom<TunnelArgs> for Tunnel {
+    type Error = ConfigError;
+
+    fn try_from(args: TunnelArgs) -> Result<Self, ConfigError> {
+        let port = args.port.unwrap_or(args.format.default_port());
+        if port == 0 {
+            return Err(error("--port", "0", "is not a port packets can be sent to"));
+        }
+        Ok(Self {
+            format: args.format,
+            port,
+            udp_checksum: args.udp_checksum,
+            dscp: args.dscp,
+            hop_limit: args.hop_limit,
+        })
+    }
+}
+
 impl TryFrom<RunArgs> for Config {
     type Error = ConfigError;
 
@@ -198,9 +297,6 @@ impl TryFrom<RunArgs> for Config {
         }
         if !is_dns_name(&node_name) {
             return Err(error("--node-name", node_name, "is not a name a Node can have"));
-        }
-        if args.port == 0 {
-            return Err(error("--port", "0", "is not a port packets can be sent to"));
         }
         if args.cluster_id.as_deref().is_some_and(str::is_empty) {
             return Err(error("--cluster-id", "", "is empty"));
@@ -223,7 +319,7 @@ impl TryFrom<RunArgs> for Config {
             node_name,
             cluster_id: args.cluster_id,
             source,
-            port: args.port,
+            tunnel: args.tunnel.try_into()?,
             place: args.place.try_into()?,
         })
     }
@@ -248,9 +344,29 @@ mod tests {
         let short = parse(&["--node-name", "n1", "--manifests", "/m"]).unwrap();
         let long = parse(&["run", "--node-name", "n1", "--manifests", "/m"]).unwrap();
         assert_eq!(short, long);
-        assert_eq!(short.port, 6081);
+        let tunnel = Tunnel {
+            format: Format::Geneve,
+            port: 6081,
+            udp_checksum: false,
+            dscp: Dscp::Inherit,
+            hop_limit: 64,
+        };
+        assert_eq!(short.tunnel, tunnel);
         assert_eq!(short.place.device, "mc0");
         assert_eq!(short.source, Source::Manifests("/m".into()));
+    }
+
+    #[test]
+    fn the_port_follows_the_format_unless_it_is_given() {
+        let tunnel = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).unwrap().tunnel;
+        assert_eq!(tunnel(&["--format", "vxlan"]).port, 4789);
+        assert_eq!(tunnel(&["--format", "vxlan", "--port", "8472"]).port, 8472);
+        assert_eq!(tunnel(&["--format", "geneve"]).port, 6081);
+        let all = tunnel(&["--udp-checksum", "--dscp", "46", "--hop-limit", "255"]);
+        assert_eq!(
+            (all.udp_checksum, all.dscp, all.hop_limit),
+            (true, Dscp::Fixed(46), 255)
+        );
     }
 
     #[test]
@@ -279,11 +395,25 @@ mod tests {
                 vec!["--node-name", "n1", "--namespace", "A"],
                 "--namespace: \"A\" is not",
             ),
-            (vec!["--node-name", "n1", "--port", "70000"], "'70000'"),
         ];
         for (args, message) in bad {
             let error = parse(&args).unwrap_err();
             assert!(error.contains(message), "{args:?}: {error}");
+        }
+        for (flag, value) in [
+            ("--port", "70000"),
+            ("--format", "gre"),
+            ("--dscp", "64"),
+            ("--dscp", "-1"),
+            ("--dscp", "ef"),
+            ("--hop-limit", "0"),
+            ("--hop-limit", "256"),
+        ] {
+            let error = parse(&["--node-name", "n1", &format!("{flag}={value}")]).unwrap_err();
+            assert!(
+                error.contains(flag) && error.contains(&format!("'{value}'")),
+                "{flag} {value}: {error}"
+            );
         }
     }
 

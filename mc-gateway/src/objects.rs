@@ -25,8 +25,10 @@ pub struct GatewayInfo {
     pub gateway_ip: String,
     /// `internalIP`: what this cluster's Nodes send to.
     pub internal_ip: String,
-    /// `serviceCIDR` of this cluster.
+    /// `serviceCIDR` of this cluster; one for each family, with a comma between them.
     pub service_cidr: String,
+    /// `weight`: its share of the flows next to other gateways, 0 while it is drained.
+    pub weight: u32,
 }
 
 /// A `ClusterInfoImport`: another cluster of the ClusterSet.
@@ -42,8 +44,17 @@ pub struct RemoteCluster {
     pub service_cidr: String,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Vec<String>,
-    /// `spec.gatewayInfos[].gatewayIP`.
-    pub gateway_ips: Vec<String>,
+    /// `spec.gatewayInfos`.
+    pub gateways: Vec<RemoteGateway>,
+}
+
+/// A gateway of another cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RemoteGateway {
+    /// `gatewayIP`.
+    pub ip: String,
+    /// `weight`: its share of the flows next to other gateways, 0 while it is drained.
+    pub weight: u32,
 }
 
 /// Everything a source knows, sorted by name within a kind.

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
 use crate::cidr::{is_ipv6, mapped, mapped_len};
+use crate::config::{Dscp, Format, Tunnel};
 use crate::desired::{self, Desired, Masquerade};
 use crate::objects::Refusal;
 
@@ -78,6 +79,10 @@ pub struct Target {
     pub flags: u32,
     /// UDP port of encapsulated packets.
     pub port: u16,
+    /// DSCP of outer packets in the upper six bits, with `CONFIG_DSCP_FIXED`.
+    pub tos: u8,
+    /// TTL or hop limit of outer packets.
+    pub hop_limit: u8,
     /// Outer destinations that are ours.
     pub local: [Addr; LOCAL_ADDRS],
     /// MTU of `mc0`; none while no member is reachable: then it stays as it is.
@@ -100,11 +105,16 @@ pub struct Target {
 
 /// Joins the desired state with the underlay. Members without a path are left out until they have one.
 #[must_use]
-pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Vec<Refusal>) {
+pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Target, Vec<Refusal>) {
     let mut refusals = Vec::new();
     let mut target = Target {
-        flags: if desired.gateway { abi::CONFIG_GATEWAY } else { 0 },
-        port,
+        flags: flags(desired.gateway, *tunnel),
+        port: tunnel.port,
+        tos: match tunnel.dscp {
+            Dscp::Inherit => 0,
+            Dscp::Fixed(dscp) => dscp << 2,
+        },
+        hop_limit: tunnel.hop_limit,
         routes: desired.routes.clone(),
         masquerade: desired.masquerade.clone(),
         ..Target::default()
@@ -160,7 +170,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
                 ifindex: path.ifindex,
                 id: *id,
                 mtu,
-                weight: 1,
+                weight: member.weight,
             },
         );
     }
@@ -200,6 +210,18 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, port: u16) -> (Target, Ve
         .map(|(net, route)| to_prefix(*net, *route))
         .collect();
     (target, refusals)
+}
+
+fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
+    [
+        (gateway, abi::CONFIG_GATEWAY),
+        (tunnel.format == Format::Vxlan, abi::CONFIG_VXLAN),
+        (tunnel.udp_checksum, abi::CONFIG_UDP_CHECKSUM),
+        (tunnel.dscp != Dscp::Inherit, abi::CONFIG_DSCP_FIXED),
+    ]
+    .into_iter()
+    .filter(|(on, _)| *on)
+    .fold(0, |flags, (_, flag)| flags | flag)
 }
 
 fn too_small(member: &desired::Member, path: &Path, mtu: u32) -> Refusal {
@@ -267,11 +289,20 @@ impl LocalAddresses {
 mod tests {
     use super::*;
 
+    const TUNNEL: Tunnel = Tunnel {
+        format: Format::Geneve,
+        port: 6081,
+        udp_checksum: false,
+        dscp: Dscp::Inherit,
+        hop_limit: 64,
+    };
+
     fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::Member {
         desired::Member {
             object: "Gateway gw".into(),
             addr: addr.into(),
             source: source.map(Into::into),
+            weight: 1,
         }
     }
 
@@ -316,7 +347,7 @@ mod tests {
     #[test]
     fn the_source_a_member_knows_us_by_if_it_is_ours() {
         let (desired, underlay) = world();
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(refusals, []);
         assert_eq!(target.members[&7].local, mapped([192, 0, 2, 1].into()));
         // 203.0.113.1 is an address in front of a NAT: the host does not own it.
@@ -327,9 +358,32 @@ mod tests {
     }
 
     #[test]
+    fn the_tunnel_in_the_words_of_the_maps() {
+        let (desired, underlay) = world();
+        let (plain, _) = resolve(&desired, &underlay, &TUNNEL);
+        assert_eq!(
+            (plain.flags, plain.port, plain.tos, plain.hop_limit),
+            (0, 6081, 0, 64)
+        );
+        let tunnel = Tunnel {
+            format: Format::Vxlan,
+            port: 4789,
+            udp_checksum: true,
+            dscp: Dscp::Fixed(46),
+            hop_limit: 8,
+        };
+        let (target, _) = resolve(&desired, &underlay, &tunnel);
+        assert_eq!(
+            target.flags,
+            abi::CONFIG_VXLAN | abi::CONFIG_UDP_CHECKSUM | abi::CONFIG_DSCP_FIXED
+        );
+        assert_eq!((target.port, target.tos, target.hop_limit), (4789, 0xb8, 8));
+    }
+
+    #[test]
     fn smallest_mtu_and_all_devices() {
         let (desired, underlay) = world();
-        let (target, _) = resolve(&desired, &underlay, 6081);
+        let (target, _) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(target.mtu, Some(1350));
         assert_eq!(target.members[&7].mtu, 1450);
         assert_eq!(
@@ -360,7 +414,7 @@ mod tests {
     #[test]
     fn an_outer_ipv6_header_is_20_bytes_longer() {
         let (desired, underlay) = v6_world(1500);
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(refusals, []);
         assert_eq!(
             (target.members[&7].mtu, target.members[&8].mtu, target.mtu),
@@ -374,7 +428,7 @@ mod tests {
     #[test]
     fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
         let (mut desired, underlay) = v6_world(1340);
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(refusals.len(), 1);
         assert!(
             refusals[0]
@@ -387,7 +441,7 @@ mod tests {
         assert_eq!((target.members[&8].mtu, target.mtu), (1270, Some(1280)));
         // Without IPv6 inside there is nothing wrong with it.
         desired.prefixes.clear();
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!((refusals, target.mtu), (vec![], Some(1270)));
     }
 
@@ -395,7 +449,7 @@ mod tests {
     fn member_without_a_route_is_left_out_and_named() {
         let (desired, mut underlay) = world();
         underlay.paths.remove(&IpAddr::from([198, 51, 100, 2]));
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(target.groups[&1], [7].into());
         assert_eq!(refusals.len(), 1);
         assert_eq!(
@@ -413,7 +467,7 @@ mod tests {
                 .paths
                 .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
         }
-        let (target, refusals) = resolve(&desired, &underlay, 6081);
+        let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
         assert_eq!(refusals.len(), 4);
         assert!(!target.local.contains(&Addr::default()));
     }

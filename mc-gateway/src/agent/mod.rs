@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
+use mc_gateway_common::abi::CONFIG_GATEWAY;
 use rtnetlink::Handle;
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until};
@@ -206,7 +207,7 @@ impl Report {
             prefixes = target.prefixes.len(),
             members = target.members.len(),
             peers = target.peers.len(),
-            gateway = target.flags != 0,
+            gateway = target.flags & CONFIG_GATEWAY != 0,
             changes,
             "{message}"
         );
@@ -273,7 +274,7 @@ impl Agent {
         let mut next = String::new();
         for _ in 0..ROUNDS {
             let underlay = self.underlay(&desired).await?;
-            let (mut target, unresolved) = resolve(&desired, &underlay, self.config.port);
+            let (mut target, unresolved) = resolve(&desired, &underlay, &self.config.tunnel);
             let mut foreign = self.without_foreign_routes(&mut target).await?;
             foreign.extend(self.without_ipv6_routes(&mut target));
             let observed = self.observe(&target).await?;

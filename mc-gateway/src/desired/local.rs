@@ -23,6 +23,8 @@ pub(super) struct Gateway {
     pub(super) object: String,
     /// Where our Nodes reach it: this decides the family of the outer packets.
     pub(super) addr: IpAddr,
+    /// Its share of the flows.
+    pub(super) weight: u32,
     /// Everything its packets may come from: that address and its Node's.
     pub(super) sources: Vec<IpAddr>,
 }
@@ -158,6 +160,7 @@ impl LocalCluster {
                 self.gateways.push(Gateway {
                     object,
                     addr,
+                    weight: info.weight,
                     sources: vec![addr],
                 });
             }

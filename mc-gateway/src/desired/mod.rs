@@ -51,7 +51,12 @@ pub struct Member {
     pub addr: IpAddr,
     /// Outer source to use where it is an address of this host: the one the member knows us by.
     pub source: Option<IpAddr>,
+    /// Its share of the flows next to the other members of its group; 0 drains.
+    pub weight: u32,
 }
+
+/// Largest weight: the choice multiplies by it.
+const MAX_WEIGHT: u32 = 255;
 
 /// A node packets are accepted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,10 +160,17 @@ impl Builder {
         let Some(group) = self.group(GATEWAYS, GATEWAYS) else {
             return;
         };
-        // Sorted by name: every node of the cluster uses the same ones if there are too many.
-        for gateway in &cluster.gateways {
-            let source = cluster.node_ip(gateway.addr);
-            self.member(group, &gateway.object, "internalIP", gateway.addr, source);
+        // By name, those that are drained last: every node uses the same ones if there are too many.
+        let mut gateways: Vec<_> = cluster.gateways.iter().collect();
+        gateways.sort_by_key(|gateway| gateway.weight == 0);
+        for gateway in gateways {
+            let member = Member {
+                object: gateway.object.clone(),
+                addr: gateway.addr,
+                source: cluster.node_ip(gateway.addr),
+                weight: gateway.weight,
+            };
+            self.member(group, "internalIP", member);
             self.local_gateway(gateway);
         }
         for remote in remotes {
@@ -180,8 +192,13 @@ impl Builder {
             let Some(group) = self.group(&format!("node/{}", node.name), &node.object()) else {
                 continue;
             };
-            let source = cluster.node_ip(addr);
-            self.member(group, &node.object(), "status.addresses", addr, source);
+            let member = Member {
+                object: node.object(),
+                addr,
+                source: cluster.node_ip(addr),
+                weight: 1,
+            };
+            self.member(group, "status.addresses", member);
             for prefix in &node.pod_cidrs {
                 self.desired.prefixes.insert(
                     *prefix,
@@ -211,9 +228,14 @@ impl Builder {
             let Some(group) = self.group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
                 continue;
             };
-            for addr in &remote.gateways {
-                let source = cluster.gateway_ip(*addr);
-                self.member(group, &remote.object, "spec.gatewayInfos", *addr, source);
+            for (addr, weight) in &remote.gateways {
+                let member = Member {
+                    object: remote.object.clone(),
+                    addr: *addr,
+                    source: cluster.gateway_ip(*addr),
+                    weight: *weight,
+                };
+                self.member(group, "spec.gatewayInfos", member);
                 self.peer(
                     &remote.object,
                     *addr,
@@ -289,35 +311,30 @@ impl Builder {
         None
     }
 
-    fn member(&mut self, group: u32, object: &str, field: &str, addr: IpAddr, source: Option<IpAddr>) {
+    fn member(&mut self, group: u32, field: &str, mut member: Member) {
+        let addr = member.addr;
+        member.weight = member.weight.min(MAX_WEIGHT);
         let id = stable_id(&format!("{group}/{addr}"));
-        let member = Member {
-            object: object.to_owned(),
-            addr,
-            source,
-        };
         let Some(entry) = self.desired.groups.get_mut(&group) else {
             return;
         };
-        if entry.members.len() >= GROUP_MEMBERS && !entry.members.contains(&id) {
-            let reason = format!(
+        let reason = if entry.members.len() >= GROUP_MEMBERS && !entry.members.contains(&id) {
+            format!(
                 "is more than the {GROUP_MEMBERS} members a group can have; the first {GROUP_MEMBERS} in order are used"
-            );
-            self.refuse(object, field, &addr.to_string(), reason);
-            return;
-        }
-        if self
+            )
+        } else if self
             .desired
             .members
             .get(&id)
             .is_some_and(|other| other.addr != addr)
         {
-            let reason = "has the same number as another member; use another address".to_owned();
-            self.refuse(object, field, &addr.to_string(), reason);
+            "has the same number as another member; use another address".to_owned()
+        } else {
+            entry.members.insert(id);
+            self.desired.members.entry(id).or_insert(member);
             return;
-        }
-        entry.members.insert(id);
-        self.desired.members.entry(id).or_insert(member);
+        };
+        self.refuse(&member.object, field, &addr.to_string(), reason);
     }
 
     /// Adds a peer, or a role to one that is known already.

@@ -19,8 +19,9 @@ pub(super) struct Remote {
     /// The cluster's number in the maps.
     pub(super) id: u32,
     pub(super) prefixes: BTreeSet<IpNet>,
-    /// Sorted, so that every gateway uses the same ones if there are too many.
-    pub(super) gateways: Vec<IpAddr>,
+    /// Address and weight. Sorted, those that are drained last, so that every gateway uses the same ones
+    /// if there are too many.
+    pub(super) gateways: Vec<(IpAddr, u32)>,
 }
 
 /// All other clusters; of two that want the same thing the older keeps it, else the first by name.
@@ -62,7 +63,7 @@ pub(super) fn read(
                 .addresses
                 .iter()
                 .map(|(addr, whose)| (*addr, whose.as_str()));
-            let theirs = gateways.iter().map(|addr| (*addr, object.as_str()));
+            let theirs = gateways.iter().map(|(addr, _)| (*addr, object.as_str()));
             if let Some((addr, whose)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
                 claims.release(prefix, &object);
                 refusals.push(Refusal {
@@ -125,9 +126,10 @@ fn gateways(
     cluster: &LocalCluster,
     owners: &mut BTreeMap<IpAddr, String>,
     refusals: &mut Vec<Refusal>,
-) -> Vec<IpAddr> {
-    let mut usable = Vec::new();
-    for (index, text) in info.gateway_ips.iter().enumerate() {
+) -> Vec<(IpAddr, u32)> {
+    let mut usable: Vec<(IpAddr, u32)> = Vec::new();
+    for (index, gateway) in info.gateways.iter().enumerate() {
+        let text = &gateway.ip;
         let field = format!("spec.gatewayInfos[{index}].gatewayIP");
         let addr = match parse_address(text) {
             Ok(addr) => addr,
@@ -152,19 +154,24 @@ fn gateways(
             continue;
         }
         owners.insert(addr, object.to_owned());
-        if !usable.contains(&addr) {
-            usable.push(addr);
+        if !usable.iter().any(|(known, _)| *known == addr) {
+            usable.push((addr, gateway.weight));
         }
     }
     if usable.is_empty() {
         refusals.push(Refusal {
             object: object.to_owned(),
             field: "spec.gatewayInfos".to_owned(),
-            value: info.gateway_ips.join(", "),
+            value: info
+                .gateways
+                .iter()
+                .map(|gateway| gateway.ip.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
             reason: "holds no usable gatewayIP: packets to this cluster are dropped until there is one"
                 .to_owned(),
         });
     }
-    usable.sort();
+    usable.sort_by_key(|(addr, weight)| (*weight == 0, *addr));
     usable
 }

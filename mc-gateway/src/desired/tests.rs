@@ -3,13 +3,20 @@
 use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
 
 use super::*;
-use crate::objects::{GatewayInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, RemoteCluster, RemoteGateway};
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
     NodeInfo {
         name: name.into(),
         internal_ips: vec![ip.into()],
         pod_cidrs: vec![pod_cidr.into()],
+    }
+}
+
+fn peer_gateway(ip: &str) -> RemoteGateway {
+    RemoteGateway {
+        ip: ip.into(),
+        weight: 1,
     }
 }
 
@@ -20,7 +27,7 @@ fn remote(name: &str, created: Option<&str>, gateway: &str, service: &str, pods:
         cluster_id: name.into(),
         service_cidr: service.into(),
         pod_cidrs: pods.iter().map(ToString::to_string).collect(),
-        gateway_ips: vec![gateway.into()],
+        gateways: vec![peer_gateway(gateway)],
     }
 }
 
@@ -36,6 +43,7 @@ fn objects() -> Objects {
             gateway_ip: "203.0.113.1".into(),
             internal_ip: "192.0.2.1".into(),
             service_cidr: "10.96.0.0/16".into(),
+            weight: 1,
         }],
         remotes: vec![remote(
             "west",
@@ -177,6 +185,7 @@ fn a_node_that_is_also_a_gateway_has_both_roles() {
         gateway_ip: "203.0.113.2".into(),
         internal_ip: "192.0.2.2".into(),
         service_cidr: "10.96.0.0/16".into(),
+        weight: 1,
     });
     let (desired, refusals) = on("a", &objects);
     assert_eq!(refusals, []);
@@ -249,7 +258,7 @@ fn every_kind_of_bad_prefix_is_refused_alone() {
 
 #[test]
 fn missing_gateway_ip() {
-    let (desired, refusal) = refused(|o| o.remotes[0].gateway_ips.clear());
+    let (desired, refusal) = refused(|o| o.remotes[0].gateways.clear());
     assert!(refusal.starts_with(
         "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" holds no usable gatewayIP"
     ));
@@ -260,7 +269,10 @@ fn missing_gateway_ip() {
 
 #[test]
 fn unparsable_gateway_ip_is_refused_alone() {
-    let (desired, refusal) = refused(|o| o.remotes[0].gateway_ips.insert(0, "::ffff:203.0.113.7".into()));
+    let (desired, refusal) = refused(|o| {
+        let gateways = &mut o.remotes[0].gateways;
+        gateways.insert(0, peer_gateway("::ffff:203.0.113.7"));
+    });
     assert!(refusal.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is an IPv4-mapped"));
     assert_eq!(desired.groups[&stable_id("cluster/west")].members.len(), 1);
 }
@@ -406,7 +418,7 @@ fn a_gateway_address_belongs_to_one() {
     let (desired, refusal) = refused(|o| {
         o.remotes
             .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
-        o.remotes[1].gateway_ips.push("203.0.113.7".into());
+        o.remotes[1].gateways.push(peer_gateway("203.0.113.7"));
     });
     assert!(
         refusal.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
@@ -416,7 +428,7 @@ fn a_gateway_address_belongs_to_one() {
         desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
         stable_id("west")
     );
-    let (_, refusal) = refused(|o| o.remotes[0].gateway_ips.push("192.0.2.2".into()));
+    let (_, refusal) = refused(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
     assert!(
         refusal.contains("\"192.0.2.2\" is the address of Node b"),
         "{refusal}"
@@ -426,7 +438,9 @@ fn a_gateway_address_belongs_to_one() {
 #[test]
 fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
     let mut objects = objects();
-    objects.remotes[0].gateway_ips = (1..=20).map(|n| format!("198.51.100.{n}")).collect();
+    objects.remotes[0].gateways = (1..=20)
+        .map(|n| peer_gateway(&format!("198.51.100.{n}")))
+        .collect();
     let (in_order, refusals) = on("a", &objects);
     assert_eq!(refusals.len(), 4);
     assert_eq!(
@@ -439,8 +453,33 @@ fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
         21,
         "packets of the others are accepted all the same"
     );
-    objects.remotes[0].gateway_ips.reverse();
+    objects.remotes[0].gateways.reverse();
     assert_eq!(on("a", &objects).0, in_order);
+}
+
+#[test]
+fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
+    let mut objects = objects();
+    objects.remotes[0].gateways = (1..=17)
+        .map(|n| peer_gateway(&format!("198.51.100.{n}")))
+        .collect();
+    objects.remotes[0].gateways[0].weight = 0;
+    objects.remotes[0].gateways[1].weight = 1_000;
+    let (desired, refusals) = on("a", &objects);
+    assert_eq!(refusals.len(), 1);
+    assert_eq!(refusals[0].value, "198.51.100.1");
+    let weight = |n: u8| {
+        let addr = IpAddr::from([198, 51, 100, n]);
+        desired
+            .members
+            .values()
+            .find(|m| m.addr == addr)
+            .map(|m| m.weight)
+    };
+    assert_eq!([weight(1), weight(2), weight(17)], [None, Some(255), Some(1)]);
+    objects.gateways[0].weight = 0;
+    let (node, _) = on("b", &objects);
+    assert_eq!(node.members.values().map(|m| m.weight).collect::<Vec<_>>(), [0]);
 }
 
 #[test]
@@ -452,6 +491,7 @@ fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
             gateway_ip: format!("203.0.113.{n}"),
             internal_ip: format!("192.0.2.{n}"),
             service_cidr: "10.96.0.0/16".into(),
+            weight: 1,
         })
         .collect();
     objects.gateways.reverse();
@@ -531,7 +571,7 @@ fn a_peer_is_known_by_its_addresses_of_both_families() {
 #[test]
 fn an_ipv6_gateway_of_another_cluster_is_reached_from_an_ipv6_address() {
     let mut objects = dual_stack();
-    objects.remotes[0].gateway_ips.push("2001:db8::9".into());
+    objects.remotes[0].gateways.push(peer_gateway("2001:db8::9"));
     let (a, refusals) = on("a", &objects);
     assert_eq!(refusals, []);
     let source = |addr| {

@@ -268,6 +268,8 @@ impl Planner {
             flags: target.flags,
             mc0_ifindex: mc0.ifindex,
             port: target.port,
+            tos: target.tos,
+            hop_limit: target.hop_limit,
             mc0_mac: mc0.mac,
             local: target.local,
             ..abi::Config::default()

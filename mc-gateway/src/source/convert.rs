@@ -4,7 +4,7 @@ use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
 use k8s_openapi::api::core::v1::Node;
 
-use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
 
 /// API group of Gateways and ClusterInfoImports.
 pub const GROUP: &str = controller::api::names::GROUP;
@@ -40,6 +40,7 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
         gateway_ip: gateway.gateway_ip.clone(),
         internal_ip: gateway.internal_ip.clone(),
         service_cidr: gateway.service_cidr.clone(),
+        weight: gateway.weight(),
     }
 }
 
@@ -55,10 +56,13 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
         cluster_id: spec.cluster_id.clone(),
         service_cidr: spec.service_cidr.clone(),
         pod_cidrs: spec.pod_cidrs.clone(),
-        gateway_ips: spec
+        gateways: spec
             .gateway_infos
             .iter()
-            .map(|info| info.gateway_ip.clone())
+            .map(|info| RemoteGateway {
+                ip: info.gateway_ip.clone(),
+                weight: info.weight(),
+            })
             .collect(),
     }
 }

@@ -38,7 +38,7 @@ fn several_documents_json_and_lists() {
     assert_eq!(objects.nodes.len(), 2);
     assert_eq!(objects.gateways[0].gateway_ip, "203.0.113.1");
     assert_eq!(objects.remotes[0].cluster_id, "west");
-    assert_eq!(objects.remotes[0].gateway_ips, ["203.0.113.9"]);
+    assert_eq!(objects.remotes[0].gateways[0].ip, "203.0.113.9");
 }
 
 #[test]

@@ -34,6 +34,11 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
+/// Version of the map layouts this object was built with, for whoever loads it.
+#[unsafe(link_section = "mc_abi")]
+#[unsafe(no_mangle)]
+static MC_ABI: u32 = mc_gateway_common::abi::ABI_VERSION;
+
 /// The kernel offers some of the helpers used here only to programs under the GPL, which is why this
 /// crate and `mc-gateway-common` may be used under either licence their manifests name.
 #[unsafe(link_section = "license")]

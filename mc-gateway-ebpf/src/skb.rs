@@ -32,8 +32,8 @@ const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_
     | ENCAP_L2_LEN;
 /// Without FIXED_GSO the segment size would grow by the room removed.
 const SHRINK: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
-/// What an IPv6 header is longer than an IPv4 one.
-const PADDING: u32 = 20;
+/// Length of an IPv6 header, which Linux before 6.3 wants to be left of a packet that came in IPv6.
+const PADDED: u32 = 40;
 
 /// The packet a classifier was called for.
 pub(crate) struct Skb {
@@ -146,10 +146,18 @@ impl Packet for Skb {
             return Some(done);
         }
         // Linux before 6.3 knows no change of version and wants as much left as the outer version's header
-        // is long. Padding behind the IP packet is what Ethernet has for this.
-        if let Room::V6 = room {
+        // is long. Padding behind the IP packet is what Ethernet has for this; only packets shorter than
+        // an IPv6 header get it, and those are never super-packets, which it would break up.
+        let left = self.frame_len().wrapping_sub(room.bytes()).wrapping_sub(eth::END);
+        if matches!(room, Room::V6) && left < PADDED {
             // SAFETY: no pointer into the packet is held anywhere.
-            unsafe { bpf_skb_change_tail(self.raw, self.frame_len().wrapping_add(PADDING), 0) };
+            unsafe {
+                bpf_skb_change_tail(
+                    self.raw,
+                    self.frame_len().wrapping_add(PADDED.wrapping_sub(left)),
+                    0,
+                )
+            };
         }
         self.adjust(less, SHRINK)
     }

@@ -81,7 +81,7 @@ async fn roll_back<E: Executor>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Attachment, Program};
+    use crate::plan::{Attachment, Hook, Mode, Program};
 
     #[derive(Default)]
     struct Fake {
@@ -152,8 +152,11 @@ mod tests {
         plan.actions.insert(
             0,
             Action::Attach {
-                program: Program::FromUnderlay,
-                device: "eth0".into(),
+                hook: Hook {
+                    program: Program::FromUnderlay,
+                    device: "eth0".into(),
+                    mode: Mode::Tcx,
+                },
                 ifindex: 2,
                 from,
             },

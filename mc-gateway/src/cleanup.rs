@@ -4,14 +4,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mc_gateway_common::abi;
 use thiserror::Error;
 use tracing::info;
 
 use crate::agent::{LOCK_SOCKET, PATIENCE};
 use crate::config::Place;
-use crate::datapath::{DatapathError, SUBDIRS, pinned_links};
-use crate::host::{self, HostError, link, nat_guard};
+use crate::datapath::{DatapathError, SUBDIRS, clsact, generation, pinned_links};
+use crate::host::{self, HostError, filter, link, nat_guard};
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
 
@@ -52,6 +51,13 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
         info!(device = %place.device, "device and routes removed");
     }
     nat_guard::remove().await.map_err(HostError::from)?;
+    for filter in filter::observe(&handle).await? {
+        clsact::detach(filter.program, &filter.device)?;
+    }
+    for (ifindex, note) in clsact::made_qdiscs(&dir)? {
+        filter::remove_unused_qdisc(&handle, ifindex).await?;
+        fs::remove_dir(&note).map_err(|source| CleanupError::Io { path: note, source })?;
+    }
     let pins = remove_pins(&dir)?;
     info!(pins, "clean");
     Ok(())
@@ -61,8 +67,7 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
 fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
     let mut paths: Vec<PathBuf> = pinned_links(dir)?.into_iter().map(|(_, _, path)| path).collect();
     paths.extend(Program::ALL.map(|program| dir.join("programs").join(program.name())));
-    paths.extend(abi::ALL_MAPS.map(|name| dir.join("maps").join(name)));
-    let mut removed: usize = 0;
+    let mut removed = generation::remove_all(dir)?;
     for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => removed = removed.saturating_add(1),
@@ -102,6 +107,7 @@ mod tests {
         for subdir in SUBDIRS {
             fs::create_dir_all(dir.join(subdir)).unwrap();
         }
+        fs::create_dir_all(dir.join("maps")).unwrap();
         for pin in ["links/to_remote-mc0", "programs/to_remote", "maps/mc_peers"] {
             fs::write(dir.join(pin), "").unwrap();
         }

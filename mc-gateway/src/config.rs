@@ -48,6 +48,12 @@ pub struct RunArgs {
     /// How packets are encapsulated.
     #[command(flatten)]
     pub tunnel: TunnelArgs,
+    /// How programs are attached to devices.
+    #[arg(long, value_enum, default_value_t = Attach::Auto)]
+    pub attach: Attach,
+    /// Where on a device, next to programs of others, programs are attached.
+    #[arg(long, value_enum, default_value_t = Order::First)]
+    pub tcx_order: Order,
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -113,6 +119,28 @@ pub struct PlaceArgs {
     /// Name of the device that packets to other clusters are routed to.
     #[arg(long, value_name = "NAME", default_value = "mc0")]
     pub device: String,
+}
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// TCX where the kernel has it, else clsact.
+    #[default]
+    Auto,
+    /// Pinned TCX links (Linux 6.6).
+    Tcx,
+    /// Filters of a clsact qdisc.
+    Clsact,
+}
+
+/// Where a program is among those of others on the same device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Before all that are there: whatever is not ours goes on to them untouched.
+    #[default]
+    First,
+    /// Behind all that are there: what they take, drop or accept for good never reaches us.
+    Last,
 }
 
 /// Form of the log.
@@ -186,6 +214,10 @@ pub struct Config {
     pub source: Source,
     /// How packets are encapsulated.
     pub tunnel: Tunnel,
+    /// How programs are attached.
+    pub attach: Attach,
+    /// Where among those of others.
+    pub order: Order,
     /// Pins and device.
     pub place: Place,
 }
@@ -320,6 +352,8 @@ impl TryFrom<RunArgs> for Config {
             cluster_id: args.cluster_id,
             source,
             tunnel: args.tunnel.try_into()?,
+            attach: args.attach,
+            order: args.tcx_order,
             place: args.place.try_into()?,
         })
     }

@@ -7,14 +7,22 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-/// Oldest kernel whose TCX links we can use.
-pub const MIN_KERNEL: (u32, u32) = (6, 6);
+use crate::config::Attach;
+use crate::plan::Mode;
+
+/// Oldest kernel that has what the programs use: `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` is of 5.13,
+/// `bpf_redirect_neigh` of 5.10, ring buffers and `CAP_BPF` of 5.8. What we can test begins at 6.1.
+pub const MIN_KERNEL: (u32, u32) = (5, 15);
+/// Oldest kernel that lets a process without `CAP_BPF` use the maps it holds where unprivileged BPF is off
+/// (c8644cd0efe7).
+const MAPS_WITHOUT_CAP_BPF: (u32, u32) = (5, 19);
 
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
@@ -32,13 +40,16 @@ pub enum PreflightError {
     Capabilities(Vec<&'static str>),
     /// Kernel version.
     #[error(
-        "kernel too old: {release:?}, at least {}.{} is needed (TCX links)",
+        "kernel too old: {release:?}, at least {}.{} is needed",
         MIN_KERNEL.0, MIN_KERNEL.1
     )]
     Kernel {
         /// `uname -r`.
         release: String,
     },
+    /// TCX was asked for and is not there.
+    #[error("--attach tcx: this kernel has no TCX (Linux 6.6 has); use auto or clsact")]
+    NoTcx,
     /// No bpffs.
     #[error("bpf-dir {}: is not on a BPF file system (found type {found:#x}); run `mount -t bpf bpf /sys/fs/bpf`", .path.display())]
     NoBpffs {
@@ -108,7 +119,10 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
 ///
 /// *Assumption*: the process has one thread; capabilities belong to threads.
 pub fn drop_load_capabilities() -> io::Result<()> {
-    let only_for_loading = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    let mut only_for_loading = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+    if version(&release()) >= MAPS_WITHOUT_CAP_BPF {
+        only_for_loading |= CapabilitySet::BPF;
+    }
     let mut sets = capabilities(None)?;
     sets.effective -= only_for_loading;
     sets.permitted -= only_for_loading;
@@ -118,16 +132,43 @@ pub fn drop_load_capabilities() -> io::Result<()> {
 
 /// Checks the version of the running kernel.
 pub fn check_kernel() -> Result<(), PreflightError> {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    check_release(&release)
+    check_release(&release())
 }
 
-fn check_release(release: &str) -> Result<(), PreflightError> {
+fn release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// Major and minor version of a release; zeros where it has none.
+fn version(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
         .map(|number| number.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if version >= MIN_KERNEL {
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// How programs are attached: as wanted, or the best the kernel has.
+pub fn mode(wanted: Attach) -> Result<Mode, PreflightError> {
+    match (wanted, has_tcx()) {
+        (Attach::Clsact, _) | (Attach::Auto, false) => Ok(Mode::Clsact),
+        (Attach::Tcx | Attach::Auto, true) => Ok(Mode::Tcx),
+        (Attach::Tcx, false) => Err(PreflightError::NoTcx),
+    }
+}
+
+/// Whether the kernel knows TCX: asked for the programs on a device, one that does not says that there is
+/// no such attach type. (Programs of others may be there that we must not look at.)
+fn has_tcx() -> bool {
+    match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
+        Err(ProgramError::SyscallError(error)) if error.call == "bpf_prog_query" => {
+            error.io_error.raw_os_error() != Some(libc::EINVAL)
+        }
+        _ => true,
+    }
+}
+
+fn check_release(release: &str) -> Result<(), PreflightError> {
+    if version(release) >= MIN_KERNEL {
         return Ok(());
     }
     Err(PreflightError::Kernel {
@@ -308,20 +349,19 @@ mod tests {
 
     #[test]
     fn old_kernels_are_refused() {
-        for good in ["6.6.0", "6.18.5-cloud-amd64", "7.0", "10.1.2"] {
+        for good in [
+            "5.15.0-generic",
+            "6.1.0-50-cloud-amd64",
+            "6.18.5-cloud-amd64",
+            "7.0",
+            "10.1.2",
+        ] {
             assert!(check_release(good).is_ok(), "{good}");
         }
-        for old in [
-            "6.5.13",
-            "6.1.0-50-cloud-amd64",
-            "5.15.0-generic",
-            "4.19",
-            "garbage",
-            "",
-        ] {
+        for old in ["5.14.21", "5.10.0-30-amd64", "4.19", "garbage", ""] {
             let error = check_release(old).unwrap_err().to_string();
             assert!(
-                error.contains("kernel too old") && error.contains("6.6"),
+                error.contains("kernel too old") && error.contains("5.15"),
                 "{error}"
             );
         }

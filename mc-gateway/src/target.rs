@@ -10,6 +10,7 @@ use crate::cidr::{is_ipv6, mapped, mapped_len};
 use crate::config::{Dscp, Format, Tunnel};
 use crate::desired::{self, Desired, Masquerade};
 use crate::objects::Refusal;
+use crate::plan::Mode;
 
 /// What encapsulation adds in front of an inner IP packet besides the outer IP header: UDP, tunnel header
 /// (Geneve and VXLAN alike), inner Ethernet.
@@ -101,6 +102,8 @@ pub struct Target {
     pub masquerade: Masquerade,
     /// Underlay devices by name.
     pub devices: BTreeMap<String, u32>,
+    /// How programs are attached.
+    pub mode: Mode,
 }
 
 /// Joins the desired state with the underlay. Members without a path are left out until they have one.

@@ -26,7 +26,7 @@ pub struct Counters {
 impl Counters {
     /// Reads the counters of the agent that pins in `bpf_dir`. The agent need not run.
     pub fn read(bpf_dir: &Path) -> Result<Self> {
-        let maps = bpf_dir.join("maps");
+        let maps = bpf_dir.join(abi::MAPS_DIR);
         let counters = per_cpu::<Counter>(&maps.join(abi::PATHS))?;
         let mut paths = BTreeMap::new();
         for path in PacketPath::ALL {

@@ -9,6 +9,7 @@ mod ebpf;
 mod images;
 mod lint;
 mod manifests;
+mod matrix;
 mod run;
 mod setup;
 mod tally;
@@ -35,9 +36,14 @@ enum Command {
         /// The one suite to run.
         #[arg(long, value_enum)]
         suite: Option<test::Suite>,
+        /// More rounds, longer runs.
+        #[arg(long)]
+        long: bool,
     },
     /// Compare plain routing, kernel VXLAN and mc-gateway over the same hops.
     Bench(bench::BenchArgs),
+    /// Boot older kernels in QEMU and run load, `PROG_RUN` and one end-to-end flow on each.
+    Matrix(matrix::MatrixArgs),
     /// Build the eBPF object and print its path and SHA-256.
     BuildEbpf {
         /// Build it a second time in another directory and compare the bytes.
@@ -58,8 +64,9 @@ enum Command {
 fn main() -> Result<()> {
     match Xtask::parse().command {
         Command::Demo(args) => demo::run(&args),
-        Command::Test { suite } => test::run(suite),
+        Command::Test { suite, long } => test::run(suite, long),
         Command::Bench(args) => bench::run(&args),
+        Command::Matrix(args) => matrix::run(&args),
         Command::Crds => lint::crds("--out"),
         Command::Manifests => manifests::write(),
         Command::BuildEbpf {

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::{build, cluster, ebpf, lint, run, setup, tally::Tally};
+use crate::{build, cluster, ebpf, lint, matrix, run, setup, tally::Tally};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,20 +18,26 @@ pub(crate) enum Suite {
     Datapath,
     /// Agents, programs and traffic in network namespaces.
     Netns,
+    /// Agents restarted, upgraded and rolled back under traffic.
+    Restart,
+    /// The oldest kernel the distribution has.
+    Matrix,
     /// Three real Kubernetes clusters.
     E2e,
 }
 
-const ALL: [Suite; 5] = [
+const ALL: [Suite; 7] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Netns,
+    Suite::Restart,
+    Suite::Matrix,
     Suite::E2e,
 ];
 
 /// Runs one suite or all; the last line tells the figures.
-pub(crate) fn run(suite: Option<Suite>) -> Result<()> {
+pub(crate) fn run(suite: Option<Suite>, long: bool) -> Result<()> {
     setup::require_root("cargo xtask test")?;
     setup::ensure_packages("the tests", build::PACKAGES)?;
     setup::ensure_bpffs()?;
@@ -39,7 +45,7 @@ pub(crate) fn run(suite: Option<Suite>) -> Result<()> {
     let mut tally = Tally::default();
     for suite in suite.map_or_else(|| ALL.to_vec(), |one| vec![one]) {
         let start = Instant::now();
-        if let Err(error) = one(suite, &mut tally) {
+        if let Err(error) = one(suite, long, &mut tally) {
             println!("FAILED: {suite:?}: {error:#}");
             tally.failed += 1;
         }
@@ -52,7 +58,7 @@ pub(crate) fn run(suite: Option<Suite>) -> Result<()> {
     Ok(())
 }
 
-fn one(suite: Suite, tally: &mut Tally) -> Result<()> {
+fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
     match suite {
         Suite::Lint => lint::run(tally),
         Suite::Unit => tally.cargo_test(
@@ -71,6 +77,16 @@ fn one(suite: Suite, tally: &mut Tally) -> Result<()> {
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
         }
+        Suite::Restart => {
+            let programs = build::release()?;
+            let mut command = integration("restart");
+            command
+                .envs(programs.env())
+                .env("MC_LONG", if long { "1" } else { "0" })
+                .args(["--", "--test-threads=1", "--nocapture"]);
+            tally.cargo_test("restart", &mut command)?;
+        }
+        Suite::Matrix => tally.step("the oldest kernel", matrix::oldest()),
         Suite::E2e => e2e(tally)?,
     }
     Ok(())

@@ -10,6 +10,11 @@ pub mod service;
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
 pub const ABI_VERSION: u32 = 2;
+/// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
+pub const ABI_SECTION: &str = "mc_abi";
+/// Name of the directory, below the pin directory, with the pins of this version's maps. In every version
+/// [`Config`] begins with the version's number and is the only value of the map [`CONFIG`].
+pub const MAPS_DIR: &str = "maps-v2";
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
 ///

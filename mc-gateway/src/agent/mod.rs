@@ -18,9 +18,9 @@ use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
-use crate::host::{self, Changes, HostError, ipv6, link, nat_guard, observed, route, underlay};
+use crate::host::{self, Changes, HostError, filter, ipv6, link, nat_guard, observed, route, underlay};
 use crate::objects::{Objects, Refusal};
-use crate::plan::{Action, Observed, PlanError, plan};
+use crate::plan::{Action, Mode, Observed, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
 use crate::source::{self, SourceError};
 use crate::tables::{Tables, TablesError};
@@ -219,6 +219,8 @@ impl Report {
 /// The agent's hold on the node.
 struct Agent {
     config: Config,
+    /// How programs are attached.
+    mode: Mode,
     handle: Handle,
     datapath: Datapath,
     tables: Tables,
@@ -242,13 +244,15 @@ impl Agent {
         let handle = host::connect().map_err(io_error("open a netlink socket"))?;
         // Before anything is loaded: a foreign device would make everything else useless.
         link::observe(&handle, &config.place.device).await?;
-        let datapath = Datapath::load(&dir, object)?;
+        let mode = preflight::mode(config.attach)?;
+        let datapath = Datapath::load(&dir, object, config.order)?;
         let tables = Tables::open(&datapath.maps_dir())?;
         preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
-        info!(node = %config.node_name, bpf_dir = %dir.display(), "programs loaded");
+        info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?mode, "programs loaded");
         warn_if_not_forwarding();
         Ok(Self {
             config,
+            mode,
             handle,
             datapath,
             tables,
@@ -275,11 +279,13 @@ impl Agent {
         for _ in 0..ROUNDS {
             let underlay = self.underlay(&desired).await?;
             let (mut target, unresolved) = resolve(&desired, &underlay, &self.config.tunnel);
+            target.mode = self.mode;
             let mut foreign = self.without_foreign_routes(&mut target).await?;
             foreign.extend(self.without_ipv6_routes(&mut target));
             let observed = self.observe(&target).await?;
             let plan = plan(&observed, &target, &self.config.place.device)?;
             let Some(first) = plan.actions.first() else {
+                self.datapath.commit()?;
                 let refusals = refused.into_iter().chain(unresolved).chain(foreign).collect();
                 self.report.refusals(refusals);
                 self.report.success(&target, changes);
@@ -349,6 +355,7 @@ impl Agent {
         );
         let host = observed::observe(&self.handle, &self.config.place.device, &candidates).await?;
         self.masquerade.clone_from(&host.masquerade);
+        let filters = filter::observe(&self.handle).await?;
         let contents = self.tables.contents();
         Ok(Observed {
             device: host.device,
@@ -359,7 +366,7 @@ impl Agent {
             peers: contents.peers.clone(),
             routes: host.routes,
             masquerade: host.masquerade,
-            attachments: self.datapath.attachments()?,
+            attachments: self.datapath.attachments(&filters)?,
         })
     }
 
@@ -402,13 +409,8 @@ impl Agent {
             Action::SetPeer { addr, to, .. } => self.tables.set_peer(*addr, *to)?,
             Action::SetConfig { to, .. } => self.tables.set_config(*to)?,
             Action::SetPrefix { key, to, .. } => self.tables.set_prefix(*key, *to)?,
-            Action::Attach {
-                program,
-                device,
-                ifindex,
-                from,
-            } => self.datapath.attach(*program, device, *ifindex, *from)?,
-            Action::Detach { program, device, .. } => self.datapath.detach(*program, device)?,
+            Action::Attach { hook, ifindex, from } => self.datapath.attach(hook, *ifindex, *from)?,
+            Action::Detach { hook, .. } => self.datapath.detach(hook)?,
             Action::SetNat { to, .. } => {
                 match to {
                     Some(masquerade) => nat_guard::write(masquerade, name)

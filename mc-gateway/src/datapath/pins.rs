@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, Map, MapData, MapInfo, MapType};
+use aya::maps::{Array, Map, MapData, MapError, MapInfo, MapType};
+use aya::programs::ProgramInfo;
 use mc_gateway_common::abi::{self, Addr};
 use thiserror::Error;
 
@@ -78,7 +79,10 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
     ]
 }
 
-/// Checks every map that is pinned in `dir`; one that is missing is fine.
+/// Start of every map's name.
+pub(super) const PREFIX: &str = "mc_";
+
+/// Checks every map of this version that is pinned in `dir`; one that is missing is fine.
 pub(super) fn check(dir: &Path) -> Result<(), ForeignPin> {
     for expected in expected() {
         let path = dir.join(&expected.name);
@@ -86,8 +90,39 @@ pub(super) fn check(dir: &Path) -> Result<(), ForeignPin> {
             compare(&path, &read(&path, &expected)?, &expected)?;
         }
     }
-    let path = dir.join(abi::CONFIG);
-    if path.exists() { check_abi(&path) } else { Ok(()) }
+    Ok(())
+}
+
+/// Checks a map of another version: all that is known of it is its name.
+pub(super) fn check_name(path: &Path, name: &str) -> Result<(), ForeignPin> {
+    // The kernel keeps 15 bytes of a name.
+    let name = name.get(..15).unwrap_or(name);
+    let expected = format!("a map named {name}");
+    let foreign = |found: String| ForeignPin {
+        path: path.to_owned(),
+        found,
+        expected: expected.clone(),
+    };
+    let info = MapInfo::from_pin(path)
+        .map_err(|error| foreign(format!("something that is not a map ({})", crate::chain(&error))))?;
+    match info.name_as_str() {
+        Some(found) if found == name && name.starts_with(PREFIX) => Ok(()),
+        found => Err(foreign(format!("a map named {}", found.unwrap_or_default()))),
+    }
+}
+
+/// Checks a pinned program: whatever version, it has the name of its pin.
+pub(super) fn check_program(path: &Path, name: &str) -> Result<(), ForeignPin> {
+    let found = match ProgramInfo::from_pin(path) {
+        Ok(info) if info.name_as_str() == Some(name) => return Ok(()),
+        Ok(info) => format!("a program named {}", info.name_as_str().unwrap_or_default()),
+        Err(error) => format!("something that is not a program ({})", crate::chain(&error)),
+    };
+    Err(ForeignPin {
+        path: path.to_owned(),
+        found,
+        expected: format!("a program named {name}"),
+    })
 }
 
 fn read(path: &Path, expected: &Shape) -> Result<Shape, ForeignPin> {
@@ -118,22 +153,38 @@ fn compare(path: &Path, found: &Shape, expected: &Shape) -> Result<(), ForeignPi
     })
 }
 
-/// A configuration that was never written says 0; any other number than ours is another layout.
-fn check_abi(path: &Path) -> Result<(), ForeignPin> {
-    let read = || {
-        let map = Map::from_map_data(MapData::from_pin(path)?)?;
-        Array::<MapData, abi::Config>::try_from(map)?.get(&0, 0)
+/// Size of version 1's configuration in bytes; in every version it begins with the version's number.
+const CONFIG_V1: usize = 84;
+
+/// Checks that the configuration was written by the version whose directory it is in. One that was never
+/// written says 0.
+pub(super) fn check_version(path: &Path, version: u32) -> Result<(), ForeignPin> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let read = || match version {
+        1 => first_word::<[u8; CONFIG_V1]>(path, |config| config.first_chunk().copied()),
+        abi::ABI_VERSION => first_word::<abi::Config>(path, |config| Some(config.abi.to_ne_bytes())),
+        // A layout we do not know. Its name is right, and its directory says which one it is.
+        _ => Ok(None),
     };
     let found = match read() {
-        Ok(config) if config.abi == 0 || config.abi == abi::ABI_VERSION => return Ok(()),
-        Ok(config) => format!("layout version {}", config.abi),
+        Ok(None | Some(0)) => return Ok(()),
+        Ok(Some(found)) if found == version => return Ok(()),
+        Ok(Some(found)) => format!("layout version {found}"),
         Err(error) => format!("a map that cannot be read ({})", crate::chain(&error)),
     };
     Err(ForeignPin {
         path: path.to_owned(),
         found,
-        expected: format!("layout version {}", abi::ABI_VERSION),
+        expected: format!("layout version {version}"),
     })
+}
+
+fn first_word<C: aya::Pod>(path: &Path, word: fn(&C) -> Option<[u8; 4]>) -> Result<Option<u32>, MapError> {
+    let map = Map::from_map_data(MapData::from_pin(path)?)?;
+    let config = Array::<MapData, C>::try_from(map)?.get(&0, 0)?;
+    Ok(word(&config).map(u32::from_ne_bytes))
 }
 
 #[cfg(test)]

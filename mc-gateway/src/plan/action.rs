@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr};
 
-use super::{Attachment, Program};
+use super::{Attachment, Hook};
 use crate::desired::Masquerade;
 use crate::target::PrefixKey;
 
@@ -71,10 +71,8 @@ pub enum Action {
     },
     /// Attaches a program to a device, or swaps the program of the link that is there.
     Attach {
-        /// What.
-        program: Program,
-        /// Where.
-        device: String,
+        /// What and where.
+        hook: Hook,
         /// Index of the device.
         ifindex: u32,
         /// What was there under this name.
@@ -82,10 +80,8 @@ pub enum Action {
     },
     /// Removes a program from a device.
     Detach {
-        /// What.
-        program: Program,
-        /// From where.
-        device: String,
+        /// What and from where.
+        hook: Hook,
         /// What is there.
         from: Attachment,
     },
@@ -133,26 +129,19 @@ impl Action {
             // A program that was swapped out cannot come back, and a vanished device neither.
             Self::DeleteDevice | Self::Attach { from: Some(_), .. } => return None,
             Self::Attach {
-                program,
-                device,
+                hook,
                 ifindex,
                 from: None,
             } => Self::Detach {
-                program,
-                device,
+                hook,
                 from: Attachment {
                     ifindex,
                     current: true,
                 },
             },
             Self::Detach { from, .. } if from.ifindex == 0 => return None,
-            Self::Detach {
-                program,
-                device,
-                from,
-            } => Self::Attach {
-                program,
-                device,
+            Self::Detach { hook, from } => Self::Attach {
+                hook,
                 ifindex: from.ifindex,
                 from: None,
             },
@@ -178,8 +167,8 @@ impl fmt::Display for Action {
             Self::SetPrefix { key, to, .. } => {
                 write!(f, "set prefix {}/{} to {to:?}", ShowAddr(key.addr), key.len)
             }
-            Self::Attach { program, device, .. } => write!(f, "attach {} to {device}", program.name()),
-            Self::Detach { program, device, .. } => write!(f, "detach {} from {device}", program.name()),
+            Self::Attach { hook, .. } => write!(f, "attach {} to {}", hook.program.name(), hook.device),
+            Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
             Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
             Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
             Self::AddRoute(net) => write!(f, "add route {net}"),

@@ -56,10 +56,31 @@ pub struct Device {
     pub up: bool,
 }
 
-/// Where a program is attached.
+/// How a program is attached to a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// By a pinned TCX link (Linux 6.6).
+    #[default]
+    Tcx,
+    /// By a filter of the device's clsact qdisc.
+    Clsact,
+}
+
+/// A place for a program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hook {
+    /// What is there, or should be.
+    pub program: Program,
+    /// Name of the device.
+    pub device: String,
+    /// In which of the two ways.
+    pub mode: Mode,
+}
+
+/// A program at a [`Hook`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Device the link is on; 0 when the device is gone.
+    /// Device the program is on; 0 when the device is gone.
     pub ifindex: u32,
     /// Whether it runs the program this agent loaded, not one of an agent before it.
     pub current: bool,
@@ -84,8 +105,8 @@ pub struct Observed {
     pub routes: BTreeSet<IpNet>,
     /// What our nftables table does; none where it is missing or not as we write it.
     pub masquerade: Option<Masquerade>,
-    /// Pinned links by program and device name.
-    pub attachments: BTreeMap<(Program, String), Attachment>,
+    /// Programs that are attached.
+    pub attachments: BTreeMap<Hook, Attachment>,
 }
 
 /// Ordered changes.
@@ -304,32 +325,36 @@ impl Planner {
     }
 
     fn attachments(&mut self, observed: &Observed, target: &Target, mc0: Device, device: &str) {
-        let own = std::iter::once(((Program::ToRemote, device.to_owned()), mc0.ifindex));
+        let hook = |program: Program, device: &str| Hook {
+            program,
+            device: device.to_owned(),
+            mode: target.mode,
+        };
+        let own = std::iter::once((hook(Program::ToRemote, device), mc0.ifindex));
         let underlay = target
             .devices
             .iter()
-            .map(|(name, ifindex)| ((Program::FromUnderlay, name.clone()), *ifindex));
-        let wanted: BTreeMap<(Program, String), u32> = own.chain(underlay).collect();
-        for ((program, name), ifindex) in &wanted {
-            let from = observed.attachments.get(&(*program, name.clone())).copied();
+            .map(|(name, ifindex)| (hook(Program::FromUnderlay, name), *ifindex));
+        let wanted: BTreeMap<Hook, u32> = own.chain(underlay).collect();
+        for (hook, ifindex) in &wanted {
+            let from = observed.attachments.get(hook).copied();
             let done = Attachment {
                 ifindex: *ifindex,
                 current: true,
             };
             if from != Some(done) {
                 self.adds.push(Action::Attach {
-                    program: *program,
-                    device: name.clone(),
+                    hook: hook.clone(),
                     ifindex: *ifindex,
                     from,
                 });
             }
         }
-        for ((program, name), from) in &observed.attachments {
-            if !wanted.contains_key(&(*program, name.clone())) {
+        // The same program attached in the other way goes, too, after it is there in this one.
+        for (hook, from) in &observed.attachments {
+            if !wanted.contains_key(hook) {
                 self.removes.push(Action::Detach {
-                    program: *program,
-                    device: name.clone(),
+                    hook: hook.clone(),
                     from: *from,
                 });
             }

@@ -43,20 +43,15 @@ fn carry_out(world: &mut Observed, action: &Action) {
         Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
         Action::SetConfig { to, .. } => world.config = to,
         Action::SetPrefix { key, to, .. } => entry(&mut world.prefixes, key, to),
-        Action::Attach {
-            program,
-            device,
-            ifindex,
-            ..
-        } => {
+        Action::Attach { hook, ifindex, .. } => {
             let attachment = Attachment {
                 ifindex,
                 current: true,
             };
-            world.attachments.insert((program, device), attachment);
+            world.attachments.insert(hook, attachment);
         }
-        Action::Detach { program, device, .. } => {
-            world.attachments.remove(&(program, device));
+        Action::Detach { hook, .. } => {
+            world.attachments.remove(&hook);
         }
         Action::SetNat { to, .. } => world.masquerade = to,
         Action::AddRoute(net) => assert!(world.routes.insert(net)),
@@ -269,6 +264,51 @@ fn routes_come_last_and_go_first() {
     assert!(matches!(back.last(), Some(Action::SetMember { .. })));
 }
 
+fn underlay_hook(mode: Mode) -> Hook {
+    Hook {
+        program: Program::FromUnderlay,
+        device: "eth0".to_owned(),
+        mode,
+    }
+}
+
+#[test]
+fn the_other_way_of_attaching_goes_after_the_wanted_one_is_there() {
+    let mut target = Target {
+        devices: [("eth0".to_owned(), 2)].into(),
+        ..Target::default()
+    };
+    let mut world = Observed::default();
+    for (mode, other) in [(Mode::Tcx, Mode::Clsact), (Mode::Clsact, Mode::Tcx)] {
+        target.mode = mode;
+        let actions = converge(&mut world, &target);
+        let hooks: Vec<&Hook> = world.attachments.keys().collect();
+        assert!(hooks.iter().all(|hook| hook.mode == mode), "{hooks:?}");
+        let at = |wanted: fn(&Action) -> Option<&Hook>, mode: Mode| {
+            let hook = underlay_hook(mode);
+            actions.iter().position(|action| wanted(action) == Some(&hook))
+        };
+        let attached = at(
+            |action| match action {
+                Action::Attach { hook, .. } => Some(hook),
+                _ => None,
+            },
+            mode,
+        );
+        let detached = at(
+            |action| match action {
+                Action::Detach { hook, .. } => Some(hook),
+                _ => None,
+            },
+            other,
+        );
+        assert!(attached.is_some());
+        // Nothing was there before the first time.
+        assert_eq!(detached.is_some(), mode == Mode::Clsact);
+        assert!(detached.is_none_or(|detached| Some(detached) > attached));
+    }
+}
+
 #[test]
 fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_again() {
     let target = Target {
@@ -277,7 +317,7 @@ fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_aga
     };
     let mut world = Observed::default();
     let _ = converge(&mut world, &target);
-    let key = (Program::FromUnderlay, "eth0".to_owned());
+    let key = underlay_hook(Mode::Tcx);
     for from in [
         Attachment {
             ifindex: 2,
@@ -295,8 +335,7 @@ fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_aga
         world.attachments.insert(key.clone(), from);
         let actions = converge(&mut world, &target);
         let attach = Action::Attach {
-            program: Program::FromUnderlay,
-            device: "eth0".into(),
+            hook: key.clone(),
             ifindex: 2,
             from: Some(from),
         };

@@ -221,7 +221,7 @@ fn inside(voice: &mut Voice, topology: &Topology) -> Result<()> {
             "From whom packets are accepted (flags 1: another cluster's gateway, 4: a node of ours):",
         ),
     ] {
-        let pin = directory.join("maps").join(map);
+        let pin = directory.join(mc_gateway_common::abi::MAPS_DIR).join(map);
         voice.say(&[meaning, &format!("$ bpftool map dump pinned {}", pin.display())]);
         voice.show(&maps::dump(&pin)?);
     }

@@ -40,6 +40,7 @@ impl Topology {
             .args(["run", "--node-name", place.name(), "--manifests"])
             .arg(directory);
         command.arg("--bpf-dir").arg(self.bpf_dir(place));
+        command.args(&self.options.agent_flags);
         let process = Process::spawn(&format!("mc-gateway on {}", place.name()), &mut command, &log)?;
         self.agents.insert(place, process);
         Ok(())

@@ -53,6 +53,8 @@ pub struct Options {
     pub traffic: PathBuf,
     /// The program `mc-gateway`; needed for [`Variant::McGateway`] only.
     pub agent: Option<PathBuf>,
+    /// Flags of every agent besides those the topology gives it.
+    pub agent_flags: Vec<String>,
 }
 
 // === impl Options ===
@@ -67,6 +69,7 @@ impl Options {
             masquerade: Masquerade::Off,
             traffic: Traffic::program()?,
             agent,
+            agent_flags: Vec::new(),
         })
     }
 }
@@ -169,6 +172,16 @@ impl Topology {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Flags of every agent started from now on.
+    pub fn set_agent_flags(&mut self, flags: &[&str]) {
+        self.options.agent_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
+    /// The program of every agent started from now on: how an upgrade, or a roll-back, begins.
+    pub fn set_agent(&mut self, program: PathBuf) {
+        self.options.agent = Some(program);
     }
 
     /// Directory for logs, manifests and captures; removed with the topology.

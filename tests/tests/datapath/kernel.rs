@@ -75,6 +75,11 @@ impl Kernel {
         kernel
     }
 
+    /// A loaded program.
+    pub(crate) fn program(&self, name: &str) -> &SchedClassifier {
+        self.0.program(name).expect(name).try_into().expect(name)
+    }
+
     fn fill(&mut self, tables: &MapTables) {
         let ebpf = &mut self.0;
         let mut config: Array<_, Config> = ebpf.map_mut(CONFIG).expect(CONFIG).try_into().expect(CONFIG);
@@ -151,6 +156,9 @@ impl Kernel {
             })
             .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));
         out.truncate(usize::try_from(result.data_size_out).expect("a length"));
+        if before_6_3() {
+            remove_padding(&mut out);
+        }
         Outcome {
             action: result.return_value,
             bytes: out,
@@ -178,5 +186,28 @@ impl Kernel {
             .map(|i| events.get(&i, 0).expect(EVENTS).iter().sum())
             .collect();
         Counts { drops, paths, events }
+    }
+}
+
+/// Whether the kernel is older than 6.3, which cannot tell `bpf_skb_adjust_room` that the IP version changes.
+fn before_6_3() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) < (Some(6), Some(3))
+}
+
+/// Takes away the zeros such a kernel needs behind a decapsulated IPv4 packet that is shorter than an IPv6 header.
+fn remove_padding(frame: &mut Vec<u8>) {
+    const PADDED: usize = 14 + 40;
+    let Some([0x08, 0x00, _, _, high, low]) = frame.get(12..18) else {
+        return;
+    };
+    let end = 14 + usize::from(u16::from_be_bytes([*high, *low]));
+    if frame.len() == PADDED
+        && frame
+            .get(end..)
+            .is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+    {
+        frame.truncate(end);
     }
 }

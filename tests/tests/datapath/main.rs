@@ -11,6 +11,7 @@
 
 mod cases;
 mod kernel;
+mod load;
 mod packets;
 mod world;
 

@@ -17,9 +17,13 @@ pub(crate) fn agent_program() -> PathBuf {
 }
 
 pub(crate) fn options(name: &str) -> Options {
-    let mut options = Options::new(&format!("nt-{name}"), Some(agent_program())).expect("options");
+    let prefix = env::var("MC_PREFIX").unwrap_or_else(|_| "nt".to_owned());
+    let mut options = Options::new(&format!("{prefix}-{name}"), Some(agent_program())).expect("options");
     if let Some(traffic) = env::var_os("MC_TRAFFIC") {
         options.traffic = traffic.into();
+    }
+    if let Ok(flags) = env::var("MC_AGENT_FLAGS") {
+        options.agent_flags = flags.split_whitespace().map(str::to_owned).collect();
     }
     options
 }

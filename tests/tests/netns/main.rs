@@ -4,6 +4,7 @@
 //! other: `cargo xtask test --suite netns`.
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
+mod attach;
 mod bad_input;
 mod bed;
 mod restart;

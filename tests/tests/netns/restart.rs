@@ -111,7 +111,7 @@ fn foreign_pins_are_refused_and_left_alone() {
     let mut bed = connected("foreign");
     let place = Place::NodeEast;
     bed.stop_agent(place).expect("SIGTERM");
-    let maps = bed.bpf_dir(place).join("maps");
+    let maps = bed.bpf_dir(place).join(mc_gateway_common::abi::MAPS_DIR);
     let pin = maps.join("mc_groups");
     std::fs::remove_file(&pin).expect("unpin");
     let pin = pin.to_string_lossy().into_owned();

@@ -162,7 +162,7 @@ fn maps_read_like_tables() {
 
 fn pin(bed: &mc_tests::topology::Topology, place: Place, map: &str) -> String {
     bed.bpf_dir(place)
-        .join("maps")
+        .join(mc_gateway_common::abi::MAPS_DIR)
         .join(map)
         .to_string_lossy()
         .into_owned()

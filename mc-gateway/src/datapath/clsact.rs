@@ -1,0 +1,168 @@
+//! Filters of the clsact qdisc: how programs are attached where the kernel has no TCX.
+//!
+//! *Guarantees*: a filter stays when the agent ends; it is replaced in place, so that no packet meets a
+//! device without a program; filters of others on the same device are neither moved nor removed. The
+//! qdisc itself stays until `cleanup`: the kernel stops a device for a moment to add or remove one.
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::Link as _;
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
+};
+use aya::programs::{ProgramError, SchedClassifier};
+
+use super::{DatapathError, attach_type, program_error};
+use crate::config::Order;
+use crate::plan::Program;
+
+/// Handle of our filters ("mc" in ASCII); with name and priority it tells ours from others'.
+pub(crate) const HANDLE: u32 = 0x6d63;
+
+/// Directory below the pin directory that remembers which qdiscs the agent made.
+pub(super) const QDISCS: &str = "qdiscs";
+
+/// Priority of our filters: small numbers run first.
+#[must_use]
+pub(crate) const fn priority(order: Order) -> u16 {
+    match order {
+        Order::First => 1,
+        // Behind what the kernel numbers by itself, which is 49152 and less.
+        Order::Last => 60_000,
+    }
+}
+
+/// Attaches the program, or replaces the one that is there in one step.
+pub(super) fn attach(
+    classifier: &mut SchedClassifier,
+    program: Program,
+    device: &str,
+    order: Order,
+) -> Result<(), DatapathError> {
+    let failed = || program_error(program, format!("attach to {device}"));
+    let link = existing(program, device, order).map_err(|error| failed()(TcError::IoError(error).into()))?;
+    let id = match classifier.attach_to_link(link) {
+        Err(error) if errno(&error) == Some(libc::ENOENT) => {
+            let options = NlOptions {
+                priority: priority(order),
+                handle: TcHandle::from(HANDLE),
+                classid: None,
+            };
+            classifier.attach_with_options(device, attach_type(program), TcAttachOptions::Netlink(options))
+        }
+        result => result,
+    };
+    let link = classifier.take_link(id.map_err(failed())?).map_err(failed())?;
+    // Dropping it would detach, and a filter has to outlive the agent.
+    mem::forget(link);
+    let other = match order {
+        Order::First => Order::Last,
+        Order::Last => Order::First,
+    };
+    detach_at(program, device, other)
+}
+
+/// Removes our filter, whatever its place.
+pub(crate) fn detach(program: Program, device: &str) -> Result<(), DatapathError> {
+    detach_at(program, device, Order::First)?;
+    detach_at(program, device, Order::Last)
+}
+
+fn detach_at(program: Program, device: &str, order: Order) -> Result<(), DatapathError> {
+    let Ok(link) = existing(program, device, order) else {
+        // No device, no filter.
+        return Ok(());
+    };
+    match link.detach() {
+        // Filter, qdisc or device are gone.
+        Err(error) if matches!(errno(&error), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => Ok(()),
+        result => result.map_err(program_error(program, format!("detach from {device}"))),
+    }
+}
+
+fn existing(program: Program, device: &str, order: Order) -> io::Result<SchedClassifierLink> {
+    let handle = TcHandle::from(HANDLE);
+    SchedClassifierLink::attached(device, attach_type(program), priority(order), handle, None)
+}
+
+/// The kernel's answer in an error of a netlink request.
+fn errno(error: &ProgramError) -> Option<i32> {
+    match error {
+        ProgramError::NetlinkError(error) | ProgramError::TcError(TcError::NetlinkError(error)) => {
+            error.raw_os_error()
+        }
+        _ => None,
+    }
+}
+
+/// Makes the qdisc that filters belong to, if the device has none, and remembers that we did.
+pub(super) fn ensure_qdisc(dir: &Path, device: &str, ifindex: u32) -> Result<(), DatapathError> {
+    match qdisc_add_clsact(device) {
+        Ok(()) => {
+            let path = marker(dir, device, ifindex);
+            fs::create_dir_all(&path).map_err(|source| DatapathError::Io { path, source })
+        }
+        Err(TcError::NetlinkError(error)) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+        Err(source) => Err(DatapathError::Qdisc {
+            device: device.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Devices, by index, whose qdisc was made by an agent with this pin directory.
+pub(crate) fn made_qdiscs(dir: &Path) -> Result<Vec<(u32, PathBuf)>, DatapathError> {
+    let path = dir.join(QDISCS);
+    let failed = |source| DatapathError::Io {
+        path: path.clone(),
+        source,
+    };
+    let entries = match fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        result => result.map_err(failed)?,
+    };
+    let mut made = Vec::new();
+    for entry in entries {
+        let note = entry.map_err(failed)?.path();
+        let index = note
+            .file_name()
+            .and_then(|name| name.to_str()?.split_once('-')?.0.parse().ok());
+        made.extend(index.map(|index| (index, note)));
+    }
+    made.sort();
+    Ok(made)
+}
+
+/// A directory as a note: it survives the agent and needs no file system but the one pins live on. The
+/// index tells a device from another one of its name.
+fn marker(dir: &Path, device: &str, ifindex: u32) -> PathBuf {
+    // A dot is reserved on a bpffs but not in a device name; `%` is the other way round.
+    dir.join(QDISCS)
+        .join(format!("{ifindex}-{}", device.replace('.', "%2e")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_we_made_is_remembered_by_index() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(made_qdiscs(dir.path()).unwrap(), []);
+        let notes = [(3, "eth0.7"), (12, "mc-0")].map(|(index, device)| {
+            let note = marker(dir.path(), device, index);
+            fs::create_dir_all(&note).unwrap();
+            (index, note)
+        });
+        assert_eq!(made_qdiscs(dir.path()).unwrap(), notes);
+    }
+
+    #[test]
+    fn last_is_behind_what_the_kernel_numbers_by_itself() {
+        assert!(priority(Order::Last) > 49_152);
+        assert!(priority(Order::First) > 0);
+    }
+}

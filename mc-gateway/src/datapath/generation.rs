@@ -1,0 +1,265 @@
+//! Generations of maps: which pins a new agent takes over, and how one layout follows another.
+//!
+//! The maps of layout version *n* are pinned in a directory of their own. An agent that finds no complete
+//! directory of its version, or another version's beside it, makes new maps under a provisional name and
+//! leaves everything else alone: the ordinary plan fills them and swaps the programs, one attachment at a
+//! time, and each program has the whole desired state before and after. Only then the new maps get their
+//! name and those of other versions go.
+//!
+//! *Guarantees*: at every moment, also when the agent is killed, whatever is attached runs on maps that
+//! are complete; what is pinned under a version's own name was complete once; nothing is removed that is
+//! not ours. It does not matter which version is newer: a roll-back is an upgrade.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mc_gateway_common::abi;
+use tracing::info;
+
+use super::{DatapathError, pins};
+
+/// Follows the name of maps that no program has run on yet.
+const PROVISIONAL: &str = "-new";
+
+/// The maps of this agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Generation {
+    /// The pin directory.
+    root: PathBuf,
+    /// Whether the maps have their own name.
+    complete: bool,
+}
+
+impl Generation {
+    /// Chooses the maps below `root` to go on with, or makes room for new ones. Pins that are not ours are
+    /// refused and left as they are.
+    pub(super) fn choose(root: &Path) -> Result<Self, DatapathError> {
+        let found = directories(root)?;
+        for directory in &found {
+            directory.check(root)?;
+        }
+        let own = |directory: &Directory| directory.version == abi::ABI_VERSION && !directory.provisional;
+        let others = found
+            .iter()
+            .any(|directory| !own(directory) && !directory.provisional);
+        let complete = !others
+            && found
+                .iter()
+                .any(|directory| own(directory) && directory.pins.len() == abi::ALL_MAPS.len());
+        if !complete {
+            for directory in &found {
+                if directory.version == abi::ABI_VERSION {
+                    info!(pins = %directory.path(root).display(), "maps no program can be relied upon to use: begun anew");
+                    directory.remove(root)?;
+                } else if !directory.provisional {
+                    info!(
+                        from = directory.version,
+                        to = abi::ABI_VERSION,
+                        "another layout of maps: migrating"
+                    );
+                }
+            }
+        }
+        Ok(Self {
+            root: root.to_owned(),
+            complete,
+        })
+    }
+
+    /// Where the maps are pinned.
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.join(name(abi::ABI_VERSION, !self.complete))
+    }
+
+    /// All attached programs run on these maps: they get their name, and others' go.
+    pub(super) fn commit(&mut self) -> Result<(), DatapathError> {
+        if self.complete {
+            return Ok(());
+        }
+        let from = self.path();
+        let to = self.root.join(name(abi::ABI_VERSION, false));
+        fs::rename(&from, &to).map_err(|source| DatapathError::Io { path: from, source })?;
+        self.complete = true;
+        for directory in directories(&self.root)? {
+            if directory.version != abi::ABI_VERSION || directory.provisional {
+                directory.remove(&self.root)?;
+                info!(version = directory.version, "maps of another layout removed");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Name of the directory with the maps of a version. The first one knew no other.
+fn name(version: u32, provisional: bool) -> String {
+    let name = match version {
+        1 => "maps".to_owned(),
+        version => format!("maps-v{version}"),
+    };
+    if provisional { name + PROVISIONAL } else { name }
+}
+
+/// Version a directory's name stands for, and whether it is provisional.
+fn parse_name(text: &str) -> Option<(u32, bool)> {
+    let (complete, provisional) = match text.strip_suffix(PROVISIONAL) {
+        Some(complete) => (complete, true),
+        None => (text, false),
+    };
+    let version = match complete.strip_prefix("maps")? {
+        "" => 1,
+        version => version.strip_prefix("-v")?.parse().ok()?,
+    };
+    (name(version, provisional) == text).then_some((version, provisional))
+}
+
+/// A directory with maps that has pins in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Directory {
+    version: u32,
+    provisional: bool,
+    /// Names of the pins.
+    pins: Vec<String>,
+}
+
+impl Directory {
+    fn path(&self, root: &Path) -> PathBuf {
+        root.join(name(self.version, self.provisional))
+    }
+
+    fn check(&self, root: &Path) -> Result<(), DatapathError> {
+        let path = self.path(root);
+        if self.version == abi::ABI_VERSION {
+            pins::check(&path)?;
+        } else {
+            for pin in &self.pins {
+                pins::check_name(&path.join(pin), pin)?;
+            }
+        }
+        pins::check_version(&path.join(abi::CONFIG), self.version)?;
+        Ok(())
+    }
+
+    /// Removes our pins and the directory, if it is empty then.
+    fn remove(&self, root: &Path) -> Result<usize, DatapathError> {
+        let path = self.path(root);
+        let mut removed: usize = 0;
+        for pin in self.pins.iter().filter(|pin| pin.starts_with(pins::PREFIX)) {
+            super::remove(&path.join(pin))?;
+            removed = removed.saturating_add(1);
+        }
+        match fs::remove_dir(&path) {
+            Err(source)
+                if !matches!(
+                    source.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
+                ) =>
+            {
+                Err(DatapathError::Io { path, source })
+            }
+            _ => Ok(removed),
+        }
+    }
+}
+
+/// Every directory with maps below the pin directory; empty ones do not count.
+fn directories(root: &Path) -> Result<Vec<Directory>, DatapathError> {
+    let mut found = Vec::new();
+    for text in entries(root)? {
+        let Some((version, provisional)) = parse_name(&text) else {
+            continue;
+        };
+        let pins = entries(&root.join(&text))?;
+        if !pins.is_empty() {
+            found.push(Directory {
+                version,
+                provisional,
+                pins,
+            });
+        }
+    }
+    found.sort_by_key(|directory| (directory.version, directory.provisional));
+    Ok(found)
+}
+
+fn entries(path: &Path) -> Result<Vec<String>, DatapathError> {
+    let failed = |source| DatapathError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        result => result.map_err(failed)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Removes the maps of every version; for `cleanup`.
+pub(crate) fn remove_all(root: &Path) -> Result<usize, DatapathError> {
+    let mut removed: usize = 0;
+    for directory in directories(root)? {
+        removed = removed.saturating_add(directory.remove(root)?);
+    }
+    for text in entries(root)?.iter().filter(|text| parse_name(text).is_some()) {
+        // Only empty ones go.
+        drop(fs::remove_dir(root.join(text)));
+    }
+    Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agreed_name_is_this_versions() {
+        assert_eq!(name(abi::ABI_VERSION, false), abi::MAPS_DIR);
+    }
+
+    #[test]
+    fn names_say_version_and_state() {
+        for (text, want) in [
+            ("maps", Some((1, false))),
+            ("maps-v2", Some((2, false))),
+            ("maps-v2-new", Some((2, true))),
+            ("maps-v03", None),
+            ("maps-v1", None),
+            ("maps-old", None),
+            ("links", None),
+        ] {
+            assert_eq!(parse_name(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn maps_get_their_name_once_and_others_go_then() {
+        let root = tempfile::tempdir().unwrap();
+        let pin = |dir: &str, pin: &str| {
+            fs::create_dir_all(root.path().join(dir)).unwrap();
+            fs::write(root.path().join(dir).join(pin), "").unwrap();
+        };
+        pin("maps", "mc_config");
+        pin("maps-v3-new", "mc_config");
+        pin(&name(abi::ABI_VERSION, true), "mc_config");
+        let mut generation = Generation {
+            root: root.path().to_owned(),
+            complete: false,
+        };
+        assert!(generation.path().ends_with(name(abi::ABI_VERSION, true)));
+        generation.commit().unwrap();
+        assert_eq!(entries(root.path()).unwrap(), [abi::MAPS_DIR]);
+        assert!(generation.path().join("mc_config").exists());
+        // Later on there is nothing to do, whatever appears beside.
+        pin("maps", "mc_config");
+        generation.commit().unwrap();
+        assert!(root.path().join("maps").exists());
+        pin("maps-v9", "foreign");
+        assert_eq!(remove_all(root.path()).unwrap(), 2);
+        assert_eq!(entries(root.path()).unwrap(), ["maps-v9"]);
+    }
+}

@@ -1,0 +1,185 @@
+//! TCX links (Linux 6.6), one pin each: a pin keeps its link, a link keeps its program attached.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::tc::{SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions};
+use aya::programs::{LinkOrder, SchedClassifier};
+use tracing::warn;
+
+use super::{DatapathError, attach_type, program_error};
+use crate::config::Order;
+use crate::plan::{Attachment, Program};
+
+/// Makes a link to `device` and pins it at `path`.
+pub(super) fn attach(
+    classifier: &mut SchedClassifier,
+    program: Program,
+    device: &str,
+    order: Order,
+    path: &Path,
+) -> Result<(), DatapathError> {
+    let order = match order {
+        Order::First => LinkOrder::first(),
+        Order::Last => LinkOrder::last(),
+    };
+    let id = classifier
+        .attach_with_options(device, attach_type(program), TcAttachOptions::TcxOrder(order))
+        .map_err(program_error(program, format!("attach to {device}")))?;
+    let pinned = take(classifier, id, program)?.pin(path).map(drop);
+    pinned.map_err(|source| DatapathError::Pin {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Swaps the program of the link pinned at `path`.
+pub(super) fn swap(
+    classifier: &mut SchedClassifier,
+    program: Program,
+    path: &Path,
+) -> Result<(), DatapathError> {
+    let link = SchedClassifierLink::try_from(open_link(path)?).map_err(|source| DatapathError::Link {
+        path: path.to_owned(),
+        what: "use as a link of a classifier",
+        source,
+    })?;
+    let id = classifier
+        .attach_to_link(link)
+        .map_err(program_error(program, format!("swap in {}", path.display())))?;
+    // The pin keeps the link; our descriptor of it may go.
+    take(classifier, id, program).map(drop)
+}
+
+/// What the link pinned at `path` is on, and the id of the program it runs.
+pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, DatapathError> {
+    let link = open_link(path)?;
+    let info = link.info().map_err(|source| DatapathError::Link {
+        path: path.to_owned(),
+        what: "read",
+        source,
+    })?;
+    Ok(Attachment {
+        ifindex: link_ifindex(info.id()),
+        current: current == Some(info.program_id()),
+    })
+}
+
+/// Takes the link out of aya's hands, which would detach it when the program is dropped.
+fn take(
+    classifier: &mut SchedClassifier,
+    id: SchedClassifierLinkId,
+    program: Program,
+) -> Result<FdLink, DatapathError> {
+    let link = classifier
+        .take_link(id)
+        .map_err(program_error(program, "take link"))?;
+    FdLink::try_from(link).map_err(|source| DatapathError::Link {
+        path: PathBuf::from(program.name()),
+        what: "use as a TCX link",
+        source,
+    })
+}
+
+fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
+    PinnedLink::from_pin(path)
+        .map(FdLink::from)
+        .map_err(|source| DatapathError::Link {
+            path: path.to_owned(),
+            what: "open",
+            source,
+        })
+}
+
+/// Index of the device a link of this process is on; 0 when the device is gone.
+///
+/// The kernel tells it to everyone who holds the link, through fdinfo; the id-based queries would need
+/// `CAP_SYS_ADMIN`.
+fn link_ifindex(link_id: u32) -> u32 {
+    let Ok(entries) = fs::read_dir("/proc/self/fdinfo") else {
+        return 0;
+    };
+    entries
+        .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
+        .find_map(|text| fdinfo_ifindex(&text, link_id))
+        .unwrap_or(0)
+}
+
+fn fdinfo_ifindex(fdinfo: &str, link_id: u32) -> Option<u32> {
+    let field = |name: &str| {
+        let line = fdinfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<u32>().ok()
+    };
+    if field("link_id:")? == link_id {
+        field("ifindex:")
+    } else {
+        None
+    }
+}
+
+/// Path of a link's pin. A dot is reserved on a bpffs but not in a device name; `%` is the other way round.
+pub(super) fn link_path(dir: &Path, program: Program, device: &str) -> PathBuf {
+    let device = device.replace('.', "%2e");
+    dir.join("links").join(format!("{}-{device}", program.name()))
+}
+
+fn parse_link_name(name: &str) -> Option<(Program, String)> {
+    let (program, device) = name.split_once('-')?;
+    let program = Program::ALL.into_iter().find(|known| known.name() == program)?;
+    Some((program, device.replace("%2e", ".")))
+}
+
+/// Every link pin of ours in the pin directory.
+pub(crate) fn pinned_links(dir: &Path) -> Result<Vec<(Program, String, PathBuf)>, DatapathError> {
+    let path = dir.join("links");
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(DatapathError::Io { path, source }),
+    };
+    let mut links = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| DatapathError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Some((program, device)) = parse_link_name(&name) {
+            links.push((program, device, entry.path()));
+        } else {
+            warn!(pin = %entry.path().display(), "not a pin of ours: left alone");
+        }
+    }
+    links.sort();
+    Ok(links)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_names_survive_dots_and_dashes() {
+        for device in ["eth0", "eth0.100", "br-1a.2-b"] {
+            let path = link_path(Path::new("/d"), Program::FromUnderlay, device);
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(!name.contains('.'), "{name}");
+            assert_eq!(
+                parse_link_name(name),
+                Some((Program::FromUnderlay, device.to_owned()))
+            );
+        }
+        assert_eq!(parse_link_name("somebody-else"), None);
+    }
+
+    #[test]
+    fn fdinfo_of_a_tcx_link() {
+        let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1060\nlink_type:\ttcx\nlink_id:\t12\n\
+                    prog_tag:\tabcd\nprog_id:\t34\nifindex:\t7\nattach_type:\t46 (tcx_ingress)\n";
+        assert_eq!(fdinfo_ifindex(text, 12), Some(7));
+        assert_eq!(fdinfo_ifindex(text, 13), None);
+        assert_eq!(fdinfo_ifindex("pos:\t0\n", 12), None);
+    }
+}

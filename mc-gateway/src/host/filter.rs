@@ -1,0 +1,194 @@
+//! Filters of clsact qdiscs, as they are.
+
+use std::collections::BTreeMap;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use rtnetlink::Handle;
+use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
+
+use super::{HostError, is_missing, netlink};
+use crate::datapath::clsact::HANDLE;
+use crate::plan::Program;
+
+/// A filter of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// What it runs.
+    pub program: Program,
+    /// Device it is on.
+    pub device: String,
+    /// Index of the device.
+    pub ifindex: u32,
+    /// Priority.
+    pub priority: u16,
+    /// Kernel id of the program it runs.
+    pub program_id: u32,
+}
+
+/// Our filters on all devices: those of kind `bpf` with our handle and a program's name at its direction.
+pub async fn observe(handle: &Handle) -> Result<Vec<Filter>, HostError> {
+    let qdiscs = qdiscs(handle).await?;
+    if qdiscs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = names(handle).await?;
+    let mut found = Vec::new();
+    for ifindex in qdiscs {
+        let Some(device) = names.get(&ifindex) else {
+            continue;
+        };
+        for program in Program::ALL {
+            for message in filters(handle, ifindex, program).await? {
+                if let Some((priority, program_id)) = ours(&message, program) {
+                    found.push(Filter {
+                        program,
+                        device: device.clone(),
+                        ifindex,
+                        priority,
+                        program_id,
+                    });
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Devices with a qdisc that has filters for ingress: `clsact`, or its predecessor.
+async fn qdiscs(handle: &Handle) -> Result<Vec<u32>, HostError> {
+    let mut messages = handle.qdisc().get().execute();
+    let mut found = Vec::new();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list qdiscs"))? {
+        let hooks = message.attributes.iter().any(
+            |attribute| matches!(attribute, TcAttribute::Kind(kind) if kind == "clsact" || kind == "ingress"),
+        );
+        if hooks {
+            found.push(message.header.index.cast_unsigned());
+        }
+    }
+    Ok(found)
+}
+
+async fn names(handle: &Handle) -> Result<BTreeMap<u32, String>, HostError> {
+    let mut messages = handle.link().get().execute();
+    let mut names = BTreeMap::new();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
+        let name = message
+            .attributes
+            .into_iter()
+            .find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            });
+        names.extend(name.map(|name| (message.header.index, name)));
+    }
+    Ok(names)
+}
+
+async fn filters(handle: &Handle, ifindex: u32, program: Program) -> Result<Vec<TcMessage>, HostError> {
+    let request = handle.traffic_filter(ifindex.cast_signed()).get();
+    let request = match program {
+        Program::ToRemote => request.egress(),
+        Program::FromUnderlay => request.ingress(),
+    };
+    let mut messages = Box::pin(request.execute());
+    let mut found = Vec::new();
+    while let Some(message) = messages.next().await {
+        match message {
+            Ok(message) => found.push(message),
+            // The device went while we asked.
+            Err(error) if is_missing(&error) => break,
+            Err(error) => return Err(netlink(format!("list filters of device {ifindex}"))(error)),
+        }
+    }
+    Ok(found)
+}
+
+/// Priority and program id of a filter that is ours.
+fn ours(message: &TcMessage, program: Program) -> Option<(u16, u32)> {
+    if u32::from(message.header.handle) != HANDLE {
+        return None;
+    }
+    let options = message.attributes.iter().find_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    })?;
+    let option = |read: fn(&TcFilterBpfOption) -> Option<u32>| {
+        options.iter().find_map(|option| match option {
+            TcOption::Bpf(option) => read(option),
+            _ => None,
+        })
+    };
+    let named = options.iter().any(
+        |option| matches!(option, TcOption::Bpf(TcFilterBpfOption::ProgName(name)) if name == program.name()),
+    );
+    let id = option(|option| match option {
+        TcFilterBpfOption::ProgId(id) => Some(*id),
+        _ => None,
+    })?;
+    let priority = u16::try_from(message.header.info >> 16).ok()?;
+    named.then_some((priority, id))
+}
+
+/// Removes the clsact qdisc of a device, unless somebody has filters in it.
+pub async fn remove_unused_qdisc(handle: &Handle, ifindex: u32) -> Result<(), HostError> {
+    for program in Program::ALL {
+        if !filters(handle, ifindex, program).await?.is_empty() {
+            return Ok(());
+        }
+    }
+    let mut request = handle.qdisc().del(ifindex.cast_signed());
+    let header = &mut request.message_mut().header;
+    header.parent = TcHandle::CLSACT;
+    header.handle = TcHandle {
+        major: u16::MAX,
+        minor: 0,
+    };
+    let what = format!("remove the clsact qdisc of device {ifindex}");
+    match request.execute().await.map_err(netlink(what)) {
+        // No such device, or another qdisc in the place of ours.
+        Err(HostError::Netlink { source, .. })
+            if matches!(
+                source.raw_os_error(),
+                Some(libc::ENODEV | libc::ENOENT | libc::EINVAL)
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(handle: u32, name: &str) -> TcMessage {
+        let mut message = TcMessage::default();
+        message.header.handle = handle.into();
+        message.header.info = 7 << 16 | 0x0300;
+        message.attributes = vec![
+            TcAttribute::Kind("bpf".to_owned()),
+            TcAttribute::Options(vec![
+                TcOption::Bpf(TcFilterBpfOption::ProgName(name.to_owned())),
+                TcOption::Bpf(TcFilterBpfOption::ProgId(42)),
+            ]),
+        ];
+        message
+    }
+
+    #[test]
+    fn filters_of_others_are_not_taken_for_ours() {
+        assert_eq!(
+            ours(&filter(HANDLE, "to_remote"), Program::ToRemote),
+            Some((7, 42))
+        );
+        assert_eq!(ours(&filter(1, "to_remote"), Program::ToRemote), None);
+        assert_eq!(
+            ours(&filter(HANDLE, "cil_from_netdev"), Program::FromUnderlay),
+            None
+        );
+        assert_eq!(ours(&filter(HANDLE, "to_remote"), Program::FromUnderlay), None);
+    }
+}

@@ -1,0 +1,293 @@
+//! The guest: what its init does, and QEMU around it.
+
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    bound_to_us,
+    kernel::{Module, Series},
+    ratchet::Counts,
+};
+use crate::wait::Progress;
+
+/// How long one kernel may take. Code is translated instruction by instruction, on a machine that may be busy.
+const DEADLINE: Duration = Duration::from_mins(10);
+/// First kernel with TCX.
+const TCX: Series = Series(6, 6);
+
+/// Modules the agents and the test bed use.
+pub(super) const MODULES: &[&str] = &[
+    "veth",
+    "dummy",
+    "sch_ingress",
+    "cls_bpf",
+    "nf_tables",
+    "nf_conntrack",
+    "nf_nat",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_masq",
+    "nft_ct",
+    "crc32c_generic",
+];
+
+/// Programs in the guest and where they are there.
+pub(super) const TOOLS: [(&str, &str); 8] = [
+    ("busybox", "bin"),
+    ("ip", "sbin"),
+    ("tc", "sbin"),
+    ("nft", "sbin"),
+    ("bpftool", "sbin"),
+    ("nsenter", "bin"),
+    ("setpriv", "bin"),
+    ("sysctl", "sbin"),
+];
+
+/// Names busybox is called by.
+pub(super) const APPLETS: &[&str] = &[
+    "sh", "mount", "insmod", "cat", "echo", "ls", "mkdir", "poweroff", "sed", "tail", "uname",
+];
+
+/// The capabilities an agent in a DaemonSet has, and no other.
+const SETPRIV: &str =
+    "setpriv --bounding-set -all,+bpf,+net_admin,+perfmon --inh-caps -all,+bpf,+net_admin,+perfmon";
+
+/// The agent with them.
+pub(super) const WITH_CAPABILITIES: &str = "#!/bin/sh\nexec setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
+     --inh-caps -all,+bpf,+net_admin,+perfmon /t/mc-gateway \"$@\"\n";
+
+/// One thing the guest does.
+struct Step {
+    name: &'static str,
+    command: String,
+}
+
+fn step(name: &'static str, command: impl Into<String>) -> Step {
+    Step {
+        name,
+        command: command.into(),
+    }
+}
+
+/// What is run on a kernel.
+fn steps(series: Series) -> Vec<Step> {
+    let flow = "/t/netns --test-threads=1 --exact traffic::pods_reach_each_other_and_keep_their_addresses";
+    let suite = "MC_PACKETS=20000 /t/datapath --test-threads=1 --nocapture --skip fuzz --skip differential";
+    let mut steps = vec![
+        step("load as root", "/t/datapath --nocapture load::"),
+        step(
+            "load with three capabilities",
+            format!("{SETPRIV} /t/datapath --nocapture load::"),
+        ),
+        step("PROG_RUN as root", suite),
+        step(
+            "end to end, clsact, root",
+            format!("MC_AGENT_FLAGS='--attach clsact' {flow}"),
+        ),
+        step(
+            "end to end, clsact, three capabilities",
+            format!("MC_AGENT=/t/agent-caps MC_AGENT_FLAGS='--attach clsact' {flow}"),
+        ),
+        step(
+            "a foreign filter next to ours",
+            "/t/netns --test-threads=1 --exact attach::a_foreign_filter_stays_and_gets_what_is_not_ours",
+        ),
+        step("end to end, as the agent chooses", flow),
+    ];
+    if series >= TCX {
+        steps.push(step(
+            "end to end, TCX, three capabilities",
+            format!("MC_AGENT=/t/agent-caps MC_AGENT_FLAGS='--attach tcx' {flow}"),
+        ));
+        steps.push(step(
+            "a foreign TCX program next to ours",
+            "/t/netns --test-threads=1 --exact attach::a_foreign_tcx_program_stays_and_gets_what_is_not_ours",
+        ));
+    }
+    steps
+}
+
+/// The guest's init.
+pub(super) fn script(series: Series, modules: &[Module]) -> String {
+    let mut text = "#!/bin/sh\n\
+        export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
+        mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
+        mount -t bpf bpf /sys/fs/bpf; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n"
+        .to_owned();
+    for module in modules {
+        // Writing to a string cannot fail.
+        let _ok = writeln!(text, "insmod /mod/{}.ko", module.name);
+    }
+    text.push_str("ip link set lo up\ncd /t\n");
+    for Step { name, command } in steps(series) {
+        let _ok = writeln!(
+            text,
+            "echo '@step {name}'\nif {command} >/tmp/out 2>&1; then sed -n 's/^.*\\(verified [a-z_]* [0-9]*\\)$/@\\1/p' /tmp/out; echo '@ok {name}'\n\
+             else tail -n 150 /tmp/out; echo '@failed {name}'; fi"
+        );
+    }
+    text.push_str("echo @end\npoweroff -f\n");
+    text
+}
+
+/// What the guest told.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Steps that passed.
+    pub(super) passed: Vec<String>,
+    /// Steps that did not.
+    pub(super) failed: Vec<String>,
+    /// Verified instructions by program.
+    pub(super) verified: Counts,
+    /// Whether it came to its end.
+    pub(super) ended: bool,
+}
+
+impl Report {
+    /// Reads one line of the console; what is not for us is left alone. True if it was.
+    fn read(&mut self, line: &str) -> bool {
+        let Some((_, said)) = line.split_once('@') else {
+            return false;
+        };
+        let (word, rest) = said.trim_end().split_once(' ').unwrap_or((said.trim_end(), ""));
+        match (word, rest.split_once(' ')) {
+            ("ok", _) => self.passed.push(rest.to_owned()),
+            ("failed", _) => self.failed.push(rest.to_owned()),
+            ("end", _) => self.ended = true,
+            ("verified", Some((program, count))) => {
+                self.verified
+                    .extend(count.parse().ok().map(|count| (program.to_owned(), count)));
+            }
+            ("step", _) => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// The counts on one line.
+    pub(super) fn verified_line(&self) -> String {
+        let counts: Vec<String> = self
+            .verified
+            .iter()
+            .map(|(program, count)| format!("{program} {count}"))
+            .collect();
+        counts.join(", ")
+    }
+}
+
+/// Boots and reads the console until the guest has ended.
+pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Progress) -> Result<Report> {
+    let mut log = File::create(serial).with_context(|| serial.display().to_string())?;
+    let mut child = bound_to_us("qemu-system-x86_64")
+        .args([
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+            "-m",
+            "1536",
+        ])
+        .args([
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-monitor",
+            "none",
+            "-nic",
+            "none",
+            "-no-reboot",
+        ])
+        .arg("-kernel")
+        .arg(image)
+        .arg("-initrd")
+        .arg(initramfs)
+        .args([
+            "-append",
+            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off",
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("start qemu-system-x86_64")?;
+    let result = follow(&mut child, &mut log, serial, progress);
+    // Of a guest that has powered off nothing is left to kill.
+    drop(child.kill());
+    child.wait().context("qemu-system-x86_64")?;
+    result
+}
+
+fn follow(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) -> Result<Report> {
+    let stdout = child.stdout.take().context("a piped console")?;
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    let deadline = Instant::now() + DEADLINE;
+    let mut report = Report::default();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
+            Ok(line) => {
+                writeln!(log, "{line}").with_context(|| serial.display().to_string())?;
+                if report.read(&line) {
+                    progress.say(line.trim());
+                } else if report.failed.is_empty() && line.contains("Kernel panic") {
+                    bail!("{}; the guest's console is in {}", line.trim(), serial.display());
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(report),
+            Err(RecvTimeoutError::Timeout) => bail!(
+                "not done within {} s; passed: {:?}; the guest's console is in {}",
+                DEADLINE.as_secs(),
+                report.passed,
+                serial.display()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_becomes_a_report() {
+        let mut report = Report::default();
+        let console = "[    0.1] hello\r\n@step load as root\r\n@verified to_remote 5944\r\n@ok load as root\r\n\
+                       mail@example.org\r\n@failed end to end, root\r\n@end\r\n";
+        for line in console.lines() {
+            report.read(line);
+        }
+        let want = Report {
+            passed: vec!["load as root".to_owned()],
+            failed: vec!["end to end, root".to_owned()],
+            verified: [("to_remote".to_owned(), 5944)].into(),
+            ended: true,
+        };
+        assert_eq!(report, want);
+        assert_eq!(report.verified_line(), "to_remote 5944");
+    }
+
+    #[test]
+    fn only_kernels_that_have_tcx_are_asked_for_it() {
+        assert!(!script(Series(6, 1), &[]).contains("--attach tcx"));
+        assert!(script(Series(6, 12), &[]).contains("--attach tcx"));
+    }
+}

@@ -1,0 +1,242 @@
+//! Kernels of the distribution: which there are, their images and modules.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{run, setup};
+
+/// The first two numbers of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Series(pub(super) u32, pub(super) u32);
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// A kernel that can be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kernel {
+    pub(super) series: Series,
+    /// Name of the distribution's package.
+    pub(super) package: String,
+}
+
+/// A kernel that is here.
+pub(super) struct Files {
+    pub(super) image: PathBuf,
+    modules: PathBuf,
+}
+
+/// A module, uncompressed.
+pub(super) struct Module {
+    pub(super) name: String,
+    pub(super) data: Vec<u8>,
+}
+
+/// The newest package of every series, the oldest series first. What was downloaded once is enough where
+/// the distribution cannot be asked.
+pub(super) fn available() -> Result<Vec<Kernel>> {
+    let search = || {
+        run::output(Command::new("apt-cache").args([
+            "search",
+            "--names-only",
+            "^linux-image-[0-9].*-cloud-amd64$",
+        ]))
+    };
+    let mut listed = search()?;
+    if newest(&listed).is_empty() {
+        run::quietly(Command::new("apt-get").arg("update")).context("apt-get update")?;
+        listed = search()?;
+    }
+    let kernels = newest(&listed);
+    if !kernels.is_empty() {
+        return Ok(kernels);
+    }
+    let cached = fs::read_dir(cache()?).map(|entries| {
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        names.collect::<Vec<_>>().join("\n")
+    });
+    Ok(newest(&cached.unwrap_or_default()))
+}
+
+fn cache() -> Result<PathBuf> {
+    Ok(setup::cache_dir()?.join("kernels"))
+}
+
+/// Chooses from lines that begin with names such as `linux-image-6.1.0-56-cloud-amd64`.
+fn newest(listed: &str) -> Vec<Kernel> {
+    let mut found: BTreeMap<Series, (Vec<u32>, String)> = BTreeMap::new();
+    for package in listed.lines().filter_map(|line| line.split_whitespace().next()) {
+        let Some(version) = package.strip_prefix("linux-image-") else {
+            continue;
+        };
+        let numbers: Vec<u32> = version
+            .split(|c: char| !c.is_ascii_digit())
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        // Two numbers alone are the name of a package that only depends on the newest.
+        let [major, minor, _, ..] = *numbers.as_slice() else {
+            continue;
+        };
+        let dots = version
+            .split(['-', '+'])
+            .next()
+            .map(|version| version.split('.').count());
+        if dots != Some(3) {
+            continue;
+        }
+        let entry = found.entry(Series(major, minor)).or_default();
+        if entry.0 < numbers {
+            *entry = (numbers, package.to_owned());
+        }
+    }
+    found
+        .into_iter()
+        .map(|(series, (_, package))| Kernel { series, package })
+        .collect()
+}
+
+impl Kernel {
+    /// Downloads and unpacks the package, once.
+    pub(super) fn fetch(&self) -> Result<Files> {
+        let cache = cache()?;
+        let dir = cache.join(&self.package);
+        if !dir.exists() {
+            let partial = cache.join(format!("{}-{}", self.package, std::process::id()));
+            fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
+            println!("downloading {}", self.package);
+            let result = self.download(&partial).and_then(|()| {
+                fs::rename(partial.join("root"), &dir).with_context(|| dir.display().to_string())
+            });
+            fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
+            result?;
+        }
+        let modules = only_entry(&dir.join("lib/modules"), "")?;
+        Ok(Files {
+            image: only_entry(&dir.join("boot"), "vmlinuz")?,
+            modules: modules.join("kernel"),
+        })
+    }
+
+    fn download(&self, to: &Path) -> Result<()> {
+        run::quietly(Command::new("apt-get").current_dir(to).args([
+            "download",
+            "-o",
+            "APT::Sandbox::User=root",
+            &self.package,
+        ]))?;
+        let package = only_entry(to, "linux-image")?;
+        run::quietly(
+            Command::new("dpkg-deb")
+                .arg("-x")
+                .arg(package)
+                .arg(to.join("root")),
+        )
+    }
+}
+
+/// The one entry whose name starts like this.
+fn only_entry(dir: &Path, start: &str) -> Result<PathBuf> {
+    fs::read_dir(dir)
+        .with_context(|| dir.display().to_string())?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(start))
+        })
+        .with_context(|| format!("{}: no {start}*", dir.display()))
+}
+
+impl Files {
+    /// The modules and what they depend on, in the order of loading; what is built in or missing is left out.
+    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>> {
+        let mut paths = BTreeMap::new();
+        collect(&self.modules, &mut paths)?;
+        let mut modules = Vec::new();
+        for name in wanted {
+            add(name, &paths, &mut modules)?;
+        }
+        Ok(modules)
+    }
+}
+
+fn collect(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect(&path, found)?;
+        } else if let Some((name, _)) = path.file_name().and_then(|name| name.to_str()?.split_once(".ko")) {
+            found.insert(name.replace('-', "_"), path.clone());
+        }
+    }
+    Ok(())
+}
+
+fn add(name: &str, paths: &BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<()> {
+    let Some(path) = paths.get(name) else {
+        return Ok(());
+    };
+    if modules.iter().any(|module| module.name == name) {
+        return Ok(());
+    }
+    let depends = run::output(Command::new("modinfo").args(["-F", "depends"]).arg(path))?;
+    for other in depends.trim().split(',').filter(|other| !other.is_empty()) {
+        add(&other.replace('-', "_"), paths, modules)?;
+    }
+    modules.push(Module {
+        name: name.to_owned(),
+        data: uncompressed(path)?,
+    });
+    Ok(())
+}
+
+fn uncompressed(path: &Path) -> Result<Vec<u8>> {
+    let with = |program: &str| -> Result<Vec<u8>> {
+        let out = Command::new(program)
+            .arg("-dc")
+            .arg(path)
+            .output()
+            .with_context(|| program.to_owned())?;
+        if !out.status.success() {
+            bail!("{program} -dc {}: {}", path.display(), out.status);
+        }
+        Ok(out.stdout)
+    };
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => with("xz"),
+        Some("zst") => with("zstd"),
+        _ => fs::read(path).with_context(|| path.display().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_each_series_and_no_meta_packages() {
+        let listed = "linux-image-6.1.0-9-cloud-amd64 - Linux\nlinux-image-6.1.0-56-cloud-amd64 - Linux\n\
+                      linux-image-6.12-cloud-amd64 - meta\nlinux-image-6.12.107+deb12-cloud-amd64 - Linux\n\
+                      linux-image-6.12.9+deb12-cloud-amd64 - Linux\nlinux-image-cloud-amd64 - meta\n";
+        let found: Vec<_> = newest(listed)
+            .into_iter()
+            .map(|kernel| (kernel.series.to_string(), kernel.package))
+            .collect();
+        let want = [
+            ("6.1", "linux-image-6.1.0-56-cloud-amd64"),
+            ("6.12", "linux-image-6.12.107+deb12-cloud-amd64"),
+        ];
+        assert_eq!(
+            found,
+            want.map(|(series, package)| (series.to_owned(), package.to_owned()))
+        );
+    }
+}

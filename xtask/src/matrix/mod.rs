@@ -1,0 +1,233 @@
+//! `cargo xtask matrix`: the programs and the agent on the distribution's kernels, in QEMU.
+
+mod guest;
+mod initramfs;
+mod kernel;
+mod ratchet;
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use self::{guest::Report, initramfs::Archive, kernel::Kernel, ratchet::Ratchet};
+use crate::{build, run, setup, wait::Progress};
+
+/// What booting another kernel takes.
+const PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "busybox-static",
+    "iproute2",
+    "nftables",
+    "bpftool",
+    "util-linux",
+    "kmod",
+    "xz-utils",
+];
+
+/// Runs load, `PROG_RUN` and one end-to-end flow on older kernels.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MatrixArgs {
+    /// The kernel series to boot, such as 6.1; every one the distribution has when absent.
+    #[arg(long, value_name = "SERIES")]
+    kernel: Vec<String>,
+    /// Write the measured verified-instruction counts instead of comparing them.
+    #[arg(long)]
+    update: bool,
+}
+
+/// Boots every wanted kernel, one after the other.
+pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
+    prepare()?;
+    let wanted: Vec<Kernel> = kernel::available()?
+        .into_iter()
+        .filter(|kernel| args.kernel.is_empty() || args.kernel.contains(&kernel.series.to_string()))
+        .collect();
+    ensure!(
+        !wanted.is_empty(),
+        "no such kernel among {:?}",
+        series(&kernel::available()?)
+    );
+    let programs = Programs::build()?;
+    let mut failures = Vec::new();
+    for kernel in &wanted {
+        if let Err(error) = one(kernel, &programs, args.update) {
+            println!("FAILED: {}: {error:#}", kernel.series);
+            failures.push(kernel.series.to_string());
+        }
+    }
+    if !failures.is_empty() {
+        bail!("failed on {}", failures.join(", "));
+    }
+    println!(
+        "matrix: {} kernels passed: {}",
+        wanted.len(),
+        series(&wanted).join(", ")
+    );
+    Ok(())
+}
+
+/// Boots the oldest kernel there is; for the gate.
+pub(crate) fn oldest() -> Result<()> {
+    prepare()?;
+    let kernels = kernel::available()?;
+    let oldest = kernels
+        .first()
+        .context("the distribution has no kernels for this")?;
+    one(oldest, &Programs::build()?, false)
+}
+
+fn prepare() -> Result<()> {
+    setup::require_root("cargo xtask matrix")?;
+    setup::ensure_packages("booting other kernels", PACKAGES)
+}
+
+fn series(kernels: &[Kernel]) -> Vec<String> {
+    kernels.iter().map(|kernel| kernel.series.to_string()).collect()
+}
+
+fn one(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
+    let progress = Progress::start();
+    progress.say(format!("{}: {}", kernel.series, kernel.package));
+    let files = kernel.fetch()?;
+    let modules = files.modules(guest::MODULES)?;
+    let archive = programs.archive(&modules, &guest::script(kernel.series, &modules))?;
+    let dir = build::target_dir()?.join("matrix");
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let name = |what: &str| dir.join(format!("{}-{what}", kernel.series));
+    let initramfs = name("initramfs");
+    fs::write(&initramfs, archive.finish()).with_context(|| initramfs.display().to_string())?;
+    let serial = name("serial.log");
+    let report = guest::boot(&files.image, &initramfs, &serial, progress)?;
+    fs::remove_file(&initramfs).with_context(|| initramfs.display().to_string())?;
+    judge(kernel, &report, &serial, update)?;
+    progress.say(format!(
+        "{}: {} steps passed; verified instructions: {}",
+        kernel.series,
+        report.passed.len(),
+        report.verified_line()
+    ));
+    Ok(())
+}
+
+fn judge(kernel: &Kernel, report: &Report, serial: &std::path::Path, update: bool) -> Result<()> {
+    if !report.failed.is_empty() {
+        bail!(
+            "{} failed; the guest's console is in {}",
+            report.failed.join(", "),
+            serial.display()
+        );
+    }
+    ensure!(
+        report.ended,
+        "the guest ended before its last step; its console is in {}",
+        serial.display()
+    );
+    let path = run::workspace().join("tests/verified-instructions.toml");
+    let mut ratchet = Ratchet::read(&path)?;
+    let series = kernel.series.to_string();
+    if update {
+        ratchet.set(&series, &report.verified);
+        ratchet.write(&path)
+    } else {
+        ratchet.check(&series, &report.verified)
+    }
+}
+
+/// What runs in the guest.
+struct Programs {
+    agent: PathBuf,
+    traffic: PathBuf,
+    object: PathBuf,
+    datapath: PathBuf,
+    netns: PathBuf,
+}
+
+impl Programs {
+    fn build() -> Result<Self> {
+        let object = crate::ebpf::build(&run::workspace())?.path;
+        let programs = build::release()?;
+        let built = run::output(run::cargo().args([
+            "test",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--test",
+            "datapath",
+            "--test",
+            "netns",
+            "--no-run",
+            "--message-format=json",
+        ]))?;
+        Ok(Self {
+            agent: programs.path("mc-gateway"),
+            traffic: programs.path("mc-traffic"),
+            object,
+            datapath: executable(&built, "datapath")?,
+            netns: executable(&built, "netns")?,
+        })
+    }
+
+    fn archive(&self, modules: &[kernel::Module], init: &str) -> Result<Archive> {
+        let mut archive = Archive::default();
+        for (name, mode) in guest::TOOLS {
+            let path = setup::find_program(name).with_context(|| format!("{name} is not installed"))?;
+            archive.program(&path, &format!("{mode}/{name}"))?;
+        }
+        for applet in guest::APPLETS {
+            archive.link(&format!("bin/{applet}"), "busybox");
+        }
+        for (path, name) in [
+            (&self.agent, "mc-gateway"),
+            (&self.traffic, "mc-traffic"),
+            (&self.datapath, "datapath"),
+            (&self.netns, "netns"),
+        ] {
+            archive.program(path, &format!("t/{name}"))?;
+        }
+        let object = fs::read(&self.object).with_context(|| self.object.display().to_string())?;
+        archive.file("t/mc-gateway-ebpf.o", object, 0o644);
+        archive.file("t/agent-caps", guest::WITH_CAPABILITIES.into(), 0o755);
+        for module in modules {
+            archive.file(&format!("mod/{}.ko", module.name), module.data.clone(), 0o644);
+        }
+        archive.file("init", init.into(), 0o755);
+        for dir in ["proc", "sys", "dev", "tmp", "run", "etc"] {
+            archive.dir(dir);
+        }
+        Ok(archive)
+    }
+}
+
+/// Path of a test program in cargo's JSON messages.
+fn executable(messages: &str, name: &str) -> Result<PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message.pointer("/target/name").and_then(|found| found.as_str()) == Some(name))
+        .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
+        .with_context(|| format!("cargo names no executable of the test {name}"))
+}
+
+/// A command whose children end with this process, however it ends.
+fn bound_to_us(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_found_in_cargos_messages() {
+        let messages = "{\"reason\":\"build-finished\"}\n\
+                        {\"target\":{\"name\":\"netns\"},\"executable\":\"/x/netns-1\"}\n";
+        assert_eq!(
+            executable(messages, "netns").unwrap(),
+            PathBuf::from("/x/netns-1")
+        );
+        assert!(executable(messages, "datapath").is_err());
+    }
+}

@@ -80,6 +80,37 @@ impl DropReason {
         Self::ProbeUnsent,
     ];
 
+    /// The reason with this number; a number that has none yields the first.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_number(number: u8) -> Self {
+        match number {
+            2 => Self::NotIp,
+            3 => Self::InnerMalformed,
+            4 => Self::NoRoute,
+            5 => Self::NoMember,
+            6 => Self::Grow,
+            7 => Self::Shrink,
+            8 => Self::Store,
+            9 => Self::UnknownPeer,
+            10 => Self::Truncated,
+            11 => Self::OuterFragment,
+            12 => Self::TunnelHeader,
+            13 => Self::TunnelOptions,
+            14 => Self::InnerSource,
+            15 => Self::TtlExceeded,
+            16 => Self::InnerProtocol,
+            17 => Self::OuterChecksum,
+            18 => Self::Ecn,
+            19 => Self::OuterFamily,
+            20 => Self::ProbeMalformed,
+            21 => Self::ProbeLate,
+            22 => Self::ProbeMember,
+            23 => Self::ProbeUnsent,
+            _ => Self::NotConfigured,
+        }
+    }
+
     /// Name as printed by the agent: stable, lower case, dashes.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,19 +1,31 @@
 //! The TC classifiers: each calls its decision in `mc-gateway-common`, counts it and carries it out.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
 
 mod maps;
 mod skb;
+mod words;
 
-use aya_ebpf::{macros::classifier, programs::TcContext};
-use mc_gateway_common::path;
+use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
+use mc_gateway_common::{
+    packet::{Packet as _, eth},
+    path,
+};
 
 use crate::{maps::Maps, skb::Skb};
+
+/// The context as global functions take it: the verifier knows it by this name in BTF, and the kernel refuses
+/// the BTF of the whole generated struct.
+#[repr(C)]
+struct __sk_buff {
+    len: u32,
+}
 
 /// Egress of `mc0`: encapsulates what is for another cluster.
 #[classifier]
 fn to_remote(ctx: TcContext) -> i32 {
-    let mut packet = Skb::new(&ctx);
+    let mut packet = Skb::new(ctx.skb.skb);
     let received = packet.received();
     let verdict = path::to_remote(&mut packet, &Maps);
     skb::carry_out(verdict, received)
@@ -22,9 +34,30 @@ fn to_remote(ctx: TcContext) -> i32 {
 /// Ingress of every underlay device: passes on, delivers or leaves alone.
 #[classifier]
 fn from_underlay(ctx: TcContext) -> i32 {
-    let mut packet = Skb::new(&ctx);
+    match Skb::new(ctx.skb.skb).ethertype() {
+        eth::IPV4 => mc_from_underlay_v4(ctx.skb.skb.cast()),
+        eth::IPV6 => mc_from_underlay_v6(ctx.skb.skb.cast()),
+        _ => TC_ACT_UNSPEC,
+    }
+}
+
+/// A global function: the verifier looks at each outer IP version by itself.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
+    let mut packet = Skb::new(skb.cast());
     let received = packet.received();
-    let verdict = path::from_underlay(&mut packet, &Maps);
+    let verdict = path::from_underlay_v4(&mut packet, &Maps);
+    skb::carry_out(verdict, received)
+}
+
+/// As [`mc_from_underlay_v4`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_from_underlay_v6(skb: *mut __sk_buff) -> i32 {
+    let mut packet = Skb::new(skb.cast());
+    let received = packet.received();
+    let verdict = path::from_underlay_v6(&mut packet, &Maps);
     skb::carry_out(verdict, received)
 }
 

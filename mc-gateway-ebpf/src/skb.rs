@@ -11,16 +11,18 @@ use aya_ebpf::{
     },
     helpers::{
         bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room, bpf_skb_change_tail,
-        bpf_skb_load_bytes, bpf_skb_store_bytes,
+        bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
     },
-    programs::TcContext,
 };
 use mc_gateway_common::{
     packet::{Aligned, L4Difference, Packet, encap::Room, eth},
     verdict::Verdict,
 };
 
-use crate::maps::{count_drop, count_path};
+use crate::{
+    maps::{count_drop, count_path},
+    words,
+};
 
 /// `BPF_ADJ_ROOM_MAC`: room is made right behind the Ethernet header.
 const ADJ_ROOM_MAC: u32 = 1;
@@ -34,6 +36,9 @@ const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_
 const SHRINK: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
 /// Length of an IPv6 header, which Linux before 6.3 wants to be left of a packet that came in IPv6.
 const PADDED: u32 = 40;
+/// Bytes of a packet that are read in place: outer headers over IPv6 and an inner IPv6 header with ports.
+/// Drivers usually have them in the linear part anyway.
+const HEAD: u32 = 14 + 70 + 40 + 8;
 
 /// The packet a classifier was called for.
 pub(crate) struct Skb {
@@ -42,8 +47,15 @@ pub(crate) struct Skb {
 
 impl Skb {
     #[inline(always)]
-    pub(crate) fn new(ctx: &TcContext) -> Self {
-        Self { raw: ctx.skb.skb }
+    pub(crate) fn new(raw: *mut __sk_buff) -> Self {
+        // SAFETY: the context pointer is valid while the program runs.
+        let (start, end, len) = unsafe { ((*raw).data as usize, (*raw).data_end as usize, (*raw).len) };
+        if start + HEAD as usize > end && end - start < len as usize {
+            // SAFETY: no pointer into the packet is held anywhere. On failure the packet is as short as it
+            // looks, which is refused.
+            unsafe { bpf_skb_pull_data(raw, if len < HEAD { len } else { HEAD }) };
+        }
+        Self { raw }
     }
 
     #[inline(always)]
@@ -95,6 +107,22 @@ impl Packet for Skb {
         }
         // SAFETY: the helper has succeeded.
         Some(unsafe { bytes.0.assume_init() })
+    }
+
+    #[inline(always)]
+    fn head<const AT: u32, const N: usize>(&self) -> Option<[u8; N]> {
+        // SAFETY: the context pointer is valid while the program runs; the verifier knows these two fields
+        // as pointers to the packet.
+        let (start, end) = unsafe { ((*self.raw).data as usize, (*self.raw).data_end as usize) };
+        if start + AT as usize + N > end {
+            return None;
+        }
+        let mut bytes = Aligned(MaybeUninit::<[u8; N]>::uninit());
+        // SAFETY: the bytes are in the packet, and the buffer is N bytes long.
+        unsafe {
+            words::copy::<N>(start + AT as usize, bytes.0.as_mut_ptr().cast());
+            Some(bytes.0.assume_init())
+        }
     }
 
     #[inline(always)]

@@ -58,6 +58,9 @@ pub struct Tables {
     groups: Array<MapData, abi::Group>,
     members: Array<MapData, abi::Member>,
     peers: HashMap<MapData, Addr, abi::Peer>,
+    epoch: Array<MapData, u32>,
+    /// Prefixes were changed since the epoch was raised.
+    stale: bool,
     contents: Contents,
 }
 
@@ -70,9 +73,13 @@ impl Tables {
             groups: open(dir, abi::GROUPS)?,
             members: open(dir, abi::MEMBERS)?,
             peers: open(dir, abi::PEERS)?,
+            epoch: open(dir, abi::EPOCH)?,
+            // An agent before this one may have been killed between a change and its epoch.
+            stale: true,
             contents: Contents::default(),
         };
         tables.read()?;
+        tables.settle()?;
         Ok(tables)
     }
 
@@ -103,6 +110,21 @@ impl Tables {
             contents.peers.insert(addr, value);
         }
         self.contents = contents;
+        Ok(())
+    }
+
+    /// Lets the programs forget what they remember of prefixes that were changed since the last call.
+    ///
+    /// To be called before anything a changed prefix no longer points to is reused, and after the last
+    /// change of a series.
+    pub fn settle(&mut self) -> Result<(), TablesError> {
+        if self.stale {
+            let old = self.epoch.get(&0, 0).map_err(failed(abi::EPOCH, "read"))?;
+            // 0 means that nothing is remembered at all.
+            let new = old.wrapping_add(1).max(1);
+            self.epoch.set(0, new, 0).map_err(failed(abi::EPOCH, "write"))?;
+            self.stale = false;
+        }
         Ok(())
     }
 
@@ -151,9 +173,10 @@ impl Tables {
         Ok(())
     }
 
-    /// Adds, changes or removes a prefix.
+    /// Adds, changes or removes a prefix; [`Tables::settle`] makes it count for addresses seen before.
     pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), TablesError> {
         let map_key = Key::new(key.len, key.addr);
+        self.stale = true;
         if let Some(prefix) = prefix {
             self.prefixes
                 .insert(&map_key, prefix, 0)

@@ -59,8 +59,11 @@ pub const DROPS: &str = "mc_drops";
 pub const PATHS: &str = "mc_paths";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
+/// Name of the epoch map: array of one `u32`. Programs remember the prefixes of recent addresses as long as
+/// it stays the same; 0 turns that off. Whoever changes `mc_prefixes` raises it afterwards.
+pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 11] = [
+pub const ALL_MAPS: [&str; 12] = [
     PREFIXES,
     GROUPS,
     MEMBERS,
@@ -72,6 +75,7 @@ pub const ALL_MAPS: [&str; 11] = [
     health::SENT,
     health::SEEN,
     health::RTT,
+    EPOCH,
 ];
 
 /// Name of the classifier on the egress of `mc0`.

@@ -9,8 +9,9 @@ use super::{Packet, checksum, ip};
 
 /// Sum of the IP packet of `len` bytes at `offset`, or `None` where headers do not tell it: fragments,
 /// extension headers, unknown protocols, UDP without a checksum, padding behind the packet.
-#[inline(always)]
-pub fn inner_sum<P: Packet>(packet: &P, header: &ip::Header, offset: u32, len: u32) -> Option<u64> {
+#[inline(never)]
+pub fn inner_sum<P: Packet>(packet: &P, ethertype: u16, offset: u32, len: u32) -> Option<u64> {
+    let header = &ip::Header::load(packet, ethertype, offset)?;
     if header.is_fragment() || !header.is_plain() {
         return None;
     }

@@ -49,6 +49,13 @@ pub trait Packet {
     /// Copies `N` bytes at `offset`, or `None` where the frame is too short.
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
 
+    /// Copies `N` bytes at the constant offset `AT`, or `None` where the frame is too short: like
+    /// [`Packet::load`], for headers every packet has at the same place.
+    #[inline(always)]
+    fn head<const AT: u32, const N: usize>(&self) -> Option<[u8; N]> {
+        self.load(AT)
+    }
+
     /// Overwrites `N` bytes at `offset`, or `None` where that is impossible.
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
 

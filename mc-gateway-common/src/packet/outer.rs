@@ -57,7 +57,7 @@ impl<const N: usize> Headers<N> {
     /// Loads them; `None` where the frame is shorter.
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P) -> Option<Self> {
-        let bytes = Aligned(packet.load::<N>(eth::END)?);
+        let bytes = Aligned(packet.head::<{ eth::END }, N>()?);
         let outer = if Self::V6 {
             ip::Header::v6(&field(&bytes.0, 0))
         } else {

@@ -1,10 +1,10 @@
 //! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
 
-use super::{config, next_member, probe::probe};
+use super::{config, finding::Finding, next_member, probe::probe};
 use crate::{
     abi::{
-        ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, Addr, CLUSTER_LOCAL, Config, PEER_LOCAL_GATEWAY,
-        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
+        ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, Addr, CLUSTER_LOCAL, Config, Member,
+        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
     },
     packet::{
         Packet, checksum, ecn, eth, ip,
@@ -24,56 +24,97 @@ use crate::{
 #[inline(always)]
 pub fn from_underlay<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
     match packet.ethertype() {
-        eth::IPV4 => arrived::<HEADERS_V4, P, T>(packet, tables),
-        eth::IPV6 => arrived::<HEADERS_V6, P, T>(packet, tables),
+        eth::IPV4 => from_underlay_v4(packet, tables),
+        eth::IPV6 => from_underlay_v6(packet, tables),
         _ => Verdict::Pass,
     }
 }
 
+/// [`from_underlay`] for a packet whose ethertype is IPv4's.
+#[inline(always)]
+pub fn from_underlay_v4<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
+    arrived::<HEADERS_V4, P, T>(packet, tables)
+}
+
+/// [`from_underlay`] for a packet whose ethertype is IPv6's.
+#[inline(always)]
+pub fn from_underlay_v6<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
+    arrived::<HEADERS_V6, P, T>(packet, tables)
+}
+
+/// One finding over one outer IP version: first everything is read, then something is done. Each step is a
+/// function of its own in a program, because together they would not fit the stack.
 #[inline(always)]
 fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
     // Without a configuration nobody can say what is ours.
     let Ok(config) = config(tables) else {
         return Verdict::Pass;
     };
+    let done = match Finding::unpack(judge::<N, P, T>(packet, tables, config)) {
+        Finding::NotOurs => return Verdict::Pass,
+        Finding::Refused(reason) => return Verdict::Drop(reason),
+        Finding::Probe => probed::<N, P, T>(packet, tables, config),
+        Finding::Onward { group, hash } => {
+            next_member(tables, group, hash).and_then(|member| pass_on::<N, P>(packet, member))
+        }
+        Finding::Here {
+            v6,
+            outer_tos,
+            inner_tos,
+        } => congestion::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
+            .and_then(|()| deliver::<N, P>(packet, config, v6)),
+    };
+    match done {
+        Ok(verdict) => verdict,
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+/// Reads the packet and decides; changes nothing. Returns a packed [`Finding`].
+#[inline(never)]
+fn judge<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> u64 {
+    look::<N, P, T>(packet, tables, config).pack()
+}
+
+#[inline(always)]
+fn look<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
     let Some(headers) = Headers::<N>::load(packet) else {
         return short::<N, P, T>(packet, tables, config);
     };
     let outer = &headers.outer;
     if outer.is_fragment() {
-        return fragment::<N, P, T>(packet, outer, tables, config);
+        return fragment::<N, P, T>(packet, tables, config);
     }
     if outer.proto != ip::UDP
         || headers.udp_dst() != config.port
         || !outer.is_plain()
         || !is_local(config, &outer.dst)
     {
-        return Verdict::Pass;
+        return Finding::NotOurs;
     }
     let tunnel = headers.tunnel(Format::of(config));
     if !tunnel.carries_ethernet() {
-        return Verdict::Pass;
+        return Finding::NotOurs;
     }
     if tunnel.options_len() != 0 {
         return with_options::<N, P>(packet, tunnel);
     }
     if headers.inner_mac() != eth::MULTICLUSTER_MAC {
-        return Verdict::Pass;
+        return Finding::NotOurs;
     }
-    match accept(packet, tables, config, &headers, tunnel) {
-        Ok(verdict) => verdict,
-        Err(reason) => Verdict::Drop(reason),
+    match accept(packet, tables, &headers, tunnel) {
+        Ok(finding) => finding,
+        Err(reason) => Finding::Refused(reason),
     }
 }
 
 #[inline(always)]
 fn accept<const N: usize, P: Packet, T: Tables>(
-    packet: &mut P,
+    packet: &P,
     tables: &T,
-    config: &Config,
     headers: &Headers<N>,
     tunnel: tunnel::Header,
-) -> Result<Verdict, DropReason> {
+) -> Result<Finding, DropReason> {
     let peer = tables.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
     if !headers.checksum_is_valid() {
         return Err(DropReason::OuterChecksum);
@@ -82,7 +123,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         return Err(DropReason::TunnelHeader);
     }
     if headers.inner_ethertype() == ETHERTYPE {
-        return probe(packet, tables, config, headers);
+        return Ok(Finding::Probe);
     }
     if !matches!(headers.inner_ethertype(), eth::IPV4 | eth::IPV6) {
         return Err(DropReason::InnerProtocol);
@@ -93,39 +134,21 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     }
     let src = tables.prefix(inner.src).ok_or(DropReason::InnerSource)?;
     let dst = tables.prefix(inner.dst).ok_or(DropReason::NoRoute)?;
-    admit(peer, src, dst)?;
-    if dst.action == ACTION_FORWARD {
-        pass_on(packet, tables, headers, &inner, dst)
-    } else {
-        deliver(packet, tables, config, headers, &inner)
+    admit(peer, &src, &dst)?;
+    if dst.action != ACTION_FORWARD {
+        return Ok(Finding::Here {
+            v6: inner.v6,
+            outer_tos: headers.outer.tos,
+            inner_tos: inner.tos,
+        });
     }
-}
-
-/// Sends the packet to the next node as it is: only the outer header changes.
-#[inline(always)]
-fn pass_on<const N: usize, P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    headers: &Headers<N>,
-    inner: &ip::Header,
-    dst: &Prefix,
-) -> Result<Verdict, DropReason> {
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
     }
-    // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
-    let hash = select::mix(u32::from(headers.udp_src()), select::fold(&inner.dst));
-    let member = next_member(tables, dst, hash)?;
-    if ip::is_v4(&member.addr) == Headers::<N>::V6 {
-        return Err(DropReason::OuterFamily);
-    }
-    let ifindex = member.ifindex;
-    headers
-        .pass_on(packet, &member.local, &member.addr)
-        .ok_or(DropReason::Store)?;
-    Ok(Verdict::Send {
-        path: Path::Transit,
-        ifindex,
+    Ok(Finding::Onward {
+        group: dst.group,
+        // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
+        hash: select::mix(u32::from(headers.udp_src()), select::fold(&inner.dst)),
     })
 }
 
@@ -158,27 +181,61 @@ fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
     if mine { Ok(()) } else { Err(DropReason::NoRoute) }
 }
 
-/// Takes the packet out of its tunnel and gives it to this node's stack.
-#[inline(always)]
-fn deliver<const N: usize, P: Packet, T: Tables>(
+#[inline(never)]
+fn probed<const N: usize, P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     config: &Config,
-    headers: &Headers<N>,
-    inner: &ip::Header,
 ) -> Result<Verdict, DropReason> {
-    let tos = ecn::decapsulated(headers.outer.tos, inner.tos).ok_or(DropReason::Ecn)?;
-    if tos != inner.tos {
-        mark(packet, inner, Headers::<N>::INNER_AT, tos).ok_or(DropReason::Store)?;
+    let headers = Headers::<N>::load(packet).ok_or(DropReason::Truncated)?;
+    probe(packet, tables, config, &headers)
+}
+
+/// Sends the packet to the next node as it is: only the outer header changes.
+#[inline(never)]
+fn pass_on<const N: usize, P: Packet>(packet: &mut P, member: &Member) -> Result<Verdict, DropReason> {
+    if ip::is_v4(&member.addr) == Headers::<N>::V6 {
+        return Err(DropReason::OuterFamily);
+    }
+    let headers = Headers::<N>::load(packet).ok_or(DropReason::Truncated)?;
+    headers
+        .pass_on(packet, &member.local, &member.addr)
+        .ok_or(DropReason::Store)?;
+    Ok(Verdict::Send {
+        path: Path::Transit,
+        ifindex: member.ifindex,
+    })
+}
+
+/// Passes congestion met on the way on to the inner packet.
+#[inline(always)]
+fn congestion<const N: usize, P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    v6: bool,
+    outer: u8,
+    inner: u8,
+) -> Result<(), DropReason> {
+    let tos = ecn::decapsulated(outer, inner).ok_or(DropReason::Ecn)?;
+    if tos != inner {
+        mark(packet, Headers::<N>::INNER_AT, v6, inner, tos).ok_or(DropReason::Store)?;
         tables.count(Event::EcnMarked);
     }
-    packet
-        .shrink(Headers::<N>::ROOM, inner.v6)
-        .ok_or(DropReason::Shrink)?;
-    if inner.v6 != Headers::<N>::V6 {
-        let ethertype = headers.inner_ethertype().to_be_bytes();
+    Ok(())
+}
+
+/// Takes the packet out of its tunnel and gives it to this node's stack.
+#[inline(never)]
+fn deliver<const N: usize, P: Packet>(
+    packet: &mut P,
+    config: &Config,
+    v6: bool,
+) -> Result<Verdict, DropReason> {
+    packet.shrink(Headers::<N>::ROOM, v6).ok_or(DropReason::Shrink)?;
+    if v6 != Headers::<N>::V6 {
+        let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
         packet
-            .store(eth::ETHERTYPE, &ethertype)
+            .store(eth::ETHERTYPE, &ethertype.to_be_bytes())
             .ok_or(DropReason::Store)?;
     }
     // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
@@ -190,9 +247,9 @@ fn deliver<const N: usize, P: Packet, T: Tables>(
 }
 
 /// Writes DSCP and ECN of the inner header at `offset`.
-#[inline(always)]
-fn mark<P: Packet>(packet: &mut P, inner: &ip::Header, offset: u32, tos: u8) -> Option<()> {
-    if inner.v6 {
+#[inline(never)]
+fn mark<P: Packet>(packet: &mut P, offset: u32, v6: bool, old: u8, tos: u8) -> Option<()> {
+    if v6 {
         let [first, second] = packet.load::<2>(offset)?;
         return packet.store(
             offset,
@@ -201,16 +258,16 @@ fn mark<P: Packet>(packet: &mut P, inner: &ip::Header, offset: u32, tos: u8) -> 
     }
     let check_at = offset.wrapping_add(10);
     let check = packet.load::<2>(check_at)?;
-    let difference = checksum::difference(&[0, inner.tos, 0, 0], &[0, tos, 0, 0]);
+    let difference = checksum::difference(&[0, old, 0, 0], &[0, tos, 0, 0]);
     packet.store(offset.wrapping_add(1), &[tos])?;
     packet.store(check_at, &checksum::update(check, difference))
 }
 
 /// A frame too short to hold all headers: dropped where a peer announces one of ours, else passed.
-#[inline(always)]
-fn short<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Verdict {
+#[inline(never)]
+fn short<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
     let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
-        return Verdict::Pass;
+        return Finding::NotOurs;
     };
     let announced = outer.proto == ip::UDP
         && outer.is_plain()
@@ -222,9 +279,9 @@ fn short<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &
         .load::<6>(Headers::<N>::INNER_ETH_AT)
         .is_some_and(|mac| mac != eth::MULTICLUSTER_MAC);
     if announced && !others && tables.peer(outer.src).is_some() {
-        return Verdict::Drop(DropReason::Truncated);
+        return Finding::Refused(DropReason::Truncated);
     }
-    Verdict::Pass
+    Finding::NotOurs
 }
 
 /// Whether the UDP header at `offset` is for `port`.
@@ -235,13 +292,11 @@ fn announces<P: Packet>(packet: &P, offset: u32, port: u16) -> bool {
 
 /// A fragment of an outer packet. Peers never fragment, so one with our port is broken or forged; later
 /// fragments carry no port and go to the stack, which can never complete the packet without the first.
-#[inline(always)]
-fn fragment<const N: usize, P: Packet, T: Tables>(
-    packet: &P,
-    outer: &ip::Header,
-    tables: &T,
-    config: &Config,
-) -> Verdict {
+#[inline(never)]
+fn fragment<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
+    let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
+        return Finding::NotOurs;
+    };
     let udp_at = eth::END.wrapping_add(outer.len);
     let (first, udp_at) = if Headers::<N>::V6 {
         // RFC 8200 section 4.5: next header, reserved, offset and flags, identification.
@@ -257,17 +312,17 @@ fn fragment<const N: usize, P: Packet, T: Tables>(
         && announces(packet, udp_at, config.port)
         && tables.peer(outer.src).is_some()
     {
-        return Verdict::Drop(DropReason::OuterFragment);
+        return Finding::Refused(DropReason::OuterFragment);
     }
-    Verdict::Pass
+    Finding::NotOurs
 }
 
 /// A tunnel header with options: ours are refused, other users' (a CNI on the same port) pass.
-#[inline(always)]
-fn with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> Verdict {
+#[inline(never)]
+fn with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> Finding {
     match packet.load::<6>(Headers::<N>::INNER_ETH_AT.wrapping_add(tunnel.options_len())) {
-        Some(eth::MULTICLUSTER_MAC) => Verdict::Drop(DropReason::TunnelOptions),
-        _ => Verdict::Pass,
+        Some(eth::MULTICLUSTER_MAC) => Finding::Refused(DropReason::TunnelOptions),
+        _ => Finding::NotOurs,
     }
 }
 

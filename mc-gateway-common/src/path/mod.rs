@@ -1,14 +1,15 @@
 //! One function per program: a packet and the tables in, a [`crate::verdict::Verdict`] out.
 
+mod finding;
 mod from_underlay;
 mod probe;
 mod to_remote;
 
-pub use from_underlay::from_underlay;
+pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
 pub use to_remote::to_remote;
 
 use crate::{
-    abi::{ABI_VERSION, Config, Member, Prefix},
+    abi::{ABI_VERSION, Config, Member},
     select,
     tables::Tables,
     verdict::DropReason,
@@ -23,8 +24,8 @@ fn config<T: Tables>(tables: &T) -> Result<&Config, DropReason> {
         .ok_or(DropReason::NotConfigured)
 }
 
-/// The member a packet to `prefix` is sent to.
+/// The member a packet to a prefix of `group` is sent to.
 #[inline(always)]
-fn next_member<'t, T: Tables>(tables: &'t T, prefix: &Prefix, hash: u32) -> Result<&'t Member, DropReason> {
-    select::choose(tables, prefix.group, hash).ok_or(DropReason::NoMember)
+fn next_member<T: Tables>(tables: &T, group: u32, hash: u32) -> Result<&Member, DropReason> {
+    select::choose(tables, group, hash).ok_or(DropReason::NoMember)
 }

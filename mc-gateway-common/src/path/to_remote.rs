@@ -1,8 +1,8 @@
 //! Egress of `mc0`: packets the node's routing has found to be for another cluster.
 
-use super::{config, next_member};
+use super::{config, finding::Finding, next_member};
 use crate::{
-    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, Config},
+    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, Config, Member},
     packet::{
         Aligned, Packet, ecn,
         encap::{Encap, HOP_LIMIT, Room},
@@ -13,6 +13,11 @@ use crate::{
     tables::Tables,
     verdict::{DropReason, Path, Verdict},
 };
+
+/// Offset of what follows an IPv4 header without options.
+const BEHIND_V4: u32 = eth::END.wrapping_add(20);
+/// Offset of what follows an IPv6 header.
+const BEHIND_V6: u32 = eth::END.wrapping_add(40);
 
 /// Encapsulates a packet to another cluster: from a regular node to one of its own gateways, from a
 /// gateway straight to a gateway of the other cluster.
@@ -32,26 +37,70 @@ pub fn to_remote<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
 #[inline(always)]
 fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<u32, DropReason> {
     let config = config(tables)?;
+    let (group, hash) = match Finding::unpack(judge(packet, tables)) {
+        Finding::Onward { group, hash } => (group, hash),
+        Finding::Refused(reason) => return Err(reason),
+        _ => return Err(DropReason::NoRoute),
+    };
+    let member = next_member(tables, group, hash)?;
+    encapsulate(packet, config, member, hash)?;
+    Ok(member.ifindex)
+}
+
+/// Reads the packet and finds out where it goes. A function of its own in a program, as is
+/// [`encapsulate`]: together they would not fit the stack.
+#[inline(never)]
+fn judge<P: Packet, T: Tables>(packet: &P, tables: &T) -> u64 {
+    let finding = match route(packet, tables) {
+        Ok(finding) => finding,
+        Err(reason) => Finding::Refused(reason),
+    };
+    finding.pack()
+}
+
+#[inline(always)]
+fn route<P: Packet, T: Tables>(packet: &P, tables: &T) -> Result<Finding, DropReason> {
     let inner_type = packet.ethertype();
     if !matches!(inner_type, eth::IPV4 | eth::IPV6) {
         return Err(DropReason::NotIp);
     }
     let (header, ports) = inner_header(packet, inner_type).ok_or(DropReason::InnerMalformed)?;
-    let inner_len = packet.frame_len().wrapping_sub(eth::END);
-    if !header.fits(inner_len) {
+    if !header.fits(packet.frame_len().wrapping_sub(eth::END)) {
         return Err(DropReason::InnerMalformed);
     }
     let prefix = tables.prefix(header.dst).ok_or(DropReason::NoRoute)?;
     if prefix.action != ACTION_FORWARD || prefix.cluster == CLUSTER_LOCAL {
         return Err(DropReason::NoRoute);
     }
-    let hash = select::flow_hash(&header, ports);
-    let member = next_member(tables, prefix, hash)?;
+    Ok(Finding::Onward {
+        group: prefix.group,
+        hash: select::flow_hash(&header, ports),
+    })
+}
+
+/// Puts the packet into its tunnel.
+#[inline(never)]
+fn encapsulate<P: Packet>(
+    packet: &mut P,
+    config: &Config,
+    member: &Member,
+    hash: u32,
+) -> Result<(), DropReason> {
+    let inner_type = packet.ethertype();
+    let [first, second] = packet
+        .head::<{ eth::END }, 2>()
+        .ok_or(DropReason::InnerMalformed)?;
+    let tos = if inner_type == eth::IPV6 {
+        (first << 4) | (second >> 4)
+    } else {
+        second
+    };
+    let inner_len = packet.frame_len().wrapping_sub(eth::END);
     let outer = Encap {
         format: Format::of(config),
         src: member.local,
         dst: member.addr,
-        tos: ecn::outer(header.tos, fixed_tos(config)),
+        tos: ecn::outer(tos, fixed_tos(config)),
         ttl: if config.hop_limit == 0 {
             HOP_LIMIT
         } else {
@@ -59,31 +108,34 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<u32, DropRe
         },
         hash,
         port: config.port,
-        inner_sum: outer_checksum(packet, config, &header, inner_len),
+        inner_sum: outer_checksum(packet, config, inner_type, inner_len),
         vni: VNI_POLICY_OFF,
         inner_src: config.mc0_mac,
         inner_type,
         inner_len,
     };
-    let ifindex = member.ifindex;
-    if ip::is_v4(&member.addr) {
-        packet.grow(Room::V4).ok_or(DropReason::Grow)?;
-        packet
-            .store(eth::END, &Aligned(outer.over_v4()).0)
-            .ok_or(DropReason::Store)?;
+    let room = if ip::is_v4(&member.addr) {
+        Room::V4
     } else {
-        packet.grow(Room::V6).ok_or(DropReason::Grow)?;
+        Room::V6
+    };
+    packet.grow(room).ok_or(DropReason::Grow)?;
+    write(packet, &outer, room).ok_or(DropReason::Store)?;
+    if room.ethertype() != inner_type {
         packet
-            .store(eth::END, &Aligned(outer.over_v6()).0)
+            .store(eth::ETHERTYPE, &room.ethertype().to_be_bytes())
             .ok_or(DropReason::Store)?;
     }
-    if ip::is_v4(&member.addr) == header.v6 {
-        let ethertype = if header.v6 { eth::IPV4 } else { eth::IPV6 };
-        packet
-            .store(eth::ETHERTYPE, &ethertype.to_be_bytes())
-            .ok_or(DropReason::Store)?;
+    Ok(())
+}
+
+/// Writes the outer headers into the room made for them.
+#[inline(always)]
+fn write<P: Packet>(packet: &mut P, outer: &Encap, room: Room) -> Option<()> {
+    match room {
+        Room::V4 => packet.store(eth::END, &Aligned(outer.over_v4()).0),
+        Room::V6 => packet.store(eth::END, &Aligned(outer.over_v6()).0),
     }
-    Ok(ifindex)
 }
 
 #[inline(always)]
@@ -94,11 +146,11 @@ fn fixed_tos(config: &Config) -> Option<u8> {
 /// The inner packet's sum where the outer one shall have a checksum and can: not a super-packet, whose
 /// segments get copies of one outer header.
 #[inline(always)]
-fn outer_checksum<P: Packet>(packet: &P, config: &Config, header: &ip::Header, len: u32) -> Option<u64> {
+fn outer_checksum<P: Packet>(packet: &P, config: &Config, ethertype: u16, len: u32) -> Option<u64> {
     if config.flags & CONFIG_UDP_CHECKSUM == 0 || packet.is_gso() {
         return None;
     }
-    inner_sum(packet, header, eth::END, len)
+    inner_sum(packet, ethertype, eth::END, len)
 }
 
 /// The IP header and the four bytes behind it. IPv4 packets with options and packets without payload have
@@ -106,19 +158,12 @@ fn outer_checksum<P: Packet>(packet: &P, config: &Config, header: &ip::Header, l
 #[inline(always)]
 fn inner_header<P: Packet>(packet: &P, ethertype: u16) -> Option<(ip::Header, [u8; 4])> {
     if ethertype == eth::IPV6 {
-        let Some(bytes) = packet.load::<44>(eth::END) else {
-            return Some((ip::Header::v6(&packet.load(eth::END)?), [0; 4]));
-        };
-        return Some((ip::Header::v6(bytes.first_chunk()?), *bytes.last_chunk()?));
+        let header = ip::Header::v6(&packet.head::<{ eth::END }, { ip::V6_LEN }>()?);
+        return Some((header, packet.head::<BEHIND_V6, 4>().unwrap_or_default()));
     }
-    let Some(bytes) = packet.load::<24>(eth::END) else {
-        return Some((ip::Header::v4(&packet.load(eth::END)?), [0; 4]));
-    };
-    let header = ip::Header::v4(bytes.first_chunk()?);
-    let ports = if header.is_plain() {
-        *bytes.last_chunk()?
-    } else {
-        [0; 4]
-    };
-    Some((header, ports))
+    let header = ip::Header::v4(&packet.head::<{ eth::END }, { ip::V4_LEN }>()?);
+    if !header.is_plain() {
+        return Some((header, [0; 4]));
+    }
+    Some((header, packet.head::<BEHIND_V4, 4>().unwrap_or_default()))
 }

@@ -13,7 +13,7 @@ pub trait Tables: health::Health + service::Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`.
-    fn prefix(&self, address: Addr) -> Option<&Prefix>;
+    fn prefix(&self, address: Addr) -> Option<Prefix>;
     /// The group in `slot`.
     fn group(&self, slot: u32) -> Option<&Group>;
     /// The member in `slot`.
@@ -57,7 +57,7 @@ mod host {
             self.config.as_ref()
         }
 
-        fn prefix(&self, address: Addr) -> Option<&Prefix> {
+        fn prefix(&self, address: Addr) -> Option<Prefix> {
             let address = u128::from_be_bytes(address);
             self.prefixes
                 .iter()
@@ -66,7 +66,7 @@ mod host {
                     let mask = u128::MAX.checked_shl(128_u32.saturating_sub(*len)).unwrap_or(0);
                     (address ^ u128::from_be_bytes(*network)) & mask == 0
                 })
-                .map(|(_, prefix)| prefix)
+                .map(|(_, prefix)| *prefix)
         }
 
         fn group(&self, slot: u32) -> Option<&Group> {

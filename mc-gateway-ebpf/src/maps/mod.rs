@@ -1,5 +1,6 @@
 //! The maps, BTF-defined so that `bpftool map dump` prints names, and the tables made of them.
 
+mod cache;
 mod health;
 mod service;
 
@@ -32,6 +33,8 @@ static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new
 #[btf_map(name = "mc_paths")]
 static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
 
+#[btf_map(name = "mc_epoch")]
+static EPOCH: Array<u32, 1> = Array::new();
 #[btf_map(name = "mc_events")]
 static EVENTS: PerCpuArray<u64, { MAX_EVENTS as usize }> = PerCpuArray::new();
 
@@ -45,8 +48,11 @@ impl Tables for Maps {
     }
 
     #[inline(always)]
-    fn prefix(&self, address: Addr) -> Option<&Prefix> {
-        PREFIXES.get(&Aligned(Key::new(128, address)).0)
+    fn prefix(&self, address: Addr) -> Option<Prefix> {
+        let epoch = EPOCH.get(0).copied().unwrap_or(0);
+        cache::remembered(address, epoch, || {
+            PREFIXES.get(&Aligned(Key::new(128, address)).0).copied()
+        })
     }
 
     #[inline(always)]

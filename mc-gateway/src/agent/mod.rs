@@ -294,7 +294,9 @@ impl Agent {
             next = first.to_string();
             debug!(actions = plan.actions.len(), "plan");
             changes = changes.saturating_add(plan.actions.len());
-            apply(&plan, self).await?;
+            let applied = apply(&plan, self).await;
+            self.tables.settle()?;
+            applied?;
         }
         Err(AgentError::Unstable(next))
     }
@@ -397,6 +399,9 @@ struct Chained(String);
 
 impl Agent {
     async fn carry_out(&mut self, action: &Action) -> Result<(), AgentError> {
+        if !matches!(action, Action::SetPrefix { .. }) {
+            self.tables.settle()?;
+        }
         let name = self.config.place.device.as_str();
         match action {
             Action::CreateDevice { mtu } => link::create(&self.handle, name, *mtu).await?,

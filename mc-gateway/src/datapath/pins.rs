@@ -76,6 +76,7 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
         shape::<u32, abi::health::Sent>(abi::health::SENT, Array, abi::MAX_MEMBERS),
         shape::<u32, abi::health::Seen>(abi::health::SEEN, Array, abi::MAX_MEMBERS),
         shape::<u32, abi::health::Rtt>(abi::health::RTT, Array, abi::MAX_MEMBERS),
+        shape::<u32, u32>(abi::EPOCH, Array, 1),
     ]
 }
 

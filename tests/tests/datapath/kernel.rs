@@ -9,8 +9,8 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::{
-        CONFIG, Config, Counter, DROPS, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_PATHS,
-        MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
+        CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS,
+        MAX_PATHS, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
         health::{SEEN, SENT, Seen, Sent},
     },
     tables::MapTables,
@@ -86,6 +86,8 @@ impl Kernel {
         if let Some(value) = tables.config {
             config.set(0, value, 0).expect(CONFIG);
         }
+        let mut epoch: Array<_, u32> = ebpf.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
+        epoch.set(0, 1, 0).expect(EPOCH);
         let mut prefixes: LpmTrie<_, [u8; 16], Prefix> = ebpf
             .map_mut(PREFIXES)
             .expect(PREFIXES)

@@ -1,0 +1,50 @@
+//! Prefixes of recent addresses, per CPU: a lookup in the LPM trie costs as much as all else a gateway
+//! decides about a packet.
+//!
+//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of the prefixes
+//! followed by a new epoch forgets all of them at once.
+
+use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
+use mc_gateway_common::{
+    abi::{Addr, Prefix},
+    select,
+};
+
+/// Entries per CPU: a power of two.
+const ENTRIES: u32 = 1 << BITS;
+const BITS: u32 = 9;
+
+/// An address and the prefix it was found in.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Remembered {
+    address: Addr,
+    prefix: Prefix,
+    epoch: u32,
+    pad: u32,
+}
+
+#[btf_map(name = "mc_cache")]
+static CACHE: PerCpuArray<Remembered, { ENTRIES as usize }> = PerCpuArray::new();
+
+/// The prefix of `address` as found in this epoch, else what `find` says. Epoch 0 remembers nothing.
+#[inline(always)]
+pub(super) fn remembered(address: Addr, epoch: u32, find: impl FnOnce() -> Option<Prefix>) -> Option<Prefix> {
+    let slot = select::fold(&address).wrapping_mul(0x9e37_79b1) >> (32 - BITS);
+    let Some(entry) = CACHE.get_ptr_mut(slot) else {
+        return find();
+    };
+    // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
+    let entry = unsafe { &mut *entry };
+    if epoch != 0 && entry.epoch == epoch && entry.address == address {
+        return Some(entry.prefix);
+    }
+    let prefix = find()?;
+    *entry = Remembered {
+        address,
+        prefix,
+        epoch,
+        pad: 0,
+    };
+    Some(prefix)
+}

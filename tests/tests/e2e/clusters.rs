@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_tests::wait::wait_for;
+use mc_tests::{counters::Counters, wait::wait_for};
 use serde_json::Value;
 
 /// For what the control plane does in milliseconds, on a machine that runs three clusters on two cores.
@@ -118,6 +118,40 @@ impl Cluster {
         wait_for(&format!("{}: {what}", self.0), deadline, probe).unwrap_or_else(|error| panic!("{error:#}"))
     }
 
+    /// Sets a key of the controller's configuration as the user guide says: `ConfigMap`, then restart.
+    pub(crate) fn configure(self, key: &str, value: &str) {
+        let config = "antrea-mc-controller-config";
+        let path = "jsonpath={.data.controller_manager_config\\.yaml}";
+        let text = self.kubectl(&["get", "configmap", config, "-n", "kube-system", "-o", path]);
+        let mut lines: Vec<String> = text
+            .lines()
+            .filter(|line| !line.starts_with(&format!("{key}:")))
+            .map(str::to_owned)
+            .collect();
+        lines.push(format!("{key}: {value}"));
+        let changed =
+            serde_json::json!({"data": {"controller_manager_config.yaml": lines.join("\n") + "\n"}});
+        self.kubectl(&[
+            "patch",
+            "configmap",
+            config,
+            "-n",
+            "kube-system",
+            "-p",
+            &changed.to_string(),
+        ]);
+        let deployment = "deployment/antrea-mc-controller";
+        self.kubectl(&["rollout", "restart", deployment, "-n", "kube-system"]);
+        self.kubectl(&[
+            "rollout",
+            "status",
+            deployment,
+            "-n",
+            "kube-system",
+            "--timeout=120s",
+        ]);
+    }
+
     /// The address of a Node.
     pub(crate) fn node_ip(self, node: &str) -> String {
         self.kubectl(&[
@@ -143,4 +177,28 @@ pub(crate) fn on_node(node: &str, program: &str, args: &[&str]) -> String {
         String::from_utf8_lossy(&out.stderr)
     );
     String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// The process of the agent in a node's network namespace.
+pub(crate) fn agent_pid(node: &str) -> u32 {
+    let out = Command::new("ip")
+        .args(["netns", "pids", &format!("mc-{node}")])
+        .output()
+        .expect("ip netns pids");
+    String::from_utf8_lossy(&out.stdout)
+        .split_whitespace()
+        .find(|pid| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            status.starts_with("Name:\tmc-gateway\n")
+        })
+        .unwrap_or_else(|| panic!("no agent runs on {node}"))
+        .parse()
+        .expect("a pid")
+}
+
+/// What the programs of a node have counted.
+pub(crate) fn counters(node: &str) -> Counters {
+    // The pins are in the node's own bpf file system.
+    let dir = format!("/proc/{}/root/sys/fs/bpf/mc-gateway/{node}", agent_pid(node));
+    Counters::read(dir.as_ref()).unwrap_or_else(|error| panic!("{node}: {error:#}"))
 }

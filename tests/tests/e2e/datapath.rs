@@ -12,7 +12,7 @@ use mc_tests::{
 };
 
 use crate::{
-    clusters::{EAST, SOON, WEST, on_node},
+    clusters::{EAST, SOON, WEST, agent_pid, on_node},
     workload::Namespace,
 };
 
@@ -99,27 +99,18 @@ fn agents_load_with_three_capabilities_and_keep_one() {
     }
 }
 
-/// The effective and the bounding set of the agent in a node's network namespace.
+/// The effective and the bounding set of the agent on a node.
 fn agent_capabilities(node: &str) -> (u64, u64) {
-    let out = Command::new("ip")
-        .args(["netns", "pids", &format!("mc-{node}")])
-        .output()
-        .expect("ip netns pids");
-    for pid in String::from_utf8_lossy(&out.stdout).split_whitespace() {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if !status.starts_with("Name:\tmc-gateway\n") {
-            continue;
-        }
-        let set = |name: &str| {
-            let set = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .expect("a capability set");
-            u64::from_str_radix(set.trim(), 16).expect("a mask")
-        };
-        return (set("CapEff:"), set("CapBnd:"));
-    }
-    panic!("no agent runs on {node}");
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", agent_pid(node))).expect("the agent's status");
+    let set = |name: &str| {
+        let set = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("a capability set");
+        u64::from_str_radix(set.trim(), 16).expect("a mask")
+    };
+    (set("CapEff:"), set("CapBnd:"))
 }
 
 /// Packets of the rules that masquerade what a Pod sends, as iptables lists them.

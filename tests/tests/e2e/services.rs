@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, SOON, WEST},
+    clusters::{EAST, LEADER, SOON, WEST},
     workload::Namespace,
 };
 
@@ -182,42 +182,8 @@ fn a_service_with_pod_endpoints_keeps_the_clients_address() {
     }
 }
 
-/// Changes `endpointIPType` in both members as the user guide says: `ConfigMap`, then restart.
 fn set_endpoint_type(kind: &str) {
     for cluster in [EAST, WEST] {
-        let config = "antrea-mc-controller-config";
-        let path = "jsonpath={.data.controller_manager_config\\.yaml}";
-        let text = cluster.kubectl(&["get", "configmap", config, "-n", "kube-system", "-o", path]);
-        let mut lines: Vec<String> = text
-            .lines()
-            .filter(|line| !line.starts_with("endpointIPType:"))
-            .map(str::to_owned)
-            .collect();
-        lines.push(format!("endpointIPType: {kind}"));
-        let changed =
-            serde_json::json!({"data": {"controller_manager_config.yaml": lines.join("\n") + "\n"}});
-        cluster.kubectl(&[
-            "patch",
-            "configmap",
-            config,
-            "-n",
-            "kube-system",
-            "-p",
-            &changed.to_string(),
-        ]);
-        restart_controller(cluster);
+        cluster.configure("endpointIPType", kind);
     }
-}
-
-fn restart_controller(cluster: Cluster) {
-    let deployment = "deployment/antrea-mc-controller";
-    cluster.kubectl(&["rollout", "restart", deployment, "-n", "kube-system"]);
-    cluster.kubectl(&[
-        "rollout",
-        "status",
-        deployment,
-        "-n",
-        "kube-system",
-        "--timeout=120s",
-    ]);
 }

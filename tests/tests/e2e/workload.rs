@@ -1,6 +1,6 @@
 //! Servers and clients in a namespace of a test's own.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs::File, path::PathBuf, process::Child};
 
 use crate::clusters::{Cluster, EAST, LATER, SOON, WEST};
 
@@ -88,10 +88,16 @@ spec:
 
     /// A Pod to send requests from.
     pub(crate) fn client(&self, cluster: Cluster, node: &str) -> Client {
-        self.pod(cluster, node, "client", &["pause"]);
+        self.client_named(cluster, node, "client")
+    }
+
+    /// Another Pod to send requests from.
+    pub(crate) fn client_named(&self, cluster: Cluster, node: &str, pod: &'static str) -> Client {
+        self.pod(cluster, node, pod, &["pause"]);
         Client {
             cluster,
             namespace: self.0,
+            pod,
         }
     }
 
@@ -178,6 +184,7 @@ impl Drop for Namespace {
 pub(crate) struct Client {
     cluster: Cluster,
     namespace: &'static str,
+    pod: &'static str,
 }
 
 impl Client {
@@ -185,7 +192,7 @@ impl Client {
         self.cluster.kubectl(&[
             "get",
             "pod",
-            "client",
+            self.pod,
             "-n",
             self.namespace,
             "-o",
@@ -195,15 +202,34 @@ impl Client {
 
     /// Runs the traffic program in the Pod.
     pub(crate) fn run(&self, args: &[&str]) -> Result<String, String> {
-        let program = [
+        self.cluster.try_kubectl(&[&self.program()[..], args].concat())
+    }
+
+    fn program(&self) -> [&'static str; 6] {
+        [
             "exec",
             "-n",
             self.namespace,
-            "client",
+            self.pod,
             "--",
             "/usr/bin/mc-traffic",
-        ];
-        self.cluster.try_kubectl(&[&program, args].concat())
+        ]
+    }
+
+    /// Starts as many requests, a hundredth of a second apart, each over a connection of its own.
+    pub(crate) fn stream(&self, url: &str, count: u32) -> Stream {
+        let log = std::env::temp_dir().join(format!("mc-e2e-{}-{}.log", std::process::id(), self.pod));
+        let file = File::create(&log).expect("a log");
+        let child = self
+            .cluster
+            .command()
+            .args(self.program())
+            .args(["get", url, "--count", &count.to_string(), "--interval=0.01"])
+            .stderr(file.try_clone().expect("a log"))
+            .stdout(file)
+            .spawn()
+            .expect("kubectl");
+        Stream { child, log, count }
     }
 
     fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
@@ -238,5 +264,49 @@ impl Client {
             "jsonpath={.spec.clusterIP}",
         ]);
         format!("http://{ip}:80/")
+    }
+}
+
+/// Requests under way.
+pub(crate) struct Stream {
+    child: Child,
+    log: PathBuf,
+    count: u32,
+}
+
+impl Stream {
+    /// Fails unless requests are still being sent, and were all answered so far.
+    pub(crate) fn assert_running(&mut self) {
+        if let Some(status) = self.child.try_wait().expect("kubectl") {
+            panic!("the requests ended early, {status}: {}", self.tail());
+        }
+    }
+
+    /// Waits for the last request and fails unless each was answered.
+    pub(crate) fn finish(mut self) {
+        let status = self.child.wait().expect("kubectl");
+        let text = std::fs::read_to_string(&self.log).expect("the log");
+        let answers = text.lines().filter(|line| line.starts_with("web-")).count();
+        assert!(
+            status.success() && answers == self.count as usize,
+            "{answers} of {} requests were answered, {status}: {}",
+            self.count,
+            self.tail()
+        );
+    }
+
+    fn tail(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(3)..].join(" | ")
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // Either may be over already.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+        let _removed = std::fs::remove_file(&self.log);
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Read as _, Write as _},
     net::{TcpStream, ToSocketAddrs as _},
+    thread,
     time::Duration,
 };
 
@@ -15,6 +16,9 @@ pub(crate) struct Args {
     /// Requests to send, each over a connection of its own.
     #[arg(long, default_value_t = 1)]
     count: u32,
+    /// Seconds between two requests.
+    #[arg(long, default_value_t = 0.0)]
+    interval: f64,
     /// Seconds to wait for a connection and for each answer.
     #[arg(long, default_value_t = 3.0)]
     timeout: f64,
@@ -23,10 +27,17 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let url = Url::parse(&args.url)?;
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
-    for _ in 0..args.count {
-        let mut connection = url.connect(timeout)?;
+    let interval = Duration::try_from_secs_f64(args.interval).context("--interval")?;
+    for number in 0..args.count {
+        if number > 0 {
+            thread::sleep(interval);
+        }
+        let mut connection = url
+            .connect(timeout)
+            .with_context(|| format!("request {number}"))?;
         url.ask(&mut connection, "close")?;
-        print!("{}", answer(&mut BufReader::new(&connection))?);
+        let answer = answer(&mut BufReader::new(&connection));
+        print!("{}", answer.with_context(|| format!("request {number}"))?);
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ use crate::process::{Process, run};
 pub const READY: &str = "datapath ready";
 /// What it logs after each later change.
 pub const UPDATED: &str = "datapath updated";
-/// How long an agent may take until then.
-const START: Duration = Duration::from_secs(15);
+/// How long an agent may take until then: a moment, unless the machine is busy or emulated.
+const START: Duration = Duration::from_mins(1);
 
 impl Topology {
     /// Where the manifests of a cluster are; its agents notice changes.

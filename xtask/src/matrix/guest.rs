@@ -60,10 +60,10 @@ pub(super) const APPLETS: &[&str] = &[
 
 /// The capabilities an agent in a DaemonSet has, and no other.
 const SETPRIV: &str =
-    "setpriv --bounding-set -all,+bpf,+net_admin,+perfmon --inh-caps -all,+bpf,+net_admin,+perfmon";
+    "/bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon --inh-caps -all,+bpf,+net_admin,+perfmon";
 
 /// The agent with them.
-pub(super) const WITH_CAPABILITIES: &str = "#!/bin/sh\nexec setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
+pub(super) const WITH_CAPABILITIES: &str = "#!/bin/sh\nexec /bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
      --inh-caps -all,+bpf,+net_admin,+perfmon /t/mc-gateway \"$@\"\n";
 
 /// One thing the guest does.
@@ -82,7 +82,7 @@ fn step(name: &'static str, command: impl Into<String>) -> Step {
 /// What is run on a kernel.
 fn steps(series: Series) -> Vec<Step> {
     let flow = "/t/netns --test-threads=1 --exact traffic::pods_reach_each_other_and_keep_their_addresses";
-    let suite = "MC_PACKETS=20000 /t/datapath --test-threads=1 --nocapture --skip fuzz --skip differential";
+    let suite = "MC_PACKETS=5000 /t/datapath --test-threads=1 --nocapture --skip fuzz --skip differential";
     let mut steps = vec![
         step("load as root", "/t/datapath --nocapture load::"),
         step(

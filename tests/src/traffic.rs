@@ -178,9 +178,7 @@ impl Traffic {
         parse(&self.run(netns, &["ping", &to.to_string(), "--count", &count.to_string()])?)
     }
 
-    /// Measures TCP throughput of one connection for `duration`, after a warm-up that is not counted.
-    /// Sender and receiver have a CPU each where there are two, so that the scheduler's choice does not
-    /// change from one measurement to the next.
+    /// Measures TCP throughput of one connection; see [`Self::streams`].
     pub fn stream(
         &self,
         from: &Netns,
@@ -188,14 +186,30 @@ impl Traffic {
         address: Ipv4Addr,
         duration: Duration,
     ) -> Result<StreamReport> {
-        let port = STREAM_PORT.to_string();
+        self.streams(from, to, address, 1, duration)
+    }
+
+    /// Measures TCP throughput of several connections together for `duration`, after a warm-up that is not
+    /// counted. Senders and receivers have a CPU each where there are two, so that the scheduler's choice
+    /// does not change from one measurement to the next.
+    pub fn streams(
+        &self,
+        from: &Netns,
+        to: &Netns,
+        address: Ipv4Addr,
+        streams: usize,
+        duration: Duration,
+    ) -> Result<StreamReport> {
+        let (port, streams) = (STREAM_PORT.to_string(), streams.to_string());
         let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut receiver = receiving.serve(to, &["stream-recv", "--port", &port])?;
+        let mut receiver = receiving.serve(to, &["stream-recv", "--port", &port, "--streams", &streams])?;
         sending.run(
             from,
             &[
                 "stream-send",
                 &format!("{address}:{port}"),
+                "--streams",
+                &streams,
                 "--duration",
                 &duration.as_secs_f64().to_string(),
             ],
@@ -230,23 +244,26 @@ impl Traffic {
         parse(&receiver.finish(REPORT)?)
     }
 
-    /// Measures request/response times over one TCP connection. Both ends share a CPU: what is measured
-    /// is the work on the path, not how long another CPU takes to wake up.
+    /// Measures request/response times over one TCP connection, questions and answers of `size` bytes. Both
+    /// ends share a CPU: what is measured is the work on the path, not how long another CPU takes to wake up.
     pub fn latency(
         &self,
         from: &Netns,
         to: &Netns,
         address: Ipv4Addr,
+        size: usize,
         requests: usize,
     ) -> Result<LatencyReport> {
-        let port = LATENCY_PORT.to_string();
+        let (port, size) = (LATENCY_PORT.to_string(), size.to_string());
         let [both, _] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut server = both.serve(to, &["rr-server", "--port", &port])?;
+        let mut server = both.serve(to, &["rr-server", "--port", &port, "--size", &size])?;
         let report = parse(&both.run(
             from,
             &[
                 "rr-client",
                 &format!("{address}:{port}"),
+                "--size",
+                &size,
                 "--requests",
                 &requests.to_string(),
             ],

@@ -1,25 +1,55 @@
 //! `cargo xtask bench`: builds the benchmark of the test crate and runs it.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
-use crate::build;
+use crate::{build, run};
 
 /// What can be asked of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// Rounds in which the variants alternate; medians are taken over them.
-    #[arg(long, default_value_t = 7)]
-    rounds: u32,
+    /// Rounds in which the cases alternate; medians are taken over them [default: 7].
+    #[arg(long)]
+    rounds: Option<u32>,
+    /// Parts to run: throughput, latency, transit, programs, growth, gateways, failover [default: all].
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Cases to compare over four hops: plain, plain-services, kernel-vxlan, metadata-vxlan, mc-gateway,
+    /// mc-gateway-vxlan, plain-ipv6, mc-gateway-ipv6 [default: all].
+    #[arg(long, value_delimiter = ',')]
+    cases: Vec<String>,
+    /// Short measurements: whether everything works, not how fast.
+    #[arg(long)]
+    quick: bool,
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     #[arg(long)]
     bridge: bool,
+    /// Directory for `report.json` and the pictures [default: target/bench].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
-/// Runs the benchmark; the report is `target/bench/report.json`.
+/// Runs the benchmark.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    build::run_program(
-        "the benchmark",
-        "mc-bench",
-        &["--rounds".to_owned(), args.rounds.to_string()],
-    )
+    let mut words = vec![
+        "--objects".to_owned(),
+        run::workspace().join("target/bpf").display().to_string(),
+    ];
+    let mut add = |flag: &str, value: Option<String>| {
+        if let Some(value) = value {
+            words.extend([flag.to_owned(), value]);
+        }
+    };
+    let list = |of: &[String]| (!of.is_empty()).then(|| of.join(","));
+    add("--rounds", args.rounds.map(|rounds| rounds.to_string()));
+    add("--only", list(&args.only));
+    add("--cases", list(&args.cases));
+    add("--out", args.out.as_ref().map(|out| out.display().to_string()));
+    for (flag, given) in [("--quick", args.quick), ("--bridge", args.bridge)] {
+        if given {
+            words.push(flag.to_owned());
+        }
+    }
+    build::run_program("the benchmark", "mc-bench", &words)
 }

@@ -102,7 +102,14 @@ pub(crate) fn build(root: &Path) -> Result<Object> {
         command.env_remove(inherited);
     }
     run::loudly(&mut command).context("building mc-gateway-ebpf")?;
-    let built = out.join("build").join(TARGET).join("bpf/mc-gateway-ebpf");
+    let built = out.join("build").join(TARGET).join("bpf");
+    take(&built, &out, "yardstick")?;
+    take(&built, &out, "mc-gateway-ebpf")
+}
+
+/// Copies what was built to where it is looked for, if it is whole.
+fn take(built: &Path, out: &Path, name: &str) -> Result<Object> {
+    let built = built.join(name);
     let bytes = fs::read(&built).with_context(|| built.display().to_string())?;
     if !has_btf(&bytes) {
         bail!(
@@ -110,7 +117,7 @@ pub(crate) fn build(root: &Path) -> Result<Object> {
             built.display()
         );
     }
-    let path = out.join("mc-gateway-ebpf.o");
+    let path = out.join(format!("{name}.o"));
     // Written only when it changed: the agent's build depends on the file's time.
     if fs::read(&path).ok().as_deref() != Some(bytes.as_slice()) {
         fs::write(&path, &bytes).with_context(|| path.display().to_string())?;

@@ -1,97 +1,70 @@
-//! What the benchmark found, as JSON for programs and as a table for people. Pure.
+//! What the benchmark found, as JSON for programs. Pure; `table` shows it to people, `plot` draws it.
 
-use std::{
-    collections::BTreeMap,
-    fmt::{self, Display, Formatter},
-};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::topology::Variant;
+use super::{
+    goals::{self, Outcome},
+    part::{Pace, Part},
+    programs,
+    sample::{Of, Samples, Summary, percentile},
+};
 
-/// One variant, measured once.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
-    /// Counts from 1.
-    pub round: u32,
-    /// What was measured.
-    pub variant: Variant,
-    /// TCP, one connection, payload received.
-    pub tcp_bits_per_second: f64,
-    /// UDP with 64 bytes of payload, received.
-    pub udp64_packets_per_second: f64,
-    /// Such datagrams sent.
-    pub udp64_sent: u64,
-    /// Such datagrams received.
-    pub udp64_received: u64,
-    /// TCP request and response of one byte, median.
-    pub latency_p50_us: f64,
-    /// The same, 99th percentile.
-    pub latency_p99_us: f64,
-}
+/// Subject and figure of the time packets were lost when a gateway was.
+pub const FAILOVER: Of<'static> = Of {
+    subject: "failover",
+    figure: "outage_ms",
+};
 
 /// On what and how it was measured.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// Kernel release.
     pub kernel: String,
+    /// Model of the first CPU.
+    pub cpu: String,
     /// CPUs.
     pub cpus: usize,
-    /// Rounds.
+    /// Processes that were ready to run when the run began, averaged over a minute: above 0.5 the figures are
+    /// those of a busy machine.
+    pub load: f64,
+    /// Versions of what is measured and of the programs that set it up.
+    pub versions: BTreeMap<String, String>,
+    /// Parts that were asked for.
+    pub parts: Vec<Part>,
+    /// Rounds in which the cases alternate.
     pub rounds: u32,
-    /// Seconds of each throughput and each packet rate measurement.
-    pub seconds: f64,
-    /// Requests of each latency measurement.
-    pub requests: usize,
+    /// How long single measurements took.
+    pub pace: Pace,
     /// MTU of the underlay.
     pub underlay_mtu: u32,
-    /// Whether Pods are attached to a bridge instead of directly.
-    pub bridge: bool,
     /// MTU of the Pods.
     pub pod_mtu: u32,
+    /// Whether Pods are attached to a bridge instead of directly.
+    pub bridge: bool,
 }
 
-/// Median and spread of one figure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Median.
-    pub median: f64,
-    /// Smallest.
-    pub min: f64,
-    /// Largest.
+/// Something that was asked for and not measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Name of the part or of the case.
+    pub name: String,
+    /// Why.
+    pub reason: String,
+    /// Whether it was tried and went wrong, as opposed to not being possible yet.
+    pub failed: bool,
+}
+
+/// How long packets were lost when a gateway was, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failover {
+    /// Half of the trials took no longer.
+    pub p50: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+    /// The longest.
     pub max: f64,
-}
-
-/// All figures of one variant.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summaries {
-    /// See [`Measurement::tcp_bits_per_second`].
-    pub tcp_bits_per_second: Summary,
-    /// See [`Measurement::udp64_packets_per_second`].
-    pub udp64_packets_per_second: Summary,
-    /// See [`Measurement::latency_p50_us`].
-    pub latency_p50_us: Summary,
-    /// See [`Measurement::latency_p99_us`].
-    pub latency_p99_us: Summary,
-}
-
-/// mc-gateway against another variant: for each round the quotient of its two figures, of these the
-/// median. Comparing within a round cancels what the machine does over time. More is better, except for
-/// latency. A comparison without measurements is absent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ratios {
-    /// TCP throughput against plain routing.
-    pub tcp_vs_plain: Option<f64>,
-    /// TCP throughput against kernel VXLAN on every leg.
-    pub tcp_vs_kernel_vxlan: Option<f64>,
-    /// Small datagrams per second against plain routing.
-    pub udp64_vs_plain: Option<f64>,
-    /// Small datagrams per second against kernel VXLAN on every leg.
-    pub udp64_vs_kernel_vxlan: Option<f64>,
-    /// Median round-trip time against plain routing (less is better).
-    pub latency_vs_plain: Option<f64>,
-    /// Median round-trip time against kernel VXLAN on every leg (less is better).
-    pub latency_vs_kernel_vxlan: Option<f64>,
 }
 
 /// Everything.
@@ -99,236 +72,236 @@ pub struct Ratios {
 pub struct Report {
     /// On what and how.
     pub setup: Setup,
-    /// mc-gateway against the others.
-    pub ratios: Ratios,
-    /// Smallest and largest quotient of a single round, by the name of the ratio.
+    /// Comparisons goals are stated in: medians of the quotients of each round. One without measurements is
+    /// absent.
+    pub ratios: BTreeMap<String, f64>,
+    /// Further comparisons.
+    pub more_ratios: BTreeMap<String, f64>,
+    /// Median, smallest and largest quotient of a single round, of every ratio.
     pub ratio_spread: BTreeMap<String, Summary>,
-    /// Median and spread of each variant.
-    pub variants: BTreeMap<Variant, Summaries>,
+    /// Time per packet in each program, and in one that does nothing: medians.
+    pub nanoseconds: BTreeMap<String, f64>,
+    /// Their spread.
+    pub nanoseconds_spread: BTreeMap<String, Summary>,
+    /// How long packets were lost when a gateway was.
+    pub failover_ms: Option<Failover>,
+    /// Trials of that.
+    pub failover_trials: usize,
+    /// Goals next to figures.
+    pub goals: Vec<Outcome>,
+    /// What was asked for and not measured.
+    pub missing: Vec<Missing>,
+    /// How long the parts took.
+    pub took_seconds: BTreeMap<String, f64>,
+    /// What one has to know to read the figures.
+    pub notes: Vec<String>,
+    /// Median and spread of every figure, by subject and figure.
+    pub summaries: BTreeMap<String, BTreeMap<String, Summary>>,
     /// Every single measurement, in the order they were made.
-    pub measurements: Vec<Measurement>,
-}
-
-// === impl Summary ===
-
-impl Summary {
-    /// Sums up figures; of none, everything is 0.
-    #[must_use]
-    pub fn of(figures: impl IntoIterator<Item = f64>) -> Self {
-        let mut sorted: Vec<f64> = figures.into_iter().collect();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().unwrap_or_default();
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            at(middle)
-        } else {
-            f64::midpoint(at(middle.saturating_sub(1)), at(middle))
-        };
-        Self {
-            median,
-            min: at(0),
-            max: at(sorted.len().saturating_sub(1)),
-        }
-    }
+    pub samples: Samples,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Draws the conclusions from the measurements.
+    /// Draws the conclusions from the samples.
     #[must_use]
-    pub fn new(setup: Setup, measurements: Vec<Measurement>) -> Self {
-        let of = |variant: Variant, figure: fn(&Measurement) -> f64| {
-            Summary::of(
-                measurements
-                    .iter()
-                    .filter(|one| one.variant == variant)
-                    .map(figure),
-            )
+    pub fn new(setup: Setup, samples: Samples, missing: Vec<Missing>, notes: Vec<String>) -> Self {
+        let (ratios, more) = (goals::ratios(&samples), goals::more_ratios(&samples));
+        let medians = |of: &[(String, Summary)]| {
+            of.iter()
+                .map(|(name, summary)| (name.clone(), summary.median))
+                .collect()
         };
-        let variants = Variant::ALL
+        let nanoseconds_spread: BTreeMap<String, Summary> = programs::NAMES
             .into_iter()
-            .filter(|variant| measurements.iter().any(|one| one.variant == *variant))
-            .map(|variant| {
-                let summaries = Summaries {
-                    tcp_bits_per_second: of(variant, |one| one.tcp_bits_per_second),
-                    udp64_packets_per_second: of(variant, |one| one.udp64_packets_per_second),
-                    latency_p50_us: of(variant, |one| one.latency_p50_us),
-                    latency_p99_us: of(variant, |one| one.latency_p99_us),
-                };
-                (variant, summaries)
+            .filter_map(|figure| {
+                let subject = programs::SUBJECT;
+                Some((figure.to_owned(), samples.summary(Of { subject, figure })?))
             })
             .collect();
-        let mut ratio_spread = BTreeMap::new();
-        let mut ratio = |name: &str, against: Variant, figure: fn(&Measurement) -> f64| {
-            let quotients = quotients(&measurements, against, figure);
-            if quotients.is_empty() {
-                return None;
+        let outages = |percent| percentile(samples.values(FAILOVER), percent);
+        let failover_ms = outages(50)
+            .zip(outages(99))
+            .zip(outages(100))
+            .map(|((p50, p99), max)| Failover { p50, p99, max });
+        let mut summaries: BTreeMap<String, BTreeMap<String, Summary>> = BTreeMap::new();
+        for sample in samples.iter() {
+            let of = Of {
+                subject: &sample.subject,
+                figure: &sample.figure,
+            };
+            let figures = summaries.entry(sample.subject.clone()).or_default();
+            if !figures.contains_key(&sample.figure)
+                && let Some(summary) = samples.summary(of)
+            {
+                figures.insert(sample.figure.clone(), summary);
             }
-            let summary = Summary::of(quotients);
-            ratio_spread.insert(name.to_owned(), summary);
-            Some(summary.median)
-        };
-        let tcp = |one: &Measurement| one.tcp_bits_per_second;
-        let udp64 = |one: &Measurement| one.udp64_packets_per_second;
-        let latency = |one: &Measurement| one.latency_p50_us;
-        let ratios = Ratios {
-            tcp_vs_plain: ratio("tcp_vs_plain", Variant::Plain, tcp),
-            tcp_vs_kernel_vxlan: ratio("tcp_vs_kernel_vxlan", Variant::KernelVxlan, tcp),
-            udp64_vs_plain: ratio("udp64_vs_plain", Variant::Plain, udp64),
-            udp64_vs_kernel_vxlan: ratio("udp64_vs_kernel_vxlan", Variant::KernelVxlan, udp64),
-            latency_vs_plain: ratio("latency_vs_plain", Variant::Plain, latency),
-            latency_vs_kernel_vxlan: ratio("latency_vs_kernel_vxlan", Variant::KernelVxlan, latency),
-        };
-        Self {
+        }
+        let mut report = Self {
             setup,
-            ratios,
-            ratio_spread,
-            variants,
-            measurements,
+            ratios: medians(&ratios),
+            more_ratios: medians(&more),
+            ratio_spread: ratios.into_iter().chain(more).collect(),
+            nanoseconds: nanoseconds_spread
+                .iter()
+                .map(|(name, summary)| (name.clone(), summary.median))
+                .collect(),
+            nanoseconds_spread,
+            failover_ms,
+            failover_trials: samples.values(FAILOVER).count(),
+            goals: Vec::new(),
+            missing,
+            took_seconds: BTreeMap::new(),
+            notes,
+            summaries,
+            samples,
+        };
+        report.goals = goals::outcomes(|name| report.figure(name));
+        report
+    }
+
+    /// A figure by section and key, with a dot between.
+    fn figure(&self, name: &str) -> Option<f64> {
+        match name.split_once('.')? {
+            ("ratios", key) => self.ratios.get(key).copied(),
+            ("nanoseconds", key) => self.nanoseconds.get(key).copied(),
+            ("failover_ms", "p99") => Some(self.failover_ms?.p99),
+            ("failover_ms", "max") => Some(self.failover_ms?.max),
+            _ => None,
         }
     }
-}
 
-/// mc-gateway's figure by the other variant's, for each round that has both.
-fn quotients(
-    measurements: &[Measurement],
-    against: Variant,
-    figure: impl Fn(&Measurement) -> f64,
-) -> Vec<f64> {
-    let in_round = |round: u32, variant: Variant| {
-        measurements
-            .iter()
-            .find(|one| one.round == round && one.variant == variant)
-            .map(&figure)
-    };
-    measurements
-        .iter()
-        .filter(|one| one.variant == Variant::McGateway)
-        .filter_map(|one| Some(figure(one) / in_round(one.round, against)?))
-        .filter(|quotient| quotient.is_finite())
-        .collect()
-}
-
-impl Display for Report {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let setup = &self.setup;
-        writeln!(
-            f,
-            "Pod - regular node - gateway - gateway - regular node - Pod; kernel {}, {} CPUs;\n\
-             underlay MTU {}, Pod MTU {}; median (smallest .. largest) of {} rounds\n",
-            setup.kernel, setup.cpus, setup.underlay_mtu, setup.pod_mtu, setup.rounds
-        )?;
-        writeln!(
-            f,
-            "{:<15} {:<24} {:<26} {:<22} request p99 us",
-            "", "TCP Gb/s", "UDP 64 bytes kpps", "request p50 us"
-        )?;
-        for (variant, summaries) in &self.variants {
-            let cell = |summary: Summary, unit: f64| {
-                let Summary { median, min, max } = summary;
-                format!("{:.2} ({:.2} .. {:.2})", median / unit, min / unit, max / unit)
-            };
-            writeln!(
-                f,
-                "{:<15} {:<24} {:<26} {:<22} {}",
-                variant.name(),
-                cell(summaries.tcp_bits_per_second, 1e9),
-                cell(summaries.udp64_packets_per_second, 1e3),
-                cell(summaries.latency_p50_us, 1.0),
-                cell(summaries.latency_p99_us, 1.0),
-            )?;
-        }
-        if self.ratio_spread.is_empty() {
-            return Ok(());
-        }
-        writeln!(
-            f,
-            "\nmc-gateway in relation to the others, compared round by round:"
-        )?;
-        for (name, Summary { median, min, max }) in &self.ratio_spread {
-            writeln!(f, "  {name:<24} {median:.2}  ({min:.2} .. {max:.2})")?;
-        }
-        Ok(())
+    /// Median and spread of a figure.
+    #[must_use]
+    pub fn summary(&self, subject: &str, figure: &str) -> Option<Summary> {
+        self.summaries.get(subject)?.get(figure).copied()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) mod tests {
+    use std::time::Duration;
 
-    fn measurement(round: u32, variant: Variant, tcp: f64, udp64: f64) -> Measurement {
-        Measurement {
-            round,
-            variant,
-            tcp_bits_per_second: tcp,
-            udp64_packets_per_second: udp64,
-            udp64_sent: 0,
-            udp64_received: 0,
-            latency_p50_us: 10.0,
-            latency_p99_us: 20.0,
+    use super::*;
+    use crate::bench::{case::Case, growth::Curve, row, sample::Sample, transit};
+
+    pub(crate) fn setup() -> Setup {
+        Setup {
+            kernel: "6.18.0".to_owned(),
+            cpu: "a CPU".to_owned(),
+            cpus: 2,
+            load: 0.1,
+            versions: BTreeMap::new(),
+            parts: Part::ALL.to_vec(),
+            rounds: 2,
+            pace: Pace {
+                traffic: Duration::from_secs(1),
+                ..Pace::QUICK
+            },
+            underlay_mtu: 1500,
+            pod_mtu: 1450,
+            bridge: false,
         }
     }
 
-    #[test]
-    fn median_of_odd_even_and_none() {
-        assert_eq!(
-            Summary::of([3.0, 1.0, 2.0]),
-            Summary {
-                median: 2.0,
-                min: 1.0,
-                max: 3.0
+    /// A report with every part in it; larger numbers for later subjects.
+    pub(crate) fn whole() -> Report {
+        let mut samples = Samples::default();
+        let mut push = |round, subject: &str, figure: &str, value: f64| {
+            samples.push(Sample {
+                round,
+                subject: subject.to_owned(),
+                figure: figure.to_owned(),
+                value,
+            });
+        };
+        for round in 1..=2 {
+            for (number, case) in (1..).zip(Case::ALL) {
+                for streams in row::STREAMS {
+                    push(round, case.name(), &row::tcp(streams), 1e9 * f64::from(number));
+                }
+                push(round, case.name(), row::UDP64, 1e4 * f64::from(number));
+                for size in row::SIZES {
+                    push(round, case.name(), &row::rr(size, 50), 30.0);
+                    push(round, case.name(), &row::rr(size, 99), 60.0);
+                }
             }
-        );
-        assert!((Summary::of([4.0, 1.0, 2.0, 3.0]).median - 2.5).abs() < 1e-9);
-        assert_eq!(Summary::of([]), Summary::default());
+            for kind in transit::Kind::ALL {
+                push(round, kind.name(), transit::RATE, 2e6);
+                push(round, kind.name(), transit::TIME, 500.0);
+                push(round, kind.name(), transit::OWN, 300.0);
+            }
+            for name in programs::NAMES {
+                push(round, programs::SUBJECT, name, 200.0);
+            }
+            for curve in Curve::ALL {
+                for point in curve.points() {
+                    push(
+                        round,
+                        curve.name(),
+                        &point.to_string(),
+                        200.0 + f64::from(*point) / 1e4,
+                    );
+                }
+            }
+            push(round, "gateways", "1", 1.0);
+            push(round, "gateways", "2", 1.95);
+        }
+        for trial in 1..=200 {
+            push(trial, FAILOVER.subject, FAILOVER.figure, 300.0 + f64::from(trial));
+        }
+        let missing = vec![Missing {
+            name: "something".to_owned(),
+            reason: "nobody knows".to_owned(),
+            failed: false,
+        }];
+        Report::new(setup(), samples, missing, vec!["a note".to_owned()])
     }
 
     #[test]
-    fn ratios_compare_within_a_round() {
-        // The machine is twice as fast in the second round: the ratios must not notice.
-        let report = Report::new(
-            Setup::default(),
-            vec![
-                measurement(1, Variant::Plain, 10.0, 100.0),
-                measurement(1, Variant::KernelVxlan, 5.0, 40.0),
-                measurement(1, Variant::McGateway, 8.0, 80.0),
-                measurement(2, Variant::McGateway, 16.0, 160.0),
-                measurement(2, Variant::Plain, 20.0, 200.0),
-                measurement(2, Variant::KernelVxlan, 10.0, 80.0),
-            ],
-        );
-        let close = |ratio: Option<f64>, expected: f64| (ratio.unwrap() - expected).abs() < 1e-9;
-        assert!(close(report.ratios.tcp_vs_plain, 0.8));
-        assert!(close(report.ratios.tcp_vs_kernel_vxlan, 1.6));
-        assert!(close(report.ratios.udp64_vs_plain, 0.8));
-        assert!(close(report.ratios.udp64_vs_kernel_vxlan, 2.0));
-        assert!(close(report.ratios.latency_vs_plain, 1.0));
-    }
-
-    #[test]
-    fn ratio_without_measurements_is_absent() {
-        let report = Report::new(
-            Setup::default(),
-            vec![measurement(1, Variant::Plain, 10.0, 100.0)],
-        );
-        assert_eq!(report.ratios, Ratios::default());
-        assert!(report.to_string().contains("plain routing"));
-    }
-
-    #[test]
-    fn json_has_the_documented_names_and_comes_back() {
-        let report = Report::new(
-            Setup::default(),
-            vec![
-                measurement(1, Variant::Plain, 10.0, 100.0),
-                measurement(1, Variant::McGateway, 8.0, 80.0),
-            ],
-        );
+    fn json_has_the_documented_keys_and_comes_back() {
+        let report = whole();
         let json = serde_json::to_string(&report).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert!((value["ratios"]["tcp_vs_plain"].as_f64().unwrap() - 0.8).abs() < 1e-9);
-        assert!(value["variants"]["mc-gateway"]["tcp_bits_per_second"]["median"].is_number());
-        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
+        let keys = |section: &str| -> Vec<String> {
+            let mut keys: Vec<String> = value[section].as_object().unwrap().keys().cloned().collect();
+            keys.sort();
+            keys
+        };
+        assert_eq!(
+            keys("ratios"),
+            [
+                "growth_clusters",
+                "growth_members",
+                "growth_prefixes",
+                "tcp_vs_kernel_vxlan",
+                "tcp_vs_plain",
+                "transit_vs_plain_forward",
+                "two_gateways_vs_one",
+                "udp64_vs_kernel_vxlan",
+                "udp64_vs_plain",
+            ]
+        );
+        assert_eq!(keys("nanoseconds"), ["decap", "empty", "encap", "transit"]);
+        assert_eq!(keys("failover_ms"), ["max", "p50", "p99"]);
+        assert!(value["ratio_spread"]["tcp_vs_plain"]["min"].is_number());
+        let back: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!((back.setup, back.missing), (report.setup, report.missing));
+    }
+
+    #[test]
+    fn every_goal_stands_next_to_its_figure() {
+        let report = whole();
+        assert_eq!(report.goals.len(), goals::GOALS.len());
+        let p99 = report.goals.iter().find(|goal| goal.figure == "failover_ms.p99");
+        assert_eq!(p99.map(|goal| (goal.value, goal.reached)), Some((498.0, true)));
+    }
+
+    #[test]
+    fn a_run_of_one_part_has_no_other_figures() {
+        let report = Report::new(setup(), Samples::default(), Vec::new(), Vec::new());
+        assert!(report.ratios.is_empty() && report.nanoseconds.is_empty() && report.goals.is_empty());
+        assert_eq!(report.failover_ms, None);
     }
 }

@@ -1,65 +1,56 @@
-//! `mc-bench`: mc-gateway next to plain routing and kernel VXLAN, all over the same namespaces.
+//! `mc-bench`: mc-gateway next to other ways, all over the same namespaces.
 
 #![forbid(unsafe_code)]
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result};
-use clap::{Parser, ValueEnum};
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
 use mc_tests::{
-    bench::{self, PREFIX, Settings},
+    bench::{
+        self, PREFIX, Settings,
+        case::Case,
+        part::{Pace, Part},
+        plot,
+    },
     interrupt::on_interrupt,
-    topology::{Topology, Variant},
+    topology::Topology,
 };
 
-/// Measures TCP throughput, small datagrams per second and latency over six network namespaces.
+/// Measures mc-gateway next to plain routing and to tunnels of the kernel, and its parts by themselves.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
     /// The mc-gateway program.
     #[arg(long, default_value = "target/release/mc-gateway")]
     agent: PathBuf,
-    /// How often each variant is measured.
+    /// Directory with the eBPF objects.
+    #[arg(long, default_value = "target/bpf")]
+    objects: PathBuf,
+    /// Rounds in which the cases alternate; medians are taken over them.
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// Variants to measure.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Choice::Plain, Choice::KernelVxlan, Choice::McGateway])]
-    variants: Vec<Choice>,
-    /// Seconds of each throughput and each packet rate measurement.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// Requests of each latency measurement.
-    #[arg(long, default_value_t = 10_000)]
-    requests: usize,
-    /// MTU of the underlay; that of the Pods is 50 smaller in every variant.
+    /// Parts to run.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::ALL)]
+    only: Vec<Part>,
+    /// Cases to compare.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Case::ALL)]
+    cases: Vec<Case>,
+    /// Short measurements: whether everything works, not how fast.
+    #[arg(long)]
+    quick: bool,
+    /// MTU of the underlay; that of the Pods is 50 smaller in every case.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     #[arg(long)]
     bridge: bool,
-    /// Where to write the report.
-    #[arg(long, default_value = "target/bench/report.json")]
+    /// Directory for `report.json` and the pictures.
+    #[arg(long, default_value = "target/bench")]
     out: PathBuf,
     /// Start of the names of everything that is created.
     #[arg(long, default_value = PREFIX)]
     prefix: String,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Choice {
-    Plain,
-    KernelVxlan,
-    McGateway,
-}
-
-impl From<Choice> for Variant {
-    fn from(choice: Choice) -> Self {
-        match choice {
-            Choice::Plain => Self::Plain,
-            Choice::KernelVxlan => Self::KernelVxlan,
-            Choice::McGateway => Self::McGateway,
-        }
-    }
 }
 
 fn main() -> ExitCode {
@@ -73,13 +64,15 @@ fn main() -> ExitCode {
 }
 
 fn measure(cli: Cli) -> Result<()> {
+    fs::create_dir_all(&cli.out).with_context(|| format!("cannot create {}", cli.out.display()))?;
     let settings = Settings {
         prefix: cli.prefix.clone(),
-        agent: Some(cli.agent),
-        variants: cli.variants.into_iter().map(Variant::from).collect(),
+        agent: cli.agent,
+        objects: cli.objects,
+        parts: cli.only.into_iter().collect(),
+        cases: cli.cases,
         rounds: cli.rounds,
-        duration: Duration::try_from_secs_f64(cli.seconds).context("--seconds")?,
-        requests: cli.requests,
+        pace: if cli.quick { Pace::QUICK } else { Pace::FULL },
         mtu: cli.mtu,
         bridge: cli.bridge,
     };
@@ -88,21 +81,27 @@ fn measure(cli: Cli) -> Result<()> {
             eprintln!("{error:#}");
         }
     })?;
-    let report = bench::run(&settings, |one| {
-        eprintln!(
-            "round {:>2}  {:<14} {:>6.2} Gb/s  {:>7.1} kpps  {:>6.1} us",
-            one.round,
-            one.variant.name(),
-            one.tcp_bits_per_second / 1e9,
-            one.udp64_packets_per_second / 1e3,
-            one.latency_p50_us
-        );
-    })?;
-    if let Some(directory) = cli.out.parent() {
-        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let report = bench::run(&settings, |line| eprintln!("{line}"))?;
+    let file = |name: &str, content: &str| {
+        let path = cli.out.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+    };
+    file("report.json", &(serde_json::to_string_pretty(&report)? + "\n"))?;
+    for (name, svg) in plot::all(&report) {
+        file(&name, &svg)?;
     }
-    fs::write(&cli.out, serde_json::to_string_pretty(&report)? + "\n")
-        .with_context(|| format!("cannot write {}", cli.out.display()))?;
-    println!("\n{report}\nwritten to {}", cli.out.display());
+    println!(
+        "\n{report}\nreport.json and pictures are in {}",
+        cli.out.display()
+    );
+    let failed: Vec<&str> = report
+        .missing
+        .iter()
+        .filter(|missing| missing.failed)
+        .map(|missing| missing.name.as_str())
+        .collect();
+    if !failed.is_empty() {
+        bail!("not measured because something went wrong: {}", failed.join(", "));
+    }
     Ok(())
 }

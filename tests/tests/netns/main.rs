@@ -7,5 +7,6 @@
 mod attach;
 mod bad_input;
 mod bed;
+mod bench;
 mod restart;
 mod traffic;

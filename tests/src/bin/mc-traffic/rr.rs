@@ -1,7 +1,7 @@
-//! `rr-client` and `rr-server`: round-trip times of one-byte requests over one TCP connection.
+//! `rr-client` and `rr-server`: round-trip times of requests over one TCP connection.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
@@ -21,21 +21,28 @@ pub(crate) struct ClientArgs {
     /// Requests to time.
     #[arg(long, default_value_t = 10_000)]
     requests: usize,
+    /// Bytes of each request and of each answer.
+    #[arg(long, default_value_t = 1)]
+    size: usize,
 }
 
 pub(crate) fn client(args: &ClientArgs) -> Result<()> {
     if args.requests == 0 {
         bail!("--requests 0 measures nothing");
     }
+    if args.size == 0 {
+        bail!("--size 0 asks for nothing");
+    }
     let mut connection = TcpStream::connect_timeout(&args.to, TIMEOUT)
         .with_context(|| format!("cannot connect to {}", args.to))?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(TIMEOUT))?;
     let mut times = Vec::with_capacity(args.requests);
-    let mut answer = [0];
+    let question = vec![b'?'; args.size];
+    let mut answer = vec![0; args.size];
     for number in 0..WARM_UP + args.requests {
         let asked = Instant::now();
-        connection.write_all(b"?")?;
+        connection.write_all(&question)?;
         connection.read_exact(&mut answer).context("no answer")?;
         if number >= WARM_UP {
             times.push(asked.elapsed());
@@ -73,6 +80,9 @@ pub(crate) struct ServerArgs {
     /// TCP port.
     #[arg(long)]
     port: u16,
+    /// Bytes of each request and of each answer.
+    #[arg(long, default_value_t = 1)]
+    size: usize,
 }
 
 pub(crate) fn server(args: &ServerArgs) -> Result<()> {
@@ -81,11 +91,14 @@ pub(crate) fn server(args: &ServerArgs) -> Result<()> {
     println!("{LISTENING} on port {}", args.port);
     let (mut connection, _) = listener.accept()?;
     connection.set_nodelay(true)?;
-    let mut question = [0];
-    while connection.read(&mut question)? == 1 {
-        connection.write_all(&question)?;
+    let mut question = vec![0; args.size.max(1)];
+    loop {
+        match connection.read_exact(&mut question) {
+            Ok(()) => connection.write_all(&question)?,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error).context("the connection broke"),
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! `stream-send` and `stream-recv`: throughput of one TCP connection.
+//! `stream-send` and `stream-recv`: throughput of TCP connections, a thread each.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,13 +22,50 @@ pub(crate) struct SendArgs {
     /// Seconds to go on for.
     #[arg(long, default_value_t = 3.0)]
     duration: f64,
+    /// Connections.
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
 }
 
 pub(crate) fn send(args: &SendArgs) -> Result<()> {
     let duration = Duration::try_from_secs_f64(args.duration).context("--duration")?;
-    let mut connection = TcpStream::connect_timeout(&args.to, CONNECT)
-        .with_context(|| format!("cannot connect to {}", args.to))?;
-    connection.set_write_timeout(Some(CONNECT))?;
+    let connect = || -> Result<TcpStream> {
+        let connection = TcpStream::connect_timeout(&args.to, CONNECT)
+            .with_context(|| format!("cannot connect to {}", args.to))?;
+        connection.set_write_timeout(Some(CONNECT))?;
+        Ok(connection)
+    };
+    let connections = (0..args.streams)
+        .map(|_| connect())
+        .collect::<Result<Vec<TcpStream>>>()?;
+    together(connections, |connection| fill(connection, duration))?;
+    println!("sent");
+    Ok(())
+}
+
+/// Does something with every connection at the same time and returns all results.
+fn together<T: Send>(
+    connections: Vec<TcpStream>,
+    work: impl Fn(TcpStream) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = connections
+            .into_iter()
+            .map(|connection| scope.spawn(move || work(connection)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+            .collect()
+    })
+}
+
+/// Writes until the time is over.
+fn fill(mut connection: TcpStream, duration: Duration) -> Result<()> {
     let block = vec![0x6d; BLOCK];
     let start = Instant::now();
     while start.elapsed() < duration {
@@ -35,7 +73,6 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
             .write_all(&block)
             .context("the stream stalled or broke")?;
     }
-    println!("sent");
     Ok(())
 }
 
@@ -50,6 +87,9 @@ pub(crate) struct RecvArgs {
     /// Seconds to wait for a connection and for more bytes.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
+    /// Connections.
+    #[arg(long, default_value_t = 1)]
+    streams: usize,
 }
 
 pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
@@ -58,9 +98,27 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port))
         .with_context(|| format!("cannot listen on TCP port {}", args.port))?;
     println!("{LISTENING} on port {}", args.port);
-    let (mut connection, _) = listener.accept()?;
-    connection.set_read_timeout(Some(timeout))?;
+    let mut connections = Vec::new();
+    for _ in 0..args.streams {
+        let (connection, _) = listener.accept()?;
+        connection.set_read_timeout(Some(timeout))?;
+        connections.push(connection);
+    }
+    let streams = together(connections, |connection| count(connection, warm_up))?;
+    if streams.iter().all(|one| one.seconds <= 0.0) {
+        bail!("every stream ended before the warm-up of {warm_up:?} was over");
+    }
+    let report = StreamReport {
+        bytes: streams.iter().map(|one| one.bytes).sum(),
+        seconds: streams.iter().map(|one| one.seconds).fold(0.0, f64::max),
+        bits_per_second: streams.iter().map(|one| one.bits_per_second).sum(),
+    };
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
 
+/// Reads one stream to its end.
+fn count(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
     let mut block = vec![0; BLOCK];
     let (mut bytes, mut first, mut counted_from) = (0u64, None, None);
     let mut last = Instant::now();
@@ -84,18 +142,13 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
         bytes += u64::try_from(length)?;
     }
     let seconds = counted_from.map_or(0.0, |from| last.duration_since(from).as_secs_f64());
-    if seconds <= 0.0 {
-        bail!("the stream ended before the warm-up of {warm_up:?} was over");
-    }
     #[expect(clippy::cast_precision_loss, reason = "no run has 2^52 bytes")]
-    let bits_per_second = bytes as f64 * 8.0 / seconds;
-    println!(
-        "{}",
-        serde_json::to_string(&StreamReport {
-            bytes,
-            seconds,
-            bits_per_second
-        })?
-    );
-    Ok(())
+    let bits = bytes as f64 * 8.0;
+    // One of several streams may be starved for longer than a short measurement takes.
+    let bits_per_second = if seconds > 0.0 { bits / seconds } else { 0.0 };
+    Ok(StreamReport {
+        bytes,
+        seconds,
+        bits_per_second,
+    })
 }

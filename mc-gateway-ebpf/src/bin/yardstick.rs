@@ -1,0 +1,91 @@
+//! What the benchmark measures by: a packet source inside the kernel, and classifiers that do nothing.
+//!
+//! An object of its own (`yardstick.o`): no agent loads any of this.
+#![no_std]
+#![no_main]
+
+use aya_ebpf::{
+    bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action},
+    btf_maps::{Array, PerCpuArray},
+    helpers::bpf_redirect,
+    macros::{btf_map, classifier, xdp},
+    programs::{TcContext, XdpContext},
+};
+
+/// The first 96 bytes of a frame: as far as the addresses inside a Geneve packet over IPv4.
+type Head = [u64; 12];
+
+/// Beginnings of the frames to send, in turn.
+#[btf_map(name = "heads")]
+static HEADS: Array<Head, 4096> = Array::new();
+/// How many of [`HEADS`] are in use: a power of two.
+#[btf_map(name = "used")]
+static USED: Array<u32, 1> = Array::new();
+/// Frames sent so far.
+#[btf_map(name = "sent")]
+static SENT: PerCpuArray<u32, 1> = PerCpuArray::new();
+
+/// Makes live frames (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18) arrive at a device. The kernel reuses a
+/// frame as the last receiver left it, so its beginning is written anew each time.
+#[xdp]
+fn source(ctx: XdpContext) -> u32 {
+    match send(&ctx) {
+        Some(()) => xdp_action::XDP_PASS,
+        None => xdp_action::XDP_ABORTED,
+    }
+}
+
+#[inline(always)]
+fn send(ctx: &XdpContext) -> Option<()> {
+    let sent = SENT.get_ptr_mut(0)?;
+    let used = *USED.get(0)?;
+    // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+    let number = unsafe {
+        *sent = (*sent).wrapping_add(1);
+        *sent
+    };
+    let head = HEADS.get(number & used.wrapping_sub(1))?;
+    let data = ctx.data();
+    if data.wrapping_add(size_of::<Head>()) > ctx.data_end() {
+        return None;
+    }
+    // SAFETY: the frame is long enough, as just checked, and alignment does not matter.
+    unsafe { (data as *mut Head).write_unaligned(*head) };
+    Some(())
+}
+
+/// Device [`wire`] sends to.
+#[btf_map(name = "target")]
+static TARGET: Array<u32, 1> = Array::new();
+
+/// Sends every packet out of another device as it is: the least a hop can do.
+#[classifier]
+fn wire(_: TcContext) -> i32 {
+    match TARGET.get(0) {
+        // SAFETY: plain values only.
+        Some(ifindex) => unsafe { bpf_redirect(*ifindex, 0) as i32 },
+        None => TC_ACT_SHOT as i32,
+    }
+}
+
+/// Leaves every packet to whoever is next: what calling a program costs.
+#[classifier]
+fn empty(_: TcContext) -> i32 {
+    TC_ACT_UNSPEC
+}
+
+/// Takes every packet off the road.
+#[classifier]
+fn sink(_: TcContext) -> i32 {
+    TC_ACT_SHOT as i32
+}
+
+/// Never reached: a panic path would not pass the verifier.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    loop {}
+}
+
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";

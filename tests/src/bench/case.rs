@@ -1,0 +1,95 @@
+//! What is compared: the ways packets can get from one cluster to the other.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// A way from Pod to Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// Routes on all four nodes, nothing encapsulated: the yardstick.
+    Plain,
+    /// The same, with the rules of 1,000 Services on every node.
+    PlainServices,
+    /// A VXLAN device of the kernel at both ends of each leg.
+    KernelVxlan,
+    /// One collect-metadata VXLAN device per node; routes choose the tunnel.
+    MetadataVxlan,
+    /// mc-gateway, Geneve over IPv4.
+    McGateway,
+    /// mc-gateway, VXLAN over IPv4.
+    McGatewayVxlan,
+    /// Routes only, IPv6.
+    PlainIpv6,
+    /// mc-gateway, IPv6 in Geneve over IPv6.
+    McGatewayIpv6,
+}
+
+// === impl Case ===
+
+impl Case {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::PlainServices,
+        Self::KernelVxlan,
+        Self::MetadataVxlan,
+        Self::McGateway,
+        Self::McGatewayVxlan,
+        Self::PlainIpv6,
+        Self::McGatewayIpv6,
+    ];
+
+    /// Name on the command line and in the report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::PlainServices => "plain-services",
+            Self::KernelVxlan => "kernel-vxlan",
+            Self::MetadataVxlan => "metadata-vxlan",
+            Self::McGateway => "mc-gateway",
+            Self::McGatewayVxlan => "mc-gateway-vxlan",
+            Self::PlainIpv6 => "plain-ipv6",
+            Self::McGatewayIpv6 => "mc-gateway-ipv6",
+        }
+    }
+
+    /// What it is, in a few words.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Plain => "plain routing",
+            Self::PlainServices => "plain routing, 1000 Services in nftables",
+            Self::KernelVxlan => "kernel VXLAN on every leg",
+            Self::MetadataVxlan => "collect-metadata VXLAN, tunnel routes",
+            Self::McGateway => "mc-gateway, Geneve",
+            Self::McGatewayVxlan => "mc-gateway, VXLAN",
+            Self::PlainIpv6 => "plain routing, IPv6",
+            Self::McGatewayIpv6 => "mc-gateway, IPv6 in Geneve over IPv6",
+        }
+    }
+
+    /// Whether addresses are IPv6, inside and outside.
+    #[must_use]
+    pub const fn ipv6(self) -> bool {
+        matches!(self, Self::PlainIpv6 | Self::McGatewayIpv6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_command_line_and_of_the_report() {
+        for case in Case::ALL {
+            assert_eq!(Case::from_str(case.name(), false), Ok(case));
+            assert_eq!(
+                serde_json::to_string(&case).unwrap(),
+                format!("\"{}\"", case.name())
+            );
+        }
+        assert_eq!(Case::value_variants(), Case::ALL);
+    }
+}

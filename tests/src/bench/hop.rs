@@ -1,0 +1,140 @@
+//! One hop alone: a gateway-like namespace, a packet source inside the kernel before it and sinks behind it.
+//!
+//! ```text
+//!  source → in [ hop ] out0 ── eth0 [ sink0 ]
+//!                      out1 ── eth0 [ sink1 ]
+//! ```
+//!
+//! Everything happens on one CPU, one frame after the other, so the time per frame is the sum of what each
+//! step costs, and what differs between two kinds of hop is the hop.
+
+use std::{net::Ipv4Addr, path::Path};
+
+use anyhow::{Context as _, Result};
+use ipnet::Ipv4Net;
+use nix::net::if_::if_nametoindex;
+
+use super::{
+    objects::{SINK, Yardstick, inside},
+    world::Leg,
+};
+use crate::netns::Netns;
+
+/// Device the frames arrive at.
+pub(super) const IN: &str = "in";
+/// Its address.
+pub(super) const IN_MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x10];
+/// Device of a sink.
+pub(super) const SINK_DEVICE: &str = "eth0";
+
+/// The namespaces, and the source that is ready at `in`.
+#[derive(Debug)]
+pub(super) struct Hop {
+    // Drops first: its programs are attached in the namespaces.
+    pub(super) yardstick: Yardstick,
+    pub(super) netns: Netns,
+    pub(super) sinks: [Netns; 2],
+    pub(super) inside: Leg,
+    pub(super) outside: [Leg; 2],
+}
+
+// === impl Hop ===
+
+impl Hop {
+    /// Creates the namespaces.
+    pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
+        let hop = Netns::create(&format!("{prefix}-hop"))?;
+        let sinks = [
+            Netns::create(&format!("{prefix}-sink0"))?,
+            Netns::create(&format!("{prefix}-sink1"))?,
+        ];
+        for netns in sinks.iter().chain([&hop]) {
+            netns.sysctl(&[
+                ("net.ipv6.conf.all.disable_ipv6", "1"),
+                ("net.ipv6.conf.default.disable_ipv6", "1"),
+                // As on the nodes of the row.
+                ("net.ipv4.conf.all.rp_filter", "1"),
+                ("net.ipv4.conf.default.rp_filter", "1"),
+            ])?;
+        }
+        hop.sysctl(&[("net.ipv4.ip_forward", "1")])?;
+        hop.ip(&[
+            format!(
+                "link add {IN} address {} type veth peer name in-peer",
+                mac(IN_MAC)
+            ),
+            "link set in-peer up".to_owned(),
+        ])?;
+        hop.up(IN, net(50, 1), 1500)?;
+        hop.ip(&[
+            format!("neigh replace {} lladdr 02:be:00:00:00:11 dev {IN}", host(50, 2)),
+            format!("route add 10.11.0.0/16 via {} dev {IN}", host(50, 2)),
+        ])?;
+        let mut outside = Vec::new();
+        for (number, (leg, sink)) in (51..).zip(&sinks).enumerate() {
+            let (device, there) = (format!("out{number}"), format!("02:be:00:00:00:2{number}"));
+            hop.veth(&device, sink, SINK_DEVICE)?;
+            sink.ip(&[format!("link set {SINK_DEVICE} address {there}")])?;
+            sink.up(SINK_DEVICE, net(leg, 2), 1500)?;
+            hop.up(&device, net(leg, 1), 1500)?;
+            // Known for good: no frame waits for a neighbour.
+            hop.ip(&[format!(
+                "neigh replace {} lladdr {there} dev {device} nud permanent",
+                host(leg, 2)
+            )])?;
+            outside.push(Leg {
+                ifindex: ifindex(&hop, &device)?,
+                local: host(leg, 1),
+                remote: host(leg, 2),
+            });
+        }
+        hop.ip(&[format!("route add 16.0.0.0/7 via {} dev out0", host(51, 2))])?;
+        let mut yardstick = Yardstick::load(objects)?;
+        yardstick.feed(&hop, IN)?;
+        Ok(Self {
+            yardstick,
+            inside: Leg {
+                ifindex: ifindex(&hop, IN)?,
+                local: host(50, 1),
+                remote: host(50, 2),
+            },
+            outside: outside.try_into().ok().context("two legs")?,
+            netns: hop,
+            sinks,
+        })
+    }
+
+    /// Drops whatever arrives at a sink as soon as it arrives.
+    pub(super) fn close(&mut self, sink: usize) -> Result<()> {
+        let netns = self.sinks.get(sink).context("no such sink")?;
+        self.yardstick.attach(netns, SINK, SINK_DEVICE)?;
+        Ok(())
+    }
+
+    /// Frames that have arrived at the first sink.
+    pub(super) fn arrived(&self) -> Result<u64> {
+        let [sink, _] = &self.sinks;
+        let shown = sink.run("ip", ["-json", "-statistics", "link", "show", "dev", SINK_DEVICE])?;
+        let shown: serde_json::Value = serde_json::from_str(&shown)?;
+        shown
+            .pointer("/0/stats64/rx/packets")
+            .and_then(serde_json::Value::as_u64)
+            .with_context(|| format!("no counter in {shown}"))
+    }
+}
+
+fn ifindex(netns: &Netns, device: &str) -> Result<u32> {
+    inside(netns, || Ok(if_nametoindex(device)?)).with_context(|| format!("{device} in {}", netns.name()))
+}
+
+fn host(leg: u8, number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(192, 168, leg, number)
+}
+
+fn net(leg: u8, number: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(host(leg, number), 24)
+}
+
+fn mac(address: [u8; 6]) -> String {
+    address.map(|byte| format!("{byte:02x}")).join(":")
+}

@@ -1,0 +1,377 @@
+//! The eBPF objects, loaded by the benchmark itself: the product's programs with tables of its choice, and
+//! its own source and sink.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::{
+    Ebpf, EbpfLoader, Pod, TestRunOptions,
+    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie::Key},
+    programs::{
+        ProgramInfo, SchedClassifier, TcAttachType, TestRun as _, Xdp, XdpMode, tc::SchedClassifierLinkId,
+    },
+};
+use mc_gateway_common::{
+    abi::{self, Addr, Counter},
+    tables::MapTables,
+    verdict::Path as PacketPath,
+};
+use nix::{
+    sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns},
+    unistd::Pid,
+};
+
+use crate::netns::Netns;
+
+/// Frames of one call of the kernel's packet source: short enough that most calls are not interrupted.
+const CALL: u32 = 4096;
+/// Frames the source hands to the stack at a time; a device that polls takes as many.
+const BATCH: u32 = 64;
+/// First bytes of a frame the source writes anew each time.
+pub(super) const HEAD: usize = 96;
+/// Beginnings the source can hold.
+pub(super) const MAX_HEADS: usize = 4096;
+
+/// Runs something inside a namespace: what is attached or looked up by name is found there.
+pub(super) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let path = Path::new("/run/netns").join(netns.name());
+    let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    // A thread of its own: the caller stays where it is.
+    thread::scope(|scope| {
+        let worker = scope.spawn(move || {
+            setns(file, CloneFlags::CLONE_NEWNET)
+                .with_context(|| format!("cannot enter {}", path.display()))?;
+            work()
+        });
+        match worker.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Time a program has run, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Spent {
+    time: Duration,
+    runs: u64,
+}
+
+// === impl Spent ===
+
+impl Spent {
+    /// What the kernel has counted for a program while statistics were on.
+    pub(super) fn read(info: &ProgramInfo) -> Self {
+        Self {
+            time: info.run_time(),
+            runs: info.run_count(),
+        }
+    }
+
+    /// Nanoseconds per run since `before`; `None` if it has not run.
+    pub(super) fn nanoseconds_since(self, before: Self) -> Option<f64> {
+        let runs = self.runs.saturating_sub(before.runs);
+        let time = self.time.saturating_sub(before.time);
+        #[expect(clippy::cast_precision_loss, reason = "no measurement has 2^52 runs")]
+        (runs > 0).then(|| time.as_secs_f64() * 1e9 / runs as f64)
+    }
+}
+
+/// The product's programs, with tables the benchmark has filled. Dropping it detaches them.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    ebpf: Ebpf,
+    attached: Vec<(&'static str, SchedClassifierLinkId)>,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Loads the object `mc-gateway-ebpf.o` and fills its maps.
+    pub(super) fn load(objects: &Path, tables: &MapTables) -> Result<Self> {
+        let mut ebpf = load(objects, "mc-gateway-ebpf.o")?;
+        for name in [abi::PROGRAM_TO_REMOTE, abi::PROGRAM_FROM_UNDERLAY] {
+            classifier(&mut ebpf, name)?
+                .load()
+                .with_context(|| format!("the kernel refused {name}"))?;
+        }
+        fill(&mut ebpf, tables)?;
+        Ok(Self {
+            ebpf,
+            attached: Vec::new(),
+        })
+    }
+
+    /// Attaches a program to a device's ingress.
+    pub(super) fn attach(&mut self, netns: &Netns, name: &'static str, device: &str) -> Result<()> {
+        let id = attach(&mut self.ebpf, netns, name, device)?;
+        self.attached.push((name, id));
+        Ok(())
+    }
+
+    /// Detaches everything.
+    pub(super) fn detach(&mut self) -> Result<()> {
+        for (name, id) in self.attached.drain(..) {
+            classifier(&mut self.ebpf, name)?.detach(id)?;
+        }
+        Ok(())
+    }
+
+    /// Time and runs of a program.
+    pub(super) fn spent(&mut self, name: &str) -> Result<Spent> {
+        Ok(Spent::read(&classifier(&mut self.ebpf, name)?.info()?))
+    }
+
+    /// Packets that took a way.
+    pub(super) fn packets(&self, path: PacketPath) -> Result<u64> {
+        let map = self.ebpf.map(abi::PATHS).context("no path counters")?;
+        let counters: PerCpuArray<&MapData, Counter> = map.try_into()?;
+        let values = counters.get(&(path as u32), 0)?;
+        Ok(values.iter().map(|counter| counter.packets).sum())
+    }
+
+    /// Drop counters that are not zero, for a measurement that went wrong.
+    pub(super) fn drops(&self) -> Result<Vec<(u32, u64)>> {
+        let map = self.ebpf.map(abi::DROPS).context("no drop counters")?;
+        let counters: PerCpuArray<&MapData, u64> = map.try_into()?;
+        let mut drops = Vec::new();
+        for reason in 0..abi::MAX_DROP_REASONS {
+            let count = counters.get(&reason, 0)?.iter().sum();
+            if count != 0 {
+                drops.push((reason, count));
+            }
+        }
+        Ok(drops)
+    }
+}
+
+/// The benchmark's own programs: frames made inside the kernel, and two classifiers.
+#[derive(Debug)]
+pub(super) struct Yardstick {
+    ebpf: Ebpf,
+}
+
+/// The classifier that leaves every packet alone.
+pub(super) const EMPTY: &str = "empty";
+/// The classifier that drops every packet.
+pub(super) const SINK: &str = "sink";
+/// The classifier that sends every packet to one device.
+pub(super) const WIRE: &str = "wire";
+
+// === impl Yardstick ===
+
+impl Yardstick {
+    /// Loads the object `yardstick.o`.
+    pub(super) fn load(objects: &Path) -> Result<Self> {
+        let mut ebpf = load(objects, "yardstick.o")?;
+        for name in [EMPTY, SINK, WIRE] {
+            classifier(&mut ebpf, name)?.load()?;
+        }
+        source(&mut ebpf)?.load()?;
+        Ok(Self { ebpf })
+    }
+
+    /// Makes frames arrive at this device from now on.
+    pub(super) fn feed(&mut self, netns: &Netns, device: &str) -> Result<()> {
+        let program = source(&mut self.ebpf)?;
+        // The kernel takes live frames for a device only where its queues are ready for XDP.
+        inside(netns, || {
+            program
+                .attach(device, XdpMode::Driver)
+                .with_context(|| format!("cannot attach the source to {device}"))
+        })?;
+        Ok(())
+    }
+
+    /// Attaches one of the classifiers to a device's ingress until [`Self::detach`].
+    pub(super) fn attach(
+        &mut self,
+        netns: &Netns,
+        name: &'static str,
+        device: &str,
+    ) -> Result<SchedClassifierLinkId> {
+        attach(&mut self.ebpf, netns, name, device)
+    }
+
+    /// Tells [`WIRE`] where to send to.
+    pub(super) fn aim(&mut self, ifindex: u32) -> Result<()> {
+        Ok(array(&mut self.ebpf, "target")?.set(0, ifindex, 0)?)
+    }
+
+    /// Detaches a classifier.
+    pub(super) fn detach(&mut self, name: &str, id: SchedClassifierLinkId) -> Result<()> {
+        Ok(classifier(&mut self.ebpf, name)?.detach(id)?)
+    }
+
+    /// Time and runs of a classifier.
+    pub(super) fn spent(&mut self, name: &str) -> Result<Spent> {
+        Ok(Spent::read(&classifier(&mut self.ebpf, name)?.info()?))
+    }
+
+    /// The frames to send, in turn; their number is a power of two. All are as long as the first.
+    pub(super) fn prepare(&mut self, frames: &[Vec<u8>]) -> Result<()> {
+        if !frames.len().is_power_of_two() || frames.len() > MAX_HEADS {
+            bail!("{} frames are not a power of two up to {MAX_HEADS}", frames.len());
+        }
+        let mut heads: Array<_, [u64; HEAD / 8]> = array(&mut self.ebpf, "heads")?;
+        for (slot, frame) in frames.iter().enumerate() {
+            let head = frame.first_chunk::<HEAD>().context("a frame is too short")?;
+            let mut words = [0; HEAD / 8];
+            for (word, bytes) in words.iter_mut().zip(head.as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*bytes);
+            }
+            heads.set(u32::try_from(slot)?, words, 0)?;
+        }
+        array(&mut self.ebpf, "used")?.set(0, u32::try_from(frames.len())?, 0)?;
+        Ok(())
+    }
+
+    /// Makes frames like `frame` arrive at a device for about `duration`; tells how many and how long one
+    /// took on its way through this CPU, in nanoseconds.
+    pub(super) fn send(
+        &mut self,
+        netns: &Netns,
+        ifindex: u32,
+        frame: &[u8],
+        duration: Duration,
+    ) -> Result<Sent> {
+        let program: &Xdp = self.ebpf.program("source").context("no source")?.try_into()?;
+        let context = context(frame.len(), ifindex)?;
+        inside(netns, || {
+            stay_on_one_cpu()?;
+            let mut sent = Sent::default();
+            let mut per_frame = Vec::new();
+            while sent.time < duration {
+                let result = program
+                    .test_run(TestRunOptions {
+                        data_in: Some(frame),
+                        ctx_in: Some(&context),
+                        repeat: CALL,
+                        attrs: aya::TestRunAttrs::new().xdp_live_frames(BATCH),
+                        ..TestRunOptions::default()
+                    })
+                    .context("the kernel does not send live frames (Linux 5.18)")?;
+                sent.frames += u64::from(CALL);
+                sent.time += result.duration * CALL;
+                per_frame.push(result.duration.as_secs_f64() * 1e9);
+            }
+            // The median over calls: an interrupted call does not count.
+            sent.nanoseconds = super::sample::percentile(per_frame, 50).unwrap_or_default();
+            Ok(sent)
+        })
+    }
+}
+
+/// Keeps this thread on the first CPU it may use.
+fn stay_on_one_cpu() -> Result<()> {
+    let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
+    let mut cpus = CpuSet::new();
+    cpus.set(first.context("no CPU")?)?;
+    sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot stay on one CPU")
+}
+
+/// What the source has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Sent {
+    /// Frames.
+    pub(super) frames: u64,
+    /// Time all of them took.
+    pub(super) time: Duration,
+    /// Nanoseconds a frame took, median over calls.
+    pub(super) nanoseconds: f64,
+}
+
+/// `struct xdp_md` of a frame that arrives at a device.
+fn context(len: usize, ifindex: u32) -> Result<Vec<u8>> {
+    let [data, data_end, data_meta, queue, egress] = [0, u32::try_from(len)?, 0, 0, 0];
+    Ok([data, data_end, data_meta, ifindex, queue, egress]
+        .into_iter()
+        .flat_map(u32::to_ne_bytes)
+        .collect())
+}
+
+fn load(objects: &Path, name: &str) -> Result<Ebpf> {
+    let path: PathBuf = objects.join(name);
+    let bytes =
+        fs::read(&path).with_context(|| format!("{}: run `cargo xtask build-ebpf` first", path.display()))?;
+    EbpfLoader::new()
+        .load(&bytes)
+        .with_context(|| format!("cannot load {}", path.display()))
+}
+
+fn classifier<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut SchedClassifier> {
+    let program = ebpf
+        .program_mut(name)
+        .with_context(|| format!("no program {name}"))?;
+    Ok(program.try_into()?)
+}
+
+fn source(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
+    Ok(ebpf.program_mut("source").context("no source")?.try_into()?)
+}
+
+fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<SchedClassifierLinkId> {
+    let program = classifier(ebpf, name)?;
+    inside(netns, || {
+        program
+            .attach(device, TcAttachType::Ingress)
+            .with_context(|| format!("cannot attach {name} to {device}"))
+    })
+}
+
+fn fill(ebpf: &mut Ebpf, tables: &MapTables) -> Result<()> {
+    if let Some(config) = tables.config {
+        array(ebpf, abi::CONFIG)?.set(0, config, 0)?;
+    }
+    for (slot, group) in &tables.groups {
+        array(ebpf, abi::GROUPS)?.set(*slot, *group, 0)?;
+    }
+    for (slot, member) in &tables.members {
+        array(ebpf, abi::MEMBERS)?.set(*slot, *member, 0)?;
+    }
+    let map = ebpf.map_mut(abi::PREFIXES).context(abi::PREFIXES)?;
+    let mut prefixes: LpmTrie<_, Addr, abi::Prefix> = map.try_into()?;
+    for ((bits, network), prefix) in &tables.prefixes {
+        prefixes.insert(&Key::new(*bits, *network), prefix, 0)?;
+    }
+    let map = ebpf.map_mut(abi::PEERS).context(abi::PEERS)?;
+    let mut peers: HashMap<_, Addr, abi::Peer> = map.try_into()?;
+    for (address, peer) in &tables.peers {
+        peers.insert(address, peer, 0)?;
+    }
+    Ok(())
+}
+
+fn array<'e, V: Pod>(ebpf: &'e mut Ebpf, name: &'static str) -> Result<Array<&'e mut MapData, V>> {
+    Ok(ebpf.map_mut(name).context(name)?.try_into()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_per_run_is_that_of_the_new_runs() {
+        let spent = |micros, runs| Spent {
+            time: Duration::from_micros(micros),
+            runs,
+        };
+        let nanoseconds = spent(30, 150).nanoseconds_since(spent(10, 50)).unwrap();
+        assert!((nanoseconds - 200.0).abs() < 1e-9, "{nanoseconds}");
+        assert_eq!(spent(10, 50).nanoseconds_since(spent(10, 50)), None);
+    }
+
+    #[test]
+    fn context_names_length_and_device() {
+        let context = context(156, 7).unwrap();
+        assert_eq!(context.len(), 24);
+        assert_eq!(context[4..8], 156_u32.to_ne_bytes());
+        assert_eq!(context[12..16], 7_u32.to_ne_bytes());
+    }
+}

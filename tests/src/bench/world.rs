@@ -1,0 +1,348 @@
+//! Tables of a gateway and frames for it, of any size: one regular node behind it, other clusters before it.
+//! Pure.
+
+use std::net::Ipv4Addr;
+
+use mc_gateway_common::{
+    abi::{
+        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_MEMBERS,
+        Group, Member, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+    },
+    packet::{
+        checksum,
+        encap::{Encap, HOP_LIMIT},
+        eth,
+        ip::{self, mapped},
+        tunnel::{Format, GENEVE_PORT, VNI_POLICY_OFF},
+    },
+    select::mix,
+    tables::MapTables,
+};
+
+use super::row::SMALL;
+
+/// Group of the regular node.
+const GROUP_NODE: u32 = 1;
+/// The Pods of the regular node, and one of them.
+const NODE_PODS: [u8; 4] = [10, 11, 1, 0];
+const POD: [u8; 4] = [10, 11, 1, 2];
+/// First remote prefix; the others follow, 256 addresses each.
+const REMOTE: u32 = 0x1000_0000;
+
+/// Sizes of a gateway's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Prefixes of other clusters.
+    pub(super) prefixes: u32,
+    /// Other clusters.
+    pub(super) clusters: u32,
+    /// Gateways of each of them.
+    pub(super) members: u32,
+}
+
+/// A leg: the device and the addresses at both its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leg {
+    pub(super) ifindex: u32,
+    pub(super) local: Ipv4Addr,
+    pub(super) remote: Ipv4Addr,
+}
+
+/// A gateway that gets packets over one leg and passes them on over the others in turn.
+pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MapTables {
+    let mut tables = MapTables {
+        config: Some(config(inside, outside)),
+        ..MapTables::default()
+    };
+    tables
+        .groups
+        .insert(GROUP_NODE, group(GROUP_NODE, &mut std::iter::once(1)));
+    tables.members.insert(1, member(1, inside));
+    tables.peers.insert(
+        mapped(inside.remote.octets()),
+        peer(CLUSTER_LOCAL, PEER_LOCAL_NODE, GROUP_NODE),
+    );
+    insert(
+        &mut tables,
+        NODE_PODS,
+        24,
+        prefix(CLUSTER_LOCAL, GROUP_NODE, ACTION_FORWARD),
+    );
+    for cluster in 0..sizes.clusters {
+        let slots = |number: u32| 2 + cluster * sizes.members + number;
+        let id = GROUP_NODE + 1 + cluster;
+        tables
+            .groups
+            .insert(id, group(id, &mut (0..sizes.members).map(slots)));
+        for (number, leg) in (0..sizes.members).zip(outside.iter().cycle()) {
+            tables.members.insert(slots(number), member(slots(number), *leg));
+        }
+        // Gateways that send nothing here: they only fill the table.
+        let address = Ipv4Addr::from(0x6440_0000 + cluster);
+        tables.peers.insert(
+            mapped(address.octets()),
+            peer(cluster + 1, PEER_REMOTE_GATEWAY, 0),
+        );
+    }
+    for number in 0..sizes.prefixes {
+        let cluster = number % sizes.clusters.max(1);
+        let value = prefix(cluster + 1, GROUP_NODE + 1 + cluster, ACTION_FORWARD);
+        insert(&mut tables, network(number).octets(), 24, value);
+    }
+    tables
+}
+
+/// The gateway at the other end of a leg: it delivers everything.
+pub(super) fn destination(leg: Leg) -> MapTables {
+    const EAST: u32 = 1;
+    let mut tables = MapTables {
+        config: Some(config(leg, &[])),
+        ..MapTables::default()
+    };
+    insert(&mut tables, NODE_PODS, 24, prefix(EAST, 0, ACTION_FORWARD));
+    let all = network(0).octets();
+    insert(&mut tables, all, 8, prefix(CLUSTER_LOCAL, 0, ACTION_DELIVER));
+    tables
+        .peers
+        .insert(mapped(leg.remote.octets()), peer(EAST, PEER_REMOTE_GATEWAY, 0));
+    tables
+}
+
+/// So many flows of small datagrams from the regular node's Pod, spread evenly over the remote prefixes.
+/// `first` tells one set of flows from another.
+pub(super) fn flows(count: u32, first: u32, prefixes: u32, inside: Leg, mac: [u8; 6]) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|flow| {
+            let spread = u64::from(flow) * u64::from(prefixes) / u64::from(count.max(1));
+            let number = if prefixes >= count {
+                u32::try_from(spread).unwrap_or_default()
+            } else {
+                flow % prefixes.max(1)
+            };
+            let inner = datagram(number, first + flow);
+            let encap = Encap {
+                format: Format::Geneve,
+                src: mapped(inside.remote.octets()),
+                dst: mapped(inside.local.octets()),
+                tos: 0,
+                ttl: HOP_LIMIT,
+                hash: mix(first + flow, 1),
+                port: GENEVE_PORT,
+                inner_sum: None,
+                vni: VNI_POLICY_OFF,
+                inner_src: [2, 0xbe, 0, 0, 0, 0x99],
+                inner_type: eth::IPV4,
+                inner_len: u32::try_from(inner.len()).unwrap_or_default(),
+            };
+            [&ethernet(mac)[..], &encap.over_v4(), &inner].concat()
+        })
+        .collect()
+}
+
+/// The same flows as they are without a tunnel.
+pub(super) fn plain_flows(count: u32, prefixes: u32, mac: [u8; 6]) -> Vec<Vec<u8>> {
+    (0..count)
+        .map(|flow| [&ethernet(mac)[..], &datagram(flow % prefixes.max(1), flow)].concat())
+        .collect()
+}
+
+fn ethernet(to: [u8; 6]) -> Vec<u8> {
+    const FROM: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x11];
+    [&to[..], &FROM, &eth::IPV4.to_be_bytes()].concat()
+}
+
+/// A datagram to an address of a remote prefix.
+fn datagram(number: u32, flow: u32) -> Vec<u8> {
+    let udp = 8 + SMALL;
+    let total = u16::try_from(ip::V4_LEN + udp).unwrap_or_default().to_be_bytes();
+    let dst = Ipv4Addr::from(u32::from(network(number)) + 5).octets();
+    let mut header = [0; ip::V4_LEN];
+    let fields = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, ip::UDP, 0, 0];
+    for (to, from) in header.iter_mut().zip(fields.into_iter().chain(POD).chain(dst)) {
+        *to = from;
+    }
+    let check = checksum::of_header(&header);
+    for (to, from) in header.iter_mut().skip(10).zip(check) {
+        *to = from;
+    }
+    let source = 1024 + u16::try_from(flow % 60_000).unwrap_or_default();
+    let [s0, s1] = source.to_be_bytes();
+    let [l0, l1] = u16::try_from(udp).unwrap_or_default().to_be_bytes();
+    // Port 5202; without a checksum, as UDP over IPv4 may be.
+    let ports = [s0, s1, 0x14, 0x52, l0, l1, 0, 0];
+    [&header[..], &ports, &[0x6d; SMALL]].concat()
+}
+
+fn network(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(REMOTE + (number << 8))
+}
+
+fn config(inside: Leg, outside: &[Leg]) -> Config {
+    let mut config = Config {
+        abi: ABI_VERSION,
+        flags: CONFIG_GATEWAY,
+        mc0_ifindex: 1,
+        port: GENEVE_PORT,
+        mc0_mac: [2, 0xbe, 0, 0, 0, 0x99],
+        detect: 3,
+        hold_down_ms: 1000,
+        ..Config::default()
+    };
+    let locals = std::iter::once(&inside).chain(outside);
+    for (slot, leg) in config.local.iter_mut().zip(locals) {
+        *slot = mapped(leg.local.octets());
+    }
+    config
+}
+
+fn insert(tables: &mut MapTables, network: [u8; 4], bits: u32, value: Prefix) {
+    let key = (V4_PREFIX_BITS + bits, mapped(network));
+    tables.prefixes.insert(key, value);
+}
+
+fn prefix(cluster: u32, group: u32, action: u32) -> Prefix {
+    Prefix {
+        cluster,
+        group,
+        action,
+        flags: 0,
+    }
+}
+
+fn peer(cluster: u32, flags: u32, group: u32) -> Peer {
+    Peer {
+        cluster,
+        flags,
+        group,
+        pad: 0,
+    }
+}
+
+fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> Group {
+    let mut group = Group {
+        id,
+        ..Group::default()
+    };
+    for (place, slot) in group.members.iter_mut().take(GROUP_MEMBERS).zip(slots) {
+        *place = slot;
+        group.n += 1;
+    }
+    group
+}
+
+fn member(slot: u32, leg: Leg) -> Member {
+    Member {
+        addr: mapped(leg.remote.octets()),
+        local: mapped(leg.local.octets()),
+        ifindex: leg.ifindex,
+        id: mix(slot, 0x6d63),
+        mtu: 1450,
+        weight: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use mc_gateway_common::{
+        packet::SlicePacket,
+        path,
+        verdict::{Path, Verdict},
+    };
+
+    use super::*;
+
+    const MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x10];
+    const INSIDE: Leg = Leg {
+        ifindex: 2,
+        local: Ipv4Addr::new(192, 168, 50, 1),
+        remote: Ipv4Addr::new(192, 168, 50, 2),
+    };
+    const OUTSIDE: [Leg; 2] = [
+        Leg {
+            ifindex: 3,
+            local: Ipv4Addr::new(192, 168, 51, 1),
+            remote: Ipv4Addr::new(192, 168, 51, 2),
+        },
+        Leg {
+            ifindex: 4,
+            local: Ipv4Addr::new(192, 168, 52, 1),
+            remote: Ipv4Addr::new(192, 168, 52, 2),
+        },
+    ];
+
+    fn verdict(tables: &MapTables, frame: &[u8]) -> (Verdict, Vec<u8>) {
+        let mut packet = SlicePacket::new(frame.to_vec());
+        let verdict = path::from_underlay(&mut packet, tables);
+        (verdict, packet.bytes().to_vec())
+    }
+
+    #[test]
+    fn every_frame_crosses_gateways_of_every_size() {
+        for (prefixes, clusters, members) in [(10, 1, 1), (1000, 1, 1), (510, 255, 1), (2, 1, 16)] {
+            let sizes = Sizes {
+                prefixes,
+                clusters,
+                members,
+            };
+            let tables = gateway(sizes, INSIDE, &OUTSIDE[..1]);
+            for frame in flows(64, 0, prefixes, INSIDE, MAC) {
+                let expected = Verdict::Send {
+                    path: Path::Transit,
+                    ifindex: 3,
+                };
+                assert_eq!(verdict(&tables, &frame).0, expected, "{sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn flows_to_two_gateways_arrive_at_both() {
+        let sizes = Sizes {
+            prefixes: 1,
+            clusters: 1,
+            members: 2,
+        };
+        let tables = gateway(sizes, INSIDE, &OUTSIDE);
+        let mut taken = BTreeSet::new();
+        for frame in flows(64, 0, 1, INSIDE, MAC) {
+            let (Verdict::Send { ifindex, .. }, sent) = verdict(&tables, &frame) else {
+                panic!("not sent");
+            };
+            taken.insert(ifindex);
+            let leg = OUTSIDE.into_iter().find(|leg| leg.ifindex == ifindex).unwrap();
+            let there = destination(Leg {
+                ifindex: 2,
+                local: leg.remote,
+                remote: leg.local,
+            });
+            let delivered = Verdict::Deliver {
+                path: Path::Deliver,
+                ifindex: 1,
+            };
+            assert_eq!(verdict(&there, &sent).0, delivered);
+        }
+        assert_eq!(taken.len(), 2);
+    }
+
+    #[test]
+    fn flows_are_spread_over_all_prefixes() {
+        let numbers = |count, prefixes| -> BTreeSet<Vec<u8>> {
+            flows(count, 0, prefixes, INSIDE, MAC)
+                .into_iter()
+                .map(|frame| frame[80..84].to_vec())
+                .collect()
+        };
+        assert_eq!(numbers(64, 10).len(), 10);
+        assert_eq!(numbers(64, 100_000).len(), 64);
+        assert!(numbers(64, 100_000).contains(&vec![0x11, 0x80, 0x85, 5]));
+    }
+
+    #[test]
+    fn plain_frames_are_long_enough_for_the_source() {
+        for frame in plain_flows(4, 4, MAC) {
+            assert!(frame.len() >= super::super::objects::HEAD, "{}", frame.len());
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod words;
 
 use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
 use mc_gateway_common::{
+    abi::sample::{FROM_UNDERLAY, TO_REMOTE},
     packet::{Packet as _, eth},
     path,
 };
@@ -28,7 +29,7 @@ fn to_remote(ctx: TcContext) -> i32 {
     let mut packet = Skb::new(ctx.skb.skb);
     let received = packet.received();
     let verdict = path::to_remote(&mut packet, &Maps);
-    skb::carry_out(verdict, received)
+    skb::carry_out(&packet, verdict, received, TO_REMOTE)
 }
 
 /// Ingress of every underlay device: passes on, delivers or leaves alone.
@@ -48,7 +49,7 @@ extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
     let mut packet = Skb::new(skb.cast());
     let received = packet.received();
     let verdict = path::from_underlay_v4(&mut packet, &Maps);
-    skb::carry_out(verdict, received)
+    skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)
 }
 
 /// As [`mc_from_underlay_v4`].
@@ -58,7 +59,15 @@ extern "C" fn mc_from_underlay_v6(skb: *mut __sk_buff) -> i32 {
     let mut packet = Skb::new(skb.cast());
     let received = packet.received();
     let verdict = path::from_underlay_v6(&mut packet, &Maps);
-    skb::carry_out(verdict, received)
+    skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)
+}
+
+/// A global function, likewise: what a drop costs besides its counter is no business of the others.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_sample(skb: *mut __sk_buff, reason: u32, program: u32) -> i32 {
+    maps::sample(skb.cast(), reason, program);
+    0
 }
 
 /// Never reached: a panic path would not pass the verifier.

@@ -21,7 +21,7 @@ use mc_gateway_common::{
 
 use crate::{
     maps::{count_drop, count_path},
-    words,
+    mc_sample, words,
 };
 
 /// `BPF_ADJ_ROOM_MAC`: room is made right behind the Ethernet header.
@@ -205,15 +205,16 @@ impl Packet for Skb {
     }
 }
 
-/// Counts a verdict and turns it into the classifier's return value.
+/// Counts a verdict of `program` and turns it into the classifier's return value.
 #[inline(always)]
-pub(crate) fn carry_out(verdict: Verdict, received: Received) -> i32 {
+pub(crate) fn carry_out(packet: &Skb, verdict: Verdict, received: Received, program: u32) -> i32 {
     let Received { bytes, gso } = received;
     match verdict {
         // "Next" for TCX and "continue" for clsact: other programs on the device still run.
         Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Drop(reason) => {
             count_drop(reason);
+            mc_sample(packet.raw.cast(), reason as u32, program);
             TC_ACT_SHOT as i32
         }
         Verdict::Send { path, ifindex } => {

@@ -11,6 +11,7 @@ use crate::agent::{LOCK_SOCKET, PATIENCE};
 use crate::config::Place;
 use crate::datapath::{DatapathError, SUBDIRS, clsact, generation, pinned_links};
 use crate::host::{self, HostError, filter, link, nat_guard};
+use crate::names;
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
 
@@ -59,6 +60,10 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
         fs::remove_dir(&note).map_err(|source| CleanupError::Io { path: note, source })?;
     }
     let pins = remove_pins(&dir)?;
+    names::remove(&place.state_dir, &place.bpf_dir).map_err(|source| CleanupError::Io {
+        path: place.state_dir.clone(),
+        source,
+    })?;
     info!(pins, "clean");
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! Flags and environment, parsed into a validated configuration.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
+
+use crate::inspect::{Format as Output, Section};
+use crate::trace::packet::Protocol;
 
 /// The gateway agent of mc-gateway.
 #[derive(Debug, Parser)]
@@ -25,6 +29,10 @@ pub enum Command {
     Run(RunArgs),
     /// Remove everything the agent made on this node.
     Cleanup(CleanupArgs),
+    /// Print what the data path holds, with names; works without an agent.
+    Inspect(InspectArgs),
+    /// Run a packet through the loaded programs and tell every decision. Exit code 0: forwarded, 1: dropped, 2: cannot tell.
+    Trace(TraceArgs),
 }
 
 /// Flags of `run`.
@@ -54,6 +62,9 @@ pub struct RunArgs {
     /// Where on a device, next to programs of others, programs are attached.
     #[arg(long, value_enum, default_value_t = Order::First)]
     pub tcx_order: Order,
+    /// Address and port for /metrics, /healthz and /readyz; empty for none.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:9469")]
+    pub metrics_address: String,
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -110,6 +121,38 @@ pub struct CleanupArgs {
     pub place: PlaceArgs,
 }
 
+/// Flags of `inspect`.
+#[derive(Clone, Debug, Args)]
+pub struct InspectArgs {
+    /// What to print; a choice of everything when nothing is said.
+    #[arg(value_enum)]
+    pub sections: Vec<Section>,
+    /// Form of the output.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Pins and device.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// Flags of `trace`.
+#[derive(Clone, Debug, Args)]
+pub struct TraceArgs {
+    /// Source address of the packet.
+    pub src: IpAddr,
+    /// Destination address of the packet.
+    pub dst: IpAddr,
+    /// tcp, udp or icmp, with a port as in tcp:443.
+    #[arg(default_value = "icmp", value_name = "PROTOCOL[:PORT]")]
+    pub protocol: Protocol,
+    /// Where it comes from: mc0 as from a Pod of this node, or a peer by address or name.
+    #[arg(long, default_value = "mc0", value_name = "mc0|PEER")]
+    pub from: String,
+    /// Pins and device.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
 /// Where the agent keeps what outlives it.
 #[derive(Clone, Debug, Args)]
 pub struct PlaceArgs {
@@ -119,6 +162,9 @@ pub struct PlaceArgs {
     /// Name of the device that packets to other clusters are routed to.
     #[arg(long, value_name = "NAME", default_value = "mc0")]
     pub device: String,
+    /// Directory for the names of what the maps hold as numbers; `inspect` and `trace` print them.
+    #[arg(long, value_name = "DIR", default_value = "/run/mc-gateway")]
+    pub state_dir: PathBuf,
 }
 
 /// How programs are attached to devices.
@@ -186,6 +232,8 @@ pub struct Place {
     pub bpf_dir: PathBuf,
     /// Name of `mc0`.
     pub device: String,
+    /// Directory of the file with names.
+    pub state_dir: PathBuf,
 }
 
 /// How packets are encapsulated, validated.
@@ -218,6 +266,8 @@ pub struct Config {
     pub attach: Attach,
     /// Where among those of others.
     pub order: Order,
+    /// Where metrics are served; none for nowhere.
+    pub metrics_address: Option<SocketAddr>,
     /// Pins and device.
     pub place: Place,
 }
@@ -247,7 +297,11 @@ impl TryFrom<PlaceArgs> for Place {
     type Error = ConfigError;
 
     fn try_from(args: PlaceArgs) -> Result<Self, ConfigError> {
-        let PlaceArgs { bpf_dir, device } = args;
+        let PlaceArgs {
+            bpf_dir,
+            device,
+            state_dir,
+        } = args;
         let has_dots = bpf_dir
             .components()
             .any(|component| component == std::path::Component::ParentDir);
@@ -268,7 +322,11 @@ impl TryFrom<PlaceArgs> for Place {
                 "is not a name a network device can have",
             ));
         }
-        Ok(Self { bpf_dir, device })
+        Ok(Self {
+            bpf_dir,
+            device,
+            state_dir,
+        })
     }
 }
 
@@ -333,6 +391,16 @@ impl TryFrom<RunArgs> for Config {
         if args.cluster_id.as_deref().is_some_and(str::is_empty) {
             return Err(error("--cluster-id", "", "is empty"));
         }
+        let metrics_address = match args.metrics_address.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|_| {
+                error(
+                    "--metrics-address",
+                    text,
+                    "is not an address with a port, as 0.0.0.0:9469 or [::]:9469",
+                )
+            })?),
+        };
         let source = match args.manifests {
             Some(dir) => Source::Manifests(dir),
             None if is_dns_name(&args.namespace) => Source::Kubernetes {
@@ -354,6 +422,7 @@ impl TryFrom<RunArgs> for Config {
             tunnel: args.tunnel.try_into()?,
             attach: args.attach,
             order: args.tcx_order,
+            metrics_address,
             place: args.place.try_into()?,
         })
     }
@@ -367,7 +436,7 @@ mod tests {
         let cli = Cli::try_parse_from([&["mc-gateway"], args].concat()).map_err(|e| e.to_string())?;
         let run = match cli.command {
             Some(Command::Run(run)) => run,
-            Some(Command::Cleanup(_)) => panic!("cleanup"),
+            Some(other) => panic!("{other:?}"),
             None => cli.run,
         };
         Config::try_from(run).map_err(|e| e.to_string())
@@ -428,6 +497,10 @@ mod tests {
             (
                 vec!["--node-name", "n1", "--namespace", "A"],
                 "--namespace: \"A\" is not",
+            ),
+            (
+                vec!["--node-name", "n1", "--metrics-address", "9469"],
+                "--metrics-address: \"9469\" is not",
             ),
         ];
         for (args, message) in bad {

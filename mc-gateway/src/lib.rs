@@ -13,12 +13,17 @@ pub mod datapath;
 pub mod desired;
 pub mod host;
 pub mod ids;
+pub mod inspect;
+pub mod metrics;
+pub mod names;
 pub mod objects;
 pub mod plan;
 pub mod preflight;
+pub mod samples;
 pub mod source;
 pub mod tables;
 pub mod target;
+pub mod trace;
 
 /// The eBPF programs, as `cargo xtask build-ebpf` built them.
 pub static EBPF_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/mc-gateway-ebpf.o"));

@@ -1,17 +1,19 @@
 //! `mc-gateway`: flags, log, exit code.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use mc_gateway::config::{Cli, Command, Config, LogFormat, Place};
-use mc_gateway::{EBPF_OBJECT, agent, cleanup};
+use mc_gateway::config::{Cli, Command, Config, LogFormat, Place, TraceArgs};
+use mc_gateway::trace::packet::Flow;
+use mc_gateway::trace::{self, Fate};
+use mc_gateway::{EBPF_OBJECT, agent, cleanup, inspect};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     match start(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("mc-gateway: {error:#}");
             ExitCode::FAILURE
@@ -19,7 +21,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: Cli) -> anyhow::Result<()> {
+fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -28,20 +30,61 @@ fn start(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => {
             log_to_stderr(args.log_format);
             let config = Config::try_from(args)?;
-            Ok(runtime.block_on(agent::run(config, EBPF_OBJECT))?)
+            runtime.block_on(agent::run(config, EBPF_OBJECT))?;
         }
         Command::Cleanup(args) => {
             log_to_stderr(LogFormat::Text);
             let place = Place::try_from(args.place)?;
-            Ok(runtime.block_on(cleanup::cleanup(&place))?)
+            runtime.block_on(cleanup::cleanup(&place))?;
         }
+        Command::Inspect(args) => {
+            log_to_stderr(LogFormat::Text);
+            let place = Place::try_from(args.place)?;
+            print(&inspect::inspect(&place, &args.sections, args.output)?)?;
+        }
+        Command::Trace(args) => return Ok(traced(args)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a trace; its exit code says what became of the packet.
+fn traced(args: TraceArgs) -> ExitCode {
+    /// Neither forwarded nor dropped, as far as is known.
+    const CANNOT_TELL: u8 = 2;
+    let flow = Flow {
+        src: args.src,
+        dst: args.dst,
+        protocol: args.protocol,
+    };
+    let report = Place::try_from(args.place)
+        .map_err(anyhow::Error::from)
+        .and_then(|place| Ok(trace::trace(&place, &flow, &args.from)?))
+        .and_then(|report| print(&report.text).map(|()| report));
+    match report {
+        Ok(report) => match report.fate {
+            Fate::Forwarded => ExitCode::SUCCESS,
+            Fate::Dropped => ExitCode::FAILURE,
+            Fate::Unknown => ExitCode::from(CANNOT_TELL),
+        },
+        Err(error) => {
+            eprintln!("mc-gateway: {error:#}");
+            ExitCode::from(CANNOT_TELL)
+        }
+    }
+}
+
+/// Prints to standard output. Whoever reads only the first lines has seen enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
+        _ => Ok(()),
     }
 }
 
 /// `RUST_LOG` chooses what is logged; by default `info` of ours. What the Kubernetes client says about
 /// broken connections is in our own messages.
 fn log_to_stderr(format: LogFormat) {
-    let default = "warn,kube_client=off,mc_gateway=info".to_owned();
+    let default = "warn,kube_client=off,mc_gateway=info,drops=info".to_owned();
     let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter = EnvFilter::new(wanted.unwrap_or(default));
     let subscriber = tracing_subscriber::fmt()

@@ -191,7 +191,7 @@ impl Tables {
     }
 }
 
-fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) -> Result<M, TablesError> {
+pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) -> Result<M, TablesError> {
     let path = dir.join(name);
     MapData::from_pin(&path)
         .and_then(Map::from_map_data)

@@ -12,6 +12,7 @@ pub mod capture;
 pub mod counters;
 pub mod decode;
 pub mod demo;
+pub mod exposition;
 pub mod interrupt;
 pub mod netns;
 pub mod process;

@@ -6,6 +6,7 @@
 //! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
 
 pub mod health;
+pub mod sample;
 pub mod service;
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
@@ -63,7 +64,7 @@ pub const EVENTS: &str = "mc_events";
 /// it stays the same; 0 turns that off. Whoever changes `mc_prefixes` raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 12] = [
+pub const ALL_MAPS: [&str; 14] = [
     PREFIXES,
     GROUPS,
     MEMBERS,
@@ -76,6 +77,8 @@ pub const ALL_MAPS: [&str; 12] = [
     health::SEEN,
     health::RTT,
     EPOCH,
+    sample::SAMPLES,
+    sample::SAMPLE_GATE,
 ];
 
 /// Name of the classifier on the egress of `mc0`.
@@ -225,6 +228,7 @@ mod user {
     use super::{
         Config, Counter, Group, Member, Peer, Prefix,
         health::{Rtt, Seen, Sent},
+        sample::Gate,
     };
 
     macro_rules! pod {
@@ -233,5 +237,7 @@ mod user {
             unsafe impl aya::Pod for $t {}
         )*};
     }
-    pod!(Prefix, Group, Member, Peer, Config, Counter, Sent, Seen, Rtt);
+    pod!(
+        Prefix, Group, Member, Peer, Config, Counter, Sent, Seen, Rtt, Gate
+    );
 }

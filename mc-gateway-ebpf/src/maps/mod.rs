@@ -2,6 +2,7 @@
 
 mod cache;
 mod health;
+mod sample;
 mod service;
 
 use aya_ebpf::{
@@ -37,6 +38,8 @@ static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
 static EPOCH: Array<u32, 1> = Array::new();
 #[btf_map(name = "mc_events")]
 static EVENTS: PerCpuArray<u64, { MAX_EVENTS as usize }> = PerCpuArray::new();
+
+pub(crate) use sample::sample;
 
 /// The eBPF maps as tables.
 pub(crate) struct Maps;

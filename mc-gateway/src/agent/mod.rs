@@ -4,7 +4,8 @@ mod schedule;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use mc_gateway_common::abi::CONFIG_GATEWAY;
 use rtnetlink::Handle;
@@ -19,9 +20,12 @@ use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
 use crate::host::{self, Changes, HostError, filter, ipv6, link, nat_guard, observed, route, underlay};
+use crate::metrics::{self, Metrics};
+use crate::names::Names;
 use crate::objects::{Objects, Refusal};
 use crate::plan::{Action, Mode, Observed, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
+use crate::samples::{self, SamplesError};
 use crate::source::{self, SourceError};
 use crate::tables::{Tables, TablesError};
 use crate::target::{Target, Underlay, resolve};
@@ -60,6 +64,9 @@ pub enum AgentError {
     /// Maps.
     #[error(transparent)]
     Tables(#[from] TablesError),
+    /// Sampled drops.
+    #[error(transparent)]
+    Samples(#[from] SamplesError),
     /// The host.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -79,11 +86,16 @@ pub enum AgentError {
 /// Runs until a signal ends it; the data path stays.
 pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut agent = Agent::start(config.clone(), object).await?;
+    samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
+    if let Some(address) = config.metrics_address {
+        metrics::start(address, Arc::clone(&agent.metrics));
+    }
     let mut objects = source::start(&config.source).await?;
     let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     loop {
+        agent.metrics.state().turned = std::time::Instant::now();
         tokio::select! {
             name = signals.received() => {
                 info!(signal = name, "leaving the data path in place");
@@ -102,7 +114,10 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                     schedule.done(Instant::now());
                     continue;
                 };
-                let result = agent.reconcile(&known, schedule.resync_due(Instant::now())).await;
+                let began = Instant::now();
+                let result = agent.reconcile(&known, schedule.resync_due(began)).await;
+                let outcome = result.as_ref().copied().map_err(|error| chain(error));
+                agent.metrics.state().reconciled(began.elapsed(), SystemTime::now(), outcome);
                 match result {
                     Ok(()) => schedule.done(Instant::now()),
                     Err(AgentError::Desired(error)) => {
@@ -229,6 +244,10 @@ struct Agent {
     masquerade: Option<Masquerade>,
     /// Whether the maps must be read again before the next plan.
     stale: bool,
+    /// What was last written to the state directory.
+    names: Names,
+    /// What is served about all this.
+    metrics: Arc<Metrics>,
     _locks: Locks,
 }
 
@@ -247,6 +266,8 @@ impl Agent {
         let mode = preflight::mode(config.attach)?;
         let datapath = Datapath::load(&dir, object, config.order)?;
         let tables = Tables::open(&datapath.maps_dir())?;
+        let adopted = tables.contents().config.abi != 0;
+        let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
         preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
         info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?mode, "programs loaded");
         warn_if_not_forwarding();
@@ -259,6 +280,8 @@ impl Agent {
             report: Report::default(),
             masquerade: None,
             stale: false,
+            names: Names::default(),
+            metrics,
             _locks: locks,
         })
     }
@@ -288,6 +311,11 @@ impl Agent {
                 self.datapath.commit()?;
                 let refusals = refused.into_iter().chain(unresolved).chain(foreign).collect();
                 self.report.refusals(refusals);
+                self.keep_names(&desired);
+                let contents = self.tables.contents();
+                self.metrics
+                    .state()
+                    .hold(contents, &self.names, &self.report.refusals);
                 self.report.success(&target, changes);
                 return Ok(());
             };
@@ -299,6 +327,19 @@ impl Agent {
             applied?;
         }
         Err(AgentError::Unstable(next))
+    }
+
+    /// Leaves names for the numbers in the maps to `inspect` and `trace`, which print numbers without.
+    fn keep_names(&mut self, desired: &Desired) {
+        let place = &self.config.place;
+        let names = Names::of(desired, &place.bpf_dir, &self.config.node_name);
+        if names == self.names {
+            return;
+        }
+        if let Err(error) = names.store(&place.state_dir) {
+            warn!(state_dir = %place.state_dir.display(), %error, "names are not kept for `inspect`");
+        }
+        self.names = names;
     }
 
     async fn underlay(&self, desired: &Desired) -> Result<Underlay, HostError> {

@@ -91,6 +91,19 @@ impl Generation {
     }
 }
 
+/// The maps of this version below `root`, checked, for whoever only reads them; else what versions there are.
+pub(crate) fn find(root: &Path) -> Result<Result<PathBuf, Vec<u32>>, DatapathError> {
+    let found = directories(root)?;
+    // The complete ones come first.
+    for directory in &found {
+        if directory.version == abi::ABI_VERSION && directory.pins.len() == abi::ALL_MAPS.len() {
+            directory.check(root)?;
+            return Ok(Ok(directory.path(root)));
+        }
+    }
+    Ok(Err(found.iter().map(|directory| directory.version).collect()))
+}
+
 /// Name of the directory with the maps of a version. The first one knew no other.
 fn name(version: u32, provisional: bool) -> String {
     let name = match version {

@@ -63,7 +63,7 @@ fn shape<K, V>(name: &str, kind: MapType, max_entries: u32) -> Shape {
 
 /// What this version makes.
 fn expected() -> [Shape; abi::ALL_MAPS.len()] {
-    use MapType::{Array, Hash, LpmTrie, PerCpuArray};
+    use MapType::{Array, Hash, LpmTrie, PerCpuArray, RingBuf};
     [
         shape::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
         shape::<u32, abi::Group>(abi::GROUPS, Array, abi::MAX_GROUPS),
@@ -77,6 +77,8 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
         shape::<u32, abi::health::Seen>(abi::health::SEEN, Array, abi::MAX_MEMBERS),
         shape::<u32, abi::health::Rtt>(abi::health::RTT, Array, abi::MAX_MEMBERS),
         shape::<u32, u32>(abi::EPOCH, Array, 1),
+        shape::<(), ()>(abi::sample::SAMPLES, RingBuf, abi::sample::RING_BYTES),
+        shape::<u32, abi::sample::Gate>(abi::sample::SAMPLE_GATE, PerCpuArray, 1),
     ]
 }
 

@@ -91,6 +91,10 @@ pub struct Desired {
     pub members: BTreeMap<u32, Member>,
     /// All peers by outer source.
     pub peers: BTreeMap<IpAddr, Peer>,
+    /// Names of the remote clusters by id.
+    pub clusters: BTreeMap<u32, String>,
+    /// Kind and name of the first object that names a peer.
+    pub peer_names: BTreeMap<IpAddr, String>,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
     /// Empty on a regular Node.
@@ -273,6 +277,7 @@ impl Builder {
     }
 
     fn forward_remote(&mut self, remote: &remote::Remote, group: u32) {
+        self.desired.clusters.insert(remote.id, remote.cluster_id.clone());
         for prefix in &remote.prefixes {
             let route = Route {
                 cluster: remote.id,
@@ -339,6 +344,10 @@ impl Builder {
 
     /// Adds a peer, or a role to one that is known already.
     fn peer(&mut self, object: &str, addr: IpAddr, peer: Peer) {
+        self.desired
+            .peer_names
+            .entry(addr)
+            .or_insert_with(|| object.to_owned());
         let known = self.desired.peers.entry(addr).or_insert(peer);
         let same_owner = known.cluster == peer.cluster
             && (known.group == peer.group || known.group == 0 || peer.group == 0);

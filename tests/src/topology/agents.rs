@@ -1,6 +1,11 @@
 //! The `mc-gateway` agents of the four nodes.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -39,7 +44,7 @@ impl Topology {
         command
             .args(["run", "--node-name", place.name(), "--manifests"])
             .arg(directory);
-        command.arg("--bpf-dir").arg(self.bpf_dir(place));
+        self.add_place(&mut command, place);
         command.args(&self.options.agent_flags);
         let process = Process::spawn(&format!("mc-gateway on {}", place.name()), &mut command, &log)?;
         self.agents.insert(place, process);
@@ -108,9 +113,26 @@ impl Topology {
     /// Removes every trace of the agent of a node by its own command.
     pub fn cleanup_agent(&mut self, place: Place) -> Result<()> {
         let mut command = self.netns(place).command(self.agent()?);
-        command.args(["cleanup", "--bpf-dir"]).arg(self.bpf_dir(place));
+        command.arg("cleanup");
+        self.add_place(&mut command, place);
         run(&mut command)?;
         Ok(())
+    }
+
+    /// Where the agent of a node pins and keeps names, as flags.
+    fn add_place(&self, command: &mut Command, place: Place) {
+        command.arg("--bpf-dir").arg(self.bpf_dir(place));
+        command.arg("--state-dir").arg(self.directory.join("state"));
+    }
+
+    /// Runs a subcommand of the agent program on a node to its end, whatever that is.
+    pub fn ask_agent(&self, place: Place, args: &[&str]) -> Result<Output> {
+        let mut command = self.netns(place).command(self.agent()?);
+        command.args(args);
+        self.add_place(&mut command, place);
+        command
+            .output()
+            .with_context(|| format!("cannot run mc-gateway {args:?} on {}", place.name()))
     }
 
     /// What is there of an agent on a node: device, routes, rules, and pins, which keep the programs attached.

@@ -9,4 +9,6 @@ mod bad_input;
 mod bed;
 mod bench;
 mod restart;
+mod seeing;
+mod size;
 mod traffic;

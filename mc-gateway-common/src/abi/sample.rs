@@ -1,0 +1,102 @@
+//! Layout of the sampled drops: a ring buffer of [`Sample`] and the gate in front of it.
+//!
+//! A program copies the first bytes of a packet it drops as they are; whoever reads the ring takes them
+//! apart. So a drop costs the program one copy at most, and nothing but a counter once the gate is shut.
+
+/// Name of the ring buffer of [`Sample`].
+pub const SAMPLES: &str = "mc_samples";
+/// Name of the gate: per-CPU array of one [`Gate`].
+pub const SAMPLE_GATE: &str = "mc_sample_gate";
+
+/// Size of the ring in bytes: a power of two and a multiple of the page size (Linux 5.8).
+pub const RING_BYTES: u32 = 65_536;
+/// Bytes of a packet that are kept: outer Ethernet and IPv6, UDP, tunnel header, inner Ethernet and IPv6, ports.
+pub const SAMPLE_BYTES: usize = 128;
+/// Samples a CPU takes in one window.
+pub const SAMPLES_PER_WINDOW: u64 = 10;
+/// A window is 2 to the power of this in nanoseconds: 1.07 s.
+pub const WINDOW_SHIFT: u32 = 30;
+
+/// [`Sample::program`]: `to_remote`.
+pub const TO_REMOTE: u32 = 1;
+/// [`Sample::program`]: `from_underlay`.
+pub const FROM_UNDERLAY: u32 = 2;
+
+/// A packet that was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Sample {
+    /// When: nanoseconds of `CLOCK_MONOTONIC`.
+    pub at: u64,
+    /// [`crate::verdict::DropReason`] by number.
+    pub reason: u32,
+    /// [`TO_REMOTE`] or [`FROM_UNDERLAY`].
+    pub program: u32,
+    /// Device the program is attached to.
+    pub ifindex: u32,
+    /// Length of the frame when it was dropped.
+    pub length: u32,
+    /// Used bytes of `bytes`.
+    pub captured: u32,
+    /// Always 0.
+    pub pad: u32,
+    /// First bytes of the frame when it was dropped, Ethernet header first.
+    pub bytes: [u8; SAMPLE_BYTES],
+}
+
+/// How many samples one CPU took and left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Gate {
+    /// Number of the current window.
+    pub window: u64,
+    /// Samples taken in it.
+    pub taken: u64,
+    /// Drops that were not sampled because the window was full.
+    pub suppressed: u64,
+    /// Samples that were lost because nobody read the ring.
+    pub lost: u64,
+}
+
+/// Whether a drop at `now` (nanoseconds) is sampled, and the gate after it. Pure.
+#[inline(always)]
+#[must_use]
+pub const fn pass(gate: Gate, now: u64) -> (bool, Gate) {
+    let window = now >> WINDOW_SHIFT;
+    let taken = if gate.window == window { gate.taken } else { 0 };
+    let open = taken < SAMPLES_PER_WINDOW;
+    let after = Gate {
+        window,
+        taken: if open { taken.wrapping_add(1) } else { taken },
+        suppressed: if open {
+            gate.suppressed
+        } else {
+            gate.suppressed.wrapping_add(1)
+        },
+        lost: gate.lost,
+    };
+    (open, after)
+}
+
+const _: () = assert!(size_of::<Sample>() == 32 + SAMPLE_BYTES && align_of::<Sample>() == 8);
+const _: () = assert!(size_of::<Gate>() == 32 && align_of::<Gate>() == 8);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_sampled_a_few_times_a_window_and_counted() {
+        let mut gate = Gate::default();
+        let mut passed = 0;
+        for packet in 0..1_000_u64 {
+            let (open, after) = pass(gate, (5 << WINDOW_SHIFT) + packet);
+            gate = after;
+            passed += u64::from(open);
+        }
+        assert_eq!((passed, gate.suppressed), (SAMPLES_PER_WINDOW, 990));
+        let (open, after) = pass(gate, 6 << WINDOW_SHIFT);
+        assert!(open, "a new window opens the gate");
+        assert_eq!((after.taken, after.suppressed), (1, 990));
+    }
+}

@@ -1,0 +1,62 @@
+//! The sampled drops.
+
+use aya_ebpf::{
+    bindings::__sk_buff,
+    btf_maps::{PerCpuArray, RingBuf},
+    helpers::{bpf_ktime_get_ns, bpf_skb_load_bytes},
+    macros::btf_map,
+};
+use mc_gateway_common::{
+    abi::sample::{Gate, RING_BYTES, SAMPLE_BYTES, Sample, pass},
+    packet::eth,
+};
+
+// Without a value type: libbpf refuses one for a ring.
+#[btf_map(name = "mc_samples")]
+static SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
+#[btf_map(name = "mc_sample_gate")]
+static GATE: PerCpuArray<Gate, 1> = PerCpuArray::new();
+
+/// Hands the beginning of a dropped packet to whoever reads the ring, a few times a second.
+#[inline(always)]
+pub(crate) fn sample(skb: *mut __sk_buff, reason: u32, program: u32) {
+    let Some(gate) = GATE.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: reads a clock.
+    let at = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+    let (open, after) = unsafe { pass(*gate, at) };
+    // SAFETY: as above.
+    unsafe { *gate = after }
+    if !open {
+        return;
+    }
+    let Some(mut entry) = SAMPLES.reserve_untyped::<Sample>(0) else {
+        // SAFETY: as above.
+        unsafe { (*gate).lost = (*gate).lost.wrapping_add(1) }
+        return;
+    };
+    let to = entry.as_mut_ptr();
+    // SAFETY: the context pointer is valid while the program runs, and the entry is as long as a sample;
+    // every field of it is written.
+    unsafe {
+        let length = (*skb).len;
+        let captured = length.min(SAMPLE_BYTES as u32);
+        (*to).at = at;
+        (*to).reason = reason;
+        (*to).program = program;
+        (*to).ifindex = (*skb).ifindex;
+        (*to).length = length;
+        (*to).captured = captured;
+        (*to).pad = 0;
+        (*to).bytes = [0; SAMPLE_BYTES];
+        // The lower bound is what the verifier wants to see; no frame is shorter.
+        if captured < eth::END
+            || bpf_skb_load_bytes(skb.cast(), 0, (&raw mut (*to).bytes).cast(), captured) != 0
+        {
+            (*to).captured = 0;
+        }
+    }
+    entry.submit(0);
+}

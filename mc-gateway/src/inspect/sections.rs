@@ -1,0 +1,248 @@
+//! The rows of each section. Pure.
+
+use std::net::IpAddr;
+
+use mc_gateway_common::abi::{self, Addr, GROUP_MEMBERS};
+use mc_gateway_common::liveness;
+use serde_json::{Value, json};
+
+use super::Section;
+use super::render::Table;
+use super::snapshot::{Health, Snapshot, address, prefix, state_name};
+
+pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
+    match section {
+        Section::Tables => tables(snapshot),
+        Section::Prefixes => prefixes(snapshot),
+        Section::Groups => groups(snapshot),
+        Section::Members => members(snapshot),
+        Section::Peers => peers(snapshot),
+        Section::Config => config(snapshot),
+        Section::Counters => counters(snapshot),
+    }
+}
+
+fn tables(snapshot: &Snapshot) -> Table {
+    let contents = &snapshot.contents;
+    let row = |name: &str, used: usize, capacity: u32| vec![json!(name), json!(used), json!(capacity)];
+    Table {
+        name: "tables",
+        columns: &["table", "entries", "capacity"],
+        rows: vec![
+            row(abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
+            row(abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
+            row(abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
+            row(abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
+        ],
+    }
+}
+
+fn prefixes(snapshot: &Snapshot) -> Table {
+    let row = |(key, value): (_, &abi::Prefix)| {
+        vec![
+            json!(prefix(key)),
+            json!(snapshot.names.cluster(value.cluster)),
+            json!(action(value.action)),
+            json!(snapshot.group(value.group)),
+        ]
+    };
+    Table {
+        name: "prefixes",
+        columns: &["prefix", "cluster", "action", "group"],
+        rows: snapshot.contents.prefixes.iter().map(row).collect(),
+    }
+}
+
+/// The word for an action.
+pub(crate) fn action(action: u32) -> String {
+    match action {
+        abi::ACTION_DELIVER => "deliver".to_owned(),
+        abi::ACTION_FORWARD => "forward".to_owned(),
+        abi::ACTION_SERVICE => "service".to_owned(),
+        other => format!("unknown ({other})"),
+    }
+}
+
+/// Slots of a group's members.
+pub(crate) fn slots(group: &abi::Group) -> impl Iterator<Item = u32> {
+    let n = usize::try_from(group.n).unwrap_or(GROUP_MEMBERS);
+    group.members.into_iter().take(n)
+}
+
+fn groups(snapshot: &Snapshot) -> Table {
+    let contents = &snapshot.contents;
+    let row = |(slot, group): (&u32, &abi::Group)| {
+        let members = slots(group).map(|slot| match contents.members.get(&slot) {
+            Some(member) => json!(address(&member.addr)),
+            None => json!(format!("empty slot {slot}")),
+        });
+        let using = contents.prefixes.values().filter(|prefix| prefix.group == *slot);
+        vec![
+            json!(snapshot.names.group(group.id)),
+            json!(slot),
+            Value::Array(members.collect()),
+            json!(using.count()),
+        ]
+    };
+    Table {
+        name: "groups",
+        columns: &["group", "slot", "members", "prefixes"],
+        rows: contents.groups.iter().map(row).collect(),
+    }
+}
+
+fn members(snapshot: &Snapshot) -> Table {
+    let contents = &snapshot.contents;
+    let row = |(slot, member): (&u32, &abi::Member)| {
+        let health = snapshot.health.get(slot).copied().unwrap_or_default();
+        let state = health.state(member, &contents.config);
+        let probed = health.is_probed(member);
+        let group = contents
+            .groups
+            .iter()
+            .find(|(_, group)| slots(group).any(|other| other == *slot));
+        vec![
+            json!(address(&member.addr)),
+            json!(snapshot.names.member(member.id)),
+            json!(group.map(|(_, group)| snapshot.names.group(group.id))),
+            json!(state_name(state)),
+            json!(probed.then(|| liveness::unanswered(health.sent, health.seen))),
+            json!(rtt_us(&health)),
+            json!(member.mtu),
+            json!(member.weight),
+            json!(address(&member.local)),
+            json!(member.ifindex),
+            json!(slot),
+        ]
+    };
+    Table {
+        name: "members",
+        columns: &[
+            "address",
+            "name",
+            "group",
+            "state",
+            "unanswered",
+            "rtt_us",
+            "mtu",
+            "weight",
+            "local",
+            "ifindex",
+            "slot",
+        ],
+        rows: contents.members.iter().map(row).collect(),
+    }
+}
+
+/// The last round-trip time in microseconds.
+fn rtt_us(health: &Health) -> Option<f64> {
+    (health.seen.at != 0).then(|| f64::from(health.seen.rtt) / 1000.0)
+}
+
+fn peers(snapshot: &Snapshot) -> Table {
+    let row = |(addr, peer): (&Addr, &abi::Peer)| {
+        let addr = address(addr);
+        vec![
+            json!(addr),
+            json!(snapshot.names.peer(addr)),
+            json!(snapshot.names.cluster(peer.cluster)),
+            json!(roles(peer.flags)),
+            json!(peer_group(snapshot, peer)),
+        ]
+    };
+    Table {
+        name: "peers",
+        columns: &["address", "name", "cluster", "roles", "group"],
+        rows: snapshot.contents.peers.iter().map(row).collect(),
+    }
+}
+
+fn peer_group(snapshot: &Snapshot, peer: &abi::Peer) -> String {
+    snapshot.group(peer.group)
+}
+
+/// The words for a peer's flags.
+pub(crate) fn roles(flags: u32) -> Vec<&'static str> {
+    let known = [
+        (abi::PEER_REMOTE_GATEWAY, "remote-gateway"),
+        (abi::PEER_LOCAL_GATEWAY, "local-gateway"),
+        (abi::PEER_LOCAL_NODE, "local-node"),
+    ];
+    let set = known.into_iter().filter(|(flag, _)| flags & flag != 0);
+    set.map(|(_, name)| name).collect()
+}
+
+fn config(snapshot: &Snapshot) -> Table {
+    let config = &snapshot.contents.config;
+    let flag = |bit: u32| config.flags & bit != 0;
+    let mac = config.mc0_mac.map(|byte| format!("{byte:02x}")).join(":");
+    let local: Vec<IpAddr> = config
+        .local
+        .iter()
+        .filter(|addr| **addr != Addr::default())
+        .map(address)
+        .collect();
+    let programs = snapshot
+        .links
+        .iter()
+        .map(|(program, device)| json!(format!("{} on {device}", program.name())));
+    let dscp = if flag(abi::CONFIG_DSCP_FIXED) {
+        json!(config.tos >> 2)
+    } else {
+        json!("inherit")
+    };
+    let row = |setting: &str, value: Value| vec![json!(setting), value];
+    Table {
+        name: "config",
+        columns: &["setting", "value"],
+        rows: vec![
+            row("node", json!(snapshot.names.node)),
+            row("pins", json!(snapshot.dir)),
+            row("layout version", json!(config.abi)),
+            row("gateway", json!(flag(abi::CONFIG_GATEWAY))),
+            row(
+                "format",
+                json!(if flag(abi::CONFIG_VXLAN) {
+                    "vxlan"
+                } else {
+                    "geneve"
+                }),
+            ),
+            row("port", json!(config.port)),
+            row("outer UDP checksum", json!(flag(abi::CONFIG_UDP_CHECKSUM))),
+            row("DSCP", dscp),
+            row("local addresses", json!(local)),
+            row("mc0 ifindex", json!(config.mc0_ifindex)),
+            row("mc0 MAC", json!(mac)),
+            row("unanswered probes allowed", json!(config.detect)),
+            row("hold-down ms", json!(config.hold_down_ms)),
+            row("programs", Value::Array(programs.collect())),
+        ],
+    }
+}
+
+fn counters(snapshot: &Snapshot) -> Table {
+    let counters = &snapshot.counters;
+    let paths = counters.paths.iter().map(|(path, counter)| {
+        vec![
+            json!("path"),
+            json!(path.name()),
+            json!(counter.packets),
+            json!(counter.bytes),
+            json!(counter.gso),
+        ]
+    });
+    let plain = |kind: &str, name: &str, packets: u64| {
+        vec![json!(kind), json!(name), json!(packets), json!(null), json!(null)]
+    };
+    let drops = counters.drops.iter().filter(|(_, packets)| *packets != 0);
+    let events = counters.events.iter().filter(|(_, packets)| *packets != 0);
+    Table {
+        name: "counters",
+        columns: &["kind", "name", "packets", "bytes", "super_packets"],
+        rows: paths
+            .chain(drops.map(|(reason, packets)| plain("drop", reason.name(), *packets)))
+            .chain(events.map(|(event, packets)| plain("event", event.name(), *packets)))
+            .collect(),
+    }
+}

@@ -1,0 +1,351 @@
+//! Everything the pinned maps of a node hold, read once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use aya::maps::{Array, MapData, PerCpuArray};
+use mc_gateway_common::abi::health::{RTT, Rtt, SEEN, SENT, Seen, Sent};
+use mc_gateway_common::abi::{self, Addr, Counter, V4_PREFIX_BITS};
+use mc_gateway_common::liveness::{self, State};
+use mc_gateway_common::tables::MapTables;
+use mc_gateway_common::verdict::{DropReason, Event, Path as PacketPath};
+use thiserror::Error;
+
+use super::pin_dir;
+use crate::config::Place;
+use crate::datapath::{DatapathError, generation, pinned_links};
+use crate::names::Names;
+use crate::plan::Program;
+use crate::tables::{Contents, Tables, TablesError, open};
+use crate::target::PrefixKey;
+
+/// Why the maps cannot be read.
+#[derive(Debug, Error)]
+pub enum SnapshotError {
+    /// No agent has pinned anything there.
+    #[error(
+        "--bpf-dir {}: {what}; has mc-gateway run on this node, and with this --bpf-dir?",
+        .dir.display()
+    )]
+    NoPins {
+        /// The directory.
+        dir: PathBuf,
+        /// What is there instead.
+        what: String,
+    },
+    /// Somebody else's pins, or another version's.
+    #[error(transparent)]
+    Foreign(#[from] DatapathError),
+    /// A map.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+}
+
+/// What is known of a member's answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Last probe.
+    pub sent: Sent,
+    /// Last answer.
+    pub seen: Seen,
+    /// All answers.
+    pub rtt: Rtt,
+}
+
+impl Health {
+    /// Whether `member` was ever probed.
+    #[must_use]
+    pub fn is_probed(&self, member: &abi::Member) -> bool {
+        self.sent.id == member.id && member.id != 0
+    }
+
+    /// Its state; `None` where nobody asks it.
+    #[must_use]
+    pub fn state(&self, member: &abi::Member, config: &abi::Config) -> Option<State> {
+        (config.detect != 0 && self.is_probed(member))
+            .then(|| liveness::state(member.id, self.sent, self.seen, config.detect))
+    }
+}
+
+/// The word for a state.
+#[must_use]
+pub const fn state_name(state: Option<State>) -> &'static str {
+    match state {
+        None => "unprobed",
+        Some(State::Alive) => "alive",
+        Some(State::HeldDown) => "held-down",
+        Some(State::Dead) => "dead",
+    }
+}
+
+/// The counters, summed over CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// By [`PacketPath::ALL`].
+    pub paths: Vec<(PacketPath, Counter)>,
+    /// By [`DropReason::ALL`].
+    pub drops: Vec<(DropReason, u64)>,
+    /// By [`Event::ALL`].
+    pub events: Vec<(Event, u64)>,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Where it was read.
+    pub dir: PathBuf,
+    /// Names for the numbers; empty where none are kept.
+    pub names: Names,
+    /// What the agent wrote.
+    pub contents: Contents,
+    /// By member slot.
+    pub health: BTreeMap<u32, Health>,
+    /// What the programs counted.
+    pub counters: Counters,
+    /// Pinned links.
+    pub links: Vec<(Program, String)>,
+}
+
+impl Snapshot {
+    /// Reads the maps an agent has pinned.
+    pub fn read(place: &Place) -> Result<Self, SnapshotError> {
+        let dir = pin_dir(place);
+        let maps = find_maps(&dir)?;
+        let tables = Tables::open(&maps)?;
+        let contents = tables.contents().clone();
+        let health = HealthMaps::open(&maps)?.read(contents.members.keys().copied())?;
+        let links = pinned_links(&dir)?
+            .into_iter()
+            .map(|(program, device, _)| (program, device));
+        Ok(Self {
+            names: Names::load(&place.state_dir, &place.bpf_dir).unwrap_or_default(),
+            health,
+            counters: CounterMaps::open(&maps)?.read()?,
+            links: links.collect(),
+            contents,
+            dir,
+        })
+    }
+
+    /// The same as the tables a decision reads.
+    #[must_use]
+    pub fn to_tables(&self) -> MapTables {
+        let contents = &self.contents;
+        let prefixes = contents.prefixes.iter();
+        let mut tables = MapTables {
+            config: Some(contents.config),
+            prefixes: prefixes
+                .map(|(key, value)| ((key.len, key.addr), *value))
+                .collect(),
+            groups: contents.groups.clone(),
+            members: contents.members.clone(),
+            peers: contents.peers.clone(),
+            ..MapTables::default()
+        };
+        for (slot, health) in &self.health {
+            tables.health.sent.insert(*slot, health.sent);
+            tables.health.seen.borrow_mut().insert(*slot, health.seen);
+        }
+        tables
+    }
+
+    /// The name of the group in `slot`.
+    #[must_use]
+    pub fn group(&self, slot: u32) -> String {
+        match self.contents.groups.get(&slot) {
+            Some(group) => self.names.group(group.id),
+            None => String::new(),
+        }
+    }
+}
+
+/// The directory with maps of this version.
+fn find_maps(dir: &Path) -> Result<PathBuf, SnapshotError> {
+    let what = match dir.try_exists() {
+        Ok(true) => match generation::find(dir)? {
+            Ok(maps) => return Ok(maps),
+            Err(versions) if versions.is_empty() => "there are no pinned maps".to_owned(),
+            Err(versions) => format!(
+                "the maps there are of layout version {versions:?}, this program knows version {}",
+                abi::ABI_VERSION
+            ),
+        },
+        Ok(false) => "there is no such directory".to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            "only root may look inside".to_owned()
+        }
+        Err(error) => error.to_string(),
+    };
+    Err(SnapshotError::NoPins {
+        dir: dir.to_owned(),
+        what,
+    })
+}
+
+/// The liveness maps.
+pub struct HealthMaps {
+    sent: Array<MapData, Sent>,
+    seen: Array<MapData, Seen>,
+    rtt: Array<MapData, Rtt>,
+}
+
+impl HealthMaps {
+    /// Opens them in a directory of pinned maps.
+    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+        Ok(Self {
+            sent: open(maps, SENT)?,
+            seen: open(maps, SEEN)?,
+            rtt: open(maps, RTT)?,
+        })
+    }
+
+    /// What they say of members in these slots.
+    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Health>, TablesError> {
+        let failed = |map| {
+            move |source| TablesError::Access {
+                map,
+                what: "read",
+                source,
+            }
+        };
+        slots
+            .map(|slot| {
+                let health = Health {
+                    sent: self.sent.get(&slot, 0).map_err(failed(SENT))?,
+                    seen: self.seen.get(&slot, 0).map_err(failed(SEEN))?,
+                    rtt: self.rtt.get(&slot, 0).map_err(failed(RTT))?,
+                };
+                Ok((slot, health))
+            })
+            .collect()
+    }
+}
+
+/// The maps the programs count in.
+pub struct CounterMaps {
+    paths: PerCpuArray<MapData, Counter>,
+    drops: PerCpuArray<MapData, u64>,
+    events: PerCpuArray<MapData, u64>,
+}
+
+impl CounterMaps {
+    /// Opens them in a directory of pinned maps.
+    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+        Ok(Self {
+            paths: open(maps, abi::PATHS)?,
+            drops: open(maps, abi::DROPS)?,
+            events: open(maps, abi::EVENTS)?,
+        })
+    }
+
+    /// All counters.
+    pub fn read(&self) -> Result<Counters, TablesError> {
+        let failed = |map| {
+            move |source| TablesError::Access {
+                map,
+                what: "read",
+                source,
+            }
+        };
+        let mut counters = Counters::default();
+        for path in PacketPath::ALL {
+            let mut sum = Counter::default();
+            for one in self
+                .paths
+                .get(&(path as u32), 0)
+                .map_err(failed(abi::PATHS))?
+                .iter()
+            {
+                sum.packets = sum.packets.wrapping_add(one.packets);
+                sum.bytes = sum.bytes.wrapping_add(one.bytes);
+                sum.gso = sum.gso.wrapping_add(one.gso);
+            }
+            counters.paths.push((path, sum));
+        }
+        for reason in DropReason::ALL {
+            let values = self.drops.get(&(reason as u32), 0).map_err(failed(abi::DROPS))?;
+            counters.drops.push((reason, sum(&values)));
+        }
+        for event in Event::ALL {
+            let values = self.events.get(&(event as u32), 0).map_err(failed(abi::EVENTS))?;
+            counters.events.push((event, sum(&values)));
+        }
+        Ok(counters)
+    }
+}
+
+fn sum(values: &[u64]) -> u64 {
+    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
+}
+
+/// An address as people write it.
+#[must_use]
+pub fn address(addr: &Addr) -> IpAddr {
+    Ipv6Addr::from(*addr).to_canonical()
+}
+
+/// A prefix as people write it.
+#[must_use]
+pub fn prefix(key: &PrefixKey) -> String {
+    let addr = address(&key.addr);
+    let len = if addr.is_ipv4() {
+        key.len.saturating_sub(V4_PREFIX_BITS)
+    } else {
+        key.len
+    };
+    format!("{addr}/{len}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_directory_is_named_with_what_to_ask() {
+        let place = Place {
+            bpf_dir: "/sys/fs/bpf/no/such".into(),
+            device: "mc0".into(),
+            state_dir: "/run/mc-gateway".into(),
+        };
+        let error = Snapshot::read(&place).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--bpf-dir /sys/fs/bpf/no/such: there is no such directory; has mc-gateway run on this node, and with this --bpf-dir?"
+        );
+    }
+
+    #[test]
+    fn prefixes_of_both_families() {
+        let v4 = PrefixKey {
+            len: 112,
+            addr: "::ffff:10.12.0.0".parse::<Ipv6Addr>().unwrap().octets(),
+        };
+        assert_eq!(prefix(&v4), "10.12.0.0/16");
+        let v6 = PrefixKey {
+            len: 48,
+            addr: "fd00:1::".parse::<Ipv6Addr>().unwrap().octets(),
+        };
+        assert_eq!(prefix(&v6), "fd00:1::/48");
+    }
+
+    #[test]
+    fn a_member_nobody_asks_is_neither_alive_nor_dead() {
+        let member = abi::Member {
+            id: 5,
+            ..abi::Member::default()
+        };
+        let config = abi::Config {
+            detect: 3,
+            ..abi::Config::default()
+        };
+        let mut health = Health::default();
+        assert_eq!(state_name(health.state(&member, &config)), "unprobed");
+        health.sent = Sent { id: 5, sequence: 9 };
+        health.seen.id = 5;
+        assert_eq!(state_name(health.state(&member, &config)), "dead");
+        health.seen.sequence = 8;
+        assert_eq!(state_name(health.state(&member, &config)), "alive");
+    }
+}

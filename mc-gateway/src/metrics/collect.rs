@@ -1,0 +1,331 @@
+//! Every metric of the agent. Pure.
+
+use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
+use mc_gateway_common::abi;
+use mc_gateway_common::abi::health::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
+use mc_gateway_common::abi::sample::Gate;
+use mc_gateway_common::liveness;
+
+use super::state::{DURATIONS, MemberLabels, State};
+use super::text::{Kind, Text};
+use crate::inspect::snapshot::{Counters, Health, address};
+
+pub(super) fn render(
+    state: &State,
+    counters: &Counters,
+    health: &BTreeMap<u32, Health>,
+    gates: &[Gate],
+) -> String {
+    let mut text = Text::default();
+    data_path(&mut text, counters);
+    samples(&mut text, state, gates);
+    members(&mut text, state, health);
+    tables(&mut text, state);
+    agent(&mut text, state);
+    text.finish()
+}
+
+/// A field of a counter.
+type Field = fn(&abi::Counter) -> u64;
+
+fn data_path(text: &mut Text, counters: &Counters) {
+    let families: [(_, _, Field); 3] = [
+        (
+            "mcgateway_packets_total",
+            "Packets by what the programs did with them; a super-packet counts once.",
+            |counter| counter.packets,
+        ),
+        (
+            "mcgateway_bytes_total",
+            "Bytes of these packets, link-layer header included, as the program got them.",
+            |counter| counter.bytes,
+        ),
+        (
+            "mcgateway_super_packets_total",
+            "Segmentation-offload super-packets among these packets.",
+            |counter| counter.gso,
+        ),
+    ];
+    for (name, help, value) in families {
+        text.family(name, Kind::Counter, help);
+        for (path, counter) in &counters.paths {
+            text.value(&[("path", path.name())], value(counter));
+        }
+    }
+    text.family(
+        "mcgateway_drops_total",
+        Kind::Counter,
+        "Packets dropped, by reason; docs/metrics.md tells what to do about each.",
+    );
+    for (reason, packets) in &counters.drops {
+        text.value(&[("reason", reason.name())], packets);
+    }
+    text.family(
+        "mcgateway_events_total",
+        Kind::Counter,
+        "Things that happened to packets that went on.",
+    );
+    for (event, packets) in &counters.events {
+        text.value(&[("event", event.name())], packets);
+    }
+}
+
+fn samples(text: &mut Text, state: &State, gates: &[Gate]) {
+    let sum = |field: fn(&Gate) -> u64| {
+        gates
+            .iter()
+            .map(field)
+            .fold(0, |sum: u64, value| sum.wrapping_add(value))
+    };
+    text.family(
+        "mcgateway_drop_samples_total",
+        Kind::Counter,
+        "Dropped packets whose beginning was read, left out by the rate limit, or lost because nobody read it.",
+    );
+    text.value(&[("result", "read")], state.samples);
+    text.value(&[("result", "limited")], sum(|gate| gate.suppressed));
+    text.value(&[("result", "lost")], sum(|gate| gate.lost));
+}
+
+fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
+    let mut family = |name, kind, help, value: &dyn Fn(&MemberLabels, &Health) -> u64| {
+        text.family(name, kind, help);
+        for member in &state.members {
+            let health = health.get(&member.slot).copied().unwrap_or_default();
+            let addr = address(&member.member.addr).to_string();
+            text.value(&labels(member, &addr), value(member, &health));
+        }
+    };
+    family(
+        "mcgateway_member_usable",
+        Kind::Gauge,
+        "1 while the member answers probes or nobody asks it, 0 while it is dead or held down.",
+        &|member, health| u64::from(usable(member, health, state.detect)),
+    );
+    family(
+        "mcgateway_member_probed",
+        Kind::Gauge,
+        "1 where the member is sent probes.",
+        &|member, health| u64::from(state.detect != 0 && health.is_probed(&member.member)),
+    );
+    family(
+        "mcgateway_member_unanswered_probes",
+        Kind::Gauge,
+        "Probes sent since the last one that was answered.",
+        &|_, health| u64::from(liveness::unanswered(health.sent, health.seen)),
+    );
+    family(
+        "mcgateway_member_probes_total",
+        Kind::Counter,
+        "Number of the last probe; starts again at 2^32.",
+        &|_, health| u64::from(health.sent.sequence),
+    );
+    family(
+        "mcgateway_member_mtu_bytes",
+        Kind::Gauge,
+        "Largest inner IP packet the path to the member carries.",
+        &|member, _| u64::from(member.member.mtu),
+    );
+    family(
+        "mcgateway_member_weight",
+        Kind::Gauge,
+        "Relative share of flows; 0 drains.",
+        &|member, _| u64::from(member.member.weight),
+    );
+    text.family(
+        "mcgateway_member_rtt_seconds",
+        Kind::Histogram,
+        "Round-trip time of probes.",
+    );
+    for member in &state.members {
+        let rtt = health
+            .get(&member.slot)
+            .map(|health| health.rtt)
+            .unwrap_or_default();
+        let addr = address(&member.member.addr).to_string();
+        text.histogram(&labels(member, &addr), rtt_buckets(&rtt), nanoseconds(rtt.sum));
+    }
+}
+
+fn usable(member: &MemberLabels, health: &Health, detect: u32) -> bool {
+    let config = abi::Config {
+        detect,
+        ..abi::Config::default()
+    };
+    !matches!(
+        health.state(&member.member, &config),
+        Some(liveness::State::Dead | liveness::State::HeldDown)
+    )
+}
+
+fn labels<'a>(member: &'a MemberLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
+    [
+        ("group", &member.group),
+        ("member", &member.name),
+        ("address", addr),
+    ]
+}
+
+fn rtt_buckets(rtt: &Rtt) -> impl Iterator<Item = (Option<f64>, u64)> {
+    let bounds = (0..RTT_BUCKETS).map(|place| {
+        let bound = u64::from(RTT_FIRST_BUCKET).checked_shl(u32::try_from(place).ok()?)?;
+        (place.saturating_add(1) < RTT_BUCKETS).then(|| nanoseconds(bound))
+    });
+    bounds.zip(rtt.buckets)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
+fn nanoseconds(count: u64) -> f64 {
+    count as f64 / 1e9
+}
+
+fn tables(text: &mut Text, state: &State) {
+    text.family(
+        "mcgateway_table_entries",
+        Kind::Gauge,
+        "Entries in use of each table.",
+    );
+    for (table, entries, _) in &state.tables {
+        text.value(&[("table", table)], entries);
+    }
+    text.family(
+        "mcgateway_table_capacity_entries",
+        Kind::Gauge,
+        "Entries each table can hold.",
+    );
+    for (table, _, capacity) in &state.tables {
+        text.value(&[("table", table)], capacity);
+    }
+}
+
+fn agent(text: &mut Text, state: &State) {
+    text.family(
+        "mcgateway_reconciles_total",
+        Kind::Counter,
+        "Rounds of comparing objects and data path.",
+    );
+    text.value(&[("result", "success")], state.succeeded);
+    text.value(&[("result", "error")], state.failed);
+    text.family(
+        "mcgateway_reconcile_duration_seconds",
+        Kind::Histogram,
+        "How long a round took.",
+    );
+    let bounds = DURATIONS.into_iter().map(Some).chain([None]);
+    text.histogram(&[], bounds.zip(state.durations.buckets), state.durations.sum);
+    let last = state
+        .last_success
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    text.single(
+        "mcgateway_last_successful_reconcile_timestamp_seconds",
+        Kind::Gauge,
+        "When a round last went well, 0 for never.",
+        last.map_or(0.0, |since| since.as_secs_f64()),
+    );
+    text.family(
+        "mcgateway_refused_fields",
+        Kind::Gauge,
+        "Fields of objects that cannot be used, by kind of object; the log names each.",
+    );
+    for (kind, count) in &state.refused {
+        text.value(&[("kind", kind)], count);
+    }
+    text.single(
+        "mcgateway_ready",
+        Kind::Gauge,
+        "What /readyz says.",
+        u8::from(state.ready().is_ok()),
+    );
+    text.single(
+        "mcgateway_gateway",
+        Kind::Gauge,
+        "1 where this node is a gateway.",
+        u8::from(state.gateway),
+    );
+    text.family("mcgateway_build_info", Kind::Gauge, "Version of the agent.");
+    text.value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    text.single(
+        "mcgateway_abi_version",
+        Kind::Gauge,
+        "Version of the layout of the maps.",
+        abi::ABI_VERSION,
+    );
+    if let Some(bytes) = resident() {
+        text.single(
+            "process_resident_memory_bytes",
+            Kind::Gauge,
+            "Resident memory of the agent.",
+            bytes,
+        );
+    }
+}
+
+/// Resident memory of this process in bytes.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use mc_gateway_common::abi::health::{Seen, Sent};
+    use mc_gateway_common::verdict::{DropReason, Path};
+
+    use super::*;
+
+    #[test]
+    fn members_are_told_by_group_name_and_address() {
+        let mut state = State::new(Instant::now(), false);
+        state.detect = 3;
+        state.members.push(MemberLabels {
+            slot: 4,
+            member: abi::Member {
+                id: 9,
+                mtu: 1450,
+                addr: mc_gateway_common::packet::ip::mapped([192, 0, 2, 1]),
+                ..abi::Member::default()
+            },
+            group: "gateways".into(),
+            name: "Gateway gw".into(),
+        });
+        let mut rtt = Rtt {
+            sum: 40_000,
+            ..Rtt::default()
+        };
+        rtt.buckets[1] = 1;
+        let health = Health {
+            sent: Sent { id: 9, sequence: 10 },
+            seen: Seen {
+                id: 9,
+                sequence: 6,
+                ..Seen::default()
+            },
+            rtt,
+        };
+        let counters = Counters {
+            paths: vec![(Path::Encap, abi::Counter::default())],
+            drops: vec![(DropReason::NoRoute, 2)],
+            events: Vec::new(),
+        };
+        let text = render(&state, &counters, &[(4, health)].into(), &[]);
+        let labels = "group=\"gateways\",member=\"Gateway gw\",address=\"192.0.2.1\"";
+        for line in [
+            format!("mcgateway_member_usable{{{labels}}} 0"),
+            format!("mcgateway_member_unanswered_probes{{{labels}}} 4"),
+            format!("mcgateway_member_mtu_bytes{{{labels}}} 1450"),
+            format!("mcgateway_member_rtt_seconds_bucket{{{labels},le=\"0.000032768\"}} 0"),
+            format!("mcgateway_member_rtt_seconds_bucket{{{labels},le=\"0.000065536\"}} 1"),
+            format!("mcgateway_member_rtt_seconds_sum{{{labels}}} 0.00004"),
+            "mcgateway_drops_total{reason=\"no-route\"} 2".to_owned(),
+            "mcgateway_packets_total{path=\"encap\"} 0".to_owned(),
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+}

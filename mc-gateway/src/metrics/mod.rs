@@ -1,0 +1,57 @@
+//! `/metrics`, `/healthz` and `/readyz` of the agent; `docs/metrics.md` lists the metrics.
+
+mod collect;
+mod server;
+mod state;
+pub mod text;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aya::maps::{MapData, PerCpuArray};
+use mc_gateway_common::abi::sample::{Gate, SAMPLE_GATE};
+
+use crate::inspect::snapshot::{CounterMaps, HealthMaps};
+use crate::tables::{TablesError, open};
+pub use server::start;
+pub use state::State;
+
+/// What is served: the state the loop writes, and the maps.
+pub struct Metrics {
+    state: Mutex<State>,
+    counters: CounterMaps,
+    health: HealthMaps,
+    gate: PerCpuArray<MapData, Gate>,
+}
+
+impl Metrics {
+    /// Opens the maps. `adopted` says whether an older agent's data path was found in place.
+    pub fn open(maps: &Path, now: Instant, adopted: bool) -> Result<Arc<Self>, TablesError> {
+        Ok(Arc::new(Self {
+            state: Mutex::new(State::new(now, adopted)),
+            counters: CounterMaps::open(maps)?,
+            health: HealthMaps::open(maps)?,
+            gate: open(maps, SAMPLE_GATE)?,
+        }))
+    }
+
+    /// The state, for one look or one change.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        // Every change of the state is complete on its own.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything as Prometheus text.
+    pub fn render(&self) -> Result<String, TablesError> {
+        let state = self.state().clone();
+        let counters = self.counters.read()?;
+        let health = self.health.read(state.members.iter().map(|member| member.slot))?;
+        let gates = self.gate.get(&0, 0).map_err(|source| TablesError::Access {
+            map: SAMPLE_GATE,
+            what: "read",
+            source,
+        })?;
+        Ok(collect::render(&state, &counters, &health, &gates))
+    }
+}

@@ -1,0 +1,228 @@
+//! What the agent's loop tells those who watch it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use mc_gateway_common::abi;
+
+use crate::names::Names;
+use crate::objects::Refusal;
+use crate::tables::Contents;
+
+/// How long the loop may take for one turn before the process counts as stuck: it looks at everything
+/// every 30 s without any reason.
+pub(super) const STUCK: Duration = Duration::from_secs(90);
+
+/// Upper bounds of the durations of rounds, in seconds.
+pub(super) const DURATIONS: [f64; 8] = [0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096, 16.384];
+
+/// Counts of rounds by duration.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Durations {
+    /// By [`DURATIONS`], the last for all that are longer.
+    pub buckets: [u64; DURATIONS.len() + 1],
+    /// Sum in seconds.
+    pub sum: f64,
+}
+
+impl Durations {
+    /// Counts one.
+    pub fn add(&mut self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
+        let place = DURATIONS.iter().position(|bound| seconds <= *bound);
+        if let Some(bucket) = self.buckets.get_mut(place.unwrap_or(DURATIONS.len())) {
+            *bucket = bucket.saturating_add(1);
+        }
+        self.sum += seconds;
+    }
+}
+
+/// A member as metrics name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberLabels {
+    /// Slot in the maps.
+    pub slot: u32,
+    /// The entry.
+    pub member: abi::Member,
+    /// Name of its group.
+    pub group: String,
+    /// Kind and name of its object.
+    pub name: String,
+}
+
+/// What is known of the agent's work.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// When the loop last came round.
+    pub turned: Instant,
+    /// Rounds that went well.
+    pub succeeded: u64,
+    /// Rounds that failed.
+    pub failed: u64,
+    /// How long they took.
+    pub durations: Durations,
+    /// When a round last went well.
+    pub last_success: Option<SystemTime>,
+    /// Why the last one did not.
+    pub error: Option<String>,
+    /// Whether a data path of an agent before this one was found in place.
+    pub adopted: bool,
+    /// Whether this node is a gateway.
+    pub gateway: bool,
+    /// Unanswered probes after which a member is dead; 0 where nobody is asked.
+    pub detect: u32,
+    /// Refused fields by kind of object.
+    pub refused: BTreeMap<String, u64>,
+    /// Map, entries, capacity.
+    pub tables: Vec<(&'static str, usize, u32)>,
+    /// All members.
+    pub members: Vec<MemberLabels>,
+    /// Names of everything.
+    pub names: Names,
+    /// Sampled drops that were read.
+    pub samples: u64,
+}
+
+impl State {
+    /// Of an agent that starts now.
+    #[must_use]
+    pub fn new(now: Instant, adopted: bool) -> Self {
+        Self {
+            turned: now,
+            succeeded: 0,
+            failed: 0,
+            durations: Durations::default(),
+            last_success: None,
+            error: None,
+            adopted,
+            gateway: false,
+            detect: 0,
+            refused: BTreeMap::new(),
+            tables: Vec::new(),
+            members: Vec::new(),
+            names: Names::default(),
+            samples: 0,
+        }
+    }
+
+    /// A round is over.
+    pub fn reconciled(&mut self, took: Duration, now: SystemTime, result: Result<(), String>) {
+        self.durations.add(took);
+        match result {
+            Ok(()) => {
+                self.succeeded = self.succeeded.saturating_add(1);
+                self.last_success = Some(now);
+                self.error = None;
+            }
+            Err(error) => {
+                self.failed = self.failed.saturating_add(1);
+                self.error = Some(error);
+            }
+        }
+    }
+
+    /// What the maps hold after a round, and what was refused.
+    pub fn hold(&mut self, contents: &Contents, names: &Names, refusals: &[Refusal]) {
+        self.gateway = contents.config.flags & abi::CONFIG_GATEWAY != 0;
+        self.detect = contents.config.detect;
+        self.tables = vec![
+            (abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
+            (abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
+            (abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
+            (abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
+        ];
+        let mut groups = BTreeMap::new();
+        for group in contents.groups.values() {
+            for slot in crate::inspect::slots(group) {
+                groups.insert(slot, names.group(group.id));
+            }
+        }
+        let members = contents.members.iter().map(|(slot, member)| MemberLabels {
+            slot: *slot,
+            member: *member,
+            group: groups.get(slot).cloned().unwrap_or_default(),
+            name: names.member(member.id),
+        });
+        self.members = members.collect();
+        self.refused.clear();
+        for refusal in refusals {
+            let kind = refusal.object.split(' ').next().unwrap_or_default();
+            let count = self.refused.entry(kind.to_owned()).or_default();
+            *count = count.saturating_add(1);
+        }
+        if self.names != *names {
+            self.names.clone_from(names);
+        }
+    }
+
+    /// Whether the loop turns; else why not.
+    pub fn alive(&self, now: Instant) -> Result<(), String> {
+        let since = now.saturating_duration_since(self.turned);
+        if since <= STUCK {
+            return Ok(());
+        }
+        Err(format!(
+            "the main loop has not come round for {} s",
+            since.as_secs()
+        ))
+    }
+
+    /// Whether the data path is as the objects want it, as far as is known; else why not.
+    pub fn ready(&self) -> Result<(), String> {
+        match &self.error {
+            Some(error) => Err(format!("the last round failed: {error}")),
+            None if self.succeeded > 0 || self.adopted => Ok(()),
+            None => Err("the data path is not in place yet: waiting for objects".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_with_a_data_path_and_without_an_error() {
+        let now = Instant::now();
+        let wall = SystemTime::UNIX_EPOCH;
+        let mut state = State::new(now, false);
+        assert!(state.ready().unwrap_err().contains("waiting for objects"));
+        state.reconciled(Duration::from_millis(3), wall, Ok(()));
+        assert_eq!(state.ready(), Ok(()));
+        state.reconciled(Duration::from_mins(1), wall, Err("no route".into()));
+        assert_eq!(state.ready(), Err("the last round failed: no route".into()));
+        assert_eq!((state.succeeded, state.failed), (1, 1));
+        assert_eq!(state.durations.buckets, [0, 1, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(
+            State::new(now, true).ready(),
+            Ok(()),
+            "an older state was adopted"
+        );
+    }
+
+    #[test]
+    fn a_loop_that_does_not_come_round_is_dead() {
+        let now = Instant::now();
+        let state = State::new(now, true);
+        assert_eq!(state.alive(now + STUCK), Ok(()));
+        let why = state.alive(now + STUCK + Duration::from_secs(1)).unwrap_err();
+        assert_eq!(why, "the main loop has not come round for 91 s");
+    }
+
+    #[test]
+    fn refused_fields_are_counted_by_kind() {
+        let refusal = |object: &str| Refusal {
+            object: object.to_owned(),
+            field: String::new(),
+            value: String::new(),
+            reason: String::new(),
+        };
+        let mut state = State::new(Instant::now(), false);
+        let refusals = [refusal("Node a"), refusal("Gateway b"), refusal("Node c")];
+        state.hold(&Contents::default(), &Names::default(), &refusals);
+        assert_eq!(
+            state.refused,
+            [("Gateway".to_owned(), 1), ("Node".to_owned(), 2)].into()
+        );
+    }
+}

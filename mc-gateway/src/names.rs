@@ -1,0 +1,139 @@
+//! Names for the numbers in the maps, kept in a file so that `inspect` and `trace` have them without an agent.
+//!
+//! The maps hold stable ids instead of strings. The agent writes what it made them from into its state
+//! directory after every change; whoever reads the maps prints the ids where the file is missing.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::desired::Desired;
+
+/// What the ids and addresses in one node's maps stand for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Names {
+    /// Pin directory the names belong to.
+    pub bpf_dir: PathBuf,
+    /// The Node's name.
+    pub node: String,
+    /// Remote clusters by id.
+    pub clusters: BTreeMap<u32, String>,
+    /// Groups by id.
+    pub groups: BTreeMap<u32, String>,
+    /// Kind and name of the object that made a member, by the member's id.
+    pub members: BTreeMap<u32, String>,
+    /// Kind and name of the object that made a peer, by its address.
+    pub peers: BTreeMap<IpAddr, String>,
+}
+
+impl Names {
+    /// The names in a desired state.
+    #[must_use]
+    pub fn of(desired: &Desired, bpf_dir: &Path, node: &str) -> Self {
+        let groups = desired.groups.iter();
+        let members = desired.members.iter();
+        Self {
+            bpf_dir: bpf_dir.to_owned(),
+            node: node.to_owned(),
+            clusters: desired.clusters.clone(),
+            groups: groups.map(|(id, group)| (*id, group.name.clone())).collect(),
+            members: members.map(|(id, member)| (*id, member.object.clone())).collect(),
+            peers: desired.peer_names.clone(),
+        }
+    }
+
+    /// A cluster's name; its id where there is none.
+    #[must_use]
+    pub fn cluster(&self, id: u32) -> String {
+        if id == mc_gateway_common::abi::CLUSTER_LOCAL {
+            return "local".to_owned();
+        }
+        name_or_id(&self.clusters, id)
+    }
+
+    /// A group's name by its id; the id where there is none.
+    #[must_use]
+    pub fn group(&self, id: u32) -> String {
+        name_or_id(&self.groups, id)
+    }
+
+    /// A member's name by its id; the id where there is none.
+    #[must_use]
+    pub fn member(&self, id: u32) -> String {
+        name_or_id(&self.members, id)
+    }
+
+    /// A peer's name; empty where there is none.
+    #[must_use]
+    pub fn peer(&self, addr: IpAddr) -> String {
+        self.peers.get(&addr).cloned().unwrap_or_default()
+    }
+
+    /// Reads the names of the agent that pins in `bpf_dir`; none where there is no usable file.
+    #[must_use]
+    pub fn load(state_dir: &Path, bpf_dir: &Path) -> Option<Self> {
+        let text = fs::read(file(state_dir, bpf_dir)).ok()?;
+        let names: Self = serde_json::from_slice(&text).ok()?;
+        (names.bpf_dir == bpf_dir).then_some(names)
+    }
+
+    /// Writes the names so that a reader sees the old ones or the new ones.
+    pub fn store(&self, state_dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(state_dir)?;
+        let path = file(state_dir, &self.bpf_dir);
+        let new = path.with_extension("json.new");
+        fs::write(&new, serde_json::to_vec(self)?)?;
+        fs::rename(&new, &path)
+    }
+}
+
+/// Removes the names of the agent that pins in `bpf_dir`.
+pub fn remove(state_dir: &Path, bpf_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(file(state_dir, bpf_dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The file for a pin directory. Two directories may share one: the file says whose it is.
+fn file(state_dir: &Path, bpf_dir: &Path) -> PathBuf {
+    let dir = bpf_dir.to_string_lossy();
+    state_dir.join(format!("{}.json", dir.trim_matches('/').replace('/', "-")))
+}
+
+fn name_or_id(names: &BTreeMap<u32, String>, id: u32) -> String {
+    names.get(&id).cloned().unwrap_or_else(|| format!("{id:#010x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive_and_belong_to_one_pin_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let bpf_dir = Path::new("/sys/fs/bpf/a/b");
+        let names = Names {
+            bpf_dir: bpf_dir.to_owned(),
+            node: "n1".to_owned(),
+            clusters: [(7, "west".to_owned())].into(),
+            peers: [("192.0.2.1".parse().unwrap(), "Gateway g".to_owned())].into(),
+            ..Names::default()
+        };
+        names.store(dir.path()).unwrap();
+        assert_eq!(Names::load(dir.path(), bpf_dir), Some(names.clone()));
+        assert_eq!(Names::load(dir.path(), Path::new("/sys/fs/bpf/a-b")), None);
+        remove(dir.path(), bpf_dir).unwrap();
+        remove(dir.path(), bpf_dir).unwrap();
+        assert_eq!(Names::load(dir.path(), bpf_dir), None);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        assert_eq!(names.cluster(0), "local");
+        assert_eq!(names.cluster(7), "west");
+        assert_eq!(names.group(0xab), "0x000000ab");
+    }
+}

@@ -1,0 +1,197 @@
+//! What a sampled packet was. Pure.
+//!
+//! *Guarantees*: any bytes give an answer; what cannot be read is left out.
+
+use std::net::IpAddr;
+
+use mc_gateway_common::abi::sample::{FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
+use mc_gateway_common::packet::{Packet as _, SlicePacket, encap::TAIL, eth, ip};
+
+use crate::inspect::snapshot::address;
+
+/// A dropped packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Dropped {
+    /// `DropReason` by number.
+    pub(super) reason: u32,
+    /// Name of the program.
+    pub(super) program: &'static str,
+    /// Device.
+    pub(super) ifindex: u32,
+    /// Length of the frame in bytes.
+    pub(super) length: u32,
+    /// Outer source of an encapsulated packet.
+    pub(super) peer: Option<IpAddr>,
+    /// Of the packet itself, without its tunnel.
+    pub(super) flow: Option<Flow>,
+}
+
+/// Who talks to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    /// Number of the protocol.
+    pub(super) proto: u8,
+    pub(super) src_port: Option<u16>,
+    pub(super) dst_port: Option<u16>,
+}
+
+/// Takes a record of the ring apart; `None` where it is too short for one.
+pub(super) fn decode(record: &[u8]) -> Option<Dropped> {
+    let (head, bytes) = record.split_first_chunk::<32>()?;
+    let words = head.as_chunks::<4>().0;
+    let [_, _, reason, program, ifindex, length, captured, _] =
+        words.first_chunk::<8>()?.map(u32::from_ne_bytes);
+    let captured = usize::try_from(captured).ok()?.min(SAMPLE_BYTES);
+    let frame = SlicePacket::new(bytes.get(..captured)?.to_vec());
+    let outer = ip::Header::load(&frame, frame.ethertype(), eth::END);
+    let (name, peer, flow) = match program {
+        TO_REMOTE => (
+            "to_remote",
+            None,
+            outer.map(|header| flow(&frame, &header, eth::END)),
+        ),
+        FROM_UNDERLAY => {
+            let peer = outer.map(|outer| address(&outer.src));
+            (
+                "from_underlay",
+                peer,
+                outer.and_then(|outer| inner(&frame, &outer)),
+            )
+        }
+        _ => ("unknown", None, None),
+    };
+    Some(Dropped {
+        reason,
+        program: name,
+        ifindex,
+        length,
+        peer,
+        flow,
+    })
+}
+
+/// The flow inside a tunnel without options.
+fn inner(frame: &SlicePacket, outer: &ip::Header) -> Option<Flow> {
+    let at = eth::END
+        .checked_add(outer.len)?
+        .checked_add(u32::try_from(TAIL).ok()?)?;
+    let ethertype = u16::from_be_bytes(frame.load::<2>(at.checked_sub(2)?)?);
+    let header = ip::Header::load(frame, ethertype, at)?;
+    Some(flow(frame, &header, at))
+}
+
+fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> Flow {
+    let has_ports = matches!(header.proto, ip::TCP | ip::UDP | ip::SCTP) && !header.is_fragment();
+    let ports = at
+        .checked_add(header.len)
+        .filter(|_| has_ports)
+        .and_then(|at| frame.load::<4>(at));
+    let port = |bytes: [u8; 4], first: bool| {
+        let [a, b, c, d] = bytes;
+        u16::from_be_bytes(if first { [a, b] } else { [c, d] })
+    };
+    Flow {
+        src: address(&header.src),
+        dst: address(&header.dst),
+        proto: header.proto,
+        src_port: ports.map(|bytes| port(bytes, true)),
+        dst_port: ports.map(|bytes| port(bytes, false)),
+    }
+}
+
+/// Router and listener discovery, mDNS and the like: what a kernel sends on any device.
+pub(super) fn is_link_local_multicast(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(addr) => matches!(addr.octets(), [224, 0, 0, _]),
+        IpAddr::V6(addr) => matches!(addr.octets(), [0xff, scope, ..] if scope & 0xf == 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record(program: u32, frame: &[u8]) -> Vec<u8> {
+        let captured = u32::try_from(frame.len()).unwrap();
+        let mut record = vec![0; 8];
+        for word in [14, program, 3, 1500, captured, 0] {
+            record.extend_from_slice(&u32::to_ne_bytes(word));
+        }
+        record.extend_from_slice(frame);
+        record.resize(32 + SAMPLE_BYTES, 0);
+        record
+    }
+
+    fn v4(src: [u8; 4], dst: [u8; 4], payload: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, ip::UDP, 0, 0];
+        packet.extend_from_slice(&src);
+        packet.extend_from_slice(&dst);
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    fn ethernet(ethertype: u16, payload: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend_from_slice(&ethertype.to_be_bytes());
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    #[test]
+    fn the_flow_inside_a_tunnel_and_the_peer() {
+        let inner = v4([10, 11, 0, 5], [10, 12, 0, 5], &[0x1f, 0x90, 0, 53]);
+        let mut tunnelled = vec![0; 16];
+        tunnelled.extend(ethernet(eth::IPV4, &inner));
+        let frame = ethernet(eth::IPV4, &v4([192, 0, 2, 1], [192, 0, 2, 2], &tunnelled));
+        let dropped = decode(&record(FROM_UNDERLAY, &frame)).unwrap();
+        assert_eq!((dropped.reason, dropped.ifindex, dropped.length), (14, 3, 1500));
+        assert_eq!(dropped.program, "from_underlay");
+        assert_eq!(dropped.peer, Some([192, 0, 2, 1].into()));
+        let flow = dropped.flow.unwrap();
+        assert_eq!(
+            (flow.src, flow.dst),
+            ([10, 11, 0, 5].into(), [10, 12, 0, 5].into())
+        );
+        assert_eq!(
+            (flow.proto, flow.src_port, flow.dst_port),
+            (17, Some(8080), Some(53))
+        );
+    }
+
+    #[test]
+    fn a_packet_of_mc0_and_one_that_is_cut_off() {
+        let mut v6 = vec![0x60, 0, 0, 0, 0, 8, ip::TCP, 64];
+        v6.extend_from_slice(&[0xfd; 16]);
+        v6.extend_from_slice(&[0xfe; 16]);
+        v6.extend_from_slice(&[0, 80, 0, 81]);
+        let frame = ethernet(eth::IPV6, &v6);
+        let dropped = decode(&record(TO_REMOTE, &frame)).unwrap();
+        assert_eq!(dropped.peer, None);
+        assert_eq!(dropped.flow.unwrap().src_port, Some(80));
+        assert_eq!(decode(&record(TO_REMOTE, &frame[..30])).unwrap().flow, None);
+        assert_eq!(decode(&[0; 31]), None);
+    }
+
+    #[test]
+    fn the_kernels_own_chatter() {
+        for (text, expected) in [
+            ("ff02::16", true),
+            ("224.0.0.22", true),
+            ("ff05::2", false),
+            ("10.0.0.1", false),
+        ] {
+            assert_eq!(is_link_local_multicast(text.parse().unwrap()), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_give_an_answer(record in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&record);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Sampled drops as structured log lines (target `drops`).
+//!
+//! The programs take a few samples a second and CPU; this side logs a few lines a second whatever the
+//! number of CPUs, and counts everything it reads.
+
+mod decode;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aya::maps::{MapData, RingBuf};
+use mc_gateway_common::abi::sample::SAMPLES;
+use mc_gateway_common::verdict::DropReason;
+use thiserror::Error;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tracing::{debug, info, warn};
+
+use crate::metrics::Metrics;
+use crate::tables::{TablesError, open};
+use decode::{Dropped, decode};
+
+/// Lines logged in one [`WINDOW`].
+const LINES: u32 = 20;
+/// Span over which lines are counted.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Why samples are not read.
+#[derive(Debug, Error)]
+pub enum SamplesError {
+    /// The ring cannot be opened.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    /// The ring cannot be waited for.
+    #[error("wait for {SAMPLES}")]
+    Wait(#[source] io::Error),
+}
+
+/// Logs sampled drops in a task of its own and counts them in `metrics`.
+pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), SamplesError> {
+    let ring: RingBuf<MapData> = open(maps, SAMPLES)?;
+    // SAFETY: the ring owns its descriptor, keeps it and is dropped with the registration.
+    let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
+        .map_err(|error| SamplesError::Wait(error.into()))?;
+    tokio::spawn(async move {
+        if let Err(error) = read(ring, &metrics).await {
+            warn!(%error, "sampled drops are not logged any more");
+        }
+    });
+    Ok(())
+}
+
+async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Result<()> {
+    let mut limit = Limit::new(Instant::now());
+    loop {
+        let mut ready = ring.readable_mut().await?;
+        while let Some(item) = ready.get_inner_mut().next() {
+            let dropped = decode(&item);
+            let mut state = metrics.state();
+            state.samples = state.samples.saturating_add(1);
+            let Some(dropped) = dropped else { continue };
+            let peer = dropped
+                .peer
+                .map(|peer| state.names.peer(peer))
+                .unwrap_or_default();
+            drop(state);
+            if limit.allow(Instant::now()) {
+                log(&dropped, &peer);
+            }
+        }
+        ready.clear_ready();
+    }
+}
+
+fn log(dropped: &Dropped, peer_name: &str) {
+    let reason = DropReason::ALL
+        .into_iter()
+        .find(|reason| *reason as u32 == dropped.reason)
+        .map_or("unknown", DropReason::name);
+    let Dropped {
+        program,
+        ifindex,
+        length,
+        peer,
+        flow,
+        ..
+    } = dropped;
+    let peer = peer.map(tracing::field::display);
+    let src = flow.map(|flow| tracing::field::display(flow.src));
+    let dst = flow.map(|flow| tracing::field::display(flow.dst));
+    let proto = flow.map(|flow| flow.proto);
+    let (src_port, dst_port) = (
+        flow.and_then(|flow| flow.src_port),
+        flow.and_then(|flow| flow.dst_port),
+    );
+    // The kernel's own chatter on a new device is nothing to wake anybody for.
+    if flow.is_some_and(|flow| decode::is_link_local_multicast(flow.dst)) {
+        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, "packet dropped");
+    } else {
+        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, "packet dropped");
+    }
+}
+
+/// So many lines a window.
+#[derive(Debug)]
+struct Limit {
+    since: Instant,
+    lines: u32,
+}
+
+impl Limit {
+    fn new(now: Instant) -> Self {
+        Self { since: now, lines: 0 }
+    }
+
+    fn allow(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) >= WINDOW {
+            *self = Self::new(now);
+        }
+        self.lines = self.lines.saturating_add(1);
+        self.lines <= LINES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_limited_within_a_second_and_not_after_it() {
+        let start = Instant::now();
+        let mut limit = Limit::new(start);
+        let allowed = (0..100).filter(|_| limit.allow(start)).count();
+        assert_eq!(allowed, 20);
+        assert!(limit.allow(start + WINDOW));
+    }
+}

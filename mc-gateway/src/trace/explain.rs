@@ -1,0 +1,201 @@
+//! Every decision on a packet's way in words, from the tables the programs read. Pure.
+//!
+//! The words follow the decisions of [`mc_gateway_common::path`] one by one; the verdict itself is always
+//! the decision's own, so that a word too many or too few can mislead but never contradict what happens.
+
+use std::net::IpAddr;
+
+use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
+use mc_gateway_common::liveness::State;
+use mc_gateway_common::packet::encap::source_port;
+use mc_gateway_common::rendezvous::{Candidate, prefers};
+use mc_gateway_common::select;
+use mc_gateway_common::verdict::DropReason;
+
+use super::packet::Flow;
+use crate::cidr::mapped;
+use crate::inspect::snapshot::{Snapshot, address, prefix, state_name};
+use crate::inspect::{action, roles, slots};
+use crate::target::PrefixKey;
+
+/// What is decided about a packet that leaves through `mc0`.
+pub(super) fn to_remote(snapshot: &Snapshot, flow: &Flow) -> Vec<String> {
+    let mut lines = Vec::new();
+    let Some((_, dst)) = looked_up(snapshot, "destination", flow.dst, &mut lines) else {
+        return lines;
+    };
+    if dst.action != abi::ACTION_FORWARD || dst.cluster == CLUSTER_LOCAL {
+        lines.push("it belongs to this cluster: nothing on mc0 leads there".to_owned());
+        return lines;
+    }
+    choice(snapshot, dst.group, flow.hash(), &mut lines);
+    let config = &snapshot.contents.config;
+    let format = if config.flags & abi::CONFIG_VXLAN == 0 {
+        "Geneve"
+    } else {
+        "VXLAN"
+    };
+    lines.push(format!(
+        "encapsulated in {format}, UDP {} -> {}",
+        source_port(flow.hash()),
+        config.port
+    ));
+    lines
+}
+
+/// What is decided about a packet that arrives from `peer`.
+pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> Vec<String> {
+    let mut lines = Vec::new();
+    let Some(entry) = snapshot.contents.peers.get(&mapped(peer)) else {
+        lines.push(format!("outer source {peer} is no peer"));
+        return lines;
+    };
+    lines.push(format!(
+        "outer source {peer} is {}: {}, cluster {}",
+        or(snapshot.names.peer(peer), "a peer"),
+        roles(entry.flags).join(" and "),
+        snapshot.names.cluster(entry.cluster),
+    ));
+    let src = looked_up(snapshot, "inner source", flow.src, &mut lines);
+    let dst = looked_up(snapshot, "inner destination", flow.dst, &mut lines);
+    let (Some(_), Some((_, dst))) = (src, dst) else {
+        return lines;
+    };
+    match dst.action {
+        abi::ACTION_FORWARD => {
+            let hash = select::mix(
+                u32::from(source_port(flow.hash())),
+                select::fold(&mapped(flow.dst)),
+            );
+            choice(snapshot, dst.group, hash, &mut lines);
+            lines.push("passed on: only the outer header changes".to_owned());
+        }
+        abi::ACTION_DELIVER => lines.push("decapsulated and given to this node's stack on mc0".to_owned()),
+        abi::ACTION_SERVICE => lines.push(
+            "an own Service: translated where it is known, else given to this node's stack on mc0".to_owned(),
+        ),
+        _ => {}
+    }
+    lines
+}
+
+fn or(text: String, other: &str) -> String {
+    if text.is_empty() { other.to_owned() } else { text }
+}
+
+/// The prefix an address is in, said in a line.
+fn looked_up<'s>(
+    snapshot: &'s Snapshot,
+    what: &str,
+    addr: IpAddr,
+    lines: &mut Vec<String>,
+) -> Option<(&'s PrefixKey, &'s Prefix)> {
+    let found = longest(snapshot, &mapped(addr));
+    lines.push(match found {
+        None => format!("{what} {addr} is in no prefix"),
+        Some((key, value)) => {
+            let group = match snapshot.group(value.group) {
+                name if name.is_empty() => name,
+                name => format!(", group {name}"),
+            };
+            format!(
+                "{what} {addr} is in {}: cluster {}, {}{group}",
+                prefix(key),
+                snapshot.names.cluster(value.cluster),
+                action(value.action),
+            )
+        }
+    });
+    found
+}
+
+/// The longest prefix with an address.
+fn longest<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixKey, &'s Prefix)> {
+    let addr = u128::from_be_bytes(*addr);
+    // Ordered by length first.
+    snapshot.contents.prefixes.iter().rev().find(|(key, _)| {
+        let mask = u128::MAX
+            .checked_shl(128_u32.saturating_sub(key.len))
+            .unwrap_or(0);
+        (addr ^ u128::from_be_bytes(key.addr)) & mask == 0
+    })
+}
+
+/// The members of a group in the order a flow prefers them.
+fn choice(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
+    let contents = &snapshot.contents;
+    let Some(group) = contents.groups.get(&group) else {
+        lines.push("there is no such group".to_owned());
+        return;
+    };
+    let mut left: Vec<(u32, &abi::Member)> = slots(group)
+        .filter_map(|slot| Some((slot, contents.members.get(&slot)?)))
+        .filter(|(_, member)| member.ifindex != 0)
+        .collect();
+    lines.push(format!(
+        "group {} has {} members; this flow (hash {hash:#010x}) prefers them in this order:",
+        snapshot.names.group(group.id),
+        left.len()
+    ));
+    let mut place: usize = 0;
+    let mut chosen = false;
+    while let Some(best) = favourite(&left, hash) {
+        let (slot, member) = left.remove(best);
+        place = place.saturating_add(1);
+        let health = snapshot.health.get(&slot).copied().unwrap_or_default();
+        let state = health.state(member, &contents.config);
+        let usable = !matches!(state, Some(State::Dead | State::HeldDown));
+        let mark = if usable && !chosen { " <- chosen" } else { "" };
+        chosen |= usable;
+        lines.push(format!(
+            "  {place}. {} ({}), {}, weight {}, MTU {}{mark}",
+            address(&member.addr),
+            snapshot.names.member(member.id),
+            state_name(state),
+            member.weight,
+            member.mtu,
+        ));
+    }
+    if place > 0 && !chosen {
+        lines.push("  none is usable: the first is used all the same".to_owned());
+    }
+}
+
+/// Place of the member a flow prefers.
+fn favourite(members: &[(u32, &abi::Member)], hash: u32) -> Option<usize> {
+    let mut best: Option<(usize, Candidate)> = None;
+    for (place, (_, member)) in members.iter().enumerate() {
+        let candidate = Candidate {
+            hash: select::mix(hash, member.id),
+            weight: member.weight,
+        };
+        if best.is_none_or(|(_, other)| prefers(candidate, other)) {
+            best = Some((place, candidate));
+        }
+    }
+    best.map(|(place, _)| place)
+}
+
+/// What to do about a drop.
+pub(super) const fn advice(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::NotConfigured => {
+            "the agent has not written the configuration yet, or is of another version: see its log"
+        }
+        DropReason::NoRoute => {
+            "no ClusterInfoImport (or own Node or Service CIDR) covers the destination, or this sender may not reach it: see `inspect prefixes` and the log for refused fields"
+        }
+        DropReason::NoMember => {
+            "the cluster has no usable gateway: see `inspect groups` and the log for refused gateway addresses"
+        }
+        DropReason::UnknownPeer => {
+            "no Gateway, Node or ClusterInfoImport names the outer source: see `inspect peers`; a NAT between the clusters changes it"
+        }
+        DropReason::InnerSource => {
+            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node and host-network clients cause it"
+        }
+        DropReason::TtlExceeded => "packets go round in a circle: two clusters claim each other's prefixes",
+        DropReason::OuterFamily => "gateways must reach each other in the same IP version on every leg",
+        _ => "docs/metrics.md tells what each reason means",
+    }
+}

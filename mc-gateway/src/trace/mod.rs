@@ -1,0 +1,302 @@
+//! `mc-gateway trace`: what the loaded programs do with a packet, and why.
+//!
+//! A synthetic packet runs through the pinned program (`BPF_PROG_TEST_RUN`) and, on a snapshot of the
+//! maps, through the same decision in this process; verdict and bytes of the two must agree. Nothing is
+//! sent, but the program counts the packet like any other.
+
+mod explain;
+pub mod packet;
+
+use std::net::IpAddr;
+
+use aya::TestRunOptions;
+use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
+use mc_gateway_common::abi::{self, Addr};
+use mc_gateway_common::packet::SlicePacket;
+use mc_gateway_common::path;
+use mc_gateway_common::verdict::{DropReason, Verdict};
+use thiserror::Error;
+
+use crate::cidr::{mapped, same_family};
+use crate::config::Place;
+use crate::inspect::snapshot::{Snapshot, SnapshotError, address};
+use crate::plan::Program;
+use packet::Flow;
+
+/// Return values of a classifier (`linux/pkt_cls.h`).
+const TC_ACT_UNSPEC: u32 = u32::MAX;
+const TC_ACT_SHOT: u32 = 2;
+const TC_ACT_REDIRECT: u32 = 7;
+/// More than any outer header is long.
+const HEADROOM: usize = 256;
+/// Looks at maps that change meanwhile.
+const ATTEMPTS: usize = 3;
+
+/// Why nothing can be told.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The pins.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// IPv4 and IPv6.
+    #[error("{src} and {dst} are not of one IP version")]
+    Families {
+        /// Source.
+        src: IpAddr,
+        /// Destination.
+        dst: IpAddr,
+    },
+    /// `--from`.
+    #[error("--from {from:?}: neither mc0 nor a peer; peers: {}", .peers.join(", "))]
+    NoPeer {
+        /// As given.
+        from: String,
+        /// All there are.
+        peers: Vec<String>,
+    },
+    /// No outer destination.
+    #[error("--from {0}: this node has no address of that IP version")]
+    NoLocal(IpAddr),
+    /// The pinned program.
+    #[error("program {program}: {what}")]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: ProgramError,
+    },
+}
+
+/// What became of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Sent on or delivered.
+    Forwarded,
+    /// Dropped or answered.
+    Dropped,
+    /// Not ours, or program and model disagree.
+    Unknown,
+}
+
+/// What a trace says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// One decision a line.
+    pub text: String,
+    /// The end of it.
+    pub fate: Fate,
+}
+
+/// What a program made of the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Outcome {
+    action: u32,
+    /// Of no interest after a drop.
+    bytes: Vec<u8>,
+}
+
+/// Traces `flow`, arriving `from` "mc0" or a peer's address or name.
+pub fn trace(place: &Place, flow: &Flow, from: &str) -> Result<Report, TraceError> {
+    if !same_family(flow.src, flow.dst) {
+        return Err(TraceError::Families {
+            src: flow.src,
+            dst: flow.dst,
+        });
+    }
+    let mut report = attempt(place, flow, from)?;
+    for _ in 1..ATTEMPTS {
+        if report.1 {
+            break;
+        }
+        // The maps may have changed between the snapshot and the run.
+        report = attempt(place, flow, from)?;
+    }
+    Ok(report.0)
+}
+
+/// A report, and whether program and model agree.
+fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), TraceError> {
+    let snapshot = Snapshot::read(place)?;
+    let config = &snapshot.contents.config;
+    let tables = snapshot.to_tables();
+    let (program, frame, mut lines) = if from == "mc0" || from == place.device {
+        (
+            Program::ToRemote,
+            flow.on_mc0(config),
+            explain::to_remote(&snapshot, flow),
+        )
+    } else {
+        let peer = peer(&snapshot, from)?;
+        let local = local(&snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
+        let frame = flow.from_peer(config, mapped(peer), local);
+        (
+            Program::FromUnderlay,
+            frame,
+            explain::from_underlay(&snapshot, flow, peer),
+        )
+    };
+    let mut packet = SlicePacket::new(frame.clone());
+    let verdict = match program {
+        Program::ToRemote => path::to_remote(&mut packet, &tables),
+        Program::FromUnderlay => path::from_underlay(&mut packet, &tables),
+    };
+    let kernel = run(&snapshot, program, &frame)?;
+    let agree = agrees(verdict, packet.bytes(), &kernel);
+    let (said, fate) = say(verdict);
+    let title = format!(
+        "{:?} {} -> {} in {}",
+        flow.protocol,
+        flow.src,
+        flow.dst,
+        program.name()
+    );
+    lines.insert(0, title);
+    lines.push(said);
+    if agree {
+        lines.push(format!(
+            "the loaded program says the same (it counted this packet in {})",
+            abi::PATHS
+        ));
+    } else {
+        lines.push(format!(
+            "ERROR: the loaded program does otherwise: action {}, {} bytes; expected from the maps: {verdict:?}, {} bytes",
+            kernel.action,
+            kernel.bytes.len(),
+            packet.bytes().len()
+        ));
+    }
+    let mut text = lines.join("\n");
+    text.push('\n');
+    let fate = if agree { fate } else { Fate::Unknown };
+    Ok((Report { text, fate }, agree))
+}
+
+/// A peer by address or name.
+fn peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
+    if let Ok(addr) = from.parse() {
+        return Ok(addr);
+    }
+    let known = snapshot.contents.peers.keys().map(address);
+    let named: Vec<(IpAddr, String)> = known.map(|addr| (addr, snapshot.names.peer(addr))).collect();
+    let found = named
+        .iter()
+        .find(|(_, name)| name == from || name.split_once(' ').is_some_and(|(_, name)| name == from));
+    found.map(|(addr, _)| *addr).ok_or_else(|| TraceError::NoPeer {
+        from: from.to_owned(),
+        peers: named
+            .iter()
+            .map(|(addr, name)| format!("{addr} ({name})"))
+            .collect(),
+    })
+}
+
+/// The own address a peer sends to.
+fn local(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
+    let contents = &snapshot.contents;
+    let known = contents
+        .members
+        .values()
+        .find(|member| address(&member.addr) == peer);
+    if let Some(member) = known {
+        return Some(member.local);
+    }
+    let mut local = contents
+        .config
+        .local
+        .iter()
+        .filter(|addr| **addr != Addr::default());
+    local.find(|addr| same_family(address(addr), peer)).copied()
+}
+
+fn run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<Outcome, TraceError> {
+    let name = program.name();
+    let failed = |what| {
+        move |source| TraceError::Program {
+            program: name,
+            what,
+            source,
+        }
+    };
+    let path = snapshot.dir.join("programs").join(name);
+    let classifier = SchedClassifier::from_pin(path).map_err(failed("open its pin"))?;
+    let mut out = vec![0; frame.len().saturating_add(HEADROOM)];
+    let result = classifier
+        .test_run(TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        })
+        .map_err(failed("run it (needs root)"))?;
+    out.truncate(usize::try_from(result.data_size_out).unwrap_or(0));
+    Ok(Outcome {
+        action: result.return_value,
+        bytes: out,
+    })
+}
+
+fn agrees(verdict: Verdict, bytes: &[u8], kernel: &Outcome) -> bool {
+    match verdict {
+        Verdict::Pass => kernel.action == TC_ACT_UNSPEC && kernel.bytes == bytes,
+        Verdict::Drop(_) | Verdict::Consume { .. } => kernel.action == TC_ACT_SHOT,
+        Verdict::Send { .. } | Verdict::Deliver { .. } => {
+            kernel.action == TC_ACT_REDIRECT && kernel.bytes == bytes
+        }
+    }
+}
+
+fn say(verdict: Verdict) -> (String, Fate) {
+    match verdict {
+        Verdict::Pass => ("left alone: not ours".to_owned(), Fate::Unknown),
+        Verdict::Drop(reason) => (dropped(reason), Fate::Dropped),
+        Verdict::Send { path, ifindex } => (
+            format!("=> {}: sent through device {ifindex}", path.name()),
+            Fate::Forwarded,
+        ),
+        Verdict::Deliver { path, ifindex } => (
+            format!("=> {}: received on device {ifindex}", path.name()),
+            Fate::Forwarded,
+        ),
+        Verdict::Consume { path } => (format!("=> {}: not passed on", path.name()), Fate::Dropped),
+    }
+}
+
+fn dropped(reason: DropReason) -> String {
+    format!("=> dropped: {}\n{}", reason.name(), explain::advice(reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_gateway_common::verdict::Path;
+
+    use super::*;
+
+    #[test]
+    fn agreement_is_about_action_and_bytes() {
+        let sent = Verdict::Send {
+            path: Path::Encap,
+            ifindex: 3,
+        };
+        let outcome = |action| Outcome {
+            action,
+            bytes: vec![1, 2],
+        };
+        assert!(agrees(sent, &[1, 2], &outcome(TC_ACT_REDIRECT)));
+        assert!(!agrees(sent, &[1, 3], &outcome(TC_ACT_REDIRECT)));
+        assert!(!agrees(sent, &[1, 2], &outcome(TC_ACT_SHOT)));
+        let dropped = Verdict::Drop(DropReason::NoRoute);
+        assert!(agrees(dropped, &[9], &outcome(TC_ACT_SHOT)));
+        assert!(agrees(Verdict::Pass, &[1, 2], &outcome(TC_ACT_UNSPEC)));
+    }
+
+    #[test]
+    fn drops_say_what_to_do() {
+        let (text, fate) = say(Verdict::Drop(DropReason::NoMember));
+        assert!(
+            text.contains("no-member") && text.contains("inspect groups"),
+            "{text}"
+        );
+        assert_eq!(fate, Fate::Dropped);
+    }
+}

@@ -1,0 +1,248 @@
+//! The synthetic packet of a trace. Pure.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use mc_gateway_common::abi::{Addr, Config};
+use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
+use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
+use mc_gateway_common::packet::{checksum, eth, ip};
+use mc_gateway_common::select;
+use thiserror::Error;
+
+use crate::cidr::mapped;
+
+/// TTL of the packet: one router, the node, has passed it on.
+const TTL: u8 = 63;
+/// Source port, from the dynamic range (RFC 6335).
+const SOURCE_PORT: u16 = 54_321;
+/// Port where none is given.
+const DEFAULT_PORT: u16 = 80;
+/// What follows the transport header.
+const PAYLOAD: [u8; 8] = *b"mc-trace";
+
+/// Protocol of the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// A SYN to this port.
+    Tcp(u16),
+    /// A datagram to this port.
+    Udp(u16),
+    /// An echo request.
+    Icmp,
+}
+
+/// Something that is not a protocol.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{0:?} is not tcp, udp or icmp, with a port as in tcp:443")]
+pub struct ProtocolError(String);
+
+impl FromStr for Protocol {
+    type Err = ProtocolError;
+
+    fn from_str(text: &str) -> Result<Self, ProtocolError> {
+        let error = || ProtocolError(text.to_owned());
+        let (name, port) = text.split_once(':').unwrap_or((text, ""));
+        let port_or_default = || match port {
+            "" => Ok(DEFAULT_PORT),
+            port => port.parse().map_err(|_| error()),
+        };
+        match name.to_ascii_lowercase().as_str() {
+            "tcp" => Ok(Self::Tcp(port_or_default()?)),
+            "udp" => Ok(Self::Udp(port_or_default()?)),
+            "icmp" if port.is_empty() => Ok(Self::Icmp),
+            _ => Err(error()),
+        }
+    }
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Source.
+    pub src: IpAddr,
+    /// Destination, of the same family.
+    pub dst: IpAddr,
+    /// Protocol and port.
+    pub protocol: Protocol,
+}
+
+impl Flow {
+    const fn number(&self) -> u8 {
+        const ICMP: u8 = 1;
+        const ICMPV6: u8 = 58;
+        match (self.protocol, self.dst) {
+            (Protocol::Tcp(_), _) => ip::TCP,
+            (Protocol::Udp(_), _) => ip::UDP,
+            (Protocol::Icmp, IpAddr::V4(_)) => ICMP,
+            (Protocol::Icmp, IpAddr::V6(_)) => ICMPV6,
+        }
+    }
+
+    const fn ethertype(&self) -> u16 {
+        if self.dst.is_ipv4() { eth::IPV4 } else { eth::IPV6 }
+    }
+
+    fn transport(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self.protocol {
+            Protocol::Tcp(port) => {
+                bytes.extend_from_slice(&SOURCE_PORT.to_be_bytes());
+                bytes.extend_from_slice(&port.to_be_bytes());
+                // Sequence and acknowledgement, 5 words, SYN, window, checksum, urgent pointer.
+                bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+            }
+            Protocol::Udp(port) => {
+                bytes.extend_from_slice(&SOURCE_PORT.to_be_bytes());
+                bytes.extend_from_slice(&port.to_be_bytes());
+                bytes.extend_from_slice(&[0, 16, 0, 0]);
+                bytes.extend_from_slice(&PAYLOAD);
+            }
+            Protocol::Icmp => {
+                let echo = if self.dst.is_ipv4() { 8 } else { 128 };
+                bytes.extend_from_slice(&[echo, 0, 0, 0, 0x7a, 0x69, 0, 1]);
+                bytes.extend_from_slice(&PAYLOAD);
+            }
+        }
+        bytes
+    }
+
+    /// The IP packet.
+    #[must_use]
+    pub fn ip_packet(&self) -> Vec<u8> {
+        let transport = self.transport();
+        let length = u16::try_from(transport.len()).unwrap_or(u16::MAX);
+        let mut packet = match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let [l0, l1] = length.saturating_add(20).to_be_bytes();
+                let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (src.octets(), dst.octets());
+                let mut header = [
+                    0x45,
+                    0,
+                    l0,
+                    l1,
+                    0,
+                    0,
+                    0x40,
+                    0,
+                    TTL,
+                    self.number(),
+                    0,
+                    0,
+                    s0,
+                    s1,
+                    s2,
+                    s3,
+                    d0,
+                    d1,
+                    d2,
+                    d3,
+                ];
+                let sum = checksum::of_header(&header);
+                let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
+                [*c0, *c1] = sum;
+                header.to_vec()
+            }
+            (src, dst) => {
+                let [l0, l1] = length.to_be_bytes();
+                let mut header = vec![0x60, 0, 0, 0, l0, l1, self.number(), TTL];
+                header.extend_from_slice(&mapped(src));
+                header.extend_from_slice(&mapped(dst));
+                header
+            }
+        };
+        packet.extend_from_slice(&transport);
+        packet
+    }
+
+    /// Its hash, from the same function the programs use.
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        let packet = self.ip_packet();
+        let header = match self.dst {
+            IpAddr::V4(_) => packet.first_chunk().map(ip::Header::v4),
+            IpAddr::V6(_) => packet.first_chunk().map(ip::Header::v6),
+        };
+        let transport = self.transport();
+        let ports = transport.first_chunk().copied().unwrap_or_default();
+        header.map_or(0, |header| select::flow_hash(&header, ports))
+    }
+
+    /// The frame as it leaves through `mc0`.
+    #[must_use]
+    pub fn on_mc0(&self, config: &Config) -> Vec<u8> {
+        frame(
+            config.mc0_mac,
+            config.mc0_mac,
+            self.ethertype(),
+            &self.ip_packet(),
+        )
+    }
+
+    /// The frame as `peer` would send it to `local`, both of one family.
+    #[must_use]
+    pub fn from_peer(&self, config: &Config, peer: Addr, local: Addr) -> Vec<u8> {
+        let inner = self.ip_packet();
+        let outer = Encap {
+            format: Format::of(config),
+            src: peer,
+            dst: local,
+            tos: 0,
+            ttl: HOP_LIMIT,
+            hash: self.hash(),
+            port: config.port,
+            inner_sum: None,
+            vni: VNI_POLICY_OFF,
+            inner_src: config.mc0_mac,
+            inner_type: self.ethertype(),
+            inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
+        };
+        let (ethertype, mut packet) = if ip::is_v4(&peer) {
+            (eth::IPV4, outer.over_v4().to_vec())
+        } else {
+            (eth::IPV6, outer.over_v6().to_vec())
+        };
+        packet.extend_from_slice(&inner);
+        frame(config.mc0_mac, config.mc0_mac, ethertype, &packet)
+    }
+}
+
+fn frame(dst: eth::Mac, src: eth::Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
+    [&dst[..], &src, &ethertype.to_be_bytes(), packet].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocols() {
+        assert_eq!("tcp:443".parse(), Ok(Protocol::Tcp(443)));
+        assert_eq!("UDP".parse(), Ok(Protocol::Udp(80)));
+        assert_eq!("icmp".parse(), Ok(Protocol::Icmp));
+        for bad in ["icmp:8", "tcp:x", "sctp", "", "tcp:70000"] {
+            assert!(bad.parse::<Protocol>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn packets_of_both_families_are_sound() {
+        for (src, dst) in [("10.11.0.5", "10.12.0.5"), ("fd00:1::5", "fd00:2::5")] {
+            for protocol in [Protocol::Tcp(80), Protocol::Udp(53), Protocol::Icmp] {
+                let flow = Flow {
+                    src: src.parse().unwrap(),
+                    dst: dst.parse().unwrap(),
+                    protocol,
+                };
+                let packet = flow.ip_packet();
+                let header = if flow.dst.is_ipv4() {
+                    ip::Header::v4(packet.first_chunk().unwrap())
+                } else {
+                    ip::Header::v6(packet.first_chunk().unwrap())
+                };
+                assert!(header.fits(u32::try_from(packet.len()).unwrap()), "{flow:?}");
+                assert_eq!((header.src, header.dst), (mapped(flow.src), mapped(flow.dst)));
+            }
+        }
+    }
+}

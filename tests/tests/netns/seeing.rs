@@ -1,0 +1,254 @@
+//! What a node tells about itself: `inspect`, `trace`, metrics, probes and sampled drops.
+
+use std::fs;
+
+use mc_tests::{
+    exposition::Exposition,
+    topology::{Cluster, Place, Topology},
+    wait::wait_for,
+};
+use serde_json::Value;
+
+use crate::bed::{SOON, connected, wait_for_log};
+
+const NODE: Place = Place::NodeEast;
+const GATEWAY: Place = Place::GatewayEast;
+
+/// What an HTTP request to the agent of a node gets; an error for any status but 200.
+fn get(bed: &Topology, place: Place, path: &str) -> Result<String, String> {
+    bed.traffic()
+        .get(bed.netns(place), &format!("http://127.0.0.1:9469{path}"))
+        .map_err(|error| format!("{error:#}"))
+}
+
+fn metrics(bed: &Topology, place: Place) -> Exposition {
+    let text = get(bed, place, "/metrics").expect("metrics");
+    let found = Exposition::parse(&format!("{}\n", text.trim_end()));
+    assert!(found.is_ok(), "{found:?} in\n{text}");
+    found.expect("metrics")
+}
+
+fn inspect(bed: &Topology, place: Place, section: &str) -> Value {
+    let out = bed
+        .ask_agent(place, &["inspect", section, "-o", "json"])
+        .expect("inspect");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let mut value: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    value.get_mut(section).expect(section).take()
+}
+
+/// The row whose column has this value.
+fn row<'v>(rows: &'v Value, column: &str, value: &str) -> &'v Value {
+    let found = rows
+        .as_array()
+        .expect("rows")
+        .iter()
+        .find(|row| row[column] == value);
+    assert!(found.is_some(), "no {column} {value} in {rows:#}");
+    found.expect("a row")
+}
+
+#[test]
+fn inspect_prints_names_with_and_without_an_agent() {
+    let mut bed = connected("inspect");
+    for agent in ["running", "gone"] {
+        let prefixes = inspect(&bed, NODE, "prefixes");
+        let west = row(&prefixes, "prefix", &Cluster::West.pod_cidr().to_string());
+        assert_eq!(
+            (&west["cluster"], &west["action"]),
+            (&"west".into(), &"forward".into()),
+            "{agent}"
+        );
+        assert_eq!(west["group"], "gateways");
+        let members = inspect(&bed, NODE, "members");
+        let gateway = row(
+            &members,
+            "address",
+            &Cluster::East.internal_net().addr().to_string(),
+        );
+        assert_eq!(gateway["name"], "Gateway gw-east", "{agent}");
+        assert_eq!(gateway["group"], "gateways");
+        let peers = inspect(&bed, GATEWAY, "peers");
+        let peer = row(&peers, "address", &Cluster::West.gateway_net().addr().to_string());
+        assert_eq!(
+            (&peer["cluster"], &peer["roles"][0]),
+            (&"west".into(), &"remote-gateway".into())
+        );
+        let tables = inspect(&bed, NODE, "tables");
+        assert_eq!(row(&tables, "table", "mc_prefixes")["capacity"], 131_072);
+        if agent == "running" {
+            for place in [NODE, GATEWAY] {
+                bed.stop_agent(place).expect("the agent ends");
+            }
+        }
+    }
+    let text = bed.ask_agent(NODE, &["inspect"]).expect("inspect");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    for word in ["== config", "== prefixes", "from_underlay on eth0", "encap"] {
+        assert!(text.contains(word), "no {word} in\n{text}");
+    }
+}
+
+#[test]
+fn inspect_without_pins_says_where_it_looked() {
+    let bed = connected("nopins");
+    let out = bed.ask_agent(Place::PodEast, &["inspect"]).expect("inspect");
+    let error = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success());
+    assert!(
+        error.contains("nt-nopins-pod-east: there is no such directory; has mc-gateway run"),
+        "{error}"
+    );
+}
+
+#[test]
+fn metrics_are_well_formed_and_move_with_traffic() {
+    let bed = connected("metrics");
+    let before = [NODE, GATEWAY].map(|place| metrics(&bed, place));
+    let ping = bed
+        .traffic()
+        .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 5)
+        .expect("ping");
+    assert_eq!(ping.received, 5);
+    let after = [NODE, GATEWAY].map(|place| metrics(&bed, place));
+    let [node, gateway] = [0, 1].map(|place| {
+        move |name: &str, words: &[&str], after: &[Exposition; 2], before: &[Exposition; 2]| {
+            after[place].sum(name, words) - before[place].sum(name, words)
+        }
+    });
+    let packets = "mcgateway_packets_total";
+    assert!(node(packets, &["\"encap\""], &after, &before) >= 5.0);
+    assert!(node(packets, &["\"deliver\""], &after, &before) >= 5.0);
+    assert!(gateway(packets, &["\"transit\""], &after, &before) >= 10.0);
+    assert!(gateway("mcgateway_bytes_total", &["\"transit\""], &after, &before) >= 10.0 * 134.0);
+    let [node, gateway] = &after;
+    assert!((node.sum("mcgateway_ready", &[]) - 1.0).abs() < 0.1);
+    assert!((gateway.sum("mcgateway_gateway", &[]) - 1.0).abs() < 0.1);
+    assert!(node.sum("mcgateway_table_entries", &["mc_prefixes"]) >= 3.0);
+    assert!(node.sum("mcgateway_reconciles_total", &["success"]) >= 1.0);
+    assert!(node.sum("mcgateway_member_mtu_bytes", &["Gateway gw-east"]) >= 1400.0);
+    assert!(node.sum("mcgateway_member_usable", &["gateways"]) >= 1.0);
+}
+
+#[test]
+fn ready_only_while_the_objects_can_be_followed() {
+    let bed = connected("ready");
+    assert_eq!(get(&bed, NODE, "/healthz").as_deref().map(str::trim), Ok("ok"));
+    assert_eq!(get(&bed, NODE, "/readyz").as_deref().map(str::trim), Ok("ok"));
+    assert!(get(&bed, NODE, "/other").unwrap_err().contains("404"));
+    // Without its own Node an agent keeps the data path as it is and says so.
+    let nodes = bed.manifests_dir(Cluster::East).join("nodes.yaml");
+    let text = fs::read_to_string(&nodes).expect("a manifest");
+    fs::write(&nodes, text.replace("name: node-east", "name: node-else")).expect("a manifest");
+    wait_for("/readyz says 503", SOON, || match get(&bed, NODE, "/readyz") {
+        Err(error) if error.contains("503") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .expect("not ready");
+    assert!(metrics(&bed, NODE).sum("mcgateway_reconciles_total", &["error"]) >= 1.0);
+    assert!(get(&bed, NODE, "/healthz").is_ok());
+    fs::write(&nodes, text).expect("a manifest");
+    wait_for("/readyz says ok", SOON, || get(&bed, NODE, "/readyz")).expect("ready again");
+}
+
+#[test]
+fn sampled_drops_are_logged_with_reason_peer_and_flow() {
+    let mut bed = connected("drops");
+    let from = "198.51.100.9";
+    let to = Cluster::West.pod_ip().to_string();
+    // A source that is in no Pod CIDR: the node's gateway refuses it.
+    for command in [
+        format!("addr add {from}/32 dev lo"),
+        format!("route add {to}/32 dev mc0 src {from}"),
+    ] {
+        bed.netns(NODE).ip(&[command]).expect("an address and a route");
+    }
+    let ping = bed.traffic().ping(bed.netns(NODE), Cluster::West.pod_ip(), 1);
+    assert!(
+        ping.map_or(true, |report| report.received == 0),
+        "{from} got an answer"
+    );
+    let line = wait_for_log(&mut bed, GATEWAY, &["packet dropped", "inner-source", &to]);
+    for word in ["from_underlay", from, "Node node-east", "proto=1"] {
+        assert!(line.contains(word), "no {word} in {line}");
+    }
+    let counted = metrics(&bed, GATEWAY);
+    assert!(counted.sum("mcgateway_drops_total", &["inner-source"]) >= 1.0);
+    assert!(counted.sum("mcgateway_drop_samples_total", &["read"]) >= 1.0);
+}
+
+#[test]
+fn trace_tells_every_decision_and_agrees_with_the_programs() {
+    let bed = connected("trace");
+    let (east, west) = (
+        Cluster::East.pod_ip().to_string(),
+        Cluster::West.pod_ip().to_string(),
+    );
+    let ask = |place: Place, args: &[&str]| {
+        let out = bed.ask_agent(place, args).expect("trace");
+        let text = format!(
+            "{}{}",
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        );
+        assert!(!text.contains("ERROR"), "{text}");
+        (out.status.code(), text)
+    };
+    let cases: [(Place, &[&str], i32, &[&str]); 6] = [
+        (
+            NODE,
+            &["trace", &east, &west, "tcp:8080"],
+            0,
+            &[
+                "cluster west, forward, group gateways",
+                "(Gateway gw-east)",
+                "<- chosen",
+                "=> encap",
+                "says the same",
+            ],
+        ),
+        (
+            GATEWAY,
+            &["trace", &east, &west, "--from", "node-east"],
+            0,
+            &["Node node-east", "local-node", "=> transit", "says the same"],
+        ),
+        (
+            NODE,
+            &["trace", &west, &east, "udp:53", "--from", "gw-east"],
+            0,
+            &["decapsulated", "=> deliver", "says the same"],
+        ),
+        (
+            NODE,
+            &["trace", &east, "198.51.100.9"],
+            1,
+            &["in no prefix", "dropped: no-route", "inspect prefixes"],
+        ),
+        (
+            GATEWAY,
+            &["trace", "198.51.100.9", &west, "--from", "node-east"],
+            1,
+            &["dropped: inner-source"],
+        ),
+        (
+            GATEWAY,
+            &["trace", &east, &west, "--from", "203.0.113.9"],
+            1,
+            &["is no peer", "dropped: unknown-peer"],
+        ),
+    ];
+    for (place, args, code, words) in cases {
+        let (status, text) = ask(place, args);
+        assert_eq!(status, Some(code), "{args:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
+        }
+    }
+    let (status, text) = ask(NODE, &["trace", &east, &west, "--from", "nobody"]);
+    assert_eq!(status, Some(2), "{text}");
+    assert!(
+        text.contains("neither mc0 nor a peer") && text.contains("Gateway gw-east"),
+        "{text}"
+    );
+}

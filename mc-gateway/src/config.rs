@@ -1,14 +1,17 @@
 //! Flags and environment, parsed into a validated configuration.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thiserror::Error;
 
 use crate::inspect::{Format as Output, Section};
 use crate::trace::packet::Protocol;
+use crate::{duration, probe};
 
 /// The gateway agent of mc-gateway.
 #[derive(Debug, Parser)]
@@ -65,6 +68,9 @@ pub struct RunArgs {
     /// Address and port for /metrics, /healthz and /readyz; empty for none.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:9469")]
     pub metrics_address: String,
+    /// Liveness.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -111,6 +117,20 @@ pub enum Dscp {
     Inherit,
     /// The same for all; below 64.
     Fixed(u8),
+}
+
+/// How other nodes are asked whether they are alive.
+#[derive(Clone, Debug, Args)]
+pub struct ProbeArgs {
+    /// Time between two probes to a gateway: 30ms to 10s.
+    #[arg(long, value_name = "TIME", default_value = "100ms")]
+    pub probe_interval: String,
+    /// Probes in a row a gateway may leave unanswered before others take its flows; 0 turns that off.
+    #[arg(long, value_name = "PROBES", default_value = "3")]
+    pub detect: String,
+    /// How long a gateway that comes back has to answer probes before it gets flows again.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub hold_down: String,
 }
 
 /// Flags of `cleanup`.
@@ -268,6 +288,8 @@ pub struct Config {
     pub order: Order,
     /// Where metrics are served; none for nowhere.
     pub metrics_address: Option<SocketAddr>,
+    /// How other nodes are asked whether they are alive.
+    pub probes: probe::Settings,
     /// Pins and device.
     pub place: Place,
 }
@@ -373,6 +395,46 @@ impl TryFrom<TunnelArgs> for Tunnel {
     }
 }
 
+impl TryFrom<ProbeArgs> for probe::Settings {
+    type Error = ConfigError;
+
+    fn try_from(args: ProbeArgs) -> Result<Self, ConfigError> {
+        const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(30)..=Duration::from_secs(10);
+        const MAX_DETECT: u32 = 100;
+        const MAX_HOLD_DOWN: Duration = Duration::from_secs(600);
+        const NOT_A_TIME: &str = "is not a time like 100ms or 1s";
+        let ProbeArgs {
+            probe_interval,
+            detect,
+            hold_down,
+        } = args;
+        let Some(interval) = duration::parse(&probe_interval) else {
+            return Err(error("--probe-interval", probe_interval, NOT_A_TIME));
+        };
+        if !INTERVAL.contains(&interval) {
+            return Err(error(
+                "--probe-interval",
+                probe_interval,
+                "is not between 30ms and 10s",
+            ));
+        }
+        let Some(number) = detect.parse().ok().filter(|number| *number <= MAX_DETECT) else {
+            return Err(error("--detect", detect, "is not a number of probes up to 100"));
+        };
+        let Some(held) = duration::parse(&hold_down) else {
+            return Err(error("--hold-down", hold_down, NOT_A_TIME));
+        };
+        if held > MAX_HOLD_DOWN {
+            return Err(error("--hold-down", hold_down, "is longer than 600s"));
+        }
+        Ok(Self {
+            interval,
+            detect: number,
+            hold_down: held,
+        })
+    }
+}
+
 impl TryFrom<RunArgs> for Config {
     type Error = ConfigError;
 
@@ -423,6 +485,7 @@ impl TryFrom<RunArgs> for Config {
             attach: args.attach,
             order: args.tcx_order,
             metrics_address,
+            probes: args.probes.try_into()?,
             place: args.place.try_into()?,
         })
     }
@@ -431,6 +494,36 @@ impl TryFrom<RunArgs> for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn probes_by_default_and_by_flag() {
+        let probes = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).map(|c| c.probes);
+        let default = probe::Settings {
+            interval: Duration::from_millis(100),
+            detect: 3,
+            hold_down: Duration::from_secs(1),
+        };
+        assert_eq!(probes(&[]), Ok(default));
+        let all = ["--probe-interval", "30ms", "--detect", "0", "--hold-down", "0s"];
+        let other = probe::Settings {
+            interval: Duration::from_millis(30),
+            detect: 0,
+            hold_down: Duration::ZERO,
+        };
+        assert_eq!(probes(&all), Ok(other));
+        for (flag, value) in [
+            ("--probe-interval", "29ms"),
+            ("--probe-interval", "11s"),
+            ("--probe-interval", "100"),
+            ("--detect", "101"),
+            ("--detect", "many"),
+            ("--hold-down", "601s"),
+            ("--hold-down", "1h"),
+        ] {
+            let error = probes(&[flag, value]).unwrap_err();
+            assert!(error.starts_with(&format!("{flag}: \"{value}\" is ")), "{error}");
+        }
+    }
 
     fn parse(args: &[&str]) -> Result<Config, String> {
         let cli = Cli::try_parse_from([&["mc-gateway"], args].concat()).map_err(|e| e.to_string())?;

@@ -199,7 +199,7 @@ pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) ->
         .map_err(|source| TablesError::Open { path, source })
 }
 
-fn failed(map: &'static str, what: &'static str) -> impl Fn(MapError) -> TablesError {
+pub(crate) fn failed(map: &'static str, what: &'static str) -> impl Fn(MapError) -> TablesError {
     move |source| TablesError::Access { map, what, source }
 }
 

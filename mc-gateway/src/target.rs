@@ -86,6 +86,10 @@ pub struct Target {
     pub hop_limit: u8,
     /// Outer destinations that are ours.
     pub local: [Addr; LOCAL_ADDRS],
+    /// [`abi::Config::detect`].
+    pub detect: u32,
+    /// [`abi::Config::hold_down_ms`].
+    pub hold_down_ms: u32,
     /// MTU of `mc0`; none while no member is reachable: then it stays as it is.
     pub mtu: Option<u32>,
     /// Prefix map.

@@ -18,6 +18,8 @@ pub(crate) enum Suite {
     Datapath,
     /// Agents, programs and traffic in network namespaces.
     Netns,
+    /// Gateways that die and come back under traffic.
+    Failover,
     /// Agents restarted, upgraded and rolled back under traffic.
     Restart,
     /// The oldest kernel the distribution has.
@@ -26,11 +28,12 @@ pub(crate) enum Suite {
     E2e,
 }
 
-const ALL: [Suite; 7] = [
+const ALL: [Suite; 8] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Netns,
+    Suite::Failover,
     Suite::Restart,
     Suite::Matrix,
     Suite::E2e,
@@ -77,14 +80,19 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
         }
-        Suite::Restart => {
+        Suite::Failover | Suite::Restart => {
+            let name = if suite == Suite::Failover {
+                "failover"
+            } else {
+                "restart"
+            };
             let programs = build::release()?;
-            let mut command = integration("restart");
+            let mut command = integration(name);
             command
                 .envs(programs.env())
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--test-threads=1", "--nocapture"]);
-            tally.cargo_test("restart", &mut command)?;
+            tally.cargo_test(name, &mut command)?;
         }
         Suite::Matrix => tally.step("the oldest kernel", matrix::oldest()),
         Suite::E2e => e2e(tally)?,

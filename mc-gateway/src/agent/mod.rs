@@ -2,7 +2,7 @@
 
 mod schedule;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,7 @@ use crate::names::Names;
 use crate::objects::{Objects, Refusal};
 use crate::plan::{Action, Mode, Observed, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
+use crate::probe::{self, Prober};
 use crate::samples::{self, SamplesError};
 use crate::source::{self, SourceError};
 use crate::tables::{Tables, TablesError};
@@ -94,6 +95,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
+    let mut status = agent.prober.status();
     loop {
         agent.metrics.state().turned = std::time::Instant::now();
         tokio::select! {
@@ -108,6 +110,13 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 schedule.objects_changed(Instant::now());
             }
             () = changes.changed() => schedule.host_changed(Instant::now()),
+            Ok(()) = status.changed() => {
+                let sizes = status.borrow_and_update().sizes();
+                if agent.sizes != sizes {
+                    agent.sizes = sizes;
+                    schedule.host_changed(Instant::now());
+                }
+            }
             () = sleep_until(schedule.at()) => {
                 let known = objects.borrow_and_update().clone();
                 let Some(known) = known else {
@@ -248,6 +257,9 @@ struct Agent {
     names: Names,
     /// What is served about all this.
     metrics: Arc<Metrics>,
+    prober: Prober,
+    /// What paths are known to carry, as outer IP packets in bytes, by member id.
+    sizes: BTreeMap<u32, u32>,
     _locks: Locks,
 }
 
@@ -268,9 +280,13 @@ impl Agent {
         let tables = Tables::open(&datapath.maps_dir())?;
         let adopted = tables.contents().config.abi != 0;
         let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
+        let health = probe::Maps::open(&datapath.maps_dir())?;
+        let sizes = health.sizes(&tables.contents().members)?;
         preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
         info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?mode, "programs loaded");
         warn_if_not_forwarding();
+        // After the capabilities are dropped: a thread starts with its parent's.
+        let prober = Prober::start(health, config.probes).map_err(io_error("start a thread"))?;
         Ok(Self {
             config,
             mode,
@@ -282,6 +298,8 @@ impl Agent {
             stale: false,
             names: Names::default(),
             metrics,
+            prober,
+            sizes,
             _locks: locks,
         })
     }
@@ -303,6 +321,10 @@ impl Agent {
             let underlay = self.underlay(&desired).await?;
             let (mut target, unresolved) = resolve(&desired, &underlay, &self.config.tunnel);
             target.mode = self.mode;
+            target.detect = self.config.probes.detect;
+            target.hold_down_ms = self.config.probes.hold_down_ms();
+            let links = probe::links(&target);
+            probe::limit(&mut target, &self.sizes);
             let mut foreign = self.without_foreign_routes(&mut target).await?;
             foreign.extend(self.without_ipv6_routes(&mut target));
             let observed = self.observe(&target).await?;
@@ -317,6 +339,7 @@ impl Agent {
                     .state()
                     .hold(contents, &self.names, &self.report.refusals);
                 self.report.success(&target, changes);
+                self.prober.set(probe::wanted(self.tables.contents(), &links));
                 return Ok(());
             };
             next = first.to_string();

@@ -293,6 +293,8 @@ impl Planner {
             hop_limit: target.hop_limit,
             mc0_mac: mc0.mac,
             local: target.local,
+            detect: target.detect,
+            hold_down_ms: target.hold_down_ms,
             ..abi::Config::default()
         };
         if from != to {

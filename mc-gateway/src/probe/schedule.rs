@@ -1,0 +1,124 @@
+//! When which member is asked next. Pure: time and randomness are arguments.
+//!
+//! *Guarantees*: members are asked at most once an interval and a little more often than that on average;
+//! after a stall each is asked once, not once for every interval missed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Part of the interval that chance may take off, so that nodes do not fall into step.
+const JITTER: u32 = 10;
+
+/// The next time of each member, by slot. Times count from any fixed moment.
+#[derive(Clone, Debug)]
+pub(super) struct Schedule {
+    interval: Duration,
+    due: BTreeMap<u32, Duration>,
+}
+
+impl Schedule {
+    pub(super) fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            due: BTreeMap::new(),
+        }
+    }
+
+    /// Asks a member from now on, first at a random moment of the first interval.
+    pub(super) fn add(&mut self, slot: u32, now: Duration, random: u32) {
+        let first = now.saturating_add(part(self.interval, random));
+        self.due.entry(slot).or_insert(first);
+    }
+
+    /// No longer asks a member.
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.due.remove(&slot);
+    }
+
+    /// When the next member is due.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.due.values().min().copied()
+    }
+
+    /// The members that are due, each of which gets its next time.
+    pub(super) fn take(&mut self, now: Duration, mut random: impl FnMut() -> u32) -> Vec<u32> {
+        let mut slots = Vec::new();
+        for (slot, due) in &mut self.due {
+            if *due > now {
+                continue;
+            }
+            slots.push(*slot);
+            let step = self
+                .interval
+                .saturating_sub(part(self.interval / JITTER, random()));
+            let next = due.saturating_add(step);
+            *due = if next > now {
+                next
+            } else {
+                now.saturating_add(step)
+            };
+        }
+        slots
+    }
+}
+
+/// A random part of a duration.
+fn part(whole: Duration, random: u32) -> Duration {
+    let nanos = whole.as_nanos().saturating_mul(random.into()) >> 32;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn first_probes_are_spread_over_an_interval() {
+        let mut schedule = Schedule::new(INTERVAL);
+        schedule.add(1, Duration::from_secs(1), 0);
+        schedule.add(2, Duration::from_secs(1), u32::MAX);
+        assert_eq!(schedule.next(), Some(Duration::from_secs(1)));
+        assert_eq!(schedule.take(Duration::from_secs(1), || 0), [1]);
+        assert_eq!(schedule.take(Duration::from_millis(1_100), || 0), [1, 2]);
+    }
+
+    #[test]
+    fn no_burst_after_a_stall() {
+        let mut schedule = Schedule::new(INTERVAL);
+        schedule.add(1, Duration::ZERO, 0);
+        let late = Duration::from_secs(60);
+        assert_eq!(schedule.take(late, || 0), [1]);
+        assert_eq!(schedule.take(late, || 0), Vec::<u32>::new());
+        assert_eq!(schedule.next(), Some(late + INTERVAL));
+    }
+
+    #[test]
+    fn who_is_removed_is_not_asked() {
+        let mut schedule = Schedule::new(INTERVAL);
+        schedule.add(1, Duration::ZERO, 0);
+        schedule.remove(1);
+        assert_eq!(schedule.next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn one_probe_an_interval(randoms in prop::collection::vec(any::<u32>(), 100)) {
+            let mut schedule = Schedule::new(INTERVAL);
+            schedule.add(1, Duration::ZERO, 0);
+            let mut last = None;
+            for random in randoms {
+                let now = schedule.next().unwrap();
+                prop_assert_eq!(schedule.take(now, || random), [1]);
+                if let Some(last) = last {
+                    let gap = now - last;
+                    prop_assert!(gap <= INTERVAL && gap >= INTERVAL * 9 / 10, "{:?}", gap);
+                }
+                last = Some(now);
+            }
+        }
+    }
+}

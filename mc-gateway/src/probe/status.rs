@@ -1,0 +1,142 @@
+//! What is known of every member that is asked: for the log, for metrics, for whoever looks.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use mc_gateway_common::abi::health::{Seen, Sent};
+use mc_gateway_common::liveness::{self, State};
+use tracing::{info, warn};
+
+/// What is known of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// [`mc_gateway_common::abi::Member::id`].
+    pub id: u32,
+    /// Its underlay address.
+    pub addr: IpAddr,
+    /// Whether it is used.
+    pub state: State,
+    /// Round-trip time of the newest answer; none before the first.
+    pub rtt: Option<Duration>,
+    /// Probes since the newest one that was answered.
+    pub unanswered: u32,
+    /// Length in bytes of the largest outer IP packet the path carries.
+    pub path_mtu: u32,
+}
+
+/// What is known of all members that are asked, by slot in `mc_members`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The members.
+    pub members: BTreeMap<u32, MemberStatus>,
+}
+
+impl Status {
+    /// What paths carry, by member id.
+    #[must_use]
+    pub fn sizes(&self) -> BTreeMap<u32, u32> {
+        self.members
+            .values()
+            .map(|member| (member.id, member.path_mtu))
+            .collect()
+    }
+
+    /// Whether somebody has to act or be told: a member changed its state, or the size its path carries.
+    pub(super) fn differs(&self, new: &Self) -> bool {
+        let matters = |status: &Self| {
+            let members = status.members.iter();
+            members
+                .map(|(slot, member)| (*slot, member.id, member.state, member.path_mtu))
+                .collect::<Vec<_>>()
+        };
+        matters(self) != matters(new)
+    }
+
+    /// Logs what changed since `self`.
+    pub(super) fn log_changes(&self, new: &Self) {
+        for (slot, now) in &new.members {
+            let before = self.members.get(slot).filter(|before| before.id == now.id);
+            if before.map_or(State::Alive, |before| before.state) != now.state {
+                now.log_state();
+            }
+            let size = before.map_or(now.path_mtu, |before| before.path_mtu);
+            if size != now.path_mtu {
+                info!(member = %now.addr, from = size, to = now.path_mtu, "path MTU of member changed");
+            }
+        }
+    }
+}
+
+impl MemberStatus {
+    /// What `sent` and `seen` say about a member.
+    pub(super) fn new(id: u32, addr: IpAddr, (sent, seen): (Sent, Seen), detect: u32, path_mtu: u32) -> Self {
+        let answered = seen.id == id && seen.at != 0;
+        Self {
+            id,
+            addr,
+            state: liveness::state(id, sent, seen, detect),
+            rtt: answered.then(|| Duration::from_nanos(seen.rtt.into())),
+            unanswered: liveness::unanswered(sent, seen),
+            path_mtu,
+        }
+    }
+
+    fn log_state(&self) {
+        let Self {
+            addr,
+            state,
+            rtt,
+            unanswered,
+            ..
+        } = self;
+        let rtt = rtt.map_or_else(|| "unknown".to_owned(), |rtt| format!("{rtt:?}"));
+        match state {
+            State::Dead => warn!("member {addr} dead: {unanswered} probes unanswered, last RTT {rtt}"),
+            State::HeldDown => info!("member {addr} answers again, RTT {rtt}: held down"),
+            State::Alive => info!("member {addr} alive: RTT {rtt}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(sent: u32, at: u64, rtt: u32) -> MemberStatus {
+        let sent = Sent {
+            id: 7,
+            sequence: sent,
+        };
+        let seen = Seen {
+            id: 7,
+            sequence: 10,
+            at,
+            rtt,
+            ..Seen::default()
+        };
+        MemberStatus::new(7, [192, 0, 2, 1].into(), (sent, seen), 3, 1_500)
+    }
+
+    #[test]
+    fn a_new_round_trip_time_is_no_change_but_a_death_is() {
+        let status = |member| Status {
+            members: [(1, member)].into(),
+        };
+        let alive = status(member(11, 5, 1_000));
+        assert_eq!(alive.members[&1].rtt, Some(Duration::from_micros(1)));
+        assert!(!alive.differs(&status(member(12, 9, 2_000))));
+        let dead = status(member(14, 5, 1_000));
+        assert_eq!(
+            (dead.members[&1].state, dead.members[&1].unanswered),
+            (State::Dead, 4)
+        );
+        assert!(alive.differs(&dead));
+        assert!(alive.differs(&Status::default()));
+    }
+
+    #[test]
+    fn before_the_first_answer_there_is_no_round_trip_time() {
+        assert_eq!(member(11, 0, 0).rtt, None);
+    }
+}

@@ -26,7 +26,7 @@ pub const FROM_UNDERLAY: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sample {
-    /// When: nanoseconds of `CLOCK_MONOTONIC`.
+    /// When: nanoseconds of `CLOCK_MONOTONIC_COARSE`.
     pub at: u64,
     /// [`crate::verdict::DropReason`] by number.
     pub reason: u32,
@@ -58,24 +58,22 @@ pub struct Gate {
     pub lost: u64,
 }
 
-/// Whether a drop at `now` (nanoseconds) is sampled, and the gate after it. Pure.
+/// Whether a drop at `now` (nanoseconds) is sampled; the gate remembers it.
 #[inline(always)]
-#[must_use]
-pub const fn pass(gate: Gate, now: u64) -> (bool, Gate) {
+pub const fn pass(gate: &mut Gate, now: u64) -> bool {
     let window = now >> WINDOW_SHIFT;
-    let taken = if gate.window == window { gate.taken } else { 0 };
-    let open = taken < SAMPLES_PER_WINDOW;
-    let after = Gate {
-        window,
-        taken: if open { taken.wrapping_add(1) } else { taken },
-        suppressed: if open {
-            gate.suppressed
-        } else {
-            gate.suppressed.wrapping_add(1)
-        },
-        lost: gate.lost,
-    };
-    (open, after)
+    if gate.window != window {
+        gate.window = window;
+        gate.taken = 1;
+        return true;
+    }
+    let open = gate.taken < SAMPLES_PER_WINDOW;
+    if open {
+        gate.taken = gate.taken.wrapping_add(1);
+    } else {
+        gate.suppressed = gate.suppressed.wrapping_add(1);
+    }
+    open
 }
 
 const _: () = assert!(size_of::<Sample>() == 32 + SAMPLE_BYTES && align_of::<Sample>() == 8);
@@ -90,13 +88,10 @@ mod tests {
         let mut gate = Gate::default();
         let mut passed = 0;
         for packet in 0..1_000_u64 {
-            let (open, after) = pass(gate, (5 << WINDOW_SHIFT) + packet);
-            gate = after;
-            passed += u64::from(open);
+            passed += u64::from(pass(&mut gate, (5 << WINDOW_SHIFT) + packet));
         }
         assert_eq!((passed, gate.suppressed), (SAMPLES_PER_WINDOW, 990));
-        let (open, after) = pass(gate, 6 << WINDOW_SHIFT);
-        assert!(open, "a new window opens the gate");
-        assert_eq!((after.taken, after.suppressed), (1, 990));
+        assert!(pass(&mut gate, 6 << WINDOW_SHIFT), "a new window opens the gate");
+        assert_eq!((gate.taken, gate.suppressed), (1, 990));
     }
 }

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     bindings::__sk_buff,
     btf_maps::{PerCpuArray, RingBuf},
-    helpers::{bpf_ktime_get_ns, bpf_skb_load_bytes},
+    helpers::{bpf_ktime_get_coarse_ns, bpf_skb_load_bytes},
     macros::btf_map,
 };
 use mc_gateway_common::{
@@ -23,13 +23,10 @@ pub(crate) fn sample(skb: *mut __sk_buff, reason: u32, program: u32) {
     let Some(gate) = GATE.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: reads a clock.
-    let at = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: reads a clock; the coarse one (Linux 5.11) costs a tenth of the other.
+    let at = unsafe { bpf_ktime_get_coarse_ns() };
     // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
-    let (open, after) = unsafe { pass(*gate, at) };
-    // SAFETY: as above.
-    unsafe { *gate = after }
-    if !open {
+    if !unsafe { pass(&mut *gate, at) } {
         return;
     }
     let Some(mut entry) = SAMPLES.reserve_untyped::<Sample>(0) else {

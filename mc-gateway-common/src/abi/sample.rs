@@ -76,6 +76,8 @@ pub const fn pass(gate: &mut Gate, now: u64) -> bool {
     open
 }
 
+// The program masks with it.
+const _: () = assert!(SAMPLE_BYTES.is_power_of_two());
 const _: () = assert!(size_of::<Sample>() == 32 + SAMPLE_BYTES && align_of::<Sample>() == 8);
 const _: () = assert!(size_of::<Gate>() == 32 && align_of::<Gate>() == 8);
 

@@ -1,15 +1,14 @@
 //! The sampled drops.
 
+use core::ptr;
+
 use aya_ebpf::{
     bindings::__sk_buff,
     btf_maps::{PerCpuArray, RingBuf},
     helpers::{bpf_ktime_get_coarse_ns, bpf_skb_load_bytes},
     macros::btf_map,
 };
-use mc_gateway_common::{
-    abi::sample::{Gate, RING_BYTES, SAMPLE_BYTES, Sample, pass},
-    packet::eth,
-};
+use mc_gateway_common::abi::sample::{Gate, RING_BYTES, SAMPLE_BYTES, Sample, pass};
 
 // Without a value type: libbpf refuses one for a ring.
 #[btf_map(name = "mc_samples")]
@@ -48,10 +47,11 @@ pub(crate) fn sample(skb: *mut __sk_buff, reason: u32, program: u32) {
         (*to).captured = captured;
         (*to).pad = 0;
         (*to).bytes = [0; SAMPLE_BYTES];
-        // The lower bound is what the verifier wants to see; no frame is shorter.
-        if captured < eth::END
-            || bpf_skb_load_bytes(skb.cast(), 0, (&raw mut (*to).bytes).cast(), captured) != 0
-        {
+        // Read back, so that the compiler forgets what it knows and leaves the mask in: it is the only bound
+        // of 1 to `SAMPLE_BYTES` that Linux 6.1's verifier keeps.
+        let wanted = ptr::read_volatile(&raw const (*to).captured);
+        let wanted = (wanted.wrapping_sub(1) & (SAMPLE_BYTES as u32 - 1)).wrapping_add(1);
+        if bpf_skb_load_bytes(skb.cast(), 0, (&raw mut (*to).bytes).cast(), wanted) != 0 {
             (*to).captured = 0;
         }
     }

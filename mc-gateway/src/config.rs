@@ -401,7 +401,7 @@ impl TryFrom<ProbeArgs> for probe::Settings {
     fn try_from(args: ProbeArgs) -> Result<Self, ConfigError> {
         const INTERVAL: RangeInclusive<Duration> = Duration::from_millis(30)..=Duration::from_secs(10);
         const MAX_DETECT: u32 = 100;
-        const MAX_HOLD_DOWN: Duration = Duration::from_secs(600);
+        const MAX_HOLD_DOWN: Duration = Duration::from_mins(10);
         const NOT_A_TIME: &str = "is not a time like 100ms or 1s";
         let ProbeArgs {
             probe_interval,

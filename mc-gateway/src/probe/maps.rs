@@ -58,27 +58,23 @@ impl Maps {
 
     /// Begins with the member `id` in a slot, or goes on; returns the number of the last probe.
     pub(super) fn adopt(&mut self, slot: u32, id: u32, detect: u32, random: u32) -> Result<u32, TablesError> {
-        match adopted(id, self.read(slot)?, detect) {
-            Some(sequence) => {
-                self.set_sent(slot, Sent { id, sequence })?;
-                Ok(sequence)
-            }
-            None => {
-                let seen = Seen {
-                    id,
-                    sequence: random,
-                    ..Seen::default()
-                };
-                // In this order: a number that was sent makes the program look at what was seen.
-                self.seen.set(slot, seen, 0).map_err(failed(SEEN, "write"))?;
-                self.rtt
-                    .set(slot, Rtt::default(), 0)
-                    .map_err(failed(RTT, "write"))?;
-                let sequence = random;
-                self.set_sent(slot, Sent { id, sequence })?;
-                Ok(sequence)
-            }
+        if let Some(sequence) = adopted(id, self.read(slot)?, detect) {
+            self.set_sent(slot, Sent { id, sequence })?;
+            return Ok(sequence);
         }
+        let seen = Seen {
+            id,
+            sequence: random,
+            ..Seen::default()
+        };
+        // In this order: a number that was sent makes the program look at what was seen.
+        self.seen.set(slot, seen, 0).map_err(failed(SEEN, "write"))?;
+        self.rtt
+            .set(slot, Rtt::default(), 0)
+            .map_err(failed(RTT, "write"))?;
+        let sequence = random;
+        self.set_sent(slot, Sent { id, sequence })?;
+        Ok(sequence)
     }
 
     /// Forgets what was sent to every slot but those wanted: who is not asked is alive.

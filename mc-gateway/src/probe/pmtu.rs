@@ -15,7 +15,7 @@ const MAX_PROBES: u32 = 3;
 /// How often the size in use is confirmed: how long a path that shrank may swallow packets.
 const CONFIRM: Duration = Duration::from_secs(10);
 /// How long after a search larger sizes are tried again (`PMTU_RAISE_TIMER`).
-const RAISE: Duration = Duration::from_secs(60);
+const RAISE: Duration = Duration::from_mins(1);
 /// A search ends when what fits and what does not are this close, in bytes.
 const STEP: u32 = 8;
 
@@ -97,7 +97,7 @@ impl Search {
                 return None;
             }
             if waiting.tries < MAX_PROBES {
-                return self.ask(waiting.probe.size, waiting.tries.saturating_add(1), now);
+                return Some(self.ask(waiting.probe.size, waiting.tries.saturating_add(1), now));
             }
             self.lost(waiting.probe.size, now);
         }
@@ -107,14 +107,14 @@ impl Search {
                 self.phase = Phase::Search;
                 self.fails = self.link.saturating_add(1);
                 // Most likely everything fits again.
-                self.ask(self.link, 1, now)
+                Some(self.ask(self.link, 1, now))
             }
             Phase::Idle(_) => {
                 self.phase = Phase::Confirm;
-                self.ask(self.works, 1, now)
+                Some(self.ask(self.works, 1, now))
             }
             Phase::Confirm => None,
-            Phase::Search => self.ask(self.middle(), 1, now),
+            Phase::Search => Some(self.ask(self.middle(), 1, now)),
         }
     }
 
@@ -132,7 +132,7 @@ impl Search {
         }
     }
 
-    fn ask(&mut self, size: u32, tries: u32, now: Duration) -> Option<SizeProbe> {
+    fn ask(&mut self, size: u32, tries: u32, now: Duration) -> SizeProbe {
         self.sequence = self.sequence.wrapping_add(1);
         let probe = SizeProbe {
             size,
@@ -143,7 +143,7 @@ impl Search {
             since: now,
             tries,
         });
-        Some(probe)
+        probe
     }
 
     fn lost(&mut self, size: u32, now: Duration) {

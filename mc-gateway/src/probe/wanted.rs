@@ -170,8 +170,10 @@ mod tests {
 
     #[test]
     fn limits_and_links_are_sizes_of_outer_packets() {
-        let mut target = Target::default();
-        target.members = contents(0).members.into_values().map(|m| (m.id, m)).collect();
+        let mut target = Target {
+            members: contents(0).members.into_values().map(|m| (m.id, m)).collect(),
+            ..Target::default()
+        };
         let links = links(&target);
         assert_eq!(links[&11], 1_500);
         limit(&mut target, &[(11, 1_400), (12, 9_000)].into());

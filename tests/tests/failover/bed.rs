@@ -326,7 +326,7 @@ fn manifests(cluster: &str) -> String {
     let import = |name: &str, gateways: &[&str], pods: &str, services: &str| {
         let infos: String = gateways
             .iter()
-            .map(|ip| format!("  - gatewayIP: {ip}\n"))
+            .flat_map(|ip| ["  - gatewayIP: ", *ip, "\n"])
             .collect();
         format!(
             "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: ClusterInfoImport\nmetadata:\n  \

@@ -5,7 +5,6 @@
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "a test fails by panicking"
 )]
 

@@ -16,6 +16,8 @@
 )]
 
 pub mod abi;
+pub mod flow;
+pub mod limit;
 pub mod liveness;
 pub mod packet;
 pub mod path;

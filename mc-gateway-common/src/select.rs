@@ -3,7 +3,6 @@
 use crate::{
     abi::{Addr, GROUP_MEMBERS, Group, Member},
     liveness,
-    packet::ip,
     rendezvous::{Candidate, prefers},
     tables::Tables,
     verdict::Event,
@@ -19,19 +18,6 @@ pub fn mix(value: u32, seed: u32) -> u32 {
     hash ^= hash >> 13;
     hash = hash.wrapping_mul(0xc2b2_ae35);
     hash ^ (hash >> 16)
-}
-
-/// Hash of a flow. `ports` are the first four bytes behind the IP header; they are left out for
-/// fragments (only the first one carries them) and for protocols that have none, so that every fragment
-/// of a packet hashes alike.
-#[inline(always)]
-#[must_use]
-pub fn flow_hash(header: &ip::Header, ports: [u8; 4]) -> u32 {
-    let has_ports = matches!(header.proto, ip::TCP | ip::UDP | ip::SCTP) && !header.is_fragment();
-    let ports = if has_ports { u32::from_be_bytes(ports) } else { 0 };
-    let hash = mix(fold(&header.src), u32::from(header.proto));
-    let hash = mix(fold(&header.dst), hash);
-    mix(ports, hash)
 }
 
 /// An address as one word: IPv4 addresses as they are, IPv6 addresses mixed.
@@ -164,21 +150,6 @@ mod tests {
         choose(&tables, group, hash).map(|m| m.id)
     }
 
-    fn header(proto: u8, frags: u16) -> ip::Header {
-        ip::Header {
-            v6: false,
-            version: 4,
-            len: 20,
-            tos: 0,
-            length: 60,
-            frags,
-            ttl: 64,
-            proto,
-            src: ip::mapped([10, 1, 0, 2]),
-            dst: ip::mapped([10, 2, 0, 3]),
-        }
-    }
-
     #[test]
     fn an_empty_group_has_no_member() {
         assert_eq!(pick(&[], 5), None);
@@ -191,21 +162,6 @@ mod tests {
         for hash in 0..100 {
             assert_eq!(choose(&tables, group, hash).map(|m| m.id), Some(2));
         }
-    }
-
-    #[test]
-    fn all_fragments_of_a_packet_hash_alike() {
-        let first = flow_hash(&header(ip::UDP, 0x2000), [1, 2, 3, 4]);
-        let next = flow_hash(&header(ip::UDP, 0x00b9), [9, 9, 9, 9]);
-        assert_eq!(first, next);
-    }
-
-    #[test]
-    fn ports_tell_flows_apart() {
-        assert_ne!(
-            flow_hash(&header(ip::TCP, 0x4000), [1, 2, 3, 4]),
-            flow_hash(&header(ip::TCP, 0x4000), [1, 2, 3, 5])
-        );
     }
 
     #[test]

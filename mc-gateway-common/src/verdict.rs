@@ -50,11 +50,18 @@ pub enum DropReason {
     ProbeMember = 22,
     /// Answer to a probe that was never sent.
     ProbeUnsent = 23,
+    /// Larger than the next hop takes, and nobody to tell: an ICMP error, a later fragment, or not from or
+    /// for one host.
+    TooBig = 30,
+    /// Larger than the next hop takes; the sender is not told because too many errors were sent already.
+    TooBigLimited = 31,
+    /// IPv6 packet of at most 1,280 bytes, and the next hop takes even less (RFC 8200 section 5).
+    BelowIpv6Minimum = 32,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -78,6 +85,9 @@ impl DropReason {
         Self::ProbeLate,
         Self::ProbeMember,
         Self::ProbeUnsent,
+        Self::TooBig,
+        Self::TooBigLimited,
+        Self::BelowIpv6Minimum,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -107,6 +117,9 @@ impl DropReason {
             21 => Self::ProbeLate,
             22 => Self::ProbeMember,
             23 => Self::ProbeUnsent,
+            30 => Self::TooBig,
+            31 => Self::TooBigLimited,
+            32 => Self::BelowIpv6Minimum,
             _ => Self::NotConfigured,
         }
     }
@@ -138,6 +151,9 @@ impl DropReason {
             Self::ProbeLate => "probe-late",
             Self::ProbeMember => "probe-member",
             Self::ProbeUnsent => "probe-unsent",
+            Self::TooBig => "too-big",
+            Self::TooBigLimited => "too-big-limited",
+            Self::BelowIpv6Minimum => "below-ipv6-minimum",
         }
     }
 }
@@ -194,11 +210,13 @@ pub enum Event {
     AllMembersDead = 1,
     /// Congestion marked on the outer packet was passed on to the inner one (RFC 6040).
     EcnMarked = 2,
+    /// The MSS of a connection was lowered to what the path takes.
+    MssLowered = 16,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 2] = [Self::AllMembersDead, Self::EcnMarked];
+    pub const ALL: [Self; 3] = [Self::AllMembersDead, Self::EcnMarked, Self::MssLowered];
 
     /// Name as printed by the agent.
     #[must_use]
@@ -206,6 +224,7 @@ impl Event {
         match self {
             Self::AllMembersDead => "all-members-dead",
             Self::EcnMarked => "ecn-marked",
+            Self::MssLowered => "mss-lowered",
         }
     }
 }

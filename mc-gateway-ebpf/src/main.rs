@@ -4,6 +4,7 @@
 #![feature(asm_experimental_arch)]
 
 mod maps;
+mod outline;
 mod skb;
 mod words;
 
@@ -19,7 +20,7 @@ use crate::{maps::Maps, skb::Skb};
 /// The context as global functions take it: the verifier knows it by this name in BTF, and the kernel refuses
 /// the BTF of the whole generated struct.
 #[repr(C)]
-struct __sk_buff {
+pub(crate) struct __sk_buff {
     len: u32,
 }
 

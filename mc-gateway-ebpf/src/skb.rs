@@ -15,13 +15,14 @@ use aya_ebpf::{
     },
 };
 use mc_gateway_common::{
-    packet::{Aligned, L4Difference, Packet, encap::Room, eth},
-    verdict::Verdict,
+    packet::{Aligned, L4Difference, Packet, encap::Room, eth, transport::Transport},
+    tables::Tables,
+    verdict::{DropReason, Verdict},
 };
 
 use crate::{
     maps::{count_drop, count_path},
-    mc_sample, words,
+    mc_sample, outline, words,
 };
 
 /// `BPF_ADJ_ROOM_MAC`: room is made right behind the Ethernet header.
@@ -33,7 +34,7 @@ const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_
     as u64
     | ENCAP_L2_LEN;
 /// Without FIXED_GSO the segment size would grow by the room removed.
-const SHRINK: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
+const PLAIN: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
 /// Length of an IPv6 header, which Linux before 6.3 wants to be left of a packet that came in IPv6.
 const PADDED: u32 = 40;
 /// Bytes of a packet that are read in place: outer headers over IPv6 and an inner IPv6 header with ports.
@@ -55,6 +56,12 @@ impl Skb {
             // looks, which is refused.
             unsafe { bpf_skb_pull_data(raw, if len < HEAD { len } else { HEAD }) };
         }
+        Self::from_raw(raw)
+    }
+
+    /// Of a packet that [`Self::new`] has seen before.
+    #[inline(always)]
+    pub(crate) fn from_raw(raw: *mut __sk_buff) -> Self {
         Self { raw }
     }
 
@@ -148,9 +155,17 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn is_gso(&self) -> bool {
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
+        // Without RECOMPUTE_CSUM: the sum of the packet stays what it is once `update_l4` has followed.
+        // SAFETY: the buffer is N bytes long.
+        let ret = unsafe { bpf_skb_store_bytes(self.raw.cast(), offset, bytes.as_ptr().cast(), N as u32, 0) };
+        (ret == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn gso_size(&self) -> u32 {
         // SAFETY: the context pointer is valid while the program runs.
-        unsafe { (*self.raw).gso_size != 0 }
+        unsafe { (*self.raw).gso_size }
     }
 
     #[inline(always)]
@@ -166,11 +181,11 @@ impl Packet for Skb {
     fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
         let less = -(room.bytes() as i32);
         let version = match (room, inner_v6) {
-            (Room::V4, false) | (Room::V6, true) => return self.adjust(less, SHRINK),
+            (Room::V4, false) | (Room::V6, true) => return self.adjust(less, PLAIN),
             (Room::V4, true) => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
             (Room::V6, false) => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
         };
-        if let Some(done) = self.adjust(less, SHRINK | version as u64) {
+        if let Some(done) = self.adjust(less, PLAIN | version as u64) {
             return Some(done);
         }
         // Linux before 6.3 knows no change of version and wants as much left as the outer version's header
@@ -187,7 +202,90 @@ impl Packet for Skb {
                 )
             };
         }
-        self.adjust(less, SHRINK)
+        self.adjust(less, PLAIN)
+    }
+
+    #[inline(always)]
+    fn is_summed_later(&mut self, offset: u32) -> Option<bool> {
+        // There is no way to ask but to change the field: an update from inside the packet leaves the field
+        // alone exactly where a device is still to complete it.
+        let before = self.load::<2>(offset)?;
+        let one = L4Difference {
+            sum: 1,
+            pseudo: false,
+            udp: false,
+        };
+        self.update_l4(offset, one)?;
+        if self.load::<2>(offset)? == before {
+            return Some(true);
+        }
+        self.store_summed(offset, &before)?;
+        Some(false)
+    }
+
+    #[inline(always)]
+    fn resize(&mut self, len: u32) -> Option<()> {
+        // SAFETY: no pointer into the packet is held anywhere.
+        let ret = unsafe { bpf_skb_change_tail(self.raw, len, 0) };
+        (ret == 0).then_some(())
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, bytes: u32) -> Option<()> {
+        self.adjust(bytes as i32, PLAIN)
+    }
+
+    #[inline(always)]
+    fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool> {
+        let changed = outline::mc_clamp_mss(self.raw.cast(), at, mtu);
+        (changed != outline::FAILED).then_some(changed != 0)
+    }
+
+    #[inline(always)]
+    fn locate(&self, v6: bool, at: u32) -> Transport {
+        Transport::unpack(outline::mc_locate(self.raw.cast(), v6 as u32, at))
+    }
+
+    #[inline(always)]
+    fn sum(&self, at: u32, len: u32) -> Option<u16> {
+        let sum = outline::mc_sum(self.raw.cast(), at, len);
+        (sum != outline::FAILED).then_some(sum as u16)
+    }
+
+    #[inline(always)]
+    fn settle(&mut self, at: u32, quoted: u32, sum: u16, transport: Transport) -> Option<u16> {
+        let sum = outline::mc_settle(self.raw.cast(), at, quoted, sum as u32, transport.pack());
+        (sum != outline::FAILED).then_some(sum as u16)
+    }
+
+    #[inline(always)]
+    fn store_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
+        let stored = outline::mc_store_error(self.raw.cast(), v6 as u32, at, mtu, sum as u32);
+        (stored != outline::FAILED).then_some(())
+    }
+
+    #[inline(always)]
+    fn send_back<T: Tables>(&mut self, _: &T, v6: bool, at: u32) -> Option<()> {
+        let stored = outline::mc_send_back(self.raw.cast(), v6 as u32, at);
+        (stored != outline::FAILED).then_some(())
+    }
+
+    #[inline(always)]
+    fn hash_unusual(&self, v6: bool, at: u32) -> u32 {
+        outline::mc_hash_unusual(self.raw.cast(), v6 as u32, at)
+    }
+
+    #[inline(always)]
+    fn segment_headers(&self, at: u32) -> u32 {
+        outline::mc_segment_headers(self.raw.cast(), at)
+    }
+
+    #[inline(always)]
+    fn answer_too_big<T: Tables>(&mut self, _: &T, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
+        match outline::mc_answer_too_big(self.raw.cast(), at, size, mtu) {
+            0 => Ok(()),
+            number => Err(outline::reason(number)),
+        }
     }
 
     #[inline(always)]

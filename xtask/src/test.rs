@@ -16,6 +16,8 @@ pub(crate) enum Suite {
     Unit,
     /// Every decision in the kernel, with `BPF_PROG_TEST_RUN`.
     Datapath,
+    /// Generated packets: the kernel's programs against the same decisions on the host.
+    Differential,
     /// Agents, programs and traffic in network namespaces.
     Netns,
     /// Gateways that die and come back under traffic.
@@ -28,10 +30,11 @@ pub(crate) enum Suite {
     E2e,
 }
 
-const ALL: [Suite; 8] = [
+const ALL: [Suite; 9] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
+    Suite::Differential,
     Suite::Netns,
     Suite::Failover,
     Suite::Restart,
@@ -70,7 +73,15 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
         )?,
         Suite::Datapath => {
             tally.step("the object is reproducible", ebpf::check_reproducible());
-            tally.cargo_test("datapath", &mut integration("datapath"))?;
+            let mut command = integration("datapath");
+            tally.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
+        }
+        Suite::Differential => {
+            let mut command = integration("datapath");
+            command
+                .env("MC_LONG", if long { "1" } else { "0" })
+                .args(["--", "--nocapture", "differential"]);
+            tally.cargo_test("differential", &mut command)?;
         }
         Suite::Netns => {
             let programs = build::release()?;

@@ -6,6 +6,7 @@
 //! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
 
 pub mod health;
+pub mod limit;
 pub mod sample;
 pub mod service;
 
@@ -64,7 +65,7 @@ pub const EVENTS: &str = "mc_events";
 /// it stays the same; 0 turns that off. Whoever changes `mc_prefixes` raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 14] = [
+pub const ALL_MAPS: [&str; 15] = [
     PREFIXES,
     GROUPS,
     MEMBERS,
@@ -79,6 +80,7 @@ pub const ALL_MAPS: [&str; 14] = [
     EPOCH,
     sample::SAMPLES,
     sample::SAMPLE_GATE,
+    limit::ICMP_LIMIT,
 ];
 
 /// Name of the classifier on the egress of `mc0`.

@@ -4,15 +4,26 @@ pub mod checksum;
 pub mod ecn;
 pub mod encap;
 pub mod eth;
+pub mod icmp;
 mod inner_sum;
 pub mod ip;
 pub mod outer;
 pub mod probe;
 #[cfg(any(test, feature = "std"))]
 mod slice;
+pub mod tcp;
+pub mod transport;
 pub mod tunnel;
 
 use encap::Room;
+use transport::Transport;
+
+use crate::{
+    flow,
+    path::{mss, too_big},
+    tables::Tables,
+    verdict::DropReason,
+};
 
 pub use inner_sum::inner_sum;
 #[cfg(any(test, feature = "std"))]
@@ -59,11 +70,21 @@ pub trait Packet {
     /// Overwrites `N` bytes at `offset`, or `None` where that is impossible.
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
 
-    /// Index of the device the packet arrived on or leaves through.
+    /// Overwrites `N` bytes a transport checksum covers; [`Self::update_l4`] must follow with the change.
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
+
+    /// Device the program is attached to.
     fn ifindex(&self) -> u32;
 
+    /// Bytes behind the headers in every packet a GSO super-packet will be cut into; 0 for an ordinary
+    /// packet.
+    fn gso_size(&self) -> u32;
+
     /// Whether this is a GSO super-packet: it will be cut into packets of the wire later.
-    fn is_gso(&self) -> bool;
+    #[inline(always)]
+    fn is_gso(&self) -> bool {
+        self.gso_size() != 0
+    }
 
     /// Inserts room of unspecified content behind the Ethernet header and marks the packet as tunnelled,
     /// so that segmentation offloads keep working on the inner packet.
@@ -76,4 +97,103 @@ pub trait Packet {
     /// `difference` (see [`checksum::difference`]). Right also for packets whose checksum a device is
     /// still to complete.
     fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()>;
+
+    /// Whether the checksum at `offset` is still to be completed by a device (`CHECKSUM_PARTIAL`).
+    fn is_summed_later(&mut self, offset: u32) -> Option<bool>;
+
+    /// Cuts the frame to `len` bytes; of a super-packet an ordinary packet is left.
+    fn resize(&mut self, len: u32) -> Option<()>;
+
+    /// Inserts `bytes` of unspecified content behind the Ethernet header; nothing else changes.
+    fn insert(&mut self, bytes: u32) -> Option<()>;
+
+    // What follows is rare and long. A program overrides it by calling a function of its own, so that the
+    // verifier checks it once and not for every way that leads there.
+
+    /// [`mss::clamp`].
+    #[inline(always)]
+    fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool>
+    where
+        Self: Sized,
+    {
+        mss::clamp(self, at, mtu)
+    }
+
+    /// [`transport::locate`].
+    #[inline(always)]
+    fn locate(&self, v6: bool, at: u32) -> Transport
+    where
+        Self: Sized,
+    {
+        transport::locate(self, v6, at)
+    }
+
+    /// [`icmp::sum`].
+    #[inline(always)]
+    fn sum(&self, at: u32, len: u32) -> Option<u16>
+    where
+        Self: Sized,
+    {
+        icmp::sum(self, at, len)
+    }
+
+    /// [`icmp::settle`].
+    #[inline(always)]
+    fn settle(&mut self, at: u32, quoted: u32, sum: u16, transport: Transport) -> Option<u16>
+    where
+        Self: Sized,
+    {
+        icmp::settle(self, at, quoted, sum, transport)
+    }
+
+    /// [`icmp::store_headers`].
+    #[inline(always)]
+    fn store_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()>
+    where
+        Self: Sized,
+    {
+        icmp::store_headers(self, v6, at, mtu, sum)
+    }
+
+    /// [`too_big::send_back`].
+    #[inline(always)]
+    fn send_back<T: Tables>(&mut self, tables: &T, v6: bool, at: u32) -> Option<()>
+    where
+        Self: Sized,
+    {
+        too_big::send_back(self, tables, v6, at)
+    }
+
+    /// [`flow::hash_unusual`].
+    #[inline(always)]
+    fn hash_unusual(&self, v6: bool, at: u32) -> u32
+    where
+        Self: Sized,
+    {
+        flow::hash_unusual(self, v6, at)
+    }
+
+    /// [`too_big::headers_len`].
+    #[inline(always)]
+    fn segment_headers(&self, at: u32) -> u32
+    where
+        Self: Sized,
+    {
+        too_big::headers_len(self, at)
+    }
+
+    /// [`too_big::answer`].
+    #[inline(always)]
+    fn answer_too_big<T: Tables>(
+        &mut self,
+        tables: &T,
+        at: u32,
+        size: u32,
+        mtu: u32,
+    ) -> Result<(), DropReason>
+    where
+        Self: Sized,
+    {
+        too_big::answer(self, tables, at, size, mtu)
+    }
 }

@@ -2,27 +2,48 @@
 
 use super::{L4Difference, Packet, checksum, encap::Room, eth, ip};
 
-/// A frame in memory. Behaves like the kernel's packet, without its offload state.
+/// Device every frame has come from: the loopback device, as in `BPF_PROG_TEST_RUN`.
+const IFINDEX: u32 = 1;
+
+/// A frame in memory, with the offload state decisions ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlicePacket(Vec<u8>);
+pub struct SlicePacket {
+    frame: Vec<u8>,
+    gso_size: u32,
+    summed_later: bool,
+}
 
 impl SlicePacket {
     /// Takes a whole frame, Ethernet header first.
     #[must_use]
     pub fn new(frame: Vec<u8>) -> Self {
-        Self(frame)
+        Self {
+            frame,
+            gso_size: 0,
+            summed_later: false,
+        }
+    }
+
+    /// Makes it a super-packet of segments with `size` bytes of payload.
+    pub fn set_gso_size(&mut self, size: u32) {
+        self.gso_size = size;
+    }
+
+    /// Makes its transport checksum one that a device is still to complete.
+    pub fn set_summed_later(&mut self, later: bool) {
+        self.summed_later = later;
     }
 
     /// The frame's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.frame
     }
 }
 
 impl Packet for SlicePacket {
     fn frame_len(&self) -> u32 {
-        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.frame.len()).unwrap_or(u32::MAX)
     }
 
     fn ethertype(&self) -> u16 {
@@ -31,33 +52,31 @@ impl Packet for SlicePacket {
 
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
         let start = usize::try_from(offset).ok()?;
-        self.0.get(start..start.checked_add(N)?)?.try_into().ok()
+        self.frame.get(start..start.checked_add(N)?)?.try_into().ok()
     }
 
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         let start = usize::try_from(offset).ok()?;
-        self.0
+        self.frame
             .get_mut(start..start.checked_add(N)?)?
             .copy_from_slice(bytes);
         Some(())
     }
 
-    /// The loopback device's, as with `BPF_PROG_TEST_RUN`.
-    fn ifindex(&self) -> u32 {
-        1
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
+        self.store(offset, bytes)
     }
 
-    fn is_gso(&self) -> bool {
-        false
+    fn ifindex(&self) -> u32 {
+        IFINDEX
+    }
+
+    fn gso_size(&self) -> u32 {
+        self.gso_size
     }
 
     fn grow(&mut self, room: Room) -> Option<()> {
-        if self.0.len() < eth::LEN {
-            return None;
-        }
-        let zeros = std::iter::repeat_n(0, usize::try_from(room.bytes()).ok()?);
-        self.0.splice(eth::LEN..eth::LEN, zeros);
-        Some(())
+        self.insert(room.bytes())
     }
 
     fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
@@ -65,14 +84,41 @@ impl Packet for SlicePacket {
         // The kernel refuses to shrink below the network header's minimum: bpf_skb_adjust_room
         // (net/core/filter.c) wants at least the IP header left.
         let least = if inner_v6 { ip::V6_LEN } else { ip::V4_LEN };
-        if self.0.len() < end.checked_add(least)? {
+        if self.frame.len() < end.checked_add(least)? {
             return None;
         }
-        self.0.drain(eth::LEN..end);
+        self.frame.drain(eth::LEN..end);
+        Some(())
+    }
+
+    fn is_summed_later(&mut self, offset: u32) -> Option<bool> {
+        self.load::<2>(offset)?;
+        Some(self.summed_later)
+    }
+
+    fn resize(&mut self, len: u32) -> Option<()> {
+        let len = usize::try_from(len).ok()?;
+        if len < eth::LEN {
+            return None;
+        }
+        self.frame.resize(len, 0);
+        self.gso_size = 0;
+        Some(())
+    }
+
+    fn insert(&mut self, bytes: u32) -> Option<()> {
+        if self.frame.len() < eth::LEN {
+            return None;
+        }
+        let zeros = std::iter::repeat_n(0, usize::try_from(bytes).ok()?);
+        self.frame.splice(eth::LEN..eth::LEN, zeros);
         Some(())
     }
 
     fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
+        if self.summed_later && !difference.pseudo {
+            return Some(());
+        }
         let check = self.load::<2>(offset)?;
         if difference.udp && check == [0, 0] {
             return Some(());

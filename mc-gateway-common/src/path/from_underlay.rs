@@ -1,6 +1,6 @@
 //! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
 
-use super::{config, finding::Finding, next_member, probe::probe};
+use super::{config, finding::Finding, mss, next_member, probe::probe, too_big, too_big::TooBig};
 use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, Addr, CLUSTER_LOCAL, Config, Member,
@@ -54,14 +54,15 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
         Finding::NotOurs => return Verdict::Pass,
         Finding::Refused(reason) => return Verdict::Drop(reason),
         Finding::Probe => probed::<N, P, T>(packet, tables, config),
-        Finding::Onward { group, hash } => {
-            next_member(tables, group, hash).and_then(|member| pass_on::<N, P>(packet, member))
-        }
+        Finding::Onward { group, hash, syn } => next_member(tables, group, hash.unwrap_or(0))
+            .and_then(|member| onward::<N, P, T>(packet, tables, member, syn)),
         Finding::Here {
             v6,
             outer_tos,
             inner_tos,
+            back,
         } => congestion::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
+            .and_then(|()| mss::lower_to_way_back(packet, tables, Headers::<N>::INNER_AT, back))
             .and_then(|()| deliver::<N, P>(packet, config, v6)),
     };
     match done {
@@ -140,6 +141,11 @@ fn accept<const N: usize, P: Packet, T: Tables>(
             v6: inner.v6,
             outer_tos: headers.outer.tos,
             inner_tos: inner.tos,
+            back: if mss::can_be_syn(&inner) && src.action == ACTION_FORWARD {
+                src.group
+            } else {
+                0
+            },
         });
     }
     if headers.outer.ttl <= 1 {
@@ -148,7 +154,11 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     Ok(Finding::Onward {
         group: dst.group,
         // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
-        hash: select::mix(u32::from(headers.udp_src()), select::fold(&inner.dst)),
+        hash: Some(select::mix(
+            u32::from(headers.udp_src()),
+            select::fold(&inner.dst),
+        )),
+        syn: mss::can_be_syn(&inner),
     })
 }
 
@@ -189,6 +199,33 @@ fn probed<const N: usize, P: Packet, T: Tables>(
 ) -> Result<Verdict, DropReason> {
     let headers = Headers::<N>::load(packet).ok_or(DropReason::Truncated)?;
     probe(packet, tables, config, &headers)
+}
+
+/// Passes the packet on, or tells its sender that it is too big for the next leg.
+#[inline(always)]
+fn onward<const N: usize, P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    member: &Member,
+    syn: bool,
+) -> Result<Verdict, DropReason> {
+    let at = Headers::<N>::INNER_AT;
+    if ip::is_v4(&member.addr) == Headers::<N>::V6 {
+        return Err(DropReason::OuterFamily);
+    }
+    if let Some(size) = too_big::exceeds(packet, at, member.mtu) {
+        let too_big = TooBig {
+            at,
+            size,
+            mtu: member.mtu,
+            ifindex: packet.ifindex(),
+        };
+        return Ok(too_big.answer(packet, tables));
+    }
+    if syn {
+        mss::lower(packet, tables, at, member.mtu)?;
+    }
+    pass_on::<N, P>(packet, member)
 }
 
 /// Sends the packet to the next node as it is: only the outer header changes.

@@ -2,8 +2,10 @@
 
 mod finding;
 mod from_underlay;
+pub mod mss;
 mod probe;
 mod to_remote;
+pub mod too_big;
 
 pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
 pub use to_remote::to_remote;

@@ -1,19 +1,21 @@
 //! Egress of `mc0`: packets the node's routing has found to be for another cluster.
 
-use super::{config, finding::Finding, next_member};
+use super::{config, finding::Finding, mss, next_member, too_big, too_big::TooBig};
 use crate::{
     abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, Config, Member},
+    flow,
     packet::{
         Aligned, Packet, ecn,
         encap::{Encap, HOP_LIMIT, Room},
         eth, inner_sum, ip,
         tunnel::{Format, VNI_POLICY_OFF},
     },
-    select,
     tables::Tables,
     verdict::{DropReason, Path, Verdict},
 };
 
+/// No sum: more than any packet has.
+const NO_SUM: u64 = u64::MAX;
 /// Offset of what follows an IPv4 header without options.
 const BEHIND_V4: u32 = eth::END.wrapping_add(20);
 /// Offset of what follows an IPv6 header.
@@ -26,25 +28,42 @@ const BEHIND_V6: u32 = eth::END.wrapping_add(40);
 #[inline(always)]
 pub fn to_remote<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
     match encap(packet, tables) {
-        Ok(ifindex) => Verdict::Send {
-            path: Path::Encap,
-            ifindex,
-        },
+        Ok(verdict) => verdict,
         Err(reason) => Verdict::Drop(reason),
     }
 }
 
 #[inline(always)]
-fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<u32, DropReason> {
+fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, DropReason> {
     let config = config(tables)?;
-    let (group, hash) = match Finding::unpack(judge(packet, tables)) {
-        Finding::Onward { group, hash } => (group, hash),
+    let (group, hash, syn) = match Finding::unpack(judge(packet, tables)) {
+        Finding::Onward { group, hash, syn } => (group, hash, syn),
         Finding::Refused(reason) => return Err(reason),
         _ => return Err(DropReason::NoRoute),
     };
+    let hash = match hash {
+        Some(hash) => hash,
+        None => packet.hash_unusual(packet.ethertype() == eth::IPV6, eth::END),
+    };
     let member = next_member(tables, group, hash)?;
-    encapsulate(packet, config, member, hash)?;
-    Ok(member.ifindex)
+    if let Some(size) = too_big::exceeds(packet, eth::END, member.mtu) {
+        let too_big = TooBig {
+            at: eth::END,
+            size,
+            mtu: member.mtu,
+            ifindex: config.mc0_ifindex,
+        };
+        return Ok(too_big.answer(packet, tables));
+    }
+    if syn {
+        mss::lower(packet, tables, eth::END, member.mtu)?;
+    }
+    let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
+    encapsulate(packet, config, member, hash, sum)?;
+    Ok(Verdict::Send {
+        path: Path::Encap,
+        ifindex: member.ifindex,
+    })
 }
 
 /// Reads the packet and finds out where it goes. A function of its own in a program, as is
@@ -74,7 +93,8 @@ fn route<P: Packet, T: Tables>(packet: &P, tables: &T) -> Result<Finding, DropRe
     }
     Ok(Finding::Onward {
         group: prefix.group,
-        hash: select::flow_hash(&header, ports),
+        hash: flow::hash_usual(&header, ports),
+        syn: mss::can_be_syn(&header),
     })
 }
 
@@ -85,6 +105,7 @@ fn encapsulate<P: Packet>(
     config: &Config,
     member: &Member,
     hash: u32,
+    sum: u64,
 ) -> Result<(), DropReason> {
     let inner_type = packet.ethertype();
     let [first, second] = packet
@@ -101,14 +122,10 @@ fn encapsulate<P: Packet>(
         src: member.local,
         dst: member.addr,
         tos: ecn::outer(tos, fixed_tos(config)),
-        ttl: if config.hop_limit == 0 {
-            HOP_LIMIT
-        } else {
-            config.hop_limit
-        },
+        ttl: hop_limit(config),
         hash,
         port: config.port,
-        inner_sum: outer_checksum(packet, config, inner_type, inner_len),
+        inner_sum: (sum != NO_SUM).then_some(sum),
         vni: VNI_POLICY_OFF,
         inner_src: config.mc0_mac,
         inner_type,
@@ -139,18 +156,28 @@ fn write<P: Packet>(packet: &mut P, outer: &Encap, room: Room) -> Option<()> {
 }
 
 #[inline(always)]
-fn fixed_tos(config: &Config) -> Option<u8> {
+pub(super) const fn hop_limit(config: &Config) -> u8 {
+    if config.hop_limit == 0 {
+        HOP_LIMIT
+    } else {
+        config.hop_limit
+    }
+}
+
+#[inline(always)]
+pub(super) fn fixed_tos(config: &Config) -> Option<u8> {
     (config.flags & CONFIG_DSCP_FIXED != 0).then_some(config.tos)
 }
 
 /// The inner packet's sum where the outer one shall have a checksum and can: not a super-packet, whose
 /// segments get copies of one outer header.
 #[inline(always)]
-fn outer_checksum<P: Packet>(packet: &P, config: &Config, ethertype: u16, len: u32) -> Option<u64> {
+fn outer_checksum<P: Packet>(packet: &P, config: &Config) -> Option<u64> {
     if config.flags & CONFIG_UDP_CHECKSUM == 0 || packet.is_gso() {
         return None;
     }
-    inner_sum(packet, ethertype, eth::END, len)
+    let len = packet.frame_len().wrapping_sub(eth::END);
+    inner_sum(packet, packet.ethertype(), eth::END, len)
 }
 
 /// The IP header and the four bytes behind it. IPv4 packets with options and packets without payload have

@@ -1,6 +1,7 @@
 //! The tables a decision reads, behind a trait: eBPF maps in the kernel, ordinary maps on the host.
 
 pub mod health;
+pub mod limit;
 pub mod service;
 
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 };
 
 /// Lookups a program makes, and the few things it writes down.
-pub trait Tables: health::Health + service::Services {
+pub trait Tables: health::Health + limit::Limits + service::Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`.
@@ -50,6 +51,8 @@ mod host {
         pub events: RefCell<BTreeMap<Event, u64>>,
         /// See [`super::health::Health`].
         pub health: super::health::Records,
+        /// ICMP errors that may still be sent.
+        pub icmp_limit: RefCell<crate::abi::limit::Bucket>,
     }
 
     impl Tables for MapTables {

@@ -2,6 +2,7 @@
 
 mod cache;
 mod health;
+mod limit;
 mod sample;
 mod service;
 

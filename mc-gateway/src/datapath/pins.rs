@@ -79,6 +79,7 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
         shape::<u32, u32>(abi::EPOCH, Array, 1),
         shape::<(), ()>(abi::sample::SAMPLES, RingBuf, abi::sample::RING_BYTES),
         shape::<u32, abi::sample::Gate>(abi::sample::SAMPLE_GATE, PerCpuArray, 1),
+        shape::<u32, abi::limit::Bucket>(abi::limit::ICMP_LIMIT, PerCpuArray, 1),
     ]
 }
 

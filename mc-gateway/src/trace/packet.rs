@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use mc_gateway_common::abi::{Addr, Config};
+use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
 use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
-use mc_gateway_common::packet::{checksum, eth, ip};
-use mc_gateway_common::select;
+use mc_gateway_common::packet::{SlicePacket, checksum, eth, ip};
 use thiserror::Error;
 
 use crate::cidr::mapped;
@@ -165,7 +165,10 @@ impl Flow {
         };
         let transport = self.transport();
         let ports = transport.first_chunk().copied().unwrap_or_default();
-        header.map_or(0, |header| select::flow_hash(&header, ports))
+        let frame = [&[0; 14][..], packet.as_slice()].concat();
+        header.map_or(0, |header| {
+            flow::hash(&SlicePacket::new(frame), &header, eth::END, ports)
+        })
     }
 
     /// The frame as it leaves through `mc0`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use aya::{
     Ebpf, EbpfLoader, TestRunOptions,
-    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie::Key},
+    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, PerCpuValues, lpm_trie::Key},
     programs::{SchedClassifier, TestRun as _},
 };
 use mc_gateway_common::{
@@ -12,6 +12,7 @@ use mc_gateway_common::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS,
         MAX_PATHS, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
         health::{SEEN, SENT, Seen, Sent},
+        limit::{Bucket, ICMP_LIMIT},
     },
     tables::MapTables,
 };
@@ -123,6 +124,44 @@ impl Kernel {
         for (slot, value) in &*tables.health.seen.borrow() {
             seen.set(*slot, *value, 0).expect(SEEN);
         }
+    }
+
+    /// Writes how many ICMP errors may be sent.
+    pub(crate) fn set_icmp_limit(&mut self, tables: &MapTables) {
+        let mut limit: PerCpuArray<_, Bucket> = self
+            .0
+            .map_mut(ICMP_LIMIT)
+            .expect(ICMP_LIMIT)
+            .try_into()
+            .expect(ICMP_LIMIT);
+        let cpus = aya::util::nr_cpus().expect("CPUs");
+        let values = vec![*tables.icmp_limit.borrow(); cpus];
+        let values = PerCpuValues::try_from(values).expect("one per CPU");
+        limit.set(0, values, 0).expect(ICMP_LIMIT);
+    }
+
+    /// How many ICMP errors may still be sent: on the CPU that has sent any, if one has.
+    pub(crate) fn icmp_errors_left(&self) -> u64 {
+        let limit: PerCpuArray<&MapData, Bucket> = self
+            .0
+            .map(ICMP_LIMIT)
+            .expect(ICMP_LIMIT)
+            .try_into()
+            .expect(ICMP_LIMIT);
+        let values = limit.get(&0, 0).expect(ICMP_LIMIT);
+        values.iter().map(|bucket| bucket.tokens).min().expect("a CPU")
+    }
+
+    /// How many ICMP errors were sent, on all CPUs together, of `at_first` each.
+    pub(crate) fn icmp_errors_sent(&self, at_first: u64) -> u64 {
+        let limit: PerCpuArray<&MapData, Bucket> = self
+            .0
+            .map(ICMP_LIMIT)
+            .expect(ICMP_LIMIT)
+            .try_into()
+            .expect(ICMP_LIMIT);
+        let values = limit.get(&0, 0).expect(ICMP_LIMIT);
+        values.iter().map(|bucket| at_first - bucket.tokens).sum()
     }
 
     /// What members have answered, of those the host's tables know.

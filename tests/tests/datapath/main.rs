@@ -10,6 +10,7 @@
 )]
 
 mod cases;
+mod differential;
 mod kernel;
 mod load;
 mod packets;
@@ -89,17 +90,25 @@ fn check_host(case: &Case) {
     match &case.expect {
         Expect::Pass => assert_eq!((verdict, &bytes), (Verdict::Pass, &case.frame), "{}", case.name),
         Expect::Drop(reason) => assert_eq!(verdict, Verdict::Drop(*reason), "{}", case.name),
-        Expect::Encap(frame) | Expect::Transit(frame) | Expect::Reflect(frame) => {
+        Expect::Encap(frame)
+        | Expect::Transit(frame)
+        | Expect::Reflect(frame)
+        | Expect::AnswerBack(frame) => {
             let path = match case.expect {
                 Expect::Encap(_) => Path::Encap,
                 Expect::Transit(_) => Path::Transit,
+                Expect::AnswerBack(_) => Path::TooBig,
                 _ => Path::Reflect,
             };
             assert_eq!(verdict, Verdict::Send { path, ifindex: 1 }, "{}", case.name);
             assert_eq!(&bytes, frame, "{}", case.name);
         }
-        Expect::Deliver(frame) => {
-            let (path, ifindex) = (Path::Deliver, 1);
+        Expect::Deliver(frame) | Expect::AnswerHere(frame) => {
+            let path = match case.expect {
+                Expect::Deliver(_) => Path::Deliver,
+                _ => Path::TooBig,
+            };
+            let ifindex = 1;
             assert_eq!(verdict, Verdict::Deliver { path, ifindex }, "{}", case.name);
             assert_eq!(&bytes, frame, "{}", case.name);
         }
@@ -131,6 +140,7 @@ fn cases_in_the_kernel() {
         let tables = case.tables.clone();
         let (verdict, bytes) = on_host(case.program, &tables, &case.frame);
         kernel.set_health(&case.tables);
+        kernel.set_icmp_limit(&case.tables);
         let before = kernel.counts();
         let outcome = kernel.run(case.program.name(), &case.frame);
         assert_eq!(outcome.action, action(verdict), "{}", case.name);
@@ -145,6 +155,8 @@ fn cases_in_the_kernel() {
             case.name
         );
         assert_eq!(kernel.health(&tables), kernel::health(&tables), "{}", case.name);
+        let left = tables.icmp_limit.borrow().tokens;
+        assert_eq!(kernel.icmp_errors_left(), left, "{}", case.name);
     }
 }
 
@@ -170,6 +182,12 @@ fn every_verdict_and_reachable_drop_reason_has_a_case() {
         cases.iter().any(|case| matches!(case.expect, Expect::Transit(_))),
         cases.iter().any(|case| matches!(case.expect, Expect::Deliver(_))),
         cases.iter().any(|case| matches!(case.expect, Expect::Reflect(_))),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::AnswerHere(_))),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::AnswerBack(_))),
         cases
             .iter()
             .any(|case| matches!(case.expect, Expect::Consume { .. })),

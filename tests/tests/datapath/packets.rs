@@ -8,7 +8,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 pub(crate) const F0: [u8; 6] = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
 /// Addresses of the outer Ethernet header; no program looks at them.
 pub(crate) const OUTER_DST: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-const OUTER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub(crate) const OUTER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 const INNER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
 
 /// RFC 1071 over any bytes, the slow and obvious way.

@@ -6,7 +6,7 @@ use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY, CONFIG_VXLAN,
         Config, Group, Member, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
-        V4_PREFIX_BITS,
+        V4_PREFIX_BITS, limit::Bucket,
     },
     packet::ip::{mapped, unmapped},
     tables::MapTables,
@@ -44,6 +44,12 @@ const GROUP_NODE: u32 = 2;
 const GROUP_EMPTY: u32 = 3;
 const GROUP_TWO: u32 = 4;
 const GROUP_GATEWAYS: u32 = 1;
+
+/// ICMP errors enough for any test, and no clock that adds to them.
+const PLENTY: Bucket = Bucket {
+    tokens: 1 << 40,
+    at: u64::MAX,
+};
 
 fn config(flags: u32, local: &[[u8; 4]]) -> Config {
     let mut config = Config {
@@ -110,6 +116,7 @@ fn peer(tables: &mut MapTables, address: [u8; 4], cluster: u32, flags: u32, grou
 pub(crate) fn gateway() -> MapTables {
     let mut t = MapTables {
         config: Some(config(CONFIG_GATEWAY, &[GATEWAY_INSIDE, GATEWAY_OUTSIDE])),
+        icmp_limit: PLENTY.into(),
         ..MapTables::default()
     };
     prefix(&mut t, [10, 1, 1, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);
@@ -147,6 +154,7 @@ pub(crate) fn gateway() -> MapTables {
 pub(crate) fn node() -> MapTables {
     let mut t = MapTables {
         config: Some(config(0, &[NODE])),
+        icmp_limit: PLENTY.into(),
         ..MapTables::default()
     };
     prefix(&mut t, [10, 1, 0, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);

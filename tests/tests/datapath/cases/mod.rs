@@ -2,6 +2,7 @@
 
 mod families;
 mod from_underlay;
+mod mtu;
 mod not_ours;
 pub(crate) mod probes;
 mod refused;
@@ -36,6 +37,10 @@ pub(crate) enum Expect {
     Transit(Vec<u8>),
     Deliver(Vec<u8>),
     Reflect(Vec<u8>),
+    /// An ICMP error into the own stack.
+    AnswerHere(Vec<u8>),
+    /// An ICMP error through the tunnel.
+    AnswerBack(Vec<u8>),
     /// What is known of the member in the slot afterwards.
     Consume {
         slot: u32,
@@ -64,6 +69,7 @@ pub(crate) fn all() -> Vec<Case> {
     not_ours::not_ours(&mut cases);
     families::families(&mut cases);
     probes::probes(&mut cases);
+    mtu::mtu(&mut cases);
     cases
 }
 

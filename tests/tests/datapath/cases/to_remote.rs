@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::{
-    packet::{encap::source_port, ip::Header},
-    select,
+    flow,
+    packet::{SlicePacket, encap::source_port, ip::Header},
     tables::MapTables,
     verdict::DropReason,
 };
@@ -46,13 +46,9 @@ fn hash_of(inner: &Ip) -> u32 {
         IpAddr::V4(_) => (Header::v4(bytes[..20].try_into().expect("a header")), 20),
         IpAddr::V6(_) => (Header::v6(bytes[..40].try_into().expect("a header")), 40),
     };
-    let ports = inner
-        .options
-        .is_empty()
-        .then(|| bytes.get(len..len + 4))
-        .flatten();
-    let ports = ports.map_or([0; 4], |p| p.try_into().expect("four bytes"));
-    select::flow_hash(&header, ports)
+    let next = bytes.get(len..len + 4);
+    let next = next.map_or([0; 4], |p| p.try_into().expect("four bytes"));
+    flow::hash(&SlicePacket::new(inner.frame()), &header, 14, next)
 }
 
 fn encap_case(name: &'static str, tables: MapTables, inner: &Ip, src: [u8; 4], dst: [u8; 4]) -> Case {

@@ -1,0 +1,121 @@
+//! Rare and long parts of the decisions as functions of their own.
+//!
+//! Exported, so that their BTF says "global": the verifier then checks each once, for any arguments, and not
+//! again for every way through a program that leads to a call (Linux 5.6). They take at most five
+//! arguments, return a number, and live on what their callers leave of the stack.
+
+use mc_gateway_common::{
+    flow,
+    packet::{icmp, transport, transport::Transport},
+    path::{mss, too_big},
+    verdict::DropReason,
+};
+
+use crate::{__sk_buff, maps::Maps, skb::Skb};
+
+/// What functions return that have no other number to spare.
+pub(crate) const FAILED: u32 = 1 << 31;
+
+#[inline(always)]
+fn number<T: Into<u32>>(result: Option<T>) -> u32 {
+    result.map_or(FAILED, Into::into)
+}
+
+/// [`mss::clamp`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_clamp_mss(ctx: *mut __sk_buff, at: u32, mtu: u32) -> u32 {
+    number(mss::clamp(&mut Skb::from_raw(ctx.cast()), at, mtu))
+}
+
+/// [`transport::locate`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_locate(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+    transport::locate(&Skb::from_raw(ctx.cast()), v6 != 0, at).pack()
+}
+
+/// [`flow::hash_unusual`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_hash_unusual(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+    flow::hash_unusual(&Skb::from_raw(ctx.cast()), v6 != 0, at)
+}
+
+/// [`too_big::headers_len`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_segment_headers(ctx: *mut __sk_buff, at: u32) -> u32 {
+    too_big::headers_len(&Skb::from_raw(ctx.cast()), at)
+}
+
+/// [`icmp::sum`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_sum(ctx: *mut __sk_buff, at: u32, len: u32) -> u32 {
+    number(icmp::sum(&Skb::from_raw(ctx.cast()), at, len))
+}
+
+/// [`icmp::settle`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_settle(
+    ctx: *mut __sk_buff,
+    at: u32,
+    quoted: u32,
+    sum: u32,
+    transport: u32,
+) -> u32 {
+    let transport = Transport::unpack(transport);
+    number(icmp::settle(
+        &mut Skb::from_raw(ctx.cast()),
+        at,
+        quoted,
+        sum as u16,
+        transport,
+    ))
+}
+
+/// [`icmp::store_headers`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_store_error(ctx: *mut __sk_buff, v6: u32, at: u32, mtu: u32, sum: u32) -> u32 {
+    let stored = icmp::store_headers(&mut Skb::from_raw(ctx.cast()), v6 != 0, at, mtu, sum as u16);
+    number(stored.map(|()| 0_u32))
+}
+
+/// [`too_big::send_back`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_send_back(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+    number(too_big::send_back(&mut Skb::from_raw(ctx.cast()), &Maps, v6 != 0, at).map(|()| 0_u32))
+}
+
+/// [`too_big::answer`]: 0, or the number of a drop reason.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_answer_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32) -> u32 {
+    match too_big::answer(&mut Skb::from_raw(ctx.cast()), &Maps, at, size, mtu) {
+        Ok(()) => 0,
+        Err(reason) => reason as u32,
+    }
+}
+
+/// The drop reasons [`mc_answer_too_big`] has.
+#[inline(always)]
+pub(crate) fn reason(number: u32) -> DropReason {
+    for reason in [
+        DropReason::NotConfigured,
+        DropReason::InnerMalformed,
+        DropReason::Grow,
+        DropReason::Shrink,
+        DropReason::TooBig,
+        DropReason::TooBigLimited,
+        DropReason::BelowIpv6Minimum,
+    ] {
+        if reason as u32 == number {
+            return reason;
+        }
+    }
+    DropReason::Store
+}

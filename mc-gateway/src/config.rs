@@ -71,6 +71,9 @@ pub struct RunArgs {
     /// Liveness.
     #[command(flatten)]
     pub probes: ProbeArgs,
+    /// How a gateway finds the Node of a Pod.
+    #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
+    pub pod_lookup: PodLookup,
     /// Form of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
@@ -97,6 +100,18 @@ pub struct TunnelArgs {
     /// TTL or hop limit of outer packets.
     #[arg(long, value_name = "1..255", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
     pub hop_limit: u8,
+}
+
+/// How the Node of a Pod is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PodLookup {
+    /// By the Nodes' Pod CIDRs, and by each Pod whose address lies in none of its Node's.
+    #[default]
+    Auto,
+    /// By the Nodes' Pod CIDRs only: no Pods are watched.
+    NodeCidr,
+    /// By each Pod, wherever its address lies.
+    Pod,
 }
 
 /// Format of encapsulated packets.
@@ -290,6 +305,8 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     /// How other nodes are asked whether they are alive.
     pub probes: probe::Settings,
+    /// How the Node of a Pod is found.
+    pub pod_lookup: PodLookup,
     /// Pins and device.
     pub place: Place,
 }
@@ -486,6 +503,7 @@ impl TryFrom<RunArgs> for Config {
             order: args.tcx_order,
             metrics_address,
             probes: args.probes.try_into()?,
+            pod_lookup: args.pod_lookup,
             place: args.place.try_into()?,
         })
     }
@@ -603,6 +621,7 @@ mod tests {
         for (flag, value) in [
             ("--port", "70000"),
             ("--format", "gre"),
+            ("--pod-lookup", "ebpf"),
             ("--dscp", "64"),
             ("--dscp", "-1"),
             ("--dscp", "ef"),

@@ -15,6 +15,7 @@ pub mod duration;
 pub mod host;
 pub mod ids;
 pub mod inspect;
+pub mod limits;
 pub mod metrics;
 pub mod names;
 pub mod objects;

@@ -4,6 +4,7 @@
 //! things with the same words.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A `v1` Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,17 @@ pub struct RemoteGateway {
     pub weight: u32,
 }
 
+/// A Pod that has addresses of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodInfo {
+    /// `metadata.namespace/metadata.name`.
+    pub name: String,
+    /// `spec.nodeName`.
+    pub node: String,
+    /// `status.podIPs`; none where it is not to be found by address.
+    pub ips: Vec<String>,
+}
+
 /// Everything a source knows, sorted by name within a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
@@ -66,6 +78,8 @@ pub struct Objects {
     pub gateways: Vec<GatewayInfo>,
     /// All other clusters.
     pub remotes: Vec<RemoteCluster>,
+    /// The Pods this node has to know; shared, because there may be many.
+    pub pods: Vec<Arc<PodInfo>>,
 }
 
 /// Part of an object that is not used, and why. The rest of the object is.

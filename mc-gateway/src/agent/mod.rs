@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
 use crate::host::{self, Changes, HostError, filter, ipv6, link, nat_guard, observed, route, underlay};
+use crate::limits::{Capacity, fit};
 use crate::metrics::{self, Metrics};
 use crate::names::Names;
 use crate::objects::{Objects, Refusal};
@@ -37,9 +38,9 @@ pub const LOCK_SOCKET: &str = "mc-gateway";
 
 /// How long an agent that is just ending is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// Rounds of observing and planning until nothing is left to do: one for a new device, one for the rest,
-/// one to see that it is enough.
-const ROUNDS: usize = 3;
+/// Rounds of observing and planning until nothing is left to do: one for a new device, one to free slots of
+/// a full table, one for the rest, one to see that it is enough.
+const ROUNDS: usize = 4;
 
 /// Why the agent does not run, or a round failed.
 #[derive(Debug, Error)]
@@ -91,7 +92,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     if let Some(address) = config.metrics_address {
         metrics::start(address, Arc::clone(&agent.metrics));
     }
-    let mut objects = source::start(&config.source).await?;
+    let mut objects = source::start(&config).await?;
     let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
@@ -309,6 +310,7 @@ impl Agent {
         let me = Identity {
             node_name: self.config.node_name.clone(),
             cluster_id: self.config.cluster_id.clone(),
+            pod_lookup: self.config.pod_lookup,
         };
         let (desired, refused) = desired(objects, &me)?;
         if resync || self.stale {
@@ -326,6 +328,7 @@ impl Agent {
             let links = probe::links(&target);
             probe::limit(&mut target, &self.sizes);
             let mut foreign = self.without_foreign_routes(&mut target).await?;
+            foreign.extend(fit(&mut target, Capacity::default()));
             foreign.extend(self.without_ipv6_routes(&mut target));
             let observed = self.observe(&target).await?;
             let plan = plan(&observed, &target, &self.config.place.device)?;

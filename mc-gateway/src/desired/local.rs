@@ -1,11 +1,13 @@
 //! Our own cluster: Nodes and Gateways with every value checked.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::claims::Claims;
 use crate::cidr::{CidrError, parse_address, same_family};
+use crate::config::PodLookup;
 use crate::objects::{NodeInfo, Objects, Refusal};
 
 /// A Node whose values are good.
@@ -49,6 +51,10 @@ pub(super) struct LocalCluster {
     pub(super) claims: Claims,
     /// Addresses no other cluster's prefix may contain, with whose they are.
     pub(super) addresses: Vec<(IpAddr, String)>,
+    /// Pods that are found by their own address.
+    pods: BTreeMap<IpAddr, String>,
+    /// Their addresses by Node.
+    pods_by_node: BTreeMap<String, Vec<IpNet>>,
 }
 
 impl Node {
@@ -165,6 +171,65 @@ impl LocalCluster {
                 });
             }
         }
+    }
+
+    /// Takes the addresses of Pods that no Node CIDR leads to.
+    pub(super) fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, refusals: &mut Vec<Refusal>) {
+        if lookup == PodLookup::NodeCidr {
+            return;
+        }
+        let all = || self.other_nodes.iter().chain([&self.own]);
+        let nodes: BTreeMap<&str, &Node> = all().map(|node| (node.name.as_str(), node)).collect();
+        let underlay: BTreeMap<IpAddr, &str> = self
+            .addresses
+            .iter()
+            .map(|(addr, whose)| (*addr, whose.as_str()))
+            .collect();
+        let mut pods: BTreeMap<IpAddr, String> = BTreeMap::new();
+        let mut by_node: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
+        let mut sorted: Vec<_> = objects.pods.iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        for info in sorted {
+            // A Pod may be known before its Node is.
+            let Some(node) = nodes.get(info.node.as_str()) else {
+                continue;
+            };
+            for (index, text) in info.ips.iter().enumerate() {
+                let result = parse_address(text).map_err(|error| error.to_string());
+                let led_to = |addr: IpAddr| node.pod_cidrs.iter().any(|net| net.contains(&addr));
+                let reason = match result {
+                    Err(reason) => reason,
+                    Ok(addr) if lookup == PodLookup::Auto && led_to(addr) => continue,
+                    Ok(addr) => match (underlay.get(&addr), pods.get(&addr)) {
+                        (Some(whose), _) => format!("is the address of {whose}"),
+                        (None, Some(other)) => format!("is already the address of {other}"),
+                        (None, None) => {
+                            pods.insert(addr, format!("Pod {}", info.name));
+                            by_node.entry(info.node.clone()).or_default().push(addr.into());
+                            continue;
+                        }
+                    },
+                };
+                refusals.push(Refusal {
+                    object: format!("Pod {}", info.name),
+                    field: format!("status.podIPs[{index}]"),
+                    value: text.clone(),
+                    reason,
+                });
+            }
+        }
+        self.pods = pods;
+        self.pods_by_node = by_node;
+    }
+
+    /// Addresses of Pods on a Node that are found by them.
+    pub(super) fn pods_on(&self, node: &str) -> &[IpNet] {
+        self.pods_by_node.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// A Pod found by its own address whose address is in `prefix`.
+    pub(super) fn pod_in(&self, prefix: IpNet) -> Option<(&IpAddr, &String)> {
+        self.pods.range(prefix.network()..=prefix.broadcast()).next()
     }
 
     /// A gateway is a Node of the same name, and may send from any of its addresses.

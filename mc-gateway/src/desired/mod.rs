@@ -16,6 +16,7 @@ use ipnet::IpNet;
 use mc_gateway_common::abi::GROUP_MEMBERS;
 use thiserror::Error;
 
+use crate::config::PodLookup;
 use crate::ids::stable_id;
 use crate::objects::{NodeInfo, Objects, Refusal};
 
@@ -123,6 +124,8 @@ pub struct Identity {
     pub node_name: String,
     /// Id of this cluster, where known.
     pub cluster_id: Option<String>,
+    /// How the Node of a Pod is found.
+    pub pod_lookup: PodLookup,
 }
 
 /// The desired state of this node, and what was refused on the way.
@@ -136,7 +139,8 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
         });
     }
     let mut builder = Builder::default();
-    let cluster = local::LocalCluster::read(objects, &nodes, &me.node_name, &mut builder.refusals);
+    let mut cluster = local::LocalCluster::read(objects, &nodes, &me.node_name, &mut builder.refusals);
+    cluster.read_pods(objects, me.pod_lookup, &mut builder.refusals);
     let remotes = remote::read(objects, &cluster, me, &mut builder.refusals);
     if cluster.own_gateway.is_some() {
         builder.gateway_node(&cluster, &remotes);
@@ -181,6 +185,7 @@ impl Builder {
             self.forward_remote(remote, group);
         }
         self.deliver(&cluster.own_pod_cidrs());
+        self.deliver(cluster.pods_on(&cluster.own.name));
     }
 
     /// Remote prefixes go to the gateways of their cluster, our own to their Node.
@@ -203,7 +208,7 @@ impl Builder {
                 weight: 1,
             };
             self.member(group, "status.addresses", member);
-            for prefix in &node.pod_cidrs {
+            for prefix in node.pod_cidrs.iter().chain(cluster.pods_on(&node.name)) {
                 self.desired.prefixes.insert(
                     *prefix,
                     Route {
@@ -253,6 +258,7 @@ impl Builder {
             self.forward_remote(remote, group);
         }
         self.deliver(&cluster.own_pod_cidrs());
+        self.deliver(cluster.pods_on(&cluster.own.name));
         let services = cluster.service_cidrs();
         self.deliver(&services);
         self.desired.masquerade = Masquerade {

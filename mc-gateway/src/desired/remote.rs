@@ -74,6 +74,16 @@ pub(super) fn read(
                 });
                 continue;
             }
+            if let Some((addr, whose)) = cluster.pod_in(prefix) {
+                claims.release(prefix, &object);
+                refusals.push(Refusal {
+                    object: object.clone(),
+                    field,
+                    value: text.to_owned(),
+                    reason: format!("contains the address {addr} of {whose}"),
+                });
+                continue;
+            }
             prefixes.insert(prefix);
         }
         remotes.push(Remote {

@@ -60,8 +60,40 @@ async fn find(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostEr
     }
 }
 
+/// MTU of a device that is just being made: too small for IPv6, which the kernel therefore does not start
+/// on it before multicast is off (with it, a router would announce its groups).
+const MTU_WITHOUT_IPV6: u32 = 1000;
+
 /// Makes `mc0`, still down: a `dummy` where the kernel has it, else one end of a veth pair.
 pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
+    add(handle, name).await?;
+    let finished = finish(handle, name, mtu).await;
+    if finished.is_err() {
+        // A step that fails must have changed nothing.
+        delete(handle, name).await?;
+    }
+    finished
+}
+
+async fn finish(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
+    let Some(message) = find(handle, name).await? else {
+        return Err(HostError::NoDevice {
+            name: name.to_owned(),
+        });
+    };
+    let index = message.header.index;
+    let mut silent = LinkUnspec::new_with_index(index).build();
+    silent.header.change_mask |= LinkFlags::Multicast;
+    let whole = LinkUnspec::new_with_index(index).mtu(mtu).build();
+    for change in [silent, whole] {
+        let set = handle.link().set(change).execute().await;
+        set.map_err(netlink(format!("set device {name}")))?;
+    }
+    Ok(())
+}
+
+async fn add(handle: &Handle, name: &str) -> Result<(), HostError> {
+    let mtu = MTU_WITHOUT_IPV6;
     let dummy = LinkDummy::new(name)
         .arp(false)
         .mtu(mtu)
@@ -118,15 +150,13 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
 }
 
 /// Keeps the kernel from talking about IPv6 on the device; best effort. Without an address of its own it
-/// neither looks for duplicates nor solicits routers, and a device that has no multicast does not report
-/// the groups a router is in. Nor does one that is NOARP look for neighbours.
+/// neither looks for duplicates nor solicits routers. Nor does a device that is NOARP look for neighbours.
 async fn no_ipv6_chatter(handle: &Handle, index: u32) {
     let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
-    let mut message = LinkMessageBuilder::<LinkUnspec>::default()
+    let message = LinkMessageBuilder::<LinkUnspec>::default()
         .index(index)
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]))
         .build();
-    message.header.change_mask |= LinkFlags::Multicast;
     if let Err(error) = handle.link().set(message).execute().await {
         debug!(%error, "IPv6 address generation stays on");
     }

@@ -115,7 +115,8 @@ pub struct Observed {
 pub struct Plan {
     /// To be carried out from the first to the last.
     pub actions: Vec<Action>,
-    /// Whether the next plan depends on what this one makes (the index and MAC address of a new `mc0`).
+    /// Whether the next plan depends on what this one does: the index and MAC address of a new `mc0`, slots
+    /// of a full table that become free.
     pub again: bool,
 }
 
@@ -127,7 +128,7 @@ pub enum PlanError {
     Full {
         /// Name of the map.
         map: &'static str,
-        /// Entries needed, counting those that are only freed.
+        /// Entries needed.
         needed: usize,
         /// Entries that fit.
         capacity: usize,
@@ -176,7 +177,7 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
     adds.extend(removes.into_iter().rev());
     Ok(Plan {
         actions: adds,
-        again: false,
+        again: members.short() || groups.short(),
     })
 }
 
@@ -210,7 +211,7 @@ impl Planner {
         for (id, member) in &target.members {
             let slot = slots.of(*id);
             let from = observed.members.get(&slot).copied().unwrap_or_default();
-            if from != *member {
+            if slot != 0 && from != *member {
                 self.adds.push(Action::SetMember {
                     slot,
                     from,
@@ -232,13 +233,17 @@ impl Planner {
     fn groups(&mut self, observed: &Observed, target: &Target, slots: &Slots, members: &Slots) {
         for (id, ids) in &target.groups {
             let slot = slots.of(*id);
+            if slot == 0 {
+                continue;
+            }
             let from = observed.groups.get(&slot).copied().unwrap_or_default();
             let mut to = abi::Group {
                 id: *id,
                 ..abi::Group::default()
             };
-            for (entry, member) in to.members.iter_mut().zip(ids) {
-                *entry = members.of(*member);
+            let written = ids.iter().map(|id| members.of(*id)).filter(|slot| *slot != 0);
+            for (entry, slot) in to.members.iter_mut().zip(written) {
+                *entry = slot;
                 to.n = to.n.wrapping_add(1);
             }
             if from != to {
@@ -338,6 +343,7 @@ impl Planner {
             .iter()
             .map(|(name, ifindex)| (hook(Program::FromUnderlay, name), *ifindex));
         let wanted: BTreeMap<Hook, u32> = own.chain(underlay).collect();
+        let mut renamed: BTreeSet<Hook> = BTreeSet::new();
         for (hook, ifindex) in &wanted {
             let from = observed.attachments.get(hook).copied();
             let done = Attachment {
@@ -345,6 +351,19 @@ impl Planner {
                 current: true,
             };
             if from != Some(done) {
+                // A device that was renamed: the kernel refuses the same program twice on it.
+                let known = observed.attachments.iter().find(|(other, at)| {
+                    (other.program, other.mode) == (hook.program, hook.mode)
+                        && at.ifindex == *ifindex
+                        && !wanted.contains_key(other)
+                });
+                if let Some((hook, from)) = known {
+                    self.adds.push(Action::Detach {
+                        hook: hook.clone(),
+                        from: *from,
+                    });
+                    renamed.insert(hook.clone());
+                }
                 self.adds.push(Action::Attach {
                     hook: hook.clone(),
                     ifindex: *ifindex,
@@ -354,7 +373,7 @@ impl Planner {
         }
         // The same program attached in the other way goes, too, after it is there in this one.
         for (hook, from) in &observed.attachments {
-            if !wanted.contains_key(hook) {
+            if !wanted.contains_key(hook) && !renamed.contains(hook) {
                 self.removes.push(Action::Detach {
                     hook: hook.clone(),
                     from: *from,

@@ -9,11 +9,13 @@ use super::PlanError;
 pub(super) struct Slots {
     by_id: BTreeMap<u32, u32>,
     freed: BTreeSet<u32>,
+    short: bool,
 }
 
 impl Slots {
     /// Keeps the slot of every id that has one and gives the others free ones. `used` are the slots that
-    /// are not all zero; those nobody wants any more are freed but not given away again.
+    /// are not all zero; those nobody wants any more are freed but not given away again. An id for which only
+    /// such a slot is left has none for now.
     pub(super) fn assign(
         map: &'static str,
         size: u32,
@@ -36,16 +38,20 @@ impl Slots {
             if slots.by_id.contains_key(id) {
                 continue;
             }
-            let Some(slot) = free.next() else {
-                let capacity = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(1);
-                let needed = wanted.len().saturating_add(slots.freed.len());
+            if let Some(slot) = free.next() {
+                slots.by_id.insert(*id, slot);
+                continue;
+            }
+            let capacity = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(1);
+            let needed = wanted.len();
+            if needed > capacity {
                 return Err(PlanError::Full {
                     map,
                     needed,
                     capacity,
                 });
-            };
-            slots.by_id.insert(*id, slot);
+            }
+            slots.short = true;
         }
         Ok(slots)
     }
@@ -53,6 +59,11 @@ impl Slots {
     /// The slot of `id`; 0 for the id 0 and for ids that are not wanted.
     pub(super) fn of(&self, id: u32) -> u32 {
         self.by_id.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Whether ids have no slot yet: the next plan gives them those this one frees.
+    pub(super) fn short(&self) -> bool {
+        self.short
     }
 
     /// Slots nobody wants any more.
@@ -79,11 +90,20 @@ mod tests {
 
     #[test]
     fn says_when_the_map_is_full() {
-        let error = assign(&[(1, 10), (2, 20)], &[30, 40]).unwrap_err();
+        let error = assign(&[(1, 10), (2, 20)], &[30, 40, 50, 60]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "map mc_groups is full: 4 entries are needed, 3 fit"
         );
+    }
+
+    #[test]
+    fn what_only_freed_slots_are_left_for_waits_for_the_next_plan() {
+        let slots = assign(&[(1, 10), (2, 20)], &[30, 40]).unwrap();
+        assert_eq!((slots.of(30), slots.of(40), slots.short()), (3, 0, true));
+        assert_eq!(slots.freed(), &[1, 2].into());
+        let slots = assign(&[(3, 30)], &[30, 40]).unwrap();
+        assert_eq!((slots.of(30), slots.of(40), slots.short()), (3, 1, false));
     }
 
     #[test]

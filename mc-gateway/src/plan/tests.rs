@@ -4,6 +4,7 @@ use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 
 use super::*;
+use crate::apply::{Executor, apply};
 use crate::target::Prefix;
 
 const MC0: &str = "mc0";
@@ -56,6 +57,26 @@ fn carry_out(world: &mut Observed, action: &Action) {
         Action::SetNat { to, .. } => world.masquerade = to,
         Action::AddRoute(net) => assert!(world.routes.insert(net)),
         Action::DeleteRoute(net) => assert!(world.routes.remove(&net)),
+    }
+}
+
+/// Carries out some actions, fails once, and carries out everything after that.
+struct Model {
+    world: Observed,
+    left: usize,
+}
+
+impl Executor for Model {
+    type Error = &'static str;
+
+    async fn execute(&mut self, action: &Action) -> Result<(), Self::Error> {
+        let left = self.left;
+        self.left = left.checked_sub(1).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Err("made to fail");
+        }
+        carry_out(&mut self.world, action);
+        Ok(())
     }
 }
 
@@ -221,6 +242,24 @@ proptest! {
     }
 
     #[test]
+    fn a_plan_that_fails_anywhere_leaves_what_was_there(first in targets(), second in targets(), at in 0_usize..40) {
+        let mut world = Observed::default();
+        let _ = converge(&mut world, &first);
+        let before = world.clone();
+        let plan = plan(&world, &second, MC0).unwrap();
+        let mut model = Model { world, left: at };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let result = runtime.block_on(apply(&plan, &mut model));
+        match result {
+            Ok(()) => prop_assert!(plan.actions.len() <= at),
+            Err(error) => {
+                prop_assert_eq!((error.rolled_back, error.left), (at, vec![]));
+                prop_assert_eq!(model.world, before);
+            }
+        }
+    }
+
+    #[test]
     fn slots_freed_by_a_plan_are_not_given_away_by_it(first in targets(), second in targets()) {
         let mut world = Observed::default();
         let _ = converge(&mut world, &first);
@@ -341,6 +380,47 @@ fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_aga
         };
         assert_eq!(actions, [attach]);
     }
+}
+
+#[test]
+fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_new_name() {
+    let target = |name: &str| Target {
+        devices: [(name.to_owned(), 2)].into(),
+        ..Target::default()
+    };
+    let mut world = Observed::default();
+    let _ = converge(&mut world, &target("eth1"));
+    let actions: Vec<String> = converge(&mut world, &target("between1"))
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        actions,
+        [
+            "detach from_underlay from eth1",
+            "attach from_underlay to between1"
+        ]
+    );
+}
+
+#[test]
+fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
+    let target = |base: u32| Target {
+        groups: (1..MAX_GROUPS).map(|n| (base + n, BTreeSet::new())).collect(),
+        ..Target::default()
+    };
+    let mut world = Observed::default();
+    let _ = converge(&mut world, &target(0));
+    let second = target(MAX_GROUPS);
+    let first_step = plan(&world, &second, MC0).unwrap();
+    assert!(first_step.again);
+    for _ in 0..2 {
+        for action in plan(&world, &second, MC0).unwrap().actions {
+            carry_out(&mut world, &action);
+        }
+    }
+    assert_eq!(plan(&world, &second, MC0).unwrap().actions, []);
+    assert_eq!(world.groups.len(), second.groups.len());
 }
 
 #[test]

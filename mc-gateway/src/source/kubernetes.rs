@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller::api::cluster_info::ClusterInfoImport;
@@ -19,13 +20,26 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use super::pod::{self, Pod, Scope};
 use super::{Receiver, SourceError, convert};
-use crate::objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster};
+use crate::config::PodLookup;
+use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
 
 /// Connects to the API server and watches Nodes, and Gateways and ClusterInfoImports of `namespace`.
 /// An API server that cannot be reached is waited for.
-pub(super) async fn start(namespace: &str, kubeconfig: Option<&Path>) -> Result<Receiver, SourceError> {
+pub(super) async fn start(
+    namespace: &str,
+    kubeconfig: Option<&Path>,
+    config: &crate::config::Config,
+) -> Result<Receiver, SourceError> {
     let client = client(kubeconfig).await?;
+    let pods = Pods {
+        api: Api::all(client.clone()),
+        node: config.node_name.clone(),
+        lookup: config.pod_lookup,
+        scope: Scope::Nothing,
+        events: futures::stream::pending().boxed(),
+    };
     let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
     let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
     let streams = [
@@ -34,7 +48,7 @@ pub(super) async fn start(namespace: &str, kubeconfig: Option<&Path>) -> Result<
         watch("ClusterInfoImport", imports, convert::remote, Change::Remote),
     ];
     let (sender, receiver) = watch::channel(None);
-    tokio::spawn(follow(futures::stream::select_all(streams), sender));
+    tokio::spawn(follow(futures::stream::select_all(streams), pods, sender));
     Ok(receiver)
 }
 
@@ -64,6 +78,7 @@ enum Change {
     Node(Event<NodeInfo>),
     Gateway(Event<GatewayInfo>),
     Remote(Event<RemoteCluster>),
+    Pod(Event<Arc<PodInfo>>),
 }
 
 /// What a watch reported: the kind and the event, or why it does not work just now.
@@ -78,7 +93,20 @@ fn watch<K, T: 'static>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(api, watcher::Config::default())
+    watch_some(kind, api, watcher::Config::default(), convert, change)
+}
+
+fn watch_some<K, T: 'static>(
+    kind: &'static str,
+    api: Api<K>,
+    which: watcher::Config,
+    convert: fn(&K) -> T,
+    change: fn(Event<T>) -> Change,
+) -> BoxStream<'static, Report>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(api, which)
         .backoff(Retry::default())
         .map(move |event| {
             let event = event.map_err(|error| crate::chain(&error)).map(|event| {
@@ -127,27 +155,94 @@ impl Backoff for Retry {
     }
 }
 
-async fn follow(mut events: SelectAll<BoxStream<'static, Report>>, sender: watch::Sender<Option<Objects>>) {
+/// The watch of Pods, as wide as it has to be just now.
+struct Pods {
+    api: Api<Pod>,
+    node: String,
+    lookup: PodLookup,
+    scope: Scope,
+    events: BoxStream<'static, Report>,
+}
+
+impl Pods {
+    const KIND: &'static str = "Pod";
+
+    /// Starts another watch if what is known says that other Pods have to be known.
+    fn adjust(&mut self, world: &World) {
+        let World {
+            nodes,
+            gateways,
+            pods,
+            ..
+        } = world;
+        // Before that, a Node that is not listed yet would look like one without CIDRs.
+        if !nodes.synced || !gateways.synced {
+            return;
+        }
+        let scope = pod::scope(
+            self.lookup,
+            self.scope,
+            &self.node,
+            &nodes.now,
+            &gateways.now,
+            pods.now.values(),
+        );
+        if scope == self.scope {
+            return;
+        }
+        info!(?scope, "watching Pods");
+        self.scope = scope;
+        let which = match scope {
+            Scope::Nothing => return self.events = futures::stream::pending().boxed(),
+            Scope::Node => format!("spec.nodeName={}", self.node),
+            // What has no address yet, or none any more, need not be sent to us.
+            Scope::Cluster => "status.phase=Running".to_owned(),
+        };
+        let which = watcher::Config::default().fields(&which);
+        self.events = watch_some(Self::KIND, self.api.clone(), which, pod::convert, Change::Pod);
+    }
+
+    /// Whether what is known of Pods is enough to go on. Without permission to watch them everything that
+    /// does not need them goes on.
+    fn ready(&self, world: &World, failing: bool) -> bool {
+        self.scope == Scope::Nothing || world.pods.synced || (failing && self.lookup == PodLookup::Auto)
+    }
+}
+
+async fn follow(
+    events: SelectAll<BoxStream<'static, Report>>,
+    mut pods: Pods,
+    sender: watch::Sender<Option<Objects>>,
+) {
+    let mut events = events;
     let mut world = World::default();
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
-    while let Some((kind, event)) = next(&mut events, &sender).await {
+    while let Some((kind, event)) = next(&mut events, &mut pods.events, &sender).await {
         match event {
             Ok(change) => {
                 if failing.remove(kind).is_some() {
                     info!(kind, "watch works again");
                 }
                 debug!(?change, "watch");
-                world.apply(change);
+                if !world.apply(change) {
+                    continue;
+                }
             }
             Err(error) => {
                 if failing.get(kind) != Some(&error) {
                     warn!(kind, %error, "watch broke off; the last state is kept");
                 }
                 failing.insert(kind, error);
-                continue;
+                if kind != Pods::KIND {
+                    continue;
+                }
             }
         }
-        let Some(objects) = world.objects() else { continue };
+        pods.adjust(&world);
+        let ready = pods.ready(&world, failing.contains_key(Pods::KIND));
+        let Some(objects) = world.objects().filter(|_| ready) else {
+            continue;
+        };
         sender.send_if_modified(|known| {
             let changed = known.as_ref() != Some(&objects);
             *known = Some(objects);
@@ -157,12 +252,14 @@ async fn follow(mut events: SelectAll<BoxStream<'static, Report>>, sender: watch
 }
 
 /// The next event, none when nobody listens any more.
-async fn next<S>(events: &mut S, sender: &watch::Sender<Option<Objects>>) -> Option<S::Item>
+async fn next<S, P>(events: &mut S, pods: &mut P, sender: &watch::Sender<Option<Objects>>) -> Option<S::Item>
 where
     S: Stream + Unpin,
+    P: Stream<Item = S::Item> + Unpin,
 {
     tokio::select! {
         event = events.next() => event,
+        event = pods.next() => event,
         () = sender.closed() => None,
     }
 }
@@ -208,8 +305,15 @@ impl Named for RemoteCluster {
     }
 }
 
+impl Named for Arc<PodInfo> {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+}
+
 impl<T: Named> Store<T> {
-    fn apply(&mut self, event: Event<T>) {
+    /// Whether what holds may be different now.
+    fn apply(&mut self, event: Event<T>) -> bool {
         match event {
             Event::Apply(object) => {
                 self.now.insert(object.name(), object);
@@ -217,9 +321,13 @@ impl<T: Named> Store<T> {
             Event::Delete(object) => {
                 self.now.remove(&object.name());
             }
-            Event::Init => self.coming.clear(),
+            Event::Init => {
+                self.coming.clear();
+                return false;
+            }
             Event::InitApply(object) => {
                 self.coming.insert(object.name(), object);
+                return false;
             }
             // Only a complete list replaces what is known.
             Event::InitDone => {
@@ -227,6 +335,7 @@ impl<T: Named> Store<T> {
                 self.synced = true;
             }
         }
+        true
     }
 
     fn list(&self) -> Vec<T> {
@@ -240,14 +349,17 @@ struct World {
     nodes: Store<NodeInfo>,
     gateways: Store<GatewayInfo>,
     remotes: Store<RemoteCluster>,
+    pods: Store<Arc<PodInfo>>,
 }
 
 impl World {
-    fn apply(&mut self, change: Change) {
+    /// Whether what holds may be different now.
+    fn apply(&mut self, change: Change) -> bool {
         match change {
             Change::Node(event) => self.nodes.apply(event),
             Change::Gateway(event) => self.gateways.apply(event),
             Change::Remote(event) => self.remotes.apply(event),
+            Change::Pod(event) => self.pods.apply(event),
         }
     }
 
@@ -258,6 +370,7 @@ impl World {
             nodes: self.nodes.list(),
             gateways: self.gateways.list(),
             remotes: self.remotes.list(),
+            pods: self.pods.list(),
         })
     }
 }

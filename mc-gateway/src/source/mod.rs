@@ -6,13 +6,14 @@
 pub mod convert;
 pub mod kubernetes;
 pub mod manifests;
+pub mod pod;
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::config::Source;
+use crate::config::{Config, Source};
 use crate::objects::Objects;
 
 /// What the sources send: none until everything was read once.
@@ -40,12 +41,12 @@ pub enum SourceError {
 }
 
 /// Starts reading objects in a task of its own.
-pub async fn start(source: &Source) -> Result<Receiver, SourceError> {
-    match source {
+pub async fn start(config: &Config) -> Result<Receiver, SourceError> {
+    match &config.source {
         Source::Manifests(dir) => manifests::start(dir),
         Source::Kubernetes {
             namespace,
             kubeconfig,
-        } => kubernetes::start(namespace, kubeconfig.as_deref()).await,
+        } => kubernetes::start(namespace, kubeconfig.as_deref(), config).await,
     }
 }

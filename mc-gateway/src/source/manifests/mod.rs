@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -17,8 +18,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, info, warn};
 
+use super::pod::{self, Pod};
 use super::{Receiver, SourceError, convert};
-use crate::objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
 use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
 
@@ -37,6 +39,8 @@ pub enum Object {
     Gateway(GatewayInfo),
     /// ClusterInfoImport.
     Remote(RemoteCluster),
+    /// `v1` Pod.
+    Pod(Arc<PodInfo>),
 }
 
 /// Kind and name.
@@ -48,6 +52,7 @@ impl Object {
             Self::Node(node) => ("Node", node.name.clone()),
             Self::Gateway(gateway) => ("Gateway", gateway.name.clone()),
             Self::Remote(remote) => ("ClusterInfoImport", remote.name.clone()),
+            Self::Pod(pod) => ("Pod", pod.name.clone()),
         }
     }
 }
@@ -122,6 +127,17 @@ fn parse(text: &str) -> Parsed {
     parsed
 }
 
+/// The name an object of a kind is known by.
+fn known_as(kind: &str, value: &Value, name: String) -> String {
+    if kind != "Pod" {
+        return name;
+    }
+    let metadata = value.get("metadata");
+    let namespace = metadata.map(|metadata| string(metadata, "namespace"));
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    format!("{}/{name}", namespace.as_deref().unwrap_or("default"))
+}
+
 fn string(value: &Value, field: &str) -> String {
     value
         .get(field)
@@ -141,6 +157,9 @@ impl Parsed {
         match (kind.as_str(), group) {
             ("Node", "") => self.read("Node", number, value, document, |node: Node| {
                 Object::Node(convert::node(&node))
+            }),
+            ("Pod", "") => self.read("Pod", number, value, document, |pod: Pod| {
+                Object::Pod(pod::convert(&pod))
             }),
             ("Gateway", convert::GROUP) => {
                 self.read("Gateway", number, value, document, |gateway: Gateway| {
@@ -190,7 +209,7 @@ impl Parsed {
             Err(error) => {
                 self.errors
                     .push((Some(number), format!("{kind} {name}: {error}")));
-                self.broken.insert((kind, name));
+                self.broken.insert((kind, known_as(kind, value, name)));
             }
         }
     }
@@ -267,11 +286,13 @@ impl Directory {
                 Object::Node(node) => objects.nodes.push(node),
                 Object::Gateway(gateway) => objects.gateways.push(gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
+                Object::Pod(pod) => objects.pods.push(pod),
             }
         }
         objects.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
+        objects.pods.sort_by(|a, b| a.name.cmp(&b.name));
         (objects, errors)
     }
 }

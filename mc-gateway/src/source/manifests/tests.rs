@@ -169,3 +169,22 @@ fn a_directory_that_is_not_there_is_named() {
         "--manifests /does/not/exist: cannot be watched"
     );
 }
+
+#[test]
+fn pods_are_known_by_namespace_and_name() {
+    let pod = |namespace: &str, ip: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: {namespace}}}\nspec: {{nodeName: a}}\nstatus: {{podIP: {ip}}}\n"
+        )
+    };
+    let parsed = parse(&format!(
+        "{}---\n{}",
+        pod("one", "10.9.0.1"),
+        pod("two", "10.9.0.2")
+    ));
+    assert_eq!(parsed.errors, []);
+    let keys: Vec<Key> = parsed.objects.iter().map(Object::key).collect();
+    assert_eq!(keys, [("Pod", "one/p".to_owned()), ("Pod", "two/p".to_owned())]);
+    let broken = parse(&pod("one", "[1]"));
+    assert!(broken.broken.contains(&("Pod", "one/p".to_owned())), "{broken:?}");
+}

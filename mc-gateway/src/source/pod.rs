@@ -1,0 +1,197 @@
+//! Pods, reduced to what finding their Node takes: a cluster has many of them.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::NamespaceResourceScope;
+use serde::{Deserialize, Serialize};
+
+use crate::cidr::parse_prefix;
+use crate::config::PodLookup;
+use crate::objects::{GatewayInfo, NodeInfo, PodInfo};
+
+/// A `v1` Pod without the fields nobody here reads: they are not even kept while a list is decoded.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Pod {
+    metadata: ObjectMeta,
+    spec: Spec,
+    status: Status,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    node_name: String,
+    host_network: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    phase: String,
+    #[serde(rename = "podIP")]
+    pod_ip: String,
+    #[serde(rename = "podIPs")]
+    pod_ips: Vec<PodIp>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct PodIp {
+    ip: String,
+}
+
+impl Resource for Pod {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Pod".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pods".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Where a Pod is and at which addresses; none while it has no address of its own.
+#[must_use]
+pub fn convert(pod: &Pod) -> Arc<PodInfo> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    let mut ips = Vec::new();
+    if !over && !pod.spec.host_network && !pod.spec.node_name.is_empty() {
+        ips.extend(pod.status.pod_ips.iter().map(|ip| ip.ip.clone()));
+        // The API server keeps both; people who write a file fill in one.
+        if ips.is_empty() && !pod.status.pod_ip.is_empty() {
+            ips.push(pod.status.pod_ip.clone());
+        }
+    }
+    Arc::new(PodInfo {
+        name: format!("{namespace}/{name}"),
+        node: pod.spec.node_name.clone(),
+        ips,
+    })
+}
+
+/// Which Pods an agent has to know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those of its own Node.
+    Node,
+    /// All.
+    Cluster,
+}
+
+/// Which Pods the agent on Node `own` has to know, which knew those of `now` until now. Everybody looks at
+/// its own Pods, which tell whether addresses follow Node CIDRs; only a gateway where they do not pays for
+/// knowing all, and goes on knowing them.
+pub(super) fn scope<'a>(
+    lookup: PodLookup,
+    now: Scope,
+    own: &str,
+    nodes: &BTreeMap<String, NodeInfo>,
+    gateways: &BTreeMap<String, GatewayInfo>,
+    mut pods: impl Iterator<Item = &'a Arc<PodInfo>>,
+) -> Scope {
+    let outside = |pod: &Arc<PodInfo>| {
+        let nets = nodes.get(&pod.node).into_iter().flat_map(|node| &node.pod_cidrs);
+        let nets: Vec<_> = nets.filter_map(|text| parse_prefix(text).ok()).collect();
+        let mut ips = pod.ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok());
+        ips.any(|ip| !nets.iter().any(|net| net.contains(&ip)))
+    };
+    match lookup {
+        PodLookup::NodeCidr => Scope::Nothing,
+        _ if !gateways.contains_key(own) => Scope::Node,
+        PodLookup::Pod => Scope::Cluster,
+        PodLookup::Auto if now == Scope::Cluster => Scope::Cluster,
+        PodLookup::Auto if nodes.values().any(|node| node.pod_cidrs.is_empty()) => Scope::Cluster,
+        PodLookup::Auto if pods.any(outside) => Scope::Cluster,
+        PodLookup::Auto => Scope::Node,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(yaml: &str) -> Arc<PodInfo> {
+        convert(&serde_yaml_ng::from_str(yaml).unwrap())
+    }
+
+    #[test]
+    fn only_running_pods_with_an_address_of_their_own_count() {
+        let running = pod(
+            "{metadata: {name: p, namespace: n, labels: {a: b}}, spec: {nodeName: a, containers: []}, \
+             status: {phase: Running, podIP: 10.9.0.1, podIPs: [{ip: 10.9.0.1}, {ip: 'fd00:9::1'}]}}",
+        );
+        assert_eq!((running.name.as_str(), running.node.as_str()), ("n/p", "a"));
+        assert_eq!(running.ips, ["10.9.0.1", "fd00:9::1"]);
+        for none in [
+            "{metadata: {name: p}, spec: {nodeName: a, hostNetwork: true}, status: {podIP: 192.0.2.1}}",
+            "{metadata: {name: p}, spec: {nodeName: a}, status: {phase: Succeeded, podIP: 10.9.0.1}}",
+            "{metadata: {name: p}, spec: {}, status: {phase: Pending}}",
+        ] {
+            assert!(pod(none).ips.is_empty(), "{none}");
+        }
+    }
+
+    #[test]
+    fn all_pods_are_watched_only_where_a_gateway_needs_them() {
+        use PodLookup::{Auto, NodeCidr, Pod};
+        let nodes = |cidrs: &[&str]| {
+            let node = NodeInfo {
+                name: "a".into(),
+                pod_cidrs: cidrs.iter().map(ToString::to_string).collect(),
+                ..NodeInfo::default()
+            };
+            BTreeMap::from([("a".to_owned(), node)])
+        };
+        let (with, without) = (nodes(&["10.1.0.0/24"]), nodes(&[]));
+        let none = BTreeMap::new();
+        let gateways = BTreeMap::from([("a".to_owned(), GatewayInfo::default())]);
+        let of = |lookup, now, nodes, gateways, ip: &str| {
+            let pod = PodInfo {
+                name: "n/p".into(),
+                node: "a".into(),
+                ips: vec![ip.into()],
+            };
+            scope(lookup, now, "a", nodes, gateways, [Arc::new(pod)].iter())
+        };
+        let (inside, outside) = ("10.1.0.7", "10.9.0.1");
+        let now = Scope::Nothing;
+        assert_eq!(of(NodeCidr, now, &without, &gateways, outside), Scope::Nothing);
+        assert_eq!(of(Auto, now, &without, &none, outside), Scope::Node);
+        assert_eq!(of(Pod, now, &with, &none, inside), Scope::Node);
+        assert_eq!(of(Pod, now, &with, &gateways, inside), Scope::Cluster);
+        assert_eq!(of(Auto, now, &without, &gateways, inside), Scope::Cluster);
+        assert_eq!(of(Auto, now, &with, &gateways, inside), Scope::Node);
+        assert_eq!(of(Auto, now, &with, &gateways, outside), Scope::Cluster);
+        assert_eq!(of(Auto, Scope::Cluster, &with, &gateways, inside), Scope::Cluster);
+    }
+}

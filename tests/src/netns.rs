@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -113,16 +113,24 @@ impl Netns {
     }
 
     /// Gives a device an address and an MTU and brings it up.
-    pub fn up(&self, device: &str, address: Ipv4Net, mtu: u32) -> Result<()> {
-        self.ip(&[
-            format!("addr add {address} dev {device}"),
-            format!("link set {device} mtu {mtu} up"),
-        ])?;
+    pub fn up(&self, device: &str, address: impl Into<IpNet>, mtu: u32) -> Result<()> {
+        self.address(device, address)?;
+        self.ip(&[format!("link set {device} mtu {mtu} up")])?;
+        Ok(())
+    }
+
+    /// Gives a device an address that can be used at once.
+    pub fn address(&self, device: &str, address: impl Into<IpNet>) -> Result<()> {
+        let address = address.into();
+        // Nobody else has it, and looking for duplicates takes a second.
+        let nodad = if address.addr().is_ipv6() { " nodad" } else { "" };
+        self.ip(&[format!("addr add {address} dev {device}{nodad}")])?;
         Ok(())
     }
 
     /// Adds (or replaces) a route; `via` is the rest of the `ip route` line.
-    pub fn route(&self, destination: Ipv4Net, via: &str) -> Result<()> {
+    pub fn route(&self, destination: impl Into<IpNet>, via: &str) -> Result<()> {
+        let destination = destination.into();
         self.ip(&[format!("route replace {destination} {via}")])?;
         Ok(())
     }

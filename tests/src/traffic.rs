@@ -1,7 +1,7 @@
 //! Traffic between namespaces: drives this crate's program `mc-traffic` and reads its reports.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -174,8 +174,11 @@ impl Traffic {
     }
 
     /// Sends ICMP echo requests.
-    pub fn ping(&self, netns: &Netns, to: Ipv4Addr, count: u32) -> Result<PingReport> {
-        parse(&self.run(netns, &["ping", &to.to_string(), "--count", &count.to_string()])?)
+    pub fn ping(&self, netns: &Netns, to: impl Into<IpAddr>, count: u32) -> Result<PingReport> {
+        parse(&self.run(
+            netns,
+            &["ping", &to.into().to_string(), "--count", &count.to_string()],
+        )?)
     }
 
     /// Measures TCP throughput of one connection; see [`Self::streams`].
@@ -183,7 +186,7 @@ impl Traffic {
         &self,
         from: &Netns,
         to: &Netns,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         duration: Duration,
     ) -> Result<StreamReport> {
         self.streams(from, to, address, 1, duration)
@@ -196,18 +199,28 @@ impl Traffic {
         &self,
         from: &Netns,
         to: &Netns,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         streams: usize,
         duration: Duration,
     ) -> Result<StreamReport> {
+        let to_address = SocketAddr::new(address.into(), STREAM_PORT);
         let (port, streams) = (STREAM_PORT.to_string(), streams.to_string());
         let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut receiver = receiving.serve(to, &["stream-recv", "--port", &port, "--streams", &streams])?;
+        let flags = [
+            "stream-recv",
+            "--port",
+            &port,
+            "--streams",
+            &streams,
+            "--bind",
+            any(to_address),
+        ];
+        let mut receiver = receiving.serve(to, &flags)?;
         sending.run(
             from,
             &[
                 "stream-send",
-                &format!("{address}:{port}"),
+                &to_address.to_string(),
                 "--streams",
                 &streams,
                 "--duration",
@@ -223,18 +236,19 @@ impl Traffic {
         &self,
         from: &Netns,
         to: &Netns,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         size: usize,
         duration: Duration,
     ) -> Result<SinkReport> {
+        let to_address = SocketAddr::new(address.into(), DATAGRAM_PORT);
         let port = DATAGRAM_PORT.to_string();
         let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut receiver = receiving.serve(to, &["sink", "--port", &port])?;
+        let mut receiver = receiving.serve(to, &["sink", "--port", &port, "--bind", any(to_address)])?;
         sending.run(
             from,
             &[
                 "blast",
-                &format!("{address}:{port}"),
+                &to_address.to_string(),
                 "--size",
                 &size.to_string(),
                 "--duration",
@@ -250,18 +264,28 @@ impl Traffic {
         &self,
         from: &Netns,
         to: &Netns,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         size: usize,
         requests: usize,
     ) -> Result<LatencyReport> {
+        let to_address = SocketAddr::new(address.into(), LATENCY_PORT);
         let (port, size) = (LATENCY_PORT.to_string(), size.to_string());
         let [both, _] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut server = both.serve(to, &["rr-server", "--port", &port, "--size", &size])?;
+        let flags = [
+            "rr-server",
+            "--port",
+            &port,
+            "--size",
+            &size,
+            "--bind",
+            any(to_address),
+        ];
+        let mut server = both.serve(to, &flags)?;
         let report = parse(&both.run(
             from,
             &[
                 "rr-client",
-                &format!("{address}:{port}"),
+                &to_address.to_string(),
                 "--size",
                 &size,
                 "--requests",
@@ -277,17 +301,18 @@ impl Traffic {
         &self,
         from: &Netns,
         to: &Netns,
-        address: Ipv4Addr,
+        address: impl Into<IpAddr>,
         rate: u32,
         duration: Duration,
     ) -> Result<SequencedStream> {
+        let to_address = SocketAddr::new(address.into(), DATAGRAM_PORT);
         let port = DATAGRAM_PORT.to_string();
-        let receiver = self.serve(to, &["udp-recv", "--port", &port])?;
+        let receiver = self.serve(to, &["udp-recv", "--port", &port, "--bind", any(to_address)])?;
         let mut sender = self.spawn(
             from,
             &[
                 "udp-send",
-                &format!("{address}:{port}"),
+                &to_address.to_string(),
                 "--rate",
                 &rate.to_string(),
                 "--duration",
@@ -332,6 +357,12 @@ fn two_cpus() -> [Option<usize>; 2] {
         both @ [Some(_), Some(_)] => both,
         _ => [None; 2],
     }
+}
+
+/// The address a server listens at to be reached at `to`: that of one family, because a socket for both
+/// takes another way through the kernel.
+fn any(to: SocketAddr) -> &'static str {
+    if to.is_ipv4() { "0.0.0.0" } else { "::" }
 }
 
 /// Reads the report, which is the last line a program printed.

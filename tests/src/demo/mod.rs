@@ -121,7 +121,7 @@ fn agents(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
         ),
         "YAML a Kubernetes cluster would hold. In cluster east, for example:",
     ]);
-    let shown: Vec<String> = manifests(Cluster::East)
+    let shown: Vec<String> = manifests(Cluster::East, topology.options())
         .into_iter()
         .filter(|(name, _)| name != "nodes.yaml")
         .map(|(_, content)| content)

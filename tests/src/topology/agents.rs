@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{
     Topology,
     manifests::write_manifests,
-    plan::{Cluster, Place},
+    plan::{Cluster, Format, Place},
 };
 use crate::process::{Process, run};
 
@@ -37,7 +37,7 @@ impl Topology {
         }
         let directory = self.manifests_dir(place.cluster());
         if !directory.exists() {
-            write_manifests(place.cluster(), &directory)?;
+            write_manifests(place.cluster(), &self.options, &directory)?;
         }
         let log = self.directory.join(format!("agent-{}.log", place.name()));
         let mut command = self.netns(place).command(self.agent()?);
@@ -46,6 +46,9 @@ impl Topology {
             .arg(directory);
         self.add_place(&mut command, place);
         command.args(&self.options.agent_flags);
+        if self.options.format == Format::Vxlan {
+            command.args(["--format", "vxlan"]);
+        }
         let process = Process::spawn(&format!("mc-gateway on {}", place.name()), &mut command, &log)?;
         self.agents.insert(place, process);
         Ok(())
@@ -65,12 +68,9 @@ impl Topology {
 
     /// Starts all agents and waits for all.
     pub(super) fn start_agents(&mut self) -> Result<()> {
-        Place::NODES
-            .into_iter()
-            .try_for_each(|place| self.spawn_agent(place))?;
-        Place::NODES
-            .into_iter()
-            .try_for_each(|place| self.wait_agent(place))
+        let nodes = self.nodes();
+        nodes.iter().try_for_each(|place| self.spawn_agent(*place))?;
+        nodes.iter().try_for_each(|place| self.wait_agent(*place))
     }
 
     /// Waits until the agent of a node has carried out `times` changes since its start.
@@ -142,6 +142,7 @@ impl Topology {
         for (what, program, args, trace) in [
             ("device", "ip", &["-oneline", "link"][..], " mc0"),
             ("route", "ip", &["route", "show", "proto", "109"], "dev mc0"),
+            ("route", "ip", &["-6", "route", "show", "proto", "109"], "dev mc0"),
             ("rule table", "nft", &["list", "tables"], "mc_gateway"),
         ] {
             let listed = netns.run(program, args)?;
@@ -161,12 +162,12 @@ impl Topology {
 
     /// Stops all agents and removes their traces.
     pub(super) fn remove_agents(&mut self) -> Result<()> {
-        for place in Place::NODES {
+        for place in self.nodes() {
             if self.agents.contains_key(&place) {
                 self.stop_agent(place)?;
             }
         }
-        for place in Place::NODES {
+        for place in self.nodes() {
             self.cleanup_agent(place)?;
             let left = self.agent_residue(place)?;
             ensure!(

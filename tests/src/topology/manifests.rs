@@ -3,40 +3,49 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
+use ipnet::IpNet;
 
-use super::plan::Cluster;
+use super::{
+    Options,
+    plan::{Cluster, Nets, Place},
+};
 
 /// The manifests of a cluster as `(file name, content)`.
 #[must_use]
-pub fn manifests(cluster: Cluster) -> Vec<(String, String)> {
+pub fn manifests(cluster: Cluster, options: &Options) -> Vec<(String, String)> {
+    let outer = options.outer_families();
+    let inner = options.inner.families();
+    let written: Vec<Nets> = inner.iter().map(|family| cluster.nets(*family)).collect();
+    let others: Vec<Nets> = inner.iter().map(|family| cluster.other().nets(*family)).collect();
+    let underlay: Vec<Nets> = outer.iter().map(|family| cluster.nets(*family)).collect();
     let [_, node, gateway] = cluster.places();
-    let other = cluster.other();
-    let nodes = [
-        (node, cluster.node_pod_cidr(), cluster.node_net()),
-        (gateway, cluster.gateway_pod_cidr(), cluster.internal_net()),
-    ]
-    .map(|(place, pod_cidr, address)| {
-        format!(
+    let gateways = options.gateways();
+    let mut nodes = vec![node_manifest(
+        node,
+        &written.iter().map(|nets| nets.node_pods[0]).collect::<Vec<_>>(),
+        &underlay.iter().map(|nets| nets.node).collect::<Vec<_>>(),
+    )];
+    let mut objects = Vec::new();
+    let services = comma(written.iter().map(|nets| nets.services));
+    for (index, place) in [gateway, cluster.second_gateway()]
+        .into_iter()
+        .take(gateways)
+        .enumerate()
+    {
+        let of = |nets: &Nets, all: fn(&Nets) -> &[IpNet], at: usize| all(nets).get(at).copied();
+        let pods: Vec<IpNet> = written
+            .iter()
+            .filter_map(|nets| of(nets, |n| &n.node_pods, index + 1))
+            .collect();
+        let addresses: Vec<IpNet> = underlay
+            .iter()
+            .filter_map(|nets| of(nets, |n| &n.internal, index))
+            .collect();
+        nodes.push(node_manifest(place, &pods, &addresses));
+        let nets = cluster.nets(options.outer);
+        let address = |net: Option<IpNet>| net.map(|net| net.addr().to_string()).unwrap_or_default();
+        objects.push(format!(
             "\
-apiVersion: v1
-kind: Node
-metadata:
-  name: {name}
-spec:
-  podCIDR: {pod_cidr}
-  podCIDRs:
-  - {pod_cidr}
-status:
-  addresses:
-  - type: InternalIP
-    address: {address}
-",
-            name = place.name(),
-            address = address.addr(),
-        )
-    });
-    let gateway = format!(
-        "\
 apiVersion: multicluster.crd.antrea.io/v1alpha1
 kind: Gateway
 metadata:
@@ -44,13 +53,19 @@ metadata:
   namespace: kube-system
 gatewayIP: {gateway_ip}
 internalIP: {internal_ip}
-serviceCIDR: {service_cidr}
+serviceCIDR: {services}
 ",
-        name = gateway.name(),
-        gateway_ip = cluster.gateway_net().addr(),
-        internal_ip = cluster.internal_net().addr(),
-        service_cidr = cluster.service_cidr(),
-    );
+            name = place.name(),
+            gateway_ip = address(nets.gateway.get(index).copied()),
+            internal_ip = address(nets.internal.get(index).copied()),
+        ));
+    }
+    let other = cluster.other();
+    let to_other = other.nets(options.outer).gateway;
+    let gateway_infos = items(to_other.iter().take(gateways), |net| {
+        format!("  - gatewayIP: {}", net.addr())
+    });
+    let pod_cidrs = items(&others, |nets| format!("  - {}", nets.pods));
     let import = format!(
         "\
 apiVersion: multicluster.crd.antrea.io/v1alpha1
@@ -61,27 +76,54 @@ metadata:
 spec:
   clusterID: {name}
   gatewayInfos:
-  - gatewayIP: {gateway_ip}
-  podCIDRs:
-  - {pod_cidr}
-  serviceCIDR: {service_cidr}
+{gateway_infos}  podCIDRs:
+{pod_cidrs}  serviceCIDR: {services}
 ",
         name = other.name(),
-        gateway_ip = other.gateway_net().addr(),
-        pod_cidr = other.pod_cidr(),
-        service_cidr = other.service_cidr(),
+        services = comma(others.iter().map(|nets| nets.services)),
     );
     vec![
         ("nodes.yaml".to_owned(), nodes.join("---\n")),
-        ("gateway.yaml".to_owned(), gateway),
+        ("gateway.yaml".to_owned(), objects.join("---\n")),
         (format!("{}.yaml", other.name()), import),
     ]
 }
 
+/// A line for each.
+fn items<T>(of: impl IntoIterator<Item = T>, line: impl Fn(T) -> String) -> String {
+    of.into_iter()
+        .flat_map(|one| [line(one), "\n".to_owned()])
+        .collect()
+}
+
+fn comma(nets: impl Iterator<Item = IpNet>) -> String {
+    nets.map(|net| net.to_string()).collect::<Vec<_>>().join(",")
+}
+
+fn node_manifest(place: Place, pods: &[IpNet], addresses: &[IpNet]) -> String {
+    let pod_cidrs = items(pods, |net| format!("  - {net}"));
+    let internal = items(addresses, |net| {
+        format!("  - type: InternalIP\n    address: {}", net.addr())
+    });
+    format!(
+        "\
+apiVersion: v1
+kind: Node
+metadata:
+  name: {name}
+spec:
+  podCIDRs:
+{pod_cidrs}status:
+  addresses:
+{internal}",
+        name = place.name(),
+    )
+}
+
 /// Writes the manifests of a cluster into a directory, which is created.
-pub fn write_manifests(cluster: Cluster, directory: &Path) -> Result<()> {
+pub fn write_manifests(cluster: Cluster, options: &Options, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    for (name, content) in manifests(cluster) {
+    for (name, content) in manifests(cluster, options) {
         let path = directory.join(name);
         fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -90,11 +132,51 @@ pub fn write_manifests(cluster: Cluster, directory: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Family, Format, Inner, Masquerade};
     use super::*;
+
+    fn options() -> Options {
+        Options {
+            prefix: "t".to_owned(),
+            mtu: 1500,
+            bridge: false,
+            masquerade: Masquerade::Off,
+            traffic: "mc-traffic".into(),
+            agent: None,
+            agent_flags: Vec::new(),
+            inner: Inner::V4,
+            outer: Family::V4,
+            format: Format::Geneve,
+            two_gateways: false,
+        }
+    }
+
+    #[test]
+    fn two_gateways_and_both_families() {
+        let mut options = options();
+        options.inner = Inner::Dual;
+        options.outer = Family::V6;
+        options.two_gateways = true;
+        let files = manifests(Cluster::East, &options);
+        let [nodes, gateways, west] = &files[..] else {
+            panic!("{files:?}")
+        };
+        assert_eq!(nodes.1.matches("kind: Node").count(), 3);
+        assert_eq!(gateways.1.matches("kind: Gateway").count(), 2);
+        assert!(
+            gateways
+                .1
+                .contains("internalIP: fd00:c011::3\nserviceCIDR: 10.101.0.0/16,fd00:9611::/108\n")
+        );
+        assert!(
+            west.1
+                .contains("  - gatewayIP: fd00:c100::2\n  - gatewayIP: fd00:c100::c\n")
+        );
+    }
 
     #[test]
     fn manifests_of_east_name_its_own_nodes_and_the_other_cluster() {
-        let files = manifests(Cluster::East);
+        let files = manifests(Cluster::East, &options());
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["nodes.yaml", "gateway.yaml", "west.yaml"]);
         let [nodes, gateway, west] = &files[..] else {

@@ -21,12 +21,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 
 pub use self::{
     agents::{READY, UPDATED},
     cni::Masquerade,
     manifests::{manifests, write_manifests},
-    plan::{Cluster, Place},
+    plan::{Cluster, Family, Format, Inner, Nets, Place},
     variant::Variant,
 };
 use crate::{
@@ -35,8 +36,18 @@ use crate::{
     traffic::Traffic,
 };
 
-/// Bytes the encapsulation adds to an inner IPv4 packet: Ethernet 14, IPv4 20, UDP 8, Geneve 8.
+/// Bytes the encapsulation adds to an inner IP packet over IPv4: Ethernet 14, IPv4 20, UDP 8, Geneve or
+/// VXLAN 8.
 pub const OVERHEAD: u32 = 50;
+
+/// Bytes an outer IPv6 header is longer.
+const V6_OVERHEAD: u32 = 20;
+
+/// Name of the namespace that joins more than two nodes, where there are two gateways.
+const LAN: &str = "lan";
+
+/// Name of the bridge between the clusters in it.
+const BETWEEN_BRIDGE: &str = "between";
 
 /// What a topology is made of.
 #[derive(Clone, Debug)]
@@ -55,12 +66,21 @@ pub struct Options {
     pub agent: Option<PathBuf>,
     /// Flags of every agent besides those the topology gives it.
     pub agent_flags: Vec<String>,
+    /// What Pods have addresses of.
+    pub inner: Inner,
+    /// Family of encapsulated packets.
+    pub outer: Family,
+    /// Their format.
+    pub format: Format,
+    /// Whether each cluster has a second gateway; the nodes are then joined by bridges.
+    pub two_gateways: bool,
 }
 
 // === impl Options ===
 
 impl Options {
-    /// Ordinary values: underlay MTU 1500, no bridge, no masquerading, programs found beside the running one.
+    /// Ordinary values: IPv4, underlay MTU 1500, no bridge, no masquerading, programs found beside the
+    /// running one.
     pub fn new(prefix: &str, agent: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             prefix: prefix.to_owned(),
@@ -70,19 +90,49 @@ impl Options {
             traffic: Traffic::program()?,
             agent,
             agent_flags: Vec::new(),
+            inner: Inner::default(),
+            outer: Family::default(),
+            format: Format::default(),
+            two_gateways: false,
         })
     }
-}
 
-/// The namespaces, in the order of the row.
-#[derive(Debug)]
-struct Hosts {
-    pod_east: Netns,
-    node_east: Netns,
-    gateway_east: Netns,
-    gateway_west: Netns,
-    node_west: Netns,
-    pod_west: Netns,
+    /// Bytes the encapsulation adds to an inner IP packet.
+    #[must_use]
+    pub const fn overhead(&self) -> u32 {
+        match self.outer {
+            Family::V4 => OVERHEAD,
+            Family::V6 => OVERHEAD + V6_OVERHEAD,
+        }
+    }
+
+    /// Gateways of a cluster.
+    #[must_use]
+    pub const fn gateways(&self) -> usize {
+        if self.two_gateways { 2 } else { 1 }
+    }
+
+    /// Families of the addresses the nodes are known by, the one that is sent in first.
+    fn outer_families(&self) -> Vec<Family> {
+        let mut families = vec![self.outer];
+        if self.inner == Inner::Dual {
+            families.extend(
+                [Family::V4, Family::V6]
+                    .into_iter()
+                    .filter(|family| *family != self.outer),
+            );
+        }
+        families
+    }
+
+    /// Families of the addresses on the underlay: a CNI routes Pods of a family over that family.
+    fn underlay_families(&self) -> Vec<Family> {
+        let mut families = self.outer_families();
+        families.extend(self.inner.families());
+        families.sort_unstable();
+        families.dedup();
+        families
+    }
 }
 
 /// The row of namespaces and what runs in it. Dropping it removes everything.
@@ -90,7 +140,8 @@ struct Hosts {
 pub struct Topology {
     // Fields drop in this order: agents end before their namespaces do.
     agents: BTreeMap<Place, Process>,
-    hosts: Hosts,
+    hosts: BTreeMap<Place, Netns>,
+    lan: Option<Netns>,
     options: Options,
     directory: PathBuf,
     traffic: Traffic,
@@ -103,10 +154,11 @@ pub struct Topology {
 impl Topology {
     /// Creates the row. Leftovers of the same prefix are an error that says how to remove them.
     pub fn create(options: Options) -> Result<Self> {
-        if options.mtu <= OVERHEAD {
+        if options.mtu <= options.overhead() {
             bail!(
-                "underlay MTU {} leaves no room for {OVERHEAD} bytes of headers",
-                options.mtu
+                "underlay MTU {} leaves no room for {} bytes of headers",
+                options.mtu,
+                options.overhead()
             );
         }
         let left = residue(&options.prefix)?;
@@ -118,19 +170,20 @@ impl Topology {
         }
         let directory = directory(&options.prefix);
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-        let host = |place: Place| Netns::create(&place.in_lab(&options.prefix));
-        let hosts = Hosts {
-            pod_east: host(Place::PodEast)?,
-            node_east: host(Place::NodeEast)?,
-            gateway_east: host(Place::GatewayEast)?,
-            gateway_west: host(Place::GatewayWest)?,
-            node_west: host(Place::NodeWest)?,
-            pod_west: host(Place::PodWest)?,
-        };
+        let mut hosts = BTreeMap::new();
+        let second = Place::SECOND.into_iter().filter(|_| options.two_gateways);
+        for place in Place::ALL.into_iter().chain(second) {
+            hosts.insert(place, Netns::create(&place.in_lab(&options.prefix))?);
+        }
+        let lan = options
+            .two_gateways
+            .then(|| Netns::create(&format!("{}-{LAN}", options.prefix)))
+            .transpose()?;
         let traffic = Traffic::new(&options.traffic, &directory);
         let topology = Self {
             agents: BTreeMap::new(),
             hosts,
+            lan,
             options,
             directory,
             traffic,
@@ -149,17 +202,32 @@ impl Topology {
         Ok(left)
     }
 
-    /// The namespace at a place of the row.
+    /// The namespace at a place.
+    ///
+    /// # Panics
+    /// At a second gateway where there is none: a mistake of the caller.
     #[must_use]
+    #[expect(clippy::panic, reason = "a test asks for a place it did not make")]
     pub fn netns(&self, place: Place) -> &Netns {
-        match place {
-            Place::PodEast => &self.hosts.pod_east,
-            Place::NodeEast => &self.hosts.node_east,
-            Place::GatewayEast => &self.hosts.gateway_east,
-            Place::GatewayWest => &self.hosts.gateway_west,
-            Place::NodeWest => &self.hosts.node_west,
-            Place::PodWest => &self.hosts.pod_west,
+        match self.hosts.get(&place) {
+            Some(netns) => netns,
+            None => panic!("there is no {} in this topology", place.name()),
         }
+    }
+
+    /// All places there are.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        self.hosts.keys().copied().collect()
+    }
+
+    /// Those with an agent.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<Place> {
+        self.places()
+            .into_iter()
+            .filter(|place| place.is_node())
+            .collect()
     }
 
     /// The traffic programs.
@@ -203,36 +271,98 @@ impl Topology {
 
     /// Devices, addresses, and the routes within each cluster.
     fn wire(&self) -> Result<()> {
-        for place in Place::ALL {
+        let v6 = self.options.underlay_families().contains(&Family::V6);
+        for place in self.places() {
             let netns = self.netns(place);
-            // One family is used; the other one's chatter would only be noise in counters and captures.
+            // The chatter of a family that is not used would only be noise in counters and captures.
+            let off = if v6 { "0" } else { "1" };
             netns.sysctl(&[
-                ("net.ipv6.conf.all.disable_ipv6", "1"),
-                ("net.ipv6.conf.default.disable_ipv6", "1"),
+                ("net.ipv6.conf.all.disable_ipv6", off),
+                ("net.ipv6.conf.default.disable_ipv6", off),
+                ("net.ipv6.conf.default.accept_dad", "0"),
+                ("net.ipv6.conf.default.accept_ra", "0"),
             ])?;
             if place.is_node() {
                 netns.sysctl(&[
                     ("net.ipv4.ip_forward", "1"),
+                    ("net.ipv6.conf.all.forwarding", "1"),
                     ("net.ipv4.conf.all.rp_filter", "1"),
                     ("net.ipv4.conf.default.rp_filter", "1"),
+                ])?;
+            }
+        }
+        if let Some(lan) = &self.lan {
+            for bridge in Cluster::ALL
+                .map(Cluster::name)
+                .into_iter()
+                .chain([BETWEEN_BRIDGE])
+            {
+                lan.ip(&[
+                    format!("link add {bridge} type bridge"),
+                    format!("link set {bridge} mtu {} up", self.options.mtu),
                 ])?;
             }
         }
         for cluster in Cluster::ALL {
             self.wire_cluster(cluster)?;
         }
-        let (east, west) = (&self.hosts.gateway_east, &self.hosts.gateway_west);
-        east.veth(plan::BETWEEN, west, plan::BETWEEN)?;
-        east.up(plan::BETWEEN, Cluster::East.gateway_net(), self.options.mtu)?;
-        west.up(plan::BETWEEN, Cluster::West.gateway_net(), self.options.mtu)
+        let [east, west] = Cluster::ALL.map(Cluster::gateway);
+        self.join(east, west, plan::BETWEEN, BETWEEN_BRIDGE)?;
+        if self.lan.is_some() {
+            for place in Place::SECOND {
+                self.plug(place, plan::BETWEEN, BETWEEN_BRIDGE)?;
+            }
+        }
+        for cluster in Cluster::ALL {
+            let gateways = [cluster.gateway(), cluster.second_gateway()];
+            for (index, place) in gateways.into_iter().take(self.options.gateways()).enumerate() {
+                self.address(place, plan::BETWEEN, |nets| nets.gateway.get(index).copied())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins two nodes: directly, or where there are more than two by a bridge.
+    fn join(&self, one: Place, other: Place, device: &str, bridge: &str) -> Result<()> {
+        if self.lan.is_some() {
+            self.plug(one, device, bridge)?;
+            return self.plug(other, device, bridge);
+        }
+        self.netns(one).veth(device, self.netns(other), device)
+    }
+
+    /// Connects a node to a bridge.
+    fn plug(&self, place: Place, device: &str, bridge: &str) -> Result<()> {
+        let lan = self.lan.as_ref().context("there are no bridges")?;
+        let port = format!("{device}-{}", place.name());
+        self.netns(place).veth(device, lan, &port)?;
+        lan.ip(&[format!(
+            "link set {port} master {bridge} mtu {} up",
+            self.options.mtu
+        )])?;
+        Ok(())
+    }
+
+    /// Gives a node its addresses on an underlay device.
+    fn address(&self, place: Place, device: &str, net: impl Fn(&Nets) -> Option<IpNet>) -> Result<()> {
+        let node = self.netns(place);
+        node.ip(&[format!("link set {device} mtu {} up", self.options.mtu)])?;
+        for family in self.options.underlay_families() {
+            let nets = place.cluster().nets(family);
+            node.address(device, net(&nets).context("an address of the plan")?)?;
+        }
+        Ok(())
     }
 
     fn wire_cluster(&self, cluster: Cluster) -> Result<()> {
-        let [pod, node, gateway] = cluster.places().map(|place| self.netns(place));
-        let pod_mtu = self.options.mtu - OVERHEAD;
+        let [pod, node, _] = cluster.places().map(|place| self.netns(place));
+        let mut pod_mtu = self.options.mtu - self.options.overhead();
+        if self.options.inner.families().contains(&Family::V6) {
+            // The kernel does no IPv6 below that (RFC 8200).
+            pod_mtu = pod_mtu.max(1280);
+        }
 
         pod.veth(plan::POD, node, plan::NODE_TO_POD)?;
-        pod.up(plan::POD, cluster.pod_net(), pod_mtu)?;
         let node_side = if self.options.bridge {
             node.ip(&[
                 format!("link add {} type bridge", plan::BRIDGE),
@@ -246,33 +376,52 @@ impl Topology {
         } else {
             plan::NODE_TO_POD
         };
-        node.up(node_side, cluster.pod_gateway_net(), pod_mtu)?;
-        pod.ip(&[format!(
-            "route add default via {}",
-            cluster.pod_gateway_net().addr()
-        )])?;
-
-        node.veth(plan::UNDERLAY, gateway, plan::UNDERLAY)?;
-        node.up(plan::UNDERLAY, cluster.node_net(), self.options.mtu)?;
-        gateway.up(plan::UNDERLAY, cluster.internal_net(), self.options.mtu)?;
-        self.cluster_routes(cluster)?;
-        if let Some(rules) = cni::masquerade_rules(cluster, self.options.masquerade) {
-            node.nft(&rules)?;
+        for family in self.options.inner.families() {
+            let nets = cluster.nets(*family);
+            pod.up(plan::POD, nets.pod, pod_mtu)?;
+            node.up(node_side, nets.pod_gateway, pod_mtu)?;
+            let any = match family {
+                Family::V4 => "0.0.0.0/0",
+                Family::V6 => "::/0",
+            };
+            pod.ip(&[format!("route add {any} via {}", nets.pod_gateway.addr())])?;
+            if let Some(rules) = cni::masquerade_rules(cluster, *family, self.options.masquerade) {
+                node.nft(&rules)?;
+            }
         }
-        Ok(())
+
+        self.join(cluster.node(), cluster.gateway(), plan::UNDERLAY, cluster.name())?;
+        self.address(cluster.node(), plan::UNDERLAY, |nets| Some(nets.node))?;
+        self.address(cluster.gateway(), plan::UNDERLAY, |nets| {
+            nets.internal.first().copied()
+        })?;
+        if self.options.two_gateways {
+            let second = cluster.second_gateway();
+            self.plug(second, plan::UNDERLAY, cluster.name())?;
+            self.address(second, plan::UNDERLAY, |nets| nets.internal.get(1).copied())?;
+        }
+        self.cluster_routes(cluster)
     }
 
     /// Routes between the nodes of one cluster: the CNI's work.
     fn cluster_routes(&self, cluster: Cluster) -> Result<()> {
-        let [_, node, gateway] = cluster.places().map(|place| self.netns(place));
-        gateway.route(
-            cluster.node_pod_cidr(),
-            &format!("via {}", cluster.node_net().addr()),
-        )?;
-        node.route(
-            cluster.gateway_pod_cidr(),
-            &format!("via {}", cluster.internal_net().addr()),
-        )
+        for family in self.options.inner.families() {
+            let nets = cluster.nets(*family);
+            let mut nodes = vec![
+                (cluster.node(), nets.node_pods[0], nets.node),
+                (cluster.gateway(), nets.node_pods[1], nets.internal[0]),
+            ];
+            if self.options.two_gateways {
+                nodes.push((cluster.second_gateway(), nets.node_pods[2], nets.internal[1]));
+            }
+            for (place, _, _) in &nodes {
+                for (_, pods, address) in nodes.iter().filter(|(other, _, _)| other != place) {
+                    self.netns(*place)
+                        .route(*pods, &format!("via {}", address.addr()))?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -282,21 +431,17 @@ impl Drop for Topology {
             for process in self.agents.values_mut() {
                 process.leave();
             }
-            let hosts = &mut self.hosts;
-            for netns in [
-                &mut hosts.pod_east,
-                &mut hosts.node_east,
-                &mut hosts.gateway_east,
-                &mut hosts.gateway_west,
-                &mut hosts.node_west,
-                &mut hosts.pod_west,
-            ] {
+            for netns in self.hosts.values_mut().chain(&mut self.lan) {
                 netns.keep();
             }
             return;
         }
         self.agents.clear();
-        let pins = Place::ALL.map(|place| remove_pins(&self.bpf_dir(place)));
+        let pins: Vec<_> = self
+            .places()
+            .into_iter()
+            .map(|place| remove_pins(&self.bpf_dir(place)))
+            .collect();
         for result in pins.into_iter().chain([remove_directory(&self.directory)]) {
             if let Err(error) = result {
                 eprintln!("{error:#}");

@@ -1,8 +1,8 @@
 //! Who stands where and has which address. Pure: nothing here touches the system.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Device names inside the namespaces.
 pub(super) const POD: &str = "eth0";
@@ -10,6 +10,73 @@ pub(super) const NODE_TO_POD: &str = "pod0";
 pub(super) const BRIDGE: &str = "cni0";
 pub(super) const UNDERLAY: &str = "eth0";
 pub(super) const BETWEEN: &str = "eth1";
+
+/// An address family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// What Pods and Services have addresses of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inner {
+    /// IPv4 only.
+    #[default]
+    V4,
+    /// IPv6 only.
+    V6,
+    /// Both; underlay addresses are of both families, too.
+    Dual,
+}
+
+/// Format of encapsulated packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The agent's default.
+    #[default]
+    Geneve,
+    /// `--format vxlan`.
+    Vxlan,
+}
+
+/// The networks of a cluster in one family; those of a device carry the device's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nets {
+    /// All Pods.
+    pub pods: IpNet,
+    /// All Services.
+    pub services: IpNet,
+    /// Pods of the regular node, of the gateway and of the second gateway.
+    pub node_pods: [IpNet; 3],
+    /// The Pod.
+    pub pod: IpNet,
+    /// The regular node towards the Pod.
+    pub pod_gateway: IpNet,
+    /// The regular node on the underlay (its `InternalIP`).
+    pub node: IpNet,
+    /// The gateway and the second one in the cluster's network (their `InternalIP`).
+    pub internal: [IpNet; 2],
+    /// The gateway and the second one in the network between the clusters (their `gatewayIP`).
+    pub gateway: [IpNet; 2],
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The families, the one tests use first.
+    #[must_use]
+    pub const fn families(self) -> &'static [Family] {
+        match self {
+            Self::V4 => &[Family::V4],
+            Self::V6 => &[Family::V6],
+            Self::Dual => &[Family::V4, Family::V6],
+        }
+    }
+}
 
 /// A place in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +93,10 @@ pub enum Place {
     NodeWest,
     /// Its Pod.
     PodWest,
+    /// Another gateway of cluster east, where there are two.
+    SecondGatewayEast,
+    /// Another gateway of cluster west, where there are two.
+    SecondGatewayWest,
 }
 
 /// One of the two clusters.
@@ -57,6 +128,9 @@ impl Place {
         Self::NodeWest,
     ];
 
+    /// Those of clusters with two gateways, besides the row.
+    pub const SECOND: [Self; 2] = [Self::SecondGatewayEast, Self::SecondGatewayWest];
+
     /// Short name, also the name of the Kubernetes Node.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -67,6 +141,8 @@ impl Place {
             Self::GatewayWest => "gw-west",
             Self::NodeWest => "node-west",
             Self::PodWest => "pod-west",
+            Self::SecondGatewayEast => "gw2-east",
+            Self::SecondGatewayWest => "gw2-west",
         }
     }
 
@@ -80,8 +156,8 @@ impl Place {
     #[must_use]
     pub const fn cluster(self) -> Cluster {
         match self {
-            Self::PodEast | Self::NodeEast | Self::GatewayEast => Cluster::East,
-            Self::GatewayWest | Self::NodeWest | Self::PodWest => Cluster::West,
+            Self::PodEast | Self::NodeEast | Self::GatewayEast | Self::SecondGatewayEast => Cluster::East,
+            Self::GatewayWest | Self::NodeWest | Self::PodWest | Self::SecondGatewayWest => Cluster::West,
         }
     }
 
@@ -97,7 +173,9 @@ impl Place {
         match self {
             Self::PodEast | Self::PodWest => &[],
             Self::NodeEast | Self::NodeWest => &[UNDERLAY],
-            Self::GatewayEast | Self::GatewayWest => &[UNDERLAY, BETWEEN],
+            Self::GatewayEast | Self::GatewayWest | Self::SecondGatewayEast | Self::SecondGatewayWest => {
+                &[UNDERLAY, BETWEEN]
+            }
         }
     }
 }
@@ -151,6 +229,58 @@ impl Cluster {
             Self::East => Place::GatewayEast,
             Self::West => Place::GatewayWest,
         }
+    }
+
+    /// The second gateway node, where there are two.
+    #[must_use]
+    pub const fn second_gateway(self) -> Place {
+        match self {
+            Self::East => Place::SecondGatewayEast,
+            Self::West => Place::SecondGatewayWest,
+        }
+    }
+
+    /// Its networks in one family.
+    #[must_use]
+    pub fn nets(self, family: Family) -> Nets {
+        let n = self.number();
+        match family {
+            Family::V4 => Nets {
+                pods: self.pod_cidr().into(),
+                services: self.service_cidr().into(),
+                node_pods: [
+                    self.node_pod_cidr(),
+                    self.gateway_pod_cidr(),
+                    net([10, 10 + n, 2, 0], 24),
+                ]
+                .map(IpNet::V4),
+                pod: self.pod_net().into(),
+                pod_gateway: self.pod_gateway_net().into(),
+                node: self.node_net().into(),
+                internal: [self.internal_net(), net([192, 168, 10 + n, 3], 24)].map(IpNet::V4),
+                gateway: [self.gateway_net(), net([192, 168, 100, 10 + n], 24)].map(IpNet::V4),
+            },
+            Family::V6 => {
+                let pods = 0x10 + u16::from(n);
+                let underlay = 0xc010 + u16::from(n);
+                Nets {
+                    pods: net6([pods, 0, 0], 48),
+                    services: net6([0x9610 + u16::from(n), 0, 0], 108),
+                    node_pods: [1, 0, 2].map(|node| net6([pods, node, 0], 64)),
+                    pod: net6([pods, 1, 2], 64),
+                    pod_gateway: net6([pods, 1, 1], 64),
+                    node: net6([underlay, 0, 2], 64),
+                    internal: [1, 3].map(|host| net6([underlay, 0, host], 64)),
+                    gateway: [0, 10].map(|host| net6([0xc100, 0, host + u16::from(n)], 64)),
+                }
+            }
+        }
+    }
+
+    /// The Pod's address in one family.
+    #[must_use]
+    pub fn pod_addr(self, family: Family) -> IpAddr {
+        self.nets(family).pod.addr()
     }
 
     const fn number(self) -> u8 {
@@ -227,22 +357,24 @@ fn net(address: [u8; 4], prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::from(address), prefix)
 }
 
+/// `fd00:<first>:0:<second>::<host>`.
+fn net6([first, second, host]: [u16; 3], prefix: u8) -> IpNet {
+    let address = Ipv6Addr::new(0xfd00, first, 0, second, 0, 0, 0, host);
+    Ipv6Net::new_assert(address, prefix).into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn no_two_networks_of_the_plan_overlap() {
-        let all: Vec<Ipv4Net> = Cluster::ALL
-            .into_iter()
-            .flat_map(|cluster| {
-                [
-                    cluster.pod_cidr(),
-                    cluster.service_cidr(),
-                    cluster.node_net().trunc(),
-                ]
-            })
-            .chain([Cluster::East.gateway_net().trunc()])
+        let nets = [Family::V4, Family::V6].map(|family| Cluster::ALL.map(|cluster| cluster.nets(family)));
+        let all: Vec<IpNet> = nets
+            .iter()
+            .flat_map(|[east, west]| [east, west].map(|nets| [nets.pods, nets.services, nets.node.trunc()]))
+            .flatten()
+            .chain(nets.map(|[east, _]| east.gateway[0].trunc()))
             .collect();
         for (at, one) in all.iter().enumerate() {
             for other in all.iter().skip(at + 1) {
@@ -258,6 +390,15 @@ mod tests {
             assert!(cluster.pod_cidr().contains(&cluster.node_pod_cidr()));
             assert!(cluster.pod_cidr().contains(&cluster.gateway_pod_cidr()));
             assert_ne!(cluster.node_pod_cidr(), cluster.gateway_pod_cidr());
+            for nets in [Family::V4, Family::V6].map(|family| cluster.nets(family)) {
+                assert!(
+                    nets.node_pods.iter().all(|pods| nets.pods.contains(pods)),
+                    "{nets:?}"
+                );
+                assert!(nets.node_pods[0].contains(&nets.pod.addr()), "{nets:?}");
+                let [first, second] = nets.internal;
+                assert!(nets.node.trunc() == first.trunc() && first != second, "{nets:?}");
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{fmt, net::Ipv4Addr};
 
 use anyhow::{Context as _, Result};
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -128,20 +129,24 @@ impl Topology {
 
     fn plain(&self) -> Result<()> {
         for cluster in Cluster::ALL {
-            let (remote, other) = (cluster.other().pod_cidr(), cluster.other());
-            let to_gateway = format!("via {}", cluster.internal_net().addr());
-            self.netns(cluster.node()).route(remote, &to_gateway)?;
-            let to_other = format!("via {}", other.gateway_net().addr());
-            self.netns(cluster.gateway()).route(remote, &to_other)?;
+            for family in self.options.inner.families() {
+                let (own, other) = (cluster.nets(*family), cluster.other().nets(*family));
+                let via = |to: [IpNet; 2]| format!("via {}", to[0].addr());
+                self.netns(cluster.node()).route(other.pods, &via(own.internal))?;
+                self.netns(cluster.gateway())
+                    .route(other.pods, &via(other.gateway))?;
+            }
         }
         Ok(())
     }
 
     fn remove_plain(&self) -> Result<()> {
         for cluster in Cluster::ALL {
-            let line = [format!("route del {}", cluster.other().pod_cidr())];
-            self.netns(cluster.node()).ip(&line)?;
-            self.netns(cluster.gateway()).ip(&line)?;
+            for family in self.options.inner.families() {
+                let line = [format!("route del {}", cluster.other().nets(*family).pods)];
+                self.netns(cluster.node()).ip(&line)?;
+                self.netns(cluster.gateway()).ip(&line)?;
+            }
         }
         Ok(())
     }

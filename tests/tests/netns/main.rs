@@ -2,12 +2,18 @@
 //!
 //! Runs as root with `MC_AGENT` naming the agent and `MC_TRAFFIC` the traffic program, one test after the
 //! other: `cargo xtask test --suite netns`.
-#![expect(clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 mod attach;
 mod bad_input;
 mod bed;
 mod bench;
+mod families;
+mod host_changes;
 mod restart;
 mod seeing;
 mod size;

@@ -1,7 +1,7 @@
 //! `blast` and `sink`: how many small datagrams per second arrive.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -58,6 +58,9 @@ pub(crate) struct SinkArgs {
     /// UDP port.
     #[arg(long)]
     port: u16,
+    /// Address to listen at.
+    #[arg(long, default_value = "0.0.0.0")]
+    bind: IpAddr,
     /// Seconds to wait for the end marker after the last datagram.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
@@ -65,7 +68,7 @@ pub(crate) struct SinkArgs {
 
 pub(crate) fn sink(args: &SinkArgs) -> Result<()> {
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
-    let socket = listen(args.port, timeout)?;
+    let socket = listen(args.bind, args.port, timeout)?;
     let mut buffer = vec![0; 2048];
     let mut report = SinkReport::default();
     let (mut first, mut last) = (None, None);

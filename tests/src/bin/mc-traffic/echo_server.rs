@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     thread,
 };
 
@@ -24,7 +24,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(name) => name.clone(),
         None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
     };
-    let address = (Ipv4Addr::UNSPECIFIED, args.port);
+    // Both families, or IPv4 where there is no other.
+    let address = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, args.port)) {
+        Ok(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port)),
+        Err(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.port)),
+    };
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen on TCP port {}", args.port))?;
     let udp = UdpSocket::bind(address).with_context(|| format!("cannot listen on UDP port {}", args.port))?;

@@ -67,19 +67,20 @@ impl Url {
             bail!("`{url}` names no host");
         }
         Ok(Self {
-            host: host.to_owned(),
+            // An IPv6 address is in brackets (RFC 3986).
+            host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
             port,
             path,
         })
     }
 
     pub(crate) fn connect(&self, timeout: Duration) -> Result<TcpStream> {
-        let to = format!("{}:{}", self.host, self.port);
+        let to = (self.host.as_str(), self.port);
         let address = to
             .to_socket_addrs()
-            .with_context(|| format!("cannot resolve {to}"))?
+            .with_context(|| format!("cannot resolve {to:?}"))?
             .next();
-        let address = address.with_context(|| format!("no address for {to}"))?;
+        let address = address.with_context(|| format!("no address for {to:?}"))?;
         let connection = TcpStream::connect_timeout(&address, timeout)
             .with_context(|| format!("cannot connect to {address}"))?;
         connection.set_nodelay(true)?;

@@ -1,7 +1,7 @@
-//! `ping`: ICMP echo requests (RFC 792), one at a time.
+//! `ping`: ICMP echo requests (RFC 792, RFC 4443), one at a time.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, SocketAddr},
     os::fd::AsRawFd as _,
     time::{Duration, Instant},
 };
@@ -10,22 +10,22 @@ use anyhow::{Context as _, Result, bail};
 use mc_tests::traffic::PingReport;
 use nix::sys::{
     socket::{
-        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv, sendto, setsockopt,
+        AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, recv, sendto, setsockopt,
         socket, sockopt::ReceiveTimeout,
     },
     time::{TimeVal, TimeValLike as _},
 };
 
-/// ICMP types.
-const ECHO_REPLY: u8 = 0;
-const ECHO_REQUEST: u8 = 8;
+/// ICMP types of requests and replies.
+const V4: (u8, u8) = (8, 0);
+const V6: (u8, u8) = (128, 129);
 /// Bytes in front of the payload.
 const ICMP_HEADER: usize = 8;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Destination.
-    address: Ipv4Addr,
+    address: IpAddr,
     /// Requests to send.
     #[arg(long, default_value_t = 3)]
     count: u16,
@@ -39,13 +39,14 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
-    let socket = socket(
-        AddressFamily::Inet,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::Icmp,
-    )
-    .context("cannot open a raw ICMP socket (CAP_NET_RAW is needed)")?;
+    let v6 = args.address.is_ipv6();
+    let (family, protocol, types) = if v6 {
+        (AddressFamily::Inet6, SockProtocol::IcmpV6, V6)
+    } else {
+        (AddressFamily::Inet, SockProtocol::Icmp, V4)
+    };
+    let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
+        .context("cannot open a raw ICMP socket (CAP_NET_RAW is needed)")?;
     // Shorter than the deadline: the socket sees other ICMP packets, and each restarts the timer.
     let slice = timeout.min(Duration::from_millis(100));
     setsockopt(
@@ -53,21 +54,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ReceiveTimeout,
         &TimeVal::milliseconds(i64::try_from(slice.as_millis())?.max(1)),
     )?;
-    let to = SockaddrIn::from(std::net::SocketAddrV4::new(args.address, 0));
+    let to = SockaddrStorage::from(SocketAddr::new(args.address, 0));
     let identifier = u16::try_from(std::process::id() & 0xffff)?;
 
     let mut times = Vec::new();
     let mut buffer = vec![0; 65_536];
     for sequence in 0..args.count {
         let sent = Instant::now();
-        let request = echo_request(identifier, sequence, args.size);
+        let request = echo_request(types.0, identifier, sequence, args.size);
         sendto(socket.as_raw_fd(), &request, &to, MsgFlags::empty())
             .with_context(|| format!("cannot send to {}", args.address))?;
         while sent.elapsed() < timeout {
             let Ok(length) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) else {
                 continue;
             };
-            if is_reply(buffer.get(..length).unwrap_or_default(), identifier, sequence) {
+            let packet = buffer.get(..length).unwrap_or_default();
+            // Only an IPv4 socket sees the IP header.
+            let header = packet
+                .first()
+                .filter(|_| !v6)
+                .map_or(0, |first| usize::from(first & 0x0f) * 4);
+            let message = packet.get(header..).unwrap_or_default();
+            if is_reply(message, types.1, identifier, sequence) {
                 times.push(sent.elapsed());
                 break;
             }
@@ -92,14 +100,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The bytes of a request.
-fn echo_request(identifier: u16, sequence: u16, size: usize) -> Vec<u8> {
+/// The bytes of a request; the kernel computes the checksum of `ICMPv6` anew.
+fn echo_request(kind: u8, identifier: u16, sequence: u16, size: usize) -> Vec<u8> {
     let header = |checksum: u16| {
         let [check_high, check_low] = checksum.to_be_bytes();
         let [id_high, id_low] = identifier.to_be_bytes();
         let [sequence_high, sequence_low] = sequence.to_be_bytes();
         [
-            ECHO_REQUEST,
+            kind,
             0,
             check_high,
             check_low,
@@ -126,15 +134,13 @@ fn checksum(bytes: impl Iterator<Item = u8>) -> u16 {
     !u16::try_from(sum).unwrap_or_default()
 }
 
-/// Whether an IPv4 packet is the answer to one request.
-fn is_reply(packet: &[u8], identifier: u16, sequence: u16) -> bool {
-    let header = packet.first().map_or(0, |first| usize::from(first & 0x0f) * 4);
-    let Some([kind, _, _, _, id_high, id_low, sequence_high, sequence_low]) =
-        packet.get(header..header + ICMP_HEADER)
+/// Whether an ICMP message is the answer to one request.
+fn is_reply(message: &[u8], reply: u8, identifier: u16, sequence: u16) -> bool {
+    let Some([kind, _, _, _, id_high, id_low, sequence_high, sequence_low]) = message.get(..ICMP_HEADER)
     else {
         return false;
     };
-    *kind == ECHO_REPLY
+    *kind == reply
         && u16::from_be_bytes([*id_high, *id_low]) == identifier
         && u16::from_be_bytes([*sequence_high, *sequence_low]) == sequence
 }
@@ -147,7 +153,7 @@ mod tests {
     fn checksum_over_a_whole_request_is_zero() {
         for size in [0, 1, 56, 57] {
             assert_eq!(
-                checksum(echo_request(7, 9, size).into_iter()),
+                checksum(echo_request(V4.0, 7, 9, size).into_iter()),
                 0,
                 "payload of {size}"
             );
@@ -156,11 +162,10 @@ mod tests {
 
     #[test]
     fn reply_to_another_request_is_not_ours() {
-        let mut packet = vec![0x45; 1];
-        packet.resize(20, 0);
-        packet.extend([ECHO_REPLY, 0, 0, 0, 0, 7, 0, 9]);
-        assert!(is_reply(&packet, 7, 9));
-        assert!(!is_reply(&packet, 7, 8));
-        assert!(!is_reply(&packet[..27], 7, 9));
+        let message = [V6.1, 0, 0, 0, 0, 7, 0, 9];
+        assert!(is_reply(&message, V6.1, 7, 9));
+        assert!(!is_reply(&message, V6.1, 7, 8));
+        assert!(!is_reply(&message, V4.1, 7, 9));
+        assert!(!is_reply(&message[..7], V6.1, 7, 9));
     }
 }

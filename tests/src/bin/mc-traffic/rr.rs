@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -83,10 +83,13 @@ pub(crate) struct ServerArgs {
     /// Bytes of each request and of each answer.
     #[arg(long, default_value_t = 1)]
     size: usize,
+    /// Address to listen at.
+    #[arg(long, default_value = "0.0.0.0")]
+    bind: IpAddr,
 }
 
 pub(crate) fn server(args: &ServerArgs) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port))
+    let listener = TcpListener::bind((args.bind, args.port))
         .with_context(|| format!("cannot listen on TCP port {}", args.port))?;
     println!("{LISTENING} on port {}", args.port);
     let (mut connection, _) = listener.accept()?;

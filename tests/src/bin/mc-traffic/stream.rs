@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -81,6 +81,9 @@ pub(crate) struct RecvArgs {
     /// TCP port.
     #[arg(long)]
     port: u16,
+    /// Address to listen at.
+    #[arg(long, default_value = "0.0.0.0")]
+    bind: IpAddr,
     /// Seconds after the first byte that are not counted: slow start.
     #[arg(long, default_value_t = 0.3)]
     warm_up: f64,
@@ -95,7 +98,7 @@ pub(crate) struct RecvArgs {
 pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     let warm_up = Duration::try_from_secs_f64(args.warm_up).context("--warm-up")?;
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, args.port))
+    let listener = TcpListener::bind((args.bind, args.port))
         .with_context(|| format!("cannot listen on TCP port {}", args.port))?;
     println!("{LISTENING} on port {}", args.port);
     let mut connections = Vec::new();

@@ -1,7 +1,7 @@
 //! `udp-send` and `udp-recv`: numbered datagrams at a steady rate, and what is missing of them.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     thread,
     time::{Duration, Instant},
 };
@@ -68,7 +68,12 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
 
 /// A socket connected to a destination.
 pub(crate) fn connect(to: SocketAddr) -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let any: IpAddr = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let socket = UdpSocket::bind((any, 0))?;
     socket.connect(to).with_context(|| format!("cannot reach {to}"))?;
     Ok(socket)
 }
@@ -102,6 +107,9 @@ pub(crate) struct RecvArgs {
     /// UDP port.
     #[arg(long)]
     port: u16,
+    /// Address to listen at.
+    #[arg(long, default_value = "0.0.0.0")]
+    bind: IpAddr,
     /// Seconds to wait for the end marker after the last datagram.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
@@ -109,7 +117,7 @@ pub(crate) struct RecvArgs {
 
 pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
-    let socket = listen(args.port, timeout)?;
+    let socket = listen(args.bind, args.port, timeout)?;
     let start = Instant::now();
     let mut sequence = Sequence::default();
     let mut current = None;
@@ -136,9 +144,9 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
 }
 
 /// A socket with a large buffer; says so once it can be reached.
-pub(crate) fn listen(port: u16, timeout: Duration) -> Result<UdpSocket> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))
-        .with_context(|| format!("cannot listen on UDP port {port}"))?;
+pub(crate) fn listen(bind: IpAddr, port: u16, timeout: Duration) -> Result<UdpSocket> {
+    let socket =
+        UdpSocket::bind((bind, port)).with_context(|| format!("cannot listen on UDP port {port}"))?;
     // Needs CAP_NET_ADMIN; without it the kernel's default has to do.
     setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER).ok();
     socket.set_read_timeout(Some(timeout))?;

@@ -37,11 +37,11 @@ use self::{
     growth::{Curve, Growth},
     part::{Pace, Part},
     report::{Missing, Report},
-    row::Figure,
+    row::{Figure, Shape},
     sample::{Sample, Samples},
     transit::{Kind, Transit},
 };
-use crate::topology::{Masquerade, Options, Topology};
+use crate::{netns::Residue, topology::Topology};
 
 /// Start of the names of everything the benchmark creates, unless told otherwise.
 pub const PREFIX: &str = "mcbench";
@@ -99,6 +99,16 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(&str)) -> Result<Report
     let mut report = Report::new(setup, samples, missing, notes);
     report.took_seconds = took;
     Ok(report)
+}
+
+/// Removes everything a run with this prefix has left, its files included.
+pub fn remove(prefix: &str) -> Result<Vec<Residue>> {
+    // Whatever fails, the rest goes.
+    let all: Vec<Result<Residue>> = Shape::ALL
+        .into_iter()
+        .map(|shape| Topology::remove(&shape.prefix(prefix)))
+        .collect();
+    all.into_iter().collect()
 }
 
 /// A run on its way.
@@ -169,25 +179,16 @@ impl Run<'_> {
         } else {
             vec![Case::McGateway]
         };
-        cases.retain(|case| match row::unavailable(*case) {
-            None => true,
-            Some(reason) => {
-                self.miss(case.name(), reason, false);
-                false
+        let mut rows = BTreeMap::new();
+        for shape in Shape::ALL {
+            if cases.iter().any(|case| Shape::of(*case) == shape) {
+                rows.insert(shape, shape.create(settings)?);
             }
-        });
-        let mut options = Options::new(&settings.prefix, Some(settings.agent.clone()))?;
-        options.mtu = settings.mtu;
-        options.bridge = settings.bridge;
-        // The regular nodes have the NAT rule of a masquerading CNI in every case, as real ones do; where
-        // packets are routed plainly the administrator has to exempt the other cluster.
-        options.masquerade = Masquerade::LeavingBoth;
-        let mut topology = Topology::create(options)?;
+        }
         for round in 1..=settings.rounds {
             for case in in_turn(&cases, round) {
-                match row::with_case(&mut topology, case, |topology| {
-                    row_figures(topology, case, settings)
-                }) {
+                let topology = rows.get_mut(&Shape::of(case)).context("no row for the case")?;
+                match row::with_case(topology, case, |topology| row_figures(topology, case, settings)) {
                     Ok(figures) => {
                         for (subject, figures) in figures {
                             self.record(round, subject, figures);

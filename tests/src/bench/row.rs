@@ -1,14 +1,17 @@
 //! Over the whole row of six namespaces: each case set up, measured and taken down in turn.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result};
 
 use super::{
+    Settings,
     case::Case,
     metadata,
     part::Pace,
     services::{self, SERVICES},
 };
-use crate::topology::{Cluster, Place, Topology, Variant};
+use crate::topology::{Cluster, Family, Format, Inner, Masquerade, Options, Place, Topology, Variant};
 
 /// Payload of the small datagrams in bytes.
 pub(super) const SMALL: usize = 64;
@@ -20,13 +23,65 @@ pub const STREAMS: [usize; 3] = [1, 2, 4];
 /// A figure and its value.
 pub(super) type Figure = (String, f64);
 
-/// Why a case cannot be measured yet.
-pub(super) fn unavailable(case: Case) -> Option<&'static str> {
-    match case {
-        Case::McGatewayVxlan => Some("the row of namespaces is set up for Geneve only"),
-        Case::PlainIpv6 | Case::McGatewayIpv6 => Some("the row of namespaces has IPv4 addresses only"),
-        _ => None,
+/// The shape of the row a case needs. Rows of several shapes stand side by side; one that is not being
+/// measured is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Shape {
+    /// IPv4 and Geneve.
+    Ordinary,
+    /// IPv4 and VXLAN.
+    Vxlan,
+    /// IPv6 inside and outside, and Geneve.
+    Ipv6,
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// All of them. The ordinary one is first: the names of the others begin with its names.
+    pub(super) const ALL: [Self; 3] = [Self::Ordinary, Self::Vxlan, Self::Ipv6];
+
+    pub(super) const fn of(case: Case) -> Self {
+        match case {
+            Case::McGatewayVxlan => Self::Vxlan,
+            Case::PlainIpv6 | Case::McGatewayIpv6 => Self::Ipv6,
+            _ => Self::Ordinary,
+        }
     }
+
+    /// Start of the names of a row of this shape.
+    pub(super) fn prefix(self, prefix: &str) -> String {
+        match self {
+            Self::Ordinary => prefix.to_owned(),
+            Self::Vxlan => format!("{prefix}-vx"),
+            Self::Ipv6 => format!("{prefix}-v6"),
+        }
+    }
+
+    /// Creates a row.
+    pub(super) fn create(self, settings: &Settings) -> Result<Topology> {
+        let mut options = Options::new(&self.prefix(&settings.prefix), Some(settings.agent.clone()))?;
+        options.mtu = settings.mtu;
+        options.bridge = settings.bridge;
+        // The regular nodes have the NAT rule of a masquerading CNI in every case, as real ones do; where
+        // packets are routed plainly the administrator has to exempt the other cluster.
+        options.masquerade = Masquerade::LeavingBoth;
+        match self {
+            Self::Ordinary => {}
+            Self::Vxlan => options.format = Format::Vxlan,
+            Self::Ipv6 => {
+                options.inner = Inner::V6;
+                options.outer = Family::V6;
+            }
+        }
+        Topology::create(options)
+    }
+}
+
+/// Address of the Pod that is sent to.
+pub(super) fn target(topology: &Topology) -> IpAddr {
+    let family = topology.options().inner.families().first().copied();
+    Cluster::West.pod_addr(family.unwrap_or_default())
 }
 
 /// Sets a case up, does something, and takes the case down whatever came of it.
@@ -61,7 +116,7 @@ fn set_up(topology: &mut Topology, case: Case) -> Result<()> {
             topology.configure(Variant::McGateway)?;
         }
     }
-    let (from, to) = (topology.netns(Place::PodEast), Cluster::West.pod_ip());
+    let (from, to) = (topology.netns(Place::PodEast), target(topology));
     // Neighbours and connection tracking are warm, and a path that does not work says so at once.
     topology.traffic().ping(from, to, 3)?;
     Ok(())
@@ -88,7 +143,7 @@ fn take_down(topology: &mut Topology, case: Case) -> Result<()> {
 pub(super) fn throughput(topology: &Topology, pace: &Pace) -> Result<Vec<Figure>> {
     let traffic = topology.traffic();
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
-    let address = Cluster::West.pod_ip();
+    let address = target(topology);
     let mut figures = Vec::new();
     for streams in STREAMS {
         let duration = if streams == 1 { pace.traffic } else { pace.streams };
@@ -106,7 +161,7 @@ pub(super) fn latency(topology: &Topology, pace: &Pace) -> Result<Vec<Figure>> {
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
     let mut figures = Vec::new();
     for size in SIZES {
-        let report = traffic.latency(from, to, Cluster::West.pod_ip(), size, pace.requests)?;
+        let report = traffic.latency(from, to, target(topology), size, pace.requests)?;
         figures.push((rr(size, 50), report.p50_us));
         figures.push((rr(size, 99), report.p99_us));
     }

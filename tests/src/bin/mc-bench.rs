@@ -14,7 +14,6 @@ use mc_tests::{
         plot,
     },
     interrupt::on_interrupt,
-    topology::Topology,
 };
 
 /// Measures mc-gateway next to plain routing and to tunnels of the kernel, and its parts by themselves.
@@ -77,7 +76,7 @@ fn measure(cli: Cli) -> Result<()> {
         bridge: cli.bridge,
     };
     on_interrupt(move || {
-        if let Err(error) = Topology::remove(&cli.prefix) {
+        if let Err(error) = bench::remove(&cli.prefix) {
             eprintln!("{error:#}");
         }
     })?;

@@ -162,6 +162,15 @@ impl Frame {
         self.geneve()?.inner.as_ref()?.ipv4.as_ref()
     }
 
+    /// Whether this is a gateway's probe in its tunnel, or the answer to one (inner ethertype 0x88b5, IEEE
+    /// local experimental).
+    #[must_use]
+    pub fn is_probe(&self) -> bool {
+        self.geneve()
+            .and_then(|geneve| geneve.inner.as_ref())
+            .is_some_and(|inner| inner.ether_type == 0x88b5)
+    }
+
     fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
         let mark = if self.to == MULTI_CLUSTER_MAC {
             "  (marks multi-cluster traffic)"

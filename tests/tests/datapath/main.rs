@@ -73,12 +73,18 @@ fn counted(before: &Counts, verdict: Verdict, len: usize, tables: &MapTables) ->
     after
 }
 
-/// The programs with these tables, loaded once.
+/// Table sets kept loaded: each holds some twenty descriptors, and a process may have as few as 1,024.
+const LOADED: usize = 16;
+
+/// The programs with these tables, loaded once as long as their cases follow one another.
 fn loaded<'k>(kernels: &'k mut Vec<(MapTables, Kernel)>, tables: &MapTables) -> &'k mut Kernel {
     let at = kernels
         .iter()
         .position(|(loaded, _)| loaded == tables)
         .unwrap_or_else(|| {
+            if kernels.len() == LOADED {
+                kernels.remove(0);
+            }
             kernels.push((tables.clone(), Kernel::load(tables)));
             kernels.len() - 1
         });

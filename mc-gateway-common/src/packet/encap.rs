@@ -89,32 +89,7 @@ impl Encap {
     pub fn over_v4(&self) -> [u8; ROOM_V4] {
         let total = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
         let (src, dst) = (ip::unmapped(&self.src), ip::unmapped(&self.dst));
-        let ([t0, t1], [s0, s1, s2, s3], [d0, d1, d2, d3]) = (total, src, dst);
-        let mut outer = [
-            0x45,
-            self.tos,
-            t0,
-            t1,
-            0,
-            0,
-            0x40,
-            0,
-            self.ttl,
-            ip::UDP,
-            0,
-            0,
-            s0,
-            s1,
-            s2,
-            s3,
-            d0,
-            d1,
-            d2,
-            d3,
-        ];
-        let sum = checksum::of_header(&outer);
-        let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut outer;
-        [*c0, *c1] = sum;
+        let outer = ip::v4_header(self.tos, total, self.ttl, ip::UDP, src, dst);
         let mut bytes = [0; ROOM_V4];
         let (head, tail) = bytes.split_at_mut(Ipv4Hdr::LEN);
         head.copy_from_slice(&outer);

@@ -1,7 +1,7 @@
 //! ICMP: which messages are errors, and the error that tells a sender its packet is too big: fragmentation
 //! needed (RFC 1191) or packet too big (RFC 4443 section 3.2).
 
-use super::{Aligned, Packet, checksum, ip, transport::Transport};
+use super::{Aligned, Packet, checksum, encap::HOP_LIMIT, ip, transport::Transport};
 
 /// Length of an ICMP header up to the packet it quotes.
 pub const LEN: u32 = 8;
@@ -20,8 +20,6 @@ const V4_MOST: u32 = 576;
 const V6_MOST: u32 = 1280;
 /// Type of service of errors: precedence "internetwork control" (RFC 1812 section 4.3.2.5).
 pub const TOS: u8 = 0xc0;
-/// TTL or hop limit of errors.
-const HOP_LIMIT: u8 = 64;
 
 const DESTINATION_UNREACHABLE: u8 = 3;
 const FRAGMENTATION_NEEDED: u8 = 4;
@@ -153,31 +151,8 @@ pub fn store_headers<P: Packet>(packet: &mut P, v6: bool, at: u32, mtu: u32, sum
 fn store_v4<P: Packet>(packet: &mut P, at: u32, quote: u32, len: u32, mtu: u32, sum: u16) -> Option<()> {
     let [s0, s1, s2, s3, d0, d1, d2, d3] = packet.load::<8>(quote.wrapping_add(12))?;
     let [_, _, t0, t1] = len.to_be_bytes();
-    let mut ip = Aligned([
-        0x45,
-        TOS,
-        t0,
-        t1,
-        0,
-        0,
-        0x40,
-        0,
-        HOP_LIMIT,
-        ip::ICMP,
-        0,
-        0,
-        d0,
-        d1,
-        d2,
-        d3,
-        s0,
-        s1,
-        s2,
-        s3,
-    ]);
-    let check = checksum::of_header(&ip.0);
-    let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut ip.0;
-    [*c0, *c1] = check;
+    let (from, to) = ([d0, d1, d2, d3], [s0, s1, s2, s3]);
+    let ip = Aligned(ip::v4_header(TOS, [t0, t1], HOP_LIMIT, ip::ICMP, from, to));
     packet.store(at, &ip.0)?;
     let mtu = if mtu < V4_MINIMUM {
         V4_MINIMUM

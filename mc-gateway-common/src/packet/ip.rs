@@ -2,7 +2,7 @@
 
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
-use super::{Packet, eth};
+use super::{Packet, checksum, eth};
 use crate::abi::Addr;
 
 /// Length of an IPv4 header without options.
@@ -50,6 +50,20 @@ pub const fn unmapped(address: &Addr) -> [u8; 4] {
 #[must_use]
 pub const fn is_v4(address: &Addr) -> bool {
     u128::from_be_bytes(*address) >> 32 == 0xffff
+}
+
+/// An IPv4 header without options, DF set, with its checksum: `total` is the length field.
+#[inline(always)]
+#[must_use]
+pub fn v4_header(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: [u8; 4], dst: [u8; 4]) -> [u8; V4_LEN] {
+    let ([t0, t1], [s0, s1, s2, s3], [d0, d1, d2, d3]) = (total, src, dst);
+    let mut header = [
+        0x45, tos, t0, t1, 0, 0, 0x40, 0, ttl, proto, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3,
+    ];
+    let check = checksum::of_header(&header);
+    let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
+    [*c0, *c1] = check;
+    header
 }
 
 /// The fields of an IPv4 or IPv6 header that decisions need.
@@ -202,6 +216,22 @@ mod tests {
         assert_eq!(unmapped(&mapped([192, 0, 2, 1])), [192, 0, 2, 1]);
         assert!(!is_v4(&[0; 16]));
         assert!(!is_v4(&[0xff; 16]));
+    }
+
+    #[test]
+    fn a_written_header_is_read_back_and_its_checksum_is_right() {
+        let bytes = v4_header(0xb9, [1, 2], 61, UDP, [10, 0, 0, 1], [10, 0, 0, 2]);
+        assert!(checksum::is_valid(&bytes));
+        let header = Header::v4(&bytes);
+        assert_eq!(
+            (header.tos, header.length, header.ttl, header.proto),
+            (0xb9, 0x0102, 61, UDP)
+        );
+        assert_eq!(
+            (header.src, header.dst),
+            (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2]))
+        );
+        assert!(header.is_plain() && !header.is_fragment());
     }
 
     #[test]

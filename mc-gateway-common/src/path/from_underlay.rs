@@ -42,7 +42,7 @@ pub fn from_underlay_v6<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Ver
     arrived::<HEADERS_V6, P, T>(packet, tables)
 }
 
-/// One finding over one outer IP version: first everything is read, then something is done. Each step is a
+/// An arrival over one outer IP version: first everything is read, then something is done. Each step is a
 /// function of its own in a program, because together they would not fit the stack.
 #[inline(always)]
 fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {

@@ -11,7 +11,8 @@ pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
 pub use to_remote::to_remote;
 
 use crate::{
-    abi::{ABI_VERSION, Config, Member},
+    abi::{ABI_VERSION, CONFIG_DSCP_FIXED, Config, Member},
+    packet::encap::HOP_LIMIT,
     select,
     tables::Tables,
     verdict::DropReason,
@@ -30,4 +31,20 @@ fn config<T: Tables>(tables: &T) -> Result<&Config, DropReason> {
 #[inline(always)]
 fn next_member<T: Tables>(tables: &T, group: u32, hash: u32) -> Result<&Member, DropReason> {
     select::choose(tables, group, hash).ok_or(DropReason::NoMember)
+}
+
+/// TTL or hop limit of outer packets.
+#[inline(always)]
+const fn hop_limit(config: &Config) -> u8 {
+    if config.hop_limit == 0 {
+        HOP_LIMIT
+    } else {
+        config.hop_limit
+    }
+}
+
+/// DSCP of outer packets where it is not the inner packet's.
+#[inline(always)]
+fn fixed_tos(config: &Config) -> Option<u8> {
+    (config.flags & CONFIG_DSCP_FIXED != 0).then_some(config.tos)
 }

@@ -3,6 +3,7 @@
 //! *Guarantees*: a probe never reaches the stack; an answer is never answered; an answer changes only what
 //! is known of the member that gave it, and only if this node has asked that.
 
+use super::hop_limit;
 use crate::{
     abi::{Config, Member, health::Seen},
     liveness::{self, Answer},
@@ -14,9 +15,6 @@ use crate::{
     tables::Tables,
     verdict::{DropReason, Path, Verdict},
 };
-
-/// TTL or hop limit where the configuration names none.
-const HOP_LIMIT: u8 = 64;
 
 /// Answers the probe of a peer, or takes a peer's answer.
 #[inline(always)]
@@ -59,12 +57,7 @@ fn send_back<const N: usize, P: Packet>(
     request: Kind,
     reply: Kind,
 ) -> Option<()> {
-    let hop_limit = if config.hop_limit == 0 {
-        HOP_LIMIT
-    } else {
-        config.hop_limit
-    };
-    headers.turn_back(packet, hop_limit)?;
+    headers.turn_back(packet, hop_limit(config))?;
     let source_at = Headers::<N>::INNER_AT.wrapping_sub(8);
     packet.store(source_at, &config.mc0_mac)?;
     packet.store::<HEAD>(Headers::<N>::INNER_AT, &reply.head())?;

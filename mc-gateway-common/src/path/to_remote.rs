@@ -1,12 +1,12 @@
 //! Egress of `mc0`: packets the node's routing has found to be for another cluster.
 
-use super::{config, finding::Finding, mss, next_member, too_big, too_big::TooBig};
+use super::{config, finding::Finding, fixed_tos, hop_limit, mss, next_member, too_big, too_big::TooBig};
 use crate::{
-    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, Config, Member},
+    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_UDP_CHECKSUM, Config, Member},
     flow,
     packet::{
         Aligned, Packet, ecn,
-        encap::{Encap, HOP_LIMIT, Room},
+        encap::{Encap, Room},
         eth, inner_sum, ip,
         tunnel::{Format, VNI_POLICY_OFF},
     },
@@ -153,20 +153,6 @@ fn write<P: Packet>(packet: &mut P, outer: &Encap, room: Room) -> Option<()> {
         Room::V4 => packet.store(eth::END, &Aligned(outer.over_v4()).0),
         Room::V6 => packet.store(eth::END, &Aligned(outer.over_v6()).0),
     }
-}
-
-#[inline(always)]
-pub(super) const fn hop_limit(config: &Config) -> u8 {
-    if config.hop_limit == 0 {
-        HOP_LIMIT
-    } else {
-        config.hop_limit
-    }
-}
-
-#[inline(always)]
-pub(super) fn fixed_tos(config: &Config) -> Option<u8> {
-    (config.flags & CONFIG_DSCP_FIXED != 0).then_some(config.tos)
 }
 
 /// The inner packet's sum where the outer one shall have a checksum and can: not a super-packet, whose

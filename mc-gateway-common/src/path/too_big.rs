@@ -4,11 +4,7 @@
 //! MTU then and fragments by itself (Linux does so whatever its packet said). IPv6 hosts are never told
 //! less than 1,280 bytes; what a smaller leg cannot take is dropped under a reason of its own.
 
-use super::{
-    config,
-    mss::is_v6,
-    to_remote::{fixed_tos, hop_limit},
-};
+use super::{config, fixed_tos, hop_limit, mss::is_v6};
 use crate::{
     abi::{CONFIG_UDP_CHECKSUM, Config},
     packet::{
@@ -232,31 +228,8 @@ fn back_over_v4<P: Packet>(packet: &mut P, config: &Config, len: u32, came_with:
     let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
     let [_, _, t0, t1] = len.wrapping_add(Room::V4.bytes()).to_be_bytes();
     let (tos, ttl) = (ecn::outer(icmp::TOS, fixed_tos(config)), hop_limit(config));
-    let mut header = Aligned([
-        0x45,
-        tos,
-        t0,
-        t1,
-        0,
-        0,
-        0x40,
-        0,
-        ttl,
-        ip::UDP,
-        0,
-        0,
-        d0,
-        d1,
-        d2,
-        d3,
-        s0,
-        s1,
-        s2,
-        s3,
-    ]);
-    let check = checksum::of_header(&header.0);
-    let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header.0;
-    [*c0, *c1] = check;
+    let (from, to) = ([d0, d1, d2, d3], [s0, s1, s2, s3]);
+    let header = Aligned(ip::v4_header(tos, [t0, t1], ttl, ip::UDP, from, to));
     packet.store(eth::END, &header.0)?;
     Some(checksum::sum(&addresses))
 }

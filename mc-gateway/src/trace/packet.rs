@@ -7,7 +7,7 @@ use mc_gateway_common::abi::{Addr, Config};
 use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
 use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
-use mc_gateway_common::packet::{SlicePacket, checksum, eth, ip};
+use mc_gateway_common::packet::{SlicePacket, eth, ip};
 use thiserror::Error;
 
 use crate::cidr::mapped;
@@ -114,34 +114,8 @@ impl Flow {
         let length = u16::try_from(transport.len()).unwrap_or(u16::MAX);
         let mut packet = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let [l0, l1] = length.saturating_add(20).to_be_bytes();
-                let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (src.octets(), dst.octets());
-                let mut header = [
-                    0x45,
-                    0,
-                    l0,
-                    l1,
-                    0,
-                    0,
-                    0x40,
-                    0,
-                    TTL,
-                    self.number(),
-                    0,
-                    0,
-                    s0,
-                    s1,
-                    s2,
-                    s3,
-                    d0,
-                    d1,
-                    d2,
-                    d3,
-                ];
-                let sum = checksum::of_header(&header);
-                let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
-                [*c0, *c1] = sum;
-                header.to_vec()
+                let total = length.saturating_add(20).to_be_bytes();
+                ip::v4_header(0, total, TTL, self.number(), src.octets(), dst.octets()).to_vec()
             }
             (src, dst) => {
                 let [l0, l1] = length.to_be_bytes();

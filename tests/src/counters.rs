@@ -9,7 +9,7 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::{self, Counter},
-    verdict::{DropReason, Path as PacketPath},
+    verdict::{DropReason, Event, Path as PacketPath},
 };
 
 /// What the programs of one node have counted.
@@ -19,6 +19,8 @@ pub struct Counters {
     pub paths: BTreeMap<&'static str, Counter>,
     /// Packets dropped, by reason; reasons without any are absent.
     pub drops: BTreeMap<&'static str, u64>,
+    /// Things that happened to packets that went on, by event; events without any are absent.
+    pub events: BTreeMap<&'static str, u64>,
 }
 
 // === impl Counters ===
@@ -38,15 +40,19 @@ impl Counters {
             }
             paths.insert(path.name(), sum);
         }
-        let reasons = per_cpu::<u64>(&maps.join(abi::DROPS))?;
-        let mut drops = BTreeMap::new();
-        for reason in DropReason::ALL {
-            let sum: u64 = reasons.get(&(reason as u32), 0)?.iter().sum();
-            if sum != 0 {
-                drops.insert(reason.name(), sum);
-            }
-        }
-        Ok(Self { paths, drops })
+        let drops = DropReason::ALL.map(|reason| (reason as u32, reason.name()));
+        let events = Event::ALL.map(|event| (event as u32, event.name()));
+        Ok(Self {
+            paths,
+            drops: sums(&maps.join(abi::DROPS), &drops)?,
+            events: sums(&maps.join(abi::EVENTS), &events)?,
+        })
+    }
+
+    /// How often something happened.
+    #[must_use]
+    pub fn events(&self, event: Event) -> u64 {
+        self.events.get(event.name()).copied().unwrap_or_default()
     }
 
     /// Packets that took one way.
@@ -54,6 +60,19 @@ impl Counters {
     pub fn packets(&self, path: PacketPath) -> u64 {
         self.paths.get(path.name()).map_or(0, |counter| counter.packets)
     }
+}
+
+/// The counts that are not zero, by name, of numbers and names.
+fn sums(pin: &Path, named: &[(u32, &'static str)]) -> Result<BTreeMap<&'static str, u64>> {
+    let counts = per_cpu::<u64>(pin)?;
+    let mut sums = BTreeMap::new();
+    for (number, name) in named {
+        let sum: u64 = counts.get(number, 0)?.iter().sum();
+        if sum != 0 {
+            sums.insert(*name, sum);
+        }
+    }
+    Ok(sums)
 }
 
 fn per_cpu<T: Pod>(pin: &Path) -> Result<PerCpuArray<MapData, T>> {

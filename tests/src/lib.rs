@@ -13,6 +13,7 @@ pub mod counters;
 pub mod decode;
 pub mod demo;
 pub mod exposition;
+pub mod failover;
 pub mod interrupt;
 pub mod netns;
 pub mod process;

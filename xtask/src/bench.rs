@@ -16,9 +16,12 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Cases to compare over four hops: plain, plain-services, kernel-vxlan, metadata-vxlan, mc-gateway,
-    /// mc-gateway-vxlan, plain-ipv6, mc-gateway-ipv6 [default: all].
+    /// mc-gateway-vxlan, plain-ipv6, kernel-vxlan-ipv6, mc-gateway-ipv6 [default: all].
     #[arg(long, value_delimiter = ',')]
     cases: Vec<String>,
+    /// Gateways lost in part failover [default: 200 in a run of all parts, else 12, and 5 with --quick].
+    #[arg(long)]
+    trials: Option<u32>,
     /// Short measurements: whether everything works, not how fast.
     #[arg(long)]
     quick: bool,
@@ -43,6 +46,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     };
     let list = |of: &[String]| (!of.is_empty()).then(|| of.join(","));
     add("--rounds", args.rounds.map(|rounds| rounds.to_string()));
+    add("--trials", args.trials.map(|trials| trials.to_string()));
     add("--only", list(&args.only));
     add("--cases", list(&args.cases));
     add("--out", args.out.as_ref().map(|out| out.display().to_string()));

@@ -21,6 +21,8 @@ pub enum Case {
     McGatewayVxlan,
     /// Routes only, IPv6.
     PlainIpv6,
+    /// A VXLAN device of the kernel at both ends of each leg, IPv6 inside and outside.
+    KernelVxlanIpv6,
     /// mc-gateway, IPv6 in Geneve over IPv6.
     McGatewayIpv6,
 }
@@ -29,7 +31,7 @@ pub enum Case {
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Plain,
         Self::PlainServices,
         Self::KernelVxlan,
@@ -37,6 +39,7 @@ impl Case {
         Self::McGateway,
         Self::McGatewayVxlan,
         Self::PlainIpv6,
+        Self::KernelVxlanIpv6,
         Self::McGatewayIpv6,
     ];
 
@@ -51,6 +54,7 @@ impl Case {
             Self::McGateway => "mc-gateway",
             Self::McGatewayVxlan => "mc-gateway-vxlan",
             Self::PlainIpv6 => "plain-ipv6",
+            Self::KernelVxlanIpv6 => "kernel-vxlan-ipv6",
             Self::McGatewayIpv6 => "mc-gateway-ipv6",
         }
     }
@@ -66,6 +70,7 @@ impl Case {
             Self::McGateway => "mc-gateway, Geneve",
             Self::McGatewayVxlan => "mc-gateway, VXLAN",
             Self::PlainIpv6 => "plain routing, IPv6",
+            Self::KernelVxlanIpv6 => "kernel VXLAN on every leg, IPv6",
             Self::McGatewayIpv6 => "mc-gateway, IPv6 in Geneve over IPv6",
         }
     }
@@ -73,7 +78,10 @@ impl Case {
     /// Whether addresses are IPv6, inside and outside.
     #[must_use]
     pub const fn ipv6(self) -> bool {
-        matches!(self, Self::PlainIpv6 | Self::McGatewayIpv6)
+        matches!(
+            self,
+            Self::PlainIpv6 | Self::KernelVxlanIpv6 | Self::McGatewayIpv6
+        )
     }
 }
 

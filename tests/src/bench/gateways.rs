@@ -11,7 +11,7 @@ use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Path as PacketPath}
 use super::{
     hop::{Hop, IN, IN_MAC, SINK_DEVICE},
     objects::{Gateway, MAX_HEADS},
-    world::{self, Leg, Sizes},
+    world::{self, Layout, Leg, Sizes},
 };
 
 /// Why the figure is one of packets and not of bits per second.
@@ -35,12 +35,8 @@ impl Gateways {
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
         let hop = Hop::create(prefix, objects)?;
         let sender = |members| {
-            let sizes = Sizes {
-                prefixes: 1,
-                clusters: 1,
-                members,
-            };
-            Gateway::load(objects, &world::gateway(sizes, hop.inside, &hop.outside))
+            let tables = world::gateway(sizes(members), hop.inside, &hop.outside);
+            Gateway::load(objects, &tables)
         };
         let senders = [sender(1)?, sender(2)?];
         let receiver = |leg: Leg, sink| {
@@ -70,7 +66,7 @@ impl Gateways {
             hop,
         } = self;
         let flows = u32::try_from(MAX_HEADS)?;
-        let frames = world::flows(flows, round * flows, 1, hop.inside, IN_MAC);
+        let frames = world::flows(flows, round * flows, sizes(1), hop.inside, IN_MAC);
         let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
         hop.yardstick.prepare(&frames)?;
         let mut figures = Vec::new();
@@ -102,5 +98,14 @@ impl Gateways {
             figures.push((gateways, split));
         }
         Ok(figures)
+    }
+}
+
+fn sizes(members: u32) -> Sizes {
+    Sizes {
+        prefixes: 1,
+        clusters: 1,
+        members,
+        layout: Layout::Dense,
     }
 }

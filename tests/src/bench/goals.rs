@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     case::Case,
     gateways,
-    growth::Curve,
+    growth::{self, Curve, Work},
     row,
     sample::{Of, Samples, Summary},
     transit::{self, Kind},
@@ -124,7 +124,7 @@ pub fn ratios(samples: &Samples) -> Vec<(String, Summary)> {
         side(gateways::SUBJECT, "2"),
         side(gateways::SUBJECT, "1"),
     ));
-    all.extend([Curve::Prefixes, Curve::Clusters, Curve::Members].map(growth));
+    all.extend(GROWING.map(|curve| growth(Work::Transit, curve)));
     measured(samples, &all)
 }
 
@@ -132,7 +132,8 @@ pub fn ratios(samples: &Samples) -> Vec<(String, Summary)> {
 #[must_use]
 pub fn more_ratios(samples: &Samples) -> Vec<(String, Summary)> {
     use Case::{
-        KernelVxlan, McGateway, McGatewayIpv6, McGatewayVxlan, MetadataVxlan, Plain, PlainIpv6, PlainServices,
+        KernelVxlan, KernelVxlanIpv6, McGateway, McGatewayIpv6, McGatewayVxlan, MetadataVxlan, Plain,
+        PlainIpv6, PlainServices,
     };
     let (tcp, rr) = (row::tcp(1), row::rr(64, 50));
     let mut all = Vec::new();
@@ -150,6 +151,7 @@ pub fn more_ratios(samples: &Samples) -> Vec<(String, Summary)> {
         ("vxlan_vs_plain", McGatewayVxlan, Plain),
         ("vxlan_vs_kernel_vxlan", McGatewayVxlan, KernelVxlan),
         ("ipv6_vs_plain_ipv6", McGatewayIpv6, PlainIpv6),
+        ("ipv6_vs_kernel_vxlan_ipv6", McGatewayIpv6, KernelVxlanIpv6),
     ] {
         all.push(cases(&format!("tcp_{name}"), &tcp, of, by));
         all.push(cases(&format!("udp64_{name}"), row::UDP64, of, by));
@@ -168,17 +170,27 @@ pub fn more_ratios(samples: &Samples) -> Vec<(String, Summary)> {
         hop(Kind::Forward, transit::OWN),
         hop(Kind::Wire, transit::OWN),
     ));
-    all.push(growth(Curve::PrefixesScattered));
+    all.extend(GROWING.map(|curve| growth(Work::Encap, curve)));
+    for work in Work::ALL {
+        for curve in [Curve::PrefixesManyFlows, Curve::PrefixesScattered] {
+            all.push(growth(work, curve));
+        }
+    }
     measured(samples, &all)
 }
 
+/// The curves goals are stated for.
+const GROWING: [Curve; 3] = [Curve::Prefixes, Curve::Clusters, Curve::Members];
+
 /// Time at the largest size by that at the smallest.
-fn growth(curve: Curve) -> Comparison {
+fn growth(work: Work, curve: Curve) -> Comparison {
+    let subject = growth::subject(work, curve);
     let at = |point: Option<&u32>| {
         let figure = point.map_or_else(String::new, u32::to_string);
-        (curve.name().to_owned(), figure)
+        (subject.clone(), figure)
     };
-    let name = format!("growth_{}", curve.name().replace('-', "_"));
+    let of = if work == Work::Transit { "" } else { "encap_" };
+    let name = format!("growth_{of}{}", curve.name().replace('-', "_"));
     (name, at(curve.points().last()), at(curve.points().first()))
 }
 
@@ -237,7 +249,7 @@ mod tests {
         }
         for curve in Curve::ALL {
             for point in curve.points() {
-                values.push((curve.name().to_owned(), point.to_string(), 1.0));
+                values.push((growth::subject(Work::Transit, curve), point.to_string(), 1.0));
             }
         }
         for gateways in ["1", "2"] {
@@ -260,7 +272,10 @@ mod tests {
 
     #[test]
     fn growth_is_the_largest_size_by_the_smallest() {
-        let samples = with(&[("prefixes", "10", 200.0), ("prefixes", "100000", 300.0)]);
+        let samples = with(&[
+            ("transit-prefixes", "10", 200.0),
+            ("transit-prefixes", "100000", 300.0),
+        ]);
         let ratios = ratios(&samples);
         assert_eq!(ratios.len(), 1, "{ratios:?}");
         assert_eq!(ratios[0].0, "growth_prefixes");

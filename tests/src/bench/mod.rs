@@ -34,14 +34,14 @@ use anyhow::{Context as _, Result, bail};
 use self::{
     case::Case,
     gateways::Gateways,
-    growth::{Curve, Growth},
+    growth::{Curve, Growth, Work},
     part::{Pace, Part},
-    report::{Missing, Report},
+    report::{FAILOVER, Missing, Report},
     row::{Figure, Shape},
     sample::{Sample, Samples},
     transit::{Kind, Transit},
 };
-use crate::{netns::Residue, topology::Topology};
+use crate::{failover::Trials, netns::Residue, topology::Topology};
 
 /// Start of the names of everything the benchmark creates, unless told otherwise.
 pub const PREFIX: &str = "mcbench";
@@ -104,9 +104,10 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(&str)) -> Result<Report
 /// Removes everything a run with this prefix has left, its files included.
 pub fn remove(prefix: &str) -> Result<Vec<Residue>> {
     // Whatever fails, the rest goes.
-    let all: Vec<Result<Residue>> = Shape::ALL
+    let all: Vec<Result<Residue>> = [failover_prefix(prefix)]
         .into_iter()
-        .map(|shape| Topology::remove(&shape.prefix(prefix)))
+        .chain(Shape::ALL.map(|shape| shape.prefix(prefix)))
+        .map(|prefix| Topology::remove(&prefix))
         .collect();
     all.into_iter().collect()
 }
@@ -157,7 +158,7 @@ impl Run<'_> {
     }
 
     fn record(&mut self, round: u32, subject: &str, figures: impl IntoIterator<Item = Figure>) {
-        let mut shown = format!("round {round:>2}  {subject:<18}");
+        let mut shown = format!("round {round:>2}  {subject:<25}");
         for (figure, value) in figures {
             shown.extend(["  ", &figure, " ", &short(value)]);
             self.samples.push(Sample {
@@ -221,11 +222,13 @@ impl Run<'_> {
         for curve in Curve::ALL {
             let mut growth = Growth::create(&self.settings.prefix, &self.settings.objects, curve)?;
             for round in 1..=self.settings.rounds {
-                let points = growth.measure(self.settings.pace.hop)?;
-                let figures = points
-                    .into_iter()
-                    .map(|(point, nanoseconds)| (point.to_string(), nanoseconds));
-                self.record(round, curve.name(), figures);
+                for work in Work::ALL {
+                    let points = growth.measure(work, self.settings.pace.hop)?;
+                    let figures = points
+                        .into_iter()
+                        .map(|(point, nanoseconds)| (point.to_string(), nanoseconds));
+                    self.record(round, &growth::subject(work, curve), figures);
+                }
             }
         }
         Ok(())
@@ -245,16 +248,27 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Gateways lost.
-    #[expect(clippy::unnecessary_wraps, reason = "a part like the others")]
+    /// Gateways lost. What was measured counts, also where a later trial fails.
     fn failover(&mut self) -> Result<()> {
-        self.miss(
-            Part::Failover.name(),
-            "not part of this program yet: the failover suite (`cargo xtask test --suite failover`) prints its figures",
-            false,
-        );
+        let Settings {
+            prefix, agent, pace, ..
+        } = self.settings;
+        let mut dying = Trials::create(&failover_prefix(prefix), agent.clone())?;
+        for trial in 1..=pace.trials {
+            let milliseconds = dying.next_outage()?.as_secs_f64() * 1e3;
+            self.record(
+                trial,
+                FAILOVER.subject,
+                [(FAILOVER.figure.to_owned(), milliseconds)],
+            );
+        }
         Ok(())
     }
+}
+
+/// Start of the names of the bed gateways fail in.
+fn failover_prefix(prefix: &str) -> String {
+    format!("{prefix}-fo")
 }
 
 /// What was asked for of one case, by subject.

@@ -326,6 +326,8 @@ fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<Sc
 }
 
 fn fill(ebpf: &mut Ebpf, tables: &MapTables) -> Result<()> {
+    // In epoch 0 programs remember nothing; an agent has begun the first one before packets come.
+    array(ebpf, abi::EPOCH)?.set(0, 1_u32, 0)?;
     if let Some(config) = tables.config {
         array(ebpf, abi::CONFIG)?.set(0, config, 0)?;
     }

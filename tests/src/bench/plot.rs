@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     case::Case,
-    growth::Curve,
+    growth::{self, Curve, Work},
     report::{FAILOVER, Report},
     row,
     sample::Summary,
@@ -20,7 +20,7 @@ const LEFT: f64 = 290.0;
 const RIGHT: f64 = 90.0;
 const BOTTOM: f64 = 40.0;
 /// Colours that differ in brightness, too.
-const COLOURS: [&str; 4] = ["#1b6ca8", "#e08214", "#4d9221", "#762a83"];
+const COLOURS: [&str; 5] = ["#1b6ca8", "#e08214", "#4d9221", "#762a83", "#7a7a7a"];
 
 /// All pictures the report has figures for, by file name.
 #[must_use]
@@ -55,20 +55,27 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
         let title = format!("Request and response of {size} bytes over four hops, p50 (µs)");
         add(&format!("rr{size}"), &title, &cases(&row::rr(size, 50), 1.0));
     }
-    let curves: Vec<(&str, Vec<(f64, f64)>)> = Curve::ALL
-        .into_iter()
-        .map(|curve| {
-            let points = curve.points().iter().filter_map(|point| {
-                let summary = report.summary(curve.name(), &point.to_string())?;
-                Some((f64::from(*point), summary.median))
-            });
-            (curve.name(), points.collect::<Vec<_>>())
-        })
-        .filter(|(_, points)| !points.is_empty())
-        .collect();
-    if !curves.is_empty() {
-        let title = "Transit as tables grow (ns per packet)";
-        files.push(("growth.svg".to_owned(), lines(title, "entries", true, &curves)));
+    for work in Work::ALL {
+        let curves: Vec<(&str, Vec<(f64, f64)>)> = Curve::ALL
+            .into_iter()
+            .map(|curve| {
+                let subject = growth::subject(work, curve);
+                let points = curve.points().iter().filter_map(|point| {
+                    let summary = report.summary(&subject, &point.to_string())?;
+                    Some((f64::from(*point), summary.median))
+                });
+                (curve.name(), points.collect::<Vec<_>>())
+            })
+            .filter(|(_, points)| !points.is_empty())
+            .collect();
+        if !curves.is_empty() {
+            let name = work.name();
+            let title = format!("Time of {name} as tables grow (ns per packet)");
+            files.push((
+                format!("growth-{name}.svg"),
+                lines(&title, "entries", true, &curves),
+            ));
+        }
     }
     let mut outages: Vec<f64> = report.samples.values(FAILOVER).collect();
     outages.sort_unstable_by(f64::total_cmp);
@@ -249,7 +256,8 @@ mod tests {
                 "rr64.svg",
                 "rr1024.svg",
                 "rr8192.svg",
-                "growth.svg",
+                "growth-transit.svg",
+                "growth-encap.svg",
                 "failover.svg"
             ]
         );

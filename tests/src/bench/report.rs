@@ -65,6 +65,8 @@ pub struct Failover {
     pub p99: f64,
     /// The longest.
     pub max: f64,
+    /// How many gateways were lost.
+    pub trials: usize,
 }
 
 /// Everything.
@@ -85,8 +87,6 @@ pub struct Report {
     pub nanoseconds_spread: BTreeMap<String, Summary>,
     /// How long packets were lost when a gateway was.
     pub failover_ms: Option<Failover>,
-    /// Trials of that.
-    pub failover_trials: usize,
     /// Goals next to figures.
     pub goals: Vec<Outcome>,
     /// What was asked for and not measured.
@@ -124,7 +124,12 @@ impl Report {
         let failover_ms = outages(50)
             .zip(outages(99))
             .zip(outages(100))
-            .map(|((p50, p99), max)| Failover { p50, p99, max });
+            .map(|((p50, p99), max)| Failover {
+                p50,
+                p99,
+                max,
+                trials: samples.values(FAILOVER).count(),
+            });
         let mut summaries: BTreeMap<String, BTreeMap<String, Summary>> = BTreeMap::new();
         for sample in samples.iter() {
             let of = Of {
@@ -149,7 +154,6 @@ impl Report {
                 .collect(),
             nanoseconds_spread,
             failover_ms,
-            failover_trials: samples.values(FAILOVER).count(),
             goals: Vec::new(),
             missing,
             took_seconds: BTreeMap::new(),
@@ -184,7 +188,13 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bench::{case::Case, growth::Curve, row, sample::Sample, transit};
+    use crate::bench::{
+        case::Case,
+        growth::{self, Curve, Work},
+        row,
+        sample::Sample,
+        transit,
+    };
 
     pub(crate) fn setup() -> Setup {
         Setup {
@@ -235,11 +245,15 @@ pub(super) mod tests {
             for name in programs::NAMES {
                 push(round, programs::SUBJECT, name, 200.0);
             }
-            for curve in Curve::ALL {
+            for (work, curve) in Work::ALL
+                .into_iter()
+                .flat_map(|work| Curve::ALL.map(|curve| (work, curve)))
+            {
+                let subject = growth::subject(work, curve);
                 for point in curve.points() {
                     push(
                         round,
-                        curve.name(),
+                        &subject,
                         &point.to_string(),
                         200.0 + f64::from(*point) / 1e4,
                     );
@@ -284,7 +298,7 @@ pub(super) mod tests {
             ]
         );
         assert_eq!(keys("nanoseconds"), ["decap", "empty", "encap", "transit"]);
-        assert_eq!(keys("failover_ms"), ["max", "p50", "p99"]);
+        assert_eq!(keys("failover_ms"), ["max", "p50", "p99", "trials"]);
         assert!(value["ratio_spread"]["tcp_vs_plain"]["min"].is_number());
         let back: Report = serde_json::from_str(&json).unwrap();
         assert_eq!((back.setup, back.missing), (report.setup, report.missing));

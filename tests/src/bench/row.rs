@@ -44,7 +44,7 @@ impl Shape {
     pub(super) const fn of(case: Case) -> Self {
         match case {
             Case::McGatewayVxlan => Self::Vxlan,
-            Case::PlainIpv6 | Case::McGatewayIpv6 => Self::Ipv6,
+            case if case.ipv6() => Self::Ipv6,
             _ => Self::Ordinary,
         }
     }
@@ -110,7 +110,7 @@ fn set_up(topology: &mut Topology, case: Case) -> Result<()> {
                     .nft(&services::rules(place.cluster(), SERVICES))?;
             }
         }
-        Case::KernelVxlan => topology.configure(Variant::KernelVxlan)?,
+        Case::KernelVxlan | Case::KernelVxlanIpv6 => topology.configure(Variant::KernelVxlan)?,
         Case::MetadataVxlan => metadata::set_up(topology)?,
         Case::McGateway | Case::McGatewayVxlan | Case::McGatewayIpv6 => {
             topology.configure(Variant::McGateway)?;

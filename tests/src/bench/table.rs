@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{
     case::Case,
-    growth::Curve,
+    growth::{self, Curve, Work},
     programs,
     report::Report,
     row,
@@ -131,18 +131,25 @@ impl Report {
     }
 
     fn growth(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for curve in Curve::ALL {
-            let points: Vec<String> = curve
-                .points()
-                .iter()
-                .filter_map(|point| {
-                    let summary = self.summary(curve.name(), &point.to_string())?;
-                    Some(format!("{point}: {:.0} ns", summary.median))
-                })
-                .collect();
-            if !points.is_empty() {
-                let title = format!("transit by {}", curve.name());
-                writeln!(f, "\n{title:<NAMES$}{}", points.join(", "))?;
+        for work in Work::ALL {
+            let mut rows = Vec::new();
+            for curve in Curve::ALL {
+                let subject = growth::subject(work, curve);
+                let points: Vec<String> = curve
+                    .points()
+                    .iter()
+                    .filter_map(|point| {
+                        let summary = self.summary(&subject, &point.to_string())?;
+                        Some(format!("{point}: {}", cell(summary, 1.0)))
+                    })
+                    .collect();
+                if !points.is_empty() {
+                    rows.push(format!("{:<NAMES$}{}", curve.title(), points.join(", ")));
+                }
+            }
+            if !rows.is_empty() {
+                let title = format!("{}, ns per packet by size of tables", work.name());
+                writeln!(f, "\n{title}\n{}", rows.join("\n"))?;
             }
         }
         Ok(())
@@ -153,7 +160,7 @@ impl Report {
             writeln!(
                 f,
                 "\n{:<NAMES$}p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms of {} trials",
-                "a gateway lost", failover.p50, failover.p99, failover.max, self.failover_trials
+                "a gateway lost", failover.p50, failover.p99, failover.max, failover.trials
             )?;
         }
         if !self.goals.is_empty() {

@@ -9,7 +9,7 @@ use super::{
     hop::{Hop, IN, IN_MAC},
     objects::{Gateway, SINK, WIRE},
     row::Figure,
-    world::{self, Sizes},
+    world::{self, Layout, Sizes},
 };
 
 /// What the hop does.
@@ -53,6 +53,12 @@ pub const OWN: &str = "own_nanoseconds_per_packet";
 
 /// Flows at a time.
 const FLOWS: u32 = 64;
+const SIZES: Sizes = Sizes {
+    prefixes: 10,
+    clusters: 1,
+    members: 1,
+    layout: Layout::Dense,
+};
 
 /// The hop and what is attached to it in turn.
 #[derive(Debug)]
@@ -68,14 +74,9 @@ impl Transit {
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
         let mut hop = Hop::create(prefix, objects)?;
         hop.close(0)?;
-        let sizes = Sizes {
-            prefixes: 10,
-            clusters: 1,
-            members: 1,
-        };
         let [outside, _] = hop.outside;
         hop.yardstick.aim(outside.ifindex)?;
-        let gateway = Gateway::load(objects, &world::gateway(sizes, hop.inside, &[outside]))?;
+        let gateway = Gateway::load(objects, &world::gateway(SIZES, hop.inside, &[outside]))?;
         Ok(Self { gateway, hop })
     }
 
@@ -105,9 +106,9 @@ impl Transit {
     fn time(&mut self, kind: Kind, duration: Duration) -> Result<f64> {
         let Self { gateway, hop } = self;
         let frames = if kind == Kind::Forward {
-            world::plain_flows(FLOWS, 10, IN_MAC)
+            world::plain_flows(FLOWS, SIZES, IN_MAC)
         } else {
-            world::flows(FLOWS, 0, 10, hop.inside, IN_MAC)
+            world::flows(FLOWS, 0, SIZES, hop.inside, IN_MAC)
         };
         hop.yardstick.prepare(&frames)?;
         let frame = frames.first().map(Vec::as_slice).unwrap_or_default();

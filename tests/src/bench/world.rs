@@ -38,6 +38,45 @@ pub(super) struct Sizes {
     pub(super) clusters: u32,
     /// Gateways of each of them.
     pub(super) members: u32,
+    /// Where the prefixes lie.
+    pub(super) layout: Layout,
+}
+
+/// Where prefixes lie in the address space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Side by side.
+    #[default]
+    Dense,
+    /// Anywhere, none next to another.
+    Scattered,
+}
+
+// === impl Sizes ===
+
+impl Sizes {
+    /// The network of a prefix, of 256 addresses.
+    fn network(self, number: u32) -> Ipv4Addr {
+        let place = match self.layout {
+            Layout::Dense => number,
+            // An odd factor: no two numbers below 2^22 get the same place.
+            Layout::Scattered => number.wrapping_mul(0x9e37_79b1) & 0x003f_ffff,
+        };
+        Ipv4Addr::from(REMOTE + (place << 8))
+    }
+
+    /// For each of so many flows the number of the prefix it goes to: spread evenly.
+    fn spread(self, flows: u32) -> impl Iterator<Item = u32> {
+        let prefixes = self.prefixes.max(1);
+        (0..flows).map(move |flow| {
+            if prefixes >= flows {
+                let number = u64::from(flow) * u64::from(prefixes) / u64::from(flows);
+                u32::try_from(number).unwrap_or_default()
+            } else {
+                flow % prefixes
+            }
+        })
+    }
 }
 
 /// A leg: the device and the addresses at both its ends.
@@ -87,7 +126,7 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MapTables {
     for number in 0..sizes.prefixes {
         let cluster = number % sizes.clusters.max(1);
         let value = prefix(cluster + 1, GROUP_NODE + 1 + cluster, ACTION_FORWARD);
-        insert(&mut tables, network(number).octets(), 24, value);
+        insert(&mut tables, sizes.network(number).octets(), 24, value);
     }
     tables
 }
@@ -100,7 +139,7 @@ pub(super) fn destination(leg: Leg) -> MapTables {
         ..MapTables::default()
     };
     insert(&mut tables, NODE_PODS, 24, prefix(EAST, 0, ACTION_FORWARD));
-    let all = network(0).octets();
+    let all = Ipv4Addr::from(REMOTE).octets();
     insert(&mut tables, all, 8, prefix(CLUSTER_LOCAL, 0, ACTION_DELIVER));
     tables
         .peers
@@ -110,23 +149,18 @@ pub(super) fn destination(leg: Leg) -> MapTables {
 
 /// So many flows of small datagrams from the regular node's Pod, spread evenly over the remote prefixes.
 /// `first` tells one set of flows from another.
-pub(super) fn flows(count: u32, first: u32, prefixes: u32, inside: Leg, mac: [u8; 6]) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|flow| {
-            let spread = u64::from(flow) * u64::from(prefixes) / u64::from(count.max(1));
-            let number = if prefixes >= count {
-                u32::try_from(spread).unwrap_or_default()
-            } else {
-                flow % prefixes.max(1)
-            };
-            let inner = datagram(number, first + flow);
+pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8; 6]) -> Vec<Vec<u8>> {
+    (first..)
+        .zip(sizes.spread(count))
+        .map(|(flow, number)| {
+            let inner = datagram(sizes.network(number), flow);
             let encap = Encap {
                 format: Format::Geneve,
                 src: mapped(inside.remote.octets()),
                 dst: mapped(inside.local.octets()),
                 tos: 0,
                 ttl: HOP_LIMIT,
-                hash: mix(first + flow, 1),
+                hash: mix(flow, 1),
                 port: GENEVE_PORT,
                 inner_sum: None,
                 vni: VNI_POLICY_OFF,
@@ -140,9 +174,10 @@ pub(super) fn flows(count: u32, first: u32, prefixes: u32, inside: Leg, mac: [u8
 }
 
 /// The same flows as they are without a tunnel.
-pub(super) fn plain_flows(count: u32, prefixes: u32, mac: [u8; 6]) -> Vec<Vec<u8>> {
-    (0..count)
-        .map(|flow| [&ethernet(mac)[..], &datagram(flow % prefixes.max(1), flow)].concat())
+pub(super) fn plain_flows(count: u32, sizes: Sizes, mac: [u8; 6]) -> Vec<Vec<u8>> {
+    (0..)
+        .zip(sizes.spread(count))
+        .map(|(flow, number)| [&ethernet(mac)[..], &datagram(sizes.network(number), flow)].concat())
         .collect()
 }
 
@@ -152,10 +187,10 @@ fn ethernet(to: [u8; 6]) -> Vec<u8> {
 }
 
 /// A datagram to an address of a remote prefix.
-fn datagram(number: u32, flow: u32) -> Vec<u8> {
+fn datagram(network: Ipv4Addr, flow: u32) -> Vec<u8> {
     let udp = 8 + SMALL;
     let total = u16::try_from(ip::V4_LEN + udp).unwrap_or_default().to_be_bytes();
-    let dst = Ipv4Addr::from(u32::from(network(number)) + 5).octets();
+    let dst = Ipv4Addr::from(u32::from(network) + 5).octets();
     let mut header = [0; ip::V4_LEN];
     let fields = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, ip::UDP, 0, 0];
     for (to, from) in header.iter_mut().zip(fields.into_iter().chain(POD).chain(dst)) {
@@ -171,10 +206,6 @@ fn datagram(number: u32, flow: u32) -> Vec<u8> {
     // Port 5202; without a checksum, as UDP over IPv4 may be.
     let ports = [s0, s1, 0x14, 0x52, l0, l1, 0, 0];
     [&header[..], &ports, &[0x6d; SMALL]].concat()
-}
-
-fn network(number: u32) -> Ipv4Addr {
-    Ipv4Addr::from(REMOTE + (number << 8))
 }
 
 fn config(inside: Leg, outside: &[Leg]) -> Config {
@@ -278,35 +309,59 @@ mod tests {
         (verdict, packet.bytes().to_vec())
     }
 
+    fn sizes(prefixes: u32, clusters: u32, members: u32) -> Sizes {
+        Sizes {
+            prefixes,
+            clusters,
+            members,
+            layout: Layout::Dense,
+        }
+    }
+
     #[test]
     fn every_frame_crosses_gateways_of_every_size() {
-        for (prefixes, clusters, members) in [(10, 1, 1), (1000, 1, 1), (510, 255, 1), (2, 1, 16)] {
-            let sizes = Sizes {
-                prefixes,
-                clusters,
-                members,
-            };
+        let scattered = Sizes {
+            layout: Layout::Scattered,
+            ..sizes(1000, 1, 1)
+        };
+        for sizes in [
+            sizes(10, 1, 1),
+            sizes(1000, 1, 1),
+            scattered,
+            sizes(510, 255, 1),
+            sizes(2, 1, 16),
+        ] {
             let tables = gateway(sizes, INSIDE, &OUTSIDE[..1]);
-            for frame in flows(64, 0, prefixes, INSIDE, MAC) {
-                let expected = Verdict::Send {
-                    path: Path::Transit,
-                    ifindex: 3,
-                };
-                assert_eq!(verdict(&tables, &frame).0, expected, "{sizes:?}");
+            let sent = |path| Verdict::Send { path, ifindex: 3 };
+            for frame in flows(64, 0, sizes, INSIDE, MAC) {
+                assert_eq!(verdict(&tables, &frame).0, sent(Path::Transit), "{sizes:?}");
+            }
+            for frame in plain_flows(64, sizes, MAC) {
+                let mut packet = SlicePacket::new(frame);
+                let encapsulated = path::to_remote(&mut packet, &tables);
+                assert_eq!(encapsulated, sent(Path::Encap), "{sizes:?}");
             }
         }
     }
 
     #[test]
-    fn flows_to_two_gateways_arrive_at_both() {
+    fn scattered_prefixes_are_all_different_and_seldom_neighbours() {
         let sizes = Sizes {
-            prefixes: 1,
-            clusters: 1,
-            members: 2,
+            layout: Layout::Scattered,
+            ..sizes(100_000, 1, 1)
         };
+        let all: BTreeSet<u32> = (0..100_000).map(|number| sizes.network(number).into()).collect();
+        assert_eq!(all.len(), 100_000);
+        let neighbours = all.iter().filter(|network| all.contains(&(**network + 256)));
+        assert!(neighbours.count() < 10_000);
+    }
+
+    #[test]
+    fn flows_to_two_gateways_arrive_at_both() {
+        let sizes = sizes(1, 1, 2);
         let tables = gateway(sizes, INSIDE, &OUTSIDE);
         let mut taken = BTreeSet::new();
-        for frame in flows(64, 0, 1, INSIDE, MAC) {
+        for frame in flows(64, 0, sizes, INSIDE, MAC) {
             let (Verdict::Send { ifindex, .. }, sent) = verdict(&tables, &frame) else {
                 panic!("not sent");
             };
@@ -329,7 +384,7 @@ mod tests {
     #[test]
     fn flows_are_spread_over_all_prefixes() {
         let numbers = |count, prefixes| -> BTreeSet<Vec<u8>> {
-            flows(count, 0, prefixes, INSIDE, MAC)
+            flows(count, 0, sizes(prefixes, 1, 1), INSIDE, MAC)
                 .into_iter()
                 .map(|frame| frame[80..84].to_vec())
                 .collect()
@@ -341,7 +396,7 @@ mod tests {
 
     #[test]
     fn plain_frames_are_long_enough_for_the_source() {
-        for frame in plain_flows(4, 4, MAC) {
+        for frame in plain_flows(4, sizes(4, 1, 1), MAC) {
             assert!(frame.len() >= super::super::objects::HEAD, "{}", frame.len());
         }
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
 
 use super::{
     Topology,
@@ -103,6 +104,11 @@ impl Topology {
         self.running(place)?.kill()?;
         self.agents.remove(&place);
         Ok(())
+    }
+
+    /// Sends a signal to the agent of a node: stops it, lets it go on.
+    pub fn signal_agent(&mut self, place: Place, signal: Signal) -> Result<()> {
+        self.running(place)?.signal(signal)
     }
 
     /// Process id of the agent of a node.

@@ -10,6 +10,7 @@
 
 mod agents;
 mod cni;
+mod fault;
 mod manifests;
 mod plan;
 mod variant;
@@ -26,6 +27,7 @@ use ipnet::IpNet;
 pub use self::{
     agents::{READY, UPDATED},
     cni::Masquerade,
+    fault::Fault,
     manifests::{manifests, write_manifests},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
     variant::Variant,

@@ -1,14 +1,17 @@
 //! The ways the two clusters can reach each other.
 
-use std::{fmt, net::Ipv4Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    OVERHEAD, Topology,
-    plan::{Cluster, Place},
+    Topology,
+    plan::{Cluster, Family, Place},
 };
 
 /// A way the two clusters reach each other.
@@ -26,8 +29,9 @@ pub enum Variant {
 
 /// One VXLAN leg: its devices and their addresses.
 struct Leg {
-    id: u32,
-    ends: [(Place, Ipv4Addr); 2],
+    id: u8,
+    family: Family,
+    ends: [(Place, IpAddr); 2],
 }
 
 // === impl Variant ===
@@ -56,31 +60,34 @@ impl fmt::Display for Variant {
 // === impl Leg ===
 
 impl Leg {
-    /// The legs from east to west.
-    fn all() -> [Self; 3] {
-        let [east, west] = Cluster::ALL;
+    /// The legs from east to west over one family.
+    fn all(family: Family) -> [Self; 3] {
+        let [east, west] = Cluster::ALL.map(|cluster| cluster.nets(family));
+        let [east_inside, east_outside] = [east.internal[0].addr(), east.gateway[0].addr()];
+        let [west_inside, west_outside] = [west.internal[0].addr(), west.gateway[0].addr()];
+        let leg = |id, ends| Self { id, family, ends };
         [
-            Self {
-                id: 1,
-                ends: [
-                    (Place::NodeEast, east.node_net().addr()),
-                    (Place::GatewayEast, east.internal_net().addr()),
+            leg(
+                1,
+                [
+                    (Place::NodeEast, east.node.addr()),
+                    (Place::GatewayEast, east_inside),
                 ],
-            },
-            Self {
-                id: 2,
-                ends: [
-                    (Place::GatewayEast, east.gateway_net().addr()),
-                    (Place::GatewayWest, west.gateway_net().addr()),
+            ),
+            leg(
+                2,
+                [
+                    (Place::GatewayEast, east_outside),
+                    (Place::GatewayWest, west_outside),
                 ],
-            },
-            Self {
-                id: 3,
-                ends: [
-                    (Place::GatewayWest, west.internal_net().addr()),
-                    (Place::NodeWest, west.node_net().addr()),
+            ),
+            leg(
+                3,
+                [
+                    (Place::GatewayWest, west_inside),
+                    (Place::NodeWest, west.node.addr()),
                 ],
-            },
+            ),
         ]
     }
 
@@ -88,9 +95,29 @@ impl Leg {
         format!("vx{}", self.id)
     }
 
-    /// Address inside the leg of its eastern (1) or western (2) end.
-    fn address(&self, end: u8) -> String {
-        format!("172.16.{}.{end}", self.id)
+    /// Address inside the leg of its eastern (1) or western (2) end, with its prefix length.
+    fn address(&self, end: u8, inner: Family) -> (IpAddr, u8) {
+        match inner {
+            Family::V4 => (Ipv4Addr::new(172, 16, self.id, end).into(), 30),
+            Family::V6 => {
+                let [id, end] = [self.id, end].map(u16::from);
+                (Ipv6Addr::new(0xfd16, id, 0, 0, 0, 0, 0, end).into(), 64)
+            }
+        }
+    }
+
+    /// How the device is made at an end.
+    fn link(&self, local: IpAddr, remote: IpAddr) -> String {
+        // Without a checksum, as over IPv4 and as mc-gateway does it.
+        let checksum = match self.family {
+            Family::V4 => "",
+            Family::V6 => " udp6zerocsumtx udp6zerocsumrx",
+        };
+        format!(
+            "link add {} type vxlan id {} dstport 4789 local {local} remote {remote}{checksum}",
+            self.device(),
+            self.id
+        )
     }
 }
 
@@ -152,48 +179,41 @@ impl Topology {
     }
 
     fn kernel_vxlan(&self) -> Result<()> {
-        let mtu = self.options.mtu - OVERHEAD;
-        let legs = Leg::all();
+        let mtu = self.options.mtu - self.options.overhead();
+        let legs = Leg::all(self.options.outer);
         for leg in &legs {
             let device = leg.device();
-            let [(_, east), (_, west)] = leg.ends;
-            for (end, local, remote) in [(1, east, west), (2, west, east)] {
-                let place = leg
-                    .ends
-                    .iter()
-                    .find(|(_, address)| *address == local)
-                    .map(|(place, _)| *place);
-                let netns = self.netns(place.context("a leg has two ends")?);
-                netns.ip(&[
-                    format!(
-                        "link add {device} type vxlan id {} dstport 4789 local {local} remote {remote}",
-                        leg.id
-                    ),
-                    format!("addr add {}/30 dev {device}", leg.address(end)),
-                    format!("link set {device} mtu {mtu} up"),
-                ])?;
+            let [(at_east, east), (at_west, west)] = leg.ends;
+            for (end, place, local, remote) in [(1, at_east, east, west), (2, at_west, west, east)] {
+                let netns = self.netns(place);
+                netns.ip(&[leg.link(local, remote), format!("link set {device} mtu {mtu} up")])?;
+                for inner in self.options.inner.families() {
+                    let (address, bits) = leg.address(end, *inner);
+                    netns.address(&device, IpNet::new(address, bits)?)?;
+                }
             }
             // From an end, everything further on is behind the other end.
-            let [(at_east, _), (at_west, _)] = leg.ends;
-            let westwards = Cluster::West.pod_cidr();
-            let eastwards = Cluster::East.pod_cidr();
-            self.netns(at_east)
-                .route(westwards, &format!("via {}", leg.address(2)))?;
-            self.netns(at_west)
-                .route(eastwards, &format!("via {}", leg.address(1)))?;
+            for inner in self.options.inner.families() {
+                let via = |end| format!("via {}", leg.address(end, *inner).0);
+                let [eastwards, westwards] = Cluster::ALL.map(|cluster| cluster.nets(*inner).pods);
+                self.netns(at_east).route(westwards, &via(2))?;
+                self.netns(at_west).route(eastwards, &via(1))?;
+            }
         }
         // A gateway reaches its own regular node through the tunnel, too.
         let [first, _, last] = &legs;
-        self.netns(Place::GatewayEast).route(
-            Cluster::East.node_pod_cidr(),
-            &format!("via {}", first.address(1)),
-        )?;
-        self.netns(Place::GatewayWest)
-            .route(Cluster::West.node_pod_cidr(), &format!("via {}", last.address(2)))
+        for inner in self.options.inner.families() {
+            for (cluster, leg, end) in [(Cluster::East, first, 1), (Cluster::West, last, 2)] {
+                let [pods, ..] = cluster.nets(*inner).node_pods;
+                self.netns(cluster.gateway())
+                    .route(pods, &format!("via {}", leg.address(end, *inner).0))?;
+            }
+        }
+        Ok(())
     }
 
     fn remove_kernel_vxlan(&self) -> Result<()> {
-        for leg in Leg::all() {
+        for leg in Leg::all(self.options.outer) {
             for (place, _) in leg.ends {
                 // Its routes go with the device.
                 self.netns(place).ip(&[format!("link del {}", leg.device())])?;

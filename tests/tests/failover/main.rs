@@ -2,31 +2,45 @@
 //!
 //! Runs as root with `MC_AGENT` naming the agent, one test after the other: `cargo xtask test --suite
 //! failover`; `MC_LONG=1` makes the runs long. Outages are printed; only generous deadlines are asserted.
-#![expect(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    reason = "a test fails by panicking"
-)]
-
-mod bed;
-mod flows;
+#![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{
     collections::BTreeSet,
-    hint,
+    env, hint,
+    path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use bed::{Bed, Fault, G1, G2};
-use flows::{FLOWS, Flows};
 use mc_gateway_common::verdict::Event;
+use mc_tests::{
+    bench::sample::percentile,
+    failover::{self, FLOWS, Flows, SOON, State, Trials, VICTIMS},
+    topology::{Fault, Place, Topology},
+    wait::wait_for,
+};
 use nix::sys::signal::Signal;
 
 /// Whether the long variants are wanted.
 fn long() -> bool {
-    std::env::var_os("MC_LONG").is_some_and(|value| value != "0" && !value.is_empty())
+    env::var_os("MC_LONG").is_some_and(|value| value != "0" && !value.is_empty())
+}
+
+fn agent() -> PathBuf {
+    env::var_os("MC_AGENT")
+        .map(PathBuf::from)
+        .expect("MC_AGENT names the agent: run `cargo xtask test --suite failover`")
+}
+
+fn prefix(name: &str) -> String {
+    let start = env::var("MC_PREFIX").unwrap_or_else(|_| "lv".to_owned());
+    format!("{start}-{name}")
+}
+
+fn started(name: &str) -> (Flows, Topology) {
+    let bed = failover::bed(&prefix(name), agent()).expect("two clusters");
+    (Flows::start(&bed).expect("traffic"), bed)
 }
 
 /// Every other gateway in turn, killed in every other way in turn: what is lost is lost by the flows of
@@ -34,82 +48,57 @@ fn long() -> bool {
 #[test]
 fn flows_of_a_dead_gateway_move_and_only_those() {
     let trials = if long() { 200 } else { 12 };
-    let mut bed = Bed::create("die");
-    let flows = Flows::start(&bed);
-    let mut outages = Vec::new();
-    let mut moved: [Option<BTreeSet<usize>>; 2] = [None, None];
-    for trial in 0..trials {
-        let which = trial % 2;
-        let victim = [G1, G2][which];
-        let fault = [Fault::LinkDown, Fault::Freeze][trial / 2 % 2];
-        let deaths = bed.count_log("gw-east", &format!("{} dead", bed::outside(victim)));
-        let lives = bed.count_log("gw-east", &format!("{} alive", bed::outside(victim)));
-        let before = flows.mark();
-        bed.break_gateway(victim, fault);
-        bed.wait_log("gw-east", &format!("{} dead", bed::outside(victim)), deaths + 1);
-        flows.wait_all_after(Instant::now(), "traffic resumes");
-        let lost = flows.lost_since(&before);
-        assert!(!lost.is_empty(), "trial {trial}: {victim} carried no flow");
-        outages.push(flows.longest_gap_since(&before, &lost));
-        let expected = moved[which].get_or_insert_with(|| lost.clone());
-        assert_eq!(
-            &lost, expected,
-            "trial {trial}: {fault:?} of {victim} hit other flows than before"
-        );
-        bed.heal_gateway(victim, fault);
-        bed.wait_log("gw-east", &format!("{} alive", bed::outside(victim)), lives + 1);
-        flows.wait_all_after(Instant::now(), "traffic after the gateway came back");
-    }
-    let [Some(first), Some(second)] = moved else {
-        panic!("fewer than two trials");
-    };
-    assert!(first.is_disjoint(&second), "{first:?} and {second:?}");
+    let mut dying = Trials::create(&prefix("die"), agent()).expect("two clusters");
+    let outages: Vec<f64> = (0..trials)
+        .map(|_| dying.next_outage().expect("a trial").as_secs_f64() * 1e3)
+        .collect();
+    let [first, second] = dying.moved().expect("two trials");
+    assert!(first.is_disjoint(second), "{first:?} and {second:?}");
     assert_eq!(
         first.len() + second.len(),
         FLOWS,
         "flows of no gateway: {first:?} {second:?}"
     );
-    outages.sort();
-    let at = |percent: usize| outages[(outages.len() * percent).div_ceil(100).saturating_sub(1)].as_millis();
+    let at = |percent| percentile(outages.iter().copied(), percent).unwrap_or_default();
     println!(
-        "failover: {trials} trials, p50 {} p99 {} max {} ms",
+        "failover: {trials} trials, p50 {:.0} p99 {:.0} max {:.0} ms",
         at(50),
         at(99),
         at(100)
     );
-    assert!(
-        outages.iter().all(|outage| *outage < Duration::from_secs(10)),
-        "{outages:?}"
-    );
+    assert!(at(100) < 10_000.0, "{outages:?}");
 }
 
 #[test]
 fn a_stopped_agent_kills_nobody() {
-    let mut bed = Bed::create("stop");
-    let flows = Flows::start(&bed);
+    const STOPPED: [Place; 3] = [Place::GatewayEast, Place::GatewayWest, Place::NodeWest];
+    let (flows, mut bed) = started("stop");
     let before = flows.mark();
-    for agent in ["gw-east", G1, "node-west"] {
-        bed.signal_agent(agent, Signal::SIGSTOP);
+    for place in STOPPED {
+        bed.signal_agent(place, Signal::SIGSTOP).expect("SIGSTOP");
     }
     let end = Instant::now() + Duration::from_secs(2);
-    flows.wait_all_after(end, "traffic while agents are stopped");
-    for agent in ["gw-east", G1, "node-west"] {
-        bed.signal_agent(agent, Signal::SIGCONT);
+    flows
+        .wait_all_after(end, "traffic while agents are stopped")
+        .expect("traffic");
+    for place in STOPPED {
+        bed.signal_agent(place, Signal::SIGCONT).expect("SIGCONT");
     }
     // Long enough for every agent to have noticed whatever there is to notice.
-    flows.wait_all_after(Instant::now() + Duration::from_secs(1), "traffic afterwards");
+    flows
+        .wait_all_after(Instant::now() + Duration::from_secs(1), "traffic afterwards")
+        .expect("traffic");
     assert_eq!(flows.lost_since(&before), BTreeSet::new());
-    bed.assert_nobody_died();
+    failover::nobody_died(&mut bed).expect("all alive");
 }
 
 #[test]
 fn busy_cpus_make_no_false_failover() {
     let duration = Duration::from_secs(if long() { 600 } else { 20 });
-    let bed = Bed::create("busy");
-    let flows = Flows::start(&bed);
+    let (flows, mut bed) = started("busy");
     let stop = AtomicBool::new(false);
     let cpus = thread::available_parallelism().expect("CPUs").get();
-    thread::scope(|scope| {
+    let waited = thread::scope(|scope| {
         for _ in 0..2 * cpus {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -117,13 +106,12 @@ fn busy_cpus_make_no_false_failover() {
                 }
             });
         }
-        let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            flows.wait_all_after(Instant::now() + duration, "traffic under load");
-        }));
+        let waited = flows.wait_all_after(Instant::now() + duration, "traffic under load");
         stop.store(true, Ordering::Relaxed);
-        waited.expect("traffic under load");
+        waited
     });
-    bed.assert_nobody_died();
+    waited.expect("traffic under load");
+    failover::nobody_died(&mut bed).expect("all alive");
     println!(
         "no false failover in {} s with all {cpus} CPUs busy",
         duration.as_secs()
@@ -132,28 +120,37 @@ fn busy_cpus_make_no_false_failover() {
 
 #[test]
 fn with_all_gateways_dead_the_first_choice_is_used_and_counted() {
-    let mut bed = Bed::create("all");
-    let flows = Flows::start(&bed);
-    let counted = bed.events("gw-east", Event::AllMembersDead);
-    for victim in [G1, G2] {
-        bed.break_gateway(victim, Fault::Freeze);
+    let (flows, mut bed) = started("all");
+    let counted = |bed: &Topology| {
+        let counts = failover::WITNESSES
+            .map(|place| failover::events(bed, place, Event::AllMembersDead).expect("a count"));
+        counts.iter().sum::<u64>()
+    };
+    let before = counted(&bed);
+    for victim in VICTIMS {
+        bed.break_gateway(victim, Fault::Freeze).expect("a fault");
     }
-    for victim in [G1, G2] {
-        bed.wait_log("gw-east", &format!("{} dead", bed::outside(victim)), 1);
+    for victim in VICTIMS {
+        failover::wait_seen(&mut bed, victim, State::Dead, [0, 0]).expect("death");
     }
-    bed.wait("packets sent to the dead", |bed| {
-        let now = bed.events("gw-east", Event::AllMembersDead);
-        (now > counted + 100)
+    wait_for("packets sent to the dead", SOON, || {
+        let now = counted(&bed);
+        (now > before + 100)
             .then_some(())
-            .ok_or(format!("{counted}, then {now}"))
-    });
-    bed.heal_gateway(G1, Fault::Freeze);
-    bed.wait_log("gw-east", &format!("{} alive", bed::outside(G1)), 1);
-    flows.wait_all_after(Instant::now(), "traffic resumes by itself over one gateway");
-    bed.heal_gateway(G2, Fault::Freeze);
-    bed.wait_log("gw-east", &format!("{} alive", bed::outside(G2)), 1);
-    flows.wait_all_after(Instant::now(), "traffic over both");
-    let settled = bed.events("gw-east", Event::AllMembersDead);
-    flows.wait_all_after(Instant::now() + Duration::from_millis(500), "traffic over both");
-    assert_eq!(bed.events("gw-east", Event::AllMembersDead), settled);
+            .ok_or(format!("{before}, then {now}"))
+    })
+    .expect("packets");
+    for (victim, what) in [
+        (VICTIMS[0], "traffic resumes by itself over one gateway"),
+        (VICTIMS[1], "traffic over both"),
+    ] {
+        let lives = failover::seen(&mut bed, victim, State::Alive).expect("logs");
+        bed.heal_gateway(victim, Fault::Freeze).expect("no fault");
+        failover::wait_seen(&mut bed, victim, State::Alive, lives).expect("life");
+        flows.wait_all_after(Instant::now(), what).expect("traffic");
+    }
+    let settled = counted(&bed);
+    let end = Instant::now() + Duration::from_millis(500);
+    flows.wait_all_after(end, "traffic over both").expect("traffic");
+    assert_eq!(counted(&bed), settled);
 }

@@ -1,0 +1,240 @@
+//! Numbered datagrams of many flows from Pod to Pod, and what became of each flow.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::socket::{setsockopt, sockopt::RcvBufForce},
+};
+
+use super::SOON;
+use crate::{
+    topology::{Cluster, Place, Topology},
+    wait::wait_for,
+};
+
+/// Flows, told apart by their source port.
+pub const FLOWS: usize = 16;
+/// Datagrams per second, of all flows together.
+const RATE: u32 = 2_000;
+/// Where to, and the first port from where.
+const PORT: u16 = 5_202;
+const FIRST_PORT: u16 = 40_000;
+const RECEIVE_BUFFER: usize = 32 << 20;
+/// Bytes of a datagram: flow and number.
+const LEN: usize = 16;
+
+/// Arrivals of one flow: when, and which number.
+type Arrivals = Vec<(Instant, u64)>;
+
+/// Traffic that goes on until this is dropped.
+#[derive(Debug)]
+pub struct Flows {
+    arrivals: Arc<Mutex<Vec<Arrivals>>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// How many datagrams of each flow had arrived at a moment.
+#[derive(Clone, Debug)]
+pub struct Mark(Vec<usize>);
+
+// === impl Flows ===
+
+impl Flows {
+    /// Starts sender and receiver, and waits until every flow gets through.
+    pub fn start(bed: &Topology) -> Result<Self> {
+        let [from, to] = [Cluster::East, Cluster::West].map(|cluster| {
+            let family = bed.options().inner.families().first().copied();
+            cluster.pod_addr(family.unwrap_or_default())
+        });
+        let receiver = inside(bed, Place::PodWest, move || receiver(to))?;
+        let senders = inside(bed, Place::PodEast, move || senders(from, to))?;
+        let arrivals = Arc::new(Mutex::new(vec![Vec::new(); FLOWS]));
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = vec![
+            {
+                let (arrivals, stop) = (Arc::clone(&arrivals), Arc::clone(&stop));
+                thread::spawn(move || receive(&receiver, &arrivals, &stop))
+            },
+            {
+                let stop = Arc::clone(&stop);
+                thread::spawn(move || send(&senders, &stop))
+            },
+        ];
+        let flows = Self {
+            arrivals,
+            stop,
+            threads,
+        };
+        flows.wait_all_after(Instant::now(), "every flow gets through")?;
+        Ok(flows)
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, Vec<Arrivals>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark(self.arrivals().iter().map(Vec::len).collect())
+    }
+
+    /// Waits until a datagram of every flow has arrived after `moment`.
+    pub fn wait_all_after(&self, moment: Instant, what: &str) -> Result<()> {
+        let deadline = SOON + moment.saturating_duration_since(Instant::now());
+        wait_for(what, deadline, || {
+            let silent: Vec<usize> = (0..)
+                .zip(self.arrivals().iter())
+                .filter(|(_, arrivals)| arrivals.last().is_none_or(|(at, _)| *at <= moment))
+                .map(|(flow, _)| flow)
+                .collect();
+            if silent.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("flows {silent:?} are silent"))
+            }
+        })
+    }
+
+    /// Flows of which a datagram is missing between the last one before the mark and the last one now.
+    #[must_use]
+    pub fn lost_since(&self, mark: &Mark) -> BTreeSet<usize> {
+        self.since(mark, |new| {
+            let numbers: BTreeSet<u64> = new.iter().map(|(_, number)| *number).collect();
+            let ends = numbers.first().zip(numbers.last());
+            ends.is_some_and(|(first, last)| usize::try_from(last - first + 1) != Ok(numbers.len()))
+        })
+        .into_iter()
+        .filter_map(|(flow, lost)| lost.then_some(flow))
+        .collect()
+    }
+
+    /// The longest silence of these flows since the mark.
+    #[must_use]
+    pub fn longest_gap_since(&self, mark: &Mark, flows: &BTreeSet<usize>) -> Duration {
+        let gap = |new: &[(Instant, u64)]| {
+            let gaps = new
+                .array_windows()
+                .map(|[(before, _), (after, _)]| *after - *before);
+            gaps.max().unwrap_or_default()
+        };
+        self.since(mark, gap)
+            .into_iter()
+            .filter_map(|(flow, gap)| flows.contains(&flow).then_some(gap))
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Asks for each flow about its arrivals from the last one before the mark.
+    fn since<T>(&self, mark: &Mark, ask: impl Fn(&[(Instant, u64)]) -> T) -> Vec<(usize, T)> {
+        self.arrivals()
+            .iter()
+            .zip(&mark.0)
+            .map(|(arrivals, before)| arrivals.get(before.saturating_sub(1)..).unwrap_or_default())
+            .enumerate()
+            .map(|(flow, new)| (flow, ask(new)))
+            .collect()
+    }
+}
+
+impl Drop for Flows {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Does something in the namespace of a place: sockets stay where they were made.
+fn inside<T: Send + 'static>(
+    bed: &Topology,
+    place: Place,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let path = PathBuf::from("/run/netns").join(bed.netns(place).name());
+    let done = thread::spawn(move || {
+        let file = File::open(&path).with_context(|| path.display().to_string())?;
+        setns(file, CloneFlags::CLONE_NEWNET).with_context(|| path.display().to_string())?;
+        work()
+    });
+    match done.join() {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+fn receiver(to: IpAddr) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((to, PORT))?;
+    setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    Ok(socket)
+}
+
+/// A socket for each flow. Fixed ports: which gateway a flow takes is the same in every run.
+fn senders(from: IpAddr, to: IpAddr) -> Result<Vec<UdpSocket>> {
+    let sockets = (FIRST_PORT..).take(FLOWS).map(|port| {
+        let socket = UdpSocket::bind((from, port))?;
+        socket.connect(SocketAddr::from((to, PORT)))?;
+        Ok(socket)
+    });
+    Ok(sockets.collect::<io::Result<_>>()?)
+}
+
+fn receive(socket: &UdpSocket, arrivals: &Mutex<Vec<Arrivals>>, stop: &AtomicBool) {
+    let mut bytes = [0; LEN];
+    while !stop.load(Ordering::Relaxed) {
+        // Nothing, for a while, is what this is about.
+        let Ok(LEN) = socket.recv(&mut bytes) else {
+            continue;
+        };
+        let now = Instant::now();
+        let [flow, number] = [0, 1].map(|word| {
+            let (words, _) = bytes.as_chunks::<8>();
+            words.get(word).map_or(0, |word| u64::from_be_bytes(*word))
+        });
+        let mut all = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(of) = usize::try_from(flow).ok().and_then(|flow| all.get_mut(flow)) {
+            of.push((now, number));
+        }
+    }
+}
+
+fn send(sockets: &[UdpSocket], stop: &AtomicBool) {
+    let interval = Duration::from_secs(1) / RATE;
+    let mut due = Instant::now();
+    for number in 0_u64.. {
+        for (flow, socket) in (0_u64..).zip(sockets) {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let now = Instant::now();
+            // Pacing. A sender that is late goes on from here: no burst.
+            due = if due + Duration::from_millis(5) < now {
+                now
+            } else {
+                due
+            };
+            thread::sleep(due.saturating_duration_since(now));
+            due += interval;
+            let bytes = [flow.to_be_bytes(), number.to_be_bytes()].concat();
+            // What the local kernel refuses counts as lost.
+            socket.send(&bytes).ok();
+        }
+    }
+}

@@ -51,7 +51,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 fn kubernetes(keep: bool) -> Result<()> {
     setup::require_root("the demo")?;
     setup::ensure_packages("the demo", build::PACKAGES)?;
-    let kubeconfig = cluster::up_installed()?;
+    let kubeconfig = cluster::up_installed(cluster::Configuration::default())?;
     let shown = Story {
         kubectl: cluster::kubectl()?,
         kubeconfig,

@@ -111,6 +111,10 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
+/// How long gateways of the clusters are drained: long enough for everybody to notice, and for requests under way
+/// to end; the default is three times as long.
+const DRAIN_PERIOD: &str = "10s";
+
 fn integration(name: &str) -> Command {
     let mut command = run::cargo();
     command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
@@ -120,7 +124,8 @@ fn integration(name: &str) -> Command {
 /// Boots the clusters, runs the tests and ends the clusters, whatever happened.
 fn e2e(tally: &mut Tally) -> Result<()> {
     let programs = build::release()?;
-    let kubeconfig: PathBuf = cluster::up_installed().context("bringing the clusters up")?;
+    let configuration = cluster::Configuration::draining(DRAIN_PERIOD);
+    let kubeconfig: PathBuf = cluster::up_installed(configuration).context("bringing the clusters up")?;
     let mut command = integration("e2e");
     command
         .envs(programs.env())

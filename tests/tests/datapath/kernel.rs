@@ -51,7 +51,7 @@ pub(crate) fn health(tables: &MapTables) -> Vec<Known> {
         .collect()
 }
 
-/// The programs, loaded once per table set.
+/// The programs and their maps.
 pub(crate) struct Kernel(Ebpf);
 
 impl Kernel {
@@ -72,8 +72,57 @@ impl Kernel {
         }
         let mut kernel = Self(ebpf);
         kernel.fill(tables);
-        kernel.set_health(tables);
         kernel
+    }
+
+    /// Puts other tables in the place of those it was loaded with: the verifier takes its time for programs, not
+    /// for maps.
+    pub(crate) fn refill(&mut self, old: &MapTables, new: &MapTables) {
+        self.empty(old);
+        self.fill(new);
+    }
+
+    /// Undoes [`Self::fill`].
+    fn empty(&mut self, tables: &MapTables) {
+        let zeros = MapTables {
+            config: Some(Config::default()),
+            groups: tables
+                .groups
+                .keys()
+                .map(|slot| (*slot, Group::default()))
+                .collect(),
+            members: tables
+                .members
+                .keys()
+                .map(|slot| (*slot, Member::default()))
+                .collect(),
+            ..MapTables::default()
+        };
+        for slot in tables.health.seen.borrow().keys() {
+            zeros.health.seen.borrow_mut().insert(*slot, Seen::default());
+        }
+        self.fill(&zeros);
+        let mut sent: Array<_, Sent> = self.0.map_mut(SENT).expect(SENT).try_into().expect(SENT);
+        for slot in tables.health.sent.keys() {
+            sent.set(*slot, Sent::default(), 0).expect(SENT);
+        }
+        let mut prefixes = self.prefixes();
+        for (bits, network) in tables.prefixes.keys() {
+            prefixes.remove(&Key::new(*bits, *network)).expect(PREFIXES);
+        }
+        let mut peers = self.peers();
+        for address in tables.peers.keys() {
+            peers.remove(address).expect(PEERS);
+        }
+    }
+
+    fn prefixes(&mut self) -> LpmTrie<&mut MapData, [u8; 16], Prefix> {
+        let map = self.0.map_mut(PREFIXES).expect(PREFIXES);
+        map.try_into().expect(PREFIXES)
+    }
+
+    fn peers(&mut self) -> HashMap<&mut MapData, [u8; 16], Peer> {
+        self.0.map_mut(PEERS).expect(PEERS).try_into().expect(PEERS)
     }
 
     /// A loaded program.
@@ -88,17 +137,9 @@ impl Kernel {
             config.set(0, value, 0).expect(CONFIG);
         }
         let mut epoch: Array<_, u32> = ebpf.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
-        epoch.set(0, 1, 0).expect(EPOCH);
-        let mut prefixes: LpmTrie<_, [u8; 16], Prefix> = ebpf
-            .map_mut(PREFIXES)
-            .expect(PREFIXES)
-            .try_into()
-            .expect(PREFIXES);
-        for ((bits, network), value) in &tables.prefixes {
-            prefixes
-                .insert(&Key::new(*bits, *network), value, 0)
-                .expect(PREFIXES);
-        }
+        // What the programs remember of former prefixes counts no longer.
+        let last = epoch.get(&0, 0).expect(EPOCH);
+        epoch.set(0, last + 1, 0).expect(EPOCH);
         let mut groups: Array<_, Group> = ebpf.map_mut(GROUPS).expect(GROUPS).try_into().expect(GROUPS);
         for (slot, value) in &tables.groups {
             groups.set(*slot, value, 0).expect(GROUPS);
@@ -107,11 +148,17 @@ impl Kernel {
         for (slot, value) in &tables.members {
             members.set(*slot, value, 0).expect(MEMBERS);
         }
-        let mut peers: HashMap<_, [u8; 16], Peer> =
-            ebpf.map_mut(PEERS).expect(PEERS).try_into().expect(PEERS);
+        let mut prefixes = self.prefixes();
+        for ((bits, network), value) in &tables.prefixes {
+            prefixes
+                .insert(&Key::new(*bits, *network), value, 0)
+                .expect(PREFIXES);
+        }
+        let mut peers = self.peers();
         for (address, value) in &tables.peers {
             peers.insert(address, value, 0).expect(PEERS);
         }
+        self.set_health(tables);
     }
 
     /// Writes what was sent to members and what they answered.

@@ -73,22 +73,14 @@ fn counted(before: &Counts, verdict: Verdict, len: usize, tables: &MapTables) ->
     after
 }
 
-/// Table sets kept loaded: each holds some twenty descriptors, and a process may have as few as 1,024.
-const LOADED: usize = 16;
-
-/// The programs with these tables, loaded once as long as their cases follow one another.
-fn loaded<'k>(kernels: &'k mut Vec<(MapTables, Kernel)>, tables: &MapTables) -> &'k mut Kernel {
-    let at = kernels
-        .iter()
-        .position(|(loaded, _)| loaded == tables)
-        .unwrap_or_else(|| {
-            if kernels.len() == LOADED {
-                kernels.remove(0);
-            }
-            kernels.push((tables.clone(), Kernel::load(tables)));
-            kernels.len() - 1
-        });
-    &mut kernels[at].1
+/// The programs with these tables: loaded once, filled anew for other tables.
+fn loaded<'k>(kernel: &'k mut Option<(MapTables, Kernel)>, tables: &MapTables) -> &'k mut Kernel {
+    let (filled, kernel) = kernel.get_or_insert_with(|| (tables.clone(), Kernel::load(tables)));
+    if filled != tables {
+        kernel.refill(filled, tables);
+        *filled = tables.clone();
+    }
+    kernel
 }
 
 fn check_host(case: &Case) {
@@ -136,13 +128,13 @@ fn cases_on_the_host() {
 
 #[test]
 fn cases_in_the_kernel() {
-    let mut kernels = Vec::new();
+    let mut kernel = None;
     for case in cases::all() {
         if !Kernel::can_stage(&case.frame) {
             println!("host only: {}", case.name);
             continue;
         }
-        let kernel = loaded(&mut kernels, &case.tables);
+        let kernel = loaded(&mut kernel, &case.tables);
         let tables = case.tables.clone();
         let (verdict, bytes) = on_host(case.program, &tables, &case.frame);
         kernel.set_health(&case.tables);

@@ -4,7 +4,7 @@
 use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What exported Services are reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum EndpointIpType {
+enum EndpointIpType {
     /// The exporting cluster's Service address.
     #[value(name = "ClusterIP")]
     ClusterIp,
@@ -47,11 +47,55 @@ impl EndpointIpType {
     }
 }
 
+/// What the members' controllers are configured with, where that is not the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct Configuration {
+    /// What exported Services are reached by (with --install).
+    #[arg(long, value_enum, requires = "install")]
+    endpoint_ip_type: Option<EndpointIpType>,
+    /// How long a gateway that is to go still forwards, such as 10s (with --install).
+    #[arg(long, value_name = "DURATION", requires = "install")]
+    gateway_drain_period: Option<String>,
+}
+
+// === impl Configuration ===
+
+impl Configuration {
+    /// With this drain period.
+    pub(crate) fn draining(period: &str) -> Self {
+        Self {
+            gateway_drain_period: Some(period.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// The configuration file with these values in it.
+    fn applied(&self, config: &str) -> Result<String> {
+        let mut value: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(config).context(CONFIG_KEY)?;
+        let former = value.clone();
+        for (key, wanted) in [
+            (
+                "endpointIPType",
+                self.endpoint_ip_type.map(EndpointIpType::as_str),
+            ),
+            ("gatewayDrainPeriod", self.gateway_drain_period.as_deref()),
+        ] {
+            if let Some(wanted) = wanted {
+                value.insert(key.into(), wanted.into());
+            }
+        }
+        if value == former {
+            return Ok(config.to_owned());
+        }
+        Ok(serde_yaml_ng::to_string(&value)?)
+    }
+}
+
 /// Builds and loads the images, applies the manifests, joins the clusters, waits until they are one.
 pub(crate) fn install(
     layout: &Layout,
     topology: &Topology,
-    endpoints: Option<EndpointIpType>,
+    configuration: &Configuration,
     progress: Progress,
 ) -> Result<()> {
     let Some((leader, members)) = topology.clusters().split_first() else {
@@ -65,7 +109,7 @@ pub(crate) fn install(
         layout,
         program: binaries::kubectl()?,
         leader,
-        endpoints,
+        configuration,
     };
     thread::scope(|scope| {
         let installer = &installer;
@@ -110,7 +154,7 @@ struct Installer<'a> {
     layout: &'a Layout,
     program: PathBuf,
     leader: &'a Cluster,
-    endpoints: Option<EndpointIpType>,
+    configuration: &'a Configuration,
 }
 
 // === impl Installer ===
@@ -145,10 +189,7 @@ impl Installer<'_> {
         let renewed = parts.map(|part| is_installed(&kubectl, MEMBER_NAMESPACE, part));
         apply_base(&kubectl, "member")?;
         apply_base(&kubectl, "gateway")?;
-        let configured = match self.endpoints {
-            Some(endpoints) => configure(&kubectl, endpoints)?,
-            None => false,
-        };
+        let configured = configure(&kubectl, self.configuration)?;
         for (part, renewed) in parts.into_iter().zip(renewed) {
             if renewed || (configured && part == CONTROLLER) {
                 restart(&kubectl, MEMBER_NAMESPACE, part)?;
@@ -367,8 +408,8 @@ fn rolled_out(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
     })
 }
 
-/// Sets the members' endpoint type; whether that changed anything.
-fn configure(kubectl: &Kubectl, endpoints: EndpointIpType) -> Result<bool> {
+/// Configures a member's controller; whether that changed anything.
+fn configure(kubectl: &Kubectl, configuration: &Configuration) -> Result<bool> {
     let text = kubectl.output(&[
         "-n",
         MEMBER_NAMESPACE,
@@ -384,7 +425,7 @@ fn configure(kubectl: &Kubectl, endpoints: EndpointIpType) -> Result<bool> {
         .and_then(|data| data.get(CONFIG_KEY))
         .and_then(Value::as_str);
     let former = former.with_context(|| format!("ConfigMap {CONFIG_MAP} has no key {CONFIG_KEY}"))?;
-    let new = with_endpoints(former, endpoints)?;
+    let new = configuration.applied(former)?;
     if new == former {
         return Ok(false);
     }
@@ -400,15 +441,6 @@ fn configure(kubectl: &Kubectl, endpoints: EndpointIpType) -> Result<bool> {
         &patch,
     ])?;
     Ok(true)
-}
-
-fn with_endpoints(config: &str, endpoints: EndpointIpType) -> Result<String> {
-    let mut value: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(config).context(CONFIG_KEY)?;
-    let former = value.insert("endpointIPType".into(), endpoints.as_str().into());
-    if former == Some(endpoints.as_str().into()) {
-        return Ok(config.to_owned());
-    }
-    Ok(serde_yaml_ng::to_string(&value)?)
 }
 
 #[cfg(test)]
@@ -444,12 +476,21 @@ mod tests {
     }
 
     #[test]
-    fn only_another_endpoint_type_changes_the_configuration() {
+    fn only_what_differs_changes_the_configuration() {
         let config = "kind: MultiClusterConfig\nendpointIPType: \"ClusterIP\" # the default\n";
-        assert_eq!(with_endpoints(config, EndpointIpType::ClusterIp).unwrap(), config);
-        let changed = with_endpoints(config, EndpointIpType::PodIp).unwrap();
+        let wanted = |endpoints, drain: Option<&str>| Configuration {
+            endpoint_ip_type: endpoints,
+            gateway_drain_period: drain.map(str::to_owned),
+        };
+        for same in [wanted(None, None), wanted(Some(EndpointIpType::ClusterIp), None)] {
+            assert_eq!(same.applied(config).unwrap(), config);
+        }
+        let changed = wanted(Some(EndpointIpType::PodIp), Some("10s"))
+            .applied(config)
+            .unwrap();
         let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(&changed).unwrap();
         assert_eq!(value["endpointIPType"], "PodIP");
+        assert_eq!(value["gatewayDrainPeriod"], "10s");
         assert_eq!(value["kind"], "MultiClusterConfig");
     }
 }

@@ -31,7 +31,7 @@ use self::{
     state::{Record, State},
     topology::Topology,
 };
-pub(crate) use self::{install::EndpointIpType, kubectl::Kubectl};
+pub(crate) use self::{install::Configuration, kubectl::Kubectl};
 use crate::{run, wait::Progress};
 
 /// `cargo xtask cluster …`
@@ -71,9 +71,8 @@ pub(crate) struct UpArgs {
     /// Also build and load the images, apply deploy/ and join the clusters to one ClusterSet.
     #[arg(long)]
     pub(crate) install: bool,
-    /// What exported Services are reached by (with --install).
-    #[arg(long, value_enum, requires = "install")]
-    pub(crate) endpoint_ip_type: Option<EndpointIpType>,
+    #[command(flatten)]
+    pub(crate) configuration: Configuration,
 }
 
 /// Where everything of the clusters is.
@@ -110,9 +109,10 @@ pub(crate) fn run(command: ClusterCommand) -> Result<()> {
 }
 
 /// Brings the default clusters up, installed and joined; returns the kubeconfig.
-pub(crate) fn up_installed() -> Result<PathBuf> {
+pub(crate) fn up_installed(configuration: Configuration) -> Result<PathBuf> {
     run(ClusterCommand::Up(UpArgs {
         install: true,
+        configuration,
         ..UpArgs::default()
     }))?;
     Ok(Layout::of_workspace().kubeconfig())
@@ -144,7 +144,7 @@ fn up(layout: &Layout, args: &UpArgs, progress: Progress) -> Result<()> {
     let topology = args.clusters.clone().unwrap_or_default();
     up::up(layout, &topology, progress)?;
     if args.install {
-        install::install(layout, &topology, args.endpoint_ip_type, progress)?;
+        install::install(layout, &topology, &args.configuration, progress)?;
     }
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use std::{
     fmt::{self, Display, Formatter},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
 use network_types::{
     eth::{EthHdr, EtherType},
     geneve::GeneveHdr,
-    ip::{IpProto, Ipv4Hdr},
+    ip::{IpProto, Ipv4Hdr, Ipv6Hdr},
     udp::UdpHdr,
 };
 
@@ -34,34 +34,34 @@ pub struct Frame {
     pub from: Mac,
     /// Ethernet type.
     pub ether_type: u16,
-    /// The packet inside, where it is IPv4.
-    pub ipv4: Option<Ipv4>,
+    /// The packet inside, where it is IP.
+    pub ip: Option<Ip>,
     /// Bytes of the frame.
     pub length: usize,
 }
 
-/// An IPv4 packet.
+/// An IPv4 or IPv6 packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ipv4 {
+pub struct Ip {
     /// Source address.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// Destination address.
-    pub to: Ipv4Addr,
-    /// Time to live.
+    pub to: IpAddr,
+    /// Time to live, or hop limit.
     pub ttl: u8,
-    /// Type of service: DSCP and ECN.
+    /// Type of service, or traffic class: DSCP and ECN.
     pub tos: u8,
-    /// Whether "don't fragment" is set.
+    /// Whether "don't fragment" is set; never of IPv6, which nobody on the way fragments.
     pub dont_fragment: bool,
-    /// Total length in bytes.
-    pub total_length: u16,
-    /// IP protocol number.
+    /// Length in bytes with all headers.
+    pub total_length: u32,
+    /// IP protocol number, or that of the first header behind the IPv6 header.
     pub protocol: u8,
     /// What the packet carries.
     pub payload: Payload,
 }
 
-/// What an IPv4 packet carries.
+/// What an IP packet carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// TCP.
@@ -79,6 +79,13 @@ pub enum Payload {
     Geneve(Udp, Geneve),
     /// ICMP.
     Icmp {
+        /// Type.
+        kind: u8,
+        /// Code.
+        code: u8,
+    },
+    /// `ICMPv6`.
+    Icmpv6 {
         /// Type.
         kind: u8,
         /// Code.
@@ -137,12 +144,16 @@ impl Frame {
             src_addr: *from,
             ether_type: u16::from_ne_bytes(*ether_type),
         };
-        let is_ipv4 = matches!(header.ether_type(), Ok(EtherType::Ipv4));
+        let ip = match header.ether_type() {
+            Ok(EtherType::Ipv4) => Ip::decode_v4(packet),
+            Ok(EtherType::Ipv6) => Ip::decode_v6(packet),
+            _ => None,
+        };
         Some(Self {
             to: Mac(header.dst_addr),
             from: Mac(header.src_addr),
             ether_type: u16::from_be(header.ether_type),
-            ipv4: if is_ipv4 { Ipv4::decode(packet) } else { None },
+            ip,
             length: bytes.len(),
         })
     }
@@ -150,7 +161,7 @@ impl Frame {
     /// The tunnel header of an encapsulated frame.
     #[must_use]
     pub fn geneve(&self) -> Option<&Geneve> {
-        match &self.ipv4.as_ref()?.payload {
+        match &self.ip.as_ref()?.payload {
             Payload::Geneve(_, geneve) => Some(geneve),
             _ => None,
         }
@@ -158,8 +169,8 @@ impl Frame {
 
     /// The packet inside the tunnel of an encapsulated frame.
     #[must_use]
-    pub fn inner(&self) -> Option<&Ipv4> {
-        self.geneve()?.inner.as_ref()?.ipv4.as_ref()
+    pub fn inner(&self) -> Option<&Ip> {
+        self.geneve()?.inner.as_ref()?.ip.as_ref()
     }
 
     /// Whether this is a gateway's probe in its tunnel, or the answer to one (inner ethertype 0x88b5, IEEE
@@ -183,8 +194,8 @@ impl Frame {
             "Ethernet",
             &format!("{} -> {}{mark}", self.from, self.to),
         )?;
-        match &self.ipv4 {
-            Some(ipv4) => ipv4.describe(f, side),
+        match &self.ip {
+            Some(ip) => ip.describe(f, side),
             None => line(f, side, "payload", &format!("type {:#06x}", self.ether_type)),
         }
     }
@@ -197,10 +208,10 @@ impl Display for Frame {
     }
 }
 
-// === impl Ipv4 ===
+// === impl Ip ===
 
-impl Ipv4 {
-    fn decode(packet: &[u8]) -> Option<Self> {
+impl Ip {
+    fn decode_v4(packet: &[u8]) -> Option<Self> {
         let [
             vihl,
             tos,
@@ -238,12 +249,12 @@ impl Ipv4 {
         let payload = packet.get(usize::from(header.ihl())..).unwrap_or_default();
         let later_fragment = header.frag_offset() != 0;
         Some(Self {
-            from: header.src_addr(),
-            to: header.dst_addr(),
+            from: header.src_addr().into(),
+            to: header.dst_addr().into(),
             ttl,
             tos,
             dont_fragment: header.frag_flags() & DONT_FRAGMENT != 0,
-            total_length: header.tot_len(),
+            total_length: header.tot_len().into(),
             protocol: proto,
             payload: if later_fragment {
                 None
@@ -254,13 +265,43 @@ impl Ipv4 {
         })
     }
 
+    fn decode_v6(packet: &[u8]) -> Option<Self> {
+        let (fields, rest) = packet.split_first_chunk::<8>()?;
+        let (src_addr, rest) = rest.split_first_chunk()?;
+        let (dst_addr, payload) = rest.split_first_chunk()?;
+        let [v0, v1, v2, v3, l0, l1, next_hdr, hop_limit] = *fields;
+        let header = Ipv6Hdr {
+            vcf: [v0, v1, v2, v3],
+            payload_len: [l0, l1],
+            next_hdr,
+            hop_limit,
+            src_addr: *src_addr,
+            dst_addr: *dst_addr,
+        };
+        Some(Self {
+            from: header.src_addr().into(),
+            to: header.dst_addr().into(),
+            ttl: hop_limit,
+            tos: (header.dscp() << 2) | header.ecn(),
+            dont_fragment: false,
+            total_length: 40 + u32::from(header.payload_len()),
+            protocol: next_hdr,
+            payload: Payload::decode(header.next_hdr().ok(), payload).unwrap_or(Payload::Other),
+        })
+    }
+
     fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
+        let (name, ttl) = if self.from.is_ipv4() {
+            ("IPv4", "TTL")
+        } else {
+            ("IPv6", "hop limit")
+        };
         let fragment = if self.dont_fragment { ", DF" } else { "" };
         let text = format!(
-            "{} -> {}, TTL {}{fragment}, {} bytes",
+            "{} -> {}, {ttl} {}{fragment}, {} bytes",
             self.from, self.to, self.ttl, self.total_length
         );
-        line(f, side, "IPv4", &text)?;
+        line(f, side, name, &text)?;
         self.payload.describe(f, side)
     }
 }
@@ -307,6 +348,10 @@ impl Payload {
                 let [kind, code] = *bytes.first_chunk()?;
                 Some(Self::Icmp { kind, code })
             }
+            IpProto::Ipv6Icmp => {
+                let [kind, code] = *bytes.first_chunk()?;
+                Some(Self::Icmpv6 { kind, code })
+            }
             _ => None,
         }
     }
@@ -340,6 +385,15 @@ impl Payload {
                     _ => format!("type {kind}, code {code}"),
                 };
                 line(f, side, "ICMP", &name)
+            }
+            Self::Icmpv6 { kind, code } => {
+                let name = match kind {
+                    128 => "echo request".to_owned(),
+                    129 => "echo reply".to_owned(),
+                    2 => "packet too big".to_owned(),
+                    _ => format!("type {kind}, code {code}"),
+                };
+                line(f, side, "ICMPv6", &name)
             }
             Self::Other => line(f, side, "payload", "not decoded"),
         }
@@ -422,10 +476,10 @@ mod tests {
     #[test]
     fn encapsulated_frame_is_decoded_to_the_innermost_header() {
         let frame = Frame::decode(&encapsulated()).unwrap();
-        let outer = frame.ipv4.as_ref().unwrap();
+        let outer = frame.ip.as_ref().unwrap();
         assert_eq!(
             (outer.from, outer.to),
-            ([10, 0, 0, 1].into(), [10, 0, 0, 2].into())
+            (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]))
         );
         assert!(outer.dont_fragment);
         let Payload::Geneve(udp, geneve) = &outer.payload else {
@@ -440,7 +494,7 @@ mod tests {
         let inner = frame.inner().unwrap();
         assert_eq!(
             (inner.from, inner.to),
-            ([192, 0, 2, 1].into(), [198, 51, 100, 2].into())
+            (IpAddr::from([192, 0, 2, 1]), IpAddr::from([198, 51, 100, 2]))
         );
         assert_eq!(
             (inner.ttl, &inner.payload),
@@ -461,6 +515,24 @@ inner  IPv4      192.0.2.1 -> 198.51.100.2, TTL 63, 28 bytes
 inner  ICMP      echo request
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn ipv6_is_told_like_ipv4() {
+        let mut bytes = encapsulated()[..12].to_vec();
+        bytes.extend([0x86, 0xdd, 0x6b, 0x80, 0, 0, 0, 8, 58, 61]);
+        for last in [1, 2] {
+            bytes.extend(std::net::Ipv6Addr::new(0xfd00, 11, 0, 0, 0, 0, 0, last).octets());
+        }
+        bytes.extend([128, 0, 0, 0, 0, 1, 0, 1]);
+        let frame = Frame::decode(&bytes).unwrap();
+        assert_eq!(frame.ip.as_ref().map(|ip| ip.tos), Some(0xb8));
+        let text = frame.to_string();
+        let expected = "       IPv6      fd00:b::1 -> fd00:b::2, hop limit 61, 48 bytes\n       ICMPv6    echo request\n";
+        assert!(text.ends_with(expected), "{text}");
+        for length in 14..bytes.len() {
+            assert!(Frame::decode(&bytes[..length]).is_some());
+        }
     }
 
     #[test]
@@ -496,6 +568,6 @@ inner  ICMP      echo request
             to: 80,
             flags: "SYN ACK".to_owned(),
         };
-        assert_eq!(frame.ipv4.unwrap().payload, expected);
+        assert_eq!(frame.ip.unwrap().payload, expected);
     }
 }

@@ -16,15 +16,19 @@ use crate::{
 
 /// What can be asked of the demo.
 #[derive(clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
 pub(crate) struct DemoArgs {
     /// Tell the story on three real Kubernetes clusters.
     #[arg(long)]
     kubernetes: bool,
+    /// IPv6 addresses for Pods and nodes, instead of IPv4.
+    #[arg(long, conflicts_with = "kubernetes")]
+    ipv6: bool,
     /// Leave everything up to explore, and print what to try.
     #[arg(long)]
     keep: bool,
     /// Remove what an earlier `--keep` has left.
-    #[arg(long, conflicts_with_all = ["keep", "kubernetes"])]
+    #[arg(long, conflicts_with_all = ["keep", "kubernetes", "ipv6"])]
     remove: bool,
 }
 
@@ -33,13 +37,15 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     if args.kubernetes {
         return kubernetes(args.keep);
     }
-    let mut flags = Vec::new();
-    if args.keep {
-        flags.push("--keep".to_owned());
-    }
-    if args.remove {
-        flags.push("--remove".to_owned());
-    }
+    let flags: Vec<String> = [
+        ("--ipv6", args.ipv6),
+        ("--keep", args.keep),
+        ("--remove", args.remove),
+    ]
+    .into_iter()
+    .filter(|(_, given)| *given)
+    .map(|(flag, _)| flag.to_owned())
+    .collect();
     build::run_program("the demo", "mc-demo", &flags)
 }
 

@@ -18,6 +18,9 @@ struct Cli {
     /// The mc-gateway program.
     #[arg(long, default_value = "target/release/mc-gateway")]
     agent: PathBuf,
+    /// IPv6 addresses for Pods and nodes, instead of IPv4.
+    #[arg(long)]
+    ipv6: bool,
     /// Leave everything up and say what to try.
     #[arg(long)]
     keep: bool,
@@ -56,6 +59,7 @@ fn show(cli: Cli) -> anyhow::Result<()> {
         prefix: cli.prefix,
         agent: cli.agent,
         keep: cli.keep,
+        ipv6: cli.ipv6,
     })
 }
 

@@ -5,6 +5,7 @@ mod picture;
 mod voice;
 
 use std::{
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -16,8 +17,8 @@ use self::voice::Voice;
 use crate::{
     capture::{Capture, Direction},
     counters::Counters,
-    decode::Frame,
-    topology::{Cluster, Masquerade, Options, Place, Topology, Variant, manifests},
+    decode::{Frame, Payload},
+    topology::{Cluster, Family, Inner, Masquerade, Options, Place, Topology, Variant, manifests},
     traffic::StreamReport,
     wait::wait_for,
 };
@@ -45,6 +46,8 @@ pub struct Settings {
     pub agent: PathBuf,
     /// Whether to leave everything up.
     pub keep: bool,
+    /// Whether addresses are IPv6, those of Pods and those of nodes.
+    pub ipv6: bool,
 }
 
 /// Tells the story. Everything is removed at the end, also after a failure, unless `keep` is set.
@@ -53,6 +56,10 @@ pub fn run(settings: &Settings) -> Result<()> {
     let mut voice = Voice::default();
     let mut options = Options::new(&settings.prefix, Some(settings.agent.clone()))?;
     options.masquerade = Masquerade::LeavingBoth;
+    if settings.ipv6 {
+        options.inner = Inner::V6;
+        options.outer = Family::V6;
+    }
 
     voice.title("mc-gateway: a Pod in one cluster reaches a Pod in another, through eBPF gateways");
     voice.say(&[
@@ -61,7 +68,7 @@ pub fn run(settings: &Settings) -> Result<()> {
     ]);
     let mut topology = Topology::create(options)?;
     voice.step("Two clusters: in each a Pod on a regular node, and a gateway node");
-    voice.show(&picture::picture());
+    voice.show(&picture::picture(family(&topology)));
 
     let plain = plain_routing(&mut topology)?;
     agents(&mut voice, &mut topology)?;
@@ -107,7 +114,27 @@ fn stream(topology: &Topology) -> Result<StreamReport> {
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
     topology
         .traffic()
-        .stream(from, to, Cluster::West.pod_ip(), MEASURE)
+        .stream(from, to, pod(topology, Cluster::West), MEASURE)
+}
+
+/// Family of all addresses.
+fn family(topology: &Topology) -> Family {
+    topology.options().outer
+}
+
+/// Address of a cluster's Pod.
+fn pod(topology: &Topology, cluster: Cluster) -> IpAddr {
+    cluster.pod_addr(family(topology))
+}
+
+/// Whether this is more than what hosts find their neighbours by (RFC 4861 and, behind a header of options, RFC
+/// 3810; ARP is no IP packet).
+fn is_packet(frame: &Frame) -> bool {
+    frame.ip.as_ref().is_some_and(|ip| match ip.payload {
+        Payload::Icmpv6 { kind, .. } => !(133..=137).contains(&kind),
+        Payload::Other => ip.from.is_ipv4() || ip.protocol != 0,
+        _ => true,
+    })
 }
 
 fn agents(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
@@ -134,7 +161,7 @@ fn agents(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
 fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
     let traffic = topology.traffic();
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
-    let (client, server) = (Cluster::East.pod_ip(), Cluster::West.pod_ip());
+    let (client, server) = (pod(topology, Cluster::East), pod(topology, Cluster::West));
     let file = topology.directory().join("between.pcap");
     let between = topology.netns(Place::GatewayWest);
     let device = picture::between_device();
@@ -156,7 +183,7 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
         ),
     );
     let web = traffic.echo_server(to, "web-in-west", WEB_PORT)?;
-    let url = format!("http://{server}:{WEB_PORT}/");
+    let url = format!("http://{}/", SocketAddr::new(server, WEB_PORT));
     let body = traffic.get(from, &url)?;
     drop(web);
     voice.result(&format!("GET {url}"), &format!("`{body}`"));
@@ -176,10 +203,10 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
         .iter()
         .filter_map(|bytes| Frame::decode(bytes))
         .collect();
-    // ARP between the gateways is the underlay's own business, and probes are the gateways'.
+    // How gateways find their neighbours (ARP, ICMPv6) is the underlay's own business, and probes are theirs.
     let packets: Vec<&Frame> = frames
         .iter()
-        .filter(|frame| frame.ipv4.is_some() && !frame.is_probe())
+        .filter(|frame| is_packet(frame) && !frame.is_probe())
         .collect();
     let bare = packets.iter().filter(|frame| frame.inner().is_none()).count();
     ensure!(
@@ -211,9 +238,12 @@ fn inside(voice: &mut Voice, topology: &Topology) -> Result<()> {
         "What the gateway of east knows: its eBPF maps in {}",
         directory.display()
     ));
-    voice.say(&[
-        "Addresses are 16 bytes, IPv4 in the last four. Every map can be read like this at any time.",
-    ]);
+    voice.say(&[match family(topology) {
+        Family::V4 => {
+            "Addresses are 16 bytes, IPv4 in the last four. Every map can be read like this at any time."
+        }
+        Family::V6 => "Every map can be read like this at any time.",
+    }]);
     for (map, meaning) in [
         (
             "mc_prefixes",
@@ -283,7 +313,7 @@ fn survive(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
     let mut stream = topology
         .traffic()
-        .sequenced(from, to, Cluster::West.pod_ip(), RATE, STREAM)?;
+        .sequenced(from, to, pod(topology, Cluster::West), RATE, STREAM)?;
 
     let pid = topology.agent_pid(place)?;
     topology.kill_agent(place)?;

@@ -1,8 +1,8 @@
 //! The path of a packet as a picture with real addresses, and what a person can try. Pure.
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
-use crate::topology::{Cluster, Place, Topology};
+use crate::topology::{Cluster, Family, Nets, Place, Topology};
 
 /// Device between the gateways.
 pub(super) fn between_device() -> &'static str {
@@ -14,20 +14,20 @@ pub(super) fn between_device() -> &'static str {
 }
 
 /// The path from the Pod in east down to its gateway, over to the other gateway, and up to the Pod in west.
-pub(super) fn picture() -> String {
-    let [east, west] = Cluster::ALL;
+pub(super) fn picture(family: Family) -> String {
+    let [east, west] = Cluster::ALL.map(|cluster| cluster.nets(family));
     let both = |left: &str, right: &str| format!("{left:<36}{right}\n");
-    let hosts = |what: &str, address: fn(Cluster) -> Ipv4Net| {
-        let host = |cluster| format!("{what:<14}{}", address(cluster).addr());
-        both(&host(east), &host(west))
+    let hosts = |what: &str, address: fn(&Nets) -> IpNet| {
+        let host = |nets| format!("{what:<14}{}", address(nets).addr());
+        both(&host(&east), &host(&west))
     };
-    let between = format!("{:<14}{} -- Geneve -->", "", east.gateway_net().addr());
+    let between = format!("{:<14}{} -- Geneve -->", "", gateway(&east).addr());
     [
         both("cluster east", "cluster west"),
         both("", ""),
-        hosts("Pod", Cluster::pod_net),
+        hosts("Pod", |nets| nets.pod),
         both("  |", "  ^"),
-        hosts("regular node", Cluster::node_net),
+        hosts("regular node", |nets| nets.node),
         both(
             "  |  to_remote: encapsulate",
             "  ^  from_underlay: check, unwrap,",
@@ -35,8 +35,8 @@ pub(super) fn picture() -> String {
         both("  |", "  |  deliver through mc0"),
         both("  | Geneve", "  | Geneve"),
         both("  v", "  |"),
-        hosts("gateway", Cluster::internal_net),
-        format!("{between:<50}{}\n", west.gateway_net().addr()),
+        hosts("gateway", internal),
+        format!("{between:<50}{}\n", gateway(&west).addr()),
         both(
             "     from_underlay: check, rewrite",
             "     from_underlay: check, rewrite",
@@ -46,11 +46,28 @@ pub(super) fn picture() -> String {
     .concat()
 }
 
+/// The gateway in the network between the clusters.
+fn gateway(nets: &Nets) -> IpNet {
+    let [gateway, _] = nets.gateway;
+    gateway
+}
+
+/// The gateway in its cluster's network.
+fn internal(nets: &Nets) -> IpNet {
+    let [internal, _] = nets.internal;
+    internal
+}
+
 /// What to look at in a topology that was left up.
 pub(super) fn try_this(topology: &Topology) -> String {
     let prefix = &topology.options().prefix;
     let (pod, gateway) = (Place::PodEast.in_lab(prefix), Place::GatewayEast.in_lab(prefix));
-    let server = Cluster::West.pod_ip();
+    let family = topology.options().outer;
+    let server = Cluster::West.pod_addr(family);
+    let ip = match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip -6",
+    };
     let bpf_dir = topology.bpf_dir(Place::GatewayEast);
     let manifests = topology.manifests_dir(Cluster::East);
     let traffic = topology.options().traffic.display();
@@ -63,7 +80,7 @@ a shell in the Pod of east        nsenter --net=/run/netns/{pod} bash
   and in it                       {traffic} ping {server}
 packets between the gateways      nsenter --net=/run/netns/{gateway} tcpdump -ni {device} udp port 6081
 programs, maps and where attached find {bpf_dir}
-routes to the other cluster       ip -n {gateway} route show proto 109
+routes to the other cluster       {ip} -n {gateway} route show proto 109
 packets by path, per CPU          bpftool map dump pinned {bpf_dir}/maps-v2/mc_paths
 drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/maps-v2/mc_drops
 what an agent says                cat {logs}/agent-{name}.log
@@ -83,17 +100,15 @@ mod tests {
 
     #[test]
     fn picture_has_every_address_and_fits_a_screen() {
-        let picture = picture();
-        for cluster in Cluster::ALL {
-            for net in [
-                cluster.pod_net(),
-                cluster.node_net(),
-                cluster.internal_net(),
-                cluster.gateway_net(),
-            ] {
-                assert!(picture.contains(&net.addr().to_string()), "{net}");
+        for family in [Family::V4, Family::V6] {
+            let picture = picture(family);
+            for cluster in Cluster::ALL {
+                let nets = cluster.nets(family);
+                for net in [nets.pod, nets.node, internal(&nets), gateway(&nets)] {
+                    assert!(picture.contains(&net.addr().to_string()), "{net}");
+                }
             }
+            assert!(picture.lines().all(|line| line.chars().count() <= 100));
         }
-        assert!(picture.lines().all(|line| line.chars().count() <= 100));
     }
 }

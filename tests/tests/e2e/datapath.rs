@@ -42,7 +42,7 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
     let frames = recording.finish();
     let mut tunnelled = 0;
     for frame in &frames {
-        let Some(ip) = &frame.ipv4 else { continue };
+        let Some(ip) = &frame.ip else { continue };
         let clear = [ip.from.to_string(), ip.to.to_string()];
         assert!(!clear.contains(&pod), "in clear on the underlay: {frame:?}");
         let Payload::Geneve(_, geneve) = &ip.payload else {

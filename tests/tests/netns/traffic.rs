@@ -1,6 +1,6 @@
 //! What moves between the clusters, and what is seen of it on the way.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use mc_tests::{
     capture::{Capture, Direction},
@@ -65,10 +65,10 @@ fn the_underlay_carries_only_encapsulated_packets_of_these_flows() {
         .iter()
         .filter_map(|bytes| Frame::decode(bytes))
         .collect();
-    let pods = [Cluster::East.pod_ip(), Cluster::West.pod_ip()];
+    let pods = [Cluster::East, Cluster::West].map(|cluster| IpAddr::from(cluster.pod_ip()));
     let mut tunnelled = 0;
     for frame in &frames {
-        let Some(ip) = &frame.ipv4 else { continue };
+        let Some(ip) = &frame.ip else { continue };
         assert!(
             !pods.contains(&ip.from) && !pods.contains(&ip.to),
             "in clear on {device}: {frame:?}"

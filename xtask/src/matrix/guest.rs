@@ -102,9 +102,10 @@ fn steps(series: Series) -> Vec<Step> {
             "a foreign filter next to ours",
             "/t/netns --test-threads=1 --exact attach::a_foreign_filter_stays_and_gets_what_is_not_ours",
         ),
-        step("end to end, as the agent chooses", flow),
     ];
+    // Without TCX there is nothing to choose.
     if series >= TCX {
+        steps.push(step("end to end, as the agent chooses", flow));
         steps.push(step(
             "end to end, TCX, three capabilities",
             format!("MC_AGENT=/t/agent-caps MC_AGENT_FLAGS='--attach tcx' {flow}"),
@@ -173,16 +174,27 @@ impl Report {
         }
         true
     }
+}
 
-    /// The counts on one line.
-    pub(super) fn verified_line(&self) -> String {
-        let counts: Vec<String> = self
-            .verified
-            .iter()
-            .map(|(program, count)| format!("{program} {count}"))
-            .collect();
-        counts.join(", ")
-    }
+/// Counts on one line.
+pub(super) fn line(counts: &Counts) -> String {
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(program, count)| format!("{program} {count}"))
+        .collect();
+    counts.join(", ")
+}
+
+/// The counts among what the test of loading prints.
+pub(super) fn verified(printed: &str) -> Counts {
+    printed
+        .lines()
+        .filter_map(|line| {
+            let (_, said) = line.split_once("verified ")?;
+            let (program, count) = said.trim_end().split_once(' ')?;
+            Some((program.to_owned(), count.parse().ok()?))
+        })
+        .collect()
 }
 
 /// Boots and reads the console until the guest has ended.
@@ -282,7 +294,14 @@ mod tests {
             ended: true,
         };
         assert_eq!(report, want);
-        assert_eq!(report.verified_line(), "to_remote 5944");
+        assert_eq!(line(&report.verified), "to_remote 5944");
+    }
+
+    #[test]
+    fn counts_are_found_among_other_lines() {
+        let printed =
+            "running 1 test\nverified to_remote 31018\nverified from_underlay 41820\nverified nothing\n.\n";
+        assert_eq!(line(&verified(printed)), "from_underlay 41820, to_remote 31018");
     }
 
     #[test]

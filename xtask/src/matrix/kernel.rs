@@ -41,6 +41,22 @@ pub(super) struct Module {
     pub(super) data: Vec<u8>,
 }
 
+/// Series of the running kernel.
+pub(super) fn running() -> Result<Series> {
+    let path = "/proc/sys/kernel/osrelease";
+    let release = fs::read_to_string(path).context(path)?;
+    parse_release(&release).with_context(|| format!("{path}: {release:?}"))
+}
+
+/// The first two numbers of such as `6.1.0-50-cloud-amd64`.
+fn parse_release(release: &str) -> Option<Series> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some(Series(
+        numbers.next()?.parse().ok()?,
+        numbers.next()?.parse().ok()?,
+    ))
+}
+
 /// The newest package of every series, the oldest series first. What was downloaded once is enough where
 /// the distribution cannot be asked.
 pub(super) fn available() -> Result<Vec<Kernel>> {
@@ -220,6 +236,13 @@ fn uncompressed(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_is_of_a_series() {
+        assert_eq!(parse_release("6.1.0-50-cloud-amd64\n"), Some(Series(6, 1)));
+        assert_eq!(parse_release("6.18.44\n"), Some(Series(6, 18)));
+        assert_eq!(parse_release("unknown"), None);
+    }
 
     #[test]
     fn the_newest_of_each_series_and_no_meta_packages() {

@@ -10,7 +10,7 @@ use tracing::{debug, info};
 use super::{
     apply::Applier,
     report::Reporter,
-    watch::{Health, Sight, Store, Task},
+    watch::{self, Health, Store, Task, Watched},
 };
 use crate::{
     api::{
@@ -18,7 +18,6 @@ use crate::{
         resource_export::ResourceExport, resource_import::ResourceImport,
     },
     leader,
-    plan::{Kind, Target},
     world::{Heard, LeaderWorld},
 };
 
@@ -50,14 +49,14 @@ pub async fn run(client: Client, namespace: String) {
             () = tokio::time::sleep_until(wake) => {}
         }
         wake = Instant::now() + RESYNC;
-        if !stores.synced() {
+        if !watch::synced(&stores.all()) {
             continue;
         }
         if !ready {
             ready = true;
             info!(namespace, "leader ready");
         }
-        if applier.settled(|target| stores.sight(target)) {
+        if applier.settled(|target| watch::sight(&stores.all(), target)) {
             let world = stores.world(&namespace, &mut heard);
             let plan = leader::plan(&world);
             debug!(actions = plan.actions.len(), "plan");
@@ -113,22 +112,8 @@ impl Stores {
         )
     }
 
-    fn synced(&self) -> bool {
-        self.cluster_sets.synced()
-            && self.announces.synced()
-            && self.exports.synced()
-            && self.imports.synced()
-    }
-
-    fn sight(&self, target: &Target) -> Option<Sight> {
-        let key = (target.namespace.clone(), target.name.clone());
-        match target.kind {
-            Kind::ClusterSet => Some(self.cluster_sets.sight(&key)),
-            Kind::MemberClusterAnnounce => Some(self.announces.sight(&key)),
-            Kind::ResourceExport => Some(self.exports.sight(&key)),
-            Kind::ResourceImport => Some(self.imports.sight(&key)),
-            _ => None,
-        }
+    fn all(&self) -> [&dyn Watched; 4] {
+        [&self.cluster_sets, &self.announces, &self.exports, &self.imports]
     }
 
     fn world(&self, namespace: &str, heard: &mut BTreeMap<String, Heard>) -> LeaderWorld {

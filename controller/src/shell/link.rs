@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     apply::Applier,
-    watch::{Health, Store, Task, chain},
+    watch::{self, Health, Store, Task, Watched, chain},
 };
 use crate::{
     api::{
@@ -23,7 +23,7 @@ use crate::{
         resource_import::ResourceImport,
     },
     member::membership::LinkSpec,
-    plan::{Action, Kind, Target},
+    plan::{Action, Target},
     world::{self, LeaderView},
 };
 
@@ -141,16 +141,8 @@ impl Link {
                 Err(_) => Lane::Idle(Box::new(Applier::new(self.client.clone(), self.health.clone()))),
             };
         }
-        let (announces, exports, imports) = (&self.announces, &self.exports, &self.imports);
-        let seen = |target: &Target| {
-            let key = (target.namespace.clone(), target.name.clone());
-            match target.kind {
-                Kind::MemberClusterAnnounce => Some(announces.sight(&key)),
-                Kind::ResourceExport => Some(exports.sight(&key)),
-                Kind::ResourceImport => Some(imports.sight(&key)),
-                _ => None,
-            }
-        };
+        let stores: [&dyn Watched; 3] = [&self.announces, &self.exports, &self.imports];
+        let seen = |target: &Target| watch::sight(&stores, target);
         match &mut self.lane {
             Lane::Idle(applier) => applier.settled(seen),
             Lane::Busy(_) | Lane::Empty => false,

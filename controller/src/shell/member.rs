@@ -18,7 +18,7 @@ use super::{
     link::Link,
     report::Reporter,
     service_cidr,
-    watch::{Health, Sight, Store, Task},
+    watch::{self, Health, Store, Task, Watched},
 };
 use crate::{
     api::{
@@ -26,7 +26,7 @@ use crate::{
         service_export::ServiceExport, service_import::ServiceImport,
     },
     member::{self, membership},
-    plan::{Kind, Notice, Plan, Side, Target},
+    plan::{Notice, Plan, Side},
     world::{self, MemberWorld, SecretSeen},
 };
 
@@ -94,7 +94,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
             () = tokio::time::sleep_until(wake) => {}
         }
         wake = Instant::now() + RESYNC;
-        if !member.stores.synced() {
+        if !watch::synced(&member.stores.all()) {
             continue;
         }
         if !ready {
@@ -103,7 +103,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
         }
         member.ask_service_cidr().await;
         member.follow_cluster_set().await;
-        let local = applier.settled(|target| member.stores.sight(target));
+        let local = applier.settled(|target| watch::sight(&member.stores.all(), target));
         let remote = match &mut member.link {
             Some(link) => link.settled().await,
             None => false,
@@ -307,29 +307,17 @@ impl Stores {
         (stores, tasks)
     }
 
-    fn synced(&self) -> bool {
-        self.cluster_sets.synced()
-            && self.nodes.synced()
-            && self.namespaces.synced()
-            && self.services.synced()
-            && self.slices.synced()
-            && self.service_exports.synced()
-            && self.service_imports.synced()
-            && self.gateways.synced()
-            && self.cluster_infos.synced()
-    }
-
-    fn sight(&self, target: &Target) -> Option<Sight> {
-        let key = (target.namespace.clone(), target.name.clone());
-        match target.kind {
-            Kind::ClusterInfoImport => Some(self.cluster_infos.sight(&key)),
-            Kind::ClusterSet => Some(self.cluster_sets.sight(&key)),
-            Kind::EndpointSlice => Some(self.slices.sight(&key)),
-            Kind::Gateway => Some(self.gateways.sight(&key)),
-            Kind::Service => Some(self.services.sight(&key)),
-            Kind::ServiceExport => Some(self.service_exports.sight(&key)),
-            Kind::ServiceImport => Some(self.service_imports.sight(&key)),
-            Kind::MemberClusterAnnounce | Kind::ResourceExport | Kind::ResourceImport => None,
-        }
+    fn all(&self) -> [&dyn Watched; 9] {
+        [
+            &self.cluster_sets,
+            &self.nodes,
+            &self.namespaces,
+            &self.services,
+            &self.slices,
+            &self.service_exports,
+            &self.service_imports,
+            &self.gateways,
+            &self.cluster_infos,
+        ]
     }
 }

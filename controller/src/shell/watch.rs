@@ -18,7 +18,10 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 use tracing::{debug, warn};
 
-use crate::world::{Key, Objects};
+use crate::{
+    plan::{Kind, Target},
+    world::{Key, Objects},
+};
 
 /// The longest pause between two attempts to watch.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
@@ -64,6 +67,31 @@ struct Last {
 /// A task that ends with its owner.
 #[derive(Debug)]
 pub struct Task(JoinHandle<()>);
+
+/// A store of any kind.
+pub trait Watched {
+    /// Whether it holds objects of this kind.
+    fn holds(&self, kind: Kind) -> bool;
+
+    /// Whether it holds all of them.
+    fn synced(&self) -> bool;
+
+    /// How an object looks from here.
+    fn sight(&self, key: &Key) -> Sight;
+}
+
+/// How an object looks, if one of the stores holds its kind.
+#[must_use]
+pub fn sight(stores: &[&dyn Watched], target: &Target) -> Option<Sight> {
+    let store = stores.iter().find(|s| s.holds(target.kind))?;
+    Some(store.sight(&(target.namespace.clone(), target.name.clone())))
+}
+
+/// Whether all stores are complete.
+#[must_use]
+pub fn synced(stores: &[&dyn Watched]) -> bool {
+    stores.iter().all(|s| s.synced())
+}
 
 // === impl Task ===
 
@@ -154,20 +182,6 @@ impl<K> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    /// How an object looks from here.
-    #[must_use]
-    pub fn sight(&self, key: &Key) -> Sight {
-        let seen = self.lock();
-        let alive = seen
-            .objects
-            .get(key)
-            .is_some_and(|o| o.meta().deletion_timestamp.is_none());
-        Sight {
-            newest: seen.newest,
-            alive,
-        }
-    }
-
     /// Watches all objects of the kind, or those of one Namespace; tells `changed` of everything and `health` of
     /// how it goes.
     pub fn watch(
@@ -257,6 +271,32 @@ where
             Event::Delete(object) => {
                 Arc::make_mut(&mut seen.objects).remove(&key(&object));
             }
+        }
+    }
+}
+
+impl<K> Watched for Store<K>
+where
+    K: Resource<DynamicType = ()>,
+{
+    fn holds(&self, kind: Kind) -> bool {
+        let resource = kind.api_resource();
+        (resource.group, resource.kind) == (K::group(&()).into_owned(), K::kind(&()).into_owned())
+    }
+
+    fn synced(&self) -> bool {
+        Self::synced(self)
+    }
+
+    fn sight(&self, key: &Key) -> Sight {
+        let seen = self.lock();
+        let alive = seen
+            .objects
+            .get(key)
+            .is_some_and(|o| o.meta().deletion_timestamp.is_none());
+        Sight {
+            newest: seen.newest,
+            alive,
         }
     }
 }

@@ -6,17 +6,18 @@
 //! and back are chosen by different nodes from different groups, so nothing is gained by making them equal.
 
 use crate::{
-    packet::{Packet, icmp, ip, transport::Transport},
-    select::{fold, mix},
+    packet::{Address, Packet, icmp, ip, transport::Transport},
+    select::mix,
 };
 
-/// Hash of the packet whose IP header is at `at`; `next` are the four bytes behind the header.
+/// Hash of the packet whose IP header is at `at`; `next` are the four bytes behind the
+/// header as a little-endian number.
 ///
 /// Ports count where they can be told from every packet of the flow; fragments go by their addresses and,
 /// in IPv4, their protocol. (The fragments of an IPv6 packet may name different protocols, RFC 8200
 /// section 4.5.)
 #[inline(always)]
-pub fn hash<P: Packet>(packet: &P, header: &ip::Header, at: u32, next: [u8; 4]) -> u32 {
+pub fn hash<P: Packet>(packet: &P, header: &ip::Header, at: u32, next: u32) -> u32 {
     match hash_usual(header, next) {
         Some(hash) => hash,
         None => packet.hash_unusual(header.v6, at),
@@ -26,10 +27,9 @@ pub fn hash<P: Packet>(packet: &P, header: &ip::Header, at: u32, next: [u8; 4]) 
 /// [`hash`] of a packet with ports right behind its IP header; `None` for any other.
 #[inline(always)]
 #[must_use]
-pub fn hash_usual(header: &ip::Header, next: [u8; 4]) -> Option<u32> {
+pub fn hash_usual(header: &ip::Header, next: u32) -> Option<u32> {
     if has_ports(header.proto) && header.is_plain() && !header.is_fragment() {
-        let (src, dst) = (fold(&header.src), fold(&header.dst));
-        return Some(of(src, dst, header.proto, u32::from_be_bytes(next)));
+        return Some(of(header.src, header.dst, header.proto, next));
     }
     None
 }
@@ -57,15 +57,29 @@ pub fn hash_unusual<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
     }
 }
 
-/// [`fold`] of source and destination of the IP header at `at`.
+/// Source and destination of the IP header at `at`.
 #[inline(always)]
-fn addresses<P: Packet>(packet: &P, v6: bool, at: u32) -> Option<(u32, u32)> {
+fn addresses<P: Packet>(packet: &P, v6: bool, at: u32) -> Option<(Address, Address)> {
     if v6 {
-        let src = fold(&packet.load(at.wrapping_add(8))?);
-        return Some((src, fold(&packet.load(at.wrapping_add(24))?)));
+        let [s0, s1] = (
+            packet.load(at.wrapping_add(8))?,
+            packet.load(at.wrapping_add(16))?,
+        )
+            .into();
+        let [d0, d1] = (
+            packet.load(at.wrapping_add(24))?,
+            packet.load(at.wrapping_add(32))?,
+        )
+            .into();
+        let word = u64::from_le_bytes;
+        return Some((
+            Address::from_words(word(s0), word(s1)),
+            Address::from_words(word(d0), word(d1)),
+        ));
     }
-    let src = u32::from_be_bytes(packet.load(at.wrapping_add(12))?);
-    Some((src, u32::from_be_bytes(packet.load(at.wrapping_add(16))?)))
+    let src = u32::from_le_bytes(packet.load(at.wrapping_add(12))?);
+    let dst = u32::from_le_bytes(packet.load(at.wrapping_add(16))?);
+    Some((Address::v4(src), Address::v4(dst)))
 }
 
 /// Protocol and ports that stand for the flow.
@@ -78,7 +92,7 @@ fn id<P: Packet>(packet: &P, v6: bool, transport: &Transport) -> (u8, u32) {
         return (transport.proto, 0);
     }
     let ports = packet.load(transport.at).unwrap_or([0; 4]);
-    (transport.proto, u32::from_be_bytes(ports))
+    (transport.proto, u32::from_le_bytes(ports))
 }
 
 #[inline(always)]
@@ -87,8 +101,8 @@ const fn has_ports(proto: u8) -> bool {
 }
 
 #[inline(always)]
-fn of(src: u32, dst: u32, proto: u8, ports: u32) -> u32 {
-    mix(ports, mix(dst, mix(src, u32::from(proto))))
+fn of(src: Address, dst: Address, proto: u8, ports: u32) -> u32 {
+    mix(ports, mix(dst.fold(), mix(src.fold(), u32::from(proto))))
 }
 
 #[cfg(test)]
@@ -125,7 +139,7 @@ mod tests {
         let v6 = packet.load::<1>(eth::END).unwrap()[0] >> 4 == 6;
         let header = ip::Header::load(&packet, if v6 { eth::IPV6 } else { eth::IPV4 }, eth::END).unwrap();
         let next = packet.load(eth::END + if v6 { 40 } else { 20 }).unwrap_or([0; 4]);
-        hash(&packet, &header, eth::END, next)
+        hash(&packet, &header, eth::END, u32::from_le_bytes(next))
     }
 
     fn icmp_error(kind: u8, quoted: &[u8]) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Which member of a group carries a flow: the flow hash, rendezvous hashing and liveness.
 
 use crate::{
-    abi::{Addr, GROUP_MEMBERS, Group, Member},
+    abi::{GROUP_MEMBERS, Group, Member},
     liveness,
     rendezvous::{Candidate, prefers},
     tables::Tables,
@@ -18,19 +18,6 @@ pub fn mix(value: u32, seed: u32) -> u32 {
     hash ^= hash >> 13;
     hash = hash.wrapping_mul(0xc2b2_ae35);
     hash ^ (hash >> 16)
-}
-
-/// An address as one word: IPv4 addresses as they are, IPv6 addresses mixed.
-#[inline(always)]
-#[must_use]
-pub const fn fold(address: &Addr) -> u32 {
-    let [a, b, c, d] = match address.as_chunks::<4>().0.first_chunk::<4>() {
-        Some(words) => *words,
-        None => [[0; 4]; 4],
-    };
-    // The third word of an IPv4 address is constant, the first two are zero.
-    let c = (u32::from_be_bytes(c) ^ 0xffff).rotate_left(13);
-    u32::from_be_bytes(d) ^ c ^ u32::from_be_bytes(b).rotate_left(7) ^ u32::from_be_bytes(a).rotate_left(17)
 }
 
 /// The member of the group in slot `group` that carries a flow.

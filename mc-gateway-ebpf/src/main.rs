@@ -36,7 +36,7 @@ fn to_remote(ctx: TcContext) -> i32 {
 /// Ingress of every underlay device: passes on, delivers or leaves alone.
 #[classifier]
 fn from_underlay(ctx: TcContext) -> i32 {
-    match Skb::new(ctx.skb.skb).ethertype() {
+    match Skb::from_raw(ctx.skb.skb).ethertype() {
         eth::IPV4 => mc_from_underlay_v4(ctx.skb.skb.cast()),
         eth::IPV6 => mc_from_underlay_v6(ctx.skb.skb.cast()),
         _ => TC_ACT_UNSPEC,

@@ -1,13 +1,13 @@
 //! The kernel's packet as a [`Packet`], and verdicts as TC actions.
 
-use core::{mem::MaybeUninit, ptr};
+use core::{array, mem::MaybeUninit, ptr};
 
 use aya_ebpf::{
     bindings::{
         __sk_buff, BPF_F_ADJ_ROOM_DECAP_L3_IPV4, BPF_F_ADJ_ROOM_DECAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L2_ETH,
         BPF_F_ADJ_ROOM_ENCAP_L3_IPV4, BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
         BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
-        BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC,
+        BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh,
     },
     helpers::{
         bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room, bpf_skb_change_tail,
@@ -15,7 +15,8 @@ use aya_ebpf::{
     },
 };
 use mc_gateway_common::{
-    packet::{Aligned, L4Difference, Packet, encap::Room, eth, transport::Transport},
+    abi::NextHop,
+    packet::{Aligned, L4Difference, Packet, Words, encap::Room, eth, transport::Transport},
     tables::Tables,
     verdict::{DropReason, Verdict},
 };
@@ -44,6 +45,8 @@ const HEAD: u32 = 14 + 70 + 40 + 8;
 /// The packet a classifier was called for.
 pub(crate) struct Skb {
     raw: *mut __sk_buff,
+    /// In a map, or null.
+    via: *const NextHop,
 }
 
 impl Skb {
@@ -62,7 +65,10 @@ impl Skb {
     /// Of a packet that [`Self::new`] has seen before.
     #[inline(always)]
     pub(crate) fn from_raw(raw: *mut __sk_buff) -> Self {
-        Self { raw }
+        Self {
+            raw,
+            via: ptr::null(),
+        }
     }
 
     #[inline(always)]
@@ -70,6 +76,16 @@ impl Skb {
         // SAFETY: no pointer into the packet is held anywhere.
         let ret = unsafe { bpf_skb_adjust_room(self.raw, by, ADJ_ROOM_MAC, flags) };
         (ret == 0).then_some(())
+    }
+
+    /// Address of the byte at `AT`, if `len` bytes from there can be read in place.
+    #[inline(always)]
+    fn linear<const AT: u32>(&self, len: usize) -> Option<usize> {
+        // SAFETY: the context pointer is valid while the program runs; the verifier knows these two fields
+        // as pointers to the packet.
+        let (start, end) = unsafe { ((*self.raw).data as usize, (*self.raw).data_end as usize) };
+        let at = start + AT as usize;
+        (at + len <= end).then_some(at)
     }
 
     /// Length of the frame, and whether it is a super-packet, read before anything changes it.
@@ -117,19 +133,18 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn head<const AT: u32, const N: usize>(&self) -> Option<[u8; N]> {
-        // SAFETY: the context pointer is valid while the program runs; the verifier knows these two fields
-        // as pointers to the packet.
-        let (start, end) = unsafe { ((*self.raw).data as usize, (*self.raw).data_end as usize) };
-        if start + AT as usize + N > end {
-            return None;
-        }
-        let mut bytes = Aligned(MaybeUninit::<[u8; N]>::uninit());
-        // SAFETY: the bytes are in the packet, and the buffer is N bytes long.
-        unsafe {
-            words::copy::<N>(start + AT as usize, bytes.0.as_mut_ptr().cast());
-            Some(bytes.0.assume_init())
-        }
+    fn words<const AT: u32, const W: usize>(&self) -> Option<Words<W>> {
+        let start = self.linear::<AT>(8 * W)?;
+        // SAFETY: the bytes are in the packet.
+        let words = array::from_fn(|i| unsafe { words::load_u64(start + 8 * i) });
+        Some(Words::new(AT as usize, words))
+    }
+
+    #[inline(always)]
+    fn half<const AT: u32>(&self) -> Option<u32> {
+        let start = self.linear::<AT>(4)?;
+        // SAFETY: the bytes are in the packet.
+        Some(unsafe { words::load_u32(start) })
     }
 
     #[inline(always)]
@@ -221,6 +236,11 @@ impl Packet for Skb {
         }
         self.store_summed(offset, &before)?;
         Some(false)
+    }
+
+    #[inline(always)]
+    fn aim(&mut self, via: &NextHop) {
+        self.via = via;
     }
 
     #[inline(always)]
@@ -317,8 +337,7 @@ pub(crate) fn carry_out(packet: &Skb, verdict: Verdict, received: Received, prog
         }
         Verdict::Send { path, ifindex } => {
             count_path(path, bytes, gso);
-            // SAFETY: no parameters are passed: the kernel resolves the neighbour by itself.
-            unsafe { bpf_redirect_neigh(ifindex, ptr::null_mut(), 0, 0) as i32 }
+            send(packet.via, ifindex)
         }
         Verdict::Deliver { path, ifindex } => {
             count_path(path, bytes, gso);
@@ -330,4 +349,18 @@ pub(crate) fn carry_out(packet: &Skb, verdict: Verdict, received: Received, prog
             TC_ACT_SHOT as i32
         }
     }
+}
+
+/// Sends the packet out of a device.
+#[inline(always)]
+fn send(via: *const NextHop, ifindex: u32) -> i32 {
+    // SAFETY: not null, and where it came from it is a whole map value that nobody takes away.
+    if !via.is_null() && unsafe { (*via).family } != 0 {
+        const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
+        const { assert!(size_of::<NextHop>() == size_of::<bpf_redir_neigh>()) }
+        // SAFETY: as above; the kernel only reads it, and both types have the same layout.
+        return unsafe { bpf_redirect_neigh(ifindex, via.cast_mut().cast(), LEN, 0) as i32 };
+    }
+    // SAFETY: no parameters are passed: the kernel finds the neighbour by itself.
+    unsafe { bpf_redirect_neigh(ifindex, ptr::null_mut(), 0, 0) as i32 }
 }

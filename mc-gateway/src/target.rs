@@ -40,6 +40,9 @@ pub struct Path {
     pub source: IpAddr,
     /// Largest packet the path carries.
     pub mtu: u32,
+    /// Neighbour that takes the packets: a router, or the address itself. None where there is more than one
+    /// to choose from, which is left to the kernel.
+    pub via: Option<IpAddr>,
 }
 
 /// What the host knows about the underlay.
@@ -178,6 +181,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
                 id: *id,
                 mtu,
                 weight: member.weight,
+                via: path.via.map_or_else(abi::NextHop::default, next_hop),
             },
         );
     }
@@ -217,6 +221,23 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         .map(|(net, route)| to_prefix(*net, *route))
         .collect();
     (target, refusals)
+}
+
+/// A neighbour in the words of the maps.
+fn next_hop(via: IpAddr) -> abi::NextHop {
+    match via {
+        IpAddr::V4(via) => {
+            let [a, b, c, d] = via.octets();
+            abi::NextHop {
+                family: abi::NextHop::V4,
+                addr: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            }
+        }
+        IpAddr::V6(via) => abi::NextHop {
+            family: abi::NextHop::V6,
+            addr: via.octets(),
+        },
+    }
 }
 
 fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
@@ -319,6 +340,7 @@ mod tests {
             device: device.into(),
             source: source.into(),
             mtu,
+            via: Some([192, 0, 2, 254].into()),
         }
     }
 

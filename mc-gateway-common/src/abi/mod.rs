@@ -11,12 +11,12 @@ pub mod sample;
 pub mod service;
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, with the pins of this version's maps. In every version
 /// [`Config`] begins with the version's number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v2";
+pub const MAPS_DIR: &str = "maps-v3";
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
 ///
@@ -158,6 +158,26 @@ pub struct Member {
     pub mtu: u32,
     /// Relative share of flows; 0 drains: used only where no other member is usable.
     pub weight: u32,
+    /// Neighbour on that device the packet is handed to.
+    pub via: NextHop,
+}
+
+/// A neighbour on a link, as `bpf_redirect_neigh` takes it (`struct bpf_redir_neigh`, Linux 5.10): naming it
+/// saves the route look-up the kernel makes for every packet otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct NextHop {
+    /// [`NextHop::V4`], [`NextHop::V6`], or 0: the kernel's routes say who it is.
+    pub family: u32,
+    /// Its address in network order; of IPv4 the first four bytes, zeros behind them.
+    pub addr: [u8; 16],
+}
+
+impl NextHop {
+    /// `AF_INET`.
+    pub const V4: u32 = 2;
+    /// `AF_INET6`.
+    pub const V6: u32 = 10;
 }
 
 /// A node encapsulated packets are accepted from, found by the outer source address.
@@ -219,7 +239,7 @@ pub struct Counter {
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
 const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
 const _: () = assert!(size_of::<Group>() == 8 + 4 * GROUP_MEMBERS && align_of::<Group>() == 4);
-const _: () = assert!(size_of::<Member>() == 48 && align_of::<Member>() == 4);
+const _: () = assert!(size_of::<Member>() == 68 && align_of::<Member>() == 4);
 const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
 const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);

@@ -15,6 +15,17 @@ pub fn sum<const N: usize>(bytes: &[u8; N]) -> u64 {
     sum
 }
 
+/// [`sum`] of words as they lie in memory, eight bytes each.
+#[inline(always)]
+#[must_use]
+pub fn of_words<const N: usize>(words: [u64; N]) -> u64 {
+    let mut sum = 0_u64;
+    for word in words {
+        sum = sum.wrapping_add(word & 0xffff_ffff).wrapping_add(word >> 32);
+    }
+    sum
+}
+
 /// Folds a sum to 16 bits, in the machine's byte order.
 #[inline(always)]
 #[must_use]
@@ -50,6 +61,13 @@ pub fn difference<const N: usize>(old: &[u8; N], new: &[u8; N]) -> u32 {
         difference = difference.wrapping_add(u64::from(!u32::from_ne_bytes(*word)));
     }
     u32::from(fold(difference))
+}
+
+/// As [`difference`], from the sums of old and new.
+#[inline(always)]
+#[must_use]
+pub fn between(old: u64, new: u64) -> u32 {
+    u32::from(fold(new.wrapping_add(u64::from(!fold(old)))))
 }
 
 /// New checksum after covered bytes changed by `difference`: RFC 1624 equation 3.

@@ -6,8 +6,7 @@ use network_types::{
     udp::UdpHdr,
 };
 
-use super::{checksum, eth, eth::Mac, ip, tunnel, tunnel::Format};
-use crate::abi::Addr;
+use super::{Address, Aligned, checksum, eth, eth::Mac, ip, tunnel, tunnel::Format, words};
 
 /// Bytes between the outer IP header and the inner one: UDP, tunnel header, inner Ethernet.
 pub const TAIL: usize = UdpHdr::LEN + tunnel::LEN + EthHdr::LEN;
@@ -57,9 +56,9 @@ pub struct Encap {
     /// Tunnel header.
     pub format: Format,
     /// Outer source.
-    pub src: Addr,
+    pub src: Address,
     /// Outer destination, of the same version as the source.
-    pub dst: Addr,
+    pub dst: Address,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
     /// TTL or hop limit.
@@ -86,54 +85,58 @@ impl Encap {
     /// sender's business, not the underlay's.
     #[inline(always)]
     #[must_use]
-    pub fn over_v4(&self) -> [u8; ROOM_V4] {
-        let total = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
-        let (src, dst) = (ip::unmapped(&self.src), ip::unmapped(&self.dst));
-        let outer = ip::v4_header(self.tos, total, self.ttl, ip::UDP, src, dst);
-        let mut bytes = [0; ROOM_V4];
-        let (head, tail) = bytes.split_at_mut(Ipv4Hdr::LEN);
-        head.copy_from_slice(&outer);
-        tail.copy_from_slice(&self.tail());
-        bytes
+    pub fn over_v4(&self) -> Aligned<[u8; ROOM_V4]> {
+        let [l0, l1] = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
+        let first = u64::from_le_bytes([0x45, self.tos, l0, l1, 0, 0, 0x40, 0]);
+        let (src, dst) = (u64::from(self.src.v4_bits()), u64::from(self.dst.v4_bits()));
+        let second = u64::from_le_bytes([self.ttl, ip::UDP, 0, 0, 0, 0, 0, 0]) | src << 32;
+        let sum = checksum::of_words([first, second, dst]);
+        let check = u16::from_ne_bytes((!checksum::fold(sum)).to_ne_bytes());
+        let second = second | u64::from(check) << 16;
+        let [udp, tunnel, macs, rest] = self.tail();
+        words::bytes([
+            first,
+            second,
+            dst | udp << 32,
+            udp >> 32 | tunnel << 32,
+            tunnel >> 32 | macs << 32,
+            macs >> 32 | rest << 32,
+            rest >> 32,
+        ])
     }
 
     /// The bytes behind the outer Ethernet header over IPv6.
     #[inline(always)]
     #[must_use]
-    pub fn over_v6(&self) -> [u8; ROOM_V6] {
+    pub fn over_v6(&self) -> Aligned<[u8; ROOM_V6]> {
         let [l0, l1] = wire_len(self.inner_len.wrapping_add(Room::V6.bytes()).wrapping_sub(40));
         let first = 6 << 28 | u32::from(self.tos) << 20 | self.hash & 0x000f_ffff;
-        let mut bytes = [0; ROOM_V6];
-        let (head, tail) = bytes.split_at_mut(Ipv6Hdr::LEN);
-        let (fixed, addresses) = head.split_at_mut(8);
         let [f0, f1, f2, f3] = first.to_be_bytes();
-        fixed.copy_from_slice(&[f0, f1, f2, f3, l0, l1, ip::UDP, self.ttl]);
-        let (src, dst) = addresses.split_at_mut(16);
-        src.copy_from_slice(&self.src);
-        dst.copy_from_slice(&self.dst);
-        tail.copy_from_slice(&self.tail());
-        bytes
+        let first = u64::from_le_bytes([f0, f1, f2, f3, l0, l1, ip::UDP, self.ttl]);
+        let ([s0, s1], [d0, d1]) = (self.src.words(), self.dst.words());
+        let [udp, tunnel, macs, rest] = self.tail();
+        words::bytes([first, s0, s1, d0, d1, udp, tunnel, macs, rest])
     }
 
+    /// What is behind the outer IP header, in words: UDP, tunnel header, and the inner Ethernet header in
+    /// two, the second of which has six bytes.
     #[inline(always)]
-    fn tail(&self) -> [u8; TAIL] {
+    fn tail(&self) -> [u64; 4] {
         let [sp0, sp1] = source_port(self.hash).to_be_bytes();
         let [dp0, dp1] = self.port.to_be_bytes();
         let [u0, u1] = self.udp_len();
-        let [h0, h1, h2, h3, h4, h5, h6, h7] = self.format.header(self.vni);
+        let udp = u64::from_le_bytes([sp0, sp1, dp0, dp1, u0, u1, 0, 0]);
+        let tunnel = u64::from_le_bytes(self.format.header(self.vni));
         let [m0, m1, m2, m3, m4, m5] = eth::MULTICLUSTER_MAC;
         let [n0, n1, n2, n3, n4, n5] = self.inner_src;
         let [e0, e1] = self.inner_type.to_be_bytes();
-        let mut tail = [
-            sp0, sp1, dp0, dp1, u0, u1, 0, 0, // UDP
-            h0, h1, h2, h3, h4, h5, h6, h7, // Geneve or VXLAN
-            m0, m1, m2, m3, m4, m5, n0, n1, n2, n3, n4, n5, e0, e1, // inner Ethernet
-        ];
-        if let Some(inner) = self.inner_sum {
-            let [_, _, _, _, _, _, c0, c1, ..] = &mut tail;
-            [*c0, *c1] = self.udp_checksum(inner);
-        }
-        tail
+        let macs = u64::from_le_bytes([m0, m1, m2, m3, m4, m5, n0, n1]);
+        let rest = u64::from_le_bytes([n2, n3, n4, n5, e0, e1, 0, 0]);
+        let Some(inner) = self.inner_sum else {
+            return [udp, tunnel, macs, rest];
+        };
+        let check = u16::from_ne_bytes(self.udp_checksum(inner, [udp, tunnel, macs, rest]));
+        [udp | u64::from(check) << 48, tunnel, macs, rest]
     }
 
     #[inline(always)]
@@ -143,45 +146,14 @@ impl Encap {
 
     /// The UDP checksum over pseudo header, UDP, tunnel header, inner Ethernet and inner packet.
     #[inline(always)]
-    fn udp_checksum(&self, inner: u64) -> [u8; 2] {
+    fn udp_checksum(&self, inner: u64, tail: [u64; 4]) -> [u8; 2] {
         let [u0, u1] = self.udp_len();
-        let [sp0, sp1] = source_port(self.hash).to_be_bytes();
-        let [dp0, dp1] = self.port.to_be_bytes();
-        let [m0, m1, m2, m3, m4, m5] = eth::MULTICLUSTER_MAC;
-        let [n0, n1, n2, n3, n4, n5] = self.inner_src;
-        let [e0, e1] = self.inner_type.to_be_bytes();
         // The length counts twice: in the pseudo header and in the UDP header. Mapped addresses sum to
         // 0xffff more each, which is zero.
-        let covered = [
-            0,
-            ip::UDP,
-            u0,
-            u1,
-            u0,
-            u1,
-            sp0,
-            sp1,
-            dp0,
-            dp1,
-            m0,
-            m1,
-            m2,
-            m3,
-            m4,
-            m5,
-            n0,
-            n1,
-            n2,
-            n3,
-            n4,
-            n5,
-            e0,
-            e1,
-        ];
-        let sum = checksum::sum(&covered)
-            .wrapping_add(checksum::sum(&self.format.header(self.vni)))
-            .wrapping_add(checksum::sum(&self.src))
-            .wrapping_add(checksum::sum(&self.dst))
+        let sum = checksum::sum(&[0, ip::UDP, u0, u1])
+            .wrapping_add(checksum::of_words(tail))
+            .wrapping_add(checksum::of_words(self.src.words()))
+            .wrapping_add(checksum::of_words(self.dst.words()))
             .wrapping_add(inner);
         checksum::for_udp((!checksum::fold(sum)).to_ne_bytes())
     }

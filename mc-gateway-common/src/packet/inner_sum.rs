@@ -40,8 +40,8 @@ pub fn inner_sum<P: Packet>(packet: &P, ethertype: u16, offset: u32, len: u32) -
 #[inline(always)]
 fn with_pseudo_header<P: Packet>(packet: &P, header: &ip::Header, offset: u32, payload: u32) -> Option<u64> {
     let [l0, l1, l2, l3] = payload.to_be_bytes();
-    let pseudo = checksum::sum(&header.src)
-        .wrapping_add(checksum::sum(&header.dst))
+    let pseudo = checksum::of_words(header.src.words())
+        .wrapping_add(checksum::of_words(header.dst.words()))
         .wrapping_add(checksum::sum(&[l0, l1, l2, l3, 0, 0, 0, header.proto]));
     let outside = if header.v6 {
         checksum::sum(&packet.load::<40>(offset)?)

@@ -2,7 +2,7 @@
 
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
-use super::{Packet, checksum, eth};
+use super::{Address, Packet, Words, checksum, eth};
 use crate::abi::Addr;
 
 /// Length of an IPv4 header without options.
@@ -86,60 +86,61 @@ pub struct Header {
     /// Protocol of the payload, next header.
     pub proto: u8,
     /// Source address.
-    pub src: Addr,
+    pub src: Address,
     /// Destination address.
-    pub dst: Addr,
+    pub dst: Address,
 }
 
 impl Header {
     /// Reads an IPv4 header's fixed part; nothing is checked.
     #[inline(always)]
     #[must_use]
-    pub const fn v4(bytes: &[u8; V4_LEN]) -> Self {
-        // As five words: the compiler then reads words.
-        let [first, second, third, src, dst] = match bytes.as_chunks::<4>().0.first_chunk::<5>() {
-            Some(words) => *words,
-            None => [[0; 4]; 5],
-        };
-        let [vihl, tos, t0, t1] = first;
-        let [_, _, f0, f1] = second;
-        let [ttl, proto, _, _] = third;
-        Self {
-            v6: false,
-            version: vihl >> 4,
-            len: (vihl as u32 & 0xf).wrapping_mul(4),
-            tos,
-            length: u16::from_be_bytes([t0, t1]),
-            frags: u16::from_be_bytes([f0, f1]),
-            ttl,
-            proto,
-            src: mapped(src),
-            dst: mapped(dst),
-        }
+    pub fn v4(bytes: &[u8; V4_LEN]) -> Self {
+        Self::v4_in(&Words::<3>::of(bytes), 0)
     }
 
     /// Reads an IPv6 header; nothing is checked.
     #[inline(always)]
     #[must_use]
-    pub const fn v6(bytes: &[u8; V6_LEN]) -> Self {
-        let [first, second, rest @ ..] = match bytes.as_chunks::<4>().0.first_chunk::<10>() {
-            Some(words) => *words,
-            None => [[0; 4]; 10],
-        };
-        let [a, b, _, _] = first;
-        let [l0, l1, proto, ttl] = second;
-        let [s0, s1, s2, s3, d0, d1, d2, d3] = rest;
+    pub fn v6(bytes: &[u8; V6_LEN]) -> Self {
+        Self::v6_in(&Words::<5>::of(bytes), 0)
+    }
+
+    /// [`Self::v4`] of the header at `at`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v4_in<const W: usize>(words: &Words<W>, at: usize) -> Self {
+        let vihl = words.u8(at);
+        Self {
+            v6: false,
+            version: vihl >> 4,
+            len: (vihl as u32 & 0xf).wrapping_mul(4),
+            tos: words.u8(at.wrapping_add(1)),
+            length: words.u16(at.wrapping_add(2)),
+            frags: words.u16(at.wrapping_add(6)),
+            ttl: words.u8(at.wrapping_add(8)),
+            proto: words.u8(at.wrapping_add(9)),
+            src: words.v4(at.wrapping_add(12)),
+            dst: words.v4(at.wrapping_add(16)),
+        }
+    }
+
+    /// [`Self::v6`] of the header at `at`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v6_in<const W: usize>(words: &Words<W>, at: usize) -> Self {
+        let (first, second) = (words.u8(at), words.u8(at.wrapping_add(1)));
         Self {
             v6: true,
-            version: a >> 4,
+            version: first >> 4,
             len: 40,
-            tos: (a << 4) | (b >> 4),
-            length: u16::from_be_bytes([l0, l1]),
+            tos: first << 4 | second >> 4,
+            length: words.u16(at.wrapping_add(4)),
             frags: 0,
-            ttl,
-            proto,
-            src: join(s0, s1, s2, s3),
-            dst: join(d0, d1, d2, d3),
+            ttl: words.u8(at.wrapping_add(7)),
+            proto: words.u8(at.wrapping_add(6)),
+            src: words.v6(at.wrapping_add(8)),
+            dst: words.v6(at.wrapping_add(24)),
         }
     }
 
@@ -199,13 +200,6 @@ impl Header {
     }
 }
 
-#[inline(always)]
-const fn join(a: [u8; 4], b: [u8; 4], c: [u8; 4], d: [u8; 4]) -> Addr {
-    let ([a0, a1, a2, a3], [b0, b1, b2, b3]) = (a, b);
-    let ([c0, c1, c2, c3], [d0, d1, d2, d3]) = (c, d);
-    [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +223,7 @@ mod tests {
         );
         assert_eq!(
             (header.src, header.dst),
-            (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2]))
+            (mapped([10, 0, 0, 1]).into(), mapped([10, 0, 0, 2]).into())
         );
         assert!(header.is_plain() && !header.is_fragment());
     }
@@ -242,7 +236,10 @@ mod tests {
         assert_eq!((v4.version, v4.len, v4.tos, v4.length), (4, 24, 0xb9, 0x0102));
         assert_eq!((v4.ttl, v4.proto, v4.fragment_offset()), (61, UDP, 5));
         assert!(v4.is_fragment() && !v4.is_plain());
-        assert_eq!((v4.src, v4.dst), (mapped([10, 0, 0, 1]), mapped([10, 0, 0, 2])));
+        assert_eq!(
+            (v4.src, v4.dst),
+            (mapped([10, 0, 0, 1]).into(), mapped([10, 0, 0, 2]).into())
+        );
         let mut bytes = [0; 40];
         bytes[..8].copy_from_slice(&[0x6b, 0x91, 0x23, 0x45, 0x01, 0x02, 44, 9]);
         bytes[8] = 0xfd;
@@ -251,6 +248,6 @@ mod tests {
         assert_eq!((v6.version, v6.len, v6.tos, v6.length), (6, 40, 0xb9, 0x0102));
         assert_eq!((v6.ttl, v6.proto), (9, FRAGMENT));
         assert!(v6.is_fragment() && v6.is_plain());
-        assert_eq!((v6.src[0], v6.dst[15]), (0xfd, 7));
+        assert_eq!((v6.src.bytes()[0], v6.dst.bytes()[15]), (0xfd, 7));
     }
 }

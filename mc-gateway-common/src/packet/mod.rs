@@ -1,5 +1,6 @@
 //! The traits and views the decisions see packets through.
 
+mod address;
 pub mod checksum;
 pub mod ecn;
 pub mod encap;
@@ -14,20 +15,24 @@ mod slice;
 pub mod tcp;
 pub mod transport;
 pub mod tunnel;
+pub mod words;
 
 use encap::Room;
 use transport::Transport;
 
 use crate::{
+    abi::NextHop,
     flow,
     path::{mss, too_big},
     tables::Tables,
     verdict::DropReason,
 };
 
+pub use address::Address;
 pub use inner_sum::inner_sum;
 #[cfg(any(test, feature = "std"))]
 pub use slice::SlicePacket;
+pub use words::Words;
 
 /// Bytes the compiler may read and write in words: without the alignment every field of a header or key
 /// becomes byte loads, shifts and ors in a program.
@@ -60,11 +65,23 @@ pub trait Packet {
     /// Copies `N` bytes at `offset`, or `None` where the frame is too short.
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
 
-    /// Copies `N` bytes at the constant offset `AT`, or `None` where the frame is too short: like
-    /// [`Packet::load`], for headers every packet has at the same place.
+    /// Copies `W` words at the constant offset `AT`, or `None` where the frame is too short: for headers
+    /// every packet has at the same place.
     #[inline(always)]
-    fn head<const AT: u32, const N: usize>(&self) -> Option<[u8; N]> {
-        self.load(AT)
+    fn words<const AT: u32, const W: usize>(&self) -> Option<Words<W>> {
+        let mut words = [0; W];
+        let mut at = AT;
+        for word in &mut words {
+            *word = u64::from_le_bytes(self.load(at)?);
+            at = at.wrapping_add(8);
+        }
+        Some(Words::new(AT as usize, words))
+    }
+
+    /// Four bytes at the constant offset `AT` as a little-endian number, likewise.
+    #[inline(always)]
+    fn half<const AT: u32>(&self) -> Option<u32> {
+        self.load(AT).map(u32::from_le_bytes)
     }
 
     /// Overwrites `N` bytes at `offset`, or `None` where that is impossible.
@@ -100,6 +117,10 @@ pub trait Packet {
 
     /// Whether the checksum at `offset` is still to be completed by a device (`CHECKSUM_PARTIAL`).
     fn is_summed_later(&mut self, offset: u32) -> Option<bool>;
+
+    /// Names the neighbour a [`crate::verdict::Verdict::Send`] of this packet goes to, which otherwise the
+    /// kernel's routes say.
+    fn aim(&mut self, via: &NextHop);
 
     /// Cuts the frame to `len` bytes; of a super-packet an ordinary packet is left.
     fn resize(&mut self, len: u32) -> Option<()>;

@@ -1,11 +1,16 @@
 //! The headers of an encapsulated packet as it arrives, from the outer IP header to the inner one.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "offsets below 200, and fields cut out of words"
+)]
+
 use super::{
-    Aligned, Packet, checksum,
+    Address, Packet, Words, checksum,
     encap::{ROOM_V4, ROOM_V6, Room, TAIL},
     eth,
     eth::Mac,
-    ip, tunnel,
+    ip, tunnel, words,
 };
 
 /// Bytes of an encapsulated packet over IPv4 up to the end of an inner IPv4 header without options.
@@ -13,38 +18,41 @@ pub const HEADERS_V4: usize = ROOM_V4 + ip::V4_LEN;
 /// Bytes of an encapsulated packet over IPv6 up to the end of an inner IPv4 header without options.
 pub const HEADERS_V6: usize = ROOM_V6 + ip::V4_LEN;
 
-/// Offset of the outer TTL or hop limit in the IP header, and of what a gateway writes anew behind it.
-const V6_HOP_LIMIT: u32 = 7;
-/// Offset of the TTL in an IPv4 header.
-const V4_TTL: u32 = 8;
-
-/// A field of `L` bytes at a constant offset.
-#[inline(always)]
-fn field<const N: usize, const L: usize>(bytes: &[u8; N], at: usize) -> [u8; L] {
-    match bytes.get(at..).and_then(|rest| rest.first_chunk()) {
-        Some(field) => *field,
-        None => [0; L],
-    }
-}
+/// Words in which the headers are kept, of which those over IPv4 need nine.
+const WORDS: usize = 12;
+/// Offset of the first word, so that the last one ends with the inner header.
+const FROM_V4: u32 = eth::END.wrapping_add(HEADERS_V4 as u32).wrapping_sub(9 * 8);
+/// As [`FROM_V4`], over IPv6.
+const FROM_V6: u32 = eth::END
+    .wrapping_add(HEADERS_V6 as u32)
+    .wrapping_sub(WORDS as u32 * 8);
+/// Offset of the outer IP header in the frame.
+const IP: usize = eth::LEN;
+/// Offset of TTL, protocol, checksum and addresses of an outer IPv4 header in the frame.
+const V4_TTL: u32 = eth::END.wrapping_add(8);
+/// Offset of an inner IP header over IPv4 and over IPv6.
+const INNER_V4: u32 = eth::END.wrapping_add(Room::V4.bytes());
+const INNER_V6: u32 = eth::END.wrapping_add(Room::V6.bytes());
 
 /// Headers of an encapsulated packet: `N` is [`HEADERS_V4`] or [`HEADERS_V6`], which makes every offset a
 /// constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<const N: usize> {
-    bytes: Aligned<[u8; N]>,
+    words: Words<WORDS>,
     /// The outer IP header.
     pub outer: ip::Header,
 }
 
 impl<const N: usize> Headers<N> {
     /// Length of the outer IP header.
-    const IP: usize = N.wrapping_sub(TAIL).wrapping_sub(ip::V4_LEN);
-    const UDP: usize = Self::IP;
+    const IP_LEN: usize = N.wrapping_sub(TAIL).wrapping_sub(ip::V4_LEN);
+    /// Offsets in the frame.
+    const UDP: usize = IP.wrapping_add(Self::IP_LEN);
     const TUNNEL: usize = Self::UDP.wrapping_add(8);
     const ETH: usize = Self::TUNNEL.wrapping_add(tunnel::LEN);
     const INNER: usize = Self::ETH.wrapping_add(eth::LEN);
     /// Whether the outer packet is IPv6.
-    pub const V6: bool = Self::IP == ip::V6_LEN;
+    pub const V6: bool = Self::IP_LEN == ip::V6_LEN;
     /// The room the outer headers take.
     pub const ROOM: Room = if Self::V6 { Room::V6 } else { Room::V4 };
     /// Offset of the inner IP packet in the frame.
@@ -57,70 +65,74 @@ impl<const N: usize> Headers<N> {
     /// Loads them; `None` where the frame is shorter.
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P) -> Option<Self> {
-        let bytes = Aligned(packet.head::<{ eth::END }, N>()?);
-        let outer = if Self::V6 {
-            ip::Header::v6(&field(&bytes.0, 0))
-        } else {
-            ip::Header::v4(&field(&bytes.0, 0))
-        };
-        Some(Self { bytes, outer })
+        if Self::V6 {
+            let words = packet.words::<FROM_V6, WORDS>()?;
+            let outer = ip::Header::v6_in(&words, IP);
+            return Some(Self { words, outer });
+        }
+        let words = packet.words::<FROM_V4, 9>()?.padded();
+        let outer = ip::Header::v4_in(&words, IP);
+        Some(Self { words, outer })
     }
 
     /// UDP source port.
     #[inline(always)]
     #[must_use]
     pub fn udp_src(&self) -> u16 {
-        u16::from_be_bytes(field(&self.bytes.0, Self::UDP))
+        self.words.u16(Self::UDP)
     }
 
     /// UDP destination port.
     #[inline(always)]
     #[must_use]
     pub fn udp_dst(&self) -> u16 {
-        u16::from_be_bytes(field(&self.bytes.0, Self::UDP.wrapping_add(2)))
-    }
-
-    /// UDP checksum; zero means none.
-    #[inline(always)]
-    #[must_use]
-    pub fn udp_check(&self) -> [u8; 2] {
-        field(&self.bytes.0, Self::UDP.wrapping_add(6))
+        self.words.u16(Self::UDP.wrapping_add(2))
     }
 
     /// The tunnel header.
     #[inline(always)]
     #[must_use]
     pub fn tunnel(&self, format: tunnel::Format) -> tunnel::Header {
-        tunnel::Header::new(format, field(&self.bytes.0, Self::TUNNEL))
+        tunnel::Header::new(format, self.words.bits(Self::TUNNEL).to_le_bytes())
     }
 
-    /// Inner Ethernet destination, where the tunnel header has no options.
+    /// Whether the inner Ethernet destination is the multi-cluster MAC address, where the tunnel header has
+    /// no options.
     #[inline(always)]
     #[must_use]
-    pub fn inner_mac(&self) -> Mac {
-        field(&self.bytes.0, Self::ETH)
+    pub fn is_multicluster(&self) -> bool {
+        const MAC: u64 = eth::bits(eth::MULTICLUSTER_MAC);
+        self.words.bits(Self::ETH) & eth::bits([0xff; 6]) == MAC
     }
 
     /// Inner Ethernet source, where the tunnel header has no options.
     #[inline(always)]
     #[must_use]
     pub fn inner_src_mac(&self) -> Mac {
-        field(&self.bytes.0, Self::ETH.wrapping_add(6))
+        let [m0, m1, m2, m3, m4, m5, ..] = self.words.bits(Self::ETH.wrapping_add(6)).to_le_bytes();
+        [m0, m1, m2, m3, m4, m5]
     }
 
     /// Inner ethertype.
     #[inline(always)]
     #[must_use]
     pub fn inner_ethertype(&self) -> u16 {
-        u16::from_be_bytes(field(&self.bytes.0, Self::ETH.wrapping_add(12)))
+        self.words.u16(Self::ETH.wrapping_add(12))
     }
 
     /// The inner IP header; `None` where it is no IP packet or too short for one.
     #[inline(always)]
     pub fn inner<P: Packet>(&self, packet: &P) -> Option<ip::Header> {
         match self.inner_ethertype() {
-            eth::IPV4 => Some(ip::Header::v4(&field(&self.bytes.0, Self::INNER))),
-            eth::IPV6 => Some(ip::Header::v6(&packet.load(Self::INNER_AT)?)),
+            eth::IPV4 => Some(ip::Header::v4_in(&self.words, Self::INNER)),
+            eth::IPV6 => {
+                let words = if Self::V6 {
+                    packet.words::<INNER_V6, 5>()
+                } else {
+                    packet.words::<INNER_V4, 5>()
+                };
+                Some(ip::Header::v6_in(&words?, Self::INNER))
+            }
             _ => None,
         }
     }
@@ -129,41 +141,11 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn checksum_is_valid(&self) -> bool {
-        Self::V6 || checksum::is_valid(&field(&self.bytes.0, 0))
-    }
-
-    /// Turns the packet into one from `src` to `dst` with a TTL or hop limit one lower; everything else,
-    /// the payload above all, stays.
-    #[inline(always)]
-    pub fn pass_on<P: Packet>(&self, packet: &mut P, src: &[u8; 16], dst: &[u8; 16]) -> Option<()> {
-        let ttl = self.outer.ttl.wrapping_sub(1);
-        if Self::V6 {
-            packet.store(eth::END.wrapping_add(V6_HOP_LIMIT), &[ttl])?;
-            let mut addresses = Aligned([0; 32]);
-            let (first, second) = addresses.0.split_at_mut(16);
-            first.copy_from_slice(src);
-            second.copy_from_slice(dst);
-            packet.store(eth::END.wrapping_add(V6_HOP_LIMIT).wrapping_add(1), &addresses.0)?;
-        } else {
-            let [vihl, tos, t0, t1, i0, i1, f0, f1, _, proto, ..] = field::<N, 20>(&self.bytes.0, 0);
-            let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (ip::unmapped(src), ip::unmapped(dst));
-            let mut header = Aligned([
-                vihl, tos, t0, t1, i0, i1, f0, f1, ttl, proto, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3,
-            ]);
-            let sum = checksum::of_header(&header.0);
-            let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header.0;
-            [*c0, *c1] = sum;
-            packet.store(eth::END, &header.0)?;
-        }
-        let check = self.udp_check();
-        if check == [0, 0] {
-            return Some(());
-        }
-        // Mapped addresses differ only where the IPv4 addresses do.
-        let difference = u64::from(checksum::difference(&self.outer.src, src))
-            .wrapping_add(u64::from(checksum::difference(&self.outer.dst, dst)));
-        let check = checksum::for_udp(checksum::update(check, u32::from(checksum::fold(difference))));
-        packet.store(Self::UDP_CHECK_AT, &check)
+        // The first word begins two bytes before the header, the third ends two bytes behind it.
+        let [first, second, third] = [self.words.word(0), self.words.word(1), self.words.word(2)];
+        const { assert!(FROM_V4 == eth::END - 2 && ip::V4_LEN == 3 * 8 - 4) }
+        let header = [first >> 16, second, third << 16];
+        Self::V6 || checksum::fold(checksum::of_words(header)) == 0xffff
     }
 
     /// Swaps source and destination and gives the packet a fresh TTL or hop limit. Sums over both
@@ -171,19 +153,107 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     pub fn turn_back<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
         if Self::V6 {
-            packet.store(eth::END.wrapping_add(V6_HOP_LIMIT), &[ttl])?;
-            let mut addresses = Aligned([0; 32]);
-            let (first, second) = addresses.0.split_at_mut(16);
-            first.copy_from_slice(&self.outer.dst);
-            second.copy_from_slice(&self.outer.src);
-            return packet.store(eth::END.wrapping_add(V6_HOP_LIMIT).wrapping_add(1), &addresses.0);
+            return store_v6(packet, ttl, self.outer.dst, self.outer.src);
         }
-        let [old_ttl, proto, c0, c1] = field(&self.bytes.0, 8);
-        let difference = checksum::difference(&[old_ttl, proto, 0, 0], &[ttl, proto, 0, 0]);
-        let [c0, c1] = checksum::update([c0, c1], difference);
-        let ([s0, s1, s2, s3], [d0, d1, d2, d3]) =
-            (ip::unmapped(&self.outer.dst), ip::unmapped(&self.outer.src));
-        let bytes = Aligned([ttl, proto, c0, c1, s0, s1, s2, s3, d0, d1, d2, d3]);
-        packet.store(eth::END.wrapping_add(V4_TTL), &bytes.0)
+        let way = Way::load(packet)?;
+        way.redirect(packet, ttl, self.outer.dst, self.outer.src)
     }
+}
+
+/// Turns an encapsulated packet into one from `src` to `dst` with a TTL or hop limit one lower; everything
+/// else, the payload above all, stays. `N` is as in [`Headers`], of which only the fields are read that
+/// change.
+#[inline(always)]
+pub fn pass_on<const N: usize, P: Packet>(packet: &mut P, src: Address, dst: Address) -> Option<()> {
+    let (old, check) = if Headers::<N>::V6 {
+        let header = packet.words::<{ eth::END }, 5>()?;
+        let check = packet.half::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
+        let ttl = header.u8(IP.wrapping_add(7)).wrapping_sub(1);
+        let old = [header.v6(IP.wrapping_add(8)), header.v6(IP.wrapping_add(24))];
+        store_v6(packet, ttl, src, dst)?;
+        (old, check)
+    } else {
+        let way = Way::load(packet)?;
+        way.redirect(packet, way.ttl().wrapping_sub(1), src, dst)?;
+        ([way.src(), way.dst()], way.udp_check())
+    };
+    if check == 0 {
+        return Some(());
+    }
+    // Mapped addresses differ only where the IPv4 addresses do.
+    let difference = checksum::between(sum(old), sum([src, dst]));
+    let check = checksum::for_udp(checksum::update(check.to_ne_bytes(), difference));
+    packet.store(Headers::<N>::UDP_CHECK_AT, &check)
+}
+
+/// Sum of two addresses, not yet folded.
+#[inline(always)]
+fn sum([a, b]: [Address; 2]) -> u64 {
+    checksum::of_words(a.words()).wrapping_add(checksum::of_words(b.words()))
+}
+
+/// What a gateway changes in an outer IPv4 header, and the UDP checksum behind it.
+struct Way(Words<3>);
+
+impl Way {
+    /// So that the third word ends with the UDP checksum.
+    const FROM: u32 = Headers::<HEADERS_V4>::UDP_CHECK_AT
+        .wrapping_add(2)
+        .wrapping_sub(3 * 8);
+
+    #[inline(always)]
+    fn load<P: Packet>(packet: &P) -> Option<Self> {
+        packet.words::<{ Self::FROM }, 3>().map(Self)
+    }
+
+    #[inline(always)]
+    fn ttl(&self) -> u8 {
+        self.0.u8(IP.wrapping_add(8))
+    }
+
+    #[inline(always)]
+    fn src(&self) -> Address {
+        self.0.v4(IP.wrapping_add(12))
+    }
+
+    #[inline(always)]
+    fn dst(&self) -> Address {
+        self.0.v4(IP.wrapping_add(16))
+    }
+
+    #[inline(always)]
+    fn udp_check(&self) -> u16 {
+        self.0.bits32(Headers::<HEADERS_V4>::UDP_CHECK_AT as usize) as u16
+    }
+
+    /// Writes TTL and addresses and brings the header's checksum up to date.
+    #[inline(always)]
+    fn redirect<P: Packet>(&self, packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
+        // TTL, protocol and checksum are one half of a word.
+        let old = self.0.bits32(IP.wrapping_add(8));
+        let new = (old & !0xff) | u32::from(ttl);
+        let sum = |half: u32, src: Address, dst: Address| {
+            u64::from(half & 0xffff)
+                .wrapping_add(u64::from(src.v4_bits()))
+                .wrapping_add(u64::from(dst.v4_bits()))
+        };
+        let difference = checksum::between(sum(old, self.src(), self.dst()), sum(new, src, dst));
+        let check = checksum::update(((old >> 16) as u16).to_ne_bytes(), difference);
+        let half = (new & 0xffff) | u32::from(u16::from_ne_bytes(check)) << 16;
+        let words = [
+            u64::from(half) | u64::from(src.v4_bits()) << 32,
+            u64::from(dst.v4_bits()),
+        ];
+        // An IPv4 header sums to zero before and after.
+        packet.store_summed(V4_TTL, &words::bytes::<2, 12>(words).0)
+    }
+}
+
+/// Writes hop limit and addresses of the outer IPv6 header.
+#[inline(always)]
+fn store_v6<P: Packet>(packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
+    let first = packet.words::<{ eth::END }, 1>()?.word(0);
+    let first = (first & 0x00ff_ffff_ffff_ffff) | u64::from(ttl) << 56;
+    let ([s0, s1], [d0, d1]) = (src.words(), dst.words());
+    packet.store(eth::END, &words::bytes::<5, 40>([first, s0, s1, d0, d1]).0)
 }

@@ -1,6 +1,7 @@
 //! A packet in a byte vector: the host's implementation of [`Packet`].
 
 use super::{L4Difference, Packet, checksum, encap::Room, eth, ip};
+use crate::abi::NextHop;
 
 /// Device every frame has come from: the loopback device, as in `BPF_PROG_TEST_RUN`.
 const IFINDEX: u32 = 1;
@@ -74,6 +75,9 @@ impl Packet for SlicePacket {
     fn gso_size(&self) -> u32 {
         self.gso_size
     }
+
+    /// Nothing of the frame: who gets it on the link is the kernel's business.
+    fn aim(&mut self, _: &NextHop) {}
 
     fn grow(&mut self, room: Room) -> Option<()> {
         self.insert(room.bytes())

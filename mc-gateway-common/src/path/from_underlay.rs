@@ -3,12 +3,12 @@
 use super::{config, finding::Finding, mss, next_member, probe::probe, too_big, too_big::TooBig};
 use crate::{
     abi::{
-        ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, Addr, CLUSTER_LOCAL, Config, Member,
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
+        ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, CLUSTER_LOCAL, Config, Member, PEER_LOCAL_GATEWAY,
+        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
     },
     packet::{
-        Packet, checksum, ecn, eth, ip,
-        outer::{HEADERS_V4, HEADERS_V6, Headers},
+        Address, Packet, checksum, ecn, eth, ip,
+        outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         probe::ETHERTYPE,
         tunnel::{self, Format},
     },
@@ -71,14 +71,11 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
     }
 }
 
-/// Reads the packet and decides; changes nothing. Returns a packed [`Finding`].
+/// Reads the packet and decides; changes nothing. Returns a packed [`Finding`], packed where it is found:
+/// one that is carried about in memory has padding that the verifier does not like to be copied.
 #[inline(never)]
 fn judge<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> u64 {
-    look::<N, P, T>(packet, tables, config).pack()
-}
-
-#[inline(always)]
-fn look<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
+    const NOT_OURS: u64 = Finding::NotOurs.pack();
     let Some(headers) = Headers::<N>::load(packet) else {
         return short::<N, P, T>(packet, tables, config);
     };
@@ -89,23 +86,23 @@ fn look<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &C
     if outer.proto != ip::UDP
         || headers.udp_dst() != config.port
         || !outer.is_plain()
-        || !is_local(config, &outer.dst)
+        || !is_local(config, outer.dst)
     {
-        return Finding::NotOurs;
+        return NOT_OURS;
     }
     let tunnel = headers.tunnel(Format::of(config));
     if !tunnel.carries_ethernet() {
-        return Finding::NotOurs;
+        return NOT_OURS;
     }
     if tunnel.options_len() != 0 {
         return with_options::<N, P>(packet, tunnel);
     }
-    if headers.inner_mac() != eth::MULTICLUSTER_MAC {
-        return Finding::NotOurs;
+    if !headers.is_multicluster() {
+        return NOT_OURS;
     }
     match accept(packet, tables, &headers, tunnel) {
         Ok(finding) => finding,
-        Err(reason) => Finding::Refused(reason),
+        Err(reason) => Finding::Refused(reason).pack(),
     }
 }
 
@@ -115,7 +112,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     tables: &T,
     headers: &Headers<N>,
     tunnel: tunnel::Header,
-) -> Result<Finding, DropReason> {
+) -> Result<u64, DropReason> {
     let peer = tables.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
     if !headers.checksum_is_valid() {
         return Err(DropReason::OuterChecksum);
@@ -124,7 +121,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         return Err(DropReason::TunnelHeader);
     }
     if headers.inner_ethertype() == ETHERTYPE {
-        return Ok(Finding::Probe);
+        return Ok(Finding::Probe.pack());
     }
     if !matches!(headers.inner_ethertype(), eth::IPV4 | eth::IPV6) {
         return Err(DropReason::InnerProtocol);
@@ -137,7 +134,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     let dst = tables.prefix(inner.dst).ok_or(DropReason::NoRoute)?;
     admit(peer, &src, &dst)?;
     if dst.action != ACTION_FORWARD {
-        return Ok(Finding::Here {
+        let here = Finding::Here {
             v6: inner.v6,
             outer_tos: headers.outer.tos,
             inner_tos: inner.tos,
@@ -146,20 +143,19 @@ fn accept<const N: usize, P: Packet, T: Tables>(
             } else {
                 0
             },
-        });
+        };
+        return Ok(here.pack());
     }
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
     }
-    Ok(Finding::Onward {
+    let onward = Finding::Onward {
         group: dst.group,
         // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
-        hash: Some(select::mix(
-            u32::from(headers.udp_src()),
-            select::fold(&inner.dst),
-        )),
+        hash: Some(select::mix(u32::from(headers.udp_src()), inner.dst.fold())),
         syn: mss::can_be_syn(&inner),
-    })
+    };
+    Ok(onward.pack())
 }
 
 /// Whether a peer may send from `src` to `dst`: inner addresses are only believed as far as the outer
@@ -210,7 +206,7 @@ fn onward<const N: usize, P: Packet, T: Tables>(
     syn: bool,
 ) -> Result<Verdict, DropReason> {
     let at = Headers::<N>::INNER_AT;
-    if ip::is_v4(&member.addr) == Headers::<N>::V6 {
+    if Address::from(member.addr).is_v4() == Headers::<N>::V6 {
         return Err(DropReason::OuterFamily);
     }
     if let Some(size) = too_big::exceeds(packet, at, member.mtu) {
@@ -225,19 +221,14 @@ fn onward<const N: usize, P: Packet, T: Tables>(
     if syn {
         mss::lower(packet, tables, at, member.mtu)?;
     }
+    packet.aim(&member.via);
     pass_on::<N, P>(packet, member)
 }
 
 /// Sends the packet to the next node as it is: only the outer header changes.
 #[inline(never)]
 fn pass_on<const N: usize, P: Packet>(packet: &mut P, member: &Member) -> Result<Verdict, DropReason> {
-    if ip::is_v4(&member.addr) == Headers::<N>::V6 {
-        return Err(DropReason::OuterFamily);
-    }
-    let headers = Headers::<N>::load(packet).ok_or(DropReason::Truncated)?;
-    headers
-        .pass_on(packet, &member.local, &member.addr)
-        .ok_or(DropReason::Store)?;
+    outer::pass_on::<N, P>(packet, member.local.into(), member.addr.into()).ok_or(DropReason::Store)?;
     Ok(Verdict::Send {
         path: Path::Transit,
         ifindex: member.ifindex,
@@ -302,23 +293,23 @@ fn mark<P: Packet>(packet: &mut P, offset: u32, v6: bool, old: u8, tos: u8) -> O
 
 /// A frame too short to hold all headers: dropped where a peer announces one of ours, else passed.
 #[inline(never)]
-fn short<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
+fn short<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> u64 {
     let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
-        return Finding::NotOurs;
+        return Finding::NotOurs.pack();
     };
     let announced = outer.proto == ip::UDP
         && outer.is_plain()
         && !outer.is_fragment()
-        && is_local(config, &outer.dst)
+        && is_local(config, outer.dst)
         && announces(packet, eth::END.wrapping_add(outer.len), config.port);
     // A frame of another user of the port is only touched if it claims to be ours.
     let others = packet
         .load::<6>(Headers::<N>::INNER_ETH_AT)
         .is_some_and(|mac| mac != eth::MULTICLUSTER_MAC);
     if announced && !others && tables.peer(outer.src).is_some() {
-        return Finding::Refused(DropReason::Truncated);
+        return Finding::Refused(DropReason::Truncated).pack();
     }
-    Finding::NotOurs
+    Finding::NotOurs.pack()
 }
 
 /// Whether the UDP header at `offset` is for `port`.
@@ -330,9 +321,9 @@ fn announces<P: Packet>(packet: &P, offset: u32, port: u16) -> bool {
 /// A fragment of an outer packet. Peers never fragment, so one with our port is broken or forged; later
 /// fragments carry no port and go to the stack, which can never complete the packet without the first.
 #[inline(never)]
-fn fragment<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> Finding {
+fn fragment<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config: &Config) -> u64 {
     let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
-        return Finding::NotOurs;
+        return Finding::NotOurs.pack();
     };
     let udp_at = eth::END.wrapping_add(outer.len);
     let (first, udp_at) = if Headers::<N>::V6 {
@@ -345,26 +336,26 @@ fn fragment<const N: usize, P: Packet, T: Tables>(packet: &P, tables: &T, config
     };
     if first
         && outer.is_plain()
-        && is_local(config, &outer.dst)
+        && is_local(config, outer.dst)
         && announces(packet, udp_at, config.port)
         && tables.peer(outer.src).is_some()
     {
-        return Finding::Refused(DropReason::OuterFragment);
+        return Finding::Refused(DropReason::OuterFragment).pack();
     }
-    Finding::NotOurs
+    Finding::NotOurs.pack()
 }
 
 /// A tunnel header with options: ours are refused, other users' (a CNI on the same port) pass.
 #[inline(never)]
-fn with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> Finding {
+fn with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> u64 {
     match packet.load::<6>(Headers::<N>::INNER_ETH_AT.wrapping_add(tunnel.options_len())) {
-        Some(eth::MULTICLUSTER_MAC) => Finding::Refused(DropReason::TunnelOptions),
-        _ => Finding::NotOurs,
+        Some(eth::MULTICLUSTER_MAC) => Finding::Refused(DropReason::TunnelOptions).pack(),
+        _ => Finding::NotOurs.pack(),
     }
 }
 
 #[inline(always)]
-fn is_local(config: &Config, address: &Addr) -> bool {
-    let [a, b, c, d] = &config.local;
+fn is_local(config: &Config, address: Address) -> bool {
+    let [a, b, c, d] = config.local.map(Address::from);
     a == address || b == address || c == address || d == address
 }

@@ -8,7 +8,7 @@ use crate::{
     abi::{Config, Member, health::Seen},
     liveness::{self, Answer},
     packet::{
-        L4Difference, Packet, checksum,
+        Address, L4Difference, Packet, checksum,
         outer::Headers,
         probe::{HEAD, Kind, Probe},
     },
@@ -126,6 +126,6 @@ fn take<const N: usize, T: Tables>(
 fn is_from<const N: usize>(member: &Member, headers: &Headers<N>, id: u32) -> bool {
     member.ifindex != 0
         && member.id == id
-        && member.addr == headers.outer.src
-        && member.local == headers.outer.dst
+        && Address::from(member.addr) == headers.outer.src
+        && Address::from(member.local) == headers.outer.dst
 }

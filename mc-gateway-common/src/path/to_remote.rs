@@ -5,7 +5,7 @@ use crate::{
     abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_UDP_CHECKSUM, Config, Member},
     flow,
     packet::{
-        Aligned, Packet, ecn,
+        Packet, ecn,
         encap::{Encap, Room},
         eth, inner_sum, ip,
         tunnel::{Format, VNI_POLICY_OFF},
@@ -60,6 +60,7 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, member, hash, sum)?;
+    packet.aim(&member.via);
     Ok(Verdict::Send {
         path: Path::Encap,
         ifindex: member.ifindex,
@@ -108,19 +109,20 @@ fn encapsulate<P: Packet>(
     sum: u64,
 ) -> Result<(), DropReason> {
     let inner_type = packet.ethertype();
-    let [first, second] = packet
-        .head::<{ eth::END }, 2>()
-        .ok_or(DropReason::InnerMalformed)?;
+    let [first, second, ..] = packet
+        .half::<{ eth::END }>()
+        .ok_or(DropReason::InnerMalformed)?
+        .to_le_bytes();
     let tos = if inner_type == eth::IPV6 {
-        (first << 4) | (second >> 4)
+        first << 4 | second >> 4
     } else {
         second
     };
     let inner_len = packet.frame_len().wrapping_sub(eth::END);
     let outer = Encap {
         format: Format::of(config),
-        src: member.local,
-        dst: member.addr,
+        src: member.local.into(),
+        dst: member.addr.into(),
         tos: ecn::outer(tos, fixed_tos(config)),
         ttl: hop_limit(config),
         hash,
@@ -131,11 +133,7 @@ fn encapsulate<P: Packet>(
         inner_type,
         inner_len,
     };
-    let room = if ip::is_v4(&member.addr) {
-        Room::V4
-    } else {
-        Room::V6
-    };
+    let room = if outer.dst.is_v4() { Room::V4 } else { Room::V6 };
     packet.grow(room).ok_or(DropReason::Grow)?;
     write(packet, &outer, room).ok_or(DropReason::Store)?;
     if room.ethertype() != inner_type {
@@ -150,8 +148,8 @@ fn encapsulate<P: Packet>(
 #[inline(always)]
 fn write<P: Packet>(packet: &mut P, outer: &Encap, room: Room) -> Option<()> {
     match room {
-        Room::V4 => packet.store(eth::END, &Aligned(outer.over_v4()).0),
-        Room::V6 => packet.store(eth::END, &Aligned(outer.over_v6()).0),
+        Room::V4 => packet.store(eth::END, &outer.over_v4().0),
+        Room::V6 => packet.store(eth::END, &outer.over_v6().0),
     }
 }
 
@@ -169,14 +167,17 @@ fn outer_checksum<P: Packet>(packet: &P, config: &Config) -> Option<u64> {
 /// The IP header and the four bytes behind it. IPv4 packets with options and packets without payload have
 /// no ports here: their flows are told apart by addresses and protocol alone.
 #[inline(always)]
-fn inner_header<P: Packet>(packet: &P, ethertype: u16) -> Option<(ip::Header, [u8; 4])> {
+fn inner_header<P: Packet>(packet: &P, ethertype: u16) -> Option<(ip::Header, u32)> {
     if ethertype == eth::IPV6 {
-        let header = ip::Header::v6(&packet.head::<{ eth::END }, { ip::V6_LEN }>()?);
-        return Some((header, packet.head::<BEHIND_V6, 4>().unwrap_or_default()));
+        let words = packet.words::<{ eth::END }, 5>()?;
+        let ports = packet.half::<BEHIND_V6>().unwrap_or_default();
+        return Some((ip::Header::v6_in(&words, eth::LEN), ports));
     }
-    let header = ip::Header::v4(&packet.head::<{ eth::END }, { ip::V4_LEN }>()?);
+    // Three words are more than the header: they end with it.
+    let words = packet.words::<{ BEHIND_V4 - 24 }, 3>()?;
+    let header = ip::Header::v4_in(&words, eth::LEN);
     if !header.is_plain() {
-        return Some((header, [0; 4]));
+        return Some((header, 0));
     }
-    Some((header, packet.head::<BEHIND_V4, 4>().unwrap_or_default()))
+    Some((header, packet.half::<BEHIND_V4>().unwrap_or_default()))
 }

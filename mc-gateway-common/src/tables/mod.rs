@@ -5,7 +5,8 @@ pub mod limit;
 pub mod service;
 
 use crate::{
-    abi::{Addr, Config, Group, Member, Peer, Prefix},
+    abi::{Config, Group, Member, Peer, Prefix},
+    packet::Address,
     verdict::Event,
 };
 
@@ -14,13 +15,13 @@ pub trait Tables: health::Health + limit::Limits + service::Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`.
-    fn prefix(&self, address: Addr) -> Option<Prefix>;
+    fn prefix(&self, address: Address) -> Option<Prefix>;
     /// The group in `slot`.
     fn group(&self, slot: u32) -> Option<&Group>;
     /// The member in `slot`.
     fn member(&self, slot: u32) -> Option<&Member>;
     /// The peer with this underlay address.
-    fn peer(&self, address: Addr) -> Option<&Peer>;
+    fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
 }
@@ -32,7 +33,8 @@ pub use host::MapTables;
 mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Addr, Config, Event, Group, Member, Peer, Prefix, Tables};
+    use super::{Address, Config, Event, Group, Member, Peer, Prefix, Tables};
+    use crate::abi::Addr;
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,8 +62,8 @@ mod host {
             self.config.as_ref()
         }
 
-        fn prefix(&self, address: Addr) -> Option<Prefix> {
-            let address = u128::from_be_bytes(address);
+        fn prefix(&self, address: Address) -> Option<Prefix> {
+            let address = u128::from_be_bytes(address.bytes());
             self.prefixes
                 .iter()
                 .rev()
@@ -80,8 +82,8 @@ mod host {
             self.members.get(&slot)
         }
 
-        fn peer(&self, address: Addr) -> Option<&Peer> {
-            self.peers.get(&address)
+        fn peer(&self, address: Address) -> Option<&Peer> {
+            self.peers.get(&address.bytes())
         }
 
         fn count(&self, event: Event) {

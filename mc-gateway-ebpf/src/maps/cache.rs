@@ -5,10 +5,7 @@
 //! followed by a new epoch forgets all of them at once.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
-use mc_gateway_common::{
-    abi::{Addr, Prefix},
-    select,
-};
+use mc_gateway_common::{abi::Prefix, packet::Address};
 
 /// Entries per CPU: a power of two.
 const ENTRIES: u32 = 1 << BITS;
@@ -18,7 +15,7 @@ const BITS: u32 = 9;
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Remembered {
-    address: Addr,
+    address: Address,
     prefix: Prefix,
     epoch: u32,
     pad: u32,
@@ -29,8 +26,12 @@ static CACHE: PerCpuArray<Remembered, { ENTRIES as usize }> = PerCpuArray::new()
 
 /// The prefix of `address` as found in this epoch, else what `find` says. Epoch 0 remembers nothing.
 #[inline(always)]
-pub(super) fn remembered(address: Addr, epoch: u32, find: impl FnOnce() -> Option<Prefix>) -> Option<Prefix> {
-    let slot = select::fold(&address).wrapping_mul(0x9e37_79b1) >> (32 - BITS);
+pub(super) fn remembered(
+    address: Address,
+    epoch: u32,
+    find: impl FnOnce() -> Option<Prefix>,
+) -> Option<Prefix> {
+    let slot = address.fold().wrapping_mul(0x9e37_79b1) >> (32 - BITS);
     let Some(entry) = CACHE.get_ptr_mut(slot) else {
         return find();
     };

@@ -15,7 +15,7 @@ use mc_gateway_common::{
         Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
         MAX_PEERS, MAX_PREFIXES, Member, Peer, Prefix,
     },
-    packet::Aligned,
+    packet::{Address, Aligned},
     tables::Tables,
     verdict::{DropReason, Event, Path},
 };
@@ -52,10 +52,10 @@ impl Tables for Maps {
     }
 
     #[inline(always)]
-    fn prefix(&self, address: Addr) -> Option<Prefix> {
+    fn prefix(&self, address: Address) -> Option<Prefix> {
         let epoch = EPOCH.get(0).copied().unwrap_or(0);
         cache::remembered(address, epoch, || {
-            PREFIXES.get(&Aligned(Key::new(128, address)).0).copied()
+            PREFIXES.get(&Aligned(Key::new(128, address.bytes())).0).copied()
         })
     }
 
@@ -70,10 +70,10 @@ impl Tables for Maps {
     }
 
     #[inline(always)]
-    fn peer(&self, address: Addr) -> Option<&Peer> {
+    fn peer(&self, address: Address) -> Option<&Peer> {
         // SAFETY: entries are replaced by the agent as whole values; a reader that meets a reused entry
         // sees another peer's fields for one packet, never memory that is not a `Peer`.
-        unsafe { PEERS.get(&Aligned(address).0) }
+        unsafe { PEERS.get(&Aligned(address.bytes()).0) }
     }
 
     #[inline(always)]

@@ -257,7 +257,7 @@ mod tests {
             fs::write(root.path().join(dir).join(pin), "").unwrap();
         };
         pin("maps", "mc_config");
-        pin("maps-v3-new", "mc_config");
+        pin("maps-v8-new", "mc_config");
         pin(&name(abi::ABI_VERSION, true), "mc_config");
         let mut generation = Generation {
             root: root.path().to_owned(),

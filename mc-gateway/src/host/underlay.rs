@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
+};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, netlink, to_io};
@@ -108,17 +110,18 @@ async fn path(
     links: &BTreeMap<u32, Link>,
     mc0: &str,
 ) -> Result<Result<Path, String>, HostError> {
-    let request = match addr {
-        IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(addr, 32)
-            .build(),
-        IpAddr::V6(addr) => RouteMessageBuilder::<Ipv6Addr>::new()
-            .destination_prefix(addr, 128)
-            .build(),
-    };
-    let answer = handle.route().get(request).execute().try_next().await;
+    let answer = handle.route().get(request(addr)).execute().try_next().await;
     match answer {
-        Ok(Some(message)) => Ok(read_path(&message, links, mc0)),
+        Ok(Some(message)) => {
+            let mut path = read_path(addr, &message, links, mc0);
+            if let Ok(found) = &mut path
+                && found.via != Some(addr)
+                && has_choice(handle, addr).await
+            {
+                found.via = None;
+            }
+            Ok(path)
+        }
         Ok(None) => Ok(Err("has no route".to_owned())),
         Err(rtnetlink::Error::RequestFailed) => {
             Err(netlink("look up a route")(rtnetlink::Error::RequestFailed))
@@ -128,7 +131,38 @@ async fn path(
     }
 }
 
-fn read_path(message: &RouteMessage, links: &BTreeMap<u32, Link>, mc0: &str) -> Result<Path, String> {
+fn request(addr: IpAddr) -> RouteMessage {
+    match addr {
+        IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(addr, 32)
+            .build(),
+        IpAddr::V6(addr) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(addr, 128)
+            .build(),
+    }
+}
+
+/// Whether the route to `addr` leads over several routers. What a look-up answers is one of them; the route
+/// itself has to be asked for (`RTM_F_FIB_MATCH`, Linux 4.4). Where it is not to be had, it is one.
+async fn has_choice(handle: &Handle, addr: IpAddr) -> bool {
+    let mut request = request(addr);
+    request.header.flags |= RouteFlags::FibMatch;
+    let answer = handle.route().get(request).execute().try_next().await;
+    answer.is_ok_and(|route| route.is_some_and(|route| is_multipath(&route)))
+}
+
+fn is_multipath(route: &RouteMessage) -> bool {
+    let several =
+        |attribute: &RouteAttribute| matches!(attribute, RouteAttribute::MultiPath(hops) if hops.len() > 1);
+    route.attributes.iter().any(several)
+}
+
+fn read_path(
+    addr: IpAddr,
+    message: &RouteMessage,
+    links: &BTreeMap<u32, Link>,
+    mc0: &str,
+) -> Result<Path, String> {
     if message.header.kind == RouteType::Local {
         return Err("is an address of this host".to_owned());
     }
@@ -138,8 +172,14 @@ fn read_path(message: &RouteMessage, links: &BTreeMap<u32, Link>, mc0: &str) -> 
     let mut oif = None;
     let mut source = None;
     let mut mtu = None;
+    let mut via = Some(addr);
     for attribute in &message.attributes {
         match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(router)) => via = Some((*router).into()),
+            RouteAttribute::Gateway(RouteAddress::Inet6(router)) => via = Some((*router).into()),
+            RouteAttribute::Via(RouteVia::Inet(router)) => via = Some((*router).into()),
+            RouteAttribute::Via(RouteVia::Inet6(router)) => via = Some((*router).into()),
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => via = None,
             RouteAttribute::Oif(index) => oif = Some(*index),
             RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some((*addr).into()),
             RouteAttribute::PrefSource(RouteAddress::Inet6(addr)) => source = Some((*addr).into()),
@@ -171,12 +211,17 @@ fn read_path(message: &RouteMessage, links: &BTreeMap<u32, Link>, mc0: &str) -> 
         mtu: mtu
             .filter(|mtu| *mtu != 0)
             .map_or(link.mtu, |mtu| mtu.min(link.mtu)),
+        via,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_route::route::RouteNextHop;
+
     use super::*;
+
+    const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
 
     fn links() -> BTreeMap<u32, Link> {
         let link = |name: &str, up| Link {
@@ -206,14 +251,44 @@ mod tests {
 
     #[test]
     fn the_route_says_device_source_and_mtu() {
-        let path = read_path(&route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
+        let path = read_path(PEER, &route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
         assert_eq!((path.ifindex, path.device.as_str(), path.mtu), (2, "eth0", 1400));
         assert_eq!(path.source, IpAddr::from([192, 0, 2, 1]));
     }
 
     #[test]
+    fn packets_go_to_the_router_or_to_the_address_itself() {
+        let via = |attribute: Option<RouteAttribute>| {
+            let mut route = route(RouteType::Unicast, 2);
+            route.attributes.extend(attribute);
+            read_path(PEER, &route, &links(), "mc0").unwrap().via
+        };
+        assert_eq!(via(None), Some(PEER));
+        let router: Ipv4Addr = [192, 0, 2, 254].into();
+        assert_eq!(
+            via(Some(RouteAttribute::Gateway(router.into()))),
+            Some(router.into())
+        );
+        let router: Ipv6Addr = "fe80::1".parse().unwrap();
+        assert_eq!(via(Some(RouteAttribute::Via(router.into()))), Some(router.into()));
+    }
+
+    #[test]
+    fn several_routers_are_a_choice() {
+        let mut route = route(RouteType::Unicast, 2);
+        assert!(!is_multipath(&route));
+        route
+            .attributes
+            .push(RouteAttribute::MultiPath(vec![RouteNextHop::default()]));
+        assert!(!is_multipath(&route));
+        let two = vec![RouteNextHop::default(), RouteNextHop::default()];
+        route.attributes.push(RouteAttribute::MultiPath(two));
+        assert!(is_multipath(&route));
+    }
+
+    #[test]
     fn paths_that_would_not_work_are_refused() {
-        let refused = |kind, oif| read_path(&route(kind, oif), &links(), "mc0").unwrap_err();
+        let refused = |kind, oif| read_path(PEER, &route(kind, oif), &links(), "mc0").unwrap_err();
         assert!(refused(RouteType::Unicast, 3).contains("in circles"));
         assert!(refused(RouteType::Unicast, 4).contains("down"));
         assert!(refused(RouteType::Unicast, 9).contains("vanished"));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Section;
 use super::render::Table;
-use super::snapshot::{Health, Snapshot, address, prefix, state_name};
+use super::snapshot::{Health, Snapshot, address, next_hop, prefix, state_name};
 
 pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
     match section {
@@ -111,6 +111,7 @@ fn members(snapshot: &Snapshot) -> Table {
             json!(member.mtu),
             json!(member.weight),
             json!(address(&member.local)),
+            json!(next_hop(&member.via)),
             json!(member.ifindex),
             json!(slot),
         ]
@@ -127,6 +128,7 @@ fn members(snapshot: &Snapshot) -> Table {
             "mtu",
             "weight",
             "local",
+            "via",
             "ifindex",
             "slot",
         ],

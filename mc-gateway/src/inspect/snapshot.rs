@@ -286,6 +286,19 @@ pub fn address(addr: &Addr) -> IpAddr {
     Ipv6Addr::from(*addr).to_canonical()
 }
 
+/// A neighbour as people write it; none where the kernel's routes say who it is.
+#[must_use]
+pub fn next_hop(via: &abi::NextHop) -> Option<IpAddr> {
+    match via.family {
+        abi::NextHop::V4 => {
+            let first: Option<&[u8; 4]> = via.addr.first_chunk();
+            first.map(|addr| IpAddr::from(*addr))
+        }
+        abi::NextHop::V6 => Some(via.addr.into()),
+        _ => None,
+    }
+}
+
 /// A prefix as people write it.
 #[must_use]
 pub fn prefix(key: &PrefixKey) -> String {

@@ -127,6 +127,7 @@ fn member(id: u32, ifindex: u32) -> abi::Member {
         id,
         mtu: 1450,
         weight: 1,
+        via: abi::NextHop::default(),
     }
 }
 

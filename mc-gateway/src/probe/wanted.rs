@@ -131,6 +131,7 @@ mod tests {
                 id: u32::from(slot) + 10,
                 mtu: 1450,
                 weight: 1,
+                via: abi::NextHop::default(),
             };
             contents.members.insert(slot.into(), member);
         }

@@ -53,7 +53,7 @@ pub(super) fn decode(record: &[u8]) -> Option<Dropped> {
             outer.map(|header| flow(&frame, &header, eth::END)),
         ),
         FROM_UNDERLAY => {
-            let peer = outer.map(|outer| address(&outer.src));
+            let peer = outer.map(|outer| address(&outer.src.bytes()));
             (
                 "from_underlay",
                 peer,
@@ -93,8 +93,8 @@ fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> Flow {
         u16::from_be_bytes(if first { [a, b] } else { [c, d] })
     };
     Flow {
-        src: address(&header.src),
-        dst: address(&header.dst),
+        src: address(&header.src.bytes()),
+        dst: address(&header.dst.bytes()),
         proto: header.proto,
         src_port: ports.map(|bytes| port(bytes, true)),
         dst_port: ports.map(|bytes| port(bytes, false)),

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
 use mc_gateway_common::liveness::State;
+use mc_gateway_common::packet::Address;
 use mc_gateway_common::packet::encap::source_port;
 use mc_gateway_common::rendezvous::{Candidate, prefers};
 use mc_gateway_common::select;
@@ -65,7 +66,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> V
         abi::ACTION_FORWARD => {
             let hash = select::mix(
                 u32::from(source_port(flow.hash())),
-                select::fold(&mapped(flow.dst)),
+                Address::from(mapped(flow.dst)).fold(),
             );
             choice(snapshot, dst.group, hash, &mut lines);
             lines.push("passed on: only the outer header changes".to_owned());

@@ -138,7 +138,9 @@ impl Flow {
             IpAddr::V6(_) => packet.first_chunk().map(ip::Header::v6),
         };
         let transport = self.transport();
-        let ports = transport.first_chunk().copied().unwrap_or_default();
+        let ports = transport
+            .first_chunk()
+            .map_or(0, |ports| u32::from_le_bytes(*ports));
         let frame = [&[0; 14][..], packet.as_slice()].concat();
         header.map_or(0, |header| {
             flow::hash(&SlicePacket::new(frame), &header, eth::END, ports)
@@ -218,7 +220,10 @@ mod tests {
                     ip::Header::v6(packet.first_chunk().unwrap())
                 };
                 assert!(header.fits(u32::try_from(packet.len()).unwrap()), "{flow:?}");
-                assert_eq!((header.src, header.dst), (mapped(flow.src), mapped(flow.dst)));
+                assert_eq!(
+                    (header.src, header.dst),
+                    (mapped(flow.src).into(), mapped(flow.dst).into())
+                );
             }
         }
     }

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_MEMBERS,
-        Group, Member, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+        Group, Member, NextHop, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
     },
     packet::{
         checksum,
@@ -156,8 +156,8 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
             let inner = datagram(sizes.network(number), flow);
             let encap = Encap {
                 format: Format::Geneve,
-                src: mapped(inside.remote.octets()),
-                dst: mapped(inside.local.octets()),
+                src: mapped(inside.remote.octets()).into(),
+                dst: mapped(inside.local.octets()).into(),
                 tos: 0,
                 ttl: HOP_LIMIT,
                 hash: mix(flow, 1),
@@ -168,7 +168,7 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
                 inner_type: eth::IPV4,
                 inner_len: u32::try_from(inner.len()).unwrap_or_default(),
             };
-            [&ethernet(mac)[..], &encap.over_v4(), &inner].concat()
+            [&ethernet(mac)[..], &encap.over_v4().0, &inner].concat()
         })
         .collect()
 }
@@ -269,6 +269,7 @@ fn member(slot: u32, leg: Leg) -> Member {
         id: mix(slot, 0x6d63),
         mtu: 1450,
         weight: 1,
+        via: NextHop::default(),
     }
 }
 

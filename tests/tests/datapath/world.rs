@@ -5,8 +5,8 @@ use std::{net::IpAddr, sync::OnceLock};
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY, CONFIG_VXLAN,
-        Config, Group, Member, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
-        V4_PREFIX_BITS, limit::Bucket,
+        Config, Group, Member, NextHop, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer,
+        Prefix, V4_PREFIX_BITS, limit::Bucket,
     },
     packet::ip::{mapped, unmapped},
     tables::MapTables,
@@ -86,6 +86,7 @@ fn member(tables: &mut MapTables, slot: u32, local: [u8; 4], addr: [u8; 4]) {
         id: slot * 1_000 + 7,
         mtu: 1450,
         weight: 1,
+        via: NextHop::default(),
     };
     tables.members.insert(slot, value);
 }

@@ -331,7 +331,7 @@ fn refused(cases: &mut Vec<Case>) {
 
 /// Flows to north: members 3 and 4.
 fn choice(cases: &mut Vec<Case>) {
-    let inner = Ip::new(POD_HERE, POD_NORTH, 17, crate::packets::udp(40_000, 53, b"x"));
+    let inner = Ip::new(POD_HERE, POD_NORTH, 17, crate::packets::udp(40_002, 53, b"x"));
     let mut to = |name: &str, tables: MapTables, gateway: [u8; 4]| {
         let expect = Expect::Encap(encapsulated(&inner, GATEWAY_OUTSIDE, gateway).frame());
         cases.push(Case {

@@ -48,7 +48,12 @@ fn hash_of(inner: &Ip) -> u32 {
     };
     let next = bytes.get(len..len + 4);
     let next = next.map_or([0; 4], |p| p.try_into().expect("four bytes"));
-    flow::hash(&SlicePacket::new(inner.frame()), &header, 14, next)
+    flow::hash(
+        &SlicePacket::new(inner.frame()),
+        &header,
+        14,
+        u32::from_le_bytes(next),
+    )
 }
 
 fn encap_case(name: &'static str, tables: MapTables, inner: &Ip, src: [u8; 4], dst: [u8; 4]) -> Case {

@@ -1,0 +1,109 @@
+//! Addresses as the decisions hold them: in two registers.
+
+#![expect(clippy::cast_possible_truncation, reason = "halves are cut out of words")]
+
+use crate::abi::Addr;
+
+/// What [`Address::v4`] has in front of the address, as the low half of the words.
+const MAPPED: u64 = 0xffff_0000;
+
+/// An [`Addr`], of which each half is a word in little-endian order: what a program loads from a packet or
+/// a map without turning bytes around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Address {
+    high: u64,
+    low: u64,
+}
+
+impl Address {
+    /// The address whose first and second eight bytes these are, read as little-endian numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words(high: u64, low: u64) -> Self {
+        Self { high, low }
+    }
+
+    /// The IPv4 address whose four bytes this is, read as a little-endian number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v4(bits: u32) -> Self {
+        Self::from_words(0, (bits as u64) << 32 | MAPPED)
+    }
+
+    /// First and second eight bytes as little-endian numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn words(self) -> [u64; 2] {
+        [self.high, self.low]
+    }
+
+    /// Whether it is an IPv4 address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_v4(self) -> bool {
+        self.high == 0 && self.low & 0xffff_ffff == MAPPED
+    }
+
+    /// The four bytes of an IPv4 address as a little-endian number; the last four of any other.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v4_bits(self) -> u32 {
+        (self.low >> 32) as u32
+    }
+
+    /// Its bytes in network order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn bytes(self) -> Addr {
+        (self.high as u128 | (self.low as u128) << 64).to_le_bytes()
+    }
+
+    /// As one word: IPv4 addresses as they are, IPv6 addresses mixed.
+    #[inline(always)]
+    #[must_use]
+    pub const fn fold(self) -> u32 {
+        // The third word of an IPv4 address is constant, the first two are zero.
+        let third = (self.low ^ MAPPED) as u32;
+        self.v4_bits()
+            ^ third.rotate_left(13)
+            ^ ((self.high >> 32) as u32).rotate_left(7)
+            ^ (self.high as u32).rotate_left(17)
+    }
+}
+
+impl From<Addr> for Address {
+    #[inline(always)]
+    fn from(bytes: Addr) -> Self {
+        let both = u128::from_le_bytes(bytes);
+        Self::from_words(both as u64, (both >> 64) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::packet::ip;
+
+    #[test]
+    fn an_ipv4_address_is_a_mapped_one() {
+        let bytes = [192, 0, 2, 7];
+        let address = Address::v4(u32::from_le_bytes(bytes));
+        assert_eq!(address, ip::mapped(bytes).into());
+        assert_eq!(address.bytes(), ip::mapped(bytes));
+        assert!(address.is_v4());
+        assert_eq!(address.v4_bits().to_le_bytes(), bytes);
+        assert_eq!(address.fold(), address.v4_bits());
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_lost(bytes: [u8; 16]) {
+            let address = Address::from(bytes);
+            prop_assert_eq!(address.bytes(), bytes);
+            prop_assert_eq!(address.is_v4(), ip::is_v4(&bytes));
+        }
+    }
+}

@@ -113,7 +113,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Lets the programs forget what they remember of prefixes that were changed since the last call.
+    /// Lets the programs forget what they remember of prefixes and peers that were changed since the last call.
     ///
     /// To be called before anything a changed prefix no longer points to is reused, and after the last
     /// change of a series.
@@ -160,6 +160,7 @@ impl Tables {
 
     /// Adds, changes or removes a peer.
     pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), TablesError> {
+        self.stale = true;
         if let Some(peer) = peer {
             self.peers
                 .insert(addr, peer, 0)

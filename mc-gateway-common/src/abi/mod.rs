@@ -61,8 +61,9 @@ pub const DROPS: &str = "mc_drops";
 pub const PATHS: &str = "mc_paths";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
-/// Name of the epoch map: array of one `u32`. Programs remember the prefixes of recent addresses as long as
-/// it stays the same; 0 turns that off. Whoever changes `mc_prefixes` raises it afterwards.
+/// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
+/// addresses as long as it stays the same; 0 turns that off. Whoever changes `mc_prefixes` or `mc_peers`
+/// raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
 pub const ALL_MAPS: [&str; 15] = [

@@ -13,7 +13,7 @@ use crate::{
         tunnel::{self, Format},
     },
     select,
-    tables::Tables,
+    tables::{Admission, Tables, Way},
     verdict::{DropReason, Event, Path, Verdict},
 };
 
@@ -113,33 +113,23 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     headers: &Headers<N>,
     tunnel: tunnel::Header,
 ) -> Result<u64, DropReason> {
-    let peer = tables.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
-    if !headers.checksum_is_valid() {
-        return Err(DropReason::OuterChecksum);
-    }
-    if !tunnel.is_plain() {
-        return Err(DropReason::TunnelHeader);
-    }
-    if headers.inner_ethertype() == ETHERTYPE {
-        return Ok(Finding::Probe.pack());
-    }
-    if !matches!(headers.inner_ethertype(), eth::IPV4 | eth::IPV6) {
-        return Err(DropReason::InnerProtocol);
-    }
-    let inner = headers.inner(packet).ok_or(DropReason::InnerMalformed)?;
-    if !inner.fits(packet.frame_len().wrapping_sub(Headers::<N>::INNER_AT)) {
-        return Err(DropReason::InnerMalformed);
-    }
-    let src = tables.prefix(inner.src).ok_or(DropReason::InnerSource)?;
-    let dst = tables.prefix(inner.dst).ok_or(DropReason::NoRoute)?;
-    admit(peer, &src, &dst)?;
-    if dst.action != ACTION_FORWARD {
+    let inner = match sound(packet, headers, tunnel) {
+        Ok(inner) => inner,
+        Err(reason) => return other(tables, headers, reason),
+    };
+    let way = Way {
+        peer: headers.outer.src,
+        src: inner.src,
+        dst: inner.dst,
+    };
+    let admission = Admission::unpack(tables.recall(&way, || admission(tables, &way)))?;
+    if admission.action != ACTION_FORWARD {
         let here = Finding::Here {
             v6: inner.v6,
             outer_tos: headers.outer.tos,
             inner_tos: inner.tos,
-            back: if mss::can_be_syn(&inner) && src.action == ACTION_FORWARD {
-                src.group
+            back: if mss::can_be_syn(&inner) {
+                admission.back
             } else {
                 0
             },
@@ -150,12 +140,77 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         return Err(DropReason::TtlExceeded);
     }
     let onward = Finding::Onward {
-        group: dst.group,
+        group: admission.group,
         // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
         hash: Some(select::mix(u32::from(headers.udp_src()), inner.dst.fold())),
         syn: mss::can_be_syn(&inner),
     };
     Ok(onward.pack())
+}
+
+/// The header of an inner packet that can be passed on or delivered, if somebody may send it.
+#[inline(always)]
+fn sound<const N: usize, P: Packet>(
+    packet: &P,
+    headers: &Headers<N>,
+    tunnel: tunnel::Header,
+) -> Result<ip::Header, DropReason> {
+    if !headers.checksum_is_valid() {
+        return Err(DropReason::OuterChecksum);
+    }
+    if !tunnel.is_plain() {
+        return Err(DropReason::TunnelHeader);
+    }
+    if !matches!(headers.inner_ethertype(), eth::IPV4 | eth::IPV6) {
+        return Err(DropReason::InnerProtocol);
+    }
+    let inner = headers.inner(packet).ok_or(DropReason::InnerMalformed)?;
+    if !inner.fits(packet.frame_len().wrapping_sub(Headers::<N>::INNER_AT)) {
+        return Err(DropReason::InnerMalformed);
+    }
+    Ok(inner)
+}
+
+/// What is not [`sound`] is a probe, or refused; from a stranger it is refused for that.
+#[inline(always)]
+fn other<const N: usize, T: Tables>(
+    tables: &T,
+    headers: &Headers<N>,
+    reason: DropReason,
+) -> Result<u64, DropReason> {
+    tables.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
+    if reason == DropReason::InnerProtocol && headers.inner_ethertype() == ETHERTYPE {
+        return Ok(Finding::Probe.pack());
+    }
+    Err(reason)
+}
+
+/// What the tables say of packets that come this way. A function of its own in a program, for its stack:
+/// packed, as is [`judge`].
+#[inline(never)]
+fn admission<T: Tables>(tables: &T, way: &Way) -> u64 {
+    match look_up(tables, way) {
+        Ok(admission) => admission.pack(),
+        Err(reason) => Admission::refusal(reason),
+    }
+}
+
+#[inline(always)]
+fn look_up<T: Tables>(tables: &T, way: &Way) -> Result<Admission, DropReason> {
+    let peer = tables.peer(way.peer).ok_or(DropReason::UnknownPeer)?;
+    let src = tables.prefix(way.src).ok_or(DropReason::InnerSource)?;
+    let dst = tables.prefix(way.dst).ok_or(DropReason::NoRoute)?;
+    admit(peer, &src, &dst)?;
+    Ok(Admission {
+        action: dst.action,
+        group: dst.group,
+        back: if src.action == ACTION_FORWARD {
+            src.group
+        } else {
+            0
+        },
+        peer: peer.flags,
+    })
 }
 
 /// Whether a peer may send from `src` to `dst`: inner addresses are only believed as far as the outer

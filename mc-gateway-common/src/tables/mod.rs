@@ -3,6 +3,9 @@
 pub mod health;
 pub mod limit;
 pub mod service;
+mod way;
+
+pub use way::{Admission, Way};
 
 use crate::{
     abi::{Config, Group, Member, Peer, Prefix},
@@ -24,6 +27,16 @@ pub trait Tables: health::Health + limit::Limits + service::Services {
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
+    /// What `find` says of packets that come this way, or what it has said since the tables last changed: a
+    /// packed [`Admission`].
+    #[inline(always)]
+    fn recall(&self, way: &Way, find: impl FnOnce() -> u64) -> u64
+    where
+        Self: Sized,
+    {
+        let _ = way;
+        find()
+    }
 }
 
 #[cfg(any(test, feature = "std"))]

@@ -1,13 +1,17 @@
-//! Prefixes of recent addresses, per CPU: a lookup in the LPM trie costs as much as all else a gateway
+//! What was found of recent addresses, per CPU: a lookup in the LPM trie costs as much as all else a gateway
 //! decides about a packet.
 //!
-//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of the prefixes
+//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes or peers
 //! followed by a new epoch forgets all of them at once.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
-use mc_gateway_common::{abi::Prefix, packet::Address};
+use mc_gateway_common::{
+    abi::Prefix,
+    packet::Address,
+    tables::{Admission, Way},
+};
 
-/// Entries per CPU: a power of two.
+/// Entries of each map per CPU: a power of two.
 const ENTRIES: u32 = 1 << BITS;
 const BITS: u32 = 9;
 
@@ -48,4 +52,43 @@ pub(super) fn remembered(
         pad: 0,
     };
     Some(prefix)
+}
+
+/// A way and what was found of packets that come along it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Recalled {
+    way: Way,
+    /// Packed.
+    admission: u64,
+    epoch: u64,
+}
+
+#[btf_map(name = "mc_ways")]
+static WAYS: PerCpuArray<Recalled, { ENTRIES as usize }> = PerCpuArray::new();
+
+/// What was found of packets that come this way in this epoch, else what `find` says. Refusals are not
+/// remembered: nobody shall fill the memory with them.
+#[inline(always)]
+pub(super) fn recalled(way: &Way, epoch: u32, find: impl FnOnce() -> u64) -> u64 {
+    let hash = way.dst.fold().wrapping_mul(0x85eb_ca6b) ^ way.src.fold() ^ way.peer.fold().rotate_left(16);
+    let slot = hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS);
+    let Some(entry) = WAYS.get_ptr_mut(slot) else {
+        return find();
+    };
+    // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
+    let entry = unsafe { &mut *entry };
+    let epoch = u64::from(epoch);
+    if epoch != 0 && entry.epoch == epoch && entry.way == *way {
+        return entry.admission;
+    }
+    let admission = find();
+    if !Admission::is_refusal(admission) {
+        *entry = Recalled {
+            way: *way,
+            admission,
+            epoch,
+        };
+    }
+    admission
 }

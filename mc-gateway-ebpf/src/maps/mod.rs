@@ -16,7 +16,7 @@ use mc_gateway_common::{
         MAX_PEERS, MAX_PREFIXES, Member, Peer, Prefix,
     },
     packet::{Address, Aligned},
-    tables::Tables,
+    tables::{Tables, Way},
     verdict::{DropReason, Event, Path},
 };
 
@@ -53,10 +53,14 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn prefix(&self, address: Address) -> Option<Prefix> {
-        let epoch = EPOCH.get(0).copied().unwrap_or(0);
-        cache::remembered(address, epoch, || {
+        cache::remembered(address, epoch(), || {
             PREFIXES.get(&Aligned(Key::new(128, address.bytes())).0).copied()
         })
+    }
+
+    #[inline(always)]
+    fn recall(&self, way: &Way, find: impl FnOnce() -> u64) -> u64 {
+        cache::recalled(way, epoch(), find)
     }
 
     #[inline(always)]
@@ -83,6 +87,12 @@ impl Tables for Maps {
             unsafe { *count = (*count).wrapping_add(1) }
         }
     }
+}
+
+/// Number of the present state of prefixes and peers; 0 remembers nothing.
+#[inline(always)]
+fn epoch() -> u32 {
+    EPOCH.get(0).copied().unwrap_or(0)
 }
 
 /// Counts a dropped packet.

@@ -466,7 +466,7 @@ struct Chained(String);
 
 impl Agent {
     async fn carry_out(&mut self, action: &Action) -> Result<(), AgentError> {
-        if !matches!(action, Action::SetPrefix { .. }) {
+        if !matches!(action, Action::SetPrefix { .. } | Action::SetPeer { .. }) {
             self.tables.settle()?;
         }
         let name = self.config.place.device.as_str();

@@ -164,8 +164,8 @@ impl Flow {
         let inner = self.ip_packet();
         let outer = Encap {
             format: Format::of(config),
-            src: peer,
-            dst: local,
+            src: peer.into(),
+            dst: local.into(),
             tos: 0,
             ttl: HOP_LIMIT,
             hash: self.hash(),
@@ -177,9 +177,9 @@ impl Flow {
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
         };
         let (ethertype, mut packet) = if ip::is_v4(&peer) {
-            (eth::IPV4, outer.over_v4().to_vec())
+            (eth::IPV4, outer.over_v4().0.to_vec())
         } else {
-            (eth::IPV6, outer.over_v6().to_vec())
+            (eth::IPV6, outer.over_v6().0.to_vec())
         };
         packet.extend_from_slice(&inner);
         frame(config.mc0_mac, config.mc0_mac, ethertype, &packet)

@@ -1,0 +1,97 @@
+//! What is remembered of encapsulated packets: where they come from and go to, and what the tables say of that.
+
+#![expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
+
+use crate::{packet::Address, verdict::DropReason};
+
+/// Where an encapsulated packet comes from and where it goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Way {
+    /// Outer source.
+    pub peer: Address,
+    /// Inner source.
+    pub src: Address,
+    /// Inner destination.
+    pub dst: Address,
+}
+
+/// What peers and prefixes say of packets from somebody who may send them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// [`crate::abi::Prefix::action`] of the destination.
+    pub action: u32,
+    /// [`crate::abi::Prefix::group`] of the destination.
+    pub group: u32,
+    /// Slot of the group answers go to, where they do not end here; else 0.
+    pub back: u32,
+    /// [`crate::abi::Peer::flags`].
+    pub peer: u32,
+}
+
+/// Slots a packed group has room for; one above it is no slot of any map.
+const GROUP: u32 = 0x00ff_ffff;
+/// The lowest bit tells a refusal from an admission.
+const REFUSED: u64 = 1;
+
+impl Admission {
+    /// As one word. Actions and flags that do not fit are none that this version knows.
+    #[inline(always)]
+    #[must_use]
+    pub const fn pack(self) -> u64 {
+        let group = if self.group > GROUP { GROUP } else { self.group };
+        let back = if self.back > GROUP { GROUP } else { self.back };
+        let action = if self.action > 0xff { 0 } else { self.action };
+        (self.peer as u64 & 0x7f) << 1 | (action as u64) << 8 | (group as u64) << 16 | (back as u64) << 40
+    }
+
+    /// The word for packets that are refused.
+    #[inline(always)]
+    #[must_use]
+    pub const fn refusal(reason: DropReason) -> u64 {
+        REFUSED | (reason as u64) << 8
+    }
+
+    /// Whether a word is one for packets that are refused.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_refusal(word: u64) -> bool {
+        word & REFUSED != 0
+    }
+
+    /// The reverse of [`Self::pack`] and [`Self::refusal`].
+    #[inline(always)]
+    pub fn unpack(word: u64) -> Result<Self, DropReason> {
+        if Self::is_refusal(word) {
+            return Err(DropReason::from_number((word >> 8) as u8));
+        }
+        Ok(Self {
+            action: (word >> 8) as u32 & 0xff,
+            group: (word >> 16) as u32 & GROUP,
+            back: (word >> 40) as u32,
+            peer: (word >> 1) as u32 & 0x7f,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=GROUP, back in 0..=GROUP, peer in 0..128_u32) {
+            let admission = Admission { action, group, back, peer };
+            prop_assert_eq!(Admission::unpack(admission.pack()), Ok(admission));
+        }
+    }
+
+    #[test]
+    fn every_refusal_is_read_back() {
+        for reason in DropReason::ALL {
+            assert_eq!(Admission::unpack(Admission::refusal(reason)), Err(reason));
+        }
+    }
+}

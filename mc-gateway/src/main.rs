@@ -40,7 +40,8 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Inspect(args) => {
             log_to_stderr(LogFormat::Text);
             let place = Place::try_from(args.place)?;
-            print(&inspect::inspect(&place, &args.sections, args.output)?)?;
+            let text = runtime.block_on(inspect::inspect(&place, &args.sections, args.output))?;
+            print(&text)?;
         }
         Command::Trace(args) => return Ok(traced(args)),
     }

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     sched::{CpuSet, sched_getaffinity},
+    sys::signal::Signal,
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -337,6 +338,13 @@ impl SequencedStream {
     /// Whether datagrams are still being sent.
     pub fn is_running(&mut self) -> bool {
         self.sender.is_running()
+    }
+
+    /// Ends it now, which is an error where it has ended already: whatever it was to show went on longer.
+    pub fn end(mut self, deadline: Duration) -> Result<SequenceReport> {
+        ensure!(self.is_running(), "the stream ended too early");
+        self.sender.signal(Signal::SIGTERM)?;
+        self.finish(deadline)
     }
 
     /// Waits for the end, at most for `deadline`, and returns the receiver's report. A stream whose

@@ -7,12 +7,14 @@ mod render;
 mod sections;
 pub mod snapshot;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use thiserror::Error;
 
 use crate::config::Place;
+use crate::host::{HostError, connect, filter};
 use crate::preflight::bpffs_path;
 pub use render::{Format, Table};
 pub(crate) use sections::{action, roles, slots};
@@ -53,6 +55,12 @@ pub enum InspectError {
     /// The pins.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The filters.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// No netlink connection.
+    #[error("netlink: {0}")]
+    Netlink(#[from] io::Error),
     /// JSON or YAML.
     #[error("print: {0}")]
     Print(String),
@@ -65,13 +73,16 @@ pub fn pin_dir(place: &Place) -> PathBuf {
 }
 
 /// The text `inspect` prints.
-pub fn inspect(place: &Place, sections: &[Section], format: Format) -> Result<String, InspectError> {
-    let snapshot = Snapshot::read(place)?;
+pub async fn inspect(place: &Place, sections: &[Section], format: Format) -> Result<String, InspectError> {
+    let mut snapshot = Snapshot::read(place)?;
     let sections = if sections.is_empty() {
         &DEFAULT[..]
     } else {
         sections
     };
+    if sections.contains(&Section::Config) {
+        snapshot.filters = filter::observe(&connect()?).await?;
+    }
     let tables: Vec<Table> = sections
         .iter()
         .map(|section| sections::table(*section, &snapshot))

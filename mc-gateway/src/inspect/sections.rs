@@ -187,7 +187,15 @@ fn config(snapshot: &Snapshot) -> Table {
     let programs = snapshot
         .links
         .iter()
-        .map(|(program, device)| json!(format!("{} on {device}", program.name())));
+        .map(|(program, device)| format!("{} on {device}", program.name()));
+    let filters = snapshot.filters.iter().map(|filter| {
+        let name = filter.program.name();
+        format!(
+            "{name} on {} (clsact, priority {})",
+            filter.device, filter.priority
+        )
+    });
+    let programs: Vec<String> = programs.chain(filters).collect();
     let dscp = if flag(abi::CONFIG_DSCP_FIXED) {
         json!(config.tos >> 2)
     } else {
@@ -218,7 +226,7 @@ fn config(snapshot: &Snapshot) -> Table {
             row("mc0 MAC", json!(mac)),
             row("unanswered probes allowed", json!(config.detect)),
             row("hold-down ms", json!(config.hold_down_ms)),
-            row("programs", Value::Array(programs.collect())),
+            row("programs", json!(programs)),
         ],
     }
 }

@@ -16,6 +16,7 @@ use thiserror::Error;
 use super::pin_dir;
 use crate::config::Place;
 use crate::datapath::{DatapathError, generation, pinned_links};
+use crate::host::filter::Filter;
 use crate::names::Names;
 use crate::plan::Program;
 use crate::tables::{Contents, Tables, TablesError, open};
@@ -106,6 +107,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Pinned links.
     pub links: Vec<(Program, String)>,
+    /// Filters of clsact qdiscs, where the kernel was asked for them: nothing is pinned of these.
+    pub filters: Vec<Filter>,
 }
 
 impl Snapshot {
@@ -124,6 +127,7 @@ impl Snapshot {
             health,
             counters: CounterMaps::open(&maps)?.read()?,
             links: links.collect(),
+            filters: Vec::new(),
             contents,
             dir,
         })

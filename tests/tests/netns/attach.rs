@@ -1,6 +1,6 @@
 //! How programs are attached: TCX and clsact, next to programs of others, and from one to the other.
 
-use std::{fs::File, path::Path, path::PathBuf, thread, time::Duration};
+use std::{fs::File, path::Path, path::PathBuf, thread};
 
 use aya::{
     EbpfLoader,
@@ -13,7 +13,7 @@ use mc_tests::{
 };
 use nix::sched::{CloneFlags, setns};
 
-use crate::bed::{SOON, options};
+use crate::bed::{LONGEST, SOON, options};
 
 /// Device between the two gateways.
 const BETWEEN: &str = "eth1";
@@ -168,12 +168,11 @@ fn a_foreign_filter_stays_and_gets_what_is_not_ours() {
 #[test]
 fn clsact_filters_are_replaced_in_place_without_loss() {
     let mut bed = connected("clsagain", "clsact");
-    let duration = Duration::from_secs(8);
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let stream = bed
         .traffic()
-        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, duration);
-    let mut stream = stream.expect("a stream");
+        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, LONGEST);
+    let stream = stream.expect("a stream");
     for place in [Place::GatewayEast, Place::NodeWest] {
         assert_eq!(links(&bed, place), [""; 0]);
         bed.kill_agent(place).expect("SIGKILL");
@@ -182,9 +181,12 @@ fn clsact_filters_are_replaced_in_place_without_loss() {
         bed.start_agent(place).expect("a new agent");
         let shown = filters(&bed, place, "eth0", "ingress");
         assert_eq!(shown.matches("handle 0x6d63").count(), 1, "{shown}");
+        let told = bed.ask_agent(place, &["inspect", "config"]).expect("inspect");
+        let told = String::from_utf8_lossy(&told.stdout);
+        let filter = "from_underlay on eth0 (clsact, priority ";
+        assert!(told.contains(filter), "{told}");
     }
-    assert!(stream.is_running(), "the stream ended before the last restart");
-    let report = stream.finish(SOON).expect("a report");
+    let report = stream.end(SOON).expect("a report");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
     for place in Place::NODES {
         bed.stop_agent(place).expect("SIGTERM");
@@ -207,12 +209,11 @@ fn from_one_way_of_attaching_to_the_other_without_loss() {
             bed.netns(place).run("tc", add).expect("a qdisc");
         }
     }
-    let duration = Duration::from_secs(15);
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let stream = bed
         .traffic()
-        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, duration);
-    let mut stream = stream.expect("a stream");
+        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, LONGEST);
+    let stream = stream.expect("a stream");
     for attach in ["clsact", "tcx"] {
         bed.set_agent_flags(&["--attach", attach]);
         for place in places {
@@ -227,8 +228,7 @@ fn from_one_way_of_attaching_to_the_other_without_loss() {
             assert_eq!((filters, links(&bed, place).len()), want, "{attach}: {shown:?}");
         }
     }
-    assert!(stream.is_running(), "the stream ended before the last restart");
-    let report = stream.finish(SOON).expect("a report");
+    let report = stream.end(SOON).expect("a report");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
 }
 

@@ -10,6 +10,9 @@ use mc_tests::{
 /// How long something that takes milliseconds may take on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
+/// How long packets are sent at most while something is done: that takes seconds, on a busy machine more.
+pub(crate) const LONGEST: Duration = Duration::from_mins(5);
+
 pub(crate) fn agent_program() -> PathBuf {
     env::var_os("MC_AGENT")
         .map(PathBuf::from)

@@ -1,10 +1,10 @@
 //! Agents that die, come back, come twice, or leave.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command};
 
 use mc_tests::topology::{Cluster, Place, Topology, Variant};
 
-use crate::bed::{SOON, agent_program, bpftool, connected, options, routes, wait_for_log};
+use crate::bed::{LONGEST, SOON, agent_program, bpftool, connected, options, routes, wait_for_log};
 
 /// Programs and links of a node as the kernel knows them.
 fn links(bed: &Topology, place: Place) -> Vec<String> {
@@ -38,22 +38,19 @@ fn killing_and_restarting_agents_loses_no_packet() {
             bed.netns(Place::PodWest),
             Cluster::West.pod_ip(),
             10_000,
-            Duration::from_secs(8),
+            LONGEST,
         )
         .expect("a stream");
-    let mut stream = stream;
     for place in [Place::GatewayEast, Place::NodeWest] {
         bed.kill_agent(place).expect("kill -9");
         bed.start_agent(place).expect("a new agent");
         bed.stop_agent(place).expect("SIGTERM");
         bed.start_agent(place).expect("a new agent");
     }
-    assert!(stream.is_running(), "the stream ended before the last restart");
-    let report = stream.finish(SOON).expect("a report");
+    let report = stream.end(SOON).expect("a report");
     println!("{report:?}");
     assert!(report.ended, "{report:?}");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
-    assert!(report.sent >= 70_000, "{report:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@
 mod bed;
 mod layouts;
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{env, path::PathBuf};
 
 use mc_gateway_common::abi;
 use mc_tests::{
@@ -22,7 +22,7 @@ use mc_tests::{
     traffic::SequencedStream,
 };
 
-use bed::{SOON, connected};
+use bed::{LONGEST, SOON, connected};
 
 /// Packets per second while agents come and go.
 const RATE: u32 = 10_000;
@@ -33,24 +33,20 @@ fn long() -> bool {
     env::var_os("MC_LONG").is_some_and(|value| value == "1")
 }
 
-/// Packets from Pod to Pod for as long as `meanwhile` takes; it must end first.
-fn under_traffic(bed: &mut Topology, seconds: u64, meanwhile: impl FnOnce(&mut Topology)) -> SequenceReport {
-    let mut stream: SequencedStream = bed
+/// Packets from Pod to Pod for as long as `meanwhile` takes.
+fn under_traffic(bed: &mut Topology, meanwhile: impl FnOnce(&mut Topology)) -> SequenceReport {
+    let stream: SequencedStream = bed
         .traffic()
         .sequenced(
             bed.netns(Place::PodEast),
             bed.netns(Place::PodWest),
             Cluster::West.pod_ip(),
             RATE,
-            Duration::from_secs(seconds),
+            LONGEST,
         )
         .expect("a stream");
     meanwhile(bed);
-    let running = stream.is_running();
-    let report = stream
-        .finish(SOON + Duration::from_secs(seconds))
-        .expect("a report");
-    assert!(running, "the stream ended before the last step: {report:?}");
+    let report = stream.end(SOON).expect("a report");
     assert!(report.ended, "{report:?}");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
     report
@@ -65,7 +61,7 @@ fn restart(bed: &mut Topology, place: Place, kill: bool) {
     bed.start_agent(place).expect("a new agent");
 }
 
-/// Restarts agents in batches of ten, so that a machine that is slow today does not outlast one stream.
+/// Restarts agents in batches of ten, a stream for each.
 fn restarts(name: &str, attach: &str, batches: usize) {
     let batches = if long() { 10 } else { batches };
     let cycles = 10;
@@ -76,7 +72,7 @@ fn restarts(name: &str, attach: &str, batches: usize) {
     }
     let (mut sent, mut gap, mut done) = (0, 0.0_f64, 0);
     for _ in 0..batches {
-        let report = under_traffic(&mut bed, 20, |bed| {
+        let report = under_traffic(&mut bed, |bed| {
             for cycle in 0..cycles {
                 restart(bed, PLACES[cycle / 2 % 2], cycle % 2 == 0);
             }
@@ -124,7 +120,7 @@ fn maps(bed: &Topology, place: Place) -> PathBuf {
 /// Whatever is in the maps of another version, its programs run until ours have the whole desired state.
 fn migrates(name: &str, version: u32) {
     let mut bed = connected(name);
-    let report = under_traffic(&mut bed, 20, |bed| {
+    let report = under_traffic(&mut bed, |bed| {
         for place in PLACES {
             bed.stop_agent(place).expect("SIGTERM");
             // The attached programs keep their maps; only the pins become those of another version.
@@ -159,7 +155,7 @@ fn a_roll_back_from_a_later_layout_loses_no_packet() {
 fn a_half_written_generation_is_begun_anew() {
     let mut bed = connected("half");
     let place = Place::GatewayEast;
-    under_traffic(&mut bed, 12, |bed| {
+    under_traffic(&mut bed, |bed| {
         bed.kill_agent(place).expect("SIGKILL");
         // As if the agent had been killed before its first plan was carried out …
         let provisional = bed.bpf_dir(place).join(format!("{}-new", abi::MAPS_DIR));
@@ -208,7 +204,7 @@ fn to_the_release_before_and_back_without_loss() {
         return;
     };
     let mut bed = connected("release");
-    under_traffic(&mut bed, 30, |bed| {
+    under_traffic(&mut bed, |bed| {
         for (agent, generation) in [
             (PathBuf::from(old), "maps"),
             (bed::agent_program(), abi::MAPS_DIR),

@@ -2,6 +2,10 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +16,7 @@ use mc_tests::{
     traffic::LISTENING,
 };
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
+use signal_hook::{consts::SIGTERM, flag};
 
 /// Receive buffer: holds what arrives while the receiver waits for a CPU.
 const RECEIVE_BUFFER: usize = 32 << 20;
@@ -41,13 +46,16 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
     let socket = connect(args.to)?;
     let stream = std::process::id();
     let total = (f64::from(args.rate) * args.duration).max(1.0).round();
+    // Asked to end, it ends as it would at its time.
+    let stop = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, Arc::clone(&stop))?;
     println!("sending");
 
     let start = Instant::now();
     let mut sent = 0u64;
     let mut payload = vec![0; args.size.max(HEADER)];
     #[expect(clippy::cast_precision_loss, reason = "no stream has 2^52 datagrams")]
-    while (sent as f64) < total {
+    while (sent as f64) < total && !stop.load(Ordering::Relaxed) {
         let due = start + Duration::from_secs_f64(sent as f64 / f64::from(args.rate));
         // Pacing. A late sender catches up, so that the mean rate is what was asked for.
         thread::sleep(due.saturating_duration_since(Instant::now()));

@@ -6,6 +6,7 @@ mod build;
 mod cluster;
 mod demo;
 mod ebpf;
+mod fuzz;
 mod images;
 mod lint;
 mod manifests;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command, time::Instant};
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::{build, cluster, ebpf, lint, matrix, run, setup, tally::Tally};
+use crate::{build, cluster, ebpf, fuzz, lint, matrix, run, setup, tally::Tally};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -18,6 +18,8 @@ pub(crate) enum Suite {
     Datapath,
     /// Generated packets: the kernel's programs against the same decisions on the host.
     Differential,
+    /// Mutated inputs for everything that reads what others wrote, guided by coverage.
+    Fuzz,
     /// Agents, programs and traffic in network namespaces.
     Netns,
     /// Gateways that die and come back under traffic.
@@ -30,11 +32,12 @@ pub(crate) enum Suite {
     E2e,
 }
 
-const ALL: [Suite; 9] = [
+const ALL: [Suite; 10] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Differential,
+    Suite::Fuzz,
     Suite::Netns,
     Suite::Failover,
     Suite::Restart,
@@ -82,6 +85,10 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--nocapture", "differential"]);
             tally.cargo_test("differential", &mut command)?;
+        }
+        Suite::Fuzz => {
+            tally.cargo_test("corpus", &mut integration("corpus"))?;
+            tally.step("fuzz", fuzz::run(long));
         }
         Suite::Netns => {
             let programs = build::release()?;

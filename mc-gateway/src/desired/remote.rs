@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Identity;
+use super::claims::Claims;
 use super::local::{LocalCluster, list, refusal};
 use crate::cidr::parse_address;
 use crate::ids::stable_id;
@@ -42,7 +43,7 @@ pub(super) fn read(
         let Some(id) = number(info, &object, me, &mut ids, refusals) else {
             continue;
         };
-        let gateways = gateways(info, &object, cluster, &mut gateway_owners, refusals);
+        let gateways = gateways(info, &object, cluster, &claims, &mut gateway_owners, refusals);
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
         let mut services: Vec<&str> = list(&info.service_cidr).collect();
@@ -63,7 +64,7 @@ pub(super) fn read(
                 .addresses
                 .iter()
                 .map(|(addr, whose)| (*addr, whose.as_str()));
-            let theirs = gateways.iter().map(|(addr, _)| (*addr, object.as_str()));
+            let theirs = gateway_owners.iter().map(|(addr, whose)| (*addr, whose.as_str()));
             if let Some((addr, whose)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
                 claims.release(prefix, &object);
                 refusals.push(Refusal {
@@ -129,11 +130,13 @@ fn number(
     None
 }
 
-/// The usable gateway addresses; each belongs to one cluster and is none of our own Nodes'.
+/// The usable gateway addresses; each belongs to one cluster, is none of our own Nodes', and is in no prefix
+/// of anybody else, to whom packets for it would go.
 fn gateways(
     info: &RemoteCluster,
     object: &str,
     cluster: &LocalCluster,
+    claims: &Claims,
     owners: &mut BTreeMap<IpAddr, String>,
     refusals: &mut Vec<Refusal>,
 ) -> Vec<(IpAddr, u32)> {
@@ -160,6 +163,15 @@ fn gateways(
                 field,
                 value: text.clone(),
                 reason: format!("is the address of {whose}"),
+            });
+            continue;
+        }
+        if let Some((taken, whose)) = claims.conflict(addr.into(), object) {
+            refusals.push(Refusal {
+                object: object.to_owned(),
+                field,
+                value: text.clone(),
+                reason: format!("is an address in {taken} of {whose}"),
             });
             continue;
         }

@@ -5,6 +5,8 @@ use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GA
 use super::*;
 use crate::objects::{GatewayInfo, PodInfo, RemoteCluster, RemoteGateway};
 
+mod collisions;
+
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
     NodeInfo {
         name: name.into(),

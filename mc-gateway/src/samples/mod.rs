@@ -74,6 +74,12 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
     }
 }
 
+/// Whether `record` is a whole record of the ring, whatever the packet in it is.
+#[must_use]
+pub fn can_be_decoded(record: &[u8]) -> bool {
+    decode(record).is_some()
+}
+
 fn log(dropped: &Dropped, peer_name: &str) {
     let reason = DropReason::ALL
         .into_iter()

@@ -1,14 +1,16 @@
 //! Generated packets through the host's functions and the kernel's programs: verdict and bytes of every
 //! packet, all counters and maps of every run.
 //!
-//! Valid, mutated and truncated packets with options, extension headers, fragments, ICMP errors and nested
-//! tunnels, in every combination of families and formats. The same seed gives the same packets.
+//! Valid, mutated and truncated packets with options, extension headers and fragments inside and outside,
+//! tunnel headers with options and odd flags, probes, ICMP errors and nested tunnels, in every combination of
+//! families and formats. The same seed gives the same packets.
 
 #![expect(clippy::cast_possible_truncation, reason = "random bits are cut to size")]
 
 use std::thread;
 
 use mc_gateway_common::{
+    packet::probe::{ETHERTYPE, Kind, Probe},
     tables::MapTables,
     verdict::{Path, Verdict},
 };
@@ -167,7 +169,58 @@ impl Generator {
         if self.random.one_in(32) {
             tunnel.dst_port = 4790;
         }
+        if self.random.one_in(16) {
+            self.probe(&mut tunnel);
+        }
+        if self.random.one_in(16) {
+            self.odd(&mut tunnel);
+        }
         tunnel
+    }
+
+    /// A probe of any kind instead of a packet: those that ask are turned round; the tables know of none
+    /// that was sent, so those that answer are refused.
+    fn probe(&mut self, tunnel: &mut Tunnel) {
+        let probe = Probe {
+            kind: self.random.pick(&[
+                Kind::Request,
+                Kind::Request,
+                Kind::Reply,
+                Kind::SizeRequest,
+                Kind::SizeReply,
+            ]),
+            size: self.random.next() as u16,
+            slot: self.random.next() as u32 % 8,
+            id: self.random.pick(&[0, 1_007, 2_007, 3_007]),
+            sequence: self.random.next() as u32,
+            sent_at: self.random.next() >> 24,
+        };
+        tunnel.inner = probe.bytes().to_vec();
+        let padding = self.random.pick(&[0, 0, 1, 40, 1_300]);
+        tunnel.inner.resize(tunnel.inner.len() + padding, 0);
+        tunnel.inner_type = ETHERTYPE;
+    }
+
+    /// Outer options or extension headers, outer fragments, tunnel headers with options, garbage in flags.
+    fn odd(&mut self, tunnel: &mut Tunnel) {
+        match self.random.below(6) {
+            0 if self.shape.outer_v6 => {
+                let mut header = vec![17, 0, 0, 0, 0, 0, 0, 0];
+                header[3] = self.random.pick(&[0, 1, 8]);
+                tunnel.outer_options = header;
+                tunnel.outer_next = self.random.pick(&[0, 43, 44, 60]);
+            }
+            0 => tunnel.outer_options = vec![1; 4 * (1 + self.random.below(10))],
+            1 => tunnel.frags = self.random.next() as u16,
+            2 => {
+                let words = 1 + self.random.below(4);
+                tunnel.geneve[0] |= words as u8;
+                tunnel.geneve_options = self.random.bytes(4 * words);
+            }
+            3 => tunnel.geneve = [self.random.next() as u8 & 0xc0, self.random.next() as u8],
+            4 => tunnel.geneve_type = self.random.pick(&[0x0800, 0x86dd, 0x6559]),
+            _ => tunnel.inner_type = self.random.pick(&[0x0806, 0x8100, 0x0800, 0x86dd, 0]),
+        }
     }
 
     fn inner(&mut self, mut src: [u8; 4], mut dst: [u8; 4]) -> Ip {
@@ -305,6 +358,7 @@ struct Tally {
     sent: u64,
     delivered: u64,
     answered: u64,
+    reflected: u64,
     verified: u64,
 }
 
@@ -320,6 +374,9 @@ impl Tally {
             | Verdict::Deliver {
                 path: Path::TooBig, ..
             } => &mut self.answered,
+            Verdict::Send {
+                path: Path::Reflect, ..
+            } => &mut self.reflected,
             Verdict::Send { .. } => &mut self.sent,
             Verdict::Deliver { .. } => &mut self.delivered,
         };
@@ -333,6 +390,7 @@ impl Tally {
         self.sent += other.sent;
         self.delivered += other.delivered;
         self.answered += other.answered;
+        self.reflected += other.reflected;
         self.verified += other.verified;
     }
 }
@@ -370,7 +428,7 @@ fn compare(shape: Shape, tables: &MapTables, seed: u64, packets: u64) -> Tally {
         if matches!(verdict, Verdict::Pass) {
             assert_eq!(&outcome.bytes, frame, "touched, {}", context());
         } else if made.sound && matches!(verdict, Verdict::Send { .. } | Verdict::Deliver { .. }) {
-            verify(&outcome.bytes, matches!(verdict, Verdict::Send { .. }))
+            verify(&outcome.bytes, verdict)
                 .unwrap_or_else(|what| panic!("{what}, {verdict:?}, {}: {:02x?}", context(), outcome.bytes));
             tally.verified += 1;
         }
@@ -393,15 +451,18 @@ fn compare(shape: Shape, tables: &MapTables, seed: u64, packets: u64) -> Tally {
 }
 
 /// Recomputes every checksum of a frame that went on: of the outer headers, if any, and of the packet.
-fn verify(frame: &[u8], tunnelled: bool) -> Result<(), String> {
+fn verify(frame: &[u8], verdict: Verdict) -> Result<(), String> {
     let ip = &frame[14..];
-    if !tunnelled {
+    let Verdict::Send { path, .. } = verdict else {
         return verify_ip(ip);
-    }
+    };
     let header = verify_header(ip)?;
     let datagram = &ip[header.len..header.end];
     if datagram[6..8] != [0, 0] && l4_checksum(header.src, header.dst, 17, datagram) != 0 {
         return Err("outer UDP checksum".to_owned());
+    }
+    if path == Path::Reflect {
+        return Ok(());
     }
     verify_ip(&datagram[8 + 8 + 14..])
 }
@@ -505,14 +566,15 @@ fn differential() {
         all.merge(tally);
     }
     println!(
-        "differential: {} packets, 0 differences: {} passed bit-identical, {} dropped, {} sent, {} delivered, {} answered; \
-         {} with checksums recomputed; seed {seed}, {:.0} s",
+        "differential: {} packets, 0 differences: {} passed bit-identical, {} dropped, {} sent, {} delivered, {} answered, \
+         {} probes turned round; {} with checksums recomputed; seed {seed}, {:.0} s",
         all.packets,
         all.passed,
         all.dropped,
         all.sent,
         all.delivered,
         all.answered,
+        all.reflected,
         all.verified,
         start.elapsed().as_secs_f32()
     );
@@ -522,6 +584,7 @@ fn differential() {
         ("sent", all.sent),
         ("delivered", all.delivered),
         ("answered", all.answered),
+        ("turned round", all.reflected),
         ("verified", all.verified),
     ] {
         assert!(count > packets / 200, "hardly any packet was {what}: {count}");

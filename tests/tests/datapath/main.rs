@@ -14,6 +14,7 @@ mod differential;
 mod kernel;
 mod load;
 mod packets;
+mod seeds;
 mod world;
 
 use std::collections::BTreeSet;

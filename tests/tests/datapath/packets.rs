@@ -166,7 +166,10 @@ pub(crate) struct Tunnel {
     pub(crate) label: u32,
     pub(crate) vxlan: bool,
     pub(crate) frags: u16,
+    /// Outer IPv4 options, or outer IPv6 extension headers.
     pub(crate) outer_options: Vec<u8>,
+    /// Protocol field of the outer header.
+    pub(crate) outer_next: u8,
     pub(crate) outer_checksum_error: u16,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
@@ -194,6 +197,7 @@ impl Tunnel {
             vxlan: false,
             frags: 0x4000,
             outer_options: Vec::new(),
+            outer_next: 17,
             outer_checksum_error: 0,
             src_port: 0xc123,
             dst_port: 6081,
@@ -226,7 +230,7 @@ impl Tunnel {
             let sum = if sum == 0 { 0xffff } else { sum };
             datagram[6..8].copy_from_slice(&sum.to_be_bytes());
         }
-        let mut outer = Ip::new(self.src, self.dst, 17, datagram);
+        let mut outer = Ip::new(self.src, self.dst, self.outer_next, datagram);
         outer.ttl = self.ttl;
         outer.tos = self.tos;
         outer.label = self.label;

@@ -10,7 +10,7 @@ use mc_tests::{
 
 use crate::bed::{SOON, options, wait_for_log};
 
-fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
+pub(crate) fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
     let mut options = options(name);
     options.inner = inner;
     options.outer = outer;
@@ -22,7 +22,7 @@ fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
 }
 
 /// Ping, TCP and UDP from Pod to Pod in one family, with the client's address kept.
-fn talk(bed: &Topology, family: Family) {
+pub(crate) fn talk(bed: &Topology, family: Family) {
     let traffic = bed.traffic();
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let [client, server] = Cluster::ALL.map(|cluster| cluster.pod_addr(family));

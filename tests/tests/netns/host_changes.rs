@@ -13,7 +13,7 @@ use crate::bed::{SOON, bpftool, connected, options, routes};
 const GATEWAY: Place = Place::GatewayEast;
 
 /// Waits until the Pods reach each other.
-fn works_again(bed: &Topology) {
+pub(crate) fn works_again(bed: &Topology) {
     wait_for("an answer from west", SOON, || {
         let server = Cluster::West.pod_ip().to_string();
         let args = ["ping", &server, "--count", "1", "--timeout", "0.2"];

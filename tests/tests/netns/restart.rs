@@ -188,7 +188,7 @@ fn agent_args(bed: &Topology, place: Place, mut command: Command, bpf_dir: &Path
     command
 }
 
-fn refused(bed: &Topology, place: Place, bpf_dir: &Path) -> String {
+pub(crate) fn refused(bed: &Topology, place: Place, bpf_dir: &Path) -> String {
     let command = bed.netns(place).command(agent_program());
     failed(&mut agent_args(bed, place, command, bpf_dir))
 }

@@ -21,14 +21,14 @@ fn get(bed: &Topology, place: Place, path: &str) -> Result<String, String> {
         .map_err(|error| format!("{error:#}"))
 }
 
-fn metrics(bed: &Topology, place: Place) -> Exposition {
+pub(crate) fn metrics(bed: &Topology, place: Place) -> Exposition {
     let text = get(bed, place, "/metrics").expect("metrics");
     let found = Exposition::parse(&format!("{}\n", text.trim_end()));
     assert!(found.is_ok(), "{found:?} in\n{text}");
     found.expect("metrics")
 }
 
-fn inspect(bed: &Topology, place: Place, section: &str) -> Value {
+pub(crate) fn inspect(bed: &Topology, place: Place, section: &str) -> Value {
     let out = bed
         .ask_agent(place, &["inspect", section, "-o", "json"])
         .expect("inspect");
@@ -38,7 +38,7 @@ fn inspect(bed: &Topology, place: Place, section: &str) -> Value {
 }
 
 /// The row whose column has this value.
-fn row<'v>(rows: &'v Value, column: &str, value: &str) -> &'v Value {
+pub(crate) fn row<'v>(rows: &'v Value, column: &str, value: &str) -> &'v Value {
     let found = rows
         .as_array()
         .expect("rows")

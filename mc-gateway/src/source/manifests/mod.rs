@@ -297,6 +297,16 @@ impl Directory {
     }
 }
 
+/// The objects of one file's text, and what in it cannot be used.
+#[must_use]
+pub fn objects_of(text: &str) -> (Objects, Vec<ManifestError>) {
+    let mut directory = Directory::default();
+    let (mut errors, _) = directory.update(BTreeMap::from([(PathBuf::new(), Ok(text.to_owned()))]));
+    let (objects, doubled) = directory.objects();
+    errors.extend(doubled);
+    (objects, errors)
+}
+
 /// Reads `dir` and keeps watching it.
 pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
     let failed = |what| {

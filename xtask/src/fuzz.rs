@@ -1,0 +1,220 @@
+//! `cargo xtask test --suite fuzz`: every target under libFuzzer, beginning with the kept corpus.
+//!
+//! libFuzzer comes as C++ source with `libfuzzer-sys`, and the compiler's own coverage pass is in stable
+//! releases: neither a nightly toolchain nor clang nor an installed fuzzer is needed.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{build, run, setup};
+
+/// What libFuzzer is compiled with.
+const PACKAGES: &[&str] = &["g++"];
+/// Targets and their share of the time: what packets meet gets more than what people write.
+const TARGETS: [(&str, u32); 8] = [
+    ("to_remote", 2),
+    ("from_underlay", 3),
+    ("too_big", 2),
+    ("liveness", 1),
+    ("manifests", 1),
+    ("cluster_info", 1),
+    ("cidr", 1),
+    ("sample", 1),
+];
+/// Seconds of one share, in the gate and with `--long`.
+const SHARE: u32 = 4;
+const LONG_SHARE: u32 = 120;
+/// Longest input in bytes; frames get longer by a number in the input.
+const MAX_LEN: u32 = 2_048;
+
+/// What a target did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Figures {
+    executions: u64,
+    edges: u64,
+}
+
+/// Replays the corpus and fuzzes; the line at the end tells the figures.
+pub(crate) fn run(long: bool) -> Result<()> {
+    setup::ensure_packages("the fuzz targets", PACKAGES)?;
+    let seed = seed()?;
+    let programs = build()?;
+    let work = build::target_dir()?.join("fuzz");
+    let share = if long { LONG_SHARE } else { SHARE };
+    println!("== fuzz: {share} s a share, seed {seed}");
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let mut waiting = TARGETS.iter();
+    let mut running: Vec<Running> = Vec::new();
+    let (mut all, mut failed) = (Figures::default(), Vec::new());
+    loop {
+        while running.len() < workers
+            && let Some((name, shares)) = waiting.next()
+        {
+            running.push(Running::start(&programs, &work, name, share * shares, seed)?);
+        }
+        if running.is_empty() {
+            break;
+        }
+        let mut one = running.remove(0);
+        match one.end() {
+            Ok(figures) => {
+                println!(
+                    "{}: {} executions, {} edges",
+                    one.name, figures.executions, figures.edges
+                );
+                all.executions += figures.executions;
+                all.edges += figures.edges;
+            }
+            Err(error) => failed.push(format!("{}: {error:#}", one.name)),
+        }
+    }
+    let kept = TARGETS
+        .iter()
+        .map(|(name, _)| files(&corpus(name)))
+        .sum::<Result<usize>>()?;
+    println!(
+        "fuzz: {} executions of {} targets, {kept} kept inputs, {} edges covered, {} crashes, seed {seed}",
+        all.executions,
+        TARGETS.len(),
+        all.edges,
+        failed.len()
+    );
+    if failed.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", failed.join("; "))
+}
+
+/// The seed that was asked for (`MC_SEED`), or another one every time.
+fn seed() -> Result<u32> {
+    if let Ok(seed) = std::env::var("MC_SEED") {
+        return seed
+            .parse()
+            .with_context(|| format!("MC_SEED: {seed:?} is no number"));
+    }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the clock")?;
+    // libFuzzer takes 0 for "choose one".
+    Ok(now.subsec_nanos().max(1))
+}
+
+/// Builds the targets: the usual selection of packages, so that dependencies are compiled once, but with
+/// coverage counters in our own crates.
+fn build() -> Result<PathBuf> {
+    let mut command = run::cargo();
+    command
+        .args(["build", "--quiet", "--locked", "--release"])
+        .args(["--features", "mc-fuzz/libfuzzer"])
+        .env(
+            "RUSTC_WORKSPACE_WRAPPER",
+            run::workspace().join("tests/fuzz/instrument.sh"),
+        );
+    for (name, _) in TARGETS {
+        command.args(["--bin", name]);
+    }
+    run::loudly(&mut command).context("building the fuzz targets")?;
+    Ok(build::target_dir()?.join("release"))
+}
+
+/// The inputs a target keeps in the repository.
+fn corpus(name: &str) -> PathBuf {
+    run::workspace().join("tests/fuzz/corpus").join(name)
+}
+
+fn files(dir: &Path) -> Result<usize> {
+    Ok(fs::read_dir(dir)
+        .with_context(|| dir.display().to_string())?
+        .count())
+}
+
+/// A target at work.
+struct Running {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(programs: &Path, work: &Path, name: &'static str, seconds: u32, seed: u32) -> Result<Self> {
+        // New inputs go to a directory of their own: what the repository keeps changes by hand only.
+        let found = work.join("found").join(name);
+        let crashes = work.join("crashes");
+        for dir in [&found, &crashes] {
+            fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        }
+        let log = work.join(format!("{name}.log"));
+        let out = fs::File::create(&log).with_context(|| log.display().to_string())?;
+        let child = Command::new(programs.join(name))
+            .arg(&found)
+            .arg(corpus(name))
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-max_len={MAX_LEN}"))
+            .arg(format!("-seed={seed}"))
+            .arg(format!("-artifact_prefix={}/{name}-", crashes.display()))
+            .args(["-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Waits for its end; a crash shows what the target said last.
+    fn end(&mut self) -> Result<Figures> {
+        let status = self.child.wait().context("waiting")?;
+        let text = fs::read(&self.log).with_context(|| self.log.display().to_string())?;
+        let text = String::from_utf8_lossy(&text);
+        if !status.success() {
+            let lines: Vec<_> = text.lines().collect();
+            let last = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();
+            bail!("{status}\n{}", last.join("\n"));
+        }
+        Ok(figures(&text))
+    }
+}
+
+/// Executions and edges, from what libFuzzer prints.
+fn figures(log: &str) -> Figures {
+    let mut figures = Figures::default();
+    for line in log.lines() {
+        let mut words = line.split_whitespace();
+        if let Some(count) = line.strip_prefix("stat::number_of_executed_units:") {
+            figures.executions = count.trim().parse().unwrap_or(0);
+        } else if words.any(|word| word == "cov:") {
+            figures.edges = words
+                .next()
+                .and_then(|count| count.parse().ok())
+                .unwrap_or(figures.edges);
+        }
+    }
+    figures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_from_what_libfuzzer_prints() {
+        let log = "#2\tINITED cov: 12 ft: 20 corp: 3/9b exec/s: 0 rss: 27Mb\n\
+                   #4096\tpulse  cov: 61 ft: 80 corp: 9/99b lim: 8 exec/s: 2048 rss: 30Mb\n\
+                   Done 5000 runs in 4 second(s)\nstat::number_of_executed_units: 5000\n";
+        assert_eq!(
+            figures(log),
+            Figures {
+                executions: 5_000,
+                edges: 61
+            }
+        );
+        assert_eq!(figures(""), Figures::default());
+    }
+}

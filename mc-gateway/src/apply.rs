@@ -82,6 +82,7 @@ async fn roll_back<E: Executor>(
 mod tests {
     use super::*;
     use crate::plan::{Attachment, Hook, Mode, Program};
+    use crate::target::RouteKey;
 
     #[derive(Default)]
     struct Fake {
@@ -102,12 +103,18 @@ mod tests {
     }
 
     fn plan() -> Plan {
+        let route = |net: &str, from, to| {
+            let net = net.parse().unwrap();
+            let preferred = false;
+            let key = RouteKey { net, preferred };
+            Action::SetRoute { key, from, to }
+        };
         Plan {
             actions: vec![
                 Action::CreateDevice { mtu: 1450 },
-                Action::AddRoute("10.1.0.0/16".parse().unwrap()),
-                Action::DeleteRoute("10.2.0.0/16".parse().unwrap()),
-                Action::AddRoute("10.3.0.0/16".parse().unwrap()),
+                route("10.1.0.0/16", None, Some(None)),
+                route("10.2.0.0/16", Some(None), None),
+                route("10.3.0.0/16", None, Some(None)),
             ],
             again: false,
         }

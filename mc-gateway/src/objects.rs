@@ -15,6 +15,8 @@ pub struct NodeInfo {
     pub internal_ips: Vec<String>,
     /// `spec.podCIDRs`, else `spec.podCIDR`.
     pub pod_cidrs: Vec<String>,
+    /// Addresses the CNI took from its Pods' for the Node itself, by the annotation that says so.
+    pub host_addresses: Vec<(&'static str, String)>,
 }
 
 /// A `Gateway` of this cluster; its name is the Node's.

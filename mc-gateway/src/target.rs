@@ -8,7 +8,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
 use crate::cidr::{is_ipv6, mapped, mapped_len};
 use crate::config::{Dscp, Format, Tunnel};
-use crate::desired::{self, Desired, Masquerade};
+use crate::desired::{self, Desired, Masquerade, Sources};
 use crate::objects::Refusal;
 use crate::plan::Mode;
 
@@ -54,6 +54,20 @@ pub struct Underlay {
     pub unreachable: BTreeMap<IpAddr, String>,
     /// Addresses of this host with the device that owns them.
     pub own: BTreeMap<IpAddr, (u32, String)>,
+    /// Those of them that are not known to be unique yet (RFC 4862 section 5.4): nothing may be sent from them.
+    pub tentative: BTreeSet<IpAddr>,
+}
+
+/// A route into `mc0`: for each prefix there is one that stays, and one that is preferred.
+///
+/// The preferred one names a source address. The kernel removes IPv4 routes when their source address goes;
+/// without the other one, packets of Pods would then leave in clear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteKey {
+    /// The prefix.
+    pub net: IpNet,
+    /// Whether it is the preferred one.
+    pub preferred: bool,
 }
 
 /// A key of the prefix map.
@@ -113,6 +127,21 @@ pub struct Target {
     pub mode: Mode,
 }
 
+impl Target {
+    /// Routes into `mc0` with the source address each names.
+    #[must_use]
+    pub fn host_routes(&self) -> BTreeMap<RouteKey, Option<IpAddr>> {
+        let sources = self.masquerade.sources;
+        let key = |net: &IpNet, preferred| RouteKey { net: *net, preferred };
+        let plain = self.routes.iter().map(|net| (key(net, false), None));
+        let preferred = self.routes.iter().filter_map(|net| {
+            let source = sources.like(*net)?;
+            Some((key(net, true), Some(source)))
+        });
+        plain.chain(preferred).collect()
+    }
+}
+
 /// Joins the desired state with the underlay. Members without a path are left out until they have one.
 #[must_use]
 pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Target, Vec<Refusal>) {
@@ -129,6 +158,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         masquerade: desired.masquerade.clone(),
         ..Target::default()
     };
+    target.masquerade.sources = sources(desired, underlay);
     let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut local = LocalAddresses::default();
     for addr in &desired.local {
@@ -197,19 +227,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         }
     }
     target.local = local.0;
-    target.groups = desired
-        .groups
-        .iter()
-        .map(|(id, group)| {
-            let members = group.members.iter().copied();
-            (
-                *id,
-                members
-                    .filter(|member| target.members.contains_key(member))
-                    .collect(),
-            )
-        })
-        .collect();
+    target.groups = groups(desired, &target.members);
     target.peers = desired
         .peers
         .iter()
@@ -237,6 +255,54 @@ fn next_hop(via: IpAddr) -> abi::NextHop {
             family: abi::NextHop::V6,
             addr: via.octets(),
         },
+    }
+}
+
+/// The groups with those of their members that have a path.
+fn groups(desired: &Desired, members: &BTreeMap<u32, abi::Member>) -> BTreeMap<u32, BTreeSet<u32>> {
+    let known = |group: &desired::Group| {
+        group
+            .members
+            .iter()
+            .copied()
+            .filter(|id| members.contains_key(id))
+            .collect()
+    };
+    desired
+        .groups
+        .iter()
+        .map(|(id, group)| (*id, known(group)))
+        .collect()
+}
+
+/// Addresses of this host that other clusters can answer to. The first address of a CIDR names the network,
+/// and some CNIs give it to a tunnel device: it does where there is no other.
+fn sources(desired: &Desired, underlay: &Underlay) -> Sources {
+    let pods = || desired.masquerade.pods.iter();
+    let known = underlay
+        .own
+        .keys()
+        .filter(|addr| !underlay.tentative.contains(*addr));
+    let mut inside: Vec<(bool, IpAddr)> = known
+        .filter_map(|addr| {
+            let names_network = pods().any(|net| net.network() == *addr);
+            let ours = pods()
+                .chain(&desired.host_addresses)
+                .any(|net| net.contains(addr));
+            ours.then_some((names_network, *addr))
+        })
+        .collect();
+    inside.sort();
+    let mut addresses = inside.into_iter().map(|(_, addr)| addr);
+    Sources {
+        v4: addresses.clone().find_map(|addr| match addr {
+            IpAddr::V4(addr) => Some(addr),
+            IpAddr::V6(_) => None,
+        }),
+        v6: addresses.find_map(|addr| match addr {
+            IpAddr::V4(_) => None,
+            IpAddr::V6(addr) => Some(addr),
+        }),
     }
 }
 
@@ -407,6 +473,53 @@ mod tests {
             abi::CONFIG_VXLAN | abi::CONFIG_UDP_CHECKSUM | abi::CONFIG_DSCP_FIXED
         );
         assert_eq!((target.port, target.tos, target.hop_limit), (4789, 0xb8, 8));
+    }
+
+    #[test]
+    fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
+        let (mut desired, mut underlay) = world();
+        let nets = ["10.1.1.0/24", "fd00:1:0:1::/64"].map(|net| net.parse::<IpNet>().unwrap());
+        desired.masquerade.pods = nets.into();
+        let remotes = ["10.2.0.0/16", "fd00:2::/48"].map(|net| net.parse::<IpNet>().unwrap());
+        desired.routes = remotes.into();
+        let resolved = |underlay: &Underlay| {
+            let (target, refusals) = resolve(&desired, underlay, &TUNNEL);
+            assert_eq!(refusals, []);
+            (target.masquerade.sources, target.host_routes())
+        };
+        // The underlay's addresses are in no Pod CIDR.
+        let (sources, routes) = resolved(&underlay);
+        assert_eq!((sources, routes.len()), (Sources::default(), 2));
+        assert!(
+            routes
+                .iter()
+                .all(|(key, source)| !key.preferred && source.is_none())
+        );
+        for addr in ["10.1.1.0", "10.1.1.9", "10.1.1.1", "fd00:1:0:1::1", "10.1.2.1"] {
+            let device = (5, "cni0".to_owned());
+            underlay.own.insert(addr.parse().unwrap(), device);
+        }
+        let (sources, routes) = resolved(&underlay);
+        let [v4, v6]: [IpAddr; 2] = ["10.1.1.1", "fd00:1:0:1::1"].map(|addr| addr.parse().unwrap());
+        assert_eq!(sources.v4.map(IpAddr::V4), Some(v4));
+        assert_eq!(sources.v6.map(IpAddr::V6), Some(v6));
+        let preferred = true;
+        let keys = remotes.map(|net| RouteKey { net, preferred });
+        assert_eq!(routes.len(), 4);
+        assert_eq!(keys.map(|key| routes[&key]), [Some(v4), Some(v6)]);
+        // The kernel refuses a route from an address that is still being checked for a duplicate.
+        underlay.tentative.insert(v6);
+        let (sources, routes) = resolved(&underlay);
+        assert_eq!((sources.v6, routes.len()), (None, 3));
+        // A tunnel device's.
+        underlay.own.remove(&v4);
+        underlay.own.remove(&IpAddr::from([10, 1, 1, 9]));
+        assert_eq!(resolved(&underlay).0.v4, Some([10, 1, 1, 0].into()));
+        // One that follows no Node.
+        desired.masquerade.pods.clear();
+        desired.host_addresses = [IpAddr::from([10, 1, 2, 1]).into()].into();
+        let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+        assert_eq!(target.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
     }
 
     #[test]

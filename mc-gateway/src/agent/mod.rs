@@ -492,8 +492,14 @@ impl Agent {
                 }
                 self.masquerade.clone_from(to);
             }
-            Action::AddRoute(net) => route::add(&self.handle, *net, self.mc0().await?).await?,
-            Action::DeleteRoute(net) => route::delete(&self.handle, *net, self.mc0().await?).await?,
+            Action::SetRoute {
+                key,
+                to: Some(source),
+                ..
+            } => route::set(&self.handle, *key, *source, self.mc0().await?).await?,
+            Action::SetRoute { key, to: None, .. } => {
+                route::delete(&self.handle, *key, self.mc0().await?).await?;
+            }
         }
         Ok(())
     }

@@ -17,6 +17,8 @@ pub(super) struct Node {
     /// Addresses of type InternalIP, of both families.
     pub(super) addrs: Vec<IpAddr>,
     pub(super) pod_cidrs: Vec<IpNet>,
+    /// Its own addresses among Pods, where they are in no CIDR of its own.
+    pub(super) host_addresses: Vec<IpNet>,
 }
 
 /// A Gateway of our own cluster on another Node.
@@ -98,7 +100,57 @@ impl LocalCluster {
             }
         }
         cluster.gateway_sources();
+        cluster.read_host_addresses(nodes, own_name, refusals);
         cluster
+    }
+
+    /// Takes the addresses CNIs gave Nodes among their Pods', once all that others own is known.
+    fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, refusals: &mut Vec<Refusal>) {
+        let underlay: Vec<(IpAddr, String)> = self.addresses.clone();
+        let mut taken: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
+        let all = self.other_nodes.iter().chain([&self.own]);
+        let cidrs: Vec<(IpNet, String)> = all
+            .flat_map(|node| node.pod_cidrs.iter().map(|net| (*net, node.object())))
+            .collect();
+        for info in nodes {
+            let object = format!("Node {}", info.name);
+            for (annotation, text) in &info.host_addresses {
+                let field = format!("metadata.annotations[{annotation}]");
+                let addr = match parse_address(text) {
+                    Ok(addr) => addr,
+                    Err(error) => {
+                        refusals.push(refusal(&object, &field, text, &error));
+                        continue;
+                    }
+                };
+                let within = cidrs.iter().find(|(net, _)| net.contains(&addr));
+                if within.is_some_and(|(_, whose)| *whose == object) {
+                    continue;
+                }
+                let whose = within.map(|(_, whose)| whose).or(taken.get(&addr));
+                if let Some(whose) = whose.filter(|whose| **whose != object) {
+                    refusals.push(Refusal {
+                        object: object.clone(),
+                        field,
+                        value: text.clone(),
+                        reason: format!("is an address of {whose}"),
+                    });
+                    continue;
+                }
+                if taken.insert(addr, object.clone()).is_some() {
+                    continue;
+                }
+                self.pods.insert(addr, object.clone());
+                let node = if info.name == own_name {
+                    Some(&mut self.own)
+                } else {
+                    self.other_nodes.iter_mut().find(|node| node.name == info.name)
+                };
+                if let Some(node) = node {
+                    node.host_addresses.push(addr.into());
+                }
+            }
+        }
     }
 
     fn read_node(&mut self, info: &NodeInfo, refusals: &mut Vec<Refusal>) -> Node {
@@ -185,7 +237,8 @@ impl LocalCluster {
             .iter()
             .map(|(addr, whose)| (*addr, whose.as_str()))
             .collect();
-        let mut pods: BTreeMap<IpAddr, String> = BTreeMap::new();
+        // Nodes have some already.
+        let mut pods = self.pods.clone();
         let mut by_node: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
         let mut sorted: Vec<_> = objects.pods.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));

@@ -10,7 +10,7 @@ mod remote;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::GROUP_MEMBERS;
@@ -70,9 +70,33 @@ pub struct Peer {
     pub group: u32,
 }
 
+/// Addresses of this host that other clusters can answer to: in its Node's Pod CIDRs, one for each family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sources {
+    /// Of IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Of IPv6.
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Sources {
+    /// The one of the family of `net`.
+    #[must_use]
+    pub fn like(self, net: IpNet) -> Option<IpAddr> {
+        match net {
+            IpNet::V4(_) => self.v4.map(IpAddr::V4),
+            IpNet::V6(_) => self.v6.map(IpAddr::V6),
+        }
+    }
+}
+
 /// What the nftables table must do besides keeping foreign masquerading away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Masquerade {
+    /// What this host itself sends to other clusters does not come from these, its Node's Pod CIDRs …
+    pub pods: BTreeSet<IpNet>,
+    /// … and gets these as sources, where there are any.
+    pub sources: Sources,
     /// Own Service CIDRs: packets that were addressed to these …
     pub services: BTreeSet<IpNet>,
     /// … and come from these get this node's address, so that the reply passes through here.
@@ -98,8 +122,10 @@ pub struct Desired {
     pub peer_names: BTreeMap<IpAddr, String>,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
-    /// Empty on a regular Node.
+    /// What the nftables table does; the sources are found out later.
     pub masquerade: Masquerade,
+    /// Own addresses among Pods that are in no Pod CIDR of this Node.
+    pub host_addresses: BTreeSet<IpNet>,
     /// Addresses that other nodes send to, most important first.
     pub local: Vec<IpAddr>,
 }
@@ -151,6 +177,8 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
         mut desired,
         mut refusals,
     } = builder;
+    desired.masquerade.pods = cluster.own_pod_cidrs().into_iter().collect();
+    desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
     desired.local = cluster.local_addresses();
     refusals.sort();
     Ok((desired, refusals))
@@ -186,6 +214,7 @@ impl Builder {
         }
         self.deliver(&cluster.own_pod_cidrs());
         self.deliver(cluster.pods_on(&cluster.own.name));
+        self.deliver(&cluster.own.host_addresses);
     }
 
     /// Remote prefixes go to the gateways of their cluster, our own to their Node.
@@ -208,7 +237,8 @@ impl Builder {
                 weight: 1,
             };
             self.member(group, "status.addresses", member);
-            for prefix in node.pod_cidrs.iter().chain(cluster.pods_on(&node.name)) {
+            let pods = node.pod_cidrs.iter().chain(cluster.pods_on(&node.name));
+            for prefix in pods.chain(&node.host_addresses) {
                 self.desired.prefixes.insert(
                     *prefix,
                     Route {
@@ -259,11 +289,13 @@ impl Builder {
         }
         self.deliver(&cluster.own_pod_cidrs());
         self.deliver(cluster.pods_on(&cluster.own.name));
+        self.deliver(&cluster.own.host_addresses);
         let services = cluster.service_cidrs();
         self.deliver(&services);
         self.desired.masquerade = Masquerade {
             services: services.into_iter().collect(),
             remotes: self.desired.routes.clone(),
+            ..Masquerade::default()
         };
     }
 

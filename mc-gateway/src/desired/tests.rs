@@ -9,6 +9,7 @@ mod collisions;
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
     NodeInfo {
+        host_addresses: Vec::new(),
         name: name.into(),
         internal_ips: vec![ip.into()],
         pod_cidrs: vec![pod_cidr.into()],
@@ -116,7 +117,14 @@ fn regular_node() {
         .collect();
     assert_eq!(peers, [([192, 0, 2, 1].into(), PEER_LOCAL_GATEWAY)]);
     assert_eq!(desired.routes, [net("10.2.0.0/16"), net("10.97.0.0/16")].into());
-    assert_eq!(desired.masquerade, Masquerade::default());
+    let pods = [net("10.1.1.0/24")].into();
+    assert_eq!(
+        desired.masquerade,
+        Masquerade {
+            pods,
+            ..Masquerade::default()
+        }
+    );
     assert_eq!(desired.local, [IpAddr::from([192, 0, 2, 2])]);
 }
 
@@ -684,4 +692,43 @@ fn ten_thousand_pods_are_sorted_out_in_no_time() {
     let (gateway, refusals) = on("a", &objects);
     assert_eq!(refusals, []);
     assert_eq!(gateway.prefixes.len(), 10_000 + 3);
+}
+
+#[test]
+fn a_nodes_own_address_among_pods_leads_to_it() {
+    const CALICO: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
+    let mut objects = objects();
+    let own = |addr: &str| vec![(CALICO, addr.to_owned())];
+    objects.nodes[1].host_addresses = own("10.1.77.1");
+    let (gateway, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    let route = gateway.prefixes[&net("10.1.77.1/32")];
+    assert_eq!(
+        (route.group, route.deliver),
+        (gateway.prefixes[&net("10.1.1.0/24")].group, false)
+    );
+    assert!(gateway.host_addresses.is_empty());
+    let (node, _) = on("b", &objects);
+    assert!(node.prefixes[&net("10.1.77.1/32")].deliver);
+    assert_eq!(node.host_addresses, [net("10.1.77.1/32")].into());
+    // Found by the Node's CIDR anyway.
+    objects.nodes[1].host_addresses = own("10.1.1.1");
+    let (node, refusals) = on("b", &objects);
+    assert_eq!((node.host_addresses.len(), refusals), (0, vec![]));
+    // Somebody else's.
+    for (addr, reason) in [
+        ("10.1.0.9", "is an address of Node a"),
+        ("192.0.2.1", "is an address of Node a"),
+        ("10.1.77", "is not an IP address"),
+    ] {
+        objects.nodes[1].host_addresses = own(addr);
+        let (node, refusals) = on("b", &objects);
+        assert_eq!(node.host_addresses.len(), 0, "{addr}");
+        assert_eq!(refusals.len(), 1, "{addr}");
+        assert_eq!(
+            (refusals[0].object.as_str(), refusals[0].reason.as_str()),
+            ("Node b", reason)
+        );
+        assert_eq!(refusals[0].field, format!("metadata.annotations[{CALICO}]"));
+    }
 }

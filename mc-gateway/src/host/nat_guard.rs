@@ -1,5 +1,5 @@
-//! The nftables table that keeps foreign masquerading away from cross-cluster packets, and masquerades
-//! the ones that need it.
+//! The nftables table that keeps foreign masquerading away from cross-cluster packets, and gives those
+//! another source that could not be answered with the one they have.
 //!
 //! `snat ip to ip saddr` maps an address to itself: the packet keeps its source, and later NAT chains (the
 //! CNI's masquerade rule) are skipped because the connection has its mapping. One `inet` table does it
@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
+use std::net::IpAddr;
 use std::process::{Output, Stdio};
 
 use ipnet::IpNet;
@@ -26,8 +27,8 @@ pub const TABLE: &str = "inet mc_gateway";
 /// The table of versions that knew IPv4 only.
 const OLD_TABLE: &str = "ip mc_gateway";
 
-/// Rules that map addresses to themselves: one for each family.
-const IDENTITY_RULES: usize = 2;
+/// What kube-proxy marks packets with that it wants to masquerade, in all its modes (`masqueradeBit: 14`).
+const PROXY_MARK: &str = "0x4000";
 
 /// Why nftables was not read or written.
 #[derive(Debug, Error)]
@@ -46,15 +47,25 @@ pub enum NftError {
 /// The script that makes the table from nothing or from an older version, in one transaction.
 #[must_use]
 pub fn script(masquerade: &Masquerade, device: &str) -> String {
-    let body = rules(masquerade);
-    let mark = mark(masquerade, device);
+    let rules = rules(masquerade, device);
+    let mark = mark(&rules);
+    // Only the first rule says whose it is.
+    let comment = format!(" comment \"{mark}\"");
+    let comments = std::iter::once(comment.as_str()).chain(std::iter::repeat(""));
+    let body = rules
+        .iter()
+        .zip(comments)
+        .fold(String::new(), |mut body, (rule, comment)| {
+            // Writing into a String cannot fail.
+            writeln!(body, "\t\t{rule}{comment}").unwrap_or_default();
+            body
+        });
     let none = no_tables();
     format!(
         "{none}table {TABLE} {{\n\
          \tchain postrouting {{\n\
          \t\ttype nat hook postrouting priority srcnat - 10; policy accept;\n\
-         \t\toifname \"{device}\" snat ip to ip saddr comment \"{mark}\"\n\
-         \t\toifname \"{device}\" snat ip6 to ip6 saddr\n{body}\t}}\n}}\n"
+         {body}\t}}\n}}\n"
     )
 }
 
@@ -65,34 +76,63 @@ fn no_tables() -> String {
         .concat()
 }
 
-fn rules(masquerade: &Masquerade) -> String {
-    let list = |nets: &BTreeSet<IpNet>, v6: bool| {
-        let nets = nets.iter().filter(|net| is_ipv6(**net) == v6);
-        let nets: Vec<String> = nets.map(ToString::to_string).collect();
-        nets.join(", ")
-    };
-    let mut text = String::new();
+/// The rules in order; the first one that matches a connection decides.
+fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
+    let mut rules = own_packets(masquerade, device);
+    let mapping = |ip| format!("oifname \"{device}\" snat {ip} to {ip} saddr");
+    rules.extend(["ip", "ip6"].map(mapping));
     for (ip, v6) in [("ip", false), ("ip6", true)] {
         let services = list(&masquerade.services, v6);
         let remotes = list(&masquerade.remotes, v6);
         if !services.is_empty() && !remotes.is_empty() {
-            // Writing into a String cannot fail.
-            writeln!(
-                text,
-                "\t\t{ip} saddr {{ {remotes} }} ct original {ip} daddr {{ {services} }} masquerade"
-            )
-            .unwrap_or_default();
+            rules.push(format!(
+                "{ip} saddr {{ {remotes} }} ct original {ip} daddr {{ {services} }} masquerade"
+            ));
         }
     }
-    text
+    rules
+}
+
+/// Gives packets that are not from Pods of this Node a source other clusters can answer to: those of this
+/// host, which came in nowhere (`iif 0`; kernel 5.7), and those a service proxy sends on and wants to
+/// masquerade. A proxy of this host that speaks with a Pod's address keeps that. What somebody else sends through this host is left as it is, and refused at the gateway.
+fn own_packets(masquerade: &Masquerade, device: &str) -> Vec<String> {
+    let sources = masquerade.sources;
+    let sources = [
+        ("ip", sources.v4.map(IpAddr::V4)),
+        ("ip6", sources.v6.map(IpAddr::V6)),
+    ];
+    let mut rules = Vec::new();
+    for (ip, source) in sources {
+        let Some(source) = source else { continue };
+        let to = format!("snat {ip} to {source}");
+        let pods = list(&masquerade.pods, source.is_ipv6());
+        let elsewhere = if pods.is_empty() {
+            format!("meta nfproto {}", if source.is_ipv6() { "ipv6" } else { "ipv4" })
+        } else {
+            format!("{ip} saddr != {{ {pods} }}")
+        };
+        let sent_on = format!("ct status dnat meta mark & {PROXY_MARK} == {PROXY_MARK}");
+        rules.extend(
+            ["iif 0", &sent_on].map(|whose| format!("oifname \"{device}\" {elsewhere} {whose} {to}")),
+        );
+    }
+    rules
+}
+
+fn list(nets: &BTreeSet<IpNet>, v6: bool) -> String {
+    let nets = nets.iter().filter(|net| is_ipv6(**net) == v6);
+    let nets: Vec<String> = nets.map(ToString::to_string).collect();
+    nets.join(", ")
 }
 
 /// What a rule's comment says, so that a table we wrote is known again after a restart.
-fn mark(masquerade: &Masquerade, device: &str) -> String {
+fn mark(rules: &[String]) -> String {
     let mut hash = Sha256::new();
-    hash.update(device.as_bytes());
-    hash.update([0]);
-    hash.update(rules(masquerade).as_bytes());
+    for rule in rules {
+        hash.update(rule.as_bytes());
+        hash.update([0]);
+    }
     let digest = hash.finalize();
     let hex = digest.iter().take(8).fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").unwrap_or_default();
@@ -127,8 +167,8 @@ fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
         .first()
         .and_then(|rule| rule.get("comment"))
         .and_then(Value::as_str);
-    let expected = IDENTITY_RULES.saturating_add(rules(masquerade).lines().count());
-    comment == Some(mark(masquerade, device).as_str()) && rules_found.len() == expected
+    let rules = rules(masquerade, device);
+    comment == Some(mark(&rules).as_str()) && rules_found.len() == rules.len()
 }
 
 /// Replaces the table.
@@ -171,6 +211,7 @@ async fn run(args: &[&str], input: &str) -> Result<Output, NftError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::Sources;
 
     fn nets<const N: usize>(texts: [&str; N]) -> BTreeSet<IpNet> {
         texts.map(|text| text.parse().unwrap()).into()
@@ -180,12 +221,19 @@ mod tests {
         Masquerade {
             services: nets(["10.96.0.0/16"]),
             remotes: nets(["10.1.0.0/16", "10.97.0.0/16", "fd00:2::/48"]),
+            ..Masquerade::default()
         }
     }
 
     #[test]
-    fn regular_node_has_only_the_identity_rules() {
-        let script = script(&Masquerade::default(), "mc0");
+    fn without_an_address_among_the_pods_there_are_only_the_identity_rules() {
+        let pods = nets(["10.1.0.0/24"]);
+        let masquerade = Masquerade {
+            pods,
+            ..Masquerade::default()
+        };
+        let script = script(&masquerade, "mc0");
+        assert_eq!(script.matches(" snat ").count(), 2);
         assert!(script.contains("type nat hook postrouting priority srcnat - 10; policy accept;"));
         assert!(script.contains("oifname \"mc0\" snat ip to ip saddr"));
         assert!(script.contains("oifname \"mc0\" snat ip6 to ip6 saddr"));
@@ -203,10 +251,51 @@ mod tests {
             services: nets(["10.96.0.0/16", "fd00:96::/108"]),
             ..masquerade()
         };
+        assert!(rules(&both, "mc0").contains(
+            &"ip6 saddr { fd00:2::/48 } ct original ip6 daddr { fd00:96::/108 } masquerade".into()
+        ));
+    }
+
+    #[test]
+    fn the_nodes_own_packets_are_decided_on_before_those_of_pods() {
+        let masquerade = Masquerade {
+            pods: nets(["10.1.0.0/24", "fd00:1::/64"]),
+            sources: Sources {
+                v4: Some([10, 1, 0, 1].into()),
+                v6: Some("fd00:1::1".parse().unwrap()),
+            },
+            ..Masquerade::default()
+        };
+        let own = "oifname \"mc0\" ip saddr != { 10.1.0.0/24 }";
+        let own6 = "oifname \"mc0\" ip6 saddr != { fd00:1::/64 }";
+        let sent_on = "ct status dnat meta mark & 0x4000 == 0x4000";
+        assert_eq!(
+            rules(&masquerade, "mc0"),
+            [
+                format!("{own} iif 0 snat ip to 10.1.0.1"),
+                format!("{own} {sent_on} snat ip to 10.1.0.1"),
+                format!("{own6} iif 0 snat ip6 to fd00:1::1"),
+                format!("{own6} {sent_on} snat ip6 to fd00:1::1"),
+                "oifname \"mc0\" snat ip to ip saddr".to_owned(),
+                "oifname \"mc0\" snat ip6 to ip6 saddr".to_owned(),
+            ]
+        );
+        // Where Pods' addresses follow no Node.
+        let pods = BTreeSet::new();
+        let without = Masquerade {
+            pods,
+            ..masquerade.clone()
+        };
+        let first = &rules(&without, "mc0")[0];
+        assert_eq!(
+            first,
+            "oifname \"mc0\" meta nfproto ipv4 iif 0 snat ip to 10.1.0.1"
+        );
+        let script = script(&masquerade, "mc0");
+        assert_eq!(script.matches("comment").count(), 1);
         assert!(
-            rules(&both).ends_with(
-                "\t\tip6 saddr { fd00:2::/48 } ct original ip6 daddr { fd00:96::/108 } masquerade\n"
-            )
+            script.contains("snat ip to 10.1.0.1 comment \"mc-gateway "),
+            "{script}"
         );
     }
 
@@ -223,7 +312,7 @@ mod tests {
             format!("{{\"nftables\":[{{\"metainfo\":{{}}}},{{\"rule\":{{\"comment\":\"{mark}\"}}}}{more}]}}")
         };
         let masquerade = masquerade();
-        let mark = mark(&masquerade, "mc0");
+        let mark = mark(&rules(&masquerade, "mc0"));
         assert!(matches(&json(&mark, 3), &masquerade, "mc0"));
         assert!(!matches(&json(&mark, 2), &masquerade, "mc0"), "a rule is missing");
         assert!(!matches(&json("mc-gateway 00", 3), &masquerade, "mc0"));

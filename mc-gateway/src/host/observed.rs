@@ -1,21 +1,22 @@
 //! The host's part of what is there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use ipnet::IpNet;
 use rtnetlink::Handle;
 
 use super::{HostError, link, nat_guard, route};
 use crate::desired::Masquerade;
 use crate::plan::Device;
+use crate::target::RouteKey;
 
 /// What the host holds for us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     /// `mc0`.
     pub device: Option<Device>,
-    /// Our routes into it.
-    pub routes: BTreeSet<IpNet>,
+    /// Our routes into it, with the source address each names.
+    pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// What our nftables table does, if it is one of those that were asked about.
     pub masquerade: Option<Masquerade>,
 }
@@ -29,7 +30,7 @@ pub async fn observe(
     let mc0 = link::observe(handle, device).await?;
     let routes = match mc0 {
         Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
-        None => BTreeSet::new(),
+        None => BTreeMap::new(),
     };
     let mut masquerade = None;
     for candidate in candidates {

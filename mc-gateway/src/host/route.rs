@@ -1,6 +1,6 @@
 //! Our routes into `mc0`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
@@ -12,18 +12,22 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, netlink};
+use crate::target::RouteKey;
 
 /// Routing protocol number that marks a route as ours (`ip route show proto 109`).
 pub const PROTOCOL: u8 = 109;
 
-/// Metric the kernel gives an IPv6 route that names none (`IP6_RT_PRIO_USER`); IPv4's is 0.
-const V6_METRIC: u32 = 1024;
+/// Metrics of our IPv4 routes, the preferred one first. A route that names none has 0.
+const V4_METRICS: [u32; 2] = [0, 1];
+
+/// Those of our IPv6 routes. One that names none has 1024 (`IP6_RT_PRIO_USER`).
+const V6_METRICS: [u32; 2] = [1023, 1024];
 
 /// The main table's routes, as far as we care.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Ours into the device that was asked for.
-    pub ours: BTreeSet<IpNet>,
+    /// Ours into the device that was asked for, with the source address each names.
+    pub ours: BTreeMap<RouteKey, Option<IpAddr>>,
     /// Somebody else's that would collide with one of ours, and whose they are.
     pub foreign: BTreeMap<IpNet, String>,
 }
@@ -37,56 +41,82 @@ pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError>
     ] {
         let mut messages = handle.route().get(all).execute();
         while let Some(message) = messages.try_next().await.map_err(netlink("list routes"))? {
-            let Some((net, oif)) = parse(&message) else {
+            let Some(listed) = parse(&message) else {
                 continue;
             };
             let ours = message.header.protocol == RouteProtocol::Other(PROTOCOL);
-            if ours && oif == Some(ifindex) {
-                routes.ours.insert(net);
+            if ours && listed.oif == Some(ifindex) {
+                routes.ours.insert(listed.key, listed.source);
             } else if !ours {
                 let whose = format!(
                     "{:?}, device index {}",
                     message.header.protocol,
-                    oif.unwrap_or_default()
+                    listed.oif.unwrap_or_default()
                 );
-                routes.foreign.insert(net, whose);
+                routes.foreign.insert(listed.key.net, whose);
             }
         }
     }
     Ok(routes)
 }
 
-/// Prefix and device of a route of the main table with the metric ours have.
-fn parse(message: &RouteMessage) -> Option<(IpNet, Option<u32>)> {
+/// What a listed route says.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    key: RouteKey,
+    source: Option<IpAddr>,
+    oif: Option<u32>,
+}
+
+const fn metrics(net: IpNet) -> [u32; 2] {
+    match net {
+        IpNet::V4(_) => V4_METRICS,
+        IpNet::V6(_) => V6_METRICS,
+    }
+}
+
+/// A route of the main table with one of the metrics ours have.
+fn parse(message: &RouteMessage) -> Option<Listed> {
     let header = &message.header;
-    let (mut destination, our_metric) = match header.address_family {
-        AddressFamily::Inet => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
-        AddressFamily::Inet6 => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), V6_METRIC),
+    let mut destination = match header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
     let mut oif = None;
+    let mut source = None;
     let mut table = u32::from(header.table);
     let mut metric = 0;
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(RouteAddress::Inet(addr)) => destination = (*addr).into(),
             RouteAttribute::Destination(RouteAddress::Inet6(addr)) => destination = (*addr).into(),
+            RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some((*addr).into()),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(addr)) => source = Some((*addr).into()),
             RouteAttribute::Oif(index) => oif = Some(*index),
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Priority(number) => metric = *number,
             _ => {}
         }
     }
-    if metric != our_metric || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+    let net = IpNet::new(destination, header.destination_prefix_length).ok()?;
+    let [preferred, other] = metrics(net);
+    if ![preferred, other].contains(&metric) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    let net = IpNet::new(destination, header.destination_prefix_length).ok()?;
-    Some((net, oif))
+    Some(Listed {
+        key: RouteKey {
+            net,
+            preferred: metric == preferred,
+        },
+        source,
+        oif,
+    })
 }
 
-fn message(net: IpNet, ifindex: u32) -> RouteMessage {
-    let len = net.prefix_len();
-    let mut message = match net.network() {
+fn message(key: RouteKey, source: Option<IpAddr>, ifindex: u32) -> RouteMessage {
+    let len = key.net.prefix_len();
+    let mut message = match key.net.network() {
         IpAddr::V4(addr) => RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(addr, len)
             .scope(RouteScope::Link)
@@ -98,23 +128,39 @@ fn message(net: IpNet, ifindex: u32) -> RouteMessage {
             .build(),
     };
     message.header.protocol = RouteProtocol::Other(PROTOCOL);
+    let [preferred, other] = metrics(key.net);
+    let metric = if key.preferred { preferred } else { other };
+    message.attributes.push(RouteAttribute::Priority(metric));
+    message.attributes.extend(source.map(|addr| {
+        RouteAttribute::PrefSource(match addr {
+            IpAddr::V4(addr) => RouteAddress::Inet(addr),
+            IpAddr::V6(addr) => RouteAddress::Inet6(addr),
+        })
+    }));
     message
 }
 
-/// Routes `net` into the device.
-pub async fn add(handle: &Handle, net: IpNet, ifindex: u32) -> Result<(), HostError> {
+/// Routes a prefix into the device, from `source` where the sender has not chosen one. Replaces the route
+/// of that key.
+pub async fn set(
+    handle: &Handle,
+    key: RouteKey,
+    source: Option<IpAddr>,
+    ifindex: u32,
+) -> Result<(), HostError> {
     handle
         .route()
-        .add(message(net, ifindex))
+        .add(message(key, source, ifindex))
+        .replace()
         .execute()
         .await
-        .map_err(netlink(format!("add route {net}")))
+        .map_err(netlink(format!("set route {}", key.net)))
 }
 
-/// Removes our route to `net`, if it is there.
-pub async fn delete(handle: &Handle, net: IpNet, ifindex: u32) -> Result<(), HostError> {
-    match handle.route().del(message(net, ifindex)).execute().await {
-        Err(error) if !is_missing(&error) => Err(netlink(format!("delete route {net}"))(error)),
+/// Removes our route of that key, if it is there.
+pub async fn delete(handle: &Handle, key: RouteKey, ifindex: u32) -> Result<(), HostError> {
+    match handle.route().del(message(key, None, ifindex)).execute().await {
+        Err(error) if !is_missing(&error) => Err(netlink(format!("delete route {}", key.net))(error)),
         _ => Ok(()),
     }
 }
@@ -123,33 +169,37 @@ pub async fn delete(handle: &Handle, net: IpNet, ifindex: u32) -> Result<(), Hos
 mod tests {
     use super::*;
 
-    /// As the kernel lists a route: with its metric.
-    fn listed(net: &str, metric: Option<u32>) -> RouteMessage {
-        let mut message = message(net.parse().unwrap(), 7);
-        message.attributes.extend(metric.map(RouteAttribute::Priority));
-        message
+    fn key(net: &str, preferred: bool) -> RouteKey {
+        let net = net.parse().unwrap();
+        RouteKey { net, preferred }
     }
 
     #[test]
     fn routes_of_both_families_are_known_again() {
-        for (net, metric) in [
-            ("10.2.0.0/16", None),
-            ("fd00:2::/48", Some(V6_METRIC)),
-            ("fd00:2::7/128", Some(V6_METRIC)),
+        for (net, source) in [
+            ("10.2.0.0/16", "10.1.1.1"),
+            ("fd00:2::/48", "fd00:1::1"),
+            ("fd00:2::7/128", "fd00:1::1"),
         ] {
-            let parsed = parse(&listed(net, metric));
-            assert_eq!(parsed, Some((net.parse().unwrap(), Some(7))), "{net}");
+            for (preferred, source) in [(false, None), (true, Some(source.parse().unwrap())), (true, None)] {
+                let key = key(net, preferred);
+                let mut listed = message(key, source, 7);
+                // The kernel lists no metric where it is 0.
+                let metric = RouteAttribute::Priority(0);
+                listed.attributes.retain(|attribute| *attribute != metric);
+                let oif = Some(7);
+                assert_eq!(parse(&listed), Some(Listed { key, source, oif }));
+            }
         }
     }
 
     #[test]
     fn a_route_of_another_metric_does_not_collide() {
-        for (net, metric) in [
-            ("10.2.0.0/16", Some(100)),
-            ("fd00:2::/48", Some(256)),
-            ("fd00:2::/48", None),
-        ] {
-            assert_eq!(parse(&listed(net, metric)), None, "{net} {metric:?}");
+        for (net, metric) in [("10.2.0.0/16", 100), ("fd00:2::/48", 256), ("fd00:2::/48", 0)] {
+            let mut listed = message(key(net, false), None, 7);
+            listed.attributes.pop();
+            listed.attributes.push(RouteAttribute::Priority(metric));
+            assert_eq!(parse(&listed), None, "{net} {metric}");
         }
     }
 }

@@ -28,10 +28,7 @@ pub async fn observe(
     mc0: &str,
 ) -> Result<Underlay, HostError> {
     let links = links(handle).await?;
-    let mut underlay = Underlay {
-        own: own_addresses(handle, &links).await?,
-        ..Underlay::default()
-    };
+    let mut underlay = own_addresses(handle, &links).await?;
     for addr in addresses {
         match path(handle, *addr, &links, mc0).await? {
             Ok(path) => {
@@ -66,24 +63,25 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
     Ok(links)
 }
 
-async fn own_addresses(
-    handle: &Handle,
-    links: &BTreeMap<u32, Link>,
-) -> Result<BTreeMap<IpAddr, (u32, String)>, HostError> {
+/// The addresses of this host, without any paths.
+async fn own_addresses(handle: &Handle, links: &BTreeMap<u32, Link>) -> Result<Underlay, HostError> {
     let mut messages = handle.address().get().execute();
-    let mut own = BTreeMap::new();
+    let mut underlay = Underlay::default();
     while let Some(message) = messages.try_next().await.map_err(netlink("list addresses"))? {
         let index = message.header.index;
         let Some(link) = links.get(&index) else { continue };
-        if let Some(addr) = own_address(&message) {
-            own.insert(addr, (index, link.name.clone()));
+        if let Some((addr, tentative)) = own_address(&message) {
+            underlay.own.insert(addr, (index, link.name.clone()));
+            if tentative {
+                underlay.tentative.insert(addr);
+            }
         }
     }
-    Ok(own)
+    Ok(underlay)
 }
 
-/// The address this host has by `message`, if it can be used.
-fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+/// The address this host has by `message`, if it can be used, and whether that is not certain yet.
+fn own_address(message: &AddressMessage) -> Option<(IpAddr, bool)> {
     let mut flags = message.header.flags.bits().into();
     let mut local = None;
     let mut address = None;
@@ -99,8 +97,10 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     if flags & AddressFlags::Dadfailed.bits() != 0 {
         return None;
     }
+    let tentative = flags & AddressFlags::Tentative.bits() != 0;
     // On a point-to-point link IFA_ADDRESS is the other end's; otherwise IPv6 has only that one.
-    local.or(address.filter(IpAddr::is_ipv6))
+    let addr = local.or(address.filter(IpAddr::is_ipv6))?;
+    Some((addr, tentative))
 }
 
 /// The path to `addr`, or why there is none.

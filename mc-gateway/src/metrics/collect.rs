@@ -17,10 +17,12 @@ pub(super) fn render(
     counters: &Counters,
     health: &BTreeMap<u32, Health>,
     gates: &[Gate],
+    conntrack: &BTreeMap<&str, u64>,
 ) -> String {
     let mut text = Text::default();
     data_path(&mut text, counters);
     samples(&mut text, state, gates);
+    connections(&mut text, conntrack);
     members(&mut text, state, health);
     tables(&mut text, state);
     agent(&mut text, state);
@@ -87,6 +89,17 @@ fn samples(text: &mut Text, state: &State, gates: &[Gate]) {
     text.value(&[("result", "read")], state.samples);
     text.value(&[("result", "limited")], sum(|gate| gate.suppressed));
     text.value(&[("result", "lost")], sum(|gate| gate.lost));
+}
+
+fn connections(text: &mut Text, losses: &BTreeMap<&str, u64>) {
+    text.family(
+        "mcgateway_conntrack_losses_total",
+        Kind::Counter,
+        "Packets and connections this node's connection tracking lost, for whatever purpose; it translates what the node itself sends.",
+    );
+    for (kind, count) in losses {
+        text.value(&[("kind", kind)], count);
+    }
 }
 
 fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
@@ -313,7 +326,8 @@ mod tests {
             drops: vec![(DropReason::NoRoute, 2)],
             events: Vec::new(),
         };
-        let text = render(&state, &counters, &[(4, health)].into(), &[]);
+        let conntrack = [("insert_failed", 3)].into();
+        let text = render(&state, &counters, &[(4, health)].into(), &[], &conntrack);
         let labels = "group=\"gateways\",member=\"Gateway gw\",address=\"192.0.2.1\"";
         for line in [
             format!("mcgateway_member_usable{{{labels}}} 0"),
@@ -324,6 +338,7 @@ mod tests {
             format!("mcgateway_member_rtt_seconds_sum{{{labels}}} 0.00004"),
             "mcgateway_drops_total{reason=\"no-route\"} 2".to_owned(),
             "mcgateway_packets_total{path=\"encap\"} 0".to_owned(),
+            "mcgateway_conntrack_losses_total{kind=\"insert_failed\"} 3".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }

@@ -12,6 +12,7 @@ use std::time::Instant;
 use aya::maps::{MapData, PerCpuArray};
 use mc_gateway_common::abi::sample::{Gate, SAMPLE_GATE};
 
+use crate::host::conntrack;
 use crate::inspect::snapshot::{CounterMaps, HealthMaps};
 use crate::tables::{TablesError, open};
 pub use server::start;
@@ -52,6 +53,7 @@ impl Metrics {
             what: "read",
             source,
         })?;
-        Ok(collect::render(&state, &counters, &health, &gates))
+        let conntrack = conntrack::losses();
+        Ok(collect::render(&state, &counters, &health, &gates, &conntrack))
     }
 }

@@ -1,13 +1,13 @@
 //! The opcodes of a plan.
 
 use std::fmt;
+use std::net::IpAddr;
 
-use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook};
 use crate::desired::Masquerade;
-use crate::target::PrefixKey;
+use crate::target::{PrefixKey, RouteKey};
 
 /// One change. Values carry what was there before, so that each action knows its own undo.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,10 +92,15 @@ pub enum Action {
         /// After.
         to: Option<Masquerade>,
     },
-    /// Routes a prefix into `mc0`.
-    AddRoute(IpNet),
-    /// No longer routes a prefix into `mc0`.
-    DeleteRoute(IpNet),
+    /// Adds, changes or removes a route into `mc0`.
+    SetRoute {
+        /// The route.
+        key: RouteKey,
+        /// Source address it named before, if it was there.
+        from: Option<Option<IpAddr>>,
+        /// Source address it names after, if it is there.
+        to: Option<Option<IpAddr>>,
+    },
 }
 
 impl Action {
@@ -146,8 +151,11 @@ impl Action {
                 from: None,
             },
             Self::SetNat { from, to } => Self::SetNat { from: to, to: from },
-            Self::AddRoute(net) => Self::DeleteRoute(net),
-            Self::DeleteRoute(net) => Self::AddRoute(net),
+            Self::SetRoute { key, from, to } => Self::SetRoute {
+                key,
+                from: to,
+                to: from,
+            },
         })
     }
 }
@@ -171,8 +179,15 @@ impl fmt::Display for Action {
             Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
             Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
             Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
-            Self::AddRoute(net) => write!(f, "add route {net}"),
-            Self::DeleteRoute(net) => write!(f, "delete route {net}"),
+            Self::SetRoute { key, to: None, .. } => write!(f, "delete route {}", key.net),
+            Self::SetRoute {
+                key, to: Some(None), ..
+            } => write!(f, "add route {}", key.net),
+            Self::SetRoute {
+                key,
+                to: Some(Some(source)),
+                ..
+            } => write!(f, "add route {} from {source}", key.net),
         }
     }
 }

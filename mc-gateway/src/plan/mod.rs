@@ -10,13 +10,13 @@ mod slots;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX_PREFIXES};
 use thiserror::Error;
 
 use crate::desired::Masquerade;
-use crate::target::{DEFAULT_MTU, PrefixKey, Target};
+use crate::target::{DEFAULT_MTU, PrefixKey, RouteKey, Target};
 pub use action::Action;
 use slots::Slots;
 
@@ -101,8 +101,8 @@ pub struct Observed {
     pub members: BTreeMap<u32, abi::Member>,
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
-    /// Our routes into `mc0`.
-    pub routes: BTreeSet<IpNet>,
+    /// Our routes into `mc0`, with the source address each names.
+    pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// What our nftables table does; none where it is missing or not as we write it.
     pub masquerade: Option<Masquerade>,
     /// Programs that are attached.
@@ -393,9 +393,22 @@ impl Planner {
     }
 
     fn routes(&mut self, observed: &Observed, target: &Target) {
-        let add = target.routes.difference(&observed.routes);
-        self.adds.extend(add.map(|net| Action::AddRoute(*net)));
-        let delete = observed.routes.difference(&target.routes);
-        self.removes.extend(delete.map(|net| Action::DeleteRoute(*net)));
+        let wanted = target.host_routes();
+        for (key, source) in &wanted {
+            let from = observed.routes.get(key).copied();
+            let to = Some(*source);
+            if from != to {
+                self.adds.push(Action::SetRoute { key: *key, from, to });
+            }
+        }
+        let gone = observed
+            .routes
+            .iter()
+            .filter(|(key, _)| !wanted.contains_key(key));
+        self.removes.extend(gone.map(|(key, source)| Action::SetRoute {
+            key: *key,
+            from: Some(*source),
+            to: None,
+        }));
     }
 }

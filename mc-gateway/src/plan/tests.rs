@@ -1,10 +1,12 @@
 //! Plans against a model of what is there.
 
+use ipnet::IpNet;
 use proptest::collection::{btree_map, btree_set};
 use proptest::prelude::*;
 
 use super::*;
 use crate::apply::{Executor, apply};
+use crate::desired::Sources;
 use crate::target::Prefix;
 
 const MC0: &str = "mc0";
@@ -55,8 +57,10 @@ fn carry_out(world: &mut Observed, action: &Action) {
             world.attachments.remove(&hook);
         }
         Action::SetNat { to, .. } => world.masquerade = to,
-        Action::AddRoute(net) => assert!(world.routes.insert(net)),
-        Action::DeleteRoute(net) => assert!(world.routes.remove(&net)),
+        Action::SetRoute { key, from, to } => {
+            assert_eq!(world.routes.get(&key).copied(), from);
+            entry(&mut world.routes, key, to);
+        }
     }
 }
 
@@ -136,10 +140,10 @@ fn targets() -> impl Strategy<Value = Target> {
     let groups = btree_set(1_u32..8, 0..5);
     let prefixes = btree_map(any::<[u8; 2]>(), (0_u32..3, 1_u32..8, 1_u32..3), 0..8);
     let peers = btree_map(0_u8..6, 1_u32..8, 0..5);
-    let routes = btree_set(0_u8..20, 0..6);
+    let routes = (btree_set(0_u8..20, 0..6), proptest::option::of(1_u8..3));
     let devices = btree_set(2_u32..5, 0..3);
     (members, groups, prefixes, peers, routes, devices, 1300_u32..1500).prop_map(
-        |(members, groups, prefixes, peers, routes, devices, mtu)| {
+        |(members, groups, prefixes, peers, (routes, source), devices, mtu)| {
             let known = |group: &u32| if groups.contains(group) { *group } else { 0 };
             Target {
                 port: 6081,
@@ -185,6 +189,13 @@ fn targets() -> impl Strategy<Value = Target> {
                     .iter()
                     .map(|n| IpNet::new([10, *n, 0, 0].into(), 16).unwrap())
                     .collect(),
+                masquerade: Masquerade {
+                    sources: Sources {
+                        v4: source.map(|n| [10, 99, 0, n].into()),
+                        v6: None,
+                    },
+                    ..Masquerade::default()
+                },
                 devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
                 ..Target::default()
             }
@@ -199,7 +210,7 @@ proptest! {
         for target in [&first, &second] {
             let _ = converge(&mut world, target);
             prop_assert_eq!(plan(&world, target, MC0).unwrap().actions, vec![]);
-            prop_assert_eq!(&world.routes, &target.routes);
+            prop_assert_eq!(&world.routes, &target.host_routes());
             prop_assert_eq!(world.members.values().map(|m| m.id).collect::<BTreeSet<_>>(),
                 target.members.keys().copied().collect::<BTreeSet<_>>());
             prop_assert_eq!(world.prefixes.len(), target.prefixes.len());
@@ -298,9 +309,9 @@ fn routes_come_last_and_go_first() {
     };
     let mut world = Observed::default();
     let there = converge(&mut world, &target);
-    assert!(matches!(there.last(), Some(Action::AddRoute(_))));
+    assert!(matches!(there.last(), Some(Action::SetRoute { to: Some(_), .. })));
     let back = converge(&mut world, &Target::default());
-    assert!(matches!(back.first(), Some(Action::DeleteRoute(_))));
+    assert!(matches!(back.first(), Some(Action::SetRoute { to: None, .. })));
     assert!(matches!(back.last(), Some(Action::SetMember { .. })));
 }
 

@@ -9,7 +9,19 @@ use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
 /// API group of Gateways and ClusterInfoImports.
 pub const GROUP: &str = controller::api::names::GROUP;
 
-/// A Node's name, internal addresses and Pod CIDRs.
+/// Annotations of a Node that hold an address of its own among the Pods': Calico's for its tunnel devices,
+/// and ours for other CNIs whose Pods' addresses do not follow `spec.podCIDRs`.
+const HOST_ADDRESSES: [&str; 7] = [
+    "mc-gateway.io/host-ipv4",
+    "mc-gateway.io/host-ipv6",
+    "projectcalico.org/IPv4IPIPTunnelAddr",
+    "projectcalico.org/IPv4VXLANTunnelAddr",
+    "projectcalico.org/IPv4WireguardInterfaceAddr",
+    "projectcalico.org/IPv6VXLANTunnelAddr",
+    "projectcalico.org/IPv6WireguardInterfaceAddr",
+];
+
+/// A Node's name, internal addresses, Pod CIDRs and addresses among Pods.
 #[must_use]
 pub fn node(node: &Node) -> NodeInfo {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
@@ -25,7 +37,12 @@ pub fn node(node: &Node) -> NodeInfo {
             pod_cidrs.push(cidr.clone());
         }
     }
+    let annotations = node.metadata.annotations.as_ref();
+    let host_addresses = HOST_ADDRESSES
+        .into_iter()
+        .filter_map(|name| Some((name, annotations?.get(name)?.clone())));
     NodeInfo {
+        host_addresses: host_addresses.collect(),
         name: node.metadata.name.clone().unwrap_or_default(),
         internal_ips: internal.map(|address| address.address.clone()).collect(),
         pod_cidrs,
@@ -70,6 +87,14 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_with_a_tunnel_device_of_its_cni() {
+        let text = "{metadata: {name: n1, annotations: {projectcalico.org/IPv4VXLANTunnelAddr: 10.0.1.7, other: x}}}";
+        let node = node(&serde_yaml_ng::from_str::<Node>(text).unwrap());
+        let expected = ("projectcalico.org/IPv4VXLANTunnelAddr", "10.0.1.7".to_owned());
+        assert_eq!(node.host_addresses, [expected]);
+    }
 
     #[test]
     fn a_node_with_both_kinds_of_cidr_fields() {

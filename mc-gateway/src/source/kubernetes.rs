@@ -381,6 +381,7 @@ mod tests {
 
     fn node(name: &str) -> NodeInfo {
         NodeInfo {
+            host_addresses: Vec::new(),
             name: name.into(),
             ..NodeInfo::default()
         }

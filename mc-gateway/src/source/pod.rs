@@ -166,6 +166,7 @@ mod tests {
         use PodLookup::{Auto, NodeCidr, Pod};
         let nodes = |cidrs: &[&str]| {
             let node = NodeInfo {
+                host_addresses: Vec::new(),
                 name: "a".into(),
                 pod_cidrs: cidrs.iter().map(ToString::to_string).collect(),
                 ..NodeInfo::default()

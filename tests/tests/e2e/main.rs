@@ -12,5 +12,6 @@
 mod clusters;
 mod datapath;
 mod gateways;
+mod host_clients;
 mod services;
 mod workload;

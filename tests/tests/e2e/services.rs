@@ -182,7 +182,7 @@ fn a_service_with_pod_endpoints_keeps_the_clients_address() {
     }
 }
 
-fn set_endpoint_type(kind: &str) {
+pub(crate) fn set_endpoint_type(kind: &str) {
     for cluster in [EAST, WEST] {
         cluster.configure("endpointIPType", kind);
     }

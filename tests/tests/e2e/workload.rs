@@ -58,6 +58,11 @@ spec:
 
     /// A Pod that runs the traffic program once.
     pub(crate) fn pod(&self, cluster: Cluster, node: &str, name: &str, args: &[&str]) {
+        self.pod_in(cluster, node, name, args, "false");
+    }
+
+    /// A Pod with a network of its own or with its Node's.
+    fn pod_in(&self, cluster: Cluster, node: &str, name: &str, args: &[&str], host_network: &str) {
         let namespace = self.0;
         let args = args.join(", ");
         cluster.apply(&format!(
@@ -66,6 +71,7 @@ kind: Pod
 metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {name}}}}}
 spec:
   nodeName: {node}
+  hostNetwork: {host_network}
   restartPolicy: Never
   terminationGracePeriodSeconds: 0
   containers:
@@ -94,6 +100,17 @@ spec:
     /// Another Pod to send requests from.
     pub(crate) fn client_named(&self, cluster: Cluster, node: &str, pod: &'static str) -> Client {
         self.pod(cluster, node, pod, &["pause"]);
+        Client {
+            cluster,
+            namespace: self.0,
+            pod,
+        }
+    }
+
+    /// A Pod on its Node's network to send requests from.
+    pub(crate) fn host_client(&self, cluster: Cluster, node: &str) -> Client {
+        let pod = "host-client";
+        self.pod_in(cluster, node, pod, &["pause"], "true");
         Client {
             cluster,
             namespace: self.0,

@@ -15,6 +15,7 @@ mod bench;
 mod families;
 mod faults;
 mod host_changes;
+mod host_clients;
 mod mtu;
 mod restart;
 mod seeing;

@@ -96,7 +96,7 @@ fn inspect_without_pins_says_where_it_looked() {
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success());
     assert!(
-        error.contains("nt-nopins-pod-east: there is no such directory; has mc-gateway run"),
+        error.contains("-nopins-pod-east: there is no such directory; has mc-gateway run"),
         "{error}"
     );
 }
@@ -156,14 +156,18 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     let mut bed = connected("drops");
     let from = "198.51.100.9";
     let to = Cluster::West.pod_ip().to_string();
-    // A source that is in no Pod CIDR: the node's gateway refuses it.
-    for command in [
-        format!("addr add {from}/32 dev lo"),
-        format!("route add {to}/32 dev mc0 src {from}"),
+    // A source that is in no Pod CIDR, and not the node itself: the node's gateway refuses it.
+    let (pod, node) = (Cluster::East.pod_ip(), Cluster::East.pod_gateway_net().addr());
+    for (place, command) in [
+        (Place::PodEast, format!("addr add {from}/32 dev lo")),
+        (Place::PodEast, format!("route add {to}/32 via {node} src {from}")),
+        (NODE, format!("route add {from}/32 via {pod}")),
     ] {
-        bed.netns(NODE).ip(&[command]).expect("an address and a route");
+        bed.netns(place).ip(&[command]).expect("an address and a route");
     }
-    let ping = bed.traffic().ping(bed.netns(NODE), Cluster::West.pod_ip(), 1);
+    let ping = bed
+        .traffic()
+        .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1);
     assert!(
         ping.map_or(true, |report| report.received == 0),
         "{from} got an answer"

@@ -1,0 +1,282 @@
+//! Processes on nodes and what a service proxy sends on: clients that are no Pods.
+
+use std::{fmt::Write as _, fs, net::SocketAddr, time::Duration};
+
+use mc_tests::{
+    counters::Counters,
+    topology::{Cluster, Family, Inner, Masquerade, Place, Topology, Variant, write_manifests},
+    wait::wait_for,
+};
+
+use crate::bed::{SOON, options};
+
+/// Port of a Service, of its Pod, and of the same Service on every node.
+const SERVICE_PORT: u16 = 80;
+const POD_PORT: u16 = 8080;
+const NODE_PORT: u16 = 30_080;
+
+/// Tells each node an address of its own among Pods that follow no Node, as Calico does by an annotation.
+fn annotate(bed: &Topology) {
+    for cluster in Cluster::ALL {
+        let directory = bed.manifests_dir(cluster);
+        write_manifests(cluster, bed.options(), &directory).expect("manifests");
+        let file = directory.join("nodes.yaml");
+        let text = fs::read_to_string(&file).expect("a manifest");
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| cluster.nets(family));
+        let node = cluster.node().name();
+        let own = format!(
+            "  name: {node}\n  annotations:\n    projectcalico.org/IPv4VXLANTunnelAddr: {}\n    projectcalico.org/IPv6VXLANTunnelAddr: \"{}\"\n",
+            v4.pod_gateway.addr(),
+            v6.pod_gateway.addr()
+        );
+        let text = text.replace(&format!("  name: {node}\n"), &own);
+        let without: Vec<&str> = text
+            .lines()
+            .filter(|line| {
+                !line.contains("podCIDRs") && !line.contains('/') || line.contains("projectcalico")
+            })
+            .collect();
+        let text = without.join("\n").replace("spec:\n", "") + "\n";
+        assert!(
+            text.contains("IPv4VXLANTunnelAddr") && !text.contains("podCIDRs"),
+            "{text}"
+        );
+        fs::write(&file, text).expect("write");
+        let [v4, v6] = [v4.pod.addr(), v6.pod.addr()];
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: n}}\nspec: {{nodeName: {node}, containers: []}}\n\
+             status: {{phase: Running, podIP: {v4}, podIPs: [{{ip: {v4}}}, {{ip: \"{v6}\"}}]}}\n"
+        );
+        fs::write(directory.join("pod.yaml"), pod).expect("write");
+    }
+}
+
+fn created(name: &str, bridge: bool) -> Topology {
+    let mut options = options(name);
+    options.inner = Inner::Dual;
+    options.bridge = bridge;
+    options.masquerade = Masquerade::LeavingCluster;
+    Topology::create(options).expect("the namespaces")
+}
+
+fn bed(name: &str, bridge: bool) -> Topology {
+    let mut bed = created(name, bridge);
+    bed.configure(Variant::McGateway).expect("the agents");
+    bed
+}
+
+/// The first or second Service address of a cluster that is not reserved.
+fn service(cluster: Cluster, family: Family, nth: usize) -> SocketAddr {
+    let mut hosts = cluster.nets(family).services.hosts();
+    SocketAddr::new(hosts.nth(10 + nth).expect("an address"), SERVICE_PORT)
+}
+
+/// Translation as a service proxy does it, masquerading what is not from a Pod: at its ordinary priority.
+fn proxy(bed: &Topology, place: Place, family: Family, services: &[(SocketAddr, SocketAddr)]) {
+    let ip = match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    };
+    let pods = place.cluster().nets(family).pods;
+    let mut rules = String::new();
+    for (from, to) in services {
+        let matched = format!("{ip} daddr {} tcp dport {}", from.ip(), from.port());
+        writeln!(
+            rules,
+            "        {ip} saddr != {pods} {matched} meta mark set 0x4000\n        {matched} dnat to {to}"
+        )
+        .expect("rules");
+    }
+    bed.netns(place)
+        .nft(&format!(
+            "table {ip} proxy {{
+    chain output {{
+        type nat hook output priority -100; policy accept;
+{rules}    }}
+    chain prerouting {{
+        type nat hook prerouting priority dstnat; policy accept;
+{rules}    }}
+    chain postrouting {{
+        type nat hook postrouting priority srcnat; policy accept;
+        meta mark 0x4000 counter masquerade
+    }}
+}}
+"
+        ))
+        .expect("a service proxy");
+}
+
+fn get(bed: &Topology, from: Place, to: SocketAddr) -> String {
+    let answer = bed.traffic().get(bed.netns(from), &format!("http://{to}/"));
+    let answer = answer.map_err(|error| format!("{} asks {to}: {error:#}", from.name()));
+    answer.expect("an answer")
+}
+
+/// Packets that were dropped anywhere, by node.
+fn drops(bed: &Topology) -> Vec<String> {
+    let all = bed.nodes().into_iter().filter_map(|place| {
+        let counters = Counters::read(&bed.bpf_dir(place)).expect("counters");
+        (!counters.drops.is_empty()).then(|| format!("{}: {counters:?}", place.name()))
+    });
+    all.collect()
+}
+
+/// A process on a regular node asks Pods and Services of the other cluster, in whatever way.
+fn node_processes_reach_pods_and_services(bed: &Topology) {
+    let traffic = bed.traffic();
+    let (node, west) = (Place::NodeEast, bed.netns(Place::PodWest));
+    let _web = traffic.echo_server(west, "west", POD_PORT).expect("a server");
+    for family in [Family::V4, Family::V6] {
+        let east = Cluster::East.nets(family);
+        let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
+        let [imported, by_address] = [0, 1].map(|nth| service(Cluster::East, family, nth));
+        let exported = service(Cluster::West, family, 0);
+        let on_node = SocketAddr::new(east.node.addr(), NODE_PORT);
+        let services = [(imported, pod), (by_address, exported), (on_node, pod)];
+        // A node looks up a route to a Service address before its proxy translates it: the default route.
+        let anywhere = format!("via {}", east.internal[0].addr());
+        bed.netns(node).route(east.services, &anywhere).expect("a route");
+        proxy(bed, node, family, &services);
+        proxy(bed, Place::GatewayWest, family, &[(exported, pod)]);
+
+        let expected = format!("west {}", east.pod_gateway.addr());
+        let ping = traffic.ping(bed.netns(node), pod.ip(), 2).expect("ping");
+        assert_eq!((ping.sent, ping.received), (2, 2), "{family:?}");
+        assert_eq!(get(bed, node, pod), expected, "a Pod");
+        assert_eq!(
+            get(bed, node, imported),
+            expected,
+            "a Service whose endpoint is a Pod"
+        );
+        // From another address of the node.
+        let other = elsewhere(family);
+        let bound = format!("{} dev mc0 src {other}", pod.ip());
+        let set = [format!("addr add {other} dev lo"), format!("route add {bound}")];
+        bed.netns(node).ip(&set).expect("an address and a route");
+        assert_eq!(get(bed, node, pod), expected, "from {other}");
+        bed.netns(node)
+            .ip(&[format!("route del {bound}")])
+            .expect("no route");
+        assert!(
+            get(bed, node, by_address).starts_with("west "),
+            "a Service address"
+        );
+        // What the proxy sends on for somebody who is no Pod.
+        assert_eq!(get(bed, Place::GatewayEast, on_node), expected, "a node port");
+        let stream = traffic
+            .sequenced(bed.netns(node), west, pod.ip(), 1_000, Duration::from_millis(300))
+            .expect("a stream");
+        let report = stream.finish(SOON).expect("a report");
+        assert!(report.ended && report.lost == 0, "{family:?}: {report:?}");
+        // Pods keep theirs.
+        let client = format!("west {}", Cluster::East.pod_addr(family));
+        assert_eq!(get(bed, Place::PodEast, pod), client, "a Pod's request");
+        assert_eq!(
+            get(bed, Place::PodEast, imported),
+            client,
+            "a Pod's request to a Service"
+        );
+        let masqueraded = bed.netns(node).run("nft", ["list", "table", ip(family), "proxy"]);
+        let masqueraded = masqueraded.expect("rules");
+        assert!(masqueraded.contains("counter packets 0"), "{masqueraded}");
+    }
+    assert_eq!(drops(bed), Vec::<String>::new());
+}
+
+/// An address that is in no network of the clusters.
+const fn elsewhere(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "198.51.100.9",
+        Family::V6 => "2001:db8::9",
+    }
+}
+
+const fn ip(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ip",
+        Family::V6 => "ip6",
+    }
+}
+
+#[test]
+fn node_processes_reach_pods_and_services_behind_a_bridge() {
+    node_processes_reach_pods_and_services(&bed("hostbr", true));
+}
+
+#[test]
+fn node_processes_reach_pods_and_services_behind_routed_devices() {
+    node_processes_reach_pods_and_services(&bed("hostveth", false));
+}
+
+#[test]
+fn node_processes_reach_pods_and_services_where_addresses_follow_no_node() {
+    let mut bed = created("hostcal", false);
+    annotate(&bed);
+    bed.configure(Variant::McGateway).expect("the agents");
+    node_processes_reach_pods_and_services(&bed);
+}
+
+/// Our routes of a family on a node.
+fn routes(bed: &Topology, place: Place, family: &str) -> String {
+    let args = [family, "route", "show", "proto", "109"];
+    bed.netns(place).run("ip", args).expect("routes")
+}
+
+/// Waits until the preferred routes of both families say this source, or there are none.
+fn wait_source(bed: &Topology, place: Place, source: Option<[&str; 2]>) {
+    wait_for(&format!("routes from {source:?}"), SOON, || {
+        let seen = ["-4", "-6"].map(|family| routes(bed, place, family));
+        let good = match source {
+            Some(source) => seen
+                .iter()
+                .zip(source)
+                .all(|(routes, addr)| routes.contains(&format!(" src {addr} "))),
+            None => !seen.iter().any(|routes| routes.contains(" src ")),
+        };
+        if good { Ok(()) } else { Err(seen.concat()) }
+    })
+    .expect("routes");
+}
+
+#[test]
+fn an_address_among_the_pods_may_come_and_go() {
+    let bed = bed("hostaddr", false);
+    let (traffic, gateway) = (bed.traffic(), Place::GatewayEast);
+    let netns = bed.netns(gateway);
+    let _web = traffic
+        .echo_server(bed.netns(Place::PodWest), "west", POD_PORT)
+        .expect("a server");
+    wait_source(&bed, gateway, None);
+    // The first Pod of a node makes the bridge.
+    let addresses = ["10.11.0.1", "fd00:11::1"];
+    let [v4, v6] = addresses;
+    netns
+        .ip(&[
+            "link add cni0 type bridge",
+            "link set cni0 up",
+            &format!("addr add {v4}/24 dev cni0"),
+            &format!("addr add {v6}/64 dev cni0"),
+        ])
+        .expect("a bridge");
+    wait_source(&bed, gateway, Some(addresses));
+    for (family, addr) in [(Family::V4, v4), (Family::V6, v6)] {
+        let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
+        assert_eq!(get(&bed, gateway, pod), format!("west {addr}"));
+    }
+    // The kernel takes the preferred routes with the address. There is no moment without a route.
+    netns
+        .ip(&[
+            format!("addr del {v4}/24 dev cni0"),
+            format!("addr del {v6}/64 dev cni0"),
+        ])
+        .expect("no address");
+    for family in ["-4", "-6"] {
+        assert!(routes(&bed, gateway, family).contains("dev mc0"), "{family}");
+    }
+    wait_source(&bed, gateway, None);
+    for family in [Family::V4, Family::V6] {
+        let pod = Cluster::West.pod_addr(family);
+        let ping = traffic.ping(bed.netns(Place::PodEast), pod, 1).expect("ping");
+        assert_eq!(ping.received, 1, "{family:?}");
+    }
+}

@@ -77,6 +77,7 @@ fn local() -> Objects {
         name: name.into(),
         internal_ips: vec![ip.into()],
         pod_cidrs: vec![pods.into()],
+        ..NodeInfo::default()
     };
     Objects {
         nodes: vec![

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use mc_gateway_common::{
     abi::{ACTION_FORWARD, Addr, CONFIG_GATEWAY, Config},
+    packet::Address,
     path,
     tables::{MapTables, Tables as _},
     verdict::{Path, Verdict},
@@ -215,7 +216,7 @@ fn arrive(input: &Input, frame: &[u8]) {
             assert_eq!(after[..6], config.mc0_mac, "address of mc0");
             let inner = ip(&after[ETH..]).expect("a sound packet");
             assert_eq!(after[12..ETH], inner.ethertype(), "ethertype");
-            let dst = tables.prefix(mapped(inner.dst)).expect("a prefix");
+            let dst = tables.prefix(Address::from(mapped(inner.dst))).expect("a prefix");
             assert_ne!(dst.action, ACTION_FORWARD, "delivered elsewhere");
             let met = outer_of(&before[ETH..]).expect("a header").tos;
             unchanged(input, &before[ETH + outer..], &after[ETH..], Some(met));

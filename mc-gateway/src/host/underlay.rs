@@ -175,10 +175,10 @@ fn read_path(
     let mut via = Some(addr);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(router)) => via = Some((*router).into()),
-            RouteAttribute::Gateway(RouteAddress::Inet6(router)) => via = Some((*router).into()),
-            RouteAttribute::Via(RouteVia::Inet(router)) => via = Some((*router).into()),
-            RouteAttribute::Via(RouteVia::Inet6(router)) => via = Some((*router).into()),
+            RouteAttribute::Gateway(RouteAddress::Inet(router))
+            | RouteAttribute::Via(RouteVia::Inet(router)) => via = Some((*router).into()),
+            RouteAttribute::Gateway(RouteAddress::Inet6(router))
+            | RouteAttribute::Via(RouteVia::Inet6(router)) => via = Some((*router).into()),
             RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => via = None,
             RouteAttribute::Oif(index) => oif = Some(*index),
             RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some((*addr).into()),

@@ -19,6 +19,8 @@ pub mod abi;
 pub mod flow;
 pub mod limit;
 pub mod liveness;
+#[cfg(any(test, feature = "std"))]
+pub mod maglev;
 pub mod packet;
 pub mod path;
 pub mod rendezvous;

@@ -50,6 +50,10 @@ pub enum DropReason {
     ProbeMember = 22,
     /// Answer to a probe that was never sent.
     ProbeUnsent = 23,
+    /// A packet to a Service address that comes from a gateway of this cluster names no backend of this node.
+    UnknownBackend = 24,
+    /// A packet to a Service address names a backend of another Service or port.
+    ForeignBackend = 25,
     /// Larger than the next hop takes, and nobody to tell: an ICMP error, a later fragment, or not from or
     /// for one host.
     TooBig = 30,
@@ -61,7 +65,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -85,6 +89,8 @@ impl DropReason {
         Self::ProbeLate,
         Self::ProbeMember,
         Self::ProbeUnsent,
+        Self::UnknownBackend,
+        Self::ForeignBackend,
         Self::TooBig,
         Self::TooBigLimited,
         Self::BelowIpv6Minimum,
@@ -117,6 +123,8 @@ impl DropReason {
             21 => Self::ProbeLate,
             22 => Self::ProbeMember,
             23 => Self::ProbeUnsent,
+            24 => Self::UnknownBackend,
+            25 => Self::ForeignBackend,
             30 => Self::TooBig,
             31 => Self::TooBigLimited,
             32 => Self::BelowIpv6Minimum,
@@ -151,6 +159,8 @@ impl DropReason {
             Self::ProbeLate => "probe-late",
             Self::ProbeMember => "probe-member",
             Self::ProbeUnsent => "probe-unsent",
+            Self::UnknownBackend => "unknown-backend",
+            Self::ForeignBackend => "foreign-backend",
             Self::TooBig => "too-big",
             Self::TooBigLimited => "too-big-limited",
             Self::BelowIpv6Minimum => "below-ipv6-minimum",
@@ -210,13 +220,38 @@ pub enum Event {
     AllMembersDead = 1,
     /// Congestion marked on the outer packet was passed on to the inner one (RFC 6040).
     EcnMarked = 2,
+    /// Gateway: a flow to a Service address was given to a backend.
+    ServiceFlow = 8,
+    /// Gateway: a flow was given to another backend, because its own is gone or takes no new ones.
+    ServiceFlowMoved = 9,
+    /// Gateway: a packet to a Service address was left to the node's service proxy.
+    ServiceToStack = 10,
+    /// A packet to a Service address was translated into one to a Pod of this node.
+    ServiceTranslated = 11,
+    /// A packet of a Pod got the Service address its flow came by.
+    ReplyTranslated = 12,
+    /// A client uses two Service addresses of one Pod from one port: the older flow lost its way back.
+    ReplyReplaced = 13,
+    /// The kernel refused an entry in one of the flow tables.
+    ServiceTableFull = 14,
     /// The MSS of a connection was lowered to what the path takes.
     MssLowered = 16,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 3] = [Self::AllMembersDead, Self::EcnMarked, Self::MssLowered];
+    pub const ALL: [Self; 10] = [
+        Self::AllMembersDead,
+        Self::EcnMarked,
+        Self::ServiceFlow,
+        Self::ServiceFlowMoved,
+        Self::ServiceToStack,
+        Self::ServiceTranslated,
+        Self::ReplyTranslated,
+        Self::ReplyReplaced,
+        Self::ServiceTableFull,
+        Self::MssLowered,
+    ];
 
     /// Name as printed by the agent.
     #[must_use]
@@ -224,6 +259,13 @@ impl Event {
         match self {
             Self::AllMembersDead => "all-members-dead",
             Self::EcnMarked => "ecn-marked",
+            Self::ServiceFlow => "service-flow",
+            Self::ServiceFlowMoved => "service-flow-moved",
+            Self::ServiceToStack => "service-to-stack",
+            Self::ServiceTranslated => "service-translated",
+            Self::ReplyTranslated => "reply-translated",
+            Self::ReplyReplaced => "reply-replaced",
+            Self::ServiceTableFull => "service-table-full",
             Self::MssLowered => "mss-lowered",
         }
     }

@@ -7,7 +7,7 @@
 use mc_gateway_common::{
     flow,
     packet::{icmp, transport, transport::Transport},
-    path::{mss, too_big},
+    path::{mss, service, too_big},
     verdict::DropReason,
 };
 
@@ -99,6 +99,62 @@ pub(crate) extern "C" fn mc_answer_too_big(ctx: *mut __sk_buff, at: u32, size: u
         Ok(()) => 0,
         Err(reason) => reason as u32,
     }
+}
+
+/// [`service::serve`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_serve(ctx: *mut __sk_buff, v6: u32, finding: u64) -> u64 {
+    service::serve(&mut Skb::from_raw(ctx.cast()), &Maps, v6 != 0, finding)
+}
+
+/// [`service::choose`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_choose_backend(ctx: *mut __sk_buff, v6: u32) -> u64 {
+    service::choose(&mut Skb::from_raw(ctx.cast()), &Maps, v6 != 0)
+}
+
+/// [`service::backend_of`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_backend_of(ctx: *mut __sk_buff, at: u32, flow: u64, back: u32) -> u64 {
+    service::backend_of(&Skb::from_raw(ctx.cast()), &Maps, at, flow, back != 0)
+}
+
+/// [`service::to_pod`]: 0, or the number of a drop reason.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_serve_request(ctx: *mut __sk_buff, at: u32, backend: u64) -> u32 {
+    match service::to_pod(&mut Skb::from_raw(ctx.cast()), &Maps, at, backend) {
+        Ok(()) => 0,
+        Err(reason) => reason as u32,
+    }
+}
+
+/// [`service::directly`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_forget_service(ctx: *mut __sk_buff, at: u32) -> u32 {
+    service::directly(&Skb::from_raw(ctx.cast()), &Maps, at);
+    0
+}
+
+/// [`service::from_pod`]: 0, or the number of a drop reason.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_serve_reply(ctx: *mut __sk_buff) -> u32 {
+    match service::from_pod(&mut Skb::from_raw(ctx.cast()), &Maps) {
+        Ok(()) => 0,
+        Err(reason) => reason as u32,
+    }
+}
+
+/// [`service::flow_at`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_flow_at(ctx: *mut __sk_buff, v6: u32, at: u32) -> u64 {
+    service::flow_at(&Skb::from_raw(ctx.cast()), v6 != 0, at)
 }
 
 /// The drop reasons [`mc_answer_too_big`] has.

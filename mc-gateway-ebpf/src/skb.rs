@@ -309,6 +309,47 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn serve<T: Tables>(&mut self, _: &T, v6: bool, finding: u64) -> u64 {
+        outline::mc_serve(self.raw.cast(), v6 as u32, finding)
+    }
+
+    #[inline(always)]
+    fn choose_backend<T: Tables>(&mut self, _: &T, v6: bool) -> u64 {
+        outline::mc_choose_backend(self.raw.cast(), v6 as u32)
+    }
+
+    #[inline(always)]
+    fn backend_of<T: Tables>(&self, _: &T, at: u32, flow: u64, back: bool) -> u64 {
+        outline::mc_backend_of(self.raw.cast(), at, flow, back as u32)
+    }
+
+    #[inline(always)]
+    fn serve_request<T: Tables>(&mut self, _: &T, at: u32, backend: u64) -> Result<(), DropReason> {
+        match outline::mc_serve_request(self.raw.cast(), at, backend) {
+            0 => Ok(()),
+            number => Err(DropReason::from_number(number as u8)),
+        }
+    }
+
+    #[inline(always)]
+    fn forget_service<T: Tables>(&self, _: &T, at: u32) {
+        outline::mc_forget_service(self.raw.cast(), at);
+    }
+
+    #[inline(always)]
+    fn serve_reply<T: Tables>(&mut self, _: &T) -> Result<(), DropReason> {
+        match outline::mc_serve_reply(self.raw.cast()) {
+            0 => Ok(()),
+            number => Err(DropReason::from_number(number as u8)),
+        }
+    }
+
+    #[inline(always)]
+    fn flow_at(&self, v6: bool, at: u32) -> u64 {
+        outline::mc_flow_at(self.raw.cast(), v6 as u32, at)
+    }
+
+    #[inline(always)]
     fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
         let mut flags = 0;
         if difference.pseudo {

@@ -1,5 +1,8 @@
 //! Stable numbers for names: what the maps hold instead of strings.
 
+use mc_gateway_common::abi::Addr;
+use mc_gateway_common::abi::service::{BACKEND_ID_BITS, ServiceKey};
+
 /// A number for `name` that is the same on every node and after every restart, and never 0.
 ///
 /// 32-bit FNV-1a; whoever needs the number to be unique checks for collisions.
@@ -11,6 +14,24 @@ pub fn stable_id(name: &str) -> u32 {
         .bytes()
         .fold(OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME));
     hash.max(1)
+}
+
+/// The id of the Pod behind a port of a Service: the same on every node and after every restart, never 0,
+/// and short enough to be carried in a MAC address.
+///
+/// 64-bit FNV-1a, folded; whoever needs the id to be unique checks for collisions.
+#[must_use]
+pub fn backend_id(service: &ServiceKey, pod: &Addr, pod_port: u16) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    const MASK: u64 = (1 << BACKEND_ID_BITS) - 1;
+    let ports = service.port.to_be_bytes().into_iter().chain([service.proto]);
+    let bytes = service.addr.into_iter().chain(ports);
+    let hash = bytes
+        .chain(pod.iter().copied())
+        .chain(pod_port.to_be_bytes())
+        .fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME));
+    ((hash ^ (hash >> BACKEND_ID_BITS)) & MASK).max(1)
 }
 
 #[cfg(test)]

@@ -94,6 +94,7 @@ mod tests {
                 cluster: 1,
                 group,
                 action: abi::ACTION_FORWARD,
+                flags: 0,
             };
             (PrefixKey { len, addr }, value)
         };

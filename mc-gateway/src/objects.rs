@@ -6,6 +6,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::exported::ExportedService;
+
 /// A `v1` Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
@@ -71,7 +73,7 @@ pub struct PodInfo {
     pub ips: Vec<String>,
 }
 
-/// Everything a source knows, sorted by name within a kind.
+/// Everything a source knows, sorted by name within a kind; nothing is known of Services by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     /// All Nodes of this cluster.
@@ -82,6 +84,8 @@ pub struct Objects {
     pub remotes: Vec<RemoteCluster>,
     /// The Pods this node has to know; shared, because there may be many.
     pub pods: Vec<Arc<PodInfo>>,
+    /// Services that are exported, by Namespace and name; none while they are not known.
+    pub services: Option<Vec<ExportedService>>,
 }
 
 /// Part of an object that is not used, and why. The rest of the object is.

@@ -8,6 +8,8 @@ use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError};
 use mc_gateway_common::abi::{self, Addr};
 use thiserror::Error;
 
+use crate::plan::{ServiceAction, ServiceMaps};
+use crate::service_tables::ServiceTables;
 use crate::target::PrefixKey;
 
 /// Why a map cannot be read or written.
@@ -46,6 +48,8 @@ pub struct Contents {
     pub members: BTreeMap<u32, abi::Member>,
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
+    /// The Service maps.
+    pub services: ServiceMaps,
 }
 
 /// The maps the agent writes.
@@ -61,6 +65,7 @@ pub struct Tables {
     epoch: Array<MapData, u32>,
     /// Prefixes were changed since the epoch was raised.
     stale: bool,
+    services: ServiceTables,
     contents: Contents,
 }
 
@@ -76,6 +81,7 @@ impl Tables {
             epoch: open(dir, abi::EPOCH)?,
             // An agent before this one may have been killed between a change and its epoch.
             stale: true,
+            services: ServiceTables::open(dir)?,
             contents: Contents::default(),
         };
         tables.read()?;
@@ -95,6 +101,7 @@ impl Tables {
             config: self.config.get(&0, 0).map_err(failed(abi::CONFIG, "read"))?,
             groups: used_slots(&self.groups, abi::GROUPS)?,
             members: used_slots(&self.members, abi::MEMBERS)?,
+            services: self.services.read()?,
             ..Contents::default()
         };
         for entry in &self.prefixes {
@@ -174,6 +181,13 @@ impl Tables {
         Ok(())
     }
 
+    /// Changes a Service map.
+    pub fn set_service(&mut self, action: &ServiceAction) -> Result<(), TablesError> {
+        self.services.carry_out(action)?;
+        action.record(&mut self.contents.services);
+        Ok(())
+    }
+
     /// Adds, changes or removes a prefix; [`Tables::settle`] makes it count for addresses seen before.
     pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), TablesError> {
         let map_key = Key::new(key.len, key.addr);
@@ -226,7 +240,7 @@ fn remember<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, val
     }
 }
 
-fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
+pub(crate) fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

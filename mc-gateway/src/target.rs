@@ -8,6 +8,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
 use crate::cidr::{is_ipv6, mapped, mapped_len};
 use crate::config::{Dscp, Format, Tunnel};
+use crate::desired::services::Services;
 use crate::desired::{self, Desired, Masquerade, Sources};
 use crate::objects::Refusal;
 use crate::plan::Mode;
@@ -88,6 +89,8 @@ pub struct Prefix {
     pub group: u32,
     /// `ACTION_*`.
     pub action: u32,
+    /// `PREFIX_*`.
+    pub flags: u32,
 }
 
 /// What this node must hold, in the words of the maps but without slots.
@@ -117,6 +120,8 @@ pub struct Target {
     pub members: BTreeMap<u32, abi::Member>,
     /// Peers with the group's stable id.
     pub peers: BTreeMap<Addr, abi::Peer>,
+    /// Exported Services; none where the maps stay as they are.
+    pub services: Option<Services>,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
     /// What nftables masquerades.
@@ -154,6 +159,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
             Dscp::Fixed(dscp) => dscp << 2,
         },
         hop_limit: tunnel.hop_limit,
+        services: desired.services.clone(),
         routes: desired.routes.clone(),
         masquerade: desired.masquerade.clone(),
         ..Target::default()
@@ -233,11 +239,10 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         .iter()
         .map(|(addr, peer)| (mapped(*addr), to_peer(*peer)))
         .collect();
-    target.prefixes = desired
-        .prefixes
-        .iter()
-        .map(|(net, route)| to_prefix(*net, *route))
-        .collect();
+    target.prefixes = prefixes(desired);
+    if let Some(services) = &desired.services {
+        mark_backends(&mut target, services, &desired.prefixes);
+    }
     (target, refusals)
 }
 
@@ -341,6 +346,17 @@ fn to_peer(peer: desired::Peer) -> abi::Peer {
     }
 }
 
+fn prefixes(desired: &Desired) -> BTreeMap<PrefixKey, Prefix> {
+    let prefixes = desired.prefixes.iter().map(|(net, route)| {
+        let (key, mut prefix) = to_prefix(*net, *route);
+        if desired.service_cidrs.contains(net) {
+            prefix.action = abi::ACTION_SERVICE;
+        }
+        (key, prefix)
+    });
+    prefixes.collect()
+}
+
 fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {
     let key = PrefixKey {
         len: mapped_len(net),
@@ -354,8 +370,39 @@ fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {
         } else {
             abi::ACTION_FORWARD
         },
+        flags: 0,
     };
     (key, value)
+}
+
+/// Marks this node's Pods that are behind Services, each under its own address. What is not delivered here
+/// anyway is not for that reason: its packets are looked at on their way out only.
+fn mark_backends(target: &mut Target, services: &Services, prefixes: &BTreeMap<IpNet, desired::Route>) {
+    let delivered: Vec<IpNet> = prefixes
+        .iter()
+        .filter(|(_, route)| route.deliver)
+        .map(|(net, _)| *net)
+        .collect();
+    for backend in services.backends.values().filter(|backend| backend.group == 0) {
+        let pod = IpAddr::from(backend.pod).to_canonical();
+        let action = if delivered.iter().any(|net| net.contains(&pod)) {
+            abi::ACTION_DELIVER
+        } else {
+            0
+        };
+        let key = PrefixKey {
+            len: 128,
+            addr: backend.pod,
+        };
+        let prefix = target.prefixes.entry(key).or_insert(Prefix {
+            cluster: abi::CLUSTER_LOCAL,
+            group: 0,
+            action,
+            flags: 0,
+        });
+        prefix.flags |= abi::PREFIX_BACKENDS;
+        target.flags |= abi::CONFIG_BACKENDS;
+    }
 }
 
 /// The fixed array of own addresses, filled from the front.
@@ -597,6 +644,63 @@ mod tests {
         assert_eq!(
             refusals[0].to_string(),
             "Gateway gw: address: \"198.51.100.2\" has no route"
+        );
+    }
+
+    #[test]
+    fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
+        let (mut desired, underlay) = world();
+        let route = |deliver| desired::Route {
+            cluster: 0,
+            group: 0,
+            deliver,
+        };
+        desired
+            .prefixes
+            .insert("10.1.0.0/24".parse().unwrap(), route(true));
+        let backend = |pod: [u8; 4], group| abi::service::Backend {
+            pod: mapped(pod.into()),
+            group,
+            ..Default::default()
+        };
+        let services = Services {
+            // A Pod of this node, one of another, and one of this node's own network.
+            backends: [
+                (1, backend([10, 1, 0, 5], 0)),
+                (2, backend([10, 1, 1, 5], 77)),
+                (3, backend([192, 0, 2, 1], 0)),
+            ]
+            .into(),
+            ..Services::default()
+        };
+        desired.services = Some(services);
+        let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+        assert_ne!(target.flags & abi::CONFIG_BACKENDS, 0);
+        let of = |addr: [u8; 4]| {
+            let key = PrefixKey {
+                len: 128,
+                addr: mapped(addr.into()),
+            };
+            target
+                .prefixes
+                .get(&key)
+                .map(|prefix| (prefix.action, prefix.flags))
+        };
+        assert_eq!(
+            of([10, 1, 0, 5]),
+            Some((abi::ACTION_DELIVER, abi::PREFIX_BACKENDS))
+        );
+        assert_eq!(of([10, 1, 1, 5]), None);
+        assert_eq!(
+            of([192, 0, 2, 1]),
+            Some((0, abi::PREFIX_BACKENDS)),
+            "not a way in"
+        );
+        desired.services = Some(Services::default());
+        let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+        assert_eq!(
+            (target.flags & abi::CONFIG_BACKENDS, target.prefixes.len()),
+            (0, 1)
         );
     }
 

@@ -66,7 +66,7 @@ pub const EVENTS: &str = "mc_events";
 /// raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 15] = [
+pub const ALL_MAPS: [&str; 21] = [
     PREFIXES,
     GROUPS,
     MEMBERS,
@@ -82,6 +82,12 @@ pub const ALL_MAPS: [&str; 15] = [
     sample::SAMPLES,
     sample::SAMPLE_GATE,
     limit::ICMP_LIMIT,
+    service::SERVICES,
+    service::MAGLEV,
+    service::BACKENDS,
+    service::FLOWS,
+    service::REPLIES,
+    service::FRAGMENTS,
 ];
 
 /// Name of the classifier on the egress of `mc0`.
@@ -116,6 +122,13 @@ pub const CONFIG_UDP_CHECKSUM: u32 = 1 << 2;
 /// [`Config::flags`]: the outer DSCP is [`Config::tos`] instead of the inner packet's.
 pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
 
+/// [`Config::flags`]: Pods of exported Services run on this node: their prefixes have [`PREFIX_BACKENDS`].
+pub const CONFIG_BACKENDS: u32 = 1 << 8;
+
+/// [`Prefix::flags`]: a Pod of this node that is behind an exported Service, so that packets to and from it
+/// may belong to a flow that came by a Service address.
+pub const PREFIX_BACKENDS: u32 = 1;
+
 /// Where packets to (and from) an address prefix belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -127,7 +140,7 @@ pub struct Prefix {
     pub group: u32,
     /// [`ACTION_DELIVER`], [`ACTION_FORWARD`] or [`ACTION_SERVICE`]; anything else is treated as no route.
     pub action: u32,
-    /// None defined yet: 0.
+    /// [`PREFIX_BACKENDS`].
     pub flags: u32,
 }
 
@@ -202,7 +215,8 @@ pub struct Peer {
 pub struct Config {
     /// [`ABI_VERSION`] of the agent that wrote the maps.
     pub abi: u32,
-    /// [`CONFIG_GATEWAY`], [`CONFIG_VXLAN`], [`CONFIG_UDP_CHECKSUM`], [`CONFIG_DSCP_FIXED`].
+    /// [`CONFIG_GATEWAY`], [`CONFIG_VXLAN`], [`CONFIG_UDP_CHECKSUM`], [`CONFIG_DSCP_FIXED`],
+    /// [`CONFIG_BACKENDS`].
     pub flags: u32,
     /// Device packets for the local stack are redirected into.
     pub mc0_ifindex: u32,

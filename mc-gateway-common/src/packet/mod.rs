@@ -23,7 +23,7 @@ use transport::Transport;
 use crate::{
     abi::NextHop,
     flow,
-    path::{mss, too_big},
+    path::{mss, service, too_big},
     tables::Tables,
     verdict::DropReason,
 };
@@ -216,5 +216,68 @@ pub trait Packet {
         Self: Sized,
     {
         too_big::answer(self, tables, at, size, mtu)
+    }
+
+    /// [`service::serve`].
+    #[inline(always)]
+    fn serve<T: Tables>(&mut self, tables: &T, v6: bool, finding: u64) -> u64
+    where
+        Self: Sized,
+    {
+        service::serve(self, tables, v6, finding)
+    }
+
+    /// [`service::choose`].
+    #[inline(always)]
+    fn choose_backend<T: Tables>(&mut self, tables: &T, v6: bool) -> u64
+    where
+        Self: Sized,
+    {
+        service::choose(self, tables, v6)
+    }
+
+    /// [`service::backend_of`].
+    #[inline(always)]
+    fn backend_of<T: Tables>(&self, tables: &T, at: u32, flow: u64, back: bool) -> u64
+    where
+        Self: Sized,
+    {
+        service::backend_of(self, tables, at, flow, back)
+    }
+
+    /// [`service::to_pod`].
+    #[inline(always)]
+    fn serve_request<T: Tables>(&mut self, tables: &T, at: u32, backend: u64) -> Result<(), DropReason>
+    where
+        Self: Sized,
+    {
+        service::to_pod(self, tables, at, backend)
+    }
+
+    /// [`service::directly`].
+    #[inline(always)]
+    fn forget_service<T: Tables>(&self, tables: &T, at: u32)
+    where
+        Self: Sized,
+    {
+        service::directly(self, tables, at);
+    }
+
+    /// [`service::from_pod`].
+    #[inline(always)]
+    fn serve_reply<T: Tables>(&mut self, tables: &T) -> Result<(), DropReason>
+    where
+        Self: Sized,
+    {
+        service::from_pod(self, tables)
+    }
+
+    /// [`service::flow_at`].
+    #[inline(always)]
+    fn flow_at(&self, v6: bool, at: u32) -> u64
+    where
+        Self: Sized,
+    {
+        service::flow_at(self, v6, at)
     }
 }

@@ -31,10 +31,43 @@ pub(super) enum Finding {
         /// Slot of the group answers go to, where the packet can open a connection; else 0.
         back: u32,
     },
+    /// Into this node's stack, or to the next node, after what a Service needs was done.
+    Service(Step, Arrival),
+}
+
+/// What a packet needs of Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// This gateway chooses the Pod.
+    Choose,
+    /// A gateway of our cluster has chosen a Pod of this node.
+    Translate,
+    /// It is for a Pod that is behind a Service, but by the Pod's own address.
+    Direct,
+}
+
+/// What [`Finding::Here`] knows of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Arrival {
+    /// The inner packet is IPv6.
+    pub(super) v6: bool,
+    /// DSCP and ECN of the outer header.
+    pub(super) outer_tos: u8,
+    /// DSCP and ECN of the inner header.
+    pub(super) inner_tos: u8,
+    /// Slot of the group answers go to, where the packet can open a connection; else 0.
+    pub(super) back: u32,
 }
 
 /// Slots a packed group has room for; one above it is no slot of any map.
 const GROUP_BITS: u32 = 0x00ff_ffff;
+
+/// Where the kind of a packed finding is, and the kinds that are a [`Finding::Service`].
+const KIND: u64 = 7;
+const HERE: u64 = 4;
+const CHOOSE: u64 = 5;
+const TRANSLATE: u64 = 6;
+const DIRECT: u64 = 7;
 
 /// Flags beside the kind of [`Finding::Onward`].
 const SYN: u64 = 1 << 6;
@@ -64,11 +97,15 @@ impl Finding {
                 inner_tos,
                 back,
             } => {
-                4 | (v6 as u64) << 8
-                    | (outer_tos as u64) << 16
-                    | (inner_tos as u64) << 24
-                    | (back as u64) << 32
+                let arrival = Arrival {
+                    v6,
+                    outer_tos,
+                    inner_tos,
+                    back,
+                };
+                arrival.pack(None)
             }
+            Self::Service(step, arrival) => arrival.pack(Some(step)),
         }
     }
 
@@ -76,7 +113,7 @@ impl Finding {
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
     pub(super) fn unpack(word: u64) -> Self {
-        match word & 7 {
+        match word & KIND {
             0 => Self::NotOurs,
             1 => Self::Refused(DropReason::from_number((word >> 8) as u8)),
             2 => Self::Probe,
@@ -85,12 +122,78 @@ impl Finding {
                 hash: (word & KNOWN != 0).then_some((word >> 32) as u32),
                 syn: word & SYN != 0,
             },
-            _ => Self::Here {
-                v6: (word >> 8) & 1 != 0,
-                outer_tos: (word >> 16) as u8,
-                inner_tos: (word >> 24) as u8,
-                back: (word >> 32) as u32,
-            },
+            CHOOSE => Self::Service(Step::Choose, Arrival::unpack(word)),
+            TRANSLATE => Self::Service(Step::Translate, Arrival::unpack(word)),
+            DIRECT => Self::Service(Step::Direct, Arrival::unpack(word)),
+            _ => Arrival::unpack(word).here(),
+        }
+    }
+
+    /// Whether a packed finding is [`Finding::Service`].
+    #[inline(always)]
+    pub(super) const fn is_service(word: u64) -> bool {
+        word & KIND >= CHOOSE
+    }
+
+    /// What a packed [`Finding::Service`] asks for.
+    #[inline(always)]
+    pub(super) const fn step(word: u64) -> Option<Step> {
+        match word & KIND {
+            CHOOSE => Some(Step::Choose),
+            TRANSLATE => Some(Step::Translate),
+            DIRECT => Some(Step::Direct),
+            _ => None,
+        }
+    }
+
+    /// The packed [`Finding::Here`] that is left of a packed [`Finding::Service`] which got what it needs.
+    #[inline(always)]
+    pub(super) const fn served(word: u64) -> u64 {
+        word & !KIND | HERE
+    }
+
+    /// Whether the packet of a packed [`Finding::Service`] can open a connection.
+    #[inline(always)]
+    pub(super) const fn opens(word: u64) -> bool {
+        word >> 32 != 0
+    }
+}
+
+impl Arrival {
+    /// What is left to do when its Service got what it needs.
+    #[inline(always)]
+    pub(super) const fn here(self) -> Finding {
+        Finding::Here {
+            v6: self.v6,
+            outer_tos: self.outer_tos,
+            inner_tos: self.inner_tos,
+            back: self.back,
+        }
+    }
+
+    /// As a packed finding, spelled out for those that find it.
+    #[inline(always)]
+    pub(super) const fn pack(self, step: Option<Step>) -> u64 {
+        let kind = match step {
+            None => HERE,
+            Some(Step::Choose) => CHOOSE,
+            Some(Step::Translate) => TRANSLATE,
+            Some(Step::Direct) => DIRECT,
+        };
+        kind | (self.v6 as u64) << 8
+            | (self.outer_tos as u64) << 16
+            | (self.inner_tos as u64) << 24
+            | (self.back as u64) << 32
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
+    const fn unpack(word: u64) -> Self {
+        Self {
+            v6: (word >> 8) & 1 != 0,
+            outer_tos: (word >> 16) as u8,
+            inner_tos: (word >> 24) as u8,
+            back: (word >> 32) as u32,
         }
     }
 }
@@ -101,6 +204,15 @@ mod tests {
 
     use super::*;
 
+    fn arrivals() -> impl Strategy<Value = Arrival> {
+        any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, back)| Arrival {
+            v6,
+            outer_tos,
+            inner_tos,
+            back,
+        })
+    }
+
     fn findings() -> impl Strategy<Value = Finding> {
         prop_oneof![
             Just(Finding::NotOurs),
@@ -108,12 +220,12 @@ mod tests {
             Just(Finding::Probe),
             (0..=GROUP_BITS, any::<Option<u32>>(), any::<bool>())
                 .prop_map(|(group, hash, syn)| Finding::Onward { group, hash, syn }),
-            any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, back)| Finding::Here {
-                v6,
-                outer_tos,
-                inner_tos,
-                back
-            }),
+            arrivals().prop_map(Arrival::here),
+            (
+                prop::sample::select(vec![Step::Choose, Step::Translate, Step::Direct]),
+                arrivals()
+            )
+                .prop_map(|(step, arrival)| Finding::Service(step, arrival)),
         ]
     }
 
@@ -121,6 +233,13 @@ mod tests {
         #[test]
         fn packing_loses_nothing(finding in findings()) {
             prop_assert_eq!(Finding::unpack(finding.pack()), finding);
+            let service = matches!(finding, Finding::Service(..));
+            prop_assert_eq!(Finding::is_service(finding.pack()), service);
+            if let Finding::Service(step, arrival) = finding {
+                prop_assert_eq!(Finding::step(finding.pack()), Some(step));
+                prop_assert_eq!(Finding::unpack(Finding::served(finding.pack())), arrival.here());
+                prop_assert_eq!(Finding::opens(finding.pack()), arrival.back != 0);
+            }
         }
     }
 }

@@ -1,10 +1,17 @@
 //! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
 
-use super::{config, finding::Finding, mss, next_member, probe::probe, too_big, too_big::TooBig};
+use super::{
+    config,
+    finding::{Arrival, Finding, Step},
+    mss, next_member,
+    probe::probe,
+    too_big,
+    too_big::TooBig,
+};
 use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, CLUSTER_LOCAL, Config, Member, PEER_LOCAL_GATEWAY,
-        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
+        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_BACKENDS, Peer, Prefix,
     },
     packet::{
         Address, Packet, checksum, ecn, eth, ip,
@@ -50,7 +57,11 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
     let Ok(config) = config(tables) else {
         return Verdict::Pass;
     };
-    let done = match Finding::unpack(judge::<N, P, T>(packet, tables, config)) {
+    let mut finding = judge::<N, P, T>(packet, tables, config);
+    if Finding::is_service(finding) {
+        finding = packet.serve(tables, Headers::<N>::V6, finding);
+    }
+    let done = match Finding::unpack(finding) {
         Finding::NotOurs => return Verdict::Pass,
         Finding::Refused(reason) => return Verdict::Drop(reason),
         Finding::Probe => probed::<N, P, T>(packet, tables, config),
@@ -64,6 +75,8 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
         } => congestion::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
             .and_then(|()| mss::lower_to_way_back(packet, tables, Headers::<N>::INNER_AT, back))
             .and_then(|()| deliver::<N, P>(packet, config, v6)),
+        // There is no Service behind a Service.
+        Finding::Service(..) => Err(DropReason::NoRoute),
     };
     match done {
         Ok(verdict) => verdict,
@@ -124,7 +137,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
     };
     let admission = Admission::unpack(tables.recall(&way, || admission(tables, &way)))?;
     if admission.action != ACTION_FORWARD {
-        let here = Finding::Here {
+        let arrival = Arrival {
             v6: inner.v6,
             outer_tos: headers.outer.tos,
             inner_tos: inner.tos,
@@ -134,7 +147,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
                 0
             },
         };
-        return Ok(here.pack());
+        return Ok(arrival.pack(step(&admission)));
     }
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
@@ -210,7 +223,26 @@ fn look_up<T: Tables>(tables: &T, way: &Way) -> Result<Admission, DropReason> {
             0
         },
         peer: peer.flags,
+        backend: dst.flags & PREFIX_BACKENDS != 0,
     })
+}
+
+/// What Services ask for before a packet to a prefix of our cluster is delivered.
+#[inline(always)]
+const fn step(admission: &Admission) -> Option<Step> {
+    if admission.action != ACTION_SERVICE {
+        return if admission.backend {
+            Some(Step::Direct)
+        } else {
+            None
+        };
+    }
+    // A second choice could send a packet in circles.
+    if admission.peer & PEER_REMOTE_GATEWAY == 0 {
+        Some(Step::Translate)
+    } else {
+        Some(Step::Choose)
+    }
 }
 
 /// Whether a peer may send from `src` to `dst`: inner addresses are only believed as far as the outer
@@ -227,7 +259,9 @@ fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
         return if here { Ok(()) } else { Err(DropReason::NoRoute) };
     }
     if src.cluster == CLUSTER_LOCAL {
-        let from_node = peer.flags & PEER_LOCAL_NODE != 0 && (peer.group == 0 || src.group == peer.group);
+        // Nodes answer for Pods of their own and for the Services these are behind.
+        let own = peer.group == 0 || src.group == peer.group || src.action == ACTION_SERVICE;
+        let from_node = peer.flags & PEER_LOCAL_NODE != 0 && own;
         if !from_node {
             return Err(DropReason::InnerSource);
         }

@@ -4,6 +4,7 @@ mod finding;
 mod from_underlay;
 pub mod mss;
 mod probe;
+pub mod service;
 mod to_remote;
 pub mod too_big;
 

@@ -2,7 +2,7 @@
 
 use super::{config, finding::Finding, fixed_tos, hop_limit, mss, next_member, too_big, too_big::TooBig};
 use crate::{
-    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_UDP_CHECKSUM, Config, Member},
+    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, Member},
     flow,
     packet::{
         Packet, ecn,
@@ -57,6 +57,10 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
     }
     if syn {
         mss::lower(packet, tables, eth::END, member.mtu)?;
+    }
+    // After everything that may have to be told to the Pod, which knows no Service address.
+    if config.flags & CONFIG_BACKENDS != 0 {
+        packet.serve_reply(tables)?;
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, member, hash, sum)?;

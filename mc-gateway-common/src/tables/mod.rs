@@ -46,7 +46,7 @@ pub use host::MapTables;
 mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Address, Config, Event, Group, Member, Peer, Prefix, Tables};
+    use super::{Address, Config, Event, Group, Member, Peer, Prefix, Tables, service::MapServices};
     use crate::abi::Addr;
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
@@ -62,6 +62,8 @@ mod host {
         pub members: BTreeMap<u32, Member>,
         /// Underlay address to peer.
         pub peers: BTreeMap<Addr, Peer>,
+        /// Services, their backends and flows.
+        pub services: MapServices,
         /// Events counted so far.
         pub events: RefCell<BTreeMap<Event, u64>>,
         /// See [`super::health::Health`].

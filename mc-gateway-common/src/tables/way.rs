@@ -27,10 +27,14 @@ pub struct Admission {
     pub back: u32,
     /// [`crate::abi::Peer::flags`].
     pub peer: u32,
+    /// The destination has [`crate::abi::PREFIX_BACKENDS`].
+    pub backend: bool,
 }
 
 /// Slots a packed group has room for; one above it is no slot of any map.
 const GROUP: u32 = 0x00ff_ffff;
+/// Where a packed admission says [`Admission::backend`].
+const BACKEND: u64 = 1 << 7;
 /// The lowest bit tells a refusal from an admission.
 const REFUSED: u64 = 1;
 
@@ -42,7 +46,12 @@ impl Admission {
         let group = if self.group > GROUP { GROUP } else { self.group };
         let back = if self.back > GROUP { GROUP } else { self.back };
         let action = if self.action > 0xff { 0 } else { self.action };
-        (self.peer as u64 & 0x7f) << 1 | (action as u64) << 8 | (group as u64) << 16 | (back as u64) << 40
+        let backend = if self.backend { BACKEND } else { 0 };
+        (self.peer as u64 & 0x3f) << 1
+            | backend
+            | (action as u64) << 8
+            | (group as u64) << 16
+            | (back as u64) << 40
     }
 
     /// The word for packets that are refused.
@@ -69,7 +78,8 @@ impl Admission {
             action: (word >> 8) as u32 & 0xff,
             group: (word >> 16) as u32 & GROUP,
             back: (word >> 40) as u32,
-            peer: (word >> 1) as u32 & 0x7f,
+            peer: (word >> 1) as u32 & 0x3f,
+            backend: word & BACKEND != 0,
         })
     }
 }
@@ -82,8 +92,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=GROUP, back in 0..=GROUP, peer in 0..128_u32) {
-            let admission = Admission { action, group, back, peer };
+        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=GROUP, back in 0..=GROUP, peer in 0..64_u32, backend: bool) {
+            let admission = Admission { action, group, back, peer, backend };
             prop_assert_eq!(Admission::unpack(admission.pack()), Ok(admission));
         }
     }

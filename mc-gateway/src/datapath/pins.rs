@@ -63,7 +63,8 @@ fn shape<K, V>(name: &str, kind: MapType, max_entries: u32) -> Shape {
 
 /// What this version makes.
 fn expected() -> [Shape; abi::ALL_MAPS.len()] {
-    use MapType::{Array, Hash, LpmTrie, PerCpuArray, RingBuf};
+    use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
+    use abi::service;
     [
         shape::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
         shape::<u32, abi::Group>(abi::GROUPS, Array, abi::MAX_GROUPS),
@@ -80,6 +81,12 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
         shape::<(), ()>(abi::sample::SAMPLES, RingBuf, abi::sample::RING_BYTES),
         shape::<u32, abi::sample::Gate>(abi::sample::SAMPLE_GATE, PerCpuArray, 1),
         shape::<u32, abi::limit::Bucket>(abi::limit::ICMP_LIMIT, PerCpuArray, 1),
+        shape::<service::ServiceKey, service::Service>(service::SERVICES, Hash, service::MAX_SERVICES),
+        shape::<service::ServiceKey, service::Maglev>(service::MAGLEV, Hash, service::MAX_SERVICES),
+        shape::<u64, service::Backend>(service::BACKENDS, Hash, service::MAX_BACKENDS),
+        shape::<service::FlowKey, service::Flow>(service::FLOWS, LruHash, service::MAX_FLOWS),
+        shape::<service::ReplyKey, service::Reply>(service::REPLIES, LruHash, service::MAX_REPLIES),
+        shape::<service::FragmentKey, service::Fragment>(service::FRAGMENTS, LruHash, service::MAX_FRAGMENTS),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Our own cluster: Nodes and Gateways with every value checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -49,6 +49,8 @@ pub(super) struct LocalCluster {
     pub(super) other_nodes: Vec<Node>,
     /// Gateways on other Nodes.
     pub(super) gateways: Vec<Gateway>,
+    /// Service CIDRs of our cluster, as any of its Gateways states them.
+    pub(super) service_cidrs: BTreeSet<IpNet>,
     /// Prefixes that are ours.
     pub(super) claims: Claims,
     /// Addresses no other cluster's prefix may contain, with whose they are.
@@ -196,9 +198,10 @@ impl LocalCluster {
             let gateway_ip = address("gatewayIP", &info.gateway_ip);
             let internal_ip = address("internalIP", &info.internal_ip);
             let before = refusals.len();
-            let service_cidrs = list(&info.service_cidr)
+            let service_cidrs: Vec<IpNet> = list(&info.service_cidr)
                 .filter_map(|text| self.claims.claim(owner, "serviceCIDR", text, refusals))
                 .collect();
+            self.service_cidrs.extend(service_cidrs.iter().copied());
             for refusal in refusals.iter_mut().skip(before) {
                 refusal.object.clone_from(&object);
             }

@@ -6,6 +6,7 @@
 mod claims;
 mod local;
 mod remote;
+pub mod services;
 #[cfg(test)]
 mod tests;
 
@@ -122,6 +123,10 @@ pub struct Desired {
     pub peer_names: BTreeMap<IpAddr, String>,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
+    /// Prefixes of [`Self::prefixes`] that are our own cluster's Service addresses.
+    pub service_cidrs: BTreeSet<IpNet>,
+    /// Exported Services; none while they are not known: then everything stays as it is.
+    pub services: Option<services::Services>,
     /// What the nftables table does; the sources are found out later.
     pub masquerade: Masquerade,
     /// Own addresses among Pods that are in no Pod CIDR of this Node.
@@ -173,6 +178,7 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
     } else {
         builder.regular_node(&cluster, &remotes);
     }
+    builder.services(objects, &cluster);
     let Builder {
         mut desired,
         mut refusals,
@@ -182,6 +188,11 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
     desired.local = cluster.local_addresses();
     refusals.sort();
     Ok((desired, refusals))
+}
+
+/// Name of the group that is one Node.
+fn node_group(node: &str) -> String {
+    format!("node/{node}")
 }
 
 #[derive(Default)]
@@ -227,7 +238,7 @@ impl Builder {
             let Some(addr) = node.addr_like(cluster.internal_ip()) else {
                 continue;
             };
-            let Some(group) = self.group(&format!("node/{}", node.name), &node.object()) else {
+            let Some(group) = self.group(&node_group(&node.name), &node.object()) else {
                 continue;
             };
             let member = Member {
@@ -291,7 +302,6 @@ impl Builder {
         self.deliver(cluster.pods_on(&cluster.own.name));
         self.deliver(&cluster.own.host_addresses);
         let services = cluster.service_cidrs();
-        self.deliver(&services);
         self.desired.masquerade = Masquerade {
             services: services.into_iter().collect(),
             remotes: self.desired.routes.clone(),
@@ -312,6 +322,34 @@ impl Builder {
                 },
             );
         }
+    }
+
+    /// Services of our own cluster that others may reach.
+    fn services(&mut self, objects: &Objects, cluster: &local::LocalCluster) {
+        let service_cidrs: Vec<IpNet> = cluster.service_cidrs.iter().copied().collect();
+        self.deliver(&service_cidrs);
+        self.desired.service_cidrs.extend(service_cidrs);
+        let Some(exported) = &objects.services else {
+            return;
+        };
+        let own = services::Home {
+            name: &cluster.own.name,
+            pod_cidrs: &cluster.own.pod_cidrs,
+            group: Some(0),
+        };
+        let others = cluster.other_nodes.iter().map(|node| {
+            let group = stable_id(&node_group(&node.name));
+            services::Home {
+                name: &node.name,
+                pod_cidrs: &node.pod_cidrs,
+                // A regular Node does not know how to reach others, and needs not.
+                group: (!self.desired.gateway || self.desired.groups.contains_key(&group)).then_some(group),
+            }
+        });
+        let homes: Vec<_> = std::iter::once(own).chain(others).collect();
+        let (services, refusals) = services::read(exported, &homes, self.desired.gateway);
+        self.desired.services = Some(services);
+        self.refusals.extend(refusals);
     }
 
     fn forward_remote(&mut self, remote: &remote::Remote, group: u32) {

@@ -56,6 +56,7 @@ fn objects() -> Objects {
             &["10.2.0.0/16"],
         )],
         pods: vec![],
+        services: None,
     }
 }
 
@@ -103,10 +104,13 @@ fn regular_node() {
         [
             (net("10.1.1.0/24"), deliver),
             (net("10.2.0.0/16"), forward),
+            (net("10.96.0.0/16"), deliver),
             (net("10.97.0.0/16"), forward)
         ]
         .into()
     );
+    assert_eq!(desired.service_cidrs, [net("10.96.0.0/16")].into());
+    assert_eq!(desired.services, None, "what is not known stays as it is");
     assert_eq!(desired.groups.len(), 1);
     let members: Vec<_> = desired.members.values().map(|m| (m.addr, m.source)).collect();
     assert_eq!(members, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);

@@ -5,6 +5,7 @@
 
 mod render;
 mod sections;
+mod services;
 pub mod snapshot;
 
 use std::io;
@@ -18,6 +19,7 @@ use crate::host::{HostError, connect, filter};
 use crate::preflight::bpffs_path;
 pub use render::{Format, Table};
 pub(crate) use sections::{action, roles, slots};
+pub(crate) use services::{endpoint, place};
 pub use snapshot::{Snapshot, SnapshotError};
 
 /// Part of the data path's state.
@@ -33,6 +35,10 @@ pub enum Section {
     Members,
     /// Nodes packets are accepted from.
     Peers,
+    /// Exported Services with the Pods behind them.
+    Services,
+    /// Flows to Services, at the gateway that chose and at the Pod's node.
+    Flows,
     /// The node's own settings, programs and devices.
     Config,
     /// Packets by path, drops by reason, events.

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::{self, Addr, GROUP_MEMBERS};
+use mc_gateway_common::abi::{self, Addr, GROUP_MEMBERS, service};
 use mc_gateway_common::liveness;
 use serde_json::{Value, json};
 
-use super::Section;
 use super::render::Table;
 use super::snapshot::{Health, Snapshot, address, next_hop, prefix, state_name};
+use super::{Section, services};
 
 pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
     match section {
@@ -17,13 +17,15 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
         Section::Groups => groups(snapshot),
         Section::Members => members(snapshot),
         Section::Peers => peers(snapshot),
+        Section::Services => services::services(snapshot),
+        Section::Flows => services::flows(snapshot),
         Section::Config => config(snapshot),
         Section::Counters => counters(snapshot),
     }
 }
 
 fn tables(snapshot: &Snapshot) -> Table {
-    let contents = &snapshot.contents;
+    let (contents, flows) = (&snapshot.contents, &snapshot.flows);
     let row = |name: &str, used: usize, capacity: u32| vec![json!(name), json!(used), json!(capacity)];
     Table {
         name: "tables",
@@ -33,6 +35,19 @@ fn tables(snapshot: &Snapshot) -> Table {
             row(abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
             row(abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
             row(abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
+            row(
+                service::SERVICES,
+                contents.services.services.len(),
+                service::MAX_SERVICES,
+            ),
+            row(
+                service::BACKENDS,
+                contents.services.backends.len(),
+                service::MAX_BACKENDS,
+            ),
+            row(service::FLOWS, flows.flows.len(), service::MAX_FLOWS),
+            row(service::REPLIES, flows.replies.len(), service::MAX_REPLIES),
+            row(service::FRAGMENTS, flows.fragments.len(), service::MAX_FRAGMENTS),
         ],
     }
 }
@@ -44,11 +59,12 @@ fn prefixes(snapshot: &Snapshot) -> Table {
             json!(snapshot.names.cluster(value.cluster)),
             json!(action(value.action)),
             json!(snapshot.group(value.group)),
+            json!(value.flags & abi::PREFIX_BACKENDS != 0),
         ]
     };
     Table {
         name: "prefixes",
-        columns: &["prefix", "cluster", "action", "group"],
+        columns: &["prefix", "cluster", "action", "group", "service_pod"],
         rows: snapshot.contents.prefixes.iter().map(row).collect(),
     }
 }
@@ -59,6 +75,7 @@ pub(crate) fn action(action: u32) -> String {
         abi::ACTION_DELIVER => "deliver".to_owned(),
         abi::ACTION_FORWARD => "forward".to_owned(),
         abi::ACTION_SERVICE => "service".to_owned(),
+        0 => "none".to_owned(),
         other => format!("unknown ({other})"),
     }
 }
@@ -210,6 +227,7 @@ fn config(snapshot: &Snapshot) -> Table {
             row("pins", json!(snapshot.dir)),
             row("layout version", json!(config.abi)),
             row("gateway", json!(flag(abi::CONFIG_GATEWAY))),
+            row("Pods of Services", json!(flag(abi::CONFIG_BACKENDS))),
             row(
                 "format",
                 json!(if flag(abi::CONFIG_VXLAN) {

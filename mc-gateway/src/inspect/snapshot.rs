@@ -1,5 +1,6 @@
 //! Everything the pinned maps of a node hold, read once.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,6 +11,7 @@ use mc_gateway_common::abi::health::{RTT, Rtt, SEEN, SENT, Seen, Sent};
 use mc_gateway_common::abi::{self, Addr, Counter, V4_PREFIX_BITS};
 use mc_gateway_common::liveness::{self, State};
 use mc_gateway_common::tables::MapTables;
+use mc_gateway_common::tables::service::MapServices;
 use mc_gateway_common::verdict::{DropReason, Event, Path as PacketPath};
 use thiserror::Error;
 
@@ -19,6 +21,7 @@ use crate::datapath::{DatapathError, generation, pinned_links};
 use crate::host::filter::Filter;
 use crate::names::Names;
 use crate::plan::Program;
+use crate::service_flows::{FlowMaps, Flows};
 use crate::tables::{Contents, Tables, TablesError, open};
 use crate::target::PrefixKey;
 
@@ -105,6 +108,8 @@ pub struct Snapshot {
     pub health: BTreeMap<u32, Health>,
     /// What the programs counted.
     pub counters: Counters,
+    /// Flows to Services the programs know.
+    pub flows: Flows,
     /// Pinned links.
     pub links: Vec<(Program, String)>,
     /// Filters of clsact qdiscs, where the kernel was asked for them: nothing is pinned of these.
@@ -126,6 +131,7 @@ impl Snapshot {
             names: Names::load(&place.state_dir, &place.bpf_dir).unwrap_or_default(),
             health,
             counters: CounterMaps::open(&maps)?.read()?,
+            flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),
             contents,
@@ -147,6 +153,19 @@ impl Snapshot {
             members: contents.members.clone(),
             peers: contents.peers.clone(),
             ..MapTables::default()
+        };
+        tables.services = MapServices {
+            services: contents.services.services.clone(),
+            maglev: contents
+                .services
+                .tables
+                .iter()
+                .map(|(key, table)| (*key, **table))
+                .collect(),
+            backends: contents.services.backends.clone(),
+            flows: RefCell::new(self.flows.flows.clone()),
+            replies: RefCell::new(self.flows.replies.clone()),
+            fragments: RefCell::new(self.flows.fragments.clone()),
         };
         for (slot, health) in &self.health {
             tables.health.sent.insert(*slot, health.sent);

@@ -14,6 +14,7 @@ use mc_gateway_common::abi::sample::{Gate, SAMPLE_GATE};
 
 use crate::host::conntrack;
 use crate::inspect::snapshot::{CounterMaps, HealthMaps};
+use crate::service_flows::FlowMaps;
 use crate::tables::{TablesError, open};
 pub use server::start;
 pub use state::State;
@@ -24,6 +25,7 @@ pub struct Metrics {
     counters: CounterMaps,
     health: HealthMaps,
     gate: PerCpuArray<MapData, Gate>,
+    flows: FlowMaps,
 }
 
 impl Metrics {
@@ -34,6 +36,7 @@ impl Metrics {
             counters: CounterMaps::open(maps)?,
             health: HealthMaps::open(maps)?,
             gate: open(maps, SAMPLE_GATE)?,
+            flows: FlowMaps::open(maps)?,
         }))
     }
 
@@ -45,7 +48,8 @@ impl Metrics {
 
     /// Everything as Prometheus text.
     pub fn render(&self) -> Result<String, TablesError> {
-        let state = self.state().clone();
+        let mut state = self.state().clone();
+        state.tables.extend(self.flows.fill()?);
         let counters = self.counters.read()?;
         let health = self.health.read(state.members.iter().map(|member| member.slot))?;
         let gates = self.gate.get(&0, 0).map_err(|source| TablesError::Access {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use mc_gateway_common::abi;
+use mc_gateway_common::abi::{self, service};
 
 use crate::names::Names;
 use crate::objects::Refusal;
@@ -130,6 +130,16 @@ impl State {
             (abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
             (abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
             (abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
+            (
+                service::SERVICES,
+                contents.services.services.len(),
+                service::MAX_SERVICES,
+            ),
+            (
+                service::BACKENDS,
+                contents.services.backends.len(),
+                service::MAX_BACKENDS,
+            ),
         ];
         let mut groups = BTreeMap::new();
         for group in contents.groups.values() {

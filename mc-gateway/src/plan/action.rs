@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use mc_gateway_common::abi::{self, Addr};
 
-use super::{Attachment, Hook};
+use super::{Attachment, Hook, ServiceAction};
 use crate::desired::Masquerade;
 use crate::target::{PrefixKey, RouteKey};
 
@@ -60,6 +60,8 @@ pub enum Action {
         /// After.
         to: abi::Config,
     },
+    /// Changes a Service map.
+    Service(ServiceAction),
     /// Adds, changes or removes a prefix.
     SetPrefix {
         /// The prefix.
@@ -126,6 +128,7 @@ impl Action {
                 to: from,
             },
             Self::SetConfig { from, to } => Self::SetConfig { from: to, to: from },
+            Self::Service(action) => Self::Service(action.undo()),
             Self::SetPrefix { key, from, to } => Self::SetPrefix {
                 key,
                 from: to,
@@ -172,6 +175,7 @@ impl fmt::Display for Action {
             }
             Self::SetPeer { addr, to, .. } => write!(f, "set peer {} to {to:?}", ShowAddr(*addr)),
             Self::SetConfig { to, .. } => write!(f, "set config to {to:?}"),
+            Self::Service(action) => action.fmt(f),
             Self::SetPrefix { key, to, .. } => {
                 write!(f, "set prefix {}/{} to {to:?}", ShowAddr(key.addr), key.len)
             }

@@ -5,6 +5,7 @@
 //! by the same plan; planning against the result of a plan gives an empty plan.
 
 mod action;
+mod service;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use thiserror::Error;
 use crate::desired::Masquerade;
 use crate::target::{DEFAULT_MTU, PrefixKey, RouteKey, Target};
 pub use action::Action;
+pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
 
 /// One of the two programs.
@@ -101,6 +103,8 @@ pub struct Observed {
     pub members: BTreeMap<u32, abi::Member>,
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
+    /// The Service maps.
+    pub services: ServiceMaps,
     /// Our routes into `mc0`, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// What our nftables table does; none where it is missing or not as we write it.
@@ -167,6 +171,7 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
     planner.members(observed, target, &members);
     planner.groups(observed, target, &groups, &members);
     planner.peers(observed, target, &groups);
+    planner.services(observed, target, &groups);
     planner.config(observed, target, mc0);
     planner.prefixes(observed, target, &groups);
     planner.attachments(observed, target, mc0, device);
@@ -287,11 +292,24 @@ impl Planner {
         }
     }
 
+    fn services(&mut self, observed: &Observed, target: &Target, groups: &Slots) {
+        let Some(wanted) = &target.services else { return };
+        let (adds, removes) = service::plan(&observed.services, wanted, groups);
+        self.adds.extend(adds.into_iter().map(Action::Service));
+        self.removes.extend(removes.into_iter().map(Action::Service));
+    }
+
     fn config(&mut self, observed: &Observed, target: &Target, mc0: Device) {
         let from = observed.config;
+        // While Services are not known, what was known of them holds.
+        let kept = if target.services.is_none() {
+            from.flags & abi::CONFIG_BACKENDS
+        } else {
+            0
+        };
         let to = abi::Config {
             abi: abi::ABI_VERSION,
-            flags: target.flags,
+            flags: target.flags | kept,
             mc0_ifindex: mc0.ifindex,
             port: target.port,
             tos: target.tos,
@@ -308,20 +326,23 @@ impl Planner {
     }
 
     fn prefixes(&mut self, observed: &Observed, target: &Target, groups: &Slots) {
+        let marked =
+            |prefix: &abi::Prefix| target.services.is_none() && prefix.flags & abi::PREFIX_BACKENDS != 0;
         for (key, prefix) in &target.prefixes {
             let from = observed.prefixes.get(key).copied();
+            let kept = from.filter(marked).map_or(0, |prefix| prefix.flags);
             let to = Some(abi::Prefix {
                 cluster: prefix.cluster,
                 group: groups.of(prefix.group),
                 action: prefix.action,
-                flags: 0,
+                flags: prefix.flags | kept,
             });
             if from != to {
                 self.adds.push(Action::SetPrefix { key: *key, from, to });
             }
         }
         for (key, prefix) in &observed.prefixes {
-            if !target.prefixes.contains_key(key) {
+            if !target.prefixes.contains_key(key) && !marked(prefix) {
                 self.removes.push(Action::SetPrefix {
                     key: *key,
                     from: Some(*prefix),

@@ -45,6 +45,7 @@ fn carry_out(world: &mut Observed, action: &Action) {
         Action::SetGroup { slot: at, to, .. } => slot(&mut world.groups, at, to),
         Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
         Action::SetConfig { to, .. } => world.config = to,
+        Action::Service(action) => action.record(&mut world.services),
         Action::SetPrefix { key, to, .. } => entry(&mut world.prefixes, key, to),
         Action::Attach { hook, ifindex, .. } => {
             let attachment = Attachment {
@@ -157,6 +158,7 @@ fn targets() -> impl Strategy<Value = Target> {
                             cluster: *cluster,
                             group: known(group),
                             action: *action,
+                            flags: 0,
                         };
                         (PrefixKey { len: 112, addr }, value)
                     })

@@ -2,12 +2,22 @@
 
 use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
-use k8s_openapi::api::core::v1::Node;
+use controller::api::names;
+use controller::api::service_export::ServiceExport;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::exported::{EndpointInfo, NamespacedName, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
 
 /// API group of Gateways and ClusterInfoImports.
-pub const GROUP: &str = controller::api::names::GROUP;
+pub const GROUP: &str = names::GROUP;
+
+/// API group of ServiceExports.
+pub const MCS_GROUP: &str = names::MCS_GROUP;
+/// API group of EndpointSlices.
+pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
 
 /// Annotations of a Node that hold an address of its own among the Pods': Calico's for its tunnel devices,
 /// and ours for other CNIs whose Pods' addresses do not follow `spec.podCIDRs`.
@@ -84,6 +94,87 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
     }
 }
 
+fn namespaced(metadata: &ObjectMeta) -> NamespacedName {
+    // What the API server fills in; people who write a file may leave it out.
+    let namespace = metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    (namespace, metadata.name.clone().unwrap_or_default())
+}
+
+/// A Service's addresses, ports and rules.
+#[must_use]
+pub fn service(service: &Service) -> ServiceInfo {
+    let (namespace, name) = namespaced(&service.metadata);
+    let mut info = ServiceInfo {
+        namespace,
+        name,
+        ..ServiceInfo::default()
+    };
+    let Some(spec) = &service.spec else { return info };
+    info.cluster_ips = spec.cluster_ips.clone().unwrap_or_default();
+    if info.cluster_ips.is_empty() {
+        info.cluster_ips.extend(spec.cluster_ip.clone());
+    }
+    // A headless Service has none, and says so.
+    info.cluster_ips.retain(|ip| !ip.is_empty() && ip != "None");
+    info.client_ip_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
+    info.local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
+    let ports = spec.ports.iter().flatten();
+    info.ports = ports
+        .map(|port| ServicePort {
+            name: port.name.clone().unwrap_or_default(),
+            port: port.port,
+            protocol: protocol(port.protocol.as_ref()),
+        })
+        .collect();
+    info
+}
+
+/// An EndpointSlice's ports and endpoints; the Service's name is empty where it is none's.
+#[must_use]
+pub fn slice(slice: &EndpointSlice) -> SliceInfo {
+    let (namespace, name) = namespaced(&slice.metadata);
+    let labels = slice.metadata.labels.as_ref();
+    let service = labels.and_then(|labels| labels.get(names::LABEL_SERVICE_NAME));
+    let ports = slice.ports.iter().flatten();
+    let endpoints = slice.endpoints.iter();
+    SliceInfo {
+        namespace,
+        name,
+        service: service.cloned().unwrap_or_default(),
+        ports: ports
+            .map(|port| SlicePort {
+                name: port.name.clone().unwrap_or_default(),
+                port: port.port,
+                protocol: protocol(port.protocol.as_ref()),
+            })
+            .collect(),
+        endpoints: endpoints
+            .map(|endpoint| {
+                let conditions = endpoint.conditions.clone().unwrap_or_default();
+                // Unknown counts as ready, and serving follows ready (discovery.k8s.io/v1).
+                let ready = conditions.ready.unwrap_or(true);
+                EndpointInfo {
+                    addresses: endpoint.addresses.clone(),
+                    node: endpoint.node_name.clone(),
+                    ready,
+                    serving: conditions.serving.unwrap_or(ready),
+                    terminating: conditions.terminating.unwrap_or(false),
+                }
+            })
+            .collect(),
+    }
+}
+
+/// The Service a ServiceExport names.
+#[must_use]
+pub fn export(export: &ServiceExport) -> NamespacedName {
+    namespaced(&export.metadata)
+}
+
+fn protocol(written: Option<&String>) -> String {
+    written.cloned().unwrap_or_else(|| "TCP".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,5 +201,41 @@ mod tests {
             "{metadata: {name: n1}, spec: {podCIDR: 10.0.1.0/24, podCIDRs: [10.0.1.0/24, 'fd00::/64']}}",
         );
         assert_eq!(both.pod_cidrs, ["10.0.1.0/24", "fd00::/64"]);
+    }
+
+    #[test]
+    fn a_service_and_its_slice_with_defaults_filled_in() {
+        let info = service(
+            &serde_yaml_ng::from_str::<Service>(
+                "{metadata: {name: web}, spec: {clusterIP: 10.96.0.1, sessionAffinity: ClientIP, ports: [{port: 80}]}}",
+            )
+            .unwrap(),
+        );
+        assert_eq!((info.namespace.as_str(), info.name.as_str()), ("default", "web"));
+        assert_eq!(info.cluster_ips, ["10.96.0.1"]);
+        assert!(info.client_ip_affinity && !info.local_only);
+        assert_eq!(info.ports[0].protocol, "TCP");
+        let headless = service(
+            &serde_yaml_ng::from_str::<Service>(
+                "{metadata: {name: web}, spec: {clusterIP: None, clusterIPs: [None]}}",
+            )
+            .unwrap(),
+        );
+        assert_eq!(headless.cluster_ips, [""; 0]);
+        let slice = slice(
+            &serde_yaml_ng::from_str::<EndpointSlice>(
+                "{metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, \
+                 ports: [{port: 8080}], endpoints: [{addresses: [10.1.0.5], nodeName: n1}, \
+                 {addresses: [10.1.0.6], conditions: {ready: false, serving: true, terminating: true}}]}",
+            )
+            .unwrap(),
+        );
+        assert_eq!((slice.service.as_str(), slice.ports[0].port), ("web", Some(8080)));
+        let [first, second] = &slice.endpoints[..] else {
+            panic!("{slice:?}")
+        };
+        assert!(first.ready && first.serving && !first.terminating);
+        assert_eq!(first.node.as_deref(), Some("n1"));
+        assert!(!second.ready && second.serving && second.terminating);
     }
 }

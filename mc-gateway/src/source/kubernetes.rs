@@ -1,6 +1,6 @@
 //! Cluster mode: objects from the API server, watched.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
+use controller::api::service_export::ServiceExport;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::utils::Backoff;
@@ -23,9 +25,11 @@ use tracing::{debug, info, warn};
 use super::pod::{self, Pod, Scope};
 use super::{Receiver, SourceError, convert};
 use crate::config::PodLookup;
+use crate::exported::{NamespacedName, ServiceInfo, SliceInfo, exported};
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
 
-/// Connects to the API server and watches Nodes, and Gateways and ClusterInfoImports of `namespace`.
+/// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways
+/// and ClusterInfoImports of `namespace`.
 /// An API server that cannot be reached is waited for.
 pub(super) async fn start(
     namespace: &str,
@@ -43,7 +47,30 @@ pub(super) async fn start(
     let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
     let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
     let streams = [
-        watch("Node", Api::<Node>::all(client), convert::node, Change::Node),
+        watch(
+            "Node",
+            Api::<Node>::all(client.clone()),
+            convert::node,
+            Change::Node,
+        ),
+        watch(
+            "Service",
+            Api::<Service>::all(client.clone()),
+            convert::service,
+            Change::Service,
+        ),
+        watch(
+            "EndpointSlice",
+            Api::<EndpointSlice>::all(client.clone()),
+            convert::slice,
+            Change::Slice,
+        ),
+        watch(
+            "ServiceExport",
+            Api::<ServiceExport>::all(client),
+            convert::export,
+            Change::Export,
+        ),
         watch("Gateway", gateways, convert::gateway, Change::Gateway),
         watch("ClusterInfoImport", imports, convert::remote, Change::Remote),
     ];
@@ -79,6 +106,9 @@ enum Change {
     Gateway(Event<GatewayInfo>),
     Remote(Event<RemoteCluster>),
     Pod(Event<Arc<PodInfo>>),
+    Service(Event<ServiceInfo>),
+    Slice(Event<SliceInfo>),
+    Export(Event<NamespacedName>),
 }
 
 /// What a watch reported: the kind and the event, or why it does not work just now.
@@ -311,6 +341,24 @@ impl Named for Arc<PodInfo> {
     }
 }
 
+impl Named for ServiceInfo {
+    fn name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Named for SliceInfo {
+    fn name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Named for NamespacedName {
+    fn name(&self) -> String {
+        format!("{}/{}", self.0, self.1)
+    }
+}
+
 impl<T: Named> Store<T> {
     /// Whether what holds may be different now.
     fn apply(&mut self, event: Event<T>) -> bool {
@@ -350,6 +398,9 @@ struct World {
     gateways: Store<GatewayInfo>,
     remotes: Store<RemoteCluster>,
     pods: Store<Arc<PodInfo>>,
+    services: Store<ServiceInfo>,
+    slices: Store<SliceInfo>,
+    exports: Store<NamespacedName>,
 }
 
 impl World {
@@ -360,10 +411,23 @@ impl World {
             Change::Gateway(event) => self.gateways.apply(event),
             Change::Remote(event) => self.remotes.apply(event),
             Change::Pod(event) => self.pods.apply(event),
+            Change::Service(event) => self.services.apply(event),
+            Change::Slice(event) => self.slices.apply(event),
+            Change::Export(event) => self.exports.apply(event),
         }
     }
 
-    /// All objects, once each kind was listed completely.
+    /// The Services that are exported, once all that is needed to know them was listed completely.
+    fn exported(&self) -> Option<Vec<crate::exported::ExportedService>> {
+        let synced = self.services.synced && self.slices.synced && self.exports.synced;
+        synced.then(|| {
+            let exports: BTreeSet<NamespacedName> = self.exports.now.values().cloned().collect();
+            exported(self.services.now.values(), self.slices.now.values(), &exports)
+        })
+    }
+
+    /// All objects, once each kind was listed completely. Services come when they are known: where they cannot
+    /// be read, Pods still reach each other.
     fn objects(&self) -> Option<Objects> {
         let synced = self.nodes.synced && self.gateways.synced && self.remotes.synced;
         synced.then(|| Objects {
@@ -371,6 +435,7 @@ impl World {
             gateways: self.gateways.list(),
             remotes: self.remotes.list(),
             pods: self.pods.list(),
+            services: self.exported(),
         })
     }
 }
@@ -430,5 +495,24 @@ mod tests {
         world.apply(Change::Node(Event::Apply(node("n2"))));
         world.apply(Change::Node(Event::Delete(node("n1"))));
         assert_eq!(world.objects().unwrap().nodes, [node("n2")]);
+    }
+
+    #[test]
+    fn exported_services_are_known_once_all_three_kinds_were_listed() {
+        let mut world = synced();
+        assert_eq!(world.objects().unwrap().services, None);
+        let web = ServiceInfo {
+            namespace: "shop".into(),
+            name: "web".into(),
+            ..ServiceInfo::default()
+        };
+        world.apply(Change::Service(Event::InitApply(web)));
+        world.apply(Change::Service(Event::InitDone));
+        world.apply(Change::Slice(Event::InitDone));
+        assert_eq!(world.objects().unwrap().services, None);
+        world.apply(Change::Export(Event::InitDone));
+        assert_eq!(world.objects().unwrap().services, Some(vec![]));
+        world.apply(Change::Export(Event::Apply(("shop".into(), "web".into()))));
+        assert_eq!(world.objects().unwrap().services.unwrap().len(), 1);
     }
 }

@@ -5,10 +5,12 @@
 
 use std::net::IpAddr;
 
+use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, ServiceKey};
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
 use mc_gateway_common::liveness::State;
 use mc_gateway_common::packet::Address;
 use mc_gateway_common::packet::encap::source_port;
+use mc_gateway_common::path::service;
 use mc_gateway_common::rendezvous::{Candidate, prefers};
 use mc_gateway_common::select;
 use mc_gateway_common::verdict::DropReason;
@@ -16,7 +18,7 @@ use mc_gateway_common::verdict::DropReason;
 use super::packet::Flow;
 use crate::cidr::mapped;
 use crate::inspect::snapshot::{Snapshot, address, prefix, state_name};
-use crate::inspect::{action, roles, slots};
+use crate::inspect::{action, endpoint, place, roles, slots};
 use crate::target::PrefixKey;
 
 /// What is decided about a packet that leaves through `mc0`.
@@ -72,12 +74,73 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> V
             lines.push("passed on: only the outer header changes".to_owned());
         }
         abi::ACTION_DELIVER => lines.push("decapsulated and given to this node's stack on mc0".to_owned()),
-        abi::ACTION_SERVICE => lines.push(
-            "an own Service: translated where it is known, else given to this node's stack on mc0".to_owned(),
-        ),
+        abi::ACTION_SERVICE => to_service(snapshot, flow, entry.flags, &mut lines),
         _ => {}
     }
     lines
+}
+
+/// What is decided about a packet to a Service of this cluster.
+fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<String>) {
+    let Some((proto, port)) = flow.port() else {
+        lines.push("it has no port: given to this node's stack on mc0".to_owned());
+        return;
+    };
+    if peer & abi::PEER_REMOTE_GATEWAY == 0 {
+        lines.push(match flow.backend(snapshot) {
+            Some((_, backend)) => format!(
+                "translated to the Pod {}, one of this node's behind that Service",
+                endpoint(&backend.pod, backend.pod_port)
+            ),
+            None => "no Pod of this node is behind that Service and port".to_owned(),
+        });
+        return;
+    }
+    let maps = &snapshot.contents.services;
+    let key = ServiceKey {
+        addr: mapped(flow.dst),
+        port,
+        proto,
+        pad: 0,
+    };
+    let Some(service) = maps.services.get(&key) else {
+        lines.push(
+            "no exported Service with a ready Pod has this address and port: given to this node's stack on mc0"
+                .to_owned(),
+        );
+        return;
+    };
+    let affinity = match service.flags & SERVICE_AFFINITY {
+        0 => "",
+        _ => ", and a client keeps its Pod",
+    };
+    lines.push(format!(
+        "an exported Service with {} Pods in its lookup table{affinity}:",
+        service.backends
+    ));
+    for backend in maps.backends.values() {
+        if (backend.service, backend.service_port, backend.proto) == (key.addr, key.port, key.proto) {
+            lines.push(format!(
+                "  {} on {}{}",
+                endpoint(&backend.pod, backend.pod_port),
+                place(snapshot, backend),
+                if backend.flags & BACKEND_READY == 0 {
+                    ", not ready: keeps the connections it has"
+                } else {
+                    ""
+                }
+            ));
+        }
+    }
+}
+
+/// The Pod a gateway has chosen, by the name it has written into the packet.
+pub(super) fn chosen(snapshot: &Snapshot, bytes: &[u8], inner_at: usize) -> Option<String> {
+    let at = inner_at.checked_sub(8)?;
+    let mac: [u8; 6] = *bytes.get(at..)?.first_chunk()?;
+    let backend = snapshot.contents.services.backends.get(&service::named(mac)?)?;
+    let pod = endpoint(&backend.pod, backend.pod_port);
+    Some(format!("chosen: the Pod {pod} on {}", place(snapshot, backend)))
 }
 
 fn or(text: String, other: &str) -> String {
@@ -197,6 +260,12 @@ pub(super) const fn advice(reason: DropReason) -> &'static str {
         }
         DropReason::TtlExceeded => "packets go round in a circle: two clusters claim each other's prefixes",
         DropReason::OuterFamily => "gateways must reach each other in the same IP version on every leg",
+        DropReason::UnknownBackend => {
+            "a gateway of this cluster has chosen a Pod this node does not have, or none: a moment ago it may have been here; else see `inspect services` on both nodes"
+        }
+        DropReason::ForeignBackend => {
+            "a gateway has chosen a Pod that is not behind this Service and port: compare `inspect services` on both nodes"
+        }
         _ => "docs/metrics.md tells what each reason means",
     }
 }

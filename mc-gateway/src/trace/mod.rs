@@ -13,8 +13,9 @@ use aya::TestRunOptions;
 use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
 use mc_gateway_common::abi::{self, Addr};
 use mc_gateway_common::packet::SlicePacket;
-use mc_gateway_common::path;
-use mc_gateway_common::verdict::{DropReason, Verdict};
+use mc_gateway_common::packet::eth::Mac;
+use mc_gateway_common::path::{self, service};
+use mc_gateway_common::verdict::{DropReason, Path, Verdict};
 use thiserror::Error;
 
 use crate::cidr::{mapped, same_family};
@@ -130,7 +131,7 @@ fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), Tra
     } else {
         let peer = peer(&snapshot, from)?;
         let local = local(&snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
-        let frame = flow.from_peer(config, mapped(peer), local);
+        let frame = flow.from_peer(config, mapped(peer), local, named(&snapshot, flow, peer));
         (
             Program::FromUnderlay,
             frame,
@@ -145,6 +146,13 @@ fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), Tra
     let kernel = run(&snapshot, program, &frame)?;
     let agree = agrees(verdict, packet.bytes(), &kernel);
     let (said, fate) = say(verdict);
+    if let Verdict::Send {
+        path: Path::Transit, ..
+    } = verdict
+    {
+        let inner_at = frame.len().saturating_sub(flow.ip_packet().len());
+        lines.extend(explain::chosen(&snapshot, packet.bytes(), inner_at));
+    }
     let title = format!(
         "{:?} {} -> {} in {}",
         flow.protocol,
@@ -171,6 +179,15 @@ fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), Tra
     text.push('\n');
     let fate = if agree { fate } else { Fate::Unknown };
     Ok((Report { text, fate }, agree))
+}
+
+/// What a gateway of our own cluster writes into a packet to a Pod of this node: the first one's name, where
+/// several are behind the Service.
+fn named(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> Option<Mac> {
+    let peer = snapshot.contents.peers.get(&mapped(peer))?;
+    let by_gateway = peer.flags & abi::PEER_REMOTE_GATEWAY == 0;
+    let (id, _) = flow.backend(snapshot).filter(|_| by_gateway)?;
+    Some(service::name(id))
 }
 
 /// A peer by address or name.
@@ -268,8 +285,6 @@ fn dropped(reason: DropReason) -> String {
 
 #[cfg(test)]
 mod tests {
-    use mc_gateway_common::verdict::Path;
-
     use super::*;
 
     #[test]

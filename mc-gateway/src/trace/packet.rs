@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use mc_gateway_common::abi::service::Backend;
 use mc_gateway_common::abi::{Addr, Config};
 use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
@@ -11,6 +12,7 @@ use mc_gateway_common::packet::{SlicePacket, eth, ip};
 use thiserror::Error;
 
 use crate::cidr::mapped;
+use crate::inspect::Snapshot;
 
 /// TTL of the packet: one router, the node, has passed it on.
 const TTL: u8 = 63;
@@ -77,6 +79,30 @@ impl Flow {
             (Protocol::Icmp, IpAddr::V4(_)) => ICMP,
             (Protocol::Icmp, IpAddr::V6(_)) => ICMPV6,
         }
+    }
+
+    /// Protocol number and destination port, where there are any.
+    #[must_use]
+    pub const fn port(&self) -> Option<(u8, u16)> {
+        match self.protocol {
+            Protocol::Tcp(port) => Some((ip::TCP, port)),
+            Protocol::Udp(port) => Some((ip::UDP, port)),
+            Protocol::Icmp => None,
+        }
+    }
+
+    /// The first Pod of this node that is behind the Service the packet is for.
+    #[must_use]
+    pub fn backend<'s>(&self, snapshot: &'s Snapshot) -> Option<(u64, &'s Backend)> {
+        let (proto, port) = self.port()?;
+        let mut backends = snapshot.contents.services.backends.iter();
+        backends
+            .find(|(_, backend)| {
+                backend.group == 0
+                    && (backend.service, backend.service_port, backend.proto)
+                        == (mapped(self.dst), port, proto)
+            })
+            .map(|(id, backend)| (*id, backend))
     }
 
     const fn ethertype(&self) -> u16 {
@@ -158,9 +184,9 @@ impl Flow {
         )
     }
 
-    /// The frame as `peer` would send it to `local`, both of one family.
+    /// The frame as `peer` would send it to `local`, both of one family. With `name` as inner source MAC address.
     #[must_use]
-    pub fn from_peer(&self, config: &Config, peer: Addr, local: Addr) -> Vec<u8> {
+    pub fn from_peer(&self, config: &Config, peer: Addr, local: Addr, name: Option<eth::Mac>) -> Vec<u8> {
         let inner = self.ip_packet();
         let outer = Encap {
             format: Format::of(config),
@@ -172,7 +198,7 @@ impl Flow {
             port: config.port,
             inner_sum: None,
             vni: VNI_POLICY_OFF,
-            inner_src: config.mc0_mac,
+            inner_src: name.unwrap_or(config.mc0_mac),
             inner_type: self.ethertype(),
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
         };

@@ -1,6 +1,6 @@
 //! The loaded programs, their maps, and `BPF_PROG_TEST_RUN`.
 
-use std::path::PathBuf;
+use std::{cell::RefCell, collections::BTreeMap, path::PathBuf};
 
 use aya::{
     Ebpf, EbpfLoader, TestRunOptions,
@@ -13,8 +13,9 @@ use mc_gateway_common::{
         MAX_PATHS, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
         health::{SEEN, SENT, Seen, Sent},
         limit::{Bucket, ICMP_LIMIT},
+        service::{self, Flow, FlowKey},
     },
-    tables::MapTables,
+    tables::{MapTables, service::MapServices},
 };
 
 /// What the kernel did with a packet.
@@ -72,6 +73,8 @@ impl Kernel {
         }
         let mut kernel = Self(ebpf);
         kernel.fill(tables);
+        kernel.set_services(&tables.services);
+        kernel.set_flows(&tables.services);
         kernel
     }
 
@@ -80,6 +83,12 @@ impl Kernel {
     pub(crate) fn refill(&mut self, old: &MapTables, new: &MapTables) {
         self.empty(old);
         self.fill(new);
+        if old.services.services != new.services.services
+            || old.services.maglev != new.services.maglev
+            || old.services.backends != new.services.backends
+        {
+            self.set_services(&new.services);
+        }
     }
 
     /// Undoes [`Self::fill`].
@@ -219,6 +228,63 @@ impl Kernel {
             .keys()
             .map(|slot| known(seen.get(slot, 0).expect(SEEN)))
             .collect()
+    }
+
+    fn hash<K: aya::Pod, V: aya::Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+        self.0.map_mut(name).expect(name).try_into().expect(name)
+    }
+
+    /// Makes a map hold exactly these entries.
+    fn set<K: aya::Pod, V: aya::Pod>(&mut self, name: &str, wanted: impl Iterator<Item = (K, V)>) {
+        let mut map = self.hash::<K, V>(name);
+        let known: Vec<K> = map.keys().map(|key| key.expect("a key")).collect();
+        for key in known {
+            map.remove(&key).expect(name);
+        }
+        for (key, value) in wanted {
+            map.insert(key, value, 0).expect(name);
+        }
+    }
+
+    /// Makes the programs know exactly these Services.
+    fn set_services(&mut self, services: &MapServices) {
+        let entries = services.services.iter().map(|(key, value)| (*key, *value));
+        self.set(service::SERVICES, entries);
+        let entries = services.maglev.iter().map(|(key, value)| (*key, *value));
+        self.set(service::MAGLEV, entries);
+        let entries = services.backends.iter().map(|(key, value)| (*key, *value));
+        self.set(service::BACKENDS, entries);
+    }
+
+    /// Makes the programs know exactly the flows of `services`.
+    pub(crate) fn set_flows(&mut self, services: &MapServices) {
+        let flows = services.flows.borrow();
+        let flows = flows.iter().map(|(key, id)| (*key, Flow { backend: *id }));
+        self.set(service::FLOWS, flows);
+        let replies = services.replies.borrow();
+        self.set(
+            service::REPLIES,
+            replies.iter().map(|(key, value)| (*key, *value)),
+        );
+        let fragments = services.fragments.borrow();
+        self.set(
+            service::FRAGMENTS,
+            fragments.iter().map(|(key, value)| (*key, *value)),
+        );
+    }
+
+    /// The flows the programs know, in `services` like those the host knows.
+    pub(crate) fn flows(&mut self, services: &MapServices) -> MapServices {
+        fn read<K: aya::Pod + Ord, V: aya::Pod>(map: &HashMap<&mut MapData, K, V>) -> BTreeMap<K, V> {
+            map.iter().map(|entry| entry.expect("an entry")).collect()
+        }
+        let flows: BTreeMap<FlowKey, Flow> = read(&self.hash(service::FLOWS));
+        MapServices {
+            flows: RefCell::new(flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect()),
+            replies: RefCell::new(read(&self.hash(service::REPLIES))),
+            fragments: RefCell::new(read(&self.hash(service::FRAGMENTS))),
+            ..services.clone()
+        }
     }
 
     /// Whether `BPF_PROG_TEST_RUN` takes the frame: 6.18 refuses an IP ethertype without a whole IP header

@@ -81,6 +81,7 @@ fn loaded<'k>(kernel: &'k mut Option<(MapTables, Kernel)>, tables: &MapTables) -
         kernel.refill(filled, tables);
         *filled = tables.clone();
     }
+    kernel.set_flows(&tables.services);
     kernel
 }
 
@@ -156,6 +157,7 @@ fn cases_in_the_kernel() {
         assert_eq!(kernel.health(&tables), kernel::health(&tables), "{}", case.name);
         let left = tables.icmp_limit.borrow().tokens;
         assert_eq!(kernel.icmp_errors_left(), left, "{}", case.name);
+        assert_eq!(kernel.flows(&tables.services), tables.services, "{}", case.name);
     }
 }
 
@@ -214,8 +216,11 @@ fn mutated_packets_are_judged_alike_by_host_and_kernel() {
         .into_iter()
         .filter(|case| case.frame.len() < 2_000)
         .collect();
+    let shape = world::Shape::default();
+    let services = [true, false].map(|gateway| cases::services::world(shape, gateway));
     let mut worlds: Vec<(MapTables, Kernel)> = [cases::probes::gateway(), world::node()]
         .into_iter()
+        .chain(services)
         .map(|t| (t.clone(), Kernel::load(&t)))
         .collect();
     let mut verdicts = [0_u32; 5];
@@ -233,7 +238,7 @@ fn mutated_packets_are_judged_alike_by_host_and_kernel() {
         if !Kernel::can_stage(&frame) {
             continue;
         }
-        let (tables, kernel) = &mut worlds[random(22) as usize % 2];
+        let (tables, kernel) = &mut worlds[random(22) as usize % 4];
         let (verdict, bytes) = on_host(case.program, tables, &frame);
         let outcome = kernel.run(case.program.name(), &frame);
         assert_eq!(

@@ -19,5 +19,6 @@ mod host_clients;
 mod mtu;
 mod restart;
 mod seeing;
+mod services;
 mod size;
 mod traffic;

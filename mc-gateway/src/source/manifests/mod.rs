@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
@@ -20,9 +21,11 @@ use tracing::{debug, error, info, warn};
 
 use super::pod::{self, Pod};
 use super::{Receiver, SourceError, convert};
+use crate::exported::{NamespacedName, ServiceInfo, SliceInfo, exported};
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
 use controller::api::cluster_info::ClusterInfoImport;
 use controller::api::gateway::Gateway;
+use controller::api::service_export::ServiceExport;
 
 /// How long the directory must be quiet before it is read, and how long a burst may delay that.
 const QUIET: Duration = Duration::from_millis(50);
@@ -41,9 +44,15 @@ pub enum Object {
     Remote(RemoteCluster),
     /// `v1` Pod.
     Pod(Arc<PodInfo>),
+    /// `v1` Service.
+    Service(ServiceInfo),
+    /// EndpointSlice.
+    Slice(SliceInfo),
+    /// ServiceExport.
+    Export(NamespacedName),
 }
 
-/// Kind and name.
+/// Kind, and name or `namespace/name`.
 type Key = (&'static str, String);
 
 impl Object {
@@ -53,6 +62,9 @@ impl Object {
             Self::Gateway(gateway) => ("Gateway", gateway.name.clone()),
             Self::Remote(remote) => ("ClusterInfoImport", remote.name.clone()),
             Self::Pod(pod) => ("Pod", pod.name.clone()),
+            Self::Service(service) => ("Service", format!("{}/{}", service.namespace, service.name)),
+            Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
+            Self::Export((namespace, name)) => ("ServiceExport", format!("{namespace}/{name}")),
         }
     }
 }
@@ -129,7 +141,7 @@ fn parse(text: &str) -> Parsed {
 
 /// The name an object of a kind is known by.
 fn known_as(kind: &str, value: &Value, name: String) -> String {
-    if kind != "Pod" {
+    if !matches!(kind, "Pod" | "Service" | "EndpointSlice" | "ServiceExport") {
         return name;
     }
     let metadata = value.get("metadata");
@@ -173,6 +185,27 @@ impl Parsed {
                     value,
                     document,
                     |import: ClusterInfoImport| Object::Remote(convert::remote(&import)),
+                );
+            }
+            ("Service", "") => self.read("Service", number, value, document, |service: Service| {
+                Object::Service(convert::service(&service))
+            }),
+            ("EndpointSlice", convert::DISCOVERY_GROUP) => {
+                self.read(
+                    "EndpointSlice",
+                    number,
+                    value,
+                    document,
+                    |slice: EndpointSlice| Object::Slice(convert::slice(&slice)),
+                );
+            }
+            ("ServiceExport", convert::MCS_GROUP) => {
+                self.read(
+                    "ServiceExport",
+                    number,
+                    value,
+                    document,
+                    |export: ServiceExport| Object::Export(convert::export(&export)),
                 );
             }
             ("", _) => {
@@ -267,6 +300,7 @@ impl Directory {
         let mut objects = Objects::default();
         let mut errors = Vec::new();
         let mut seen: BTreeMap<Key, &Path> = BTreeMap::new();
+        let (mut services, mut slices, mut exports) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (file, object) in self
             .files
             .iter()
@@ -287,8 +321,14 @@ impl Directory {
                 Object::Gateway(gateway) => objects.gateways.push(gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
+                Object::Service(service) => services.push(service),
+                Object::Slice(slice) => slices.push(slice),
+                Object::Export(name) => {
+                    exports.insert(name);
+                }
             }
         }
+        objects.services = Some(exported(&services, &slices, &exports));
         objects.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -6,6 +6,7 @@ mod mtu;
 mod not_ours;
 pub(crate) mod probes;
 mod refused;
+pub(crate) mod services;
 mod to_remote;
 
 use std::net::IpAddr;
@@ -70,6 +71,7 @@ pub(crate) fn all() -> Vec<Case> {
     families::families(&mut cases);
     probes::probes(&mut cases);
     mtu::mtu(&mut cases);
+    services::services(&mut cases);
     cases
 }
 

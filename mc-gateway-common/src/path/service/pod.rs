@@ -1,0 +1,202 @@
+//! The translation at the Pod's node, both ways.
+
+use super::{
+    remember,
+    rewrite::{self, Endpoint},
+    transport::{End, Kind, Transport, address, is_v6},
+};
+use crate::{
+    abi::{
+        PREFIX_BACKENDS,
+        service::{Backend, Fragment, Reply, ReplyKey},
+    },
+    packet::{Packet, eth, ip},
+    tables::Tables,
+    verdict::{DropReason, Event},
+};
+
+/// Translates a packet to a Service into one to its Pod on this node, the backend with the id `backend`,
+/// and remembers the way back. The packet's IP header is at `at`.
+#[inline(always)]
+pub fn to_pod<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    at: u32,
+    backend: u64,
+) -> Result<(), DropReason> {
+    let backend = tables
+        .backend(backend)
+        .filter(|backend| backend.group == 0)
+        .ok_or(DropReason::UnknownBackend)?;
+    let v6 = is_v6(packet, at);
+    let transport = Transport::unpack(packet.flow_at(v6, at));
+    let dst = address(packet, v6, at, End::Destination).ok_or(DropReason::InnerMalformed)?;
+    if dst != backend.service {
+        return Err(DropReason::ForeignBackend);
+    }
+    let to = Endpoint {
+        addr: backend.pod,
+        port: backend.pod_port,
+    };
+    let done = match transport.kind {
+        Kind::Whole | Kind::First => {
+            if transport.dst_port != backend.service_port || transport.proto != backend.proto {
+                return Err(DropReason::ForeignBackend);
+            }
+            let client = address(packet, v6, at, End::Source).ok_or(DropReason::InnerMalformed)?;
+            let key = ReplyKey {
+                pod: backend.pod,
+                client,
+                pod_port: backend.pod_port,
+                client_port: transport.src_port,
+                proto: u32::from(backend.proto),
+            };
+            remember_reply(tables, &key, backend);
+            rewrite::packet(packet, at, transport, End::Destination, &to)
+        }
+        Kind::Later if transport.proto == backend.proto => {
+            rewrite::packet(packet, at, transport, End::Destination, &to)
+        }
+        Kind::Error => {
+            let quote_at = transport.quote_at();
+            let quote = Transport::unpack(packet.flow_at(v6, quote_at));
+            let about = address(packet, v6, quote_at, End::Source).ok_or(DropReason::ForeignBackend)?;
+            if !quote.has_ports()
+                || quote.src_port != backend.service_port
+                || quote.proto != backend.proto
+                || about != backend.service
+            {
+                return Err(DropReason::ForeignBackend);
+            }
+            rewrite::error(packet, at, transport, quote, End::Destination, &to)
+        }
+        Kind::Short => return Err(DropReason::InnerMalformed),
+        Kind::Later | Kind::Other => return Err(DropReason::ForeignBackend),
+    };
+    done.ok_or(DropReason::Store)?;
+    tables.count(Event::ServiceTranslated);
+    Ok(())
+}
+
+#[inline(always)]
+fn remember_reply<T: Tables>(tables: &T, key: &ReplyKey, backend: &Backend) {
+    let reply = Reply {
+        addr: backend.service,
+        port: backend.service_port,
+        pad: 0,
+    };
+    if let Some(known) = tables.reply(key) {
+        if known == reply {
+            return;
+        }
+        // A client that used two Service addresses of one Pod from one port: the later flow counts.
+        tables.count(Event::ReplyReplaced);
+    }
+    remember(tables, tables.set_reply(key, &reply));
+}
+
+/// Forgets the Service a flow had come by when its client now talks to the Pod itself from the same port.
+/// The packet's IP header is at `at`.
+#[inline(always)]
+pub fn directly<P: Packet, T: Tables>(packet: &P, tables: &T, at: u32) {
+    let v6 = is_v6(packet, at);
+    let transport = Transport::unpack(packet.flow_at(v6, at));
+    if transport.has_ports()
+        && let Some(key) = transport.key_to_pod(packet, at)
+        && tables.reply(&key).is_some()
+    {
+        tables.forget_reply(&key);
+    }
+}
+
+/// Gives a packet of a Pod the Service address its flow came by, if it came by one.
+#[inline(always)]
+pub fn from_pod<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<(), DropReason> {
+    let at = eth::END;
+    let v6 = packet.ethertype() == eth::IPV6;
+    if !is_asked(packet, tables, v6, at) {
+        return Ok(());
+    }
+    let transport = Transport::unpack(packet.flow_at(v6, at));
+    let done = match transport.kind {
+        Kind::Whole | Kind::First => {
+            let Some(to) = transport
+                .key_from_pod(packet, at)
+                .and_then(|key| tables.reply(&key))
+            else {
+                return Ok(());
+            };
+            if transport.kind == Kind::First
+                && let Some(key) = transport.fragment_key(packet, at)
+            {
+                let fragment = Fragment {
+                    backend: 0,
+                    service: to.addr,
+                };
+                remember(tables, tables.set_fragment(&key, &fragment));
+            }
+            rewrite::packet(packet, at, transport, End::Source, &to.into())
+        }
+        Kind::Later => {
+            let Some(fragment) = transport
+                .fragment_key(packet, at)
+                .and_then(|key| tables.fragment(&key))
+            else {
+                return Ok(());
+            };
+            let to = Endpoint {
+                addr: fragment.service,
+                port: 0,
+            };
+            rewrite::packet(packet, at, transport, End::Source, &to)
+        }
+        Kind::Error => {
+            // The client's packet as this node had translated it, about which the error is.
+            let quote_at = transport.quote_at();
+            let quote = Transport::unpack(packet.flow_at(v6, quote_at));
+            if !quote.has_ports() {
+                return Ok(());
+            }
+            let Some(to) = quote
+                .key_to_pod(packet, quote_at)
+                .and_then(|key| tables.reply(&key))
+            else {
+                return Ok(());
+            };
+            rewrite::error(packet, at, transport, quote, End::Source, &to.into())
+        }
+        // A packet too short for its own headers is nobody's reply.
+        Kind::Short | Kind::Other => return Ok(()),
+    };
+    done.ok_or(DropReason::Store)?;
+    tables.count(Event::ReplyTranslated);
+    Ok(())
+}
+
+/// Whether a packet may belong to a flow that came by a Service address: a packet of a Pod behind one, or an
+/// ICMP error, which any router on the way to the Pod can have sent.
+#[inline(always)]
+fn is_asked<P: Packet, T: Tables>(packet: &P, tables: &T, v6: bool, at: u32) -> bool {
+    let Some(src) = address(packet, v6, at, End::Source) else {
+        return false;
+    };
+    if let Some(prefix) = tables.prefix(src.into())
+        && prefix.flags & PREFIX_BACKENDS != 0
+    {
+        return true;
+    }
+    let (proto_at, icmp) = if v6 { (6, ip::ICMPV6) } else { (9, ip::ICMP) };
+    packet
+        .load::<1>(at.wrapping_add(proto_at))
+        .is_some_and(|[proto]| proto == icmp)
+}
+
+impl From<Reply> for Endpoint {
+    #[inline(always)]
+    fn from(reply: Reply) -> Self {
+        Self {
+            addr: reply.addr,
+            port: reply.port,
+        }
+    }
+}

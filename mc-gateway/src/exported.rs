@@ -1,0 +1,161 @@
+//! Exported Services and their endpoints, reduced to the fields the data path needs.
+//!
+//! Values are kept as written: [`crate::desired`] checks them. Services nobody exports are left out here,
+//! so that what happens to them wakes nobody up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Namespace and name.
+pub type NamespacedName = (String, String);
+
+/// A `v1` Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceInfo {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `spec.clusterIPs`, else `spec.clusterIP`; none of a headless Service.
+    pub cluster_ips: Vec<String>,
+    /// `spec.sessionAffinity` is `ClientIP`.
+    pub client_ip_affinity: bool,
+    /// `spec.internalTrafficPolicy` is `Local`.
+    pub local_only: bool,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name, empty where it is the only one.
+    pub name: String,
+    /// The port.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// A `discovery.k8s.io/v1` EndpointSlice of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SliceInfo {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// Name of the Service.
+    pub service: String,
+    /// `ports`.
+    pub ports: Vec<SlicePort>,
+    /// `endpoints`.
+    pub endpoints: Vec<EndpointInfo>,
+}
+
+/// A port of the endpoints of a slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlicePort {
+    /// The Service port's name.
+    pub name: String,
+    /// The Pods' port; none stands for all ports.
+    pub port: Option<i32>,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointInfo {
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// `nodeName`, where there is one.
+    pub node: Option<String>,
+    /// Takes new connections.
+    pub ready: bool,
+    /// Would take them if it were not ending.
+    pub serving: bool,
+    /// Its Pod is ending.
+    pub terminating: bool,
+}
+
+/// A Service a `ServiceExport` names, with its slices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExportedService {
+    /// The Service.
+    pub service: ServiceInfo,
+    /// Its EndpointSlices, sorted by name.
+    pub slices: Vec<SliceInfo>,
+}
+
+/// The Services that are exported, sorted by Namespace and name.
+#[must_use]
+pub fn exported<'a>(
+    services: impl IntoIterator<Item = &'a ServiceInfo>,
+    slices: impl IntoIterator<Item = &'a SliceInfo>,
+    exports: &BTreeSet<NamespacedName>,
+) -> Vec<ExportedService> {
+    let mut found: BTreeMap<NamespacedName, ExportedService> = services
+        .into_iter()
+        .map(|service| ((service.namespace.clone(), service.name.clone()), service))
+        .filter(|(key, _)| exports.contains(key))
+        .map(|(key, service)| {
+            let service = ExportedService {
+                service: service.clone(),
+                slices: Vec::new(),
+            };
+            (key, service)
+        })
+        .collect();
+    for slice in slices {
+        if let Some(service) = found.get_mut(&(slice.namespace.clone(), slice.service.clone())) {
+            service.slices.push(slice.clone());
+        }
+    }
+    let mut found: Vec<ExportedService> = found.into_values().collect();
+    for service in &mut found {
+        service.slices.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(namespace: &str, name: &str) -> ServiceInfo {
+        ServiceInfo {
+            namespace: namespace.into(),
+            name: name.into(),
+            ..ServiceInfo::default()
+        }
+    }
+
+    fn slice(namespace: &str, name: &str, service: &str) -> SliceInfo {
+        SliceInfo {
+            namespace: namespace.into(),
+            name: name.into(),
+            service: service.into(),
+            ..SliceInfo::default()
+        }
+    }
+
+    #[test]
+    fn only_what_an_export_of_the_same_namespace_names() {
+        let services = [service("b", "web"), service("a", "web"), service("a", "db")];
+        let slices = [
+            slice("a", "web-2", "web"),
+            slice("a", "web-1", "web"),
+            slice("a", "db-1", "db"),
+            slice("c", "web-3", "web"),
+        ];
+        let exports = [
+            ("a".to_owned(), "web".to_owned()),
+            ("c".to_owned(), "web".to_owned()),
+        ]
+        .into();
+        let found = exported(&services, &slices, &exports);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].service, services[1]);
+        let names: Vec<&str> = found[0].slices.iter().map(|slice| slice.name.as_str()).collect();
+        assert_eq!(names, ["web-1", "web-2"]);
+    }
+}

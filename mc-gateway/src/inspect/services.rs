@@ -1,0 +1,110 @@
+//! The rows about Services. Pure.
+
+use std::net::SocketAddr;
+
+use mc_gateway_common::abi::Addr;
+use mc_gateway_common::abi::service::{BACKEND_READY, Backend, Maglev, SERVICE_AFFINITY, ServiceKey};
+use mc_gateway_common::packet::ip;
+use serde_json::{Value, json};
+
+use super::render::Table;
+use super::snapshot::{Snapshot, address};
+
+/// An address with a port.
+pub(crate) fn endpoint(addr: &Addr, port: u16) -> String {
+    SocketAddr::new(address(addr), port).to_string()
+}
+
+/// The word for a protocol number.
+pub(crate) fn protocol(proto: u32) -> String {
+    match u8::try_from(proto) {
+        Ok(ip::TCP) => "TCP".to_owned(),
+        Ok(ip::UDP) => "UDP".to_owned(),
+        _ => proto.to_string(),
+    }
+}
+
+/// Where a backend runs.
+pub(crate) fn place(snapshot: &Snapshot, backend: &Backend) -> String {
+    match backend.group {
+        0 => "here".to_owned(),
+        group => snapshot.group(group),
+    }
+}
+
+/// Id of the backend as other tables name it.
+fn id(backend: u64) -> String {
+    format!("{backend:#012x}")
+}
+
+/// A row for each backend, with its share of the lookup table of its Service.
+pub(super) fn services(snapshot: &Snapshot) -> Table {
+    let maps = &snapshot.contents.services;
+    let share = |table: &Maglev, id: u64| table.backends.iter().filter(|other| **other == id).count();
+    let row = |(number, backend): (&u64, &Backend)| -> Vec<Value> {
+        let key = ServiceKey {
+            addr: backend.service,
+            port: backend.service_port,
+            proto: backend.proto,
+            pad: 0,
+        };
+        let service = maps.services.get(&key);
+        let table = maps.tables.get(&key);
+        vec![
+            json!(endpoint(&key.addr, key.port)),
+            json!(protocol(key.proto.into())),
+            json!(service.map(|service| service.flags & SERVICE_AFFINITY != 0)),
+            json!(endpoint(&backend.pod, backend.pod_port)),
+            json!(place(snapshot, backend)),
+            json!(backend.flags & BACKEND_READY != 0),
+            json!(table.map(|table| share(table, *number))),
+            json!(id(*number)),
+        ]
+    };
+    let mut backends: Vec<(&u64, &Backend)> = maps.backends.iter().collect();
+    backends
+        .sort_by_key(|(number, backend)| (backend.service, backend.service_port, backend.proto, **number));
+    Table {
+        name: "services",
+        columns: &[
+            "service", "protocol", "affinity", "pod", "node", "ready", "share", "id",
+        ],
+        rows: backends.into_iter().map(row).collect(),
+    }
+}
+
+/// A row for each flow: what a gateway chose, and what a Pod's node translates.
+pub(super) fn flows(snapshot: &Snapshot) -> Table {
+    let backends = &snapshot.contents.services.backends;
+    let chosen = snapshot.flows.flows.iter().map(|(key, backend)| {
+        let pod = backends
+            .get(backend)
+            .map(|backend| endpoint(&backend.pod, backend.pod_port));
+        // Without a port it is a client's choice for all its flows.
+        let client = match key.client_port {
+            0 => address(&key.client).to_string(),
+            port => endpoint(&key.client, port),
+        };
+        vec![
+            json!("chosen"),
+            json!(protocol(key.proto)),
+            json!(client),
+            json!(endpoint(&key.service, key.service_port)),
+            json!(pod.unwrap_or_else(|| id(*backend))),
+        ]
+    });
+    let translated = snapshot.flows.replies.iter().map(|(key, reply)| {
+        vec![
+            json!("translated"),
+            json!(protocol(key.proto)),
+            json!(endpoint(&key.client, key.client_port)),
+            json!(endpoint(&reply.addr, reply.port)),
+            json!(endpoint(&key.pod, key.pod_port)),
+        ]
+    });
+    Table {
+        name: "flows",
+        columns: &["kind", "protocol", "client", "service", "pod"],
+        rows: chosen.chain(translated).collect(),
+    }
+}

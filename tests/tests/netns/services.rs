@@ -1,0 +1,345 @@
+//! Service addresses: translated at the Pod's node, chosen by the gateway, with the client's address kept.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use mc_gateway_common::{abi::MAPS_DIR, verdict::Event};
+use mc_tests::{
+    failover::events,
+    topology::{Cluster, Fault, Place, Topology, Variant},
+    wait::wait_for,
+};
+
+use crate::bed::{SOON, bpftool, connected, options};
+
+/// West's Service: port 80 by TCP, 53 by UDP.
+const SERVICE: &str = "10.102.0.10";
+/// A Pod on west's gateway: an address of the gateway's own Pod CIDR.
+const GATEWAY_POD: &str = "10.12.0.5";
+
+/// The Service as its cluster has it: a Pod on the regular node, and one on the gateway if wanted.
+fn service(affinity: &str, on_gateway: bool) -> String {
+    let gateway = if on_gateway {
+        format!("- {{addresses: [{GATEWAY_POD}], nodeName: gw-west}}\n")
+    } else {
+        String::new()
+    };
+    format!(
+        "\
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec:
+  clusterIP: {SERVICE}
+  sessionAffinity: {affinity}
+  ports: [{{name: http, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}, {{name: dns, port: 8080, protocol: UDP}}]
+endpoints:
+- {{addresses: [{pod}], nodeName: node-west}}
+{gateway}---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceExport
+metadata: {{name: web, namespace: shop}}
+",
+        pod = Cluster::West.pod_ip(),
+    )
+}
+
+/// Writes the Service into west's manifests and waits until its gateway knows `backends` of it.
+fn offer(bed: &Topology, text: &str, backends: usize) {
+    fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
+    let map = |place: Place, name: &str| bed.bpf_dir(place).join(MAPS_DIR).join(name).display().to_string();
+    let dump = |place, name: &str| -> Vec<serde_json::Value> {
+        let dump = bpftool(&["-j", "map", "dump", "pinned", &map(place, name)]);
+        serde_json::from_str(&dump).expect("JSON")
+    };
+    let flags = u64::from(text.contains("sessionAffinity: ClientIP"));
+    wait_for("the Service in the maps", SOON, || {
+        let seen = (
+            dump(Place::GatewayWest, "mc_services")
+                .iter()
+                .filter(|entry| entry["formatted"]["value"]["flags"] == flags)
+                .count(),
+            dump(Place::GatewayWest, "mc_backends").len(),
+            dump(Place::NodeWest, "mc_backends").len(),
+        );
+        if seen == (2, 2 * backends, 2) {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
+    })
+    .expect("the Service");
+}
+
+/// Sends a datagram over a socket that takes answers of the Service address only.
+fn ask(bed: &Topology) -> String {
+    let script = format!("exec 3<>/dev/udp/{SERVICE}/53; printf hello >&3; timeout 5 head -c 5 <&3");
+    bed.netns(Place::PodEast)
+        .run("bash", ["-c", script.as_str()])
+        .expect("an answer")
+}
+
+fn get(bed: &Topology) -> String {
+    bed.traffic()
+        .get(bed.netns(Place::PodEast), &format!("http://{SERVICE}/"))
+        .expect("an answer")
+}
+
+#[test]
+fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept() {
+    let bed = connected("service");
+    let gateway = bed.netns(Place::GatewayWest);
+    gateway
+        .ip(&[format!("address add {GATEWAY_POD}/32 dev lo")])
+        .expect("an address");
+    let _pod = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
+        .expect("a server");
+    let _other = bed
+        .traffic()
+        .echo_server(gateway, "on-gateway", 8080)
+        .expect("a server");
+    offer(&bed, &service("None", false), 1);
+    let client = Cluster::East.pod_ip();
+    assert_eq!(get(&bed), format!("on-node {client}"));
+    assert!(
+        !ask(&bed).is_empty(),
+        "no datagram came back from the Service address"
+    );
+    offer(&bed, &service("None", true), 2);
+    let answers: BTreeSet<String> = (0..40).map(|_| get(&bed)).collect();
+    let expected = ["on-gateway", "on-node"].map(|name| format!("{name} {client}"));
+    assert_eq!(answers, expected.into());
+    offer(&bed, &service("ClientIP", true), 2);
+    let answers: BTreeSet<String> = (0..20).map(|_| get(&bed)).collect();
+    assert_eq!(answers.len(), 1, "one client, one Pod: {answers:?}");
+}
+
+#[test]
+fn a_connection_stays_on_its_pod_when_another_one_comes() {
+    let bed = connected("svcstay");
+    let _pod = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
+        .expect("a server");
+    offer(&bed, &service("None", false), 1);
+    // A connection over which something is asked after the change.
+    let client = open_client(&bed);
+    let flows = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join("mc_flows");
+    wait_for("the flow at the gateway", Duration::from_secs(20), || {
+        let dump = bpftool(&["-j", "map", "dump", "pinned", &flows.display().to_string()]);
+        if dump.contains("backend") {
+            Ok(())
+        } else {
+            Err(dump)
+        }
+    })
+    .expect("a flow");
+    // Nothing listens behind the other one: a connection that moved there would be refused.
+    offer(&bed, &service("None", true), 2);
+    let answer = asked(client);
+    assert!(answer.contains("on-node"), "{answer}");
+}
+
+/// A client that connects, waits for a line on its standard input, and asks then.
+fn open_client(bed: &Topology) -> std::process::Child {
+    let script = format!(
+        "exec 3<>/dev/tcp/{SERVICE}/80; read -r _; \
+         printf 'GET / HTTP/1.1\\r\\nHost: web\\r\\nConnection: close\\r\\n\\r\\n' >&3; timeout 20 cat <&3"
+    );
+    bed.netns(Place::PodEast)
+        .command("bash")
+        .args(["-c", script.as_str()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("a client")
+}
+
+/// What the client got after it was told to ask.
+fn asked(mut client: std::process::Child) -> String {
+    drop(client.stdin.take());
+    let output = client.wait_with_output().expect("the client's end");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Rows of a section of `inspect`.
+fn inspect(bed: &Topology, place: Place, section: &str) -> Vec<serde_json::Value> {
+    let out = bed
+        .ask_agent(place, &["inspect", section, "-o", "json"])
+        .expect("inspect");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let value: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    value[section].as_array().expect("rows").clone()
+}
+
+#[test]
+fn connections_survive_the_loss_of_a_gateway_of_their_service() {
+    const CLIENTS: usize = 8;
+    const GATEWAYS: [Place; 2] = [Place::GatewayWest, Place::SecondGatewayWest];
+    let mut options = options("svclost");
+    options.two_gateways = true;
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let pod = bed.netns(Place::PodWest);
+    let _servers = [("first", 8080), ("second", 8081)]
+        .map(|(name, port)| bed.traffic().echo_server(pod, name, port).expect("a server"));
+    // Two endpoints, told apart by their ports.
+    let one = service("None", false);
+    let other = one
+        .split("---\n")
+        .find(|document| document.contains("EndpointSlice"))
+        .expect("a slice")
+        .replace("web-1", "web-2")
+        .replace("port: 8080", "port: 8081");
+    let text = format!("{one}---\n{other}");
+    fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
+    for place in [GATEWAYS[0], GATEWAYS[1], Place::NodeWest] {
+        wait_for("all endpoints", SOON, || {
+            let rows = inspect(&bed, place, "services");
+            (rows.len() == 4).then_some(()).ok_or(format!("{rows:?}"))
+        })
+        .expect("all endpoints");
+    }
+    let clients: Vec<_> = (0..CLIENTS).map(|_| open_client(&bed)).collect();
+    let flows = |place| {
+        let rows = inspect(&bed, place, "flows");
+        rows.iter().filter(|row| row["kind"] == "chosen").count()
+    };
+    wait_for("a flow of each client", SOON, || {
+        let found = GATEWAYS.map(flows);
+        (found.iter().sum::<usize>() == CLIENTS)
+            .then_some(())
+            .ok_or(format!("{found:?}"))
+    })
+    .expect("flows");
+    let (victim, lost) = GATEWAYS
+        .map(|place| (place, flows(place)))
+        .into_iter()
+        .max_by_key(|(_, flows)| *flows)
+        .expect("a gateway");
+    println!("{} is lost with {lost} of {CLIENTS} connections", victim.name());
+    let translated = inspect(&bed, Place::NodeWest, "flows");
+    let pods: BTreeSet<String> = translated.iter().map(|row| row["pod"].to_string()).collect();
+    assert_eq!(translated.len(), CLIENTS, "{translated:?}");
+    bed.break_gateway(victim, Fault::Freeze).expect("a fault");
+    for client in clients {
+        let answer = asked(client);
+        assert!(
+            answer.contains("first 10.") || answer.contains("second 10."),
+            "{answer:?} after the loss of {}; Pods: {pods:?}",
+            victim.name()
+        );
+    }
+}
+
+#[test]
+fn a_service_without_a_ready_pod_is_left_to_the_stack_and_counted() {
+    let bed = connected("svcnone");
+    let _pod = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
+        .expect("a server");
+    offer(&bed, &service("None", false), 1);
+    assert!(get(&bed).starts_with("on-node"));
+    let text = service("None", false).replace(
+        "nodeName: node-west",
+        "nodeName: node-west, conditions: {ready: false}",
+    );
+    fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
+    wait_for("no Service at the gateway", SOON, || {
+        let rows = inspect(&bed, Place::GatewayWest, "services");
+        let ready = rows.iter().filter(|row| row["ready"] == true).count();
+        (ready == 0 && rows.len() == 2)
+            .then_some(())
+            .ok_or(format!("{rows:?}"))
+    })
+    .expect("no Service");
+    let stack = || events(&bed, Place::GatewayWest, Event::ServiceToStack).expect("a count");
+    let before = stack();
+    let url = format!("http://{SERVICE}/");
+    let traffic = bed.traffic();
+    // There is no service proxy here: the stack has nobody to give it to.
+    assert!(traffic.get(bed.netns(Place::PodEast), &url).is_err());
+    assert!(stack() > before, "{before} packets before and after");
+}
+
+#[test]
+fn inspect_trace_and_metrics_tell_of_services() {
+    let bed = connected("svcsee");
+    let _pod = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
+        .expect("a server");
+    offer(&bed, &service("ClientIP", false), 1);
+    get(&bed);
+    let pod = format!("{}:8080", Cluster::West.pod_ip());
+    let rows = inspect(&bed, Place::GatewayWest, "services");
+    let http = rows.iter().find(|row| row["protocol"] == "TCP").expect("TCP");
+    assert_eq!(http["service"], format!("{SERVICE}:80"));
+    assert_eq!(
+        (&http["pod"], &http["node"]),
+        (&pod.as_str().into(), &"node/node-west".into())
+    );
+    assert_eq!((&http["affinity"], &http["share"]), (&true.into(), &509.into()));
+    let rows = inspect(&bed, Place::NodeWest, "services");
+    assert!(rows.iter().all(|row| row["node"] == "here"), "{rows:?}");
+    let rows = inspect(&bed, Place::GatewayWest, "flows");
+    assert_eq!(rows.len(), 2, "a flow and its client's choice: {rows:?}");
+    assert!(
+        rows.iter()
+            .all(|row| row["kind"] == "chosen" && row["pod"] == pod.as_str())
+    );
+    let rows = inspect(&bed, Place::NodeWest, "flows");
+    assert_eq!(
+        (rows.len(), &rows[0]["kind"], &rows[0]["service"]),
+        (1, &"translated".into(), &format!("{SERVICE}:80").into())
+    );
+    let prefixes = inspect(&bed, Place::NodeWest, "prefixes");
+    let marked = prefixes.iter().filter(|row| row["service_pod"] == true);
+    assert_eq!(marked.count(), 1, "{prefixes:?}");
+    let client = Cluster::East.pod_ip().to_string();
+    let trace = |place, from: &str, protocol| {
+        let out = bed
+            .ask_agent(place, &["trace", &client, SERVICE, protocol, "--from", from])
+            .expect("trace");
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(
+            out.status.success(),
+            "{text}{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        text
+    };
+    let from_east = Cluster::East.gateway_net().addr().to_string();
+    let text = trace(Place::GatewayWest, &from_east, "tcp:80");
+    let chosen = format!("chosen: the Pod {pod} on node/node-west");
+    assert!(text.contains(&chosen) && text.contains("says the same"), "{text}");
+    let text = trace(Place::GatewayWest, &from_east, "tcp:443");
+    assert!(text.contains("no exported Service with a ready Pod"), "{text}");
+    let from_gateway = Cluster::West.internal_net().addr().to_string();
+    let text = trace(Place::NodeWest, &from_gateway, "udp:53");
+    let translated = format!("translated to the Pod {pod}");
+    assert!(
+        text.contains(&translated) && text.contains("says the same"),
+        "{text}"
+    );
+    let metrics = bed
+        .traffic()
+        .get(bed.netns(Place::GatewayWest), "http://127.0.0.1:9469/metrics")
+        .expect("metrics");
+    for line in [
+        "mcgateway_table_entries{table=\"mc_services\"} 2",
+        "mcgateway_table_entries{table=\"mc_backends\"} 2",
+        "mcgateway_table_capacity_entries{table=\"mc_flows\"} 65536",
+        "mcgateway_events_total{event=\"service-to-stack\"}",
+    ] {
+        assert!(metrics.contains(line), "no {line} in\n{metrics}");
+    }
+}

@@ -7,7 +7,8 @@
 use mc_gateway_common::{
     flow,
     packet::{icmp, transport, transport::Transport},
-    path::{mss, service, too_big},
+    path::{self, mss, service, too_big},
+    tables::{Admission, Way},
     verdict::DropReason,
 };
 
@@ -19,6 +20,24 @@ pub(crate) const FAILED: u32 = 1 << 31;
 #[inline(always)]
 fn number<T: Into<u32>>(result: Option<T>) -> u32 {
     result.map_or(FAILED, Into::into)
+}
+
+/// [`path::admission`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_admission(way: *const Way) -> u64 {
+    if way.is_null() {
+        return Admission::refusal(DropReason::NotConfigured);
+    }
+    // SAFETY: not null, and the verifier has made sure that all of it can be read.
+    path::admission(&Maps, unsafe { &*way })
+}
+
+/// [`mss::smallest_mtu`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_smallest_mtu(group: u32) -> u32 {
+    mss::smallest_mtu(&Maps, group)
 }
 
 /// [`mss::clamp`].

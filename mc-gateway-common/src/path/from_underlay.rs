@@ -135,7 +135,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         src: inner.src,
         dst: inner.dst,
     };
-    let admission = Admission::unpack(tables.recall(&way, || admission(tables, &way)))?;
+    let admission = Admission::unpack(tables.recall(&way))?;
     if admission.action != ACTION_FORWARD {
         let arrival = Arrival {
             v6: inner.v6,
@@ -198,10 +198,9 @@ fn other<const N: usize, T: Tables>(
     Err(reason)
 }
 
-/// What the tables say of packets that come this way. A function of its own in a program, for its stack:
-/// packed, as is [`judge`].
-#[inline(never)]
-fn admission<T: Tables>(tables: &T, way: &Way) -> u64 {
+/// What the tables say of packets that come this way: a packed [`Admission`].
+#[inline(always)]
+pub fn admission<T: Tables>(tables: &T, way: &Way) -> u64 {
     match look_up(tables, way) {
         Ok(admission) => admission.pack(),
         Err(reason) => Admission::refusal(reason),

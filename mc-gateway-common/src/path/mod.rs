@@ -8,7 +8,7 @@ pub mod service;
 mod to_remote;
 pub mod too_big;
 
-pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
+pub use from_underlay::{admission, from_underlay, from_underlay_v4, from_underlay_v6};
 pub use to_remote::to_remote;
 
 use crate::{

@@ -61,9 +61,9 @@ pub(super) fn lower_to_way_back<P: Packet, T: Tables>(
     if back == 0 {
         return Ok(());
     }
-    match smallest_mtu(tables, back) {
-        Some(mtu) => lower(packet, tables, at, mtu),
-        None => Ok(()),
+    match tables.smallest_mtu(back) {
+        0 => Ok(()),
+        mtu => lower(packet, tables, at, mtu),
     }
 }
 
@@ -93,11 +93,13 @@ pub(super) fn is_v6<P: Packet>(packet: &P, at: u32) -> Option<bool> {
     Some(u16::from_be_bytes(packet.load(at.wrapping_sub(2))?) == eth::IPV6)
 }
 
-/// The smallest known MTU of a group's members.
+/// The smallest known MTU of the members of the group in slot `group`; 0 where none is known.
 #[inline(always)]
-fn smallest_mtu<T: Tables>(tables: &T, group: u32) -> Option<u32> {
-    let group = tables.group(group)?;
-    let mut smallest = None;
+pub fn smallest_mtu<T: Tables>(tables: &T, group: u32) -> u32 {
+    let Some(group) = tables.group(group) else {
+        return 0;
+    };
+    let mut smallest = 0;
     let mut i = 0;
     while i < GROUP_MEMBERS {
         if u32::try_from(i).is_ok_and(|i| i >= group.n) {
@@ -107,9 +109,9 @@ fn smallest_mtu<T: Tables>(tables: &T, group: u32) -> Option<u32> {
         if let Some(slot) = group.members.get(i & (GROUP_MEMBERS - 1))
             && let Some(member) = tables.member(*slot)
             && member.mtu != 0
-            && smallest.is_none_or(|mtu| member.mtu < mtu)
+            && (smallest == 0 || member.mtu < smallest)
         {
-            smallest = Some(member.mtu);
+            smallest = member.mtu;
         }
         i = i.wrapping_add(1);
     }

@@ -10,6 +10,7 @@ pub use way::{Admission, Way};
 use crate::{
     abi::{Config, Group, Member, Peer, Prefix},
     packet::Address,
+    path::{self, mss},
     verdict::Event,
 };
 
@@ -27,15 +28,21 @@ pub trait Tables: health::Health + limit::Limits + service::Services {
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
-    /// What `find` says of packets that come this way, or what it has said since the tables last changed: a
-    /// packed [`Admission`].
+    /// [`path::admission`], or what it has said since the tables last changed.
     #[inline(always)]
-    fn recall(&self, way: &Way, find: impl FnOnce() -> u64) -> u64
+    fn recall(&self, way: &Way) -> u64
     where
         Self: Sized,
     {
-        let _ = way;
-        find()
+        path::admission(self, way)
+    }
+    /// [`mss::smallest_mtu`]; here so that programs can have it verified on its own.
+    #[inline(always)]
+    fn smallest_mtu(&self, group: u32) -> u32
+    where
+        Self: Sized,
+    {
+        mss::smallest_mtu(self, group)
     }
 }
 

@@ -4,6 +4,7 @@
 //! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes or peers
 //! followed by a new epoch forgets all of them at once.
 
+use crate::outline::mc_admission;
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::Prefix,
@@ -67,14 +68,14 @@ struct Recalled {
 #[btf_map(name = "mc_ways")]
 static WAYS: PerCpuArray<Recalled, { ENTRIES as usize }> = PerCpuArray::new();
 
-/// What was found of packets that come this way in this epoch, else what `find` says. Refusals are not
+/// What was found of packets that come this way in this epoch, else what the tables say. Refusals are not
 /// remembered: nobody shall fill the memory with them.
 #[inline(always)]
-pub(super) fn recalled(way: &Way, epoch: u32, find: impl FnOnce() -> u64) -> u64 {
+pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
     let hash = way.dst.fold().wrapping_mul(0x85eb_ca6b) ^ way.src.fold() ^ way.peer.fold().rotate_left(16);
     let slot = hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS);
     let Some(entry) = WAYS.get_ptr_mut(slot) else {
-        return find();
+        return mc_admission(way);
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
     let entry = unsafe { &mut *entry };
@@ -82,7 +83,7 @@ pub(super) fn recalled(way: &Way, epoch: u32, find: impl FnOnce() -> u64) -> u64
     if epoch != 0 && entry.epoch == epoch && entry.way == *way {
         return entry.admission;
     }
-    let admission = find();
+    let admission = mc_admission(way);
     if !Admission::is_refusal(admission) {
         *entry = Recalled {
             way: *way,

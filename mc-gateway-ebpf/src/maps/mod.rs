@@ -20,6 +20,8 @@ use mc_gateway_common::{
     verdict::{DropReason, Event, Path},
 };
 
+use crate::outline::mc_smallest_mtu;
+
 #[btf_map(name = "mc_prefixes")]
 static PREFIXES: LpmTrie<Addr, Prefix, { MAX_PREFIXES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_groups")]
@@ -59,8 +61,13 @@ impl Tables for Maps {
     }
 
     #[inline(always)]
-    fn recall(&self, way: &Way, find: impl FnOnce() -> u64) -> u64 {
-        cache::recalled(way, epoch(), find)
+    fn recall(&self, way: &Way) -> u64 {
+        cache::recalled(way, epoch())
+    }
+
+    #[inline(always)]
+    fn smallest_mtu(&self, group: u32) -> u32 {
+        mc_smallest_mtu(group)
     }
 
     #[inline(always)]

@@ -1,0 +1,141 @@
+//! Pods that are found one by one.
+
+use super::*;
+
+fn pod(name: &str, node: &str, ips: &[&str]) -> std::sync::Arc<PodInfo> {
+    std::sync::Arc::new(PodInfo {
+        name: format!("default/{name}"),
+        node: node.into(),
+        ips: ips.iter().map(ToString::to_string).collect(),
+    })
+}
+
+/// As a cloud CNI has it: addresses of Pods follow no Node.
+fn cloud() -> Objects {
+    let mut objects = objects();
+    for node in &mut objects.nodes {
+        node.pod_cidrs.clear();
+    }
+    objects.pods = vec![
+        pod("on-a", "a", &["10.9.0.1", "fd00:9::1"]),
+        pod("on-b", "b", &["10.9.0.2"]),
+        pod("elsewhere", "unknown", &["10.9.0.3"]),
+    ];
+    objects
+}
+
+#[test]
+fn pods_without_node_cidrs_are_found_one_by_one() {
+    let (gateway, refusals) = on("a", &cloud());
+    assert_eq!(refusals, []);
+    let here = [net("10.9.0.1/32"), net("fd00:9::1/128")];
+    assert!(here.iter().all(|prefix| gateway.prefixes[prefix].deliver));
+    let to_b = gateway.prefixes[&net("10.9.0.2/32")];
+    assert_eq!((to_b.group, to_b.deliver), (stable_id("node/b"), false));
+    assert!(!gateway.prefixes.contains_key(&net("10.9.0.3/32")));
+    // A regular node knows its own.
+    let (b, _) = on("b", &cloud());
+    assert!(b.prefixes[&net("10.9.0.2/32")].deliver);
+    assert!(!b.prefixes.contains_key(&net("10.9.0.1/32")));
+}
+
+#[test]
+fn of_pods_with_node_cidrs_only_those_outside_are_found_one_by_one() {
+    let mut objects = objects();
+    objects.pods = vec![
+        pod("inside", "b", &["10.1.1.7"]),
+        // An address of Node a's range on Node b.
+        pod("moved", "b", &["10.1.0.7"]),
+    ];
+    let (gateway, _) = on("a", &objects);
+    assert!(!gateway.prefixes.contains_key(&net("10.1.1.7/32")));
+    assert_eq!(gateway.prefixes[&net("10.1.0.7/32")].group, stable_id("node/b"));
+    let with = |pod_lookup| {
+        let me = Identity {
+            node_name: "a".into(),
+            pod_lookup,
+            ..Identity::default()
+        };
+        desired(&objects, &me).unwrap().0.prefixes
+    };
+    assert!(with(PodLookup::Pod).contains_key(&net("10.1.1.7/32")));
+    assert!(!with(PodLookup::NodeCidr).contains_key(&net("10.1.0.7/32")));
+}
+
+#[test]
+fn a_pod_address_belongs_to_one_and_to_no_other_cluster() {
+    let mut objects = cloud();
+    objects
+        .pods
+        .push(pod("thief", "b", &["10.9.0.1", "192.0.2.1", "nonsense"]));
+    objects.remotes[0].pod_cidrs.push("10.9.0.0/24".into());
+    let (gateway, refusals) = on("a", &objects);
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.9.0.0/24\" contains the address 10.9.0.1 of Pod default/on-a",
+            "Pod default/thief: status.podIPs[0]: \"10.9.0.1\" is already the address of Pod default/on-a",
+            "Pod default/thief: status.podIPs[1]: \"192.0.2.1\" is the address of Node a",
+            "Pod default/thief: status.podIPs[2]: \"nonsense\" is not an IP address",
+        ]
+    );
+    assert!(gateway.prefixes[&net("10.9.0.1/32")].deliver);
+}
+
+#[test]
+fn ten_thousand_pods_are_sorted_out_in_no_time() {
+    let mut objects = cloud();
+    objects.pods = (0..10_000_u32)
+        .map(|n| {
+            let [_, _, high, low] = n.to_be_bytes();
+            pod(
+                &format!("p{n}"),
+                if n % 2 == 0 { "a" } else { "b" },
+                &[&format!("10.50.{high}.{low}")],
+            )
+        })
+        .collect();
+    let (gateway, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    assert_eq!(gateway.prefixes.len(), 10_000 + 3);
+}
+
+#[test]
+fn a_nodes_own_address_among_pods_leads_to_it() {
+    const CALICO: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
+    let mut objects = objects();
+    let own = |addr: &str| vec![(CALICO, addr.to_owned())];
+    objects.nodes[1].host_addresses = own("10.1.77.1");
+    let (gateway, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    let route = gateway.prefixes[&net("10.1.77.1/32")];
+    assert_eq!(
+        (route.group, route.deliver),
+        (gateway.prefixes[&net("10.1.1.0/24")].group, false)
+    );
+    assert!(gateway.host_addresses.is_empty());
+    let (node, _) = on("b", &objects);
+    assert!(node.prefixes[&net("10.1.77.1/32")].deliver);
+    assert_eq!(node.host_addresses, [net("10.1.77.1/32")].into());
+    // Found by the Node's CIDR anyway.
+    objects.nodes[1].host_addresses = own("10.1.1.1");
+    let (node, refusals) = on("b", &objects);
+    assert_eq!((node.host_addresses.len(), refusals), (0, vec![]));
+    // Somebody else's.
+    for (addr, reason) in [
+        ("10.1.0.9", "is an address of Node a"),
+        ("192.0.2.1", "is an address of Node a"),
+        ("10.1.77", "is not an IP address"),
+    ] {
+        objects.nodes[1].host_addresses = own(addr);
+        let (node, refusals) = on("b", &objects);
+        assert_eq!(node.host_addresses.len(), 0, "{addr}");
+        assert_eq!(refusals.len(), 1, "{addr}");
+        assert_eq!(
+            (refusals[0].object.as_str(), refusals[0].reason.as_str()),
+            ("Node b", reason)
+        );
+        assert_eq!(refusals[0].field, format!("metadata.annotations[{CALICO}]"));
+    }
+}

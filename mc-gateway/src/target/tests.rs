@@ -1,0 +1,291 @@
+//! What members, addresses and routes become.
+
+use super::*;
+
+const TUNNEL: Tunnel = Tunnel {
+    format: Format::Geneve,
+    port: 6081,
+    udp_checksum: false,
+    dscp: Dscp::Inherit,
+    hop_limit: 64,
+};
+
+fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::Member {
+    desired::Member {
+        object: "Gateway gw".into(),
+        addr: addr.into(),
+        source: source.map(Into::into),
+        weight: 1,
+    }
+}
+
+fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> Path {
+    Path {
+        ifindex,
+        device: device.into(),
+        source: source.into(),
+        mtu,
+        via: Some([192, 0, 2, 254].into()),
+    }
+}
+
+fn world() -> (Desired, Underlay) {
+    let mut desired = Desired {
+        local: vec![[192, 0, 2, 1].into(), [203, 0, 113, 1].into()],
+        ..Desired::default()
+    };
+    desired
+        .members
+        .insert(7, member([192, 0, 2, 2], Some([192, 0, 2, 1])));
+    desired
+        .members
+        .insert(8, member([198, 51, 100, 2], Some([203, 0, 113, 1])));
+    desired.groups.insert(
+        1,
+        desired::Group {
+            name: "gateways".into(),
+            members: [7, 8].into(),
+        },
+    );
+    let mut underlay = Underlay::default();
+    underlay.own.insert([192, 0, 2, 1].into(), (2, "eth0".into()));
+    underlay
+        .paths
+        .insert([192, 0, 2, 2].into(), path("eth0", 2, [192, 0, 2, 9], 1500));
+    underlay
+        .paths
+        .insert([198, 51, 100, 2].into(), path("eth1", 3, [198, 51, 100, 1], 1400));
+    (desired, underlay)
+}
+
+#[test]
+fn the_source_a_member_knows_us_by_if_it_is_ours() {
+    let (desired, underlay) = world();
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(refusals, []);
+    assert_eq!(target.members[&7].local, mapped([192, 0, 2, 1].into()));
+    // 203.0.113.1 is an address in front of a NAT: the host does not own it.
+    assert_eq!(target.members[&8].local, mapped([198, 51, 100, 1].into()));
+    assert_eq!(target.local[0], mapped([192, 0, 2, 1].into()));
+    assert_eq!(target.local[1], mapped([198, 51, 100, 1].into()));
+    assert_eq!(target.local[2], Addr::default());
+}
+
+#[test]
+fn the_tunnel_in_the_words_of_the_maps() {
+    let (desired, underlay) = world();
+    let (plain, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(
+        (plain.flags, plain.port, plain.tos, plain.hop_limit),
+        (0, 6081, 0, 64)
+    );
+    let tunnel = Tunnel {
+        format: Format::Vxlan,
+        port: 4789,
+        udp_checksum: true,
+        dscp: Dscp::Fixed(46),
+        hop_limit: 8,
+    };
+    let (target, _) = resolve(&desired, &underlay, &tunnel);
+    assert_eq!(
+        target.flags,
+        abi::CONFIG_VXLAN | abi::CONFIG_UDP_CHECKSUM | abi::CONFIG_DSCP_FIXED
+    );
+    assert_eq!((target.port, target.tos, target.hop_limit), (4789, 0xb8, 8));
+}
+
+#[test]
+fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
+    let (mut desired, mut underlay) = world();
+    let nets = ["10.1.1.0/24", "fd00:1:0:1::/64"].map(|net| net.parse::<IpNet>().unwrap());
+    desired.masquerade.pods = nets.into();
+    let remotes = ["10.2.0.0/16", "fd00:2::/48"].map(|net| net.parse::<IpNet>().unwrap());
+    desired.routes = remotes.into();
+    let resolved = |underlay: &Underlay| {
+        let (target, refusals) = resolve(&desired, underlay, &TUNNEL);
+        assert_eq!(refusals, []);
+        (target.masquerade.sources, target.host_routes())
+    };
+    // The underlay's addresses are in no Pod CIDR.
+    let (sources, routes) = resolved(&underlay);
+    assert_eq!((sources, routes.len()), (Sources::default(), 2));
+    assert!(
+        routes
+            .iter()
+            .all(|(key, source)| !key.preferred && source.is_none())
+    );
+    for addr in ["10.1.1.0", "10.1.1.9", "10.1.1.1", "fd00:1:0:1::1", "10.1.2.1"] {
+        let device = (5, "cni0".to_owned());
+        underlay.own.insert(addr.parse().unwrap(), device);
+    }
+    let (sources, routes) = resolved(&underlay);
+    let [v4, v6]: [IpAddr; 2] = ["10.1.1.1", "fd00:1:0:1::1"].map(|addr| addr.parse().unwrap());
+    assert_eq!(sources.v4.map(IpAddr::V4), Some(v4));
+    assert_eq!(sources.v6.map(IpAddr::V6), Some(v6));
+    let preferred = true;
+    let keys = remotes.map(|net| RouteKey { net, preferred });
+    assert_eq!(routes.len(), 4);
+    assert_eq!(keys.map(|key| routes[&key]), [Some(v4), Some(v6)]);
+    // The kernel refuses a route from an address that is still being checked for a duplicate.
+    underlay.tentative.insert(v6);
+    let (sources, routes) = resolved(&underlay);
+    assert_eq!((sources.v6, routes.len()), (None, 3));
+    // A tunnel device's.
+    underlay.own.remove(&v4);
+    underlay.own.remove(&IpAddr::from([10, 1, 1, 9]));
+    assert_eq!(resolved(&underlay).0.v4, Some([10, 1, 1, 0].into()));
+    // One that follows no Node.
+    desired.masquerade.pods.clear();
+    desired.host_addresses = [IpAddr::from([10, 1, 2, 1]).into()].into();
+    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(target.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
+}
+
+#[test]
+fn smallest_mtu_and_all_devices() {
+    let (desired, underlay) = world();
+    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(target.mtu, Some(1350));
+    assert_eq!(target.members[&7].mtu, 1450);
+    assert_eq!(
+        target.devices,
+        [("eth0".to_owned(), 2), ("eth1".to_owned(), 3)].into()
+    );
+}
+
+/// The other member is reached over IPv6, and there is an IPv6 prefix.
+fn v6_world(mtu: u32) -> (Desired, Underlay) {
+    let (mut desired, mut underlay) = world();
+    let addr: IpAddr = "2001:db8::2".parse().unwrap();
+    desired.members.get_mut(&8).unwrap().addr = addr;
+    let v6 = Path {
+        source: "2001:db8::1".parse().unwrap(),
+        ..path("eth1", 3, [0; 4], mtu)
+    };
+    underlay.paths.insert(addr, v6);
+    let route = desired::Route {
+        cluster: 1,
+        group: 1,
+        deliver: false,
+    };
+    desired.prefixes.insert("fd00:2::/48".parse().unwrap(), route);
+    (desired, underlay)
+}
+
+#[test]
+fn an_outer_ipv6_header_is_20_bytes_longer() {
+    let (desired, underlay) = v6_world(1500);
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(refusals, []);
+    assert_eq!(
+        (target.members[&7].mtu, target.members[&8].mtu, target.mtu),
+        (1450, 1430, Some(1430))
+    );
+    assert_eq!(target.members[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
+    let key = target.prefixes.keys().next().unwrap();
+    assert_eq!((key.len, key.addr[..2].to_vec()), (48, vec![0xfd, 0]));
+}
+
+#[test]
+fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
+    let (mut desired, underlay) = v6_world(1340);
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(refusals.len(), 1);
+    assert!(
+        refusals[0]
+            .to_string()
+            .contains("\"2001:db8::2\" is reached over an MTU of 1340 (eth1), which leaves 1270 bytes")
+            && refusals[0].reason.ends_with("raise it to 1350"),
+        "{}",
+        refusals[0]
+    );
+    assert_eq!((target.members[&8].mtu, target.mtu), (1270, Some(1280)));
+    // Without IPv6 inside there is nothing wrong with it.
+    desired.prefixes.clear();
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!((refusals, target.mtu), (vec![], Some(1270)));
+}
+
+#[test]
+fn member_without_a_route_is_left_out_and_named() {
+    let (desired, mut underlay) = world();
+    underlay.paths.remove(&IpAddr::from([198, 51, 100, 2]));
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(target.groups[&1], [7].into());
+    assert_eq!(refusals.len(), 1);
+    assert_eq!(
+        refusals[0].to_string(),
+        "Gateway gw: address: \"198.51.100.2\" has no route"
+    );
+}
+
+#[test]
+fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
+    let (mut desired, underlay) = world();
+    let route = |deliver| desired::Route {
+        cluster: 0,
+        group: 0,
+        deliver,
+    };
+    desired
+        .prefixes
+        .insert("10.1.0.0/24".parse().unwrap(), route(true));
+    let backend = |pod: [u8; 4], group| abi::service::Backend {
+        pod: mapped(pod.into()),
+        group,
+        ..Default::default()
+    };
+    let services = Services {
+        // A Pod of this node, one of another, and one of this node's own network.
+        backends: [
+            (1, backend([10, 1, 0, 5], 0)),
+            (2, backend([10, 1, 1, 5], 77)),
+            (3, backend([192, 0, 2, 1], 0)),
+        ]
+        .into(),
+        ..Services::default()
+    };
+    desired.services = Some(services);
+    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_ne!(target.flags & abi::CONFIG_BACKENDS, 0);
+    let of = |addr: [u8; 4]| {
+        let key = PrefixKey {
+            len: 128,
+            addr: mapped(addr.into()),
+        };
+        target
+            .prefixes
+            .get(&key)
+            .map(|prefix| (prefix.action, prefix.flags))
+    };
+    assert_eq!(
+        of([10, 1, 0, 5]),
+        Some((abi::ACTION_DELIVER, abi::PREFIX_BACKENDS))
+    );
+    assert_eq!(of([10, 1, 1, 5]), None);
+    assert_eq!(
+        of([192, 0, 2, 1]),
+        Some((0, abi::PREFIX_BACKENDS)),
+        "not a way in"
+    );
+    desired.services = Some(Services::default());
+    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(
+        (target.flags & abi::CONFIG_BACKENDS, target.prefixes.len()),
+        (0, 1)
+    );
+}
+
+#[test]
+fn fifth_own_address_is_refused() {
+    let (mut desired, mut underlay) = world();
+    for n in 10..16_u8 {
+        desired.members.insert(n.into(), member([10, 0, n, 2], None));
+        underlay
+            .paths
+            .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
+    }
+    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(refusals.len(), 4);
+    assert!(!target.local.contains(&Addr::default()));
+}

@@ -22,6 +22,24 @@ fn number<T: Into<u32>>(result: Option<T>) -> u32 {
     result.map_or(FAILED, Into::into)
 }
 
+/// What functions return that can refuse a packet: 0, or the number of a drop reason.
+#[inline(always)]
+fn refusal(outcome: Result<(), DropReason>) -> u32 {
+    match outcome {
+        Ok(()) => 0,
+        Err(reason) => reason as u32,
+    }
+}
+
+/// The reverse of [`refusal`].
+#[inline(always)]
+pub(crate) fn outcome(refusal: u32) -> Result<(), DropReason> {
+    match refusal {
+        0 => Ok(()),
+        number => Err(DropReason::from_number(number as u8)),
+    }
+}
+
 /// [`path::admission`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -114,10 +132,13 @@ pub(crate) extern "C" fn mc_send_back(ctx: *mut __sk_buff, v6: u32, at: u32) -> 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn mc_answer_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32) -> u32 {
-    match too_big::answer(&mut Skb::from_raw(ctx.cast()), &Maps, at, size, mtu) {
-        Ok(()) => 0,
-        Err(reason) => reason as u32,
-    }
+    refusal(too_big::answer(
+        &mut Skb::from_raw(ctx.cast()),
+        &Maps,
+        at,
+        size,
+        mtu,
+    ))
 }
 
 /// [`service::serve`].
@@ -145,10 +166,12 @@ pub(crate) extern "C" fn mc_backend_of(ctx: *mut __sk_buff, at: u32, flow: u64, 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn mc_serve_request(ctx: *mut __sk_buff, at: u32, backend: u64) -> u32 {
-    match service::to_pod(&mut Skb::from_raw(ctx.cast()), &Maps, at, backend) {
-        Ok(()) => 0,
-        Err(reason) => reason as u32,
-    }
+    refusal(service::to_pod(
+        &mut Skb::from_raw(ctx.cast()),
+        &Maps,
+        at,
+        backend,
+    ))
 }
 
 /// [`service::directly`].
@@ -163,10 +186,7 @@ pub(crate) extern "C" fn mc_forget_service(ctx: *mut __sk_buff, at: u32) -> u32 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn mc_serve_reply(ctx: *mut __sk_buff) -> u32 {
-    match service::from_pod(&mut Skb::from_raw(ctx.cast()), &Maps) {
-        Ok(()) => 0,
-        Err(reason) => reason as u32,
-    }
+    refusal(service::from_pod(&mut Skb::from_raw(ctx.cast()), &Maps))
 }
 
 /// [`service::flow_at`].
@@ -174,23 +194,4 @@ pub(crate) extern "C" fn mc_serve_reply(ctx: *mut __sk_buff) -> u32 {
 #[inline(never)]
 pub(crate) extern "C" fn mc_flow_at(ctx: *mut __sk_buff, v6: u32, at: u32) -> u64 {
     service::flow_at(&Skb::from_raw(ctx.cast()), v6 != 0, at)
-}
-
-/// The drop reasons [`mc_answer_too_big`] has.
-#[inline(always)]
-pub(crate) fn reason(number: u32) -> DropReason {
-    for reason in [
-        DropReason::NotConfigured,
-        DropReason::InnerMalformed,
-        DropReason::Grow,
-        DropReason::Shrink,
-        DropReason::TooBig,
-        DropReason::TooBigLimited,
-        DropReason::BelowIpv6Minimum,
-    ] {
-        if reason as u32 == number {
-            return reason;
-        }
-    }
-    DropReason::Store
 }

@@ -302,10 +302,7 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn answer_too_big<T: Tables>(&mut self, _: &T, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
-        match outline::mc_answer_too_big(self.raw.cast(), at, size, mtu) {
-            0 => Ok(()),
-            number => Err(outline::reason(number)),
-        }
+        outline::outcome(outline::mc_answer_too_big(self.raw.cast(), at, size, mtu))
     }
 
     #[inline(always)]
@@ -325,10 +322,7 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn serve_request<T: Tables>(&mut self, _: &T, at: u32, backend: u64) -> Result<(), DropReason> {
-        match outline::mc_serve_request(self.raw.cast(), at, backend) {
-            0 => Ok(()),
-            number => Err(DropReason::from_number(number as u8)),
-        }
+        outline::outcome(outline::mc_serve_request(self.raw.cast(), at, backend))
     }
 
     #[inline(always)]
@@ -338,10 +332,7 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn serve_reply<T: Tables>(&mut self, _: &T) -> Result<(), DropReason> {
-        match outline::mc_serve_reply(self.raw.cast()) {
-            0 => Ok(()),
-            number => Err(DropReason::from_number(number as u8)),
-        }
+        outline::outcome(outline::mc_serve_reply(self.raw.cast()))
     }
 
     #[inline(always)]

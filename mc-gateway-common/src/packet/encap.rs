@@ -86,18 +86,14 @@ impl Encap {
     #[inline(always)]
     #[must_use]
     pub fn over_v4(&self) -> Aligned<[u8; ROOM_V4]> {
-        let [l0, l1] = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
-        let first = u64::from_le_bytes([0x45, self.tos, l0, l1, 0, 0, 0x40, 0]);
-        let (src, dst) = (u64::from(self.src.v4_bits()), u64::from(self.dst.v4_bits()));
-        let second = u64::from_le_bytes([self.ttl, ip::UDP, 0, 0, 0, 0, 0, 0]) | src << 32;
-        let sum = checksum::of_words([first, second, dst]);
-        let check = u16::from_ne_bytes((!checksum::fold(sum)).to_ne_bytes());
-        let second = second | u64::from(check) << 16;
+        let total = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
+        let (src, dst) = (self.src.v4_bits(), self.dst.v4_bits());
+        let [first, second, third] = ip::v4_words(self.tos, total, self.ttl, ip::UDP, src, dst);
         let [udp, tunnel, macs, rest] = self.tail();
         words::bytes([
             first,
             second,
-            dst | udp << 32,
+            third | udp << 32,
             udp >> 32 | tunnel << 32,
             tunnel >> 32 | macs << 32,
             macs >> 32 | rest << 32,
@@ -135,8 +131,13 @@ impl Encap {
         let Some(inner) = self.inner_sum else {
             return [udp, tunnel, macs, rest];
         };
-        let check = u16::from_ne_bytes(self.udp_checksum(inner, [udp, tunnel, macs, rest]));
-        [udp | u64::from(check) << 48, tunnel, macs, rest]
+        let check = self.udp_checksum(inner, [udp, tunnel, macs, rest]);
+        [
+            udp | u64::from(u16::from_ne_bytes(check)) << 48,
+            tunnel,
+            macs,
+            rest,
+        ]
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
-use super::{Address, Packet, Words, checksum, eth};
+use super::{Address, Packet, Words, checksum, eth, words};
 use crate::abi::Addr;
 
 /// Length of an IPv4 header without options.
@@ -56,14 +56,20 @@ pub const fn is_v4(address: &Addr) -> bool {
 #[inline(always)]
 #[must_use]
 pub fn v4_header(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: [u8; 4], dst: [u8; 4]) -> [u8; V4_LEN] {
-    let ([t0, t1], [s0, s1, s2, s3], [d0, d1, d2, d3]) = (total, src, dst);
-    let mut header = [
-        0x45, tos, t0, t1, 0, 0, 0x40, 0, ttl, proto, 0, 0, s0, s1, s2, s3, d0, d1, d2, d3,
-    ];
-    let check = checksum::of_header(&header);
-    let [.., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
-    [*c0, *c1] = check;
-    header
+    let (src, dst) = (u32::from_le_bytes(src), u32::from_le_bytes(dst));
+    words::bytes(v4_words(tos, total, ttl, proto, src, dst)).0
+}
+
+/// [`v4_header`] in words, of which the last has four bytes; addresses are little-endian numbers.
+#[inline(always)]
+#[must_use]
+pub fn v4_words(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: u32, dst: u32) -> [u64; 3] {
+    let [t0, t1] = total;
+    let first = u64::from_le_bytes([0x45, tos, t0, t1, 0, 0, 0x40, 0]);
+    let second = u64::from_le_bytes([ttl, proto, 0, 0, 0, 0, 0, 0]) | u64::from(src) << 32;
+    let third = u64::from(dst);
+    let check = !checksum::fold(checksum::of_words([first, second, third]));
+    [first, second | u64::from(check) << 16, third]
 }
 
 /// The fields of an IPv4 or IPv6 header that decisions need.

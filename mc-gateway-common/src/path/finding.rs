@@ -21,16 +21,7 @@ pub(super) enum Finding {
         syn: bool,
     },
     /// Into this node's stack.
-    Here {
-        /// The inner packet is IPv6.
-        v6: bool,
-        /// DSCP and ECN of the outer header.
-        outer_tos: u8,
-        /// DSCP and ECN of the inner header.
-        inner_tos: u8,
-        /// Slot of the group answers go to, where the packet can open a connection; else 0.
-        back: u32,
-    },
+    Here(Arrival),
     /// Into this node's stack, or to the next node, after what a Service needs was done.
     Service(Step, Arrival),
 }
@@ -46,7 +37,7 @@ pub(super) enum Step {
     Direct,
 }
 
-/// What [`Finding::Here`] knows of a packet.
+/// What is known of a packet that ends here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The inner packet is IPv6.
@@ -91,20 +82,7 @@ impl Finding {
                 let syn = if syn { SYN } else { 0 };
                 3 | syn | known | (group as u64) << 8 | hash << 32
             }
-            Self::Here {
-                v6,
-                outer_tos,
-                inner_tos,
-                back,
-            } => {
-                let arrival = Arrival {
-                    v6,
-                    outer_tos,
-                    inner_tos,
-                    back,
-                };
-                arrival.pack(None)
-            }
+            Self::Here(arrival) => arrival.pack(None),
             Self::Service(step, arrival) => arrival.pack(Some(step)),
         }
     }
@@ -125,7 +103,7 @@ impl Finding {
             CHOOSE => Self::Service(Step::Choose, Arrival::unpack(word)),
             TRANSLATE => Self::Service(Step::Translate, Arrival::unpack(word)),
             DIRECT => Self::Service(Step::Direct, Arrival::unpack(word)),
-            _ => Arrival::unpack(word).here(),
+            _ => Self::Here(Arrival::unpack(word)),
         }
     }
 
@@ -160,17 +138,6 @@ impl Finding {
 }
 
 impl Arrival {
-    /// What is left to do when its Service got what it needs.
-    #[inline(always)]
-    pub(super) const fn here(self) -> Finding {
-        Finding::Here {
-            v6: self.v6,
-            outer_tos: self.outer_tos,
-            inner_tos: self.inner_tos,
-            back: self.back,
-        }
-    }
-
     /// As a packed finding, spelled out for those that find it.
     #[inline(always)]
     pub(super) const fn pack(self, step: Option<Step>) -> u64 {
@@ -220,7 +187,7 @@ mod tests {
             Just(Finding::Probe),
             (0..=GROUP_BITS, any::<Option<u32>>(), any::<bool>())
                 .prop_map(|(group, hash, syn)| Finding::Onward { group, hash, syn }),
-            arrivals().prop_map(Arrival::here),
+            arrivals().prop_map(Finding::Here),
             (
                 prop::sample::select(vec![Step::Choose, Step::Translate, Step::Direct]),
                 arrivals()
@@ -237,7 +204,7 @@ mod tests {
             prop_assert_eq!(Finding::is_service(finding.pack()), service);
             if let Finding::Service(step, arrival) = finding {
                 prop_assert_eq!(Finding::step(finding.pack()), Some(step));
-                prop_assert_eq!(Finding::unpack(Finding::served(finding.pack())), arrival.here());
+                prop_assert_eq!(Finding::unpack(Finding::served(finding.pack())), Finding::Here(arrival));
                 prop_assert_eq!(Finding::opens(finding.pack()), arrival.back != 0);
             }
         }

@@ -67,12 +67,12 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
         Finding::Probe => probed::<N, P, T>(packet, tables, config),
         Finding::Onward { group, hash, syn } => next_member(tables, group, hash.unwrap_or(0))
             .and_then(|member| onward::<N, P, T>(packet, tables, member, syn)),
-        Finding::Here {
+        Finding::Here(Arrival {
             v6,
             outer_tos,
             inner_tos,
             back,
-        } => congestion::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
+        }) => congestion::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
             .and_then(|()| mss::lower_to_way_back(packet, tables, Headers::<N>::INNER_AT, back))
             .and_then(|()| deliver::<N, P>(packet, config, v6)),
         // There is no Service behind a Service.

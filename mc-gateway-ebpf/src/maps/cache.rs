@@ -4,13 +4,14 @@
 //! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes or peers
 //! followed by a new epoch forgets all of them at once.
 
-use crate::outline::mc_admission;
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::Prefix,
     packet::Address,
     tables::{Admission, Way},
 };
+
+use crate::outline::mc_admission;
 
 /// Entries of each map per CPU: a power of two.
 const ENTRIES: u32 = 1 << BITS;

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs, time::Duration};
 use mc_gateway_common::{abi::MAPS_DIR, verdict::Event};
 use mc_tests::{
     failover::events,
+    process::Process,
     topology::{Cluster, Fault, Place, Topology, Variant},
     wait::wait_for,
 };
@@ -90,6 +91,12 @@ fn get(bed: &Topology) -> String {
         .expect("an answer")
 }
 
+/// The Pod on the regular node answers with its name and the client's address.
+fn pod_on_node(bed: &Topology) -> Process {
+    let pod = bed.netns(Place::PodWest);
+    bed.traffic().echo_server(pod, "on-node", 8080).expect("a server")
+}
+
 #[test]
 fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept() {
     let bed = connected("service");
@@ -97,10 +104,7 @@ fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept()
     gateway
         .ip(&[format!("address add {GATEWAY_POD}/32 dev lo")])
         .expect("an address");
-    let _pod = bed
-        .traffic()
-        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
-        .expect("a server");
+    let _pod = pod_on_node(&bed);
     let _other = bed
         .traffic()
         .echo_server(gateway, "on-gateway", 8080)
@@ -124,10 +128,7 @@ fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept()
 #[test]
 fn a_connection_stays_on_its_pod_when_another_one_comes() {
     let bed = connected("svcstay");
-    let _pod = bed
-        .traffic()
-        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
-        .expect("a server");
+    let _pod = pod_on_node(&bed);
     offer(&bed, &service("None", false), 1);
     // A connection over which something is asked after the change.
     let client = open_client(&bed);
@@ -242,10 +243,7 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
 #[test]
 fn a_service_without_a_ready_pod_is_left_to_the_stack_and_counted() {
     let bed = connected("svcnone");
-    let _pod = bed
-        .traffic()
-        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
-        .expect("a server");
+    let _pod = pod_on_node(&bed);
     offer(&bed, &service("None", false), 1);
     assert!(get(&bed).starts_with("on-node"));
     let text = service("None", false).replace(
@@ -273,10 +271,7 @@ fn a_service_without_a_ready_pod_is_left_to_the_stack_and_counted() {
 #[test]
 fn inspect_trace_and_metrics_tell_of_services() {
     let bed = connected("svcsee");
-    let _pod = bed
-        .traffic()
-        .echo_server(bed.netns(Place::PodWest), "on-node", 8080)
-        .expect("a server");
+    let _pod = pod_on_node(&bed);
     offer(&bed, &service("ClientIP", false), 1);
     get(&bed);
     let pod = format!("{}:8080", Cluster::West.pod_ip());

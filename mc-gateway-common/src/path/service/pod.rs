@@ -102,7 +102,7 @@ pub fn directly<P: Packet, T: Tables>(packet: &P, tables: &T, at: u32) {
     let v6 = is_v6(packet, at);
     let transport = Transport::unpack(packet.flow_at(v6, at));
     if transport.has_ports()
-        && let Some(key) = transport.key_to_pod(packet, at)
+        && let Some(key) = transport.reply_key(packet, at, false)
         && tables.reply(&key).is_some()
     {
         tables.forget_reply(&key);
@@ -121,7 +121,7 @@ pub fn from_pod<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<(), 
     let done = match transport.kind {
         Kind::Whole | Kind::First => {
             let Some(to) = transport
-                .key_from_pod(packet, at)
+                .reply_key(packet, at, true)
                 .and_then(|key| tables.reply(&key))
             else {
                 return Ok(());
@@ -158,7 +158,7 @@ pub fn from_pod<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<(), 
                 return Ok(());
             }
             let Some(to) = quote
-                .key_to_pod(packet, quote_at)
+                .reply_key(packet, quote_at, false)
                 .and_then(|key| tables.reply(&key))
             else {
                 return Ok(());

@@ -3,7 +3,7 @@
 use super::transport::{self, End, Kind, Transport, address_at};
 use crate::{
     abi::Addr,
-    packet::{L4Difference, Packet, checksum, ip},
+    packet::{Address, L4Difference, Packet, checksum, ip},
 };
 
 /// An address and a port.
@@ -87,7 +87,8 @@ pub(super) fn error<P: Packet>(
 fn address<P: Packet>(packet: &mut P, v6: bool, at: u32, end: End, to: &Addr) -> Option<u32> {
     let from = transport::address(packet, v6, at, end)?;
     // Mapped addresses differ only where the IPv4 addresses do.
-    let difference = difference(u128::from_ne_bytes(from), u128::from_ne_bytes(*to));
+    let [old, new] = [from, *to].map(|address| checksum::of_words(Address::from(address).words()));
+    let difference = checksum::between(old, new);
     let address_at = at.wrapping_add(address_at(v6, end));
     if v6 {
         packet.store(address_at, to)?;
@@ -98,21 +99,6 @@ fn address<P: Packet>(packet: &mut P, v6: bool, at: u32, end: End, to: &Addr) ->
     let check = packet.load::<2>(check_at)?;
     packet.store(check_at, &checksum::update(check, difference))?;
     Some(difference)
-}
-
-/// [`checksum::difference`] without a loop: the compiler would keep it here, and the verifier would have to
-/// walk it.
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "halves are cut out of a number")]
-fn difference(from: u128, to: u128) -> u32 {
-    let words = |number: u128| {
-        let (low, high) = (number as u64, (number >> 64) as u64);
-        (low & 0xffff_ffff)
-            .wrapping_add(low >> 32)
-            .wrapping_add(high & 0xffff_ffff)
-            .wrapping_add(high >> 32)
-    };
-    u32::from(checksum::fold(words(to).wrapping_add(words(!from))))
 }
 
 /// Writes a port into the transport header at `at` and returns what that adds to its sum: 0 where it is the

@@ -194,13 +194,7 @@ impl Transport {
     /// header is at `at`.
     #[inline(always)]
     pub(super) fn flow_key<P: Packet>(&self, packet: &P, at: u32, back: bool) -> Option<FlowKey> {
-        let src = address(packet, self.v6, at, End::Source)?;
-        let dst = address(packet, self.v6, at, End::Destination)?;
-        let (client, service, client_port, service_port) = if back {
-            (dst, src, self.dst_port, self.src_port)
-        } else {
-            (src, dst, self.src_port, self.dst_port)
-        };
+        let [(client, client_port), (service, service_port)] = self.ends(packet, at, back)?;
         Some(FlowKey {
             client,
             service,
@@ -210,28 +204,25 @@ impl Transport {
         })
     }
 
-    /// Key of a packet to a Pod in its node's table of translated flows.
+    /// Key of a packet to a Pod in its node's table of translated flows; of a packet from one, if `back`.
     #[inline(always)]
-    pub(super) fn key_to_pod<P: Packet>(&self, packet: &P, at: u32) -> Option<ReplyKey> {
+    pub(super) fn reply_key<P: Packet>(&self, packet: &P, at: u32, back: bool) -> Option<ReplyKey> {
+        let [(client, client_port), (pod, pod_port)] = self.ends(packet, at, back)?;
         Some(ReplyKey {
-            pod: address(packet, self.v6, at, End::Destination)?,
-            client: address(packet, self.v6, at, End::Source)?,
-            pod_port: self.dst_port,
-            client_port: self.src_port,
+            pod,
+            client,
+            pod_port,
+            client_port,
             proto: u32::from(self.proto),
         })
     }
 
-    /// Key of a packet from a Pod in its node's table of translated flows.
+    /// Address and port of the client and of what it talks to: the source comes first, or last if `back`.
     #[inline(always)]
-    pub(super) fn key_from_pod<P: Packet>(&self, packet: &P, at: u32) -> Option<ReplyKey> {
-        Some(ReplyKey {
-            pod: address(packet, self.v6, at, End::Source)?,
-            client: address(packet, self.v6, at, End::Destination)?,
-            pod_port: self.src_port,
-            client_port: self.dst_port,
-            proto: u32::from(self.proto),
-        })
+    fn ends<P: Packet>(&self, packet: &P, at: u32, back: bool) -> Option<[(Addr, u16); 2]> {
+        let src = (address(packet, self.v6, at, End::Source)?, self.src_port);
+        let dst = (address(packet, self.v6, at, End::Destination)?, self.dst_port);
+        Some(if back { [dst, src] } else { [src, dst] })
     }
 
     /// Key of a fragment.

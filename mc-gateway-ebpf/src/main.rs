@@ -15,7 +15,10 @@ use mc_gateway_common::{
     path,
 };
 
-use crate::{maps::Maps, skb::Skb};
+use crate::{
+    maps::Maps,
+    skb::{HEAD_V4, HEAD_V6, Skb},
+};
 
 /// The context as global functions take it: the verifier knows it by this name in BTF, and the kernel refuses
 /// the BTF of the whole generated struct.
@@ -27,7 +30,7 @@ pub(crate) struct __sk_buff {
 /// Egress of `mc0`: encapsulates what is for another cluster.
 #[classifier]
 fn to_remote(ctx: TcContext) -> i32 {
-    let mut packet = Skb::new(ctx.skb.skb);
+    let mut packet = Skb::plain(ctx.skb.skb);
     let received = packet.received();
     let verdict = path::to_remote(&mut packet, &Maps);
     skb::carry_out(&packet, verdict, received, TO_REMOTE)
@@ -47,7 +50,7 @@ fn from_underlay(ctx: TcContext) -> i32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
-    let mut packet = Skb::new(skb.cast());
+    let mut packet = Skb::new(skb.cast(), HEAD_V4);
     let received = packet.received();
     let verdict = path::from_underlay_v4(&mut packet, &Maps);
     skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)
@@ -57,7 +60,7 @@ extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn mc_from_underlay_v6(skb: *mut __sk_buff) -> i32 {
-    let mut packet = Skb::new(skb.cast());
+    let mut packet = Skb::new(skb.cast(), HEAD_V6);
     let received = packet.received();
     let verdict = path::from_underlay_v6(&mut packet, &Maps);
     skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)

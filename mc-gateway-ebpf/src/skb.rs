@@ -38,9 +38,16 @@ const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_
 const PLAIN: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
 /// Length of an IPv6 header, which Linux before 6.3 wants to be left of a packet that came in IPv6.
 const PADDED: u32 = 40;
-/// Bytes of a packet that are read in place: outer headers over IPv6 and an inner IPv6 header with ports.
-/// Drivers usually have them in the linear part anyway.
-const HEAD: u32 = 14 + 70 + 40 + 8;
+/// Bytes of an encapsulated packet that are read in place: outer headers over IPv4 and an inner IPv6 header.
+/// Not one more: of a bulk TCP packet only the headers are in the linear part, and pulling payload costs
+/// more than everything else that is done for it.
+pub(crate) const HEAD_V4: u32 = eth::END + Room::V4.bytes() + 40;
+/// As [`HEAD_V4`], over IPv6.
+pub(crate) const HEAD_V6: u32 = eth::END + Room::V6.bytes() + 40;
+/// Bytes of an IPv4 packet that are read in place: its header and the ports.
+const PLAIN_V4: u32 = eth::END + 20 + 4;
+/// As [`PLAIN_V4`], of an IPv6 packet.
+const PLAIN_V6: u32 = eth::END + 40 + 4;
 
 /// The packet a classifier was called for.
 pub(crate) struct Skb {
@@ -50,16 +57,26 @@ pub(crate) struct Skb {
 }
 
 impl Skb {
+    /// A packet whose first `head` bytes, or as many as it has, are read in place.
     #[inline(always)]
-    pub(crate) fn new(raw: *mut __sk_buff) -> Self {
+    pub(crate) fn new(raw: *mut __sk_buff, head: u32) -> Self {
         // SAFETY: the context pointer is valid while the program runs.
         let (start, end, len) = unsafe { ((*raw).data as usize, (*raw).data_end as usize, (*raw).len) };
-        if start + HEAD as usize > end && end - start < len as usize {
+        if start + head as usize > end && end - start < len as usize {
             // SAFETY: no pointer into the packet is held anywhere. On failure the packet is as short as it
             // looks, which is refused.
-            unsafe { bpf_skb_pull_data(raw, if len < HEAD { len } else { HEAD }) };
+            unsafe { bpf_skb_pull_data(raw, if len < head { len } else { head }) };
         }
         Self::from_raw(raw)
+    }
+
+    /// A packet that is in no tunnel.
+    #[inline(always)]
+    pub(crate) fn plain(raw: *mut __sk_buff) -> Self {
+        match Self::from_raw(raw).ethertype() {
+            eth::IPV6 => Self::new(raw, PLAIN_V6),
+            _ => Self::new(raw, PLAIN_V4),
+        }
     }
 
     /// Of a packet that [`Self::new`] has seen before.

@@ -33,6 +33,16 @@ pub enum Datagram {
         /// Which stream.
         stream: u32,
     },
+    /// Asks whether the receiver can be reached, before the first datagram.
+    Begin {
+        /// Which stream.
+        stream: u32,
+    },
+    /// The receiver's answer to [`Datagram::Begin`].
+    Ready {
+        /// Which stream.
+        stream: u32,
+    },
 }
 
 // === impl Datagram ===
@@ -45,6 +55,8 @@ impl Datagram {
             Self::Data { stream, sequence } => (0u64, stream, sequence),
             Self::End { stream, sent } => (1, stream, sent),
             Self::Received { stream } => (2, stream, 0),
+            Self::Begin { stream } => (3, stream, 0),
+            Self::Ready { stream } => (4, stream, 0),
         };
         let mut bytes = [0; HEADER];
         let fields = MAGIC
@@ -75,6 +87,8 @@ impl Datagram {
             }),
             1 => Some(Self::End { stream, sent: number }),
             2 => Some(Self::Received { stream }),
+            3 => Some(Self::Begin { stream }),
+            4 => Some(Self::Ready { stream }),
             _ => None,
         }
     }
@@ -235,6 +249,8 @@ mod tests {
                 Datagram::Data { stream, sequence: number },
                 Datagram::End { stream, sent: number },
                 Datagram::Received { stream },
+                Datagram::Begin { stream },
+                Datagram::Ready { stream },
             ] {
                 prop_assert_eq!(Datagram::decode(&datagram.encode()), Some(datagram));
             }

@@ -20,7 +20,7 @@ use crate::{netns::Netns, process::Process};
 /// Line a server of `mc-traffic` prints once it can be reached.
 pub const LISTENING: &str = "listening";
 /// How long a program of `mc-traffic` may take to start.
-const START: Duration = Duration::from_secs(5);
+const START: Duration = Duration::from_secs(10);
 /// How long a report may take after the traffic has ended.
 const REPORT: Duration = Duration::from_secs(15);
 
@@ -297,7 +297,8 @@ impl Traffic {
         Ok(report)
     }
 
-    /// Starts a sequence-numbered stream of datagrams; [`SequencedStream::finish`] tells what became of it.
+    /// Starts a sequence-numbered stream of datagrams once the receiver has answered over their way;
+    /// [`SequencedStream::finish`] tells what became of it.
     pub fn sequenced(
         &self,
         from: &Netns,

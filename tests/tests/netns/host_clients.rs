@@ -151,7 +151,11 @@ fn node_processes_reach_pods_and_services(bed: &Topology) {
         // From another address of the node.
         let other = elsewhere(family);
         let bound = format!("{} dev mc0 src {other}", pod.ip());
-        let set = [format!("addr add {other} dev lo"), format!("route add {bound}")];
+        let nodad = if family == Family::V6 { " nodad" } else { "" };
+        let set = [
+            format!("addr add {other} dev lo{nodad}"),
+            format!("route add {bound}"),
+        ];
         bed.netns(node).ip(&set).expect("an address and a route");
         assert_eq!(get(bed, node, pod), expected, "from {other}");
         bed.netns(node)

@@ -20,9 +20,9 @@ use signal_hook::{consts::SIGTERM, flag};
 
 /// Receive buffer: holds what arrives while the receiver waits for a CPU.
 const RECEIVE_BUFFER: usize = 32 << 20;
-/// How often the end marker is repeated, and how long each time its answer is waited for.
-const END_MARKERS: u32 = 50;
-const END_WAIT: Duration = Duration::from_millis(100);
+/// How often a marker of the beginning or the end is repeated, and how long each time its answer is waited for.
+const MARKERS: u32 = 50;
+const MARKER_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SendArgs {
@@ -49,6 +49,7 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
     // Asked to end, it ends as it would at its time.
     let stop = Arc::new(AtomicBool::new(false));
     flag::register(SIGTERM, Arc::clone(&stop))?;
+    begin(&socket, stream)?;
     println!("sending");
 
     let start = Instant::now();
@@ -95,19 +96,42 @@ pub(crate) fn transmit(socket: &UdpSocket, payload: &mut [u8], datagram: Datagra
     drop(socket.send(payload));
 }
 
+/// Waits until the receiver has answered over the way the stream will take: while a neighbour's address is
+/// not known yet the kernel holds few packets for it and drops the rest, and that is not to be measured.
+fn begin(socket: &UdpSocket, stream: u32) -> Result<()> {
+    if !asked(socket, Datagram::Begin { stream }, Datagram::Ready { stream })? {
+        bail!("the receiver did not answer {MARKERS} attempts to begin");
+    }
+    Ok(())
+}
+
 /// Sends the end marker until the receiver confirms it.
 pub(crate) fn end(socket: &UdpSocket, stream: u32, sent: u64) -> Result<()> {
-    socket.set_read_timeout(Some(END_WAIT))?;
-    let mut answer = [0; HEADER];
-    for _ in 0..END_MARKERS {
-        drop(socket.send(&Datagram::End { stream, sent }.encode()));
-        if socket.recv(&mut answer).is_ok()
-            && Datagram::decode(&answer) == Some(Datagram::Received { stream })
+    let marker = Datagram::End { stream, sent };
+    if !asked(socket, marker, Datagram::Received { stream })? {
+        bail!("the receiver did not confirm the end of the stream after {MARKERS} attempts");
+    }
+    Ok(())
+}
+
+/// Sends `question` until `answer` arrives; whether it did.
+fn asked(socket: &UdpSocket, question: Datagram, answer: Datagram) -> Result<bool> {
+    let mut bytes = [0; HEADER];
+    for _ in 0..MARKERS {
+        let start = Instant::now();
+        drop(socket.send(&question.encode()));
+        // Other datagrams and refusals by ICMP are no answer and do not end the wait.
+        while let Some(left) = MARKER_WAIT
+            .checked_sub(start.elapsed())
+            .filter(|left| !left.is_zero())
         {
-            return Ok(());
+            socket.set_read_timeout(Some(left))?;
+            if socket.recv(&mut bytes).is_ok() && Datagram::decode(&bytes) == Some(answer) {
+                return Ok(true);
+            }
         }
     }
-    bail!("the receiver did not confirm the end of the stream after {END_MARKERS} attempts")
+    Ok(false)
 }
 
 #[derive(Debug, clap::Args)]
@@ -143,6 +167,9 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
                 sequence.end(sent);
                 confirm(&socket, stream, from);
                 break;
+            }
+            Some(Datagram::Begin { stream }) if *current.get_or_insert(stream) == stream => {
+                drop(socket.send_to(&Datagram::Ready { stream }.encode(), from));
             }
             _ => {}
         }

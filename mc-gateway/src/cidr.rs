@@ -122,6 +122,12 @@ pub fn same_family(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }
 
+/// Length of a prefix that is one address.
+#[must_use]
+pub const fn max_prefix_len(addr: IpAddr) -> u8 {
+    if addr.is_ipv4() { 32 } else { 128 }
+}
+
 /// Whether a prefix is IPv6.
 #[must_use]
 pub fn is_ipv6(net: IpNet) -> bool {

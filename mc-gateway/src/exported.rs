@@ -23,6 +23,8 @@ pub struct ServiceInfo {
     pub local_only: bool,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
+    /// Whether it is one of ours that reserves addresses for a Node.
+    pub reserves: bool,
 }
 
 /// A port of a Service.

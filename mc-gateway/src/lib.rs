@@ -23,6 +23,7 @@ pub mod objects;
 pub mod plan;
 pub mod preflight;
 pub mod probe;
+pub mod reservation;
 pub mod samples;
 pub mod service_flows;
 mod service_tables;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::exported::ExportedService;
+use crate::exported::{ExportedService, ServiceInfo};
 
 /// A `v1` Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub struct Objects {
     pub pods: Vec<Arc<PodInfo>>,
     /// Services that are exported, by Namespace and name; none while they are not known.
     pub services: Option<Vec<ExportedService>>,
+    /// Services of ours that reserve addresses for Nodes, by Namespace and name.
+    pub reservations: Vec<ServiceInfo>,
 }
 
 /// Part of an object that is not used, and why. The rest of the object is.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
-use crate::cidr::{is_ipv6, mapped, mapped_len};
+use crate::cidr::{is_ipv6, mapped, mapped_len, same_family};
 use crate::config::{Dscp, Format, Tunnel};
 use crate::desired::services::Services;
 use crate::desired::{self, Desired, Masquerade, Sources};
@@ -53,8 +53,10 @@ pub struct Underlay {
     pub paths: BTreeMap<IpAddr, Path>,
     /// Why the others have none.
     pub unreachable: BTreeMap<IpAddr, String>,
-    /// Addresses of this host with the device that owns them.
+    /// Addresses of this host with the device that owns them, without those of `mc0`.
     pub own: BTreeMap<IpAddr, (u32, String)>,
+    /// Addresses `mc0` has.
+    pub mc0: BTreeSet<IpAddr>,
     /// Those of them that are not known to be unique yet (RFC 4862 section 5.4): nothing may be sent from them.
     pub tentative: BTreeSet<IpAddr>,
 }
@@ -122,6 +124,10 @@ pub struct Target {
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Exported Services; none where the maps stay as they are.
     pub services: Option<Services>,
+    /// Addresses of `mc0`.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Whether this node has no address that other clusters can answer to, and one can be reserved.
+    pub lacks_address: bool,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
     /// What nftables masquerades.
@@ -145,6 +151,33 @@ impl Target {
         });
         plain.chain(preferred).collect()
     }
+
+    /// Leaves out routes of IPv6 and addresses that only they need.
+    pub fn without_ipv6(&mut self) {
+        self.routes.retain(|net| !is_ipv6(*net));
+        let none = self.addresses.iter().any(IpAddr::is_ipv6);
+        self.addresses.retain(|addr| !addr.is_ipv6());
+        if none {
+            self.masquerade.sources.v6 = None;
+        }
+    }
+
+    /// Chooses what this node sends from, and gives `mc0` what it needs for that.
+    fn take_addresses(&mut self, desired: &Desired, underlay: &Underlay) {
+        let routed = |addr: IpAddr| desired.routes.iter().any(|net| same_family(net.addr(), addr));
+        let sources = sources(desired, underlay);
+        let missing = |addr| !sources.iter().any(|own| same_family(own, addr));
+        let taken = desired.spare.filter(|addr| routed(addr) && missing(addr));
+        self.masquerade.sources = sources.or(taken);
+        // One that was taken stays while it is ours: connections may use it.
+        let kept = desired.spare.filter(|addr| underlay.mc0.contains(&addr));
+        self.addresses = taken.iter().chain(kept.iter()).collect();
+        // Only what is in the Service range of our cluster leads here from others.
+        self.lacks_address = desired.service_cidrs.iter().any(|net| {
+            let without = self.masquerade.sources.like(*net).is_none();
+            without && routed(net.addr())
+        });
+    }
 }
 
 /// Joins the desired state with the underlay. Members without a path are left out until they have one.
@@ -164,7 +197,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         masquerade: desired.masquerade.clone(),
         ..Target::default()
     };
-    target.masquerade.sources = sources(desired, underlay);
+    target.take_addresses(desired, underlay);
     let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut local = LocalAddresses::default();
     for addr in &desired.local {
@@ -298,17 +331,7 @@ fn sources(desired: &Desired, underlay: &Underlay) -> Sources {
         })
         .collect();
     inside.sort();
-    let mut addresses = inside.into_iter().map(|(_, addr)| addr);
-    Sources {
-        v4: addresses.clone().find_map(|addr| match addr {
-            IpAddr::V4(addr) => Some(addr),
-            IpAddr::V6(_) => None,
-        }),
-        v6: addresses.find_map(|addr| match addr {
-            IpAddr::V4(_) => None,
-            IpAddr::V6(addr) => Some(addr),
-        }),
-    }
+    inside.into_iter().map(|(_, addr)| addr).collect()
 }
 
 fn flags(gateway: bool, tunnel: Tunnel) -> u32 {

@@ -4,12 +4,14 @@ mod schedule;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mc_gateway_common::abi::CONFIG_GATEWAY;
 use rtnetlink::Handle;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
@@ -19,7 +21,9 @@ use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
-use crate::host::{self, Changes, HostError, filter, ipv6, link, nat_guard, observed, route, underlay};
+use crate::host::{
+    self, Changes, HostError, address, filter, ipv6, link, nat_guard, observed, route, underlay,
+};
 use crate::limits::{Capacity, fit};
 use crate::metrics::{self, Metrics};
 use crate::names::Names;
@@ -27,6 +31,7 @@ use crate::objects::{Objects, Refusal};
 use crate::plan::{Action, Mode, Observed, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
 use crate::probe::{self, Prober};
+use crate::reservation;
 use crate::samples::{self, SamplesError};
 use crate::source::{self, SourceError};
 use crate::tables::{Tables, TablesError};
@@ -89,6 +94,7 @@ pub enum AgentError {
 pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut agent = Agent::start(config.clone(), object).await?;
     samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
+    reservation::start(&config, agent.lacks_address.subscribe());
     if let Some(address) = config.metrics_address {
         metrics::start(address, Arc::clone(&agent.metrics));
     }
@@ -261,6 +267,8 @@ struct Agent {
     prober: Prober,
     /// What paths are known to carry, as outer IP packets in bytes, by member id.
     sizes: BTreeMap<u32, u32>,
+    /// Whether an address has to be reserved for this Node.
+    lacks_address: watch::Sender<bool>,
     _locks: Locks,
 }
 
@@ -301,6 +309,7 @@ impl Agent {
             metrics,
             prober,
             sizes,
+            lacks_address: watch::Sender::new(false),
             _locks: locks,
         })
     }
@@ -330,13 +339,14 @@ impl Agent {
             let mut foreign = self.without_foreign_routes(&mut target).await?;
             foreign.extend(fit(&mut target, Capacity::default()));
             foreign.extend(self.without_ipv6_routes(&mut target));
-            let observed = self.observe(&target).await?;
+            let observed = self.observe(&target, underlay.mc0).await?;
             let plan = plan(&observed, &target, &self.config.place.device)?;
             let Some(first) = plan.actions.first() else {
                 self.datapath.commit()?;
                 let refusals = refused.into_iter().chain(unresolved).chain(foreign).collect();
                 self.report.refusals(refusals);
                 self.keep_names(&desired);
+                self.lacks_address.send_replace(target.lacks_address);
                 let contents = self.tables.contents();
                 self.metrics
                     .state()
@@ -411,11 +421,15 @@ impl Agent {
                 reason: reason.clone(),
             })
             .collect();
-        target.routes.retain(|net| !is_ipv6(*net));
+        target.without_ipv6();
         refusals
     }
 
-    async fn observe(&mut self, target: &Target) -> Result<Observed, AgentError> {
+    async fn observe(
+        &mut self,
+        target: &Target,
+        addresses: BTreeSet<IpAddr>,
+    ) -> Result<Observed, AgentError> {
         let mut candidates = vec![&target.masquerade];
         candidates.extend(
             self.masquerade
@@ -434,6 +448,7 @@ impl Agent {
             members: contents.members.clone(),
             peers: contents.peers.clone(),
             services: contents.services.clone(),
+            addresses,
             routes: host.routes,
             masquerade: host.masquerade,
             attachments: self.datapath.attachments(&filters)?,
@@ -477,6 +492,14 @@ impl Agent {
                 link::delete(&self.handle, name).await?;
             }
             Action::SetDevice { to: (mtu, up), .. } => link::set(&self.handle, name, *mtu, *up).await?,
+            Action::SetAddress { addr, to } => {
+                let mc0 = self.mc0().await?;
+                if *to {
+                    address::add(&self.handle, *addr, mc0).await?;
+                } else {
+                    address::remove(&self.handle, *addr, mc0).await?;
+                }
+            }
             Action::SetMember { slot, to, .. } => self.tables.set_member(*slot, *to)?,
             Action::SetGroup { slot, to, .. } => self.tables.set_group(*slot, *to)?,
             Action::SetPeer { addr, to, .. } => self.tables.set_peer(*addr, *to)?,

@@ -5,10 +5,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::Sources;
 use super::claims::Claims;
 use crate::cidr::{CidrError, parse_address, same_family};
 use crate::config::PodLookup;
 use crate::objects::{NodeInfo, Objects, Refusal};
+use crate::reservation::service_name;
 
 /// A Node whose values are good.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +21,8 @@ pub(super) struct Node {
     pub(super) pod_cidrs: Vec<IpNet>,
     /// Its own addresses among Pods, where they are in no CIDR of its own.
     pub(super) host_addresses: Vec<IpNet>,
+    /// Addresses of the Service range that are reserved for it.
+    pub(super) reserved: Vec<IpNet>,
 }
 
 /// A Gateway of our own cluster on another Node.
@@ -64,6 +68,11 @@ pub(super) struct LocalCluster {
 impl Node {
     pub(super) fn object(&self) -> String {
         format!("Node {}", self.name)
+    }
+
+    /// Its own addresses that no CIDR of its own leads to.
+    pub(super) fn own_addresses(&self) -> impl Iterator<Item = &IpNet> {
+        self.host_addresses.iter().chain(&self.reserved)
     }
 
     pub(super) fn addr(&self) -> Option<IpAddr> {
@@ -278,6 +287,55 @@ impl LocalCluster {
         self.pods_by_node = by_node;
     }
 
+    /// Takes the addresses that Services of ours reserve for Nodes.
+    pub(super) fn read_reservations(&mut self, objects: &Objects, refusals: &mut Vec<Refusal>) {
+        let exported = objects
+            .services
+            .iter()
+            .flatten()
+            .map(|exported| &exported.service);
+        let exported: Vec<_> = exported
+            .map(|service| (&service.namespace, &service.name))
+            .collect();
+        let nodes = self.other_nodes.iter_mut().chain([&mut self.own]);
+        let mut nodes: BTreeMap<String, &mut Node> =
+            nodes.map(|node| (service_name(&node.name), node)).collect();
+        let mut sorted: Vec<_> = objects.reservations.iter().collect();
+        sorted.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        for service in sorted {
+            // It goes after its Node, and may be known before it.
+            let Some(node) = nodes.get_mut(&service.name) else {
+                continue;
+            };
+            for (index, text) in service.cluster_ips.iter().enumerate() {
+                let reason = match parse_address(text) {
+                    Err(error) => error.to_string(),
+                    Ok(_) if exported.contains(&(&service.namespace, &service.name)) => {
+                        "is of a Service that reserves addresses and must not be exported".to_owned()
+                    }
+                    Ok(addr) if !self.service_cidrs.iter().any(|net| net.contains(&addr)) => {
+                        "is in no serviceCIDR of a Gateway".to_owned()
+                    }
+                    Ok(addr) => {
+                        if let Some(whose) = self.pods.get(&addr) {
+                            format!("is already the address of {whose}")
+                        } else {
+                            self.pods.insert(addr, node.object());
+                            node.reserved.push(addr.into());
+                            continue;
+                        }
+                    }
+                };
+                refusals.push(Refusal {
+                    object: format!("Service {}/{}", service.namespace, service.name),
+                    field: format!("spec.clusterIPs[{index}]"),
+                    value: text.clone(),
+                    reason,
+                });
+            }
+        }
+    }
+
     /// Addresses of Pods on a Node that are found by them.
     pub(super) fn pods_on(&self, node: &str) -> &[IpNet] {
         self.pods_by_node.get(node).map_or(&[], Vec::as_slice)
@@ -324,6 +382,33 @@ impl LocalCluster {
 
     pub(super) fn own_pod_cidrs(&self) -> Vec<IpNet> {
         self.own.pod_cidrs.clone()
+    }
+
+    /// Addresses that lead to this Node and nobody else has.
+    pub(super) fn spare(&self, lookup: PodLookup) -> Sources {
+        let reserved = self.own.reserved.iter().map(IpNet::addr).collect();
+        self.network_addresses(lookup).or(reserved)
+    }
+
+    /// The addresses that name this Node's Pod CIDRs, where Pods are found by them: they lead here and no Pod
+    /// gets them.
+    fn network_addresses(&self, lookup: PodLookup) -> Sources {
+        // A range of one or two addresses has none to spare.
+        let large = |net: &&IpNet| net.max_prefix_len().saturating_sub(net.prefix_len()) > 1;
+        let first: Sources = self
+            .own
+            .pod_cidrs
+            .iter()
+            .filter(large)
+            .map(IpNet::network)
+            .collect();
+        let strays = self.pods_on(&self.own.name);
+        first.filter(|addr| {
+            let follow = !strays.iter().any(|pod| same_family(pod.addr(), addr));
+            let taken =
+                self.pods.contains_key(&addr) || self.addresses.iter().any(|(other, _)| *other == addr);
+            lookup != PodLookup::Pod && follow && !taken
+        })
     }
 
     pub(super) fn service_cidrs(&self) -> Vec<IpNet> {

@@ -71,7 +71,7 @@ pub struct Peer {
     pub group: u32,
 }
 
-/// Addresses of this host that other clusters can answer to: in its Node's Pod CIDRs, one for each family.
+/// Addresses of this host that other clusters can answer to, one for each family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
     /// Of IPv4.
@@ -88,6 +88,44 @@ impl Sources {
             IpNet::V4(_) => self.v4.map(IpAddr::V4),
             IpNet::V6(_) => self.v6.map(IpAddr::V6),
         }
+    }
+
+    /// Those there are.
+    pub fn iter(self) -> impl Iterator<Item = IpAddr> {
+        let v4 = self.v4.map(IpAddr::V4);
+        v4.into_iter().chain(self.v6.map(IpAddr::V6))
+    }
+
+    /// Those there are, and for the other families those of `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            v4: self.v4.or(others.v4),
+            v6: self.v6.or(others.v6),
+        }
+    }
+
+    /// Those that `keep` says yes to.
+    #[must_use]
+    pub fn filter(self, keep: impl Fn(IpAddr) -> bool) -> Self {
+        Self {
+            v4: self.v4.filter(|addr| keep(IpAddr::V4(*addr))),
+            v6: self.v6.filter(|addr| keep(IpAddr::V6(*addr))),
+        }
+    }
+}
+
+/// The first of each family.
+impl FromIterator<IpAddr> for Sources {
+    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
+        let mut first = Self::default();
+        for addr in addresses {
+            match addr {
+                IpAddr::V4(addr) => first.v4 = first.v4.or(Some(addr)),
+                IpAddr::V6(addr) => first.v6 = first.v6.or(Some(addr)),
+            }
+        }
+        first
     }
 }
 
@@ -131,6 +169,8 @@ pub struct Desired {
     pub masquerade: Masquerade,
     /// Own addresses among Pods that are in no Pod CIDR of this Node.
     pub host_addresses: BTreeSet<IpNet>,
+    /// Addresses that lead to this Node and nobody else has: it may take them where it has none among Pods'.
+    pub spare: Sources,
     /// Addresses that other nodes send to, most important first.
     pub local: Vec<IpAddr>,
 }
@@ -171,6 +211,7 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
     }
     let mut builder = Builder::default();
     let mut cluster = local::LocalCluster::read(objects, &nodes, &me.node_name, &mut builder.refusals);
+    cluster.read_reservations(objects, &mut builder.refusals);
     cluster.read_pods(objects, me.pod_lookup, &mut builder.refusals);
     let remotes = remote::read(objects, &cluster, me, &mut builder.refusals);
     if cluster.own_gateway.is_some() {
@@ -185,6 +226,7 @@ pub fn desired(objects: &Objects, me: &Identity) -> Result<(Desired, Vec<Refusal
     } = builder;
     desired.masquerade.pods = cluster.own_pod_cidrs().into_iter().collect();
     desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
+    desired.spare = cluster.spare(me.pod_lookup);
     desired.local = cluster.local_addresses();
     refusals.sort();
     Ok((desired, refusals))
@@ -225,7 +267,7 @@ impl Builder {
         }
         self.deliver(&cluster.own_pod_cidrs());
         self.deliver(cluster.pods_on(&cluster.own.name));
-        self.deliver(&cluster.own.host_addresses);
+        self.deliver(cluster.own.own_addresses());
     }
 
     /// Remote prefixes go to the gateways of their cluster, our own to their Node.
@@ -249,7 +291,7 @@ impl Builder {
             };
             self.member(group, "status.addresses", member);
             let pods = node.pod_cidrs.iter().chain(cluster.pods_on(&node.name));
-            for prefix in pods.chain(&node.host_addresses) {
+            for prefix in pods.chain(node.own_addresses()) {
                 self.desired.prefixes.insert(
                     *prefix,
                     Route {
@@ -300,7 +342,7 @@ impl Builder {
         }
         self.deliver(&cluster.own_pod_cidrs());
         self.deliver(cluster.pods_on(&cluster.own.name));
-        self.deliver(&cluster.own.host_addresses);
+        self.deliver(cluster.own.own_addresses());
         let services = cluster.service_cidrs();
         self.desired.masquerade = Masquerade {
             services: services.into_iter().collect(),
@@ -365,7 +407,7 @@ impl Builder {
         }
     }
 
-    fn deliver(&mut self, prefixes: &[IpNet]) {
+    fn deliver<'a>(&mut self, prefixes: impl IntoIterator<Item = &'a IpNet>) {
         use mc_gateway_common::abi::CLUSTER_LOCAL;
         for prefix in prefixes {
             let route = Route {

@@ -58,6 +58,7 @@ fn objects() -> Objects {
         )],
         pods: vec![],
         services: None,
+        reservations: vec![],
     }
 }
 

@@ -1,5 +1,6 @@
 //! The node's side: everything outside the eBPF maps that the data path needs.
 
+pub mod address;
 pub mod conntrack;
 pub mod filter;
 pub mod ipv6;

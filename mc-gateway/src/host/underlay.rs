@@ -12,6 +12,7 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, netlink, to_io};
+use crate::cidr::max_prefix_len;
 use crate::target::{Path, Underlay};
 
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub async fn observe(
     mc0: &str,
 ) -> Result<Underlay, HostError> {
     let links = links(handle).await?;
-    let mut underlay = own_addresses(handle, &links).await?;
+    let mut underlay = own_addresses(handle, &links, mc0).await?;
     for addr in addresses {
         match path(handle, *addr, &links, mc0).await? {
             Ok(path) => {
@@ -64,13 +65,24 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
 }
 
 /// The addresses of this host, without any paths.
-async fn own_addresses(handle: &Handle, links: &BTreeMap<u32, Link>) -> Result<Underlay, HostError> {
+async fn own_addresses(
+    handle: &Handle,
+    links: &BTreeMap<u32, Link>,
+    mc0: &str,
+) -> Result<Underlay, HostError> {
     let mut messages = handle.address().get().execute();
     let mut underlay = Underlay::default();
     while let Some(message) = messages.try_next().await.map_err(netlink("list addresses"))? {
         let index = message.header.index;
         let Some(link) = links.get(&index) else { continue };
         if let Some((addr, tentative)) = own_address(&message) {
+            if link.name == mc0 {
+                // The kernel's own are of the link only.
+                if message.header.prefix_len == max_prefix_len(addr) {
+                    underlay.mc0.insert(addr);
+                }
+                continue;
+            }
             underlay.own.insert(addr, (index, link.name.clone()));
             if tentative {
                 underlay.tentative.insert(addr);

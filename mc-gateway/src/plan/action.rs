@@ -26,6 +26,13 @@ pub enum Action {
         /// MTU and up after.
         to: (u32, bool),
     },
+    /// Adds an address to `mc0` or removes it.
+    SetAddress {
+        /// The address.
+        addr: IpAddr,
+        /// Whether it is there after; before it was the opposite.
+        to: bool,
+    },
     /// Writes a slot of `mc_members`; all zero frees it.
     SetMember {
         /// The slot.
@@ -112,6 +119,7 @@ impl Action {
         Some(match self.clone() {
             Self::CreateDevice { .. } => Self::DeleteDevice,
             Self::SetDevice { from, to } => Self::SetDevice { from: to, to: from },
+            Self::SetAddress { addr, to } => Self::SetAddress { addr, to: !to },
             Self::SetMember { slot, from, to } => Self::SetMember {
                 slot,
                 from: to,
@@ -169,6 +177,8 @@ impl fmt::Display for Action {
             Self::CreateDevice { mtu } => write!(f, "create mc0 with MTU {mtu}"),
             Self::DeleteDevice => write!(f, "delete mc0"),
             Self::SetDevice { to: (mtu, up), .. } => write!(f, "set mc0 to MTU {mtu}, up: {up}"),
+            Self::SetAddress { addr, to: true } => write!(f, "add address {addr} to mc0"),
+            Self::SetAddress { addr, to: false } => write!(f, "remove address {addr} from mc0"),
             Self::SetMember { slot, to, .. } => write!(f, "set member {slot} to {to:?}"),
             Self::SetGroup { slot, to, .. } => {
                 write!(f, "set group {slot} to id {} with {} members", to.id, to.n)

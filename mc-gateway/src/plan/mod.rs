@@ -105,6 +105,8 @@ pub struct Observed {
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// The Service maps.
     pub services: ServiceMaps,
+    /// Addresses of `mc0`.
+    pub addresses: BTreeSet<IpAddr>,
     /// Our routes into `mc0`, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// What our nftables table does; none where it is missing or not as we write it.
@@ -168,6 +170,7 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
         removes: Vec::new(),
     };
     planner.device(mc0, target);
+    planner.addresses(observed, target);
     planner.members(observed, target, &members);
     planner.groups(observed, target, &groups, &members);
     planner.peers(observed, target, &groups);
@@ -210,6 +213,14 @@ impl Planner {
         if from != to {
             self.adds.push(Action::SetDevice { from, to });
         }
+    }
+
+    fn addresses(&mut self, observed: &Observed, target: &Target) {
+        let set = |addr: &IpAddr, to| Action::SetAddress { addr: *addr, to };
+        let missing = target.addresses.difference(&observed.addresses);
+        self.adds.extend(missing.map(|addr| set(addr, true)));
+        let left = observed.addresses.difference(&target.addresses);
+        self.removes.extend(left.map(|addr| set(addr, false)));
     }
 
     fn members(&mut self, observed: &Observed, target: &Target, slots: &Slots) {

@@ -58,8 +58,17 @@ fn carry_out(world: &mut Observed, action: &Action) {
             world.attachments.remove(&hook);
         }
         Action::SetNat { to, .. } => world.masquerade = to,
+        Action::SetAddress { addr, to: true } => assert!(world.addresses.insert(addr), "{addr}"),
+        Action::SetAddress { addr, to: false } => {
+            assert!(world.addresses.remove(&addr), "{addr}");
+            let named = world.routes.values().flatten().any(|source| *source == addr);
+            assert!(!named, "a route names {addr}");
+        }
         Action::SetRoute { key, from, to } => {
             assert_eq!(world.routes.get(&key).copied(), from);
+            if let Some(Some(source)) = to {
+                assert!(world.addresses.contains(&source), "{source} is not there yet");
+            }
             entry(&mut world.routes, key, to);
         }
     }
@@ -198,6 +207,7 @@ fn targets() -> impl Strategy<Value = Target> {
                     },
                     ..Masquerade::default()
                 },
+                addresses: source.map(|n| [10, 99, 0, n].into()).into_iter().collect(),
                 devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
                 ..Target::default()
             }
@@ -213,6 +223,7 @@ proptest! {
             let _ = converge(&mut world, target);
             prop_assert_eq!(plan(&world, target, MC0).unwrap().actions, vec![]);
             prop_assert_eq!(&world.routes, &target.host_routes());
+            prop_assert_eq!(&world.addresses, &target.addresses);
             prop_assert_eq!(world.members.values().map(|m| m.id).collect::<BTreeSet<_>>(),
                 target.members.keys().copied().collect::<BTreeSet<_>>());
             prop_assert_eq!(world.prefixes.len(), target.prefixes.len());

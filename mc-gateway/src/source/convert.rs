@@ -109,6 +109,11 @@ pub fn service(service: &Service) -> ServiceInfo {
         name,
         ..ServiceInfo::default()
     };
+    let (label, value) = crate::reservation::LABEL;
+    let labels = service.metadata.labels.as_ref();
+    info.reserves = labels
+        .and_then(|labels| labels.get(label))
+        .is_some_and(|is| is == value);
     let Some(spec) = &service.spec else { return info };
     info.cluster_ips = spec.cluster_ips.clone().unwrap_or_default();
     if info.cluster_ips.is_empty() {

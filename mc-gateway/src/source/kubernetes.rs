@@ -54,7 +54,7 @@ pub(super) async fn start(
             Change::Node,
         ),
         watch(
-            "Service",
+            SERVICE,
             Api::<Service>::all(client.clone()),
             convert::service,
             Change::Service,
@@ -75,11 +75,15 @@ pub(super) async fn start(
         watch("ClusterInfoImport", imports, convert::remote, Change::Remote),
     ];
     let (sender, receiver) = watch::channel(None);
-    tokio::spawn(follow(futures::stream::select_all(streams), pods, sender));
+    let world = World {
+        namespace: namespace.to_owned(),
+        ..World::default()
+    };
+    tokio::spawn(follow(futures::stream::select_all(streams), pods, world, sender));
     Ok(receiver)
 }
 
-async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
     let failed = |error: &dyn std::error::Error| SourceError::Client(crate::chain(error));
     let config = match kubeconfig {
         Some(path) => {
@@ -98,6 +102,9 @@ async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
     };
     Client::try_from(config).map_err(|error| failed(&error))
 }
+
+/// Kind of Services.
+const SERVICE: &str = "Service";
 
 /// An event of one of the kinds we watch.
 #[derive(Debug)]
@@ -242,10 +249,10 @@ impl Pods {
 async fn follow(
     events: SelectAll<BoxStream<'static, Report>>,
     mut pods: Pods,
+    mut world: World,
     sender: watch::Sender<Option<Objects>>,
 ) {
     let mut events = events;
-    let mut world = World::default();
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
     while let Some((kind, event)) = next(&mut events, &mut pods.events, &sender).await {
         match event {
@@ -263,13 +270,16 @@ async fn follow(
                     warn!(kind, %error, "watch broke off; the last state is kept");
                 }
                 failing.insert(kind, error);
-                if kind != Pods::KIND {
+                if ![Pods::KIND, SERVICE].contains(&kind) {
                     continue;
                 }
             }
         }
         pods.adjust(&world);
-        let ready = pods.ready(&world, failing.contains_key(Pods::KIND));
+        // Before that, addresses reserved for Nodes would seem to be given back. Where Services cannot be read,
+        // everything else goes on.
+        let reserved = world.services.synced || failing.contains_key(SERVICE);
+        let ready = reserved && pods.ready(&world, failing.contains_key(Pods::KIND));
         let Some(objects) = world.objects().filter(|_| ready) else {
             continue;
         };
@@ -394,6 +404,8 @@ impl<T: Named> Store<T> {
 /// Everything the watches said.
 #[derive(Debug, Default)]
 struct World {
+    /// Namespace of what is ours.
+    namespace: String,
     nodes: Store<NodeInfo>,
     gateways: Store<GatewayInfo>,
     remotes: Store<RemoteCluster>,
@@ -426,6 +438,13 @@ impl World {
         })
     }
 
+    /// Services that reserve addresses for Nodes.
+    fn reservations(&self) -> Vec<ServiceInfo> {
+        let all = self.services.now.values();
+        let ours = all.filter(|service| service.reserves && service.namespace == self.namespace);
+        ours.cloned().collect()
+    }
+
     /// All objects, once each kind was listed completely. Services come when they are known: where they cannot
     /// be read, Pods still reach each other.
     fn objects(&self) -> Option<Objects> {
@@ -436,6 +455,7 @@ impl World {
             remotes: self.remotes.list(),
             pods: self.pods.list(),
             services: self.exported(),
+            reservations: self.reservations(),
         })
     }
 }
@@ -514,5 +534,23 @@ mod tests {
         assert_eq!(world.objects().unwrap().services, Some(vec![]));
         world.apply(Change::Export(Event::Apply(("shop".into(), "web".into()))));
         assert_eq!(world.objects().unwrap().services.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn addresses_are_reserved_by_labelled_services_of_our_namespace_only() {
+        let mut world = synced();
+        world.namespace = "kube-system".into();
+        for (namespace, reserves) in [("shop", true), ("kube-system", false), ("kube-system", true)] {
+            let name = format!("mc-node-{namespace}-{reserves}");
+            world.apply(Change::Service(Event::Apply(ServiceInfo {
+                namespace: namespace.into(),
+                name,
+                reserves,
+                ..ServiceInfo::default()
+            })));
+        }
+        let found = world.objects().unwrap().reservations;
+        let names: Vec<&str> = found.iter().map(|service| service.name.as_str()).collect();
+        assert_eq!(names, ["mc-node-kube-system-true"]);
     }
 }

@@ -289,3 +289,76 @@ fn fifth_own_address_is_refused() {
     assert_eq!(refusals.len(), 4);
     assert!(!target.local.contains(&Addr::default()));
 }
+
+#[test]
+fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
+    let (mut desired, mut underlay) = world();
+    let spare = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
+    desired.spare = spare.into_iter().collect();
+    let resolved = |desired: &Desired, underlay: &Underlay| {
+        let (target, refusals) = resolve(desired, underlay, &TUNNEL);
+        assert_eq!(refusals, []);
+        let sources: Vec<IpAddr> = target.masquerade.sources.iter().collect();
+        (target.addresses.into_iter().collect::<Vec<_>>(), sources)
+    };
+    // Nothing is sent to other clusters.
+    assert_eq!(resolved(&desired, &underlay), (vec![], vec![]));
+    desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
+    assert_eq!(
+        resolved(&desired, &underlay),
+        (vec![spare[0]], vec![spare[0]]),
+        "in the families that are"
+    );
+    desired.routes.insert("fd00:2::/48".parse().unwrap());
+    assert_eq!(
+        resolved(&desired, &underlay),
+        (spare.to_vec(), spare.to_vec()),
+        "both"
+    );
+    // The CNI's bridge comes: new connections use its address, those there are keep theirs.
+    let bridge = IpAddr::from([10, 1, 1, 1]);
+    desired.masquerade.pods = [IpNet::new([10, 1, 1, 0].into(), 24).unwrap()].into();
+    underlay.own.insert(bridge, (5, "cni0".into()));
+    assert_eq!(
+        resolved(&desired, &underlay),
+        (vec![spare[1]], vec![bridge, spare[1]])
+    );
+    underlay.mc0 = spare.into();
+    assert_eq!(
+        resolved(&desired, &underlay),
+        (spare.to_vec(), vec![bridge, spare[1]])
+    );
+    // It leads here no more.
+    desired.spare = Sources::default();
+    assert_eq!(resolved(&desired, &underlay), (vec![], vec![bridge]));
+}
+
+#[test]
+fn a_host_without_ipv6_takes_no_address_of_it() {
+    let (mut desired, underlay) = world();
+    desired.spare.v6 = "fd00:1:0:1::".parse().ok();
+    desired.routes = ["10.2.0.0/16", "fd00:2::/48"]
+        .map(|net| net.parse().unwrap())
+        .into();
+    let (mut target, _) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!((target.addresses.len(), target.host_routes().len()), (1, 3));
+    target.without_ipv6();
+    assert_eq!((target.addresses.len(), target.host_routes().len()), (0, 1));
+    assert_eq!(target.masquerade.sources, Sources::default());
+}
+
+#[test]
+fn a_node_lacks_an_address_where_the_service_range_could_give_it_one() {
+    let (mut desired, underlay) = world();
+    let lacks = |desired: &Desired| resolve(desired, &underlay, &TUNNEL).0.lacks_address;
+    desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
+    assert!(!lacks(&desired), "none can be reserved");
+    desired.service_cidrs = ["fd00:96::/108".parse().unwrap()].into();
+    assert!(!lacks(&desired), "nothing is sent in that family");
+    desired
+        .service_cidrs
+        .insert(IpNet::new([10, 96, 0, 0].into(), 16).unwrap());
+    assert!(lacks(&desired));
+    desired.spare.v4 = Some([10, 96, 0, 7].into());
+    assert!(!lacks(&desired));
+}

@@ -1,6 +1,11 @@
 //! Processes on nodes and what a service proxy sends on: clients that are no Pods.
 
-use std::{fmt::Write as _, fs, net::SocketAddr, time::Duration};
+use std::{
+    fmt::Write as _,
+    fs,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use mc_tests::{
     counters::Counters,
@@ -15,39 +20,71 @@ const SERVICE_PORT: u16 = 80;
 const POD_PORT: u16 = 8080;
 const NODE_PORT: u16 = 30_080;
 
+/// What Pods of a CNI that only routes send to.
+const fn router(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "169.254.1.1",
+        Family::V6 => "fe80::1",
+    }
+}
+
+/// Writes the manifests of a cluster whose Pods' addresses follow no Node.
+fn follow_no_node(bed: &Topology, cluster: Cluster) {
+    let directory = bed.manifests_dir(cluster);
+    write_manifests(cluster, bed.options(), &directory).expect("manifests");
+    let file = directory.join("nodes.yaml");
+    let text = fs::read_to_string(&file).expect("a manifest");
+    let without = text.lines().filter(|line| {
+        !line.contains("podCIDRs") && !line.contains('/') && *line != "spec:" || line.contains("apiVersion")
+    });
+    let text = without.flat_map(|line| [line, "\n"]).collect::<String>();
+    fs::write(&file, text).expect("write");
+    let [v4, v6] = [Family::V4, Family::V6].map(|family| cluster.pod_addr(family));
+    let node = cluster.node().name();
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: n}}\nspec: {{nodeName: {node}, containers: []}}\n\
+         status: {{phase: Running, podIP: {v4}, podIPs: [{{ip: {v4}}}, {{ip: \"{v6}\"}}]}}\n"
+    );
+    fs::write(directory.join("pod.yaml"), pod).expect("write");
+}
+
 /// Tells each node an address of its own among Pods that follow no Node, as Calico does by an annotation.
 fn annotate(bed: &Topology) {
     for cluster in Cluster::ALL {
-        let directory = bed.manifests_dir(cluster);
-        write_manifests(cluster, bed.options(), &directory).expect("manifests");
-        let file = directory.join("nodes.yaml");
+        follow_no_node(bed, cluster);
+        let file = bed.manifests_dir(cluster).join("nodes.yaml");
         let text = fs::read_to_string(&file).expect("a manifest");
-        let [v4, v6] = [Family::V4, Family::V6].map(|family| cluster.nets(family));
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| cluster.nets(family).pod_gateway.addr());
         let node = cluster.node().name();
         let own = format!(
-            "  name: {node}\n  annotations:\n    projectcalico.org/IPv4VXLANTunnelAddr: {}\n    projectcalico.org/IPv6VXLANTunnelAddr: \"{}\"\n",
-            v4.pod_gateway.addr(),
-            v6.pod_gateway.addr()
+            "  name: {node}\n  annotations:\n    projectcalico.org/IPv4VXLANTunnelAddr: {v4}\n    projectcalico.org/IPv6VXLANTunnelAddr: \"{v6}\"\n",
         );
-        let text = text.replace(&format!("  name: {node}\n"), &own);
-        let without: Vec<&str> = text
-            .lines()
-            .filter(|line| {
-                !line.contains("podCIDRs") && !line.contains('/') || line.contains("projectcalico")
-            })
-            .collect();
-        let text = without.join("\n").replace("spec:\n", "") + "\n";
-        assert!(
-            text.contains("IPv4VXLANTunnelAddr") && !text.contains("podCIDRs"),
-            "{text}"
-        );
-        fs::write(&file, text).expect("write");
-        let [v4, v6] = [v4.pod.addr(), v6.pod.addr()];
-        let pod = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: n}}\nspec: {{nodeName: {node}, containers: []}}\n\
-             status: {{phase: Running, podIP: {v4}, podIPs: [{{ip: {v4}}}, {{ip: \"{v6}\"}}]}}\n"
-        );
-        fs::write(directory.join("pod.yaml"), pod).expect("write");
+        fs::write(&file, text.replace(&format!("  name: {node}\n"), &own)).expect("write");
+    }
+}
+
+/// An address of the Service range that is reserved for a node.
+fn reserved(node: Place, family: Family) -> IpAddr {
+    let nth = if node == node.cluster().node() { 200 } else { 201 };
+    let mut hosts = node.cluster().nets(family).services.hosts();
+    hosts.nth(nth).expect("an address")
+}
+
+/// Lets Pods follow no node, and reserves addresses for nodes as their agents do where there is an API server.
+fn reserve(bed: &Topology) {
+    for cluster in Cluster::ALL {
+        follow_no_node(bed, cluster);
+        let services = [cluster.node(), cluster.gateway()].map(|node| {
+            let [v4, v6] = [Family::V4, Family::V6].map(|family| reserved(node, family));
+            format!(
+                "apiVersion: v1\nkind: Service\nmetadata:\n  name: mc-node-{}\n  namespace: kube-system\n\
+                 \x20 labels: {{mc-gateway.io/reserved-for: node}}\n\
+                 spec: {{clusterIP: {v4}, clusterIPs: [{v4}, \"{v6}\"], ports: [{{port: 9}}]}}\n",
+                node.name()
+            )
+        });
+        let file = bed.manifests_dir(cluster).join("reserved.yaml");
+        fs::write(file, services.join("---\n")).expect("write");
     }
 }
 
@@ -57,6 +94,34 @@ fn created(name: &str, bridge: bool) -> Topology {
     options.bridge = bridge;
     options.masquerade = Masquerade::LeavingCluster;
     Topology::create(options).expect("the namespaces")
+}
+
+/// Makes the CNI one that only routes: devices of Pods have no address among theirs.
+fn route_only(bed: &Topology) {
+    for cluster in Cluster::ALL {
+        let [pod, node, _] = cluster.places().map(|place| bed.netns(place));
+        for family in [Family::V4, Family::V6] {
+            let nets = cluster.nets(family);
+            let (own, before, router) = (nets.pod.addr(), nets.pod_gateway, router(family));
+            let (one, rest, any) = match family {
+                Family::V4 => ("32", "", "0.0.0.0/0"),
+                Family::V6 => ("128", " nodad", "::/0"),
+            };
+            node.ip(&[
+                format!("addr del {before} dev pod0"),
+                format!("addr add {router}/{one} dev pod0{rest}"),
+                format!("route add {own}/{one} dev pod0"),
+            ])
+            .expect("a node that routes");
+            pod.ip(&[
+                format!("addr del {} dev eth0", nets.pod),
+                format!("addr add {own}/{one} dev eth0{rest}"),
+                format!("route add {router}/{one} dev eth0"),
+                format!("route replace {any} via {router} dev eth0"),
+            ])
+            .expect("a Pod behind it");
+        }
+    }
 }
 
 fn bed(name: &str, bridge: bool) -> Topology {
@@ -122,7 +187,7 @@ fn drops(bed: &Topology) -> Vec<String> {
 }
 
 /// A process on a regular node asks Pods and Services of the other cluster, in whatever way.
-fn node_processes_reach_pods_and_services(bed: &Topology) {
+fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -> IpAddr) {
     let traffic = bed.traffic();
     let (node, west) = (Place::NodeEast, bed.netns(Place::PodWest));
     let _web = traffic.echo_server(west, "west", POD_PORT).expect("a server");
@@ -139,7 +204,7 @@ fn node_processes_reach_pods_and_services(bed: &Topology) {
         proxy(bed, node, family, &services);
         proxy(bed, Place::GatewayWest, family, &[(exported, pod)]);
 
-        let expected = format!("west {}", east.pod_gateway.addr());
+        let expected = format!("west {}", own(family));
         let ping = traffic.ping(bed.netns(node), pod.ip(), 2).expect("ping");
         assert_eq!((ping.sent, ping.received), (2, 2), "{family:?}");
         assert_eq!(get(bed, node, pod), expected, "a Pod");
@@ -187,6 +252,16 @@ fn node_processes_reach_pods_and_services(bed: &Topology) {
     assert_eq!(drops(bed), Vec::<String>::new());
 }
 
+/// The address of the regular node in the network of its Pods.
+fn towards_pods(family: Family) -> IpAddr {
+    Cluster::East.nets(family).pod_gateway.addr()
+}
+
+/// The address that names that network.
+fn network(family: Family) -> IpAddr {
+    Cluster::East.nets(family).pod_gateway.network()
+}
+
 /// An address that is in no network of the clusters.
 const fn elsewhere(family: Family) -> &'static str {
     match family {
@@ -204,12 +279,12 @@ const fn ip(family: Family) -> &'static str {
 
 #[test]
 fn node_processes_reach_pods_and_services_behind_a_bridge() {
-    node_processes_reach_pods_and_services(&bed("hostbr", true));
+    node_processes_reach_pods_and_services(&bed("hostbr", true), towards_pods);
 }
 
 #[test]
 fn node_processes_reach_pods_and_services_behind_routed_devices() {
-    node_processes_reach_pods_and_services(&bed("hostveth", false));
+    node_processes_reach_pods_and_services(&bed("hostveth", false), towards_pods);
 }
 
 #[test]
@@ -217,7 +292,45 @@ fn node_processes_reach_pods_and_services_where_addresses_follow_no_node() {
     let mut bed = created("hostcal", false);
     annotate(&bed);
     bed.configure(Variant::McGateway).expect("the agents");
-    node_processes_reach_pods_and_services(&bed);
+    node_processes_reach_pods_and_services(&bed, towards_pods);
+}
+
+#[test]
+fn node_processes_reach_pods_and_services_from_reserved_addresses() {
+    let mut bed = created("hostres", false);
+    route_only(&bed);
+    reserve(&bed);
+    bed.configure(Variant::McGateway).expect("the agents");
+    node_processes_reach_pods_and_services(&bed, |family| reserved(Place::NodeEast, family));
+    // So do processes of the gateway.
+    let west = bed.netns(Place::PodWest);
+    let _web = bed
+        .traffic()
+        .echo_server(west, "west", POD_PORT)
+        .expect("a server");
+    for family in [Family::V4, Family::V6] {
+        let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
+        let expected = format!("west {}", reserved(Place::GatewayEast, family));
+        assert_eq!(get(&bed, Place::GatewayEast, pod), expected);
+    }
+}
+
+#[test]
+fn node_processes_reach_pods_and_services_where_the_cni_only_routes() {
+    let mut bed = created("hostroute", false);
+    route_only(&bed);
+    bed.configure(Variant::McGateway).expect("the agents");
+    node_processes_reach_pods_and_services(&bed, network);
+    // The kernel does not choose it for anything else.
+    for family in [Family::V4, Family::V6] {
+        let pod = Cluster::East.pod_addr(family).to_string();
+        let route = bed.netns(Place::NodeEast).run("ip", ["route", "get", &pod]);
+        let route = route.expect("a route to the node's own Pod");
+        assert!(
+            route.contains("dev pod0") && !route.contains(&format!("src {} ", network(family))),
+            "{route}"
+        );
+    }
 }
 
 /// Our routes of a family on a node.
@@ -226,17 +339,14 @@ fn routes(bed: &Topology, place: Place, family: &str) -> String {
     bed.netns(place).run("ip", args).expect("routes")
 }
 
-/// Waits until the preferred routes of both families say this source, or there are none.
-fn wait_source(bed: &Topology, place: Place, source: Option<[&str; 2]>) {
-    wait_for(&format!("routes from {source:?}"), SOON, || {
+/// Waits until the preferred routes of both families say these sources.
+fn wait_source(bed: &Topology, place: Place, sources: [&str; 2]) {
+    wait_for(&format!("routes from {sources:?}"), SOON, || {
         let seen = ["-4", "-6"].map(|family| routes(bed, place, family));
-        let good = match source {
-            Some(source) => seen
-                .iter()
-                .zip(source)
-                .all(|(routes, addr)| routes.contains(&format!(" src {addr} "))),
-            None => !seen.iter().any(|routes| routes.contains(" src ")),
-        };
+        let good = seen
+            .iter()
+            .zip(sources)
+            .all(|(routes, addr)| routes.contains(&format!(" src {addr} ")));
         if good { Ok(()) } else { Err(seen.concat()) }
     })
     .expect("routes");
@@ -250,7 +360,22 @@ fn an_address_among_the_pods_may_come_and_go() {
     let _web = traffic
         .echo_server(bed.netns(Place::PodWest), "west", POD_PORT)
         .expect("a server");
-    wait_source(&bed, gateway, None);
+    // Until there is one, the address that names the Node's Pod CIDR has to do.
+    let without = ["10.11.0.0", "fd00:11::"];
+    wait_source(&bed, gateway, without);
+    let held = [Family::V4, Family::V6].map(|family| {
+        let url = format!(
+            "http://{}/",
+            SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT)
+        );
+        let log = bed.directory().join(format!("hold-{family:?}.log"));
+        let args = ["hold", &url, "--interval", "5", "--duration", "4"];
+        let mut held = netns
+            .spawn(&bed.options().traffic, args, &log)
+            .expect("a connection");
+        held.wait_for_line("holding", SOON).expect("an answer");
+        held
+    });
     // The first Pod of a node makes the bridge.
     let addresses = ["10.11.0.1", "fd00:11::1"];
     let [v4, v6] = addresses;
@@ -262,10 +387,15 @@ fn an_address_among_the_pods_may_come_and_go() {
             &format!("addr add {v6}/64 dev cni0"),
         ])
         .expect("a bridge");
-    wait_source(&bed, gateway, Some(addresses));
+    wait_source(&bed, gateway, addresses);
     for (family, addr) in [(Family::V4, v4), (Family::V6, v6)] {
         let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
         assert_eq!(get(&bed, gateway, pod), format!("west {addr}"));
+    }
+    for mut held in held {
+        assert!(held.is_running());
+        held.finish(SOON)
+            .expect("a connection from the address before lives on");
     }
     // The kernel takes the preferred routes with the address. There is no moment without a route.
     netns
@@ -277,7 +407,7 @@ fn an_address_among_the_pods_may_come_and_go() {
     for family in ["-4", "-6"] {
         assert!(routes(&bed, gateway, family).contains("dev mc0"), "{family}");
     }
-    wait_source(&bed, gateway, None);
+    wait_source(&bed, gateway, without);
     for family in [Family::V4, Family::V6] {
         let pod = Cluster::West.pod_addr(family);
         let ping = traffic.ping(bed.netns(Place::PodEast), pod, 1).expect("ping");

@@ -139,3 +139,105 @@ fn a_nodes_own_address_among_pods_leads_to_it() {
         assert_eq!(refusals[0].field, format!("metadata.annotations[{CALICO}]"));
     }
 }
+
+#[test]
+fn the_address_that_names_a_nodes_pod_cidr_is_to_spare_where_pods_follow_it() {
+    let mut objects = objects();
+    objects.nodes[1].pod_cidrs = ["10.1.1.0/24", "fd00:1::/64", "10.1.2.0/24"]
+        .map(Into::into)
+        .to_vec();
+    let spare = |objects: &Objects, pod_lookup| {
+        let me = Identity {
+            node_name: "b".into(),
+            pod_lookup,
+            ..Identity::default()
+        };
+        let (desired, refusals) = desired(objects, &me).unwrap();
+        assert_eq!(refusals, []);
+        let texts: Vec<String> = desired.spare.iter().map(|addr| addr.to_string()).collect();
+        texts
+    };
+    let both = ["10.1.1.0", "fd00:1::"];
+    assert_eq!(spare(&objects, PodLookup::Auto), both);
+    assert_eq!(spare(&objects, PodLookup::NodeCidr), both);
+    assert!(spare(&objects, PodLookup::Pod).is_empty());
+    objects.pods = vec![pod("inside", "b", &["10.1.1.7"])];
+    assert_eq!(spare(&objects, PodLookup::Auto), both);
+    // Its IPv4 addresses do not follow, and the first one of a range may be a Pod's.
+    objects.pods.push(pod("outside", "b", &["10.9.0.7", "fd00:1::7"]));
+    assert_eq!(spare(&objects, PodLookup::Auto), ["fd00:1::"]);
+    assert_eq!(spare(&objects, PodLookup::NodeCidr), both);
+    objects.pods = vec![pod("elsewhere", "a", &["10.1.1.0"])];
+    assert_eq!(spare(&objects, PodLookup::Auto), ["fd00:1::"]);
+    objects.nodes[1].pod_cidrs = ["10.1.1.0/31", "fd00:1::7/128"].map(Into::into).to_vec();
+    assert!(spare(&objects, PodLookup::NodeCidr).is_empty());
+}
+
+/// A Service that reserves an address for a Node.
+fn reservation(node: &str, ips: &[&str]) -> crate::exported::ServiceInfo {
+    crate::exported::ServiceInfo {
+        namespace: "kube-system".into(),
+        name: crate::reservation::service_name(node),
+        cluster_ips: ips.iter().map(ToString::to_string).collect(),
+        reserves: true,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_address_reserved_for_a_node_leads_to_it() {
+    let mut objects = cloud();
+    objects.gateways[0].service_cidr = "10.96.0.0/16,fd00:96::/108".into();
+    objects.reservations = vec![
+        reservation("b", &["10.96.0.77", "fd00:96::77"]),
+        reservation("a", &["10.96.0.78"]),
+        reservation("gone", &["10.96.0.79"]),
+    ];
+    let (gateway, refusals) = on("a", &objects);
+    assert_eq!(refusals, []);
+    for prefix in ["10.96.0.77/32", "fd00:96::77/128"] {
+        let route = gateway.prefixes[&net(prefix)];
+        assert_eq!((route.group, route.deliver), (stable_id("node/b"), false));
+    }
+    assert!(gateway.prefixes[&net("10.96.0.78/32")].deliver);
+    assert!(!gateway.prefixes.contains_key(&net("10.96.0.79/32")));
+    assert_eq!(gateway.spare.v4, Some([10, 96, 0, 78].into()));
+    let (b, _) = on("b", &objects);
+    assert!(b.prefixes[&net("10.96.0.77/32")].deliver && b.prefixes[&net("fd00:96::77/128")].deliver);
+    assert!(!b.prefixes.contains_key(&net("10.96.0.78/32")));
+    assert_eq!(b.spare.iter().count(), 2);
+    assert!(b.host_addresses.is_empty(), "it is on no device of the CNI's");
+    // What the Node's Pod CIDR has to spare comes first.
+    objects.nodes[1].pod_cidrs = vec!["10.1.1.0/24".into()];
+    objects.pods.clear();
+    let (b, _) = on("b", &objects);
+    assert_eq!(b.spare.v4, Some([10, 1, 1, 0].into()));
+}
+
+#[test]
+fn an_address_is_reserved_in_the_service_range_only_and_for_nothing_else() {
+    let mut objects = cloud();
+    objects.reservations = vec![reservation("b", &["10.9.9.9", "nonsense", "10.96.0.7"])];
+    let (gateway, refusals) = on("a", &objects);
+    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "Service kube-system/mc-node-b: spec.clusterIPs[0]: \"10.9.9.9\" is in no serviceCIDR of a Gateway",
+            "Service kube-system/mc-node-b: spec.clusterIPs[1]: \"nonsense\" is not an IP address",
+        ]
+    );
+    assert!(gateway.prefixes.contains_key(&net("10.96.0.7/32")));
+    let exported = crate::exported::ExportedService {
+        service: objects.reservations[0].clone(),
+        slices: vec![],
+    };
+    objects.services = Some(vec![exported]);
+    let (gateway, refusals) = on("a", &objects);
+    assert!(!gateway.prefixes.contains_key(&net("10.96.0.7/32")));
+    assert!(
+        refusals
+            .iter()
+            .any(|refusal| refusal.reason.contains("must not be exported"))
+    );
+}

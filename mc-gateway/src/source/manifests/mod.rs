@@ -329,6 +329,9 @@ impl Directory {
             }
         }
         objects.services = Some(exported(&services, &slices, &exports));
+        services.retain(|service| service.reserves);
+        services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        objects.reservations = services;
         objects.nodes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,0 +1,182 @@
+//! An address for a Node that has none other clusters can answer to: a Service of ours without Pods, one for
+//! each Node, whose cluster IPs nobody else gets.
+
+use std::path::Path;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::json;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::config::{self, Source};
+use crate::ids::stable_id;
+use crate::source::kubernetes::client;
+
+/// Label of such a Service, and its value.
+pub const LABEL: (&str, &str) = ("mc-gateway.io/reserved-for", "node");
+
+/// Annotation with the whole name of the Node, for people.
+const NODE: &str = "mc-gateway.io/node";
+
+/// How the names of such Services begin.
+const PREFIX: &str = "mc-node-";
+
+/// A port, because a Service has to have one: "discard" (RFC 863), behind which nobody listens.
+const PORT: u16 = 9;
+
+/// Longest name of a Service (RFC 1035 section 2.3.1).
+const MAX_NAME: usize = 63;
+
+/// How long a Node must lack an address: a CNI that is just starting may still give it one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait after the API server refused.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Why there is no such Service.
+#[derive(Debug, Error)]
+enum ReserveError {
+    /// No way to the API server.
+    #[error(transparent)]
+    Source(#[from] crate::source::SourceError),
+    /// The API server refused.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// The manifest is none.
+    #[error(transparent)]
+    Manifest(#[from] serde_json::Error),
+}
+
+/// Name of the Service that reserves addresses for a Node: its own, shortened where it has to be.
+#[must_use]
+pub fn service_name(node: &str) -> String {
+    let name = format!("{PREFIX}{node}");
+    if name.len() <= MAX_NAME && !node.contains('.') {
+        return name;
+    }
+    let number = format!("-{:08x}", stable_id(node));
+    let room = MAX_NAME.saturating_sub(number.len());
+    let mut name: String = name.replace('.', "-").chars().take(room).collect();
+    name.push_str(&number);
+    name
+}
+
+/// The Service that reserves addresses for a Node. It goes when the Node does.
+fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
+    let (label, value) = LABEL;
+    serde_json::from_value(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": service_name(node),
+            "labels": {label: value},
+            "annotations": {NODE: node},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}],
+        },
+        "spec": {
+            "type": "ClusterIP",
+            "ipFamilyPolicy": "PreferDualStack",
+            "ports": [{"name": "reserved", "port": PORT, "protocol": "TCP"}],
+        },
+    }))
+}
+
+/// Reserves addresses once `wanted` has said so for a while; without an API server nobody can.
+pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
+    let Source::Kubernetes {
+        namespace,
+        kubeconfig,
+    } = &config.source
+    else {
+        return;
+    };
+    let (namespace, kubeconfig, node) = (namespace.clone(), kubeconfig.clone(), config.node_name.clone());
+    tokio::spawn(async move { keep(&namespace, kubeconfig.as_deref(), &node, wanted).await });
+}
+
+async fn keep(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted: watch::Receiver<bool>) {
+    let service = service_name(node);
+    let mut said = String::new();
+    while wanted.wait_for(|wanted| *wanted).await.is_ok() {
+        tokio::select! {
+            left = wanted.wait_for(|wanted| !*wanted) => match left {
+                Ok(_) => continue,
+                Err(_) => return,
+            },
+            () = sleep(PATIENCE) => {}
+        }
+        let result = reserve(namespace, kubeconfig, node).await;
+        let state = match &result {
+            Ok(true) => "made".to_owned(),
+            Ok(false) => "is there already".to_owned(),
+            Err(error) => format!("cannot be made: {}", crate::chain(error)),
+        };
+        if state != said {
+            if result.is_ok() {
+                info!(namespace, service, %state, "an address other clusters can answer this Node at");
+            } else {
+                warn!(namespace, service, %state, "this Node has no address other clusters can answer");
+            }
+            said = state;
+        }
+        // The watch brings its addresses.
+        sleep(RETRY).await;
+    }
+}
+
+/// Makes the Service; false where it is there.
+async fn reserve(namespace: &str, kubeconfig: Option<&Path>, node: &str) -> Result<bool, ReserveError> {
+    let client: Client = client(kubeconfig).await?;
+    let found = Api::<Node>::all(client.clone()).get(node).await?;
+    let service = service(node, &found.metadata.uid.unwrap_or_default())?;
+    let by = PostParams {
+        field_manager: Some("mc-gateway".to_owned()),
+        ..PostParams::default()
+    };
+    match Api::namespaced(client, namespace).create(&by, &service).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_nodes_where_they_can_be() {
+        assert_eq!(service_name("east-n2"), "mc-node-east-n2");
+        let dots = service_name("ip-10-0-0-1.eu.internal");
+        assert!(dots.starts_with("mc-node-ip-10-0-0-1-eu-internal-"), "{dots}");
+        assert_ne!(dots, service_name("ip-10-0-0-1-eu.internal"));
+        let long = ["a".repeat(70), "a".repeat(71)].map(|node| service_name(&node));
+        assert_ne!(long[0], long[1]);
+        for name in [&dots, &long[0]] {
+            let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            assert!(name.len() <= MAX_NAME && name.bytes().all(allowed), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_service_without_pods_that_goes_with_its_node() {
+        let service = service("east-n2", "1-2-3").unwrap();
+        let info = crate::source::convert::service(&service);
+        assert!(info.reserves && info.cluster_ips.is_empty());
+        let owners = service.metadata.owner_references.unwrap();
+        assert_eq!(
+            (owners[0].kind.as_str(), owners[0].uid.as_str()),
+            ("Node", "1-2-3")
+        );
+        let spec = service.spec.unwrap();
+        assert_eq!(
+            (spec.selector, spec.ip_family_policy.as_deref()),
+            (None, Some("PreferDualStack"))
+        );
+    }
+}

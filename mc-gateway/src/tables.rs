@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues};
 use mc_gateway_common::abi::{self, Addr};
 use thiserror::Error;
 
@@ -62,6 +62,7 @@ pub struct Tables {
     groups: Array<MapData, abi::Group>,
     members: Array<MapData, abi::Member>,
     peers: HashMap<MapData, Addr, abi::Peer>,
+    traffic: PerCpuArray<MapData, abi::Traffic>,
     epoch: Array<MapData, u32>,
     /// Prefixes were changed since the epoch was raised.
     stale: bool,
@@ -78,6 +79,7 @@ impl Tables {
             groups: open(dir, abi::GROUPS)?,
             members: open(dir, abi::MEMBERS)?,
             peers: open(dir, abi::PEERS)?,
+            traffic: open(dir, abi::TRAFFIC)?,
             epoch: open(dir, abi::EPOCH)?,
             // An agent before this one may have been killed between a change and its epoch.
             stale: true,
@@ -165,10 +167,14 @@ impl Tables {
         Ok(())
     }
 
-    /// Adds, changes or removes a peer.
+    /// Adds, changes or removes a peer. In a slot of `mc_traffic` that is new to it counting begins at 0.
     pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), TablesError> {
         self.stale = true;
         if let Some(peer) = peer {
+            let before = self.contents.peers.get(&addr);
+            if peer.traffic != 0 && before.is_none_or(|before| before.traffic != peer.traffic) {
+                self.forget_traffic(peer.traffic)?;
+            }
             self.peers
                 .insert(addr, peer, 0)
                 .map_err(failed(abi::PEERS, "write"))?;
@@ -179,6 +185,14 @@ impl Tables {
             self.contents.peers.remove(&addr);
         }
         Ok(())
+    }
+
+    fn forget_traffic(&mut self, slot: u32) -> Result<(), TablesError> {
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
+        cpus.and_then(|cpus| PerCpuValues::try_from(vec![abi::Traffic::default(); cpus]))
+            .map_err(MapError::from)
+            .and_then(|zeros| self.traffic.set(slot, zeros, 0))
+            .map_err(failed(abi::TRAFFIC, "write"))
     }
 
     /// Changes a Service map.

@@ -118,9 +118,9 @@ pub struct Target {
     pub prefixes: BTreeMap<PrefixKey, Prefix>,
     /// Members of each group, by stable ids.
     pub groups: BTreeMap<u32, BTreeSet<u32>>,
-    /// Members by stable id; [`abi::Member::id`] is the key.
+    /// Members by stable id; [`abi::Member::id`] is the key. Slots of `mc_traffic` are not known yet.
     pub members: BTreeMap<u32, abi::Member>,
-    /// Peers with the group's stable id.
+    /// Peers with the group's stable id, likewise.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Exported Services; none where the maps stay as they are.
     pub services: Option<Services>,
@@ -251,6 +251,7 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
                 mtu,
                 weight: member.weight,
                 via: path.via.map_or_else(abi::NextHop::default, next_hop),
+                traffic: 0,
             },
         );
     }
@@ -365,7 +366,7 @@ fn to_peer(peer: desired::Peer) -> abi::Peer {
         cluster: peer.cluster,
         flags: peer.flags,
         group: peer.group,
-        pad: 0,
+        traffic: 0,
     }
 }
 

@@ -11,12 +11,12 @@ pub mod sample;
 pub mod service;
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, with the pins of this version's maps. In every version
 /// [`Config`] begins with the version's number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v3";
+pub const MAPS_DIR: &str = "maps-v4";
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
 ///
@@ -34,6 +34,8 @@ pub const MAX_GROUPS: u32 = 8_192;
 pub const MAX_MEMBERS: u32 = 16_384;
 /// Entries the `mc_peers` map can hold.
 pub const MAX_PEERS: u32 = 16_384;
+/// Slots of the per-CPU `mc_traffic` array. Slot 0 is shared by all peers that have none of their own.
+pub const MAX_TRAFFIC: u32 = 4_096;
 /// Members one group can have.
 pub const GROUP_MEMBERS: usize = 16;
 /// Local underlay addresses a node can have.
@@ -61,12 +63,15 @@ pub const DROPS: &str = "mc_drops";
 pub const PATHS: &str = "mc_paths";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
+/// Name of the counters by peer: per-CPU array of [`Traffic`], indexed by [`Peer::traffic`] and
+/// [`Member::traffic`].
+pub const TRAFFIC: &str = "mc_traffic";
 /// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
 /// addresses as long as it stays the same; 0 turns that off. Whoever changes `mc_prefixes` or `mc_peers`
 /// raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
-pub const ALL_MAPS: [&str; 21] = [
+pub const ALL_MAPS: [&str; 22] = [
     PREFIXES,
     GROUPS,
     MEMBERS,
@@ -75,6 +80,7 @@ pub const ALL_MAPS: [&str; 21] = [
     DROPS,
     PATHS,
     EVENTS,
+    TRAFFIC,
     health::SENT,
     health::SEEN,
     health::RTT,
@@ -174,6 +180,8 @@ pub struct Member {
     pub weight: u32,
     /// Neighbour on that device the packet is handed to.
     pub via: NextHop,
+    /// Slot in `mc_traffic` that packets to the member count in: that of the peer with its address.
+    pub traffic: u32,
 }
 
 /// A neighbour on a link, as `bpf_redirect_neigh` takes it (`struct bpf_redir_neigh`, Linux 5.10): naming it
@@ -205,8 +213,8 @@ pub struct Peer {
     /// Group of the peer's own Pod prefixes where known, else 0: inner sources of a
     /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group.
     pub group: u32,
-    /// Always 0.
-    pub pad: u32,
+    /// Slot in `mc_traffic` that packets from the peer count in.
+    pub traffic: u32,
 }
 
 /// What the programs know of the node they run on.
@@ -251,19 +259,36 @@ pub struct Counter {
     pub gso: u64,
 }
 
+/// What went to a peer and came from it, counted per CPU: what was sent on to it or admitted from it, not
+/// probes and not ICMP errors of programs. Bytes are those of the frame on the underlay, with everything
+/// around the inner packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Traffic {
+    /// Packets sent; a GSO super-packet counts once.
+    pub sent_packets: u64,
+    /// Bytes of these.
+    pub sent_bytes: u64,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Bytes of these.
+    pub received_bytes: u64,
+}
+
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
 const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
 const _: () = assert!(size_of::<Group>() == 8 + 4 * GROUP_MEMBERS && align_of::<Group>() == 4);
-const _: () = assert!(size_of::<Member>() == 68 && align_of::<Member>() == 4);
+const _: () = assert!(size_of::<Member>() == 72 && align_of::<Member>() == 4);
 const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
 const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
+const _: () = assert!(size_of::<Traffic>() == 32 && align_of::<Traffic>() == 8);
 
 #[cfg(feature = "user")]
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{
-        Config, Counter, Group, Member, Peer, Prefix,
+        Config, Counter, Group, Member, Peer, Prefix, Traffic,
         health::{Rtt, Seen, Sent},
         sample::Gate,
     };
@@ -275,6 +300,6 @@ mod user {
         )*};
     }
     pod!(
-        Prefix, Group, Member, Peer, Config, Counter, Sent, Seen, Rtt, Gate
+        Prefix, Group, Member, Peer, Config, Counter, Traffic, Sent, Seen, Rtt, Gate
     );
 }

@@ -136,6 +136,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         dst: inner.dst,
     };
     let admission = Admission::unpack(tables.recall(&way))?;
+    tables.count_received(admission.traffic, packet.frame_len());
     if admission.action != ACTION_FORWARD {
         let arrival = Arrival {
             v6: inner.v6,
@@ -223,6 +224,7 @@ fn look_up<T: Tables>(tables: &T, way: &Way) -> Result<Admission, DropReason> {
         },
         peer: peer.flags,
         backend: dst.flags & PREFIX_BACKENDS != 0,
+        traffic: peer.traffic,
     })
 }
 
@@ -310,7 +312,9 @@ fn onward<const N: usize, P: Packet, T: Tables>(
         mss::lower(packet, tables, at, member.mtu)?;
     }
     packet.aim(&member.via);
-    pass_on::<N, P>(packet, member)
+    let verdict = pass_on::<N, P>(packet, member)?;
+    tables.count_sent(member.traffic, packet.frame_len());
+    Ok(verdict)
 }
 
 /// Sends the packet to the next node as it is: only the outer header changes.

@@ -64,6 +64,7 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, member, hash, sum)?;
+    tables.count_sent(member.traffic, packet.frame_len());
     // The next hop is not named here: a packet on mc0 has a route already, which bpf_redirect_neigh only
     // replaces where it looks one up. Kept, it leads back to mc0 when the packet has to wait for the
     // neighbour (neigh_update, net/core/neighbour.c, Linux 6.18).

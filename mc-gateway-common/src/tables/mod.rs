@@ -28,6 +28,10 @@ pub trait Tables: health::Health + limit::Limits + service::Services {
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
+    /// Counts a packet of `bytes` that goes to the peers of a slot of `mc_traffic`.
+    fn count_sent(&self, slot: u32, bytes: u32);
+    /// Counts a packet of `bytes` that has come from them.
+    fn count_received(&self, slot: u32, bytes: u32);
     /// [`path::admission`], or what it has said since the tables last changed.
     #[inline(always)]
     fn recall(&self, way: &Way) -> u64
@@ -54,7 +58,7 @@ mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
     use super::{Address, Config, Event, Group, Member, Peer, Prefix, Tables, service::MapServices};
-    use crate::abi::Addr;
+    use crate::abi::{Addr, MAX_TRAFFIC, Traffic};
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +77,8 @@ mod host {
         pub services: MapServices,
         /// Events counted so far.
         pub events: RefCell<BTreeMap<Event, u64>>,
+        /// Packets and bytes counted so far, by slot.
+        pub traffic: RefCell<BTreeMap<u32, Traffic>>,
         /// See [`super::health::Health`].
         pub health: super::health::Records,
         /// ICMP errors that may still be sent.
@@ -112,6 +118,24 @@ mod host {
             let mut events = self.events.borrow_mut();
             let count = events.entry(event).or_default();
             *count = count.wrapping_add(1);
+        }
+
+        fn count_sent(&self, slot: u32, bytes: u32) {
+            if slot < MAX_TRAFFIC {
+                let mut all = self.traffic.borrow_mut();
+                let one = all.entry(slot).or_default();
+                one.sent_packets = one.sent_packets.wrapping_add(1);
+                one.sent_bytes = one.sent_bytes.wrapping_add(u64::from(bytes));
+            }
+        }
+
+        fn count_received(&self, slot: u32, bytes: u32) {
+            if slot < MAX_TRAFFIC {
+                let mut all = self.traffic.borrow_mut();
+                let one = all.entry(slot).or_default();
+                one.received_packets = one.received_packets.wrapping_add(1);
+                one.received_bytes = one.received_bytes.wrapping_add(u64::from(bytes));
+            }
         }
     }
 }

@@ -2,7 +2,11 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
 
-use crate::{packet::Address, verdict::DropReason};
+use crate::{
+    abi::{MAX_GROUPS, MAX_TRAFFIC},
+    packet::Address,
+    verdict::DropReason,
+};
 
 /// Where an encapsulated packet comes from and where it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +33,13 @@ pub struct Admission {
     pub peer: u32,
     /// The destination has [`crate::abi::PREFIX_BACKENDS`].
     pub backend: bool,
+    /// [`crate::abi::Peer::traffic`].
+    pub traffic: u32,
 }
 
-/// Slots a packed group has room for; one above it is no slot of any map.
-const GROUP: u32 = 0x00ff_ffff;
+/// Slots a packed slot has room for; the last is no slot of any map and stands for all above it.
+const SLOT: u32 = 0xffff;
+const _: () = assert!(MAX_GROUPS <= SLOT && MAX_TRAFFIC <= SLOT);
 /// Where a packed admission says [`Admission::backend`].
 const BACKEND: u64 = 1 << 7;
 /// The lowest bit tells a refusal from an admission.
@@ -43,15 +50,17 @@ impl Admission {
     #[inline(always)]
     #[must_use]
     pub const fn pack(self) -> u64 {
-        let group = if self.group > GROUP { GROUP } else { self.group };
-        let back = if self.back > GROUP { GROUP } else { self.back };
+        let group = slot(self.group);
+        let back = slot(self.back);
+        let traffic = slot(self.traffic);
         let action = if self.action > 0xff { 0 } else { self.action };
         let backend = if self.backend { BACKEND } else { 0 };
         (self.peer as u64 & 0x3f) << 1
             | backend
             | (action as u64) << 8
-            | (group as u64) << 16
-            | (back as u64) << 40
+            | group << 16
+            | back << 32
+            | traffic << 48
     }
 
     /// The word for packets that are refused.
@@ -76,12 +85,19 @@ impl Admission {
         }
         Ok(Self {
             action: (word >> 8) as u32 & 0xff,
-            group: (word >> 16) as u32 & GROUP,
-            back: (word >> 40) as u32,
+            group: (word >> 16) as u32 & SLOT,
+            back: (word >> 32) as u32 & SLOT,
             peer: (word >> 1) as u32 & 0x3f,
             backend: word & BACKEND != 0,
+            traffic: (word >> 48) as u32,
         })
     }
+}
+
+/// A slot as a packed admission has it.
+#[inline(always)]
+const fn slot(slot: u32) -> u64 {
+    if slot > SLOT { SLOT as u64 } else { slot as u64 }
 }
 
 #[cfg(test)]
@@ -92,8 +108,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=GROUP, back in 0..=GROUP, peer in 0..64_u32, backend: bool) {
-            let admission = Admission { action, group, back, peer, backend };
+        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=SLOT, back in 0..=SLOT, peer in 0..64_u32, backend: bool, traffic in 0..=SLOT) {
+            let admission = Admission { action, group, back, peer, backend, traffic };
             prop_assert_eq!(Admission::unpack(admission.pack()), Ok(admission));
         }
     }

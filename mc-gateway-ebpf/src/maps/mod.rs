@@ -13,7 +13,7 @@ use aya_ebpf::{
 use mc_gateway_common::{
     abi::{
         Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
-        MAX_PEERS, MAX_PREFIXES, Member, Peer, Prefix,
+        MAX_PEERS, MAX_PREFIXES, MAX_TRAFFIC, Member, Peer, Prefix, Traffic,
     },
     packet::{Address, Aligned},
     tables::{Tables, Way},
@@ -36,6 +36,8 @@ static CONFIG: Array<Config, 1> = Array::new();
 static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new();
 #[btf_map(name = "mc_paths")]
 static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
+#[btf_map(name = "mc_traffic")]
+static TRAFFIC: PerCpuArray<Traffic, { MAX_TRAFFIC as usize }> = PerCpuArray::new();
 
 #[btf_map(name = "mc_epoch")]
 static EPOCH: Array<u32, 1> = Array::new();
@@ -92,6 +94,28 @@ impl Tables for Maps {
         if let Some(count) = EVENTS.get_ptr_mut(event as u32) {
             // SAFETY: as in `count_drop`.
             unsafe { *count = (*count).wrapping_add(1) }
+        }
+    }
+
+    #[inline(always)]
+    fn count_sent(&self, slot: u32, bytes: u32) {
+        if let Some(traffic) = TRAFFIC.get_ptr_mut(slot) {
+            // SAFETY: as in `count_drop`.
+            unsafe {
+                (*traffic).sent_packets = (*traffic).sent_packets.wrapping_add(1);
+                (*traffic).sent_bytes = (*traffic).sent_bytes.wrapping_add(bytes as u64);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn count_received(&self, slot: u32, bytes: u32) {
+        if let Some(traffic) = TRAFFIC.get_ptr_mut(slot) {
+            // SAFETY: as in `count_drop`.
+            unsafe {
+                (*traffic).received_packets = (*traffic).received_packets.wrapping_add(1);
+                (*traffic).received_bytes = (*traffic).received_bytes.wrapping_add(bytes as u64);
+            }
         }
     }
 }

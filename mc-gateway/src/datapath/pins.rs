@@ -74,6 +74,7 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
         shape::<u32, u64>(abi::DROPS, PerCpuArray, abi::MAX_DROP_REASONS),
         shape::<u32, abi::Counter>(abi::PATHS, PerCpuArray, abi::MAX_PATHS),
         shape::<u32, u64>(abi::EVENTS, PerCpuArray, abi::MAX_EVENTS),
+        shape::<u32, abi::Traffic>(abi::TRAFFIC, PerCpuArray, abi::MAX_TRAFFIC),
         shape::<u32, abi::health::Sent>(abi::health::SENT, Array, abi::MAX_MEMBERS),
         shape::<u32, abi::health::Seen>(abi::health::SEEN, Array, abi::MAX_MEMBERS),
         shape::<u32, abi::health::Rtt>(abi::health::RTT, Array, abi::MAX_MEMBERS),

@@ -161,17 +161,33 @@ fn rtt_us(health: &Health) -> Option<f64> {
 fn peers(snapshot: &Snapshot) -> Table {
     let row = |(addr, peer): (&Addr, &abi::Peer)| {
         let addr = address(addr);
+        // Those that share a slot have no numbers of their own.
+        let traffic = snapshot.traffic.get(&peer.traffic).filter(|_| peer.traffic != 0);
         vec![
             json!(addr),
             json!(snapshot.names.peer(addr)),
             json!(snapshot.names.cluster(peer.cluster)),
             json!(roles(peer.flags)),
             json!(peer_group(snapshot, peer)),
+            json!(traffic.map(|traffic| traffic.sent_packets)),
+            json!(traffic.map(|traffic| traffic.sent_bytes)),
+            json!(traffic.map(|traffic| traffic.received_packets)),
+            json!(traffic.map(|traffic| traffic.received_bytes)),
         ]
     };
     Table {
         name: "peers",
-        columns: &["address", "name", "cluster", "roles", "group"],
+        columns: &[
+            "address",
+            "name",
+            "cluster",
+            "roles",
+            "group",
+            "sent_packets",
+            "sent_bytes",
+            "received_packets",
+            "received_bytes",
+        ],
         rows: snapshot.contents.peers.iter().map(row).collect(),
     }
 }

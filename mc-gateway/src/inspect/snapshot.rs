@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData, PerCpuArray};
 use mc_gateway_common::abi::health::{RTT, Rtt, SEEN, SENT, Seen, Sent};
-use mc_gateway_common::abi::{self, Addr, Counter, V4_PREFIX_BITS};
+use mc_gateway_common::abi::{self, Addr, Counter, Traffic, V4_PREFIX_BITS};
 use mc_gateway_common::liveness::{self, State};
 use mc_gateway_common::tables::MapTables;
 use mc_gateway_common::tables::service::MapServices;
@@ -22,7 +22,7 @@ use crate::host::filter::Filter;
 use crate::names::Names;
 use crate::plan::Program;
 use crate::service_flows::{FlowMaps, Flows};
-use crate::tables::{Contents, Tables, TablesError, open};
+use crate::tables::{Contents, Tables, TablesError, failed, open};
 use crate::target::PrefixKey;
 
 /// Why the maps cannot be read.
@@ -108,6 +108,8 @@ pub struct Snapshot {
     pub health: BTreeMap<u32, Health>,
     /// What the programs counted.
     pub counters: Counters,
+    /// What they counted by peer, by slot.
+    pub traffic: BTreeMap<u32, Traffic>,
     /// Flows to Services the programs know.
     pub flows: Flows,
     /// Pinned links.
@@ -124,6 +126,7 @@ impl Snapshot {
         let tables = Tables::open(&maps)?;
         let contents = tables.contents().clone();
         let health = HealthMaps::open(&maps)?.read(contents.members.keys().copied())?;
+        let traffic = TrafficMap::open(&maps)?.read(contents.peers.values().map(|peer| peer.traffic))?;
         let links = pinned_links(&dir)?
             .into_iter()
             .map(|(program, device, _)| (program, device));
@@ -131,6 +134,7 @@ impl Snapshot {
             names: Names::load(&place.state_dir, &place.bpf_dir).unwrap_or_default(),
             health,
             counters: CounterMaps::open(&maps)?.read()?,
+            traffic,
             flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),
@@ -297,6 +301,35 @@ impl CounterMaps {
         }
         Ok(counters)
     }
+}
+
+/// The map the programs count in by peer.
+pub struct TrafficMap(PerCpuArray<MapData, Traffic>);
+
+impl TrafficMap {
+    /// Opens it in a directory of pinned maps.
+    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+        Ok(Self(open(maps, abi::TRAFFIC)?))
+    }
+
+    /// What was counted in these slots, summed over CPUs.
+    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Traffic>, TablesError> {
+        let mut all = BTreeMap::new();
+        for slot in slots {
+            let values = self.0.get(&slot, 0).map_err(failed(abi::TRAFFIC, "read"))?;
+            all.insert(slot, traffic_sum(&values));
+        }
+        Ok(all)
+    }
+}
+
+fn traffic_sum(values: &[Traffic]) -> Traffic {
+    values.iter().fold(Traffic::default(), |sum, one| Traffic {
+        sent_packets: sum.sent_packets.wrapping_add(one.sent_packets),
+        sent_bytes: sum.sent_bytes.wrapping_add(one.sent_bytes),
+        received_packets: sum.received_packets.wrapping_add(one.received_packets),
+        received_bytes: sum.received_bytes.wrapping_add(one.received_bytes),
+    })
 }
 
 fn sum(values: &[u64]) -> u64 {

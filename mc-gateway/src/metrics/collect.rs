@@ -3,27 +3,37 @@
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
-use mc_gateway_common::abi;
 use mc_gateway_common::abi::health::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
 use mc_gateway_common::abi::sample::Gate;
+use mc_gateway_common::abi::{self, Traffic};
 use mc_gateway_common::liveness;
 
 use super::state::{DURATIONS, MemberLabels, State};
 use super::text::{Kind, Text};
 use crate::inspect::snapshot::{Counters, Health, address};
 
-pub(super) fn render(
-    state: &State,
-    counters: &Counters,
-    health: &BTreeMap<u32, Health>,
-    gates: &[Gate],
-    conntrack: &BTreeMap<&str, u64>,
-) -> String {
+/// What was counted elsewhere than in the agent's loop.
+#[derive(Debug, Default)]
+pub(super) struct Counted {
+    /// By the programs.
+    pub(super) counters: Counters,
+    /// Of members, by slot.
+    pub(super) health: BTreeMap<u32, Health>,
+    /// Of peers, by slot.
+    pub(super) traffic: BTreeMap<u32, Traffic>,
+    /// Of sampled drops, by CPU.
+    pub(super) gates: Vec<Gate>,
+    /// By the kernel's connection tracking.
+    pub(super) conntrack: BTreeMap<&'static str, u64>,
+}
+
+pub(super) fn render(state: &State, counted: &Counted) -> String {
     let mut text = Text::default();
-    data_path(&mut text, counters);
-    samples(&mut text, state, gates);
-    connections(&mut text, conntrack);
-    members(&mut text, state, health);
+    data_path(&mut text, &counted.counters);
+    samples(&mut text, state, &counted.gates);
+    connections(&mut text, &counted.conntrack);
+    members(&mut text, state, &counted.health);
+    peers(&mut text, state, &counted.traffic);
     tables(&mut text, state);
     agent(&mut text, state);
     text.finish()
@@ -162,6 +172,51 @@ fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
     }
 }
 
+/// A field of what was counted of a peer.
+type TrafficField = fn(&Traffic) -> u64;
+
+fn peers(text: &mut Text, state: &State, traffic: &BTreeMap<u32, Traffic>) {
+    let families: [(_, _, TrafficField); 4] = [
+        (
+            "mcgateway_peer_sent_packets_total",
+            "Packets sent to the peer, probes and ICMP errors of the programs left out; a super-packet counts once.",
+            |traffic| traffic.sent_packets,
+        ),
+        (
+            "mcgateway_peer_sent_bytes_total",
+            "Bytes of these packets as frames on the underlay.",
+            |traffic| traffic.sent_bytes,
+        ),
+        (
+            "mcgateway_peer_received_packets_total",
+            "Packets of the peer that it may send, probes left out; a super-packet counts once.",
+            |traffic| traffic.received_packets,
+        ),
+        (
+            "mcgateway_peer_received_bytes_total",
+            "Bytes of these packets as frames on the underlay.",
+            |traffic| traffic.received_bytes,
+        ),
+    ];
+    for (name, help, value) in families {
+        text.family(name, Kind::Counter, help);
+        // Those without a slot of their own are one series, or their sum would count each packet for all.
+        let mut shared = false;
+        for peer in &state.peers {
+            let (label, addr) = if peer.slot == 0 {
+                ("others", String::new())
+            } else {
+                (peer.name.as_str(), peer.addr.to_string())
+            };
+            if peer.slot == 0 && std::mem::replace(&mut shared, true) {
+                continue;
+            }
+            let counted = traffic.get(&peer.slot).copied().unwrap_or_default();
+            text.value(&[("peer", label), ("address", &addr)], value(&counted));
+        }
+    }
+}
+
 fn usable(member: &MemberLabels, health: &Health, detect: u32) -> bool {
     let config = abi::Config {
         detect,
@@ -291,6 +346,7 @@ mod tests {
     use mc_gateway_common::verdict::{DropReason, Path};
 
     use super::*;
+    use crate::metrics::state::PeerLabels;
 
     #[test]
     fn members_are_told_by_group_name_and_address() {
@@ -326,8 +382,13 @@ mod tests {
             drops: vec![(DropReason::NoRoute, 2)],
             events: Vec::new(),
         };
-        let conntrack = [("insert_failed", 3)].into();
-        let text = render(&state, &counters, &[(4, health)].into(), &[], &conntrack);
+        let counted = Counted {
+            counters,
+            health: [(4, health)].into(),
+            conntrack: [("insert_failed", 3)].into(),
+            ..Counted::default()
+        };
+        let text = render(&state, &counted);
         let labels = "group=\"gateways\",member=\"Gateway gw\",address=\"192.0.2.1\"";
         for line in [
             format!("mcgateway_member_usable{{{labels}}} 0"),
@@ -341,6 +402,50 @@ mod tests {
             "mcgateway_conntrack_losses_total{kind=\"insert_failed\"} 3".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn peers_without_counters_of_their_own_are_one_series() {
+        let mut state = State::new(Instant::now(), false);
+        let peer = |slot, last, name: &str| PeerLabels {
+            slot,
+            addr: [192, 0, 2, last].into(),
+            name: name.into(),
+        };
+        state.peers = vec![
+            peer(0, 1, "Node a"),
+            peer(7, 2, "Gateway gw"),
+            peer(0, 3, "Node c"),
+        ];
+        let traffic = |packets| Traffic {
+            sent_packets: packets,
+            sent_bytes: packets * 100,
+            received_packets: packets + 1,
+            received_bytes: packets * 200,
+        };
+        let counted = Counted {
+            traffic: [(0, traffic(5)), (7, traffic(9))].into(),
+            ..Counted::default()
+        };
+        let text = render(&state, &counted);
+        let of = |direction: &str| {
+            let name = format!("mcgateway_peer_{direction}_total");
+            let lines = text.lines().filter(|line| line.starts_with(&name));
+            lines
+                .map(|line| line[name.len()..].to_owned())
+                .collect::<Vec<_>>()
+        };
+        let others = "{peer=\"others\",address=\"\"}";
+        let gateway = "{peer=\"Gateway gw\",address=\"192.0.2.2\"}";
+        for (direction, of_others, of_gateway) in [
+            ("sent_packets", 5, 9),
+            ("sent_bytes", 500, 900),
+            ("received_packets", 6, 10),
+            ("received_bytes", 1000, 1800),
+        ] {
+            let expected = [format!("{others} {of_others}"), format!("{gateway} {of_gateway}")];
+            assert_eq!(of(direction), expected);
         }
     }
 }

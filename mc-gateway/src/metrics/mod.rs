@@ -13,9 +13,10 @@ use aya::maps::{MapData, PerCpuArray};
 use mc_gateway_common::abi::sample::{Gate, SAMPLE_GATE};
 
 use crate::host::conntrack;
-use crate::inspect::snapshot::{CounterMaps, HealthMaps};
+use crate::inspect::snapshot::{CounterMaps, HealthMaps, TrafficMap};
 use crate::service_flows::FlowMaps;
 use crate::tables::{TablesError, open};
+use collect::Counted;
 pub use server::start;
 pub use state::State;
 
@@ -24,6 +25,7 @@ pub struct Metrics {
     state: Mutex<State>,
     counters: CounterMaps,
     health: HealthMaps,
+    traffic: TrafficMap,
     gate: PerCpuArray<MapData, Gate>,
     flows: FlowMaps,
 }
@@ -35,6 +37,7 @@ impl Metrics {
             state: Mutex::new(State::new(now, adopted)),
             counters: CounterMaps::open(maps)?,
             health: HealthMaps::open(maps)?,
+            traffic: TrafficMap::open(maps)?,
             gate: open(maps, SAMPLE_GATE)?,
             flows: FlowMaps::open(maps)?,
         }))
@@ -52,12 +55,20 @@ impl Metrics {
         state.tables.extend(self.flows.fill()?);
         let counters = self.counters.read()?;
         let health = self.health.read(state.members.iter().map(|member| member.slot))?;
+        let traffic = self.traffic.read(state.peers.iter().map(|peer| peer.slot))?;
         let gates = self.gate.get(&0, 0).map_err(|source| TablesError::Access {
             map: SAMPLE_GATE,
             what: "read",
             source,
         })?;
         let conntrack = conntrack::losses();
-        Ok(collect::render(&state, &counters, &health, &gates, &conntrack))
+        let counted = Counted {
+            counters,
+            health,
+            traffic,
+            gates: gates.to_vec(),
+            conntrack,
+        };
+        Ok(collect::render(&state, &counted))
     }
 }

@@ -1,10 +1,12 @@
 //! What the agent's loop tells those who watch it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use mc_gateway_common::abi::{self, service};
 
+use crate::inspect::snapshot::address;
 use crate::names::Names;
 use crate::objects::Refusal;
 use crate::tables::Contents;
@@ -50,6 +52,17 @@ pub struct MemberLabels {
     pub name: String,
 }
 
+/// A peer as metrics name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerLabels {
+    /// Slot in `mc_traffic`.
+    pub slot: u32,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Kind and name of its object.
+    pub name: String,
+}
+
 /// What is known of the agent's work.
 #[derive(Clone, Debug)]
 pub struct State {
@@ -77,6 +90,8 @@ pub struct State {
     pub tables: Vec<(&'static str, usize, u32)>,
     /// All members.
     pub members: Vec<MemberLabels>,
+    /// All peers.
+    pub peers: Vec<PeerLabels>,
     /// Names of everything.
     pub names: Names,
     /// Sampled drops that were read.
@@ -100,6 +115,7 @@ impl State {
             refused: BTreeMap::new(),
             tables: Vec::new(),
             members: Vec::new(),
+            peers: Vec::new(),
             names: Names::default(),
             samples: 0,
         }
@@ -154,6 +170,15 @@ impl State {
             name: names.member(member.id),
         });
         self.members = members.collect();
+        let peers = contents.peers.iter().map(|(addr, peer)| {
+            let addr = address(addr);
+            PeerLabels {
+                slot: peer.traffic,
+                addr,
+                name: names.peer(addr),
+            }
+        });
+        self.peers = peers.collect();
         self.refused.clear();
         for refusal in refusals {
             let kind = refusal.object.split(' ').next().unwrap_or_default();

@@ -9,6 +9,7 @@ mod service;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use crate::target::{DEFAULT_MTU, PrefixKey, RouteKey, Target};
 pub use action::Action;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
+use traffic::Counters;
 
 /// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,15 +167,16 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
         observed.groups.iter().map(|(slot, group)| (*slot, group.id)),
         target.groups.keys().copied(),
     )?;
+    let counters = Counters::assign(&observed.peers, target.peers.keys());
     let mut planner = Planner {
         adds: Vec::new(),
         removes: Vec::new(),
     };
     planner.device(mc0, target);
     planner.addresses(observed, target);
-    planner.members(observed, target, &members);
+    planner.members(observed, target, &members, &counters);
     planner.groups(observed, target, &groups, &members);
-    planner.peers(observed, target, &groups);
+    planner.peers(observed, target, &groups, &counters);
     planner.services(observed, target, &groups);
     planner.config(observed, target, mc0);
     planner.prefixes(observed, target, &groups);
@@ -185,7 +188,7 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
     adds.extend(removes.into_iter().rev());
     Ok(Plan {
         actions: adds,
-        again: members.short() || groups.short(),
+        again: members.short() || groups.short() || counters.short(),
     })
 }
 
@@ -223,16 +226,16 @@ impl Planner {
         self.removes.extend(left.map(|addr| set(addr, false)));
     }
 
-    fn members(&mut self, observed: &Observed, target: &Target, slots: &Slots) {
+    fn members(&mut self, observed: &Observed, target: &Target, slots: &Slots, counters: &Counters) {
         for (id, member) in &target.members {
             let slot = slots.of(*id);
             let from = observed.members.get(&slot).copied().unwrap_or_default();
-            if slot != 0 && from != *member {
-                self.adds.push(Action::SetMember {
-                    slot,
-                    from,
-                    to: *member,
-                });
+            let to = abi::Member {
+                traffic: counters.of(&member.addr),
+                ..*member
+            };
+            if slot != 0 && from != to {
+                self.adds.push(Action::SetMember { slot, from, to });
             }
         }
         for slot in slots.freed() {
@@ -277,11 +280,12 @@ impl Planner {
         }
     }
 
-    fn peers(&mut self, observed: &Observed, target: &Target, groups: &Slots) {
+    fn peers(&mut self, observed: &Observed, target: &Target, groups: &Slots, counters: &Counters) {
         for (addr, peer) in &target.peers {
             let from = observed.peers.get(addr).copied();
             let to = Some(abi::Peer {
                 group: groups.of(peer.group),
+                traffic: counters.of(addr),
                 ..*peer
             });
             if from != to {

@@ -142,6 +142,7 @@ fn member(id: u32, ifindex: u32) -> abi::Member {
         mtu: 1450,
         weight: 1,
         via: abi::NextHop::default(),
+        traffic: 0,
     }
 }
 

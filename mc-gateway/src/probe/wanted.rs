@@ -132,6 +132,7 @@ mod tests {
                 mtu: 1450,
                 weight: 1,
                 via: abi::NextHop::default(),
+                traffic: 0,
             };
             contents.members.insert(slot.into(), member);
         }

@@ -245,7 +245,7 @@ fn peer(cluster: u32, flags: u32, group: u32) -> Peer {
         cluster,
         flags,
         group,
-        pad: 0,
+        traffic: 0,
     }
 }
 
@@ -270,6 +270,7 @@ fn member(slot: u32, leg: Leg) -> Member {
         mtu: 1450,
         weight: 1,
         via: NextHop::default(),
+        traffic: slot,
     }
 }
 

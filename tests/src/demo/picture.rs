@@ -81,13 +81,14 @@ a shell in the Pod of east        nsenter --net=/run/netns/{pod} bash
 packets between the gateways      nsenter --net=/run/netns/{gateway} tcpdump -ni {device} udp port 6081
 programs, maps and where attached find {bpf_dir}
 routes to the other cluster       {ip} -n {gateway} route show proto 109
-packets by path, per CPU          bpftool map dump pinned {bpf_dir}/maps-v2/mc_paths
-drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/maps-v2/mc_drops
+packets by path, per CPU          bpftool map dump pinned {bpf_dir}/{maps}/mc_paths
+drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/{maps}/mc_drops
 what an agent says                cat {logs}/agent-{name}.log
 change a manifest, it notices     $EDITOR {manifests}/west.yaml
 remove everything                 {remove} --prefix {prefix} --remove
 ",
         bpf_dir = bpf_dir.display(),
+        maps = mc_gateway_common::abi::MAPS_DIR,
         logs = topology.directory().display(),
         name = Place::GatewayEast.name(),
         manifests = manifests.display(),

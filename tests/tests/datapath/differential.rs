@@ -412,6 +412,7 @@ fn compare(shape: Shape, tables: &MapTables, seed: u64, packets: u64) -> Tally {
             continue;
         }
         tables.events.borrow_mut().clear();
+        tables.traffic.borrow_mut().clear();
         let (verdict, bytes) = on_host(made.program, tables, frame);
         let outcome = kernel.run(made.program.name(), frame);
         let context = || {

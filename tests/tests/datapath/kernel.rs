@@ -10,7 +10,7 @@ use aya::{
 use mc_gateway_common::{
     abi::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS,
-        MAX_PATHS, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix,
+        MAX_PATHS, MAX_TRAFFIC, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix, TRAFFIC, Traffic,
         health::{SEEN, SENT, Seen, Sent},
         limit::{Bucket, ICMP_LIMIT},
         service::{self, Flow, FlowKey},
@@ -31,6 +31,17 @@ pub(crate) struct Counts {
     pub(crate) drops: Vec<u64>,
     pub(crate) paths: Vec<(u64, u64)>,
     pub(crate) events: Vec<u64>,
+    /// By slot, those that are not zero.
+    pub(crate) traffic: BTreeMap<u32, Traffic>,
+}
+
+/// Adds what was counted of a peer to what was before.
+pub(crate) fn add(all: &mut BTreeMap<u32, Traffic>, slot: u32, more: &Traffic) {
+    let sum = all.entry(slot).or_default();
+    sum.sent_packets += more.sent_packets;
+    sum.sent_bytes += more.sent_bytes;
+    sum.received_packets += more.received_packets;
+    sum.received_bytes += more.received_bytes;
 }
 
 /// What is known of a member, without the times, which the host and the kernel see differently.
@@ -339,7 +350,22 @@ impl Kernel {
         let events = (0..MAX_EVENTS)
             .map(|i| events.get(&i, 0).expect(EVENTS).iter().sum())
             .collect();
-        Counts { drops, paths, events }
+        let map: PerCpuArray<&MapData, Traffic> =
+            self.0.map(TRAFFIC).expect(TRAFFIC).try_into().expect(TRAFFIC);
+        let mut traffic = BTreeMap::new();
+        for slot in 0..MAX_TRAFFIC {
+            for one in map.get(&slot, 0).expect(TRAFFIC).iter() {
+                if *one != Traffic::default() {
+                    add(&mut traffic, slot, one);
+                }
+            }
+        }
+        Counts {
+            drops,
+            paths,
+            events,
+            traffic,
+        }
     }
 }
 

@@ -15,6 +15,7 @@ mod kernel;
 mod load;
 mod packets;
 mod seeds;
+mod traffic;
 mod world;
 
 use std::collections::BTreeSet;
@@ -52,12 +53,15 @@ fn action(verdict: Verdict) -> u32 {
     }
 }
 
-/// The counters after one packet of `len` bytes: one path or drop reason moves, or none, and the events
-/// the host counted in `tables`.
+/// The counters after one packet of `len` bytes: one path or drop reason moves, or none, and the events and
+/// the peers' traffic the host counted in `tables`.
 fn counted(before: &Counts, verdict: Verdict, len: usize, tables: &MapTables) -> Counts {
     let mut after = before.clone();
     for (event, count) in &*tables.events.borrow() {
         after.events[*event as usize] += count;
+    }
+    for (slot, traffic) in &*tables.traffic.borrow() {
+        kernel::add(&mut after.traffic, *slot, traffic);
     }
     let mut path = |path: Path| {
         let (packets, bytes) = &mut after.paths[path as usize];

@@ -51,6 +51,11 @@ const PLENTY: Bucket = Bucket {
     at: u64::MAX,
 };
 
+/// The slot an underlay address counts in.
+pub(crate) fn traffic([_, _, net, host]: [u8; 4]) -> u32 {
+    u32::from(net) * 100 + u32::from(host)
+}
+
 fn config(flags: u32, local: &[[u8; 4]]) -> Config {
     let mut config = Config {
         abi: ABI_VERSION,
@@ -87,6 +92,8 @@ fn member(tables: &mut MapTables, slot: u32, local: [u8; 4], addr: [u8; 4]) {
         mtu: 1450,
         weight: 1,
         via: NextHop::default(),
+        // The second gateways of other clusters are no peers of this world.
+        traffic: if addr == WEST_GATEWAY_2 { 0 } else { traffic(addr) },
     };
     tables.members.insert(slot, value);
 }
@@ -108,7 +115,7 @@ fn peer(tables: &mut MapTables, address: [u8; 4], cluster: u32, flags: u32, grou
             cluster,
             flags,
             group,
-            pad: 0,
+            traffic: traffic(address),
         },
     );
 }

@@ -4,12 +4,12 @@ use std::fs;
 
 use mc_tests::{
     exposition::Exposition,
-    topology::{Cluster, Place, Topology},
+    topology::{Cluster, Family, Place, Topology, Variant},
     wait::wait_for,
 };
 use serde_json::Value;
 
-use crate::bed::{SOON, connected, wait_for_log};
+use crate::bed::{SOON, connected, options, wait_for_log};
 
 const NODE: Place = Place::NodeEast;
 const GATEWAY: Place = Place::GatewayEast;
@@ -128,6 +128,104 @@ fn metrics_are_well_formed_and_move_with_traffic() {
     assert!(node.sum("mcgateway_reconciles_total", &["success"]) >= 1.0);
     assert!(node.sum("mcgateway_member_mtu_bytes", &["Gateway gw-east"]) >= 1400.0);
     assert!(node.sum("mcgateway_member_usable", &["gateways"]) >= 1.0);
+}
+
+/// Every gateway of a bed, with its address among gateways.
+fn gateways() -> [(Place, String); 4] {
+    let [east, west] =
+        Cluster::ALL.map(|cluster| cluster.nets(Family::V4).gateway.map(|net| net.addr().to_string()));
+    let ([e1, e2], [w1, w2]) = (east, west);
+    [
+        (Cluster::East.gateway(), e1),
+        (Cluster::East.second_gateway(), e2),
+        (Cluster::West.gateway(), w1),
+        (Cluster::West.second_gateway(), w2),
+    ]
+}
+
+#[test]
+fn packets_and_bytes_by_peer_agree_at_both_ends() {
+    let mut options = options("peers");
+    options.two_gateways = true;
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
+    let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
+    let url = format!("http://{}:8081/", Cluster::West.pod_ip());
+    bed.traffic()
+        .run(east, &["get", &url, "--count", "100"])
+        .expect("answers");
+    let of_peer = |seen: &Exposition, direction: &str, address: &str| {
+        seen.sum(
+            &format!("mcgateway_peer_{direction}_total"),
+            &[&format!("address=\"{address}\"")],
+        )
+    };
+    // The last connection closes by itself a moment later: until then one end has counted more.
+    let agreed = wait_for("both ends to have counted the same", SOON, || {
+        let all = gateways().map(|(place, address)| (metrics(&bed, place), address));
+        for (here, here_addr) in &all {
+            for (there, there_addr) in &all {
+                for unit in ["packets", "bytes"] {
+                    let sent = of_peer(here, &format!("sent_{unit}"), there_addr);
+                    let received = of_peer(there, &format!("received_{unit}"), here_addr);
+                    if (sent - received).abs() > 0.1 {
+                        return Err(format!(
+                            "{here_addr} has sent {sent} {unit} to {there_addr}, which has received {received}"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(all)
+    });
+    let agreed = agreed.expect("the same");
+    for (metrics, address) in &agreed {
+        let path = |name| metrics.sum("mcgateway_packets_total", &[&format!("path=\"{name}\"")]);
+        let all = |direction: &str| metrics.sum(&format!("mcgateway_peer_{direction}_total"), &[]);
+        let (sent, received) = (all("sent_packets"), all("received_packets"));
+        assert!(
+            (sent - path("encap") - path("transit")).abs() < 0.1,
+            "{address}: {sent} sent"
+        );
+        assert!(
+            (received - path("transit") - path("deliver")).abs() < 0.1,
+            "{address}: {received} received"
+        );
+        assert!(sent >= 100.0, "{address}: {sent} sent");
+        assert!(all("sent_bytes") > sent * 100.0, "{address}: {sent} sent");
+    }
+    // Somebody else's slot: a gateway that was unknown for a while begins anew.
+    let [(gateway, _), .., (_, gone)] = gateways();
+    let of_gone = |bed: &Topology, column: &str| {
+        let peers = inspect(bed, gateway, "peers");
+        let rows = peers.as_array().expect("rows");
+        let row = rows.iter().find(|row| row["address"] == gone.as_str());
+        row.map(|row| row[column].as_u64().expect("a number"))
+    };
+    assert!(of_gone(&bed, "received_packets") > Some(50));
+    assert!(of_gone(&bed, "sent_bytes") > Some(5_000));
+    let file = bed.manifests_dir(Cluster::East).join("west.yaml");
+    let whole = fs::read_to_string(&file).expect("a manifest");
+    let others: Vec<&str> = whole.lines().filter(|line| !line.contains(&gone)).collect();
+    let without = others.join("\n") + "\n";
+    assert_ne!(whole, without);
+    fs::write(&file, &without).expect("a manifest");
+    wait_for("the peer to go", SOON, || match of_gone(&bed, "sent_packets") {
+        None => Ok(()),
+        found => Err(format!("{found:?}")),
+    })
+    .expect("gone");
+    assert!(of_peer(&metrics(&bed, gateway), "sent_packets", &gone).abs() < 0.1);
+    fs::write(&file, &whole).expect("a manifest");
+    wait_for("the peer to come back", SOON, || {
+        of_gone(&bed, "sent_packets").ok_or_else(|| "not there".to_owned())
+    })
+    .expect("back");
+    assert!(
+        of_gone(&bed, "received_packets") < Some(50),
+        "it kept what it had"
+    );
 }
 
 #[test]

@@ -86,6 +86,6 @@ fn case_from_underlay(name: impl Into<String>, tables: MapTables, frame: Vec<u8>
 }
 
 /// A connection to port 80.
-fn web(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Ip {
+pub(crate) fn web(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Ip {
     Ip::new(src, dst, 6, tcp_syn(40_000, 80))
 }

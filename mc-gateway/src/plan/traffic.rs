@@ -1,0 +1,121 @@
+//! Which slot of `mc_traffic` belongs to which peer.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mc_gateway_common::abi::{self, Addr, MAX_TRAFFIC};
+
+/// Slots by peer. A peer keeps its slot as long as it is one, and the peer map says whose a slot is.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    by_peer: BTreeMap<Addr, u32>,
+    short: bool,
+}
+
+impl Counters {
+    /// Keeps the slot of every peer that has one and gives the others free ones; peers for which none is left
+    /// share slot 0. Slots that peers leave are not given away by the same plan: a program may still be
+    /// counting there.
+    pub(super) fn assign<'a>(
+        observed: &BTreeMap<Addr, abi::Peer>,
+        wanted: impl Iterator<Item = &'a Addr>,
+    ) -> Self {
+        Self::among(MAX_TRAFFIC, observed, wanted)
+    }
+
+    fn among<'a>(
+        size: u32,
+        observed: &BTreeMap<Addr, abi::Peer>,
+        wanted: impl Iterator<Item = &'a Addr>,
+    ) -> Self {
+        let wanted: BTreeSet<&Addr> = wanted.collect();
+        let mut counters = Self::default();
+        let mut used = BTreeSet::new();
+        let mut left = false;
+        for (addr, peer) in observed {
+            let fresh = peer.traffic != 0 && peer.traffic < size && used.insert(peer.traffic);
+            if fresh && wanted.contains(addr) {
+                counters.by_peer.insert(*addr, peer.traffic);
+            }
+            left |= fresh && !wanted.contains(addr);
+        }
+        let mut free = (1..size).filter(|slot| !used.contains(slot));
+        for addr in wanted {
+            if counters.by_peer.contains_key(addr) {
+                continue;
+            }
+            match free.next() {
+                Some(slot) => {
+                    counters.by_peer.insert(*addr, slot);
+                }
+                // What is left by this plan can be given away by the next.
+                None => counters.short = left,
+            }
+        }
+        counters
+    }
+
+    /// The slot of a peer; 0 for one that shares, and for what is no peer.
+    pub(super) fn of(&self, addr: &Addr) -> u32 {
+        self.by_peer.get(addr).copied().unwrap_or_default()
+    }
+
+    /// Whether peers share slot 0 that have a slot of their own after the next plan.
+    pub(super) fn short(&self) -> bool {
+        self.short
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assign(observed: &[(u8, u32)], wanted: &[u8]) -> (Vec<u32>, bool) {
+        let observed = observed.iter().map(|(last, traffic)| {
+            let peer = abi::Peer {
+                traffic: *traffic,
+                ..abi::Peer::default()
+            };
+            ([*last; 16], peer)
+        });
+        let wanted: Vec<Addr> = wanted.iter().map(|last| [*last; 16]).collect();
+        let counters = Counters::among(4, &observed.collect(), wanted.iter());
+        let slots = wanted.iter().map(|addr| counters.of(addr)).collect();
+        (slots, counters.short())
+    }
+
+    #[test]
+    fn a_peer_keeps_its_slot() {
+        assert_eq!(assign(&[(1, 2), (2, 1)], &[1, 2, 3]), (vec![2, 1, 3], false));
+    }
+
+    #[test]
+    fn a_slot_that_is_left_is_not_given_away_at_once() {
+        assert_eq!(assign(&[(1, 1), (2, 2)], &[2, 3]), (vec![2, 3], false));
+        assert_eq!(assign(&[(2, 2), (3, 3)], &[2, 3, 4]), (vec![2, 3, 1], false));
+    }
+
+    #[test]
+    fn two_peers_never_keep_one_slot() {
+        assert_eq!(assign(&[(1, 2), (2, 2)], &[1, 2]), (vec![2, 1], false));
+    }
+
+    #[test]
+    fn what_does_not_fit_shares_the_first_slot() {
+        assert_eq!(assign(&[], &[1, 2, 3, 4, 5]), (vec![1, 2, 3, 0, 0], false));
+        let (slots, short) = assign(&[(1, 1), (2, 2), (3, 3)], &[1, 2, 4]);
+        assert_eq!(
+            (slots, short),
+            (vec![1, 2, 0], true),
+            "the next plan has a slot for it"
+        );
+        assert_eq!(
+            assign(&[(1, 1), (2, 2), (4, 0)], &[1, 2, 4]),
+            (vec![1, 2, 3], false)
+        );
+    }
+
+    #[test]
+    fn slots_that_do_not_exist_are_not_kept() {
+        assert_eq!(assign(&[(1, 4), (2, 9)], &[1, 2]), (vec![1, 2], false));
+    }
+}

@@ -13,9 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_gateway_common::verdict::Event;
+use mc_gateway_common::verdict::{DropReason, Event};
 use mc_tests::{
     bench::sample::percentile,
+    counters::Counters,
     failover::{self, FLOWS, Flows, SOON, State, Trials, VICTIMS},
     topology::{Fault, Place, Topology},
     wait::wait_for,
@@ -153,4 +154,78 @@ fn with_all_gateways_dead_the_first_choice_is_used_and_counted() {
     let end = Instant::now() + Duration::from_millis(500);
     flows.wait_all_after(end, "traffic over both").expect("traffic");
     assert_eq!(counted(&bed), settled);
+}
+
+/// A gateway whose program is gone and where a process answers the probes, not as the program would.
+#[test]
+fn a_peer_that_answers_with_garbage_or_too_late_is_dead_and_harmless() {
+    const LIAR: Place = VICTIMS[1];
+    let (flows, mut bed) = started("lie");
+    for (lie, counted) in [
+        (
+            "garbage",
+            &[
+                DropReason::ProbeMalformed,
+                DropReason::ProbeMember,
+                DropReason::ProbeUnsent,
+            ][..],
+        ),
+        ("late", &[DropReason::ProbeLate]),
+    ] {
+        let deaths = failover::seen(&mut bed, LIAR, State::Dead).expect("logs");
+        let lives = failover::seen(&mut bed, LIAR, State::Alive).expect("logs");
+        bed.stop_agent(LIAR).expect("SIGTERM");
+        bed.cleanup_agent(LIAR).expect("cleanup");
+        let process = bed
+            .traffic()
+            .serve(bed.netns(LIAR), &["liar", lie])
+            .expect("a liar");
+        failover::wait_seen(&mut bed, LIAR, State::Dead, deaths).expect("death");
+        flows
+            .wait_all_after(Instant::now(), "traffic over the other gateway")
+            .expect("traffic");
+        let quiet = flows.mark();
+        let before = refused_answers(&bed, counted);
+        wait_for(&format!("refused answers ({lie})"), SOON, || {
+            let now = refused_answers(&bed, counted);
+            let more = now.iter().zip(&before).all(|(now, before)| *now > before + 5);
+            more.then_some(()).ok_or(format!("{before:?}, then {now:?}"))
+        })
+        .expect("refused answers");
+        // However long it goes on, nobody believes it, and nobody loses a packet.
+        flows
+            .wait_all_after(
+                Instant::now() + Duration::from_secs(3),
+                "traffic while it goes on",
+            )
+            .expect("traffic");
+        assert_eq!(flows.lost_since(&quiet), BTreeSet::new(), "{lie}");
+        assert_eq!(
+            failover::seen(&mut bed, LIAR, State::Alive).expect("logs"),
+            lives,
+            "{lie}: believed"
+        );
+        drop(process);
+        bed.start_agent(LIAR).expect("an agent");
+        failover::wait_seen(&mut bed, LIAR, State::Alive, lives).expect("life");
+        flows
+            .wait_all_after(Instant::now(), "traffic over both")
+            .expect("traffic");
+        println!("{lie}: refused {before:?} and more, nothing believed");
+    }
+    for witness in failover::WITNESSES {
+        let log = bed.agent_log(witness).expect("a log");
+        assert!(!log.contains("panicked"), "{log}");
+    }
+}
+
+/// How often each witness has refused an answer for each reason.
+fn refused_answers(bed: &Topology, reasons: &[DropReason]) -> Vec<u64> {
+    let witnesses = failover::WITNESSES.iter().flat_map(|witness| {
+        let drops = Counters::read(&bed.bpf_dir(*witness)).expect("counters").drops;
+        reasons
+            .iter()
+            .map(move |reason| drops.get(reason.name()).copied().unwrap_or_default())
+    });
+    witnesses.collect()
 }

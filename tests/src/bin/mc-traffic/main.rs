@@ -7,6 +7,7 @@ mod capture;
 mod echo_server;
 mod get;
 mod hold;
+mod liar;
 mod pause;
 mod ping;
 mod rr;
@@ -59,6 +60,8 @@ enum Command {
     RrServer(rr::ServerArgs),
     /// Write the frames of one device to a pcap file.
     Capture(capture::Args),
+    /// Answer probes of the data path with garbage or too late.
+    Liar(liar::Args),
     /// Sleep until SIGTERM, reaping children: the process that keeps a Pod's namespaces.
     Pause,
 }
@@ -85,6 +88,7 @@ fn main() -> anyhow::Result<()> {
         Command::RrClient(args) => rr::client(&args),
         Command::RrServer(args) => rr::server(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Liar(args) => liar::run(&args),
         Command::Pause => pause::run(),
     }
 }

@@ -1,9 +1,12 @@
 //! Pods on their Node's network and processes on Nodes reach what other clusters export.
 
-use std::panic::{catch_unwind, resume_unwind};
+use std::{
+    panic::{catch_unwind, resume_unwind},
+    process::{Child, Command, Stdio},
+};
 
 use crate::{
-    clusters::{EAST, SOON, WEST, on_node},
+    clusters::{EAST, LATER, SOON, WEST, on_node},
     services::set_endpoint_type,
     workload::Namespace,
 };
@@ -79,6 +82,143 @@ fn host_clients_reach_services_with_pod_endpoints() {
         reach(&ns, &url, |node| Some(bridge(node)));
     });
     set_endpoint_type("ClusterIP");
+    if let Err(panic) = result {
+        resume_unwind(panic);
+    }
+}
+
+/// Starts the traffic program in the network namespace of a Node.
+fn start(node: &str, args: &[&str]) -> Child {
+    let program = std::env::var("MC_TRAFFIC").expect("MC_TRAFFIC");
+    Command::new("ip")
+        .args(["netns", "exec", &format!("mc-{node}"), &program])
+        .args(args)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ip netns exec")
+}
+
+/// Waits until the agents of east are those of the last change.
+fn rolled_out() {
+    EAST.kubectl(&[
+        "rollout",
+        "status",
+        "daemonset/mc-gateway",
+        "-n",
+        "kube-system",
+        "--timeout=120s",
+    ]);
+}
+
+/// Changes the flags of the agents of east and waits for new ones.
+fn patch_agents(patch: &str) {
+    let daemonset = "daemonset/mc-gateway";
+    EAST.kubectl(&[
+        "patch",
+        daemonset,
+        "-n",
+        "kube-system",
+        "--type=json",
+        "-p",
+        patch,
+    ]);
+    rolled_out();
+}
+
+/// The address a Service reserves for a Node; waits until the Node sends from them.
+fn reserved(node: &str) -> String {
+    let name = format!("mc-node-{node}");
+    let service = EAST.wait_for(&name, LATER, || {
+        EAST.get("kube-system", "service", &name)
+            .ok_or_else(|| "no Service".to_owned())
+    });
+    let metadata = &service["metadata"];
+    assert_eq!(metadata["ownerReferences"][0]["kind"], "Node", "{metadata}");
+    let address = service["spec"]["clusterIP"]
+        .as_str()
+        .expect("an address")
+        .to_owned();
+    EAST.wait_for(&format!("routes from {address}"), SOON, || {
+        let routes = on_node(node, "ip", &["route", "show", "proto", "109"]);
+        let good = routes.contains(&format!(" src {address} "));
+        if good { Ok(()) } else { Err(routes) }
+    });
+    address
+}
+
+#[test]
+fn nodes_without_an_address_among_pods_get_one_reserved() {
+    let ns = Namespace::create("e2e-hosts-reserved");
+    let bridges = CLIENTS.map(|node| {
+        let listed = on_node(node, "ip", &["-4", "-oneline", "addr", "show"]);
+        let bridge = listed.lines().find(|line| line.contains(" cni0 "));
+        let net = bridge.and_then(|line| line.split_whitespace().find(|word| word.contains('/')));
+        (node, net.map(str::to_owned))
+    });
+    let result = catch_unwind(|| {
+        ns.serve(WEST, "west-n2", 1);
+        ns.export(WEST);
+        ns.wait_imported(EAST, 1);
+        let service = EAST
+            .get(ns.0, "service", "antrea-mc-web")
+            .expect("an imported Service");
+        let url = format!(
+            "http://{}:80/",
+            service["spec"]["clusterIP"].as_str().expect("an address")
+        );
+        let pod = format!("http://{}:8080/", ns.pod_ip(WEST, "app=web"));
+        // As where the CNI's addresses follow no Node, and it gives the Node none.
+        patch_agents(
+            r#"[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--pod-lookup=pod"}]"#,
+        );
+        for (node, net) in &bridges {
+            if let Some(net) = net {
+                on_node(node, "ip", &["addr", "del", net, "dev", "cni0"]);
+            }
+        }
+        for node in CLIENTS {
+            let address = reserved(node);
+            let answer = EAST.wait_for(&format!("an answer to {node}"), SOON, || {
+                let out = start(node, &["get", &pod]).wait_with_output();
+                let out = out.map_err(|error| error.to_string())?;
+                let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+                if out.status.success() { Ok(text) } else { Err(text) }
+            });
+            assert!(answer.ends_with(&format!(" {address}")), "{node}: {answer}");
+        }
+        // New agents take no address away.
+        let requests = CLIENTS.map(|node| start(node, &["get", &url, "--count=400", "--interval=0.02"]));
+        EAST.kubectl(&["rollout", "restart", "daemonset/mc-gateway", "-n", "kube-system"]);
+        rolled_out();
+        for (node, requests) in CLIENTS.into_iter().zip(requests) {
+            let out = requests.wait_with_output().expect("requests");
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            let answers = text.lines().filter(|line| line.starts_with("web-")).count();
+            assert_eq!(answers, 400, "{node}");
+        }
+    });
+    for (node, net) in &bridges {
+        if let Some(net) = net {
+            on_node(node, "ip", &["addr", "replace", net, "dev", "cni0"]);
+        }
+        let name = format!("mc-node-{node}");
+        EAST.kubectl(&[
+            "delete",
+            "service",
+            &name,
+            "-n",
+            "kube-system",
+            "--ignore-not-found",
+        ]);
+    }
+    let path = "jsonpath={.spec.template.spec.containers[0].args}";
+    let args = EAST.kubectl(&["get", "daemonset/mc-gateway", "-n", "kube-system", "-o", path]);
+    let args: Vec<String> = serde_json::from_str(&args).expect("flags");
+    if let Some(at) = args.iter().position(|arg| arg == "--pod-lookup=pod") {
+        patch_agents(&format!(
+            r#"[{{"op": "remove", "path": "/spec/template/spec/containers/0/args/{at}"}}]"#
+        ));
+    }
     if let Err(panic) = result {
         resume_unwind(panic);
     }

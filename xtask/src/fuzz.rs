@@ -18,10 +18,11 @@ use crate::{build, run, setup};
 /// What libFuzzer is compiled with.
 const PACKAGES: &[&str] = &["g++"];
 /// Targets and their share of the time: what packets meet gets more than what people write.
-const TARGETS: [(&str, u32); 8] = [
+const TARGETS: [(&str, u32); 9] = [
     ("to_remote", 2),
     ("from_underlay", 3),
     ("too_big", 2),
+    ("services", 2),
     ("liveness", 1),
     ("manifests", 1),
     ("cluster_info", 1),

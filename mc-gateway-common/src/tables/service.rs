@@ -58,6 +58,8 @@ mod host {
         pub replies: RefCell<BTreeMap<ReplyKey, Reply>>,
         /// See [`Services::fragment`].
         pub fragments: RefCell<BTreeMap<FragmentKey, Fragment>>,
+        /// There is no room for any flow, known or not: what the kernel says when it has no memory.
+        pub refuses: bool,
     }
 
     impl Services for MapTables {
@@ -78,8 +80,10 @@ mod host {
         }
 
         fn set_flow(&self, key: &FlowKey, backend: u64) -> bool {
-            self.services.flows.borrow_mut().insert(*key, backend);
-            true
+            if !self.services.refuses {
+                self.services.flows.borrow_mut().insert(*key, backend);
+            }
+            !self.services.refuses
         }
 
         fn reply(&self, key: &ReplyKey) -> Option<Reply> {
@@ -87,8 +91,10 @@ mod host {
         }
 
         fn set_reply(&self, key: &ReplyKey, reply: &Reply) -> bool {
-            self.services.replies.borrow_mut().insert(*key, *reply);
-            true
+            if !self.services.refuses {
+                self.services.replies.borrow_mut().insert(*key, *reply);
+            }
+            !self.services.refuses
         }
 
         fn forget_reply(&self, key: &ReplyKey) {
@@ -100,8 +106,10 @@ mod host {
         }
 
         fn set_fragment(&self, key: &FragmentKey, fragment: &Fragment) -> bool {
-            self.services.fragments.borrow_mut().insert(*key, *fragment);
-            true
+            if !self.services.refuses {
+                self.services.fragments.borrow_mut().insert(*key, *fragment);
+            }
+            !self.services.refuses
         }
     }
 }

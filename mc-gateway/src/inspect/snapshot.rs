@@ -170,6 +170,7 @@ impl Snapshot {
             flows: RefCell::new(self.flows.flows.clone()),
             replies: RefCell::new(self.flows.replies.clone()),
             fragments: RefCell::new(self.flows.fragments.clone()),
+            refuses: false,
         };
         for (slot, health) in &self.health {
             tables.health.sent.insert(*slot, health.sent);

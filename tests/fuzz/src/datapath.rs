@@ -22,16 +22,16 @@ use crate::{
 };
 
 /// Bytes of an Ethernet header.
-const ETH: usize = 14;
+pub(crate) const ETH: usize = 14;
 /// Bytes between an outer IP header and the inner one.
-const TAIL: usize = 8 + 8 + ETH;
+pub(crate) const TAIL: usize = 8 + 8 + ETH;
 /// Largest ICMP errors: RFC 1812 section 4.3.2.3, RFC 4443 section 2.4.
 const MOST_V4: usize = 576;
 const MOST_V6: usize = 1_280;
 /// Ethertype of probes.
 const PROBE: [u8; 2] = [0x88, 0xb5];
 
-fn mapped(address: IpAddr) -> Addr {
+pub(crate) fn mapped(address: IpAddr) -> Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),

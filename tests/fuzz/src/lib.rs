@@ -15,9 +15,9 @@ mod datapath;
 mod frame;
 mod input;
 mod liveness;
-#[expect(dead_code, reason = "the suites `datapath` and `differential` use the rest")]
 #[path = "../../tests/datapath/packets.rs"]
 mod packets;
+mod services;
 #[expect(dead_code, reason = "the suites `datapath` and `differential` use the rest")]
 #[path = "../../tests/datapath/world.rs"]
 mod world;
@@ -25,15 +25,17 @@ mod world;
 pub use agent::{cidr, cluster_info, manifests, sample};
 pub use datapath::{from_underlay, to_remote, too_big};
 pub use liveness::liveness;
+pub use services::services;
 
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also the name of its corpus and of its program.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("to_remote", to_remote),
     ("from_underlay", from_underlay),
     ("too_big", too_big),
+    ("services", services),
     ("liveness", liveness),
     ("manifests", manifests),
     ("cluster_info", cluster_info),

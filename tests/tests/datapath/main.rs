@@ -11,6 +11,7 @@
 
 mod cases;
 mod differential;
+mod full;
 mod kernel;
 mod load;
 mod packets;

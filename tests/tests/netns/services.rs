@@ -2,7 +2,14 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use mc_gateway_common::{abi::MAPS_DIR, verdict::Event};
+use aya::maps::{Map, MapData};
+use mc_gateway_common::{
+    abi::{
+        MAPS_DIR,
+        service::{FLOWS, Flow, FlowKey, MAX_FLOWS},
+    },
+    verdict::Event,
+};
 use mc_tests::{
     failover::events,
     process::Process,
@@ -10,7 +17,10 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, bpftool, connected, options};
+use crate::{
+    bed::{SOON, bpftool, connected, options},
+    seeing::metrics,
+};
 
 /// West's Service: port 80 by TCP, 53 by UDP.
 const SERVICE: &str = "10.102.0.10";
@@ -337,4 +347,51 @@ fn inspect_trace_and_metrics_tell_of_services() {
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");
     }
+}
+
+/// The flow table of a gateway is full: new connections and those it has forgotten go on, and `/metrics` says so.
+#[test]
+fn a_gateway_with_a_full_flow_table_goes_on_and_says_so() {
+    let bed = connected("fullflows");
+    let _pod = pod_on_node(&bed);
+    offer(&bed, &service("None", false), 1);
+    let client = bed.netns(Place::PodEast);
+    let url = format!("http://{SERVICE}/");
+    let mut held = bed
+        .traffic()
+        .spawn(client, &["hold", &url, "--interval", "50"])
+        .expect("a connection");
+    held.wait_for_line("holding", SOON).expect("a connection");
+    let pin = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join(FLOWS);
+    let mut flows: aya::maps::HashMap<_, FlowKey, Flow> = MapData::from_pin(&pin)
+        .and_then(Map::from_map_data)
+        .and_then(TryInto::try_into)
+        .expect("the flow table");
+    // Flows of clients nobody is: more than it holds.
+    for flow in 0..MAX_FLOWS + 8_192 {
+        let mut key = FlowKey {
+            proto: 17,
+            ..FlowKey::default()
+        };
+        key.client[..4].copy_from_slice(&flow.to_be_bytes());
+        flows.insert(key, Flow { backend: 1 }, 0).expect("room is made");
+    }
+    let seen = metrics(&bed, Place::GatewayWest);
+    let of_flows = |name: &str| seen.sum(name, &["table=\"mc_flows\""]);
+    let (used, capacity) = (
+        of_flows("mcgateway_table_entries"),
+        of_flows("mcgateway_table_capacity_entries"),
+    );
+    assert!((capacity - f64::from(MAX_FLOWS)).abs() < 0.1, "{capacity}");
+    assert!(used > capacity * 0.9 && used <= capacity, "{used} of {capacity}");
+    let before = events(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
+    for _ in 0..20 {
+        assert!(get(&bed).starts_with("on-node"));
+    }
+    let after = events(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
+    assert!(after >= before + 20, "{before}, then {after}");
+    let refused = events(&bed, Place::GatewayWest, Event::ServiceTableFull).expect("events");
+    assert_eq!(refused, 0);
+    let report = held.finish(SOON).expect("the open connection goes on");
+    println!("{used} of {capacity} flows; the open connection: {report}");
 }

@@ -1,10 +1,11 @@
 //! Any Services, and packets to and from them all the way: a gateway, the Pod's node, the Pod's answer.
 //!
 //! *Properties*: no panic; a gateway changes nothing but the name of the Pod it has chosen, which is a Pod behind
-//! that Service and port, the same for the same flow as long as it exists, and the same at every gateway for a new
-//! one; what a Pod and a client get is, byte for byte, the packet built anew with the translated address and port,
-//! every checksum recomputed in full; a wrong checksum is never made right; fragments and ICMP errors follow their
-//! flow; what is not ours is bit-identical; nothing but flow tables and counters is written.
+//! that Service and port, the same for the same flow as long as it exists (with affinity: for the same client), and
+//! the same at every gateway for a new one; what a Pod and a client get is, byte for byte, the packet built anew with
+//! the translated address and port, every checksum recomputed in full; a wrong checksum is never made right;
+//! fragments and ICMP errors follow their flow; what is not ours is bit-identical; nothing but flow tables and
+//! counters is written.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -183,6 +184,8 @@ struct World {
     node: MapTables,
     /// Flows the gateway had before the last packet.
     before: BTreeMap<FlowKey, u64>,
+    /// Pods that clients of Services with affinity were given last.
+    clients: BTreeMap<FlowKey, u64>,
 }
 
 /// Any Services with any Pods, and any packets.
@@ -255,6 +258,7 @@ impl World {
             gateway,
             node,
             before: BTreeMap::new(),
+            clients: BTreeMap::new(),
         };
         for service in 1..=u64::from(bytes.next() % 4) {
             let key = ServiceKey {
@@ -415,7 +419,9 @@ impl World {
         let about = draft.answer();
         let inner = complaint(draft.src.0, &about, about.src, len);
         let chosen = self.at_gateway(&inner, udp_checksum);
-        let Some((id, backend)) = self.given(&draft, &chosen) else {
+        // A complaint opens nothing.
+        let later = Draft { flags: 0x10, ..draft };
+        let Some((id, backend)) = self.given(&later, &chosen) else {
             return;
         };
         let pod = (address(&backend.pod), backend.pod_port);
@@ -466,6 +472,8 @@ impl World {
 
     /// Anything but what somebody would send.
     fn damaged(&mut self, bytes: &mut Bytes<'_>) {
+        // It may be a good packet all the same, whoever it is from.
+        self.clients.clear();
         let draft = self.draft(bytes);
         let (way, name) = (bytes.next(), bytes.next());
         let inner = if way & 4 == 0 {
@@ -570,7 +578,7 @@ impl World {
     }
 
     /// The Pod a flow was given to: one it may have, and the one it had.
-    fn given(&self, draft: &Draft, chosen: &Chosen) -> Option<(u64, Backend)> {
+    fn given(&mut self, draft: &Draft, chosen: &Chosen) -> Option<(u64, Backend)> {
         let key = service_of(draft);
         let services = &self.gateway.services;
         if matches!(chosen, Chosen::Stack) {
@@ -591,6 +599,16 @@ impl World {
             && (draft.proto == TCP || before.flags & BACKEND_READY != 0)
         {
             assert_eq!(*known, id, "a flow has moved");
+            return Some((id, backend));
+        }
+        let service = services.services.get(&key);
+        if service.is_some_and(|service| service.flags & SERVICE_AFFINITY != 0) {
+            let last = self.clients.insert(client_key(draft), id);
+            let last = last.filter(|last| {
+                let backend = services.backends.get(last);
+                backend.is_some_and(|backend| backend.flags & BACKEND_READY != 0)
+            });
+            assert_eq!(last.unwrap_or(id), id, "a client has moved");
         }
         Some((id, backend))
     }
@@ -690,6 +708,14 @@ fn flow_key(draft: &Draft) -> FlowKey {
         client_port: draft.src.1,
         service_port: draft.dst.1,
         proto: draft.proto.into(),
+    }
+}
+
+/// All flows of a client to a Service with affinity.
+fn client_key(draft: &Draft) -> FlowKey {
+    FlowKey {
+        client_port: 0,
+        ..flow_key(draft)
     }
 }
 

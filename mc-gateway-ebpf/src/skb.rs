@@ -10,13 +10,13 @@ use aya_ebpf::{
         BPF_F_RECOMPUTE_CSUM, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh,
     },
     helpers::{
-        bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room, bpf_skb_change_tail,
-        bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+        bpf_csum_update, bpf_l4_csum_replace, bpf_redirect, bpf_redirect_neigh, bpf_skb_adjust_room,
+        bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
     },
 };
 use mc_gateway_common::{
     abi::NextHop,
-    packet::{Aligned, L4Difference, Packet, Words, encap::Room, eth, transport::Transport},
+    packet::{Aligned, L4Difference, Packet, Words, checksum, encap::Room, eth, transport::Transport},
     tables::Tables,
     verdict::{DropReason, Verdict},
 };
@@ -181,13 +181,46 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn put<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        const { assert!(N > 8 * (W - 1) && N <= 8 * W && N.is_multiple_of(2)) }
+        let start = self.linear::<AT>(N)?;
+        // SAFETY: the bytes are in the packet, and as the program writes to packets in place the kernel has
+        // given it one of its own (bpf_unclone_prologue, net/core/filter.c).
+        unsafe {
+            for i in 0..N / 8 {
+                words::store_u64(start + 8 * i, words[i]);
+            }
+            let (mut at, mut rest) = (start + N / 8 * 8, words[W - 1]);
+            if N % 8 >= 4 {
+                words::store_u32(at, rest as u32);
+                at += 4;
+                rest >>= 32;
+            }
+            if N % 4 >= 2 {
+                words::store_u16(at, rest as u16);
+            }
+        }
+        Some(())
+    }
+
+    #[inline(always)]
+    fn fill<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.put::<AT, W, N>(words)?;
+        let sum = checksum::fold(checksum::of_words(words));
+        // The new bytes were zeros (bpf_skb_generic_push). Fails where no device has summed the packet.
+        // SAFETY: plain values only.
+        unsafe { bpf_csum_update(self.raw, u32::from(sum)) };
+        Some(())
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
         // SAFETY: the context pointer is valid while the program runs.
         unsafe { (*self.raw).ifindex }
     }
 
     #[inline(always)]
-    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
+    fn store_unsummed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         // Without RECOMPUTE_CSUM: the sum of the packet stays what it is once `update_l4` has followed.
         // SAFETY: the buffer is N bytes long.
         let ret = unsafe { bpf_skb_store_bytes(self.raw.cast(), offset, bytes.as_ptr().cast(), N as u32, 0) };
@@ -251,7 +284,7 @@ impl Packet for Skb {
         if self.load::<2>(offset)? == before {
             return Some(true);
         }
-        self.store_summed(offset, &before)?;
+        self.store_unsummed(offset, &before)?;
         Some(false)
     }
 

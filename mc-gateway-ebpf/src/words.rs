@@ -1,7 +1,7 @@
-//! Reads of packet memory in words.
+//! Reads and writes of packet memory in words.
 //!
-//! A packet starts at any address, and the compiler reads what may be unaligned byte by byte. The kernel
-//! allows unaligned reads of packets where the machine does (x86-64, arm64), so the loads are spelled out.
+//! A packet starts at any address, and the compiler reads and writes what may be unaligned byte by byte. The
+//! kernel allows unaligned access to packets where the machine does (x86-64, arm64), so it is spelled out.
 
 use core::arch::asm;
 
@@ -25,3 +25,24 @@ macro_rules! load {
 
 load!(load_u64, u64, "{0} = *(u64 *)({1} + 0)");
 load!(load_u32, u32, "{0} = *(u32 *)({1} + 0)");
+
+macro_rules! store {
+    ($name:ident, $type:ty, $instruction:literal) => {
+        /// Writes one word.
+        ///
+        /// # Safety
+        /// The word must be writable at `address`.
+        #[inline(always)]
+        pub(crate) unsafe fn $name(address: usize, value: $type) {
+            let value = value as u64;
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!($instruction, in(reg) address, in(reg) value, options(nostack));
+            }
+        }
+    };
+}
+
+store!(store_u64, u64, "*(u64 *)({0} + 0) = {1}");
+store!(store_u32, u32, "*(u32 *)({0} + 0) = {1}");
+store!(store_u16, u16, "*(u16 *)({0} + 0) = {1}");

@@ -86,11 +86,18 @@ impl Encap {
     #[inline(always)]
     #[must_use]
     pub fn over_v4(&self) -> Aligned<[u8; ROOM_V4]> {
+        words::bytes(self.words_v4())
+    }
+
+    /// [`Self::over_v4`] in words, of which the last has two bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn words_v4(&self) -> [u64; 7] {
         let total = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
         let (src, dst) = (self.src.v4_bits(), self.dst.v4_bits());
         let [first, second, third] = ip::v4_words(self.tos, total, self.ttl, ip::UDP, src, dst);
         let [udp, tunnel, macs, rest] = self.tail();
-        words::bytes([
+        [
             first,
             second,
             third | udp << 32,
@@ -98,20 +105,27 @@ impl Encap {
             tunnel >> 32 | macs << 32,
             macs >> 32 | rest << 32,
             rest >> 32,
-        ])
+        ]
     }
 
     /// The bytes behind the outer Ethernet header over IPv6.
     #[inline(always)]
     #[must_use]
     pub fn over_v6(&self) -> Aligned<[u8; ROOM_V6]> {
+        words::bytes(self.words_v6())
+    }
+
+    /// [`Self::over_v6`] in words, of which the last has six bytes.
+    #[inline(always)]
+    #[must_use]
+    pub fn words_v6(&self) -> [u64; 9] {
         let [l0, l1] = wire_len(self.inner_len.wrapping_add(Room::V6.bytes()).wrapping_sub(40));
         let first = 6 << 28 | u32::from(self.tos) << 20 | self.hash & 0x000f_ffff;
         let [f0, f1, f2, f3] = first.to_be_bytes();
         let first = u64::from_le_bytes([f0, f1, f2, f3, l0, l1, ip::UDP, self.ttl]);
         let ([s0, s1], [d0, d1]) = (self.src.words(), self.dst.words());
         let [udp, tunnel, macs, rest] = self.tail();
-        words::bytes([first, s0, s1, d0, d1, udp, tunnel, macs, rest])
+        [first, s0, s1, d0, d1, udp, tunnel, macs, rest]
     }
 
     /// What is behind the outer IP header, in words: UDP, tunnel header, and the inner Ethernet header in

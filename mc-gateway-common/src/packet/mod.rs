@@ -87,8 +87,24 @@ pub trait Packet {
     /// Overwrites `N` bytes at `offset`, or `None` where that is impossible.
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
 
-    /// Overwrites `N` bytes a transport checksum covers; [`Self::update_l4`] must follow with the change.
-    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
+    /// Overwrites the first `N` bytes of `words` at the constant offset `AT`, in place: for what the sum a
+    /// device has made of the packet (`CHECKSUM_COMPLETE`) does not cover, which is the link header, and for
+    /// changes that leave it as it is, as those of an IPv4 header with its checksum do.
+    #[inline(always)]
+    fn put<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.store(AT, &words::bytes::<W, N>(words).0)
+    }
+
+    /// Fills room that [`Self::grow`] has made at the constant offset `AT` with the first `N` bytes of
+    /// `words`.
+    #[inline(always)]
+    fn fill<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.put::<AT, W, N>(words)
+    }
+
+    /// Overwrites `N` bytes and leaves the sum a device has made of the packet alone: they are in the link
+    /// header, which it does not cover, or [`Self::update_l4`] follows with the change.
+    fn store_unsummed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
 
     /// Device the program is attached to.
     fn ifindex(&self) -> u32;

@@ -245,7 +245,7 @@ impl Way {
             u64::from(dst.v4_bits()),
         ];
         // An IPv4 header sums to zero before and after.
-        packet.store_summed(V4_TTL, &words::bytes::<2, 12>(words).0)
+        packet.put::<V4_TTL, 2, 12>(words)
     }
 }
 

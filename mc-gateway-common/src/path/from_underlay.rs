@@ -312,13 +312,23 @@ fn onward<const N: usize, P: Packet, T: Tables>(
         mss::lower(packet, tables, at, member.mtu)?;
     }
     packet.aim(&member.via);
-    let verdict = pass_on::<N, P>(packet, member)?;
+    let verdict = if Headers::<N>::V6 {
+        pass_on_v6(packet, member)
+    } else {
+        pass_on::<N, P>(packet, member)
+    }?;
     tables.count_sent(member.traffic, packet.frame_len());
     Ok(verdict)
 }
 
-/// Sends the packet to the next node as it is: only the outer header changes.
+/// [`pass_on`], which over IPv6 needs more of the stack than its caller has left.
 #[inline(never)]
+fn pass_on_v6<P: Packet>(packet: &mut P, member: &Member) -> Result<Verdict, DropReason> {
+    pass_on::<HEADERS_V6, P>(packet, member)
+}
+
+/// Sends the packet to the next node as it is: only the outer header changes.
+#[inline(always)]
 fn pass_on<const N: usize, P: Packet>(packet: &mut P, member: &Member) -> Result<Verdict, DropReason> {
     outer::pass_on::<N, P>(packet, member.local.into(), member.addr.into()).ok_or(DropReason::Store)?;
     Ok(Verdict::Send {
@@ -355,11 +365,13 @@ fn deliver<const N: usize, P: Packet>(
     if v6 != Headers::<N>::V6 {
         let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
         packet
-            .store(eth::ETHERTYPE, &ethertype.to_be_bytes())
+            .put::<{ eth::ETHERTYPE }, 1, 2>([u64::from(ethertype.swap_bytes())])
             .ok_or(DropReason::Store)?;
     }
     // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
-    packet.store(eth::DST, &config.mc0_mac).ok_or(DropReason::Store)?;
+    packet
+        .put::<{ eth::DST }, 1, 6>([eth::bits(config.mc0_mac)])
+        .ok_or(DropReason::Store)?;
     Ok(Verdict::Deliver {
         path: Path::Deliver,
         ifindex: config.mc0_ifindex,

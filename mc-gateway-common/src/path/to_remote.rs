@@ -6,7 +6,7 @@ use crate::{
     flow,
     packet::{
         Packet, ecn,
-        encap::{Encap, Room},
+        encap::{Encap, ROOM_V4, ROOM_V6, Room},
         eth, inner_sum, ip,
         tunnel::{Format, VNI_POLICY_OFF},
     },
@@ -145,7 +145,7 @@ fn encapsulate<P: Packet>(
     write(packet, &outer, room).ok_or(DropReason::Store)?;
     if room.ethertype() != inner_type {
         packet
-            .store(eth::ETHERTYPE, &room.ethertype().to_be_bytes())
+            .store_unsummed(eth::ETHERTYPE, &room.ethertype().to_be_bytes())
             .ok_or(DropReason::Store)?;
     }
     Ok(())
@@ -155,8 +155,8 @@ fn encapsulate<P: Packet>(
 #[inline(always)]
 fn write<P: Packet>(packet: &mut P, outer: &Encap, room: Room) -> Option<()> {
     match room {
-        Room::V4 => packet.store(eth::END, &outer.over_v4().0),
-        Room::V6 => packet.store(eth::END, &outer.over_v6().0),
+        Room::V4 => packet.fill::<{ eth::END }, 7, ROOM_V4>(outer.words_v4()),
+        Room::V6 => packet.fill::<{ eth::END }, 9, ROOM_V6>(outer.words_v6()),
     }
 }
 

@@ -126,7 +126,9 @@ pub fn answer<P: Packet, T: Tables>(
     if at == eth::END {
         // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
         let config = config(tables)?;
-        packet.store(eth::DST, &config.mc0_mac).ok_or(DropReason::Store)?;
+        packet
+            .store_unsummed(eth::DST, &config.mc0_mac)
+            .ok_or(DropReason::Store)?;
     } else {
         packet.send_back(tables, v6, at).ok_or(DropReason::Store)?;
     }

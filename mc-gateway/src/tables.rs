@@ -64,7 +64,7 @@ pub struct Tables {
     peers: HashMap<MapData, Addr, abi::Peer>,
     traffic: PerCpuArray<MapData, abi::Traffic>,
     epoch: Array<MapData, u32>,
-    /// Prefixes were changed since the epoch was raised.
+    /// Something programs remember was changed since the epoch was raised.
     stale: bool,
     services: ServiceTables,
     contents: Contents,
@@ -122,10 +122,11 @@ impl Tables {
         Ok(())
     }
 
-    /// Lets the programs forget what they remember of prefixes and peers that were changed since the last call.
+    /// Lets the programs forget what they remember of prefixes, peers, groups and members that were changed
+    /// since the last call.
     ///
-    /// To be called before anything a changed prefix no longer points to is reused, and after the last
-    /// change of a series.
+    /// To be called before anything a changed prefix or group no longer points to is reused, and after the
+    /// last change of a series.
     pub fn settle(&mut self) -> Result<(), TablesError> {
         if self.stale {
             let old = self.epoch.get(&0, 0).map_err(failed(abi::EPOCH, "read"))?;
@@ -148,6 +149,7 @@ impl Tables {
 
     /// Writes a slot of the member map.
     pub fn set_member(&mut self, slot: u32, member: abi::Member) -> Result<(), TablesError> {
+        self.stale = true;
         self.members
             .set(slot, member, 0)
             .map_err(failed(abi::MEMBERS, "write"))?;
@@ -157,6 +159,7 @@ impl Tables {
 
     /// Writes a slot of the group map so that a reader never counts a member that is not written yet.
     pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), TablesError> {
+        self.stale = true;
         let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
         for step in group_steps(old, group) {
             self.groups

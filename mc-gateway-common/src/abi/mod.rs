@@ -67,8 +67,8 @@ pub const EVENTS: &str = "mc_events";
 /// [`Member::traffic`].
 pub const TRAFFIC: &str = "mc_traffic";
 /// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
-/// addresses as long as it stays the same; 0 turns that off. Whoever changes `mc_prefixes` or `mc_peers`
-/// raises it afterwards.
+/// addresses, and which member of a group a flow prefers, as long as it stays the same; 0 turns that off.
+/// Whoever changes `mc_prefixes`, `mc_peers`, `mc_groups` or `mc_members` raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
 pub const ALL_MAPS: [&str; 22] = [

@@ -1,8 +1,8 @@
-//! What was found of recent addresses, per CPU: a lookup in the LPM trie costs as much as all else a gateway
-//! decides about a packet.
+//! What was found of recent addresses and flows, per CPU: a lookup in the LPM trie, or the choice among 16
+//! members, costs as much as all else a gateway decides about a packet.
 //!
-//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes or peers
-//! followed by a new epoch forgets all of them at once.
+//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes, peers,
+//! groups or members followed by a new epoch forgets all of them at once.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
@@ -93,4 +93,40 @@ pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
         };
     }
     admission
+}
+
+/// The member a flow prefers, whether it is alive or not.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Preferred {
+    group: u32,
+    hash: u32,
+    slot: u32,
+    epoch: u32,
+}
+
+#[btf_map(name = "mc_preferences")]
+static PREFERENCES: PerCpuArray<Preferred, { ENTRIES as usize }> = PerCpuArray::new();
+
+/// The slot of the member a flow prefers as found in this epoch, else what `find` says. That it is alive is no
+/// part of it: the choice among those that are is made anew for every packet.
+#[inline(always)]
+pub(super) fn preferred(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {
+    let place = (hash ^ group).wrapping_mul(0x9e37_79b1) >> (32 - BITS);
+    let Some(entry) = PREFERENCES.get_ptr_mut(place) else {
+        return find();
+    };
+    // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
+    let entry = unsafe { &mut *entry };
+    if epoch != 0 && entry.epoch == epoch && entry.hash == hash && entry.group == group {
+        return entry.slot;
+    }
+    let slot = find();
+    *entry = Preferred {
+        group,
+        hash,
+        slot,
+        epoch,
+    };
+    slot
 }

@@ -11,7 +11,7 @@ use mc_gateway_common::{
     tables::health::Health,
 };
 
-use super::Maps;
+use super::{Maps, cache, epoch};
 
 #[btf_map(name = "mc_sent")]
 static SENT: Array<Sent, { MAX_MEMBERS as usize }> = Array::new();
@@ -48,7 +48,10 @@ impl Health for Maps {
 
     #[inline(always)]
     fn preferred(&self, group: u32, hash: u32, alive: bool) -> u32 {
-        mc_preferred(group, hash, u32::from(alive))
+        if alive {
+            return mc_preferred(group, hash, 1);
+        }
+        cache::preferred(group, hash, epoch(), || mc_preferred(group, hash, 0))
     }
 
     #[inline(always)]

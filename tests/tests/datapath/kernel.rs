@@ -1,6 +1,10 @@
 //! The loaded programs, their maps, and `BPF_PROG_TEST_RUN`.
 
-use std::{cell::RefCell, collections::BTreeMap, path::PathBuf};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use aya::{
     Ebpf, EbpfLoader, TestRunOptions,
@@ -63,8 +67,8 @@ pub(crate) fn health(tables: &MapTables) -> Vec<Known> {
         .collect()
 }
 
-/// The programs and their maps.
-pub(crate) struct Kernel(Ebpf);
+/// The programs and their maps, and the slots of `mc_traffic` that peers and members were ever given.
+pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 
 impl Kernel {
     /// Loads the object `cargo xtask build-ebpf` has built and fills its maps.
@@ -82,7 +86,7 @@ impl Kernel {
             let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
             program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
         }
-        let mut kernel = Self(ebpf);
+        let mut kernel = Self(ebpf, BTreeSet::new());
         kernel.fill(tables);
         kernel.set_services(&tables.services);
         kernel.set_flows(&tables.services);
@@ -151,6 +155,9 @@ impl Kernel {
     }
 
     fn fill(&mut self, tables: &MapTables) {
+        self.1.extend(tables.peers.values().map(|peer| peer.traffic));
+        self.1
+            .extend(tables.members.values().map(|member| member.traffic));
         let ebpf = &mut self.0;
         let mut config: Array<_, Config> = ebpf.map_mut(CONFIG).expect(CONFIG).try_into().expect(CONFIG);
         if let Some(value) = tables.config {
@@ -353,10 +360,11 @@ impl Kernel {
         let map: PerCpuArray<&MapData, Traffic> =
             self.0.map(TRAFFIC).expect(TRAFFIC).try_into().expect(TRAFFIC);
         let mut traffic = BTreeMap::new();
-        for slot in 0..MAX_TRAFFIC {
-            for one in map.get(&slot, 0).expect(TRAFFIC).iter() {
+        // All 4,096 would be most of the time a case takes.
+        for slot in self.1.iter().filter(|slot| **slot < MAX_TRAFFIC) {
+            for one in map.get(slot, 0).expect(TRAFFIC).iter() {
                 if *one != Traffic::default() {
-                    add(&mut traffic, slot, one);
+                    add(&mut traffic, *slot, one);
                 }
             }
         }

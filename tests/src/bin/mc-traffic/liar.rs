@@ -100,8 +100,12 @@ fn garbage(mut answer: Vec<u8>) -> Vec<u8> {
         2 => set(&mut answer, PROBE_AT + 1, &[77]),
         // Another slot, and another member.
         3 => set(&mut answer, PROBE_AT + 4, &[0xff; 8]),
-        // A probe of the future.
-        4 => set(&mut answer, SEQUENCE_AT, &[0x7f, 0xff, 0xff, 0xff]),
+        // A probe of the future. Numbers begin anywhere, so it is counted from this one.
+        4 => {
+            if let Some(number) = answer.get_mut(SEQUENCE_AT..).and_then(<[u8]>::first_chunk_mut) {
+                *number = u32::from_be_bytes(*number).wrapping_add(1 << 20).to_be_bytes();
+            }
+        }
         _ => answer.iter_mut().skip(PROBE_AT).for_each(|byte| *byte ^= 0xa5),
     }
     answer

@@ -12,6 +12,7 @@
 
 mod agent;
 mod datapath;
+mod draft;
 mod frame;
 mod input;
 mod liveness;

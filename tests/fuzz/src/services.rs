@@ -26,16 +26,15 @@ use mc_gateway_common::{
 
 use crate::{
     datapath::{ETH, TAIL, mapped},
+    draft::{Bytes, Draft, TCP, UDP, complaint},
     frame::{checksum_at, ip},
-    packets::{Ip, Tunnel, checksum, summed, tcp_syn, udp},
+    packets::{Ip, Tunnel},
     world::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, Shape,
         WEST_GATEWAY,
     },
 };
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// `mc_groups` slot of the node in [`world::gateway`].
 const GROUP_NODE: u32 = 2;
 /// Ports of Services and of clients: few, so that flows meet.
@@ -43,128 +42,6 @@ const PORTS: [u16; 4] = [80, 53, 5_000, 65_535];
 const CLIENTS: [u16; 4] = [1, 40_000, 40_001, 65_535];
 /// Most steps of one input.
 const STEPS: usize = 24;
-
-/// The bytes of an input, one after the other; zeros behind the last.
-struct Bytes<'d>(&'d [u8]);
-
-impl Bytes<'_> {
-    fn next(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    fn of<T: Copy, const N: usize>(&mut self, choices: [T; N]) -> T {
-        choices[usize::from(self.next()) % N]
-    }
-}
-
-/// A packet between a client and a Service or a Pod, before it is bytes.
-#[derive(Clone, Copy, Debug)]
-struct Draft {
-    src: (IpAddr, u16),
-    dst: (IpAddr, u16),
-    proto: u8,
-    /// TCP flags.
-    flags: u8,
-    len: usize,
-    /// A UDP checksum that was left out.
-    unsummed: bool,
-    /// Added to a checksum.
-    wrong: bool,
-}
-
-impl Draft {
-    fn new(bytes: &mut Bytes<'_>, src: (IpAddr, u16), dst: (IpAddr, u16), proto: u8) -> Self {
-        let bits = bytes.next();
-        Self {
-            src,
-            dst,
-            proto,
-            flags: [0x02, 0x10, 0x11, 0x12][usize::from(bits & 3)],
-            len: usize::from(bytes.next()),
-            // Mandatory in IPv6 (RFC 8200 section 8.1).
-            unsummed: bits & 4 != 0 && src.0.is_ipv4(),
-            wrong: bits & 0x38 == 0x38,
-        }
-    }
-
-    /// Header and payload of the transport protocol.
-    fn message(self) -> Vec<u8> {
-        let payload: Vec<u8> = (0..self.len).map(|at| at.to_le_bytes()[0] ^ 0x5a).collect();
-        let (src, dst) = (self.src.1, self.dst.1);
-        let mut message = if self.proto == TCP {
-            let mut segment = tcp_syn(src, dst);
-            segment[13] = self.flags;
-            segment.extend(&payload);
-            segment
-        } else {
-            udp(src, dst, &payload)
-        };
-        let at = checksum_at(self.proto).expect("a checksum");
-        if self.proto == TCP || !self.unsummed {
-            message = summed(self.src.0, self.dst.0, self.proto, message, at);
-            if self.proto == UDP && message[at..at + 2] == [0, 0] {
-                message[at..at + 2].fill(0xff);
-            }
-            if self.wrong {
-                // Never the other zero of the same sum.
-                message[at] ^= 0x40;
-            }
-        }
-        message
-    }
-
-    fn whole(self) -> Ip {
-        Ip::new(self.src.0, self.dst.0, self.proto, self.message())
-    }
-
-    /// The packet in two fragments, the first with `cut` times eight bytes.
-    fn fragments(self, cut: usize) -> [Ip; 2] {
-        let message = self.message();
-        let at = (cut * 8).min((message.len() - 1) / 8 * 8);
-        let (first, later) = message.split_at(at);
-        let place = u16::try_from(at).expect("small");
-        let fragment = |payload: &[u8], place: u16, more: bool| {
-            let mut packet = Ip::new(self.src.0, self.dst.0, self.proto, payload);
-            if self.src.0.is_ipv4() {
-                packet.frags = (place / 8) | if more { 0x2000 } else { 0 };
-            } else {
-                // RFC 8200 section 4.5.
-                let [high, low] = (place | u16::from(more)).to_be_bytes();
-                packet.options = vec![self.proto, 0, high, low, 0, 0, 0x12, 0x34];
-                packet.proto = 44;
-            }
-            packet
-        };
-        [fragment(first, 0, true), fragment(later, place, false)]
-    }
-
-    fn to(self, dst: (IpAddr, u16)) -> Self {
-        Self { dst, ..self }
-    }
-
-    /// The other way round.
-    fn answer(self) -> Self {
-        Self {
-            src: self.dst,
-            dst: self.src,
-            flags: 0x12,
-            ..self
-        }
-    }
-
-    /// Whether it is the first packet of a connection.
-    fn opens(self) -> bool {
-        self.proto == TCP && self.flags & 0x12 == 0x02
-    }
-
-    fn is_wrong(self) -> bool {
-        self.wrong && (self.proto == TCP || !self.unsummed)
-    }
-}
 
 /// Where a gateway sends a packet.
 #[derive(Debug)]
@@ -661,25 +538,6 @@ fn is_right(packet: &[u8], expected: &Ip, draft: &Draft) {
         let left_out = draft.proto == UDP && packet[at..at + 2] == [0, 0];
         assert!(!read.is_sound() && !left_out, "a wrong checksum was made right");
     }
-}
-
-/// An ICMP error of `from` about a packet, which is quoted with `len` bytes of its payload as one of `src`.
-fn complaint(from: IpAddr, about: &Draft, src: (IpAddr, u16), len: usize) -> Ip {
-    let mut message = about.message();
-    message[..2].copy_from_slice(&src.1.to_be_bytes());
-    let quoted = Ip::new(src.0, about.dst.0, about.proto, message).bytes();
-    let header = if from.is_ipv4() { 20 } else { 40 };
-    let quoted = &quoted[..(header + len).min(quoted.len())];
-    if from.is_ipv4() {
-        let mut error = vec![3, 1, 0, 0, 0, 0, 0, 0];
-        error.extend(quoted);
-        let sum = checksum(&error);
-        error[2..4].copy_from_slice(&sum.to_be_bytes());
-        return Ip::new(from, src.0, 1, error);
-    }
-    let mut error = vec![1, 0, 0, 0, 0, 0, 0, 0];
-    error.extend(quoted);
-    Ip::new(from, src.0, 58, summed(from, src.0, 58, error, 2))
 }
 
 fn key_of(backend: &Backend) -> ServiceKey {

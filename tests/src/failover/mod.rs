@@ -95,6 +95,20 @@ pub fn wait_seen(bed: &mut Topology, victim: Place, state: State, before: [usize
     })
 }
 
+/// Waits until no witness holds a victim dead: an agent that starts on a busy machine may miss its first answers,
+/// as long as a neighbour is unknown.
+pub fn wait_settled(bed: &mut Topology, victim: Place) -> Result<()> {
+    wait_for(&format!("{} not dead for anybody", victim.name()), SOON, || {
+        let mut count = |state| seen(bed, victim, state).map_err(|error| format!("{error:#}"));
+        let (dead, alive) = (count(State::Dead)?, count(State::Alive)?);
+        if dead == alive {
+            Ok(())
+        } else {
+            Err(format!("{dead:?} times dead, {alive:?} times alive again"))
+        }
+    })
+}
+
 /// How often the programs of a node have counted an event.
 pub fn events(bed: &Topology, place: Place, event: Event) -> Result<u64> {
     Ok(Counters::read(&bed.bpf_dir(place))?.events(event))
@@ -157,6 +171,7 @@ impl Trials {
         let Self {
             flows, bed, moved, ..
         } = self;
+        wait_settled(bed, victim)?;
         let deaths = seen(bed, victim, State::Dead)?;
         let lives = seen(bed, victim, State::Alive)?;
         let before = flows.mark();

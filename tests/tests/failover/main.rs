@@ -40,8 +40,10 @@ fn prefix(name: &str) -> String {
 }
 
 fn started(name: &str) -> (Flows, Topology) {
-    let bed = failover::bed(&prefix(name), agent()).expect("two clusters");
-    (Flows::start(&bed).expect("traffic"), bed)
+    let mut bed = failover::bed(&prefix(name), agent()).expect("two clusters");
+    let flows = Flows::start(&bed).expect("traffic");
+    failover::wait_settled(&mut bed).expect("all alive");
+    (flows, bed)
 }
 
 /// Every other gateway in turn, killed in every other way in turn: what is lost is lost by the flows of
@@ -74,6 +76,7 @@ fn flows_of_a_dead_gateway_move_and_only_those() {
 fn a_stopped_agent_kills_nobody() {
     const STOPPED: [Place; 3] = [Place::GatewayEast, Place::GatewayWest, Place::NodeWest];
     let (flows, mut bed) = started("stop");
+    let alive = failover::deaths(&mut bed).expect("counts");
     let before = flows.mark();
     for place in STOPPED {
         bed.signal_agent(place, Signal::SIGSTOP).expect("SIGSTOP");
@@ -90,13 +93,14 @@ fn a_stopped_agent_kills_nobody() {
         .wait_all_after(Instant::now() + Duration::from_secs(1), "traffic afterwards")
         .expect("traffic");
     assert_eq!(flows.lost_since(&before), BTreeSet::new());
-    failover::nobody_died(&mut bed).expect("all alive");
+    assert_eq!(failover::deaths(&mut bed).expect("counts"), alive);
 }
 
 #[test]
 fn busy_cpus_make_no_false_failover() {
     let duration = Duration::from_secs(if long() { 600 } else { 20 });
     let (flows, mut bed) = started("busy");
+    let alive = failover::deaths(&mut bed).expect("counts");
     let stop = AtomicBool::new(false);
     let cpus = thread::available_parallelism().expect("CPUs").get();
     let waited = thread::scope(|scope| {
@@ -112,7 +116,7 @@ fn busy_cpus_make_no_false_failover() {
         waited
     });
     waited.expect("traffic under load");
-    failover::nobody_died(&mut bed).expect("all alive");
+    assert_eq!(failover::deaths(&mut bed).expect("counts"), alive);
     println!(
         "no false failover in {} s with all {cpus} CPUs busy",
         duration.as_secs()

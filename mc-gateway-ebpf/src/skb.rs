@@ -220,7 +220,7 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn store_unsummed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         // Without RECOMPUTE_CSUM: the sum of the packet stays what it is once `update_l4` has followed.
         // SAFETY: the buffer is N bytes long.
         let ret = unsafe { bpf_skb_store_bytes(self.raw.cast(), offset, bytes.as_ptr().cast(), N as u32, 0) };
@@ -284,7 +284,7 @@ impl Packet for Skb {
         if self.load::<2>(offset)? == before {
             return Some(true);
         }
-        self.store_unsummed(offset, &before)?;
+        self.store_summed(offset, &before)?;
         Some(false)
     }
 

@@ -55,10 +55,10 @@ pub struct Underlay {
     pub unreachable: BTreeMap<IpAddr, String>,
     /// Addresses of this host with the device that owns them, without those of `mc0`.
     pub own: BTreeMap<IpAddr, (u32, String)>,
-    /// Addresses `mc0` has.
-    pub mc0: BTreeSet<IpAddr>,
     /// Those of them that are not known to be unique yet (RFC 4862 section 5.4): nothing may be sent from them.
     pub tentative: BTreeSet<IpAddr>,
+    /// Addresses `mc0` has.
+    pub mc0: BTreeSet<IpAddr>,
 }
 
 /// A route into `mc0`: for each prefix there is one that stays, and one that is preferred.

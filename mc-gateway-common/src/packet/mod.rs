@@ -102,9 +102,8 @@ pub trait Packet {
         self.put::<AT, W, N>(words)
     }
 
-    /// Overwrites `N` bytes and leaves the sum a device has made of the packet alone: they are in the link
-    /// header, which it does not cover, or [`Self::update_l4`] follows with the change.
-    fn store_unsummed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
+    /// Overwrites `N` bytes a transport checksum covers; [`Self::update_l4`] must follow with the change.
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
 
     /// Device the program is attached to.
     fn ifindex(&self) -> u32;

@@ -64,7 +64,7 @@ impl Packet for SlicePacket {
         Some(())
     }
 
-    fn store_unsummed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
+    fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         self.store(offset, bytes)
     }
 

@@ -104,7 +104,7 @@ fn replace<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u16) 
     } else {
         checksum::difference(&[0, o0, o1, 0], &[0, n0, n1, 0])
     };
-    packet.store_unsummed(to, &[n0, n1])?;
+    packet.store_summed(to, &[n0, n1])?;
     packet.update_l4(
         at.wrapping_add(CHECK),
         L4Difference {

@@ -1,11 +1,11 @@
 //! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
 
 use super::{
-    config,
+    address_to_mc0, config,
     finding::{Arrival, Finding, Step},
     mss, next_member,
     probe::probe,
-    too_big,
+    set_ethertype, too_big,
     too_big::TooBig,
 };
 use crate::{
@@ -364,14 +364,9 @@ fn deliver<const N: usize, P: Packet>(
     packet.shrink(Headers::<N>::ROOM, v6).ok_or(DropReason::Shrink)?;
     if v6 != Headers::<N>::V6 {
         let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
-        packet
-            .put::<{ eth::ETHERTYPE }, 1, 2>([u64::from(ethertype.swap_bytes())])
-            .ok_or(DropReason::Store)?;
+        set_ethertype(packet, ethertype)?;
     }
-    // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
-    packet
-        .put::<{ eth::DST }, 1, 6>([eth::bits(config.mc0_mac)])
-        .ok_or(DropReason::Store)?;
+    address_to_mc0(packet, config)?;
     Ok(Verdict::Deliver {
         path: Path::Deliver,
         ifindex: config.mc0_ifindex,

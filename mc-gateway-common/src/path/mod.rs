@@ -13,7 +13,7 @@ pub use to_remote::to_remote;
 
 use crate::{
     abi::{ABI_VERSION, CONFIG_DSCP_FIXED, Config, Member},
-    packet::encap::HOP_LIMIT,
+    packet::{Packet, encap::HOP_LIMIT, eth},
     select,
     tables::Tables,
     verdict::DropReason,
@@ -32,6 +32,21 @@ fn config<T: Tables>(tables: &T) -> Result<&Config, DropReason> {
 #[inline(always)]
 fn next_member<T: Tables>(tables: &T, group: u32, hash: u32) -> Result<&Member, DropReason> {
     select::choose(tables, group, hash).ok_or(DropReason::NoMember)
+}
+
+/// Addresses the packet to `mc0`, where the kernel classifies it again: only the device's own address makes
+/// it `PACKET_HOST`.
+#[inline(always)]
+fn address_to_mc0<P: Packet>(packet: &mut P, config: &Config) -> Result<(), DropReason> {
+    let written = packet.put::<{ eth::DST }, 1, 6>([eth::bits(config.mc0_mac)]);
+    written.ok_or(DropReason::Store)
+}
+
+/// Writes the ethertype.
+#[inline(always)]
+fn set_ethertype<P: Packet>(packet: &mut P, ethertype: u16) -> Result<(), DropReason> {
+    let written = packet.put::<{ eth::ETHERTYPE }, 1, 2>([u64::from(ethertype.swap_bytes())]);
+    written.ok_or(DropReason::Store)
 }
 
 /// TTL or hop limit of outer packets.

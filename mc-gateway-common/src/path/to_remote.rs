@@ -1,6 +1,8 @@
 //! Egress of `mc0`: packets the node's routing has found to be for another cluster.
 
-use super::{config, finding::Finding, fixed_tos, hop_limit, mss, next_member, too_big, too_big::TooBig};
+use super::{
+    config, finding::Finding, fixed_tos, hop_limit, mss, next_member, set_ethertype, too_big, too_big::TooBig,
+};
 use crate::{
     abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, Member},
     flow,
@@ -144,9 +146,7 @@ fn encapsulate<P: Packet>(
     packet.grow(room).ok_or(DropReason::Grow)?;
     write(packet, &outer, room).ok_or(DropReason::Store)?;
     if room.ethertype() != inner_type {
-        packet
-            .store_unsummed(eth::ETHERTYPE, &room.ethertype().to_be_bytes())
-            .ok_or(DropReason::Store)?;
+        set_ethertype(packet, room.ethertype())?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! MTU then and fragments by itself (Linux does so whatever its packet said). IPv6 hosts are never told
 //! less than 1,280 bytes; what a smaller leg cannot take is dropped under a reason of its own.
 
-use super::{config, fixed_tos, hop_limit, mss::is_v6};
+use super::{address_to_mc0, config, fixed_tos, hop_limit, mss::is_v6};
 use crate::{
     abi::{CONFIG_UDP_CHECKSUM, Config},
     packet::{
@@ -124,11 +124,7 @@ pub fn answer<P: Packet, T: Tables>(
     // Room in front of everything: the quoted packet stays where it is, what precedes it is written anew.
     packet.insert(icmp::headers_len(v6)).ok_or(DropReason::Grow)?;
     if at == eth::END {
-        // The kernel classifies the packet again on mc0: only its own address makes it PACKET_HOST.
-        let config = config(tables)?;
-        packet
-            .store_unsummed(eth::DST, &config.mc0_mac)
-            .ok_or(DropReason::Store)?;
+        address_to_mc0(packet, config(tables)?)?;
     } else {
         packet.send_back(tables, v6, at).ok_or(DropReason::Store)?;
     }

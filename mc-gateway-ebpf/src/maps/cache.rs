@@ -17,6 +17,12 @@ use crate::outline::mc_admission;
 const ENTRIES: u32 = 1 << BITS;
 const BITS: u32 = 9;
 
+/// Place of the entry for a hash.
+#[inline(always)]
+const fn place(hash: u32) -> u32 {
+    hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
+}
+
 /// An address and the prefix it was found in.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
@@ -37,8 +43,7 @@ pub(super) fn remembered(
     epoch: u32,
     find: impl FnOnce() -> Option<Prefix>,
 ) -> Option<Prefix> {
-    let slot = address.fold().wrapping_mul(0x9e37_79b1) >> (32 - BITS);
-    let Some(entry) = CACHE.get_ptr_mut(slot) else {
+    let Some(entry) = CACHE.get_ptr_mut(place(address.fold())) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -74,8 +79,7 @@ static WAYS: PerCpuArray<Recalled, { ENTRIES as usize }> = PerCpuArray::new();
 #[inline(always)]
 pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
     let hash = way.dst.fold().wrapping_mul(0x85eb_ca6b) ^ way.src.fold() ^ way.peer.fold().rotate_left(16);
-    let slot = hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS);
-    let Some(entry) = WAYS.get_ptr_mut(slot) else {
+    let Some(entry) = WAYS.get_ptr_mut(place(hash)) else {
         return mc_admission(way);
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -112,8 +116,7 @@ static PREFERENCES: PerCpuArray<Preferred, { ENTRIES as usize }> = PerCpuArray::
 /// part of it: the choice among those that are is made anew for every packet.
 #[inline(always)]
 pub(super) fn preferred(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {
-    let place = (hash ^ group).wrapping_mul(0x9e37_79b1) >> (32 - BITS);
-    let Some(entry) = PREFERENCES.get_ptr_mut(place) else {
+    let Some(entry) = PREFERENCES.get_ptr_mut(place(hash ^ group)) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.

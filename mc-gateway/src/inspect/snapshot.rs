@@ -1,7 +1,7 @@
 //! Everything the pinned maps of a node hold, read once.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -315,12 +315,13 @@ impl TrafficMap {
 
     /// What was counted in these slots, summed over CPUs.
     pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Traffic>, TablesError> {
-        let mut all = BTreeMap::new();
-        for slot in slots {
+        // Peers may share one.
+        let slots: BTreeSet<u32> = slots.collect();
+        let read = slots.into_iter().map(|slot| {
             let values = self.0.get(&slot, 0).map_err(failed(abi::TRAFFIC, "read"))?;
-            all.insert(slot, traffic_sum(&values));
-        }
-        Ok(all)
+            Ok((slot, traffic_sum(&values)))
+        });
+        read.collect()
     }
 }
 

@@ -71,13 +71,23 @@ impl fmt::Display for State {
     }
 }
 
+// === impl State ===
+
+impl State {
+    /// Whether an agent has told this of a member.
+    fn is(self, told: &str) -> bool {
+        told.starts_with(&format!("{self}:"))
+    }
+}
+
 /// How often each witness has seen a victim become so.
 pub fn seen(bed: &mut Topology, victim: Place, state: State) -> Result<[usize; 2]> {
-    let text = format!("{} {state}", outside(victim));
+    let victim = outside(victim);
     let mut counts = [0; 2];
     for (count, witness) in counts.iter_mut().zip(WITNESSES) {
         let log = bed.agent_log(witness)?;
-        *count = log.lines().filter(|line| line.contains(&text)).count();
+        let of_victim = told(&log).filter(|(member, _)| *member == victim);
+        *count = of_victim.filter(|(_, told)| state.is(told)).count();
     }
     Ok(counts)
 }
@@ -110,12 +120,11 @@ fn told(log: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Waits until no node holds a member dead or down: an agent that starts on a busy machine may miss its first
 /// answers, as long as a neighbour is unknown.
 pub fn wait_settled(bed: &mut Topology) -> Result<()> {
-    let alive = State::Alive.to_string();
     wait_for("all members alive for everybody", SOON, || {
         for place in bed.nodes() {
             let log = bed.agent_log(place).map_err(|error| format!("{error:#}"))?;
             let last: BTreeMap<_, _> = told(&log).collect();
-            if let Some((member, state)) = last.iter().find(|(_, state)| !state.starts_with(&alive)) {
+            if let Some((member, state)) = last.iter().find(|(_, told)| !State::Alive.is(told)) {
                 return Err(format!("{}: member {member} {state}", place.name()));
             }
         }
@@ -130,11 +139,10 @@ pub fn events(bed: &Topology, place: Place, event: Event) -> Result<u64> {
 
 /// How often each node has taken a member for dead, and how many packets it has counted with all members dead.
 pub fn deaths(bed: &mut Topology) -> Result<Vec<(Place, usize, u64)>> {
-    let dead = State::Dead.to_string();
     let mut deaths = Vec::new();
     for place in bed.nodes() {
         let log = bed.agent_log(place)?;
-        let died = told(&log).filter(|(_, state)| state.starts_with(&dead)).count();
+        let died = told(&log).filter(|(_, told)| State::Dead.is(told)).count();
         deaths.push((place, died, events(bed, place, Event::AllMembersDead)?));
     }
     Ok(deaths)

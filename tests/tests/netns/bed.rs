@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf, time::Duration};
 
 use mc_tests::{
-    topology::{Masquerade, Options, Place, Topology, Variant},
+    topology::{Cluster, Masquerade, Options, Place, Topology, Variant},
     wait::wait_for,
 };
 
@@ -38,6 +38,25 @@ pub(crate) fn connected(name: &str) -> Topology {
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the agents");
     bed
+}
+
+/// Two clusters with two gateways each.
+pub(crate) fn with_two_gateways(name: &str) -> Topology {
+    let mut options = options(name);
+    options.two_gateways = true;
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    bed
+}
+
+/// A hundred connections from the Pod in east to the Pod in west, one after the other.
+pub(crate) fn a_hundred_connections(bed: &Topology) {
+    let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
+    let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
+    let url = format!("http://{}:8081/", Cluster::West.pod_ip());
+    bed.traffic()
+        .run(east, &["get", &url, "--count", "100"])
+        .expect("answers");
 }
 
 /// Waits until the agent of a node has logged every one of the words on one line.

@@ -8,7 +8,7 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, options, wait_for_log};
+use crate::bed::{SOON, a_hundred_connections, options, wait_for_log, with_two_gateways};
 
 pub(crate) fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
     let mut options = options(name);
@@ -185,17 +185,9 @@ fn an_underlay_too_small_for_ipv6_is_named() {
 
 #[test]
 fn two_gateways_share_the_flows() {
-    let mut options = options("two");
-    options.two_gateways = true;
-    let mut bed = Topology::create(options).expect("the namespaces");
-    bed.configure(Variant::McGateway).expect("the agents");
+    let bed = with_two_gateways("two");
     talk(&bed, Family::V4);
-    let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
-    let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
-    let url = format!("http://{}:8081/", Cluster::West.pod_ip());
-    bed.traffic()
-        .run(east, &["get", &url, "--count", "100"])
-        .expect("answers");
+    a_hundred_connections(&bed);
     let transit = |place: Place| {
         mc_tests::counters::Counters::read(&bed.bpf_dir(place))
             .expect("counters")

@@ -216,12 +216,11 @@ fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -
         // From another address of the node.
         let other = elsewhere(family);
         let bound = format!("{} dev mc0 src {other}", pod.ip());
-        let nodad = if family == Family::V6 { " nodad" } else { "" };
-        let set = [
-            format!("addr add {other} dev lo{nodad}"),
-            format!("route add {bound}"),
-        ];
-        bed.netns(node).ip(&set).expect("an address and a route");
+        let address: IpAddr = other.parse().expect("an address");
+        bed.netns(node).address("lo", address).expect("an address");
+        bed.netns(node)
+            .ip(&[format!("route add {bound}")])
+            .expect("a route");
         assert_eq!(get(bed, node, pod), expected, "from {other}");
         bed.netns(node)
             .ip(&[format!("route del {bound}")])

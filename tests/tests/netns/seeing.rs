@@ -4,12 +4,12 @@ use std::fs;
 
 use mc_tests::{
     exposition::Exposition,
-    topology::{Cluster, Family, Place, Topology, Variant},
+    topology::{Cluster, Family, Place, Topology},
     wait::wait_for,
 };
 use serde_json::Value;
 
-use crate::bed::{SOON, connected, options, wait_for_log};
+use crate::bed::{SOON, a_hundred_connections, connected, wait_for_log, with_two_gateways};
 
 const NODE: Place = Place::NodeEast;
 const GATEWAY: Place = Place::GatewayEast;
@@ -145,16 +145,8 @@ fn gateways() -> [(Place, String); 4] {
 
 #[test]
 fn packets_and_bytes_by_peer_agree_at_both_ends() {
-    let mut options = options("peers");
-    options.two_gateways = true;
-    let mut bed = Topology::create(options).expect("the namespaces");
-    bed.configure(Variant::McGateway).expect("the agents");
-    let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
-    let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
-    let url = format!("http://{}:8081/", Cluster::West.pod_ip());
-    bed.traffic()
-        .run(east, &["get", &url, "--count", "100"])
-        .expect("answers");
+    let bed = with_two_gateways("peers");
+    a_hundred_connections(&bed);
     let of_peer = |seen: &Exposition, direction: &str, address: &str| {
         seen.sum(
             &format!("mcgateway_peer_{direction}_total"),

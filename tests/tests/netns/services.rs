@@ -13,12 +13,12 @@ use mc_gateway_common::{
 use mc_tests::{
     failover::events,
     process::Process,
-    topology::{Cluster, Fault, Place, Topology, Variant},
+    topology::{Cluster, Fault, Place, Topology},
     wait::wait_for,
 };
 
 use crate::{
-    bed::{SOON, bpftool, connected, options},
+    bed::{SOON, bpftool, connected, with_two_gateways},
     seeing::metrics,
 };
 
@@ -194,10 +194,7 @@ fn inspect(bed: &Topology, place: Place, section: &str) -> Vec<serde_json::Value
 fn connections_survive_the_loss_of_a_gateway_of_their_service() {
     const CLIENTS: usize = 8;
     const GATEWAYS: [Place; 2] = [Place::GatewayWest, Place::SecondGatewayWest];
-    let mut options = options("svclost");
-    options.two_gateways = true;
-    let mut bed = Topology::create(options).expect("the namespaces");
-    bed.configure(Variant::McGateway).expect("the agents");
+    let mut bed = with_two_gateways("svclost");
     let pod = bed.netns(Place::PodWest);
     let _servers = [("first", 8080), ("second", 8081)]
         .map(|(name, port)| bed.traffic().echo_server(pod, name, port).expect("a server"));

@@ -114,6 +114,6 @@ fn port<P: Packet>(packet: &mut P, at: u32, end: End, to: u16) -> Option<u32> {
     if [f0, f1] == to {
         return Some(0);
     }
-    packet.store_unsummed(at, &to)?;
+    packet.store_summed(at, &to)?;
     Some(checksum::difference(&[f0, f1, 0, 0], &[t0, t1, 0, 0]))
 }

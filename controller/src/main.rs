@@ -90,12 +90,12 @@ async fn start(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Leader(run) => {
             log(run.log_format);
-            load(run.config.as_deref())?;
+            let config = load(run.config.as_deref())?;
             let client = client(run.kubeconfig.as_deref()).await?;
             let namespace = run
                 .namespace
                 .unwrap_or_else(|| names::LEADER_NAMESPACE.to_owned());
-            until_told(shell::leader::run(client, namespace)).await
+            until_told(shell::leader::run(client, namespace, config)).await
         }
         Command::Member(run) => {
             log(run.log_format);

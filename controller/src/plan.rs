@@ -3,15 +3,19 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Service},
+    discovery::v1::EndpointSlice,
+};
 use kube::{Resource, ResourceExt, core::ApiResource};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::api::{
     cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
-    resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
+    network_policy::ClusterNetworkPolicy, resource_export::ResourceExport, resource_import::ResourceImport,
+    service_export::ServiceExport, service_import::ServiceImport,
 };
 
 /// Which API server.
@@ -28,9 +32,12 @@ pub enum Side {
 #[expect(missing_docs, reason = "each is the kind of that name")]
 pub enum Kind {
     ClusterInfoImport,
+    ClusterNetworkPolicy,
     ClusterSet,
+    ConfigMap,
     EndpointSlice,
     Gateway,
+    LabelIdentity,
     MemberClusterAnnounce,
     ResourceExport,
     ResourceImport,
@@ -46,7 +53,7 @@ pub struct Target {
     pub side: Side,
     /// What kind of object.
     pub kind: Kind,
-    /// Its Namespace.
+    /// Its Namespace; empty where the kind has none.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -88,6 +95,19 @@ pub struct Notice {
     pub message: String,
 }
 
+/// Something the people of the leader cluster should know, told on an object there; an Event while it stays true.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Remark {
+    /// Name of the `ResourceImport` it is about.
+    pub import: String,
+    /// Its UID.
+    pub uid: String,
+    /// In one word.
+    pub reason: &'static str,
+    /// In a sentence.
+    pub message: String,
+}
+
 /// Everything one look at the world asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use = "a plan that nobody applies changes nothing"]
@@ -96,6 +116,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// What a person should know.
     pub notices: Vec<Notice>,
+    /// What the people of the leader cluster should know.
+    pub remarks: Vec<Remark>,
     /// When to look again even if nothing happens.
     pub wake_at: Option<Timestamp>,
 }
@@ -122,9 +144,12 @@ macro_rules! known {
 
 known!(
     ClusterInfoImport,
+    ClusterNetworkPolicy,
     ClusterSet,
+    ConfigMap,
     EndpointSlice,
     Gateway,
+    LabelIdentity,
     MemberClusterAnnounce,
     ResourceExport,
     ResourceImport,
@@ -153,7 +178,8 @@ impl fmt::Display for Target {
             Side::Local => "",
             Side::Leader => " in the leader cluster",
         };
-        write!(f, "{:?} {}/{}{at}", self.kind, self.namespace, self.name)
+        let slash = if self.namespace.is_empty() { "" } else { "/" };
+        write!(f, "{:?} {}{slash}{}{at}", self.kind, self.namespace, self.name)
     }
 }
 
@@ -223,6 +249,17 @@ impl Plan {
         });
     }
 
+    /// Tell people of each of many things: of the first ten in full, of the others how many.
+    pub fn notices(&mut self, about: &str, all: Vec<(String, String)>) {
+        let more = all.len().saturating_sub(MANY);
+        for (subject, message) in all.into_iter().take(MANY) {
+            self.notice(subject, message);
+        }
+        if more > 0 {
+            self.notice(about, format!("the same is true of {more} more"));
+        }
+    }
+
     /// Look again at `at`, or earlier.
     pub fn wake(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |old| old.min(at)));
@@ -232,6 +269,9 @@ impl Plan {
         self.actions.push(Action { target, op });
     }
 }
+
+/// So many notices of one sort are given in full.
+const MANY: usize = 10;
 
 fn body<K: Known>(object: &K) -> Value {
     let mut body = serde_json::to_value(object).unwrap_or_default();
@@ -264,5 +304,24 @@ mod tests {
         assert_eq!(target.to_string(), "ResourceExport ns/x in the leader cluster");
         assert_eq!(body["apiVersion"], "multicluster.crd.antrea.io/v1alpha1");
         assert_eq!(body["kind"], "ResourceExport");
+    }
+
+    #[test]
+    fn of_many_things_of_one_sort_some_are_told() {
+        let mut plan = Plan::default();
+        plan.notices(
+            "exports",
+            (0..25).map(|i| (i.to_string(), "bad".to_owned())).collect(),
+        );
+        assert_eq!(plan.notices.len(), 11);
+        assert_eq!(plan.notices[10].message, "the same is true of 15 more");
+        let identity = LabelIdentity::new(
+            "c5d961e1f6175a5a",
+            crate::api::label_identity::LabelIdentitySpec::default(),
+        );
+        assert_eq!(
+            Target::of(Side::Local, &identity).to_string(),
+            "LabelIdentity c5d961e1f6175a5a"
+        );
     }
 }

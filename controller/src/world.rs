@@ -9,23 +9,48 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, Secret, Service},
+        core::v1::{ConfigMap, Namespace, Node, Secret, Service},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
 use crate::api::{
-    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, config::Config, gateway::Gateway,
-    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
-    resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+    cluster_info::ClusterInfoImport,
+    cluster_set::ClusterSet,
+    config::Config,
+    gateway::Gateway,
+    label_identity::LabelIdentity,
+    member_cluster_announce::MemberClusterAnnounce,
+    network_policy::{ClusterNetworkPolicy, Tier},
+    resource_export::ResourceExport,
+    resource_import::ResourceImport,
+    service_export::ServiceExport,
+    service_import::ServiceImport,
 };
+use crate::plan::Target;
 
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub type Key = (String, String);
 
 /// All objects of a kind, as last seen; cheap to clone.
 pub type Objects<K> = Arc<BTreeMap<Key, Arc<K>>>;
+
+/// All objects of a kind that a cluster need not know.
+#[derive(Clone, Debug, Default)]
+pub enum Optional<K> {
+    /// Not looked, or not completely.
+    #[default]
+    Pending,
+    /// The API server does not know the kind.
+    Absent,
+    /// All of them.
+    Present(Objects<K>),
+}
+
+/// The labels Pods have: Namespace and what [`crate::api::label_identity::sorted`] makes of the Pod's, and how many
+/// Pods have them.
+pub type PodLabels = Arc<BTreeMap<(String, Arc<str>), usize>>;
 
 /// The object of that Namespace and name.
 #[must_use]
@@ -40,6 +65,8 @@ pub struct LeaderWorld {
     pub now: Timestamp,
     /// Where the exchanged objects are.
     pub namespace: String,
+    /// The configuration file.
+    pub config: Config,
     /// The sets; one is expected.
     pub cluster_sets: Objects<ClusterSet>,
     /// The members' signs of life.
@@ -48,6 +75,8 @@ pub struct LeaderWorld {
     pub exports: Objects<ResourceExport>,
     /// What is offered to members.
     pub imports: Objects<ResourceImport>,
+    /// The records of label identities, where those are exchanged.
+    pub records: Option<Objects<ConfigMap>>,
     /// When each `MemberClusterAnnounce`, by name, was last seen to change, by our own clock.
     pub heard: BTreeMap<String, Heard>,
 }
@@ -90,6 +119,16 @@ pub struct MemberWorld {
     pub gateways: Objects<Gateway>,
     /// The networks of the other clusters.
     pub cluster_infos: Objects<ClusterInfoImport>,
+    /// The labels of all Pods, where they are exported and once they are all read.
+    pub pod_labels: Option<PodLabels>,
+    /// The label identities of the set.
+    pub label_identities: Optional<LabelIdentity>,
+    /// The cluster's policies, imported or its own.
+    pub policies: Optional<ClusterNetworkPolicy>,
+    /// What policies may name.
+    pub tiers: Optional<Tier>,
+    /// What could not be written, more than once, and why.
+    pub failing: BTreeMap<Target, String>,
     /// The token Secret.
     pub secret: SecretSeen,
     /// How it goes with the leader.
@@ -138,6 +177,19 @@ pub struct LeaderView {
     pub exports: Objects<ResourceExport>,
     /// Everything offered.
     pub imports: Objects<ResourceImport>,
+}
+
+// === impl Optional ===
+
+impl<K> Optional<K> {
+    /// All objects, if they are known.
+    #[must_use]
+    pub fn objects(&self) -> Option<&Objects<K>> {
+        match self {
+            Self::Present(objects) => Some(objects),
+            Self::Pending | Self::Absent => None,
+        }
+    }
 }
 
 /// `timestamp` as the API writes it, in whole seconds.

@@ -6,7 +6,10 @@ use ipnet::IpNet;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
-use super::validation::{self, Invalid};
+use super::{
+    label_identity::Exclusions,
+    validation::{self, Invalid},
+};
 
 /// The file as written. Keys this release does not act on (`health`, `metrics`, `webhook` …) are tolerated.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -32,8 +35,22 @@ pub struct MultiClusterConfig {
     pub gateway_mode: Option<String>,
     /// How long a gateway that is to be removed goes on without new flows, `30s` when absent.
     pub gateway_drain_period: Option<String>,
+    /// Whether label identities are exchanged; the same in all clusters of a set, the leader included.
+    pub enable_stretched_network_policy: Option<bool>,
+    /// Superset: keys of labels that make no identity, a `*` at the end for all that begin so; the same in all
+    /// clusters of a set.
+    pub label_identity_excluded_labels: Option<Vec<String>>,
+    /// Superset: of which Pods the identities are exported: `All` (default), or `Selected`, those a selector of
+    /// scope `ClusterSet` in a replicated policy means.
+    pub label_identity_export: Option<String>,
+    /// Superset, of the leader: how long the number of a label that is gone is given to no other, `10m` when absent.
+    pub label_identity_quarantine: Option<String>,
 }
 
+/// The shortest quarantine: what was sent before has arrived or failed by then, in any case.
+pub const MIN_QUARANTINE: SignedDuration = SignedDuration::from_mins(1);
+/// The quarantine unless configured: a cluster that was cut off that long has told its people.
+pub const QUARANTINE: SignedDuration = SignedDuration::from_mins(10);
 /// The drain period unless configured: several times what an announcement takes.
 pub const DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 
@@ -52,6 +69,24 @@ pub struct Config {
     pub gateway_mode: GatewayMode,
     /// How long a gateway that is to be removed goes on without new flows; not negative.
     pub drain_period: SignedDuration,
+    /// Whether label identities are exchanged.
+    pub stretched_policy: bool,
+    /// Keys of labels that make no identity.
+    pub excluded_labels: Exclusions,
+    /// Of which Pods the identities are exported.
+    pub identity_export: IdentityExport,
+    /// How long the number of a label that is gone is given to no other; at least [`MIN_QUARANTINE`].
+    pub quarantine: SignedDuration,
+}
+
+/// Of which Pods the identities are exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdentityExport {
+    /// Of all.
+    #[default]
+    All,
+    /// Of those a selector of scope `ClusterSet` in a replicated policy means.
+    Selected,
 }
 
 /// Which address of a Node becomes the gateway IP.
@@ -113,6 +148,24 @@ pub enum ConfigError {
         /// As given.
         value: String,
     },
+    /// Shorter than is safe.
+    #[error("{field}: {value:?} is shorter than {least:#}")]
+    Short {
+        /// The key in the file.
+        field: &'static str,
+        /// As given.
+        value: String,
+        /// The least that is accepted.
+        least: SignedDuration,
+    },
+    /// No key of labels.
+    #[error("{field}: {value:?} is no label key, nor the beginning of one with a '*' behind it")]
+    LabelKey {
+        /// The key in the file.
+        field: String,
+        /// As given.
+        value: String,
+    },
     /// A file of something else.
     #[error("{field}: {value:?} where {wanted:?} is wanted")]
     Type {
@@ -136,6 +189,10 @@ impl Default for Config {
             endpoint_ip_type: EndpointIpType::default(),
             gateway_mode: GatewayMode::default(),
             drain_period: DRAIN_PERIOD,
+            stretched_policy: false,
+            excluded_labels: Exclusions::default(),
+            identity_export: IdentityExport::default(),
+            quarantine: QUARANTINE,
         }
     }
 }
@@ -174,20 +231,53 @@ impl TryFrom<MultiClusterConfig> for Config {
                 .parse()?,
             endpoint_ip_type: file.endpoint_ip_type.as_deref().unwrap_or_default().parse()?,
             gateway_mode: file.gateway_mode.as_deref().unwrap_or_default().parse()?,
-            drain_period: drain_period(file.gateway_drain_period.unwrap_or_default())?,
+            drain_period: duration("gatewayDrainPeriod", file.gateway_drain_period, DRAIN_PERIOD)?,
+            stretched_policy: file.enable_stretched_network_policy.unwrap_or_default(),
+            excluded_labels: exclusions(file.label_identity_excluded_labels.unwrap_or_default())?,
+            identity_export: file
+                .label_identity_export
+                .as_deref()
+                .unwrap_or_default()
+                .parse()?,
+            quarantine: quarantine(file.label_identity_quarantine)?,
         })
     }
 }
 
-fn drain_period(value: String) -> Result<SignedDuration, ConfigError> {
-    if value.is_empty() {
-        return Ok(DRAIN_PERIOD);
-    }
+fn duration(
+    field: &'static str,
+    value: Option<String>,
+    default: SignedDuration,
+) -> Result<SignedDuration, ConfigError> {
+    let Some(value) = value.filter(|v| !v.is_empty()) else {
+        return Ok(default);
+    };
     let period = value.parse().ok().filter(|p: &SignedDuration| !p.is_negative());
-    period.ok_or(ConfigError::Duration {
-        field: "gatewayDrainPeriod",
-        value,
-    })
+    period.ok_or(ConfigError::Duration { field, value })
+}
+
+fn quarantine(value: Option<String>) -> Result<SignedDuration, ConfigError> {
+    let field = "labelIdentityQuarantine";
+    let period = duration(field, value.clone(), QUARANTINE)?;
+    if period < MIN_QUARANTINE {
+        return Err(ConfigError::Short {
+            field,
+            value: value.unwrap_or_default(),
+            least: MIN_QUARANTINE,
+        });
+    }
+    Ok(period)
+}
+
+fn exclusions(patterns: Vec<String>) -> Result<Exclusions, ConfigError> {
+    let mut all = Exclusions::default();
+    for (i, value) in patterns.into_iter().enumerate() {
+        if !all.add(&value) {
+            let field = format!("labelIdentityExcludedLabels[{i}]");
+            return Err(ConfigError::LabelKey { field, value });
+        }
+    }
+    Ok(all)
 }
 
 fn expect_type(field: &'static str, value: String, wanted: &'static str) -> Result<(), ConfigError> {
@@ -252,6 +342,24 @@ impl FromStr for GatewayMode {
     }
 }
 
+// === impl IdentityExport ===
+
+impl FromStr for IdentityExport {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "All" => Ok(Self::All),
+            "Selected" => Ok(Self::Selected),
+            _ => Err(ConfigError::Word {
+                field: "labelIdentityExport",
+                value: value.to_owned(),
+                known: "All, Selected",
+            }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -277,6 +385,10 @@ mod tests {
             "gatewayIPPrecedence": "public",
             "gatewayMode": "ActiveStandby",
             "gatewayDrainPeriod": "1m30s",
+            "enableStretchedNetworkPolicy": true,
+            "labelIdentityExcludedLabels": ["pod-template-hash", "batch.kubernetes.io/*"],
+            "labelIdentityExport": "Selected",
+            "labelIdentityQuarantine": "5m",
         }))
         .unwrap();
         assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
@@ -285,6 +397,9 @@ mod tests {
         assert_eq!(config.precedence, GatewayIpPrecedence::External);
         assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);
         assert_eq!(config.drain_period, SignedDuration::from_secs(90));
+        assert!(config.stretched_policy && config.excluded_labels.excludes("batch.kubernetes.io/job-name"));
+        assert_eq!(config.identity_export, IdentityExport::Selected);
+        assert_eq!(config.quarantine, SignedDuration::from_mins(5));
         assert_eq!(parse(json!({})).unwrap(), Config::default());
     }
 
@@ -324,12 +439,42 @@ mod tests {
                 "gatewayDrainPeriod: \"-1s\" is not a duration such as",
             ),
             (
+                json!({"labelIdentityExport": "Some"}),
+                "labelIdentityExport: \"Some\" is none of All, Selected",
+            ),
+            (
+                json!({"labelIdentityExcludedLabels": ["app", "a b"]}),
+                "labelIdentityExcludedLabels[1]: \"a b\" is no label key",
+            ),
+            (
+                json!({"labelIdentityQuarantine": "soon"}),
+                "labelIdentityQuarantine: \"soon\" is not a duration such as",
+            ),
+            (
+                json!({"labelIdentityQuarantine": "59s"}),
+                "labelIdentityQuarantine: \"59s\" is shorter than 1m",
+            ),
+            (
                 json!({"kind": "ConfigMap"}),
                 "kind: \"ConfigMap\" where \"MultiClusterConfig\" is wanted",
             ),
         ] {
             let error = parse(file).unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_reported_with_its_key() {
+        for (text, key) in [
+            (
+                "enableStretchedNetworkPolicy: perhaps",
+                "enableStretchedNetworkPolicy",
+            ),
+            ("labelIdentityExcludedLabels: app", "labelIdentityExcludedLabels"),
+        ] {
+            let error = serde_yaml_ng::from_str::<MultiClusterConfig>(text).unwrap_err();
+            assert!(error.to_string().contains(key), "{error}");
         }
     }
 }

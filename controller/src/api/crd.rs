@@ -18,8 +18,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 
 use super::{
     cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
-    resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
+    resource_export::ResourceExport, resource_import::ResourceImport, service_export::ServiceExport,
+    service_import::ServiceImport,
 };
 
 /// The CRDs a leader cluster needs.
@@ -42,6 +43,7 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         ClusterInfoImport::crd(),
         ClusterSet::crd(),
         Gateway::crd(),
+        LabelIdentity::crd(),
         ServiceExport::crd(),
         ServiceImport::crd(),
     ]
@@ -278,6 +280,7 @@ mod tests {
                 ("clusterinfoimports.multicluster.crd.antrea.io", "v1alpha1", true),
                 ("clustersets.multicluster.crd.antrea.io", "v1alpha2", true),
                 ("gateways.multicluster.crd.antrea.io", "v1alpha1", true),
+                ("labelidentities.multicluster.crd.antrea.io", "v1alpha1", false),
                 (
                     "memberclusterannounces.multicluster.crd.antrea.io",
                     "v1alpha1",
@@ -339,6 +342,32 @@ mod tests {
             assert!(properties.get(field).is_some(), "{field}: {properties}");
         }
         assert_eq!(properties.pointer("/clusterID/type").unwrap(), "array");
+    }
+
+    #[test]
+    fn a_label_identity_belongs_to_the_cluster_and_its_number_has_limits() {
+        let crd = LabelIdentity::crd();
+        assert_eq!(crd.spec.scope, "Cluster");
+        let id = schema(&crd).pointer("/properties/spec/properties/id").cloned();
+        let id = id.unwrap();
+        assert_eq!(
+            (id["minimum"].as_f64(), id["maximum"].as_f64()),
+            (Some(1.0), Some(16_777_214.0))
+        );
+        let payload = |crd: &CustomResourceDefinition| {
+            let schema = schema(crd);
+            schema
+                .pointer("/properties/spec/properties/labelIdentity")
+                .unwrap()
+                .clone()
+        };
+        for (payload, field) in [
+            (payload(&ResourceExport::crd()), "normalizedLabel"),
+            (payload(&ResourceImport::crd()), "label"),
+        ] {
+            assert_eq!(payload["x-kubernetes-preserve-unknown-fields"], true);
+            assert_eq!(payload["properties"][field]["type"], "string");
+        }
     }
 
     #[test]

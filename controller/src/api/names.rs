@@ -40,6 +40,10 @@ pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-s
 pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
 /// On a `MemberClusterAnnounce`: when the member was last alive, RFC 3339.
 pub const ANNOTATION_TOUCH_TS: &str = "touch-ts";
+/// On a `ClusterNetworkPolicy`: it was imported.
+pub const ANNOTATION_IMPORTED_POLICY: &str = "multicluster.antrea.io/imported-acnp";
+/// Superset, on an imported `ClusterNetworkPolicy`: fingerprint of the spec it was written with.
+pub const ANNOTATION_APPLIED: &str = "mc-gateway.io/applied";
 /// Superset, on a `MemberClusterAnnounce`: why the leader does not accept it.
 pub const ANNOTATION_REFUSED: &str = "mc-gateway.io/refused";
 
@@ -50,9 +54,16 @@ pub const FINALIZER_RESOURCE_EXPORT: &str = "resourceexport.antrea.io/finalizer"
 /// On a `ResourceExport` of old releases; recognised and removed, never set.
 pub const FINALIZER_RESOURCE_EXPORT_LEGACY: &str = "resourceexport.finalizers.antrea.io";
 
+// Objects a leader makes.
+
+/// Superset, on a `ConfigMap` of the leader: what it records.
+pub const LABEL_RECORD: &str = "mc-gateway.io/record";
+/// The value of [`LABEL_RECORD`] of those that say which label has which number.
+pub const RECORD_LABEL_IDENTITIES: &str = "label-identities";
+
 // Objects a member makes.
 
-/// Superset, on `ServiceImport` and `ClusterInfoImport`: this controller made it and may delete it.
+/// Superset, on `ServiceImport`, `ClusterInfoImport` and `LabelIdentity`: this controller made it and may delete it.
 pub const LABEL_MADE_BY: &str = "app.kubernetes.io/managed-by";
 
 // EndpointSlices.
@@ -98,6 +109,30 @@ pub fn cluster_info(cluster_id: &str) -> String {
     format!("{cluster_id}-clusterinfo")
 }
 
+/// The `ResourceExport` of a label identity.
+#[must_use]
+pub fn label_identity_export(cluster_id: &str, hash: &str) -> String {
+    format!("{cluster_id}-{hash}")
+}
+
+/// A `ConfigMap` of the leader that says which label has which number.
+#[must_use]
+pub fn label_record(part: u32) -> String {
+    format!("mc-gateway-label-identities-{part}")
+}
+
+/// The `ResourceImport` of a replicated `ClusterNetworkPolicy`.
+#[must_use]
+pub fn policy_import(name: &str) -> String {
+    format!("{name}-antreaclusternetworkpolicy")
+}
+
+/// The `ClusterNetworkPolicy` a member makes of an import.
+#[must_use]
+pub fn imported_policy(name: &str) -> String {
+    format!("antrea-mc-{name}")
+}
+
 /// The `ResourceImport` of a Service.
 #[must_use]
 pub fn service_import(namespace: &str, name: &str) -> String {
@@ -136,6 +171,12 @@ mod tests {
         assert_eq!(service_export("east", "shop", "web"), "east-shop-web-service");
         assert_eq!(endpoints_export("east", "shop", "web"), "east-shop-web-endpoints");
         assert_eq!(cluster_info("east"), "east-clusterinfo");
+        assert_eq!(
+            label_identity_export("east", "c5d961e1f6175a5a"),
+            "east-c5d961e1f6175a5a"
+        );
+        assert_eq!(policy_import("strict"), "strict-antreaclusternetworkpolicy");
+        assert_eq!(imported_policy("strict"), "antrea-mc-strict");
         assert_eq!(service_import("shop", "web"), "shop-web-service");
         assert_eq!(endpoints_import("shop", "web"), "shop-web-endpoints");
         assert_eq!(imported_service("web"), "antrea-mc-web");

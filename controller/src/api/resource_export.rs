@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{cluster_info::ClusterInfo, condition::Condition, crd};
+use super::{cluster_info::ClusterInfo, condition::Condition, crd, label_identity};
 
 /// The kinds of [`ResourceExportSpec::kind`] this controller acts on.
 pub mod kind {
@@ -16,6 +16,10 @@ pub mod kind {
     pub const ENDPOINTS: &str = "Endpoints";
     /// The network of the exporting cluster.
     pub const CLUSTER_INFO: &str = "ClusterInfo";
+    /// The labels of Pods.
+    pub const LABEL_IDENTITY: &str = "LabelIdentity";
+    /// A policy that all members are to have; an administrator makes it.
+    pub const CLUSTER_NETWORK_POLICY: &str = "AntreaClusterNetworkPolicy";
 }
 
 /// The condition of a `ResourceExport` that became (part of) a `ResourceImport`.
@@ -72,7 +76,7 @@ pub struct ResourceExportSpec {
     pub cluster_network_policy: Option<Value>,
     /// Payload of kind `LabelIdentity`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "label_identity::export_schema")]
     pub label_identity: Option<Value>,
     /// Payload of kind `ExternalEntity`.
     #[serde(skip_serializing_if = "Option::is_none")]

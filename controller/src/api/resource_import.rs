@@ -8,7 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{cluster_info::ClusterInfo, condition::Condition, crd, service_import::ServiceImport};
+use super::{
+    cluster_info::ClusterInfo, condition::Condition, crd, label_identity, service_import::ServiceImport,
+};
 
 /// The kinds of [`ResourceImportSpec::kind`] this controller acts on.
 pub mod kind {
@@ -18,6 +20,10 @@ pub mod kind {
     pub const ENDPOINTS: &str = "Endpoints";
     /// Made from the export of kind `ClusterInfo`.
     pub const CLUSTER_INFO: &str = "ClusterInfo";
+    /// Made from exports of kind `LabelIdentity`: the label and its number.
+    pub const LABEL_IDENTITY: &str = "LabelIdentity";
+    /// Made from exports of the same kind.
+    pub const CLUSTER_NETWORK_POLICY: &str = "AntreaClusterNetworkPolicy";
 }
 
 /// What is offered to the members.
@@ -67,7 +73,7 @@ pub struct ResourceImportSpec {
     pub cluster_network_policy: Option<Value>,
     /// Payload of kind `LabelIdentity`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "label_identity::import_schema")]
     pub label_identity: Option<Value>,
     /// Payload of kind `ExternalEntity`.
     #[serde(rename = "externalentity", skip_serializing_if = "Option::is_none")]

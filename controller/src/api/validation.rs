@@ -39,6 +39,14 @@ pub enum Invalid {
         /// The limit that applies.
         max: usize,
     },
+    /// Not an RFC 1123 subdomain.
+    #[error("{value:?} is not a DNS name (labels with '.' between, at most {max} characters)")]
+    Subdomain {
+        /// As given.
+        value: String,
+        /// The limit that applies.
+        max: usize,
+    },
 }
 
 /// A CIDR in canonical form: `10.10.1.1/16` is `10.10.0.0/16`.
@@ -104,6 +112,18 @@ pub fn dns_label(value: &str, max: usize) -> Result<&str, Invalid> {
         Ok(value)
     } else {
         Err(Invalid::Label {
+            value: value.to_owned(),
+            max,
+        })
+    }
+}
+
+/// An RFC 1123 subdomain of at most `max` characters, as names of most objects are.
+pub fn dns_subdomain(value: &str, max: usize) -> Result<&str, Invalid> {
+    if value.len() <= max && value.split('.').all(|label| dns_label(label, max).is_ok()) {
+        Ok(value)
+    } else {
+        Err(Invalid::Subdomain {
             value: value.to_owned(),
             max,
         })
@@ -200,6 +220,10 @@ mod tests {
         assert!(dns_label("web-1", 63).is_ok());
         for bad in ["", "-a", "a-", "A", "a_b", "a.b", "aaaa"] {
             assert!(dns_label(bad, 3).is_err(), "{bad}");
+        }
+        assert!(dns_subdomain("strict.v1", 9).is_ok());
+        for bad in ["", ".", "a..b", "a.", "A.b", "a.b.c.d.e.f"] {
+            assert!(dns_subdomain(bad, 9).is_err(), "{bad}");
         }
     }
 

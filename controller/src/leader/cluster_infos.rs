@@ -7,6 +7,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use super::{live, release};
 use crate::{
     api::{
+        names,
         resource_export::kind as export_kind,
         resource_import::{ResourceImport, ResourceImportSpec, kind},
     },
@@ -23,6 +24,18 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
         .filter(|e| e.spec.kind == export_kind::CLUSTER_INFO)
     {
         let name = export.name_any();
+        // The import has its name: one of any other name could be in somebody else's place.
+        if name != names::cluster_info(&export.spec.cluster_id) {
+            release(export, plan);
+            plan.notice(
+                format!("ResourceExport {name}"),
+                format!(
+                    "ignored: spec.clusterID {:?} does not fit the name",
+                    export.spec.cluster_id
+                ),
+            );
+            continue;
+        }
         let old = get(&world.imports, &world.namespace, &name);
         if !live(export) {
             // Gone first where the members look, then here.

@@ -3,7 +3,10 @@
 //! Pure: a [`LeaderWorld`] gives a [`Plan`]; applying it and looking again gives an empty one.
 
 pub mod cluster_infos;
+pub mod label_record;
+pub mod labels;
 pub mod members;
+pub mod policies;
 pub mod services;
 
 use kube::ResourceExt;
@@ -24,8 +27,17 @@ pub fn plan(world: &LeaderWorld) -> Plan {
     members::plan(world, &mut plan);
     services::plan(world, &mut plan);
     cluster_infos::plan(world, &mut plan);
+    labels::plan(world, &mut plan);
+    policies::plan(world, &mut plan);
     for export in world.exports.values() {
-        let known = [kind::SERVICE, kind::ENDPOINTS, kind::CLUSTER_INFO].contains(&export.spec.kind.as_str());
+        let known = [
+            kind::SERVICE,
+            kind::ENDPOINTS,
+            kind::CLUSTER_INFO,
+            kind::LABEL_IDENTITY,
+            kind::CLUSTER_NETWORK_POLICY,
+        ]
+        .contains(&export.spec.kind.as_str());
         if !known {
             release(export, &mut plan);
         }

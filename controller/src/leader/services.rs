@@ -269,7 +269,7 @@ fn endpoints(
 }
 
 /// The status of a live export: one condition.
-fn report(world: &LeaderWorld, export: &ResourceExport, failure: Option<&str>, plan: &mut Plan) {
+pub(super) fn report(world: &LeaderWorld, export: &ResourceExport, failure: Option<&str>, plan: &mut Plan) {
     if !live(export) {
         return;
     }

@@ -1,5 +1,8 @@
 //! The leader's plan on made-up worlds.
 
+mod labels;
+mod policies;
+
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,7 +12,7 @@ use serde_json::json;
 use super::{members, plan};
 use crate::{
     api::{
-        cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce, names,
+        cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
         resource_export::ResourceExport,
     },
     plan::{Action, Plan},
@@ -32,10 +35,12 @@ fn world() -> LeaderWorld {
     LeaderWorld {
         now: NOW.parse().unwrap(),
         namespace: NS.to_owned(),
+        config: Config::default(),
         cluster_sets,
         announces: Objects::default(),
         exports: Objects::default(),
         imports: Objects::default(),
+        records: None,
         heard: BTreeMap::new(),
     }
 }
@@ -99,6 +104,9 @@ fn step(world: &mut LeaderWorld) -> Vec<Action> {
         carry_out(&mut world.announces, action);
         carry_out(&mut world.exports, action);
         carry_out(&mut world.imports, action);
+        if let Some(records) = &mut world.records {
+            carry_out(records, action);
+        }
     }
     plan.actions
 }

@@ -8,7 +8,10 @@ pub mod cluster_info;
 pub mod exports;
 pub mod gateways;
 pub mod imports;
+pub mod labels;
 pub mod membership;
+pub mod policies;
+pub mod selectors;
 pub mod slices;
 
 use crate::{
@@ -39,6 +42,8 @@ pub fn plan(world: &MemberWorld) -> Plan {
         gateways::withdraw(world, &mut plan);
         imports::withdraw_all(world, &mut plan);
         cluster_info::withdraw(world, &mut plan);
+        labels::withdraw(world, &mut plan);
+        policies::withdraw(world, &mut plan);
         return plan;
     };
     let gateways = gateways::plan(world, &mut plan);
@@ -48,6 +53,8 @@ pub fn plan(world: &MemberWorld) -> Plan {
         cluster_info::export(world, &session, &gateways, &mut plan);
         cluster_info::import(world, &session, &mut plan);
         imports::plan(world, &session, &mut plan);
+        labels::plan(world, &session, &mut plan);
+        policies::plan(world, &session, &mut plan);
     }
     plan
 }

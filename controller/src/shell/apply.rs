@@ -46,6 +46,7 @@ pub struct Applier {
 struct Retry {
     failures: u32,
     not_before: Instant,
+    message: String,
 }
 
 #[derive(Debug)]
@@ -84,6 +85,7 @@ impl Applier {
     /// Carries out what is not held back: what adds first, then what removes.
     pub async fn run(&mut self, actions: Vec<Action>) {
         let now = Instant::now();
+        self.forget(&actions, now);
         let (removals, additions): (Vec<_>, Vec<_>) = actions
             .into_iter()
             .filter(|a| self.retries.get(&a.target).is_none_or(|r| r.not_before <= now))
@@ -93,6 +95,13 @@ impl Applier {
         let keep = |a: &Action| a.target.kind == Kind::Gateway && failed.contains(&Kind::Gateway);
         self.batch(removals.into_iter().filter(|a| !keep(a)).collect())
             .await;
+    }
+
+    /// What nobody wants any more has not failed.
+    fn forget(&mut self, actions: &[Action], now: Instant) {
+        let asked: BTreeSet<_> = actions.iter().map(|a| &a.target).collect();
+        self.retries
+            .retain(|target, retry| asked.contains(target) || retry.not_before > now);
     }
 
     async fn batch(&mut self, actions: Vec<Action>) -> BTreeSet<Kind> {
@@ -160,6 +169,7 @@ impl Applier {
         let retry = self.retries.entry(target.clone()).or_insert_with(|| Retry {
             failures: 0,
             not_before: Instant::now(),
+            message: String::new(),
         });
         let pause = wait.unwrap_or_else(|| pause(retry.failures));
         retry.failures = retry.failures.saturating_add(1);
@@ -168,6 +178,7 @@ impl Applier {
         if retry.failures == 2 || retry.failures.is_multiple_of(30) {
             warn!(%target, message, failures = retry.failures, "{verb} failed");
         }
+        retry.message = message;
         false
     }
 
@@ -186,6 +197,15 @@ impl Applier {
             !shown && written.deadline > now
         });
         self.written.is_empty()
+    }
+
+    /// What failed more than once and has not succeeded since, and why.
+    #[must_use]
+    pub fn failing(&self) -> BTreeMap<Target, String> {
+        let again = self.retries.iter().filter(|(_, r)| r.failures >= 2);
+        again
+            .map(|(target, r)| (target.clone(), r.message.clone()))
+            .collect()
     }
 
     /// When there is something to do again that no event announces.
@@ -214,7 +234,11 @@ async fn request(client: &Client, action: &Action) -> Outcome {
 
 async fn send(client: &Client, Action { target, op }: &Action) -> kube::Result<Outcome> {
     let resource = target.kind.api_resource();
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &target.namespace, &resource);
+    let api: Api<DynamicObject> = if target.namespace.is_empty() {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), &target.namespace, &resource)
+    };
     let name = &target.name;
     let manager = || PatchParams {
         field_manager: Some(FIELD_MANAGER.to_owned()),
@@ -307,6 +331,42 @@ mod tests {
             judge(&patch, &kube::Error::LinesCodecMaxLineLengthExceeded),
             Outcome::Unreachable(_)
         ));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_wants_any_more_has_not_failed() {
+        let target = |name: &str| Target {
+            side: crate::plan::Side::Local,
+            kind: Kind::ClusterNetworkPolicy,
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        let action = |name: &str| Action {
+            target: target(name),
+            op: Op::Create(Value::Null),
+        };
+        let config = kube::Config::new("http://127.0.0.1:9".parse().expect("a URL"));
+        let client = Client::try_from(config).expect("a client");
+        let mut applier = Applier::new(client, Arc::default());
+        for _ in 0..2 {
+            for name in ["a", "b"] {
+                applier.record(
+                    &action(name),
+                    Outcome::Refused("no".to_owned(), Some(Duration::ZERO)),
+                );
+            }
+        }
+        assert_eq!(applier.failing().len(), 2);
+        let now = Instant::now() + Duration::from_millis(1);
+        applier.forget(&[action("a")], now);
+        assert_eq!(applier.failing(), [(target("a"), "no".to_owned())].into());
+        // One that is held back is remembered until then: what comes and goes is not tried more often for it.
+        applier.record(
+            &action("a"),
+            Outcome::Refused("no".to_owned(), Some(Duration::from_mins(1))),
+        );
+        applier.forget(&[], now);
+        assert_eq!(applier.failing().len(), 1);
     }
 
     #[test]

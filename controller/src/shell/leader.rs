@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, runtime::watcher};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info};
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     api::{
-        cluster_set::ClusterSet, member_cluster_announce::MemberClusterAnnounce,
+        cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
         resource_export::ResourceExport, resource_import::ResourceImport,
     },
     leader,
@@ -31,13 +32,15 @@ struct Stores {
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
     imports: Store<ResourceImport>,
+    /// Only where label identities are exchanged: a leader without that needs no permission for it.
+    records: Option<Store<ConfigMap>>,
 }
 
 /// Runs the leader for the objects in `namespace`, for ever.
-pub async fn run(client: Client, namespace: String) {
+pub async fn run(client: Client, namespace: String, config: Config) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
-    let (stores, _tasks) = Stores::watch(&client, &namespace, &changed, &health);
+    let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
     let mut applier = Applier::new(client, health);
     let mut reporter = Reporter::default();
     let mut heard = BTreeMap::new();
@@ -57,7 +60,7 @@ pub async fn run(client: Client, namespace: String) {
             info!(namespace, "leader ready");
         }
         if applier.settled(|target| watch::sight(&stores.all(), target)) {
-            let world = stores.world(&namespace, &mut heard);
+            let world = stores.world(&namespace, &config, &mut heard);
             let plan = leader::plan(&world);
             debug!(actions = plan.actions.len(), "plan");
             reporter.report(plan.notices);
@@ -80,43 +83,46 @@ impl Stores {
     fn watch(
         client: &Client,
         namespace: &str,
+        config: &Config,
         changed: &Arc<Notify>,
         health: &Arc<Health>,
     ) -> (Self, Vec<Task>) {
         let mut tasks = vec![];
         macro_rules! watch {
-            () => {{
-                let (store, task) = Store::watch(
-                    client,
-                    Some(namespace),
-                    watcher::Config::default(),
-                    changed,
-                    health,
-                );
+            ($config:expr) => {{
+                let (store, task) = Store::watch(client, Some(namespace), $config, changed, health);
                 tasks.push(task);
                 store
             }};
         }
-        let cluster_sets = watch!();
-        let announces = watch!();
-        let exports = watch!();
-        let imports = watch!();
+        let cluster_sets = watch!(watcher::Config::default());
+        let announces = watch!(watcher::Config::default());
+        let exports = watch!(watcher::Config::default());
+        let imports = watch!(watcher::Config::default());
+        let records = config.stretched_policy.then(|| {
+            let selector = format!("{}={}", names::LABEL_RECORD, names::RECORD_LABEL_IDENTITIES);
+            watch!(watcher::Config::default().labels(&selector))
+        });
         (
             Self {
                 cluster_sets,
                 announces,
                 exports,
                 imports,
+                records,
             },
             tasks,
         )
     }
 
-    fn all(&self) -> [&dyn Watched; 4] {
-        [&self.cluster_sets, &self.announces, &self.exports, &self.imports]
+    fn all(&self) -> Vec<&dyn Watched> {
+        let mut all: Vec<&dyn Watched> =
+            vec![&self.cluster_sets, &self.announces, &self.exports, &self.imports];
+        all.extend(self.records.as_ref().map(|records| records as &dyn Watched));
+        all
     }
 
-    fn world(&self, namespace: &str, heard: &mut BTreeMap<String, Heard>) -> LeaderWorld {
+    fn world(&self, namespace: &str, config: &Config, heard: &mut BTreeMap<String, Heard>) -> LeaderWorld {
         let now = Timestamp::now();
         let announces = self.announces.snapshot();
         let all: Vec<_> = announces.values().map(AsRef::as_ref).collect();
@@ -124,10 +130,12 @@ impl Stores {
         LeaderWorld {
             now,
             namespace: namespace.to_owned(),
+            config: config.clone(),
             cluster_sets: self.cluster_sets.snapshot(),
             announces,
             exports: self.exports.snapshot(),
             imports: self.imports.snapshot(),
+            records: self.records.as_ref().map(Store::snapshot),
             heard: heard.clone(),
         }
     }

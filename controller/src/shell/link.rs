@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use super::{
     apply::Applier,
+    remarks::Remarks,
     watch::{self, Health, Store, Task, Watched, chain},
 };
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
         resource_import::ResourceImport,
     },
     member::membership::LinkSpec,
-    plan::{Action, Target},
+    plan::{Action, Remark, Target},
     world::{self, LeaderView},
 };
 
@@ -43,6 +44,7 @@ pub struct Link {
     /// At most one batch of requests is under way, beside the loop: a slow leader must not hold up the
     /// local cluster.
     lane: Lane,
+    remarks: Remarks,
     _tasks: [Task; 3],
 }
 
@@ -93,6 +95,7 @@ impl Link {
         let imports = Store::watch(&client, Some(&spec.namespace), config, changed, &health);
         Ok(Self {
             lane: Lane::Idle(Box::new(Applier::new(client.clone(), health.clone()))),
+            remarks: Remarks::new(client.clone(), spec.namespace.clone()),
             spec,
             client,
             health,
@@ -162,6 +165,11 @@ impl Link {
                 applier
             }));
         }
+    }
+
+    /// Tells the leader cluster's people what holds now.
+    pub fn tell(&mut self, remarks: Vec<Remark>) {
+        self.remarks.tell(remarks);
     }
 
     /// When there is something to do again that no event announces.

@@ -1,6 +1,6 @@
 //! The loop of a member.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use jiff::Timestamp;
@@ -16,17 +16,24 @@ use super::{
     apply::Applier,
     leader::{DEBOUNCE, RESYNC, instant},
     link::Link,
+    pods::Pods,
     report::Reporter,
     service_cidr,
-    watch::{self, Health, Store, Task, Watched},
+    watch::{self, Health, Sight, Store, Task, Watched},
 };
 use crate::{
     api::{
-        cluster_info::ClusterInfoImport, cluster_set::ClusterSet, config::Config, gateway::Gateway,
-        service_export::ServiceExport, service_import::ServiceImport,
+        cluster_info::ClusterInfoImport,
+        cluster_set::ClusterSet,
+        config::Config,
+        gateway::Gateway,
+        label_identity::LabelIdentity,
+        network_policy::{ClusterNetworkPolicy, Tier},
+        service_export::ServiceExport,
+        service_import::ServiceImport,
     },
     member::{self, membership},
-    plan::{Notice, Plan, Side},
+    plan::{Notice, Plan, Side, Target},
     world::{self, MemberWorld, SecretSeen},
 };
 
@@ -43,6 +50,11 @@ struct Stores {
     service_imports: Store<ServiceImport>,
     gateways: Store<Gateway>,
     cluster_infos: Store<ClusterInfoImport>,
+    label_identities: Store<LabelIdentity>,
+    policies: Store<ClusterNetworkPolicy>,
+    tiers: Store<Tier>,
+    /// Only where label identities are exported.
+    pods: Option<Pods>,
 }
 
 struct SecretWatch {
@@ -70,7 +82,7 @@ struct Member {
 pub async fn run(client: Client, namespace: String, config: Config) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
-    let (stores, _tasks) = Stores::watch(&client, &namespace, &changed, &health);
+    let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
     let mut applier = Applier::new(client.clone(), health.clone());
     let mut reporter = Reporter::default();
     let mut member = Member {
@@ -103,13 +115,13 @@ pub async fn run(client: Client, namespace: String, config: Config) {
         }
         member.ask_service_cidr().await;
         member.follow_cluster_set().await;
-        let local = applier.settled(|target| watch::sight(&member.stores.all(), target));
+        let local = applier.settled(|target| member.stores.sight(target));
         let remote = match &mut member.link {
             Some(link) => link.settled().await,
             None => false,
         };
         if local || remote {
-            let plan = member.look();
+            let plan = member.look(applier.failing());
             wake = wake.min(instant(plan.wake_at).unwrap_or(wake));
             reporter.report(plan.notices);
             let (here, there): (Vec<_>, Vec<_>) = plan
@@ -119,6 +131,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
             debug!(here = here.len(), there = there.len(), local, remote, "plan");
             if let Some(link) = member.link.as_mut().filter(|_| remote) {
                 link.start(there, &changed);
+                link.tell(plan.remarks);
             }
             if local {
                 applier.run(here).await;
@@ -217,8 +230,10 @@ impl Member {
         }
     }
 
-    fn look(&self) -> Plan {
-        let mut plan = member::plan(&self.snapshot());
+    fn look(&self, failing: BTreeMap<Target, String>) -> Plan {
+        let mut world = self.snapshot();
+        world.failing = failing;
+        let mut plan = member::plan(&world);
         if let Some(why) = &self.ask.1 {
             plan.notices.push(Notice {
                 subject: "serviceCIDR".to_owned(),
@@ -248,6 +263,11 @@ impl Member {
             service_imports: self.stores.service_imports.snapshot(),
             gateways: self.stores.gateways.snapshot(),
             cluster_infos: self.stores.cluster_infos.snapshot(),
+            pod_labels: self.stores.pods.as_ref().and_then(Pods::labels),
+            label_identities: self.stores.label_identities.optional(),
+            policies: self.stores.policies.optional(),
+            tiers: self.stores.tiers.optional(),
+            failing: BTreeMap::new(),
             secret: self.secret_seen(),
             link,
             leader: self.link.as_ref().map(Link::view),
@@ -267,6 +287,7 @@ impl Stores {
     fn watch(
         client: &Client,
         namespace: &str,
+        config: &Config,
         changed: &Arc<Notify>,
         health: &Arc<Health>,
     ) -> (Self, Vec<Task>) {
@@ -293,6 +314,21 @@ impl Stores {
         let slices = watch!(None);
         let service_exports = watch!(None);
         let service_imports = watch!(None);
+        macro_rules! watch_optional {
+            () => {{
+                let (store, task) = Store::watch_optional(client, changed, health);
+                tasks.push(task);
+                store
+            }};
+        }
+        let label_identities = watch_optional!();
+        let policies = watch_optional!();
+        let tiers = watch_optional!();
+        let pods = config.stretched_policy.then(|| {
+            let (pods, task) = Pods::watch(client, config.excluded_labels.clone(), changed);
+            tasks.push(task);
+            pods
+        });
         let stores = Self {
             cluster_sets,
             nodes,
@@ -303,6 +339,10 @@ impl Stores {
             service_imports,
             gateways,
             cluster_infos,
+            label_identities,
+            policies,
+            tiers,
+            pods,
         };
         (stores, tasks)
     }
@@ -319,5 +359,10 @@ impl Stores {
             &self.gateways,
             &self.cluster_infos,
         ]
+    }
+
+    fn sight(&self, target: &Target) -> Option<Sight> {
+        let optional: [&dyn Watched; 2] = [&self.label_identities, &self.policies];
+        watch::sight(&self.all(), target).or_else(|| watch::sight(&optional, target))
     }
 }

@@ -4,6 +4,8 @@ pub mod apply;
 pub mod leader;
 pub mod link;
 pub mod member;
+pub mod pods;
+pub mod remarks;
 pub mod report;
 pub mod service_cidr;
 pub mod watch;

@@ -20,11 +20,14 @@ use tracing::{debug, warn};
 
 use crate::{
     plan::{Kind, Target},
-    world::{Key, Objects},
+    world::{Key, Objects, Optional},
 };
 
 /// The longest pause between two attempts to watch.
 const MAX_PAUSE: Duration = Duration::from_secs(3);
+
+/// How often a kind that an API server does not know is asked for again.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10);
 
 /// All objects of a kind, as last seen.
 ///
@@ -40,6 +43,8 @@ struct Seen<K> {
     objects: Objects<K>,
     relisting: BTreeMap<Key, Arc<K>>,
     synced: bool,
+    /// The API server does not know the kind.
+    absent: bool,
     newest: u64,
 }
 
@@ -100,6 +105,12 @@ impl Task {
     pub fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(tokio::spawn(future))
     }
+
+    /// Whether it ended.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.0.is_finished()
+    }
 }
 
 impl Drop for Task {
@@ -152,6 +163,7 @@ impl<K> Default for Store<K> {
             objects: Objects::default(),
             relisting: BTreeMap::new(),
             synced: false,
+            absent: false,
             newest: 0,
         };
         Self {
@@ -171,6 +183,28 @@ impl<K> Store<K> {
     #[must_use]
     pub fn synced(&self) -> bool {
         self.lock().synced
+    }
+
+    /// All objects of a kind that need not be known.
+    #[must_use]
+    pub fn optional(&self) -> Optional<K> {
+        let seen = self.lock();
+        match (seen.synced, seen.absent) {
+            (true, _) => Optional::Present(seen.objects.clone()),
+            (false, true) => Optional::Absent,
+            (false, false) => Optional::Pending,
+        }
+    }
+
+    /// Forgets everything; says whether that is news.
+    fn vanish(&self) -> bool {
+        let mut seen = self.lock();
+        let news = !seen.absent;
+        seen.objects = Objects::default();
+        seen.relisting.clear();
+        seen.synced = false;
+        seen.absent = true;
+        news
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen<K>> {
@@ -201,12 +235,46 @@ where
         (store, task)
     }
 
+    /// The same for a kind that the API server need not know, now or later: [`Store::optional`] tells.
+    pub fn watch_optional(client: &Client, changed: &Arc<Notify>, health: &Arc<Health>) -> (Self, Task) {
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let store = Self::default();
+        let (mine, changed, health) = (store.clone(), changed.clone(), health.clone());
+        let task = Task::spawn(async move {
+            loop {
+                let config = watcher::Config::default();
+                mine.clone()
+                    .follow(api.clone(), config, changed.clone(), health.clone(), true)
+                    .await;
+                if mine.vanish() {
+                    debug!(kind = %K::kind(&()), "the API server does not know this kind");
+                    changed.notify_one();
+                }
+                tokio::time::sleep(ABSENT_PAUSE).await;
+            }
+        });
+        (store, task)
+    }
+
     async fn keep(
         self,
         api: Api<DynamicObject>,
         config: watcher::Config,
         changed: Arc<Notify>,
         health: Arc<Health>,
+    ) {
+        self.follow(api, config, changed, health, false).await;
+    }
+
+    /// Watches; ends when the kind is unknown and may be.
+    async fn follow(
+        self,
+        api: Api<DynamicObject>,
+        config: watcher::Config,
+        changed: Arc<Notify>,
+        health: Arc<Health>,
+        optional: bool,
     ) {
         let mut events = std::pin::pin!(watcher(api, config));
         let mut failures = 0;
@@ -220,6 +288,7 @@ where
                     self.note(event);
                     changed.notify_one();
                 }
+                Err(error) if optional && unknown(&error) => return,
                 Err(error) => {
                     let gone = matches!(&error, watcher::Error::WatchError(s) if s.code == 410);
                     let error = chain(&error);
@@ -260,6 +329,7 @@ where
             Event::InitDone => {
                 seen.objects = Arc::new(std::mem::take(&mut seen.relisting));
                 seen.synced = true;
+                seen.absent = false;
             }
             Event::Apply(object) => {
                 let objects = Arc::make_mut(&mut seen.objects);
@@ -301,6 +371,18 @@ where
     }
 }
 
+/// Whether the API server does not know the kind.
+fn unknown(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchError, WatchStartFailed};
+    let (InitialListFailed(kube::Error::Api(status))
+    | WatchStartFailed(kube::Error::Api(status))
+    | WatchError(status)) = error
+    else {
+        return false;
+    };
+    status.code == 404
+}
+
 fn key(object: &DynamicObject) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
@@ -321,7 +403,7 @@ where
 }
 
 /// 50 ms, doubled with each failure.
-fn pause(failures: u32) -> Duration {
+pub(super) fn pause(failures: u32) -> Duration {
     Duration::from_millis(50)
         .saturating_mul(1 << failures.min(10))
         .min(MAX_PAUSE)
@@ -418,6 +500,30 @@ mod tests {
         bad.metadata.name = Some("a".to_owned());
         store.note(Event::Apply(bad));
         assert_eq!(store.snapshot().len(), 0);
+    }
+
+    #[test]
+    fn a_kind_may_come_and_go() {
+        let store = Store::<ConfigMap>::default();
+        assert!(matches!(store.optional(), Optional::Pending));
+        assert!(store.vanish() && !store.vanish(), "said once");
+        assert!(matches!(store.optional(), Optional::Absent));
+        for event in [Event::Init, Event::InitApply(object("a")), Event::InitDone] {
+            store.note(event);
+        }
+        assert!(matches!(store.optional(), Optional::Present(o) if o.len() == 1));
+        assert!(store.vanish());
+        assert!(matches!(store.optional(), Optional::Absent));
+    }
+
+    #[test]
+    fn a_kind_that_is_not_known_is_no_other_failure() {
+        use kube::core::Status;
+        let api = |code| kube::Error::Api(Status::failure("no", "no").with_code(code).boxed());
+        assert!(unknown(&watcher::Error::InitialListFailed(api(404))));
+        assert!(unknown(&watcher::Error::WatchStartFailed(api(404))));
+        assert!(!unknown(&watcher::Error::InitialListFailed(api(403))));
+        assert!(!unknown(&watcher::Error::NoResourceVersion));
     }
 
     #[test]

@@ -120,9 +120,14 @@ impl Cluster {
 
     /// Sets a key of the controller's configuration as the user guide says: `ConfigMap`, then restart.
     pub(crate) fn configure(self, key: &str, value: &str) {
+        self.configure_in("kube-system", key, value);
+    }
+
+    /// The same for the controller of some Namespace.
+    pub(crate) fn configure_in(self, namespace: &str, key: &str, value: &str) {
         let config = "antrea-mc-controller-config";
         let path = "jsonpath={.data.controller_manager_config\\.yaml}";
-        let text = self.kubectl(&["get", "configmap", config, "-n", "kube-system", "-o", path]);
+        let text = self.kubectl(&["get", "configmap", config, "-n", namespace, "-o", path]);
         let mut lines: Vec<String> = text
             .lines()
             .filter(|line| !line.starts_with(&format!("{key}:")))
@@ -136,20 +141,17 @@ impl Cluster {
             "configmap",
             config,
             "-n",
-            "kube-system",
+            namespace,
             "-p",
             &changed.to_string(),
         ]);
+        self.restart_controller(namespace);
+    }
+
+    pub(crate) fn restart_controller(self, namespace: &str) {
         let deployment = "deployment/antrea-mc-controller";
-        self.kubectl(&["rollout", "restart", deployment, "-n", "kube-system"]);
-        self.kubectl(&[
-            "rollout",
-            "status",
-            deployment,
-            "-n",
-            "kube-system",
-            "--timeout=120s",
-        ]);
+        self.kubectl(&["rollout", "restart", deployment, "-n", namespace]);
+        self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
     }
 
     /// The address of a Node.

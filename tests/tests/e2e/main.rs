@@ -13,5 +13,6 @@ mod clusters;
 mod datapath;
 mod gateways;
 mod host_clients;
+mod policies;
 mod services;
 mod workload;

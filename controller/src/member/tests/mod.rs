@@ -4,7 +4,9 @@ mod drain;
 mod exports;
 mod gateways;
 mod imports;
+mod labels;
 mod membership;
+mod policies;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,7 +29,7 @@ use crate::{
     },
     plan::{Action, Plan, Side},
     world::{
-        LeaderView, Link, MemberWorld, Objects, SecretSeen,
+        LeaderView, Link, MemberWorld, Objects, Optional, SecretSeen,
         fake::{NOW, carry_out, insert, object},
     },
 };
@@ -51,6 +53,11 @@ fn world() -> MemberWorld {
         service_imports: Objects::default(),
         gateways: Objects::default(),
         cluster_infos: Objects::default(),
+        pod_labels: None,
+        label_identities: Optional::Present(Objects::default()),
+        policies: Optional::Absent,
+        tiers: Optional::Absent,
+        failing: BTreeMap::new(),
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
         link: Link::Up,
         leader: Some(LeaderView {
@@ -224,6 +231,12 @@ fn step(world: &mut MemberWorld) -> Vec<Action> {
                 carry_out(&mut world.service_imports, action);
                 carry_out(&mut world.gateways, action);
                 carry_out(&mut world.cluster_infos, action);
+                if let Optional::Present(objects) = &mut world.label_identities {
+                    carry_out(objects, action);
+                }
+                if let Optional::Present(objects) = &mut world.policies {
+                    carry_out(objects, action);
+                }
             }
             Side::Leader => {
                 carry_out(&mut leader(world).announces, action);

@@ -1,0 +1,253 @@
+//! Label identities and replicated policies.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{
+    clusters::{Cluster, EAST, LEADER, SOON, WEST},
+    workload::Namespace,
+};
+
+const LEADER_NAMESPACE: &str = "antrea-multicluster";
+const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
+const TIERS: &str = "tiers.crd.antrea.io";
+const MISSING: &str = "ACNP Tier e2e-tier does not exist in importing cluster test-cluster-east";
+const STRETCHED: &str = "enableStretchedNetworkPolicy";
+/// A label that nobody has is kept for half a minute, and the leader looks after that.
+const FORGOTTEN: Duration = Duration::from_mins(2);
+/// A kind that an API server does not know is asked for every ten seconds.
+const NOTICED: Duration = Duration::from_mins(1);
+
+fn stretch(on: &str) {
+    LEADER.configure_in(LEADER_NAMESPACE, STRETCHED, on);
+    for member in [EAST, WEST] {
+        member.configure(STRETCHED, on);
+    }
+}
+
+/// The number a cluster knows for a label.
+fn number(cluster: Cluster, label: &str) -> Option<i64> {
+    let text = cluster.kubectl(&["get", "labelidentities", "-o", "json"]);
+    let list: Value = serde_json::from_str(&text).expect("JSON");
+    let items = list["items"].as_array().expect("items");
+    let found = items.iter().find(|item| item["spec"]["label"] == label)?;
+    found["spec"]["id"].as_i64()
+}
+
+fn wait_number(cluster: Cluster, label: &str) -> i64 {
+    cluster.wait_for(&format!("a number for {label}"), SOON, || {
+        number(cluster, label).ok_or_else(|| "none".to_owned())
+    })
+}
+
+#[test]
+fn labels_of_two_clusters_have_one_number() {
+    stretch("true");
+    let result = std::panic::catch_unwind(|| {
+        let ns = Namespace::create("e2e-labels");
+        let label = |app: &str| format!("ns:kubernetes.io/metadata.name={}&pod:app={app}", ns.0);
+        for (cluster, node) in [(EAST, "east-n2"), (WEST, "west-n2")] {
+            ns.pod(cluster, node, "twin", &["pause"]);
+        }
+        ns.pod(EAST, "east-n2", "single", &["pause"]);
+        let twin = wait_number(EAST, &label("twin"));
+        let single = wait_number(WEST, &label("single"));
+        assert_eq!(wait_number(WEST, &label("twin")), twin);
+        assert_eq!(wait_number(EAST, &label("single")), single);
+        assert_ne!(twin, single);
+        // What a user of Antrea looks at in the leader cluster.
+        let exports = LEADER.list(LEADER_NAMESPACE, "resourceexports", "sourceKind=LabelIdentity");
+        let of_twin: Vec<_> = exports
+            .iter()
+            .filter(|e| e["spec"]["labelIdentity"]["normalizedLabel"] == label("twin").as_str())
+            .map(|e| e["spec"]["clusterID"].as_str().expect("an ID").to_owned())
+            .collect();
+        assert_eq!(of_twin.len(), 2, "{of_twin:?}");
+        // A leader that starts anew gives the same numbers.
+        LEADER.restart_controller(LEADER_NAMESPACE);
+        ns.pod(WEST, "west-n2", "later", &["pause"]);
+        let later = wait_number(EAST, &label("later"));
+        assert!(![twin, single].contains(&later));
+        assert_eq!(number(EAST, &label("twin")), Some(twin));
+        // One cluster's Pod goes, the other's keeps the label; the label of the last one goes after its time.
+        EAST.kubectl(&["delete", "pod", "twin", "single", "-n", ns.0, "--wait=true"]);
+        WEST.wait_for("the label nobody has is gone", FORGOTTEN, || {
+            number(WEST, &label("single")).map_or(Ok(()), |id| Err(format!("{id}")))
+        });
+        assert_eq!(number(EAST, &label("twin")), Some(twin));
+        ns.pod(WEST, "west-n2", "single", &["pause"]);
+        assert_eq!(
+            wait_number(EAST, &label("single")),
+            single,
+            "it has its number again"
+        );
+    });
+    stretch("false");
+    for member in [EAST, WEST] {
+        member.wait_for("no identities where they are off", SOON, || {
+            let left = member.kubectl(&["get", "labelidentities", "-o", "name"]);
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        });
+    }
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// A kind of Antrea's with any content.
+fn crd(kind: &str, plural: &str) -> String {
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: {plural}.crd.antrea.io}}
+spec:
+  group: crd.antrea.io
+  scope: Cluster
+  names: {{kind: {kind}, plural: {plural}, singular: {lower}}}
+  versions:
+  - name: v1beta1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec: {{type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+",
+        lower = kind.to_lowercase()
+    )
+}
+
+/// Events that say so.
+fn events(import: &str, message: &str) -> Vec<Value> {
+    let selector = format!("involvedObject.name={import}");
+    let text = LEADER.kubectl(&[
+        "get",
+        "events",
+        "-n",
+        LEADER_NAMESPACE,
+        "--field-selector",
+        &selector,
+        "-o",
+        "json",
+    ]);
+    let mut list: Value = serde_json::from_str(&text).expect("JSON");
+    let mut items = std::mem::take(list["items"].as_array_mut().expect("items"));
+    items.retain(|event| event["message"] == message);
+    items
+}
+
+/// The policy is there, stays what it is, and goes with its export.
+fn replicated(import: &str) {
+    let name = "antrea-mc-e2e-strict";
+    let made = EAST.wait_for("the policy", SOON, || {
+        EAST.get("", POLICIES, name).ok_or_else(|| "none".to_owned())
+    });
+    assert_eq!(
+        made["metadata"]["annotations"]["multicluster.antrea.io/imported-acnp"],
+        "true"
+    );
+    assert_eq!(made["spec"]["ingress"][1]["action"], "Drop");
+    assert_eq!(events(import, MISSING).len(), 1, "told once");
+    // Somebody opens it.
+    let open = r#"{"spec":{"ingress":[{"action":"Allow"}]}}"#;
+    EAST.kubectl(&["patch", POLICIES, name, "--type=merge", "-p", open]);
+    EAST.wait_for("the policy put right", SOON, || {
+        let seen = EAST.get("", POLICIES, name).unwrap_or_default();
+        if seen["spec"] == made["spec"] {
+            Ok(())
+        } else {
+            Err(seen["spec"].to_string())
+        }
+    });
+    LEADER.kubectl(&[
+        "delete",
+        "resourceexport",
+        "e2e-strict-for-all",
+        "-n",
+        LEADER_NAMESPACE,
+    ]);
+    EAST.wait_gone("", POLICIES, name, SOON);
+}
+
+/// The kinds went while their watches ran; the member goes on.
+fn goes_on() {
+    let ns = Namespace::create("e2e-after-crds");
+    ns.serve(EAST, "east-n2", 1);
+    ns.export(EAST);
+    ns.wait_imported(WEST, 1);
+    let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+    let controller = "component=antrea-mc-controller";
+    let restarts = EAST.kubectl(&[
+        "get",
+        "pods",
+        "-n",
+        "kube-system",
+        "-l",
+        controller,
+        "-o",
+        restarts,
+    ]);
+    assert!(
+        restarts.split_whitespace().all(|count| count == "0"),
+        "{restarts}"
+    );
+}
+
+#[test]
+fn a_policy_is_replicated_once_its_tier_is_there() {
+    let import = "e2e-strict-antreaclusternetworkpolicy";
+    let crds = crd("ClusterNetworkPolicy", "clusternetworkpolicies") + &crd("Tier", "tiers");
+    LEADER.apply(&format!(
+        "apiVersion: multicluster.crd.antrea.io/v1alpha1
+kind: ResourceExport
+metadata: {{name: e2e-strict-for-all, namespace: {LEADER_NAMESPACE}}}
+spec:
+  kind: AntreaClusterNetworkPolicy
+  name: e2e-strict
+  clusterNetworkPolicy:
+    priority: 1
+    tier: e2e-tier
+    appliedTo: [{{namespaceSelector: {{}}}}]
+    ingress:
+    - action: Pass
+      from: [{{namespaces: {{match: Self}}}}]
+    - action: Drop
+      from: [{{namespaceSelector: {{}}}}]
+"
+    ));
+    LEADER.wait_for("the import", SOON, || {
+        LEADER
+            .get(LEADER_NAMESPACE, "resourceimport", import)
+            .ok_or_else(|| "none".to_owned())
+    });
+    let result = std::panic::catch_unwind(|| {
+        // West never knows these kinds, east learns them now.
+        EAST.apply(&crds);
+        let told = LEADER.wait_for("an Event about the Tier", NOTICED, || {
+            events(import, MISSING).pop().ok_or_else(|| "none".to_owned())
+        });
+        assert_eq!(told["reason"], "ACNPImportFailed");
+        let described = LEADER.kubectl(&["describe", "resourceimport", import, "-n", LEADER_NAMESPACE]);
+        assert!(described.contains("ACNPImportFailed"), "{described}");
+        EAST.apply("apiVersion: crd.antrea.io/v1beta1\nkind: Tier\nmetadata: {name: e2e-tier}\nspec: {priority: 100}\n");
+        replicated(import);
+        EAST.kubectl(&["delete", "crd", POLICIES, TIERS]);
+        goes_on();
+    });
+    let export = [
+        "delete",
+        "resourceexport",
+        "e2e-strict-for-all",
+        "-n",
+        LEADER_NAMESPACE,
+        "--ignore-not-found",
+    ];
+    LEADER.kubectl(&export);
+    EAST.kubectl(&["delete", "crd", POLICIES, TIERS, "--ignore-not-found"]);
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}

@@ -260,6 +260,13 @@ impl Plan {
         }
     }
 
+    /// Whether there is room for another step of a kind of which there may be thousands. `before` is how many steps
+    /// there were before the first of it. What is left out comes with the next plan, and heartbeats with it.
+    #[must_use]
+    pub fn has_room(&self, before: usize) -> bool {
+        self.actions.len() < before.saturating_add(BATCH)
+    }
+
     /// Look again at `at`, or earlier.
     pub fn wake(&mut self, at: Timestamp) {
         self.wake_at = Some(self.wake_at.map_or(at, |old| old.min(at)));
@@ -270,6 +277,8 @@ impl Plan {
     }
 }
 
+/// So many steps of one sort are in one plan: a second's work, more or less.
+pub const BATCH: usize = 256;
 /// So many notices of one sort are given in full.
 const MANY: usize = 10;
 

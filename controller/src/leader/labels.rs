@@ -93,8 +93,9 @@ pub(super) fn plan_up_to(world: &LeaderWorld, last: u32, plan: &mut Plan) {
         numbers.get(&entry.digest) != Some(&id) && expired(world, &imports, id, entry)
     });
     next.write(world, &stored, plan);
+    let before = plan.actions.len();
     for (digest, wanted) in &wanted {
-        if let Some(id) = numbers.get(digest) {
+        if let Some(id) = numbers.get(digest).filter(|_| plan.has_room(before)) {
             tell(world, &stored, digest, *id, wanted.label, plan);
         }
     }
@@ -392,7 +393,11 @@ fn withdraw(
     wanted: &BTreeMap<String, Wanted<'_>>,
     plan: &mut Plan,
 ) {
+    let before = plan.actions.len();
     for told in imports.good.iter().filter(|t| !wanted.contains_key(&t.digest)) {
+        if !plan.has_room(before) {
+            return;
+        }
         if stored.frozen(told.id) {
             continue;
         }

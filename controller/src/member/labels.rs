@@ -37,21 +37,25 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         import(world, session, plan);
         return;
     }
+    let before = plan.actions.len();
     for old in own(session) {
-        plan.delete(Side::Leader, old);
+        if plan.has_room(before) {
+            plan.delete(Side::Leader, old);
+        }
     }
     withdraw(world, plan);
 }
 
 /// No membership, no identities.
 pub fn withdraw(world: &MemberWorld, plan: &mut Plan) {
+    let before = plan.actions.len();
     for old in world
         .label_identities
         .objects()
         .into_iter()
         .flat_map(|o| o.values())
     {
-        if made_by_us(old) {
+        if made_by_us(old) && plan.has_room(before) {
             plan.delete(Side::Local, old.as_ref());
         }
     }
@@ -73,7 +77,11 @@ fn export(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
     let Some(wanted) = wanted(world, session, plan) else {
         return;
     };
+    let before = plan.actions.len();
     for (name, label) in &wanted {
+        if !plan.has_room(before) {
+            return;
+        }
         let Some(old) = exports::own(session, name) else {
             plan.create(Side::Leader, &offer(session, name, label));
             continue;
@@ -92,7 +100,9 @@ fn export(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         }
     }
     for old in own(session).filter(|o| !wanted.contains_key(&o.name_any())) {
-        plan.delete(Side::Leader, old);
+        if plan.has_room(before) {
+            plan.delete(Side::Leader, old);
+        }
     }
 }
 
@@ -227,6 +237,7 @@ fn import(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
             .or_default()
             .push((name, made_by_us(old)));
     }
+    let before = plan.actions.len();
     let mut going = BTreeSet::new();
     for old in local.values().filter(|o| made_by_us(o)) {
         let name = old.name_any();
@@ -234,10 +245,15 @@ fn import(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         let unclear = offered.unclear.contains(&name) && !replaced;
         if !offered.good.contains_key(&name) && !unclear {
             going.insert(name);
-            plan.delete(Side::Local, old.as_ref());
+            if plan.has_room(before) {
+                plan.delete(Side::Local, old.as_ref());
+            }
         }
     }
     for (name, spec) in &offered.good {
+        if !plan.has_room(before) {
+            return;
+        }
         let old = get(local, "", name);
         if old.is_some_and(|o| o.spec == *spec && made_by_us(o)) {
             continue;

@@ -166,6 +166,31 @@ fn a_number_is_given_again_after_the_quarantine() {
 }
 
 #[test]
+fn a_number_rests_from_when_the_members_were_told() {
+    let mut world = stretched();
+    insert(&mut world.exports, export_of("east", &label(0)));
+    settle(&mut world);
+    unexport(&mut world, "east", &label(0));
+    settle(&mut world);
+    // Nobody looks, or nothing can be deleted, for all that time.
+    pass(&mut world, GRACE.as_secs() + QUARANTINE);
+    insert(&mut world.exports, export_of("east", &label(1)));
+    settle(&mut world);
+    assert_eq!(
+        (number(&world, &label(0)), number(&world, &label(1))),
+        (None, Some(2))
+    );
+    pass(&mut world, QUARANTINE - 1);
+    insert(&mut world.exports, export_of("east", &label(2)));
+    settle(&mut world);
+    assert_eq!(number(&world, &label(2)), Some(3));
+    pass(&mut world, 1);
+    insert(&mut world.exports, export_of("east", &label(3)));
+    settle(&mut world);
+    assert_eq!(number(&world, &label(3)), Some(1));
+}
+
+#[test]
 fn what_a_leader_before_us_gave_stays() {
     let mut world = stretched();
     // Its exports went while nobody looked.

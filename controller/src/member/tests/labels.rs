@@ -176,6 +176,27 @@ fn labels_that_are_too_long_are_not_exported() {
 }
 
 #[test]
+fn thousands_are_written_in_batches() {
+    let mut world = stretched();
+    settle(&mut world);
+    let labels: Vec<_> = (0..700).map(|i| format!("app=web-{i}")).collect();
+    pods(
+        &mut world,
+        &labels.iter().map(|l| ("shop", l.as_str())).collect::<Vec<_>>(),
+    );
+    for (label, id) in labels.iter().zip(1..) {
+        insert(&mut leader(&mut world).imports, told_of(label, id));
+    }
+    assert_eq!(step(&mut world).len(), 2 * crate::plan::BATCH, "here and there");
+    settle(&mut world);
+    assert_eq!((exported(&world).len(), numbers(&mut world).len()), (700, 700));
+    world.config.stretched_policy = false;
+    assert_eq!(step(&mut world).len(), 2 * crate::plan::BATCH);
+    settle(&mut world);
+    assert_eq!((exported(&world).len(), numbers(&mut world).len()), (0, 0));
+}
+
+#[test]
 fn an_export_somebody_changed_is_put_right() {
     let mut world = stretched();
     pods(&mut world, &[("shop", "app=web")]);

@@ -5,6 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::{Context, bail};
@@ -14,7 +15,7 @@ use controller::{
         config::{Config, MultiClusterConfig},
         crd, names,
     },
-    shell,
+    shell::{self, outside::Real},
 };
 use kube::{
     Client,
@@ -95,7 +96,7 @@ async fn start(cli: Cli) -> anyhow::Result<()> {
             let namespace = run
                 .namespace
                 .unwrap_or_else(|| names::LEADER_NAMESPACE.to_owned());
-            until_told(shell::leader::run(client, namespace, config)).await
+            until_told(shell::leader::run(client, namespace, config, Arc::new(Real))).await
         }
         Command::Member(run) => {
             log(run.log_format);
@@ -104,7 +105,7 @@ async fn start(cli: Cli) -> anyhow::Result<()> {
             let namespace = run
                 .namespace
                 .unwrap_or_else(|| names::MEMBER_NAMESPACE.to_owned());
-            until_told(shell::member::run(client, namespace, config)).await
+            until_told(shell::member::run(client, namespace, config, Arc::new(Real))).await
         }
         Command::Crds(Crds { out: Some(dir), .. }) => write_crds(&dir),
         Command::Crds(Crds { check: Some(dir), .. }) => check_crds(&dir),

@@ -10,6 +10,7 @@ use tracing::{debug, info};
 
 use super::{
     apply::Applier,
+    outside::Outside,
     report::Reporter,
     watch::{self, Health, Store, Task, Watched},
 };
@@ -37,7 +38,7 @@ struct Stores {
 }
 
 /// Runs the leader for the objects in `namespace`, for ever.
-pub async fn run(client: Client, namespace: String, config: Config) {
+pub async fn run(client: Client, namespace: String, config: Config, outside: Arc<dyn Outside>) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
@@ -48,6 +49,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
     let mut wake = Instant::now() + RESYNC;
     loop {
         tokio::select! {
+            biased;
             () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep_until(wake) => {}
         }
@@ -60,20 +62,20 @@ pub async fn run(client: Client, namespace: String, config: Config) {
             info!(namespace, "leader ready");
         }
         if applier.settled(|target| watch::sight(&stores.all(), target)) {
-            let world = stores.world(&namespace, &config, &mut heard);
+            let world = stores.world(&namespace, &config, &mut heard, outside.now());
             let plan = leader::plan(&world);
             debug!(actions = plan.actions.len(), "plan");
             reporter.report(plan.notices);
             applier.run(plan.actions).await;
-            wake = wake.min(instant(plan.wake_at).unwrap_or(wake));
+            wake = wake.min(instant(plan.wake_at, outside.now()).unwrap_or(wake));
         }
         wake = wake.min(applier.wake_at().unwrap_or(wake));
     }
 }
 
 /// The moment of the monotonic clock that corresponds to a time of day.
-pub(super) fn instant(at: Option<Timestamp>) -> Option<Instant> {
-    let left = at?.duration_since(Timestamp::now());
+pub(super) fn instant(at: Option<Timestamp>, now: Timestamp) -> Option<Instant> {
+    let left = at?.duration_since(now);
     Some(Instant::now() + Duration::try_from(left).unwrap_or_default())
 }
 
@@ -122,8 +124,13 @@ impl Stores {
         all
     }
 
-    fn world(&self, namespace: &str, config: &Config, heard: &mut BTreeMap<String, Heard>) -> LeaderWorld {
-        let now = Timestamp::now();
+    fn world(
+        &self,
+        namespace: &str,
+        config: &Config,
+        heard: &mut BTreeMap<String, Heard>,
+        now: Timestamp,
+    ) -> LeaderWorld {
         let announces = self.announces.snapshot();
         let all: Vec<_> = announces.values().map(AsRef::as_ref).collect();
         leader::members::hear(heard, &all, now);

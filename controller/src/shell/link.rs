@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use kube::{
     Api, Client, Config,
@@ -68,9 +69,9 @@ pub enum LinkError {
 // === impl Link ===
 
 impl Link {
-    /// Connects; that nobody answers shows later, in [`Link::state`].
-    pub async fn open(spec: LinkSpec, changed: &Arc<Notify>) -> Result<Self, LinkError> {
-        let client = client(&spec).await?;
+    /// Begins to watch with a client made of `spec`; that nobody answers shows later, in [`Link::state`].
+    #[must_use]
+    pub fn open(spec: LinkSpec, client: Client, changed: &Arc<Notify>) -> Self {
         let health = Arc::new(Health::default());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let announces = Store::watch(
@@ -93,7 +94,7 @@ impl Link {
             &health,
         );
         let imports = Store::watch(&client, Some(&spec.namespace), config, changed, &health);
-        Ok(Self {
+        Self {
             lane: Lane::Idle(Box::new(Applier::new(client.clone(), health.clone()))),
             remarks: Remarks::new(client.clone(), spec.namespace.clone()),
             spec,
@@ -103,7 +104,7 @@ impl Link {
             exports: exports.0,
             imports: imports.0,
             _tasks: [announces.1, exports.1, imports.1],
-        })
+        }
     }
 
     /// What it was opened with.
@@ -168,8 +169,8 @@ impl Link {
     }
 
     /// Tells the leader cluster's people what holds now.
-    pub fn tell(&mut self, remarks: Vec<Remark>) {
-        self.remarks.tell(remarks);
+    pub fn tell(&mut self, remarks: Vec<Remark>, now: Timestamp) {
+        self.remarks.tell(remarks, now);
     }
 
     /// When there is something to do again that no event announces.
@@ -215,13 +216,13 @@ impl Link {
             }
             warn!(
                 name,
-                "the leader was not told that this cluster left; it will notice within 24 hours"
+                "the leader was not told that this cluster left; delete it there: until then this cluster counts as a member that is not Ready"
             );
         });
     }
 }
 
-async fn client(spec: &LinkSpec) -> Result<Client, LinkError> {
+pub(super) async fn client(spec: &LinkSpec) -> Result<Client, LinkError> {
     let refuse = |cause: String| LinkError::Client { cause };
     let file: Kubeconfig = serde_json::from_value(json!({
         "clusters": [{ "name": "leader", "cluster": {

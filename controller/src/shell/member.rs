@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, Secret, Service},
     discovery::v1::EndpointSlice,
@@ -16,6 +15,7 @@ use super::{
     apply::Applier,
     leader::{DEBOUNCE, RESYNC, instant},
     link::Link,
+    outside::Outside,
     pods::Pods,
     report::Reporter,
     service_cidr,
@@ -65,6 +65,7 @@ struct SecretWatch {
 
 struct Member {
     client: Client,
+    outside: Arc<dyn Outside>,
     namespace: String,
     config: Config,
     changed: Arc<Notify>,
@@ -79,7 +80,7 @@ struct Member {
 }
 
 /// Runs the member whose own objects are in `namespace`, for ever.
-pub async fn run(client: Client, namespace: String, config: Config) {
+pub async fn run(client: Client, namespace: String, config: Config, outside: Arc<dyn Outside>) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
@@ -87,6 +88,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
     let mut reporter = Reporter::default();
     let mut member = Member {
         client,
+        outside,
         namespace,
         service_cidr: config.service_cidr,
         config,
@@ -102,6 +104,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
     let mut wake = Instant::now() + RESYNC;
     loop {
         tokio::select! {
+            biased;
             () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep_until(wake) => {}
         }
@@ -122,7 +125,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
         };
         if local || remote {
             let plan = member.look(applier.failing());
-            wake = wake.min(instant(plan.wake_at).unwrap_or(wake));
+            wake = wake.min(instant(plan.wake_at, member.outside.now()).unwrap_or(wake));
             reporter.report(plan.notices);
             let (here, there): (Vec<_>, Vec<_>) = plan
                 .actions
@@ -131,7 +134,7 @@ pub async fn run(client: Client, namespace: String, config: Config) {
             debug!(here = here.len(), there = there.len(), local, remote, "plan");
             if let Some(link) = member.link.as_mut().filter(|_| remote) {
                 link.start(there, &changed);
-                link.tell(plan.remarks);
+                link.tell(plan.remarks, member.outside.now());
             }
             if local {
                 applier.run(here).await;
@@ -191,9 +194,9 @@ impl Member {
                 old.leave();
             }
         }
-        match Link::open(spec, &self.changed).await {
-            Ok(link) => {
-                self.link = Some(link);
+        match self.outside.connect(&spec).await {
+            Ok(client) => {
+                self.link = Some(Link::open(spec, client, &self.changed));
                 self.link_error = None;
             }
             Err(error) => self.link_error = Some(error.to_string()),
@@ -250,7 +253,7 @@ impl Member {
             (None, None) => world::Link::Idle,
         };
         MemberWorld {
-            now: Timestamp::now(),
+            now: self.outside.now(),
             namespace: self.namespace.clone(),
             config: self.config.clone(),
             service_cidr: self.service_cidr,

@@ -4,6 +4,7 @@ pub mod apply;
 pub mod leader;
 pub mod link;
 pub mod member;
+pub mod outside;
 pub mod pods;
 pub mod remarks;
 pub mod report;

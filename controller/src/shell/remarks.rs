@@ -71,8 +71,8 @@ impl Remarks {
         }
     }
 
-    /// These hold now, all of them.
-    pub fn tell(&mut self, remarks: Vec<Remark>) {
+    /// These hold `now`, all of them.
+    pub fn tell(&mut self, remarks: Vec<Remark>, now: Timestamp) {
         if self.task.as_ref().is_some_and(|task| !task.finished()) {
             return;
         }
@@ -86,7 +86,7 @@ impl Remarks {
         self.task = Some(Task::spawn(async move {
             let mut failed = false;
             for remark in news {
-                if let Err(error) = create(&api, &event(&namespace, &remark, Timestamp::now())).await {
+                if let Err(error) = create(&api, &event(&namespace, &remark, now)).await {
                     if !failed {
                         warn!(about = remark.import, error, "the leader cluster was not told");
                     }

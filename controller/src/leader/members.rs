@@ -20,8 +20,6 @@ use crate::{
 
 /// A member that was not heard of for so long is not ready: three heartbeats.
 pub const READY_FOR: SignedDuration = SignedDuration::from_secs(30);
-/// A member that was not heard of for so long has left.
-pub const GONE_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
 /// Notes which announces changed since the last look.
 ///
@@ -44,7 +42,8 @@ pub fn hear(heard: &mut BTreeMap<String, Heard>, announces: &[&MemberClusterAnno
     }
 }
 
-/// Accepts or refuses announces, lets leavers go, keeps the status of the set.
+/// Accepts or refuses announces, lets leavers go, keeps the status of the set. Silence, however long, is no
+/// leaving: what a member exported stays until it leaves or an administrator deletes its announce.
 pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
     let set = world
         .cluster_sets
@@ -53,12 +52,6 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
     for announce in world.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
             leave(world, announce, plan);
-        } else if expired(world, announce) {
-            plan.notice(
-                subject(announce),
-                format!("no heartbeat since {:?}: the member is removed", touch(announce)),
-            );
-            plan.delete(Side::Local, announce.as_ref());
         } else {
             judge(announce, refusal(set.map(AsRef::as_ref), announce), plan);
         }
@@ -161,17 +154,6 @@ fn leave(world: &LeaderWorld, announce: &MemberClusterAnnounce, plan: &mut Plan)
             json!({ "metadata": { "finalizers": keep } }),
         );
     }
-}
-
-/// Silent for 24 hours by its own account, and not heard of just now by our clock either: theirs may be wrong.
-fn expired(world: &LeaderWorld, announce: &MemberClusterAnnounce) -> bool {
-    let age = |at: Timestamp| world.now.duration_since(at);
-    let stamp = touch(announce)
-        .parse()
-        .ok()
-        .or_else(|| announce.creation_timestamp().map(|t| t.0));
-    let heard = world.heard.get(&announce.name_any()).map(|h| h.at);
-    stamp.is_none_or(|t| age(t) > GONE_AFTER) && heard.is_some_and(|t| age(t) > READY_FOR)
 }
 
 fn status(world: &LeaderWorld, set: &ClusterSet, plan: &mut Plan) -> ClusterSetStatus {

@@ -209,9 +209,25 @@ fn silence_makes_a_member_unready_by_our_clock() {
             .message
             .starts_with("No MemberClusterAnnounce update after")
     );
-    world.now = world.now.checked_add(SignedDuration::from_hours(25)).unwrap();
+}
+
+/// A member whose clock was two days behind lost its exports when nothing was heard of it for 31 s.
+#[test]
+fn silence_removes_no_member() {
+    let mut world = world();
+    let mut east = announce("east", "set", "north");
+    east.metadata.annotations = Some([("touch-ts".to_owned(), "2025-01-01T00:00:00Z".to_owned())].into());
+    insert(&mut world.announces, east);
+    insert(
+        &mut world.exports,
+        service("east", "prod", "web", 80, "2026-01-01T00:00:00Z"),
+    );
     settle(&mut world);
-    assert!(world.announces.is_empty(), "24 hours without a sign");
+    for hours in [1, 25, 10_000] {
+        world.now = world.now.checked_add(SignedDuration::from_hours(hours)).unwrap();
+        settle(&mut world);
+        assert_eq!((world.announces.len(), world.exports.len()), (1, 1), "{hours} h");
+    }
 }
 
 #[test]

@@ -276,7 +276,7 @@ where
         health: Arc<Health>,
         optional: bool,
     ) {
-        let mut events = std::pin::pin!(watcher(api, config));
+        let mut events = Box::pin(watcher(api.clone(), config.clone()));
         let mut failures = 0;
         while let Some(event) = events.next().await {
             match event {
@@ -290,7 +290,12 @@ where
                 }
                 Err(error) if optional && unknown(&error) => return,
                 Err(error) => {
-                    let gone = matches!(&error, watcher::Error::WatchError(s) if s.code == 410);
+                    let gone = is_gone(&error);
+                    if gone {
+                        // The library itself would ask for the same version again, where the answer to the
+                        // request says that it is gone and not an event.
+                        events = Box::pin(watcher(api.clone(), config.clone()));
+                    }
                     let error = chain(&error);
                     if gone {
                         debug!(kind = %K::kind(&()), error, "watch starts over");
@@ -381,6 +386,17 @@ fn unknown(error: &watcher::Error) -> bool {
         return false;
     };
     status.code == 404
+}
+
+/// Whether the version to go on from is not known any more, so that everything has to be listed anew.
+fn is_gone(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::WatchError(status)
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
+        _ => 0,
+    };
+    code == 410
 }
 
 fn key(object: &DynamicObject) -> Key {
@@ -545,6 +561,21 @@ mod tests {
             chain(&list),
             "watch stream failed: Error reading events stream: connection refused"
         );
+    }
+
+    /// The watch was tried again from the same version for as long as the server answered the request with 410.
+    #[test]
+    fn a_watch_refused_with_410_starts_over() {
+        let status = |code| {
+            kube::core::Status::failure("why", "Expired")
+                .with_code(code)
+                .boxed()
+        };
+        for (code, gone) in [(410, true), (500, false)] {
+            assert_eq!(is_gone(&watcher::Error::WatchError(status(code))), gone);
+            let start = watcher::Error::WatchStartFailed(kube::Error::Api(status(code)));
+            assert_eq!(is_gone(&start), gone);
+        }
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub(crate) enum Suite {
     Differential,
     /// Mutated inputs for everything that reads what others wrote, guided by coverage.
     Fuzz,
+    /// The controllers against simulated API servers, on simulated time, from seeds.
+    Sim,
     /// Agents, programs and traffic in network namespaces.
     Netns,
     /// Gateways that die and come back under traffic.
@@ -32,12 +34,13 @@ pub(crate) enum Suite {
     E2e,
 }
 
-const ALL: [Suite; 10] = [
+const ALL: [Suite; 11] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Differential,
     Suite::Fuzz,
+    Suite::Sim,
     Suite::Netns,
     Suite::Failover,
     Suite::Restart,
@@ -89,6 +92,15 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
         Suite::Fuzz => {
             tally.cargo_test("corpus", &mut integration("corpus"))?;
             tally.step("fuzz", fuzz::run(long));
+        }
+        Suite::Sim => {
+            let mut command = integration("sim");
+            command.env("MC_LONG", if long { "1" } else { "0" }).args([
+                "--",
+                "--test-threads=1",
+                "--nocapture",
+            ]);
+            tally.cargo_test("sim", &mut command)?;
         }
         Suite::Netns => {
             let programs = build::release()?;

@@ -1,0 +1,404 @@
+//! What everything should come to, computed from what users made: no plan of the controllers is used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use controller::api::names;
+use serde_json::{Value, json};
+
+use crate::{
+    rules::{antrea, core, is_ready, mcs, offers, ports, slices, wants},
+    store::{Actor, Key, Stored},
+    world::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, World},
+};
+
+/// Differences found.
+struct Report(Vec<String>);
+
+/// One Service of the set: who offers it, with which ports and at which address.
+type Offers = BTreeMap<String, (String, String)>;
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// The status of a condition and its reason.
+fn condition(object: &Stored, type_: &str) -> (String, String) {
+    list(&object.value["status"]["conditions"])
+        .find(|c| c["type"] == type_)
+        .map(|c| (text(&c["status"]), text(&c["reason"])))
+        .unwrap_or_default()
+}
+
+impl Report {
+    fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, have: &T, want: &T) {
+        if have != want {
+            self.0.push(format!("{what}: {have:?} instead of {want:?}"));
+        }
+    }
+}
+
+/// IDs the leader knows and no cluster uses: announces, and exports without one. An administrator would remove them.
+pub(crate) fn ghosts(world: &World) -> (Vec<Key>, Vec<Key>) {
+    let ids: BTreeSet<_> = world.clusters.iter().skip(1).filter_map(wants).collect();
+    let leader = &world.clusters[0].store;
+    let announces = leader
+        .all(&antrea("memberclusterannounces"))
+        .filter(|(_, a)| !ids.contains(&text(&a.value["clusterID"])));
+    let exports = leader
+        .all(&antrea("resourceexports"))
+        .filter(|(_, e)| !ids.contains(&text(&e.value["spec"]["clusterID"])));
+    (
+        announces.map(|(k, _)| k.clone()).collect(),
+        exports.map(|(k, _)| k.clone()).collect(),
+    )
+}
+
+/// How everything differs from what it should be.
+pub(crate) fn differences(world: &World) -> Vec<String> {
+    let mut report = Report(vec![]);
+    let members: BTreeMap<usize, String> = (1..world.clusters.len())
+        .filter_map(|i| Some((i, wants(&world.clusters[i])?)))
+        .collect();
+    let mut services: BTreeMap<Key, Offers> = BTreeMap::new();
+    for (i, id) in &members {
+        let cluster = &world.clusters[*i];
+        for (key, _) in cluster.store.all(&mcs("serviceexports")) {
+            if offers(cluster, key)
+                && let Some(service) = cluster.store.get(&core("services"), key)
+            {
+                let offer = (
+                    ports(&service.value["spec"]["ports"]),
+                    text(&service.value["spec"]["clusterIP"]),
+                );
+                services.entry(key.clone()).or_default().insert(id.clone(), offer);
+            }
+        }
+    }
+    let networks: BTreeSet<_> = members
+        .iter()
+        .filter(|(i, _)| {
+            world.clusters[**i]
+                .store
+                .all(&antrea("gateways"))
+                .next()
+                .is_some()
+        })
+        .map(|(_, id)| id.clone())
+        .collect();
+    let winners = leader(world, &members, &services, &networks, &mut report);
+    for i in 1..world.clusters.len() {
+        let before = report.0.len();
+        match members.get(&i) {
+            Some(id) => member(
+                &world.clusters[i],
+                i,
+                id,
+                &services,
+                &winners,
+                &networks,
+                &mut report,
+            ),
+            None => alone(&world.clusters[i], &mut report),
+        }
+        for line in report.0.iter_mut().skip(before) {
+            *line = format!("cluster {i}: {line}");
+        }
+    }
+    report.0
+}
+
+/// Checks the leader; returns the ports of each import.
+fn leader(
+    world: &World,
+    members: &BTreeMap<usize, String>,
+    services: &BTreeMap<Key, Offers>,
+    networks: &BTreeSet<String>,
+    report: &mut Report,
+) -> BTreeMap<Key, String> {
+    let store = &world.clusters[0].store;
+    let ids: BTreeSet<_> = members.values().cloned().collect();
+    let announced: BTreeSet<_> = store
+        .all(&antrea("memberclusterannounces"))
+        .map(|(_, a)| text(&a.value["clusterID"]))
+        .collect();
+    report.same("announces", &announced, &ids);
+    if let Some(set) = store.get(
+        &antrea("clustersets"),
+        &(LEADER_NAMESPACE.to_owned(), SET.to_owned()),
+    ) {
+        let status = &set.value["status"];
+        let counts = (status["totalClusters"].as_u64(), status["readyClusters"].as_u64());
+        let all = u64::try_from(ids.len()).ok();
+        report.same("ClusterSet status", &counts, &(all, all));
+        report.same("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
+    }
+    let mut exports = BTreeSet::new();
+    for (_, export) in store.all(&antrea("resourceexports")) {
+        let spec = &export.value["spec"];
+        exports.insert((
+            text(&spec["kind"]),
+            text(&spec["clusterID"]),
+            text(&spec["namespace"]),
+            text(&spec["name"]),
+        ));
+    }
+    let mut wanted = BTreeSet::new();
+    for (key, offers) in services {
+        for id in offers.keys() {
+            for kind in ["Service", "Endpoints"] {
+                wanted.insert((kind.to_owned(), id.clone(), key.0.clone(), key.1.clone()));
+            }
+        }
+    }
+    for id in networks {
+        wanted.insert((
+            "ClusterInfo".to_owned(),
+            id.clone(),
+            MEMBER_NAMESPACE.to_owned(),
+            id.clone(),
+        ));
+    }
+    report.same("exports", &exports, &wanted);
+    let mut imported = BTreeSet::new();
+    let mut winners = BTreeMap::new();
+    let mut endpoints: BTreeMap<Key, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (_, import) in store.all(&antrea("resourceimports")) {
+        let spec = &import.value["spec"];
+        let key = (text(&spec["namespace"]), text(&spec["name"]));
+        match spec["kind"].as_str() {
+            Some("ServiceImport") => {
+                winners.insert(key, ports(&spec["serviceImport"]["spec"]["ports"]));
+            }
+            Some("Endpoints") => {
+                let by = endpoints.entry(key).or_default();
+                for cluster in list(&spec["endpoints"]["clusters"]) {
+                    let ips = list(&cluster["subsets"]).flat_map(|s| list(&s["addresses"]));
+                    by.insert(text(&cluster["clusterID"]), ips.map(|a| text(&a["ip"])).collect());
+                }
+            }
+            _ => {
+                imported.insert(text(&spec["clusterinfo"]["clusterID"]));
+            }
+        }
+    }
+    report.same("imported networks", &imported, networks);
+    report.same(
+        "imports",
+        &winners.keys().collect::<Vec<_>>(),
+        &services.keys().collect::<Vec<_>>(),
+    );
+    for (key, offers) in services {
+        let Some(winner) = winners.get(key) else { continue };
+        if !offers.values().any(|(ports, _)| ports == winner) {
+            report
+                .0
+                .push(format!("import {key:?} has ports {winner} of nobody"));
+        }
+        let want: BTreeMap<_, _> = offers
+            .iter()
+            .filter(|(_, (ports, _))| ports == winner)
+            .map(|(id, (_, ip))| (id.clone(), vec![ip.clone()]))
+            .collect();
+        let have = endpoints.remove(key).unwrap_or_default();
+        report.same(&format!("endpoints of {key:?}"), &have, &want);
+    }
+    report.same("endpoints of nothing", &endpoints.len(), &0);
+    winners
+}
+
+/// Checks a cluster that is no member.
+fn alone(cluster: &Cluster, report: &mut Report) {
+    for plural in ["gateways", "clusterinfoimports"] {
+        let left = cluster.store.all(&antrea(plural)).count();
+        report.same(plural, &left, &0);
+    }
+    imports(cluster, "", &BTreeMap::new(), &BTreeMap::new(), report);
+}
+
+fn member(
+    cluster: &Cluster,
+    number: usize,
+    id: &str,
+    services: &BTreeMap<Key, Offers>,
+    winners: &BTreeMap<Key, String>,
+    networks: &BTreeSet<String>,
+    report: &mut Report,
+) {
+    if let Some(set) = cluster.store.get(
+        &antrea("clustersets"),
+        &(MEMBER_NAMESPACE.to_owned(), SET.to_owned()),
+    ) {
+        report.same("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
+    }
+    gateways(cluster, number, report);
+    let infos: BTreeSet<_> = cluster
+        .store
+        .all(&antrea("clusterinfoimports"))
+        .map(|(_, i)| text(&i.value["spec"]["clusterID"]))
+        .collect();
+    let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
+    report.same("ClusterInfoImports", &infos, &others);
+    imports(cluster, id, services, winners, report);
+    for (key, export) in cluster.store.all(&mcs("serviceexports")) {
+        let (valid, reason) = condition(export, "Valid");
+        let offer = services.get(key).and_then(|o| o.get(id));
+        let want = if offer.is_some() { "True" } else { "False" };
+        if valid != want {
+            report.0.push(format!(
+                "ServiceExport {key:?}: Valid is {valid:?} ({reason}) instead of {want}"
+            ));
+        }
+        let conflict = offer.is_some_and(|(ports, _)| winners.get(key) != Some(ports));
+        let told = condition(export, "Conflict").0 == "True";
+        report.same(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
+    }
+}
+
+/// Every Node that can serve does, and nobody else.
+fn gateways(cluster: &Cluster, number: usize, report: &mut Report) {
+    let mut serving = BTreeSet::new();
+    let mut annotated = 0;
+    for (key, node) in cluster.store.all(&core("nodes")) {
+        if node.annotation(names::ANNOTATION_GATEWAY).is_none() {
+            continue;
+        }
+        let address = node.annotation(names::ANNOTATION_GATEWAY_IP);
+        if address == Some("127.0.0.1") {
+            continue;
+        }
+        annotated += 1;
+        let ready = condition(node, "Ready").0 == "True";
+        if ready && node.value["spec"]["unschedulable"] != json!(true) {
+            let own = format!("172.16.{number}.{}", key.1.trim_start_matches('n'));
+            serving.insert((key.1.clone(), address.unwrap_or(&own).to_owned()));
+        }
+    }
+    let have: BTreeSet<_> = cluster
+        .store
+        .all(&antrea("gateways"))
+        .map(|(key, g)| (key.1.clone(), text(&g.value["gatewayIP"])))
+        .collect();
+    if serving.is_empty() {
+        if annotated == 0 {
+            report.same("Gateways", &have, &serving);
+        }
+        return;
+    }
+    report.same("Gateways", &have, &serving);
+    let drained = cluster
+        .store
+        .all(&antrea("gateways"))
+        .filter(|(_, g)| g.value["weight"] == json!(0))
+        .count();
+    report.same("drained Gateways", &drained, &0);
+}
+
+/// The imported Services, their slices and their `ServiceImport`s.
+fn imports(
+    cluster: &Cluster,
+    id: &str,
+    services: &BTreeMap<Key, Offers>,
+    winners: &BTreeMap<Key, String>,
+    report: &mut Report,
+) {
+    let store = &cluster.store;
+    let mut want: BTreeMap<Key, (String, BTreeMap<String, Vec<String>>)> = BTreeMap::new();
+    for (key, offers) in services {
+        let space = store.get(&core("namespaces"), &(String::new(), key.0.clone()));
+        let name = names::imported_service(&key.1);
+        let taken = store
+            .get(&core("services"), &(key.0.clone(), name.clone()))
+            .is_some_and(|s| s.maker == Actor::User);
+        if space.is_none() || taken || name.len() > 63 {
+            continue;
+        }
+        let Some(winner) = winners.get(key) else { continue };
+        let clusters = offers
+            .iter()
+            .filter(|(_, (ports, _))| ports == winner)
+            .map(|(of, (_, ip))| {
+                let ips = if of == id {
+                    pods(cluster, key)
+                } else {
+                    vec![ip.clone()]
+                };
+                (of.clone(), ips)
+            })
+            .collect();
+        want.insert(key.clone(), (winner.clone(), clusters));
+    }
+    let mut have: BTreeMap<Key, (String, BTreeMap<String, Vec<String>>)> = BTreeMap::new();
+    for (key, service) in store.all(&core("services")) {
+        let imported = service.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some();
+        if imported && let Some(of) = names::imported_from(&key.1) {
+            let ports = ports(&service.value["spec"]["ports"]);
+            have.insert((key.0.clone(), of.to_owned()), (ports, BTreeMap::new()));
+        }
+    }
+    for (key, slice) in store.all(&slices()) {
+        if slice.label(names::LABEL_MANAGED_BY) != Some(names::MANAGED_BY) {
+            continue;
+        }
+        let of = slice.label(names::LABEL_MCS_SERVICE_NAME).unwrap_or_default();
+        let by = slice.label(names::LABEL_MCS_SOURCE_CLUSTER).unwrap_or_default();
+        let Some((_, clusters)) = have.get_mut(&(key.0.clone(), of.to_owned())) else {
+            report.0.push(format!("slice {key:?} of no Service"));
+            continue;
+        };
+        let ips: &mut Vec<_> = clusters.entry(by.to_owned()).or_default();
+        ips.extend(
+            list(&slice.value["endpoints"])
+                .flat_map(|e| list(&e["addresses"]))
+                .map(text),
+        );
+        ips.sort();
+    }
+    report.same("imported Services", &have, &want);
+    let have: BTreeMap<_, _> = store
+        .all(&mcs("serviceimports"))
+        .map(|(key, import)| {
+            let mut clusters: Vec<_> = list(&import.value["status"]["clusters"])
+                .map(|c| text(&c["cluster"]))
+                .collect();
+            clusters.sort();
+            (
+                key.clone(),
+                (
+                    list(&import.value["spec"]["ips"]).map(text).collect::<Vec<_>>(),
+                    clusters,
+                ),
+            )
+        })
+        .collect();
+    let want: BTreeMap<_, _> = want
+        .into_iter()
+        .map(|(key, (_, clusters))| {
+            let service = store.get(
+                &core("services"),
+                &(key.0.clone(), names::imported_service(&key.1)),
+            );
+            let ip = service
+                .map(|s| text(&s.value["spec"]["clusterIP"]))
+                .unwrap_or_default();
+            (key, (vec![ip], clusters.into_keys().collect::<Vec<_>>()))
+        })
+        .collect();
+    report.same("ServiceImports", &have, &want);
+}
+
+/// The ready Pods of a Service.
+fn pods(cluster: &Cluster, service: &Key) -> Vec<String> {
+    let mut ips: Vec<_> = cluster
+        .store
+        .all(&slices())
+        .filter(|(key, s)| key.0 == service.0 && s.label(names::LABEL_SERVICE_NAME) == Some(&service.1))
+        .flat_map(|(_, s)| list(&s.value["endpoints"]).filter(|e| is_ready(e)))
+        .flat_map(|e| list(&e["addresses"]).map(text))
+        .collect();
+    ips.sort();
+    ips
+}

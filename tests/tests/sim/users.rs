@@ -1,0 +1,490 @@
+//! What people and the rest of a cluster do: Services, exports, Pods, Namespaces, Nodes, memberships, tokens, and
+//! meddling with what is the controllers' own.
+
+use controller::api::names;
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use crate::{
+    kinds::Resource,
+    rules::{antrea, core, mcs, slices},
+    store::{Actor, Key, Part, Writer},
+    world::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, World},
+};
+
+/// Namespaces people use.
+pub(crate) const NAMESPACES: [&str; 3] = ["shop", "books", "shop-a"];
+/// Services people have; no `antrea-mc-` can be put before the last.
+pub(crate) const SERVICES: [&str; 4] = [
+    "web",
+    "api",
+    "db",
+    "a-name-so-long-that-no-import-can-have-it-with-a-prefix-put",
+];
+/// The sets of ports Services have.
+const PORTS: [&[(&str, u16)]; 3] = [
+    &[("http", 80)],
+    &[("http", 8080)],
+    &[("http", 80), ("metrics", 9090)],
+];
+/// Nodes a cluster has at most.
+const NODES: u64 = 4;
+
+impl World {
+    /// Writes as a person: creates, or merges.
+    pub(crate) fn put(&mut self, server: usize, resource: &Resource, namespace: &str, body: &Value) {
+        let now = self.now(server);
+        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let key = (namespace.to_owned(), name);
+        let store = &mut self.clusters[server].store;
+        let writer = Writer {
+            actor: Actor::User,
+            manager: "kubectl",
+            now,
+        };
+        // What is refused to a person is not done; they would try something else.
+        if store.get(resource, &key).is_some() {
+            drop(store.patch(resource, &key, body, writer, Part::Both));
+        } else {
+            drop(store.create(resource, namespace, body.clone(), writer, Part::Both));
+        }
+        self.settle(server, Actor::User);
+    }
+
+    /// Deletes as a person.
+    pub(crate) fn cut(&mut self, server: usize, resource: &Resource, key: &Key) {
+        let now = self.now(server);
+        let writer = Writer {
+            actor: Actor::User,
+            manager: "kubectl",
+            now,
+        };
+        drop(
+            self.clusters[server]
+                .store
+                .delete(resource, key, &Value::Null, writer),
+        );
+        self.settle(server, Actor::User);
+    }
+
+    /// What every cluster begins with.
+    pub(crate) fn furnish(&mut self, server: usize) {
+        let space =
+            |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        if server == 0 {
+            self.put(0, &core("namespaces"), "", &space(LEADER_NAMESPACE));
+            self.put(0, &antrea("clustersets"), LEADER_NAMESPACE, &json!({
+                "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet", "metadata": { "name": SET },
+                "spec": { "clusterID": "leader", "leaders": [{ "clusterID": "leader" }] },
+            }));
+            return;
+        }
+        self.put(server, &core("namespaces"), "", &space(MEMBER_NAMESPACE));
+        for name in NAMESPACES.iter().take(2) {
+            self.put(server, &core("namespaces"), "", &space(name));
+        }
+        for number in 1..=2 {
+            self.node(server, number);
+        }
+        self.token(server, "first");
+        if server.is_multiple_of(2) {
+            let cidr = format!("10.{}.0.0/16", 100 + server);
+            self.put(server, &("networking.k8s.io".to_owned(), "servicecidrs".to_owned()), "", &json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+                "spec": { "cidrs": [cidr] },
+            }));
+        }
+    }
+
+    /// A Node that is Ready.
+    pub(crate) fn node(&mut self, server: usize, number: u64) {
+        self.put(
+            server,
+            &core("nodes"),
+            "",
+            &json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": { "name": format!("n{number}") },
+                "spec": { "podCIDR": format!("10.{}.{number}.0/24", 10 + server) },
+                "status": {
+                    "addresses": [{ "type": "InternalIP", "address": format!("172.16.{server}.{number}") }],
+                    "conditions": [{ "type": "Ready", "status": "True" }],
+                },
+            }),
+        );
+    }
+
+    /// Whether a Node is to be gateway.
+    pub(crate) fn gateway(&mut self, server: usize, node: &str, wanted: bool) {
+        let value = if wanted { json!("true") } else { Value::Null };
+        self.patch_node(
+            server,
+            node,
+            json!({ "metadata": { "annotations": { names::ANNOTATION_GATEWAY: value } } }),
+        );
+    }
+
+    fn patch_node(&mut self, server: usize, node: &str, mut patch: Value) {
+        let key = (String::new(), node.to_owned());
+        if self.clusters[server].store.get(&core("nodes"), &key).is_some() {
+            patch["metadata"]["name"] = json!(node);
+            self.put(server, &core("nodes"), "", &patch);
+        }
+    }
+
+    /// A new token, known to the leader and to the member.
+    pub(crate) fn token(&mut self, server: usize, token: &str) {
+        let token = format!("{token}-{server}");
+        self.clusters[0].tokens.retain(|_, whose| *whose != server);
+        self.clusters[0].tokens.insert(token.clone(), server);
+        let encode = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+        self.put(
+            server,
+            &core("secrets"),
+            MEMBER_NAMESPACE,
+            &json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "member-token" },
+                "data": { "ca.crt": encode("-----BEGIN CERTIFICATE-----\n"), "token": encode(&token) },
+            }),
+        );
+    }
+
+    /// Makes a cluster a member.
+    pub(crate) fn join(&mut self, server: usize, id: &str) {
+        self.put(server, &antrea("clustersets"), MEMBER_NAMESPACE, &json!({
+            "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet", "metadata": { "name": SET },
+            "spec": {
+                "clusterID": id, "namespace": LEADER_NAMESPACE,
+                "leaders": [{ "clusterID": "leader", "server": LEADER_URL, "secret": "member-token" }],
+            },
+        }));
+    }
+
+    /// Ends a membership.
+    pub(crate) fn leave(&mut self, server: usize) {
+        self.cut(
+            server,
+            &antrea("clustersets"),
+            &(MEMBER_NAMESPACE.to_owned(), SET.to_owned()),
+        );
+    }
+
+    /// A Service with as many Pods; of the set of ports of that index.
+    pub(crate) fn service(&mut self, server: usize, namespace: &str, name: &str, ports: usize, pods: u64) {
+        let ports: Vec<_> = PORTS[ports]
+            .iter()
+            .map(|(name, port)| json!({ "name": name, "port": port, "protocol": "TCP", "targetPort": port }))
+            .collect();
+        self.put(server, &core("services"), namespace, &json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name }, "spec": { "ports": ports },
+        }));
+        let slice_ports: Vec<_> = ports
+            .iter()
+            .map(|p| {
+                json!({
+                    "name": p["name"], "port": p["port"], "protocol": "TCP",
+                })
+            })
+            .collect();
+        self.pods(server, namespace, name, Some(slice_ports), pods);
+    }
+
+    /// The Pods of a Service: so many, every third of them not ready.
+    fn pods(&mut self, server: usize, namespace: &str, name: &str, ports: Option<Vec<Value>>, pods: u64) {
+        let key = (namespace.to_owned(), name.to_owned());
+        if self.clusters[server].store.get(&core("services"), &key).is_none() {
+            return;
+        }
+        let base = self.rng.below(200);
+        let endpoints: Vec<_> = (0..pods)
+            .map(|pod| {
+                json!({
+                    "addresses": [format!("10.{}.1.{}", 10 + server, 1 + (base + pod) % 250)],
+                    "conditions": { "ready": pod % 3 != 2 }, "nodeName": "n1",
+                })
+            })
+            .collect();
+        let mut slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {
+                "name": format!("{}-x1", name.get(..40).unwrap_or(name)),
+                "labels": {
+                    names::LABEL_SERVICE_NAME: name, names::LABEL_MANAGED_BY: "endpointslice-controller.k8s.io",
+                },
+            },
+            "endpoints": endpoints,
+        });
+        if let Some(ports) = ports {
+            slice["ports"] = json!(ports);
+        }
+        self.put(server, &slices(), namespace, &slice);
+    }
+
+    /// Offers a Service, or not any more.
+    pub(crate) fn export(&mut self, server: usize, namespace: &str, name: &str, wanted: bool) {
+        if wanted {
+            self.put(server, &mcs("serviceexports"), namespace, &json!({
+                "apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": { "name": name },
+            }));
+        } else {
+            self.cut(
+                server,
+                &mcs("serviceexports"),
+                &(namespace.to_owned(), name.to_owned()),
+            );
+        }
+    }
+
+    /// Deletes a Service and what belongs to it.
+    pub(crate) fn unservice(&mut self, server: usize, namespace: &str, name: &str) {
+        self.cut(
+            server,
+            &core("services"),
+            &(namespace.to_owned(), name.to_owned()),
+        );
+        let slice = format!("{}-x1", name.get(..40).unwrap_or(name));
+        self.cut(server, &slices(), &(namespace.to_owned(), slice));
+    }
+
+    /// Somebody does something.
+    pub(crate) fn act(&mut self) {
+        let server = 1 + self.rng.index(self.clusters.len() - 1);
+        let namespace = *self.rng.pick(&NAMESPACES);
+        // The long name is rare.
+        let service = SERVICES[usize::try_from(self.rng.below(16)).unwrap_or(0) % 5 % 4];
+        match self.rng.below(100) {
+            0..20 => {
+                let ports = [0, 0, 0, 1, 2][self.rng.index(5)];
+                let pods = self.rng.range(1, 4);
+                self.service(server, namespace, service, ports, pods);
+            }
+            20..25 => self.unservice(server, namespace, service),
+            25..40 => self.export(server, namespace, service, true),
+            40..46 => self.export(server, namespace, service, false),
+            46..54 => {
+                let pods = self.rng.below(4);
+                self.pods(server, namespace, service, None, pods);
+            }
+            54..60 => self.space(server, namespace),
+            60..75 => self.nodes(server),
+            75..82 => self.membership(server),
+            82..85 => {
+                let token = format!("t{}", self.rng.below(1000));
+                self.token(server, &token);
+            }
+            85..92 => self.meddle(server),
+            92..95 => self.occupy(server, namespace, service),
+            _ => self.meddle(0),
+        }
+    }
+
+    fn space(&mut self, server: usize, name: &str) {
+        let key = (String::new(), name.to_owned());
+        let there = self.clusters[server]
+            .store
+            .get(&core("namespaces"), &key)
+            .is_some();
+        if there && self.rng.permille(400) {
+            self.cut(server, &core("namespaces"), &key);
+        } else if !there {
+            self.put(
+                server,
+                &core("namespaces"),
+                "",
+                &json!({
+                    "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name },
+                }),
+            );
+        }
+    }
+
+    fn nodes(&mut self, server: usize) {
+        let number = self.rng.range(1, NODES);
+        let node = format!("n{number}");
+        match self.rng.below(12) {
+            0..4 => self.gateway(server, &node, true),
+            4 => self.gateway(server, &node, false),
+            5 => self.node(server, number),
+            6 => self.cut(server, &core("nodes"), &(String::new(), node)),
+            7 | 8 => {
+                let cordoned = self.rng.permille(500);
+                self.patch_node(
+                    server,
+                    &node,
+                    json!({ "metadata": {}, "spec": { "unschedulable": cordoned } }),
+                );
+            }
+            9 => {
+                let ready = if self.rng.permille(600) { "True" } else { "Unknown" };
+                self.patch_node(
+                    server,
+                    &node,
+                    json!({
+                        "metadata": {}, "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+                    }),
+                );
+            }
+            10 => {
+                let weight = self.rng.pick(&["3", "0", "x", "7"]).to_owned();
+                self.patch_node(
+                    server,
+                    &node,
+                    json!({
+                        "metadata": { "annotations": { names::ANNOTATION_GATEWAY_WEIGHT: weight } },
+                    }),
+                );
+            }
+            _ => {
+                let ip = if self.rng.permille(700) {
+                    format!("203.0.{server}.{number}")
+                } else {
+                    "127.0.0.1".to_owned()
+                };
+                self.patch_node(
+                    server,
+                    &node,
+                    json!({
+                        "metadata": { "annotations": { names::ANNOTATION_GATEWAY_IP: ip } },
+                    }),
+                );
+            }
+        }
+    }
+
+    fn membership(&mut self, server: usize) {
+        let key = (MEMBER_NAMESPACE.to_owned(), SET.to_owned());
+        if self.clusters[server]
+            .store
+            .get(&antrea("clustersets"), &key)
+            .is_some()
+        {
+            if self.rng.permille(500) {
+                self.leave(server);
+            }
+            return;
+        }
+        let id = self.clusters[server].id.clone();
+        if self.rng.permille(200) {
+            self.join(server, &format!("{id}-2"));
+        } else {
+            self.join(server, &id);
+        }
+    }
+
+    /// Something of the controllers is deleted, marked or changed by somebody who may.
+    fn meddle(&mut self, server: usize) {
+        let plurals: &[Resource] = if server == 0 {
+            &[antrea("resourceimports"), antrea("resourceexports")]
+        } else {
+            &[
+                core("services"),
+                slices(),
+                mcs("serviceimports"),
+                antrea("clusterinfoimports"),
+                antrea("gateways"),
+            ]
+        };
+        let resource = self.rng.pick(plurals).clone();
+        let theirs: Vec<_> = self.clusters[server]
+            .store
+            .all(&resource)
+            .filter(|(_, o)| o.maker != Actor::User && !o.is_going())
+            .map(|(key, _)| key.clone())
+            .collect();
+        if theirs.is_empty() {
+            return;
+        }
+        let key = self.rng.pick(&theirs).clone();
+        let mut patch = json!({ "metadata": { "name": key.1 } });
+        match self.rng.below(5) {
+            0 | 1 => return self.cut(server, &resource, &key),
+            2 => patch["metadata"]["labels"] = json!({ "example.com/team": "a" }),
+            3 => patch["metadata"]["annotations"] = json!({ "example.com/note": "keep" }),
+            _ if resource.1 == "services" => {
+                patch["spec"] = json!({ "ports": [{ "name": "odd", "port": 1234, "protocol": "TCP" }] });
+            }
+            _ if resource.1 == "endpointslices" => patch["endpoints"] = json!([]),
+            _ => patch["metadata"]["annotations"] = json!({ "example.com/other": "keep" }),
+        }
+        self.put(server, &resource, &key.0, &patch);
+    }
+
+    /// The name of an import is taken, or free again.
+    fn occupy(&mut self, server: usize, namespace: &str, name: &str) {
+        let taken = names::imported_service(name);
+        let key = (namespace.to_owned(), taken.clone());
+        let there = self.clusters[server]
+            .store
+            .get(&core("services"), &key)
+            .is_some_and(|s| s.maker == Actor::User);
+        if there {
+            self.cut(server, &core("services"), &key);
+        } else {
+            self.put(
+                server,
+                &core("services"),
+                namespace,
+                &json!({
+                    "apiVersion": "v1", "kind": "Service", "metadata": { "name": taken },
+                    "spec": { "ports": [{ "port": 5432, "protocol": "TCP" }] },
+                }),
+            );
+        }
+    }
+
+    /// What a cluster does by itself: dependants of what is gone, and Namespaces whose end was asked for.
+    pub(crate) fn housekeeping(&mut self) {
+        for server in 0..self.clusters.len() {
+            if !std::mem::take(&mut self.clusters[server].untidy) {
+                continue;
+            }
+            let now = self.now(server);
+            let store = &mut self.clusters[server].store;
+            let writer = Writer {
+                actor: Actor::Cluster,
+                manager: "kube-controller-manager",
+                now,
+            };
+            let uids: Vec<_> = store
+                .all(&core("services"))
+                .map(|(_, s)| s.uid().to_owned())
+                .collect();
+            let orphans: Vec<_> = store
+                .all(&slices())
+                .filter(|(_, s)| {
+                    let owner = &s.meta("ownerReferences")[0]["uid"];
+                    owner.as_str().is_some_and(|uid| !uids.iter().any(|u| u == uid))
+                })
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in orphans {
+                drop(store.delete(&slices(), &key, &Value::Null, writer));
+            }
+            let mut waiting = false;
+            let going: Vec<_> = store
+                .all(&core("namespaces"))
+                .filter(|(_, n)| n.is_going())
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in going {
+                let mut left = 0;
+                for resource in store.resources() {
+                    let inside: Vec<_> = store
+                        .all(&resource)
+                        .map(|(k, _)| k.clone())
+                        .filter(|k| k.0 == key.1)
+                        .collect();
+                    for inside in inside {
+                        left += 1;
+                        drop(store.delete(&resource, &inside, &Value::Null, writer));
+                    }
+                }
+                waiting |= left > 0;
+                if left == 0 {
+                    store.end(&core("namespaces"), &key);
+                }
+            }
+            self.settle(server, Actor::Cluster);
+            self.clusters[server].untidy |= waiting;
+        }
+    }
+}

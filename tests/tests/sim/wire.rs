@@ -1,0 +1,687 @@
+//! What a client meets instead of a network: requests are parsed, carried out on a [`crate::store::Store`] and
+//! answered, with everything that can go wrong on the way.
+
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use http::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep},
+};
+use tower_service::Service;
+
+use crate::{
+    kinds::Resource,
+    refusal::Refusal,
+    store::{Actor, Change, Key, Part, Stored, Writer},
+    world::{Shared, World},
+};
+
+/// What goes wrong outside of HTTP.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One client of one server.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    /// Everything.
+    pub(crate) world: Shared,
+    /// Which server.
+    pub(crate) server: usize,
+    /// Who asks.
+    pub(crate) actor: Actor,
+    /// In which of its lives.
+    pub(crate) incarnation: u64,
+    /// What it shows for itself to a leader.
+    pub(crate) token: Option<String>,
+}
+
+/// A body: at once, or line by line.
+pub(crate) enum Answer {
+    /// At once.
+    Text(Option<Bytes>),
+    /// Events of a watch.
+    Events(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Replace,
+    Merge,
+    Apply,
+    Delete,
+}
+
+/// A request, understood.
+#[derive(Clone, Debug)]
+struct Ask {
+    verb: Verb,
+    resource: Resource,
+    version: String,
+    /// Empty: all of them, or none.
+    namespace: String,
+    name: String,
+    status: bool,
+    query: BTreeMap<String, String>,
+    body: Value,
+}
+
+/// Which objects a list or watch is about.
+#[derive(Clone, Debug)]
+struct Filter {
+    namespace: String,
+    labels: Vec<(String, String)>,
+    name: Option<String>,
+}
+
+/// A watch under way.
+struct Watching {
+    wire: Wire,
+    ask: Ask,
+    filter: Filter,
+    position: u64,
+    epoch: u64,
+    ends: Instant,
+    bookmark: Instant,
+    again: Option<Bytes>,
+    /// Nothing comes after an error.
+    over: bool,
+}
+
+/// What a watch does next.
+enum Step {
+    Send(Bytes, Duration),
+    Wait,
+    End,
+    Break,
+}
+
+// === impl Answer ===
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
+        match &mut *self {
+            Self::Text(text) => Poll::Ready(text.take().map(|t| Ok(http_body::Frame::data(t)))),
+            Self::Events(events) => events
+                .as_mut()
+                .poll_next(cx)
+                .map(|event| event.map(|e| e.map(http_body::Frame::data))),
+        }
+    }
+}
+
+// === impl Wire ===
+
+impl Service<Request<Body>> for Wire {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}
+
+impl Wire {
+    async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        let ask = parse(&parts, &body)?;
+        let (delay, early) = {
+            let mut world = self.world.lock();
+            world.counts.requests += 1;
+            self.on_the_way(&mut world)
+        };
+        sleep(delay).await;
+        match early {
+            Early::Pass => {}
+            Early::Refused => return Err(reset("connection refused")),
+            Early::Swallowed(time) => {
+                sleep(time).await;
+                return Err(reset("connection reset by peer"));
+            }
+            Early::Answer(code) => return refuse(&Refusal::new(code, "a fault")),
+            Early::Dead => pending::<()>().await,
+            Early::Slow(time) => {
+                // Once sent, a request arrives, whether somebody still waits for its answer or not.
+                let (tell, told) = oneshot::channel();
+                let wire = self.clone();
+                tokio::spawn(async move {
+                    sleep(time).await;
+                    let answer = wire.arrive(&ask);
+                    drop(tell.send(answer));
+                });
+                return finish(told.await.unwrap_or(Late::Dead)).await;
+            }
+        }
+        finish(self.arrive(&ask)).await
+    }
+
+    /// What happens before the server sees it.
+    fn on_the_way(&self, world: &mut World) -> (Duration, Early) {
+        let delay = Duration::from_millis(world.rng.below(4));
+        if !world.lives(self.actor, self.incarnation) {
+            return (delay, Early::Dead);
+        }
+        let now = Instant::now();
+        let down = world.clusters[self.server].down.is_some_and(|until| until > now);
+        if down {
+            return (delay, Early::Refused);
+        }
+        if let Actor::Member(own) = self.actor
+            && self.server == 0
+            && let Some((until, swallows)) = world.clusters[own].parted
+            && until > now
+        {
+            let early = if swallows {
+                Early::Swallowed((until - now).min(Duration::from_secs(30)))
+            } else {
+                Early::Refused
+            };
+            return (delay, early);
+        }
+        let early = if world.fault(|f| f.refuse) {
+            Early::Refused
+        } else if world.fault(|f| f.fail) {
+            Early::Answer(*world.rng.pick(&[429, 500, 503, 504]))
+        } else if world.fault(|f| f.slow) {
+            Early::Slow(Duration::from_millis(world.rng.range(50, 8000)))
+        } else {
+            Early::Pass
+        };
+        (delay, early)
+    }
+
+    /// The server sees it.
+    fn arrive(&self, ask: &Ask) -> Late {
+        let mut world = self.world.lock();
+        if let Some(token) = &self.token {
+            let whose = world.clusters[self.server].tokens.get(token);
+            if whose.is_none_or(|w| Actor::Member(*w) != self.actor) {
+                return Late::Answer(Err(Refusal::new(401, "Unauthorized")));
+            }
+        }
+        let writes = !matches!(ask.verb, Verb::Get | Verb::List | Verb::Watch);
+        if writes
+            && !ask.query.contains_key("dryRun")
+            && let Some(after) = self.boundary(&mut world)
+        {
+            if after {
+                drop(self.serve(&mut world, ask));
+            }
+            world.kill(self.actor);
+            return Late::Dead;
+        }
+        if ask.verb == Verb::Watch {
+            return match self.watch(&mut world, ask) {
+                Ok(watching) => Late::Watch(Box::new(watching)),
+                Err(refusal) => Late::Answer(Err(refusal)),
+            };
+        }
+        let answer = self.serve(&mut world, ask);
+        if world.fault(|f| f.lose) {
+            let time = if world.rng.permille(500) {
+                Duration::ZERO
+            } else {
+                Duration::from_millis(world.rng.range(1, 20_000))
+            };
+            return Late::Lost(time);
+        }
+        Late::Answer(answer)
+    }
+
+    /// Whether the controller dies at this write; and whether after it.
+    fn boundary(&self, world: &mut World) -> Option<bool> {
+        let life = world.lives.get_mut(&self.actor)?;
+        life.writes += 1;
+        let write = life.writes;
+        let planned = world.crash.filter(|c| (c.actor, c.write) == (self.actor, write));
+        if let Some(crash) = planned {
+            world.crash = None;
+            return Some(crash.after);
+        }
+        let dies = world.lives(self.actor, self.incarnation) && world.fault(|f| f.crash);
+        dies.then(|| world.rng.permille(500))
+    }
+
+    fn serve(&self, world: &mut World, ask: &Ask) -> Result<String, Refusal> {
+        let now = world.now(self.server);
+        let text = |stored: &Arc<Stored>| object(stored, ask);
+        if ask.verb == Verb::List {
+            return self.list(world, ask);
+        }
+        let store = &mut world.clusters[self.server].store;
+        let key = (ask.namespace.clone(), ask.name.clone());
+        let manager = ask.query.get("fieldManager").map_or("client", String::as_str);
+        let writer = Writer {
+            actor: self.actor,
+            manager,
+            now,
+        };
+        let part = if ask.status { Part::Status } else { Part::Main };
+        if ask.query.contains_key("dryRun") {
+            let mut copy = store.clone();
+            let done = copy.create(&ask.resource, &ask.namespace, ask.body.clone(), writer, part);
+            return done.map(|s| text(&s));
+        }
+        let done = match ask.verb {
+            Verb::Get => store
+                .get(&ask.resource, &key)
+                .cloned()
+                .ok_or_else(|| Refusal::new(404, format!("{} {:?} not found", ask.resource.1, ask.name))),
+            Verb::Create => store.create(&ask.resource, &ask.namespace, ask.body.clone(), writer, part),
+            Verb::Replace => store.replace(&ask.resource, &key, ask.body.clone(), writer, part),
+            Verb::Merge => store.patch(&ask.resource, &key, &ask.body, writer, part),
+            Verb::Apply => {
+                let force = ask.query.get("force").is_some_and(|f| f == "true");
+                store.apply(&ask.resource, &key, ask.body.clone(), force, writer)
+            }
+            Verb::Delete => store.delete(&ask.resource, &key, &ask.body["preconditions"], writer),
+            Verb::List | Verb::Watch => Err(Refusal::new(400, "not here")),
+        };
+        world.settle(self.server, self.actor);
+        done.map(|s| text(&s))
+    }
+
+    fn list(&self, world: &mut World, ask: &Ask) -> Result<String, Refusal> {
+        let filter = Filter::new(ask);
+        let stale = world.fault(|f| f.stale);
+        let late = if stale { world.late(self.server) } else { u64::MAX };
+        let page = world.page;
+        let store = &world.clusters[self.server].store;
+        let (version, after) = match ask.query.get("continue").and_then(|c| c.split_once('|')) {
+            Some((version, after)) => (version.parse().unwrap_or(0), after.to_owned()),
+            None => (store.version().min(late).max(store.compacted()), String::new()),
+        };
+        if version < store.compacted() {
+            return Err(Refusal::new(410, "The provided continue parameter is too old"));
+        }
+        let limit = ask.query.get("limit").and_then(|l| l.parse().ok()).unwrap_or(500);
+        let limit = page.min(limit);
+        let objects = store.at(&ask.resource, version);
+        let place = |key: &Key| format!("{}/{}", key.0, key.1);
+        let mut rest = objects
+            .iter()
+            .filter(|(key, stored)| filter.takes(key, stored) && (after.is_empty() || place(key) > after))
+            .peekable();
+        let mut items = vec![];
+        let mut last = String::new();
+        while items.len() < limit
+            && let Some((key, stored)) = rest.next()
+        {
+            items.push(object(stored, ask));
+            last = place(key);
+        }
+        let next = rest
+            .peek()
+            .map(|_| format!("{version}|{last}"))
+            .unwrap_or_default();
+        let metadata = json!({ "resourceVersion": version.to_string(), "continue": next });
+        Ok(format!(
+            "{{\"kind\":\"List\",\"apiVersion\":\"v1\",\"metadata\":{metadata},\"items\":[{}]}}",
+            items.join(",")
+        ))
+    }
+
+    fn watch(&self, world: &mut World, ask: &Ask) -> Result<Watching, Refusal> {
+        let from: u64 = ask
+            .query
+            .get("resourceVersion")
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(0);
+        let gone = world.fault(|f| f.gone);
+        let as_event = world.rng.permille(500);
+        let cluster = &mut world.clusters[self.server];
+        let too_old = gone || from < cluster.store.compacted();
+        if too_old && !as_event {
+            return Err(Refusal::new(410, "too old resource version"));
+        }
+        let seconds = ask
+            .query
+            .get("timeoutSeconds")
+            .and_then(|t| t.parse().ok())
+            .unwrap_or(290);
+        let now = Instant::now();
+        Ok(Watching {
+            wire: self.clone(),
+            filter: Filter::new(ask),
+            ask: ask.clone(),
+            position: from,
+            epoch: if too_old { u64::MAX } else { cluster.epoch },
+            ends: now + Duration::from_secs(seconds),
+            bookmark: now + Duration::from_secs(50),
+            again: None,
+            over: false,
+        })
+    }
+}
+
+/// What happened to a request before the server saw it.
+enum Early {
+    Pass,
+    Refused,
+    Swallowed(Duration),
+    Answer(u16),
+    Dead,
+    Slow(Duration),
+}
+
+/// What comes of a request the server saw.
+enum Late {
+    Answer(Result<String, Refusal>),
+    Watch(Box<Watching>),
+    Lost(Duration),
+    Dead,
+}
+
+async fn finish(late: Late) -> Result<Response<Answer>, BoxError> {
+    match late {
+        Late::Answer(Ok(text)) => respond(200, Answer::Text(Some(text.into()))),
+        Late::Answer(Err(refusal)) => refuse(&refusal),
+        Late::Watch(watching) => respond(
+            200,
+            Answer::Events(Box::pin(stream::unfold(watching, Watching::next))),
+        ),
+        Late::Lost(time) => {
+            sleep(time).await;
+            Err(reset("connection reset by peer"))
+        }
+        Late::Dead => pending().await,
+    }
+}
+
+fn respond(code: u16, body: Answer) -> Result<Response<Answer>, BoxError> {
+    Ok(Response::builder()
+        .status(code)
+        .header("content-type", "application/json")
+        .body(body)?)
+}
+
+fn refuse(refusal: &Refusal) -> Result<Response<Answer>, BoxError> {
+    respond(
+        refusal.code,
+        Answer::Text(Some(refusal.status().to_string().into())),
+    )
+}
+
+fn reset(why: &'static str) -> BoxError {
+    io::Error::new(io::ErrorKind::ConnectionReset, why).into()
+}
+
+// === impl Watching ===
+
+impl Watching {
+    async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, BoxError>, Box<Self>)> {
+        if self.over {
+            return None;
+        }
+        loop {
+            let (step, notify) = {
+                let shared = self.wire.world.clone();
+                let mut world = shared.lock();
+                let notify = world.clusters[self.wire.server].store.notify(&self.ask.resource);
+                (self.step(&mut world), notify)
+            };
+            match step {
+                Step::Send(line, delay) => {
+                    if delay > Duration::ZERO {
+                        sleep(delay).await;
+                    }
+                    return Some((Ok(line), self));
+                }
+                Step::End => return None,
+                Step::Break => {
+                    self.over = true;
+                    return Some((Err(reset("connection reset by peer")), self));
+                }
+                Step::Wait => {
+                    let until = self.ends.min(self.bookmark);
+                    tokio::select! {
+                        biased;
+                        () = notify.notified() => {}
+                        () = tokio::time::sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, world: &mut World) -> Step {
+        let now = Instant::now();
+        let (server, actor) = (self.wire.server, self.wire.actor);
+        if !world.lives(actor, self.wire.incarnation) {
+            // Nobody reads this any more.
+            return Step::End;
+        }
+        if self.epoch == u64::MAX {
+            self.over = true;
+            return Step::Send(error(410, "too old resource version"), Duration::ZERO);
+        }
+        let parted = matches!(actor, Actor::Member(own) if server == 0
+            && world.clusters[own].parted.is_some_and(|(until, _)| until > now));
+        let down = world.clusters[server].down.is_some_and(|until| until > now);
+        if parted || down || world.clusters[server].epoch != self.epoch {
+            return Step::Break;
+        }
+        if let Some(line) = self.again.take() {
+            return Step::Send(line, Duration::ZERO);
+        }
+        if now >= self.ends {
+            return Step::End;
+        }
+        let Some((line, version)) = self.due(world) else {
+            if now >= self.bookmark {
+                self.bookmark = now + Duration::from_secs(50);
+                let version = world.clusters[server].store.version();
+                self.position = version;
+                let line = json!({ "type": "BOOKMARK", "object": {
+                    "apiVersion": "v1", "kind": self.ask.resource.1,
+                    "metadata": { "resourceVersion": version.to_string() },
+                }});
+                return Step::Send(format!("{line}\n").into(), Duration::ZERO);
+            }
+            return Step::Wait;
+        };
+        if world.fault(|f| f.cut) {
+            return if world.rng.permille(500) {
+                Step::End
+            } else {
+                Step::Break
+            };
+        }
+        if world.fault(|f| f.gone) {
+            self.over = true;
+            return Step::Send(
+                error(410, "The resourceVersion for the provided watch is too old."),
+                Duration::ZERO,
+            );
+        }
+        self.position = version;
+        let delay = if world.fault(|f| f.late) {
+            Duration::from_millis(world.rng.range(20, 3000))
+        } else {
+            Duration::from_millis(world.rng.below(3))
+        };
+        if world.fault(|f| f.twice) {
+            self.again = Some(line.clone());
+        }
+        Step::Send(line, delay)
+    }
+
+    /// The next event, and its version.
+    fn due(&mut self, world: &World) -> Option<(Bytes, u64)> {
+        let store = &world.clusters[self.wire.server].store;
+        for change in store.since(&self.ask.resource, self.position) {
+            if let Some(type_) = self.filter.event(change) {
+                let text = object(&change.new, &self.ask);
+                return Some((
+                    format!("{{\"type\":\"{type_}\",\"object\":{text}}}\n").into(),
+                    change.version,
+                ));
+            }
+            self.position = change.version;
+        }
+        None
+    }
+}
+
+fn error(code: u16, message: &str) -> Bytes {
+    let status = Refusal::new(code, message).status();
+    format!("{}\n", json!({ "type": "ERROR", "object": status })).into()
+}
+
+// === impl Filter ===
+
+impl Filter {
+    fn new(ask: &Ask) -> Self {
+        let pairs = |text: Option<&String>| -> Vec<(String, String)> {
+            let text = text.map_or("", String::as_str);
+            text.split(',')
+                .filter_map(|pair| pair.split_once('='))
+                .map(|(k, v)| (k.to_owned(), v.trim_start_matches('=').to_owned()))
+                .collect()
+        };
+        let fields = pairs(ask.query.get("fieldSelector"));
+        Self {
+            namespace: ask.namespace.clone(),
+            labels: pairs(ask.query.get("labelSelector")),
+            name: fields
+                .into_iter()
+                .find(|(k, _)| k == "metadata.name")
+                .map(|(_, v)| v),
+        }
+    }
+
+    fn takes(&self, key: &Key, stored: &Stored) -> bool {
+        (self.namespace.is_empty() || key.0 == self.namespace)
+            && self.name.as_ref().is_none_or(|n| *n == key.1)
+            && self.labels.iter().all(|(k, v)| stored.label(k) == Some(v))
+    }
+
+    /// How a watch with this filter sees a change.
+    fn event(&self, change: &Change) -> Option<&'static str> {
+        let before = change.old.as_ref().is_some_and(|o| self.takes(&change.key, o));
+        let after = !change.deleted && self.takes(&change.key, &change.new);
+        match (before, after) {
+            (false, false) => None,
+            (false, true) => Some("ADDED"),
+            (true, true) => Some("MODIFIED"),
+            (true, false) => Some("DELETED"),
+        }
+    }
+}
+
+/// An object in the version that was asked for.
+fn object(stored: &Stored, ask: &Ask) -> String {
+    let wanted = if ask.resource.0.is_empty() {
+        ask.version.clone()
+    } else {
+        format!("{}/{}", ask.resource.0, ask.version)
+    };
+    if stored.value["apiVersion"] == wanted.as_str() {
+        return stored.text.clone();
+    }
+    let mut value = stored.value.clone();
+    value["apiVersion"] = json!(wanted);
+    value.to_string()
+}
+
+fn parse(parts: &http::request::Parts, body: &[u8]) -> Result<Ask, BoxError> {
+    let path: Vec<_> = parts.uri.path().split('/').filter(|s| !s.is_empty()).collect();
+    let (group, version, rest) = match path.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return Err(reset("no such path")),
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() && rest != ["status"] => (*namespace, rest),
+        rest => ("", rest),
+    };
+    let (plural, name, status) = match rest {
+        [plural] => (*plural, "", false),
+        [plural, name] => (*plural, *name, false),
+        [plural, name, "status"] => (*plural, *name, true),
+        _ => return Err(reset("no such path")),
+    };
+    let query: BTreeMap<_, _> = parts
+        .uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(k, v)| (plain(k), plain(v)))
+        .collect();
+    let kind = parts
+        .headers
+        .get("content-type")
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default();
+    let verb = match (&parts.method, name.is_empty()) {
+        (&Method::GET, false) => Verb::Get,
+        (&Method::GET, true) if query.get("watch").is_some_and(|w| w == "true") => Verb::Watch,
+        (&Method::GET, true) => Verb::List,
+        (&Method::POST, true) => Verb::Create,
+        (&Method::PUT, false) => Verb::Replace,
+        (&Method::PATCH, false) if kind == "application/merge-patch+json" => Verb::Merge,
+        (&Method::PATCH, false) if kind.starts_with("application/apply-patch") => Verb::Apply,
+        (&Method::DELETE, false) => Verb::Delete,
+        _ => return Err(reset("not modelled")),
+    };
+    Ok(Ask {
+        verb,
+        resource: (group.to_owned(), plural.to_owned()),
+        version: version.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        status,
+        query,
+        body: if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(body)?
+        },
+    })
+}
+
+/// Percent-decoding, as forms do it.
+fn plain(text: &str) -> String {
+    let mut bytes = text.bytes();
+    let mut out = vec![];
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let hex: Vec<_> = bytes.by_ref().take(2).collect();
+                let hex = String::from_utf8_lossy(&hex).into_owned();
+                out.push(u8::from_str_radix(&hex, 16).unwrap_or(b'?'));
+            }
+            b'+' => out.push(b' '),
+            byte => out.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}

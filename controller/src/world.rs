@@ -99,8 +99,8 @@ pub struct MemberWorld {
     pub namespace: String,
     /// The configuration file.
     pub config: Config,
-    /// The Service CIDR, configured or found out.
-    pub service_cidr: Option<IpNet>,
+    /// The Service CIDRs, configured or found out, one of each IP family at most; empty while not known.
+    pub service_cidrs: Vec<IpNet>,
     /// The sets; one is expected.
     pub cluster_sets: Objects<ClusterSet>,
     /// The Nodes.

@@ -31,6 +31,9 @@ pub struct ClusterInfo {
     /// Its Service CIDR.
     #[serde(rename = "serviceCIDR", skip_serializing_if = "String::is_empty")]
     pub service_cidr: String,
+    /// Superset: the Service CIDRs of a dual-stack cluster, `serviceCIDR` among them.
+    #[serde(rename = "serviceCIDRs", skip_serializing_if = "Vec::is_empty")]
+    pub service_cidrs: Vec<String>,
     /// Its gateways, the primary first: implementations that know one gateway per cluster use that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gateway_infos: Vec<GatewayInfo>,
@@ -71,6 +74,22 @@ pub struct ClusterInfoImportStatus {
     /// `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+}
+
+// === impl ClusterInfo ===
+
+impl ClusterInfo {
+    /// All Service CIDRs, each with the field it is in.
+    #[must_use]
+    pub fn service_cidrs(&self) -> Vec<(String, &str)> {
+        let more = self.service_cidrs.iter().enumerate();
+        let more = more.filter(|(_, cidr)| **cidr != self.service_cidr);
+        let one = ("spec.serviceCIDR".to_owned(), self.service_cidr.as_str());
+        std::iter::once(one)
+            .filter(|(_, cidr)| !cidr.is_empty())
+            .chain(more.map(|(i, cidr)| (format!("spec.serviceCIDRs[{i}]"), cidr.as_str())))
+            .collect()
+    }
 }
 
 // === impl GatewayInfo ===

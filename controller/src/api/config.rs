@@ -19,7 +19,7 @@ pub struct MultiClusterConfig {
     pub api_version: String,
     /// `MultiClusterConfig`, or absent.
     pub kind: String,
-    /// The Service CIDR of this cluster; found out when absent.
+    /// The Service CIDR of this cluster, of a dual-stack cluster both with a comma between; found out when absent.
     #[serde(rename = "serviceCIDR")]
     pub service_cidr: Option<String>,
     /// The Pod CIDRs of this cluster; taken from the Nodes when absent or empty.
@@ -57,8 +57,8 @@ pub const DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 /// The file, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The Service CIDR, when configured.
-    pub service_cidr: Option<IpNet>,
+    /// The Service CIDRs, when configured: one of each IP family at most.
+    pub service_cidrs: Vec<IpNet>,
     /// The Pod CIDRs, when configured.
     pub pod_cidrs: Vec<IpNet>,
     /// Which address of the Node is the gateway IP.
@@ -176,6 +176,14 @@ pub enum ConfigError {
         /// What would be accepted.
         wanted: &'static str,
     },
+    /// More than a cluster has.
+    #[error(
+        "serviceCIDR: {value:?} is more than one CIDR of an IP family; give one, or one IPv4 and one IPv6 CIDR"
+    )]
+    ServiceCidrs {
+        /// As given.
+        value: String,
+    },
 }
 
 // === impl Config ===
@@ -183,7 +191,7 @@ pub enum ConfigError {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            service_cidr: None,
+            service_cidrs: vec![],
             pod_cidrs: vec![],
             precedence: GatewayIpPrecedence::default(),
             endpoint_ip_type: EndpointIpType::default(),
@@ -211,11 +219,7 @@ impl TryFrom<MultiClusterConfig> for Config {
             validation::cidr(value).map_err(|cause| ConfigError::Cidr { field, cause })
         };
         Ok(Self {
-            service_cidr: file
-                .service_cidr
-                .filter(|v| !v.is_empty())
-                .map(|v| cidr("serviceCIDR".to_owned(), &v))
-                .transpose()?,
+            service_cidrs: service_cidrs(file.service_cidr.unwrap_or_default())?,
             pod_cidrs: file
                 .pod_cidrs
                 .unwrap_or_default()
@@ -278,6 +282,26 @@ fn exclusions(patterns: Vec<String>) -> Result<Exclusions, ConfigError> {
         }
     }
     Ok(all)
+}
+
+fn service_cidrs(value: String) -> Result<Vec<IpNet>, ConfigError> {
+    let parts = value.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let cidrs: Vec<_> = parts
+        .map(validation::cidr)
+        .collect::<Result<_, _>>()
+        .map_err(|cause| ConfigError::Cidr {
+            field: "serviceCIDR".to_owned(),
+            cause,
+        })?;
+    let one_of_each = match cidrs[..] {
+        [first, second] => matches!(first, IpNet::V4(_)) != matches!(second, IpNet::V4(_)),
+        _ => cidrs.len() < 2,
+    };
+    if one_of_each {
+        Ok(cidrs)
+    } else {
+        Err(ConfigError::ServiceCidrs { value })
+    }
 }
 
 fn expect_type(field: &'static str, value: String, wanted: &'static str) -> Result<(), ConfigError> {
@@ -392,7 +416,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
-        assert_eq!(config.service_cidr, None);
+        assert_eq!(config.service_cidrs, []);
         assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
         assert_eq!(config.precedence, GatewayIpPrecedence::External);
         assert_eq!(config.gateway_mode, GatewayMode::ActiveStandby);
@@ -404,11 +428,22 @@ mod tests {
     }
 
     #[test]
+    fn a_dual_stack_cluster_has_two_service_cidrs() {
+        let config = parse(json!({ "serviceCIDR": "10.96.0.0/16, fd00:96::1/112" })).unwrap();
+        let cidrs: Vec<_> = config.service_cidrs.iter().map(ToString::to_string).collect();
+        assert_eq!(cidrs, ["10.96.0.0/16", "fd00:96::/112"]);
+    }
+
+    #[test]
     fn a_bad_value_is_reported_with_its_field() {
         for (file, message) in [
             (
                 json!({"serviceCIDR": "10.96.0.0"}),
                 "serviceCIDR: \"10.96.0.0\" is not a CIDR",
+            ),
+            (
+                json!({"serviceCIDR": "10.96.0.0/16, 10.97.0.0/16"}),
+                "serviceCIDR: \"10.96.0.0/16, 10.97.0.0/16\" is more than one CIDR of an IP family",
             ),
             (
                 json!({"podCIDRs": ["10.0.0.0/8", "x"]}),

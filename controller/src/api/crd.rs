@@ -44,8 +44,8 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         ClusterSet::crd(),
         Gateway::crd(),
         LabelIdentity::crd(),
-        ServiceExport::crd(),
-        ServiceImport::crd(),
+        also_served(ServiceExport::crd(), "v1alpha1"),
+        also_served(ServiceImport::crd(), "v1alpha1"),
     ]
     .map(finish)
     .into()
@@ -104,6 +104,22 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     schemas
         .filter_map(|s| s.open_api_v3_schema.as_mut())
         .for_each(forget_defaults);
+    crd
+}
+
+/// The same fields under an older version, for those who wrote their objects with that.
+fn also_served(mut crd: CustomResourceDefinition, version: &str) -> CustomResourceDefinition {
+    let older: Vec<_> = crd
+        .spec
+        .versions
+        .iter()
+        .map(|newest| CustomResourceDefinitionVersion {
+            name: version.to_owned(),
+            storage: false,
+            ..newest.clone()
+        })
+        .collect();
+    crd.spec.versions.extend(older);
     crd
 }
 
@@ -288,8 +304,8 @@ mod tests {
                 ),
                 ("resourceexports.multicluster.crd.antrea.io", "v1alpha1", true),
                 ("resourceimports.multicluster.crd.antrea.io", "v1alpha1", true),
-                ("serviceexports.multicluster.x-k8s.io", "v1alpha1", true),
-                ("serviceimports.multicluster.x-k8s.io", "v1alpha1", true),
+                ("serviceexports.multicluster.x-k8s.io", "v1beta1", true),
+                ("serviceimports.multicluster.x-k8s.io", "v1beta1", true),
             ]
         );
     }
@@ -315,6 +331,24 @@ mod tests {
                 .pointer("/properties/status/properties/conditions")
                 .is_some()
         );
+    }
+
+    #[test]
+    fn the_mcs_kinds_have_two_versions_with_the_same_fields() {
+        for crd in [ServiceExport::crd(), ServiceImport::crd()] {
+            let crd = also_served(crd, "v1alpha1");
+            let versions: Vec<_> = crd
+                .spec
+                .versions
+                .iter()
+                .map(|v| (v.name.as_str(), v.served, v.storage))
+                .collect();
+            assert_eq!(versions, [("v1beta1", true, true), ("v1alpha1", true, false)]);
+            let [beta, alpha] = &crd.spec.versions[..] else {
+                panic!("{versions:?}")
+            };
+            assert_eq!(beta.schema, alpha.schema);
+        }
     }
 
     #[test]

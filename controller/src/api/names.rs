@@ -36,6 +36,8 @@ pub const ANNOTATION_GATEWAY_WEIGHT: &str = "mc-gateway.io/gateway-weight";
 pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
 /// On a Service: it was imported.
 pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
+/// Superset, on a `ServiceImport`: the keys of the labels and annotations that were exported with the Service.
+pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
 /// On a `ServiceAccount` of the leader cluster: the one cluster that may use it.
 pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
 /// On a `MemberClusterAnnounce`: when the member was last alive, RFC 3339.
@@ -70,6 +72,8 @@ pub const LABEL_MADE_BY: &str = "app.kubernetes.io/managed-by";
 
 /// On an `EndpointSlice`: the Service whose endpoints it holds; what a service proxy reads.
 pub const LABEL_SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// On an `EndpointSlice`: its Service has no address.
+pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
 /// On an `EndpointSlice`: who keeps it.
 pub const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Our value of [`LABEL_MANAGED_BY`] and [`LABEL_MADE_BY`].

@@ -1,5 +1,7 @@
 //! `ResourceExport`: what one member offers to the set; it lives in the leader cluster.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{EndpointSubset, ServiceSpec};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -88,13 +90,20 @@ pub struct ResourceExportSpec {
     pub raw: Option<Value>,
 }
 
-/// The exported Service; only its ports are used.
+/// The exported Service.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceExportPayload {
-    /// The spec of the Service in the exporting cluster, reduced to `ports`.
+    /// The spec of the Service in the exporting cluster, reduced to what the import shows; `clusterIP` only if it
+    /// is `None`.
     #[schemars(schema_with = "crd::any_object")]
     pub service_spec: ServiceSpec,
+    /// Superset: labels of the import.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exported_labels: BTreeMap<String, String>,
+    /// Superset: annotations of the import.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exported_annotations: BTreeMap<String, String>,
 }
 
 /// The exported endpoints.
@@ -110,7 +119,7 @@ pub struct EndpointsExport {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceExportStatus {
-    /// One element: `Succeeded` or `Failure`.
+    /// The first is `Succeeded` or `Failure`; superset: `Conflict` where clusters contradict each other.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

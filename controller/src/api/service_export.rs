@@ -1,6 +1,6 @@
-//! `ServiceExport` of the MCS API: offer the Service of the same name to the set. It has no spec.
+//! `ServiceExport` of the MCS API: offer the Service of the same name to the set.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
     NamespaceResourceScope, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -15,8 +15,12 @@ use super::{
     names,
 };
 
-/// The one condition type of a `ServiceExport`.
+/// The condition that says whether the Service can be exported.
 pub const VALID: &str = "Valid";
+/// The condition that says whether it is exported.
+pub const READY: &str = "Ready";
+/// The condition that says whether other clusters contradict it.
+pub const CONFLICT: &str = "Conflict";
 
 /// The reasons of [`VALID`].
 pub mod reason {
@@ -30,32 +34,83 @@ pub mod reason {
     pub const WITHOUT_ENDPOINTS: &str = "ServiceWithoutEndpoints";
     /// The Service is itself imported.
     pub const IMPORTED: &str = "ImportedService";
+    /// An exported label or annotation is none.
+    pub const INVALID_METADATA: &str = "InvalidExportedMetadata";
     /// Exported.
     pub const SUCCEED: &str = "Succeed";
-    /// Superset: the leader could not merge this export with those of other clusters.
-    pub const CONFLICT: &str = "Conflict";
+}
+
+/// The reasons of [`READY`].
+pub mod ready {
+    /// The leader has it.
+    pub const EXPORTED: &str = "Exported";
+    /// It is on its way to the leader.
+    pub const PENDING: &str = "Pending";
+    /// It is not going to be exported; the message says why.
+    pub const FAILED: &str = "Failed";
+}
+
+/// The reasons of [`CONFLICT`] (KEP-1645, v1beta1); several are joined by commas.
+pub mod conflict {
+    /// Ports.
+    pub const PORT: &str = "PortConflict";
+    /// Headless or not.
+    pub const TYPE: &str = "TypeConflict";
+    /// `sessionAffinity`.
+    pub const SESSION_AFFINITY: &str = "SessionAffinityConflict";
+    /// `sessionAffinityConfig`.
+    pub const SESSION_AFFINITY_CONFIG: &str = "SessionAffinityConfigConflict";
+    /// `exportedLabels`.
+    pub const LABELS: &str = "LabelsConflict";
+    /// `exportedAnnotations`.
+    pub const ANNOTATIONS: &str = "AnnotationsConflict";
+    /// `internalTrafficPolicy`.
+    pub const INTERNAL_TRAFFIC_POLICY: &str = "InternalTrafficPolicyConflict";
+    /// `trafficDistribution`.
+    pub const TRAFFIC_DISTRIBUTION: &str = "TrafficDistributionConflict";
+    /// `ipFamilies`.
+    pub const IP_FAMILY: &str = "IPFamilyConflict";
+    /// The leader, of another implementation, did not say what it is about.
+    pub const UNSPECIFIED: &str = "Conflict";
+    /// None.
+    pub const NONE: &str = "NoConflicts";
 }
 
 /// Offers the Service of the same name and Namespace to the set.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceExport {
-    /// Always `multicluster.x-k8s.io/v1alpha1`.
+    /// Always `multicluster.x-k8s.io/v1beta1`.
     pub api_version: String,
     /// Always `ServiceExport`.
     pub kind: String,
     /// Name and Namespace: the Service's.
     pub metadata: ObjectMeta,
+    /// What of the Service's own labels and annotations goes along.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<ServiceExportSpec>,
     /// What became of the export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<ServiceExportStatus>,
+}
+
+/// What imports get besides the Service.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceExportSpec {
+    /// Labels of the imports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exported_labels: BTreeMap<String, String>,
+    /// Annotations of the imports.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exported_annotations: BTreeMap<String, String>,
 }
 
 /// What became of the export.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceExportStatus {
-    /// By type; `Valid` only so far.
+    /// By type: `Valid`, `Ready`, `Conflict`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "crd::standard_conditions")]
     pub conditions: Vec<Condition>,
@@ -65,6 +120,8 @@ pub struct ServiceExportStatus {
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "read by the schema generator only")]
 struct Fields {
+    /// What imports get besides the Service.
+    spec: Option<ServiceExportSpec>,
     /// What became of the export.
     status: Option<ServiceExportStatus>,
 }
@@ -77,6 +134,7 @@ impl Default for ServiceExport {
             api_version: Self::api_version(&()).into_owned(),
             kind: Self::kind(&()).into_owned(),
             metadata: ObjectMeta::default(),
+            spec: None,
             status: None,
         }
     }
@@ -95,7 +153,7 @@ impl Resource for ServiceExport {
     }
 
     fn version((): &()) -> Cow<'_, str> {
-        "v1alpha1".into()
+        "v1beta1".into()
     }
 
     fn plural((): &()) -> Cow<'_, str> {
@@ -119,7 +177,7 @@ impl ServiceExport {
             doc: "Offers the Service of the same name and Namespace to the ClusterSet.",
             columns: &[Column::age()],
             status: true,
-            short_names: &["svcex"],
+            short_names: &["svcex", "svcexport"],
         })
     }
 }

@@ -5,19 +5,38 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::crd;
+use super::{condition::Condition, crd};
 
 /// The type of an import that has an address of its own in every cluster.
 pub const CLUSTER_SET_IP: &str = "ClusterSetIP";
+/// The type of an import whose Pods are found by name.
+pub const HEADLESS: &str = "Headless";
+/// The condition that says whether the import can be used.
+pub const READY: &str = "Ready";
+
+/// The reasons of [`READY`].
+pub mod reason {
+    /// It can be used.
+    pub const READY: &str = "Ready";
+    /// It has no address yet.
+    pub const PENDING: &str = "Pending";
+    /// This cluster has no Services of the import's IP families.
+    pub const IP_FAMILY_NOT_SUPPORTED: &str = "IPFamilyNotSupported";
+}
+
+/// That the endpoints are there as `EndpointSlice`s.
+pub const PRESENT: &str = "Present";
 
 /// A Service of the set.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "multicluster.x-k8s.io",
-    version = "v1alpha1",
+    version = "v1beta1",
     kind = "ServiceImport",
     plural = "serviceimports",
     shortname = "svcim",
+    shortname = "svcimport",
+    category = "multicluster",
     namespaced,
     status = "ServiceImportStatus",
     derive = "Default",
@@ -33,9 +52,9 @@ pub struct ServiceImportSpec {
     #[serde(default)]
     #[schemars(!default, extend("x-kubernetes-list-type" = "atomic"))]
     pub ports: Vec<ServicePort>,
-    /// The address of the Service in this cluster.
+    /// The addresses of the Service in this cluster, one for each of `ipFamilies`, in that order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 1))]
+    #[schemars(length(max = 2))]
     pub ips: Vec<String>,
     /// `ClusterSetIP` or `Headless`.
     #[serde(rename = "type", default)]
@@ -48,6 +67,16 @@ pub struct ServiceImportSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crd::any_object")]
     pub session_affinity_config: Option<Value>,
+    /// `IPv4`, `IPv6` or both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    pub ip_families: Vec<String>,
+    /// `Cluster` or `Local`, as in a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub internal_traffic_policy: Option<String>,
+    /// As in a Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic_distribution: Option<String>,
 }
 
 /// One port of the Service.
@@ -77,6 +106,14 @@ pub struct ServiceImportStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["cluster"]))]
     pub clusters: Vec<ExportingCluster>,
+    /// `Present` where the endpoints are there as `EndpointSlice`s.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("enum" = ["Present", "Absent"]))]
+    pub endpoint_slice_objects: String,
+    /// By type; `Ready` only so far.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crd::standard_conditions")]
+    pub conditions: Vec<Condition>,
 }
 
 /// One exporting cluster.

@@ -1,6 +1,9 @@
 //! Values from outside, checked once and made canonical. Errors name the value.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use ipnet::{IpNet, Ipv6Net};
 
@@ -47,7 +50,33 @@ pub enum Invalid {
         /// The limit that applies.
         max: usize,
     },
+    /// Not a name labels and annotations can have.
+    #[error(
+        "{key:?} is not a label or annotation key (an optional DNS prefix and '/', then at most 63 letters, digits, '-', '_' and '.')"
+    )]
+    Key {
+        /// As given.
+        key: String,
+    },
+    /// Not a label's value.
+    #[error("{value:?} of {key:?} is not a label value (at most 63 letters, digits, '-', '_' and '.')")]
+    LabelValue {
+        /// Of which label.
+        key: String,
+        /// As given.
+        value: String,
+    },
+    /// More than an object can carry.
+    #[error("{bytes} bytes of annotations are more than {MAX_ANNOTATIONS}")]
+    Annotations {
+        /// Keys and values together.
+        bytes: usize,
+    },
 }
+
+/// Bytes of annotations of one object, keys and values (`apimachinery`, `TotalAnnotationSizeLimitB`), less what
+/// others want to write there.
+const MAX_ANNOTATIONS: usize = 128 << 10;
 
 /// A CIDR in canonical form: `10.10.1.1/16` is `10.10.0.0/16`.
 pub fn cidr(value: &str) -> Result<IpNet, Invalid> {
@@ -130,6 +159,54 @@ pub fn dns_subdomain(value: &str, max: usize) -> Result<&str, Invalid> {
     }
 }
 
+/// Labels the API server takes.
+pub fn labels(labels: &BTreeMap<String, String>) -> Result<(), Invalid> {
+    for (key, value) in labels {
+        known_key(key)?;
+        if !(value.is_empty() || qualified(value)) {
+            return Err(Invalid::LabelValue {
+                key: key.clone(),
+                value: value.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Annotations the API server takes, also next to others.
+pub fn annotations(annotations: &BTreeMap<String, String>) -> Result<(), Invalid> {
+    annotations.keys().try_for_each(|key| known_key(key))?;
+    let bytes = annotations.iter().map(|(k, v)| k.len() + v.len()).sum();
+    if bytes > MAX_ANNOTATIONS {
+        return Err(Invalid::Annotations { bytes });
+    }
+    Ok(())
+}
+
+fn known_key(key: &str) -> Result<(), Invalid> {
+    let good = match key.split_once('/') {
+        None => qualified(key),
+        Some((prefix, name)) => {
+            dns_subdomain(prefix, 253).is_ok() && qualified(name)
+        }
+    };
+    if good {
+        Ok(())
+    } else {
+        Err(Invalid::Key { key: key.to_owned() })
+    }
+}
+
+fn qualified(name: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    name.len() <= 63
+        && edge(name.chars().next())
+        && edge(name.chars().last())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
 fn overlaps_mapped(net: &Ipv6Net) -> bool {
     // ::ffff:0:0/96; a shorter prefix that contains it (::/0) is not an IPv4 prefix in disguise.
     net.prefix_len() >= 96 && Ipv6Addr::to_ipv4_mapped(&net.addr()).is_some()
@@ -140,6 +217,36 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn labels_and_annotations_are_those_an_api_server_takes() {
+        let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        for (key, value) in [("app", "web"), ("example.com/Part_of", ""), ("a", "V1.2-rc_3")] {
+            assert_eq!(labels(&map(key, value)), Ok(()), "{key}={value}");
+        }
+        let long = "x".repeat(64);
+        for key in ["", "/a", "a/", "-a", "Ex_ample/a", "a b", &long] {
+            assert_eq!(
+                labels(&map(key, ""))
+                    .unwrap_err()
+                    .to_string()
+                    .split(" is not")
+                    .next(),
+                Some(format!("{key:?}").as_str())
+            );
+            assert!(annotations(&map(key, "")).is_err(), "{key:?}");
+        }
+        for value in ["-", "a b", "ä", &long] {
+            let error = labels(&map("app", value)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{value:?} of \"app\"")), "{error}");
+        }
+        assert_eq!(annotations(&map("note", "any text, of any length: {}")), Ok(()));
+        let error = annotations(&map("note", &"x".repeat(1 << 20))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "1048580 bytes of annotations are more than 131072"
+        );
+    }
 
     #[test]
     fn host_bits_are_dropped() {
@@ -216,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn labels() {
+    fn labels_have_at_most_so_many_characters() {
         assert!(dns_label("web-1", 63).is_ok());
         for bad in ["", "-a", "a-", "A", "a_b", "a.b", "aaaa"] {
             assert!(dns_label(bad, 3).is_err(), "{bad}");

@@ -6,6 +6,8 @@ pub mod cluster_infos;
 pub mod label_record;
 pub mod labels;
 pub mod members;
+pub mod merge;
+mod payload;
 pub mod policies;
 pub mod services;
 

@@ -5,9 +5,15 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::api::core::v1::EndpointSubset;
 use kube::ResourceExt;
 
-use super::{cluster_infos::import, live, release};
+use super::{
+    cluster_infos::import,
+    live,
+    merge::{self, Conflicts, Merged, Offer},
+    payload, release,
+};
 use crate::{
     api::{
         condition::{self, Condition},
@@ -16,7 +22,8 @@ use crate::{
             CONVERGE_FAILURE, FAILURE, ResourceExport, ResourceExportStatus, SUCCEEDED, kind as export_kind,
         },
         resource_import::{ClusterEndpoints, EndpointsImport, ResourceImport, ResourceImportSpec, kind},
-        service_import::{CLUSTER_SET_IP, ServiceImport, ServiceImportSpec, ServicePort},
+        service_export::CONFLICT,
+        service_import::ServiceImport,
     },
     plan::{Plan, Side},
     world::{LeaderWorld, get, time},
@@ -27,6 +34,11 @@ const NOT_CONVERGED: &str = "ResourceExport can't be converged to ResourceImport
 
 /// The Service that is exported.
 type Tuple = (String, String);
+
+/// An export that can be merged, and what it says.
+type Sound<'a> = (&'a ResourceExport, Offer<'a>);
+/// One that cannot, and why.
+type Refused<'a> = (&'a ResourceExport, String);
 
 /// All exports of one Service.
 #[derive(Default)]
@@ -120,23 +132,24 @@ fn merge(
     let old_service = get(&world.imports, &world.namespace, &service_name);
     let old_endpoints = get(&world.imports, &world.namespace, &endpoints_name);
 
-    let chosen = choose_ports(exports, old_service.map(AsRef::as_ref));
-    let mut converged = BTreeSet::new();
-    for export in &exports.services {
-        let failure = match (&export.spec.service, &chosen) {
-            (None, _) => Some("spec.service is missing".to_owned()),
-            (Some(_), Some((ports, by))) if ports_of(export) != *ports => Some(format!(
-                "ports don't match those exported first, by cluster {by:?}"
-            )),
-            _ => None,
-        };
-        if live(export) && failure.is_none() {
-            converged.insert(export.spec.cluster_id.as_str());
-        }
-        report(world, export, failure.as_deref(), plan);
+    let (offers, refused) = offers(exports, old_service.map(AsRef::as_ref));
+    for (export, why) in refused {
+        report(world, export, Some(&why), plan);
+    }
+    let merged = merge::merge(&offers.iter().map(|(_, offer)| *offer).collect::<Vec<_>>());
+    let nothing = Merged::default();
+    let facts = merged.as_ref().unwrap_or(&nothing);
+    for (export, offer) in &offers {
+        let failure = (!facts.served.contains_key(offer.cluster)).then(|| {
+            format!(
+                "it contradicts what was exported first: {}",
+                facts.conflicts.message()
+            )
+        });
+        tell(world, export, failure.as_deref(), &facts.conflicts, plan);
     }
 
-    let clusters = endpoints(world, exports, &converged, plan);
+    let clusters = endpoints(world, exports, facts, plan);
     let mut settled = true;
     let spec = |kind: &str| ResourceImportSpec {
         name: name.clone(),
@@ -144,9 +157,9 @@ fn merge(
         kind: kind.to_owned(),
         ..ResourceImportSpec::default()
     };
-    if let Some((ports, _)) = chosen {
+    if let Some(merged) = merged {
         let spec = ResourceImportSpec {
-            service_import: Some(service_import(namespace, name, ports)),
+            service_import: Some(service_import(namespace, name, merged)),
             ..spec(kind::SERVICE_IMPORT)
         };
         settled &= put(world, &service_name, spec, old_service, plan);
@@ -183,81 +196,88 @@ fn put(
     same
 }
 
-/// First writer wins: the ports of the import stay while any live export has them; then the oldest decides.
-fn choose_ports(exports: &Exports, old: Option<&ResourceImport>) -> Option<(Vec<ServicePort>, String)> {
-    let candidates = || {
-        exports
-            .services
-            .iter()
-            .filter(|e| live(e) && e.spec.service.is_some())
-    };
-    let by_age = |e: &&Arc<ResourceExport>| (e.creation_timestamp(), e.name_any());
-    let standing = old
-        .and_then(|i| i.spec.service_import.as_ref())
-        .map(|s| &s.spec.ports);
-    let chosen = candidates()
-        .filter(|e| standing.is_some_and(|ports| *ports == ports_of(e)))
-        .min_by_key(by_age)
-        .or_else(|| candidates().min_by_key(by_age))?;
-    Some((ports_of(chosen), chosen.spec.cluster_id.clone()))
-}
-
-fn ports_of(export: &ResourceExport) -> Vec<ServicePort> {
-    let ports = export
-        .spec
-        .service
-        .as_ref()
-        .and_then(|s| s.service_spec.ports.as_deref());
-    ports
-        .unwrap_or_default()
+/// The live exports of the Service, the oldest first, and those that cannot be used with the reason. The age is
+/// that of the `ResourceExport`, by the leader's clock: a member could claim any.
+fn offers<'a>(exports: &'a Exports, standing: Option<&ResourceImport>) -> (Vec<Sound<'a>>, Vec<Refused<'a>>) {
+    let standing = standing.and_then(|i| i.spec.service_import.as_ref());
+    let mut live: Vec<&ResourceExport> = exports
+        .services
         .iter()
-        .map(|p| ServicePort {
-            name: p.name.clone().unwrap_or_default(),
-            protocol: p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
-            app_protocol: None,
-            port: p.port,
-        })
-        .collect()
+        .map(AsRef::as_ref)
+        .filter(|e| live(e))
+        .collect();
+    // Within one second what is offered already stays, and then the name decides.
+    live.sort_by_cached_key(|e| {
+        let stands = e
+            .spec
+            .service
+            .as_ref()
+            .zip(standing)
+            .is_some_and(|(service, import)| {
+                merge::ports(service)
+                    .iter()
+                    .all(|port| import.spec.ports.contains(port))
+            });
+        (e.creation_timestamp(), !stands, e.name_any())
+    });
+    let (mut offers, mut refused) = (Vec::new(), Vec::new());
+    let mut clusters = BTreeSet::new();
+    for export in live {
+        let cluster = export.spec.cluster_id.as_str();
+        let checked = match &export.spec.service {
+            None => Err("spec.service is missing".to_owned()),
+            Some(service) => payload::service(service)
+                .map(|()| service)
+                .map_err(|e| e.to_string()),
+        };
+        match checked {
+            Err(why) => refused.push((export, why)),
+            Ok(_) if !clusters.insert(cluster) => {
+                refused.push((
+                    export,
+                    format!("spec.clusterID: cluster {cluster:?} exports this Service twice"),
+                ));
+            }
+            Ok(service) => offers.push((export, Offer { cluster, service })),
+        }
+    }
+    (offers, refused)
 }
 
-fn service_import(namespace: &str, name: &str, ports: Vec<ServicePort>) -> ServiceImport {
-    let mut import = ServiceImport::new(
-        name,
-        ServiceImportSpec {
-            ports,
-            type_: CLUSTER_SET_IP.to_owned(),
-            ..ServiceImportSpec::default()
-        },
-    );
+fn service_import(namespace: &str, name: &str, merged: Merged) -> ServiceImport {
+    let mut import = ServiceImport::new(name, merged.spec);
     import.metadata.namespace = Some(namespace.to_owned());
+    import.metadata.labels = Some(merged.labels).filter(|l| !l.is_empty());
+    import.metadata.annotations = Some(merged.annotations).filter(|a| !a.is_empty());
     import
 }
 
-/// The endpoints of each cluster whose ports converged.
+/// The endpoints of each cluster, reduced to the ports it serves.
 fn endpoints(
     world: &LeaderWorld,
     exports: &Exports,
-    converged: &BTreeSet<&str>,
+    merged: &Merged,
     plan: &mut Plan,
 ) -> Vec<ClusterEndpoints> {
     let mut clusters = BTreeMap::new();
     for export in &exports.endpoints {
         let cluster = export.spec.cluster_id.as_str();
-        let failure = match &export.spec.endpoints {
-            None => Some("spec.endpoints is missing"),
-            Some(_) if !converged.contains(cluster) => {
-                Some("the export of the Service itself is missing or did not converge")
+        let failure = match (&export.spec.endpoints, merged.served.get(cluster)) {
+            (None, _) => Some("spec.endpoints is missing".to_owned()),
+            (Some(_), None) => {
+                Some("the export of the Service itself is missing or did not converge".to_owned())
             }
-            Some(endpoints) => {
-                if live(export) {
+            (Some(endpoints), Some(served)) => {
+                let refused = payload::subsets(&endpoints.subsets).err();
+                if live(export) && refused.is_none() {
                     clusters
                         .entry(cluster)
-                        .or_insert_with(|| endpoints.subsets.clone());
+                        .or_insert_with(|| reduced(&endpoints.subsets, served));
                 }
-                None
+                refused.map(|cause| cause.to_string())
             }
         };
-        report(world, export, failure, plan);
+        report(world, export, failure.as_deref(), plan);
     }
     clusters
         .into_iter()
@@ -268,12 +288,36 @@ fn endpoints(
         .collect()
 }
 
-/// The status of a live export: one condition.
+/// The subsets without the ports of other names than `served`; one that is left without any goes.
+fn reduced(subsets: &[EndpointSubset], served: &BTreeSet<String>) -> Vec<EndpointSubset> {
+    let mut subsets = subsets.to_vec();
+    subsets.retain_mut(|subset| {
+        let Some(ports) = subset.ports.as_mut().filter(|ports| !ports.is_empty()) else {
+            return served.is_empty();
+        };
+        ports.retain(|port| served.contains(port.name.as_deref().unwrap_or_default()));
+        !ports.is_empty()
+    });
+    subsets
+}
+
+/// The status of a live export that nobody can contradict.
 pub(super) fn report(world: &LeaderWorld, export: &ResourceExport, failure: Option<&str>, plan: &mut Plan) {
+    tell(world, export, failure, &Conflicts::default(), plan);
+}
+
+/// The status of a live export: how it went, and where clusters contradict each other.
+fn tell(
+    world: &LeaderWorld,
+    export: &ResourceExport,
+    failure: Option<&str>,
+    conflicts: &Conflicts,
+    plan: &mut Plan,
+) {
     if !live(export) {
         return;
     }
-    let new = match failure {
+    let outcome = match failure {
         None => Condition::new(SUCCEEDED, condition::TRUE, "", ""),
         Some(why) => {
             plan.notice(format!("ResourceExport {}", export.name_any()), why);
@@ -290,11 +334,31 @@ pub(super) fn report(world: &LeaderWorld, export: &ResourceExport, failure: Opti
         .as_ref()
         .map(|s| s.conditions.as_slice())
         .unwrap_or_default();
-    let same = matches!(old, [c] if Condition { last_transition_time: None, ..c.clone() } == new);
-    if !same {
-        let status = ResourceExportStatus {
-            conditions: vec![new.at(&time(world.now))],
-        };
-        plan.status(Side::Local, export, &status);
+    let conflict = (!conflicts.is_empty()).then(|| {
+        Condition::new(
+            CONFLICT,
+            condition::TRUE,
+            &conflicts.reason(),
+            conflicts.message(),
+        )
+    });
+    let now = time(world.now);
+    let new: Vec<_> = [Some(outcome), conflict]
+        .into_iter()
+        .flatten()
+        .map(|new| {
+            // What was true before keeps its time.
+            let before = old.iter().find(|c| {
+                let timeless = Condition {
+                    last_transition_time: None,
+                    ..(*c).clone()
+                };
+                timeless == new && c.last_transition_time.is_some()
+            });
+            before.cloned().unwrap_or_else(|| new.at(&now))
+        })
+        .collect();
+    if *old != *new {
+        plan.status(Side::Local, export, &ResourceExportStatus { conditions: new });
     }
 }

@@ -28,7 +28,7 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
     let gateways = in_order(gateways, former.map_or(&[], |f| &f.gateway_infos));
     let Some(primary) = gateways.first() else {
         // Without the Service CIDR no gateway is planned yet: that is not knowing, not a withdrawal.
-        if let Some(old) = old.filter(|_| world.service_cidr.is_some()) {
+        if let Some(old) = old.filter(|_| !world.service_cidrs.is_empty()) {
             plan.delete(Side::Leader, old);
         }
         return;
@@ -40,7 +40,8 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
         kind: export_kind::CLUSTER_INFO.to_owned(),
         cluster_info: Some(ClusterInfo {
             cluster_id: session.cluster_id.to_owned(),
-            service_cidr: primary.service_cidr.clone(),
+            service_cidr: first_of(&world.service_cidrs),
+            service_cidrs: more_than_one(&world.service_cidrs),
             gateway_infos: gateways
                 .iter()
                 .map(|g| GatewayInfo {
@@ -54,6 +55,18 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
         ..ResourceExportSpec::default()
     };
     exports::put(session, &name, spec, plan);
+}
+
+/// The one that implementations which know one Service CIDR use: IPv4 where there is any.
+fn first_of(cidrs: &[IpNet]) -> String {
+    let v4 = cidrs.iter().find(|cidr| matches!(cidr, IpNet::V4(_)));
+    v4.or(cidrs.first()).map(ToString::to_string).unwrap_or_default()
+}
+
+/// Not written where other implementations would not write it either.
+fn more_than_one(cidrs: &[IpNet]) -> Vec<String> {
+    let all = cidrs.iter().map(ToString::to_string);
+    all.filter(|_| cidrs.len() > 1).collect()
 }
 
 /// Each address once: active gateways before those being drained, and otherwise as told before, because others use
@@ -70,7 +83,7 @@ fn in_order<'a>(gateways: &'a [Gateway], former: &[GatewayInfo]) -> Vec<&'a Gate
 }
 
 /// Configured, else what the Nodes have; adjacent ones joined.
-fn pod_cidrs(world: &MemberWorld) -> Vec<IpNet> {
+pub(super) fn pod_cidrs(world: &MemberWorld) -> Vec<IpNet> {
     if !world.config.pod_cidrs.is_empty() {
         return world.config.pod_cidrs.clone();
     }
@@ -86,10 +99,7 @@ fn node_cidrs(node: &Node) -> Vec<IpNet> {
         .unwrap_or_default()
         .iter();
     let one = spec.and_then(|s| s.pod_cidr.as_ref()).into_iter();
-    many.chain(one)
-        .filter_map(|c| validation::cidr(c).ok())
-        .filter(|c| matches!(c, IpNet::V4(_)))
-        .collect()
+    many.chain(one).filter_map(|c| validation::cidr(c).ok()).collect()
 }
 
 /// One `ClusterInfoImport` for each other cluster.
@@ -148,9 +158,9 @@ fn made_by_us(metadata: &ObjectMeta) -> bool {
 /// What the gateways will refuse. They are told all the same, so that the refusal shows where traffic is missed.
 fn check(world: &MemberWorld, infos: &[ClusterInfoImport], plan: &mut Plan) {
     let own = world
-        .service_cidr
-        .into_iter()
-        .map(|c| ("this cluster's Service CIDR".to_owned(), c));
+        .service_cidrs
+        .iter()
+        .map(|c| ("this cluster's Service CIDR".to_owned(), *c));
     let own = own.chain(
         pod_cidrs(world)
             .into_iter()
@@ -159,16 +169,16 @@ fn check(world: &MemberWorld, infos: &[ClusterInfoImport], plan: &mut Plan) {
     let mut taken: Vec<(String, IpNet)> = own.collect();
     for info in infos {
         let subject = format!("ClusterInfoImport {}", info.name_any());
-        let service = (!info.spec.service_cidr.is_empty())
-            .then(|| ("spec.serviceCIDR".to_owned(), &info.spec.service_cidr));
+        let service = info.spec.service_cidrs();
+        let service = service.iter().map(|(field, cidr)| (field.clone(), *cidr));
         let pods = info
             .spec
             .pod_cidrs
             .iter()
             .enumerate()
-            .map(|(i, c)| (format!("spec.podCIDRs[{i}]"), c));
+            .map(|(i, c)| (format!("spec.podCIDRs[{i}]"), c.as_str()));
         let mut theirs = vec![];
-        for (field, value) in service.into_iter().chain(pods) {
+        for (field, value) in service.chain(pods) {
             match validation::cidr(value) {
                 Err(cause) => plan.notice(&subject, format!("{field}: {cause}")),
                 Ok(net) => {

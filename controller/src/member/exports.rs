@@ -2,35 +2,40 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::IpAddr,
 };
 
-use k8s_openapi::api::{
-    core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Service, ServicePort, ServiceSpec},
-    discovery::v1::EndpointSlice,
+use k8s_openapi::api::core::v1::{
+    EndpointAddress, EndpointPort, EndpointSubset, Service, ServicePort, ServiceSpec,
 };
 use kube::{ResourceExt, core::ObjectMeta};
 
-use super::{Session, slices};
+use super::{
+    Session,
+    families::{self, Family},
+    slices,
+};
 use crate::{
     api::{
         condition::{self, Condition},
         config::EndpointIpType,
         names,
         resource_export::{
-            EndpointsExport, FAILURE, ResourceExport, ResourceExportSpec, ServiceExportPayload, kind,
+            EndpointsExport, FAILURE, ResourceExport, ResourceExportSpec, SUCCEEDED, ServiceExportPayload,
+            kind,
         },
-        service_export::{ServiceExport, ServiceExportStatus, VALID, reason},
+        service_export::{
+            CONFLICT, READY, ServiceExport, ServiceExportSpec, ServiceExportStatus, VALID, conflict, ready,
+            reason,
+        },
+        validation,
     },
     plan::{Plan, Side},
     world::{MemberWorld, get, time},
 };
 
-/// The condition type that tells of exports other clusters contradict.
-const CONFLICT: &str = "Conflict";
-
 /// Why a Service is not exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// There is none.
     #[error("Service does not exist")]
@@ -38,7 +43,7 @@ pub enum Invalid {
     /// `ExternalName`.
     #[error("Service of ExternalName type is not supported")]
     TypeNotSupported,
-    /// Headless or IPv6 only.
+    /// None yet, or only of an IP family whose Service CIDR is not known.
     #[error("Service does not have a valid ClusterIP")]
     NoClusterIp,
     /// Nothing would answer.
@@ -47,24 +52,33 @@ pub enum Invalid {
     /// It is an import itself.
     #[error("The Service is imported, not allowed to export")]
     Imported,
+    /// No object could carry them.
+    #[error("spec.{field}: {cause}")]
+    Metadata {
+        /// Which.
+        field: &'static str,
+        /// Why.
+        cause: validation::Invalid,
+    },
 }
 
 /// What a valid export offers.
 struct Offer {
-    ports: Vec<ServicePort>,
+    service: ServiceExportPayload,
     subsets: Vec<EndpointSubset>,
 }
 
 // === impl Invalid ===
 
 impl Invalid {
-    fn reason(self) -> &'static str {
+    fn reason(&self) -> &'static str {
         match self {
             Self::NotFound => reason::NOT_FOUND,
             Self::TypeNotSupported => reason::TYPE_NOT_SUPPORTED,
             Self::NoClusterIp => reason::NO_CLUSTER_IP,
             Self::WithoutEndpoints => reason::WITHOUT_ENDPOINTS,
             Self::Imported => reason::IMPORTED,
+            Self::Metadata { .. } => reason::INVALID_METADATA,
         }
     }
 }
@@ -78,14 +92,14 @@ pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan)
         .filter(|e| e.metadata.deletion_timestamp.is_none())
     {
         let offer = offer(world, export);
-        let mut written = false;
+        let mut written = session.is_some();
         if let (Some(session), Ok(offer)) = (session, &offer) {
             for (name, spec) in specs(session, export, offer) {
-                written = put(session, &name, spec.clone(), plan);
+                written &= put(session, &name, spec.clone(), plan);
                 wanted.insert(name);
             }
         }
-        status(world, session, export, offer.err(), written, plan);
+        status(world, session, export, offer.err().as_ref(), written, plan);
     }
     let Some(session) = session else { return };
     for old in session.leader.exports.values() {
@@ -155,18 +169,12 @@ fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(Stri
         namespace: namespace.clone(),
         ..ResourceExportSpec::default()
     };
-    let service = ServiceExportPayload {
-        service_spec: ServiceSpec {
-            ports: Some(offer.ports.clone()),
-            ..ServiceSpec::default()
-        },
-    };
     [
         (
             names::service_export(id, &namespace, &name),
             ResourceExportSpec {
                 kind: kind::SERVICE.to_owned(),
-                service: Some(service),
+                service: Some(offer.service.clone()),
                 ..base.clone()
             },
         ),
@@ -198,38 +206,78 @@ fn offer(world: &MemberWorld, export: &ServiceExport) -> Result<Offer, Invalid> 
     {
         return Err(Invalid::Imported);
     }
-    let cluster_ips = cluster_ips(&spec);
-    if world.config.endpoint_ip_type == EndpointIpType::ClusterIp && cluster_ips.is_empty() {
+    let metadata = export.spec.clone().unwrap_or_default();
+    check(&metadata)?;
+    let headless = spec.cluster_ip.as_deref() == Some("None");
+    let by_pods = headless || world.config.endpoint_ip_type == EndpointIpType::PodIp;
+    let cluster_ips = cluster_ips(&spec, &families::of_services(world));
+    if !headless && cluster_ips.is_empty() {
         return Err(Invalid::NoClusterIp);
     }
-    let pods = pod_subsets(world, &namespace, &name);
+    let pods = pod_subsets(world, &namespace, &name, headless);
     if pods.is_empty() {
         return Err(Invalid::WithoutEndpoints);
     }
-    let subsets = match world.config.endpoint_ip_type {
-        EndpointIpType::PodIp => pods,
-        EndpointIpType::ClusterIp => vec![EndpointSubset {
-            addresses: Some(cluster_ips.into_iter().map(address).collect()),
+    let subsets = if by_pods {
+        pods
+    } else {
+        vec![EndpointSubset {
+            addresses: Some(cluster_ips.iter().map(|ip| address(ip.to_string())).collect()),
             not_ready_addresses: None,
             ports: Some(spec.ports.iter().flatten().map(endpoint_port).collect()),
-        }],
+        }]
     };
-    Ok(Offer {
-        ports: spec.ports.iter().flatten().map(exported_port).collect(),
-        subsets,
+    let service = ServiceExportPayload {
+        service_spec: exported(&spec, headless, &cluster_ips),
+        exported_labels: metadata.exported_labels,
+        exported_annotations: metadata.exported_annotations,
+    };
+    Ok(Offer { service, subsets })
+}
+
+fn check(metadata: &ServiceExportSpec) -> Result<(), Invalid> {
+    validation::labels(&metadata.exported_labels).map_err(|cause| Invalid::Metadata {
+        field: "exportedLabels",
+        cause,
+    })?;
+    validation::annotations(&metadata.exported_annotations).map_err(|cause| Invalid::Metadata {
+        field: "exportedAnnotations",
+        cause,
     })
 }
 
-fn cluster_ips(spec: &ServiceSpec) -> Vec<String> {
+/// Of the Service what imports show.
+fn exported(spec: &ServiceSpec, headless: bool, cluster_ips: &[IpAddr]) -> ServiceSpec {
+    // Families whose addresses nobody could reach from elsewhere are not promised.
+    let families = spec.ip_families.as_ref().map(|families| {
+        let reachable = |family: &&String| {
+            headless
+                || cluster_ips
+                    .iter()
+                    .any(|ip| Family::of(*ip).name() == family.as_str())
+        };
+        families.iter().filter(reachable).cloned().collect()
+    });
+    ServiceSpec {
+        ports: Some(spec.ports.iter().flatten().map(exported_port).collect()),
+        cluster_ip: headless.then(|| "None".to_owned()),
+        ip_families: families,
+        session_affinity: spec.session_affinity.clone(),
+        session_affinity_config: spec.session_affinity_config.clone(),
+        internal_traffic_policy: spec.internal_traffic_policy.clone(),
+        traffic_distribution: spec.traffic_distribution.clone(),
+        ..ServiceSpec::default()
+    }
+}
+
+/// The cluster IPs other clusters have a way to, at most one of each family.
+fn cluster_ips(spec: &ServiceSpec, reachable: &BTreeSet<Family>) -> Vec<IpAddr> {
     let many = spec.cluster_ips.iter().flatten();
-    let mut ips: Vec<_> = many
-        .chain(&spec.cluster_ip)
-        .filter(|ip| ip.parse::<Ipv4Addr>().is_ok())
-        .cloned()
-        .collect();
-    ips.dedup();
-    ips.truncate(1);
-    ips
+    let mut seen = BTreeSet::new();
+    many.chain(&spec.cluster_ip)
+        .filter_map(|ip| validation::ip(ip).ok())
+        .filter(|ip| reachable.contains(&Family::of(*ip)) && seen.insert(Family::of(*ip)))
+        .collect()
 }
 
 fn address(ip: String) -> EndpointAddress {
@@ -256,11 +304,16 @@ fn endpoint_port(port: &ServicePort) -> EndpointPort {
     }
 }
 
-/// The ready IPv4 endpoints of a Service, one subset for each set of ports.
-fn pod_subsets(world: &MemberWorld, namespace: &str, name: &str) -> Vec<EndpointSubset> {
+/// The ready endpoints of a Service in the IP families of Pods, one subset for each set of ports. Those of a
+/// headless one have names.
+fn pod_subsets(world: &MemberWorld, namespace: &str, name: &str, headless: bool) -> Vec<EndpointSubset> {
     type Port = (Option<String>, i32, String, Option<String>);
-    let mut by_ports: BTreeMap<Vec<Port>, Vec<String>> = BTreeMap::new();
+    let families = families::of_pods(world);
+    let mut by_ports: BTreeMap<Vec<Port>, BTreeMap<String, Option<String>>> = BTreeMap::new();
     for slice in slices::of_service(world, namespace, name) {
+        if !families.iter().any(|f| f.name() == slice.address_type) {
+            continue;
+        }
         let ports = slice.ports.iter().flatten().filter_map(|p| {
             let protocol = p.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
             Some((
@@ -272,79 +325,95 @@ fn pod_subsets(world: &MemberWorld, namespace: &str, name: &str) -> Vec<Endpoint
         });
         let mut ports: Vec<_> = ports.collect();
         ports.sort();
-        by_ports.entry(ports).or_default().extend(ready_addresses(slice));
+        let ready = slice.endpoints.iter().filter(|e| slices::is_ready(e));
+        by_ports.entry(ports).or_default().extend(ready.filter_map(|e| {
+            Some((
+                e.addresses.first()?.clone(),
+                e.hostname.clone().filter(|_| headless),
+            ))
+        }));
     }
-    let subset = |(ports, mut ips): (Vec<Port>, Vec<String>)| {
-        ips.sort();
-        ips.dedup();
-        EndpointSubset {
-            addresses: Some(ips.into_iter().map(address).collect()),
-            not_ready_addresses: None,
-            ports: Some(
-                ports
-                    .into_iter()
-                    .map(|(name, port, protocol, app_protocol)| EndpointPort {
-                        app_protocol,
-                        name,
-                        port,
-                        protocol: Some(protocol),
-                    })
-                    .collect(),
-            ),
-        }
+    let subset = |(ports, ips): (Vec<Port>, BTreeMap<String, Option<String>>)| EndpointSubset {
+        addresses: Some(
+            ips.into_iter()
+                .map(|(ip, hostname)| EndpointAddress {
+                    hostname,
+                    ..address(ip)
+                })
+                .collect(),
+        ),
+        not_ready_addresses: None,
+        ports: Some(
+            ports
+                .into_iter()
+                .map(|(name, port, protocol, app_protocol)| EndpointPort {
+                    app_protocol,
+                    name,
+                    port,
+                    protocol: Some(protocol),
+                })
+                .collect(),
+        ),
     };
+    // A headless Service may do without ports.
     by_ports
         .into_iter()
-        .filter(|(ports, ips)| !ports.is_empty() && !ips.is_empty())
+        .filter(|(ports, ips)| (headless || !ports.is_empty()) && !ips.is_empty())
         .map(subset)
         .collect()
-}
-
-fn ready_addresses(slice: &EndpointSlice) -> impl Iterator<Item = String> {
-    slice
-        .endpoints
-        .iter()
-        .filter(|e| slices::is_ready(e))
-        .filter_map(|e| e.addresses.first().cloned())
 }
 
 fn status(
     world: &MemberWorld,
     session: Option<&Session<'_>>,
     export: &ServiceExport,
-    invalid: Option<Invalid>,
+    invalid: Option<&Invalid>,
     written: bool,
     plan: &mut Plan,
 ) {
     let now = time(world.now);
     let old = export.status.clone().unwrap_or_default();
     let mut new = old.clone();
+    let mut say = |condition| condition::upsert(&mut new.conditions, condition, &now);
     match invalid {
         Some(why) => {
-            let valid = Condition::new(VALID, condition::FALSE, why.reason(), why.to_string());
-            condition::upsert(&mut new.conditions, valid, &now);
+            let why = (why.reason(), why.to_string());
+            say(Condition::new(VALID, condition::FALSE, why.0, why.1.clone()));
+            say(Condition::new(READY, condition::FALSE, ready::FAILED, why.1));
         }
         // Only what the leader has is called exported; until then the old word stands.
         None if written => {
             let message = "The Service is exported successfully";
-            condition::upsert(
-                &mut new.conditions,
-                Condition::new(VALID, condition::TRUE, reason::SUCCEED, message),
-                &now,
-            );
+            say(Condition::new(VALID, condition::TRUE, reason::SUCCEED, message));
+            say(match session.and_then(|session| failure(session, export)) {
+                Some(why) => Condition::new(READY, condition::FALSE, ready::FAILED, why),
+                None => Condition::new(READY, condition::TRUE, ready::EXPORTED, message),
+            });
+        }
+        None if old.conditions.iter().all(|c| c.type_ != READY) => {
+            let message = "The leader does not have it yet";
+            say(Condition::new(READY, condition::FALSE, ready::PENDING, message));
         }
         None => {}
     }
     if let Some(session) = session {
-        let conflict = invalid.is_none().then(|| conflict(session, export)).flatten();
-        match conflict {
-            Some(why) => {
-                let conflict = Condition::new(CONFLICT, condition::TRUE, reason::CONFLICT, why);
-                condition::upsert(&mut new.conditions, conflict, &now);
+        match invalid.is_none().then(|| conflict_of(session, export)).flatten() {
+            Some(conflict) => say(conflict),
+            None if invalid.is_none() && verdict(session, export, SUCCEEDED).is_some() => {
+                say(Condition::new(
+                    CONFLICT,
+                    condition::FALSE,
+                    conflict::NONE,
+                    "No cluster contradicts it",
+                ));
             }
             None => new.conditions.retain(|c| c.type_ != CONFLICT),
         }
     }
+    // Those of others, if any, stand behind.
+    let order = [VALID, READY, CONFLICT];
+    new.conditions
+        .sort_by_key(|c| order.iter().position(|t| *t == c.type_).unwrap_or(order.len()));
     if new != old {
         plan.status(
             Side::Local,
@@ -356,16 +425,36 @@ fn status(
     }
 }
 
-/// The leader's verdict on the export of the ports, when it is bad.
-fn conflict(session: &Session<'_>, export: &ServiceExport) -> Option<String> {
+/// What the leader says about the export of the Service, by condition type.
+fn verdict<'a>(session: &Session<'a>, export: &ServiceExport, type_: &str) -> Option<&'a Condition> {
     let namespace = export.namespace().unwrap_or_default();
     let name = names::service_export(session.cluster_id, &namespace, &export.name_any());
     let status = own(session, &name)?.status.as_ref()?;
-    status
-        .conditions
-        .iter()
-        .find(|c| c.type_ == FAILURE)
-        .map(|c| c.message.clone())
+    status.conditions.iter().find(|c| c.type_ == type_)
+}
+
+/// Why the leader does not import it.
+fn failure(session: &Session<'_>, export: &ServiceExport) -> Option<String> {
+    verdict(session, export, FAILURE).map(|c| c.message.clone())
+}
+
+/// What other clusters contradict, in the leader's words. Antrea's leader knows failures only.
+fn conflict_of(session: &Session<'_>, export: &ServiceExport) -> Option<Condition> {
+    if let Some(said) = verdict(session, export, CONFLICT) {
+        return Some(Condition::new(
+            CONFLICT,
+            condition::TRUE,
+            &said.reason,
+            said.message.clone(),
+        ));
+    }
+    let why = failure(session, export)?;
+    Some(Condition::new(
+        CONFLICT,
+        condition::TRUE,
+        conflict::UNSPECIFIED,
+        why,
+    ))
 }
 
 /// Whether a Service is one this controller made.

@@ -6,6 +6,7 @@
 
 use std::{cmp::Reverse, fmt};
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::{ResourceExt, core::ObjectMeta};
 
@@ -23,7 +24,7 @@ use crate::{
 /// Writes the Gateways and returns those in force: active ones first, those being drained behind them, the older
 /// before the younger.
 pub fn plan(world: &MemberWorld, plan: &mut Plan) -> Vec<Gateway> {
-    if world.service_cidr.is_none() {
+    if world.service_cidrs.is_empty() {
         // Found out in a moment; gateways without it could not deliver to Services.
         return vec![];
     }
@@ -222,9 +223,15 @@ fn object(world: &MemberWorld, name: String, gateway_ip: String, internal_ip: St
         },
         gateway_ip,
         internal_ip,
-        service_cidr: world.service_cidr.map(|c| c.to_string()).unwrap_or_default(),
+        service_cidr: joined(&world.service_cidrs),
         ..Gateway::default()
     }
+}
+
+/// As a Gateway of ours has them: both families in one field.
+fn joined(cidrs: &[IpNet]) -> String {
+    let cidrs: Vec<_> = cidrs.iter().map(ToString::to_string).collect();
+    cidrs.join(",")
 }
 
 fn old<'a>(world: &'a MemberWorld, gateway: &Gateway) -> Option<&'a Gateway> {

@@ -16,14 +16,24 @@ use serde_json::json;
 use super::{Session, exports::is_imported, slices};
 use crate::{
     api::{
+        condition::{self, Condition},
         names,
         resource_import::{EndpointsImport, ResourceImport, kind},
-        service_import::{ExportingCluster, ServiceImport, ServiceImportStatus, ServicePort},
+        service_import::{
+            CLUSTER_SET_IP, ExportingCluster, HEADLESS, PRESENT, READY, ServiceImport, ServiceImportSpec,
+            ServiceImportStatus, ServicePort, reason,
+        },
         validation,
     },
     plan::{Plan, Side},
-    world::{Key, MemberWorld, get},
+    world::{Key, MemberWorld, get, time},
 };
+
+/// Values of `sessionAffinity` and `internalTrafficPolicy` (core/v1).
+const CLIENT_IP: &str = "ClientIP";
+const LOCAL: &str = "Local";
+/// How long affinity lasts unless said otherwise (core/v1, `DefaultClientIPServiceAffinitySeconds`).
+const AFFINITY_SECONDS: i32 = 10_800;
 
 /// The endpoints of each exporting cluster; empty where the leader does not say whose they are.
 type ByCluster = BTreeMap<String, Vec<slices::Group>>;
@@ -56,7 +66,7 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
             .get(&key)
             .map(|e| by_cluster(world, session, &key, e))
             .unwrap_or_default();
-        if let Some(service) = put_service(world, &key, &payload.spec.ports, plan) {
+        if let Some(service) = put_service(world, &key, &payload.spec, plan) {
             put_slices(world, service, &key.1, &clusters, &mut keep_slices, plan);
             put_import(world, &key, service, payload, &clusters, plan);
         }
@@ -107,11 +117,11 @@ fn possible(world: &MemberWorld, (namespace, name): &Key, plan: &mut Plan) -> bo
 fn put_service<'a>(
     world: &'a MemberWorld,
     (namespace, name): &Key,
-    ports: &[ServicePort],
+    import: &ServiceImportSpec,
     plan: &mut Plan,
 ) -> Option<&'a Service> {
     let service_name = names::imported_service(name);
-    let core: Vec<_> = ports.iter().map(core_port).collect();
+    let wanted = service_spec(import);
     let Some(old) = get(&world.services, namespace, &service_name) else {
         let service = Service {
             metadata: ObjectMeta {
@@ -122,11 +132,7 @@ fn put_service<'a>(
                 ),
                 ..ObjectMeta::default()
             },
-            spec: Some(ServiceSpec {
-                type_: Some("ClusterIP".to_owned()),
-                ports: Some(core),
-                ..ServiceSpec::default()
-            }),
+            spec: Some(wanted),
             status: None,
         };
         plan.create(Side::Local, &service);
@@ -144,26 +150,105 @@ fn put_service<'a>(
     if old.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let have = old
-        .spec
-        .as_ref()
-        .and_then(|s| s.ports.as_deref())
-        .unwrap_or_default();
-    let same = have.len() == core.len()
-        && have.iter().zip(&core).all(|(a, b)| {
-            a.name.as_deref().unwrap_or_default() == b.name.as_deref().unwrap_or_default()
-                && (a.port, a.protocol.as_deref().unwrap_or("TCP"))
-                    == (b.port, b.protocol.as_deref().unwrap_or("TCP"))
-        });
+    let have = old.spec.clone().unwrap_or_default();
+    if recreate(&have, &wanted) {
+        // What the API server lets nobody change; the next look creates it anew.
+        plan.delete(Side::Local, old.as_ref());
+        return None;
+    }
+    let same = same_ports(
+        have.ports.as_deref().unwrap_or_default(),
+        wanted.ports.as_deref().unwrap_or_default(),
+    ) && rules(&have) == rules(&wanted);
     if !same {
-        plan.patch(Side::Local, old.as_ref(), json!({ "spec": { "ports": core } }));
+        let patch = json!({ "spec": {
+            "ipFamilyPolicy": wanted.ip_family_policy,
+            "ports": wanted.ports,
+            "sessionAffinity": wanted.session_affinity.as_deref().unwrap_or("None"),
+            "sessionAffinityConfig": wanted.session_affinity_config,
+            "internalTrafficPolicy": wanted.internal_traffic_policy,
+            "trafficDistribution": wanted.traffic_distribution,
+        } });
+        plan.patch(Side::Local, old.as_ref(), patch);
     }
     Some(old)
+}
+
+/// What the Service of an import is created with.
+fn service_spec(import: &ServiceImportSpec) -> ServiceSpec {
+    let headless = import.type_ == HEADLESS;
+    let families: BTreeSet<_> = import.ip_families.iter().map(String::as_str).collect();
+    // Of two families this cluster uses those it has, in its own order. Who says nothing is older than dual stack.
+    let (policy, families) = match families.len() {
+        2 => ("PreferDualStack", None),
+        1 => ("SingleStack", Some(import.ip_families.clone())),
+        _ => ("SingleStack", None),
+    };
+    let affinity = Some(import.session_affinity.clone()).filter(|a| a == CLIENT_IP && !headless);
+    let config = import
+        .session_affinity_config
+        .clone()
+        .filter(|_| affinity.is_some());
+    ServiceSpec {
+        type_: Some("ClusterIP".to_owned()),
+        cluster_ip: headless.then(|| "None".to_owned()),
+        ip_family_policy: Some(policy.to_owned()),
+        ip_families: families,
+        ports: Some(import.ports.iter().map(core_port).collect()).filter(|p: &Vec<_>| !p.is_empty()),
+        session_affinity: affinity,
+        // One that cannot be read is left to the API server's default.
+        session_affinity_config: config.and_then(|c| serde_json::from_value(c).ok()),
+        internal_traffic_policy: import
+            .internal_traffic_policy
+            .clone()
+            .filter(|p| p == LOCAL && !headless),
+        traffic_distribution: import.traffic_distribution.clone(),
+        ..ServiceSpec::default()
+    }
+}
+
+/// Whether the Service is of another kind than wanted: with an address or without, of another first family.
+fn recreate(have: &ServiceSpec, wanted: &ServiceSpec) -> bool {
+    let headless = |s: &ServiceSpec| s.cluster_ip.as_deref() == Some("None");
+    let first = |s: &ServiceSpec| s.ip_families.iter().flatten().next().cloned();
+    let other_family = first(wanted)
+        .zip(first(have))
+        .is_some_and(|(wanted, have)| wanted != have);
+    headless(have) != headless(wanted) || other_family
+}
+
+fn same_ports(have: &[CorePort], wanted: &[CorePort]) -> bool {
+    have.len() == wanted.len()
+        && have.iter().zip(wanted).all(|(a, b)| {
+            a.name.as_deref().unwrap_or_default() == b.name.as_deref().unwrap_or_default()
+                && a.app_protocol == b.app_protocol
+                && (a.port, a.protocol.as_deref().unwrap_or("TCP"))
+                    == (b.port, b.protocol.as_deref().unwrap_or("TCP"))
+        })
+}
+
+/// How connections are spread, with the API server's defaults filled in.
+fn rules(spec: &ServiceSpec) -> (String, String, Option<i32>, String, Option<String>) {
+    let or = |value: &Option<String>, default: &str| value.clone().unwrap_or_else(|| default.to_owned());
+    let affinity = or(&spec.session_affinity, "None");
+    let config = spec
+        .session_affinity_config
+        .as_ref()
+        .and_then(|c| c.client_ip.as_ref());
+    let timeout = config.and_then(|c| c.timeout_seconds).unwrap_or(AFFINITY_SECONDS);
+    (
+        or(&spec.ip_family_policy, "SingleStack"),
+        affinity.clone(),
+        (affinity == CLIENT_IP).then_some(timeout),
+        or(&spec.internal_traffic_policy, "Cluster"),
+        spec.traffic_distribution.clone(),
+    )
 }
 
 fn core_port(port: &ServicePort) -> CorePort {
     CorePort {
         name: Some(port.name.clone()).filter(|n| !n.is_empty()),
+        app_protocol: port.app_protocol.clone(),
         port: port.port,
         protocol: Some(if port.protocol.is_empty() {
             "TCP".to_owned()
@@ -181,7 +266,7 @@ fn by_cluster(
     (namespace, name): &Key,
     endpoints: &EndpointsImport,
 ) -> ByCluster {
-    let local = || slices::from_local(world, namespace, name);
+    let local = |accepted: &[EndpointSubset]| slices::from_local(world, namespace, name, accepted);
     if !endpoints.clusters.is_empty() {
         return endpoints
             .clusters
@@ -191,7 +276,7 @@ fn by_cluster(
                 (
                     c.cluster_id.clone(),
                     if own {
-                        local()
+                        local(&c.subsets)
                     } else {
                         slices::from_subsets(&c.subsets)
                     },
@@ -201,27 +286,25 @@ fn by_cluster(
     }
     // A leader that is not ours: all subsets in one list. What is our own is known by its address.
     let own_export = names::endpoints_export(session.cluster_id, namespace, name);
-    let own: Vec<EndpointSubset> = super::exports::own(session, &own_export)
+    let own: BTreeSet<_> = super::exports::own(session, &own_export)
         .and_then(|e| e.spec.endpoints.as_ref())
-        .map(|e| e.subsets.clone())
-        .unwrap_or_default();
-    let own: BTreeSet<_> = own
         .iter()
-        .flat_map(|s| s.addresses.iter().flatten())
+        .flat_map(|e| e.subsets.iter().flat_map(|s| s.addresses.iter().flatten()))
         .map(|a| a.ip.as_str())
         .collect();
-    let is_own = |ip: &str| own.contains(ip) || world.service_cidr.is_some_and(|cidr| within(cidr, ip));
-    let mut others = endpoints.subsets.clone();
-    let mut exported = false;
+    let is_own = |ip: &str| own.contains(ip) || world.service_cidrs.iter().any(|cidr| within(*cidr, ip));
+    let (mut others, mut ours) = (endpoints.subsets.clone(), vec![]);
     for subset in &mut others {
         let addresses = subset.addresses.get_or_insert_default();
         let before = addresses.len();
         addresses.retain(|a| !is_own(&a.ip));
-        exported |= addresses.len() != before;
+        if addresses.len() != before {
+            ours.push(subset.clone());
+        }
     }
     let mut clusters = ByCluster::from([(String::new(), slices::from_subsets(&others))]);
-    if exported {
-        clusters.insert(session.cluster_id.to_owned(), local());
+    if !ours.is_empty() {
+        clusters.insert(session.cluster_id.to_owned(), local(&ours));
     }
     clusters
 }
@@ -261,13 +344,21 @@ fn put_import(
     clusters: &ByCluster,
     plan: &mut Plan,
 ) {
-    let ip = service
-        .spec
-        .as_ref()
-        .and_then(|s| s.cluster_ip.clone())
-        .filter(|ip| !ip.is_empty());
+    let have = service.spec.clone().unwrap_or_default();
     let mut spec = payload.spec.clone();
-    spec.ips = ip.into_iter().collect();
+    if spec.type_.is_empty() {
+        CLUSTER_SET_IP.clone_into(&mut spec.type_);
+    }
+    let many = have.cluster_ips.iter().flatten().chain(&have.cluster_ip);
+    spec.ips = many
+        .filter(|ip| !ip.is_empty() && *ip != "None")
+        .cloned()
+        .collect();
+    spec.ips.dedup();
+    spec.ip_families = have.ip_families.clone().unwrap_or_default();
+    if spec.type_ != HEADLESS {
+        spec.ip_families.truncate(spec.ips.len());
+    }
     let old = get(&world.service_imports, namespace, name);
     // One with our Service's address was made by another implementation of this API: we go on with it.
     if let Some(old) = old.filter(|o| !made_by_us(o) && o.spec.ips != spec.ips) {
@@ -280,25 +371,78 @@ fn put_import(
         );
         return;
     }
-    if old.is_none_or(|o| o.spec != spec || !made_by_us(o)) {
-        let mut import = ServiceImport::new(name, spec);
-        import.metadata.namespace = Some(namespace.clone());
+    let usable = spec.type_ == HEADLESS || !spec.ips.is_empty();
+    let mut import = ServiceImport::new(name, spec);
+    import.metadata.namespace = Some(namespace.clone());
+    // Exported ones never replace what says whose the object is.
+    *import.labels_mut() = payload.labels().clone();
+    *import.annotations_mut() = payload.annotations().clone();
+    let keys: Vec<_> = payload
+        .labels()
+        .keys()
+        .chain(payload.annotations().keys())
+        .cloned()
+        .collect();
+    if !keys.is_empty() {
         import
-            .labels_mut()
-            .insert(names::LABEL_MADE_BY.to_owned(), names::MANAGED_BY.to_owned());
+            .annotations_mut()
+            .insert(names::ANNOTATION_EXPORTED_KEYS.to_owned(), keys.join(","));
+    }
+    import
+        .labels_mut()
+        .insert(names::LABEL_MADE_BY.to_owned(), names::MANAGED_BY.to_owned());
+    if old.is_none_or(|o| !same_import(o, &import)) {
         plan.apply(Side::Local, &import);
     }
     let Some(old) = old else { return };
-    let status = ServiceImportStatus {
+    let before = old.status.clone().unwrap_or_default();
+    let mut status = ServiceImportStatus {
         clusters: clusters
             .keys()
             .filter(|c| !c.is_empty())
             .map(|c| ExportingCluster { cluster: c.clone() })
             .collect(),
+        endpoint_slice_objects: PRESENT.to_owned(),
+        conditions: before.conditions.clone(),
     };
-    if old.status.clone().unwrap_or_default() != status {
-        plan.status(Side::Local, old.as_ref(), &json!({ "clusters": status.clusters }));
+    let ready = if usable {
+        Condition::new(
+            READY,
+            condition::TRUE,
+            reason::READY,
+            "The Service can be used in this cluster",
+        )
+    } else {
+        Condition::new(
+            READY,
+            condition::FALSE,
+            reason::PENDING,
+            "The Service has no address yet",
+        )
+    };
+    condition::upsert(&mut status.conditions, ready, &time(world.now));
+    if before != status {
+        // In full: a merge patch would keep what is left out.
+        let status = json!({
+            "clusters": status.clusters,
+            "endpointSliceObjects": status.endpoint_slice_objects,
+            "conditions": status.conditions,
+        });
+        plan.status(Side::Local, old.as_ref(), &status);
     }
+}
+
+fn same_import(old: &ServiceImport, new: &ServiceImport) -> bool {
+    let has = |have: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>| {
+        wanted.iter().all(|(key, value)| have.get(key) == Some(value))
+    };
+    // What is no longer exported goes when the rest is applied anew; others' labels do not count.
+    let exported = |i: &ServiceImport| i.annotations().get(names::ANNOTATION_EXPORTED_KEYS).cloned();
+    old.spec == new.spec
+        && made_by_us(old)
+        && has(old.labels(), new.labels())
+        && has(old.annotations(), new.annotations())
+        && exported(old) == exported(new)
 }
 
 fn made_by_us(import: &ServiceImport) -> bool {

@@ -6,6 +6,7 @@
 pub mod candidates;
 pub mod cluster_info;
 pub mod exports;
+pub mod families;
 pub mod gateways;
 pub mod imports;
 pub mod labels;

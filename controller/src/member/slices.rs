@@ -11,12 +11,18 @@ use k8s_openapi::{
 };
 use kube::{ResourceExt, core::ObjectMeta};
 
-use crate::{api::names, world::MemberWorld};
+use super::families::Family;
+use crate::{
+    api::{names, validation},
+    world::MemberWorld,
+};
 
 /// As many endpoints as Kubernetes' own controller puts into one slice.
 pub const PER_SLICE: usize = 100;
+/// As many ports as the API server lets a slice have.
+const PORTS: usize = 100;
 
-/// The endpoints of one cluster that serve the same ports.
+/// Endpoints of one cluster that serve the same ports, in either IP family.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     /// The ports.
@@ -25,7 +31,7 @@ pub struct Group {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The IPv4 slices of a Service.
+/// The slices of a Service.
 pub(super) fn of_service<'a>(
     world: &'a MemberWorld,
     namespace: &'a str,
@@ -38,10 +44,9 @@ pub(super) fn of_service<'a>(
         .take_while(move |((ns, _), _)| ns == namespace)
         .map(|(_, slice)| slice.as_ref())
         .filter(move |s| {
-            s.address_type == "IPv4"
-                && s.labels()
-                    .get(names::LABEL_SERVICE_NAME)
-                    .is_some_and(|l| l == name)
+            s.labels()
+                .get(names::LABEL_SERVICE_NAME)
+                .is_some_and(|l| l == name)
         })
 }
 
@@ -65,9 +70,6 @@ pub fn from_subsets<'a>(subsets: impl IntoIterator<Item = &'a EndpointSubset>) -
 }
 
 fn from_subset(subset: &EndpointSubset) -> Group {
-    let mut ips: Vec<_> = subset.addresses.iter().flatten().map(|a| a.ip.clone()).collect();
-    ips.sort();
-    ips.dedup();
     Group {
         ports: subset
             .ports
@@ -82,13 +84,29 @@ fn from_subset(subset: &EndpointSubset) -> Group {
                 )
             })
             .collect(),
-        endpoints: ips.into_iter().map(|ip| endpoint(ip, None)).collect(),
+        endpoints: subset
+            .addresses
+            .iter()
+            .flatten()
+            .map(|a| endpoint(a.ip.clone(), None, a.hostname.clone()))
+            .collect(),
     }
 }
 
-/// This cluster's own ready Pods: an address of the Service CIDR is no endpoint a service proxy can use.
+/// This cluster's own ready Pods, on those ports only that the set has accepted of what it exports: an address of the
+/// Service CIDR is no endpoint a service proxy can use.
 #[must_use]
-pub fn from_local(world: &MemberWorld, namespace: &str, name: &str) -> Vec<Group> {
+pub fn from_local(
+    world: &MemberWorld,
+    namespace: &str,
+    name: &str,
+    accepted: &[EndpointSubset],
+) -> Vec<Group> {
+    let accepted = |port: &EndpointPort| {
+        let name = port.name.as_deref().unwrap_or_default();
+        let mut ports = accepted.iter().flat_map(|s| s.ports.iter().flatten());
+        ports.any(|p| p.name.as_deref().unwrap_or_default() == name)
+    };
     of_service(world, namespace, name)
         .map(|slice| {
             let ports = slice.ports.iter().flatten().filter_map(|p| {
@@ -100,10 +118,20 @@ pub fn from_local(world: &MemberWorld, namespace: &str, name: &str) -> Vec<Group
                 ))
             });
             let ready = slice.endpoints.iter().filter(|e| is_ready(e));
+            let any = slice.ports.iter().flatten().next().is_some();
+            let ports: Vec<_> = ports.filter(accepted).collect();
+            let used = !any || !ports.is_empty();
             Group {
-                ports: ports.collect(),
+                ports,
                 endpoints: ready
-                    .filter_map(|e| Some(endpoint(e.addresses.first()?.clone(), e.node_name.clone())))
+                    .filter(|_| used)
+                    .filter_map(|e| {
+                        Some(endpoint(
+                            e.addresses.first()?.clone(),
+                            e.node_name.clone(),
+                            e.hostname.clone(),
+                        ))
+                    })
                     .collect(),
             }
         })
@@ -119,7 +147,7 @@ fn port(name: Option<&str>, port: i32, protocol: Option<&str>, app_protocol: Opt
     }
 }
 
-fn endpoint(ip: String, node_name: Option<String>) -> Endpoint {
+fn endpoint(ip: String, node_name: Option<String>, hostname: Option<String>) -> Endpoint {
     Endpoint {
         addresses: vec![ip],
         conditions: Some(EndpointConditions {
@@ -127,46 +155,70 @@ fn endpoint(ip: String, node_name: Option<String>) -> Endpoint {
             ..EndpointConditions::default()
         }),
         node_name,
+        hostname,
         ..Endpoint::default()
     }
 }
 
-/// The slices of one exporting cluster (empty: not known) for an imported Service.
+/// The slices of one exporting cluster (empty: not known) for an imported Service. What is no address is left out.
 #[must_use]
 pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<Group>) -> Vec<EndpointSlice> {
-    let mut merged: BTreeMap<String, Group> = BTreeMap::new();
+    let mut merged: BTreeMap<(Family, String), Group> = BTreeMap::new();
     for mut group in groups {
         group
             .ports
             .sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
-        let key = group.ports.iter().fold(String::new(), |key, p| {
-            format!(
-                "{key};{:?},{:?},{:?},{:?}",
-                p.name, p.port, p.protocol, p.app_protocol
-            )
-        });
-        let known = merged.entry(key).or_default();
-        known.ports = group.ports;
-        known.endpoints.extend(group.endpoints);
+        let mut by_family: BTreeMap<Family, Vec<Endpoint>> = BTreeMap::new();
+        for endpoint in group.endpoints {
+            let ip = endpoint.addresses.first().map(|ip| validation::gateway_ip(ip));
+            if let Some(Ok(ip)) = ip {
+                by_family.entry(Family::of(ip)).or_default().push(endpoint);
+            }
+        }
+        for (family, endpoints) in by_family {
+            // No ports at all is what a headless Service may have.
+            let chunks = group
+                .ports
+                .chunks(PORTS)
+                .chain(group.ports.is_empty().then_some(&[][..]));
+            for ports in chunks {
+                let known = merged.entry((family, key(ports))).or_default();
+                known.ports = ports.to_vec();
+                known.endpoints.extend_from_slice(&endpoints);
+            }
+        }
     }
     let mut slices = vec![];
-    for (key, mut group) in merged {
+    for ((family, key), mut group) in merged {
         group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         group.endpoints.dedup_by(|a, b| a.addresses == b.addresses);
         for (i, chunk) in group.endpoints.chunks(PER_SLICE).enumerate() {
             let hash = fnv1a(&format!("{cluster}{key}"));
-            let name = format!("{}-{hash:016x}-{i}", service.name_any());
-            slices.push(slice(service, of, cluster, name, &group.ports, chunk));
+            let suffix = match family {
+                Family::V4 => "",
+                Family::V6 => "-v6",
+            };
+            let name = format!("{}-{hash:016x}-{i}{suffix}", service.name_any());
+            slices.push(slice(service, of, cluster, (name, family), &group.ports, chunk));
         }
     }
     slices
+}
+
+fn key(ports: &[EndpointPort]) -> String {
+    ports.iter().fold(String::new(), |key, p| {
+        format!(
+            "{key};{:?},{:?},{:?},{:?}",
+            p.name, p.port, p.protocol, p.app_protocol
+        )
+    })
 }
 
 fn slice(
     service: &Service,
     of: &str,
     cluster: &str,
-    name: String,
+    (name, family): (String, Family),
     ports: &[EndpointPort],
     endpoints: &[Endpoint],
 ) -> EndpointSlice {
@@ -175,6 +227,10 @@ fn slice(
         (names::LABEL_MCS_SERVICE_NAME.to_owned(), of.to_owned()),
         (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
     ]);
+    if is_headless(service) {
+        // As Kubernetes' own controller marks them (`discovery/v1`, `LabelHeadlessService`).
+        labels.insert(names::LABEL_HEADLESS.to_owned(), String::new());
+    }
     if !cluster.is_empty() {
         labels.insert(names::LABEL_MCS_SOURCE_CLUSTER.to_owned(), cluster.to_owned());
     }
@@ -193,16 +249,24 @@ fn slice(
             }]),
             ..ObjectMeta::default()
         },
-        address_type: "IPv4".to_owned(),
+        address_type: family.name().to_owned(),
         endpoints: endpoints.to_vec(),
         ports: Some(ports.to_vec()),
     }
 }
 
+/// Whether a Service has no address of its own.
+#[must_use]
+pub fn is_headless(service: &Service) -> bool {
+    let ip = service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref());
+    ip == Some("None")
+}
+
 /// Whether the slice that exists is the one that is wanted.
 #[must_use]
 pub fn same(old: &EndpointSlice, new: &EndpointSlice) -> bool {
-    old.endpoints == new.endpoints
+    old.address_type == new.address_type
+        && old.endpoints == new.endpoints
         && old.ports == new.ports
         && old.metadata.owner_references == new.metadata.owner_references
         && new.labels().iter().all(|(k, v)| old.labels().get(k) == Some(v))

@@ -71,7 +71,7 @@ struct Member {
     changed: Arc<Notify>,
     health: Arc<Health>,
     stores: Stores,
-    service_cidr: Option<IpNet>,
+    service_cidrs: Vec<IpNet>,
     /// When to ask for it, and why it is not known.
     ask: (Instant, Option<String>),
     secret: Option<SecretWatch>,
@@ -90,7 +90,7 @@ pub async fn run(client: Client, namespace: String, config: Config, outside: Arc
         client,
         outside,
         namespace,
-        service_cidr: config.service_cidr,
+        service_cidrs: config.service_cidrs.clone(),
         config,
         changed: changed.clone(),
         health,
@@ -150,13 +150,13 @@ pub async fn run(client: Client, namespace: String, config: Config, outside: Arc
 
 impl Member {
     async fn ask_service_cidr(&mut self) {
-        if self.service_cidr.is_some() || Instant::now() < self.ask.0 {
+        if !self.service_cidrs.is_empty() || Instant::now() < self.ask.0 {
             return;
         }
         match service_cidr::discover(&self.client, &self.namespace).await {
-            Ok(cidr) => {
-                info!(%cidr, "Service CIDR found");
-                self.service_cidr = Some(cidr);
+            Ok(cidrs) => {
+                info!(?cidrs, "Service CIDR found");
+                self.service_cidrs = cidrs;
                 self.ask.1 = None;
             }
             Err(error) => self.ask = (Instant::now() + ASK_AGAIN, Some(error.to_string())),
@@ -256,7 +256,7 @@ impl Member {
             now: self.outside.now(),
             namespace: self.namespace.clone(),
             config: self.config.clone(),
-            service_cidr: self.service_cidr,
+            service_cidrs: self.service_cidrs.clone(),
             cluster_sets: self.stores.cluster_sets.snapshot(),
             nodes: self.stores.nodes.snapshot(),
             namespaces: self.stores.namespaces.snapshot(),

@@ -23,18 +23,15 @@ pub enum NotFound {
     },
 }
 
-/// The first IPv4 Service CIDR: from the `ServiceCIDR` API, else from what the API server says about an
-/// impossible cluster IP.
-pub async fn discover(client: &Client, namespace: &str) -> Result<IpNet, NotFound> {
+/// The Service CIDRs, the first of each IP family: from the `ServiceCIDR` API, else the IPv4 one from what the API
+/// server says about an impossible cluster IP.
+pub async fn discover(client: &Client, namespace: &str) -> Result<Vec<IpNet>, NotFound> {
     let api: Api<ServiceCIDR> = Api::all(client.clone());
     if let Ok(Some(found)) = api.get_opt("kubernetes").await {
         let cidrs = found.spec.and_then(|s| s.cidrs).unwrap_or_default();
-        if let Some(cidr) = cidrs
-            .iter()
-            .filter_map(|c| validation::cidr(c).ok())
-            .find(is_ipv4)
-        {
-            return Ok(cidr);
+        let found = first_of_each_family(&cidrs);
+        if !found.is_empty() {
+            return Ok(found);
         }
     }
     let api: Api<Service> = Api::namespaced(client.clone(), namespace);
@@ -45,12 +42,22 @@ pub async fn discover(client: &Client, namespace: &str) -> Result<IpNet, NotFoun
     let why = match api.create(&params, &impossible()).await {
         Ok(_) => "the API server accepted cluster IP 0.0.0.0".to_owned(),
         Err(kube::Error::Api(status)) => match parse(&status.message) {
-            Some(cidr) => return Ok(cidr),
+            Some(cidr) => return Ok(vec![cidr]),
             None => status.message.clone(),
         },
         Err(error) => chain(&error),
     };
     Err(NotFound::Unsaid { why })
+}
+
+fn first_of_each_family(cidrs: &[String]) -> Vec<IpNet> {
+    let mut found: Vec<IpNet> = Vec::new();
+    for cidr in cidrs.iter().filter_map(|c| validation::cidr(c).ok()) {
+        if found.iter().all(|known| is_ipv4(known) != is_ipv4(&cidr)) {
+            found.push(cidr);
+        }
+    }
+    found
 }
 
 fn impossible() -> Service {
@@ -99,6 +106,12 @@ mod tests {
                 "10.96.0.0/12"
             );
         }
+        let cidrs = ["10.96.0.0/16", "10.97.0.0/16", "nonsense", "fd00:96::/112"].map(str::to_owned);
+        let found: Vec<_> = first_of_each_family(&cidrs)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(found, ["10.96.0.0/16", "fd00:96::/112"]);
         assert_eq!(parse("denied"), None);
         assert_eq!(parse("valid IPs is fd00::/108"), None);
     }

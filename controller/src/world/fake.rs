@@ -81,8 +81,15 @@ fn born(key: &Key, mut body: Value) -> Value {
         &mut body,
         &json!({ "metadata": { "uid": format!("uid-of-{}-{}", key.0, key.1), "creationTimestamp": NOW } }),
     );
-    if body["kind"] == "Service" {
-        merge(&mut body, &json!({ "spec": { "clusterIP": "10.20.0.77" } }));
+    if body["kind"] == "Service" && body["spec"]["clusterIP"] != "None" {
+        let v6_only = body["spec"]["ipFamilies"] == json!(["IPv6"]);
+        let (ip, family) = if v6_only {
+            ("fd00:20::77", "IPv6")
+        } else {
+            ("10.20.0.77", "IPv4")
+        };
+        let given = json!({ "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": [family] });
+        merge(&mut body, &json!({ "spec": given }));
     }
     body
 }

@@ -1,6 +1,6 @@
 //! From API objects to the few fields the data path needs, as written.
 
-use controller::api::cluster_info::ClusterInfoImport;
+use controller::api::cluster_info::{ClusterInfo, ClusterInfoImport};
 use controller::api::gateway::Gateway;
 use controller::api::names;
 use controller::api::service_export::ServiceExport;
@@ -81,7 +81,7 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
         // RFC 3339 in UTC with whole seconds, as the API server writes it: sorts as text.
         created: created.map(|time| time.0.to_string()),
         cluster_id: spec.cluster_id.clone(),
-        service_cidr: spec.service_cidr.clone(),
+        service_cidr: service_cidrs(spec),
         pod_cidrs: spec.pod_cidrs.clone(),
         gateways: spec
             .gateway_infos
@@ -92,6 +92,12 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
             })
             .collect(),
     }
+}
+
+/// All Service CIDRs in one field, as a dual-stack Gateway has them.
+fn service_cidrs(info: &ClusterInfo) -> String {
+    let cidrs: Vec<_> = info.service_cidrs().into_iter().map(|(_, cidr)| cidr).collect();
+    cidrs.join(",")
 }
 
 fn namespaced(metadata: &ObjectMeta) -> NamespacedName {

@@ -13,6 +13,7 @@ mod clusters;
 mod datapath;
 mod gateways;
 mod host_clients;
+mod mcs;
 mod policies;
 mod services;
 mod workload;

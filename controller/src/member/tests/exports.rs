@@ -59,10 +59,6 @@ fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
     imported
         .annotations_mut()
         .insert(names::ANNOTATION_IMPORTED_SERVICE.to_owned(), "true".to_owned());
-    let headless = service(
-        "web",
-        &json!({ "clusterIP": "None", "clusterIPs": ["None"], "ports": ports }),
-    );
     let v6 = service(
         "web",
         &json!({ "clusterIP": "fd00::1", "clusterIPs": ["fd00::1"], "ports": ports }),
@@ -74,7 +70,6 @@ fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
     for (service, ready, reason) in [
         (None, true, "ServiceNotFound"),
         (Some(external), true, "ServiceTypeNotSupported"),
-        (Some(headless), true, "ServiceNoClusterIP"),
         (Some(v6), true, "ServiceNoClusterIP"),
         (Some(imported), true, "ImportedService"),
         (Some(web()), false, "ServiceWithoutEndpoints"),
@@ -124,10 +119,19 @@ fn the_leaders_verdict_reaches_the_service_export() {
         .clone()
         .unwrap()
         .conditions;
+    let told: Vec<_> = conditions
+        .iter()
+        .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()))
+        .collect();
     assert_eq!(
-        (conditions[1].type_.as_str(), conditions[1].message.as_str()),
-        ("Conflict", "ports don't match")
+        told,
+        [
+            ("Valid", "True", "Succeed"),
+            ("Ready", "False", "Failed"),
+            ("Conflict", "True", "Conflict")
+        ]
     );
+    assert_eq!(conditions[2].message, "ports don't match");
     failed.status = None;
     insert(&mut leader(&mut world).exports, failed);
     settle(&mut world);
@@ -142,8 +146,201 @@ fn the_leaders_verdict_reaches_the_service_export() {
             .unwrap()
             .conditions
             .len(),
-        1
+        2
     );
+}
+
+/// Type, status and reason of the conditions of the only `ServiceExport`.
+fn told(world: &MemberWorld) -> Vec<(String, String, String)> {
+    let export = world.service_exports.values().next().unwrap();
+    let conditions = export.status.clone().unwrap_or_default().conditions.into_iter();
+    conditions.map(|c| (c.type_, c.status, c.reason)).collect()
+}
+
+#[test]
+fn a_conflict_keeps_its_reasons_and_goes_again() {
+    let mut world = world();
+    insert(&mut world.services, web());
+    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut world.service_exports, service_export());
+    settle(&mut world);
+    let says = |world: &mut MemberWorld, conditions: Value| {
+        let mut judged = export(world, "east-shop-web-service").unwrap().as_ref().clone();
+        judged.status = Some(object(json!({ "conditions": conditions })));
+        insert(&mut leader(world).exports, judged);
+        settle(world);
+        told(world)
+    };
+    let condition =
+        |type_: &str, status: &str, reason: &str| (type_.to_owned(), status.to_owned(), reason.to_owned());
+    let succeeded = json!({ "type": "Succeeded", "status": "True" });
+    let conflict = json!({ "type": "Conflict", "status": "True", "reason": "PortConflict,TypeConflict", "message": "m" });
+    let exported = [
+        condition("Valid", "True", "Succeed"),
+        condition("Ready", "True", "Exported"),
+    ];
+    assert_eq!(
+        says(&mut world, json!([succeeded, conflict])),
+        [
+            &exported[..],
+            &[condition("Conflict", "True", "PortConflict,TypeConflict")]
+        ]
+        .concat()
+    );
+    assert_eq!(
+        says(&mut world, json!([succeeded])),
+        [&exported[..], &[condition("Conflict", "False", "NoConflicts")]].concat()
+    );
+}
+
+#[test]
+fn an_export_the_leader_does_not_have_yet_is_not_ready() {
+    let mut world = world();
+    world.leader = None;
+    insert(&mut world.services, web());
+    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut world.service_exports, service_export());
+    settle(&mut world);
+    let pending = ("Ready".to_owned(), "False".to_owned(), "Pending".to_owned());
+    assert_eq!(told(&world), [pending]);
+}
+
+#[test]
+fn a_headless_service_is_exported_by_its_pods_with_their_names() {
+    let mut world = world();
+    let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 }]);
+    insert(
+        &mut world.services,
+        service(
+            "web",
+            &json!({ "clusterIP": "None", "clusterIPs": ["None"], "ports": ports }),
+        ),
+    );
+    let mut slice = slice(&[("10.11.0.5", true), ("10.11.0.6", false)]);
+    slice.endpoints[0].hostname = Some("web-0".to_owned());
+    insert(&mut world.slices, slice);
+    insert(&mut world.service_exports, service_export());
+    settle(&mut world);
+    assert_eq!(valid(&world), ("True".to_owned(), "Succeed".to_owned()));
+    let service = export(&world, "east-shop-web-service")
+        .unwrap()
+        .spec
+        .service
+        .clone()
+        .unwrap();
+    assert_eq!(service.service_spec.cluster_ip.as_deref(), Some("None"));
+    let endpoints = export(&world, "east-shop-web-endpoints")
+        .unwrap()
+        .spec
+        .endpoints
+        .clone()
+        .unwrap();
+    assert_eq!(
+        serde_json::to_value(&endpoints.subsets).unwrap(),
+        json!([{
+            "addresses": [{ "ip": "10.11.0.5", "hostname": "web-0" }],
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        }])
+    );
+}
+
+#[test]
+fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
+    let spec = json!({
+        "clusterIP": "10.20.0.5", "clusterIPs": ["10.20.0.5", "fd00:20::5"], "ipFamilies": ["IPv4", "IPv6"],
+        "ports": [{ "name": "http", "port": 80 }],
+    });
+    for (more, families, ips) in [
+        (None, json!(["IPv4"]), vec!["10.20.0.5"]),
+        (
+            Some("fd00:20::/112"),
+            json!(["IPv4", "IPv6"]),
+            vec!["10.20.0.5", "fd00:20::5"],
+        ),
+    ] {
+        let mut world = world();
+        world
+            .service_cidrs
+            .extend(more.map(|cidr| cidr.parse::<ipnet::IpNet>().unwrap()));
+        insert(&mut world.services, service("web", &spec));
+        insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+        insert(&mut world.service_exports, service_export());
+        settle(&mut world);
+        let service = export(&world, "east-shop-web-service")
+            .unwrap()
+            .spec
+            .service
+            .clone()
+            .unwrap();
+        assert_eq!(json!(service.service_spec.ip_families), families);
+        let endpoints = export(&world, "east-shop-web-endpoints")
+            .unwrap()
+            .spec
+            .endpoints
+            .clone()
+            .unwrap();
+        let addresses = endpoints.subsets[0].addresses.iter().flatten();
+        assert_eq!(addresses.map(|a| a.ip.as_str()).collect::<Vec<_>>(), ips);
+    }
+}
+
+#[test]
+fn exported_metadata_goes_along_and_is_checked() {
+    let mut world = world();
+    insert(&mut world.services, web());
+    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+    let with = |spec: Value| -> ServiceExport {
+        object(json!({ "metadata": { "name": "web", "namespace": "shop" }, "spec": spec }))
+    };
+    insert(
+        &mut world.service_exports,
+        with(
+            json!({ "exportedLabels": { "team": "web" }, "exportedAnnotations": { "note": "of any kind" } }),
+        ),
+    );
+    settle(&mut world);
+    let payload = export(&world, "east-shop-web-service")
+        .unwrap()
+        .spec
+        .service
+        .clone()
+        .unwrap();
+    assert_eq!(payload.exported_labels["team"], "web");
+    assert_eq!(payload.exported_annotations["note"], "of any kind");
+    let long = "x".repeat(1 << 20);
+    for (spec, message) in [
+        (
+            json!({ "exportedLabels": { "team": "a b" } }),
+            "spec.exportedLabels: \"a b\" of \"team\" is not a label value",
+        ),
+        (
+            json!({ "exportedAnnotations": { "note": long } }),
+            "spec.exportedAnnotations: 1048580 bytes of annotations",
+        ),
+    ] {
+        insert(&mut world.service_exports, with(spec));
+        settle(&mut world);
+        assert_eq!(
+            valid(&world),
+            ("False".to_owned(), "InvalidExportedMetadata".to_owned())
+        );
+        let status = world
+            .service_exports
+            .values()
+            .next()
+            .unwrap()
+            .status
+            .clone()
+            .unwrap();
+        assert!(
+            status.conditions[0].message.starts_with(message),
+            "{}",
+            status.conditions[0].message
+        );
+        assert!(
+            export(&world, "east-shop-web-service").is_none_or(|e| e.metadata.deletion_timestamp.is_some())
+        );
+    }
 }
 
 #[test]

@@ -142,6 +142,202 @@ fn many_endpoints_make_many_slices() {
     assert_eq!(world.slices.len(), 2);
 }
 
+fn import_with(spec: Value, labels: Value) -> ResourceImport {
+    let mut import = import_service("shop", "web");
+    let payload = import.spec.service_import.as_mut().unwrap();
+    payload.spec = object(spec);
+    payload.metadata.labels = object(labels);
+    import
+}
+
+fn imported(world: &MemberWorld) -> k8s_openapi::api::core::v1::ServiceSpec {
+    let service = &world.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
+    service.spec.clone().unwrap()
+}
+
+#[test]
+fn the_rules_of_a_service_are_those_of_the_import() {
+    let mut world = world();
+    let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "http" }]);
+    let rules = json!({
+        "type": "ClusterSetIP", "ports": ports, "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 10 } },
+        "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose",
+    });
+    insert(
+        &mut leader(&mut world).imports,
+        import_with(rules.clone(), json!({})),
+    );
+    settle(&mut world);
+    let spec = imported(&world);
+    assert_eq!(spec.session_affinity.as_deref(), Some("ClientIP"));
+    assert_eq!(
+        spec.session_affinity_config
+            .unwrap()
+            .client_ip
+            .unwrap()
+            .timeout_seconds,
+        Some(10)
+    );
+    assert_eq!(spec.internal_traffic_policy.as_deref(), Some("Local"));
+    assert_eq!(spec.traffic_distribution.as_deref(), Some("PreferClose"));
+    assert_eq!(spec.ports.unwrap()[0].app_protocol.as_deref(), Some("http"));
+    let import = world.service_imports.values().next().unwrap();
+    let mut shown = serde_json::to_value(&import.spec).unwrap();
+    assert_eq!(
+        (&shown["ips"], &shown["ipFamilies"]),
+        (&json!(["10.20.0.77"]), &json!(["IPv4"]))
+    );
+    for field in ["ips", "ipFamilies"] {
+        shown.as_object_mut().unwrap().remove(field);
+    }
+    assert_eq!(shown, rules);
+    let status = serde_json::to_value(import.status.as_ref().unwrap()).unwrap();
+    assert_eq!(
+        (
+            &status["conditions"][0]["type"],
+            &status["conditions"][0]["status"]
+        ),
+        (&json!("Ready"), &json!("True"))
+    );
+    assert_eq!(status["endpointSliceObjects"], "Present");
+    // They are taken back again.
+    insert(
+        &mut leader(&mut world).imports,
+        import_with(json!({ "type": "ClusterSetIP", "ports": ports }), json!({})),
+    );
+    settle(&mut world);
+    let spec = imported(&world);
+    assert_eq!(spec.session_affinity.as_deref(), Some("None"));
+    assert_eq!(
+        (spec.session_affinity_config, spec.traffic_distribution),
+        (None, None)
+    );
+}
+
+#[test]
+fn a_headless_import_has_no_address_and_its_pods_have_names() {
+    let mut world = world();
+    let spec = json!({ "type": "Headless", "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] });
+    insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
+    let mut endpoints = import_endpoints("shop", "web", &[("west", vec!["10.30.0.9".to_owned()])]);
+    let subsets = &mut endpoints.spec.endpoints.as_mut().unwrap().clusters[0].subsets;
+    subsets[0].addresses.as_mut().unwrap()[0].hostname = Some("web-0".to_owned());
+    insert(&mut leader(&mut world).imports, endpoints);
+    settle(&mut world);
+    assert_eq!(imported(&world).cluster_ip.as_deref(), Some("None"));
+    let import = world.service_imports.values().next().unwrap();
+    assert_eq!(
+        (import.spec.type_.as_str(), import.spec.ips.len()),
+        ("Headless", 0)
+    );
+    assert!(import.status.as_ref().unwrap().conditions[0].is_true());
+    let slice = world.slices.values().next().unwrap();
+    assert_eq!(slice.endpoints[0].hostname.as_deref(), Some("web-0"));
+    assert!(slice.labels().contains_key("service.kubernetes.io/headless"));
+    // One that gets an address is made anew.
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    settle(&mut world);
+    assert_eq!(imported(&world).cluster_ip.as_deref(), Some("10.20.0.77"));
+    assert_eq!(
+        world.service_imports.values().next().unwrap().spec.ips,
+        ["10.20.0.77"]
+    );
+}
+
+#[test]
+fn families_of_an_import_are_those_of_the_export() {
+    for (families, policy, asked) in [
+        (json!([]), "SingleStack", json!(["IPv4"])),
+        (json!(["IPv6"]), "SingleStack", json!(["IPv6"])),
+        (json!(["IPv6", "IPv4"]), "PreferDualStack", json!(["IPv4"])),
+    ] {
+        let mut world = world();
+        let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }], "ipFamilies": families });
+        insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
+        let both = ["10.30.0.9", "fd00:30::9"].map(str::to_owned).to_vec();
+        insert(
+            &mut leader(&mut world).imports,
+            import_endpoints("shop", "web", &[("west", both)]),
+        );
+        settle(&mut world);
+        let service = imported(&world);
+        assert_eq!(service.ip_family_policy.as_deref(), Some(policy));
+        assert_eq!(json!(service.ip_families), asked);
+        let mut slices: Vec<_> = world
+            .slices
+            .values()
+            .map(|s| (s.address_type.as_str(), s.endpoints[0].addresses[0].as_str()))
+            .collect();
+        slices.sort_unstable();
+        assert_eq!(slices, [("IPv4", "10.30.0.9"), ("IPv6", "fd00:30::9")]);
+    }
+}
+
+#[test]
+fn exported_labels_come_and_go_and_never_hide_whose_the_import_is() {
+    let mut world = world();
+    let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }] });
+    let labels = json!({ "team": "web", "app.kubernetes.io/managed-by": "somebody" });
+    insert(&mut leader(&mut world).imports, import_with(spec.clone(), labels));
+    settle(&mut world);
+    let import = world.service_imports.values().next().unwrap();
+    assert_eq!(import.labels()["team"], "web");
+    assert_eq!(import.labels()["app.kubernetes.io/managed-by"], names::MANAGED_BY);
+    insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
+    settle(&mut world);
+    let import = world.service_imports.values().next().unwrap();
+    assert!(!import.labels().contains_key("team"), "{:?}", import.labels());
+}
+
+#[test]
+fn more_ports_than_a_slice_can_have_make_more_slices() {
+    let mut world = world();
+    let ports: Vec<_> = (0..250)
+        .map(|i| json!({ "name": format!("p{i}"), "port": 1000 + i }))
+        .collect();
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    let mut endpoints = import_endpoints("shop", "web", &[("west", vec!["10.30.0.9".to_owned()])]);
+    endpoints.spec.endpoints.as_mut().unwrap().clusters[0].subsets[0].ports = object(json!(ports));
+    insert(&mut leader(&mut world).imports, endpoints);
+    settle(&mut world);
+    let mut sizes: Vec<_> = world
+        .slices
+        .values()
+        .map(|s| s.ports.as_ref().unwrap().len())
+        .collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [50, 100, 100]);
+}
+
+#[test]
+fn of_our_own_export_only_the_accepted_ports_are_imported() {
+    let mut world = world();
+    insert(&mut world.services, web());
+    let mut pods = slice(&[("10.11.0.5", true)]);
+    pods.ports = object(json!([{ "name": "http", "port": 8080 }, { "name": "other", "port": 9090 }]));
+    insert(&mut world.slices, pods);
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(
+        &mut leader(&mut world).imports,
+        import_endpoints("shop", "web", &[("east", vec!["10.20.0.5".to_owned()])]),
+    );
+    settle(&mut world);
+    let own: Vec<_> = world
+        .slices
+        .values()
+        .filter(|s| s.name_any() != "web-1")
+        .collect();
+    assert_eq!(own.len(), 1);
+    let ports: Vec<_> = own[0]
+        .ports
+        .iter()
+        .flatten()
+        .map(|p| (p.name.as_deref(), p.port))
+        .collect();
+    assert_eq!(ports, [(Some("http"), Some(8080))]);
+}
+
 proptest! {
     /// Whatever is offered: the plan comes to rest, the slices hold exactly what each other cluster offers, and
     /// when nothing is offered any more nothing of ours is left.

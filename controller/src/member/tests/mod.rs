@@ -43,7 +43,7 @@ fn world() -> MemberWorld {
         now: NOW.parse().unwrap(),
         namespace: NS.to_owned(),
         config: Config::default(),
-        service_cidr: Some("10.20.0.0/16".parse().unwrap()),
+        service_cidrs: vec!["10.20.0.0/16".parse().unwrap()],
         cluster_sets: Objects::default(),
         nodes: Objects::default(),
         namespaces: Objects::default(),

@@ -1,0 +1,291 @@
+//! Clusters that agree, and clusters that do not.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+#[expect(clippy::needless_pass_by_value, reason = "literals are what it is given")]
+fn payload(spec: Value) -> ServiceExportPayload {
+    serde_json::from_value(json!({ "serviceSpec": spec })).unwrap()
+}
+
+fn merged(services: &[(&'static str, ServiceExportPayload)]) -> Merged {
+    let offers: Vec<_> = services
+        .iter()
+        .map(|(cluster, service)| Offer { cluster, service })
+        .collect();
+    merge(&offers).unwrap()
+}
+
+fn names(merged: &Merged) -> Vec<(&str, i32)> {
+    merged
+        .spec
+        .ports
+        .iter()
+        .map(|p| (p.name.as_str(), p.port))
+        .collect()
+}
+
+fn served(merged: &Merged, cluster: &str) -> Vec<String> {
+    merged
+        .served
+        .get(cluster)
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn nobody_offers_nothing() {
+    assert_eq!(merge(&[]), None);
+}
+
+#[test]
+fn clusters_that_agree_are_not_told_of_conflicts() {
+    let web = payload(json!({
+        "ports": [{ "name": "http", "port": 80, "appProtocol": "http" }, { "name": "dns", "port": 53, "protocol": "UDP" }],
+        "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 10 } },
+        "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose", "ipFamilies": ["IPv4", "IPv6"],
+    }));
+    let merged = merged(&[("east", web.clone()), ("west", web)]);
+    assert!(merged.conflicts.is_empty(), "{:?}", merged.conflicts);
+    assert_eq!(names(&merged), [("http", 80), ("dns", 53)]);
+    assert_eq!(served(&merged, "east"), ["dns", "http"]);
+    assert_eq!(served(&merged, "west"), ["dns", "http"]);
+    assert_eq!(
+        serde_json::to_value(&merged.spec).unwrap(),
+        json!({
+            "ports": [
+                { "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "http" },
+                { "name": "dns", "port": 53, "protocol": "UDP" },
+            ],
+            "type": "ClusterSetIP",
+            "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 10 } },
+            "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose", "ipFamilies": ["IPv4", "IPv6"],
+        })
+    );
+}
+
+#[test]
+fn what_is_left_out_is_the_default() {
+    let said = payload(
+        json!({ "ports": [{ "port": 80, "protocol": "TCP" }], "sessionAffinity": "None",
+        "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"] }),
+    );
+    let unsaid = payload(json!({ "ports": [{ "port": 80 }] }));
+    assert!(
+        merged(&[("east", said.clone()), ("west", unsaid.clone())])
+            .conflicts
+            .is_empty()
+    );
+    assert!(merged(&[("west", unsaid), ("east", said)]).conflicts.is_empty());
+}
+
+#[test]
+fn ports_are_united_and_each_cluster_serves_its_own() {
+    let east = payload(json!({ "ports": [{ "name": "a", "port": 42 }, { "name": "b", "port": 43 }] }));
+    let west = payload(json!({ "ports": [{ "name": "b", "port": 43 }, { "name": "c", "port": 44 }] }));
+    let merged = merged(&[("east", east), ("west", west)]);
+    assert_eq!(names(&merged), [("a", 42), ("b", 43), ("c", 44)]);
+    assert_eq!(served(&merged, "east"), ["a", "b"]);
+    assert_eq!(served(&merged, "west"), ["b", "c"]);
+    assert_eq!(merged.conflicts.reason(), "PortConflict");
+    assert_eq!(
+        merged.conflicts.message(),
+        "cluster \"east\" has no port \"c\"; cluster \"west\" has no port \"a\""
+    );
+}
+
+#[test]
+fn of_ports_that_contradict_each_other_the_oldest_is_used() {
+    let east = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
+    for (port, message) in [
+        (
+            json!({ "name": "a", "port": 43 }),
+            "port \"a\" 43/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+        ),
+        (
+            json!({ "name": "a", "port": 42, "protocol": "UDP" }),
+            "port \"a\" 42/UDP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+        ),
+        (
+            json!({ "name": "z", "port": 42 }),
+            "port \"z\" 42/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+        ),
+        (
+            json!({ "port": 80 }),
+            "port \"\" 80/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+        ),
+    ] {
+        let merged = merged(&[
+            ("east", east.clone()),
+            ("west", payload(json!({ "ports": [port] }))),
+        ]);
+        assert_eq!(names(&merged), [("a", 42)]);
+        assert_eq!(merged.served.keys().collect::<Vec<_>>(), ["east"]);
+        assert_eq!(merged.conflicts.message(), message);
+    }
+}
+
+#[test]
+fn another_application_protocol_is_a_conflict_and_no_obstacle() {
+    let east = payload(json!({ "ports": [{ "name": "a", "port": 42, "appProtocol": "http" }] }));
+    let west = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
+    let merged = merged(&[("east", east), ("west", west)]);
+    assert_eq!(served(&merged, "west"), ["a"]);
+    assert_eq!(merged.conflicts.reason(), "PortConflict");
+    assert_eq!(merged.spec.ports[0].app_protocol.as_deref(), Some("http"));
+}
+
+#[test]
+fn headless_and_not_do_not_mix() {
+    let plain = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
+    let headless = payload(json!({ "clusterIP": "None", "ports": [{ "name": "a", "port": 42 }] }));
+    for (offers, type_) in [
+        (
+            [("east", plain.clone()), ("west", headless.clone())],
+            "ClusterSetIP",
+        ),
+        ([("east", headless.clone()), ("west", plain)], "Headless"),
+    ] {
+        let merged = merged(&offers);
+        assert_eq!(merged.spec.type_, type_);
+        assert_eq!(merged.served.keys().collect::<Vec<_>>(), ["east"]);
+        assert_eq!(merged.conflicts.reason(), "TypeConflict");
+    }
+    let portless = payload(json!({ "clusterIP": "None" }));
+    let merged = merged(&[("east", portless)]);
+    assert_eq!(served(&merged, "east"), [""; 0]);
+    assert!(
+        merged.served.contains_key("east"),
+        "headless Services may do without ports"
+    );
+}
+
+#[test]
+fn every_other_difference_has_its_reason() {
+    let base = json!({ "ports": [{ "port": 80 }] });
+    let with = |field: &str, value: Value| {
+        let mut spec = base.clone();
+        spec[field] = value;
+        payload(spec)
+    };
+    let mut labelled = payload(base.clone());
+    labelled.exported_labels = [("team".to_owned(), "web".to_owned())].into();
+    let mut annotated = payload(base.clone());
+    annotated.exported_annotations = [("note".to_owned(), "x".to_owned())].into();
+    for (other, reason) in [
+        (
+            with("sessionAffinity", json!("ClientIP")),
+            "SessionAffinityConflict",
+        ),
+        (
+            with(
+                "sessionAffinityConfig",
+                json!({ "clientIP": { "timeoutSeconds": 1 } }),
+            ),
+            "SessionAffinityConfigConflict",
+        ),
+        (
+            with("internalTrafficPolicy", json!("Local")),
+            "InternalTrafficPolicyConflict",
+        ),
+        (
+            with("trafficDistribution", json!("PreferClose")),
+            "TrafficDistributionConflict",
+        ),
+        (with("ipFamilies", json!(["IPv6"])), "IPFamilyConflict"),
+        (labelled, "LabelsConflict"),
+        (annotated, "AnnotationsConflict"),
+    ] {
+        let merged = merged(&[("east", payload(base.clone())), ("west", other)]);
+        assert_eq!(merged.conflicts.reason(), reason);
+        assert!(
+            merged.conflicts.message().contains("\"west\""),
+            "{}",
+            merged.conflicts.message()
+        );
+        assert_eq!(merged.spec.session_affinity, "", "the oldest decides");
+        assert!(merged.labels.is_empty() && merged.annotations.is_empty());
+        assert!(
+            merged.served.contains_key("west"),
+            "{reason} is no reason to leave it out"
+        );
+    }
+}
+
+#[test]
+fn ten_thousand_contradictions_make_a_short_message() {
+    let many = |first: i32| -> Vec<Value> {
+        (0..10_000)
+            .map(|i| json!({ "name": format!("p{i}"), "port": first + i }))
+            .collect()
+    };
+    let merged = merged(&[
+        ("east", payload(json!({ "ports": many(1) }))),
+        ("west", payload(json!({ "ports": many(20_000) }))),
+    ]);
+    assert!(merged.conflicts.message().len() < 2_000);
+    assert!(
+        merged.conflicts.message().ends_with("; and 9995 more"),
+        "{}",
+        merged.conflicts.message()
+    );
+}
+
+fn any_port() -> impl Strategy<Value = Value> {
+    (0..4_u8, 1..5_i32, any::<bool>()).prop_map(|(name, port, tcp)| {
+        let name = ["", "a", "b", "c"][usize::from(name)];
+        json!({ "name": name, "port": port, "protocol": if tcp { "TCP" } else { "UDP" } })
+    })
+}
+
+fn any_offer() -> impl Strategy<Value = ServiceExportPayload> {
+    (proptest::collection::vec(any_port(), 0..4), any::<bool>()).prop_map(|(ports, headless)| {
+        let ip = if headless { json!("None") } else { json!(null) };
+        payload(json!({ "ports": ports, "clusterIP": ip }))
+    })
+}
+
+proptest! {
+    /// The union is a Service the API server takes, holds all the oldest cluster offers, and sends nobody to a
+    /// port the cluster does not have.
+    #[test]
+    fn the_union_is_a_service(offers in proptest::collection::vec(any_offer(), 1..5)) {
+        let clusters = ["a", "b", "c", "d"];
+        let offers: Vec<_> = clusters.into_iter().zip(offers).collect();
+        let merged = merged(&offers);
+        let ports = &merged.spec.ports;
+        for (i, port) in ports.iter().enumerate() {
+            prop_assert!(ports[..i].iter().all(|p| p.name != port.name), "{ports:?}");
+            prop_assert!(ports[..i].iter().all(|p| (p.port, &p.protocol) != (port.port, &port.protocol)), "{ports:?}");
+            prop_assert!(ports.len() == 1 || !port.name.is_empty(), "{ports:?}");
+        }
+        if let Some(first) = super::ports(&offers[0].1).first() {
+            prop_assert_eq!(&ports[0], first);
+        }
+        for (cluster, served) in &merged.served {
+            let (_, service) = offers.iter().find(|(c, _)| c == cluster).unwrap();
+            let own = super::ports(service);
+            for name in served {
+                let used = ports.iter().find(|p| p.name == *name).unwrap();
+                prop_assert!(
+                    own.iter().any(|p| (&p.name, p.port, &p.protocol) == (&used.name, used.port, &used.protocol)),
+                    "{cluster} {name}"
+                );
+            }
+        }
+    }
+
+    /// Clusters that say the same never conflict.
+    #[test]
+    fn equals_do_not_conflict(offer in any_offer()) {
+        let alone = merged(&[("a", offer.clone())]);
+        let both = merged(&[("a", offer.clone()), ("b", offer)]);
+        prop_assert_eq!(&alone.spec, &both.spec);
+        // One that contradicts itself does so twice.
+        prop_assert_eq!(alone.conflicts.is_empty(), both.conflicts.is_empty());
+    }
+}

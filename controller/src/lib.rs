@@ -6,6 +6,8 @@ pub mod api;
 #[cfg(feature = "runtime")]
 pub mod leader;
 #[cfg(feature = "runtime")]
+pub mod lease;
+#[cfg(feature = "runtime")]
 pub mod member;
 #[cfg(feature = "runtime")]
 pub mod plan;

@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     sync::Arc,
 };
@@ -15,7 +16,11 @@ use controller::{
         config::{Config, MultiClusterConfig},
         crd, names,
     },
-    shell::{self, outside::Real},
+    shell::{
+        self,
+        election::{Election, Fence},
+        outside::Real,
+    },
 };
 use kube::{
     Client,
@@ -54,6 +59,12 @@ struct Run {
     /// How to reach the local API server; default: as a Pod does, else as kubectl does.
     #[arg(long)]
     kubeconfig: Option<PathBuf>,
+    /// Whether to wait for the Lease of this kind of controller, so that of several replicas one works.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    leader_elect: bool,
+    /// What this replica is called in the Lease; default: the host's name and a random number.
+    #[arg(long, env = "POD_NAME")]
+    identity: Option<String>,
     /// How to write the log.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -93,19 +104,23 @@ async fn start(cli: Cli) -> anyhow::Result<()> {
             log(run.log_format);
             let config = load(run.config.as_deref())?;
             let client = client(run.kubeconfig.as_deref()).await?;
-            let namespace = run
-                .namespace
-                .unwrap_or_else(|| names::LEADER_NAMESPACE.to_owned());
-            until_told(shell::leader::run(client, namespace, config, Arc::new(Real))).await
+            let namespace = run.namespace_or(names::LEADER_NAMESPACE);
+            let election = run.election(&client, &namespace, names::LEASE_LEADER);
+            elected(election, |fence| {
+                shell::leader::run(client, namespace, config, fence, Arc::new(Real))
+            })
+            .await
         }
         Command::Member(run) => {
             log(run.log_format);
             let config = load(run.config.as_deref())?;
             let client = client(run.kubeconfig.as_deref()).await?;
-            let namespace = run
-                .namespace
-                .unwrap_or_else(|| names::MEMBER_NAMESPACE.to_owned());
-            until_told(shell::member::run(client, namespace, config, Arc::new(Real))).await
+            let namespace = run.namespace_or(names::MEMBER_NAMESPACE);
+            let election = run.election(&client, &namespace, names::LEASE_MEMBER);
+            elected(election, |fence| {
+                shell::member::run(client, namespace, config, fence, Arc::new(Real))
+            })
+            .await
         }
         Command::Crds(Crds { out: Some(dir), .. }) => write_crds(&dir),
         Command::Crds(Crds { check: Some(dir), .. }) => check_crds(&dir),
@@ -113,16 +128,64 @@ async fn start(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
-/// Runs until SIGTERM or SIGINT: stopping a controller changes nothing in any cluster.
-async fn until_told(work: impl Future<Output = ()>) -> anyhow::Result<()> {
+/// Works once this replica has won, until it loses or is told to stop: stopping a controller changes nothing in
+/// any cluster. One that has lost ends, so that nothing of its work is left behind.
+async fn elected<W: Future<Output = ()>>(
+    election: Option<Election>,
+    work: impl FnOnce(Fence) -> W,
+) -> anyhow::Result<()> {
+    let mut told = pin!(told_to_stop()?);
+    let Some(mut election) = election else {
+        tokio::select! {
+            () = work(Fence::open()) => bail!("the controller loop ended"),
+            () = &mut told => return Ok(()),
+        }
+    };
+    tokio::select! {
+        () = election.win() => {}
+        () = &mut told => return Ok(()),
+    }
+    let fence = election.fence();
+    tokio::select! {
+        () = work(fence) => bail!("the controller loop ended"),
+        why = election.keep() => bail!("the Lease is lost: {why}"),
+        () = &mut told => {}
+    }
+    election.release().await;
+    Ok(())
+}
+
+/// Ends with SIGTERM or SIGINT.
+fn told_to_stop() -> anyhow::Result<impl Future<Output = ()>> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        () = work => bail!("the controller loop ended"),
-        _ = term.recv() => info!("SIGTERM"),
-        _ = int.recv() => info!("SIGINT"),
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => info!("SIGTERM"),
+            _ = int.recv() => info!("SIGINT"),
+        }
+    })
+}
+
+// === impl Run ===
+
+impl Run {
+    fn namespace_or(&self, default: &str) -> String {
+        self.namespace.clone().unwrap_or_else(|| default.to_owned())
     }
-    Ok(())
+
+    fn election(&self, client: &Client, namespace: &str, lease: &'static str) -> Option<Election> {
+        let identity = self.identity.clone().unwrap_or_else(identity);
+        self.leader_elect
+            .then(|| Election::new(client, namespace, lease, identity))
+    }
+}
+
+/// Two controllers on one host must not take each other for themselves.
+fn identity() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let random = fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    format!("{}_{}", host.trim(), random.trim())
 }
 
 fn log(format: LogFormat) {

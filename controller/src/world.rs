@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        core::v1::{ConfigMap, Namespace, Node, Secret, Service},
+        core::v1::{ConfigMap, Namespace, Node, Secret, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::Time,
@@ -69,6 +69,10 @@ pub struct LeaderWorld {
     pub config: Config,
     /// The sets; one is expected.
     pub cluster_sets: Objects<ClusterSet>,
+    /// Those members' tokens are of, and others.
+    pub service_accounts: Objects<ServiceAccount>,
+    /// What is known of them to the admission policies.
+    pub identities: Objects<ConfigMap>,
     /// The members' signs of life.
     pub announces: Objects<MemberClusterAnnounce>,
     /// What members offer.

@@ -13,6 +13,13 @@ pub const LEADER_NAMESPACE: &str = "antrea-multicluster";
 /// Where member controller and gateways run unless told otherwise.
 pub const MEMBER_NAMESPACE: &str = "kube-system";
 
+/// The Lease of the leader controllers of a cluster, in the Namespace of the exchanged objects.
+pub const LEASE_LEADER: &str = "mc-controller-leader";
+/// The Lease of the member controllers of a cluster, in their Namespace.
+pub const LEASE_MEMBER: &str = "mc-controller-member";
+/// Superset, in the leader cluster: the `ConfigMap` that says which `ServiceAccount` is which cluster.
+pub const MEMBER_IDENTITIES: &str = "antrea-mc-member-identities";
+
 // Labels on a ResourceExport.
 
 /// Name of the exported object.

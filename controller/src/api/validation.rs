@@ -186,9 +186,7 @@ pub fn annotations(annotations: &BTreeMap<String, String>) -> Result<(), Invalid
 fn known_key(key: &str) -> Result<(), Invalid> {
     let good = match key.split_once('/') {
         None => qualified(key),
-        Some((prefix, name)) => {
-            dns_subdomain(prefix, 253).is_ok() && qualified(name)
-        }
+        Some((prefix, name)) => dns_subdomain(prefix, 253).is_ok() && qualified(name),
     };
     if good {
         Ok(())

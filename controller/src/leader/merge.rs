@@ -67,8 +67,12 @@ pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
             if !served.is_empty() || ports(offer.service).is_empty() {
                 merged.served.insert(offer.cluster.to_owned(), served);
             }
+            compare(&mut merged, oldest, offer, &theirs);
+        } else {
+            // Nothing of it is used, so nothing else about it matters.
+            let contradiction = contradiction(offer, oldest, "type", &theirs.type_, &merged.spec.type_);
+            merged.conflicts.add(conflict::TYPE, contradiction);
         }
-        compare(&mut merged, oldest, offer, &theirs);
     }
     for missing in lacking(&merged, offers) {
         merged.conflicts.add(conflict::PORT, missing);
@@ -175,7 +179,7 @@ fn lacking(merged: &Merged, offers: &[Offer<'_>]) -> Vec<String> {
     lacking
 }
 
-/// Notes what the offer says otherwise than the oldest.
+/// Notes what an offer of the same type says otherwise than the oldest.
 fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &ServiceImportSpec) {
     let spec = &merged.spec;
     let families = |s: &ServiceImportSpec| -> BTreeSet<String> {
@@ -190,7 +194,6 @@ fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &
     let config = |s: &ServiceImportSpec| -> Value { s.session_affinity_config.clone().unwrap_or_default() };
     let list = |s: &BTreeSet<String>| s.iter().cloned().collect::<Vec<_>>().join(", ");
     let texts = [
-        (conflict::TYPE, "type", spec.type_.clone(), theirs.type_.clone()),
         (
             conflict::SESSION_AFFINITY,
             "sessionAffinity",
@@ -244,10 +247,7 @@ fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &
     ];
     for (reason, field, used, said) in texts {
         if used != said {
-            let contradiction = format!(
-                "{field} {said:?} of cluster {:?} contradicts {used:?} of cluster {:?}, which is used",
-                offer.cluster, oldest.cluster
-            );
+            let contradiction = contradiction(offer, oldest, field, &said, &used);
             merged.conflicts.add(reason, contradiction);
         }
     }
@@ -261,6 +261,13 @@ fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &
             merged.conflicts.add(reason, contradiction);
         }
     }
+}
+
+fn contradiction(offer: &Offer<'_>, oldest: &Offer<'_>, field: &str, said: &str, used: &str) -> String {
+    format!(
+        "{field} {said:?} of cluster {:?} contradicts {used:?} of cluster {:?}, which is used",
+        offer.cluster, oldest.cluster
+    )
 }
 
 fn or(value: &str, default: &str) -> String {

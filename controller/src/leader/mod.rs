@@ -3,6 +3,7 @@
 //! Pure: a [`LeaderWorld`] gives a [`Plan`]; applying it and looking again gives an empty one.
 
 pub mod cluster_infos;
+pub mod identities;
 pub mod label_record;
 pub mod labels;
 pub mod members;
@@ -26,6 +27,7 @@ use crate::{
 /// Everything that is to be done now.
 pub fn plan(world: &LeaderWorld) -> Plan {
     let mut plan = Plan::default();
+    identities::plan(world, &mut plan);
     members::plan(world, &mut plan);
     services::plan(world, &mut plan);
     cluster_infos::plan(world, &mut plan);

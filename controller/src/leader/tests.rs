@@ -6,6 +6,7 @@ mod policies;
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -37,6 +38,8 @@ fn world() -> LeaderWorld {
         namespace: NS.to_owned(),
         config: Config::default(),
         cluster_sets,
+        service_accounts: Objects::default(),
+        identities: Objects::default(),
         announces: Objects::default(),
         exports: Objects::default(),
         imports: Objects::default(),
@@ -101,6 +104,7 @@ fn step(world: &mut LeaderWorld) -> Vec<Action> {
     let plan = look(world);
     for action in &plan.actions {
         carry_out(&mut world.cluster_sets, action);
+        carry_out(&mut world.identities, action);
         carry_out(&mut world.announces, action);
         carry_out(&mut world.exports, action);
         carry_out(&mut world.imports, action);
@@ -566,6 +570,62 @@ fn endpoints_nobody_could_use_are_refused_by_field() {
         let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
         assert_eq!(clusters.as_array().unwrap().len(), 1);
     }
+}
+
+#[test]
+fn which_account_is_which_cluster_is_written_down() {
+    let mut world = world();
+    let account = |name: &str, id: Option<&str>| -> ServiceAccount {
+        let annotations: BTreeMap<_, _> = id
+            .map(|id| (names::ANNOTATION_CLUSTER_ID, id))
+            .into_iter()
+            .collect();
+        object(json!({ "metadata": { "name": name, "namespace": NS, "annotations": annotations } }))
+    };
+    let identities = |world: &LeaderWorld| {
+        let map = world
+            .identities
+            .get(&(NS.to_owned(), names::MEMBER_IDENTITIES.to_owned()));
+        json!(map.expect("a ConfigMap").data)
+    };
+    settle(&mut world);
+    assert_eq!(identities(&world), json!(null), "nobody is bound");
+    insert(&mut world.service_accounts, account("member-east", Some("east")));
+    insert(&mut world.service_accounts, account("default", None));
+    insert(
+        &mut world.service_accounts,
+        account("member-odd", Some("Odd One")),
+    );
+    let plan = look(&mut world);
+    assert!(
+        plan.notices
+            .iter()
+            .any(|n| n.subject == "ServiceAccount member-odd" && n.message.contains("\"Odd One\"")),
+        "{:?}",
+        plan.notices
+    );
+    settle(&mut world);
+    assert_eq!(
+        identities(&world),
+        json!({ "member-east": "east", "member-odd": "" })
+    );
+    insert(
+        &mut world.service_accounts,
+        account("member-east", Some("east-2")),
+    );
+    settle(&mut world);
+    assert_eq!(
+        identities(&world),
+        json!({ "member-east": "east-2", "member-odd": "" })
+    );
+    // Somebody who writes into it does not get far.
+    let map = json!({ "metadata": { "name": names::MEMBER_IDENTITIES, "namespace": NS }, "data": { "default": "east" } });
+    insert(&mut world.identities, object::<ConfigMap>(map));
+    settle(&mut world);
+    assert_eq!(
+        identities(&world),
+        json!({ "member-east": "east-2", "member-odd": "" })
+    );
 }
 
 #[test]

@@ -19,13 +19,17 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::watch::{Health, Sight, chain};
+use super::{
+    election::Fence,
+    watch::{Health, Sight, chain},
+};
 use crate::{
     api::names::FIELD_MANAGER,
     plan::{Action, Kind, Op, Target},
 };
 
-/// How long one request may take; what came of it after that is seen in the watch.
+/// How long one request may take; what came of it after that is seen in the watch. One that begins while the Lease is
+/// held ends before somebody else may take it ([`crate::lease`]).
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the watch may lag behind a write before plans go on without.
 const LAG: Duration = Duration::from_secs(2);
@@ -37,6 +41,7 @@ const WIDTH: usize = 16;
 /// Writes to one API server.
 pub struct Applier {
     client: Client,
+    fence: Fence,
     health: Arc<Health>,
     retries: BTreeMap<Target, Retry>,
     written: BTreeMap<Target, Written>,
@@ -71,11 +76,12 @@ enum Outcome {
 // === impl Applier ===
 
 impl Applier {
-    /// Writes with `client`.
+    /// Writes with `client` while `fence` is open.
     #[must_use]
-    pub fn new(client: Client, health: Arc<Health>) -> Self {
+    pub fn new(client: Client, fence: Fence, health: Arc<Health>) -> Self {
         Self {
             client,
+            fence,
             health,
             retries: BTreeMap::new(),
             written: BTreeMap::new(),
@@ -105,10 +111,16 @@ impl Applier {
     }
 
     async fn batch(&mut self, actions: Vec<Action>) -> BTreeSet<Kind> {
-        let client = &self.client;
+        let (client, fence) = (&self.client, &self.fence);
         let outcomes: Vec<_> = stream::iter(actions)
             .map(|action| async move {
-                let outcome = request(client, &action).await;
+                let outcome = if fence.is_open() {
+                    request(client, &action).await
+                } else {
+                    Outcome::Unreachable(
+                        "another replica may be working: the Lease was not renewed".to_owned(),
+                    )
+                };
                 (action, outcome)
             })
             .buffer_unordered(WIDTH)
@@ -347,7 +359,7 @@ mod tests {
         };
         let config = kube::Config::new("http://127.0.0.1:9".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");
-        let mut applier = Applier::new(client, Arc::default());
+        let mut applier = Applier::new(client, Fence::open(), Arc::default());
         for _ in 0..2 {
             for name in ["a", "b"] {
                 applier.record(

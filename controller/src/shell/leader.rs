@@ -3,16 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::{Client, runtime::watcher};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info};
 
 use super::{
     apply::Applier,
+    election::Fence,
     outside::Outside,
     report::Reporter,
-    watch::{self, Health, Store, Task, Watched},
+    watch::{self, Health, Sight, Store, Task, Watched},
 };
 use crate::{
     api::{
@@ -20,6 +21,7 @@ use crate::{
         resource_export::ResourceExport, resource_import::ResourceImport,
     },
     leader,
+    plan::{Kind, Target},
     world::{Heard, LeaderWorld},
 };
 
@@ -30,6 +32,8 @@ pub(super) const RESYNC: Duration = Duration::from_secs(30);
 
 struct Stores {
     cluster_sets: Store<ClusterSet>,
+    service_accounts: Store<ServiceAccount>,
+    identities: Store<ConfigMap>,
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
     imports: Store<ResourceImport>,
@@ -37,12 +41,12 @@ struct Stores {
     records: Option<Store<ConfigMap>>,
 }
 
-/// Runs the leader for the objects in `namespace`, for ever.
-pub async fn run(client: Client, namespace: String, config: Config, outside: Arc<dyn Outside>) {
+/// Runs the leader for the objects in `namespace`, for ever; it writes while `fence` is open.
+pub async fn run(client: Client, namespace: String, config: Config, fence: Fence, outside: Arc<dyn Outside>) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
-    let mut applier = Applier::new(client, health);
+    let mut applier = Applier::new(client, fence, health);
     let mut reporter = Reporter::default();
     let mut heard = BTreeMap::new();
     let mut ready = false;
@@ -61,7 +65,7 @@ pub async fn run(client: Client, namespace: String, config: Config, outside: Arc
             ready = true;
             info!(namespace, "leader ready");
         }
-        if applier.settled(|target| watch::sight(&stores.all(), target)) {
+        if applier.settled(|target| stores.sight(target)) {
             let world = stores.world(&namespace, &config, &mut heard, outside.now());
             let plan = leader::plan(&world);
             debug!(actions = plan.actions.len(), "plan");
@@ -97,17 +101,23 @@ impl Stores {
                 store
             }};
         }
-        let cluster_sets = watch!(watcher::Config::default());
-        let announces = watch!(watcher::Config::default());
-        let exports = watch!(watcher::Config::default());
-        let imports = watch!(watcher::Config::default());
+        let all = watcher::Config::default;
+        let cluster_sets = watch!(all());
+        let service_accounts = watch!(all());
+        let name = format!("metadata.name={}", names::MEMBER_IDENTITIES);
+        let identities = watch!(all().fields(&name));
+        let announces = watch!(all());
+        let exports = watch!(all());
+        let imports = watch!(all());
         let records = config.stretched_policy.then(|| {
             let selector = format!("{}={}", names::LABEL_RECORD, names::RECORD_LABEL_IDENTITIES);
-            watch!(watcher::Config::default().labels(&selector))
+            watch!(all().labels(&selector))
         });
         (
             Self {
                 cluster_sets,
+                service_accounts,
+                identities,
                 announces,
                 exports,
                 imports,
@@ -118,10 +128,25 @@ impl Stores {
     }
 
     fn all(&self) -> Vec<&dyn Watched> {
-        let mut all: Vec<&dyn Watched> =
-            vec![&self.cluster_sets, &self.announces, &self.exports, &self.imports];
+        let mut all: Vec<&dyn Watched> = vec![
+            &self.cluster_sets,
+            &self.service_accounts,
+            &self.announces,
+            &self.exports,
+            &self.imports,
+        ];
         all.extend(self.records.as_ref().map(|records| records as &dyn Watched));
+        // Behind the other store of this kind.
+        all.push(&self.identities);
         all
+    }
+
+    /// How an object looks, in the store that has it.
+    fn sight(&self, target: &Target) -> Option<Sight> {
+        if (target.kind, target.name.as_str()) == (Kind::ConfigMap, names::MEMBER_IDENTITIES) {
+            return watch::sight(&[&self.identities], target);
+        }
+        watch::sight(&self.all(), target)
     }
 
     fn world(
@@ -139,6 +164,8 @@ impl Stores {
             namespace: namespace.to_owned(),
             config: config.clone(),
             cluster_sets: self.cluster_sets.snapshot(),
+            service_accounts: self.service_accounts.snapshot(),
+            identities: self.identities.snapshot(),
             announces,
             exports: self.exports.snapshot(),
             imports: self.imports.snapshot(),

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::{
     apply::Applier,
+    election::Fence,
     remarks::Remarks,
     watch::{self, Health, Store, Task, Watched, chain},
 };
@@ -38,6 +39,7 @@ const LEAVE_FOR: Duration = Duration::from_mins(10);
 pub struct Link {
     spec: LinkSpec,
     client: Client,
+    fence: Fence,
     health: Arc<Health>,
     announces: Store<MemberClusterAnnounce>,
     exports: Store<ResourceExport>,
@@ -69,9 +71,10 @@ pub enum LinkError {
 // === impl Link ===
 
 impl Link {
-    /// Begins to watch with a client made of `spec`; that nobody answers shows later, in [`Link::state`].
+    /// Begins to watch with a client made of `spec`, and writes while `fence` is open; that nobody answers shows
+    /// later, in [`Link::state`].
     #[must_use]
-    pub fn open(spec: LinkSpec, client: Client, changed: &Arc<Notify>) -> Self {
+    pub fn open(spec: LinkSpec, client: Client, fence: &Fence, changed: &Arc<Notify>) -> Self {
         let health = Arc::new(Health::default());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let announces = Store::watch(
@@ -95,10 +98,15 @@ impl Link {
         );
         let imports = Store::watch(&client, Some(&spec.namespace), config, changed, &health);
         Self {
-            lane: Lane::Idle(Box::new(Applier::new(client.clone(), health.clone()))),
+            lane: Lane::Idle(Box::new(Applier::new(
+                client.clone(),
+                fence.clone(),
+                health.clone(),
+            ))),
             remarks: Remarks::new(client.clone(), spec.namespace.clone()),
             spec,
             client,
+            fence: fence.clone(),
             health,
             announces: announces.0,
             exports: exports.0,
@@ -142,7 +150,11 @@ impl Link {
             }
             self.lane = match task.await {
                 Ok(applier) => Lane::Idle(applier),
-                Err(_) => Lane::Idle(Box::new(Applier::new(self.client.clone(), self.health.clone()))),
+                Err(_) => Lane::Idle(Box::new(Applier::new(
+                    self.client.clone(),
+                    self.fence.clone(),
+                    self.health.clone(),
+                ))),
             };
         }
         let stores: [&dyn Watched; 3] = [&self.announces, &self.exports, &self.imports];

@@ -13,6 +13,7 @@ use tracing::{debug, info};
 
 use super::{
     apply::Applier,
+    election::Fence,
     leader::{DEBOUNCE, RESYNC, instant},
     link::Link,
     outside::Outside,
@@ -65,6 +66,7 @@ struct SecretWatch {
 
 struct Member {
     client: Client,
+    fence: Fence,
     outside: Arc<dyn Outside>,
     namespace: String,
     config: Config,
@@ -79,15 +81,16 @@ struct Member {
     link_error: Option<String>,
 }
 
-/// Runs the member whose own objects are in `namespace`, for ever.
-pub async fn run(client: Client, namespace: String, config: Config, outside: Arc<dyn Outside>) {
+/// Runs the member whose own objects are in `namespace`, for ever; it writes while `fence` is open.
+pub async fn run(client: Client, namespace: String, config: Config, fence: Fence, outside: Arc<dyn Outside>) {
     let changed = Arc::new(Notify::new());
     let health = Arc::new(Health::default());
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
-    let mut applier = Applier::new(client.clone(), health.clone());
+    let mut applier = Applier::new(client.clone(), fence.clone(), health.clone());
     let mut reporter = Reporter::default();
     let mut member = Member {
         client,
+        fence,
         outside,
         namespace,
         service_cidrs: config.service_cidrs.clone(),
@@ -196,7 +199,7 @@ impl Member {
         }
         match self.outside.connect(&spec).await {
             Ok(client) => {
-                self.link = Some(Link::open(spec, client, &self.changed));
+                self.link = Some(Link::open(spec, client, &self.fence, &self.changed));
                 self.link_error = None;
             }
             Err(error) => self.link_error = Some(error.to_string()),

@@ -1,6 +1,7 @@
 //! The shell around the pure plans: watches, requests, time.
 
 pub mod apply;
+pub mod election;
 pub mod leader;
 pub mod link;
 pub mod member;

@@ -47,6 +47,26 @@ impl Cluster {
         }
     }
 
+    /// The same with something to read.
+    pub(crate) fn try_kubectl_with(self, args: &[&str], stdin: &str) -> Result<String, String> {
+        let mut child = self
+            .command()
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl");
+        // One that ends before it has read everything says why.
+        let _ = child.stdin.take().expect("stdin").write_all(stdin.as_bytes());
+        let out = child.wait_with_output().expect("kubectl");
+        if out.status.success() {
+            Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&out.stderr).into_owned())
+        }
+    }
+
     pub(crate) fn kubectl(self, args: &[&str]) -> String {
         self.try_kubectl(args)
             .unwrap_or_else(|error| panic!("{}: kubectl {}: {error}", self.0, args.join(" ")))

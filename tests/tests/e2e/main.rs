@@ -11,8 +11,10 @@
 
 mod clusters;
 mod datapath;
+mod election;
 mod gateways;
 mod host_clients;
+mod isolation;
 mod mcs;
 mod policies;
 mod services;

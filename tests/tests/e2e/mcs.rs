@@ -24,7 +24,7 @@ fn apply(cluster: Cluster, object: &Value) {
 }
 
 /// A Service `web` of that spec with one ready endpoint.
-fn serve(ns: &Namespace, cluster: Cluster, spec: &Value, address: &str) {
+pub(crate) fn serve(ns: &Namespace, cluster: Cluster, spec: &Value, address: &str) {
     let metadata = |name: &str| json!({ "name": name, "namespace": ns.0 });
     apply(
         cluster,
@@ -45,7 +45,7 @@ fn serve(ns: &Namespace, cluster: Cluster, spec: &Value, address: &str) {
     apply(cluster, &slice);
 }
 
-fn export(ns: &Namespace, cluster: Cluster, spec: &Value) {
+pub(crate) fn export(ns: &Namespace, cluster: Cluster, spec: &Value) {
     let export = json!({
         "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
         "metadata": { "name": "web", "namespace": ns.0 }, "spec": spec,

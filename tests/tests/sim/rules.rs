@@ -8,7 +8,7 @@
 //! | foreign | changing or deleting what somebody else made (status of ServiceExports and ClusterSets excepted), or labels, annotations and finalizers somebody else put on ours |
 //! | place | a member writing, on the leader, anything but its own announce and exports; the leader writing anything but imports, verdicts and finalizers |
 //! | invented | an export, import, Service, slice or ClusterInfo that says what nobody ever offered |
-//! | outdated | an import with ports that no live export has |
+//! | outdated | an import with a port that no live export has |
 //! | vanished | deleting an import, an imported object or an export while all that it is made from is there |
 //! | silence | ending a membership that nobody ended |
 //! | undrained | deleting a Gateway that had weight, or whose drain period is not over |
@@ -37,7 +37,7 @@ type Tuple = (String, String);
 enum Fact {
     /// Somebody exports the Service.
     Exported(Tuple),
-    /// Somebody exports the Service with these ports.
+    /// Somebody exports the Service with this port.
     ExportedAs(Tuple, String),
     /// Somebody exports endpoints of it, and nobody contradicts its ports.
     Endpoints(Tuple),
@@ -73,7 +73,7 @@ pub(crate) struct Rules {
     addresses: BTreeSet<(usize, Tuple, String)>,
     /// Addresses Nodes of a cluster ever had or were given, and its Pod ranges.
     nodes: BTreeSet<(usize, String)>,
-    /// What was ever exported: by whom, what, ports.
+    /// What was ever exported: what, and a port.
     exported_ports: BTreeSet<(Tuple, String)>,
     /// What was ever exported: cluster ID, what, address.
     exported_addresses: BTreeSet<(String, Tuple, String)>,
@@ -122,6 +122,11 @@ pub(crate) fn ports(value: &Value) -> String {
         })
         .collect();
     all.join(",")
+}
+
+/// Them one by one.
+fn each(ports: &str) -> impl Iterator<Item = String> {
+    ports.split(',').map(str::to_owned)
 }
 
 fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
@@ -263,7 +268,7 @@ impl Rules {
                     facts.push(Fact::Exported(tuple(spec)));
                     facts.push(Fact::Endpoints(tuple(spec)));
                     let ports = ports(&spec["service"]["serviceSpec"]["ports"]);
-                    facts.push(Fact::ExportedAs(tuple(spec), ports));
+                    facts.extend(each(&ports).map(|port| Fact::ExportedAs(tuple(spec), port)));
                 }
                 (0, "resourceimports") if spec["kind"] == "ClusterInfo" => {
                     facts.push(Fact::NetworkImported(change.key.1.clone()));
@@ -299,7 +304,8 @@ impl Rules {
                 match spec["kind"].as_str() {
                     Some("Service") => {
                         let ports = ports(&spec["service"]["serviceSpec"]["ports"]);
-                        self.exported_ports.insert((tuple(spec), ports));
+                        self.exported_ports
+                            .extend(each(&ports).map(|port| (tuple(spec), port)));
                     }
                     Some("Endpoints") => {
                         for ip in subset_addresses(&spec["endpoints"]["subsets"]) {
@@ -433,13 +439,17 @@ impl Rules {
             (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
                 Some("ServiceImport") => {
                     let ports = ports(&spec["serviceImport"]["spec"]["ports"]);
-                    demand(
-                        self.exported_ports.contains(&(tuple(spec), ports.clone())),
-                        ports.clone(),
-                    );
-                    if self.steady(&Fact::ExportedAs(tuple(spec), ports.clone()), false, at) {
-                        found.push(format!("outdated: {ports}"));
+                    let mut outdated = vec![];
+                    for port in each(&ports) {
+                        demand(
+                            self.exported_ports.contains(&(tuple(spec), port.clone())),
+                            port.clone(),
+                        );
+                        if self.steady(&Fact::ExportedAs(tuple(spec), port.clone()), false, at) {
+                            outdated.push(format!("outdated: {port}"));
+                        }
                     }
+                    found.extend(outdated);
                 }
                 Some("Endpoints") => {
                     for cluster in list(&spec["endpoints"]["clusters"]) {
@@ -481,11 +491,10 @@ impl Rules {
                 let name = text(new.meta("name"));
                 let of = names::imported_from(&name).unwrap_or_default().to_owned();
                 let ports = ports(&spec["ports"]);
-                demand(
-                    self.exported_ports
-                        .contains(&((text(new.meta("namespace")), of), ports.clone())),
-                    ports,
-                );
+                for port in each(&ports) {
+                    let known = (text(new.meta("namespace")), of.clone(), port.clone());
+                    demand(self.exported_ports.contains(&((known.0, known.1), known.2)), port);
+                }
             }
             (Actor::Member(i), "endpointslices") if server == i => {
                 let of = new
@@ -548,7 +557,9 @@ fn holds(clusters: &[Cluster], fact: &Fact) -> bool {
     let ports_of = |e: &Stored| ports(&e.value["spec"]["service"]["serviceSpec"]["ports"]);
     match fact {
         Fact::Exported(tuple) => exports("Service", tuple.clone()).next().is_some(),
-        Fact::ExportedAs(tuple, ports) => exports("Service", tuple.clone()).any(|e| ports_of(e) == *ports),
+        Fact::ExportedAs(tuple, ports) => {
+            exports("Service", tuple.clone()).any(|e| each(&ports_of(e)).any(|port| port == *ports))
+        }
         Fact::Endpoints(tuple) => {
             let services: Vec<_> = exports("Service", tuple.clone()).collect();
             let all: BTreeSet<_> = services.iter().map(|e| ports_of(e)).collect();

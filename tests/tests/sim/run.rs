@@ -10,7 +10,7 @@ use std::{
 
 use controller::{
     member::membership::LinkSpec,
-    shell::{self, link::LinkError, outside::Outside},
+    shell::{self, election::Fence, link::LinkError, outside::Outside},
 };
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
@@ -159,6 +159,7 @@ async fn live(world: Shared, actor: Actor) {
                 client,
                 LEADER_NAMESPACE.to_owned(),
                 config,
+                Fence::open(),
                 outside,
             ))
         } else {
@@ -166,6 +167,7 @@ async fn live(world: Shared, actor: Actor) {
                 client,
                 MEMBER_NAMESPACE.to_owned(),
                 config,
+                Fence::open(),
                 outside,
             ))
         };

@@ -33,6 +33,38 @@ fn condition(object: &Stored, type_: &str) -> (String, String) {
         .unwrap_or_default()
 }
 
+/// Every union of sets of ports: one for each order of age, in which a name that was there before stays what it was.
+fn unions(offers: &[&str]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for (i, first) in offers.iter().enumerate() {
+        let mut rest = offers.to_vec();
+        rest.remove(i);
+        let tails = if rest.is_empty() {
+            BTreeSet::from([String::new()])
+        } else {
+            unions(&rest)
+        };
+        for tail in tails {
+            let mut union: Vec<&str> = first.split(',').collect();
+            for port in tail.split(',').filter(|port| !port.is_empty()) {
+                let name = |port: &str| port.split('/').next().unwrap_or_default().to_owned();
+                if union.iter().all(|known| name(known) != name(port)) {
+                    union.push(port);
+                }
+            }
+            all.insert(union.join(","));
+        }
+    }
+    all
+}
+
+/// Whether one of a cluster's ports is one of the import's.
+fn shares(ports: &str, import: &str) -> bool {
+    ports
+        .split(',')
+        .any(|port| import.split(',').any(|known| known == port))
+}
+
 impl Report {
     fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, have: &T, want: &T) {
         if have != want {
@@ -193,14 +225,15 @@ fn leader(
     );
     for (key, offers) in services {
         let Some(winner) = winners.get(key) else { continue };
-        if !offers.values().any(|(ports, _)| ports == winner) {
+        let said: Vec<&str> = offers.values().map(|(ports, _)| ports.as_str()).collect();
+        if !unions(&said).contains(winner) {
             report
                 .0
-                .push(format!("import {key:?} has ports {winner} of nobody"));
+                .push(format!("import {key:?} has ports {winner}, no union of {said:?}"));
         }
         let want: BTreeMap<_, _> = offers
             .iter()
-            .filter(|(_, (ports, _))| ports == winner)
+            .filter(|(_, (ports, _))| shares(ports, winner))
             .map(|(id, (_, ip))| (id.clone(), vec![ip.clone()]))
             .collect();
         let have = endpoints.remove(key).unwrap_or_default();
@@ -252,7 +285,14 @@ fn member(
                 "ServiceExport {key:?}: Valid is {valid:?} ({reason}) instead of {want}"
             ));
         }
-        let conflict = offer.is_some_and(|(ports, _)| winners.get(key) != Some(ports));
+        // Whoever contradicts or lacks something: all are told.
+        let said: BTreeSet<_> = services
+            .get(key)
+            .into_iter()
+            .flatten()
+            .map(|(_, (ports, _))| ports)
+            .collect();
+        let conflict = offer.is_some() && said.len() > 1;
         let told = condition(export, "Conflict").0 == "True";
         report.same(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
     }
@@ -319,7 +359,7 @@ fn imports(
         let Some(winner) = winners.get(key) else { continue };
         let clusters = offers
             .iter()
-            .filter(|(_, (ports, _))| ports == winner)
+            .filter(|(_, (ports, _))| shares(ports, winner))
             .map(|(of, (_, ip))| {
                 let ips = if of == id {
                     pods(cluster, key)

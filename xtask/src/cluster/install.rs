@@ -205,7 +205,7 @@ impl Installer<'_> {
         let (leader, kubectl) = (self.kubectl(self.leader), self.kubectl(member));
         let account = format!("member-{}", member.name());
         let secret = format!("{account}-token");
-        leader.apply(&access(&account, &secret))?;
+        leader.apply(&access(&account, &secret, &cluster_id(member)))?;
         let data = wait_for(&format!("the token in Secret {secret}"), TIMEOUT, || {
             let text = leader.output(&[
                 "--namespace",
@@ -310,13 +310,17 @@ fn cluster_id(cluster: &Cluster) -> String {
     format!("test-cluster-{name}")
 }
 
-/// The ServiceAccount with which a member enters the leader, its token and its role.
-fn access(account: &str, secret: &str) -> [Value; 3] {
+/// The ServiceAccount with which the member of that ID enters the leader, its token and its role.
+fn access(account: &str, secret: &str, id: &str) -> [Value; 3] {
     [
         json!({
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": {"name": account, "namespace": LEADER_NAMESPACE},
+            "metadata": {
+                "name": account,
+                "namespace": LEADER_NAMESPACE,
+                "annotations": {"multicluster.antrea.io/cluster-id": id},
+            },
         }),
         json!({
             "apiVersion": "v1",

@@ -142,7 +142,11 @@ fn another_application_protocol_is_a_conflict_and_no_obstacle() {
 #[test]
 fn headless_and_not_do_not_mix() {
     let plain = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
-    let headless = payload(json!({ "clusterIP": "None", "ports": [{ "name": "a", "port": 42 }] }));
+    // A headless Service without a selector has both families (core/v1): no conflict of its own.
+    let families = json!(["IPv4", "IPv6"]);
+    let headless = payload(
+        json!({ "clusterIP": "None", "ports": [{ "name": "a", "port": 42 }], "ipFamilies": families }),
+    );
     for (offers, type_) in [
         (
             [("east", plain.clone()), ("west", headless.clone())],

@@ -1,0 +1,158 @@
+//! Two replicas of a controller: one works, the other takes over.
+
+use std::{
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    clusters::{EAST, LATER, SOON, WEST},
+    workload::Namespace,
+};
+
+const DEPLOYMENT: &str = "deployment/antrea-mc-controller";
+const LEASE: &str = "mc-controller-member";
+/// A holder that fell silent is respected for 15 s, and looked at every 2 s.
+const TAKEN: Duration = Duration::from_secs(30);
+
+/// Back to one replica, whatever happened.
+struct Replicas;
+
+impl Replicas {
+    fn two() -> Self {
+        scale(2);
+        Self
+    }
+}
+
+impl Drop for Replicas {
+    fn drop(&mut self) {
+        scale(1);
+        // Others look at how often containers had to be started again.
+        let restart = ["rollout", "restart", DEPLOYMENT, "-n", "kube-system"];
+        if let Err(error) = EAST.try_kubectl(&restart) {
+            eprintln!("restart: {error}");
+        }
+        scale(1);
+    }
+}
+
+/// Lets a stopped process go on, whatever happened.
+struct Stopped(String);
+
+impl Stopped {
+    fn new(pid: String) -> Self {
+        signal("-STOP", &pid);
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal("-CONT", &self.0);
+    }
+}
+
+fn signal(signal: &str, pid: &str) {
+    // It may be gone already.
+    let _ = Command::new("kill").args([signal, pid]).status();
+}
+
+fn scale(replicas: u32) {
+    let replicas = format!("--replicas={replicas}");
+    let status = [
+        "rollout",
+        "status",
+        DEPLOYMENT,
+        "-n",
+        "kube-system",
+        "--timeout=120s",
+    ];
+    let done = EAST
+        .try_kubectl(&["scale", DEPLOYMENT, "-n", "kube-system", &replicas])
+        .and_then(|_| EAST.try_kubectl(&status));
+    if let Err(error) = done {
+        eprintln!("scale {replicas}: {error}");
+    }
+}
+
+fn holder() -> String {
+    let path = "jsonpath={.spec.holderIdentity}";
+    EAST.kubectl(&["get", "lease", LEASE, "-n", "kube-system", "-o", path])
+}
+
+fn wait_for_another(than: &str, deadline: Duration) -> (String, Duration) {
+    let start = Instant::now();
+    let new = EAST.wait_for(
+        &format!("a holder of the Lease that is not {than}"),
+        deadline,
+        || {
+            let holder = holder();
+            if holder.is_empty() || holder == than {
+                Err(format!("{holder:?}"))
+            } else {
+                Ok(holder)
+            }
+        },
+    );
+    (new, start.elapsed())
+}
+
+/// The process of a controller's Pod, on this host.
+fn process_of(pod: &str) -> String {
+    let wanted = format!("POD_NAME={pod}");
+    fs::read_dir("/proc")
+        .expect("/proc")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+        .find(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim() == "mc-controller"
+                && environment
+                    .split(|b| *b == 0)
+                    .any(|entry| entry == wanted.as_bytes())
+        })
+        .unwrap_or_else(|| panic!("no process of {pod}"))
+}
+
+fn restarts(pod: &str) -> String {
+    let path = "jsonpath={.status.containerStatuses[0].restartCount}";
+    EAST.kubectl(&["get", "pod", pod, "-n", "kube-system", "-o", path])
+}
+
+#[test]
+fn of_two_replicas_one_works_and_the_other_takes_over() {
+    let ns = Namespace::create("e2e-election");
+    let _replicas = Replicas::two();
+    let first = holder();
+    // One that is told to stop gives the Lease back.
+    EAST.kubectl(&["delete", "pod", &first, "-n", "kube-system", "--wait=false"]);
+    let (second, took) = wait_for_another(&first, SOON);
+    println!("told to stop: {second} took over after {took:?}");
+    EAST.kubectl(&[
+        "rollout",
+        "status",
+        DEPLOYMENT,
+        "-n",
+        "kube-system",
+        "--timeout=120s",
+    ]);
+
+    // One that stalls loses it, and ends as soon as it goes on.
+    let stopped = Stopped::new(process_of(&second));
+    let (third, took) = wait_for_another(&second, TAKEN);
+    println!("stalled: {third} took over after {took:?}");
+    ns.serve(WEST, "west-n2", 1);
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    drop(stopped);
+    EAST.wait_for("the end of the one that stalled", LATER, || {
+        match restarts(&second).as_str() {
+            "0" => Err("no restart".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    assert_eq!(holder(), third, "the one that stalled did not take it back");
+}

@@ -189,6 +189,25 @@ pub(crate) extern "C" fn mc_serve_reply(ctx: *mut __sk_buff) -> u32 {
     refusal(service::from_pod(&mut Skb::from_raw(ctx.cast()), &Maps))
 }
 
+/// [`service::rename`]: 0, or the number of a drop reason.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_rename(ctx: *mut __sk_buff, at: u32, source: u32, to: u32) -> u32 {
+    refusal(service::rename(
+        &mut Skb::from_raw(ctx.cast()),
+        at,
+        source != 0,
+        to,
+    ))
+}
+
+/// [`service::rename_arrival`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn mc_rename_arrival(ctx: *mut __sk_buff, finding: u64, back: u32) -> u64 {
+    service::rename_arrival(&mut Skb::from_raw(ctx.cast()), &Maps, finding, back != 0)
+}
+
 /// [`service::flow_at`].
 #[unsafe(no_mangle)]
 #[inline(never)]

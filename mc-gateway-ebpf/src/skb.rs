@@ -239,7 +239,18 @@ impl Packet for Skb {
             Room::V4 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
             Room::V6 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
         };
-        self.adjust(room.bytes() as i32, GROW | version as u64)
+        if let Some(done) = self.adjust(room.bytes() as i32, GROW | version as u64) {
+            return Some(done);
+        }
+        // Delivered through this device a moment ago, over veth devices all the way: the kernel still takes it
+        // for a tunnelled packet and refuses to make it one (bpf_skb_net_grow, net/core/filter.c, Linux 6.18). What
+        // it remembers of the headers then is true again with room alone.
+        // SAFETY: the context pointer is valid while the program runs.
+        let (came_in, goes_out) = unsafe { ((*self.raw).ingress_ifindex, (*self.raw).ifindex) };
+        if came_in != goes_out {
+            return None;
+        }
+        self.adjust(room.bytes() as i32, PLAIN)
     }
 
     #[inline(always)]
@@ -383,6 +394,16 @@ impl Packet for Skb {
     #[inline(always)]
     fn serve_reply<T: Tables>(&mut self, _: &T) -> Result<(), DropReason> {
         outline::outcome(outline::mc_serve_reply(self.raw.cast()))
+    }
+
+    #[inline(always)]
+    fn rename(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
+        outline::outcome(outline::mc_rename(self.raw.cast(), at, source as u32, to))
+    }
+
+    #[inline(always)]
+    fn rename_arrival<T: Tables>(&mut self, _: &T, finding: u64, back: bool) -> u64 {
+        outline::mc_rename_arrival(self.raw.cast(), finding, back as u32)
     }
 
     #[inline(always)]

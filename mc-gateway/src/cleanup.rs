@@ -10,7 +10,7 @@ use tracing::info;
 use crate::agent::{LOCK_SOCKET, PATIENCE};
 use crate::config::Place;
 use crate::datapath::{DatapathError, SUBDIRS, clsact, generation, pinned_links};
-use crate::host::{self, HostError, filter, link, nat_guard};
+use crate::host::{self, HostError, filter, link, nat_guard, way_back};
 use crate::names;
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
@@ -51,6 +51,7 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
     if link::delete(&handle, &place.device).await? {
         info!(device = %place.device, "device and routes removed");
     }
+    way_back::remove(&handle, &place.device).await?;
     nat_guard::remove().await.map_err(HostError::from)?;
     for filter in filter::observe(&handle).await? {
         clsact::detach(filter.program, &filter.device)?;

@@ -1,5 +1,6 @@
 //! Flags and environment, parsed into a validated configuration.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -56,6 +57,9 @@ pub struct RunArgs {
     /// Id of this cluster in its ClusterSet: a ClusterInfoImport of that id is refused.
     #[arg(long, value_name = "ID")]
     pub cluster_id: Option<String>,
+    /// Clusters whose gateways are Antrea's, by their ids in the ClusterSet, with commas between them.
+    #[arg(long, value_name = "ID[,ID...]")]
+    pub antrea_clusters: Option<String>,
     /// How packets are encapsulated.
     #[command(flatten)]
     pub tunnel: TunnelArgs,
@@ -293,6 +297,8 @@ pub struct Config {
     pub node_name: String,
     /// Id of our cluster, where known.
     pub cluster_id: Option<String>,
+    /// Ids of the clusters whose gateways are Antrea's.
+    pub antrea_clusters: BTreeSet<String>,
     /// Where objects come from.
     pub source: Source,
     /// How packets are encapsulated.
@@ -452,6 +458,24 @@ impl TryFrom<ProbeArgs> for probe::Settings {
     }
 }
 
+/// The ids in `--antrea-clusters`.
+fn antrea_clusters(text: Option<&str>, own: Option<&str>) -> Result<BTreeSet<String>, ConfigError> {
+    let mut ids = BTreeSet::new();
+    for id in text.iter().flat_map(|text| text.split(',')) {
+        let reason = if id.trim() != id || id.is_empty() {
+            "holds an empty id, or one with blanks around it"
+        } else if own == Some(id) {
+            "holds this cluster's own id (--cluster-id)"
+        } else if ids.insert(id.to_owned()) {
+            continue;
+        } else {
+            "holds an id twice"
+        };
+        return Err(error("--antrea-clusters", text.unwrap_or_default(), reason));
+    }
+    Ok(ids)
+}
+
 impl TryFrom<RunArgs> for Config {
     type Error = ConfigError;
 
@@ -470,6 +494,7 @@ impl TryFrom<RunArgs> for Config {
         if args.cluster_id.as_deref().is_some_and(str::is_empty) {
             return Err(error("--cluster-id", "", "is empty"));
         }
+        let antrea_clusters = antrea_clusters(args.antrea_clusters.as_deref(), args.cluster_id.as_deref())?;
         let metrics_address = match args.metrics_address.as_str() {
             "" => None,
             text => Some(text.parse().map_err(|_| {
@@ -497,6 +522,7 @@ impl TryFrom<RunArgs> for Config {
         Ok(Self {
             node_name,
             cluster_id: args.cluster_id,
+            antrea_clusters,
             source,
             tunnel: args.tunnel.try_into()?,
             attach: args.attach,
@@ -540,6 +566,39 @@ mod tests {
         ] {
             let error = probes(&[flag, value]).unwrap_err();
             assert!(error.starts_with(&format!("{flag}: \"{value}\" is ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn clusters_with_gateways_of_antrea_are_named_once() {
+        let ids = |list: &str| {
+            let args = [
+                "--node-name",
+                "n1",
+                "--cluster-id",
+                "east",
+                "--antrea-clusters",
+                list,
+            ];
+            parse(&args).map(|config| config.antrea_clusters)
+        };
+        assert_eq!(ids("west"), Ok(["west".to_owned()].into()));
+        assert_eq!(ids("west,north").map(|ids| ids.len()), Ok(2));
+        for bad in [
+            "",
+            ",",
+            "west,",
+            "west,,north",
+            "west, north",
+            "west,west",
+            "east",
+            "west,east",
+        ] {
+            let error = ids(bad).unwrap_err();
+            assert!(
+                error.starts_with(&format!("--antrea-clusters: \"{bad}\" holds ")),
+                "{error}"
+            );
         }
     }
 

@@ -34,6 +34,10 @@ pub struct GatewayInfo {
     pub service_cidr: String,
     /// `weight`: its share of the flows next to other gateways, 0 while it is drained.
     pub weight: u32,
+    /// `metadata.creationTimestamp` in RFC 3339, UTC, where there is one.
+    pub created: Option<String>,
+    /// Marked as the one other clusters are told of first, although it is not the oldest.
+    pub primary: bool,
 }
 
 /// A `ClusterInfoImport`: another cluster of the ClusterSet.

@@ -9,7 +9,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 use crate::cidr::{is_ipv6, mapped, mapped_len, same_family};
 use crate::config::{Dscp, Format, Tunnel};
 use crate::desired::services::Services;
-use crate::desired::{self, Desired, Masquerade, Sources};
+use crate::desired::{self, Antrea, Desired, Masquerade, Sources};
 use crate::objects::Refusal;
 use crate::plan::Mode;
 
@@ -365,7 +365,9 @@ fn to_peer(peer: desired::Peer) -> abi::Peer {
     abi::Peer {
         cluster: peer.cluster,
         flags: peer.flags,
-        group: peer.group,
+        group: peer
+            .alias
+            .map_or(peer.group, |alias| abi::Peer::group_of_alias(alias.octets())),
         traffic: 0,
     }
 }
@@ -376,9 +378,31 @@ fn prefixes(desired: &Desired) -> BTreeMap<PrefixKey, Prefix> {
         if desired.service_cidrs.contains(net) {
             prefix.action = abi::ACTION_SERVICE;
         }
+        mark_antrea(&mut prefix, *net, &desired.masquerade.antrea);
         (key, prefix)
     });
     prefixes.collect()
+}
+
+/// Says what is special about prefixes of clusters with gateways of Antrea.
+fn mark_antrea(prefix: &mut Prefix, net: IpNet, antrea: &Antrea) {
+    let IpNet::V4(net) = net else { return };
+    if antrea.prefixes.contains(&net.into()) {
+        prefix.flags |= abi::PREFIX_THROUGH_STACK;
+    }
+    let elsewhere = prefix.cluster == abi::CLUSTER_LOCAL && prefix.action == abi::ACTION_FORWARD;
+    if elsewhere && antrea.source.is_some() {
+        prefix.flags |= abi::PREFIX_WAY_BACK;
+    }
+    if net.prefix_len() < net.max_prefix_len() {
+        return;
+    }
+    if antrea.aliases.contains(&net.addr()) {
+        prefix.flags |= abi::PREFIX_ALIAS;
+    }
+    if antrea.source == Some(net.addr()) {
+        prefix.action = abi::ACTION_REPLY;
+    }
 }
 
 fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {

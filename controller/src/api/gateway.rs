@@ -122,6 +122,13 @@ impl Gateway {
         self.weight.unwrap_or(DEFAULT_WEIGHT)
     }
 
+    /// Whether it is marked as the one other clusters are told of first.
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.contains_key(names::ANNOTATION_PRIMARY))
+    }
+
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {

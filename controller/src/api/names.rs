@@ -41,6 +41,8 @@ pub const ANNOTATION_GATEWAY_IP: &str = "multicluster.antrea.io/gateway-ip";
 pub const ANNOTATION_GATEWAY_WEIGHT: &str = "mc-gateway.io/gateway-weight";
 /// Superset, on a `Gateway`: since when it is being drained, RFC 3339.
 pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
+/// On a Gateway: other clusters are told of it first, although it is not the oldest.
+pub const ANNOTATION_PRIMARY: &str = "mc-gateway.io/primary";
 /// On a Service: it was imported.
 pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
 /// Superset, on a `ServiceImport`: the keys of the labels and annotations that were exported with the Service.

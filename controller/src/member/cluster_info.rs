@@ -69,13 +69,16 @@ fn more_than_one(cidrs: &[IpNet]) -> Vec<String> {
     all.filter(|_| cidrs.len() > 1).collect()
 }
 
-/// Each address once: active gateways before those being drained, and otherwise as told before, because others use
-/// the first one and a change costs them their connections.
+/// Each address once: the first one, which is the only one that some clusters use, then the others, active gateways
+/// before those being drained, and otherwise as told before.
 fn in_order<'a>(gateways: &'a [Gateway], former: &[GatewayInfo]) -> Vec<&'a Gateway> {
     let mut order: Vec<_> = gateways.iter().collect();
     order.sort_by_key(|g| {
         let place = former.iter().position(|f| f.gateway_ip == g.gateway_ip);
-        (g.weight() == 0, place.is_none(), place)
+        let first = gateways
+            .first()
+            .is_some_and(|first| first.gateway_ip == g.gateway_ip);
+        (g.weight() == 0, !first, place.is_none(), place)
     });
     let mut seen = BTreeSet::new();
     order.retain(|g| seen.insert(&g.gateway_ip));

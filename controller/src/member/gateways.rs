@@ -22,7 +22,8 @@ use crate::{
 };
 
 /// Writes the Gateways and returns those in force: active ones first, those being drained behind them, the older
-/// before the younger.
+/// before the younger. Only who was first stays it while it is active, because there are clusters that know no other: where that is not the
+/// oldest, the Gateway says so itself, for agents to know as well.
 pub fn plan(world: &MemberWorld, plan: &mut Plan) -> Vec<Gateway> {
     if world.service_cidrs.is_empty() {
         // Found out in a moment; gateways without it could not deliver to Services.
@@ -42,6 +43,7 @@ pub fn plan(world: &MemberWorld, plan: &mut Plan) -> Vec<Gateway> {
             gateway.name_any(),
         )
     });
+    keep_first(world, &mut wanted);
     for gateway in &wanted {
         if old(world, gateway).is_none_or(|old| !same(old, gateway)) {
             plan.apply(Side::Local, gateway);
@@ -53,6 +55,41 @@ pub fn plan(world: &MemberWorld, plan: &mut Plan) -> Vec<Gateway> {
         }
     }
     wanted
+}
+
+/// Moves who was first to the front again, if it is still active; with a mark where its age and name do not say so, or may
+/// not: one that is made now can turn out to be of the same second.
+fn keep_first(world: &MemberWorld, wanted: &mut [Gateway]) {
+    let before = world.gateways.values().min_by_key(|old| {
+        let created = old.creation_timestamp();
+        let late = (old.weight() == 0, !old.is_primary(), created.is_none());
+        (late, created, old.name_any())
+    });
+    let Some(before) = before else { return };
+    let place = wanted
+        .iter()
+        .position(|gateway| gateway.weight() != 0 && gateway.name_any() == before.name_any());
+    let Some(earlier) = place.and_then(|place| wanted.get_mut(..=place)) else {
+        return;
+    };
+    earlier.rotate_right(1);
+    let age = |gateway: &Gateway| {
+        let created = old(world, gateway).and_then(ResourceExt::creation_timestamp);
+        (
+            created.or_else(|| before.creation_timestamp()),
+            gateway.name_any(),
+        )
+    };
+    let Some((first, others)) = wanted.split_first_mut() else {
+        return;
+    };
+    let earlier = others
+        .iter()
+        .any(|other| other.weight() != 0 && age(other) < age(first));
+    if earlier || before.is_primary() {
+        let mark = (names::ANNOTATION_PRIMARY.to_owned(), "true".to_owned());
+        first.annotations_mut().extend([mark]);
+    }
 }
 
 /// No membership, no gateways.
@@ -242,5 +279,5 @@ fn same(old: &Gateway, new: &Gateway) -> bool {
     let since = |g: &Gateway| g.annotations().get(names::ANNOTATION_DRAINING_SINCE).cloned();
     (&old.gateway_ip, &old.internal_ip, &old.service_cidr, old.weight())
         == (&new.gateway_ip, &new.internal_ip, &new.service_cidr, new.weight())
-        && since(old) == since(new)
+        && (since(old), old.is_primary()) == (since(new), new.is_primary())
 }

@@ -111,6 +111,9 @@ pub const ACTION_FORWARD: u32 = 2;
 /// [`Prefix::action`]: Service addresses of this cluster: translated where the Service is known, else
 /// delivered into this node's stack, where the node's service proxy takes over.
 pub const ACTION_SERVICE: u32 = 3;
+/// [`Prefix::action`]: our own `gatewayIP`, the source that connections to clusters with Antrea gateways
+/// get: packets of such gateways to it are delivered, nobody else's.
+pub const ACTION_REPLY: u32 = 4;
 
 /// [`Peer::flags`]: a gateway of another cluster.
 pub const PEER_REMOTE_GATEWAY: u32 = 1;
@@ -118,6 +121,9 @@ pub const PEER_REMOTE_GATEWAY: u32 = 1;
 pub const PEER_LOCAL_GATEWAY: u32 = 1 << 1;
 /// [`Peer::flags`]: a node of this cluster whose Pods may reach other clusters through this gateway.
 pub const PEER_LOCAL_NODE: u32 = 1 << 2;
+/// [`Peer::flags`]: a gateway of Antrea, besides [`PEER_REMOTE_GATEWAY`]: it sends the packets of its clients
+/// from its own address, which is replaced by [`Peer::alias`].
+pub const PEER_ANTREA: u32 = 1 << 3;
 
 /// [`Config::flags`]: this node is a gateway.
 pub const CONFIG_GATEWAY: u32 = 1;
@@ -134,6 +140,16 @@ pub const CONFIG_BACKENDS: u32 = 1 << 8;
 /// [`Prefix::flags`]: a Pod of this node that is behind an exported Service, so that packets to and from it
 /// may belong to a flow that came by a Service address.
 pub const PREFIX_BACKENDS: u32 = 1;
+/// [`Prefix::flags`]: packets from nodes of our cluster take the way through this node's stack, which gives
+/// them its own address as source.
+pub const PREFIX_THROUGH_STACK: u32 = 1 << 1;
+/// [`Prefix::flags`]: one address that stands for the only member of the group: packets leave with the
+/// member's own address as destination ([`Peer::alias`]).
+pub const PREFIX_ALIAS: u32 = 1 << 2;
+
+/// [`Prefix::flags`]: of a node of our cluster, at the gateway that serves Antrea gateways: what this node's
+/// stack sends there through `mc0` is encapsulated, too: replies the stack has translated.
+pub const PREFIX_WAY_BACK: u32 = 1 << 3;
 
 /// Where packets to (and from) an address prefix belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -144,9 +160,10 @@ pub struct Prefix {
     /// Slot in `mc_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
     /// group of that Node, also when the prefix is looked up as an inner source.
     pub group: u32,
-    /// [`ACTION_DELIVER`], [`ACTION_FORWARD`] or [`ACTION_SERVICE`]; anything else is treated as no route.
+    /// [`ACTION_DELIVER`], [`ACTION_FORWARD`], [`ACTION_SERVICE`] or [`ACTION_REPLY`]; anything else is
+    /// treated as no route.
     pub action: u32,
-    /// [`PREFIX_BACKENDS`].
+    /// [`PREFIX_BACKENDS`], [`PREFIX_THROUGH_STACK`], [`PREFIX_ALIAS`], [`PREFIX_WAY_BACK`].
     pub flags: u32,
 }
 
@@ -208,13 +225,29 @@ impl NextHop {
 pub struct Peer {
     /// Cluster whose prefixes are acceptable inner sources: [`CLUSTER_LOCAL`] or a remote cluster's id.
     pub cluster: u32,
-    /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`].
+    /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`].
     pub flags: u32,
     /// Group of the peer's own Pod prefixes where known, else 0: inner sources of a
-    /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group.
+    /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group. Of a [`PEER_ANTREA`], which has none:
+    /// [`Peer::alias`], its bytes in network order.
     pub group: u32,
     /// Slot in `mc_traffic` that packets from the peer count in.
     pub traffic: u32,
+}
+
+impl Peer {
+    /// The address that stands for a [`PEER_ANTREA`] inside our cluster: one of its own cluster's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn alias(&self) -> crate::packet::Address {
+        crate::packet::Address::v4(u32::from_le_bytes(self.group.to_ne_bytes()))
+    }
+
+    /// [`Self::group`] for an alias.
+    #[must_use]
+    pub const fn group_of_alias(alias: [u8; 4]) -> u32 {
+        u32::from_ne_bytes(alias)
+    }
 }
 
 /// What the programs know of the node they run on.

@@ -287,6 +287,24 @@ pub trait Packet {
         service::from_pod(self, tables)
     }
 
+    /// [`service::rename`].
+    #[inline(always)]
+    fn rename(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason>
+    where
+        Self: Sized,
+    {
+        service::rename(self, at, source, to)
+    }
+
+    /// [`service::rename_arrival`].
+    #[inline(always)]
+    fn rename_arrival<T: Tables>(&mut self, tables: &T, finding: u64, back: bool) -> u64
+    where
+        Self: Sized,
+    {
+        service::rename_arrival(self, tables, finding, back)
+    }
+
     /// [`service::flow_at`].
     #[inline(always)]
     fn flow_at(&self, v6: bool, at: u32) -> u64

@@ -1,6 +1,9 @@
 //! What is to be done with a packet, as far as reading it tells.
 
-use crate::verdict::DropReason;
+use crate::{
+    tables::{RENAME, RENAME_SOURCE},
+    verdict::DropReason,
+};
 
 /// The outcome of reading a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,10 @@ const CHOOSE: u64 = 5;
 const TRANSLATE: u64 = 6;
 const DIRECT: u64 = 7;
 
+/// Bits beside the kind of any finding that say which address is to be replaced.
+const RENAMES: u64 = RENAME as u64;
+const _: () = assert!(RENAMES & (KIND | SYN | KNOWN) == 0 && RENAMES < 1 << 8);
+
 /// Flags beside the kind of [`Finding::Onward`].
 const SYN: u64 = 1 << 6;
 const KNOWN: u64 = 1 << 7;
@@ -105,6 +112,24 @@ impl Finding {
             DIRECT => Self::Service(Step::Direct, Arrival::unpack(word)),
             _ => Self::Here(Arrival::unpack(word)),
         }
+    }
+
+    /// The bits of a packed finding for [`crate::tables::Admission::rename`].
+    #[inline(always)]
+    pub(super) const fn renaming(rename: u32) -> u64 {
+        rename as u64 & RENAMES
+    }
+
+    /// The [`Self::renaming`] bits of a packed finding.
+    #[inline(always)]
+    pub(super) const fn renames(word: u64) -> u64 {
+        word & RENAMES
+    }
+
+    /// Of a packed finding: whether the source is to be replaced.
+    #[inline(always)]
+    pub(super) const fn renames_source(word: u64) -> bool {
+        word & RENAME_SOURCE as u64 != 0
     }
 
     /// Whether a packed finding is [`Finding::Service`].
@@ -170,6 +195,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tables::RENAME_DESTINATION;
 
     fn arrivals() -> impl Strategy<Value = Arrival> {
         any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, back)| Arrival {
@@ -200,6 +226,13 @@ mod tests {
         #[test]
         fn packing_loses_nothing(finding in findings()) {
             prop_assert_eq!(Finding::unpack(finding.pack()), finding);
+            for rename in [RENAME_SOURCE, RENAME_DESTINATION] {
+                let word = finding.pack() | Finding::renaming(rename);
+                prop_assert_eq!(Finding::unpack(word), finding);
+                prop_assert_eq!(Finding::renames(finding.pack()), 0);
+                prop_assert_eq!(Finding::renames_source(word), rename == RENAME_SOURCE);
+                prop_assert_eq!(Finding::renames(word), u64::from(rename));
+            }
             let service = matches!(finding, Finding::Service(..));
             prop_assert_eq!(Finding::is_service(finding.pack()), service);
             if let Finding::Service(step, arrival) = finding {

@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     abi::{
-        ACTION_DELIVER, ACTION_FORWARD, ACTION_SERVICE, CLUSTER_LOCAL, Config, Member, PEER_LOCAL_GATEWAY,
-        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_BACKENDS, Peer, Prefix,
+        ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, Config, Member,
+        PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_BACKENDS,
+        PREFIX_THROUGH_STACK, Peer, Prefix,
     },
     packet::{
         Address, Packet, checksum, ecn, eth, ip,
@@ -20,7 +21,7 @@ use crate::{
         tunnel::{self, Format},
     },
     select,
-    tables::{Admission, Tables, Way},
+    tables::{Admission, RENAME_DESTINATION, RENAME_SOURCE, Tables, Way},
     verdict::{DropReason, Event, Path, Verdict},
 };
 
@@ -58,6 +59,10 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
         return Verdict::Pass;
     };
     let mut finding = judge::<N, P, T>(packet, tables, config);
+    // Antrea gateways are known by IPv4 addresses only.
+    if !Headers::<N>::V6 && Finding::renames(finding) != 0 {
+        finding = packet.rename_arrival(tables, finding, false);
+    }
     if Finding::is_service(finding) {
         finding = packet.serve(tables, Headers::<N>::V6, finding);
     }
@@ -66,7 +71,7 @@ fn arrived<const N: usize, P: Packet, T: Tables>(packet: &mut P, tables: &T) -> 
         Finding::Refused(reason) => return Verdict::Drop(reason),
         Finding::Probe => probed::<N, P, T>(packet, tables, config),
         Finding::Onward { group, hash, syn } => next_member(tables, group, hash.unwrap_or(0))
-            .and_then(|member| onward::<N, P, T>(packet, tables, member, syn)),
+            .and_then(|member| onward::<N, P, T>(packet, tables, member, syn, finding)),
         Finding::Here(Arrival {
             v6,
             outer_tos,
@@ -148,7 +153,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
                 0
             },
         };
-        return Ok(arrival.pack(step(&admission)));
+        return Ok(arrival.pack(step(&admission)) | Finding::renaming(admission.rename));
     }
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
@@ -159,7 +164,7 @@ fn accept<const N: usize, P: Packet, T: Tables>(
         hash: Some(select::mix(u32::from(headers.udp_src()), inner.dst.fold())),
         syn: mss::can_be_syn(&inner),
     };
-    Ok(onward.pack())
+    Ok(onward.pack() | Finding::renaming(admission.rename))
 }
 
 /// The header of an inner packet that can be passed on or delivered, if somebody may send it.
@@ -211,11 +216,25 @@ pub fn admission<T: Tables>(tables: &T, way: &Way) -> u64 {
 #[inline(always)]
 fn look_up<T: Tables>(tables: &T, way: &Way) -> Result<Admission, DropReason> {
     let peer = tables.peer(way.peer).ok_or(DropReason::UnknownPeer)?;
-    let src = tables.prefix(way.src).ok_or(DropReason::InnerSource)?;
+    // An Antrea gateway sends for its clients, which are judged as what stands for them.
+    let for_clients = peer.flags & PEER_ANTREA != 0 && way.src == way.peer && way.peer.is_v4();
+    let src = if for_clients { peer.alias() } else { way.src };
+    let src = tables.prefix(src).ok_or(DropReason::InnerSource)?;
     let dst = tables.prefix(way.dst).ok_or(DropReason::NoRoute)?;
     admit(peer, &src, &dst)?;
     Ok(Admission {
-        action: dst.action,
+        action: if dst.flags & PREFIX_THROUGH_STACK == 0 {
+            dst.action
+        } else {
+            ACTION_DELIVER
+        },
+        rename: if for_clients {
+            RENAME_SOURCE
+        } else if dst.flags & PREFIX_ALIAS != 0 {
+            RENAME_DESTINATION
+        } else {
+            0
+        },
         group: dst.group,
         back: if src.action == ACTION_FORWARD {
             src.group
@@ -256,13 +275,17 @@ fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
         }
         // One cluster's gateway is no relay between two others.
         let here = dst.cluster == CLUSTER_LOCAL
-            && matches!(dst.action, ACTION_DELIVER | ACTION_FORWARD | ACTION_SERVICE);
+            && match dst.action {
+                ACTION_DELIVER | ACTION_FORWARD | ACTION_SERVICE => true,
+                ACTION_REPLY => peer.flags & PEER_ANTREA != 0,
+                _ => false,
+            };
         return if here { Ok(()) } else { Err(DropReason::NoRoute) };
     }
     if src.cluster == CLUSTER_LOCAL {
         // Nodes answer for Pods of their own and for the Services these are behind.
         let own = peer.group == 0 || src.group == peer.group || src.action == ACTION_SERVICE;
-        let from_node = peer.flags & PEER_LOCAL_NODE != 0 && own;
+        let from_node = peer.flags & PEER_LOCAL_NODE != 0 && own && src.action != ACTION_REPLY;
         if !from_node {
             return Err(DropReason::InnerSource);
         }
@@ -294,12 +317,20 @@ fn onward<const N: usize, P: Packet, T: Tables>(
     tables: &T,
     member: &Member,
     syn: bool,
+    finding: u64,
 ) -> Result<Verdict, DropReason> {
     let at = Headers::<N>::INNER_AT;
     if Address::from(member.addr).is_v4() == Headers::<N>::V6 {
         return Err(DropReason::OuterFamily);
     }
     if let Some(size) = too_big::exceeds(packet, at, member.mtu) {
+        // The sender is to find its packet in the answer as it has sent it.
+        if !Headers::<N>::V6 && Finding::renames(finding) != 0 {
+            let undone = packet.rename_arrival(tables, finding, true);
+            if let Finding::Refused(reason) = Finding::unpack(undone) {
+                return Err(reason);
+            }
+        }
         let too_big = TooBig {
             at,
             size,

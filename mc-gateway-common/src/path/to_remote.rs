@@ -4,15 +4,18 @@ use super::{
     config, finding::Finding, fixed_tos, hop_limit, mss, next_member, set_ethertype, too_big, too_big::TooBig,
 };
 use crate::{
-    abi::{ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, Member},
+    abi::{
+        ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, Member, PREFIX_ALIAS,
+        PREFIX_WAY_BACK,
+    },
     flow,
     packet::{
-        Packet, ecn,
+        Address, Packet, ecn,
         encap::{Encap, ROOM_V4, ROOM_V6, Room},
         eth, inner_sum, ip,
         tunnel::{Format, VNI_POLICY_OFF},
     },
-    tables::Tables,
+    tables::{RENAME_DESTINATION, Tables},
     verdict::{DropReason, Path, Verdict},
 };
 
@@ -38,7 +41,8 @@ pub fn to_remote<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Verdict {
 #[inline(always)]
 fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, DropReason> {
     let config = config(tables)?;
-    let (group, hash, syn) = match Finding::unpack(judge(packet, tables)) {
+    let finding = judge(packet, tables);
+    let (group, hash, syn) = match Finding::unpack(finding) {
         Finding::Onward { group, hash, syn } => (group, hash, syn),
         Finding::Refused(reason) => return Err(reason),
         _ => return Err(DropReason::NoRoute),
@@ -64,6 +68,9 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
     if config.flags & CONFIG_BACKENDS != 0 {
         packet.serve_reply(tables)?;
     }
+    if Finding::renames(finding) != 0 {
+        packet.rename(eth::END, false, Address::from(member.addr).v4_bits())?;
+    }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, member, hash, sum)?;
     tables.count_sent(member.traffic, packet.frame_len());
@@ -80,15 +87,14 @@ fn encap<P: Packet, T: Tables>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
 /// [`encapsulate`]: together they would not fit the stack.
 #[inline(never)]
 fn judge<P: Packet, T: Tables>(packet: &P, tables: &T) -> u64 {
-    let finding = match route(packet, tables) {
+    match route(packet, tables) {
         Ok(finding) => finding,
-        Err(reason) => Finding::Refused(reason),
-    };
-    finding.pack()
+        Err(reason) => Finding::Refused(reason).pack(),
+    }
 }
 
 #[inline(always)]
-fn route<P: Packet, T: Tables>(packet: &P, tables: &T) -> Result<Finding, DropReason> {
+fn route<P: Packet, T: Tables>(packet: &P, tables: &T) -> Result<u64, DropReason> {
     let inner_type = packet.ethertype();
     if !matches!(inner_type, eth::IPV4 | eth::IPV6) {
         return Err(DropReason::NotIp);
@@ -98,14 +104,21 @@ fn route<P: Packet, T: Tables>(packet: &P, tables: &T) -> Result<Finding, DropRe
         return Err(DropReason::InnerMalformed);
     }
     let prefix = tables.prefix(header.dst).ok_or(DropReason::NoRoute)?;
-    if prefix.action != ACTION_FORWARD || prefix.cluster == CLUSTER_LOCAL {
+    let back = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_WAY_BACK == 0;
+    if prefix.action != ACTION_FORWARD || back {
         return Err(DropReason::NoRoute);
     }
-    Ok(Finding::Onward {
+    let onward = Finding::Onward {
         group: prefix.group,
         hash: flow::hash_usual(&header, ports),
         syn: mss::can_be_syn(&header),
-    })
+    };
+    let rename = if prefix.flags & PREFIX_ALIAS == 0 {
+        0
+    } else {
+        RENAME_DESTINATION
+    };
+    Ok(onward.pack() | Finding::renaming(rename))
 }
 
 /// Puts the packet into its tunnel.

@@ -5,7 +5,7 @@ pub mod limit;
 pub mod service;
 mod way;
 
-pub use way::{Admission, Way};
+pub use way::{Admission, RENAME, RENAME_DESTINATION, RENAME_SOURCE, Way};
 
 use crate::{
     abi::{Config, Group, Member, Peer, Prefix},

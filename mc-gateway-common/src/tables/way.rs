@@ -35,8 +35,20 @@ pub struct Admission {
     pub backend: bool,
     /// [`crate::abi::Peer::traffic`].
     pub traffic: u32,
+    /// Which address of the packet is to be replaced: [`RENAME_SOURCE`], [`RENAME_DESTINATION`] or 0.
+    pub rename: u32,
 }
 
+/// [`Admission::rename`]: the source, the address of an Antrea gateway, by its alias.
+pub const RENAME_SOURCE: u32 = 1 << 3;
+/// [`Admission::rename`]: the destination, an alias, by the address of the Antrea gateway.
+pub const RENAME_DESTINATION: u32 = 1 << 4;
+/// [`Admission::rename`]: both bits.
+pub const RENAME: u32 = RENAME_SOURCE | RENAME_DESTINATION;
+
+/// Largest action there is room for.
+const ACTION: u32 = 7;
+const _: () = assert!(ACTION & RENAME == 0 && RENAME < 0x100);
 /// Slots a packed slot has room for; the last is no slot of any map and stands for all above it.
 const SLOT: u32 = 0xffff;
 const _: () = assert!(MAX_GROUPS <= SLOT && MAX_TRAFFIC <= SLOT);
@@ -53,11 +65,11 @@ impl Admission {
         let group = slot(self.group);
         let back = slot(self.back);
         let traffic = slot(self.traffic);
-        let action = if self.action > 0xff { 0 } else { self.action };
+        let action = if self.action > ACTION { 0 } else { self.action };
         let backend = if self.backend { BACKEND } else { 0 };
         (self.peer as u64 & 0x3f) << 1
             | backend
-            | (action as u64) << 8
+            | ((action | self.rename & RENAME) as u64) << 8
             | group << 16
             | back << 32
             | traffic << 48
@@ -84,12 +96,13 @@ impl Admission {
             return Err(DropReason::from_number((word >> 8) as u8));
         }
         Ok(Self {
-            action: (word >> 8) as u32 & 0xff,
+            action: (word >> 8) as u32 & ACTION,
             group: (word >> 16) as u32 & SLOT,
             back: (word >> 32) as u32 & SLOT,
             peer: (word >> 1) as u32 & 0x3f,
             backend: word & BACKEND != 0,
             traffic: (word >> 48) as u32,
+            rename: (word >> 8) as u32 & RENAME,
         })
     }
 }
@@ -108,8 +121,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(action in 0..=255_u32, group in 0..=SLOT, back in 0..=SLOT, peer in 0..64_u32, backend: bool, traffic in 0..=SLOT) {
-            let admission = Admission { action, group, back, peer, backend, traffic };
+        fn packing_loses_nothing(action in 0..=ACTION, group in 0..=SLOT, back in 0..=SLOT, peer in 0..64_u32, backend: bool, traffic in 0..=SLOT, rename in prop::sample::select(vec![0, RENAME_SOURCE, RENAME_DESTINATION])) {
+            let admission = Admission { action, group, back, peer, backend, traffic, rename };
             prop_assert_eq!(Admission::unpack(admission.pack()), Ok(admission));
         }
     }

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
 use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
 use crate::host::{
-    self, Changes, HostError, address, filter, ipv6, link, nat_guard, observed, route, underlay,
+    self, Changes, HostError, address, filter, ipv6, link, nat_guard, observed, route, underlay, way_back,
 };
 use crate::limits::{Capacity, fit};
 use crate::metrics::{self, Metrics};
@@ -320,6 +320,7 @@ impl Agent {
             node_name: self.config.node_name.clone(),
             cluster_id: self.config.cluster_id.clone(),
             pod_lookup: self.config.pod_lookup,
+            antrea: self.config.antrea_clusters.clone(),
         };
         let (desired, refused) = desired(objects, &me)?;
         if resync || self.stale {
@@ -450,6 +451,7 @@ impl Agent {
             services: contents.services.clone(),
             addresses,
             routes: host.routes,
+            way_back: host.way_back,
             masquerade: host.masquerade,
             attachments: self.datapath.attachments(&filters)?,
         })
@@ -516,6 +518,9 @@ impl Agent {
                     None => nat_guard::remove().await.map_err(HostError::from)?,
                 }
                 self.masquerade.clone_from(to);
+            }
+            Action::SetWayBack { from, to } => {
+                way_back::set(&self.handle, name, self.mc0().await?, from, to).await?;
             }
             Action::SetRoute {
                 key,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Sources;
+use super::antrea;
 use super::claims::Claims;
 use crate::cidr::{CidrError, parse_address, same_family};
 use crate::config::PodLookup;
@@ -28,6 +29,7 @@ pub(super) struct Node {
 /// A Gateway of our own cluster on another Node.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
+    pub(super) name: String,
     pub(super) object: String,
     /// Where our Nodes reach it: this decides the family of the outer packets.
     pub(super) addr: IpAddr,
@@ -53,6 +55,8 @@ pub(super) struct LocalCluster {
     pub(super) other_nodes: Vec<Node>,
     /// Gateways on other Nodes.
     pub(super) gateways: Vec<Gateway>,
+    /// Name of the Gateway that others are told of first.
+    pub(super) primary: Option<String>,
     /// Service CIDRs of our cluster, as any of its Gateways states them.
     pub(super) service_cidrs: BTreeSet<IpNet>,
     /// Prefixes that are ours.
@@ -195,6 +199,7 @@ impl LocalCluster {
     fn read_gateways(&mut self, objects: &Objects, own_name: &str, refusals: &mut Vec<Refusal>) {
         let mut gateways: Vec<_> = objects.gateways.iter().collect();
         gateways.sort_by(|a, b| a.name.cmp(&b.name));
+        self.primary = antrea::primary(&gateways).map(|info| info.name.clone());
         // All Gateways of a cluster state the same Service CIDR: one owner for all of them.
         let owner = "our own cluster (Gateway.serviceCIDR)";
         for info in gateways {
@@ -228,6 +233,7 @@ impl LocalCluster {
                 });
             } else if let Some(addr) = internal_ip {
                 self.gateways.push(Gateway {
+                    name: info.name.clone(),
                     object,
                     addr,
                     weight: info.weight,

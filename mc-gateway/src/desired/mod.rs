@@ -3,6 +3,7 @@
 //! *Guarantees*: the same objects give the same result in whatever order they come; one bad value is
 //! refused alone, with its object, field, value and reason, and never takes good ones with it.
 
+pub mod antrea;
 mod claims;
 mod local;
 mod remote;
@@ -20,6 +21,7 @@ use thiserror::Error;
 use crate::config::PodLookup;
 use crate::ids::stable_id;
 use crate::objects::{NodeInfo, Objects, Refusal};
+pub use antrea::Antrea;
 
 /// Name of the group a regular Node forwards to.
 const GATEWAYS: &str = "gateways";
@@ -69,6 +71,8 @@ pub struct Peer {
     pub flags: u32,
     /// Group id of the peer's own Pod CIDRs, 0 for none.
     pub group: u32,
+    /// What stands for the clients of a gateway of Antrea.
+    pub alias: Option<Ipv4Addr>,
 }
 
 /// Addresses of this host that other clusters can answer to, one for each family.
@@ -140,6 +144,8 @@ pub struct Masquerade {
     pub services: BTreeSet<IpNet>,
     /// … and come from these get this node's address, so that the reply passes through here.
     pub remotes: BTreeSet<IpNet>,
+    /// What goes to clusters with gateways of Antrea gets another source.
+    pub antrea: Antrea,
 }
 
 /// Everything this node must hold, before routes on the underlay are looked up.
@@ -197,6 +203,8 @@ pub struct Identity {
     pub cluster_id: Option<String>,
     /// How the Node of a Pod is found.
     pub pod_lookup: PodLookup,
+    /// Ids of the clusters whose gateways are Antrea's.
+    pub antrea: BTreeSet<String>,
 }
 
 /// The desired state of this node, and what was refused on the way.
@@ -263,7 +271,11 @@ impl Builder {
             self.local_gateway(gateway);
         }
         for remote in remotes {
-            self.forward_remote(remote, group);
+            if !remote.antrea {
+                self.forward_remote(remote, group);
+            } else if let Some(primary) = self.primary(cluster) {
+                self.forward_remote(remote, primary);
+            }
         }
         self.deliver(&cluster.own_pod_cidrs());
         self.deliver(cluster.pods_on(&cluster.own.name));
@@ -309,6 +321,7 @@ impl Builder {
                         cluster: CLUSTER_LOCAL,
                         flags: PEER_LOCAL_NODE,
                         group,
+                        alias: None,
                     },
                 );
             }
@@ -316,7 +329,10 @@ impl Builder {
         for gateway in &cluster.gateways {
             self.local_gateway(gateway);
         }
-        for remote in remotes {
+        for remote in remotes.iter().filter(|remote| remote.antrea) {
+            self.antrea(remote, cluster);
+        }
+        for remote in remotes.iter().filter(|remote| !remote.antrea) {
             let Some(group) = self.group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
                 continue;
             };
@@ -335,6 +351,7 @@ impl Builder {
                         cluster: remote.id,
                         flags: PEER_REMOTE_GATEWAY,
                         group: 0,
+                        alias: None,
                     },
                 );
             }
@@ -347,6 +364,7 @@ impl Builder {
         self.desired.masquerade = Masquerade {
             services: services.into_iter().collect(),
             remotes: self.desired.routes.clone(),
+            antrea: std::mem::take(&mut self.desired.masquerade.antrea),
             ..Masquerade::default()
         };
     }
@@ -361,6 +379,7 @@ impl Builder {
                     cluster: CLUSTER_LOCAL,
                     flags: PEER_LOCAL_GATEWAY,
                     group: 0,
+                    alias: None,
                 },
             );
         }
@@ -471,6 +490,7 @@ impl Builder {
             && (known.group == peer.group || known.group == 0 || peer.group == 0);
         if same_owner {
             known.flags |= peer.flags;
+            known.alias = known.alias.or(peer.alias);
             known.group = known.group.max(peer.group);
         } else {
             let reason = "is already the address of another node or gateway".to_owned();

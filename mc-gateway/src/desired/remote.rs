@@ -1,16 +1,17 @@
 //! The other clusters: every ClusterInfoImport with what can be used of it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
 use super::Identity;
+use super::antrea;
 use super::claims::Claims;
 use super::local::{LocalCluster, list, refusal};
 use crate::cidr::parse_address;
 use crate::ids::stable_id;
-use crate::objects::{Objects, Refusal, RemoteCluster};
+use crate::objects::{Objects, Refusal, RemoteCluster, RemoteGateway};
 
 /// Another cluster, checked.
 #[derive(Clone, Debug)]
@@ -23,6 +24,10 @@ pub(super) struct Remote {
     /// Address and weight. Sorted, those that are drained last, so that every gateway uses the same ones
     /// if there are too many.
     pub(super) gateways: Vec<(IpAddr, u32)>,
+    /// Its gateway is one of Antrea.
+    pub(super) antrea: bool,
+    /// What stands for that gateway inside our cluster.
+    pub(super) alias: Option<Ipv4Addr>,
 }
 
 /// All other clusters; of two that want the same thing the older keeps it, else the first by name.
@@ -43,7 +48,13 @@ pub(super) fn read(
         let Some(id) = number(info, &object, me, &mut ids, refusals) else {
             continue;
         };
-        let gateways = gateways(info, &object, cluster, &claims, &mut gateway_owners, refusals);
+        let is_antrea = me.antrea.contains(&info.cluster_id);
+        let listed = if is_antrea {
+            antrea::used(info)
+        } else {
+            &info.gateways
+        };
+        let gateways = gateways(listed, &object, cluster, &claims, &mut gateway_owners, refusals);
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
         let mut services: Vec<&str> = list(&info.service_cidr).collect();
@@ -87,7 +98,12 @@ pub(super) fn read(
             }
             prefixes.insert(prefix);
         }
+        let alias = is_antrea
+            .then(|| antrea::alias(info, &prefixes, &object, refusals))
+            .flatten();
         remotes.push(Remote {
+            antrea: is_antrea,
+            alias,
             object,
             cluster_id: info.cluster_id.clone(),
             id,
@@ -133,7 +149,7 @@ fn number(
 /// The usable gateway addresses; each belongs to one cluster, is none of our own Nodes', and is in no prefix
 /// of anybody else, to whom packets for it would go.
 fn gateways(
-    info: &RemoteCluster,
+    listed: &[RemoteGateway],
     object: &str,
     cluster: &LocalCluster,
     claims: &Claims,
@@ -141,7 +157,7 @@ fn gateways(
     refusals: &mut Vec<Refusal>,
 ) -> Vec<(IpAddr, u32)> {
     let mut usable: Vec<(IpAddr, u32)> = Vec::new();
-    for (index, gateway) in info.gateways.iter().enumerate() {
+    for (index, gateway) in listed.iter().enumerate() {
         let text = &gateway.ip;
         let field = format!("spec.gatewayInfos[{index}].gatewayIP");
         let addr = match parse_address(text) {
@@ -184,8 +200,7 @@ fn gateways(
         refusals.push(Refusal {
             object: object.to_owned(),
             field: "spec.gatewayInfos".to_owned(),
-            value: info
-                .gateways
+            value: listed
                 .iter()
                 .map(|gateway| gateway.ip.as_str())
                 .collect::<Vec<_>>()

@@ -5,6 +5,7 @@ use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GA
 use super::*;
 use crate::objects::{GatewayInfo, PodInfo, RemoteCluster, RemoteGateway};
 
+mod antrea;
 mod collisions;
 mod pods;
 
@@ -48,6 +49,8 @@ fn objects() -> Objects {
             internal_ip: "192.0.2.1".into(),
             service_cidr: "10.96.0.0/16".into(),
             weight: 1,
+            created: None,
+            primary: false,
         }],
         remotes: vec![remote(
             "west",
@@ -67,6 +70,7 @@ fn on(name: &str, objects: &Objects) -> (Desired, Vec<Refusal>) {
         node_name: name.into(),
         cluster_id: Some("east".into()),
         pod_lookup: PodLookup::Auto,
+        ..Identity::default()
     };
     desired(objects, &me).unwrap()
 }
@@ -160,6 +164,7 @@ fn gateway_node() {
         cluster,
         flags,
         group,
+        alias: None,
     };
     assert_eq!(
         desired.peers,
@@ -204,6 +209,8 @@ fn a_node_that_is_also_a_gateway_has_both_roles() {
         internal_ip: "192.0.2.2".into(),
         service_cidr: "10.96.0.0/16".into(),
         weight: 1,
+        created: None,
+        primary: false,
     });
     let (desired, refusals) = on("a", &objects);
     assert_eq!(refusals, []);
@@ -510,6 +517,8 @@ fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
             internal_ip: format!("192.0.2.{n}"),
             service_cidr: "10.96.0.0/16".into(),
             weight: 1,
+            created: None,
+            primary: false,
         })
         .collect();
     objects.gateways.reverse();

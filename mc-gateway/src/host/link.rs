@@ -2,7 +2,7 @@
 
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InetDevConf, LinkAttribute, LinkFlags, LinkMessage,
 };
 use rtnetlink::{Handle, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth};
 use tracing::debug;
@@ -160,6 +160,21 @@ async fn no_ipv6_chatter(handle: &Handle, index: u32) {
     if let Err(error) = handle.link().set(message).execute().await {
         debug!(%error, "IPv6 address generation stays on");
     }
+}
+
+/// Lets packets in through `mc0` whose source the host would reach by another device: those that own nodes
+/// send to other clusters by way of this host. "Loosely" as RFC 3704 has it: the source must be reachable.
+pub async fn filter_loosely(handle: &Handle, name: &str, index: u32) -> Result<(), HostError> {
+    let mut settings = InetDevConf::default();
+    settings.rp_filter = 2;
+    let message = LinkMessageBuilder::<LinkUnspec>::default()
+        .index(index)
+        .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![
+            AfSpecInet::DevConfRequest(settings),
+        ])]))
+        .build();
+    let set = handle.link().set(message).execute().await;
+    set.map_err(netlink(format!("set rp_filter of device {name}")))
 }
 
 /// Removes `mc0` if it is ours; true if it was there.

@@ -9,6 +9,7 @@ pub mod nat_guard;
 pub mod observed;
 pub mod route;
 pub mod underlay;
+pub mod way_back;
 
 use std::io;
 

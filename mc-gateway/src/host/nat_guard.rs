@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::cidr::is_ipv6;
-use crate::desired::Masquerade;
+use crate::desired::{Antrea, Masquerade};
 
 /// Family and name of our table.
 pub const TABLE: &str = "inet mc_gateway";
@@ -48,7 +48,8 @@ pub enum NftError {
 #[must_use]
 pub fn script(masquerade: &Masquerade, device: &str) -> String {
     let rules = rules(masquerade, device);
-    let mark = mark(&rules);
+    let guards = guards(&masquerade.antrea, device);
+    let mark = mark(&[rules.as_slice(), &guards.concat()].concat());
     // Only the first rule says whose it is.
     let comment = format!(" comment \"{mark}\"");
     let comments = std::iter::once(comment.as_str()).chain(std::iter::repeat(""));
@@ -61,11 +62,18 @@ pub fn script(masquerade: &Masquerade, device: &str) -> String {
             body
         });
     let none = no_tables();
+    let chains = GUARDS.iter().zip(&guards).filter(|(_, rules)| !rules.is_empty());
+    let chains = chains.fold(String::new(), |mut text, ((name, hook), rules)| {
+        let rules = rules.join("\n\t\t");
+        let head = format!("\tchain {name} {{\n\t\ttype filter hook {hook}; policy accept;");
+        writeln!(text, "{head}\n\t\t{rules}\n\t}}").unwrap_or_default();
+        text
+    });
     format!(
         "{none}table {TABLE} {{\n\
          \tchain postrouting {{\n\
          \t\ttype nat hook postrouting priority srcnat - 10; policy accept;\n\
-         {body}\t}}\n}}\n"
+         {body}\t}}\n{chains}}}\n"
     )
 }
 
@@ -78,7 +86,8 @@ fn no_tables() -> String {
 
 /// The rules in order; the first one that matches a connection decides.
 fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
-    let mut rules = own_packets(masquerade, device);
+    let mut rules: Vec<String> = to_antrea(&masquerade.antrea, device).into_iter().collect();
+    rules.extend(own_packets(masquerade, device));
     let mapping = |ip| format!("oifname \"{device}\" snat {ip} to {ip} saddr");
     rules.extend(["ip", "ip6"].map(mapping));
     for (ip, v6) in [("ip", false), ("ip6", true)] {
@@ -91,6 +100,45 @@ fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
         }
     }
     rules
+}
+
+/// Gives all that leaves for clusters with Antrea gateways our own `gatewayIP` as source, which is all they
+/// answer to. What they have asked for is answered with the source it has.
+fn to_antrea(antrea: &Antrea, device: &str) -> Option<String> {
+    let source = antrea.source?;
+    let prefixes = list(&antrea.prefixes, false);
+    if prefixes.is_empty() {
+        return None;
+    }
+    let aliases: Vec<String> = antrea.aliases.iter().map(ToString::to_string).collect();
+    let but = if aliases.is_empty() {
+        String::new()
+    } else {
+        format!(" ip daddr != {{ {} }}", aliases.join(", "))
+    };
+    Some(format!(
+        "oifname \"{device}\" ip daddr {{ {prefixes} }}{but} snat ip to {source}"
+    ))
+}
+
+/// Chains besides the one that translates, with their hooks.
+const GUARDS: [(&str, &str); 2] = [
+    // Behind connection tracking, in front of anybody's destination NAT.
+    ("prerouting", "prerouting priority mangle"),
+    ("output", "output priority filter"),
+];
+
+/// The rules of [`GUARDS`]: of what comes through the tunnel to our own `gatewayIP` only replies get in, and
+/// nobody is told that there is a shorter way than in by `mc0` and out again.
+fn guards(antrea: &Antrea, device: &str) -> [Vec<String>; 2] {
+    let Some(source) = antrea.source else {
+        return Default::default();
+    };
+    let to_us = format!("iifname \"{device}\" ip daddr {source}");
+    let asked = format!("{to_us} ct direction original counter drop");
+    let unknown = format!("{to_us} ct state invalid,untracked counter drop");
+    let redirect = format!("oifname \"{device}\" icmp type redirect drop");
+    [vec![asked, unknown], vec![redirect]]
 }
 
 /// Gives packets that are not from Pods of this Node a source other clusters can answer to: those of this
@@ -167,8 +215,9 @@ fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
         .first()
         .and_then(|rule| rule.get("comment"))
         .and_then(Value::as_str);
-    let rules = rules(masquerade, device);
-    comment == Some(mark(&rules).as_str()) && rules_found.len() == rules.len()
+    let guards = guards(&masquerade.antrea, device).concat();
+    let all = [rules(masquerade, device), guards].concat();
+    comment == Some(mark(&all).as_str()) && rules_found.len() == all.len()
 }
 
 /// Replaces the table.
@@ -297,6 +346,34 @@ mod tests {
             script.contains("snat ip to 10.1.0.1 comment \"mc-gateway "),
             "{script}"
         );
+    }
+
+    #[test]
+    fn what_leaves_for_antrea_gateways_gets_our_gateway_ip_first_of_all() {
+        let masquerade = Masquerade {
+            sources: Sources {
+                v4: Some([10, 1, 0, 1].into()),
+                v6: None,
+            },
+            antrea: Antrea {
+                prefixes: nets(["10.97.0.0/16", "10.2.0.0/16"]),
+                aliases: [[10, 97, 0, 0].into()].into(),
+                source: Some([192, 0, 2, 1].into()),
+                own: BTreeSet::new(),
+            },
+            ..masquerade()
+        };
+        assert_eq!(
+            rules(&masquerade, "mc0").first().map(String::as_str),
+            Some(
+                "oifname \"mc0\" ip daddr { 10.2.0.0/16, 10.97.0.0/16 } ip daddr != { 10.97.0.0 } snat ip to 192.0.2.1"
+            )
+        );
+        let script = script(&masquerade, "mc0");
+        let guard = "\tchain prerouting {\n\t\ttype filter hook prerouting priority mangle; policy accept;\n\t\tiifname \"mc0\" ip daddr 192.0.2.1 ct direction original counter drop\n";
+        assert!(script.contains(guard), "{script}");
+        assert_eq!(script.matches("comment").count(), 1);
+        assert!(guards(&Antrea::default(), "mc0").concat().is_empty());
     }
 
     #[test]

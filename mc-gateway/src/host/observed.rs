@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use rtnetlink::Handle;
 
+use super::way_back::{self, WayBack};
 use super::{HostError, link, nat_guard, route};
 use crate::desired::Masquerade;
 use crate::plan::Device;
@@ -17,6 +18,8 @@ pub struct HostState {
     pub device: Option<Device>,
     /// Our routes into it, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
+    /// The way of replies of clusters with Antrea gateways.
+    pub way_back: WayBack,
     /// What our nftables table does, if it is one of those that were asked about.
     pub masquerade: Option<Masquerade>,
 }
@@ -32,6 +35,7 @@ pub async fn observe(
         Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
         None => BTreeMap::new(),
     };
+    let way_back = way_back::observe(handle, device, mc0.map_or(0, |mc0| mc0.ifindex)).await?;
     let mut masquerade = None;
     for candidate in candidates {
         if nat_guard::is_in_place(candidate, device).await? {
@@ -42,6 +46,7 @@ pub async fn observe(
     Ok(HostState {
         device: mc0,
         routes,
+        way_back,
         masquerade,
     })
 }

@@ -75,6 +75,7 @@ pub(crate) fn action(action: u32) -> String {
         abi::ACTION_DELIVER => "deliver".to_owned(),
         abi::ACTION_FORWARD => "forward".to_owned(),
         abi::ACTION_SERVICE => "service".to_owned(),
+        abi::ACTION_REPLY => "reply".to_owned(),
         0 => "none".to_owned(),
         other => format!("unknown ({other})"),
     }
@@ -193,7 +194,11 @@ fn peers(snapshot: &Snapshot) -> Table {
 }
 
 fn peer_group(snapshot: &Snapshot, peer: &abi::Peer) -> String {
-    snapshot.group(peer.group)
+    if peer.flags & abi::PEER_ANTREA == 0 {
+        snapshot.group(peer.group)
+    } else {
+        format!("alias {}", address(&peer.alias().bytes()))
+    }
 }
 
 /// The words for a peer's flags.
@@ -202,6 +207,7 @@ pub(crate) fn roles(flags: u32) -> Vec<&'static str> {
         (abi::PEER_REMOTE_GATEWAY, "remote-gateway"),
         (abi::PEER_LOCAL_GATEWAY, "local-gateway"),
         (abi::PEER_LOCAL_NODE, "local-node"),
+        (abi::PEER_ANTREA, "antrea"),
     ];
     let set = known.into_iter().filter(|(flag, _)| flags & flag != 0);
     set.map(|(_, name)| name).collect()

@@ -7,6 +7,7 @@ use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook, ServiceAction};
 use crate::desired::Masquerade;
+use crate::host::way_back::WayBack;
 use crate::target::{PrefixKey, RouteKey};
 
 /// One change. Values carry what was there before, so that each action knows its own undo.
@@ -101,6 +102,13 @@ pub enum Action {
         /// After.
         to: Option<Masquerade>,
     },
+    /// Changes the way of replies of clusters with Antrea gateways.
+    SetWayBack {
+        /// Before.
+        from: WayBack,
+        /// After.
+        to: WayBack,
+    },
     /// Adds, changes or removes a route into `mc0`.
     SetRoute {
         /// The route.
@@ -162,6 +170,7 @@ impl Action {
                 from: None,
             },
             Self::SetNat { from, to } => Self::SetNat { from: to, to: from },
+            Self::SetWayBack { from, to } => Self::SetWayBack { from: to, to: from },
             Self::SetRoute { key, from, to } => Self::SetRoute {
                 key,
                 from: to,
@@ -193,6 +202,13 @@ impl fmt::Display for Action {
             Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
             Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
             Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
+            Self::SetWayBack { to, .. } => {
+                write!(
+                    f,
+                    "set the way back from {} ranges of Antrea gateways",
+                    to.from.len()
+                )
+            }
             Self::SetRoute { key, to: None, .. } => write!(f, "delete route {}", key.net),
             Self::SetRoute {
                 key, to: Some(None), ..

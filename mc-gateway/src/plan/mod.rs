@@ -18,6 +18,7 @@ use mc_gateway_common::abi::{self, Addr, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX
 use thiserror::Error;
 
 use crate::desired::Masquerade;
+use crate::host::way_back::WayBack;
 use crate::target::{DEFAULT_MTU, PrefixKey, RouteKey, Target};
 pub use action::Action;
 pub use service::{ServiceAction, ServiceMaps};
@@ -111,6 +112,8 @@ pub struct Observed {
     pub addresses: BTreeSet<IpAddr>,
     /// Our routes into `mc0`, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
+    /// The way of replies of clusters with Antrea gateways.
+    pub way_back: WayBack,
     /// What our nftables table does; none where it is missing or not as we write it.
     pub masquerade: Option<Masquerade>,
     /// Programs that are attached.
@@ -181,6 +184,7 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
     planner.config(observed, target, mc0);
     planner.prefixes(observed, target, &groups);
     planner.attachments(observed, target, mc0, device);
+    planner.way_back(observed, target);
     planner.nat(observed, target);
     planner.routes(observed, target);
     let Planner { mut adds, removes } = planner;
@@ -284,7 +288,11 @@ impl Planner {
         for (addr, peer) in &target.peers {
             let from = observed.peers.get(addr).copied();
             let to = Some(abi::Peer {
-                group: groups.of(peer.group),
+                group: if peer.flags & abi::PEER_ANTREA == 0 {
+                    groups.of(peer.group)
+                } else {
+                    peer.group
+                },
                 traffic: counters.of(addr),
                 ..*peer
             });
@@ -415,6 +423,16 @@ impl Planner {
                     from: *from,
                 });
             }
+        }
+    }
+
+    fn way_back(&mut self, observed: &Observed, target: &Target) {
+        let to = WayBack::of(&target.masquerade.antrea);
+        if observed.way_back != to {
+            self.adds.push(Action::SetWayBack {
+                from: observed.way_back.clone(),
+                to,
+            });
         }
     }
 

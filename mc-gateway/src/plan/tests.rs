@@ -43,6 +43,7 @@ fn carry_out(world: &mut Observed, action: &Action) {
         }
         Action::SetMember { slot: at, to, .. } => slot(&mut world.members, at, to),
         Action::SetGroup { slot: at, to, .. } => slot(&mut world.groups, at, to),
+        Action::SetWayBack { to, .. } => world.way_back = to,
         Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
         Action::SetConfig { to, .. } => world.config = to,
         Action::Service(action) => action.record(&mut world.services),

@@ -67,7 +67,7 @@ pub(crate) fn limit(target: &mut Target, sizes: &BTreeMap<u32, u32>) {
 }
 
 /// The members to ask: those that share a group, and gateways: those of other clusters at a gateway, our
-/// own at a regular node.
+/// own at a regular node; none of Antrea's.
 pub(crate) fn wanted(contents: &Contents, links: &BTreeMap<u32, u32>) -> Wanted {
     let config = &contents.config;
     let gateway_flag = if config.flags & CONFIG_GATEWAY != 0 {
@@ -82,10 +82,12 @@ pub(crate) fn wanted(contents: &Contents, links: &BTreeMap<u32, u32>) -> Wanted 
             let Some(member) = contents.members.get(slot) else {
                 continue;
             };
-            let is_gateway = contents
-                .peers
-                .get(&member.addr)
-                .is_some_and(|peer| peer.flags & gateway_flag != 0);
+            let flags = contents.peers.get(&member.addr).map_or(0, |peer| peer.flags);
+            // An Antrea gateway does not answer.
+            if flags & abi::PEER_ANTREA != 0 {
+                continue;
+            }
+            let is_gateway = flags & gateway_flag != 0;
             if used < 2 && !is_gateway {
                 continue;
             }

@@ -68,18 +68,24 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
         internal_ip: gateway.internal_ip.clone(),
         service_cidr: gateway.service_cidr.clone(),
         weight: gateway.weight(),
+        created: created(&gateway.metadata),
+        primary: gateway.is_primary(),
     }
+}
+
+/// RFC 3339 in UTC with whole seconds, as the API server writes it: sorts as text.
+fn created(metadata: &ObjectMeta) -> Option<String> {
+    let time = metadata.creation_timestamp.as_ref()?;
+    Some(time.0.to_string())
 }
 
 /// What a ClusterInfoImport says about another cluster.
 #[must_use]
 pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
     let spec = &import.spec;
-    let created = import.metadata.creation_timestamp.as_ref();
     RemoteCluster {
         name: import.metadata.name.clone().unwrap_or_default(),
-        // RFC 3339 in UTC with whole seconds, as the API server writes it: sorts as text.
-        created: created.map(|time| time.0.to_string()),
+        created: created(&import.metadata),
         cluster_id: spec.cluster_id.clone(),
         service_cidr: service_cidrs(spec),
         pod_cidrs: spec.pod_cidrs.clone(),

@@ -27,11 +27,13 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &Flow) -> Vec<String> {
     let Some((_, dst)) = looked_up(snapshot, "destination", flow.dst, &mut lines) else {
         return lines;
     };
-    if dst.action != abi::ACTION_FORWARD || dst.cluster == CLUSTER_LOCAL {
+    let back = dst.flags & abi::PREFIX_WAY_BACK != 0;
+    if dst.action != abi::ACTION_FORWARD || (dst.cluster == CLUSTER_LOCAL && !back) {
         lines.push("it belongs to this cluster: nothing on mc0 leads there".to_owned());
         return lines;
     }
     choice(snapshot, dst.group, flow.hash(), &mut lines);
+    alias(dst, &mut lines);
     let config = &snapshot.contents.config;
     let format = if config.flags & abi::CONFIG_VXLAN == 0 {
         "Geneve"
@@ -59,18 +61,32 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> V
         roles(entry.flags).join(" and "),
         snapshot.names.cluster(entry.cluster),
     ));
-    let src = looked_up(snapshot, "inner source", flow.src, &mut lines);
+    let mut from = flow.src;
+    if entry.flags & abi::PEER_ANTREA != 0 && flow.src == peer {
+        from = address(&entry.alias().bytes());
+        lines.push(format!(
+            "inner source {peer} is the Antrea gateway's own: {from}, which stands for its clients, takes its place"
+        ));
+    }
+    let src = looked_up(snapshot, "inner source", from, &mut lines);
     let dst = looked_up(snapshot, "inner destination", flow.dst, &mut lines);
     let (Some(_), Some((_, dst))) = (src, dst) else {
         return lines;
     };
     match dst.action {
+        abi::ACTION_FORWARD if dst.flags & abi::PREFIX_THROUGH_STACK != 0 => lines.push(
+            "decapsulated and given to this node's stack on mc0, which makes its own gatewayIP the source: an Antrea gateway answers to nothing else".to_owned(),
+        ),
+        abi::ACTION_REPLY => lines.push(
+            "decapsulated and given to this node's stack on mc0, which knows whom it answers".to_owned(),
+        ),
         abi::ACTION_FORWARD => {
             let hash = select::mix(
                 u32::from(source_port(flow.hash())),
                 Address::from(mapped(flow.dst)).fold(),
             );
             choice(snapshot, dst.group, hash, &mut lines);
+            alias(dst, &mut lines);
             lines.push("passed on: only the outer header changes".to_owned());
         }
         abi::ACTION_DELIVER => lines.push("decapsulated and given to this node's stack on mc0".to_owned()),
@@ -78,6 +94,14 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> V
         _ => {}
     }
     lines
+}
+
+/// What becomes of a destination that stands for an Antrea gateway.
+fn alias(dst: &Prefix, lines: &mut Vec<String>) {
+    if dst.flags & abi::PREFIX_ALIAS != 0 {
+        lines
+            .push("it stands for the clients of an Antrea gateway, whose address takes its place".to_owned());
+    }
 }
 
 /// What is decided about a packet to a Service of this cluster.
@@ -256,7 +280,7 @@ pub(super) const fn advice(reason: DropReason) -> &'static str {
             "no Gateway, Node or ClusterInfoImport names the outer source: see `inspect peers`; a NAT between the clusters changes it"
         }
         DropReason::InnerSource => {
-            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node and host-network clients cause it"
+            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node, host-network clients, and a gateway of Antrea that is not said to be one (--antrea-clusters) cause it"
         }
         DropReason::TtlExceeded => "packets go round in a circle: two clusters claim each other's prefixes",
         DropReason::OuterFamily => "gateways must reach each other in the same IP version on every leg",

@@ -32,7 +32,7 @@ pub fn manifests(data: &[u8]) {
         assert!(!error.reason.is_empty(), "refused without a reason");
     }
     for node in objects.nodes.iter().map(|node| node.name.clone()) {
-        judge(&objects, &node);
+        judge(&objects, &node, BTreeSet::new());
     }
 }
 
@@ -67,7 +67,9 @@ pub fn cluster_info(data: &[u8]) {
         });
     }
     for name in ["gateway", "node"] {
-        judge(&objects, name);
+        judge(&objects, name, BTreeSet::new());
+        let all = objects.remotes.iter().map(|remote| remote.cluster_id.clone());
+        judge(&objects, name, all.collect());
     }
 }
 
@@ -90,17 +92,20 @@ fn local() -> Objects {
             internal_ip: "192.0.2.1".into(),
             service_cidr: "10.96.0.0/16".into(),
             weight: 1,
+            created: None,
+            primary: false,
         }],
         ..Objects::default()
     }
 }
 
 /// What is desired on a Node, and the same from objects in reverse order.
-fn judge(objects: &Objects, node: &str) {
+fn judge(objects: &Objects, node: &str, antrea: BTreeSet<String>) {
     let me = Identity {
         node_name: node.to_owned(),
         cluster_id: Some("east".to_owned()),
         pod_lookup: PodLookup::Auto,
+        antrea,
     };
     let result = desired(objects, &me);
     let mut reversed = objects.clone();

@@ -149,6 +149,13 @@ impl Topology {
             ("device", "ip", &["-oneline", "link"][..], " mc0"),
             ("route", "ip", &["route", "show", "proto", "109"], "dev mc0"),
             ("route", "ip", &["-6", "route", "show", "proto", "109"], "dev mc0"),
+            ("rule", "ip", &["rule", "show"], "iif mc0"),
+            (
+                "route",
+                "ip",
+                &["route", "show", "table", "all", "proto", "109"],
+                "table 7168871",
+            ),
             ("rule table", "nft", &["list", "tables"], "mc_gateway"),
         ] {
             let listed = netns.run(program, args)?;

@@ -19,8 +19,9 @@ use crate::{
     Counts, Kernel, Program, action, counted, on_host,
     packets::{Ip, Tunnel, checksum, l4_checksum, summed, udp},
     world::{
-        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE, POD_NODE,
-        POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_WEST, STRANGER, Shape, WEST_GATEWAY,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
+        POD_NODE, POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, SOUTH_GATEWAY, STRANGER,
+        Shape, WEST_GATEWAY,
     },
 };
 
@@ -28,7 +29,7 @@ use crate::{
 const PACKETS: u64 = 2_000_000;
 const LONG: u64 = 10_000_000;
 
-const PODS: [[u8; 4]; 9] = [
+const PODS: [[u8; 4]; 13] = [
     POD_HERE,
     POD_NODE,
     POD_WEST,
@@ -38,22 +39,33 @@ const PODS: [[u8; 4]; 9] = [
     [127, 0, 0, 1],
     [224, 0, 0, 5],
     [198, 51, 100, 7],
+    SERVICE_SOUTH,
+    ALIAS_SOUTH,
+    SOUTH_GATEWAY,
+    GATEWAY_OUTSIDE,
 ];
 /// Ways packets take: outer source and destination, inner source and destination.
-const WAYS: [[[u8; 4]; 4]; 5] = [
+const WAYS: [[[u8; 4]; 4]; 10] = [
     [NODE, GATEWAY_INSIDE, POD_NODE, POD_WEST],
     [WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, POD_NODE],
     [WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, POD_HERE],
     [NORTH_GATEWAY, GATEWAY_OUTSIDE, POD_NORTH, SERVICE_HERE],
     [GATEWAY_INSIDE, NODE, POD_WEST, POD_NODE],
+    // South's gateway is one of Antrea: its clients, answers to them, what it is asked, and replies.
+    [SOUTH_GATEWAY, GATEWAY_OUTSIDE, SOUTH_GATEWAY, POD_NODE],
+    [SOUTH_GATEWAY, GATEWAY_OUTSIDE, SOUTH_GATEWAY, POD_HERE],
+    [NODE, GATEWAY_INSIDE, POD_NODE, ALIAS_SOUTH],
+    [NODE, GATEWAY_INSIDE, POD_NODE, SERVICE_SOUTH],
+    [SOUTH_GATEWAY, GATEWAY_OUTSIDE, SERVICE_SOUTH, GATEWAY_OUTSIDE],
 ];
-const UNDERLAY: [[u8; 4]; 7] = [
+const UNDERLAY: [[u8; 4]; 8] = [
     NODE,
     GATEWAY_INSIDE,
     GATEWAY_OUTSIDE,
     OTHER_GATEWAY,
     WEST_GATEWAY,
     NORTH_GATEWAY,
+    SOUTH_GATEWAY,
     STRANGER,
 ];
 
@@ -113,7 +125,12 @@ impl Generator {
             Program::FromUnderlay
         };
         let mut frame = match program {
-            Program::ToRemote => self.inner(POD_NODE, POD_WEST).frame(),
+            Program::ToRemote => {
+                let dst = self
+                    .random
+                    .pick(&[POD_WEST, POD_WEST, ALIAS_SOUTH, SERVICE_SOUTH]);
+                self.inner(POD_NODE, dst).frame()
+            }
             Program::FromUnderlay => self.tunnel().frame(),
         };
         let mut sound = true;
@@ -544,7 +561,7 @@ fn differential() {
                 scope.spawn(move || {
                     let mut tally = Tally::default();
                     for (i, shape) in shapes.iter().enumerate().filter(|(i, _)| i % threads == worker) {
-                        for (j, tables) in [world::gateway(), world::node()].into_iter().enumerate() {
+                        for (j, tables) in [world::antrea(), world::node()].into_iter().enumerate() {
                             let mut tables = shape.tables(tables);
                             for (slot, member) in &mut tables.members {
                                 member.mtu = if slot % 2 == 0 { 1_450 } else { 1_300 };

@@ -4,9 +4,10 @@ use std::{net::IpAddr, sync::OnceLock};
 
 use mc_gateway_common::{
     abi::{
-        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY, CONFIG_VXLAN,
-        Config, Group, Member, NextHop, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer,
-        Prefix, V4_PREFIX_BITS, limit::Bucket,
+        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY,
+        CONFIG_VXLAN, Config, Group, Member, NextHop, PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE,
+        PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_THROUGH_STACK, PREFIX_WAY_BACK, Peer, Prefix,
+        V4_PREFIX_BITS, limit::Bucket,
     },
     packet::ip::{mapped, unmapped},
     tables::MapTables,
@@ -15,6 +16,8 @@ use mc_gateway_common::{
 /// Stable ids of the remote clusters.
 pub(crate) const WEST: u32 = 0x77;
 pub(crate) const NORTH: u32 = 0x88;
+/// Its gateway is one of Antrea.
+pub(crate) const SOUTH: u32 = 0x99;
 
 /// Pods: on this gateway, on east's regular node, in west, in north.
 pub(crate) const POD_HERE: [u8; 4] = [10, 1, 1, 5];
@@ -24,6 +27,10 @@ pub(crate) const POD_NORTH: [u8; 4] = [10, 3, 0, 5];
 /// A Service address of east and of west.
 pub(crate) const SERVICE_HERE: [u8; 4] = [10, 101, 0, 10];
 pub(crate) const SERVICE_WEST: [u8; 4] = [10, 102, 0, 10];
+/// A Pod and a Service of south, and what stands for the clients of its gateway.
+pub(crate) const POD_SOUTH: [u8; 4] = [10, 7, 0, 5];
+pub(crate) const SERVICE_SOUTH: [u8; 4] = [10, 110, 0, 10];
+pub(crate) const ALIAS_SOUTH: [u8; 4] = [10, 110, 0, 0];
 
 /// Underlay addresses.
 pub(crate) const GATEWAY_INSIDE: [u8; 4] = [192, 168, 1, 1];
@@ -33,6 +40,7 @@ pub(crate) const OTHER_GATEWAY: [u8; 4] = [192, 168, 1, 3];
 pub(crate) const WEST_GATEWAY: [u8; 4] = [192, 168, 9, 2];
 pub(crate) const WEST_GATEWAY_2: [u8; 4] = [192, 168, 9, 3];
 pub(crate) const NORTH_GATEWAY: [u8; 4] = [192, 168, 9, 4];
+pub(crate) const SOUTH_GATEWAY: [u8; 4] = [192, 168, 9, 5];
 pub(crate) const STRANGER: [u8; 4] = [192, 168, 9, 99];
 
 /// Address of `mc0`, and its index. Any device will do for a program that is not attached.
@@ -43,6 +51,7 @@ const GROUP_WEST: u32 = 1;
 const GROUP_NODE: u32 = 2;
 const GROUP_EMPTY: u32 = 3;
 const GROUP_TWO: u32 = 4;
+pub(crate) const GROUP_SOUTH: u32 = 5;
 const GROUP_GATEWAYS: u32 = 1;
 
 /// ICMP errors enough for any test, and no clock that adds to them.
@@ -155,6 +164,44 @@ pub(crate) fn gateway() -> MapTables {
     peer(&mut t, NORTH_GATEWAY, NORTH, PEER_REMOTE_GATEWAY, 0);
     peer(&mut t, NODE, CLUSTER_LOCAL, PEER_LOCAL_NODE, GROUP_NODE);
     peer(&mut t, OTHER_GATEWAY, CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, 0);
+    t
+}
+
+/// East's gateway with south, whose gateway is one of Antrea, besides the others.
+pub(crate) fn antrea() -> MapTables {
+    let mut t = gateway();
+    let (south, forward) = ((SOUTH, GROUP_SOUTH), ACTION_FORWARD);
+    for (network, bits, (cluster, group), action, flags) in [
+        ([10, 7, 0, 0], 16, south, forward, PREFIX_THROUGH_STACK),
+        ([10, 110, 0, 0], 16, south, forward, PREFIX_THROUGH_STACK),
+        (ALIAS_SOUTH, 32, south, forward, PREFIX_ALIAS),
+        (GATEWAY_OUTSIDE, 32, (CLUSTER_LOCAL, 0), ACTION_REPLY, 0),
+        (
+            [10, 1, 0, 0],
+            24,
+            (CLUSTER_LOCAL, GROUP_NODE),
+            forward,
+            PREFIX_WAY_BACK,
+        ),
+    ] {
+        let value = Prefix {
+            cluster,
+            group,
+            action,
+            flags,
+        };
+        t.prefixes.insert((V4_PREFIX_BITS + bits, mapped(network)), value);
+    }
+    member(&mut t, 5, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
+    group(&mut t, GROUP_SOUTH, &[5]);
+    let alias = Peer::group_of_alias(ALIAS_SOUTH);
+    peer(
+        &mut t,
+        SOUTH_GATEWAY,
+        SOUTH,
+        PEER_REMOTE_GATEWAY | PEER_ANTREA,
+        alias,
+    );
     t
 }
 

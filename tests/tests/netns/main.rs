@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod antrea;
 mod attach;
 mod bad_input;
 mod bed;

@@ -325,9 +325,15 @@ impl Wire {
         let limit = page.min(limit);
         let objects = store.at(&ask.resource, version);
         let place = |key: &Key| format!("{}/{}", key.0, key.1);
+        // In the order of the objects: as text "shop-a/web" comes before "shop/web".
+        let after = after
+            .split_once('/')
+            .map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
         let mut rest = objects
             .iter()
-            .filter(|(key, stored)| filter.takes(key, stored) && (after.is_empty() || place(key) > after))
+            .filter(|(key, stored)| {
+                filter.takes(key, stored) && after.as_ref().is_none_or(|after| *key > after)
+            })
             .peekable();
         let mut items = vec![];
         let mut last = String::new();

@@ -44,6 +44,16 @@ fn with_gateways(numbers: impl IntoIterator<Item = u8>) -> MemberWorld {
     world
 }
 
+/// Address of the gateway that agents take for the one announced first.
+fn first(world: &MemberWorld) -> Option<String> {
+    let first = world.gateways.values().min_by_key(|g| {
+        let created = g.creation_timestamp();
+        let late = (g.weight() == 0, !g.is_primary(), created.is_none());
+        (late, created, g.name_any())
+    });
+    first.map(|g| g.gateway_ip.clone())
+}
+
 fn weights(expected: &[(u8, u32)]) -> Vec<(String, u32)> {
     expected.iter().map(|(n, weight)| (ip(*n), *weight)).collect()
 }
@@ -80,6 +90,16 @@ fn the_first_one_announced_changes_only_when_it_has_to() {
     insert(&mut world.nodes, number(5));
     settle(&mut world);
     assert_eq!(announced(&world), weights(&[(1, 1), (5, 1)]));
+    let marked = |world: &MemberWorld| world.gateways.values().filter(|g| g.is_primary()).count();
+    assert_eq!(first(&world), Some(ip(1)));
+    // Whoever goes takes the mark along.
+    insert(&mut world.nodes, cordoned(number(1)));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(5, 1), (1, 0)]));
+    insert(&mut world.nodes, number(1));
+    settle(&mut world);
+    assert_eq!(announced(&world), weights(&[(5, 1), (1, 1)]));
+    assert_eq!((first(&world), marked(&world)), (Some(ip(5)), 1));
 }
 
 #[test]
@@ -448,6 +468,7 @@ proptest! {
             Arc::make_mut(&mut leader(&mut world).exports).retain(|_, e| e.metadata.deletion_timestamp.is_none());
             settle(&mut world);
             let after = announced(&world);
+            prop_assert_eq!(after.first().map(|(ip, _)| ip.clone()), first(&world), "{:?}", after);
             let serving: Vec<_> = states.iter()
                 .filter(|(_, e)| matches!(e, Event::Serving))
                 .map(|(n, _)| ip(*n))

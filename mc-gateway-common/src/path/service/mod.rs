@@ -8,11 +8,13 @@
 //! A gateway writes its choice into the inner source MAC address, which nothing else reads. Fragments
 //! follow their first one; a packet of a Service that is not known goes to the stack untouched.
 
+mod alias;
 mod choose;
 mod pod;
 mod rewrite;
 mod transport;
 
+pub use alias::{rename, rename_arrival};
 pub use choose::{backend_of, choose};
 pub use pod::{directly, from_pod, to_pod};
 pub use transport::flow_at;
@@ -57,13 +59,16 @@ fn chosen<P: Packet, T: Tables>(packet: &mut P, tables: &T, v6: bool, finding: u
         Err(reason) => Finding::Refused(reason).pack(),
         Ok(Route { backend: 0, .. }) => Finding::served(finding),
         Ok(Route { backend, group: 0 }) => translated(packet, tables, v6, finding, backend),
-        Ok(route) => Finding::Onward {
-            group: route.group,
-            // Of the members of the group of a Node, which are one as a rule.
-            hash: Some(route.hash()),
-            syn: Finding::opens(finding),
+        Ok(route) => {
+            Finding::Onward {
+                group: route.group,
+                // Of the members of the group of a Node, which are one as a rule.
+                hash: Some(route.hash()),
+                syn: Finding::opens(finding),
+            }
+            .pack()
+                | Finding::renames(finding)
         }
-        .pack(),
     }
 }
 

@@ -84,7 +84,7 @@ pub(super) fn error<P: Packet>(
 
 /// Writes an address into the IP header at `at` and returns what that adds to a pseudo header's sum.
 #[inline(always)]
-fn address<P: Packet>(packet: &mut P, v6: bool, at: u32, end: End, to: &Addr) -> Option<u32> {
+pub(super) fn address<P: Packet>(packet: &mut P, v6: bool, at: u32, end: End, to: &Addr) -> Option<u32> {
     let from = transport::address(packet, v6, at, end)?;
     // Mapped addresses differ only where the IPv4 addresses do.
     let [old, new] = [from, *to].map(|address| checksum::of_words(Address::from(address).words()));

@@ -1,5 +1,6 @@
 //! The cases: a packet, the tables it meets, and what must come out, byte for byte.
 
+mod antrea;
 mod families;
 mod from_underlay;
 mod mtu;
@@ -72,6 +73,7 @@ pub(crate) fn all() -> Vec<Case> {
     probes::probes(&mut cases);
     mtu::mtu(&mut cases);
     services::services(&mut cases);
+    antrea::antrea(&mut cases);
     cases
 }
 

@@ -1,0 +1,415 @@
+//! Peers that are gateways of Antrea: their clients come as an alias and are answered at their own address, and
+//! what goes to them takes the way through the stack.
+
+use std::net::IpAddr;
+
+use mc_gateway_common::{
+    abi::CONFIG_UDP_CHECKSUM,
+    packet::encap::source_port,
+    select,
+    tables::MapTables,
+    verdict::DropReason::{self, InnerSource, NoMember, NoRoute},
+};
+
+use super::{
+    Case, Expect, Program, case_from_underlay,
+    from_underlay::{decapsulated, passed_on},
+    to_remote::encapsulated,
+};
+use crate::{
+    packets::{Ip, Tunnel, checksum, summed, tcp_syn, udp},
+    world::{
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, MC0_MAC, NODE, POD_HERE, POD_NODE,
+        POD_SOUTH, POD_WEST, SERVICE_SOUTH, SOUTH_GATEWAY, WEST_GATEWAY,
+    },
+};
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+
+/// A kind of packet, made for two addresses.
+type Make = fn([u8; 4], [u8; 4]) -> Ip;
+
+/// Every kind that has its addresses in another place, or under another checksum. What one says of a flow the
+/// other way round is quoted.
+const KINDS: [(&str, Make); 9] = [
+    ("TCP", |src, dst| ip(src, dst, TCP, tcp_syn(40_000, 80))),
+    ("UDP", |src, dst| ip(src, dst, UDP, udp(40_000, 53, b"datagram"))),
+    ("UDP without a checksum", |src, dst| {
+        Ip::new(src, dst, UDP, udp(40_000, 53, b"datagram"))
+    }),
+    ("a first fragment", |src, dst| {
+        let mut first = ip(src, dst, UDP, udp(40_000, 53, b"datagram"));
+        first.frags = 0x2000;
+        first
+    }),
+    ("a later fragment", |src, dst| {
+        let mut later = Ip::new(src, dst, UDP, vec![0xa5; 24]);
+        later.frags = 0x0010;
+        later
+    }),
+    ("TCP behind options", |src, dst| {
+        let mut long = ip(src, dst, TCP, tcp_syn(40_000, 80));
+        long.options = vec![1; 8];
+        long
+    }),
+    ("a ping", |src, dst| {
+        icmp(src, dst, &[8, 0, 0, 0, 0, 7, 0, 1, 1, 2, 3, 4])
+    }),
+    ("an error about TCP", |src, dst| {
+        // What is quoted keeps its checksum, which nobody can verify.
+        let about = Ip::new(dst, src, TCP, tcp_syn(80, 40_000));
+        icmp(
+            src,
+            dst,
+            &[&[3, 4, 0, 0, 0, 0, 5, 0][..], &about.bytes()[..]].concat(),
+        )
+    }),
+    ("an error that quotes a header", |src, dst| {
+        let about = ip(dst, src, UDP, udp(53, 40_000, b"datagram"));
+        icmp(
+            src,
+            dst,
+            &[&[11, 0, 0, 0, 0, 0, 0, 0][..], &about.bytes()[..20]].concat(),
+        )
+    }),
+];
+
+/// A TCP or UDP packet with its checksum.
+fn ip(src: [u8; 4], dst: [u8; 4], proto: u8, message: Vec<u8>) -> Ip {
+    let at = if proto == TCP { 16 } else { 6 };
+    let (from, to) = (IpAddr::from(src), IpAddr::from(dst));
+    Ip::new(src, dst, proto, summed(from, to, proto, message, at))
+}
+
+fn icmp(src: [u8; 4], dst: [u8; 4], message: &[u8]) -> Ip {
+    let mut message = message.to_vec();
+    let check = checksum(&message);
+    message[2..4].copy_from_slice(&check.to_be_bytes());
+    Ip::new(src, dst, ICMP, message)
+}
+
+fn to_remote(name: impl Into<String>, tables: MapTables, inner: &Ip, expect: Expect) -> Case {
+    Case {
+        name: name.into(),
+        program: Program::ToRemote,
+        tables,
+        frame: inner.frame(),
+        expect,
+    }
+}
+
+/// `tunnel` with another packet inside.
+fn with(tunnel: &Tunnel, inner: &Ip) -> Tunnel {
+    Tunnel {
+        inner: inner.bytes().to_vec(),
+        ..tunnel.clone()
+    }
+}
+
+pub(crate) fn antrea(cases: &mut Vec<Case>) {
+    clients(cases);
+    answers(cases);
+    outwards(cases);
+    refused(cases);
+    too_big(cases);
+}
+
+/// Clients of the Antrea gateway: to a Pod here, and on to a node.
+fn clients(cases: &mut Vec<Case>) {
+    for (kind, make) in KINDS {
+        for checksum in [false, true] {
+            let summed = if checksum { ", with an outer checksum" } else { "" };
+            let tunnel = |to| {
+                let inner = make(SOUTH_GATEWAY, to);
+                let mut tunnel = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &inner);
+                tunnel.udp_checksum = checksum;
+                tunnel
+            };
+            let came = tunnel(POD_NODE);
+            let goes = with(&came, &make(ALIAS_SOUTH, POD_NODE));
+            cases.push(case_from_underlay(
+                format!("antrea: {kind} of a client to a node{summed}"),
+                world::antrea(),
+                came.frame(),
+                Expect::Transit(passed_on(&goes, GATEWAY_INSIDE, NODE)),
+            ));
+            let came = tunnel(POD_HERE);
+            let goes = with(&came, &make(ALIAS_SOUTH, POD_HERE));
+            cases.push(case_from_underlay(
+                format!("antrea: {kind} of a client to a Pod here{summed}"),
+                world::antrea(),
+                came.frame(),
+                Expect::Deliver(decapsulated(&goes)),
+            ));
+        }
+    }
+    // Its own Pods' and Services' addresses are what they say.
+    let came = Tunnel::new(
+        SOUTH_GATEWAY,
+        GATEWAY_OUTSIDE,
+        &ip(POD_SOUTH, POD_NODE, TCP, tcp_syn(80, 40_000)),
+    );
+    cases.push(case_from_underlay(
+        "antrea: a Pod's own address",
+        world::antrea(),
+        came.frame(),
+        Expect::Transit(passed_on(&came, GATEWAY_INSIDE, NODE)),
+    ));
+}
+
+/// What answers such clients: from a node, and from a Pod here.
+fn answers(cases: &mut Vec<Case>) {
+    for (kind, make) in KINDS {
+        for checksum in [false, true] {
+            let summed = if checksum { ", with an outer checksum" } else { "" };
+            let mut came = Tunnel::new(NODE, GATEWAY_INSIDE, &make(POD_NODE, ALIAS_SOUTH));
+            came.udp_checksum = checksum;
+            let goes = with(&came, &make(POD_NODE, SOUTH_GATEWAY));
+            cases.push(case_from_underlay(
+                format!("antrea: {kind} from a node to a client{summed}"),
+                world::antrea(),
+                came.frame(),
+                Expect::Transit(passed_on(&goes, GATEWAY_OUTSIDE, SOUTH_GATEWAY)),
+            ));
+            let mut tables = world::antrea();
+            if let Some(config) = tables.config.as_mut().filter(|_| checksum) {
+                config.flags |= CONFIG_UDP_CHECKSUM;
+            }
+            let (inner, goes) = (make(POD_HERE, ALIAS_SOUTH), make(POD_HERE, SOUTH_GATEWAY));
+            // The flow is that of the alias.
+            let mut tunnel = encapsulated(&inner, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
+            tunnel.inner = goes.bytes().to_vec();
+            // Fragments, and what is behind options, have none.
+            let sums = !matches!(
+                kind,
+                "a first fragment" | "a later fragment" | "TCP behind options" | "UDP without a checksum"
+            );
+            if checksum && !sums {
+                continue;
+            }
+            tunnel.udp_checksum = checksum;
+            cases.push(to_remote(
+                format!("antrea: {kind} from a Pod here to a client{summed}"),
+                tables,
+                &inner,
+                Expect::Encap(tunnel.frame()),
+            ));
+        }
+    }
+    let mut tables = world::antrea();
+    tables.groups.entry(GROUP_SOUTH).or_default().n = 0;
+    tables.groups.entry(GROUP_SOUTH).or_default().members[0] = 0;
+    let came = Tunnel::new(
+        NODE,
+        GATEWAY_INSIDE,
+        &ip(POD_NODE, ALIAS_SOUTH, TCP, tcp_syn(80, 4)),
+    );
+    cases.push(case_from_underlay(
+        "antrea: nobody is there to answer",
+        tables,
+        came.frame(),
+        Expect::Drop(NoMember),
+    ));
+}
+
+/// What our cluster asks, and the replies.
+fn outwards(cases: &mut Vec<Case>) {
+    for to in [POD_SOUTH, SERVICE_SOUTH] {
+        let came = Tunnel::new(NODE, GATEWAY_INSIDE, &ip(POD_NODE, to, TCP, tcp_syn(40_000, 80)));
+        cases.push(case_from_underlay(
+            format!("antrea: from a node to {to:?}, through the stack"),
+            world::antrea(),
+            came.frame(),
+            Expect::Deliver(decapsulated(&came)),
+        ));
+    }
+    let translated = ip(GATEWAY_OUTSIDE, SERVICE_SOUTH, TCP, tcp_syn(40_000, 80));
+    let tunnel = encapsulated(&translated, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
+    cases.push(to_remote(
+        "antrea: what the stack has translated",
+        world::antrea(),
+        &translated,
+        Expect::Encap(tunnel.frame()),
+    ));
+    let reply = ip(SERVICE_SOUTH, GATEWAY_OUTSIDE, TCP, tcp_syn(80, 40_000));
+    let came = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &reply);
+    cases.push(case_from_underlay(
+        "antrea: a reply to our own address",
+        world::antrea(),
+        came.frame(),
+        Expect::Deliver(decapsulated(&came)),
+    ));
+    // An error of the gateway itself about what it was sent.
+    let about = ip(GATEWAY_OUTSIDE, SERVICE_SOUTH, TCP, tcp_syn(40_000, 80));
+    let error = |src| {
+        icmp(
+            src,
+            GATEWAY_OUTSIDE,
+            &[&[3, 4, 0, 0, 0, 0, 5, 0][..], &about.bytes()[..]].concat(),
+        )
+    };
+    let came = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &error(SOUTH_GATEWAY));
+    let goes = with(&came, &error(ALIAS_SOUTH));
+    cases.push(case_from_underlay(
+        "antrea: an error of the gateway to our own address",
+        world::antrea(),
+        came.frame(),
+        Expect::Deliver(decapsulated(&goes)),
+    ));
+    let back = ip(SERVICE_SOUTH, POD_NODE, TCP, tcp_syn(80, 40_000));
+    let tunnel = encapsulated(&back, GATEWAY_INSIDE, NODE);
+    cases.push(to_remote(
+        "antrea: a reply the stack has translated back",
+        world::antrea(),
+        &back,
+        Expect::Encap(tunnel.frame()),
+    ));
+    cases.push(to_remote(
+        "antrea: without such peers nothing on mc0 leads to own nodes",
+        world::gateway(),
+        &back,
+        Expect::Drop(NoRoute),
+    ));
+}
+
+fn refused(cases: &mut Vec<Case>) {
+    let mut drop = |name: &str, tables, tunnel: Tunnel, reason: DropReason| {
+        let name = format!("antrea: {name}");
+        cases.push(case_from_underlay(
+            name,
+            tables,
+            tunnel.frame(),
+            Expect::Drop(reason),
+        ));
+    };
+    let t = |src, dst, from, to| Tunnel::new(src, dst, &ip(from, to, TCP, tcp_syn(40_000, 80)));
+    let south = |from, to| t(SOUTH_GATEWAY, GATEWAY_OUTSIDE, from, to);
+    drop(
+        "an address that is neither its own nor its cluster's",
+        world::antrea(),
+        south([192, 0, 2, 9], POD_NODE),
+        InnerSource,
+    );
+    drop(
+        "another cluster's Pod",
+        world::antrea(),
+        south(POD_WEST, POD_NODE),
+        InnerSource,
+    );
+    drop(
+        "another gateway's address",
+        world::antrea(),
+        south(WEST_GATEWAY, POD_NODE),
+        InnerSource,
+    );
+    drop(
+        "the address of a gateway that is none of Antrea's",
+        world::antrea(),
+        t(WEST_GATEWAY, GATEWAY_OUTSIDE, WEST_GATEWAY, POD_NODE),
+        InnerSource,
+    );
+    drop(
+        "a client where no alias is known",
+        {
+            let mut tables = world::antrea();
+            for peer in tables
+                .peers
+                .values_mut()
+                .filter(|peer| peer.cluster == world::SOUTH)
+            {
+                peer.group = 0;
+            }
+            tables
+        },
+        south(SOUTH_GATEWAY, POD_NODE),
+        InnerSource,
+    );
+    drop(
+        "a client to another cluster",
+        world::antrea(),
+        south(SOUTH_GATEWAY, POD_WEST),
+        NoRoute,
+    );
+    drop(
+        "a client to its own alias",
+        world::antrea(),
+        south(SOUTH_GATEWAY, ALIAS_SOUTH),
+        NoRoute,
+    );
+    drop(
+        "a cluster without Antrea to our own address",
+        world::antrea(),
+        t(WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, GATEWAY_OUTSIDE),
+        NoRoute,
+    );
+    drop(
+        "a node to our own address",
+        world::antrea(),
+        t(NODE, GATEWAY_INSIDE, POD_NODE, GATEWAY_OUTSIDE),
+        NoRoute,
+    );
+    drop(
+        "a node from our own address",
+        {
+            let mut tables = world::antrea();
+            for peer in tables.peers.values_mut() {
+                if peer.flags & mc_gateway_common::abi::PEER_LOCAL_NODE != 0 {
+                    peer.group = 0;
+                }
+            }
+            tables
+        },
+        t(NODE, GATEWAY_INSIDE, GATEWAY_OUTSIDE, SERVICE_SOUTH),
+        InnerSource,
+    );
+    drop(
+        "a cluster without Antrea to an alias",
+        world::antrea(),
+        t(WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, ALIAS_SOUTH),
+        NoRoute,
+    );
+}
+
+/// Packets that do not fit the next leg are answered as their sender knows them.
+fn too_big(cases: &mut Vec<Case>) {
+    const MTU: u32 = 1300;
+    let tables = || {
+        let mut tables = world::antrea();
+        for member in tables.members.values_mut() {
+            member.mtu = MTU;
+        }
+        tables
+    };
+    for (name, from, to, src, dst) in [
+        (
+            "a client",
+            SOUTH_GATEWAY,
+            GATEWAY_OUTSIDE,
+            SOUTH_GATEWAY,
+            POD_NODE,
+        ),
+        ("an answer", NODE, GATEWAY_INSIDE, POD_NODE, ALIAS_SOUTH),
+    ] {
+        let big = ip(src, dst, UDP, udp(40_000, 53, &[0x5a; 1400]));
+        let came = Tunnel::new(from, to, &big);
+        let quoted = &big.bytes()[..548];
+        let mut error = icmp(dst, src, &[&[3, 4, 0, 0, 0, 0, 5, 20][..], quoted].concat());
+        (error.tos, error.id) = (0xc0, 0);
+        let mut answer = Tunnel::new(to, from, &error);
+        answer.tos = 0xc0;
+        answer.inner_src = MC0_MAC;
+        let hash = {
+            let [a, b] = [to, from].map(|address| u64::from(u32::from_le_bytes(address)));
+            select::mix(u32::from(mc_gateway_common::packet::checksum::fold(a + b)), 0)
+        };
+        answer.src_port = source_port(hash);
+        cases.push(case_from_underlay(
+            format!("antrea: {name} does not fit"),
+            tables(),
+            came.frame(),
+            Expect::AnswerBack(answer.frame()),
+        ));
+    }
+}

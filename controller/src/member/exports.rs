@@ -85,6 +85,10 @@ impl Invalid {
 
 /// Two exports for each valid `ServiceExport`, none for any other, and a status for all.
 pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan) {
+    if world.service_cidrs.is_empty() {
+        // Found out in a moment; until then no address can be called unreachable, and nothing is withdrawn.
+        return;
+    }
     let mut wanted = BTreeSet::new();
     for export in world
         .service_exports

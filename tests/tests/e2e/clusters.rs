@@ -57,8 +57,9 @@ impl Cluster {
             .stderr(Stdio::piped())
             .spawn()
             .expect("kubectl");
-        // One that ends before it has read everything says why.
-        let _ = child.stdin.take().expect("stdin").write_all(stdin.as_bytes());
+        let sent = child.stdin.take().expect("stdin").write_all(stdin.as_bytes());
+        // One that ends before it has read everything says itself why.
+        sent.unwrap_or_default();
         let out = child.wait_with_output().expect("kubectl");
         if out.status.success() {
             Ok(String::from_utf8_lossy(&out.stdout).into_owned())

@@ -56,7 +56,9 @@ impl Drop for Stopped {
 
 fn signal(signal: &str, pid: &str) {
     // It may be gone already.
-    let _ = Command::new("kill").args([signal, pid]).status();
+    if let Err(error) = Command::new("kill").args([signal, pid]).status() {
+        eprintln!("kill {signal} {pid}: {error}");
+    }
 }
 
 fn scale(replicas: u32) {

@@ -62,7 +62,7 @@ struct Cells {
 }
 
 impl Cells {
-    fn refused(&mut self, what: String, outcome: Result<String, String>) {
+    fn refused(&mut self, what: &str, outcome: Result<String, String>) {
         match outcome {
             // Refused for the right reason: by admission or by authorization, not because the request is wrong.
             Err(why) if why.contains("denied request") || why.contains("orbidden") => self.refused += 1,
@@ -155,13 +155,13 @@ fn others(cells: &mut Cells, me: Member, other: Member) {
         // One that is held is being deleted already, which asks nobody.
         if what != "LabelIdentity" {
             cells.refused(
-                cell("delete"),
+                &cell("delete"),
                 try_as(me, &["delete", object, "--dry-run=server"], None),
             );
         }
         let annotate = r#"{"metadata":{"annotations":{"isolation":"x"}}}"#;
         cells.refused(
-            cell("patch"),
+            &cell("patch"),
             try_as(
                 me,
                 &[
@@ -177,7 +177,7 @@ fn others(cells: &mut Cells, me: Member, other: Member) {
         );
         let free = r#"{"metadata":{"finalizers":null,"annotations":{"isolation":"x"}}}"#;
         cells.refused(
-            cell("patch finalizers of"),
+            &cell("patch finalizers of"),
             try_as(
                 me,
                 &["patch", object, "--type=merge", "--dry-run=server", "-p", free],
@@ -186,7 +186,7 @@ fn others(cells: &mut Cells, me: Member, other: Member) {
         );
         let mine = json!({ "spec": { "clusterID": me.id }, "clusterID": me.id }).to_string();
         cells.refused(
-            cell("take over"),
+            &cell("take over"),
             try_as(
                 me,
                 &["patch", object, "--type=merge", "--dry-run=server", "-p", &mine],
@@ -201,11 +201,11 @@ fn others(cells: &mut Cells, me: Member, other: Member) {
             "-f",
             "-",
         ];
-        cells.refused(cell("apply"), try_as(me, &apply, Some(body)));
+        cells.refused(&cell("apply"), try_as(me, &apply, Some(body)));
         if what != "announce" {
             let status = r#"{"status":{"conditions":[{"type":"Failure","status":"False","message":"","reason":"x"}]}}"#;
             cells.refused(
-                cell("report on"),
+                &cell("report on"),
                 try_as(
                     me,
                     &[
@@ -294,7 +294,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
     for (what, object) in forgeries {
         let create = ["create", "--dry-run=server", "-f", "-"];
         cells.refused(
-            format!("{}: create {what}", me.account),
+            &format!("{}: create {what}", me.account),
             try_as(me, &create, Some(&object)),
         );
     }
@@ -329,12 +329,12 @@ fn unbound(cells: &mut Cells) {
                 fresh["metadata"]["name"] = json!(format!("{}-fedcba9876543210", other.id));
             }
             cells.refused(
-                format!("unbound: create {kind} of {}", other.id),
+                &format!("unbound: create {kind} of {}", other.id),
                 try_as(plain, &create, Some(&fresh)),
             );
         }
         cells.refused(
-            format!("unbound: announce of {}", other.id),
+            &format!("unbound: announce of {}", other.id),
             try_as(plain, &create, Some(&announce(other.id))),
         );
         let mut near = announce(other.id);
@@ -342,11 +342,27 @@ fn unbound(cells: &mut Cells) {
         near["clusterID"] = json!(id);
         near["metadata"]["name"] = json!(format!("member-announce-from-{id}"));
         cells.refused(
-            format!("unbound: announce of {id}"),
+            &format!("unbound: announce of {id}"),
             try_as(plain, &create, Some(&near)),
         );
     }
     LEADER.kubectl(&["delete", role, "-n", NAMESPACE]);
+}
+
+/// Whether the member may do that.
+fn access_review(me: Member, namespace: &str, group: &str, resource: &str, verb: &str) -> Value {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+        "spec": {
+            "user": format!("system:serviceaccount:{NAMESPACE}:{}", me.account),
+            "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{NAMESPACE}"), "system:authenticated"],
+            "resourceAttributes": {
+                "namespace": namespace, "group": group, "resource": resource,
+                "subresource": subresource, "verb": verb,
+            },
+        },
+    })
 }
 
 /// What the Role does not give: asked in one request for all.
@@ -377,18 +393,7 @@ fn ungranted(cells: &mut Cells, me: Member) {
     ];
     let mut reviews = Vec::new();
     let mut review = |namespace: &str, group: &str, resource: &str, verb: &str| {
-        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        reviews.push(json!({
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-            "spec": {
-                "user": format!("system:serviceaccount:{NAMESPACE}:{}", me.account),
-                "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{NAMESPACE}"), "system:authenticated"],
-                "resourceAttributes": {
-                    "namespace": namespace, "group": group, "resource": resource,
-                    "subresource": subresource, "verb": verb,
-                },
-            },
-        }));
+        reviews.push(access_review(me, namespace, group, resource, verb));
     };
     for verb in verbs {
         for (group, resource) in everywhere {

@@ -12,6 +12,7 @@
 
 mod fields;
 mod kinds;
+mod ports;
 mod refusal;
 mod rng;
 mod rules;

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::{
     kinds::Resource,
+    ports::{each, ports},
     store::{Actor, Change, Stored},
     world::{Cluster, MEMBER_NAMESPACE},
 };
@@ -107,26 +108,6 @@ fn text(value: &Value) -> String {
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
-}
-
-/// Ports as everybody compares them: name, protocol, number.
-pub(crate) fn ports(value: &Value) -> String {
-    let all: Vec<_> = list(value)
-        .map(|p| {
-            let protocol = p["protocol"].as_str().filter(|p| !p.is_empty()).unwrap_or("TCP");
-            format!(
-                "{}/{protocol}/{}",
-                p["name"].as_str().unwrap_or_default(),
-                p["port"]
-            )
-        })
-        .collect();
-    all.join(",")
-}
-
-/// Them one by one.
-fn each(ports: &str) -> impl Iterator<Item = String> {
-    ports.split(',').map(str::to_owned)
 }
 
 fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
@@ -405,6 +386,20 @@ impl Rules {
         }
     }
 
+    /// What is wrong with the ports of an import.
+    fn ports_of_nobody(&self, of: &Tuple, ports: &str, at: Duration) -> Vec<String> {
+        let mut found = vec![];
+        for port in each(ports) {
+            if !self.exported_ports.contains(&(of.clone(), port.clone())) {
+                found.push(format!("invented: {port}"));
+            }
+            if self.steady(&Fact::ExportedAs(of.clone(), port.clone()), false, at) {
+                found.push(format!("outdated: {port}"));
+            }
+        }
+        found
+    }
+
     #[expect(clippy::too_many_arguments, reason = "one rule, and all it is judged by")]
     fn invented(
         &self,
@@ -439,17 +434,7 @@ impl Rules {
             (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
                 Some("ServiceImport") => {
                     let ports = ports(&spec["serviceImport"]["spec"]["ports"]);
-                    let mut outdated = vec![];
-                    for port in each(&ports) {
-                        demand(
-                            self.exported_ports.contains(&(tuple(spec), port.clone())),
-                            port.clone(),
-                        );
-                        if self.steady(&Fact::ExportedAs(tuple(spec), port.clone()), false, at) {
-                            outdated.push(format!("outdated: {port}"));
-                        }
-                    }
-                    found.extend(outdated);
+                    found.extend(self.ports_of_nobody(&tuple(spec), &ports, at));
                 }
                 Some("Endpoints") => {
                     for cluster in list(&spec["endpoints"]["clusters"]) {

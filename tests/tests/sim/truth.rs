@@ -6,7 +6,8 @@ use controller::api::names;
 use serde_json::{Value, json};
 
 use crate::{
-    rules::{antrea, core, is_ready, mcs, offers, ports, slices, wants},
+    ports::ports,
+    rules::{antrea, core, is_ready, mcs, offers, slices, wants},
     store::{Actor, Key, Stored},
     world::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, World},
 };

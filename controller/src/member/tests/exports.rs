@@ -285,6 +285,20 @@ fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
 }
 
 #[test]
+fn an_unknown_service_cidr_withdraws_nothing() {
+    let mut world = world();
+    insert(&mut world.services, web());
+    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut world.service_exports, service_export());
+    settle(&mut world);
+    // The controller has started anew, and the API server does not answer yet.
+    world.service_cidrs.clear();
+    insert(&mut world.slices, slice(&[("10.11.0.5", false)]));
+    assert_eq!(plan(&world).actions, []);
+    assert_eq!(valid(&world), ("True".to_owned(), "Succeed".to_owned()));
+}
+
+#[test]
 fn exported_metadata_goes_along_and_is_checked() {
     let mut world = world();
     insert(&mut world.services, web());

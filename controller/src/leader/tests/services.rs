@@ -1,0 +1,169 @@
+//! Exports that contradict each other, and exports that are wrong.
+
+use super::*;
+
+fn conditions(world: &LeaderWorld, export: &str) -> Vec<(String, String, String)> {
+    let status = world.exports[&(NS.to_owned(), export.to_owned())].status.clone();
+    let conditions = status.unwrap_or_default().conditions.into_iter();
+    conditions.map(|c| (c.type_, c.status, c.reason)).collect()
+}
+
+#[test]
+fn ports_of_all_clusters_are_united_and_all_are_told_of_the_difference() {
+    let mut world = world();
+    let mut west = service("west", "shop", "web", 80, "2026-01-01T11:00:00Z");
+    let ports = json!([{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }]);
+    west.spec.service = Some(object(json!({ "serviceSpec": { "ports": ports } })));
+    insert(&mut world.exports, west);
+    insert(
+        &mut world.exports,
+        service("east", "shop", "web", 80, "2026-01-01T11:00:05Z"),
+    );
+    for cluster in ["east", "west"] {
+        let mut endpoints = endpoints(cluster, "shop", "web", "10.1.0.1");
+        endpoints.spec.endpoints = Some(object(json!({ "subsets": [{
+            "addresses": [{ "ip": "10.1.0.1" }],
+            "ports": [{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }],
+        }]})));
+        insert(&mut world.exports, endpoints);
+    }
+    settle(&mut world);
+    let import_ports = &import(&world, "shop-web-service")["serviceImport"]["spec"]["ports"];
+    assert_eq!(import_ports.as_array().unwrap().len(), 2);
+    let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+    let ports = |i: usize| clusters[i]["subsets"][0]["ports"].as_array().unwrap().len();
+    assert_eq!(
+        (ports(0), ports(1)),
+        (1, 2),
+        "east serves what it exports: {clusters}"
+    );
+    for export in ["east-shop-web-service", "west-shop-web-service"] {
+        let told = |type_: &str, status: &str, reason: &str| {
+            (type_.to_owned(), status.to_owned(), reason.to_owned())
+        };
+        assert_eq!(
+            conditions(&world, export),
+            [
+                told("Succeeded", "True", ""),
+                told("Conflict", "True", "PortConflict")
+            ]
+        );
+    }
+    delete(
+        &mut world.exports,
+        &(NS.to_owned(), "west-shop-web-service".to_owned()),
+    );
+    settle(&mut world);
+    assert_eq!(
+        conditions(&world, "east-shop-web-service").len(),
+        1,
+        "nobody is left to contradict"
+    );
+    let status = conditions(&world, "west-shop-web-endpoints");
+    assert_eq!(status[0].0, "Failure", "without its Service: {status:?}");
+}
+
+#[test]
+fn a_bad_export_stops_only_itself_and_is_told_the_field() {
+    let long = "x".repeat(64);
+    let annotation = "x".repeat(1 << 20);
+    for (payload, why) in [
+        (json!(null), "spec.service is missing".to_owned()),
+        (
+            json!({ "serviceSpec": { "ports": [{ "port": 80 }, { "name": "b", "port": 81 }] } }),
+            "spec.service.serviceSpec.ports[0].name: \"\" is not a DNS label".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "name": long, "port": 80 }] } }),
+            format!("spec.service.serviceSpec.ports[0].name: {long:?} is not a DNS label"),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "port": 70_000 }] } }),
+            "spec.service.serviceSpec.ports[0].port: 70000 is not a port".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "port": 80, "protocol": "ICMP" }] } }),
+            "spec.service.serviceSpec.ports[0].protocol: \"ICMP\" is not TCP, UDP or SCTP".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "name": "a", "port": 80 }, { "name": "a", "port": 81 }] } }),
+            "ports[1].name: \"a\" is already spec.service.serviceSpec.ports[0]".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "name": "a", "port": 80 }, { "name": "b", "port": 80 }] } }),
+            "ports[1].port: 80/TCP is already spec.service.serviceSpec.ports[0]".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "port": 80 }] }, "exportedLabels": { "a b": "" } }),
+            "spec.service.exportedLabels: \"a b\" is not a label or annotation key".to_owned(),
+        ),
+        (
+            json!({ "serviceSpec": { "ports": [{ "port": 80 }] }, "exportedAnnotations": { "a": annotation } }),
+            "spec.service.exportedAnnotations: 1048577 bytes of annotations are more than".to_owned(),
+        ),
+    ] {
+        let mut world = world();
+        let mut bad = service("west", "shop", "web", 80, "2026-01-01T11:00:00Z");
+        bad.spec.service = serde_json::from_value(payload).unwrap();
+        insert(&mut world.exports, bad);
+        insert(&mut world.exports, endpoints("west", "shop", "web", "10.2.0.1"));
+        insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
+        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
+        settle(&mut world);
+        let status = world.exports[&(NS.to_owned(), "west-shop-web-service".to_owned())]
+            .status
+            .clone()
+            .unwrap();
+        assert_eq!(status.conditions[0].type_, "Failure");
+        assert!(
+            status.conditions[0].message.contains(&why),
+            "{why}: {}",
+            status.conditions[0].message
+        );
+        assert_eq!(conditions(&world, "east-shop-web-service").len(), 1, "{why}");
+        let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+        assert_eq!(clusters.as_array().unwrap().len(), 1, "{why}");
+    }
+}
+
+#[test]
+fn endpoints_nobody_could_use_are_refused_by_field() {
+    for (subset, why) in [
+        (
+            json!({ "addresses": [{ "ip": "10.2.0.1" }, { "ip": "ten" }], "ports": [{ "name": "http", "port": 80 }] }),
+            "spec.endpoints.subsets[0].addresses[1].ip: \"ten\" is not an IP address",
+        ),
+        (
+            json!({ "addresses": [{ "ip": "::ffff:10.2.0.1" }], "ports": [{ "name": "http", "port": 80 }] }),
+            "addresses[0].ip: \"::ffff:10.2.0.1\" is an IPv4-mapped",
+        ),
+        (
+            json!({ "addresses": [{ "ip": "127.0.0.1" }], "ports": [{ "name": "http", "port": 80 }] }),
+            "addresses[0].ip: \"127.0.0.1\" is not an address another cluster can reach",
+        ),
+        (
+            json!({ "addresses": [{ "ip": "10.2.0.1" }], "ports": [{ "name": "http", "port": 0 }] }),
+            "spec.endpoints.subsets[0].ports[0].port: 0 is not a port",
+        ),
+    ] {
+        let mut world = world();
+        insert(&mut world.exports, service("west", "shop", "web", 80, NOW));
+        let mut bad = endpoints("west", "shop", "web", "10.2.0.1");
+        bad.spec.endpoints = Some(object(json!({ "subsets": [subset] })));
+        insert(&mut world.exports, bad);
+        insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
+        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
+        settle(&mut world);
+        let status = world.exports[&(NS.to_owned(), "west-shop-web-endpoints".to_owned())]
+            .status
+            .clone()
+            .unwrap();
+        assert!(
+            status.conditions[0].message.contains(why),
+            "{why}: {}",
+            status.conditions[0].message
+        );
+        let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+        assert_eq!(clusters.as_array().unwrap().len(), 1);
+    }
+}

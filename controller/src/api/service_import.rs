@@ -1,5 +1,6 @@
 //! `ServiceImport` of the MCS API: a Service of the set, usable in this cluster.
 
+use k8s_openapi::api::core::v1::ServiceSpec;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use super::{condition::Condition, crd};
 pub const CLUSTER_SET_IP: &str = "ClusterSetIP";
 /// The type of an import whose Pods are found by name.
 pub const HEADLESS: &str = "Headless";
+/// The `clusterIP` of a Service without an address (core/v1, `ClusterIPNone`).
+pub const NO_CLUSTER_IP: &str = "None";
 /// The condition that says whether the import can be used.
 pub const READY: &str = "Ready";
 
@@ -26,6 +29,12 @@ pub mod reason {
 
 /// That the endpoints are there as `EndpointSlice`s.
 pub const PRESENT: &str = "Present";
+
+/// Whether a Service has no address of its own.
+#[must_use]
+pub fn is_headless(service: &ServiceSpec) -> bool {
+    service.cluster_ip.as_deref() == Some(NO_CLUSTER_IP)
+}
 
 /// A Service of the set.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -80,7 +89,7 @@ pub struct ServiceImportSpec {
 }
 
 /// One port of the Service.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
     /// Required when there is more than one.

@@ -183,6 +183,15 @@ pub fn annotations(annotations: &BTreeMap<String, String>) -> Result<(), Invalid
     Ok(())
 }
 
+/// Exported labels and annotations; an error says in which of the two fields.
+pub fn exported(
+    exported_labels: &BTreeMap<String, String>,
+    exported_annotations: &BTreeMap<String, String>,
+) -> Result<(), (&'static str, Invalid)> {
+    labels(exported_labels).map_err(|cause| ("exportedLabels", cause))?;
+    annotations(exported_annotations).map_err(|cause| ("exportedAnnotations", cause))
+}
+
 fn known_key(key: &str) -> Result<(), Invalid> {
     let good = match key.split_once('/') {
         None => qualified(key),

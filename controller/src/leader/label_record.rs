@@ -154,7 +154,7 @@ impl Record {
             if stored.parts.get(part) == Some(content) {
                 continue;
             }
-            let data = json!({ KEY: text(entries) });
+            let data = BTreeMap::from([(KEY.to_owned(), text(entries))]);
             let name = names::label_record(*part);
             match get(config_maps, &world.namespace, &name) {
                 Some(old) => plan.patch(Side::Local, old.as_ref(), json!({ "data": data })),
@@ -173,7 +173,7 @@ impl Record {
                             ),
                             ..ObjectMeta::default()
                         },
-                        data: Some([(KEY.to_owned(), text(entries))].into()),
+                        data: Some(data),
                         ..ConfigMap::default()
                     },
                 ),

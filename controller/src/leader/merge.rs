@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::api::{
     resource_export::ServiceExportPayload,
     service_export::conflict,
-    service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImportSpec, ServicePort},
+    service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImportSpec, ServicePort, is_headless},
 };
 
 /// How many contradictions a message names.
@@ -50,6 +50,14 @@ pub struct Conflicts {
     found: BTreeMap<&'static str, Vec<String>>,
 }
 
+/// The ports of all clusters, in the order in which they came, with places by name and by number and protocol.
+#[derive(Debug, Default)]
+struct Union {
+    ports: Vec<ServicePort>,
+    names: BTreeMap<String, usize>,
+    numbers: BTreeMap<(i32, String), usize>,
+}
+
 /// Merges `offers`, the oldest first; `None` where there are none.
 #[must_use]
 pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
@@ -60,10 +68,11 @@ pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
         annotations: oldest.service.exported_annotations.clone(),
         ..Merged::default()
     };
+    let mut union = Union::default();
     for offer in offers {
         let theirs = facts(offer.service);
         if theirs.type_ == merged.spec.type_ {
-            let served = unite(&mut merged, offer);
+            let served = union.add(offer, &mut merged.conflicts);
             if !served.is_empty() || ports(offer.service).is_empty() {
                 merged.served.insert(offer.cluster.to_owned(), served);
             }
@@ -74,6 +83,7 @@ pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
             merged.conflicts.add(conflict::TYPE, contradiction);
         }
     }
+    merged.spec.ports = union.ports;
     for missing in lacking(&merged, offers) {
         merged.conflicts.add(conflict::PORT, missing);
     }
@@ -83,9 +93,13 @@ pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
 /// Everything but ports and addresses.
 fn facts(service: &ServiceExportPayload) -> ServiceImportSpec {
     let spec = &service.service_spec;
-    let headless = spec.cluster_ip.as_deref() == Some("None");
+    let type_ = if is_headless(spec) {
+        HEADLESS
+    } else {
+        CLUSTER_SET_IP
+    };
     ServiceImportSpec {
-        type_: if headless { HEADLESS } else { CLUSTER_SET_IP }.to_owned(),
+        type_: type_.to_owned(),
         session_affinity: spec.session_affinity.clone().unwrap_or_default(),
         session_affinity_config: spec
             .session_affinity_config
@@ -112,51 +126,66 @@ pub fn ports(service: &ServiceExportPayload) -> Vec<ServicePort> {
         .collect()
 }
 
-/// Adds what is new of the offer's ports; says which of the union the cluster serves.
-fn unite(merged: &mut Merged, offer: &Offer<'_>) -> BTreeSet<String> {
-    let mut served = BTreeSet::new();
-    for port in ports(offer.service) {
-        let known = &merged.spec.ports;
-        let by_name = known.iter().find(|p| p.name == port.name);
-        let by_number = known
-            .iter()
-            .find(|p| (p.port, &p.protocol) == (port.port, &port.protocol));
-        // A Service with several ports needs a name for each.
-        let nameless = known.iter().find(|p| p.name.is_empty() || port.name.is_empty());
-        match (by_name, by_number.or(nameless)) {
-            (Some(same), _) if (same.port, &same.protocol) == (port.port, &port.protocol) => {
-                if same.app_protocol != port.app_protocol {
-                    let contradiction = format!(
-                        "port {:?} has appProtocol {:?} in cluster {:?}, and {:?} is used",
-                        port.name,
-                        port.app_protocol.as_deref().unwrap_or_default(),
-                        offer.cluster,
-                        same.app_protocol.as_deref().unwrap_or_default(),
-                    );
-                    merged.conflicts.add(conflict::PORT, contradiction);
-                }
-                served.insert(port.name);
-            }
-            (Some(other), _) | (None, Some(other)) => {
+// === impl Union ===
+
+impl Union {
+    /// The port that keeps `port` out, or that it is.
+    fn met(&self, port: &ServicePort) -> Option<&ServicePort> {
+        let by_name = self.names.get(&port.name);
+        let by_number = || self.numbers.get(&(port.port, port.protocol.clone()));
+        // A Service with several ports needs a name for each; so one without is alone.
+        let nameless = || {
+            let first = self.ports.first()?;
+            (first.name.is_empty() || port.name.is_empty()).then_some(&0)
+        };
+        let at = by_name.or_else(by_number).or_else(nameless)?;
+        self.ports.get(*at)
+    }
+
+    fn push(&mut self, port: ServicePort) {
+        let at = self.ports.len();
+        self.names.insert(port.name.clone(), at);
+        self.numbers.insert((port.port, port.protocol.clone()), at);
+        self.ports.push(port);
+    }
+
+    /// Adds what is new of the offer's ports; says which of the union the cluster serves.
+    fn add(&mut self, offer: &Offer<'_>, conflicts: &mut Conflicts) -> BTreeSet<String> {
+        let mut served = BTreeSet::new();
+        for port in ports(offer.service) {
+            let Some(known) = self.met(&port) else {
+                served.insert(port.name.clone());
+                self.push(port);
+                continue;
+            };
+            if (&known.name, known.port, &known.protocol) != (&port.name, port.port, &port.protocol) {
                 let contradiction = format!(
                     "port {:?} {}/{} of cluster {:?} contradicts port {:?} {}/{}, which is used",
                     port.name,
                     port.port,
                     port.protocol,
                     offer.cluster,
-                    other.name,
-                    other.port,
-                    other.protocol,
+                    known.name,
+                    known.port,
+                    known.protocol,
                 );
-                merged.conflicts.add(conflict::PORT, contradiction);
+                conflicts.add(conflict::PORT, contradiction);
+                continue;
             }
-            (None, None) => {
-                served.insert(port.name.clone());
-                merged.spec.ports.push(port);
+            if known.app_protocol != port.app_protocol {
+                let contradiction = format!(
+                    "port {:?} has appProtocol {:?} in cluster {:?}, and {:?} is used",
+                    port.name,
+                    port.app_protocol.as_deref().unwrap_or_default(),
+                    offer.cluster,
+                    known.app_protocol.as_deref().unwrap_or_default(),
+                );
+                conflicts.add(conflict::PORT, contradiction);
             }
+            served.insert(port.name);
         }
+        served
     }
-    served
 }
 
 /// Ports some clusters have and others have not.

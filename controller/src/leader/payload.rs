@@ -58,8 +58,8 @@ pub(super) fn service(payload: &ServiceExportPayload) -> Result<(), Refused> {
     let mut numbers = BTreeMap::new();
     for (i, port) in ports.iter().enumerate() {
         let field = |name: &str| format!("spec.service.serviceSpec.ports[{i}].{name}");
-        number(field("port"), port.port)?;
-        let protocol = protocol(field("protocol"), port.protocol.as_deref())?;
+        number(|| field("port"), port.port)?;
+        let protocol = protocol(|| field("protocol"), port.protocol.as_deref())?;
         let name = port.name.as_deref().unwrap_or_default();
         if !name.is_empty() || ports.len() > 1 {
             validation::dns_label(name, 63).map_err(|cause| Refused::Value {
@@ -82,18 +82,11 @@ pub(super) fn service(payload: &ServiceExportPayload) -> Result<(), Refused> {
             });
         }
     }
-    metadata("spec.service.", payload)
-}
-
-/// Whether the exported labels and annotations can be those of an object.
-fn metadata(prefix: &str, payload: &ServiceExportPayload) -> Result<(), Refused> {
-    validation::labels(&payload.exported_labels).map_err(|cause| Refused::Value {
-        field: format!("{prefix}exportedLabels"),
-        cause,
-    })?;
-    validation::annotations(&payload.exported_annotations).map_err(|cause| Refused::Value {
-        field: format!("{prefix}exportedAnnotations"),
-        cause,
+    validation::exported(&payload.exported_labels, &payload.exported_annotations).map_err(|(field, cause)| {
+        Refused::Value {
+            field: format!("spec.service.{field}"),
+            cause,
+        }
     })
 }
 
@@ -108,28 +101,31 @@ pub(super) fn subsets(subsets: &[EndpointSubset]) -> Result<(), Refused> {
         }
         for (j, port) in subset.ports.iter().flatten().enumerate() {
             let field = |name: &str| format!("spec.endpoints.subsets[{i}].ports[{j}].{name}");
-            number(field("port"), port.port)?;
-            protocol(field("protocol"), port.protocol.as_deref())?;
+            number(|| field("port"), port.port)?;
+            protocol(|| field("protocol"), port.protocol.as_deref())?;
         }
     }
     Ok(())
 }
 
-fn number(field: String, value: i32) -> Result<(), Refused> {
+fn number(field: impl FnOnce() -> String, value: i32) -> Result<(), Refused> {
     if (1..=0xffff).contains(&value) {
         Ok(())
     } else {
-        Err(Refused::Port { field, value })
+        Err(Refused::Port {
+            field: field(),
+            value,
+        })
     }
 }
 
-fn protocol(field: String, value: Option<&str>) -> Result<&'static str, Refused> {
+fn protocol(field: impl FnOnce() -> String, value: Option<&str>) -> Result<&'static str, Refused> {
     let value = value.filter(|v| !v.is_empty()).unwrap_or("TCP");
     PROTOCOLS
         .into_iter()
         .find(|known| *known == value)
         .ok_or_else(|| Refused::Protocol {
-            field,
+            field: field(),
             value: value.to_owned(),
         })
 }

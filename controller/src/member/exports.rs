@@ -12,7 +12,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 
 use super::{
     Session,
-    families::{self, Family},
+    families::{Family, Reach},
     slices,
 };
 use crate::{
@@ -25,9 +25,9 @@ use crate::{
             kind,
         },
         service_export::{
-            CONFLICT, READY, ServiceExport, ServiceExportSpec, ServiceExportStatus, VALID, conflict, ready,
-            reason,
+            CONFLICT, READY, ServiceExport, ServiceExportStatus, VALID, conflict, ready, reason,
         },
+        service_import::{NO_CLUSTER_IP, is_headless},
         validation,
     },
     plan::{Plan, Side},
@@ -89,13 +89,14 @@ pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan)
         // Found out in a moment; until then no address can be called unreachable, and nothing is withdrawn.
         return;
     }
+    let reach = Reach::of(world);
     let mut wanted = BTreeSet::new();
     for export in world
         .service_exports
         .values()
         .filter(|e| e.metadata.deletion_timestamp.is_none())
     {
-        let offer = offer(world, export);
+        let offer = offer(world, &reach, export);
         let mut written = session.is_some();
         if let (Some(session), Ok(offer)) = (session, &offer) {
             for (name, spec) in specs(session, export, offer) {
@@ -195,7 +196,7 @@ fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(Stri
     ]
 }
 
-fn offer(world: &MemberWorld, export: &ServiceExport) -> Result<Offer, Invalid> {
+fn offer(world: &MemberWorld, reach: &Reach, export: &ServiceExport) -> Result<Offer, Invalid> {
     let (namespace, name) = (export.namespace().unwrap_or_default(), export.name_any());
     let service = get(&world.services, &namespace, &name)
         .filter(|s| s.metadata.deletion_timestamp.is_none())
@@ -204,21 +205,19 @@ fn offer(world: &MemberWorld, export: &ServiceExport) -> Result<Offer, Invalid> 
     if spec.type_.as_deref() == Some("ExternalName") {
         return Err(Invalid::TypeNotSupported);
     }
-    if service
-        .annotations()
-        .contains_key(names::ANNOTATION_IMPORTED_SERVICE)
-    {
+    if is_imported(service) {
         return Err(Invalid::Imported);
     }
     let metadata = export.spec.clone().unwrap_or_default();
-    check(&metadata)?;
-    let headless = spec.cluster_ip.as_deref() == Some("None");
+    validation::exported(&metadata.exported_labels, &metadata.exported_annotations)
+        .map_err(|(field, cause)| Invalid::Metadata { field, cause })?;
+    let headless = is_headless(&spec);
     let by_pods = headless || world.config.endpoint_ip_type == EndpointIpType::PodIp;
-    let cluster_ips = cluster_ips(&spec, &families::of_services(world));
+    let cluster_ips = cluster_ips(&spec, &reach.services);
     if !headless && cluster_ips.is_empty() {
         return Err(Invalid::NoClusterIp);
     }
-    let pods = pod_subsets(world, &namespace, &name, headless);
+    let pods = pod_subsets(world, reach, &namespace, &name, headless);
     if pods.is_empty() {
         return Err(Invalid::WithoutEndpoints);
     }
@@ -239,17 +238,6 @@ fn offer(world: &MemberWorld, export: &ServiceExport) -> Result<Offer, Invalid> 
     Ok(Offer { service, subsets })
 }
 
-fn check(metadata: &ServiceExportSpec) -> Result<(), Invalid> {
-    validation::labels(&metadata.exported_labels).map_err(|cause| Invalid::Metadata {
-        field: "exportedLabels",
-        cause,
-    })?;
-    validation::annotations(&metadata.exported_annotations).map_err(|cause| Invalid::Metadata {
-        field: "exportedAnnotations",
-        cause,
-    })
-}
-
 /// Of the Service what imports show.
 fn exported(spec: &ServiceSpec, headless: bool, cluster_ips: &[IpAddr]) -> ServiceSpec {
     // Families whose addresses nobody could reach from elsewhere are not promised.
@@ -264,7 +252,7 @@ fn exported(spec: &ServiceSpec, headless: bool, cluster_ips: &[IpAddr]) -> Servi
     });
     ServiceSpec {
         ports: Some(spec.ports.iter().flatten().map(exported_port).collect()),
-        cluster_ip: headless.then(|| "None".to_owned()),
+        cluster_ip: headless.then(|| NO_CLUSTER_IP.to_owned()),
         ip_families: families,
         session_affinity: spec.session_affinity.clone(),
         session_affinity_config: spec.session_affinity_config.clone(),
@@ -310,12 +298,17 @@ fn endpoint_port(port: &ServicePort) -> EndpointPort {
 
 /// The ready endpoints of a Service in the IP families of Pods, one subset for each set of ports. Those of a
 /// headless one have names.
-fn pod_subsets(world: &MemberWorld, namespace: &str, name: &str, headless: bool) -> Vec<EndpointSubset> {
+fn pod_subsets(
+    world: &MemberWorld,
+    reach: &Reach,
+    namespace: &str,
+    name: &str,
+    headless: bool,
+) -> Vec<EndpointSubset> {
     type Port = (Option<String>, i32, String, Option<String>);
-    let families = families::of_pods(world);
     let mut by_ports: BTreeMap<Vec<Port>, BTreeMap<String, Option<String>>> = BTreeMap::new();
     for slice in slices::of_service(world, namespace, name) {
-        if !families.iter().any(|f| f.name() == slice.address_type) {
+        if !reach.pods.iter().any(|f| f.name() == slice.address_type) {
             continue;
         }
         let ports = slice.ports.iter().flatten().filter_map(|p| {

@@ -36,18 +36,26 @@ impl Family {
     }
 }
 
-/// Those in which this cluster announces its Services.
-#[must_use]
-pub fn of_services(world: &MemberWorld) -> BTreeSet<Family> {
-    of(&world.service_cidrs)
+/// The IP families of what this cluster announces; from all Nodes, so worked out once for all exports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Of its Services.
+    pub services: BTreeSet<Family>,
+    /// Of its Pods. IPv4 always: networks that route Pods' addresses need no announcement.
+    pub pods: BTreeSet<Family>,
 }
 
-/// Those in which this cluster announces its Pods. IPv4 always: networks that route Pods' addresses need no announcement.
-#[must_use]
-pub fn of_pods(world: &MemberWorld) -> BTreeSet<Family> {
-    let mut families = of(&cluster_info::pod_cidrs(world));
-    families.insert(Family::V4);
-    families
+impl Reach {
+    /// What `world` says.
+    #[must_use]
+    pub fn of(world: &MemberWorld) -> Self {
+        let mut pods = of(&cluster_info::pod_cidrs(world));
+        pods.insert(Family::V4);
+        Self {
+            services: of(&world.service_cidrs),
+            pods,
+        }
+    }
 }
 
 fn of(nets: &[IpNet]) -> BTreeSet<Family> {

@@ -20,8 +20,8 @@ use crate::{
         names,
         resource_import::{EndpointsImport, ResourceImport, kind},
         service_import::{
-            CLUSTER_SET_IP, ExportingCluster, HEADLESS, PRESENT, READY, ServiceImport, ServiceImportSpec,
-            ServiceImportStatus, ServicePort, reason,
+            CLUSTER_SET_IP, ExportingCluster, HEADLESS, NO_CLUSTER_IP, PRESENT, READY, ServiceImport,
+            ServiceImportSpec, ServiceImportStatus, ServicePort, is_headless, reason,
         },
         validation,
     },
@@ -191,7 +191,7 @@ fn service_spec(import: &ServiceImportSpec) -> ServiceSpec {
         .filter(|_| affinity.is_some());
     ServiceSpec {
         type_: Some("ClusterIP".to_owned()),
-        cluster_ip: headless.then(|| "None".to_owned()),
+        cluster_ip: headless.then(|| NO_CLUSTER_IP.to_owned()),
         ip_family_policy: Some(policy.to_owned()),
         ip_families: families,
         ports: Some(import.ports.iter().map(core_port).collect()).filter(|p: &Vec<_>| !p.is_empty()),
@@ -209,12 +209,11 @@ fn service_spec(import: &ServiceImportSpec) -> ServiceSpec {
 
 /// Whether the Service is of another kind than wanted: with an address or without, of another first family.
 fn recreate(have: &ServiceSpec, wanted: &ServiceSpec) -> bool {
-    let headless = |s: &ServiceSpec| s.cluster_ip.as_deref() == Some("None");
     let first = |s: &ServiceSpec| s.ip_families.iter().flatten().next().cloned();
     let other_family = first(wanted)
         .zip(first(have))
         .is_some_and(|(wanted, have)| wanted != have);
-    headless(have) != headless(wanted) || other_family
+    is_headless(have) != is_headless(wanted) || other_family
 }
 
 fn same_ports(have: &[CorePort], wanted: &[CorePort]) -> bool {
@@ -351,7 +350,7 @@ fn put_import(
     }
     let many = have.cluster_ips.iter().flatten().chain(&have.cluster_ip);
     spec.ips = many
-        .filter(|ip| !ip.is_empty() && *ip != "None")
+        .filter(|ip| !ip.is_empty() && *ip != NO_CLUSTER_IP)
         .cloned()
         .collect();
     spec.ips.dedup();

@@ -1,6 +1,6 @@
 //! `EndpointSlice`s: those of local Services, and those made of imported endpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
     api::{
@@ -13,7 +13,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 
 use super::families::Family;
 use crate::{
-    api::{names, validation},
+    api::{names, service_import::is_headless, validation},
     world::MemberWorld,
 };
 
@@ -102,14 +102,18 @@ pub fn from_local(
     name: &str,
     accepted: &[EndpointSubset],
 ) -> Vec<Group> {
-    let accepted = |port: &EndpointPort| {
-        let name = port.name.as_deref().unwrap_or_default();
-        let mut ports = accepted.iter().flat_map(|s| s.ports.iter().flatten());
-        ports.any(|p| p.name.as_deref().unwrap_or_default() == name)
-    };
+    let accepted: BTreeSet<_> = accepted
+        .iter()
+        .flat_map(|s| s.ports.iter().flatten())
+        .map(|p| p.name.as_deref().unwrap_or_default())
+        .collect();
     of_service(world, namespace, name)
-        .map(|slice| {
-            let ports = slice.ports.iter().flatten().filter_map(|p| {
+        .filter_map(|slice| {
+            let all = slice.ports.as_deref().unwrap_or_default();
+            let known = all
+                .iter()
+                .filter(|p| accepted.contains(p.name.as_deref().unwrap_or_default()));
+            let ports = known.filter_map(|p| {
                 Some(port(
                     p.name.as_deref(),
                     p.port?,
@@ -117,14 +121,15 @@ pub fn from_local(
                     p.app_protocol.as_deref(),
                 ))
             });
+            let ports: Vec<_> = ports.collect();
+            // Without any ports of its own it is a headless Service's.
+            if ports.is_empty() && !all.is_empty() {
+                return None;
+            }
             let ready = slice.endpoints.iter().filter(|e| is_ready(e));
-            let any = slice.ports.iter().flatten().next().is_some();
-            let ports: Vec<_> = ports.filter(accepted).collect();
-            let used = !any || !ports.is_empty();
-            Group {
+            Some(Group {
                 ports,
                 endpoints: ready
-                    .filter(|_| used)
                     .filter_map(|e| {
                         Some(endpoint(
                             e.addresses.first()?.clone(),
@@ -133,7 +138,7 @@ pub fn from_local(
                         ))
                     })
                     .collect(),
-            }
+            })
         })
         .collect()
 }
@@ -227,7 +232,7 @@ fn slice(
         (names::LABEL_MCS_SERVICE_NAME.to_owned(), of.to_owned()),
         (names::LABEL_MANAGED_BY.to_owned(), names::MANAGED_BY.to_owned()),
     ]);
-    if is_headless(service) {
+    if service.spec.as_ref().is_some_and(is_headless) {
         // As Kubernetes' own controller marks them (`discovery/v1`, `LabelHeadlessService`).
         labels.insert(names::LABEL_HEADLESS.to_owned(), String::new());
     }
@@ -253,13 +258,6 @@ fn slice(
         endpoints: endpoints.to_vec(),
         ports: Some(ports.to_vec()),
     }
-}
-
-/// Whether a Service has no address of its own.
-#[must_use]
-pub fn is_headless(service: &Service) -> bool {
-    let ip = service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref());
-    ip == Some("None")
 }
 
 /// Whether the slice that exists is the one that is wanted.

@@ -174,11 +174,10 @@ impl Election {
         let spec = old.as_ref().and_then(|lease| lease.spec.as_ref());
         match self.seen.step(&self.identity, spec, now, Timestamp::now()) {
             Step::Wait { holder } => Ok(Some(holder)),
+            // A conflict says that it was written meanwhile, not by whom: an earlier write of ours that was given up
+            // may have come late. Who holds it is read in the next step.
             Step::Write(spec) => match self.write(self.lease(old, spec)).await {
                 Ok(_) => Ok(None),
-                Err(kube::Error::Api(status)) if status.code == 409 => {
-                    Ok(Some("somebody who was faster".to_owned()))
-                }
                 Err(error) => Err(chain(&error)),
             },
         }

@@ -1,6 +1,6 @@
 //! Label identities and replicated policies.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
@@ -120,9 +120,9 @@ spec:
     )
 }
 
-/// Events that say so.
-fn events(import: &str, message: &str) -> Vec<Value> {
-    let selector = format!("involvedObject.name={import}");
+/// Events about the import with this UID that say so.
+fn events(uid: &str, message: &str) -> Vec<Value> {
+    let selector = format!("involvedObject.uid={uid}");
     let text = LEADER.kubectl(&[
         "get",
         "events",
@@ -140,7 +140,7 @@ fn events(import: &str, message: &str) -> Vec<Value> {
 }
 
 /// The policy is there, stays what it is, and goes with its export.
-fn replicated(import: &str) {
+fn replicated(uid: &str) {
     let name = "antrea-mc-e2e-strict";
     let made = EAST.wait_for("the policy", SOON, || {
         EAST.get("", POLICIES, name).ok_or_else(|| "none".to_owned())
@@ -150,7 +150,7 @@ fn replicated(import: &str) {
         "true"
     );
     assert_eq!(made["spec"]["ingress"][1]["action"], "Drop");
-    assert_eq!(events(import, MISSING).len(), 1, "told once");
+    assert_eq!(events(uid, MISSING).len(), 1, "told once");
     // Somebody opens it.
     let open = r#"{"spec":{"ingress":[{"action":"Allow"}]}}"#;
     EAST.kubectl(&["patch", POLICIES, name, "--type=merge", "-p", open]);
@@ -172,28 +172,28 @@ fn replicated(import: &str) {
     EAST.wait_gone("", POLICIES, name, SOON);
 }
 
+/// How often the containers of east's controllers were started again, by Pod.
+fn starts() -> BTreeMap<String, u64> {
+    EAST.list("kube-system", "pods", "component=antrea-mc-controller")
+        .iter()
+        .map(|pod| {
+            let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+            let count = pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+            (name, count.unwrap_or_default())
+        })
+        .collect()
+}
+
 /// The kinds went while their watches ran; the member goes on.
-fn goes_on() {
+fn goes_on(before: &BTreeMap<String, u64>) {
     let ns = Namespace::create("e2e-after-crds");
     ns.serve(EAST, "east-n2", 1);
     ns.export(EAST);
     ns.wait_imported(WEST, 1);
-    let restarts = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
-    let controller = "component=antrea-mc-controller";
-    let restarts = EAST.kubectl(&[
-        "get",
-        "pods",
-        "-n",
-        "kube-system",
-        "-l",
-        controller,
-        "-o",
-        restarts,
-    ]);
-    assert!(
-        restarts.split_whitespace().all(|count| count == "0"),
-        "{restarts}"
-    );
+    for (pod, count) in starts() {
+        let said = || EAST.try_kubectl(&["logs", &pod, "-n", "kube-system", "--previous", "--tail=20"]);
+        assert_eq!(before.get(&pod), Some(&count), "{pod} ended: {:?}", said());
+    }
 }
 
 #[test]
@@ -218,24 +218,26 @@ spec:
       from: [{{namespaceSelector: {{}}}}]
 "
     ));
-    LEADER.wait_for("the import", SOON, || {
+    let made = LEADER.wait_for("the import", SOON, || {
         LEADER
             .get(LEADER_NAMESPACE, "resourceimport", import)
             .ok_or_else(|| "none".to_owned())
     });
+    let uid = made["metadata"]["uid"].as_str().expect("a UID");
+    let before = starts();
     let result = std::panic::catch_unwind(|| {
         // West never knows these kinds, east learns them now.
         EAST.apply(&crds);
         let told = LEADER.wait_for("an Event about the Tier", NOTICED, || {
-            events(import, MISSING).pop().ok_or_else(|| "none".to_owned())
+            events(uid, MISSING).pop().ok_or_else(|| "none".to_owned())
         });
         assert_eq!(told["reason"], "ACNPImportFailed");
         let described = LEADER.kubectl(&["describe", "resourceimport", import, "-n", LEADER_NAMESPACE]);
         assert!(described.contains("ACNPImportFailed"), "{described}");
         EAST.apply("apiVersion: crd.antrea.io/v1beta1\nkind: Tier\nmetadata: {name: e2e-tier}\nspec: {priority: 100}\n");
-        replicated(import);
+        replicated(uid);
         EAST.kubectl(&["delete", "crd", POLICIES, TIERS]);
-        goes_on();
+        goes_on(&before);
     });
     let export = [
         "delete",

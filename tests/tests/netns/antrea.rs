@@ -12,7 +12,7 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, bpftool, options};
+use crate::bed::{SOON, bpftool, options, web_service};
 
 /// The gateways as they know each other.
 const OURS: &str = "192.168.100.1";
@@ -37,29 +37,7 @@ const VIA: &str = "via 169.254.9.1 dev antrea0 onlink";
 
 /// East's Service as its cluster has it.
 fn service() -> String {
-    format!(
-        "\
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: shop}}
-spec:
-  clusterIP: {SERVICE_EAST}
-  ports: [{{name: http, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: IPv4
-ports: [{{name: http, port: 8080}}, {{name: dns, port: 8080, protocol: UDP}}]
-endpoints:
-- {{addresses: [{pod}], nodeName: node-east}}
----
-apiVersion: multicluster.x-k8s.io/v1alpha1
-kind: ServiceExport
-metadata: {{name: web, namespace: shop}}
-",
-        pod = Cluster::East.pod_ip(),
-    )
+    web_service(SERVICE_EAST, "None", &[(Cluster::East.pod_ip(), "node-east")])
 }
 
 /// West's gateway and node as Antrea has them.

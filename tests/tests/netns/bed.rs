@@ -1,6 +1,6 @@
 //! The row of namespaces a test runs in.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{env, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 use mc_tests::{
     topology::{Cluster, Masquerade, Options, Place, Topology, Variant},
@@ -29,6 +29,37 @@ pub(crate) fn options(name: &str) -> Options {
         options.agent_flags = flags.split_whitespace().map(str::to_owned).collect();
     }
     options
+}
+
+/// The exported Service `web` as its cluster has it, with an endpoint for each address and Node.
+pub(crate) fn web_service(ip: &str, affinity: &str, endpoints: &[(Ipv4Addr, &str)]) -> String {
+    let endpoints: Vec<_> = endpoints
+        .iter()
+        .map(|(address, node)| format!("{{addresses: [{address}], nodeName: {node}}}"))
+        .collect();
+    let endpoints = endpoints.join(", ");
+    format!(
+        "\
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop}}
+spec:
+  clusterIP: {ip}
+  sessionAffinity: {affinity}
+  ports: [{{name: http, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8080}}, {{name: dns, port: 8080, protocol: UDP}}]
+endpoints: [{endpoints}]
+---
+apiVersion: multicluster.x-k8s.io/v1alpha1
+kind: ServiceExport
+metadata: {{name: web, namespace: shop}}
+"
+    )
 }
 
 /// Two clusters that reach each other through mc-gateway, behind a CNI that masquerades.

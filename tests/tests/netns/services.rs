@@ -18,7 +18,7 @@ use mc_tests::{
 };
 
 use crate::{
-    bed::{SOON, bpftool, connected, with_two_gateways},
+    bed::{SOON, bpftool, connected, web_service, with_two_gateways},
     seeing::metrics,
 };
 
@@ -29,35 +29,9 @@ const GATEWAY_POD: &str = "10.12.0.5";
 
 /// The Service as its cluster has it: a Pod on the regular node, and one on the gateway if wanted.
 fn service(affinity: &str, on_gateway: bool) -> String {
-    let gateway = if on_gateway {
-        format!("- {{addresses: [{GATEWAY_POD}], nodeName: gw-west}}\n")
-    } else {
-        String::new()
-    };
-    format!(
-        "\
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: shop}}
-spec:
-  clusterIP: {SERVICE}
-  sessionAffinity: {affinity}
-  ports: [{{name: http, port: 80}}, {{name: dns, port: 53, protocol: UDP}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}
-addressType: IPv4
-ports: [{{name: http, port: 8080}}, {{name: dns, port: 8080, protocol: UDP}}]
-endpoints:
-- {{addresses: [{pod}], nodeName: node-west}}
-{gateway}---
-apiVersion: multicluster.x-k8s.io/v1alpha1
-kind: ServiceExport
-metadata: {{name: web, namespace: shop}}
-",
-        pod = Cluster::West.pod_ip(),
-    )
+    let mut endpoints = vec![(Cluster::West.pod_ip(), "node-west")];
+    endpoints.extend(on_gateway.then(|| (GATEWAY_POD.parse().expect("an address"), "gw-west")));
+    web_service(SERVICE, affinity, &endpoints)
 }
 
 /// Writes the Service into west's manifests and waits until its gateway knows `backends` of it.

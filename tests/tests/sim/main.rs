@@ -11,6 +11,7 @@
     reason = "a test fails by panicking, and a simulation knows its indices"
 )]
 
+mod election;
 mod fields;
 mod kinds;
 mod ports;

@@ -74,10 +74,7 @@ fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
         (Some(imported), true, "ImportedService"),
         (Some(web()), false, "ServiceWithoutEndpoints"),
     ] {
-        let mut world = world();
-        insert(&mut world.services, web());
-        insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-        insert(&mut world.service_exports, service_export());
+        let mut world = exporting();
         settle(&mut world);
         assert!(export(&world, "east-shop-web-service").is_some());
         world.services = Objects::default();
@@ -99,10 +96,7 @@ fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
 
 #[test]
 fn the_leaders_verdict_reaches_the_service_export() {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
+    let mut world = exporting();
     settle(&mut world);
     let mut failed = export(&world, "east-shop-web-service").unwrap().as_ref().clone();
     failed.status = Some(object(json!({ "conditions": [{
@@ -110,21 +104,13 @@ fn the_leaders_verdict_reaches_the_service_export() {
     }]})));
     insert(&mut leader(&mut world).exports, failed.clone());
     settle(&mut world);
-    let conditions = world
-        .service_exports
-        .values()
-        .next()
-        .unwrap()
-        .status
-        .clone()
-        .unwrap()
-        .conditions;
-    let told: Vec<_> = conditions
+    let conditions = conditions(&world);
+    let said: Vec<_> = conditions
         .iter()
         .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()))
         .collect();
     assert_eq!(
-        told,
+        said,
         [
             ("Valid", "True", "Succeed"),
             ("Ready", "False", "Failed"),
@@ -135,34 +121,18 @@ fn the_leaders_verdict_reaches_the_service_export() {
     failed.status = None;
     insert(&mut leader(&mut world).exports, failed);
     settle(&mut world);
-    assert_eq!(
-        world
-            .service_exports
-            .values()
-            .next()
-            .unwrap()
-            .status
-            .clone()
-            .unwrap()
-            .conditions
-            .len(),
-        2
-    );
+    assert_eq!(told(&world).len(), 2);
 }
 
 /// Type, status and reason of the conditions of the only `ServiceExport`.
 fn told(world: &MemberWorld) -> Vec<(String, String, String)> {
-    let export = world.service_exports.values().next().unwrap();
-    let conditions = export.status.clone().unwrap_or_default().conditions.into_iter();
+    let conditions = conditions(world).into_iter();
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()
 }
 
 #[test]
 fn a_conflict_keeps_its_reasons_and_goes_again() {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
+    let mut world = exporting();
     settle(&mut world);
     let says = |world: &mut MemberWorld, conditions: Value| {
         let mut judged = export(world, "east-shop-web-service").unwrap().as_ref().clone();
@@ -195,11 +165,8 @@ fn a_conflict_keeps_its_reasons_and_goes_again() {
 
 #[test]
 fn an_export_the_leader_does_not_have_yet_is_not_ready() {
-    let mut world = world();
+    let mut world = exporting();
     world.leader = None;
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
     settle(&mut world);
     let pending = ("Ready".to_owned(), "False".to_owned(), "Pending".to_owned());
     assert_eq!(told(&world), [pending]);
@@ -286,10 +253,7 @@ fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
 
 #[test]
 fn an_unknown_service_cidr_withdraws_nothing() {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
+    let mut world = exporting();
     settle(&mut world);
     // The controller has started anew, and the API server does not answer yet.
     world.service_cidrs.clear();
@@ -338,18 +302,11 @@ fn exported_metadata_goes_along_and_is_checked() {
             valid(&world),
             ("False".to_owned(), "InvalidExportedMetadata".to_owned())
         );
-        let status = world
-            .service_exports
-            .values()
-            .next()
-            .unwrap()
-            .status
-            .clone()
-            .unwrap();
+        let conditions = conditions(&world);
         assert!(
-            status.conditions[0].message.starts_with(message),
+            conditions[0].message.starts_with(message),
             "{}",
-            status.conditions[0].message
+            conditions[0].message
         );
         assert!(
             export(&world, "east-shop-web-service").is_none_or(|e| e.metadata.deletion_timestamp.is_some())
@@ -359,10 +316,7 @@ fn exported_metadata_goes_along_and_is_checked() {
 
 #[test]
 fn an_export_on_its_way_out_is_left_alone() {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
+    let mut world = exporting();
     settle(&mut world);
     for name in ["east-shop-web-service", "east-shop-web-endpoints"] {
         delete(

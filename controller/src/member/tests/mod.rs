@@ -24,8 +24,9 @@ use serde_json::{Value, json};
 use super::plan;
 use crate::{
     api::{
-        cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
-        resource_export::ResourceExport, resource_import::ResourceImport, service_export::ServiceExport,
+        cluster_set::ClusterSet, condition::Condition, config::Config,
+        member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+        resource_import::ResourceImport, service_export::ServiceExport,
     },
     plan::{Action, Plan, Side},
     world::{
@@ -276,9 +277,23 @@ fn export<'a>(world: &'a MemberWorld, name: &str) -> Option<&'a Arc<ResourceExpo
         .get(&(LEADER_NS.to_owned(), name.to_owned()))
 }
 
-fn valid(world: &MemberWorld) -> (String, String) {
+/// [`world`] with Service `web`, one ready Pod behind it, and a `ServiceExport`.
+fn exporting() -> MemberWorld {
+    let mut world = world();
+    insert(&mut world.services, web());
+    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut world.service_exports, service_export());
+    world
+}
+
+/// The conditions of the only `ServiceExport`.
+fn conditions(world: &MemberWorld) -> Vec<Condition> {
     let export = world.service_exports.values().next().unwrap();
-    let condition = export.status.as_ref().unwrap().conditions[0].clone();
+    export.status.clone().unwrap().conditions
+}
+
+fn valid(world: &MemberWorld) -> (String, String) {
+    let condition = conditions(world)[0].clone();
     assert_eq!(condition.type_, "Valid");
     (condition.status, condition.reason)
 }

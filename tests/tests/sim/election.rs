@@ -1,0 +1,112 @@
+//! The holder of a Lease against a server that answers badly.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+};
+
+use controller::{
+    lease::{DEADLINE, PERIOD},
+    shell::election::Election,
+};
+use http::{Method, Request, Response, StatusCode};
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tower_service::Service;
+
+const ME: &str = "me";
+
+/// A server with one Lease.
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<Kept>>);
+
+#[derive(Default)]
+struct Kept {
+    holder: &'static str,
+    /// How many writes are to be refused as conflicts.
+    conflicts: u32,
+    written: u32,
+}
+
+impl Service<Request<Body>> for Server {
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Self::Error>>;
+    type Response = Response<Body>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (code, body) = match (request.method(), kept.holder) {
+            (&Method::GET, "") => (StatusCode::NOT_FOUND, status(404, "NotFound")),
+            (&Method::GET, holder) => (StatusCode::OK, lease(holder)),
+            _ if kept.conflicts > 0 => {
+                kept.conflicts -= 1;
+                (StatusCode::CONFLICT, status(409, "Conflict"))
+            }
+            _ => {
+                kept.holder = ME;
+                kept.written += 1;
+                (StatusCode::OK, lease(ME))
+            }
+        };
+        let mut answer = Response::new(Body::from(body.to_string().into_bytes()));
+        *answer.status_mut() = code;
+        ready(Ok(answer))
+    }
+}
+
+fn lease(holder: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "lease", "namespace": "mc", "resourceVersion": "1"},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "2026-01-01T12:00:00.000000Z"},
+    })
+}
+
+fn status(code: u16, reason: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""})
+}
+
+/// An election that is won, on a server one can change.
+async fn won() -> (Server, Election) {
+    let server = Server::default();
+    let client = Client::new(server.clone(), "mc");
+    let mut election = Election::new(&client, "mc", "lease", ME.to_owned());
+    election.win().await;
+    (server, election)
+}
+
+/// A write that was given up may be carried out later: the next one then conflicts, with nobody else about.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_alone_is_no_loss_of_the_lease() {
+    let (server, mut election) = won().await;
+    server.0.lock().expect("no panic").conflicts = 2;
+    let kept = timeout(DEADLINE * 2, election.keep()).await;
+    assert!(kept.is_err(), "given up: {kept:?}");
+    assert!(election.fence().is_open());
+    assert!(server.0.lock().expect("no panic").written > 1, "renewed");
+}
+
+/// The rules that make a holder stop hold as before.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_taken_or_not_renewed_is_lost() {
+    let (server, mut election) = won().await;
+    server.0.lock().expect("no panic").conflicts = u32::MAX;
+    let why = timeout(DEADLINE + PERIOD * 2, election.keep())
+        .await
+        .expect("lost");
+    assert!(why.contains("not renewed"), "{why}");
+    assert!(!election.fence().is_open());
+
+    let (server, mut election) = won().await;
+    server.0.lock().expect("no panic").holder = "other";
+    let why = timeout(PERIOD * 2, election.keep()).await.expect("lost");
+    assert!(why.contains("\"other\""), "{why}");
+}

@@ -17,6 +17,8 @@ use crate::{build, run, setup};
 
 /// What packing takes from the distribution.
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
+/// Name and tag of the clusters' own DNS.
+pub(crate) const COREDNS: &str = "mc-gateway/coredns:latest";
 /// The user the controllers run as; the gateway needs root for its capabilities.
 const NOBODY: u32 = 65532;
 
@@ -81,6 +83,15 @@ pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
     write(&image, out, "pause")
 }
 
+/// Packs the DNS that `cargo xtask cluster` gives its clusters, around the program that was built for it.
+pub(crate) fn coredns(out: &Path, from: &Path) -> Result<PathBuf> {
+    setup::ensure_packages("packing images", PACKAGES)?;
+    let mut image = Image::new(COREDNS, &["/usr/bin/coredns"]);
+    image.user = NOBODY;
+    program(&mut image, from, "usr/bin/coredns")?;
+    write(&image, out, "coredns")
+}
+
 /// busybox under the name of each of its tools.
 fn busybox(image: &mut Image) -> Result<()> {
     let program_path = installed("busybox")?;
@@ -105,10 +116,18 @@ fn write(image: &Image, out: &Path, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// What `ldd` fails with where there is nothing to list.
+const STATIC: &str = "not a dynamic executable";
+
 /// Adds a program, and the shared libraries it names at the paths where it looks for them.
 fn program(image: &mut Image, from: &Path, to: &str) -> Result<()> {
     add(image, from, to)?;
-    let listing = run::output(Command::new("ldd").arg(from))?;
+    let listing = run::output(Command::new("ldd").arg(from).env("LC_ALL", "C"));
+    let listing = match listing {
+        // What is linked statically, as Go links, is no failure.
+        Err(error) if format!("{error:#}").contains(STATIC) => return Ok(()),
+        other => other?,
+    };
     for library in libraries(&listing)? {
         add(image, Path::new(&library), &library)?;
     }

@@ -1,4 +1,4 @@
-//! The programs of Kubernetes and etcd: the user's where they fit, else built once from the Go modules in
+//! The programs of Kubernetes, etcd and CoreDNS: the user's where they fit, else built once from the Go modules in
 //! `xtask/binaries` and cached by version.
 
 use std::{
@@ -60,6 +60,16 @@ const MODULES: &[Module] = &[
         }],
         ldflags: "-s -w",
         expected: "about 20 seconds",
+    },
+    Module {
+        name: "coredns",
+        version: "v1.15.0",
+        programs: &[Program {
+            name: "coredns",
+            package: "github.com/coredns/coredns",
+        }],
+        ldflags: "-s -w",
+        expected: "about 2 minutes on 2 cores",
     },
 ];
 
@@ -214,11 +224,11 @@ impl Module {
     }
 }
 
-/// Whether the text has the version as a word: `Kubernetes v1.34.4`, `etcd Version: 3.6.7`.
+/// Whether the text has the version as a word: `Kubernetes v1.34.4`, `etcd Version: 3.6.7`, `CoreDNS-1.15.0`.
 fn mentions(text: &str, version: &str) -> bool {
     let bare = version.trim_start_matches('v');
     text.split_whitespace()
-        .any(|word| word.trim_start_matches('v') == bare)
+        .any(|word| word.trim_start_matches("CoreDNS-").trim_start_matches('v') == bare)
 }
 
 #[cfg(test)]
@@ -249,6 +259,7 @@ mod tests {
     fn versions_are_compared_as_words() {
         assert!(mentions("Kubernetes v1.34.4\n", "v1.34.4"));
         assert!(mentions("etcd Version: 3.6.7\nGit SHA: abc\n", "v3.6.7"));
+        assert!(mentions("CoreDNS-1.15.0\nlinux/amd64, go1.26.8, \n", "v1.15.0"));
         assert!(!mentions("Kubernetes v1.34.41\n", "v1.34.4"));
     }
 }

@@ -1,4 +1,4 @@
-//! A Go tool chain new enough to build Kubernetes: the user's, the distribution's, or one that the
+//! A Go tool chain new enough to build the clusters' programs: the user's, the distribution's, or one that the
 //! distribution's older one fetches as a module.
 
 use std::{
@@ -12,12 +12,12 @@ use anyhow::{Context as _, Result};
 
 use crate::{run, setup};
 
-/// What the modules' `go` lines ask for.
-const NEEDED: Version = Version(1, 24);
+/// What the modules' `go` lines ask for at most; a test compares them.
+const NEEDED: Version = Version(1, 26);
 /// The first that fetches a newer tool chain by itself.
 const FETCHES: Version = Version(1, 21);
 /// The tool chain an older one fetches.
-const TOOLCHAIN: &str = "go1.24.11";
+const TOOLCHAIN: &str = "go1.26.8";
 /// Where hand-made installations put it.
 const USUAL: &str = "/usr/local/go/bin/go";
 
@@ -27,8 +27,11 @@ struct Version(u32, u32);
 /// A `go` command that can build the modules.
 pub(crate) fn command() -> Result<Command> {
     if find().is_none() {
-        setup::ensure_packages("building Kubernetes and etcd", &["golang-go", "ca-certificates"])
-            .context("Go is missing: install it, or name built programs in KUBEBUILDER_ASSETS")?;
+        setup::ensure_packages(
+            "building Kubernetes, etcd and CoreDNS",
+            &["golang-go", "ca-certificates"],
+        )
+        .context("Go is missing: install it, or name built programs in KUBEBUILDER_ASSETS")?;
     }
     let program = find().context("golang-go is installed, but there is no `go` in PATH")?;
     let version = version(&program)?;
@@ -58,7 +61,7 @@ fn version(program: &Path) -> Result<Version> {
     parse(&text).with_context(|| format!("{} says `{}`", program.display(), text.trim()))
 }
 
-/// Reads `go version go1.24.11 linux/amd64`.
+/// Reads `go version go1.26.8 linux/amd64`.
 fn parse(text: &str) -> Option<Version> {
     let word = text
         .split_whitespace()
@@ -116,6 +119,18 @@ fn is_executable(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_module_asks_for_a_newer_tool_chain() {
+        let modules = fs::read_dir(run::workspace().join("xtask/binaries")).unwrap();
+        let asked = modules.map(|module| {
+            let text = fs::read_to_string(module.unwrap().path().join("go.mod")).unwrap();
+            let line = text.lines().find_map(|line| line.strip_prefix("go ")).unwrap();
+            parse(&format!("go{line}")).unwrap()
+        });
+        assert_eq!(asked.max(), Some(NEEDED));
+        assert_eq!(parse(TOOLCHAIN), Some(NEEDED));
+    }
 
     #[test]
     fn versions_compare_by_number() {

@@ -3,6 +3,7 @@
 mod binaries;
 mod cgroup;
 mod control_plane;
+mod dns;
 mod down;
 mod go;
 mod install;

@@ -58,8 +58,8 @@ pub(crate) struct Runtime {
 // === impl Runtime ===
 
 impl Runtime {
-    /// Starts containerd and loads the pause image.
-    pub(crate) fn start(launcher: Launcher<'_>, node: Node, pause: &Path) -> Result<Self> {
+    /// Starts containerd and loads the images that every node needs.
+    pub(crate) fn start(launcher: Launcher<'_>, node: Node, images: &[PathBuf]) -> Result<Self> {
         let directory = launcher.directory(node.name());
         for part in ["lib/cni/net.d", "lib/kubelet", "log", "run"] {
             let path = directory.join(part);
@@ -113,7 +113,9 @@ impl Runtime {
                 })
             },
         )?;
-        runtime.load(pause)?;
+        for image in images {
+            runtime.load(image)?;
+        }
         Ok(runtime)
     }
 
@@ -174,7 +176,7 @@ impl Runtime {
             "tlsCertFile": serving.certificate,
             "tlsPrivateKeyFile": serving.key,
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "clusterDNS": [cluster.service_address(10)],
+            "clusterDNS": [cluster.dns()],
             "clusterDomain": "cluster.local",
             "resolvConf": resolv,
             // Several kubelets share one machine: none of them may claim its resources.

@@ -174,7 +174,12 @@ impl Cluster {
         format!("{}/16", self.service_address(0))
     }
 
-    /// The `last`-th Service address: 1 is the API server's, 10 by custom the cluster DNS.
+    /// Address of the cluster's DNS, the customary one.
+    pub(crate) fn dns(&self) -> Ipv4Addr {
+        self.service_address(10)
+    }
+
+    /// The `last`-th Service address: 1 is the API server's.
     pub(crate) fn service_address(&self, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, self.index.saturating_mul(10), 0, last)
     }

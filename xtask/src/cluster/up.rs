@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::{
-    Layout, binaries::Binaries, cgroup, cgroup::Cgroups, control_plane::ControlPlane, down,
+    Layout, binaries::Binaries, cgroup, cgroup::Cgroups, control_plane::ControlPlane, dns, down,
     kubeconfig::Kubeconfig, kubectl::Kubectl, network, node, node::Runtime, packages, process::Launcher,
     process::write, state::State, status, topology::Cluster, topology::Topology,
 };
@@ -57,8 +57,12 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
     packages::ensure()?;
     let binaries = Binaries::find_or_build(progress)?;
     let start = Progress::start();
-    let pause = images::pause(&images::directory())?;
-    check_paths(layout, &binaries, &pause)?;
+    let directory = images::directory();
+    let images = [
+        images::pause(&directory)?,
+        images::coredns(&directory, &binaries.path("coredns")?)?,
+    ];
+    check_paths(layout, &binaries, &images)?;
     let cgroups = Cgroups::discover()?;
     let state = State::create(layout.directory(), topology)?;
     settle_machine(&state)?;
@@ -73,7 +77,7 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
         },
         binaries: &binaries,
         layout,
-        pause: &pause,
+        images: &images,
         progress,
     };
     let kubeconfigs = thread::scope(|scope| {
@@ -102,7 +106,8 @@ struct Boot<'a> {
     launcher: Launcher<'a>,
     binaries: &'a Binaries,
     layout: &'a Layout,
-    pause: &'a Path,
+    /// What every node is given.
+    images: &'a [PathBuf],
     progress: Progress,
 }
 
@@ -128,10 +133,10 @@ impl Boot<'_> {
         write(&kubeconfig, &plane.admin_kubeconfig().to_yaml()?)?;
         let kubectl = Kubectl::new(&binaries.path("kubectl")?, &kubeconfig, cluster.name());
         let (ready, runtimes) = thread::scope(|scope| {
-            let pause = self.pause;
+            let images = self.images;
             let runtimes: Vec<_> = cluster
                 .nodes()
-                .map(|node| scope.spawn(move || Runtime::start(launcher, node, pause)))
+                .map(|node| scope.spawn(move || Runtime::start(launcher, node, images)))
                 .collect();
             (plane.wait_ready(&kubectl), join(runtimes))
         });
@@ -144,8 +149,11 @@ impl Boot<'_> {
             runtime.join(launcher, binaries, cluster, &plane.authority)?;
         }
         plane.start_controllers(launcher, binaries)?;
+        dns::create(&kubectl, cluster)?;
         self.wait_ready(cluster, &kubectl)?;
         progress.say(format_args!("{}: all nodes ready", cluster.name()));
+        dns::wait_ready(&kubectl, cluster)?;
+        progress.say(format_args!("{}: DNS ready", cluster.name()));
         Ok(plane.admin_kubeconfig())
     }
 
@@ -191,11 +199,12 @@ fn join<T>(threads: Vec<thread::ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<
 }
 
 /// Fails early where the nodes could not see a file they need.
-fn check_paths(layout: &Layout, binaries: &Binaries, pause: &Path) -> Result<()> {
+fn check_paths(layout: &Layout, binaries: &Binaries, images: &[PathBuf]) -> Result<()> {
     fs::create_dir_all(layout.directory()).with_context(|| layout.directory().display().to_string())?;
     let programs = binaries.all().map(|(_, path)| path);
     programs
-        .chain([layout.directory(), pause])
+        .chain([layout.directory()])
+        .chain(images.iter().map(PathBuf::as_path))
         .try_for_each(node::check_visible)
 }
 

@@ -131,7 +131,7 @@ pub struct MemberWorld {
     pub policies: Optional<ClusterNetworkPolicy>,
     /// What policies may name.
     pub tiers: Optional<Tier>,
-    /// What could not be written, more than once, and why.
+    /// What could not be written, more than once, and why; in the leader cluster only what was refused.
     pub failing: BTreeMap<Target, String>,
     /// The token Secret.
     pub secret: SecretSeen,

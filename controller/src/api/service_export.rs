@@ -34,6 +34,8 @@ pub mod reason {
     pub const WITHOUT_ENDPOINTS: &str = "ServiceWithoutEndpoints";
     /// The Service is itself imported.
     pub const IMPORTED: &str = "ImportedService";
+    /// Another `ServiceExport` comes to the same name in the leader cluster.
+    pub const NAME_TAKEN: &str = "NameTaken";
     /// An exported label or annotation is none.
     pub const INVALID_METADATA: &str = "InvalidExportedMetadata";
     /// Exported.

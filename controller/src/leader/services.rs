@@ -25,15 +25,13 @@ use crate::{
         service_export::CONFLICT,
         service_import::{ServiceImport, ServicePort},
     },
+    claim::{self, Claim, Tuple},
     plan::{Plan, Side},
     world::{LeaderWorld, get, time},
 };
 
 /// What every failed export says, with the cause after it.
 const NOT_CONVERGED: &str = "ResourceExport can't be converged to ResourceImport";
-
-/// The Service that is exported.
-type Tuple = (String, String);
 
 /// An export that can be merged, and what it says.
 type Sound<'a> = (&'a ResourceExport, Offer<'a>);
@@ -90,33 +88,22 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
     }
 }
 
-/// Whose the name of an import is: "prod" + "web-api" and "prod-web" + "api" want the same one. The
-/// import that exists decides, else the oldest export.
+/// Whose the name of each import is.
 fn owners(world: &LeaderWorld, groups: &BTreeMap<Tuple, Exports>) -> BTreeMap<String, Tuple> {
-    let mut owners: BTreeMap<String, (bool, Option<_>, Tuple)> = BTreeMap::new();
-    for (tuple, exports) in groups {
-        let Some(oldest) = exports
-            .services
-            .iter()
-            .filter(|e| live(e))
-            .map(|e| e.creation_timestamp())
-            .min()
-        else {
-            continue;
-        };
+    let claims = groups.iter().filter_map(|(tuple, exports)| {
+        let live = exports.services.iter().filter(|e| live(e));
+        let since = live.map(|e| e.creation_timestamp()).min()?;
         let name = names::service_import(&tuple.0, &tuple.1);
-        let taken = get(&world.imports, &world.namespace, &name)
+        let has = get(&world.imports, &world.namespace, &name)
             .is_some_and(|i| (&i.spec.namespace, &i.spec.name) == (&tuple.0, &tuple.1));
-        let claim = (!taken, oldest, tuple.clone());
-        owners
-            .entry(name)
-            .and_modify(|old| *old = old.clone().min(claim.clone()))
-            .or_insert(claim);
-    }
-    owners
-        .into_iter()
-        .map(|(name, (_, _, tuple))| (name, tuple))
-        .collect()
+        Some(Claim {
+            name,
+            of: tuple.clone(),
+            has,
+            since,
+        })
+    });
+    claim::owners(claims)
 }
 
 /// Whether the imports are what they should be, so that deleted exports may go.

@@ -30,7 +30,8 @@ use crate::{
         service_import::{NO_CLUSTER_IP, is_headless},
         validation,
     },
-    plan::{Plan, Side},
+    claim::{self, Claim, Tuple},
+    plan::{Kind, Plan, Side, Target},
     world::{MemberWorld, get, time},
 };
 
@@ -52,6 +53,14 @@ pub enum Invalid {
     /// It is an import itself.
     #[error("The Service is imported, not allowed to export")]
     Imported,
+    /// Another `ServiceExport` comes to the same name in the leader cluster, and has it.
+    #[error("the name {name:?} in the leader cluster is taken by ServiceExport {}/{}", of.0, of.1)]
+    NameTaken {
+        /// Of the `ResourceExport`.
+        name: String,
+        /// Namespace and name of the other.
+        of: Tuple,
+    },
     /// No object could carry them.
     #[error("spec.{field}: {cause}")]
     Metadata {
@@ -78,6 +87,7 @@ impl Invalid {
             Self::NoClusterIp => reason::NO_CLUSTER_IP,
             Self::WithoutEndpoints => reason::WITHOUT_ENDPOINTS,
             Self::Imported => reason::IMPORTED,
+            Self::NameTaken { .. } => reason::NAME_TAKEN,
             Self::Metadata { .. } => reason::INVALID_METADATA,
         }
     }
@@ -90,13 +100,18 @@ pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan)
         return;
     }
     let reach = Reach::of(world);
-    let mut wanted = BTreeSet::new();
-    for export in world
+    let offers: Vec<_> = world
         .service_exports
         .values()
         .filter(|e| e.metadata.deletion_timestamp.is_none())
-    {
-        let offer = offer(world, &reach, export);
+        .map(|export| (export.as_ref(), offer(world, &reach, export)))
+        .collect();
+    let taken = session
+        .map(|session| owners(session, &offers))
+        .unwrap_or_default();
+    let mut wanted = BTreeSet::new();
+    for (export, offer) in offers {
+        let offer = offer.and_then(|offer| own_name(&taken, session, export).map(|()| offer));
         let mut written = session.is_some();
         if let (Some(session), Ok(offer)) = (session, &offer) {
             for (name, spec) in specs(session, export, offer) {
@@ -116,6 +131,41 @@ pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan)
     }
 }
 
+fn tuple(export: &ServiceExport) -> Tuple {
+    (export.namespace().unwrap_or_default(), export.name_any())
+}
+
+/// Whose the names of the exports are.
+fn owners(
+    session: &Session<'_>,
+    offers: &[(&ServiceExport, Result<Offer, Invalid>)],
+) -> BTreeMap<String, Tuple> {
+    let valid = offers.iter().filter(|(_, offer)| offer.is_ok());
+    claim::owners(valid.map(|(export, _)| {
+        let of = tuple(export);
+        let name = names::service_export(session.cluster_id, &of.0, &of.1);
+        let has = own(session, &name).is_some_and(|e| (&e.spec.namespace, &e.spec.name) == (&of.0, &of.1));
+        let since = export.creation_timestamp();
+        Claim { name, of, has, since }
+    }))
+}
+
+fn own_name(
+    owners: &BTreeMap<String, Tuple>,
+    session: Option<&Session<'_>>,
+    export: &ServiceExport,
+) -> Result<(), Invalid> {
+    let of = tuple(export);
+    let name = session.map(|session| names::service_export(session.cluster_id, &of.0, &of.1));
+    match name.and_then(|name| owners.get_key_value(&name)) {
+        Some((name, owner)) if *owner != of => Err(Invalid::NameTaken {
+            name: name.clone(),
+            of: owner.clone(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// This cluster's export of that name.
 pub(super) fn own<'a>(session: &Session<'a>, name: &str) -> Option<&'a ResourceExport> {
     get(&session.leader.exports, session.leader_namespace, name).map(AsRef::as_ref)
@@ -124,9 +174,17 @@ pub(super) fn own<'a>(session: &Session<'a>, name: &str) -> Option<&'a ResourceE
 /// Writes the export unless it is that already; says whether it was.
 pub(super) fn put(session: &Session<'_>, name: &str, spec: ResourceExportSpec, plan: &mut Plan) -> bool {
     let old = own(session, name);
-    // One that is on its way out is written anew when it is gone.
-    if old.is_some_and(|o| o.metadata.deletion_timestamp.is_some()) {
-        return false;
+    if let Some(old) = old {
+        // One that is on its way out is written anew when it is gone.
+        if old.metadata.deletion_timestamp.is_some() {
+            return false;
+        }
+        // What an export is of never changes, the leader cluster does not admit that.
+        let of_service = [kind::SERVICE, kind::ENDPOINTS].contains(&spec.kind.as_str());
+        if of_service && (&old.spec.namespace, &old.spec.name) != (&spec.namespace, &spec.name) {
+            plan.delete(Side::Leader, old);
+            return false;
+        }
     }
     let labels = labels(&spec);
     let same = old.is_some_and(|o| {
@@ -371,6 +429,7 @@ fn status(
     let now = time(world.now);
     let old = export.status.clone().unwrap_or_default();
     let mut new = old.clone();
+    let refused = session.and_then(|session| refused(world, session, export));
     let mut say = |condition| condition::upsert(&mut new.conditions, condition, &now);
     match invalid {
         Some(why) => {
@@ -386,6 +445,14 @@ fn status(
                 Some(why) => Condition::new(READY, condition::FALSE, ready::FAILED, why),
                 None => Condition::new(READY, condition::TRUE, ready::EXPORTED, message),
             });
+        }
+        None if refused.is_some() => {
+            say(Condition::new(
+                READY,
+                condition::FALSE,
+                ready::FAILED,
+                refused.unwrap_or_default(),
+            ));
         }
         None if old.conditions.iter().all(|c| c.type_ != READY) => {
             let message = "The leader does not have it yet";
@@ -420,6 +487,28 @@ fn status(
             },
         );
     }
+}
+
+/// Why the leader's API server takes one of the two exports of the Service not.
+fn refused(world: &MemberWorld, session: &Session<'_>, export: &ServiceExport) -> Option<String> {
+    let (namespace, name) = tuple(export);
+    let names = [
+        names::service_export(session.cluster_id, &namespace, &name),
+        names::endpoints_export(session.cluster_id, &namespace, &name),
+    ];
+    names.into_iter().find_map(|name| {
+        let target = Target {
+            side: Side::Leader,
+            kind: Kind::ResourceExport,
+            namespace: session.leader_namespace.to_owned(),
+            name,
+        };
+        let why = world.failing.get(&target)?;
+        Some(format!(
+            "The leader cluster does not take ResourceExport {}: {why}",
+            target.name
+        ))
+    })
 }
 
 /// What the leader says about the export of the Service, by condition type.

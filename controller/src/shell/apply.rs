@@ -52,6 +52,8 @@ struct Retry {
     failures: u32,
     not_before: Instant,
     message: String,
+    /// Whether the last answer was that it is not taken like this.
+    refused: bool,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,10 @@ enum Outcome {
     Deleted,
     /// The object is not what it was taken for; the watch will show.
     Stale(String),
-    /// Answered, but not as wished; waiting the given time is advised.
-    Refused(String, Option<Duration>),
+    /// Answered: not now; waiting the given time is advised.
+    Busy(String, Option<Duration>),
+    /// Answered: not like this.
+    Refused(String),
     /// Not answered, or not authenticated.
     Unreachable(String),
 }
@@ -141,6 +145,7 @@ impl Applier {
         if !matches!(outcome, Outcome::Unreachable(_)) {
             self.health.ok();
         }
+        let refused = matches!(outcome, Outcome::Refused(_));
         let (message, wait) = match outcome {
             Outcome::Written(version) => {
                 info!(%target, "{verb}");
@@ -172,7 +177,8 @@ impl Applier {
                 debug!(%target, message, "{verb} came too late");
                 (message, None)
             }
-            Outcome::Refused(message, wait) => (message, wait),
+            Outcome::Busy(message, wait) => (message, wait),
+            Outcome::Refused(message) => (message, None),
             Outcome::Unreachable(message) => {
                 self.health.failed(message.clone());
                 (message, None)
@@ -182,6 +188,7 @@ impl Applier {
             failures: 0,
             not_before: Instant::now(),
             message: String::new(),
+            refused,
         });
         let pause = wait.unwrap_or_else(|| pause(retry.failures));
         retry.failures = retry.failures.saturating_add(1);
@@ -191,6 +198,7 @@ impl Applier {
             warn!(%target, message, failures = retry.failures, "{verb} failed");
         }
         retry.message = message;
+        retry.refused = refused;
         false
     }
 
@@ -218,6 +226,14 @@ impl Applier {
         again
             .map(|(target, r)| (target.clone(), r.message.clone()))
             .collect()
+    }
+
+    /// Of [`Applier::failing`] what the API server has answered with a refusal.
+    #[must_use]
+    pub fn refused(&self) -> BTreeMap<Target, String> {
+        let mut failing = self.failing();
+        failing.retain(|target, _| self.retries.get(target).is_some_and(|r| r.refused));
+        failing
     }
 
     /// When there is something to do again that no event announces.
@@ -312,9 +328,10 @@ fn judge(op: &Op, error: &kube::Error) -> Outcome {
         (429 | 503, _) => {
             let seconds = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
             let wait = Duration::from_secs(u64::from(seconds)).clamp(Duration::from_secs(1), MAX_PAUSE);
-            Outcome::Refused(message, Some(wait))
+            Outcome::Busy(message, Some(wait))
         }
-        _ => Outcome::Refused(message, None),
+        (500.., _) => Outcome::Busy(message, None),
+        _ => Outcome::Refused(message),
     }
 }
 
@@ -337,8 +354,9 @@ mod tests {
         assert!(matches!(judge(&patch, &api(409)), Outcome::Stale(_)));
         assert!(matches!(judge(&delete, &api(409)), Outcome::Stale(_)));
         assert!(matches!(judge(&patch, &api(401)), Outcome::Unreachable(_)));
-        assert!(matches!(judge(&patch, &api(403)), Outcome::Refused(_, None)));
-        assert!(matches!(judge(&patch, &api(429)), Outcome::Refused(_, Some(_))));
+        assert!(matches!(judge(&patch, &api(403)), Outcome::Refused(_)));
+        assert!(matches!(judge(&patch, &api(500)), Outcome::Busy(_, None)));
+        assert!(matches!(judge(&patch, &api(429)), Outcome::Busy(_, Some(_))));
         assert!(matches!(
             judge(&patch, &kube::Error::LinesCodecMaxLineLengthExceeded),
             Outcome::Unreachable(_)
@@ -364,7 +382,7 @@ mod tests {
             for name in ["a", "b"] {
                 applier.record(
                     &action(name),
-                    Outcome::Refused("no".to_owned(), Some(Duration::ZERO)),
+                    Outcome::Busy("no".to_owned(), Some(Duration::ZERO)),
                 );
             }
         }
@@ -375,10 +393,14 @@ mod tests {
         // One that is held back is remembered until then: what comes and goes is not tried more often for it.
         applier.record(
             &action("a"),
-            Outcome::Refused("no".to_owned(), Some(Duration::from_mins(1))),
+            Outcome::Busy("no".to_owned(), Some(Duration::from_mins(1))),
         );
         applier.forget(&[], now);
         assert_eq!(applier.failing().len(), 1);
+        // Not now is no refusal.
+        assert!(applier.refused().is_empty());
+        applier.record(&action("a"), Outcome::Refused("never".to_owned()));
+        assert_eq!(applier.refused(), [(target("a"), "never".to_owned())].into());
     }
 
     #[test]

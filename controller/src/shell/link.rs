@@ -1,6 +1,6 @@
 //! The connection of a member to its leader: one for each [`LinkSpec`].
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
@@ -177,6 +177,15 @@ impl Link {
                 changed.notify_one();
                 applier
             }));
+        }
+    }
+
+    /// What the leader's API server refuses, more than once; nothing while a batch is under way.
+    #[must_use]
+    pub fn refused(&self) -> BTreeMap<Target, String> {
+        match &self.lane {
+            Lane::Idle(applier) => applier.refused(),
+            Lane::Busy(_) | Lane::Empty => BTreeMap::new(),
         }
     }
 

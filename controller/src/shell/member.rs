@@ -127,7 +127,9 @@ pub async fn run(client: Client, namespace: String, config: Config, fence: Fence
             None => false,
         };
         if local || remote {
-            let plan = member.look(applier.failing());
+            let mut failing = applier.failing();
+            failing.extend(member.link.iter().flat_map(Link::refused));
+            let plan = member.look(failing);
             wake = wake.min(instant(plan.wake_at, member.outside.now()).unwrap_or(wake));
             reporter.report(plan.notices);
             let (here, there): (Vec<_>, Vec<_>) = plan

@@ -1,5 +1,6 @@
 //! The member's plan on made-up worlds: the worlds.
 
+mod collisions;
 mod drain;
 mod exports;
 mod gateways;

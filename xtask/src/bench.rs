@@ -2,13 +2,27 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 
-use crate::{build, run};
+use crate::{build, cluster, ebpf, run, setup};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Suite {
+    /// Packets, in network namespaces.
+    #[default]
+    Datapath,
+    /// The controllers, on three real clusters: joining, exporting, steering, many members.
+    Control,
+}
 
 /// What can be asked of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
+    /// What to measure; of the options only --quick and --out concern `control`.
+    #[arg(long, value_enum, default_value_t)]
+    suite: Suite,
     /// Rounds in which the cases alternate; medians are taken over them [default: 7].
     #[arg(long)]
     rounds: Option<u32>,
@@ -28,13 +42,44 @@ pub(crate) struct BenchArgs {
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     #[arg(long)]
     bridge: bool,
-    /// Directory for `report.json` and the pictures [default: target/bench].
+    /// Directory for `report.json` and the pictures [default: target/bench, target/bench-control].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
 /// Runs the benchmark.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    match args.suite {
+        Suite::Datapath => datapath(args),
+        Suite::Control => control(args),
+    }
+}
+
+/// Brings the clusters up, measures, and ends them, whatever happened.
+fn control(args: &BenchArgs) -> Result<()> {
+    setup::require_root("cargo xtask bench")?;
+    setup::ensure_packages("the benchmark", build::PACKAGES)?;
+    setup::ensure_bpffs()?;
+    ebpf::build_and_print()?;
+    let out = args
+        .out
+        .clone()
+        .unwrap_or_else(|| run::workspace().join("target/bench-control"));
+    let out = std::path::absolute(out)?;
+    let kubeconfig =
+        cluster::up_installed(cluster::Configuration::default()).context("bringing the clusters up")?;
+    let measured = run::loudly(
+        run::cargo()
+            .args(["bench", "--quiet", "--locked", "--bench", "control"])
+            .env("MC_KUBECONFIG", kubeconfig)
+            .env("MC_BENCH_OUT", out)
+            .env("MC_QUICK", if args.quick { "1" } else { "0" }),
+    );
+    let ended = cluster::down();
+    measured.and(ended)
+}
+
+fn datapath(args: &BenchArgs) -> Result<()> {
     let mut words = vec![
         "--objects".to_owned(),
         run::workspace().join("target/bpf").display().to_string(),

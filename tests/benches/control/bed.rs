@@ -1,0 +1,224 @@
+//! The clusters: their API servers, and Pods to serve and to ask.
+
+use std::{
+    env,
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        core::v1::{Namespace, Pod, Service},
+        discovery::v1::EndpointSlice,
+    },
+};
+use kube::{
+    Api, Client, Config, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::process;
+
+/// Where everything that is measured lives, in every cluster.
+pub(crate) const NAMESPACE: &str = "bench-control";
+/// Where leader and members exchange objects.
+pub(crate) const EXCHANGE: &str = "antrea-multicluster";
+/// Where a member's own objects are.
+pub(crate) const MEMBER: &str = "kube-system";
+/// For a Pod to start.
+const START: Duration = Duration::from_mins(2);
+/// How often is looked.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A cluster, with an administrator's rights.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) name: &'static str,
+    pub(crate) client: Client,
+}
+
+/// A kind of namespaced objects.
+pub(crate) trait Kind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Serialize
+{
+}
+
+impl<K> Kind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize
+{
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    pub(crate) async fn connect(name: &'static str) -> Result<Self> {
+        Self::connect_as(name, None).await
+    }
+
+    /// As a `ServiceAccount` of a Namespace.
+    pub(crate) async fn connect_as(name: &'static str, account: Option<(&str, &str)>) -> Result<Self> {
+        let path = env::var_os("MC_KUBECONFIG")
+            .context("MC_KUBECONFIG is not set: run `cargo xtask bench --suite control`")?;
+        let options = KubeConfigOptions {
+            context: Some(name.to_owned()),
+            ..KubeConfigOptions::default()
+        };
+        let mut config = Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?;
+        if let Some((namespace, account)) = account {
+            config.auth_info.impersonate = Some(format!("system:serviceaccount:{namespace}:{account}"));
+            config.auth_info.impersonate_groups = Some(vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".to_owned(),
+            ]);
+        }
+        Ok(Self {
+            name,
+            client: Client::try_from(config)?,
+        })
+    }
+
+    pub(crate) fn api<K: Kind>(&self, namespace: &str) -> Api<K> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Makes it so; `object` needs no `apiVersion` and `kind`.
+    pub(crate) async fn apply<K: Kind>(&self, namespace: &str, name: &str, mut object: Value) -> Result<K> {
+        object["apiVersion"] = json!(K::api_version(&()));
+        object["kind"] = json!(K::kind(&()));
+        object["metadata"]["name"] = json!(name);
+        let params = PatchParams::apply("bench").force();
+        let api: Api<K> = self.api(namespace);
+        let patch = Patch::Apply(object);
+        api.patch(name, &params, &patch)
+            .await
+            .with_context(|| format!("{} {namespace}/{name} in {}", K::kind(&()), self.name))
+    }
+
+    pub(crate) async fn delete<K: Kind>(&self, namespace: &str, name: &str) -> Result<()> {
+        let api: Api<K> = self.api(namespace);
+        match api.delete(name, &DeleteParams::default()).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// How many there are, without reading them.
+    pub(crate) async fn count<K: Kind>(&self, namespace: &str) -> Result<u64> {
+        let api: Api<K> = self.api(namespace);
+        let list = api.list_metadata(&ListParams::default().limit(1)).await?;
+        let rest = list.metadata.remaining_item_count.unwrap_or_default();
+        Ok(u64::try_from(list.items.len())? + u64::try_from(rest)?)
+    }
+
+    pub(crate) async fn namespace(&self, name: &str) -> Result<()> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        api.patch(name, &PatchParams::apply("bench"), &Patch::Apply(namespace))
+            .await?;
+        Ok(())
+    }
+
+    /// A running Pod of the traffic program; its address and its process on this machine.
+    pub(crate) async fn pod(&self, node: &str, name: &str, args: &[&str]) -> Result<(String, u32)> {
+        let mut command = vec!["/usr/bin/mc-traffic"];
+        command.extend(args);
+        let container = json!({
+            "name": name, "image": "mc-gateway/test:latest", "imagePullPolicy": "IfNotPresent", "command": command,
+        });
+        let spec = json!({
+            "nodeName": node, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container],
+        });
+        self.apply::<Pod>(NAMESPACE, name, json!({ "spec": spec }))
+            .await?;
+        let api: Api<Pod> = self.api(NAMESPACE);
+        until(&format!("Pod {name}"), START, async || {
+            let status = api.get(name).await.map_err(said)?.status.unwrap_or_default();
+            let ready = status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|c| c.type_ == "Ready" && c.status == "True");
+            let process = process::of_pod("mc-traffic", "HOSTNAME", name);
+            match (status.pod_ip, process) {
+                (Some(ip), Some(process)) if ready => Ok((ip, process)),
+                seen => Err(format!("{seen:?}, phase {:?}", status.phase)),
+            }
+        })
+        .await
+    }
+
+    /// A Service without a selector and its endpoints: address, Node and whether it is ready.
+    pub(crate) async fn service(&self, name: &str, endpoints: &[(String, &str, bool)]) -> Result<()> {
+        let spec =
+            json!({ "ports": [{ "name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP" }] });
+        self.apply::<Service>(NAMESPACE, name, json!({ "spec": spec }))
+            .await?;
+        self.endpoints(name, endpoints).await
+    }
+
+    /// Other endpoints for a Service of [`Cluster::service`].
+    pub(crate) async fn endpoints(&self, name: &str, endpoints: &[(String, &str, bool)]) -> Result<()> {
+        let endpoints: Vec<_> = endpoints
+            .iter()
+            .map(|(ip, node, ready)| {
+                json!({ "addresses": [ip], "nodeName": node, "conditions": { "ready": ready, "serving": ready } })
+            })
+            .collect();
+        let slice = json!({
+            "metadata": { "labels": { "kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "bench" } },
+            "addressType": "IPv4",
+            "endpoints": endpoints,
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        });
+        self.apply::<EndpointSlice>(NAMESPACE, name, slice).await?;
+        Ok(())
+    }
+
+    /// The address of an imported Service, once it has one.
+    pub(crate) async fn imported(&self, name: &str, deadline: Duration) -> Result<String> {
+        let api: Api<Service> = self.api(NAMESPACE);
+        let name = format!("antrea-mc-{name}");
+        until(&format!("Service {name}"), deadline, async || {
+            let service = api.get_opt(&name).await.map_err(said)?;
+            service
+                .and_then(|s| s.spec?.cluster_ip)
+                .ok_or_else(|| "none".to_owned())
+        })
+        .await
+    }
+}
+
+pub(crate) fn said(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Looks until it is so, or says what was seen last.
+pub(crate) async fn until<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        let seen = match look().await {
+            Ok(value) => return Ok(value),
+            Err(seen) => seen,
+        };
+        if start.elapsed() > deadline {
+            bail!("{what}: not within {deadline:?}, seen: {seen}");
+        }
+        sleep(LOOK).await;
+    }
+}

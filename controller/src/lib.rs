@@ -6,6 +6,8 @@ pub mod api;
 #[cfg(feature = "runtime")]
 pub mod claim;
 #[cfg(feature = "runtime")]
+pub mod identity;
+#[cfg(feature = "runtime")]
 pub mod leader;
 #[cfg(feature = "runtime")]
 pub mod lease;

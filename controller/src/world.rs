@@ -16,6 +16,7 @@ use k8s_openapi::{
 };
 
 use crate::api::{
+    cluster_claim::ClusterClaim,
     cluster_info::ClusterInfoImport,
     cluster_set::ClusterSet,
     config::Config,
@@ -69,6 +70,8 @@ pub struct LeaderWorld {
     pub config: Config,
     /// The sets; one is expected.
     pub cluster_sets: Objects<ClusterSet>,
+    /// What the cluster is called, in older guides.
+    pub claims: Optional<ClusterClaim>,
     /// Those members' tokens are of, and others.
     pub service_accounts: Objects<ServiceAccount>,
     /// What is known of them to the admission policies.
@@ -107,6 +110,8 @@ pub struct MemberWorld {
     pub service_cidrs: Vec<IpNet>,
     /// The sets; one is expected.
     pub cluster_sets: Objects<ClusterSet>,
+    /// What the cluster is called, in older guides.
+    pub claims: Optional<ClusterClaim>,
     /// The Nodes.
     pub nodes: Objects<Node>,
     /// The Namespaces.

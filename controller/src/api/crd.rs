@@ -17,7 +17,7 @@ use kube::{
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 
 use super::{
-    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
+    cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
     label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
     resource_export::ResourceExport, resource_import::ResourceImport, service_export::ServiceExport,
     service_import::ServiceImport,
@@ -27,7 +27,8 @@ use super::{
 #[must_use]
 pub fn leader() -> Vec<CustomResourceDefinition> {
     [
-        ClusterSet::crd(),
+        ClusterClaim::crd(),
+        ClusterSet::definition(),
         MemberClusterAnnounce::crd(),
         ResourceExport::crd(),
         ResourceImport::crd(),
@@ -40,8 +41,9 @@ pub fn leader() -> Vec<CustomResourceDefinition> {
 #[must_use]
 pub fn member() -> Vec<CustomResourceDefinition> {
     [
+        ClusterClaim::crd(),
         ClusterInfoImport::crd(),
-        ClusterSet::crd(),
+        ClusterSet::definition(),
         Gateway::crd(),
         LabelIdentity::crd(),
         also_served(ServiceExport::crd(), "v1alpha1"),
@@ -107,8 +109,17 @@ fn finish(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd
 }
 
+/// The schemas of one version.
+pub(super) fn schemas<'a>(
+    crd: &'a mut CustomResourceDefinition,
+    version: &'a str,
+) -> impl Iterator<Item = &'a mut JSONSchemaProps> {
+    let versions = crd.spec.versions.iter_mut().filter(move |v| v.name == version);
+    versions.filter_map(|v| v.schema.as_mut()?.open_api_v3_schema.as_mut())
+}
+
 /// The same fields under an older version, for those who wrote their objects with that.
-fn also_served(mut crd: CustomResourceDefinition, version: &str) -> CustomResourceDefinition {
+pub(super) fn also_served(mut crd: CustomResourceDefinition, version: &str) -> CustomResourceDefinition {
     let older: Vec<_> = crd
         .spec
         .versions
@@ -293,6 +304,7 @@ mod tests {
         assert_eq!(
             got,
             [
+                ("clusterclaims.multicluster.crd.antrea.io", "v1alpha2", false),
                 ("clusterinfoimports.multicluster.crd.antrea.io", "v1alpha1", true),
                 ("clustersets.multicluster.crd.antrea.io", "v1alpha2", true),
                 ("gateways.multicluster.crd.antrea.io", "v1alpha1", true),
@@ -405,11 +417,71 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_set_needs_its_id_and_one_leader() {
-        let set = schema(&ClusterSet::crd());
-        let spec = set.pointer("/properties/spec").unwrap();
-        assert_eq!(spec["required"], json!(["clusterID", "leaders"]));
-        assert_eq!(spec.pointer("/properties/leaders/maxItems").unwrap(), 1);
-        assert_eq!(spec.pointer("/properties/leaders/minItems").unwrap(), 1);
+    fn a_cluster_set_needs_one_leader_and_in_its_newer_form_its_id() {
+        let crd = ClusterSet::definition();
+        for (version, required) in [
+            ("v1alpha2", json!(["clusterID", "leaders"])),
+            ("v1alpha1", json!(["leaders"])),
+        ] {
+            let spec = spec_of(&crd, version);
+            assert_eq!(spec["required"], required, "{version}");
+            assert_eq!(spec.pointer("/properties/leaders/maxItems").unwrap(), 1);
+            assert_eq!(spec.pointer("/properties/leaders/minItems").unwrap(), 1);
+            assert_eq!(spec["x-kubernetes-validations"].as_array().unwrap().len(), 2);
+        }
+    }
+
+    fn spec_of(crd: &CustomResourceDefinition, version: &str) -> Value {
+        let found = crd.spec.versions.iter().find(|v| v.name == version).unwrap();
+        let schema = serde_json::to_value(&found.schema).unwrap();
+        schema
+            .pointer("/openAPIV3Schema/properties/spec")
+            .unwrap()
+            .clone()
+    }
+
+    #[test]
+    fn older_forms_keep_their_fields_in_the_version_that_is_stored() {
+        let fields = |spec: &Value, at: &str| -> Vec<String> {
+            let properties = spec.pointer(at).unwrap().as_object().unwrap();
+            properties.keys().cloned().collect()
+        };
+        let crd = ClusterSet::definition();
+        let (newer, older) = (spec_of(&crd, "v1alpha2"), spec_of(&crd, "v1alpha1"));
+        assert_eq!(newer["properties"], older["properties"]);
+        assert_eq!(
+            fields(&newer, "/properties"),
+            ["clusterID", "leaders", "members", "namespace"]
+        );
+        for list in ["leaders", "members"] {
+            assert_eq!(
+                fields(&newer, &format!("/properties/{list}/items/properties")),
+                ["clusterID", "secret", "server", "serviceAccount"]
+            );
+        }
+        let claim = ClusterClaim::crd();
+        let versions: Vec<_> = claim
+            .spec
+            .versions
+            .iter()
+            .map(|v| {
+                let schema = v.schema.clone().unwrap().open_api_v3_schema.unwrap();
+                let fields: Vec<_> = schema.properties.unwrap().into_keys().collect();
+                assert_eq!(fields, ["name", "value"]);
+                (v.name.as_str(), v.served, v.storage, schema.required.unwrap())
+            })
+            .collect();
+        assert_eq!(
+            versions,
+            [
+                ("v1alpha2", true, true, vec!["value".to_owned()]),
+                (
+                    "v1alpha1",
+                    true,
+                    false,
+                    vec!["name".to_owned(), "value".to_owned()]
+                ),
+            ]
+        );
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         member_cluster_announce::MemberClusterAnnounce,
         names,
     },
+    identity,
     plan::{Plan, Side},
     world::{Heard, LeaderWorld, time},
 };
@@ -42,24 +43,31 @@ pub fn hear(heard: &mut BTreeMap<String, Heard>, announces: &[&MemberClusterAnno
     }
 }
 
+/// The `ClusterSet` that counts: the oldest.
+#[must_use]
+pub fn current(world: &LeaderWorld) -> Option<&ClusterSet> {
+    world
+        .cluster_sets
+        .values()
+        .min_by_key(|s| (s.creation_timestamp(), s.name_any()))
+        .map(AsRef::as_ref)
+}
+
 /// Accepts or refuses announces, lets leavers go, keeps the status of the set. Silence, however long, is no
 /// leaving: what a member exported stays until it leaves or an administrator deletes its announce.
 pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
-    let set = world
-        .cluster_sets
-        .values()
-        .min_by_key(|s| (s.creation_timestamp(), s.name_any()));
+    let set = current(world);
     for announce in world.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
             leave(world, announce, plan);
         } else {
-            judge(announce, refusal(set.map(AsRef::as_ref), announce), plan);
+            judge(announce, refusal(set, announce), plan);
         }
     }
     if let Some(set) = set {
         let status = status(world, set, plan);
         if set.status.as_ref() != Some(&status) {
-            plan.status(Side::Local, set.as_ref(), &status);
+            plan.status(Side::Local, set, &status);
         }
     }
     for other in world
@@ -67,7 +75,7 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
         .values()
         .filter(|s| set.is_some_and(|set| s.name_any() != set.name_any()))
     {
-        let set = set.map(|s| s.name_any()).unwrap_or_default();
+        let set = set.map(ResourceExt::name_any).unwrap_or_default();
         plan.notice(
             format!("ClusterSet {}", other.name_any()),
             format!("ignored: ClusterSet {set:?} is already in this Namespace"),
@@ -188,13 +196,27 @@ fn status(world: &LeaderWorld, set: &ClusterSet, plan: &mut Plan) -> ClusterSetS
     status.total_clusters = i32::try_from(members.len()).unwrap_or(i32::MAX);
     status.ready_clusters = i32::try_from(ready).unwrap_or(i32::MAX);
     status.observed_generation = set.metadata.generation;
-    let overall = if ready == members.len() {
+    let overall = if let Some(wrong) = wrong(world, set) {
+        plan.notice(format!("ClusterSet {}", set.name_any()), &wrong);
+        Condition::new("Ready", condition::FALSE, "InvalidClusterSet", wrong)
+    } else if ready == members.len() {
         Condition::new("Ready", condition::TRUE, "", "")
     } else {
         Condition::new("Ready", condition::FALSE, "NoReadyCluster", "")
     };
     condition::upsert(&mut status.conditions, overall, &time(world.now));
     status
+}
+
+/// What is wrong with who this cluster says it is. Members go on meanwhile.
+fn wrong(world: &LeaderWorld, set: &ClusterSet) -> Option<String> {
+    let unknown = identity::unknown(set, &world.claims).filter(|u| !u.transient());
+    if let Some(unknown) = unknown {
+        return Some(unknown.to_string());
+    }
+    let (own, leader) = (&set.spec.cluster_id, &set.spec.leaders.first()?.cluster_id);
+    (!own.is_empty() && !leader.is_empty() && own != leader)
+        .then(|| format!("spec.clusterID: {own:?} is not spec.leaders[0].clusterID, {leader:?}"))
 }
 
 fn readiness(world: &LeaderWorld, member: &MemberClusterAnnounce, plan: &mut Plan) -> Condition {

@@ -20,6 +20,7 @@ use crate::{
         names,
         resource_export::{ResourceExport, kind},
     },
+    identity,
     plan::{Plan, Side},
     world::LeaderWorld,
 };
@@ -27,6 +28,9 @@ use crate::{
 /// Everything that is to be done now.
 pub fn plan(world: &LeaderWorld) -> Plan {
     let mut plan = Plan::default();
+    if let Some(set) = members::current(world) {
+        identity::plan(set, &world.claims, &mut plan);
+    }
     identities::plan(world, &mut plan);
     members::plan(world, &mut plan);
     services::plan(world, &mut plan);

@@ -1,6 +1,7 @@
 //! The leader's plan on made-up worlds.
 
 mod labels;
+mod older;
 mod policies;
 mod services;
 
@@ -19,7 +20,7 @@ use crate::{
     },
     plan::{Action, Plan},
     world::{
-        LeaderWorld, Objects,
+        LeaderWorld, Objects, Optional,
         fake::{NOW, carry_out, delete, insert, object},
     },
 };
@@ -39,6 +40,7 @@ fn world() -> LeaderWorld {
         namespace: NS.to_owned(),
         config: Config::default(),
         cluster_sets,
+        claims: Optional::Absent,
         service_accounts: Objects::default(),
         identities: Objects::default(),
         announces: Objects::default(),

@@ -12,6 +12,7 @@ use crate::{
         member_cluster_announce::MemberClusterAnnounce,
         names, validation,
     },
+    identity::{self, Unknown},
     plan::{Plan, Side},
     world::{LeaderView, Link, MemberWorld, SecretSeen, time},
 };
@@ -47,6 +48,9 @@ pub enum Problem {
         /// What.
         why: String,
     },
+    /// It is not known what this cluster is called.
+    #[error(transparent)]
+    Identity(#[from] Unknown),
     /// The Secret does not exist.
     #[error("spec.leaders[0].secret: Secret \"{namespace}/{name}\" does not exist")]
     SecretNotFound {
@@ -116,7 +120,8 @@ impl Problem {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Field { .. } => "InvalidClusterSet",
+            Self::Identity(unknown) if unknown.transient() => "Connecting",
+            Self::Field { .. } | Self::Identity(_) => "InvalidClusterSet",
             Self::SecretNotFound { .. } => "SecretNotFound",
             Self::SecretIncomplete { .. } => "SecretIncomplete",
             Self::SecretPending { .. } | Self::Connecting { .. } => "Connecting",
@@ -127,10 +132,11 @@ impl Problem {
     }
 
     fn transient(&self) -> bool {
-        matches!(
-            self,
-            Self::SecretPending { .. } | Self::Connecting { .. } | Self::NotAccepted
-        )
+        match self {
+            Self::SecretPending { .. } | Self::Connecting { .. } | Self::NotAccepted => true,
+            Self::Identity(unknown) => unknown.transient(),
+            _ => false,
+        }
     }
 }
 
@@ -274,7 +280,9 @@ fn mismatch(field: &str, ours: &str, theirs: &str) -> String {
 /// The announce, its heartbeat and the status of the `ClusterSet`.
 pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
     let Some(set) = set else { return };
-    if let Some(leader) = world.leader.as_ref().filter(|l| l.synced) {
+    // A connection may stand of a ClusterSet that was deleted a moment ago, and the new one says no ID yet.
+    let named = !set.spec.cluster_id.is_empty();
+    if let Some(leader) = world.leader.as_ref().filter(|l| l.synced && named) {
         heartbeat(world, set, leader, plan);
     }
     for other in world
@@ -297,7 +305,11 @@ pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
     // A controller that has just started says nothing until it knows.
     let trying = matches!(
         problem,
-        Some(Problem::SecretPending { .. } | Problem::Connecting { .. })
+        Some(
+            Problem::SecretPending { .. }
+                | Problem::Connecting { .. }
+                | Problem::Identity(Unknown::Pending { .. })
+        )
     );
     if trying && set.status.as_ref().is_some_and(|s| !s.conditions.is_empty()) {
         return;
@@ -356,6 +368,9 @@ fn heartbeat(world: &MemberWorld, set: &ClusterSet, leader: &LeaderView, plan: &
 /// What keeps this member from being ready.
 #[must_use]
 pub fn problem(world: &MemberWorld, set: &ClusterSet) -> Option<Problem> {
+    if let Some(unknown) = identity::unknown(set, &world.claims) {
+        return Some(unknown.into());
+    }
     let spec = match link_spec(set, &world.secret) {
         Ok(spec) => spec,
         Err(problem) => return Some(problem),

@@ -17,6 +17,7 @@ pub mod slices;
 
 use crate::{
     api::{cluster_set::ClusterSet, config::EndpointIpType},
+    identity,
     plan::Plan,
     world::{LeaderView, MemberWorld},
 };
@@ -38,6 +39,9 @@ pub struct Session<'a> {
 pub fn plan(world: &MemberWorld) -> Plan {
     let mut plan = Plan::default();
     let set = membership::current(world);
+    if let Some(set) = set {
+        identity::plan(set, &world.claims, &mut plan);
+    }
     membership::plan(world, set, &mut plan);
     let Some(set) = set else {
         gateways::withdraw(world, &mut plan);

@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     api::{
-        cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
-        resource_export::ResourceExport, resource_import::ResourceImport,
+        cluster_claim::ClusterClaim, cluster_set::ClusterSet, config::Config,
+        member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+        resource_import::ResourceImport,
     },
     leader,
     plan::{Kind, Target},
@@ -32,6 +33,7 @@ pub(super) const RESYNC: Duration = Duration::from_secs(30);
 
 struct Stores {
     cluster_sets: Store<ClusterSet>,
+    claims: Store<ClusterClaim>,
     service_accounts: Store<ServiceAccount>,
     identities: Store<ConfigMap>,
     announces: Store<MemberClusterAnnounce>,
@@ -103,6 +105,8 @@ impl Stores {
         }
         let all = watcher::Config::default;
         let cluster_sets = watch!(all());
+        let (claims, task) = Store::watch_optional(client, Some(namespace), changed, health);
+        tasks.push(task);
         let service_accounts = watch!(all());
         let name = format!("metadata.name={}", names::MEMBER_IDENTITIES);
         let identities = watch!(all().fields(&name));
@@ -116,6 +120,7 @@ impl Stores {
         (
             Self {
                 cluster_sets,
+                claims,
                 service_accounts,
                 identities,
                 announces,
@@ -164,6 +169,7 @@ impl Stores {
             namespace: namespace.to_owned(),
             config: config.clone(),
             cluster_sets: self.cluster_sets.snapshot(),
+            claims: self.claims.optional(),
             service_accounts: self.service_accounts.snapshot(),
             identities: self.identities.snapshot(),
             announces,

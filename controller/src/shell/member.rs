@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     api::{
+        cluster_claim::ClusterClaim,
         cluster_info::ClusterInfoImport,
         cluster_set::ClusterSet,
         config::Config,
@@ -43,6 +44,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 struct Stores {
     cluster_sets: Store<ClusterSet>,
+    claims: Store<ClusterClaim>,
     nodes: Store<Node>,
     namespaces: Store<Namespace>,
     services: Store<Service>,
@@ -263,6 +265,7 @@ impl Member {
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
             cluster_sets: self.stores.cluster_sets.snapshot(),
+            claims: self.stores.claims.optional(),
             nodes: self.stores.nodes.snapshot(),
             namespaces: self.stores.namespaces.snapshot(),
             services: self.stores.services.snapshot(),
@@ -323,15 +326,16 @@ impl Stores {
         let service_exports = watch!(None);
         let service_imports = watch!(None);
         macro_rules! watch_optional {
-            () => {{
-                let (store, task) = Store::watch_optional(client, changed, health);
+            ($namespace:expr) => {{
+                let (store, task) = Store::watch_optional(client, $namespace, changed, health);
                 tasks.push(task);
                 store
             }};
         }
-        let label_identities = watch_optional!();
-        let policies = watch_optional!();
-        let tiers = watch_optional!();
+        let claims = watch_optional!(Some(namespace));
+        let label_identities = watch_optional!(None);
+        let policies = watch_optional!(None);
+        let tiers = watch_optional!(None);
         let pods = config.stretched_policy.then(|| {
             let (pods, task) = Pods::watch(client, config.excluded_labels.clone(), changed);
             tasks.push(task);
@@ -339,6 +343,7 @@ impl Stores {
         });
         let stores = Self {
             cluster_sets,
+            claims,
             nodes,
             namespaces,
             services,

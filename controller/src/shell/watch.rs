@@ -225,20 +225,20 @@ where
         changed: &Arc<Notify>,
         health: &Arc<Health>,
     ) -> (Self, Task) {
-        let resource = ApiResource::erase::<K>(&());
-        let api = match namespace {
-            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-            None => Api::all_with(client.clone(), &resource),
-        };
+        let api = api::<K>(client, namespace);
         let store = Self::default();
         let task = Task::spawn(store.clone().keep(api, config, changed.clone(), health.clone()));
         (store, task)
     }
 
     /// The same for a kind that the API server need not know, now or later: [`Store::optional`] tells.
-    pub fn watch_optional(client: &Client, changed: &Arc<Notify>, health: &Arc<Health>) -> (Self, Task) {
-        let resource = ApiResource::erase::<K>(&());
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    pub fn watch_optional(
+        client: &Client,
+        namespace: Option<&str>,
+        changed: &Arc<Notify>,
+        health: &Arc<Health>,
+    ) -> (Self, Task) {
+        let api = api::<K>(client, namespace);
         let store = Self::default();
         let (mine, changed, health) = (store.clone(), changed.clone(), health.clone());
         let task = Task::spawn(async move {
@@ -373,6 +373,15 @@ where
             newest: seen.newest,
             alive,
         }
+    }
+}
+
+/// All objects of the kind, or those of one Namespace.
+fn api<K: Resource<DynamicType = ()>>(client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     super::membership::{self, Problem},
     *,
 };
-use crate::plan::Op;
+use crate::{api::cluster_claim::ClusterClaim, plan::Op};
 
 type Break = Box<dyn Fn(&mut MemberWorld)>;
 
@@ -226,4 +226,81 @@ fn leaving_removes_what_we_made_and_nothing_else() {
         (1, 1, 0)
     );
     assert_eq!((world.gateways.len(), world.cluster_infos.len()), (0, 0));
+}
+
+/// The `ClusterSet` of an older guide, and what it claims the ID to be.
+fn older(world: &mut MemberWorld, id: &str) {
+    let mut set = cluster_set("set");
+    set.spec.cluster_id = String::new();
+    insert(&mut world.cluster_sets, set);
+    let mut claims = Objects::default();
+    for (name, property, value) in [
+        ("east-membercluster-id", "id.k8s.io", id),
+        ("clusterset-id", "clusterSet.k8s.io", "set"),
+    ] {
+        let claim =
+            json!({ "metadata": { "name": name, "namespace": NS }, "name": property, "value": value });
+        insert(&mut claims, object::<ClusterClaim>(claim));
+    }
+    world.claims = Optional::Present(claims);
+}
+
+#[test]
+fn a_member_of_an_older_guide_is_named_by_its_claim() {
+    let mut world = world();
+    older(&mut world, "east");
+    settle(&mut world);
+    let set = world.cluster_sets.values().next().unwrap();
+    assert_eq!(set.spec.cluster_id, "east");
+    assert_eq!(ready(&world).0, "True");
+    assert_eq!(plan(&world).notices, []);
+}
+
+#[test]
+fn a_member_nobody_names_says_so_and_announces_nothing() {
+    for (id, message) in [
+        (
+            "East_1",
+            "ClusterClaim kube-system/east-membercluster-id: value: \"East_1\" is not a DNS label",
+        ),
+        (
+            "",
+            "ClusterClaim kube-system/east-membercluster-id: value: \"\" is not a DNS label",
+        ),
+    ] {
+        let mut world = world();
+        older(&mut world, id);
+        says(&plan(&world), message);
+        settle(&mut world);
+        let (status, reason, text) = ready(&world);
+        assert_eq!((status.as_str(), reason.as_str()), ("False", "InvalidClusterSet"));
+        assert!(text.contains(message), "{text}");
+        // A connection of before may still be there.
+        let names: Vec<_> = leader(&mut world)
+            .announces
+            .values()
+            .map(|a| a.name_any())
+            .collect();
+        assert_eq!(names, ["member-announce-from-east"]);
+        // Correcting it is enough.
+        let status = world.cluster_sets.values().next().unwrap().status.clone();
+        older(&mut world, "east");
+        let corrected = world.cluster_sets.values().next().unwrap().as_ref().clone();
+        insert(&mut world.cluster_sets, ClusterSet { status, ..corrected });
+        settle(&mut world);
+        assert_eq!(ready(&world).0, "True");
+    }
+}
+
+#[test]
+fn nothing_is_said_while_claims_are_being_read() {
+    let mut world = world();
+    settle(&mut world);
+    let status = world.cluster_sets.values().next().unwrap().status.clone();
+    older(&mut world, "east");
+    let set = world.cluster_sets.values().next().unwrap().as_ref().clone();
+    insert(&mut world.cluster_sets, ClusterSet { status, ..set });
+    world.claims = Optional::Pending;
+    let plan = plan(&world);
+    assert_eq!((plan.actions, plan.notices), (vec![], vec![]));
 }

@@ -47,6 +47,7 @@ fn world() -> MemberWorld {
         config: Config::default(),
         service_cidrs: vec!["10.20.0.0/16".parse().unwrap()],
         cluster_sets: Objects::default(),
+        claims: Optional::Absent,
         nodes: Objects::default(),
         namespaces: Objects::default(),
         services: Objects::default(),

@@ -15,6 +15,7 @@ pub mod demo;
 pub mod exposition;
 pub mod failover;
 pub mod interrupt;
+pub mod lookup;
 pub mod netns;
 pub mod process;
 pub mod sequence;

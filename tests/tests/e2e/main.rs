@@ -12,6 +12,7 @@
 mod claims;
 mod clusters;
 mod datapath;
+mod dns;
 mod election;
 mod gateways;
 mod host_clients;

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, fs::File, path::PathBuf, process::Child};
 
+use mc_tests::lookup::Answer;
+
 use crate::clusters::{Cluster, EAST, LATER, SOON, WEST};
 
 /// A namespace of the same name in both members, removed at the end.
@@ -21,6 +23,21 @@ impl Namespace {
     pub(crate) fn serve(&self, cluster: Cluster, node: &str, replicas: u32) {
         let namespace = self.0;
         cluster.apply(&format!(
+            "apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: {namespace}}}
+spec:
+  selector: {{app: web}}
+  ports: [{{name: http, port: 80, targetPort: 8080}}]
+"
+        ));
+        self.servers(cluster, node, replicas);
+    }
+
+    /// The Deployment alone, once all of it is ready.
+    pub(crate) fn servers(&self, cluster: Cluster, node: &str, replicas: u32) {
+        let namespace = self.0;
+        cluster.apply(&format!(
             "apiVersion: apps/v1
 kind: Deployment
 metadata: {{name: web, namespace: {namespace}}}
@@ -37,13 +54,6 @@ spec:
         image: mc-gateway/test:latest
         imagePullPolicy: IfNotPresent
         command: [/usr/bin/mc-traffic, echo-server, --port=8080]
----
-apiVersion: v1
-kind: Service
-metadata: {{name: web, namespace: {namespace}}}
-spec:
-  selector: {{app: web}}
-  ports: [{{name: http, port: 80, targetPort: 8080}}]
 "
         ));
         cluster.kubectl(&[
@@ -217,6 +227,14 @@ impl Client {
         ])
     }
 
+    /// Asks `nslookup` in the Pod, which asks whom the Pod's own resolv.conf names, as often as wanted.
+    pub(crate) fn lookup(&self, kind: &str, name: &str, times: u32) -> Result<Answer, String> {
+        // It fails where a name is refused; what it prints says so.
+        let script = format!("for i in $(seq {times}); do nslookup -type={kind} {name} 2>&1 || true; done");
+        let args = ["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", &script];
+        Answer::parse(&self.cluster.try_kubectl(&args)?)
+    }
+
     /// Runs the traffic program in the Pod.
     pub(crate) fn run(&self, args: &[&str]) -> Result<String, String> {
         self.cluster.try_kubectl(&[&self.program()[..], args].concat())
@@ -269,7 +287,7 @@ impl Client {
         answers.lines().map(str::to_owned).collect()
     }
 
-    /// The URL of the imported Service, by its address: there is no DNS in these clusters.
+    /// The URL of the imported Service, by its address.
     pub(crate) fn imported_url(&self) -> String {
         let ip = self.cluster.kubectl(&[
             "get",

@@ -54,7 +54,7 @@ impl Fence {
         }
     }
 
-    fn closed() -> Self {
+    pub(crate) fn closed() -> Self {
         Self {
             until: Arc::new(AtomicU64::new(0)),
             ..Self::open()

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mc_gateway_common::abi::CONFIG_GATEWAY;
+use mc_metrics::server::{self, Listener};
 use rtnetlink::Handle;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -25,7 +26,7 @@ use crate::host::{
     self, Changes, HostError, address, filter, ipv6, link, nat_guard, observed, route, underlay, way_back,
 };
 use crate::limits::{Capacity, fit};
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::names::Names;
 use crate::objects::{Objects, Refusal};
 use crate::plan::{Action, Mode, Observed, PlanError, plan};
@@ -96,7 +97,13 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
     reservation::start(&config, agent.lacks_address.subscribe());
     if let Some(address) = config.metrics_address {
-        metrics::start(address, Arc::clone(&agent.metrics));
+        let listener = Listener {
+            addresses: vec![address],
+            said: "--metrics-address",
+            metrics: true,
+            health: true,
+        };
+        server::start(listener, Arc::clone(&agent.metrics));
     }
     let mut objects = source::start(&config).await?;
     let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;

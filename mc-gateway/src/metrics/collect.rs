@@ -7,9 +7,12 @@ use mc_gateway_common::abi::health::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
 use mc_gateway_common::abi::sample::Gate;
 use mc_gateway_common::abi::{self, Traffic};
 use mc_gateway_common::liveness;
+use mc_metrics::{
+    process,
+    text::{Kind, Text},
+};
 
-use super::state::{DURATIONS, MemberLabels, State};
-use super::text::{Kind, Text};
+use super::state::{MemberLabels, State};
 use crate::inspect::snapshot::{Counters, Health, address};
 
 /// What was counted elsewhere than in the agent's loop.
@@ -281,8 +284,7 @@ fn agent(text: &mut Text, state: &State) {
         Kind::Histogram,
         "How long a round took.",
     );
-    let bounds = DURATIONS.into_iter().map(Some).chain([None]);
-    text.histogram(&[], bounds.zip(state.durations.buckets), state.durations.sum);
+    state.durations.write(text, &[]);
     let last = state
         .last_success
         .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -320,22 +322,7 @@ fn agent(text: &mut Text, state: &State) {
         "Version of the layout of the maps.",
         abi::ABI_VERSION,
     );
-    if let Some(bytes) = resident() {
-        text.single(
-            "process_resident_memory_bytes",
-            Kind::Gauge,
-            "Resident memory of the agent.",
-            bytes,
-        );
-    }
-}
-
-/// Resident memory of this process in bytes.
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    kib.checked_mul(1024)
+    process::write(text);
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! `/metrics`, `/healthz` and `/readyz` of the agent; `docs/metrics.md` lists the metrics.
 
 mod collect;
-mod server;
 mod state;
-pub mod text;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +15,7 @@ use crate::inspect::snapshot::{CounterMaps, HealthMaps, TrafficMap};
 use crate::service_flows::FlowMaps;
 use crate::tables::{TablesError, open};
 use collect::Counted;
-pub use server::start;
+use mc_metrics::Source;
 pub use state::State;
 
 /// What is served: the state the loop writes, and the maps.
@@ -70,5 +68,19 @@ impl Metrics {
             conntrack,
         };
         Ok(collect::render(&state, &counted))
+    }
+}
+
+impl Source for Metrics {
+    fn metrics(&self) -> Result<String, String> {
+        self.render().map_err(|error| crate::chain(&error))
+    }
+
+    fn alive(&self) -> Result<(), String> {
+        self.state().alive(Instant::now())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.state().ready()
     }
 }

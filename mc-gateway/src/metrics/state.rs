@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use mc_gateway_common::abi::{self, service};
+use mc_metrics::durations::Durations;
 
 use crate::inspect::snapshot::address;
 use crate::names::Names;
@@ -14,30 +15,6 @@ use crate::tables::Contents;
 /// How long the loop may take for one turn before the process counts as stuck: it looks at everything
 /// every 30 s without any reason.
 pub(super) const STUCK: Duration = Duration::from_secs(90);
-
-/// Upper bounds of the durations of rounds, in seconds.
-pub(super) const DURATIONS: [f64; 8] = [0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.096, 16.384];
-
-/// Counts of rounds by duration.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Durations {
-    /// By [`DURATIONS`], the last for all that are longer.
-    pub buckets: [u64; DURATIONS.len() + 1],
-    /// Sum in seconds.
-    pub sum: f64,
-}
-
-impl Durations {
-    /// Counts one.
-    pub fn add(&mut self, duration: Duration) {
-        let seconds = duration.as_secs_f64();
-        let place = DURATIONS.iter().position(|bound| seconds <= *bound);
-        if let Some(bucket) = self.buckets.get_mut(place.unwrap_or(DURATIONS.len())) {
-            *bucket = bucket.saturating_add(1);
-        }
-        self.sum += seconds;
-    }
-}
 
 /// A member as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq)]

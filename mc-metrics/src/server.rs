@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::Metrics;
-use super::text::CONTENT_TYPE;
+use crate::Source;
+use crate::text::CONTENT_TYPE;
 
 /// Longest request head.
 const MAX_HEAD: usize = 8_192;
@@ -20,26 +20,39 @@ const MAX_HEAD: usize = 8_192;
 const MAX_FIELDS: usize = 64;
 /// How long one connection may last.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an address that is in use is waited for: an agent before this one may still be ending.
+/// How long an address that is in use is waited for: the process before this one may still be ending.
 const RETRY: Duration = Duration::from_secs(1);
 /// Connections at a time.
 const CONNECTIONS: usize = 16;
 
-/// Serves `metrics` at `address` in a task of its own, as soon as the address is free. The data path does
-/// not wait for it.
-pub fn start(address: SocketAddr, metrics: Arc<Metrics>) {
+/// What is served at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The first of these that can be used.
+    pub addresses: Vec<SocketAddr>,
+    /// Where the address was said, for the log.
+    pub said: &'static str,
+    /// Whether `/metrics` is here.
+    pub metrics: bool,
+    /// Whether `/healthz` and `/readyz` are here.
+    pub health: bool,
+}
+
+/// Serves `source` in a task of its own, as soon as the address is free. Nobody waits for it.
+pub fn start<S: Source>(listener: Listener, source: Arc<S>) {
     tokio::spawn(async move {
-        let listener = bind(address).await;
+        let socket = bind(&listener).await;
+        let listener = Arc::new(listener);
         let slots = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let Ok(slot) = Arc::clone(&slots).acquire_owned().await else {
                 return;
             };
-            match listener.accept().await {
+            match socket.accept().await {
                 Ok((stream, peer)) => {
-                    let metrics = Arc::clone(&metrics);
+                    let (listener, source) = (Arc::clone(&listener), Arc::clone(&source));
                     tokio::spawn(async move {
-                        let answered = timeout(PATIENCE, answer(stream, &metrics)).await;
+                        let answered = timeout(PATIENCE, answer(stream, &listener, &*source)).await;
                         if !matches!(answered, Ok(Ok(()))) {
                             debug!(%peer, ?answered, "request not answered");
                         }
@@ -55,19 +68,26 @@ pub fn start(address: SocketAddr, metrics: Arc<Metrics>) {
     });
 }
 
-async fn bind(address: SocketAddr) -> TcpListener {
-    let mut said = false;
+async fn bind(listener: &Listener) -> TcpListener {
+    let mut told = false;
     loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => {
-                info!(%address, "metrics are served");
-                return listener;
+        match TcpListener::bind(&*listener.addresses).await {
+            Ok(socket) => {
+                if let Ok(address) = socket.local_addr() {
+                    info!(%address, metrics = listener.metrics, health = listener.health, "metrics are served");
+                }
+                return socket;
             }
             Err(error) => {
-                if !said {
-                    warn!(%address, %error, "metrics are not served yet: --metrics-address cannot be used; trying again every second");
+                if !told {
+                    let (said, addresses) = (listener.said, &listener.addresses);
+                    warn!(
+                        ?addresses,
+                        %error,
+                        "metrics are not served yet: the address of {said} cannot be used; trying again every second"
+                    );
                 }
-                said = true;
+                told = true;
                 sleep(RETRY).await;
             }
         }
@@ -92,11 +112,13 @@ fn plain(status: &'static str, body: impl Into<String>) -> Answer {
     }
 }
 
-async fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, listener: &Listener, source: &impl Source) -> io::Result<()> {
     let mut head = Vec::with_capacity(1_024);
     let (answer, with_body) = loop {
         match request(&head) {
-            Some(Ok((method, path))) => break (respond(&method, &path, metrics), method != "HEAD"),
+            Some(Ok((method, path))) => {
+                break (respond(&method, &path, listener, source), method != "HEAD");
+            }
             Some(Err(status)) => break (plain(status, "bad request"), true),
             None => {}
         }
@@ -142,22 +164,31 @@ fn request(head: &[u8]) -> Option<Result<(String, String), &'static str>> {
     }
 }
 
-fn respond(method: &str, path: &str, metrics: &Metrics) -> Answer {
+fn respond(method: &str, path: &str, listener: &Listener, source: &impl Source) -> Answer {
     if method != "GET" && method != "HEAD" {
         return plain("405 Method Not Allowed", "only GET");
     }
     match path {
-        "/metrics" => match metrics.render() {
+        "/metrics" if listener.metrics => match source.metrics() {
             Ok(body) => Answer {
                 status: "200 OK",
                 content_type: CONTENT_TYPE,
                 body,
             },
-            Err(error) => plain("500 Internal Server Error", crate::chain(&error)),
+            Err(error) => plain("500 Internal Server Error", error),
         },
-        "/healthz" => checked(metrics.state().alive(Instant::now())),
-        "/readyz" => checked(metrics.state().ready()),
-        _ => plain("404 Not Found", "there are /metrics, /healthz and /readyz"),
+        "/healthz" if listener.health => checked(source.alive()),
+        "/readyz" if listener.health => checked(source.ready()),
+        _ => plain("404 Not Found", there_are(listener)),
+    }
+}
+
+fn there_are(listener: &Listener) -> &'static str {
+    match (listener.metrics, listener.health) {
+        (true, true) => "there are /metrics, /healthz and /readyz",
+        (true, false) => "there is /metrics",
+        (false, true) => "there are /healthz and /readyz",
+        (false, false) => "there is nothing",
     }
 }
 
@@ -171,6 +202,56 @@ fn checked(result: Result<(), String>) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Half;
+
+    impl Source for Half {
+        fn metrics(&self) -> Result<String, String> {
+            Ok("up 1\n".to_owned())
+        }
+
+        fn alive(&self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn ready(&self) -> Result<(), String> {
+            Err("not yet".to_owned())
+        }
+    }
+
+    fn listener(metrics: bool, health: bool) -> Listener {
+        Listener {
+            addresses: vec![],
+            said: "test",
+            metrics,
+            health,
+        }
+    }
+
+    #[test]
+    fn each_place_serves_its_own_pages() {
+        let status = |path: &str, metrics, health| {
+            respond("GET", path, &listener(metrics, health), &Half)
+                .status
+                .split(' ')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        assert_eq!(status("/metrics", true, false), "200");
+        assert_eq!(status("/metrics", false, true), "404");
+        assert_eq!(status("/healthz", false, true), "200");
+        assert_eq!(status("/healthz", true, false), "404");
+        assert_eq!(status("/readyz", true, true), "503");
+        assert_eq!(
+            respond("GET", "/readyz", &listener(true, true), &Half).body,
+            "not yet\n"
+        );
+        assert_eq!(
+            respond("POST", "/metrics", &listener(true, true), &Half).status,
+            "405 Method Not Allowed"
+        );
+    }
 
     #[test]
     fn requests_are_read_to_the_end_of_their_head() {

@@ -14,6 +14,8 @@ pub mod lease;
 #[cfg(feature = "runtime")]
 pub mod member;
 #[cfg(feature = "runtime")]
+pub mod metrics;
+#[cfg(feature = "runtime")]
 pub mod plan;
 #[cfg(feature = "runtime")]
 pub mod shell;

@@ -13,9 +13,11 @@ use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use controller::{
     api::{
+        bind::bind_addresses,
         config::{Config, MultiClusterConfig},
         crd, names,
     },
+    metrics::{self, Metrics, Role},
     shell::{
         self,
         election::{Election, Fence},
@@ -65,6 +67,13 @@ struct Run {
     /// What this replica is called in the Lease; default: the host's name and a random number.
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
+    /// Where `/healthz` and `/readyz` are served, `:8080` for example, `0` for nowhere; instead of
+    /// `health.healthProbeBindAddress` of the file.
+    #[arg(long, value_name = "ADDRESS")]
+    health_probe_bind_address: Option<String>,
+    /// Where `/metrics` is served; instead of `metrics.bindAddress` of the file.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics_bind_address: Option<String>,
     /// How to write the log.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -101,24 +110,22 @@ async fn main() -> ExitCode {
 async fn start(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Leader(run) => {
-            log(run.log_format);
-            let config = load(run.config.as_deref())?;
+            let (config, metrics) = run.prepare(Role::Leader)?;
             let client = client(run.kubeconfig.as_deref()).await?;
             let namespace = run.namespace_or(names::LEADER_NAMESPACE);
-            let election = run.election(&client, &namespace, names::LEASE_LEADER);
+            let election = run.election(&client, &namespace, names::LEASE_LEADER, &metrics);
             elected(election, |fence| {
-                shell::leader::run(client, namespace, config, fence, Arc::new(Real))
+                shell::leader::run(client, namespace, config, fence, Arc::new(Real), metrics)
             })
             .await
         }
         Command::Member(run) => {
-            log(run.log_format);
-            let config = load(run.config.as_deref())?;
+            let (config, metrics) = run.prepare(Role::Member)?;
             let client = client(run.kubeconfig.as_deref()).await?;
             let namespace = run.namespace_or(names::MEMBER_NAMESPACE);
-            let election = run.election(&client, &namespace, names::LEASE_MEMBER);
+            let election = run.election(&client, &namespace, names::LEASE_MEMBER, &metrics);
             elected(election, |fence| {
-                shell::member::run(client, namespace, config, fence, Arc::new(Real))
+                shell::member::run(client, namespace, config, fence, Arc::new(Real), metrics)
             })
             .await
         }
@@ -174,10 +181,31 @@ impl Run {
         self.namespace.clone().unwrap_or_else(|| default.to_owned())
     }
 
-    fn election(&self, client: &Client, namespace: &str, lease: &'static str) -> Option<Election> {
+    /// The log, the configuration, and what tells people how it goes.
+    fn prepare(&self, role: Role) -> anyhow::Result<(Config, Arc<Metrics>)> {
+        log(self.log_format);
+        let mut config = load(self.config.as_deref())?;
+        if let Some(value) = &self.health_probe_bind_address {
+            config.health_addresses = bind_addresses("--health-probe-bind-address", value)?;
+        }
+        if let Some(value) = &self.metrics_bind_address {
+            config.metrics_addresses = bind_addresses("--metrics-bind-address", value)?;
+        }
+        let metrics = Metrics::new(role);
+        metrics::serve(&config, &metrics);
+        Ok((config, metrics))
+    }
+
+    fn election(
+        &self,
+        client: &Client,
+        namespace: &str,
+        lease: &'static str,
+        metrics: &Arc<Metrics>,
+    ) -> Option<Election> {
         let identity = self.identity.clone().unwrap_or_else(identity);
         self.leader_elect
-            .then(|| Election::new(client, namespace, lease, identity))
+            .then(|| Election::new(client, namespace, lease, identity).seen_by(metrics))
     }
 }
 

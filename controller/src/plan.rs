@@ -95,15 +95,16 @@ pub struct Notice {
     pub message: String,
 }
 
-/// Something the people of the leader cluster should know, told on an object there; an Event while it stays true.
+/// Something the people of a cluster should know, told on an object there: an Event of type Warning, once while it
+/// stays true.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Remark {
-    /// Name of the `ResourceImport` it is about.
-    pub import: String,
+    /// The object it is about, which exists.
+    pub about: Target,
     /// Its UID.
     pub uid: String,
     /// In one word.
-    pub reason: &'static str,
+    pub reason: String,
     /// In a sentence.
     pub message: String,
 }
@@ -116,7 +117,7 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// What a person should know.
     pub notices: Vec<Notice>,
-    /// What the people of the leader cluster should know.
+    /// What the people of a cluster should know on the object itself.
     pub remarks: Vec<Remark>,
     /// When to look again even if nothing happens.
     pub wake_at: Option<Timestamp>,
@@ -137,6 +138,12 @@ macro_rules! known {
             #[must_use]
             pub fn api_resource(self) -> ApiResource {
                 match self { $(Self::$kind => ApiResource::erase::<$kind>(&()),)* }
+            }
+
+            /// As objects say it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$kind => stringify!($kind),)* }
             }
         }
     };
@@ -245,6 +252,22 @@ impl Plan {
     pub fn notice(&mut self, subject: impl Into<String>, message: impl Into<String>) {
         self.notices.push(Notice {
             subject: subject.into(),
+            message: message.into(),
+        });
+    }
+
+    /// Tell the people of the cluster `object` is in, on the object.
+    pub fn remark<K: Known>(
+        &mut self,
+        side: Side,
+        object: &K,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+    ) {
+        self.remarks.push(Remark {
+            about: Target::of(side, object),
+            uid: object.uid().unwrap_or_default(),
+            reason: reason.into(),
             message: message.into(),
         });
     }

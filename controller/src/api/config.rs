@@ -1,17 +1,18 @@
 //! `MultiClusterConfig`, the file given with `--config`.
 
-use std::str::FromStr;
+use std::{net::SocketAddr, str::FromStr};
 
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bind::{any, bind_addresses},
     label_identity::Exclusions,
     validation::{self, Invalid},
 };
 
-/// The file as written. Keys this release does not act on (`health`, `metrics`, `webhook` …) are tolerated.
+/// The file as written. Keys this release does not act on (`webhook`, `leaderElection` …) are tolerated.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MultiClusterConfig {
@@ -19,6 +20,10 @@ pub struct MultiClusterConfig {
     pub api_version: String,
     /// `MultiClusterConfig`, or absent.
     pub kind: String,
+    /// Where `/healthz` and `/readyz` are served.
+    pub health: Option<HealthSection>,
+    /// Where `/metrics` is served.
+    pub metrics: Option<MetricsSection>,
     /// The Service CIDR of this cluster, of a dual-stack cluster both with a comma between; found out when absent.
     #[serde(rename = "serviceCIDR")]
     pub service_cidr: Option<String>,
@@ -47,6 +52,24 @@ pub struct MultiClusterConfig {
     pub label_identity_quarantine: Option<String>,
 }
 
+/// Where `/healthz` and `/readyz` are served.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HealthSection {
+    /// `:8080` when absent or empty, `"0"` for nowhere.
+    pub health_probe_bind_address: Option<String>,
+}
+
+/// Where `/metrics` is served.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MetricsSection {
+    /// `"0"`, nowhere, when absent or empty; it may be the address of the probes.
+    pub bind_address: Option<String>,
+}
+
+/// The port of the probes unless configured.
+const HEALTH_PORT: u16 = 8080;
 /// The shortest quarantine: what was sent before has arrived or failed by then, in any case.
 pub const MIN_QUARANTINE: SignedDuration = SignedDuration::from_mins(1);
 /// The quarantine unless configured: a cluster that was cut off that long has told its people.
@@ -57,6 +80,10 @@ pub const DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 /// The file, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Where `/healthz` and `/readyz` are served: the first of these that can be used. None: nowhere.
+    pub health_addresses: Vec<SocketAddr>,
+    /// The same for `/metrics`.
+    pub metrics_addresses: Vec<SocketAddr>,
     /// The Service CIDRs, when configured: one of each IP family at most.
     pub service_cidrs: Vec<IpNet>,
     /// The Pod CIDRs, when configured.
@@ -148,6 +175,16 @@ pub enum ConfigError {
         /// As given.
         value: String,
     },
+    /// No address to listen at.
+    #[error(
+        "{field}: {value:?} is not an address and port such as \":8080\", \"127.0.0.1:8080\" or \"[::1]:8080\", nor \"0\" for none"
+    )]
+    Address {
+        /// The key in the file.
+        field: &'static str,
+        /// As given.
+        value: String,
+    },
     /// Shorter than is safe.
     #[error("{field}: {value:?} is shorter than {least:#}")]
     Short {
@@ -191,6 +228,8 @@ pub enum ConfigError {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            health_addresses: any(HEALTH_PORT),
+            metrics_addresses: vec![],
             service_cidrs: vec![],
             pod_cidrs: vec![],
             precedence: GatewayIpPrecedence::default(),
@@ -218,7 +257,11 @@ impl TryFrom<MultiClusterConfig> for Config {
         let cidr = |field: String, value: &str| {
             validation::cidr(value).map_err(|cause| ConfigError::Cidr { field, cause })
         };
+        let health = file.health.unwrap_or_default().health_probe_bind_address;
+        let metrics = file.metrics.unwrap_or_default().bind_address;
         Ok(Self {
+            health_addresses: addresses("health.healthProbeBindAddress", health, any(HEALTH_PORT))?,
+            metrics_addresses: addresses("metrics.bindAddress", metrics, vec![])?,
             service_cidrs: service_cidrs(file.service_cidr.unwrap_or_default())?,
             pod_cidrs: file
                 .pod_cidrs
@@ -245,6 +288,17 @@ impl TryFrom<MultiClusterConfig> for Config {
                 .parse()?,
             quarantine: quarantine(file.label_identity_quarantine)?,
         })
+    }
+}
+
+fn addresses(
+    field: &'static str,
+    value: Option<String>,
+    default: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, ConfigError> {
+    match value.filter(|v| !v.is_empty()) {
+        Some(value) => bind_addresses(field, &value),
+        None => Ok(default),
     }
 }
 
@@ -401,7 +455,8 @@ mod tests {
         let config = parse(json!({
             "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
             "kind": "MultiClusterConfig",
-            "health": { "healthProbeBindAddress": ":8080" },
+            "health": { "healthProbeBindAddress": "127.0.0.1:8090" },
+            "metrics": { "bindAddress": ":8080" },
             "webhook": { "port": 9443 },
             "podCIDRs": ["10.10.1.1/16", ""],
             "serviceCIDR": "",
@@ -415,6 +470,11 @@ mod tests {
             "labelIdentityQuarantine": "5m",
         }))
         .unwrap();
+        assert_eq!(config.health_addresses, ["127.0.0.1:8090".parse().unwrap()]);
+        assert_eq!(
+            config.metrics_addresses,
+            ["[::]:8080".parse().unwrap(), "0.0.0.0:8080".parse().unwrap()]
+        );
         assert_eq!(config.pod_cidrs, ["10.10.0.0/16".parse().unwrap()]);
         assert_eq!(config.service_cidrs, []);
         assert_eq!(config.endpoint_ip_type, EndpointIpType::PodIp);
@@ -425,6 +485,21 @@ mod tests {
         assert_eq!(config.identity_export, IdentityExport::Selected);
         assert_eq!(config.quarantine, SignedDuration::from_mins(5));
         assert_eq!(parse(json!({})).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn probes_are_served_unless_told_otherwise_and_metrics_are_not() {
+        let at = |file| {
+            let config = parse(file).unwrap();
+            (config.health_addresses.len(), config.metrics_addresses.len())
+        };
+        assert_eq!(at(json!({})), (2, 0));
+        let empty = json!({ "health": { "healthProbeBindAddress": "" }, "metrics": { "bindAddress": "" } });
+        assert_eq!(at(empty), (2, 0));
+        let off = json!({ "health": { "healthProbeBindAddress": "0" }, "metrics": { "bindAddress": "0" } });
+        assert_eq!(at(off), (0, 0));
+        let both = json!({ "health": {}, "metrics": { "bindAddress": "[::1]:9090", "secureServing": true } });
+        assert_eq!(at(both), (2, 1));
     }
 
     #[test]
@@ -490,6 +565,10 @@ mod tests {
                 "labelIdentityQuarantine: \"59s\" is shorter than 1m",
             ),
             (
+                json!({"metrics": {"bindAddress": "8080"}}),
+                "metrics.bindAddress: \"8080\" is not an address and port such as",
+            ),
+            (
                 json!({"kind": "ConfigMap"}),
                 "kind: \"ConfigMap\" where \"MultiClusterConfig\" is wanted",
             ),
@@ -507,6 +586,11 @@ mod tests {
                 "enableStretchedNetworkPolicy",
             ),
             ("labelIdentityExcludedLabels: app", "labelIdentityExcludedLabels"),
+            (
+                "health: {healthProbeBindAddress: [8080]}",
+                "health.healthProbeBindAddress",
+            ),
+            ("metrics: everywhere", "metrics"),
         ] {
             let error = serde_yaml_ng::from_str::<MultiClusterConfig>(text).unwrap_err();
             assert!(error.to_string().contains(key), "{error}");

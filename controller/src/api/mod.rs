@@ -2,6 +2,7 @@
 //!
 //! The JSON is that of Antrea Multi-cluster; what we add to it is optional and marked "superset".
 
+pub mod bind;
 pub mod cluster_claim;
 pub mod cluster_info;
 pub mod cluster_set;

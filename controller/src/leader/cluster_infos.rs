@@ -8,7 +8,7 @@ use super::{live, release};
 use crate::{
     api::{
         names,
-        resource_export::kind as export_kind,
+        resource_export::{CONVERGE_FAILURE, kind as export_kind},
         resource_import::{ResourceImport, ResourceImportSpec, kind},
     },
     plan::{Plan, Side},
@@ -27,13 +27,12 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
         // The import has its name: one of any other name could be in somebody else's place.
         if name != names::cluster_info(&export.spec.cluster_id) {
             release(export, plan);
-            plan.notice(
-                format!("ResourceExport {name}"),
-                format!(
-                    "ignored: spec.clusterID {:?} does not fit the name",
-                    export.spec.cluster_id
-                ),
+            let why = format!(
+                "ignored: spec.clusterID {:?} does not fit the name",
+                export.spec.cluster_id
             );
+            plan.remark(Side::Local, export.as_ref(), CONVERGE_FAILURE, why.as_str());
+            plan.notice(format!("ResourceExport {name}"), why);
             continue;
         }
         let old = get(&world.imports, &world.namespace, &name);

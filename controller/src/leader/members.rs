@@ -22,6 +22,9 @@ use crate::{
 /// A member that was not heard of for so long is not ready: three heartbeats.
 pub const READY_FOR: SignedDuration = SignedDuration::from_secs(30);
 
+/// The reason of Events about clusters that are not accepted.
+pub const REFUSED: &str = "MemberRefused";
+
 /// Notes which announces changed since the last look.
 ///
 /// The member's clock is not trusted: what counts is when the heartbeat was seen to change. A controller
@@ -127,6 +130,7 @@ fn judge(announce: &MemberClusterAnnounce, refusal: Option<String>, plan: &mut P
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }
     if let Some(why) = refusal {
+        plan.remark(Side::Local, announce, REFUSED, why.as_str());
         plan.notice(subject(announce), format!("refused: {why}"));
     }
     if !metadata.is_empty() {

@@ -33,6 +33,9 @@ use crate::{
 /// What every failed export says, with the cause after it.
 const NOT_CONVERGED: &str = "ResourceExport can't be converged to ResourceImport";
 
+/// What endpoints fail of whose Service did: that one says why.
+const FOLLOWS: &str = "the export of the Service itself is missing or did not converge";
+
 /// An export that can be merged, and what it says.
 type Sound<'a> = (&'a ResourceExport, Offer<'a>);
 /// One that cannot, and why.
@@ -246,9 +249,7 @@ fn endpoints(
         let cluster = export.spec.cluster_id.as_str();
         let failure = match (&export.spec.endpoints, merged.served.get(cluster)) {
             (None, _) => Some("spec.endpoints is missing".to_owned()),
-            (Some(_), None) => {
-                Some("the export of the Service itself is missing or did not converge".to_owned())
-            }
+            (Some(_), None) => Some(FOLLOWS.to_owned()),
             (Some(endpoints), Some(served)) => {
                 let refused = payload::subsets(&endpoints.subsets).err();
                 if live(export) && refused.is_none() {
@@ -303,6 +304,9 @@ fn tell(
         None => Condition::new(SUCCEEDED, condition::TRUE, "", ""),
         Some(why) => {
             plan.notice(format!("ResourceExport {}", export.name_any()), why);
+            if why != FOLLOWS {
+                plan.remark(Side::Local, export, CONVERGE_FAILURE, why);
+            }
             Condition::new(
                 FAILURE,
                 condition::FALSE,
@@ -317,12 +321,12 @@ fn tell(
         .map(|s| s.conditions.as_slice())
         .unwrap_or_default();
     let conflict = (!conflicts.is_empty()).then(|| {
-        Condition::new(
-            CONFLICT,
-            condition::TRUE,
-            &conflicts.reason(),
-            conflicts.message(),
-        )
+        let (reason, message) = (conflicts.reason(), conflicts.message());
+        // Who is left out has been told so, and why.
+        if failure.is_none() {
+            plan.remark(Side::Local, export, reason.as_str(), message.as_str());
+        }
+        Condition::new(CONFLICT, condition::TRUE, &reason, message)
     });
     let now = time(world.now);
     let new: Vec<_> = [Some(outcome), conflict]

@@ -3,6 +3,7 @@
 mod labels;
 mod older;
 mod policies;
+mod seeing;
 mod services;
 
 use std::collections::BTreeMap;

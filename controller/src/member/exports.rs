@@ -430,10 +430,14 @@ fn status(
     let old = export.status.clone().unwrap_or_default();
     let mut new = old.clone();
     let refused = session.and_then(|session| refused(world, session, export));
+    if let Some(why) = refused.as_ref().filter(|_| invalid.is_none() && !written) {
+        plan.remark(Side::Local, export, ready::FAILED, why.as_str());
+    }
     let mut say = |condition| condition::upsert(&mut new.conditions, condition, &now);
     match invalid {
         Some(why) => {
             let why = (why.reason(), why.to_string());
+            plan.remark(Side::Local, export, why.0, why.1.clone());
             say(Condition::new(VALID, condition::FALSE, why.0, why.1.clone()));
             say(Condition::new(READY, condition::FALSE, ready::FAILED, why.1));
         }
@@ -462,7 +466,15 @@ fn status(
     }
     if let Some(session) = session {
         match invalid.is_none().then(|| conflict_of(session, export)).flatten() {
-            Some(conflict) => say(conflict),
+            Some(conflict) => {
+                plan.remark(
+                    Side::Local,
+                    export,
+                    conflict.reason.clone(),
+                    conflict.message.clone(),
+                );
+                say(conflict);
+            }
             None if invalid.is_none() && verdict(session, export, SUCCEEDED).is_some() => {
                 say(Condition::new(
                     CONFLICT,

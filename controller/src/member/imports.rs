@@ -25,9 +25,12 @@ use crate::{
         },
         validation,
     },
-    plan::{Plan, Side},
+    plan::{Known, Plan, Side, Target},
     world::{Key, MemberWorld, get, time},
 };
+
+/// The reason of Events about these imports.
+pub const IMPORT_FAILED: &str = "ServiceImportFailed";
 
 /// Values of `sessionAffinity` and `internalTrafficPolicy` (core/v1).
 const CLIENT_IP: &str = "ClientIP";
@@ -84,7 +87,7 @@ fn key(import: &ResourceImport) -> Key {
 }
 
 /// The targets an import names; none means all.
-fn is_for(import: &ResourceImport, cluster_id: &str) -> bool {
+pub(crate) fn is_for(import: &ResourceImport, cluster_id: &str) -> bool {
     import.spec.cluster_ids.is_empty() || import.spec.cluster_ids.iter().any(|c| c == cluster_id)
 }
 
@@ -139,12 +142,10 @@ fn put_service<'a>(
         return None;
     };
     if !is_imported(old) {
-        plan.notice(
-            format!("Service {namespace}/{service_name}"),
-            format!(
-                "exists and was not imported: Service {namespace}/{name} of the ClusterSet cannot be imported"
-            ),
+        let message = format!(
+            "exists and was not imported: Service {namespace}/{name} of the ClusterSet cannot be imported"
         );
+        fail(old.as_ref(), message, plan);
         return None;
     }
     if old.metadata.deletion_timestamp.is_some() {
@@ -170,8 +171,18 @@ fn put_service<'a>(
             "trafficDistribution": wanted.traffic_distribution,
         } });
         plan.patch(Side::Local, old.as_ref(), patch);
+        if let Some(why) = world.failing.get(&Target::of(Side::Local, old.as_ref())) {
+            let message = format!("cannot be made what the ClusterSet says: {why}");
+            plan.remark(Side::Local, old.as_ref(), IMPORT_FAILED, message);
+        }
     }
     Some(old)
+}
+
+/// Says so in the log and on the object.
+fn fail<K: Known>(object: &K, message: String, plan: &mut Plan) {
+    plan.remark(Side::Local, object, IMPORT_FAILED, message.clone());
+    plan.notice(Target::of(Side::Local, object).to_string(), message);
 }
 
 /// What the Service of an import is created with.
@@ -361,13 +372,11 @@ fn put_import(
     let old = get(&world.service_imports, namespace, name);
     // One with our Service's address was made by another implementation of this API: we go on with it.
     if let Some(old) = old.filter(|o| !made_by_us(o) && o.spec.ips != spec.ips) {
-        plan.notice(
-            format!("ServiceImport {namespace}/{name}"),
-            format!(
-                "was made by somebody else (spec.ips {:?}); left alone",
-                old.spec.ips
-            ),
+        let message = format!(
+            "was made by somebody else (spec.ips {:?}); left alone",
+            old.spec.ips
         );
+        fail(old.as_ref(), message, plan);
         return;
     }
     let usable = spec.type_ == HEADLESS || !spec.ips.is_empty();

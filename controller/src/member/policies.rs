@@ -17,7 +17,7 @@ use crate::{
         resource_import::ResourceImport,
         validation,
     },
-    plan::{Plan, Remark, Side, Target},
+    plan::{Plan, Side, Target},
     world::{MemberWorld, Objects, Optional, get},
 };
 
@@ -262,12 +262,7 @@ fn fail(import: &ResourceImport, message: String, plan: &mut Plan) {
 }
 
 fn remark(import: &ResourceImport, message: String, plan: &mut Plan) {
-    plan.remarks.push(Remark {
-        import: import.name_any(),
-        uid: import.uid().unwrap_or_default(),
-        reason: IMPORT_FAILED,
-        message,
-    });
+    plan.remark(Side::Leader, import, IMPORT_FAILED, message);
 }
 
 fn subject(import: &ResourceImport) -> String {

@@ -1,7 +1,7 @@
 //! `/metrics`, `/healthz` and `/readyz` of the controllers; `docs/metrics.md` lists the metrics.
 
 mod collect;
-mod counts;
+pub mod counts;
 pub mod state;
 pub mod tally;
 

@@ -18,6 +18,8 @@ pub enum Fate {
     Stale,
     /// Answered with no.
     Refused,
+    /// Answered with not now.
+    Busy,
     /// Not answered, or not allowed to be asked.
     Unreachable,
 }
@@ -57,8 +59,22 @@ impl Fate {
             Self::Done => "done",
             Self::Stale => "stale",
             Self::Refused => "refused",
+            Self::Busy => "busy",
             Self::Unreachable => "unreachable",
         }
+    }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    fn ask(&mut self, actions: &[Action], now: Instant) {
+        let old = std::mem::take(&mut self.pending);
+        let since = |target: &Target| old.get(target).copied().unwrap_or(now);
+        self.pending = actions
+            .iter()
+            .map(|a| (a.target.clone(), since(&a.target)))
+            .collect();
     }
 }
 
@@ -77,14 +93,7 @@ impl Tally {
 
     /// A plan asks for this, and for nothing else.
     pub fn ask(&self, actions: &[Action]) {
-        let now = Instant::now();
-        let mut counted = self.lock();
-        let old = std::mem::take(&mut counted.pending);
-        let since = |target: &Target| old.get(target).copied().unwrap_or(now);
-        counted.pending = actions
-            .iter()
-            .map(|a| (a.target.clone(), since(&a.target)))
-            .collect();
+        self.lock().ask(actions, Instant::now());
     }
 
     /// A write ended like this.
@@ -165,23 +174,19 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn what_is_asked_for_again_waits_since_the_first_time() {
+    #[test]
+    fn what_is_asked_for_again_waits_since_the_first_time() {
         let tally = Tally::default();
         let start = Instant::now();
-        tally.ask(&[action("a"), action("b")]);
-        tokio::time::advance(Duration::from_secs(3)).await;
+        let later = start + Duration::from_secs(3);
+        tally.lock().ask(&[action("a"), action("b")], start);
         tally.write(&action("a").target, Fate::Refused);
         tally.write(&action("b").target, Fate::Done);
-        tally.ask(&[action("a"), action("c")]);
+        tally.lock().ask(&[action("a"), action("c")], later);
         let counted = tally.snapshot();
         assert_eq!(
             counted.pending,
-            [
-                (action("a").target, start),
-                (action("c").target, start + Duration::from_secs(3))
-            ]
-            .into()
+            [(action("a").target, start), (action("c").target, later)].into()
         );
         assert_eq!(
             counted.writes,

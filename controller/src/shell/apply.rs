@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     api::names::FIELD_MANAGER,
+    metrics::tally::Fate,
     plan::{Action, Kind, Op, Target},
 };
 
@@ -77,6 +78,20 @@ enum Outcome {
     Unreachable(String),
 }
 
+// === impl Outcome ===
+
+impl Outcome {
+    fn fate(&self) -> Fate {
+        match self {
+            Self::Written(_) | Self::Deleted => Fate::Done,
+            Self::Stale(_) => Fate::Stale,
+            Self::Refused(..) => Fate::Refused,
+            Self::Busy(..) => Fate::Busy,
+            Self::Unreachable(_) => Fate::Unreachable,
+        }
+    }
+}
+
 // === impl Applier ===
 
 impl Applier {
@@ -95,6 +110,7 @@ impl Applier {
     /// Carries out what is not held back: what adds first, then what removes.
     pub async fn run(&mut self, actions: Vec<Action>) {
         let now = Instant::now();
+        self.health.tally().ask(&actions);
         self.forget(&actions, now);
         let (removals, additions): (Vec<_>, Vec<_>) = actions
             .into_iter()
@@ -105,6 +121,9 @@ impl Applier {
         let keep = |a: &Action| a.target.kind == Kind::Gateway && failed.contains(&Kind::Gateway);
         self.batch(removals.into_iter().filter(|a| !keep(a)).collect())
             .await;
+        self.health
+            .tally()
+            .failing(self.hopeless().map(|(target, _)| target));
     }
 
     /// What nobody wants any more has not failed.
@@ -115,7 +134,7 @@ impl Applier {
     }
 
     async fn batch(&mut self, actions: Vec<Action>) -> BTreeSet<Kind> {
-        let (client, fence) = (&self.client, &self.fence);
+        let (client, fence, tally) = (&self.client, &self.fence, self.health.tally());
         let outcomes: Vec<_> = stream::iter(actions)
             .map(|action| async move {
                 let outcome = if fence.is_open() {
@@ -125,6 +144,7 @@ impl Applier {
                         "another replica may be working: the Lease was not renewed".to_owned(),
                     )
                 };
+                tally.progress();
                 (action, outcome)
             })
             .buffer_unordered(WIDTH)
@@ -142,6 +162,7 @@ impl Applier {
     fn record(&mut self, Action { target, op }: &Action, outcome: Outcome) -> bool {
         let deadline = Instant::now() + LAG;
         let verb = op.verb();
+        self.health.tally().write(target, outcome.fate());
         if !matches!(outcome, Outcome::Unreachable(_)) {
             self.health.ok();
         }
@@ -222,8 +243,7 @@ impl Applier {
     /// What failed more than once and has not succeeded since, and why.
     #[must_use]
     pub fn failing(&self) -> BTreeMap<Target, String> {
-        let again = self.retries.iter().filter(|(_, r)| r.failures >= 2);
-        again
+        self.hopeless()
             .map(|(target, r)| (target.clone(), r.message.clone()))
             .collect()
     }
@@ -234,6 +254,10 @@ impl Applier {
         let mut failing = self.failing();
         failing.retain(|target, _| self.retries.get(target).is_some_and(|r| r.refused));
         failing
+    }
+
+    fn hopeless(&self) -> impl Iterator<Item = (&Target, &Retry)> {
+        self.retries.iter().filter(|(_, r)| r.failures >= 2)
     }
 
     /// When there is something to do again that no event announces.

@@ -18,6 +18,7 @@ use super::watch::chain;
 use crate::{
     api::names::FIELD_MANAGER,
     lease::{DEADLINE, PERIOD, Seen, Step, released},
+    metrics::Metrics,
 };
 
 /// How long one request may take.
@@ -40,6 +41,7 @@ pub struct Election {
     base: Instant,
     seen: Seen,
     fence: Fence,
+    metrics: Option<Arc<Metrics>>,
 }
 
 // === impl Fence ===
@@ -88,7 +90,15 @@ impl Election {
             base: Instant::now(),
             seen: Seen::default(),
             fence: Fence::closed(),
+            metrics: None,
         }
+    }
+
+    /// Lets `metrics` know how it goes.
+    #[must_use]
+    pub fn seen_by(mut self, metrics: &Arc<Metrics>) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
     }
 
     /// What is open while this replica may write.
@@ -103,9 +113,13 @@ impl Election {
         loop {
             let waits_for = match self.attempt().await {
                 Ok(None) => break,
-                Ok(Some(holder)) => format!("held by {holder:?}"),
-                Err(error) => error,
+                Ok(Some(holder)) => Ok(format!("held by {holder:?}")),
+                Err(error) => Err(error),
             };
+            if let Some(metrics) = &self.metrics {
+                metrics.waits(waits_for.as_ref().map(drop).map_err(Clone::clone));
+            }
+            let waits_for = waits_for.unwrap_or_else(|error| error);
             if told.as_ref() != Some(&waits_for) {
                 info!(lease = self.name, "waiting for the Lease: {waits_for}");
                 told = Some(waits_for);
@@ -120,7 +134,11 @@ impl Election {
         loop {
             sleep(PERIOD).await;
             match self.attempt().await {
-                Ok(None) => {}
+                Ok(None) => {
+                    if let Some(metrics) = &self.metrics {
+                        metrics.local.answered();
+                    }
+                }
                 Ok(Some(holder)) => return format!("it is held by {holder:?}"),
                 Err(error) => warn!(lease = self.name, "not renewed: {error}"),
             }

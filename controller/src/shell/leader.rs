@@ -12,6 +12,7 @@ use super::{
     apply::Applier,
     election::Fence,
     outside::Outside,
+    remarks::Remarks,
     report::Reporter,
     watch::{self, Health, Sight, Store, Task, Watched},
 };
@@ -22,6 +23,7 @@ use crate::{
         resource_import::ResourceImport,
     },
     leader,
+    metrics::{Counts, Metrics, counts},
     plan::{Kind, Target},
     world::{Heard, LeaderWorld},
 };
@@ -44,11 +46,20 @@ struct Stores {
 }
 
 /// Runs the leader for the objects in `namespace`, for ever; it writes while `fence` is open.
-pub async fn run(client: Client, namespace: String, config: Config, fence: Fence, outside: Arc<dyn Outside>) {
+pub async fn run(
+    client: Client,
+    namespace: String,
+    config: Config,
+    fence: Fence,
+    outside: Arc<dyn Outside>,
+    metrics: Arc<Metrics>,
+) {
+    metrics.works(fence.clone());
     let changed = Arc::new(Notify::new());
-    let health = Arc::new(Health::default());
+    let health = Health::of(&metrics.local);
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
-    let mut applier = Applier::new(client, fence, health);
+    let mut applier = Applier::new(client.clone(), fence, health);
+    let remarks = Remarks::new(client, metrics.local.clone());
     let mut reporter = Reporter::default();
     let mut heard = BTreeMap::new();
     let mut ready = false;
@@ -59,19 +70,27 @@ pub async fn run(client: Client, namespace: String, config: Config, fence: Fence
             () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep_until(wake) => {}
         }
+        metrics.turned();
         wake = Instant::now() + RESYNC;
         if !watch::synced(&stores.all()) {
             continue;
         }
         if !ready {
             ready = true;
+            metrics.synced();
             info!(namespace, "leader ready");
         }
         if applier.settled(|target| stores.sight(target)) {
             let world = stores.world(&namespace, &config, &mut heard, outside.now());
+            let begun = Instant::now();
             let plan = leader::plan(&world);
+            let counts = Counts::Leader(counts::Leader::of(&world));
+            metrics.planned(begun.elapsed(), world.now, &plan, counts);
             debug!(actions = plan.actions.len(), "plan");
             reporter.report(plan.notices);
+            remarks.tell(plan.remarks, world.now);
+            // The stores change their objects in place where nobody else looks at them.
+            drop(world);
             applier.run(plan.actions).await;
             wake = wake.min(instant(plan.wake_at, outside.now()).unwrap_or(wake));
         }

@@ -26,6 +26,7 @@ use crate::{
         resource_import::ResourceImport,
     },
     member::membership::LinkSpec,
+    metrics::tally::Tally,
     plan::{Action, Remark, Target},
     world::{self, LeaderView},
 };
@@ -74,8 +75,14 @@ impl Link {
     /// Begins to watch with a client made of `spec`, and writes while `fence` is open; that nobody answers shows
     /// later, in [`Link::state`].
     #[must_use]
-    pub fn open(spec: LinkSpec, client: Client, fence: &Fence, changed: &Arc<Notify>) -> Self {
-        let health = Arc::new(Health::default());
+    pub fn open(
+        spec: LinkSpec,
+        client: Client,
+        fence: &Fence,
+        changed: &Arc<Notify>,
+        tally: &Arc<Tally>,
+    ) -> Self {
+        let health = Health::of(tally);
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let announces = Store::watch(
             &client,
@@ -103,7 +110,7 @@ impl Link {
                 fence.clone(),
                 health.clone(),
             ))),
-            remarks: Remarks::new(client.clone(), spec.namespace.clone()),
+            remarks: Remarks::new(client.clone(), tally.clone()),
             spec,
             client,
             fence: fence.clone(),
@@ -168,6 +175,7 @@ impl Link {
     /// Starts a batch; only after [`Link::settled`]. `changed` is told when it is done.
     pub fn start(&mut self, actions: Vec<Action>, changed: &Arc<Notify>) {
         if actions.is_empty() {
+            self.health.tally().ask(&[]);
             return;
         }
         if let Lane::Idle(mut applier) = std::mem::replace(&mut self.lane, Lane::Empty) {
@@ -190,7 +198,7 @@ impl Link {
     }
 
     /// Tells the leader cluster's people what holds now.
-    pub fn tell(&mut self, remarks: Vec<Remark>, now: Timestamp) {
+    pub fn tell(&self, remarks: Vec<Remark>, now: Timestamp) {
         self.remarks.tell(remarks, now);
     }
 

@@ -8,7 +8,10 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{Client, runtime::watcher};
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tracing::{debug, info};
 
 use super::{
@@ -18,6 +21,7 @@ use super::{
     link::Link,
     outside::Outside,
     pods::Pods,
+    remarks::Remarks,
     report::Reporter,
     service_cidr,
     watch::{self, Health, Sight, Store, Task, Watched},
@@ -35,10 +39,13 @@ use crate::{
         service_import::ServiceImport,
     },
     member::{self, membership},
+    metrics::{Counts, Metrics, counts},
     plan::{Notice, Plan, Side, Target},
     world::{self, MemberWorld, SecretSeen},
 };
 
+/// How long an answer is waited for: everything else waits, too.
+const ASK_FOR: Duration = Duration::from_secs(10);
 /// How long until the Service CIDR is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -81,14 +88,24 @@ struct Member {
     secret: Option<SecretWatch>,
     link: Option<Link>,
     link_error: Option<String>,
+    metrics: Arc<Metrics>,
 }
 
 /// Runs the member whose own objects are in `namespace`, for ever; it writes while `fence` is open.
-pub async fn run(client: Client, namespace: String, config: Config, fence: Fence, outside: Arc<dyn Outside>) {
+pub async fn run(
+    client: Client,
+    namespace: String,
+    config: Config,
+    fence: Fence,
+    outside: Arc<dyn Outside>,
+    metrics: Arc<Metrics>,
+) {
+    metrics.works(fence.clone());
     let changed = Arc::new(Notify::new());
-    let health = Arc::new(Health::default());
+    let health = Health::of(&metrics.local);
     let (stores, _tasks) = Stores::watch(&client, &namespace, &config, &changed, &health);
     let mut applier = Applier::new(client.clone(), fence.clone(), health.clone());
+    let remarks = Remarks::new(client.clone(), metrics.local.clone());
     let mut reporter = Reporter::default();
     let mut member = Member {
         client,
@@ -104,6 +121,7 @@ pub async fn run(client: Client, namespace: String, config: Config, fence: Fence
         secret: None,
         link: None,
         link_error: None,
+        metrics: metrics.clone(),
     };
     let mut ready = false;
     let mut wake = Instant::now() + RESYNC;
@@ -113,12 +131,14 @@ pub async fn run(client: Client, namespace: String, config: Config, fence: Fence
             () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep_until(wake) => {}
         }
+        metrics.turned();
         wake = Instant::now() + RESYNC;
         if !watch::synced(&member.stores.all()) {
             continue;
         }
         if !ready {
             ready = true;
+            metrics.synced();
             info!(namespace = member.namespace, "member ready");
         }
         member.ask_service_cidr().await;
@@ -139,11 +159,16 @@ pub async fn run(client: Client, namespace: String, config: Config, fence: Fence
                 .into_iter()
                 .partition(|a| a.target.side == Side::Local);
             debug!(here = here.len(), there = there.len(), local, remote, "plan");
+            let (mine, theirs): (Vec<_>, Vec<_>) = plan
+                .remarks
+                .into_iter()
+                .partition(|r| r.about.side == Side::Local);
             if let Some(link) = member.link.as_mut().filter(|_| remote) {
                 link.start(there, &changed);
-                link.tell(plan.remarks, member.outside.now());
+                link.tell(theirs, member.outside.now());
             }
             if local {
+                remarks.tell(mine, member.outside.now());
                 applier.run(here).await;
             }
         }
@@ -160,7 +185,13 @@ impl Member {
         if !self.service_cidrs.is_empty() || Instant::now() < self.ask.0 {
             return;
         }
-        match service_cidr::discover(&self.client, &self.namespace).await {
+        let asked = service_cidr::discover(&self.client, &self.namespace);
+        let answer = timeout(ASK_FOR, asked).await.unwrap_or_else(|_| {
+            Err(service_cidr::NotFound::Unsaid {
+                why: "no answer".to_owned(),
+            })
+        });
+        match answer {
             Ok(cidrs) => {
                 info!(?cidrs, "Service CIDR found");
                 self.service_cidrs = cidrs;
@@ -179,6 +210,7 @@ impl Member {
             self.link_error = None;
             if let Some(link) = self.link.take() {
                 link.leave();
+                self.metrics.remote.parted();
             }
             return;
         };
@@ -203,7 +235,13 @@ impl Member {
         }
         match self.outside.connect(&spec).await {
             Ok(client) => {
-                self.link = Some(Link::open(spec, client, &self.fence, &self.changed));
+                self.link = Some(Link::open(
+                    spec,
+                    client,
+                    &self.fence,
+                    &self.changed,
+                    &self.metrics.remote,
+                ));
                 self.link_error = None;
             }
             Err(error) => self.link_error = Some(error.to_string()),
@@ -243,6 +281,7 @@ impl Member {
     fn look(&self, failing: BTreeMap<Target, String>) -> Plan {
         let mut world = self.snapshot();
         world.failing = failing;
+        let begun = Instant::now();
         let mut plan = member::plan(&world);
         if let Some(why) = &self.ask.1 {
             plan.notices.push(Notice {
@@ -250,6 +289,8 @@ impl Member {
                 message: why.clone(),
             });
         }
+        let counts = Counts::Member(counts::Member::of(&world));
+        self.metrics.planned(begun.elapsed(), world.now, &plan, counts);
         plan
     }
 

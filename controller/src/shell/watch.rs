@@ -19,6 +19,7 @@ use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 use tracing::{debug, warn};
 
 use crate::{
+    metrics::tally::Tally,
     plan::{Kind, Target},
     world::{Key, Objects, Optional},
 };
@@ -61,6 +62,7 @@ pub struct Sight {
 #[derive(Debug, Default)]
 pub struct Health {
     last: Mutex<Last>,
+    tally: Arc<Tally>,
 }
 
 #[derive(Debug, Default)]
@@ -122,9 +124,25 @@ impl Drop for Task {
 // === impl Health ===
 
 impl Health {
+    /// Of a new connection to the API server of `tally`.
+    #[must_use]
+    pub fn of(tally: &Arc<Tally>) -> Arc<Self> {
+        Arc::new(Self {
+            last: Mutex::default(),
+            tally: tally.clone(),
+        })
+    }
+
+    /// What is counted of the API server.
+    #[must_use]
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
     /// A request was answered.
     pub fn ok(&self) {
         self.lock().ok = Some(Instant::now());
+        self.tally.answered();
     }
 
     /// A request was not, or with a refusal of who we are.
@@ -291,6 +309,7 @@ where
                 Err(error) if optional && unknown(&error) => return,
                 Err(error) => {
                     let gone = is_gone(&error);
+                    health.tally.watch_restarted(&K::kind(&()));
                     if gone {
                         // The library itself would ask for the same version again, where the answer to the
                         // request says that it is gone and not an event.

@@ -19,5 +19,6 @@ mod host_clients;
 mod isolation;
 mod mcs;
 mod policies;
+mod seeing;
 mod services;
 mod workload;

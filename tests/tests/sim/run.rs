@@ -10,6 +10,7 @@ use std::{
 
 use controller::{
     member::membership::LinkSpec,
+    metrics::{Metrics, Role},
     shell::{self, election::Fence, link::LinkError, outside::Outside},
 };
 use futures::future::BoxFuture;
@@ -161,6 +162,7 @@ async fn live(world: Shared, actor: Actor) {
                 config,
                 Fence::open(),
                 outside,
+                Metrics::new(Role::Leader),
             ))
         } else {
             Box::pin(shell::member::run(
@@ -169,6 +171,7 @@ async fn live(world: Shared, actor: Actor) {
                 config,
                 Fence::open(),
                 outside,
+                Metrics::new(Role::Member),
             ))
         };
         tokio::select! {

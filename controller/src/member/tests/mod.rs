@@ -8,6 +8,7 @@ mod imports;
 mod labels;
 mod membership;
 mod policies;
+mod seeing;
 
 use std::{collections::BTreeMap, sync::Arc};
 

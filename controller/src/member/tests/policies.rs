@@ -58,8 +58,16 @@ fn remarks(world: &MemberWorld) -> Vec<String> {
     let remarks = plan(world).remarks;
     for remark in &remarks {
         assert_eq!(
-            (remark.import.as_str(), remark.uid.as_str(), remark.reason),
-            ("strict-antreaclusternetworkpolicy", "ri", "ACNPImportFailed")
+            (
+                remark.about.to_string().as_str(),
+                remark.uid.as_str(),
+                remark.reason.as_str()
+            ),
+            (
+                "ResourceImport antrea-multicluster/strict-antreaclusternetworkpolicy in the leader cluster",
+                "ri",
+                "ACNPImportFailed"
+            )
         );
     }
     remarks.into_iter().map(|r| r.message).collect()

@@ -1,0 +1,186 @@
+//! What people of a member cluster get to see: Events and metrics.
+
+use mc_metrics::Source as _;
+
+use super::*;
+use crate::metrics::{Counts, Metrics, Role, counts};
+
+fn told(world: &MemberWorld) -> Vec<(String, String, String)> {
+    let told = plan(world).remarks.into_iter();
+    told.map(|r| (r.about.to_string(), r.reason, r.message)).collect()
+}
+
+fn one(about: &str, reason: &str, message: &str) -> Vec<(String, String, String)> {
+    vec![(about.to_owned(), reason.to_owned(), message.to_owned())]
+}
+
+/// [`exporting`], with what the leader says of the export.
+fn judged(conditions: &Value) -> MemberWorld {
+    let mut world = exporting();
+    settle(&mut world);
+    let mut export = export(&world, "east-shop-web-service").unwrap().as_ref().clone();
+    export.status = Some(object(json!({ "conditions": conditions })));
+    insert(&mut leader(&mut world).exports, export);
+    settle(&mut world);
+    world
+}
+
+#[test]
+fn an_invalid_export_is_told_with_the_reason_of_its_condition() {
+    let mut world = exporting();
+    settle(&mut world);
+    assert_eq!(told(&world), [], "all is well");
+    world.services = Objects::default();
+    let missing = one(
+        "ServiceExport shop/web",
+        "ServiceNotFound",
+        "Service does not exist",
+    );
+    assert_eq!(told(&world), missing);
+    settle(&mut world);
+    assert_eq!(valid(&world), ("False".to_owned(), missing[0].1.clone()));
+    assert_eq!(told(&world), missing, "the same while it holds");
+    let counts = counts::Member::of(&world);
+    assert_eq!(
+        (counts.exports, counts.ready, counts.invalid),
+        (1, 0, [("ServiceNotFound".to_owned(), 1)].into())
+    );
+    // The same without a leader.
+    world.leader = None;
+    world.cluster_sets = Objects::default();
+    assert_eq!(told(&world), [], "nobody is told of an export to nobody");
+}
+
+#[test]
+fn a_conflict_is_told_in_the_leaders_words() {
+    let world = judged(&json!([
+        { "type": "Succeeded", "status": "True" },
+        { "type": "Conflict", "status": "True", "reason": "PortConflict", "message": "port 80" },
+    ]));
+    assert_eq!(
+        told(&world),
+        one("ServiceExport shop/web", "PortConflict", "port 80")
+    );
+    assert_eq!(
+        counts::Member::of(&world).conflicting,
+        [("PortConflict".to_owned(), 1)].into()
+    );
+    let world = judged(&json!([{ "type": "Succeeded", "status": "True" }]));
+    assert_eq!(told(&world), []);
+}
+
+#[test]
+fn what_the_leaders_api_server_refuses_is_told() {
+    let mut world = exporting();
+    let refused = plan(&world).actions.into_iter().map(|a| a.target);
+    let refused = refused.filter(|t| t.name == "east-shop-web-service");
+    world.failing = refused.map(|target| (target, "denied".to_owned())).collect();
+    let message = "The leader cluster does not take ResourceExport east-shop-web-service: denied";
+    assert_eq!(told(&world), one("ServiceExport shop/web", "Failed", message));
+}
+
+#[test]
+fn what_stands_in_the_way_of_an_import_is_told_on_it() {
+    let mut world = world();
+    let own = service(
+        "antrea-mc-web",
+        &json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] }),
+    );
+    insert(&mut world.services, own);
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    assert_eq!(
+        told(&world),
+        one(
+            "Service shop/antrea-mc-web",
+            "ServiceImportFailed",
+            "exists and was not imported: Service shop/web of the ClusterSet cannot be imported"
+        )
+    );
+    // Where there is no Namespace, there is nothing to attach it to.
+    leader(&mut world).imports = Objects::default();
+    insert(&mut leader(&mut world).imports, import_service("nowhere", "web"));
+    assert_eq!(told(&world), []);
+}
+
+#[test]
+fn an_import_that_cannot_be_changed_is_told_on_the_service() {
+    let mut world = world();
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    settle(&mut world);
+    assert_eq!(told(&world), []);
+    let mut changed = import_service("shop", "web");
+    changed.spec.service_import.as_mut().unwrap().spec.ports[0].port = 81;
+    insert(&mut leader(&mut world).imports, changed);
+    let change = plan(&world).actions[0].target.clone();
+    assert_eq!(change.to_string(), "Service shop/antrea-mc-web");
+    assert_eq!(told(&world), [], "not tried yet");
+    world.failing = [(change, "denied by policy".to_owned())].into();
+    assert_eq!(
+        told(&world),
+        one(
+            "Service shop/antrea-mc-web",
+            "ServiceImportFailed",
+            "cannot be made what the ClusterSet says: denied by policy"
+        )
+    );
+}
+
+#[test]
+fn metrics_tell_how_it_goes_with_the_leader() {
+    let mut world = exporting();
+    insert(&mut leader(&mut world).imports, import_service("shop", "db"));
+    settle(&mut world);
+    pass(&mut world, 4);
+    let counts = counts::Member::of(&world);
+    assert_eq!(
+        counts,
+        counts::Member {
+            joined: true,
+            connected: true,
+            accepted: true,
+            heartbeat: Some(NOW.parse().unwrap()),
+            exports: 1,
+            ready: 1,
+            offered: 1,
+            imported: 1,
+            label_identities: Some(0),
+            ..counts::Member::default()
+        }
+    );
+    world.link = Link::Down {
+        error: "refused".to_owned(),
+    };
+    world.label_identities = Optional::Absent;
+    let away = counts::Member::of(&world);
+    assert_eq!(
+        (away.connected, away.accepted, away.label_identities),
+        (false, true, None)
+    );
+
+    let metrics = Metrics::new(Role::Member);
+    metrics.planned(
+        std::time::Duration::from_millis(2),
+        world.now,
+        &plan(&world),
+        Counts::Member(away),
+    );
+    let text = metrics.metrics().unwrap();
+    for line in [
+        "mccontroller_leader_connected 0",
+        "mccontroller_leader_accepted 1",
+        "mccontroller_service_exports 1",
+        "mccontroller_ready_service_exports 1",
+        "mccontroller_imported_services 1",
+        "mccontroller_events_total{server=\"leader\",result=\"told\"} 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+    }
+    // Of 2026 here, by the clock of this machine.
+    assert!(text.contains("mccontroller_heartbeat_age_seconds "), "{text}");
+    assert!(!text.contains("mccontroller_label_identities"), "{text}");
+
+    world.cluster_sets = Objects::default();
+    world.leader = None;
+    let alone = counts::Member::of(&world);
+    assert!(!alone.joined && alone.heartbeat.is_none() && alone.exports == 1);
+}

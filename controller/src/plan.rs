@@ -74,6 +74,8 @@ pub enum Op {
     Delete {
         /// The UID it was seen with.
         uid: Option<String>,
+        /// The resource version it has to have still, if so.
+        version: Option<String>,
     },
 }
 
@@ -244,7 +246,16 @@ impl Plan {
     /// Delete `object` as it was seen, unless that is under way.
     pub fn delete<K: Known>(&mut self, side: Side, object: &K) {
         if object.meta().deletion_timestamp.is_none() {
-            self.push(Target::of(side, object), Op::Delete { uid: object.uid() });
+            let (uid, version) = (object.uid(), None);
+            self.push(Target::of(side, object), Op::Delete { uid, version });
+        }
+    }
+
+    /// Delete `object` as it was seen, unless somebody changed it since.
+    pub fn delete_unchanged<K: Known>(&mut self, side: Side, object: &K) {
+        if object.meta().deletion_timestamp.is_none() {
+            let (uid, version) = (object.uid(), object.resource_version());
+            self.push(Target::of(side, object), Op::Delete { uid, version });
         }
     }
 

@@ -50,6 +50,11 @@ pub struct MultiClusterConfig {
     pub label_identity_export: Option<String>,
     /// Superset, of the leader: how long the number of a label that is gone is given to no other, `10m` when absent.
     pub label_identity_quarantine: Option<String>,
+    /// Superset, of the leader: what becomes of a member that fell silent: `Keep` (default), or `Remove` after
+    /// [`Self::stale_member_timeout`].
+    pub stale_member_policy: Option<String>,
+    /// Superset, of the leader: how long a member has to be silent to be removed, `24h` when absent.
+    pub stale_member_timeout: Option<String>,
 }
 
 /// Where `/healthz` and `/readyz` are served.
@@ -74,6 +79,10 @@ const HEALTH_PORT: u16 = 8080;
 pub const MIN_QUARANTINE: SignedDuration = SignedDuration::from_mins(1);
 /// The quarantine unless configured: a cluster that was cut off that long has told its people.
 pub const QUARANTINE: SignedDuration = SignedDuration::from_mins(10);
+/// The shortest time after which a silent member may be removed: that of a leader's, a node's or a router's restart.
+pub const MIN_STALE: SignedDuration = SignedDuration::from_mins(1);
+/// After how long a silent member is removed, where one is: Antrea's.
+pub const STALE: SignedDuration = SignedDuration::from_hours(24);
 /// The drain period unless configured: several times what an announcement takes.
 pub const DRAIN_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 
@@ -104,6 +113,20 @@ pub struct Config {
     pub identity_export: IdentityExport,
     /// How long the number of a label that is gone is given to no other; at least [`MIN_QUARANTINE`].
     pub quarantine: SignedDuration,
+    /// What becomes of a member that fell silent.
+    pub stale_member_policy: StaleMemberPolicy,
+    /// How long a member has to be silent to be removed; at least [`MIN_STALE`].
+    pub stale_member_timeout: SignedDuration,
+}
+
+/// What becomes of a member that fell silent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StaleMemberPolicy {
+    /// It is shown as not Ready.
+    #[default]
+    Keep,
+    /// After a time it is removed, with all it exported.
+    Remove,
 }
 
 /// Of which Pods the identities are exported.
@@ -240,6 +263,8 @@ impl Default for Config {
             excluded_labels: Exclusions::default(),
             identity_export: IdentityExport::default(),
             quarantine: QUARANTINE,
+            stale_member_policy: StaleMemberPolicy::default(),
+            stale_member_timeout: STALE,
         }
     }
 }
@@ -286,7 +311,19 @@ impl TryFrom<MultiClusterConfig> for Config {
                 .as_deref()
                 .unwrap_or_default()
                 .parse()?,
-            quarantine: quarantine(file.label_identity_quarantine)?,
+            quarantine: at_least(
+                "labelIdentityQuarantine",
+                file.label_identity_quarantine,
+                QUARANTINE,
+                MIN_QUARANTINE,
+            )?,
+            stale_member_policy: file.stale_member_policy.as_deref().unwrap_or_default().parse()?,
+            stale_member_timeout: at_least(
+                "staleMemberTimeout",
+                file.stale_member_timeout,
+                STALE,
+                MIN_STALE,
+            )?,
         })
     }
 }
@@ -314,14 +351,18 @@ fn duration(
     period.ok_or(ConfigError::Duration { field, value })
 }
 
-fn quarantine(value: Option<String>) -> Result<SignedDuration, ConfigError> {
-    let field = "labelIdentityQuarantine";
-    let period = duration(field, value.clone(), QUARANTINE)?;
-    if period < MIN_QUARANTINE {
+fn at_least(
+    field: &'static str,
+    value: Option<String>,
+    default: SignedDuration,
+    least: SignedDuration,
+) -> Result<SignedDuration, ConfigError> {
+    let period = duration(field, value.clone(), default)?;
+    if period < least {
         return Err(ConfigError::Short {
             field,
             value: value.unwrap_or_default(),
-            least: MIN_QUARANTINE,
+            least,
         });
     }
     Ok(period)
@@ -438,6 +479,24 @@ impl FromStr for IdentityExport {
     }
 }
 
+// === impl StaleMemberPolicy ===
+
+impl FromStr for StaleMemberPolicy {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "Keep" => Ok(Self::Keep),
+            "Remove" => Ok(Self::Remove),
+            _ => Err(ConfigError::Word {
+                field: "staleMemberPolicy",
+                value: value.to_owned(),
+                known: "Keep, Remove",
+            }),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -468,6 +527,8 @@ mod tests {
             "labelIdentityExcludedLabels": ["pod-template-hash", "batch.kubernetes.io/*"],
             "labelIdentityExport": "Selected",
             "labelIdentityQuarantine": "5m",
+            "staleMemberPolicy": "Remove",
+            "staleMemberTimeout": "36h",
         }))
         .unwrap();
         assert_eq!(config.health_addresses, ["127.0.0.1:8090".parse().unwrap()]);
@@ -484,6 +545,8 @@ mod tests {
         assert!(config.stretched_policy && config.excluded_labels.excludes("batch.kubernetes.io/job-name"));
         assert_eq!(config.identity_export, IdentityExport::Selected);
         assert_eq!(config.quarantine, SignedDuration::from_mins(5));
+        assert_eq!(config.stale_member_policy, StaleMemberPolicy::Remove);
+        assert_eq!(config.stale_member_timeout, SignedDuration::from_hours(36));
         assert_eq!(parse(json!({})).unwrap(), Config::default());
     }
 
@@ -567,6 +630,22 @@ mod tests {
             (
                 json!({"metrics": {"bindAddress": "8080"}}),
                 "metrics.bindAddress: \"8080\" is not an address and port such as",
+            ),
+            (
+                json!({"staleMemberPolicy": "remove"}),
+                "staleMemberPolicy: \"remove\" is none of Keep, Remove",
+            ),
+            (
+                json!({"staleMemberTimeout": "a day"}),
+                "staleMemberTimeout: \"a day\" is not a duration such as",
+            ),
+            (
+                json!({"staleMemberTimeout": "-24h"}),
+                "staleMemberTimeout: \"-24h\" is not a duration such as",
+            ),
+            (
+                json!({"staleMemberTimeout": "30s"}),
+                "staleMemberTimeout: \"30s\" is shorter than 1m",
             ),
             (
                 json!({"kind": "ConfigMap"}),

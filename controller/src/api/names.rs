@@ -57,6 +57,9 @@ pub const ANNOTATION_IMPORTED_POLICY: &str = "multicluster.antrea.io/imported-ac
 pub const ANNOTATION_APPLIED: &str = "mc-gateway.io/applied";
 /// Superset, on a `MemberClusterAnnounce`: why the leader does not accept it.
 pub const ANNOTATION_REFUSED: &str = "mc-gateway.io/refused";
+/// Superset, on a `MemberClusterAnnounce`: since when nothing was heard of the member, by the leader's clock, and the
+/// heartbeat that was the last one then.
+pub const ANNOTATION_SILENT_SINCE: &str = "mc-gateway.io/silent-since";
 
 // Finalizers.
 

@@ -6,7 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::live;
+use super::{
+    live,
+    stale::{self, Fate},
+};
 use crate::{
     api::{
         cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
@@ -57,14 +60,15 @@ pub fn current(world: &LeaderWorld) -> Option<&ClusterSet> {
 }
 
 /// Accepts or refuses announces, lets leavers go, keeps the status of the set. Silence, however long, is no
-/// leaving: what a member exported stays until it leaves or an administrator deletes its announce.
+/// leaving, unless an administrator decided so ([`stale`]): what a member exported stays until it leaves or an
+/// administrator deletes its announce.
 pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
     let set = current(world);
     for announce in world.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
             leave(world, announce, plan);
         } else {
-            judge(announce, refusal(set, announce), plan);
+            judge(world, announce, refusal(set, announce), plan);
         }
     }
     if let Some(set) = set {
@@ -114,16 +118,27 @@ fn refusal(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option
     None
 }
 
-fn judge(announce: &MemberClusterAnnounce, refusal: Option<String>, plan: &mut Plan) {
-    let told = announce.annotations().get(names::ANNOTATION_REFUSED);
+fn judge(world: &LeaderWorld, announce: &MemberClusterAnnounce, refusal: Option<String>, plan: &mut Plan) {
     let finalizer = names::member_announce_finalizer(&announce.cluster_id);
     let accepted = announce.finalizers().contains(&finalizer);
+    // Without the finalizer its exports would be left behind.
+    let silent = match stale::fate(world, announce) {
+        Fate::Goes if accepted => return stale::remove(announce, world.config.stale_member_timeout, plan),
+        Fate::Stays(silent) if accepted => silent,
+        Fate::Goes | Fate::Stays(_) => None,
+    };
+    stale::wake(world, announce, plan);
     let mut metadata = serde_json::Map::new();
-    if told != refusal.as_ref() {
-        metadata.insert(
-            "annotations".to_owned(),
-            json!({ names::ANNOTATION_REFUSED: refusal }),
-        );
+    let annotations: serde_json::Map<_, _> = [
+        (names::ANNOTATION_REFUSED, &refusal),
+        (names::ANNOTATION_SILENT_SINCE, &silent),
+    ]
+    .into_iter()
+    .filter(|(key, wanted)| announce.annotations().get(*key) != wanted.as_ref())
+    .map(|(key, wanted)| (key.to_owned(), json!(wanted)))
+    .collect();
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
     if refusal.is_none() && !accepted {
         let finalizers: Vec<_> = announce.finalizers().iter().cloned().chain([finalizer]).collect();
@@ -237,7 +252,8 @@ fn readiness(world: &LeaderWorld, member: &MemberClusterAnnounce, plan: &mut Pla
     }
 }
 
-fn touch(announce: &MemberClusterAnnounce) -> &str {
+/// The heartbeat.
+pub(super) fn touch(announce: &MemberClusterAnnounce) -> &str {
     announce
         .annotations()
         .get(names::ANNOTATION_TOUCH_TS)

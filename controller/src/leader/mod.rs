@@ -11,6 +11,7 @@ pub mod merge;
 mod payload;
 pub mod policies;
 pub mod services;
+pub mod stale;
 
 use kube::ResourceExt;
 use serde_json::json;

@@ -5,6 +5,7 @@ mod older;
 mod policies;
 mod seeing;
 mod services;
+mod stale;
 
 use std::collections::BTreeMap;
 

@@ -315,10 +315,10 @@ async fn send(client: &Client, Action { target, op }: &Action) -> kube::Result<O
         ),
         Op::Patch(patch) => written(api.patch(name, &manager(), &Patch::Merge(patch)).await?),
         Op::Status(patch) => written(api.patch_status(name, &manager(), &Patch::Merge(patch)).await?),
-        Op::Delete { uid } => {
+        Op::Delete { uid, version } => {
             let preconditions = Preconditions {
                 uid: uid.clone(),
-                resource_version: None,
+                resource_version: version.clone(),
             };
             let params = DeleteParams {
                 preconditions: Some(preconditions),
@@ -371,7 +371,10 @@ mod tests {
 
     #[test]
     fn errors_are_told_apart() {
-        let delete = Op::Delete { uid: None };
+        let delete = Op::Delete {
+            uid: None,
+            version: None,
+        };
         let patch = Op::Patch(Value::Null);
         assert!(matches!(judge(&delete, &api(404)), Outcome::Deleted));
         assert!(matches!(judge(&patch, &api(404)), Outcome::Stale(_)));

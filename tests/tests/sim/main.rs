@@ -19,6 +19,7 @@ mod refusal;
 mod rng;
 mod rules;
 mod run;
+mod silence;
 mod store;
 mod truth;
 mod users;
@@ -177,6 +178,7 @@ fn every_death_is_recovered_from() {
         Scenario::Conflict,
         Scenario::Gateways,
         Scenario::Leave,
+        Scenario::Silent,
     ];
     let mut deaths = vec![];
     for scenario in scenarios {

@@ -10,7 +10,7 @@
 //! | invented | an export, import, Service, slice or ClusterInfo that says what nobody ever offered |
 //! | outdated | an import with a port that no live export has |
 //! | vanished | deleting an import, an imported object or an export while all that it is made from is there |
-//! | silence | ending a membership that nobody ended |
+//! | silence | ending a membership that nobody ended, unless an administrator wants the silent removed and it is time |
 //! | undrained | deleting a Gateway that had weight, or whose drain period is not over |
 //! | own | a ClusterInfoImport of the cluster itself, or one that claims its Service range |
 
@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use crate::{
     kinds::Resource,
     ports::{each, ports},
+    silence::Beats,
     store::{Actor, Change, Stored},
     world::{Cluster, MEMBER_NAMESPACE},
 };
@@ -68,6 +69,7 @@ pub(crate) struct Rules {
     /// What was broken.
     pub(crate) broken: Vec<String>,
     facts: BTreeMap<Fact, (bool, Duration)>,
+    beats: Beats,
     /// Ports users ever gave a Service in a cluster.
     ports: BTreeSet<(usize, Tuple, String)>,
     /// Addresses a Service or its Pods ever had in a cluster.
@@ -238,6 +240,9 @@ impl Rules {
     /// What a change says of the facts, and what it adds to all that was ever said.
     fn learn(&mut self, clusters: &[Cluster], server: usize, change: &Change, at: Duration) {
         let mut facts = vec![];
+        if (server, change.resource.1.as_str()) == (0, "memberclusterannounces") {
+            self.beats.learn(change, at);
+        }
         let versions: Vec<_> = change.old.iter().chain([&change.new]).collect();
         for stored in &versions {
             let spec = &stored.value["spec"];
@@ -351,7 +356,8 @@ impl Rules {
             (_, "memberclusterannounces") => {
                 let id = text(&old.value["clusterID"]);
                 let whose = (1..clusters.len()).find(|i| id_of(*i) == id);
-                if whose.is_some_and(wanted) {
+                let silent = self.beats.may_remove(&clusters[0], actor, &change.key.1, at);
+                if whose.is_some_and(wanted) && !silent {
                     found.push("silence".to_owned());
                 }
                 false

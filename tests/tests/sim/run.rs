@@ -9,6 +9,7 @@ use std::{
 };
 
 use controller::{
+    api::config::{MIN_STALE, StaleMemberPolicy},
     member::membership::LinkSpec,
     metrics::{Metrics, Role},
     shell::{self, election::Fence, link::LinkError, outside::Outside},
@@ -89,6 +90,8 @@ pub(crate) enum Scenario {
     Gateways,
     /// A member leaves and comes back.
     Leave,
+    /// A member falls silent, is removed for it and comes back.
+    Silent,
 }
 
 /// What a simulated controller has around it.
@@ -231,6 +234,15 @@ async fn drive(seed: u64, plan: Plan, kinds: &Arc<Kinds>, talk: bool) -> Outcome
         world.crash = crash;
     } else {
         dice(&mut world);
+    }
+    // In some runs the silent are removed, as early as can be configured.
+    let removes = match plan {
+        Plan::Random => seed.is_multiple_of(4),
+        Plan::Fixed(scenario, _) => scenario == Scenario::Silent,
+    };
+    if removes {
+        world.clusters[0].config.stale_member_policy = StaleMemberPolicy::Remove;
+        world.clusters[0].config.stale_member_timeout = MIN_STALE;
     }
     let world = Shared::new(world);
     let actors: Vec<_> = world.lock().lives.keys().copied().collect();
@@ -438,6 +450,42 @@ async fn fixed(world: &Shared, scenario: Scenario) {
             world.lock().join(1, "east");
             wait(8).await;
         }
+        Scenario::Silent => {
+            world.lock().service(1, "shop", "web", 0, 2);
+            world.lock().export(1, "shop", "web", true);
+            wait(8).await;
+            part(world, Duration::from_secs(150));
+            // Until it is noticed, until it is time, and twice until a leader that died is back and has listened.
+            wait(140).await;
+            left_nothing(&mut world.lock());
+            wait(20).await;
+        }
+    }
+}
+
+/// The first member does not reach the leader.
+fn part(world: &Shared, time: Duration) {
+    let mut world = world.lock();
+    world.clusters[1].parted = Some((Instant::now() + time, false));
+    nudge(&mut world, 0);
+}
+
+/// The first member was removed, with all it exported.
+fn left_nothing(world: &mut World) {
+    let id = world.clusters[1].id.clone();
+    let leader = &world.clusters[0].store;
+    let announces = leader.all(&antrea("memberclusterannounces"));
+    let exports = leader.all(&antrea("resourceexports"));
+    let left: Vec<_> = announces
+        .filter(|(_, a)| a.value["clusterID"] == id.as_str())
+        .chain(exports.filter(|(_, e)| e.value["spec"]["clusterID"] == id.as_str()))
+        .map(|(key, _)| key.1.clone())
+        .collect();
+    if !left.is_empty() {
+        world
+            .rules
+            .broken
+            .push(format!("still there of a silent member: {left:?}"));
     }
 }
 

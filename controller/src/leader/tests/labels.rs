@@ -503,7 +503,7 @@ impl Server {
             (Op::Patch(patch), Some(old)) => {
                 patch["metadata"]["resourceVersion"].as_str() != old.meta().resource_version.as_deref()
             }
-            (Op::Delete { uid }, Some(old)) => *uid != old.meta().uid,
+            (Op::Delete { uid, .. }, Some(old)) => *uid != old.meta().uid,
             (_, old) => old.is_none() && !matches!(action.op, Op::Apply(_)),
         };
         if refused {

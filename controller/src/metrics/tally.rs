@@ -170,7 +170,10 @@ mod tests {
                 namespace: "n".to_owned(),
                 name: name.to_owned(),
             },
-            op: Op::Delete { uid: None },
+            op: Op::Delete {
+                uid: None,
+                version: None,
+            },
         }
     }
 

@@ -126,6 +126,14 @@ impl Applier {
             .failing(self.hopeless().map(|(target, _)| target));
     }
 
+    /// Whether any of these is not held back.
+    #[must_use]
+    pub fn is_due(&self, actions: &[Action]) -> bool {
+        let now = Instant::now();
+        let held = |a: &Action| self.retries.get(&a.target).is_some_and(|r| r.not_before > now);
+        actions.iter().any(|a| !held(a))
+    }
+
     /// What nobody wants any more has not failed.
     fn forget(&mut self, actions: &[Action], now: Instant) {
         let asked: BTreeSet<_> = actions.iter().map(|a| &a.target).collect();

@@ -174,8 +174,11 @@ impl Link {
 
     /// Starts a batch; only after [`Link::settled`]. `changed` is told when it is done.
     pub fn start(&mut self, actions: Vec<Action>, changed: &Arc<Notify>) {
-        if actions.is_empty() {
-            self.health.tally().ask(&[]);
+        // A batch that does nothing would tell `changed`, which plans the same batch again, and so on without a pause for as
+        // long as the leader does not answer.
+        let due = matches!(&self.lane, Lane::Idle(applier) if applier.is_due(&actions));
+        if !due {
+            self.health.tally().ask(&actions);
             return;
         }
         if let Lane::Idle(mut applier) = std::mem::replace(&mut self.lane, Lane::Empty) {

@@ -13,7 +13,7 @@ use kube::{ResourceExt, core::ObjectMeta};
 use super::{
     Session,
     families::{Family, Reach},
-    slices,
+    slices::{self, ByService},
 };
 use crate::{
     api::{
@@ -100,11 +100,12 @@ pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan)
         return;
     }
     let reach = Reach::of(world);
+    let slices = ByService::new(world);
     let offers: Vec<_> = world
         .service_exports
         .values()
         .filter(|e| e.metadata.deletion_timestamp.is_none())
-        .map(|export| (export.as_ref(), offer(world, &reach, export)))
+        .map(|export| (export.as_ref(), offer(world, &reach, &slices, export)))
         .collect();
     let taken = session
         .map(|session| owners(session, &offers))
@@ -254,7 +255,12 @@ fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(Stri
     ]
 }
 
-fn offer(world: &MemberWorld, reach: &Reach, export: &ServiceExport) -> Result<Offer, Invalid> {
+fn offer(
+    world: &MemberWorld,
+    reach: &Reach,
+    slices: &ByService<'_>,
+    export: &ServiceExport,
+) -> Result<Offer, Invalid> {
     let (namespace, name) = (export.namespace().unwrap_or_default(), export.name_any());
     let service = get(&world.services, &namespace, &name)
         .filter(|s| s.metadata.deletion_timestamp.is_none())
@@ -275,7 +281,7 @@ fn offer(world: &MemberWorld, reach: &Reach, export: &ServiceExport) -> Result<O
     if !headless && cluster_ips.is_empty() {
         return Err(Invalid::NoClusterIp);
     }
-    let pods = pod_subsets(world, reach, &namespace, &name, headless);
+    let pods = pod_subsets(slices, reach, &namespace, &name, headless);
     if pods.is_empty() {
         return Err(Invalid::WithoutEndpoints);
     }
@@ -357,7 +363,7 @@ fn endpoint_port(port: &ServicePort) -> EndpointPort {
 /// The ready endpoints of a Service in the IP families of Pods, one subset for each set of ports. Those of a
 /// headless one have names.
 fn pod_subsets(
-    world: &MemberWorld,
+    slices: &ByService<'_>,
     reach: &Reach,
     namespace: &str,
     name: &str,
@@ -365,7 +371,7 @@ fn pod_subsets(
 ) -> Vec<EndpointSubset> {
     type Port = (Option<String>, i32, String, Option<String>);
     let mut by_ports: BTreeMap<Vec<Port>, BTreeMap<String, Option<String>>> = BTreeMap::new();
-    for slice in slices::of_service(world, namespace, name) {
+    for slice in slices.of(namespace, name) {
         if !reach.pods.iter().any(|f| f.name() == slice.address_type) {
             continue;
         }

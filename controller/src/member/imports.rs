@@ -13,7 +13,11 @@ use k8s_openapi::{
 use kube::{ResourceExt, core::ObjectMeta};
 use serde_json::json;
 
-use super::{Session, exports::is_imported, slices};
+use super::{
+    Session,
+    exports::is_imported,
+    slices::{self, ByService},
+};
 use crate::{
     api::{
         condition::{self, Condition},
@@ -54,6 +58,7 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         .filter(|i| i.spec.kind == kind::ENDPOINTS)
         .filter_map(|i| Some((key(i), i.spec.endpoints.as_ref()?)))
         .collect();
+    let local = ByService::new(world);
     let mut keep_services = BTreeSet::new();
     let mut keep_slices = BTreeSet::new();
     for import in imports().filter(|i| i.spec.kind == kind::SERVICE_IMPORT) {
@@ -67,7 +72,7 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         keep_services.insert(key.clone());
         let clusters = endpoints
             .get(&key)
-            .map(|e| by_cluster(world, session, &key, e))
+            .map(|e| by_cluster(world, &local, session, &key, e))
             .unwrap_or_default();
         if let Some(service) = put_service(world, &key, &payload.spec, plan) {
             put_slices(world, service, &key.1, &clusters, &mut keep_slices, plan);
@@ -272,11 +277,12 @@ fn core_port(port: &ServicePort) -> CorePort {
 /// The endpoints as this cluster is to use them: its own export becomes its own Pods.
 fn by_cluster(
     world: &MemberWorld,
+    local: &ByService<'_>,
     session: &Session<'_>,
     (namespace, name): &Key,
     endpoints: &EndpointsImport,
 ) -> ByCluster {
-    let local = |accepted: &[EndpointSubset]| slices::from_local(world, namespace, name, accepted);
+    let local = |accepted: &[EndpointSubset]| slices::from_local(local, namespace, name, accepted);
     if !endpoints.clusters.is_empty() {
         return endpoints
             .clusters

@@ -31,23 +31,32 @@ pub struct Group {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The slices of a Service.
-pub(super) fn of_service<'a>(
-    world: &'a MemberWorld,
-    namespace: &'a str,
-    name: &'a str,
-) -> impl Iterator<Item = &'a EndpointSlice> {
-    let first = (namespace.to_owned(), String::new());
-    world
-        .slices
-        .range(first..)
-        .take_while(move |((ns, _), _)| ns == namespace)
-        .map(|(_, slice)| slice.as_ref())
-        .filter(move |s| {
-            s.labels()
-                .get(names::LABEL_SERVICE_NAME)
-                .is_some_and(|l| l == name)
-        })
+/// The slices of every Service, found once for all that ask: a Namespace may have thousands.
+#[derive(Debug)]
+pub struct ByService<'a>(BTreeMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>);
+
+impl<'a> ByService<'a> {
+    /// All of `world`, in the order of their names.
+    #[must_use]
+    pub fn new(world: &'a MemberWorld) -> Self {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for ((namespace, _), slice) in world.slices.iter() {
+            if let Some(service) = slice.labels().get(names::LABEL_SERVICE_NAME) {
+                let key = (namespace.as_str(), service.as_str());
+                all.entry(key).or_default().push(slice.as_ref());
+            }
+        }
+        Self(all)
+    }
+
+    /// Those of one Service.
+    pub(super) fn of<'s>(
+        &'s self,
+        namespace: &'s str,
+        name: &'s str,
+    ) -> impl Iterator<Item = &'s EndpointSlice> {
+        self.0.get(&(namespace, name)).into_iter().flatten().copied()
+    }
 }
 
 /// Whether an endpoint takes new connections; not knowing counts as ready, as the API says.
@@ -97,7 +106,7 @@ fn from_subset(subset: &EndpointSubset) -> Group {
 /// Service CIDR is no endpoint a service proxy can use.
 #[must_use]
 pub fn from_local(
-    world: &MemberWorld,
+    slices: &ByService<'_>,
     namespace: &str,
     name: &str,
     accepted: &[EndpointSubset],
@@ -107,7 +116,8 @@ pub fn from_local(
         .flat_map(|s| s.ports.iter().flatten())
         .map(|p| p.name.as_deref().unwrap_or_default())
         .collect();
-    of_service(world, namespace, name)
+    slices
+        .of(namespace, name)
         .filter_map(|slice| {
             let all = slice.ports.as_deref().unwrap_or_default();
             let known = all

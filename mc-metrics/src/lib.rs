@@ -6,6 +6,8 @@ pub mod process;
 pub mod server;
 pub mod text;
 
+use std::time::Duration;
+
 /// What is served.
 pub trait Source: Send + Sync + 'static {
     /// Everything as Prometheus text, or why there is none.
@@ -16,4 +18,15 @@ pub trait Source: Send + Sync + 'static {
 
     /// Whether it has what it needs; else why not.
     fn ready(&self) -> Result<(), String>;
+}
+
+/// Whether a main loop that came round `since` ago turns, where it may take `limit`; else what to say of it.
+pub fn turns(since: Duration, limit: Duration) -> Result<(), String> {
+    if since <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "the main loop has not come round for {} s",
+        since.as_secs()
+    ))
 }

@@ -18,6 +18,23 @@ use nix::{
 
 use crate::wait::wait_for;
 
+/// The process called `comm` on this machine in whose environment `variable` names the Pod.
+#[must_use]
+pub fn of_pod(comm: &str, variable: &str, pod: &str) -> Option<u32> {
+    let wanted = format!("{variable}={pod}");
+    fs::read_dir("/proc")
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .find(|pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            name.trim() == comm
+                && environment
+                    .split(|b| *b == 0)
+                    .any(|entry| entry == wanted.as_bytes())
+        })
+}
+
 /// How long a child may take to end after a signal that asks it to.
 const END: Duration = Duration::from_secs(10);
 

@@ -94,18 +94,17 @@ impl Invalid {
 }
 
 /// Two exports for each valid `ServiceExport`, none for any other, and a status for all.
-pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, plan: &mut Plan) {
+pub fn plan(world: &MemberWorld, session: Option<&Session<'_>>, slices: &ByService<'_>, plan: &mut Plan) {
     if world.service_cidrs.is_empty() {
         // Found out in a moment; until then no address can be called unreachable, and nothing is withdrawn.
         return;
     }
     let reach = Reach::of(world);
-    let slices = ByService::new(world);
     let offers: Vec<_> = world
         .service_exports
         .values()
         .filter(|e| e.metadata.deletion_timestamp.is_none())
-        .map(|export| (export.as_ref(), offer(world, &reach, &slices, export)))
+        .map(|export| (export.as_ref(), offer(world, &reach, slices, export)))
         .collect();
     let taken = session
         .map(|session| owners(session, &offers))

@@ -46,7 +46,7 @@ const AFFINITY_SECONDS: i32 = 10_800;
 type ByCluster = BTreeMap<String, Vec<slices::Group>>;
 
 /// Everything offered exists here, and nothing else that we made.
-pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
+pub fn plan(world: &MemberWorld, session: &Session<'_>, local: &ByService<'_>, plan: &mut Plan) {
     let imports = || {
         session
             .leader
@@ -58,7 +58,6 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         .filter(|i| i.spec.kind == kind::ENDPOINTS)
         .filter_map(|i| Some((key(i), i.spec.endpoints.as_ref()?)))
         .collect();
-    let local = ByService::new(world);
     let mut keep_services = BTreeSet::new();
     let mut keep_slices = BTreeSet::new();
     for import in imports().filter(|i| i.spec.kind == kind::SERVICE_IMPORT) {
@@ -72,7 +71,7 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         keep_services.insert(key.clone());
         let clusters = endpoints
             .get(&key)
-            .map(|e| by_cluster(world, &local, session, &key, e))
+            .map(|e| by_cluster(world, local, session, &key, e))
             .unwrap_or_default();
         if let Some(service) = put_service(world, &key, &payload.spec, plan) {
             put_slices(world, service, &key.1, &clusters, &mut keep_slices, plan);

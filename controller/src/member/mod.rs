@@ -15,6 +15,7 @@ pub mod policies;
 pub mod selectors;
 pub mod slices;
 
+use self::slices::ByService;
 use crate::{
     api::{cluster_set::ClusterSet, config::EndpointIpType},
     identity,
@@ -53,11 +54,12 @@ pub fn plan(world: &MemberWorld) -> Plan {
     };
     let gateways = gateways::plan(world, &mut plan);
     let session = session(world, set);
-    exports::plan(world, session.as_ref(), &mut plan);
+    let slices = ByService::new(world);
+    exports::plan(world, session.as_ref(), &slices, &mut plan);
     if let Some(session) = session {
         cluster_info::export(world, &session, &gateways, &mut plan);
         cluster_info::import(world, &session, &mut plan);
-        imports::plan(world, &session, &mut plan);
+        imports::plan(world, &session, &slices, &mut plan);
         labels::plan(world, &session, &mut plan);
         policies::plan(world, &session, &mut plan);
     }

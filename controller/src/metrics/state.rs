@@ -85,14 +85,7 @@ impl State {
     /// Whether the loop turns; else why not. `progress` is when a write last ended.
     pub fn alive(&self, progress: Option<Instant>, now: Instant) -> Result<(), String> {
         let last = progress.map_or(self.turned, |at| at.max(self.turned));
-        let since = now.saturating_duration_since(last);
-        if since <= STUCK {
-            return Ok(());
-        }
-        Err(format!(
-            "the main loop has not come round for {} s",
-            since.as_secs()
-        ))
+        mc_metrics::turns(now.saturating_duration_since(last), STUCK)
     }
 
     /// Whether this replica works on everything there is, or could at once; else why not.

@@ -169,14 +169,7 @@ impl State {
 
     /// Whether the loop turns; else why not.
     pub fn alive(&self, now: Instant) -> Result<(), String> {
-        let since = now.saturating_duration_since(self.turned);
-        if since <= STUCK {
-            return Ok(());
-        }
-        Err(format!(
-            "the main loop has not come round for {} s",
-            since.as_secs()
-        ))
+        mc_metrics::turns(now.saturating_duration_since(self.turned), STUCK)
     }
 
     /// Whether the data path is as the objects want it, as far as is known; else why not.

@@ -19,11 +19,10 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use mc_tests::process::of_pod;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
-
-use crate::process;
 
 /// Where everything that is measured lives, in every cluster.
 pub(crate) const NAMESPACE: &str = "bench-control";
@@ -150,7 +149,7 @@ impl Cluster {
                 .iter()
                 .flatten()
                 .any(|c| c.type_ == "Ready" && c.status == "True");
-            let process = process::of_pod("mc-traffic", "HOSTNAME", name);
+            let process = of_pod("mc-traffic", "HOSTNAME", name);
             match (status.pod_ip, process) {
                 (Some(ip), Some(process)) if ready => Ok((ip, process)),
                 seen => Err(format!("{seen:?}, phase {:?}", status.phase)),

@@ -10,6 +10,7 @@ use controller::api::{
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, ServiceAccount};
 use kube::{Api, ResourceExt, api::ListParams};
+use mc_tests::process::of_pod;
 use serde_json::{Value, json};
 
 use crate::{
@@ -60,7 +61,7 @@ pub(crate) async fn controller(cluster: &Cluster, namespace: &str) -> Result<(St
             .collect();
         names
             .iter()
-            .find_map(|pod| Some((pod.clone(), process::of_pod("mc-controller", "POD_NAME", pod)?)))
+            .find_map(|pod| Some((pod.clone(), of_pod("mc-controller", "POD_NAME", pod)?)))
             .ok_or_else(|| format!("Pods {names:?}"))
     })
     .await

@@ -30,22 +30,6 @@ pub(crate) struct Usage {
     pub(crate) since: f64,
 }
 
-/// The process called `comm` in whose environment `variable` names the Pod.
-pub(crate) fn of_pod(comm: &str, variable: &str, pod: &str) -> Option<u32> {
-    let wanted = format!("{variable}={pod}");
-    fs::read_dir("/proc")
-        .ok()?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .find(|pid: &u32| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            name.trim() == comm
-                && environment
-                    .split(|b| *b == 0)
-                    .any(|entry| entry == wanted.as_bytes())
-        })
-}
-
 /// What a process has used.
 pub(crate) fn usage(pid: u32) -> Result<Usage> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;

@@ -1,10 +1,11 @@
 //! Two replicas of a controller: one works, the other takes over.
 
 use std::{
-    fs,
     process::Command,
     time::{Duration, Instant},
 };
+
+use mc_tests::process::of_pod;
 
 use crate::{
     clusters::{EAST, LATER, SOON, WEST},
@@ -103,20 +104,8 @@ fn wait_for_another(than: &str, deadline: Duration) -> (String, Duration) {
 
 /// The process of a controller's Pod, on this host.
 fn process_of(pod: &str) -> String {
-    let wanted = format!("POD_NAME={pod}");
-    fs::read_dir("/proc")
-        .expect("/proc")
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
-        .find(|pid| {
-            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.trim() == "mc-controller"
-                && environment
-                    .split(|b| *b == 0)
-                    .any(|entry| entry == wanted.as_bytes())
-        })
-        .unwrap_or_else(|| panic!("no process of {pod}"))
+    let pid = of_pod("mc-controller", "POD_NAME", pod);
+    pid.unwrap_or_else(|| panic!("no process of {pod}")).to_string()
 }
 
 fn restarts(pod: &str) -> String {

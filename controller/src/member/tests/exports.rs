@@ -3,7 +3,26 @@
 use kube::ResourceExt;
 
 use super::*;
-use crate::{api::config::EndpointIpType, plan::Op, world::fake::delete};
+use crate::{
+    api::{
+        config::EndpointIpType,
+        resource_export::{EndpointsExport, ServiceExportPayload},
+    },
+    plan::Op,
+    world::fake::delete,
+};
+
+/// What is said of the Service `web` in the leader cluster.
+fn offered(world: &MemberWorld) -> ServiceExportPayload {
+    let spec = &export(world, "east-shop-web-service").unwrap().spec;
+    spec.service.clone().unwrap()
+}
+
+/// What is said there of its endpoints.
+fn endpoints(world: &MemberWorld) -> EndpointsExport {
+    let spec = &export(world, "east-shop-web-endpoints").unwrap().spec;
+    spec.endpoints.clone().unwrap()
+}
 
 #[test]
 fn a_service_is_exported_by_its_cluster_ip_or_its_pods() {
@@ -34,12 +53,7 @@ fn a_service_is_exported_by_its_cluster_ip_or_its_pods() {
             .clone()
             .unwrap();
         assert_eq!((ports[0].port, ports[0].node_port), (80, None));
-        let endpoints = export(&world, "east-shop-web-endpoints")
-            .unwrap()
-            .spec
-            .endpoints
-            .clone()
-            .unwrap();
+        let endpoints = endpoints(&world);
         assert_eq!(endpoints.subsets.len(), 1);
         let found: Vec<_> = endpoints.subsets[0]
             .addresses
@@ -189,19 +203,9 @@ fn a_headless_service_is_exported_by_its_pods_with_their_names() {
     insert(&mut world.service_exports, service_export());
     settle(&mut world);
     assert_eq!(valid(&world), ("True".to_owned(), "Succeed".to_owned()));
-    let service = export(&world, "east-shop-web-service")
-        .unwrap()
-        .spec
-        .service
-        .clone()
-        .unwrap();
+    let service = offered(&world);
     assert_eq!(service.service_spec.cluster_ip.as_deref(), Some("None"));
-    let endpoints = export(&world, "east-shop-web-endpoints")
-        .unwrap()
-        .spec
-        .endpoints
-        .clone()
-        .unwrap();
+    let endpoints = endpoints(&world);
     assert_eq!(
         serde_json::to_value(&endpoints.subsets).unwrap(),
         json!([{
@@ -233,19 +237,9 @@ fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
         insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
         insert(&mut world.service_exports, service_export());
         settle(&mut world);
-        let service = export(&world, "east-shop-web-service")
-            .unwrap()
-            .spec
-            .service
-            .clone()
-            .unwrap();
+        let service = offered(&world);
         assert_eq!(json!(service.service_spec.ip_families), families);
-        let endpoints = export(&world, "east-shop-web-endpoints")
-            .unwrap()
-            .spec
-            .endpoints
-            .clone()
-            .unwrap();
+        let endpoints = endpoints(&world);
         let addresses = endpoints.subsets[0].addresses.iter().flatten();
         assert_eq!(addresses.map(|a| a.ip.as_str()).collect::<Vec<_>>(), ips);
     }
@@ -277,12 +271,7 @@ fn exported_metadata_goes_along_and_is_checked() {
         ),
     );
     settle(&mut world);
-    let payload = export(&world, "east-shop-web-service")
-        .unwrap()
-        .spec
-        .service
-        .clone()
-        .unwrap();
+    let payload = offered(&world);
     assert_eq!(payload.exported_labels["team"], "web");
     assert_eq!(payload.exported_annotations["note"], "of any kind");
     let long = "x".repeat(1 << 20);

@@ -4,7 +4,7 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{build, manifests, run, tally::Tally};
+use crate::{build, manifests, mutants, run, tally::Tally};
 
 /// Longest Rust file we accept without a reason; files beyond ~500 lines usually hold a second noun.
 const MAX_LINES: usize = 700;
@@ -34,6 +34,7 @@ pub(crate) fn run(tally: &mut Tally) {
         manifests::check(),
     );
     tally.step("files stay small", file_sizes());
+    tally.step("every seeded bug still fits", mutants::check());
 }
 
 /// Writes (`--out`) or checks (`--check`) the CRDs.

@@ -11,6 +11,8 @@ mod images;
 mod lint;
 mod manifests;
 mod matrix;
+mod mutants;
+mod real;
 mod run;
 mod setup;
 mod tally;

@@ -1,6 +1,7 @@
 //! Running other programs.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -15,10 +16,26 @@ pub(crate) fn workspace() -> PathBuf {
 
 /// The cargo that runs this xtask, in the workspace root.
 pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    as_from_outside(Command::new(cargo_path()))
+}
+
+/// The same, ended after so many seconds: `timeout` (coreutils) then says 124.
+pub(crate) fn cargo_within(seconds: u64) -> Command {
+    let mut command = as_from_outside(Command::new("timeout"));
+    command
+        .args(["--kill-after=5", &seconds.to_string()])
+        .arg(cargo_path());
+    command
+}
+
+fn cargo_path() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// What `cargo run` has set for this program would make build scripts that watch these variables run again
+/// whenever somebody changes between `cargo xtask` and plain cargo.
+fn as_from_outside(mut command: Command) -> Command {
     command.current_dir(workspace());
-    // What `cargo run` has set for this program would make build scripts that watch these variables run again
-    // whenever somebody changes between `cargo xtask` and plain cargo.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || matches!(&*name, "CARGO_MANIFEST_DIR" | "CARGO_MANIFEST_PATH") {

@@ -33,6 +33,16 @@ impl Tally {
     /// Runs `cargo test …`, shows its output and counts its results. A run that fails without a failed
     /// test (it did not compile, it crashed) counts as one failure.
     pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<()> {
+        self.cargo_test_telling(name, command, |_| {})
+    }
+
+    /// The same; `tell` hears every line.
+    pub(crate) fn cargo_test_telling(
+        &mut self,
+        name: &str,
+        command: &mut Command,
+        mut tell: impl FnMut(&str),
+    ) -> Result<()> {
         println!("== {name}");
         let mut child = command
             .stdout(Stdio::piped())
@@ -45,19 +55,25 @@ impl Tally {
             let line = String::from_utf8_lossy(&line);
             println!("{line}");
             seen.read(&line);
+            tell(&line);
         }
         let status = child.wait().context(name.to_owned())?;
         if !status.success() && seen.failed == 0 {
             println!("FAILED: {name}: cargo test ended with {status}");
             seen.failed = 1;
         }
-        self.passed += seen.passed;
-        self.failed += seen.failed;
+        self.add(seen);
         Ok(())
     }
 
+    /// Adds what another has counted.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+
     /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; …`; other lines count nothing.
-    fn read(&mut self, line: &str) {
+    pub(crate) fn read(&mut self, line: &str) {
         let Some((_, result)) = line.split_once("test result: ") else {
             return;
         };

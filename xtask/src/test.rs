@@ -1,11 +1,11 @@
 //! `cargo xtask test`: every suite, or one of them.
 
-use std::{path::PathBuf, process::Command, time::Instant};
+use std::{process::Command, time::Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::{build, cluster, ebpf, fuzz, lint, matrix, run, setup, tally::Tally};
+use crate::{build, ebpf, fuzz, lint, matrix, mutants, real, run, setup, tally::Tally};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,8 +32,18 @@ pub(crate) enum Suite {
     Matrix,
     /// Three real Kubernetes clusters.
     E2e,
+    /// Of `e2e` what the MCS API promises.
+    Conformance,
+    /// Of `e2e` what one member must not do to another.
+    Isolation,
+    /// Of `e2e` controllers and API servers that fail.
+    Faults,
+    /// Bugs put into a copy of the sources, each of which the test it names has to notice.
+    Mutants,
 }
 
+/// What runs unless a suite is named: everything once. The parts of `e2e` are in it, and the mutants are about
+/// the tests.
 const ALL: [Suite; 11] = [
     Suite::Lint,
     Suite::Unit,
@@ -125,33 +135,18 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
             tally.cargo_test(name, &mut command)?;
         }
         Suite::Matrix => tally.step("the oldest kernel", matrix::oldest()),
-        Suite::E2e => e2e(tally)?,
+        Suite::E2e => real::run(real::ALL, long, tally)?,
+        Suite::Conformance => real::run(real::CONFORMANCE, long, tally)?,
+        Suite::Isolation => real::run(real::ISOLATION, long, tally)?,
+        Suite::Faults => real::run(real::FAULTS, long, tally)?,
+        Suite::Mutants => mutants::run(tally)?,
     }
     Ok(())
 }
 
-/// How long gateways of the clusters are drained: long enough for everybody to notice, and for requests under way
-/// to end; the default is three times as long.
-const DRAIN_PERIOD: &str = "10s";
-
-fn integration(name: &str) -> Command {
+/// An integration test of the test crate, as the suites run it.
+pub(crate) fn integration(name: &str) -> Command {
     let mut command = run::cargo();
     command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
     command
-}
-
-/// Boots the clusters, runs the tests and ends the clusters, whatever happened.
-fn e2e(tally: &mut Tally) -> Result<()> {
-    let programs = build::release()?;
-    let configuration = cluster::Configuration::draining(DRAIN_PERIOD);
-    let kubeconfig: PathBuf = cluster::up_installed(configuration).context("bringing the clusters up")?;
-    let mut command = integration("e2e");
-    command
-        .envs(programs.env())
-        .env("MC_KUBECONFIG", kubeconfig)
-        .env("MC_KUBECTL", cluster::kubectl()?)
-        .args(["--", "--test-threads=1", "--nocapture"]);
-    let result = tally.cargo_test("e2e", &mut command);
-    tally.step("the clusters leave nothing behind", cluster::down());
-    result
 }

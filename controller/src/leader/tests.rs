@@ -331,6 +331,50 @@ fn a_leaver_takes_its_exports_along() {
 }
 
 #[test]
+fn a_leaver_takes_nothing_of_a_cluster_whose_id_begins_alike() {
+    let mut world = world();
+    for cluster in ["east", "east-2"] {
+        insert(&mut world.announces, announce(cluster, "set", "north"));
+        insert(&mut world.exports, service(cluster, "shop", "web", 80, NOW));
+        insert(&mut world.exports, cluster_info(cluster));
+    }
+    settle(&mut world);
+    delete(
+        &mut world.announces,
+        &(NS.to_owned(), names::member_announce("east")),
+    );
+    settle(&mut world);
+    let left: Vec<_> = world
+        .exports
+        .values()
+        .map(|e| e.spec.cluster_id.as_str())
+        .collect();
+    assert_eq!(left, ["east-2", "east-2"]);
+    assert_eq!(world.announces.len(), 1);
+}
+
+#[test]
+fn what_others_wait_for_stays_when_an_export_is_let_go() {
+    let mut world = world();
+    let mut export = cluster_info("east");
+    let hold = "example.com/hold".to_owned();
+    export
+        .metadata
+        .finalizers
+        .get_or_insert_default()
+        .push(hold.clone());
+    insert(&mut world.exports, export);
+    settle(&mut world);
+    delete(
+        &mut world.exports,
+        &(NS.to_owned(), "east-clusterinfo".to_owned()),
+    );
+    settle(&mut world);
+    let left = world.exports.values().next().expect("it is held");
+    assert_eq!(left.metadata.finalizers, Some(vec![hold]));
+}
+
+#[test]
 fn endpoints_are_kept_by_cluster_and_in_one_list() {
     let mut world = world();
     for (cluster, ip) in [("west", "10.2.0.1"), ("east", "10.1.0.1")] {
@@ -592,7 +636,13 @@ proptest! {
 fn what_is_heard_is_timed_by_our_clock() {
     let (t0, t1): (Timestamp, Timestamp) = (NOW.parse().unwrap(), "2026-01-01T12:00:10Z".parse().unwrap());
     let mut heard = BTreeMap::new();
-    let east = announce("east", "set", "north");
+    let mut east = announce("east", "set", "north");
+    // Its clock is a year ahead: that means nothing.
+    let touch = (
+        names::ANNOTATION_TOUCH_TS.to_owned(),
+        "2027-01-01T12:00:00Z".to_owned(),
+    );
+    east.metadata.annotations = Some([touch].into());
     members::hear(&mut heard, &[&east], t0);
     members::hear(&mut heard, &[&east], t1);
     assert_eq!(

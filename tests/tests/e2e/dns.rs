@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     clusters::{Cluster, EAST, LATER, SOON, WEST},
+    specs,
     workload::{Client, Namespace},
 };
 
@@ -181,6 +182,7 @@ fn only_an_exported_service_has_a_name_in_the_set() {
                 .ok_or_else(|| format!("{answer:?}"))
         });
     }
+    specs::hold(&["a Service that is not exported has no name in the set"]);
 }
 
 #[test]
@@ -224,6 +226,12 @@ fn an_exported_service_has_one_name_and_its_address_in_every_cluster() {
         }
         assert_served_by(&ns, (cluster, client), 42, WEST);
     }
+    specs::hold(&[
+        "a name stands for the addresses of its import",
+        "ports of one number have one SRV record",
+        "the cluster's own name is what it was",
+        "an exported Service answers in every cluster",
+    ]);
 }
 
 /// A headless Service `web` of three Pods with names of their own, the last of which is not ready.
@@ -315,6 +323,10 @@ fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
         wait_addresses(*cluster, client, &name, &of(&all_three));
         wait_services(*cluster, client, &name, &served_by(&all_three));
     }
+    specs::hold(&[
+        "a headless Service's name stands for its ready Pods",
+        "a Pod of a headless Service has a name",
+    ]);
 }
 
 #[test]
@@ -341,6 +353,7 @@ fn pods_without_names_are_called_by_their_addresses() {
         wait_addresses(cluster, &client, &name, &wanted.0);
         wait_services(cluster, &client, &name, &wanted.1);
     }
+    specs::hold(&["a headless Service has an SRV record for each Pod"]);
 }
 
 #[test]
@@ -358,6 +371,7 @@ fn the_exporter_alone_serves_a_service_that_others_have_too() {
         let servers = pods(&ns, cluster);
         assert!(servers.iter().any(|(pod, _)| local.starts_with(pod)), "{local}");
     }
+    specs::hold(&["only exporters serve"]);
 }
 
 #[test]
@@ -378,6 +392,7 @@ fn a_port_two_clusters_disagree_on_is_the_older_exporters() {
     for asking in clients(&ns) {
         assert_served_by(&ns, asking, 42, WEST);
     }
+    specs::hold(&["of one port with two numbers only the oldest export's is served"]);
 }
 
 #[test]
@@ -405,4 +420,5 @@ fn each_port_is_served_by_the_clusters_that_export_it() {
         };
         wait_services(asking.0, &asking.1, &name, &[42, 4242].map(record).into());
     }
+    specs::hold(&["each port is served by those who export it"]);
 }

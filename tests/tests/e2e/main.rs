@@ -21,4 +21,5 @@ mod mcs;
 mod policies;
 mod seeing;
 mod services;
+mod specs;
 mod workload;

@@ -1,10 +1,13 @@
 //! What the MCS API (KEP-1645, v1beta1) promises of objects and conditions, on real API servers. The endpoints
 //! are written by hand: nothing here needs a Pod.
 
+mod differences;
+
 use serde_json::{Value, json};
 
 use crate::{
     clusters::{Cluster, EAST, SOON, WEST},
+    specs,
     workload::Namespace,
 };
 
@@ -157,6 +160,15 @@ fn an_import_is_what_its_export_says() {
     for cluster in [EAST, WEST] {
         cluster.wait_gone(ns.0, IMPORT, "web", SOON);
     }
+    specs::hold(&[
+        "an export is valid, and its import of type ClusterSetIP comes and goes with it",
+        "an import has the session affinity of the Service",
+        "an import has the internalTrafficPolicy of the Service",
+        "an import has the trafficDistribution of the Service",
+        "an import has an address for each of its families",
+        "an import has the ports of the Service",
+        "labels and annotations of the export are the import's",
+    ]);
 }
 
 #[test]
@@ -178,6 +190,7 @@ fn an_import_lives_as_long_as_one_cluster_exports() {
     wait_import(&ns, EAST, clusters(1));
     ns.unexport(WEST);
     EAST.wait_gone(ns.0, IMPORT, "web", SOON);
+    specs::hold(&["an import lives as long as one cluster exports"]);
 }
 
 #[test]
@@ -238,6 +251,10 @@ fn different_ports_are_united_and_both_exporters_are_told() {
     ns.unexport(WEST);
     assert_eq!(wait_condition(&ns, EAST, "Conflict", "False"), "NoConflicts");
     wait_import(&ns, EAST, |i| ports(i) == named(&[("b", 4343), ("c", 44)]));
+    specs::hold(&[
+        "different ports are united, and all exporters are told",
+        "of one port with two numbers the oldest export's is used, and all exporters are told",
+    ]);
 }
 
 #[test]
@@ -275,6 +292,7 @@ fn a_headless_import_has_names_and_no_address() {
     wait_import(&ns, WEST, |i| {
         i["spec"]["type"] == "ClusterSetIP" && i["spec"]["ips"][0].is_string()
     });
+    specs::hold(&["a headless import has no address"]);
 }
 
 #[test]
@@ -292,4 +310,5 @@ fn what_has_no_endpoints_of_its_own_is_not_exported() {
     );
     assert_eq!(wait_condition(&ns, WEST, "Ready", "False"), "Failed");
     assert_eq!(EAST.get(ns.0, IMPORT, "web"), None);
+    specs::hold(&["an ExternalName is not valid and has no import"]);
 }

@@ -25,6 +25,7 @@ mod truth;
 mod users;
 mod wire;
 mod world;
+mod writes;
 
 use std::{
     env,

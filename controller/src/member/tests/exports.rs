@@ -314,6 +314,17 @@ fn an_export_on_its_way_out_is_left_alone() {
         );
     }
     assert_eq!(plan(&world).actions, []);
+    // Also when there is something new to say.
+    let mut changed = web();
+    let ports = changed
+        .spec
+        .as_mut()
+        .and_then(|spec| spec.ports.as_mut())
+        .unwrap();
+    ports[0].port += 1;
+    insert(&mut world.services, changed);
+    let written = |a: &Action| a.target.side == Side::Leader;
+    assert!(!plan(&world).actions.iter().any(written));
     leader(&mut world).exports = Objects::default();
     settle(&mut world);
     assert!(

@@ -174,7 +174,13 @@ fn the_silence_of_the_leader_removes_nothing() {
         import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
     );
     settle(&mut world);
-    for view in [None, Some(LeaderView::default())] {
+    // The announce alone has been read so far.
+    let half = LeaderView {
+        synced: false,
+        announces: leader(&mut world).announces.clone(),
+        ..LeaderView::default()
+    };
+    for view in [None, Some(LeaderView::default()), Some(half)] {
         let mut world = world.clone();
         world.leader = view;
         world.link = Link::Down {
@@ -194,6 +200,9 @@ fn leaving_removes_what_we_made_and_nothing_else() {
     let mut world = world();
     insert(&mut world.nodes, candidate("node-1", true, "172.18.0.2"));
     insert(&mut world.services, web());
+    // Called like ours, and nobody said that it was imported.
+    let own = json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] });
+    insert(&mut world.services, service("antrea-mc-own", &own));
     insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
     insert(&mut leader(&mut world).imports, import_service("shop", "api"));
     insert(
@@ -211,7 +220,7 @@ fn leaving_removes_what_we_made_and_nothing_else() {
             world.slices.len(),
             world.service_imports.len()
         ),
-        (2, 2, 1)
+        (3, 2, 1)
     );
     assert_eq!((world.gateways.len(), world.cluster_infos.len()), (1, 1));
     world.cluster_sets = Objects::default();
@@ -223,7 +232,7 @@ fn leaving_removes_what_we_made_and_nothing_else() {
             world.slices.len(),
             world.service_imports.len()
         ),
-        (1, 1, 0)
+        (2, 1, 0)
     );
     assert_eq!((world.gateways.len(), world.cluster_infos.len()), (0, 0));
 }

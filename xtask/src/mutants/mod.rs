@@ -1,0 +1,231 @@
+//! `cargo xtask test --suite mutants`: whether the tests notice what they are there for.
+//!
+//! `tests/mutants/*.patch` are bugs, one each, of the classes that controllers and data paths are known for; each names
+//! the test that has to fail with it. They are put into a copy of the sources, one after the other: a copy, so that
+//! nothing here is changed, whatever happens; with a target directory of its own, so that only what a bug touches is
+//! compiled anew. `MC_MUTANT=07,12` tries only those with one of these in their names.
+
+mod mutant;
+mod tree;
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use self::{
+    mutant::{Mutant, Selection},
+    tree::Tree,
+};
+use crate::{build, run, tally::Tally};
+
+/// How long a test may take: one that never ends has not failed.
+const DEADLINE: Duration = Duration::from_mins(5);
+/// How long compiling may take, the first time with everything.
+const BUILD_DEADLINE: Duration = Duration::from_mins(30);
+/// What [`run::cargo_within`] ends with when that is over.
+const TIMED_OUT: i32 = 124;
+/// How much is shown of what went wrong.
+const SHOWN: usize = 40;
+
+/// What a test made of a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It failed.
+    Caught,
+    /// It passed.
+    Missed,
+}
+
+/// Tries every bug; the last line tells how many of them were noticed.
+pub(crate) fn run(tally: &mut Tally) -> Result<()> {
+    let start = Instant::now();
+    let only = env::var("MC_MUTANT").unwrap_or_default();
+    let mut mutants = all()?;
+    mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
+    ensure!(!mutants.is_empty(), "no mutant is called {only:?}");
+    let tree = Tree::new(&build::target_dir()?.join("mutants"))?;
+    let tests: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.test).collect();
+    println!(
+        "== mutants: {} selections of tests without any bug (the first time with all dependencies compiled)",
+        tests.len()
+    );
+    for test in tests {
+        let verdict = verdict(&tree, test).with_context(|| format!("without any bug: {test}"))?;
+        ensure!(verdict == Verdict::Missed, "fails without any bug: {test}");
+    }
+    let mut caught = 0;
+    for mutant in &mutants {
+        let began = Instant::now();
+        let result = try_one(&tree, mutant);
+        tree.restore()?;
+        let seconds = began.elapsed().as_secs_f32();
+        caught += u32::from(matches!(result, Ok(Verdict::Caught)));
+        let outcome = match result {
+            Ok(Verdict::Caught) => Ok(()),
+            Ok(Verdict::Missed) => Err(anyhow::anyhow!(
+                "nobody notices: {} (class: {}); {} passes",
+                mutant.bug,
+                mutant.class,
+                mutant.test
+            )),
+            Err(error) => Err(error),
+        };
+        tally.step(&format!("{} is caught, {seconds:.0} s", mutant.name), outcome);
+    }
+    println!(
+        "mutants: {} seeded, {caught} caught, {:.0} s",
+        mutants.len(),
+        start.elapsed().as_secs_f32()
+    );
+    Ok(())
+}
+
+/// Whether every bug can still be put into the sources as they are, and names tests that exist.
+pub(crate) fn check() -> Result<()> {
+    let root = run::workspace();
+    let mut wrong = Vec::new();
+    let sources = sources(&root)?;
+    for mutant in all()? {
+        let fits = run::quietly(
+            Command::new("git")
+                .current_dir(&root)
+                .args(["apply", "--check"])
+                .arg(&mutant.patch),
+        );
+        if let Err(error) = fits {
+            wrong.push(format!("{}: {error:#}", mutant.name));
+        }
+        for test in mutant.test.names() {
+            let function = test.rsplit("::").next().unwrap_or(test);
+            let definition = format!("fn {function}(");
+            if !sources.iter().any(|text| text.contains(&definition)) {
+                wrong.push(format!("{}: there is no test {test}", mutant.name));
+            }
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", wrong.join("\n"))
+}
+
+/// All mutants, by name.
+fn all() -> Result<Vec<Mutant>> {
+    let dir = run::workspace().join("tests/mutants");
+    let entries = fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
+    let mut patches = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<PathBuf>>>()?;
+    patches.retain(|path| path.extension().is_some_and(|extension| extension == "patch"));
+    patches.sort();
+    patches.iter().map(|patch| Mutant::read(patch)).collect()
+}
+
+/// The texts of all Rust files.
+fn sources(root: &Path) -> Result<Vec<String>> {
+    let listed = run::output(Command::new("git").current_dir(root).args(["ls-files", "*.rs"]))?;
+    let read = |file: &str| {
+        let path = root.join(file);
+        fs::read_to_string(&path).with_context(|| path.display().to_string())
+    };
+    listed.lines().map(read).collect()
+}
+
+fn try_one(tree: &Tree, mutant: &Mutant) -> Result<Verdict> {
+    tree.apply(&mutant.patch)?;
+    verdict(tree, &mutant.test)
+}
+
+/// What the test says of the sources as they are in `tree`. A bug that does not compile, and a test that does not
+/// run to its end, prove nothing.
+fn verdict(tree: &Tree, selection: &Selection) -> Result<Verdict> {
+    let built = tree
+        .cargo(BUILD_DEADLINE.as_secs())
+        .args(selection.build())
+        .output()?;
+    if !built.status.success() {
+        bail!("it does not compile:\n{}", tail(&built));
+    }
+    let mut command = tree.cargo(DEADLINE.as_secs());
+    let ran = command
+        .args(selection.run())
+        .envs(selection.environment())
+        .output()?;
+    judge(&ran, selection)
+}
+
+fn judge(ran: &Output, selection: &Selection) -> Result<Verdict> {
+    if ran.status.code() == Some(TIMED_OUT) {
+        bail!("the test does not end within {} s", DEADLINE.as_secs());
+    }
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let mut results = Tally::default();
+    for line in text.lines() {
+        results.read(line);
+    }
+    let failed = selection.names().any(|name| {
+        let line = format!("test {name} ... FAILED");
+        text.lines().any(|l| l == line)
+    });
+    match (ran.status.success(), failed, results) {
+        (false, true, _) => Ok(Verdict::Caught),
+        (
+            true,
+            false,
+            Tally {
+                passed: 1..,
+                failed: 0,
+            },
+        ) => Ok(Verdict::Missed),
+        (true, false, Tally { passed: 0, .. }) => bail!("no test has this name"),
+        _ => bail!("the test neither passed nor failed:\n{}", tail(ran)),
+    }
+}
+
+/// The last of what a program said.
+fn tail(output: &Output) -> String {
+    let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    let text = text.concat();
+    let lines: Vec<_> = text.lines().collect();
+    let first = lines.len().saturating_sub(SHOWN);
+    lines.get(first..).unwrap_or_default().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    fn output(code: i32, stdout: &str) -> Output {
+        Output {
+            status: std::process::ExitStatus::from_raw(code << 8),
+            stdout: stdout.as_bytes().to_vec(),
+            stderr: vec![],
+        }
+    }
+
+    #[test]
+    fn only_a_failed_test_has_caught_a_bug() {
+        let test: Selection = "cargo test -p p --lib -- --exact a::b".parse().unwrap();
+        let verdict = |code, text: &str| judge(&output(code, text), &test).ok();
+        let failed = "test a::b ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
+        let passed = "test a::b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
+        assert_eq!(verdict(101, failed), Some(Verdict::Caught));
+        assert_eq!(verdict(0, passed), Some(Verdict::Missed));
+        // It was not there, it crashed, it hung, or it was another one.
+        assert_eq!(
+            verdict(0, "test result: ok. 0 passed; 0 failed; 0 ignored\n"),
+            None
+        );
+        assert_eq!(verdict(101, "running 1 test\n"), None);
+        assert_eq!(verdict(TIMED_OUT, failed), None);
+        assert_eq!(verdict(101, &failed.replace("a::b", "a::c")), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! A copy of the sources in which bugs are put.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::run;
+
+/// The copy, and where it is compiled.
+pub(super) struct Tree {
+    sources: PathBuf,
+    target: PathBuf,
+}
+
+// === impl Tree ===
+
+impl Tree {
+    /// Makes the copy below `work`, or brings the one that is there up to date.
+    pub(super) fn new(work: &Path) -> Result<Self> {
+        let tree = Self {
+            sources: work.join("sources"),
+            target: work.join("target"),
+        };
+        tree.restore()?;
+        Ok(tree)
+    }
+
+    /// Makes every file what it is in the workspace. What is the same is not written: cargo goes by times.
+    pub(super) fn restore(&self) -> Result<()> {
+        let root = run::workspace();
+        let listed = run::output(Command::new("git").current_dir(&root).args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]))?;
+        let mut wanted = BTreeSet::new();
+        for file in listed.split('\0').filter(|file| !file.is_empty()) {
+            let (from, to) = (root.join(file), self.sources.join(file));
+            let text = match fs::read(&from) {
+                Ok(text) => text,
+                // Deleted, and that not committed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error).with_context(|| from.display().to_string()),
+            };
+            if !fs::read(&to).is_ok_and(|old| old == text) {
+                if let Some(dir) = to.parent() {
+                    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+                }
+                fs::write(&to, text).with_context(|| to.display().to_string())?;
+                let mode = fs::metadata(&from)?.permissions();
+                fs::set_permissions(&to, mode).with_context(|| to.display().to_string())?;
+            }
+            wanted.insert(to);
+        }
+        prune(&self.sources, &wanted)
+    }
+
+    /// Puts a bug into it.
+    pub(super) fn apply(&self, patch: &Path) -> Result<()> {
+        // Else git would take the copy for a directory of the repository around it, and do nothing.
+        let above = self.sources.parent().unwrap_or(&self.sources);
+        run::quietly(
+            Command::new("git")
+                .current_dir(&self.sources)
+                .env("GIT_CEILING_DIRECTORIES", above)
+                .arg("apply")
+                .arg(patch),
+        )
+    }
+
+    /// Cargo in the copy, ended after so many seconds.
+    pub(super) fn cargo(&self, seconds: u64) -> Command {
+        let mut command = run::cargo_within(seconds);
+        command
+            .current_dir(&self.sources)
+            .env("CARGO_TARGET_DIR", &self.target);
+        command
+    }
+}
+
+/// Removes what is not wanted.
+fn prune(dir: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            prune(&path, wanted)?;
+        } else if !wanted.contains(&path) {
+            fs::remove_file(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}

@@ -12,6 +12,7 @@ mod lint;
 mod manifests;
 mod matrix;
 mod mutants;
+mod rbac;
 mod real;
 mod run;
 mod setup;

@@ -64,12 +64,20 @@ pub(crate) fn run(part: Part, long: bool, tally: &mut Tally) -> Result<()> {
         .envs(programs.env())
         .env("MC_KUBECONFIG", kubeconfig)
         .env("MC_KUBECTL", cluster::kubectl()?)
+        .env(
+            "MC_XTASK",
+            std::env::current_exe().context("this program's path")?,
+        )
         .env("MC_LONG", if long { "1" } else { "0" })
         .args(["--", "--test-threads=1", "--nocapture"])
         .args(part.modules.iter().map(|module| format!("{module}::")));
     let (mut tests, mut figures) = (Tally::default(), Figures::default());
     let result = tests.cargo_test_telling(part.name, &mut command, |line| figures.read(part.name, line));
     tally.add(tests);
+    // What is needed, only all tests together show.
+    if part.modules.is_empty() {
+        tally.step("what is granted is what was used", cluster::check_rbac());
+    }
     tally.step("the clusters leave nothing behind", cluster::down());
     result?;
     println!("{}", figures.line(part.name, tests));

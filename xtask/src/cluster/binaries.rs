@@ -54,12 +54,22 @@ const MODULES: &[Module] = &[
     Module {
         name: "etcd",
         version: "v3.6.7",
-        programs: &[Program {
-            name: "etcd",
-            package: "go.etcd.io/etcd/server/v3",
-        }],
+        programs: &[
+            Program {
+                name: "etcd",
+                package: "go.etcd.io/etcd/server/v3",
+            },
+            Program {
+                name: "etcdctl",
+                package: "go.etcd.io/etcd/etcdctl/v3",
+            },
+            Program {
+                name: "etcdutl",
+                package: "go.etcd.io/etcd/etcdutl/v3",
+            },
+        ],
         ldflags: "-s -w",
-        expected: "about 20 seconds",
+        expected: "about half a minute",
     },
     Module {
         name: "coredns",
@@ -152,13 +162,13 @@ impl Module {
     }
 
     fn has_our_version(&self, program: &Path) -> bool {
-        let argument = if program.ends_with("kubectl") {
+        let client = program.ends_with("kubectl");
+        let argument = if client || program.ends_with("etcdctl") || program.ends_with("etcdutl") {
             "version"
         } else {
             "--version"
         };
         // kubectl would also ask a server for its version.
-        let client = argument == "version";
         let mut command = Command::new(program);
         command.arg(argument).args(client.then_some("--client"));
         run::output(&mut command).is_ok_and(|text| mentions(&text, self.version))
@@ -243,15 +253,20 @@ mod tests {
                 .join(module.name)
                 .join("go.mod");
             let text = fs::read_to_string(&path).unwrap();
-            let line = text
+            let direct: Vec<_> = text
                 .lines()
-                .find(|line| line.starts_with("require ") && !line.ends_with('('))
-                .unwrap();
-            assert!(
-                line.ends_with(&format!(" {}", module.version)),
-                "{}: {line}",
-                path.display()
-            );
+                .map(str::trim)
+                .filter(|line| line.ends_with(&format!(" {}", module.version)))
+                .map(|line| {
+                    line.trim_start_matches("require ")
+                        .trim_end_matches(module.version)
+                })
+                .collect();
+            for program in module.programs {
+                let required = direct.iter().any(|path| program.package.starts_with(path.trim()));
+                let ours = program.package.starts_with("mc-gateway.io/");
+                assert!(required || (ours && !direct.is_empty()), "{}", path.display());
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{
+    audit,
     binaries::Binaries,
     kubeconfig::Kubeconfig,
     kubectl::Kubectl,
@@ -20,6 +21,8 @@ use super::{
 use crate::wait::{Seen, wait_for};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
+/// Where etcd listens, in the control plane's network namespace.
+pub(super) const ETCD: &str = "http://127.0.0.1:2379";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A control plane whose processes run; the API server may still be starting.
@@ -69,33 +72,32 @@ impl<'a> ControlPlane<'a> {
                 command,
             })
         };
-        let etcd = launch("etcd", etcd(&binaries.path("etcd")?, &directory.join("etcd")))?;
+        let etcd = launch("etcd", etcd(&binaries.path("etcd")?, &etcd_data(&directory)))?;
         let ca = authority.certificate();
-        let api = launch(
-            "kube-apiserver",
-            vec![
-                text(&binaries.path("kube-apiserver")?),
-                "--etcd-servers=http://127.0.0.1:2379".into(),
-                format!("--advertise-address={}", cluster.api_address()),
-                format!("--service-cluster-ip-range={}", cluster.service_cidr()),
-                flag("tls-cert-file", &serving.certificate),
-                flag("tls-private-key-file", &serving.key),
-                flag("client-ca-file", &ca),
-                flag("kubelet-certificate-authority", &ca),
-                flag("kubelet-client-certificate", &kubelet_client.certificate),
-                flag("kubelet-client-key", &kubelet_client.key),
-                flag("service-account-key-file", &token_public),
-                flag("service-account-signing-key-file", &token_key),
-                "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
-                "--authorization-mode=Node,RBAC".into(),
-                "--enable-admission-plugins=NodeRestriction".into(),
-                // No service proxy runs beside the API server: it reaches webhooks at their Pods.
-                "--enable-aggregator-routing=true".into(),
-                "--kubelet-preferred-address-types=InternalIP".into(),
-                "--allow-privileged=true".into(),
-                "--profiling=false".into(),
-            ],
-        )?;
+        let mut options = vec![
+            text(&binaries.path("kube-apiserver")?),
+            format!("--etcd-servers={ETCD}"),
+            format!("--advertise-address={}", cluster.api_address()),
+            format!("--service-cluster-ip-range={}", cluster.service_cidr()),
+            flag("tls-cert-file", &serving.certificate),
+            flag("tls-private-key-file", &serving.key),
+            flag("client-ca-file", &ca),
+            flag("kubelet-certificate-authority", &ca),
+            flag("kubelet-client-certificate", &kubelet_client.certificate),
+            flag("kubelet-client-key", &kubelet_client.key),
+            flag("service-account-key-file", &token_public),
+            flag("service-account-signing-key-file", &token_key),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+            "--authorization-mode=Node,RBAC".into(),
+            "--enable-admission-plugins=NodeRestriction".into(),
+            // No service proxy runs beside the API server: it reaches webhooks at their Pods.
+            "--enable-aggregator-routing=true".into(),
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            "--allow-privileged=true".into(),
+            "--profiling=false".into(),
+        ];
+        options.extend(audit::flags(&directory)?);
+        let api = launch("kube-apiserver", options)?;
         Ok(Self {
             cluster,
             authority,
@@ -182,13 +184,18 @@ impl<'a> ControlPlane<'a> {
     }
 }
 
+/// Where etcd keeps what it knows.
+pub(super) fn etcd_data(directory: &Path) -> PathBuf {
+    directory.join("etcd")
+}
+
 /// etcd for one short life: it never waits for the disk.
 fn etcd(program: &Path, data: &Path) -> Vec<String> {
     vec![
         text(program),
         flag("data-dir", data),
-        "--listen-client-urls=http://127.0.0.1:2379".into(),
-        "--advertise-client-urls=http://127.0.0.1:2379".into(),
+        format!("--listen-client-urls={ETCD}"),
+        format!("--advertise-client-urls={ETCD}"),
         "--listen-peer-urls=http://127.0.0.1:2380".into(),
         "--unsafe-no-fsync".into(),
         "--log-level=warn".into(),

@@ -1,10 +1,12 @@
 //! `cargo xtask cluster`: real Kubernetes clusters in network namespaces of this machine.
 
+mod audit;
 mod binaries;
 mod cgroup;
 mod control_plane;
 mod dns;
 mod down;
+mod fault;
 mod go;
 mod install;
 mod kubeconfig;
@@ -33,7 +35,7 @@ use self::{
     topology::Topology,
 };
 pub(crate) use self::{install::Configuration, kubectl::Kubectl};
-use crate::{run, wait::Progress};
+use crate::{rbac, run, wait::Progress};
 
 /// `cargo xtask cluster …`
 #[derive(Debug, Subcommand)]
@@ -51,6 +53,32 @@ pub(crate) enum ClusterCommand {
         /// Image tars, as `cargo xtask images` writes them.
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Compare what our roles grant with what the API servers' audit logs say was used: true after all tests only.
+    Rbac,
+    /// Kill a program of a control plane, to see what becomes of the rest: leader-cp/kube-apiserver.
+    Kill {
+        /// Control plane and program.
+        program: String,
+    },
+    /// Start a program that was killed.
+    Start {
+        /// Control plane and program.
+        program: String,
+    },
+    /// Save a snapshot of a cluster's etcd.
+    Snapshot {
+        /// Name of the cluster: leader.
+        cluster: String,
+        /// The file to write.
+        file: PathBuf,
+    },
+    /// Bring a cluster's etcd back to a snapshot, as etcd's and Kubernetes' guides say, and start it and the API server.
+    Restore {
+        /// Name of the cluster: leader.
+        cluster: String,
+        /// The snapshot.
+        file: PathBuf,
     },
     /// Run a command (a shell, if none is given) where a node's own programs run: in its network and mount
     /// namespaces, with its /var/lib, /run and /sys/fs/bpf.
@@ -102,6 +130,20 @@ pub(crate) fn run(command: ClusterCommand) -> Result<()> {
             Ok(())
         }
         ClusterCommand::Load { files } => up::load(&layout, &files, progress),
+        ClusterCommand::Rbac => check_rbac(),
+        ClusterCommand::Kill { program } => {
+            let _lock = layout.lock()?;
+            fault::kill(&layout, &program)
+        }
+        ClusterCommand::Start { program } => {
+            let _lock = layout.lock()?;
+            fault::start(&layout, &program)
+        }
+        ClusterCommand::Snapshot { cluster, file } => fault::snapshot(&layout, &cluster, &file),
+        ClusterCommand::Restore { cluster, file } => {
+            let _lock = layout.lock()?;
+            fault::restore(&layout, &cluster, &file)
+        }
         ClusterCommand::Enter { node, command } => {
             let status = node::enter(&layout.running()?, &node, &command)?;
             std::process::exit(status.code().unwrap_or(1))
@@ -129,6 +171,12 @@ pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
     } else {
         bail!("{} on {node}: {status}", command.join(" "))
     }
+}
+
+/// Compares what our roles grant with what the running clusters' audit logs say was used.
+pub(crate) fn check_rbac() -> Result<()> {
+    let layout = Layout::of_workspace();
+    rbac::check(&audit::logs(layout.directory(), &layout.running()?.topology()?)?)
 }
 
 /// Ends the clusters and removes every trace of them.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     cgroup::Cgroups,
-    state::{Process, State},
+    state::{Process, Start, State},
 };
 use crate::run;
 
@@ -70,7 +70,9 @@ impl Launcher<'_> {
         let directory = self.directory(program.machine);
         fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
         let path = directory.join(format!("{}.log", program.name));
-        let log = File::create(&path).with_context(|| path.display().to_string())?;
+        // One that is started again goes on in its log.
+        let log = File::options().create(true).append(true).open(&path);
+        let log = log.with_context(|| path.display().to_string())?;
         let mut command = Command::new("sh");
         command
             .args(["-c", ENTER, "sh"])
@@ -85,9 +87,15 @@ impl Launcher<'_> {
             .stdout(log.try_clone().context("log file")?)
             .stderr(log);
         let child = command.spawn().with_context(|| format!("cannot start {role}"))?;
-        let process = Process::of(role, child.id(), path)?;
-        self.state
-            .update(|record| record.processes.push(process.clone()))?;
+        let mut process = Process::of(role, child.id(), path)?;
+        process.start = matches!(program.mounts, Mounts::Host).then(|| Start {
+            namespace: program.namespace.to_owned(),
+            command: program.command.clone(),
+        });
+        self.state.update(|record| {
+            record.processes.retain(|other| other.role != process.role);
+            record.processes.push(process.clone());
+        })?;
         Ok(process)
     }
 }

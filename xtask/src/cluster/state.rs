@@ -24,6 +24,17 @@ pub(crate) struct Process {
     pub(crate) start_time: u64,
     /// Where its output goes.
     pub(crate) log: PathBuf,
+    /// What started it, where it can be started again.
+    pub(crate) start: Option<Start>,
+}
+
+/// How a program is started in the machine's own mount namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// Its network namespace.
+    pub(crate) namespace: String,
+    /// The command line.
+    pub(crate) command: Vec<String>,
 }
 
 /// The contents of the state file.
@@ -59,6 +70,7 @@ impl Process {
             pid,
             start_time,
             log,
+            start: None,
         })
     }
 
@@ -129,6 +141,14 @@ impl State {
         };
         state.update(|_| ())?;
         Ok(state)
+    }
+
+    /// Goes on with the state file of clusters that were started before.
+    pub(crate) fn resume(directory: &Path, record: Record) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            record: Mutex::new(record),
+        }
     }
 
     /// Reads the state file in `directory`, if there is one.

@@ -1,0 +1,120 @@
+//! Faults on purpose: programs of control planes killed and started again, etcd brought back to a snapshot.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{
+    Layout,
+    binaries::Binaries,
+    cgroup,
+    cgroup::Cgroups,
+    control_plane::{ETCD, etcd_data},
+    process::{Launcher, Mounts, Program, nsenter},
+    state::State,
+    topology::Cluster,
+};
+use crate::{
+    run,
+    wait::{Progress, Seen, wait_for},
+};
+
+/// How long a killed process may take to go.
+const GONE_TIMEOUT: Duration = Duration::from_secs(10);
+/// By how much resource versions jump ahead when a snapshot is restored: more than anything wrote since it was taken, so
+/// that no version means something else than before.
+const BUMP: &str = "1000000";
+
+/// Kills a program that runs; one that does not is an error.
+pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
+    let record = layout.running()?;
+    let process = record.process(role)?;
+    if process.start.is_none() {
+        bail!("{role} could not be started again: only programs of control planes can");
+    }
+    if !process.is_alive() {
+        bail!("{role} does not run");
+    }
+    cgroup::kill(&[process.pid]);
+    wait_for(&format!("the end of {role}"), GONE_TIMEOUT, || {
+        Ok(if process.is_alive() {
+            Seen::NotYet(format!("process {}", process.pid))
+        } else {
+            Seen::Done(())
+        })
+    })
+}
+
+/// Starts a program with the command line it had; one that runs is left alone.
+pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
+    let record = layout.running()?;
+    let process = record.process(role)?;
+    if process.is_alive() {
+        return Ok(());
+    }
+    let (machine, name) = role.split_once('/').with_context(|| role.to_owned())?;
+    let start = process
+        .start
+        .clone()
+        .with_context(|| format!("{role} cannot be started again: only programs of control planes can"))?;
+    let state = State::resume(layout.directory(), record);
+    let launcher = Launcher {
+        state: &state,
+        cgroups: &Cgroups::discover()?,
+    };
+    launcher
+        .start(&Program {
+            machine,
+            name,
+            namespace: &start.namespace,
+            mounts: Mounts::Host,
+            command: start.command,
+        })
+        .map(drop)
+}
+
+/// Saves a snapshot of the etcd that runs.
+pub(crate) fn snapshot(layout: &Layout, cluster: &str, file: &Path) -> Result<()> {
+    let cluster = find(layout, cluster)?;
+    let program = Binaries::find_or_build(Progress::start())?.path("etcdctl")?;
+    let file = std::path::absolute(file).with_context(|| file.display().to_string())?;
+    let mut command = Command::new("nsenter");
+    command.args(nsenter(&cluster.namespace(), Mounts::Host).into_iter().skip(1));
+    command
+        .arg(program)
+        .args(["--endpoints", ETCD, "snapshot", "save"])
+        .arg(file);
+    run::quietly(&mut command)
+}
+
+/// Ends API server and etcd, gives etcd the snapshot's data and starts both.
+pub(crate) fn restore(layout: &Layout, cluster: &str, file: &Path) -> Result<()> {
+    let cluster = find(layout, cluster)?;
+    let program = Binaries::find_or_build(Progress::start())?.path("etcdutl")?;
+    let directory = layout.directory().join(cluster.plane());
+    let data = etcd_data(&directory);
+    let roles = ["kube-apiserver", "etcd"].map(|name| format!("{}/{name}", cluster.plane()));
+    let file = std::path::absolute(file).with_context(|| file.display().to_string())?;
+    // A snapshot that cannot be used must not cost the cluster that runs.
+    let restored = data.with_extension("restored");
+    let mut command = Command::new(program);
+    command.args(["snapshot", "restore"]).arg(file);
+    command
+        .args(["--bump-revision", BUMP, "--mark-compacted", "--data-dir"])
+        .arg(&restored);
+    run::quietly(&mut command)?;
+    for role in &roles {
+        kill(layout, role)?;
+    }
+    fs::remove_dir_all(&data).with_context(|| data.display().to_string())?;
+    fs::rename(&restored, &data).with_context(|| data.display().to_string())?;
+    roles.iter().rev().try_for_each(|role| start(layout, role))
+}
+
+fn find(layout: &Layout, name: &str) -> Result<Cluster> {
+    let topology = layout.running()?.topology()?;
+    let found = topology.clusters().iter().find(|cluster| cluster.name() == name);
+    found
+        .cloned()
+        .with_context(|| format!("no cluster `{name}` in {topology}"))
+}

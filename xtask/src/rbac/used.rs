@@ -1,0 +1,212 @@
+//! What an audit log says our accounts have asked for.
+
+use std::{collections::BTreeSet, io::BufRead};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::grant::{Role, Scope};
+
+/// One verb of one resource that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Use {
+    pub(crate) role: Role,
+    /// Of the account: `antrea-multicluster`.
+    pub(crate) account_namespace: String,
+    pub(crate) group: String,
+    /// With its subresource; empty where no resource was asked for (discovery).
+    pub(crate) resource: String,
+    pub(crate) verb: String,
+    /// Whether in the account's own Namespace.
+    pub(crate) scope: Scope,
+    /// Of the object: only where it has to be known, for the resources whose grants name one.
+    pub(crate) name: String,
+    /// Why it was refused, if so.
+    pub(crate) refused: Option<Refused>,
+}
+
+/// A request that was not let through.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Refused {
+    /// Whether roles were the reason; else admission.
+    pub(crate) by_roles: bool,
+    /// What the API server said.
+    pub(crate) message: String,
+}
+
+/// Resources that are granted by name.
+const NAMED: [&str; 1] = ["leases"];
+
+/// Reads a log. A last line that is cut off (the API server was killed) is left out, others are errors.
+pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Use>) -> Result<()> {
+    let mut broken = None;
+    for line in log.split(b'\n') {
+        let line = line.context("reading")?;
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        match serde_json::from_slice::<Value>(&line) {
+            Ok(event) => uses.extend(of_event(&event)),
+            Err(error) => broken = Some((String::from_utf8_lossy(&line).into_owned(), error)),
+        }
+    }
+    // Each kill may leave one, and the next line is whole again.
+    if let Some((line, error)) = broken.filter(|(line, _)| line.trim_end().ends_with('}')) {
+        return Err(error).with_context(|| line);
+    }
+    Ok(())
+}
+
+/// The requests of an event: a server-side apply that creates needs to be allowed to create as well.
+fn of_event(event: &Value) -> Vec<Use> {
+    let text = |pointer: &str| {
+        let value = event.pointer(pointer).and_then(Value::as_str);
+        value.unwrap_or_default().to_owned()
+    };
+    let Some((role, account_namespace)) = account(&text("/user/username")) else {
+        return Vec::new();
+    };
+    let code = event
+        .pointer("/responseStatus/code")
+        .and_then(Value::as_u64)
+        .unwrap_or_default();
+    let forbidden = text("/annotations/authorization.k8s.io~1decision") == "forbid";
+    let message = text("/responseStatus/message");
+    // Namespaces end while requests are on their way into them.
+    let ending = message.contains("is being terminated");
+    let refused = (forbidden || (code == 403 && !ending)).then_some(Refused {
+        by_roles: forbidden,
+        message,
+    });
+    let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
+    let named = NAMED.contains(&resource.as_str());
+    let resource = if subresource.is_empty() {
+        resource
+    } else {
+        format!("{resource}/{subresource}")
+    };
+    let scope = if text("/objectRef/namespace") == account_namespace {
+        Scope::Own
+    } else {
+        Scope::All
+    };
+    let one = Use {
+        role,
+        account_namespace,
+        group: text("/objectRef/apiGroup"),
+        resource,
+        verb: text("/verb"),
+        scope,
+        name: if named {
+            text("/objectRef/name")
+        } else {
+            String::new()
+        },
+        refused,
+    };
+    let creates = one.verb == "patch" && code == 201;
+    let mut all = vec![one.clone()];
+    all.extend(creates.then(|| Use {
+        verb: "create".to_owned(),
+        ..one
+    }));
+    all
+}
+
+/// Whose account that is, and its Namespace.
+fn account(user: &str) -> Option<(Role, String)> {
+    let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let role = match (namespace, name) {
+        ("kube-system", "antrea-mc-controller") => Role::Member,
+        ("kube-system", "mc-gateway") => Role::Gateway,
+        ("kube-system", _) => return None,
+        (_, "antrea-mc-controller") => Role::Leader,
+        _ => Role::Access,
+    };
+    Some((role, namespace.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(user: &str, verb: &str, code: u16) -> Value {
+        json!({
+            "kind": "Event", "stage": "ResponseComplete", "verb": verb,
+            "user": {"username": format!("system:serviceaccount:{user}")},
+            "objectRef": {
+                "resource": "resourceexports", "namespace": "antrea-multicluster", "name": "x",
+                "apiGroup": "multicluster.crd.antrea.io", "subresource": "status",
+            },
+            "responseStatus": {"code": code, "message": "because"},
+            "annotations": {"authorization.k8s.io/decision": "allow"},
+        })
+    }
+
+    fn verbs(event: &Value) -> Vec<String> {
+        of_event(event).into_iter().map(|one| one.verb).collect()
+    }
+
+    #[test]
+    fn accounts_have_their_roles() {
+        let role = |user: &str| {
+            of_event(&event(user, "get", 200))
+                .first()
+                .map(|one| (one.role, one.scope))
+        };
+        assert_eq!(
+            role("antrea-multicluster:antrea-mc-controller"),
+            Some((Role::Leader, Scope::Own))
+        );
+        assert_eq!(
+            role("antrea-multicluster:member-east"),
+            Some((Role::Access, Scope::Own))
+        );
+        assert_eq!(
+            role("kube-system:antrea-mc-controller"),
+            Some((Role::Member, Scope::All))
+        );
+        assert_eq!(role("kube-system:mc-gateway"), Some((Role::Gateway, Scope::All)));
+        assert_eq!(role("kube-system:coredns"), None);
+    }
+
+    #[test]
+    fn an_apply_that_creates_is_a_creation_too() {
+        let user = "antrea-multicluster:member-east";
+        assert_eq!(verbs(&event(user, "patch", 200)), ["patch"]);
+        assert_eq!(verbs(&event(user, "patch", 201)), ["patch", "create"]);
+    }
+
+    #[test]
+    fn refusals_are_known_by_authorizer_and_by_admission() {
+        let user = "antrea-multicluster:member-east";
+        let refused = |event: &Value| of_event(event).pop().and_then(|one| one.refused);
+        assert_eq!(refused(&event(user, "patch", 404)), None);
+        let because = |by_roles| {
+            Some(Refused {
+                by_roles,
+                message: "because".to_owned(),
+            })
+        };
+        let mut event_403 = event(user, "patch", 403);
+        assert_eq!(refused(&event_403), because(false));
+        event_403["annotations"]["authorization.k8s.io/decision"] = json!("forbid");
+        assert_eq!(refused(&event_403), because(true));
+        let mut ending = event(user, "create", 403);
+        ending["responseStatus"]["message"] = json!("namespace x because it is being terminated");
+        assert_eq!(refused(&ending), None);
+        ending["annotations"]["authorization.k8s.io/decision"] = json!("forbid");
+        assert!(refused(&ending).is_some());
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_left_out() {
+        let line = event("antrea-multicluster:member-east", "get", 200).to_string();
+        let mut uses = BTreeSet::new();
+        read(format!("{line}\n{}", &line[..40]).as_bytes(), &mut uses).unwrap();
+        assert_eq!(uses.len(), 1);
+        assert!(read("{x}\n".as_bytes(), &mut uses).is_err());
+    }
+}

@@ -14,6 +14,7 @@ mod clusters;
 mod datapath;
 mod dns;
 mod election;
+mod faults;
 mod gateways;
 mod host_clients;
 mod isolation;

@@ -29,6 +29,8 @@ pub mod reason {
 
 /// That the endpoints are there as `EndpointSlice`s.
 pub const PRESENT: &str = "Present";
+/// That they are not.
+pub const ABSENT: &str = "Absent";
 
 /// Whether a Service has no address of its own.
 #[must_use]

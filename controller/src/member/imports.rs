@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{
     Session,
     exports::is_imported,
+    families::Family,
     slices::{self, ByService},
 };
 use crate::{
@@ -24,12 +25,12 @@ use crate::{
         names,
         resource_import::{EndpointsImport, ResourceImport, kind},
         service_import::{
-            CLUSTER_SET_IP, ExportingCluster, HEADLESS, NO_CLUSTER_IP, PRESENT, READY, ServiceImport,
+            ABSENT, CLUSTER_SET_IP, ExportingCluster, HEADLESS, NO_CLUSTER_IP, PRESENT, READY, ServiceImport,
             ServiceImportSpec, ServiceImportStatus, ServicePort, is_headless, reason,
         },
         validation,
     },
-    plan::{Known, Plan, Side, Target},
+    plan::{Kind, Known, Plan, Side, Target},
     world::{Key, MemberWorld, get, time},
 };
 
@@ -75,7 +76,12 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, local: &ByService<'_>, p
             .unwrap_or_default();
         if let Some(service) = put_service(world, &key, &payload.spec, plan) {
             put_slices(world, service, &key.1, &clusters, &mut keep_slices, plan);
-            put_import(world, &key, service, payload, &clusters, plan);
+            let have = service.spec.clone().unwrap_or_default();
+            put_import(world, &key, &have, payload, (&clusters, None), plan);
+        } else if let Some(why) = refused(world, &key, &payload.spec) {
+            // Nothing of ours has to be told on: the import is there without an address and says why.
+            let none = ServiceSpec::default();
+            put_import(world, &key, &none, payload, (&clusters, Some(why)), plan);
         }
     }
     withdraw(world, &keep_services, &keep_slices, plan);
@@ -181,6 +187,37 @@ fn put_service<'a>(
         }
     }
     Some(old)
+}
+
+/// Why the API server of this cluster does not take the Service that is not there, with the reason.
+fn refused(world: &MemberWorld, (namespace, name): &Key, import: &ServiceImportSpec) -> Option<Condition> {
+    let target = Target {
+        side: Side::Local,
+        kind: Kind::Service,
+        namespace: namespace.clone(),
+        name: names::imported_service(name),
+    };
+    if get(&world.services, namespace, &target.name).is_some() {
+        return None;
+    }
+    let why = world.failing.get(&target)?;
+    let here: BTreeSet<_> = world
+        .service_cidrs
+        .iter()
+        .map(|net| Family::of(net.addr()).name())
+        .collect();
+    let foreign = !import.ip_families.iter().any(|f| here.contains(f.as_str()));
+    Some(if foreign && !import.ip_families.is_empty() {
+        let message = format!(
+            "This cluster has no {}: its API server does not take Service {}: {why}",
+            import.ip_families.join(", "),
+            target.name
+        );
+        Condition::new(READY, condition::FALSE, reason::IP_FAMILY_NOT_SUPPORTED, message)
+    } else {
+        let message = format!("The API server does not take Service {}: {why}", target.name);
+        Condition::new(READY, condition::FALSE, reason::PENDING, message)
+    })
 }
 
 /// Says so in the log and on the object.
@@ -354,22 +391,22 @@ fn put_slices(
 fn put_import(
     world: &MemberWorld,
     (namespace, name): &Key,
-    service: &Service,
+    have: &ServiceSpec,
     payload: &ServiceImport,
-    clusters: &ByCluster,
+    (clusters, refused): (&ByCluster, Option<Condition>),
     plan: &mut Plan,
 ) {
-    let have = service.spec.clone().unwrap_or_default();
     let mut spec = payload.spec.clone();
     if spec.type_.is_empty() {
         CLUSTER_SET_IP.clone_into(&mut spec.type_);
     }
-    let many = have.cluster_ips.iter().flatten().chain(&have.cluster_ip);
-    spec.ips = many
+    // The one that everybody writes is the first of all, for whoever writes them.
+    let many = have.cluster_ips.as_ref().filter(|many| !many.is_empty());
+    let all = many.map_or(have.cluster_ip.as_slice(), Vec::as_slice).iter();
+    spec.ips = all
         .filter(|ip| !ip.is_empty() && *ip != NO_CLUSTER_IP)
         .cloned()
         .collect();
-    spec.ips.dedup();
     spec.ip_families = have.ip_families.clone().unwrap_or_default();
     if spec.type_ != HEADLESS {
         spec.ip_families.truncate(spec.ips.len());
@@ -408,6 +445,9 @@ fn put_import(
         plan.apply(Side::Local, &import);
     }
     let Some(old) = old else { return };
+    if let Some(why) = &refused {
+        plan.remark(Side::Local, old.as_ref(), IMPORT_FAILED, why.message.clone());
+    }
     let before = old.status.clone().unwrap_or_default();
     let mut status = ServiceImportStatus {
         clusters: clusters
@@ -415,23 +455,23 @@ fn put_import(
             .filter(|c| !c.is_empty())
             .map(|c| ExportingCluster { cluster: c.clone() })
             .collect(),
-        endpoint_slice_objects: PRESENT.to_owned(),
+        endpoint_slice_objects: if refused.is_some() { ABSENT } else { PRESENT }.to_owned(),
         conditions: before.conditions.clone(),
     };
-    let ready = if usable {
-        Condition::new(
+    let ready = match refused {
+        Some(why) => why,
+        None if usable => Condition::new(
             READY,
             condition::TRUE,
             reason::READY,
             "The Service can be used in this cluster",
-        )
-    } else {
-        Condition::new(
+        ),
+        None => Condition::new(
             READY,
             condition::FALSE,
             reason::PENDING,
             "The Service has no address yet",
-        )
+        ),
     };
     condition::upsert(&mut status.conditions, ready, &time(world.now));
     if before != status {

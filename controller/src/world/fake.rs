@@ -82,13 +82,15 @@ fn born(key: &Key, mut body: Value) -> Value {
         &json!({ "metadata": { "uid": format!("uid-of-{}-{}", key.0, key.1), "creationTimestamp": NOW } }),
     );
     if body["kind"] == "Service" && body["spec"]["clusterIP"] != "None" {
-        let v6_only = body["spec"]["ipFamilies"] == json!(["IPv6"]);
-        let (ip, family) = if v6_only {
-            ("fd00:20::77", "IPv6")
+        let (v4, v6) = ("10.20.0.77", "fd00:20::77");
+        let (ips, families) = if body["spec"]["ipFamilies"] == json!(["IPv6"]) {
+            (json!([v6]), json!(["IPv6"]))
+        } else if body["spec"]["ipFamilyPolicy"] == "PreferDualStack" {
+            (json!([v4, v6]), json!(["IPv4", "IPv6"]))
         } else {
-            ("10.20.0.77", "IPv4")
+            (json!([v4]), json!(["IPv4"]))
         };
-        let given = json!({ "clusterIP": ip, "clusterIPs": [ip], "ipFamilies": [family] });
+        let given = json!({ "clusterIP": ips[0], "clusterIPs": ips, "ipFamilies": families });
         merge(&mut body, &json!({ "spec": given }));
     }
     body

@@ -247,10 +247,20 @@ fn a_headless_import_has_no_address_and_its_pods_have_names() {
 
 #[test]
 fn families_of_an_import_are_those_of_the_export() {
-    for (families, policy, asked) in [
-        (json!([]), "SingleStack", json!(["IPv4"])),
-        (json!(["IPv6"]), "SingleStack", json!(["IPv6"])),
-        (json!(["IPv6", "IPv4"]), "PreferDualStack", json!(["IPv4"])),
+    for (families, policy, given, ips) in [
+        (json!([]), "SingleStack", json!(["IPv4"]), json!(["10.20.0.77"])),
+        (
+            json!(["IPv6"]),
+            "SingleStack",
+            json!(["IPv6"]),
+            json!(["fd00:20::77"]),
+        ),
+        (
+            json!(["IPv6", "IPv4"]),
+            "PreferDualStack",
+            json!(["IPv4", "IPv6"]),
+            json!(["10.20.0.77", "fd00:20::77"]),
+        ),
     ] {
         let mut world = world();
         let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }], "ipFamilies": families });
@@ -263,7 +273,10 @@ fn families_of_an_import_are_those_of_the_export() {
         settle(&mut world);
         let service = imported(&world);
         assert_eq!(service.ip_family_policy.as_deref(), Some(policy));
-        assert_eq!(json!(service.ip_families), asked);
+        assert_eq!(json!(service.ip_families), given);
+        // Each address once: no API server takes the first one twice.
+        let import = &world.service_imports.values().next().unwrap().spec;
+        assert_eq!((json!(import.ip_families), json!(import.ips)), (given, ips));
         let mut slices: Vec<_> = world
             .slices
             .values()

@@ -126,6 +126,59 @@ fn an_import_that_cannot_be_changed_is_told_on_the_service() {
 }
 
 #[test]
+fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
+    for (families, reason, begin) in [
+        (
+            json!(["IPv6"]),
+            "IPFamilyNotSupported",
+            "This cluster has no IPv6: its",
+        ),
+        (json!(["IPv4"]), "Pending", "The"),
+        (json!(["IPv4", "IPv6"]), "Pending", "The"),
+    ] {
+        let mut world = world();
+        settle(&mut world);
+        let mut offered = import_service("shop", "web");
+        let payload = offered.spec.service_import.as_mut().unwrap();
+        payload.spec.ip_families = object(families);
+        insert(&mut leader(&mut world).imports, offered);
+        let creation = plan(&world).actions.remove(0);
+        assert_eq!(creation.target.to_string(), "Service shop/antrea-mc-web");
+        assert_eq!(plan(&world).actions.len(), 1, "not tried yet");
+        world.failing = [(creation.target.clone(), "not configured".to_owned())].into();
+        for _ in 0..3 {
+            for action in plan(&world).actions {
+                carry_out(&mut world.service_imports, &action);
+            }
+        }
+        assert_eq!(plan(&world).actions, [creation], "nothing but another try");
+        let import = world.service_imports.values().next().unwrap();
+        let status = import.status.as_ref().unwrap();
+        let ready = &status.conditions[0];
+        let message = format!("{begin} API server does not take Service antrea-mc-web: not configured");
+        assert_eq!(
+            (ready.status.as_str(), ready.reason.as_str(), &ready.message),
+            ("False", reason, &message)
+        );
+        assert!(import.spec.ips.is_empty() && import.spec.ip_families.is_empty());
+        assert_eq!(status.endpoint_slice_objects, "Absent");
+        let about = "ServiceImport shop/web";
+        assert_eq!(told(&world), one(about, "ServiceImportFailed", &message));
+        // It is over as soon as the Service is there, or nobody offers it.
+        let mut gone = world.clone();
+        leader(&mut gone).imports = Objects::default();
+        settle(&mut gone);
+        assert!(gone.service_imports.is_empty());
+        world.failing.clear();
+        settle(&mut world);
+        let import = world.service_imports.values().next().unwrap();
+        assert_eq!(import.status.as_ref().unwrap().conditions[0].status, "True");
+        assert!(!import.spec.ips.is_empty());
+        assert_eq!(told(&world), []);
+    }
+}
+
+#[test]
 fn metrics_tell_how_it_goes_with_the_leader() {
     let mut world = exporting();
     insert(&mut leader(&mut world).imports, import_service("shop", "db"));

@@ -20,13 +20,14 @@ enum Suite {
 /// What can be asked of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// What to measure; of the options only --quick and --out concern `control`.
+    /// What to measure; of the options only --quick, --only and --out concern `control`.
     #[arg(long, value_enum, default_value_t)]
     suite: Suite,
     /// Rounds in which the cases alternate; medians are taken over them [default: 7].
     #[arg(long)]
     rounds: Option<u32>,
-    /// Parts to run: throughput, latency, transit, programs, growth, gateways, failover [default: all].
+    /// Parts to run: throughput, latency, transit, programs, growth, gateways, failover; of `control`: join, exports,
+    /// steer, members [default: all].
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Cases to compare over four hops: plain, plain-services, kernel-vxlan, metadata-vxlan, mc-gateway,
@@ -73,7 +74,8 @@ fn control(args: &BenchArgs) -> Result<()> {
             .args(["bench", "--quiet", "--locked", "--bench", "control"])
             .env("MC_KUBECONFIG", kubeconfig)
             .env("MC_BENCH_OUT", out)
-            .env("MC_QUICK", if args.quick { "1" } else { "0" }),
+            .env("MC_QUICK", if args.quick { "1" } else { "0" })
+            .env("MC_ONLY", args.only.join(",")),
     );
     let ended = cluster::down();
     measured.and(ended)

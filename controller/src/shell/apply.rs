@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
+    batch,
     election::Fence,
     watch::{Health, Sight, chain},
 };
@@ -37,7 +38,7 @@ const LAG: Duration = Duration::from_secs(2);
 /// The longest a failing target is held back.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Requests under way at a time.
-const WIDTH: usize = 16;
+const WIDTH: usize = 32;
 
 /// Writes to one API server.
 pub struct Applier {
@@ -107,14 +108,16 @@ impl Applier {
         }
     }
 
-    /// Carries out what is not held back: what adds first, then what removes.
+    /// Carries out what is not held back, or a part of it if that is much: what adds first, then what removes.
     pub async fn run(&mut self, actions: Vec<Action>) {
         let now = Instant::now();
         self.health.tally().ask(&actions);
         self.forget(&actions, now);
-        let (removals, additions): (Vec<_>, Vec<_>) = actions
+        let due = actions
             .into_iter()
-            .filter(|a| self.retries.get(&a.target).is_none_or(|r| r.not_before <= now))
+            .filter(|a| self.retries.get(&a.target).is_none_or(|r| r.not_before <= now));
+        let (removals, additions): (Vec<_>, Vec<_>) = batch::choose(due.collect(), batch::MOST)
+            .into_iter()
             .partition(|a| matches!(a.op, Op::Delete { .. }));
         let failed = self.batch(additions).await;
         // A new Gateway that could not be written must not cost the old one.

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How long events are gathered before a plan is made of them.
-pub(super) const DEBOUNCE: Duration = Duration::from_millis(5);
+const DEBOUNCE: Duration = Duration::from_millis(5);
 /// A look at everything even if nothing happened.
 pub(super) const RESYNC: Duration = Duration::from_secs(30);
 
@@ -63,11 +63,12 @@ pub async fn run(
     let mut reporter = Reporter::default();
     let mut heard = BTreeMap::new();
     let mut ready = false;
+    let mut took = Duration::ZERO;
     let mut wake = Instant::now() + RESYNC;
     loop {
         tokio::select! {
             biased;
-            () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = changed.notified() => tokio::time::sleep(debounce(took)).await,
             () = tokio::time::sleep_until(wake) => {}
         }
         metrics.turned();
@@ -85,7 +86,8 @@ pub async fn run(
             let begun = Instant::now();
             let plan = leader::plan(&world);
             let counts = Counts::Leader(counts::Leader::of(&world));
-            metrics.planned(begun.elapsed(), world.now, &plan, counts);
+            took = begun.elapsed();
+            metrics.planned(took, world.now, &plan, counts);
             debug!(actions = plan.actions.len(), "plan");
             reporter.report(plan.notices);
             remarks.tell(plan.remarks, world.now);
@@ -96,6 +98,12 @@ pub async fn run(
         }
         wake = wake.min(applier.wake_at().unwrap_or(wake));
     }
+}
+
+/// How long what happens is gathered before it is looked at, where the last look took `took`: however large the world, as
+/// much time is left for other work as is spent on looking.
+pub(super) fn debounce(took: Duration) -> Duration {
+    DEBOUNCE.max(took)
 }
 
 /// The moment of the monotonic clock that corresponds to a time of day.

@@ -17,7 +17,7 @@ use tracing::{debug, info};
 use super::{
     apply::Applier,
     election::Fence,
-    leader::{DEBOUNCE, RESYNC, instant},
+    leader::{RESYNC, debounce, instant},
     link::Link,
     outside::Outside,
     pods::Pods,
@@ -124,11 +124,12 @@ pub async fn run(
         metrics: metrics.clone(),
     };
     let mut ready = false;
+    let mut took = Duration::ZERO;
     let mut wake = Instant::now() + RESYNC;
     loop {
         tokio::select! {
             biased;
-            () = changed.notified() => tokio::time::sleep(DEBOUNCE).await,
+            () = changed.notified() => tokio::time::sleep(debounce(took)).await,
             () = tokio::time::sleep_until(wake) => {}
         }
         metrics.turned();
@@ -151,7 +152,9 @@ pub async fn run(
         if local || remote {
             let mut failing = applier.failing();
             failing.extend(member.link.iter().flat_map(Link::refused));
+            let begun = Instant::now();
             let plan = member.look(failing);
+            took = begun.elapsed();
             wake = wake.min(instant(plan.wake_at, member.outside.now()).unwrap_or(wake));
             reporter.report(plan.notices);
             let (here, there): (Vec<_>, Vec<_>) = plan

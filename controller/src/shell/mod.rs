@@ -1,6 +1,7 @@
 //! The shell around the pure plans: watches, requests, time.
 
 pub mod apply;
+mod batch;
 pub mod election;
 pub mod leader;
 pub mod link;

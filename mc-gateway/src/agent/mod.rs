@@ -265,6 +265,9 @@ struct Agent {
     report: Report,
     /// What our nftables table did when we last looked or wrote.
     masquerade: Option<Masquerade>,
+    /// Whether it must be looked at again before the next plan: nothing tells when somebody changes it, and beside a
+    /// service proxy's thousands of rules looking takes longer than everything else.
+    look_at_nat: bool,
     /// Whether the maps must be read again before the next plan.
     stale: bool,
     /// What was last written to the state directory.
@@ -311,6 +314,7 @@ impl Agent {
             tables,
             report: Report::default(),
             masquerade: None,
+            look_at_nat: true,
             stale: false,
             names: Names::default(),
             metrics,
@@ -332,6 +336,7 @@ impl Agent {
         let (desired, refused) = desired(objects, &me)?;
         if resync || self.stale {
             self.tables.read()?;
+            self.look_at_nat = true;
             self.stale = false;
         }
         let mut changes: usize = 0;
@@ -438,14 +443,15 @@ impl Agent {
         target: &Target,
         addresses: BTreeSet<IpAddr>,
     ) -> Result<Observed, AgentError> {
-        let mut candidates = vec![&target.masquerade];
-        candidates.extend(
-            self.masquerade
-                .as_ref()
-                .filter(|known| **known != target.masquerade),
-        );
-        let host = observed::observe(&self.handle, &self.config.place.device, &candidates).await?;
-        self.masquerade.clone_from(&host.masquerade);
+        let device = &self.config.place.device;
+        let host = observed::observe(&self.handle, device).await?;
+        if self.look_at_nat {
+            let mut candidates = vec![&target.masquerade];
+            let known = self.masquerade.as_ref();
+            candidates.extend(known.filter(|known| **known != target.masquerade));
+            self.masquerade = observed::masquerade(&candidates, device).await?;
+            self.look_at_nat = false;
+        }
         let filters = filter::observe(&self.handle).await?;
         let contents = self.tables.contents();
         Ok(Observed {
@@ -459,7 +465,7 @@ impl Agent {
             addresses,
             routes: host.routes,
             way_back: host.way_back,
-            masquerade: host.masquerade,
+            masquerade: self.masquerade.clone(),
             attachments: self.datapath.attachments(&filters)?,
         })
     }

@@ -20,33 +20,30 @@ pub struct HostState {
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// The way of replies of clusters with Antrea gateways.
     pub way_back: WayBack,
-    /// What our nftables table does, if it is one of those that were asked about.
-    pub masquerade: Option<Masquerade>,
 }
 
-/// Reads it. The table is compared with `candidates`: nftables does not give back what was written.
-pub async fn observe(
-    handle: &Handle,
-    device: &str,
-    candidates: &[&Masquerade],
-) -> Result<HostState, HostError> {
+/// Reads it.
+pub async fn observe(handle: &Handle, device: &str) -> Result<HostState, HostError> {
     let mc0 = link::observe(handle, device).await?;
     let routes = match mc0 {
         Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
         None => BTreeMap::new(),
     };
     let way_back = way_back::observe(handle, device, mc0.map_or(0, |mc0| mc0.ifindex)).await?;
-    let mut masquerade = None;
-    for candidate in candidates {
-        if nat_guard::is_in_place(candidate, device).await? {
-            masquerade = Some((*candidate).clone());
-            break;
-        }
-    }
     Ok(HostState {
         device: mc0,
         routes,
         way_back,
-        masquerade,
     })
+}
+
+/// Which of `candidates` our nftables table does, if any: nftables does not give back what was written. Takes a
+/// process each, which reads all rules of the host.
+pub async fn masquerade(candidates: &[&Masquerade], device: &str) -> Result<Option<Masquerade>, HostError> {
+    for candidate in candidates {
+        if nat_guard::is_in_place(candidate, device).await? {
+            return Ok(Some((*candidate).clone()));
+        }
+    }
+    Ok(None)
 }

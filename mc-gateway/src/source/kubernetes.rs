@@ -20,6 +20,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::pod::{self, Pod, Scope};
@@ -246,6 +247,10 @@ impl Pods {
     }
 }
 
+/// How long what the watches say is gathered before it is looked at as a whole: thousands of objects often change
+/// one after the other.
+const GATHER: Duration = Duration::from_millis(10);
+
 async fn follow(
     events: SelectAll<BoxStream<'static, Report>>,
     mut pods: Pods,
@@ -254,41 +259,74 @@ async fn follow(
 ) {
     let mut events = events;
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
-    while let Some((kind, event)) = next(&mut events, &mut pods.events, &sender).await {
-        match event {
+    let mut gather = GATHER;
+    let mut due: Option<Instant> = None;
+    loop {
+        let event = tokio::select! {
+            () = at(due) => None,
+            event = next(&mut events, &mut pods.events, &sender) => match event {
+                Some(event) => Some(event),
+                None => return,
+            },
+        };
+        let Some((kind, event)) = event else {
+            due = None;
+            let began = Instant::now();
+            pods.adjust(&world);
+            publish(&world, &pods, &failing, &sender);
+            // However many there are, most of the time is left for other work.
+            gather = GATHER.max(began.elapsed().saturating_mul(4));
+            continue;
+        };
+        let concerns = match event {
             Ok(change) => {
                 if failing.remove(kind).is_some() {
                     info!(kind, "watch works again");
                 }
                 debug!(?change, "watch");
-                if !world.apply(change) {
-                    continue;
-                }
+                world.apply(change)
             }
             Err(error) => {
                 if failing.get(kind) != Some(&error) {
                     warn!(kind, %error, "watch broke off; the last state is kept");
                 }
                 failing.insert(kind, error);
-                if ![Pods::KIND, SERVICE].contains(&kind) {
-                    continue;
-                }
+                [Pods::KIND, SERVICE].contains(&kind)
             }
-        }
-        pods.adjust(&world);
-        // Before that, addresses reserved for Nodes would seem to be given back. Where Services cannot be read,
-        // everything else goes on.
-        let reserved = world.services.synced || failing.contains_key(SERVICE);
-        let ready = reserved && pods.ready(&world, failing.contains_key(Pods::KIND));
-        let Some(objects) = world.objects().filter(|_| ready) else {
-            continue;
         };
-        sender.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&objects);
-            *known = Some(objects);
-            changed
-        });
+        if concerns {
+            due.get_or_insert_with(|| Instant::now() + gather);
+        }
     }
+}
+
+/// Comes at that time, if there is one.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Hands on what is known, if it is enough to go on and not what was known before.
+fn publish(
+    world: &World,
+    pods: &Pods,
+    failing: &BTreeMap<&'static str, String>,
+    sender: &watch::Sender<Option<Objects>>,
+) {
+    // Before that, addresses reserved for Nodes would seem to be given back. Where Services cannot be read,
+    // everything else goes on.
+    let reserved = world.services.synced || failing.contains_key(SERVICE);
+    let ready = reserved && pods.ready(world, failing.contains_key(Pods::KIND));
+    let Some(objects) = world.objects().filter(|_| ready) else {
+        return;
+    };
+    sender.send_if_modified(|known| {
+        let changed = known.as_ref() != Some(&objects);
+        *known = Some(objects);
+        changed
+    });
 }
 
 /// The next event, none when nobody listens any more.

@@ -1,7 +1,7 @@
 //! `cargo xtask bench --suite control`: what the control plane takes and how fast it is, on real API servers.
 //!
 //! Three clusters run and are joined (`MC_KUBECONFIG`); `report.json` goes to `MC_BENCH_OUT`. `MC_QUICK=1` asks only
-//! whether everything works. The clusters are not fit for anything else afterwards.
+//! whether everything works, `MC_ONLY` for some of the parts. The clusters are not fit for anything else afterwards.
 #![expect(clippy::indexing_slicing, reason = "JSON objects are made by indexing them")]
 
 mod bed;
@@ -13,7 +13,7 @@ mod steer;
 
 use std::{env, fs, path::PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use controller::api::service_export::ServiceExport;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -21,6 +21,9 @@ use mc_tests::bench::sample::percentile;
 use serde_json::{Value, json};
 
 use bed::{Cluster, EXCHANGE, MEMBER, NAMESPACE};
+
+/// What can be asked for.
+const PARTS: [&str; 4] = ["join", "exports", "steer", "members"];
 
 /// Everything the parts need.
 pub(crate) struct Bed {
@@ -61,22 +64,36 @@ async fn main() -> Result<()> {
             members: 250,
         }
     };
+    let wanted = parts(&env::var("MC_ONLY").unwrap_or_default())?;
     let bed = prepare().await.context("preparing")?;
     let mut report = json!({ "joins": amount.joins, "exports": amount.exports, "trials": amount.trials });
-    joins(&bed, amount.joins, &mut report).await.context("join")?;
-    exports(&bed, amount.exports, &mut report)
-        .await
-        .context("exports")?;
-    steering(&bed, amount.trials, &mut report)
-        .await
-        .context("steer")?;
-    many(&bed, amount.members, &mut report).await.context("members")?;
+    for part in wanted {
+        match part {
+            "join" => joins(&bed, amount.joins, &mut report).await,
+            "exports" => exports(&bed, amount.exports, &mut report).await,
+            "steer" => steering(&bed, amount.trials, &mut report).await,
+            _ => many(&bed, amount.members, &mut report).await,
+        }
+        .context(part)?;
+    }
     let out = PathBuf::from(env::var_os("MC_BENCH_OUT").context("MC_BENCH_OUT is not set")?);
     fs::create_dir_all(&out)?;
     let path = out.join("report.json");
     fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")?;
     println!("{report:#}\n{}", path.display());
     Ok(())
+}
+
+/// The parts `list` names, all without names, in their order: each finds the clusters as those before it left them.
+fn parts(list: &str) -> Result<Vec<&'static str>> {
+    let asked: Vec<_> = list.split(',').filter(|part| !part.is_empty()).collect();
+    if let Some(unknown) = asked.iter().find(|part| !PARTS.contains(part)) {
+        bail!("unknown part {unknown:?}: there are {}", PARTS.join(", "));
+    }
+    Ok(PARTS
+        .into_iter()
+        .filter(|part| asked.is_empty() || asked.contains(part))
+        .collect())
 }
 
 async fn prepare() -> Result<Bed> {

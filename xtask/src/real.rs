@@ -32,7 +32,7 @@ pub(crate) const ALL: Part = Part {
 /// What the MCS API promises, in objects, names and connections.
 pub(crate) const CONFORMANCE: Part = Part {
     name: "conformance",
-    modules: &["mcs", "dns"],
+    modules: &["mcs", "dns", "dual_stack"],
 };
 /// What a member must not do to another.
 pub(crate) const ISOLATION: Part = Part {

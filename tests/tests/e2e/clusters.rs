@@ -175,15 +175,11 @@ impl Cluster {
         self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
     }
 
-    /// The address of a Node.
+    /// The first address of a Node.
     pub(crate) fn node_ip(self, node: &str) -> String {
-        self.kubectl(&[
-            "get",
-            "node",
-            node,
-            "-o",
-            "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}",
-        ])
+        let path = "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
+        let all = self.kubectl(&["get", "node", node, "-o", path]);
+        all.split(' ').next().unwrap_or_default().to_owned()
     }
 }
 

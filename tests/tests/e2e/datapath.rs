@@ -1,6 +1,7 @@
 //! What the nodes see of cross-cluster packets, and what the agents may do.
 
 use std::{
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     process::{Child, Command},
 };
@@ -29,22 +30,35 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     client.get(&client.imported_url());
-    let (pod, server) = (client.ip(), ns.pod_ip(WEST, "app=web"));
-    let before = masquerade_counters("east-n2", &pod);
+    let servers = ns.pod_addresses(WEST, "app=web").remove(0).1;
+    let ways: Vec<_> = servers
+        .iter()
+        .map(|server| (client.ip_like(*server), *server))
+        .collect();
+    assert_eq!(ways.len(), 2, "IPv4 and IPv6: {ways:?}");
+    let counters = || ways.iter().map(|(pod, _)| masquerade_counters("east-n2", *pod));
+    let before: Vec<_> = counters().collect();
     let recording = Recording::start("east-n1");
     let answers = client.get_many(&client.imported_url(), 10);
     assert_eq!(answers.len(), 10);
-    let answers = client.get_many(&format!("http://{server}:8080/"), 10);
-    assert!(
-        answers.iter().all(|answer| answer.ends_with(&format!(" {pod}"))),
-        "{answers:?}"
-    );
+    for (pod, server) in &ways {
+        let answers = client.get_many(&format!("http://{}/", SocketAddr::new(*server, 8080)), 10);
+        assert!(
+            answers.iter().all(|answer| answer.ends_with(&format!(" {pod}"))),
+            "{answers:?}"
+        );
+    }
     let frames = recording.finish();
+    let pods: Vec<_> = ways.iter().map(|(pod, _)| *pod).collect();
     let mut tunnelled = 0;
     for frame in &frames {
         let Some(ip) = &frame.ip else { continue };
-        let clear = [ip.from.to_string(), ip.to.to_string()];
-        assert!(!clear.contains(&pod), "in clear on the underlay: {frame:?}");
+        let clear = [ip.from, ip.to];
+        assert!(
+            !clear.iter().any(|ip| pods.contains(ip)),
+            "in clear on the underlay: {frame:?}"
+        );
+        assert!(ip.from.is_ipv4(), "the underlay's family is IPv4: {frame:?}");
         let Payload::Geneve(_, geneve) = &ip.payload else {
             continue;
         };
@@ -54,19 +68,19 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
         }
         let inner = frame.inner().expect("an inner packet");
         assert!(
-            [inner.from.to_string(), inner.to.to_string()].contains(&pod),
+            [inner.from, inner.to].iter().any(|ip| pods.contains(ip)),
             "{frame:?}"
         );
         tunnelled += 1;
     }
     // Each connection has at least four packets each way, and the gateway sees every one twice.
     assert!(
-        tunnelled >= 20 * 8 * 2,
+        tunnelled >= 30 * 8 * 2,
         "only {tunnelled} encapsulated packets in {} frames",
         frames.len()
     );
     assert_eq!(
-        masquerade_counters("east-n2", &pod),
+        counters().collect::<Vec<_>>(),
         before,
         "the CNI masqueraded cross-cluster packets"
     );
@@ -76,18 +90,27 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
 #[test]
 fn a_bulk_transfer_crosses_although_pods_have_the_underlays_mtu() {
     let ns = Namespace::create("e2e-bulk");
-    ns.pod(WEST, "west-n2", "sink", &["stream-recv", "--port=5201"]);
     let client = ns.client(EAST, "east-n2");
-    let sink = format!("{}:5201", ns.pod_ip(WEST, "app=sink"));
-    client
-        .run(&["stream-send", &sink, "--duration", "1"])
-        .expect("a stream");
-    let report = WEST.wait_for("the report of the receiver", SOON, || {
-        let log = WEST.kubectl(&["logs", "sink", "-n", ns.0]);
-        let line = log.lines().last().unwrap_or_default().to_owned();
-        serde_json::from_str::<StreamReport>(&line).map_err(|_| log)
-    });
-    assert!(report.bytes > 10_000_000, "{report:?}");
+    for sink in ["sink-ipv4", "sink-ipv6"] {
+        ns.pod(
+            WEST,
+            "west-n2",
+            sink,
+            &["stream-recv", "--port=5201", "'--bind=::'"],
+        );
+        let ips = ns.pod_addresses(WEST, &format!("app={sink}")).remove(0).1;
+        let ip = ips.into_iter().find(|ip| ip.is_ipv6() == sink.ends_with("ipv6"));
+        let to = SocketAddr::new(ip.expect("an address"), 5201).to_string();
+        client
+            .run(&["stream-send", &to, "--duration", "1"])
+            .expect("a stream");
+        let report = WEST.wait_for(&format!("the report of {sink}"), SOON, || {
+            let log = WEST.kubectl(&["logs", sink, "-n", ns.0]);
+            let line = log.lines().last().unwrap_or_default().to_owned();
+            serde_json::from_str::<StreamReport>(&line).map_err(|_| log)
+        });
+        assert!(report.bytes > 10_000_000, "{to}: {report:?}");
+    }
 }
 
 #[test]
@@ -117,12 +140,17 @@ fn agent_capabilities(node: &str) -> (u64, u64) {
 }
 
 /// Packets of the rules that masquerade what a Pod sends, as iptables lists them.
-fn masquerade_counters(node: &str, pod: &str) -> Vec<String> {
-    let rules = on_node(node, "iptables-save", &["-t", "nat", "-c"]);
+fn masquerade_counters(node: &str, pod: IpAddr) -> Vec<String> {
+    let (program, source) = if pod.is_ipv6() {
+        ("ip6tables-save", format!("-s {pod}/128"))
+    } else {
+        ("iptables-save", format!("-s {pod}/32"))
+    };
+    let rules = on_node(node, program, &["-t", "nat", "-c"]);
     // `[packets:bytes] -A POSTROUTING -s POD/32 -j CNI-…`, and the chain it jumps to.
     let chain = rules
         .lines()
-        .find(|line| line.contains("-A POSTROUTING") && line.contains(&format!("-s {pod}/32")))
+        .find(|line| line.contains("-A POSTROUTING") && line.contains(&source))
         .and_then(|line| line.split_whitespace().skip_while(|word| *word != "-j").nth(1))
         .unwrap_or_else(|| panic!("no masquerade chain of {pod} on {node}: is ipMasq off?\n{rules}"));
     let counters: Vec<String> = rules

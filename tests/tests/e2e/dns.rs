@@ -13,9 +13,9 @@ use crate::{
 };
 
 const EAST_ID: &str = "test-cluster-east";
-const WEST_ID: &str = "test-cluster-west";
-const IMPORT: &str = "serviceimports.v1beta1.multicluster.x-k8s.io";
-const EXPORT: &str = "serviceexports.v1beta1.multicluster.x-k8s.io";
+pub(crate) const WEST_ID: &str = "test-cluster-west";
+pub(crate) const IMPORT: &str = "serviceimports.v1beta1.multicluster.x-k8s.io";
+pub(crate) const EXPORT: &str = "serviceexports.v1beta1.multicluster.x-k8s.io";
 /// In how many answers a thing has to be the same.
 const TIMES: u32 = 10;
 
@@ -23,11 +23,11 @@ const TIMES: u32 = 10;
 const MEMBERS: [(Cluster, &str); 2] = [(EAST, "east-n2"), (WEST, "west-n2")];
 
 /// The names of Service `web`.
-fn of_set(ns: &Namespace) -> String {
+pub(crate) fn of_set(ns: &Namespace) -> String {
     format!("web.{}.svc.clusterset.local", ns.0)
 }
 
-fn of_cluster(ns: &Namespace) -> String {
+pub(crate) fn of_cluster(ns: &Namespace) -> String {
     format!("web.{}.svc.cluster.local", ns.0)
 }
 
@@ -47,27 +47,28 @@ fn set_ports(ns: &Namespace, cluster: Cluster, ports: &Value) {
     cluster.apply(&service.to_string());
 }
 
-fn clients(ns: &Namespace) -> [(Cluster, Client); 2] {
+pub(crate) fn clients(ns: &Namespace) -> [(Cluster, Client); 2] {
     MEMBERS.map(|(cluster, node)| (cluster, ns.client(cluster, node)))
 }
 
-/// Waits until the name has exactly these addresses for the client.
-fn wait_addresses(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<IpAddr>) {
+/// Waits until the name has exactly these addresses for the client, those of one family as A records and those of the
+/// other as AAAA records.
+pub(crate) fn wait_addresses(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<IpAddr>) {
     let dotted = format!("{name}.");
-    cluster.wait_for(&format!("{name} to be {wanted:?}"), SOON, || {
-        let seen = client.lookup("a", &dotted, 1)?.only_addresses()?;
-        if seen == *wanted {
-            Ok(())
-        } else {
-            Err(format!("{seen:?}"))
-        }
-    });
-    // Nobody has an address of the other family.
-    let other = client.lookup("aaaa", &dotted, 1).expect("an answer");
-    assert_eq!(other.only_addresses(), Ok(BTreeSet::new()), "AAAA of {name}");
+    for (kind, v6) in [("a", false), ("aaaa", true)] {
+        let wanted: BTreeSet<_> = wanted.iter().filter(|ip| ip.is_ipv6() == v6).copied().collect();
+        cluster.wait_for(&format!("{kind} of {name} to be {wanted:?}"), SOON, || {
+            let seen = client.lookup(kind, &dotted, 1)?.only_addresses()?;
+            if seen == wanted {
+                Ok(())
+            } else {
+                Err(format!("{seen:?}"))
+            }
+        });
+    }
 }
 
-fn wait_services(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<Srv>) {
+pub(crate) fn wait_services(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<Srv>) {
     cluster.wait_for(&format!("SRV of {name} to be {wanted:?}"), SOON, || {
         let seen = client.lookup("srv", &format!("{name}."), 1)?.only_services()?;
         if seen == *wanted {
@@ -78,7 +79,7 @@ fn wait_services(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSe
     });
 }
 
-fn assert_no_such_name(cluster: Cluster, client: &Client, name: &str, times: u32) {
+pub(crate) fn assert_no_such_name(cluster: Cluster, client: &Client, name: &str, times: u32) {
     let answer = client.lookup("a", &format!("{name}."), times).expect("an answer");
     let refused = vec!["NXDOMAIN".to_owned(); times as usize];
     assert!(
@@ -88,7 +89,7 @@ fn assert_no_such_name(cluster: Cluster, client: &Client, name: &str, times: u32
 }
 
 /// The addresses of the import in that cluster, once it has some.
-fn set_addresses(ns: &Namespace, cluster: Cluster) -> BTreeSet<IpAddr> {
+pub(crate) fn set_addresses(ns: &Namespace, cluster: Cluster) -> BTreeSet<IpAddr> {
     cluster.wait_for(&format!("addresses of ServiceImport {}/web", ns.0), SOON, || {
         let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
         let ips = import["spec"]["ips"].as_array().cloned().unwrap_or_default();
@@ -99,7 +100,7 @@ fn set_addresses(ns: &Namespace, cluster: Cluster) -> BTreeSet<IpAddr> {
     })
 }
 
-fn address(text: &Value) -> IpAddr {
+pub(crate) fn address(text: &Value) -> IpAddr {
     text.as_str()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(|| panic!("no address: {text}"))

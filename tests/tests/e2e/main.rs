@@ -13,6 +13,7 @@ mod claims;
 mod clusters;
 mod datapath;
 mod dns;
+mod dual_stack;
 mod election;
 mod faults;
 mod gateways;

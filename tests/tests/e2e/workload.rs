@@ -1,6 +1,6 @@
 //! Servers and clients in a namespace of a test's own.
 
-use std::{collections::BTreeSet, fs::File, path::PathBuf, process::Child};
+use std::{collections::BTreeSet, fs::File, net::IpAddr, path::PathBuf, process::Child};
 
 use mc_tests::lookup::Answer;
 
@@ -175,6 +175,19 @@ spec:
         )
     }
 
+    /// All addresses of the Pods of a selector, by name.
+    pub(crate) fn pod_addresses(&self, cluster: Cluster, selector: &str) -> Vec<(String, Vec<IpAddr>)> {
+        let pods = cluster.list(self.0, "pods", selector);
+        pods.iter()
+            .map(|pod| {
+                let ips = pod["status"]["podIPs"].as_array().into_iter().flatten();
+                let ips = ips.filter_map(|ip| ip["ip"].as_str()?.parse().ok());
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                (name.to_owned(), ips.collect())
+            })
+            .collect()
+    }
+
     pub(crate) fn pod_ip(&self, cluster: Cluster, selector: &str) -> String {
         cluster.kubectl(&[
             "get",
@@ -225,6 +238,17 @@ impl Client {
             "-o",
             "jsonpath={.status.podIP}",
         ])
+    }
+
+    /// Its address of the family of `like`.
+    pub(crate) fn ip_like(&self, like: IpAddr) -> IpAddr {
+        let path = "jsonpath={.status.podIPs[*].ip}";
+        let all = self
+            .cluster
+            .kubectl(&["get", "pod", self.pod, "-n", self.namespace, "-o", path]);
+        let mut all = all.split(' ').filter_map(|ip| ip.parse::<IpAddr>().ok());
+        all.find(|ip| ip.is_ipv6() == like.is_ipv6())
+            .unwrap_or_else(|| panic!("{} has no address like {like}", self.pod))
     }
 
     /// Asks `nslookup` in the Pod, which asks whom the Pod's own resolv.conf names, as often as wanted.

@@ -78,7 +78,7 @@ impl<'a> ControlPlane<'a> {
             text(&binaries.path("kube-apiserver")?),
             format!("--etcd-servers={ETCD}"),
             format!("--advertise-address={}", cluster.api_address()),
-            format!("--service-cluster-ip-range={}", cluster.service_cidr()),
+            format!("--service-cluster-ip-range={}", cluster.service_cidrs()),
             flag("tls-cert-file", &serving.certificate),
             flag("tls-private-key-file", &serving.key),
             flag("client-ca-file", &ca),
@@ -138,8 +138,8 @@ impl<'a> ControlPlane<'a> {
     pub(crate) fn start_controllers(&self, launcher: Launcher<'_>, binaries: &Binaries) -> Result<()> {
         let machine = self.cluster.plane();
         let manager = [
-            format!("--cluster-cidr={}", self.cluster.pod_cidr()),
-            format!("--service-cluster-ip-range={}", self.cluster.service_cidr()),
+            format!("--cluster-cidr={}", self.cluster.pod_cidrs()),
+            format!("--service-cluster-ip-range={}", self.cluster.service_cidrs()),
             "--allocate-node-cidrs=true".into(),
             "--use-service-account-credentials=true".into(),
             flag("service-account-private-key-file", &self.token_key),

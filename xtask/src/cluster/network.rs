@@ -1,12 +1,15 @@
 //! Namespaces, the underlay that connects them, and the routes between the nodes of a cluster.
 
-use std::{fmt::Write as _, fs, net::Ipv4Addr, process::Command};
+use std::{fmt::Write as _, fs, process::Command};
 
 use anyhow::{Context as _, Result};
 
 use super::{
     process::feed_text,
-    topology::{Cluster, HOST, NOBODY, Topology, UNDERLAY_LENGTH, UNDERLAY_NAMESPACE},
+    topology::{
+        Cluster, HOST, NOBODY, NOBODY_V6, Node, Topology, UNDERLAY_LENGTH, UNDERLAY_LENGTH_V6,
+        UNDERLAY_NAMESPACE,
+    },
 };
 use crate::run;
 
@@ -35,9 +38,11 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
                     "sh",
                     "-c",
                     // Forwarding first: it resets other settings. Strict reverse path filtering is what many
-                    // distributions set, and what our gateways have to get along with.
+                    // distributions set, and what our gateways have to get along with. Nobody advertises
+                    // routes here.
                     "cd /proc/sys/net/ipv4 && echo 1 >ip_forward && echo 1 >conf/all/rp_filter \
-             && echo 1 >conf/default/rp_filter",
+                     && echo 1 >conf/default/rp_filter \
+                     && cd ../ipv6/conf && echo 1 >all/forwarding && echo 0 >default/accept_ra",
                 ]),
         )
         .with_context(|| format!("settings of {name}"))?;
@@ -76,23 +81,56 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
 
 /// Gives a cluster's machines their addresses and the routes to its Pods.
 fn connect(cluster: &Cluster) -> Result<()> {
-    let plane = (cluster.namespace(), cluster.api_address());
-    let machines = cluster.nodes().map(|node| (node.namespace(), node.address()));
-    for (namespace, address) in machines.chain([plane]) {
-        let mut text = format!(
-            "link set lo up\naddr add {address}/{UNDERLAY_LENGTH} dev eth0\nlink set eth0 up\n\
-             route add default via {NOBODY}\n"
-        );
-        for node in cluster.nodes().filter(|node| node.address() != address) {
-            pod_route(&mut text, &node.pod_cidr(), node.address());
-        }
-        batch(Some(&namespace), &text)?;
+    batch(Some(&cluster.namespace()), &plane(cluster))?;
+    for node in cluster.nodes() {
+        batch(Some(&node.namespace()), &machine(cluster, &node))?;
     }
     Ok(())
 }
 
-fn pod_route(text: &mut String, pods: &str, node: Ipv4Addr) {
-    line(text, format_args!("route add {pods} via {node}"));
+/// The control plane, which speaks IPv4.
+fn plane(cluster: &Cluster) -> String {
+    let mut text = underlay(&cluster.api_address().to_string());
+    for node in cluster.nodes() {
+        let (pods, via) = (node.pod_cidrs().v4, node.addresses().v4);
+        line(&mut text, format_args!("route add {pods} via {via}"));
+    }
+    text
+}
+
+fn machine(cluster: &Cluster, node: &Node) -> String {
+    let addresses = node.addresses();
+    let mut text = underlay(&addresses.v4.to_string());
+    if let Some(address) = addresses.v6 {
+        // Nobody else has it: no need to wait until that is known.
+        line(
+            &mut text,
+            format_args!("addr add {address}/{UNDERLAY_LENGTH_V6} dev eth0 nodad"),
+        );
+        line(
+            &mut text,
+            format_args!("route add default via {NOBODY_V6} dev eth0"),
+        );
+    }
+    for other in cluster.nodes().filter(|other| other.name() != node.name()) {
+        let ways = other
+            .pod_cidrs()
+            .texts()
+            .into_iter()
+            .zip(other.addresses().texts());
+        for (pods, via) in ways {
+            line(&mut text, format_args!("route add {pods} via {via}"));
+        }
+    }
+    text
+}
+
+/// What every machine has.
+fn underlay(address: &str) -> String {
+    format!(
+        "link set lo up\naddr add {address}/{UNDERLAY_LENGTH} dev eth0\nlink set eth0 up\n\
+         route add default via {NOBODY}\n"
+    )
 }
 
 /// A port of the bridge, and its other end.
@@ -130,4 +168,37 @@ pub(crate) fn delete(namespaces: &[String]) -> Result<()> {
         return Ok(());
     }
     batch(None, &commands)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_of_the_other_nodes_are_reached_in_both_families() {
+        let topology = Topology::default();
+        let [leader, _, west] = topology.clusters() else {
+            panic!("{topology}");
+        };
+        let first = west.nodes().next().unwrap();
+        let text = machine(west, &first);
+        for wanted in [
+            "addr add 172.30.3.1/16 dev eth0\n",
+            "addr add fd00:30:0:3::1/48 dev eth0 nodad\n",
+            "route add default via 172.30.255.254\n",
+            "route add default via fd00:30:0:ffff::fffe dev eth0\n",
+            "route add 10.13.2.0/24 via 172.30.3.2\n",
+            "route add fd00:10:3:2::/64 via fd00:30:0:3::2\n",
+        ] {
+            assert!(text.contains(wanted), "{wanted}{text}");
+        }
+        assert!(
+            !text.contains("10.13.1.0/24"),
+            "its own Pods are behind its bridge: {text}"
+        );
+        // Where there is one family there is nothing of the other.
+        let only = leader.nodes().next().unwrap();
+        assert!(!machine(leader, &only).contains("fd00:"));
+        assert!(plane(west).contains("route add 10.13.1.0/24 via 172.30.3.1\n"));
+    }
 }

@@ -156,7 +156,7 @@ impl Runtime {
             &directory.join("kubelet.kubeconfig"),
             &kubelet_kubeconfig.to_yaml()?,
         )?;
-        let names = [node.name().to_owned(), node.address().to_string()];
+        let names = [vec![node.name().to_owned()], node.addresses().texts()].concat();
         let serving = authority.server(&format!("{}-server", node.name()), &user, &names)?;
         let resolv = directory.join("resolv.conf");
         write(
@@ -209,7 +209,7 @@ impl Runtime {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
-            "clusterCIDR": cluster.pod_cidr(),
+            "clusterCIDR": cluster.pod_cidrs().to_string(),
             "hostnameOverride": node.name(),
             "clientConnection": {"kubeconfig": proxy_kubeconfig},
             // The machine's own limit; a namespace may not change it.
@@ -233,7 +233,7 @@ impl Runtime {
                 format!("--config={}", kubelet_config.display()),
                 format!("--kubeconfig={}", directory.join("kubelet.kubeconfig").display()),
                 format!("--hostname-override={}", node.name()),
-                format!("--node-ip={}", node.address()),
+                format!("--node-ip={}", node.addresses()),
             ],
         )?;
         launch("kube-proxy", vec![format!("--config={}", proxy_config.display())])?;
@@ -258,13 +258,14 @@ pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<E
     entered.args(command).status().context("nsenter")
 }
 
-/// The Node object, created before its kubelet so that its Pod CIDR is the planned one.
+/// The Node object, created before its kubelet so that its Pod CIDRs are the planned ones.
 pub(crate) fn object(node: &Node) -> serde_json::Value {
+    let cidrs = node.pod_cidrs();
     json!({
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name()},
-        "spec": {"podCIDR": node.pod_cidr(), "podCIDRs": [node.pod_cidr()]},
+        "spec": {"podCIDR": cidrs.v4, "podCIDRs": cidrs.texts()},
     })
 }
 
@@ -338,6 +339,14 @@ snapshotter = "{snapshotter}"
 
 /// The plain bridge network, masquerading on: what our gateways must get along with.
 fn cni_config(node: &Node) -> serde_json::Value {
+    let cidrs = node.pod_cidrs();
+    let ranges: Vec<_> = cidrs
+        .texts()
+        .into_iter()
+        .map(|net| json!([{"subnet": net}]))
+        .collect();
+    let v6 = cidrs.v6.map(|_| json!({"dst": "::/0"}));
+    let routes: Vec<_> = std::iter::once(json!({"dst": "0.0.0.0/0"})).chain(v6).collect();
     json!({
         "cniVersion": "0.4.0",
         "name": "pod",
@@ -350,8 +359,8 @@ fn cni_config(node: &Node) -> serde_json::Value {
                 "hairpinMode": true,
                 "ipam": {
                     "type": "host-local",
-                    "ranges": [[{"subnet": node.pod_cidr()}]],
-                    "routes": [{"dst": "0.0.0.0/0"}],
+                    "ranges": ranges,
+                    "routes": routes,
                 },
             },
             {"type": "portmap", "capabilities": {"portMappings": true}},
@@ -365,16 +374,27 @@ mod tests {
     use crate::cluster::topology::Topology;
 
     #[test]
-    fn the_node_and_its_network_agree_on_the_pod_cidr() {
+    fn the_node_and_its_network_agree_on_the_pod_cidrs() {
         let node = Topology::default().nodes().nth(2).unwrap();
         assert_eq!(node.name(), "east-n2");
-        assert_eq!(object(&node)["spec"]["podCIDR"], "10.12.2.0/24");
-        let network = cni_config(&node);
+        let spec = object(&node)["spec"].clone();
+        assert_eq!(spec["podCIDR"], "10.12.2.0/24");
+        assert_eq!(spec["podCIDRs"], json!(["10.12.2.0/24", "fd00:10:2:2::/64"]));
+        let bridge = cni_config(&node)["plugins"][0].clone();
         assert_eq!(
-            network["plugins"][0]["ipam"]["ranges"][0][0]["subnet"],
-            "10.12.2.0/24"
+            bridge["ipam"]["ranges"],
+            json!([[{"subnet": "10.12.2.0/24"}], [{"subnet": "fd00:10:2:2::/64"}]])
         );
-        assert_eq!(network["plugins"][0]["ipMasq"], true);
+        assert_eq!(
+            bridge["ipam"]["routes"],
+            json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}])
+        );
+        assert_eq!(bridge["ipMasq"], true);
+        let leader = Topology::default().nodes().next().unwrap();
+        assert_eq!(
+            cni_config(&leader)["plugins"][0]["ipam"]["routes"],
+            json!([{"dst": "0.0.0.0/0"}])
+        );
     }
 
     #[test]

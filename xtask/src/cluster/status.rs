@@ -100,11 +100,11 @@ pub(crate) fn print(layout: &Layout) -> Result<()> {
                     "  {}: API server {}, Pods {}, Services {}; nodes {}",
                     cluster.name(),
                     cluster.api_url(),
-                    cluster.pod_cidr(),
-                    cluster.service_cidr(),
+                    cluster.pod_cidrs(),
+                    cluster.service_cidrs(),
                     cluster
                         .nodes()
-                        .map(|node| format!("{} {}", node.name(), node.address()))
+                        .map(|node| format!("{} {}", node.name(), node.addresses()))
                         .collect::<Vec<_>>()
                         .join(", ")
                 );

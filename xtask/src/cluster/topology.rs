@@ -1,6 +1,10 @@
 //! Which clusters there are, and every address in them. Pure: nothing here touches the machine.
 
-use std::{fmt, net::Ipv4Addr, str::FromStr};
+use std::{
+    fmt,
+    net::{Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -9,8 +13,12 @@ pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 /// Next hop of every default route. Nobody owns it: what leaves a cluster the wrong way ends here, not on
 /// the machine's network, and yet the kernel has a route to look Service addresses up with.
 pub(crate) const NOBODY: Ipv4Addr = Ipv4Addr::new(172, 30, 255, 254);
+/// The same for IPv6.
+pub(crate) const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x30, 0, 0xffff, 0, 0, 0, 0xfffe);
 /// Prefix length of the underlay, one segment for all clusters.
 pub(crate) const UNDERLAY_LENGTH: u8 = 16;
+/// The same for IPv6.
+pub(crate) const UNDERLAY_LENGTH_V6: u8 = 48;
 /// Namespace of the bridge that connects everything.
 pub(crate) const UNDERLAY_NAMESPACE: &str = "mc-underlay";
 
@@ -34,6 +42,15 @@ pub(crate) struct Cluster {
     nodes: u8,
 }
 
+/// One in IPv4 and, in clusters that have both, one in IPv6: in the order of preference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Families<T, U = T> {
+    /// In IPv4.
+    pub(crate) v4: T,
+    /// In IPv6.
+    pub(crate) v6: Option<U>,
+}
+
 /// One node of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
@@ -41,6 +58,7 @@ pub(crate) struct Node {
     cluster_index: u8,
     /// Position from 1.
     index: u8,
+    dual_stack: bool,
 }
 
 // === impl Topology ===
@@ -134,13 +152,20 @@ impl Cluster {
         &self.name
     }
 
+    /// Whether it has both IP families, IPv4 first. The leader, which sends nothing to others, has IPv4 alone:
+    /// there are such clusters, and their API servers answer differently.
+    fn dual_stack(&self) -> bool {
+        self.index > 1
+    }
+
     /// Its nodes.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = Node> + use<> {
-        let (name, cluster_index) = (self.name.clone(), self.index);
+        let (name, cluster_index, dual_stack) = (self.name.clone(), self.index, self.dual_stack());
         (1..=self.nodes).map(move |index| Node {
             name: format!("{name}-n{index}"),
             cluster_index,
             index,
+            dual_stack,
         })
     }
 
@@ -165,13 +190,23 @@ impl Cluster {
     }
 
     /// All Pod addresses of the cluster.
-    pub(crate) fn pod_cidr(&self) -> String {
-        format!("10.{}.0.0/16", self.index.saturating_add(10))
+    pub(crate) fn pod_cidrs(&self) -> Families<String> {
+        Families {
+            v4: format!("10.{}.0.0/16", self.index.saturating_add(10)),
+            v6: self
+                .dual_stack()
+                .then(|| format!("fd00:10:{:x}::/48", self.index)),
+        }
     }
 
     /// All Service addresses of the cluster.
-    pub(crate) fn service_cidr(&self) -> String {
-        format!("{}/16", self.service_address(0))
+    pub(crate) fn service_cidrs(&self) -> Families<String> {
+        Families {
+            v4: format!("{}/16", self.service_address(0)),
+            v6: self
+                .dual_stack()
+                .then(|| format!("fd00:20:{:x}::/108", self.index)),
+        }
     }
 
     /// Address of the cluster's DNS, the customary one.
@@ -198,14 +233,42 @@ impl Node {
         format!("mc-{}", self.name)
     }
 
-    /// Its address on the underlay, the Node's InternalIP.
-    pub(crate) fn address(&self) -> Ipv4Addr {
-        Ipv4Addr::new(172, 30, self.cluster_index, self.index)
+    /// Its addresses on the underlay, the Node's `InternalIP`s.
+    pub(crate) fn addresses(&self) -> Families<Ipv4Addr, Ipv6Addr> {
+        let (cluster, node) = (self.cluster_index, self.index);
+        let v6 = Ipv6Addr::new(0xfd00, 0x30, 0, cluster.into(), 0, 0, 0, node.into());
+        Families {
+            v4: Ipv4Addr::new(172, 30, cluster, node),
+            v6: self.dual_stack.then_some(v6),
+        }
     }
 
     /// The addresses of its Pods.
-    pub(crate) fn pod_cidr(&self) -> String {
-        format!("10.{}.{}.0/24", self.cluster_index.saturating_add(10), self.index)
+    pub(crate) fn pod_cidrs(&self) -> Families<String> {
+        let (cluster, node) = (self.cluster_index, self.index);
+        Families {
+            v4: format!("10.{}.{node}.0/24", cluster.saturating_add(10)),
+            v6: self
+                .dual_stack
+                .then(|| format!("fd00:10:{cluster:x}:{node:x}::/64")),
+        }
+    }
+}
+
+// === impl Families ===
+
+impl<T: fmt::Display, U: fmt::Display> Families<T, U> {
+    /// As text, IPv4 first.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        let v6 = self.v6.as_ref().map(ToString::to_string);
+        std::iter::once(self.v4.to_string()).chain(v6).collect()
+    }
+}
+
+impl<T: fmt::Display, U: fmt::Display> fmt::Display for Families<T, U> {
+    /// As flags of Kubernetes take them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.texts().join(","))
     }
 }
 
@@ -222,33 +285,42 @@ mod tests {
         assert_eq!(topology, "leader=1,east=2,west=2".parse().unwrap());
         let west = &topology.clusters()[2];
         assert_eq!(west.api_url(), "https://172.30.3.254:6443");
-        assert_eq!(
-            (west.pod_cidr(), west.service_cidr()),
-            ("10.13.0.0/16".into(), "10.30.0.0/16".into())
-        );
+        assert_eq!(west.pod_cidrs().to_string(), "10.13.0.0/16,fd00:10:3::/48");
+        assert_eq!(west.service_cidrs().to_string(), "10.30.0.0/16,fd00:20:3::/108");
         let node = west.nodes().nth(1).unwrap();
         assert_eq!((node.name(), node.namespace()), ("west-n2", "mc-west-n2".into()));
-        assert_eq!(
-            (node.address().to_string(), node.pod_cidr()),
-            ("172.30.3.2".into(), "10.13.2.0/24".into())
-        );
+        assert_eq!(node.addresses().texts(), ["172.30.3.2", "fd00:30:0:3::2"]);
+        assert_eq!(node.pod_cidrs().texts(), ["10.13.2.0/24", "fd00:10:3:2::/64"]);
+    }
+
+    #[test]
+    fn the_leader_has_ipv4_alone() {
+        let topology = Topology::default();
+        let leader = &topology.clusters()[0];
+        assert_eq!(leader.pod_cidrs().texts(), ["10.11.0.0/16"]);
+        assert_eq!(leader.service_cidrs().texts(), ["10.10.0.0/16"]);
+        let node = leader.nodes().next().unwrap();
+        assert_eq!(node.addresses().texts(), ["172.30.1.1"]);
+        assert_eq!(node.pod_cidrs().texts(), ["10.11.1.0/24"]);
     }
 
     #[test]
     fn nothing_overlaps_in_the_largest_topology() {
         let text: Vec<_> = (1..=MAX_CLUSTERS).map(|n| format!("c{n}={MAX_NODES}")).collect();
         let topology: Topology = text.join(",").parse().unwrap();
-        let ranges = topology
-            .clusters()
-            .iter()
-            .flat_map(|c| [c.pod_cidr(), c.service_cidr()]);
-        assert_eq!(ranges.collect::<HashSet<_>>().len(), 2 * MAX_CLUSTERS);
-        let planes = topology.clusters().iter().map(Cluster::api_address);
-        let addresses: HashSet<_> = planes
-            .chain(topology.nodes().map(|n| n.address()))
-            .chain([HOST, NOBODY])
-            .collect();
-        assert_eq!(addresses.len(), MAX_CLUSTERS * usize::from(MAX_NODES + 1) + 2);
+        let clusters = topology.clusters().iter();
+        let ranges = clusters.flat_map(|c| [c.pod_cidrs().texts(), c.service_cidrs().texts()].concat());
+        // All but the leader have two of each.
+        assert_eq!(ranges.collect::<HashSet<_>>().len(), 4 * MAX_CLUSTERS - 2);
+        let planes = topology.clusters().iter().map(|c| c.api_address().to_string());
+        let nodes: Vec<_> = topology.nodes().flat_map(|n| n.addresses().texts()).collect();
+        let others = [HOST.to_string(), NOBODY.to_string(), NOBODY_V6.to_string()];
+        let addresses: HashSet<_> = planes.chain(nodes).chain(others).collect();
+        let nodes = usize::from(MAX_NODES);
+        assert_eq!(
+            addresses.len(),
+            MAX_CLUSTERS + MAX_CLUSTERS * nodes + (MAX_CLUSTERS - 1) * nodes + 3
+        );
         assert!(
             topology
                 .namespaces()

@@ -9,7 +9,7 @@ use std::{
 };
 
 use controller::{
-    api::config::{MIN_STALE, StaleMemberPolicy},
+    api::config::{EndpointIpType, MIN_STALE, StaleMemberPolicy},
     member::membership::LinkSpec,
     metrics::{Metrics, Role},
     shell::{self, election::Fence, link::LinkError, outside::Outside},
@@ -288,6 +288,11 @@ fn dice(world: &mut World) {
     for i in 0..world.clusters.len() {
         let seconds = *world.rng.pick(&[0, 0, 0, 1, -7, 300, -7200, 200_000, -200_000]);
         world.clusters[i].skew = SignedDuration::from_secs(seconds);
+    }
+    for i in 1..world.clusters.len() {
+        if world.rng.permille(300) {
+            world.clusters[i].config.endpoint_ip_type = EndpointIpType::PodIp;
+        }
     }
     let level = *world.rng.pick(&[0, 1, 1, 3, 8]);
     if level > 0 {

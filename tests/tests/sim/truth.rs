@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use controller::api::names;
+use controller::api::{config::EndpointIpType, names};
 use serde_json::{Value, json};
 
 use crate::{
     ports::ports,
     rules::{antrea, core, is_ready, mcs, offers, slices, wants},
     store::{Actor, Key, Stored},
+    users::is_odd,
     world::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, World},
 };
 
 /// Differences found.
 struct Report(Vec<String>);
 
-/// One Service of the set: who offers it, with which ports and at which address.
-type Offers = BTreeMap<String, (String, String)>;
+/// One Service of the set: who offers it, with which ports and at which addresses.
+type Offers = BTreeMap<String, (String, Vec<String>)>;
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
@@ -83,7 +84,7 @@ pub(crate) fn ghosts(world: &World) -> (Vec<Key>, Vec<Key>) {
         .filter(|(_, a)| !ids.contains(&text(&a.value["clusterID"])));
     let exports = leader
         .all(&antrea("resourceexports"))
-        .filter(|(_, e)| !ids.contains(&text(&e.value["spec"]["clusterID"])));
+        .filter(|(key, e)| !is_odd(key) && !ids.contains(&text(&e.value["spec"]["clusterID"])));
     (
         announces.map(|(k, _)| k.clone()).collect(),
         exports.map(|(k, _)| k.clone()).collect(),
@@ -99,15 +100,24 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
     let mut services: BTreeMap<Key, Offers> = BTreeMap::new();
     for (i, id) in &members {
         let cluster = &world.clusters[*i];
+        let mut by_name: BTreeMap<String, Vec<&Key>> = BTreeMap::new();
         for (key, _) in cluster.store.all(&mcs("serviceexports")) {
-            if offers(cluster, key)
-                && let Some(service) = cluster.store.get(&core("services"), key)
-            {
-                let offer = (
-                    ports(&service.value["spec"]["ports"]),
-                    text(&service.value["spec"]["clusterIP"]),
-                );
-                services.entry(key.clone()).or_default().insert(id.clone(), offer);
+            if offers(cluster, key) {
+                by_name.entry(joined(key)).or_default().push(key);
+            }
+        }
+        for keys in by_name.values() {
+            let holder = holder(cluster, keys, &mut report);
+            if let Some(service) = cluster.store.get(&core("services"), holder) {
+                let addresses = match cluster.config.endpoint_ip_type {
+                    EndpointIpType::ClusterIp => vec![text(&service.value["spec"]["clusterIP"])],
+                    EndpointIpType::PodIp => pods(cluster, holder),
+                };
+                let offer = (ports(&service.value["spec"]["ports"]), addresses);
+                services
+                    .entry(holder.clone())
+                    .or_default()
+                    .insert(id.clone(), offer);
             }
         }
     }
@@ -144,6 +154,39 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
     report.0
 }
 
+/// What a Service is called in the leader cluster; others may be called the same.
+fn joined(key: &Key) -> String {
+    names::service_import(&key.0, &key.1)
+}
+
+/// Of a cluster's Services of one name the one that has it. One of them does, and the others are told.
+fn holder<'a>(cluster: &Cluster, keys: &[&'a Key], report: &mut Report) -> &'a Key {
+    let taken = ("False".to_owned(), "NameTaken".to_owned());
+    let is_told = |key: &Key| {
+        let export = cluster.store.get(&mcs("serviceexports"), key);
+        export.is_some_and(|e| condition(e, "Valid") == taken)
+    };
+    let (told, mut holders): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| is_told(key));
+    if keys.len() > 1 {
+        report.same(&format!("holders of the name of {keys:?}"), &holders.len(), &1);
+    }
+    holders.extend(told);
+    holders.swap_remove(0)
+}
+
+/// Whether another Service of that name is imported, and this one therefore not.
+fn lost(winners: &BTreeMap<Key, String>, key: &Key) -> bool {
+    !winners.contains_key(key) && winners.keys().any(|other| joined(other) == joined(key))
+}
+
+/// The addresses of all subsets, in order.
+fn addresses(subsets: &Value) -> Vec<String> {
+    let all = list(subsets).flat_map(|s| list(&s["addresses"]));
+    let mut ips: Vec<_> = all.map(|a| text(&a["ip"])).collect();
+    ips.sort();
+    ips
+}
+
 /// Checks the leader; returns the ports of each import.
 fn leader(
     world: &World,
@@ -170,7 +213,10 @@ fn leader(
         report.same("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
     }
     let mut exports = BTreeSet::new();
-    for (_, export) in store.all(&antrea("resourceexports")) {
+    for (_, export) in store
+        .all(&antrea("resourceexports"))
+        .filter(|(key, _)| !is_odd(key))
+    {
         let spec = &export.value["spec"];
         exports.insert((
             text(&spec["kind"]),
@@ -199,7 +245,10 @@ fn leader(
     let mut imported = BTreeSet::new();
     let mut winners = BTreeMap::new();
     let mut endpoints: BTreeMap<Key, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-    for (_, import) in store.all(&antrea("resourceimports")) {
+    for (_, import) in store
+        .all(&antrea("resourceimports"))
+        .filter(|(key, _)| !is_odd(key))
+    {
         let spec = &import.value["spec"];
         let key = (text(&spec["namespace"]), text(&spec["name"]));
         match spec["kind"].as_str() {
@@ -209,8 +258,7 @@ fn leader(
             Some("Endpoints") => {
                 let by = endpoints.entry(key).or_default();
                 for cluster in list(&spec["endpoints"]["clusters"]) {
-                    let ips = list(&cluster["subsets"]).flat_map(|s| list(&s["addresses"]));
-                    by.insert(text(&cluster["clusterID"]), ips.map(|a| text(&a["ip"])).collect());
+                    by.insert(text(&cluster["clusterID"]), addresses(&cluster["subsets"]));
                 }
             }
             _ => {
@@ -222,7 +270,10 @@ fn leader(
     report.same(
         "imports",
         &winners.keys().collect::<Vec<_>>(),
-        &services.keys().collect::<Vec<_>>(),
+        &services
+            .keys()
+            .filter(|key| !lost(&winners, key))
+            .collect::<Vec<_>>(),
     );
     for (key, offers) in services {
         let Some(winner) = winners.get(key) else { continue };
@@ -235,7 +286,7 @@ fn leader(
         let want: BTreeMap<_, _> = offers
             .iter()
             .filter(|(_, (ports, _))| shares(ports, winner))
-            .map(|(id, (_, ip))| (id.clone(), vec![ip.clone()]))
+            .map(|(id, (_, ips))| (id.clone(), ips.clone()))
             .collect();
         let have = endpoints.remove(key).unwrap_or_default();
         report.same(&format!("endpoints of {key:?}"), &have, &want);
@@ -247,7 +298,8 @@ fn leader(
 /// Checks a cluster that is no member.
 fn alone(cluster: &Cluster, report: &mut Report) {
     for plural in ["gateways", "clusterinfoimports"] {
-        let left = cluster.store.all(&antrea(plural)).count();
+        let all = cluster.store.all(&antrea(plural));
+        let left = all.filter(|(key, _)| !is_odd(key)).count();
         report.same(plural, &left, &0);
     }
     imports(cluster, "", &BTreeMap::new(), &BTreeMap::new(), report);
@@ -272,12 +324,16 @@ fn member(
     let infos: BTreeSet<_> = cluster
         .store
         .all(&antrea("clusterinfoimports"))
+        .filter(|(key, _)| !is_odd(key))
         .map(|(_, i)| text(&i.value["spec"]["clusterID"]))
         .collect();
     let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
     report.same("ClusterInfoImports", &infos, &others);
     imports(cluster, id, services, winners, report);
     for (key, export) in cluster.store.all(&mcs("serviceexports")) {
+        if is_odd(key) {
+            continue;
+        }
         let (valid, reason) = condition(export, "Valid");
         let offer = services.get(key).and_then(|o| o.get(id));
         let want = if offer.is_some() { "True" } else { "False" };
@@ -293,7 +349,7 @@ fn member(
             .flatten()
             .map(|(_, (ports, _))| ports)
             .collect();
-        let conflict = offer.is_some() && said.len() > 1;
+        let conflict = offer.is_some() && (said.len() > 1 || lost(winners, key));
         let told = condition(export, "Conflict").0 == "True";
         report.same(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
     }
@@ -361,12 +417,8 @@ fn imports(
         let clusters = offers
             .iter()
             .filter(|(_, (ports, _))| shares(ports, winner))
-            .map(|(of, (_, ip))| {
-                let ips = if of == id {
-                    pods(cluster, key)
-                } else {
-                    vec![ip.clone()]
-                };
+            .map(|(of, (_, ips))| {
+                let ips = if of == id { pods(cluster, key) } else { ips.clone() };
                 (of.clone(), ips)
             })
             .collect();
@@ -401,6 +453,7 @@ fn imports(
     report.same("imported Services", &have, &want);
     let have: BTreeMap<_, _> = store
         .all(&mcs("serviceimports"))
+        .filter(|(key, _)| !is_odd(key))
         .map(|(key, import)| {
             let mut clusters: Vec<_> = list(&import.value["status"]["clusters"])
                 .map(|c| text(&c["cluster"]))

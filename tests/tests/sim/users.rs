@@ -14,9 +14,11 @@ use crate::{
 
 /// Namespaces people use.
 pub(crate) const NAMESPACES: [&str; 3] = ["shop", "books", "shop-a"];
-/// Services people have; no `antrea-mc-` can be put before the last.
-pub(crate) const SERVICES: [&str; 4] = [
+/// Services people have. The second in `shop` and the first in `shop-a` come to the same name in the leader cluster; no
+/// `antrea-mc-` can be put before the last.
+pub(crate) const SERVICES: [&str; 5] = [
     "web",
+    "a-web",
     "api",
     "db",
     "a-name-so-long-that-no-import-can-have-it-with-a-prefix-put",
@@ -27,8 +29,15 @@ const PORTS: [&[(&str, u16)]; 3] = [
     &[("http", 8080)],
     &[("http", 80), ("metrics", 9090)],
 ];
+/// With what the names of objects begin that nobody can read.
+const ODD: &str = "odd-";
 /// Nodes a cluster has at most.
 const NODES: u64 = 4;
+
+/// Whether an object is one that nobody can read.
+pub(crate) fn is_odd(key: &Key) -> bool {
+    key.1.starts_with(ODD)
+}
 
 impl World {
     /// Writes as a person: creates, or merges.
@@ -80,7 +89,8 @@ impl World {
             return;
         }
         self.put(server, &core("namespaces"), "", &space(MEMBER_NAMESPACE));
-        for name in NAMESPACES.iter().take(2) {
+        let spaces = 2 + usize::from(self.rng.permille(500));
+        for name in NAMESPACES.iter().take(spaces) {
             self.put(server, &core("namespaces"), "", &space(name));
         }
         for number in 1..=2 {
@@ -250,8 +260,8 @@ impl World {
         let server = 1 + self.rng.index(self.clusters.len() - 1);
         let namespace = *self.rng.pick(&NAMESPACES);
         // The long name is rare.
-        let service = SERVICES[usize::try_from(self.rng.below(16)).unwrap_or(0) % 5 % 4];
-        match self.rng.below(100) {
+        let service = SERVICES[*self.rng.pick(&[0, 0, 0, 1, 1, 2, 2, 3, 3, 4])];
+        match self.rng.below(106) {
             0..20 => {
                 let ports = [0, 0, 0, 1, 2][self.rng.index(5)];
                 let pods = self.rng.range(1, 4);
@@ -273,8 +283,51 @@ impl World {
             }
             85..92 => self.meddle(server),
             92..95 => self.occupy(server, namespace, service),
+            100..102 => self.garble(),
+            102..106 => self.collide(server),
             _ => self.meddle(0),
         }
+    }
+
+    /// One of two Services that come to the same name in the leader cluster is exported.
+    fn collide(&mut self, server: usize) {
+        let (namespace, name) = *self.rng.pick(&[("shop", "a-web"), ("shop-a", "web")]);
+        let space = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+        self.put(server, &core("namespaces"), "", &space);
+        self.service(server, namespace, name, 0, 2);
+        self.export(server, namespace, name, true);
+    }
+
+    /// An object that cannot be read, written by another version of something, or by hand.
+    fn garble(&mut self) {
+        let server = self.rng.index(self.clusters.len());
+        let name = format!("{ODD}{}", self.rng.below(3));
+        let (resource, namespace) = if server == 0 {
+            let plural = *self.rng.pick(&["resourceexports", "resourceimports"]);
+            (antrea(plural), LEADER_NAMESPACE)
+        } else {
+            let local = [
+                (mcs("serviceexports"), "shop"),
+                (mcs("serviceimports"), "shop"),
+                (antrea("clusterinfoimports"), MEMBER_NAMESPACE),
+            ];
+            self.rng.pick(&local).clone()
+        };
+        let (kind, spec) = match &*resource.1 {
+            "resourceexports" => ("ResourceExport", json!({ "kind": 7, "clusterID": "east" })),
+            "resourceimports" => ("ResourceImport", json!({ "kind": ["ClusterInfo"] })),
+            "serviceexports" => ("ServiceExport", json!("nothing")),
+            "serviceimports" => ("ServiceImport", json!([])),
+            _ => (
+                "ClusterInfoImport",
+                json!({ "clusterID": "east", "serviceCIDR": 10 }),
+            ),
+        };
+        let version = format!("{}/v1alpha1", resource.0);
+        let labels = json!({ names::LABEL_SOURCE_CLUSTER_ID: "east" });
+        self.put(server, &resource, namespace, &json!({
+            "apiVersion": version, "kind": kind, "metadata": { "name": name, "labels": labels }, "spec": spec,
+        }));
     }
 
     fn space(&mut self, server: usize, name: &str) {

@@ -186,6 +186,8 @@ pub struct LeaderView {
     pub exports: Objects<ResourceExport>,
     /// Everything offered.
     pub imports: Objects<ResourceImport>,
+    /// Until when something that is absent may have been forgotten ([`crate::member::doubt`]).
+    pub doubt: Option<Timestamp>,
 }
 
 // === impl Optional ===

@@ -5,6 +5,7 @@
 
 pub mod candidates;
 pub mod cluster_info;
+pub mod doubt;
 pub mod exports;
 pub mod families;
 pub mod gateways;
@@ -62,6 +63,9 @@ pub fn plan(world: &MemberWorld) -> Plan {
         imports::plan(world, &session, &slices, &mut plan);
         labels::plan(world, &session, &mut plan);
         policies::plan(world, &session, &mut plan);
+        if let Some(until) = session.leader.doubt {
+            doubt::hold_back(&mut plan, until);
+        }
     }
     plan
 }

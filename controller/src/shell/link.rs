@@ -25,7 +25,10 @@ use crate::{
         member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
         resource_import::ResourceImport,
     },
-    member::membership::LinkSpec,
+    member::{
+        doubt::{Doubt, Renewals},
+        membership::LinkSpec,
+    },
     metrics::tally::Tally,
     plan::{Action, Remark, Target},
     world::{self, LeaderView},
@@ -49,6 +52,7 @@ pub struct Link {
     /// local cluster.
     lane: Lane,
     remarks: Remarks,
+    doubt: Doubt,
     _tasks: [Task; 3],
 }
 
@@ -115,6 +119,7 @@ impl Link {
             client,
             fence: fence.clone(),
             health,
+            doubt: Doubt::default(),
             announces: announces.0,
             exports: exports.0,
             imports: imports.0,
@@ -140,13 +145,27 @@ impl Link {
 
     /// The leader's objects.
     #[must_use]
-    pub fn view(&self) -> LeaderView {
-        LeaderView {
+    pub fn view(&mut self, now: Timestamp) -> LeaderView {
+        let mut view = LeaderView {
             synced: self.announces.synced() && self.exports.synced() && self.imports.synced(),
             announces: self.announces.snapshot(),
             exports: self.exports.snapshot(),
             imports: self.imports.snapshot(),
-        }
+            doubt: None,
+        };
+        // Asked last: a list that is in the view must be counted.
+        let (announces, exports, imports) = (
+            self.announces.renewals(),
+            self.exports.renewals(),
+            self.imports.renewals(),
+        );
+        let rewound = announces.rewound.saturating_add(exports.rewound);
+        let renewals = Renewals {
+            lists: imports.lists,
+            rewound: rewound.saturating_add(imports.rewound),
+        };
+        view.doubt = self.doubt.look(renewals, now);
+        view
     }
 
     /// Whether the last batch is done and the watches show it.

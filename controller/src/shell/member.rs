@@ -281,7 +281,7 @@ impl Member {
         }
     }
 
-    fn look(&self, failing: BTreeMap<Target, String>) -> Plan {
+    fn look(&mut self, failing: BTreeMap<Target, String>) -> Plan {
         let mut world = self.snapshot();
         world.failing = failing;
         let begun = Instant::now();
@@ -297,14 +297,15 @@ impl Member {
         plan
     }
 
-    fn snapshot(&self) -> MemberWorld {
+    fn snapshot(&mut self) -> MemberWorld {
+        let now = self.outside.now();
         let link = match (&self.link, &self.link_error) {
             (Some(link), _) => link.state(),
             (None, Some(error)) => world::Link::Down { error: error.clone() },
             (None, None) => world::Link::Idle,
         };
         MemberWorld {
-            now: self.outside.now(),
+            now,
             namespace: self.namespace.clone(),
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
@@ -325,7 +326,7 @@ impl Member {
             failing: BTreeMap::new(),
             secret: self.secret_seen(),
             link,
-            leader: self.link.as_ref().map(Link::view),
+            leader: self.link.as_mut().map(|link| link.view(now)),
         }
     }
 

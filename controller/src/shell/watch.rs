@@ -19,6 +19,7 @@ use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 use tracing::{debug, warn};
 
 use crate::{
+    member::doubt::Renewals,
     metrics::tally::Tally,
     plan::{Kind, Target},
     world::{Key, Objects, Optional},
@@ -47,6 +48,7 @@ struct Seen<K> {
     /// The API server does not know the kind.
     absent: bool,
     newest: u64,
+    renewals: Renewals,
 }
 
 /// How a store sees one object.
@@ -183,6 +185,7 @@ impl<K> Default for Store<K> {
             synced: false,
             absent: false,
             newest: 0,
+            renewals: Renewals::default(),
         };
         Self {
             seen: Arc::new(Mutex::new(seen)),
@@ -201,6 +204,12 @@ impl<K> Store<K> {
     #[must_use]
     pub fn synced(&self) -> bool {
         self.lock().synced
+    }
+
+    /// How often the list was read anew.
+    #[must_use]
+    pub fn renewals(&self) -> Renewals {
+        self.lock().renewals
     }
 
     /// All objects of a kind that need not be known.
@@ -351,7 +360,13 @@ where
                 }
             }
             Event::InitDone => {
-                seen.objects = Arc::new(std::mem::take(&mut seen.relisting));
+                let new = std::mem::take(&mut seen.relisting);
+                if seen.synced {
+                    let rewound = went_back(&seen.objects, &new);
+                    seen.renewals.lists = seen.renewals.lists.saturating_add(1);
+                    seen.renewals.rewound = seen.renewals.rewound.saturating_add(u32::from(rewound));
+                }
+                seen.objects = Arc::new(new);
                 seen.synced = true;
                 seen.absent = false;
             }
@@ -429,6 +444,18 @@ fn is_gone(error: &watcher::Error) -> bool {
 
 fn key(object: &DynamicObject) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+/// Whether an object has an older version than before: the API server's data is a copy of earlier days.
+fn went_back<K: Resource<DynamicType = ()>>(
+    old: &BTreeMap<Key, Arc<K>>,
+    new: &BTreeMap<Key, Arc<K>>,
+) -> bool {
+    let version = |object: &K| object.resource_version().and_then(|v| v.parse::<u64>().ok());
+    new.iter().any(|(key, new)| {
+        let same = old.get(key).filter(|old| old.uid() == new.uid());
+        same.is_some_and(|old| version(new) < version(old))
+    })
 }
 
 /// An object without what no plan reads. One that is not of its kind's shape, whoever wrote it, is as good as
@@ -525,6 +552,32 @@ mod tests {
         );
         let names: Vec<_> = store.snapshot().keys().map(|k| k.1.clone()).collect();
         assert_eq!(names, ["c"]);
+    }
+
+    #[test]
+    fn a_list_that_went_back_is_noticed() {
+        let versioned = |name: &str, uid: &str, version: &str| {
+            let mut object = object(name);
+            object.metadata.uid = Some(uid.to_owned());
+            object.metadata.resource_version = Some(version.to_owned());
+            object
+        };
+        let store = Store::<ConfigMap>::default();
+        let list = |object: DynamicObject| {
+            store.note(Event::Init);
+            store.note(Event::InitApply(object));
+            store.note(Event::InitDone);
+            store.renewals()
+        };
+        let renewals = |lists, rewound| Renewals { lists, rewound };
+        assert_eq!(list(versioned("a", "1", "7")), renewals(0, 0));
+        assert_eq!(list(versioned("a", "1", "7")), renewals(1, 0));
+        assert_eq!(list(versioned("a", "1", "6")), renewals(2, 1));
+        assert_eq!(
+            list(versioned("a", "2", "5")),
+            renewals(3, 1),
+            "another one of that name"
+        );
     }
 
     #[test]

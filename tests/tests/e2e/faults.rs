@@ -354,9 +354,7 @@ fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
     all_is_well();
     after.wait_imported(WEST, 1);
     WEST.wait_gone(gone.0, "service", "antrea-mc-web", LATER);
-    // What the restored leader did not know yet may have gone for a moment (docs/known-gaps.md).
-    let made_anew = imported(&after, WEST) != import;
-    println!("the import that came after the snapshot was made anew: {made_anew}");
+    assert_eq!(imported(&after, WEST), import, "the import stayed meanwhile");
     withdraw(&after, EAST);
     flow.finish();
 }

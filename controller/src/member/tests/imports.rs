@@ -60,6 +60,25 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
 }
 
 #[test]
+fn an_import_that_a_restored_leader_forgot_stays_until_it_had_time_to_be_told() {
+    let mut world = world();
+    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    settle(&mut world);
+    let until = world.now + SignedDuration::from_secs(60);
+    leader(&mut world).doubt = Some(until);
+    let forgotten = std::mem::take(&mut leader(&mut world).imports);
+    let held = plan(&world);
+    assert_eq!((held.actions.len(), held.wake_at), (0, Some(until)), "{held:?}");
+    assert!(held.notices.iter().any(|notice| notice.subject == "leader"));
+    leader(&mut world).imports = forgotten;
+    assert_eq!(plan(&world).notices, []);
+    leader(&mut world).imports = Objects::default();
+    leader(&mut world).doubt = None;
+    settle(&mut world);
+    assert_eq!((world.services.len(), world.service_imports.len()), (0, 0));
+}
+
+#[test]
 fn endpoints_of_another_leader_are_told_apart_by_address() {
     let mut world = world();
     insert(&mut world.services, web());

@@ -37,10 +37,10 @@ pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
     }
     cgroup::kill(&[process.pid]);
     wait_for(&format!("the end of {role}"), GONE_TIMEOUT, || {
-        Ok(if process.is_alive() {
-            Seen::NotYet(format!("process {}", process.pid))
-        } else {
+        Ok(if process.is_gone() {
             Seen::Done(())
+        } else {
+            Seen::NotYet(format!("process {}", process.pid))
         })
     })
 }

@@ -79,6 +79,12 @@ impl Process {
         start_time(self.pid) == Some(self.start_time)
     }
 
+    /// Whether nothing of it runs: threads may end after the first one, and keep its sockets until then.
+    pub(crate) fn is_gone(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
+        !self.is_alive() && threads.map_or(true, |threads| threads.count() <= 1)
+    }
+
     /// The last lines it wrote, for an error message.
     pub(crate) fn last_words(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();

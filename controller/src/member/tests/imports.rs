@@ -68,7 +68,8 @@ fn an_import_that_a_restored_leader_forgot_stays_until_it_had_time_to_be_told() 
     leader(&mut world).doubt = Some(until);
     let forgotten = std::mem::take(&mut leader(&mut world).imports);
     let held = plan(&world);
-    assert_eq!((held.actions.len(), held.wake_at), (0, Some(until)), "{held:?}");
+    assert!(held.actions.is_empty(), "{held:?}");
+    assert!(held.wake_at.is_some_and(|at| at <= until), "{held:?}");
     assert!(held.notices.iter().any(|notice| notice.subject == "leader"));
     leader(&mut world).imports = forgotten;
     assert_eq!(plan(&world).notices, []);

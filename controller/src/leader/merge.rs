@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::api::{
     resource_export::ServiceExportPayload,
     service_export::conflict,
-    service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImportSpec, ServicePort, is_headless},
+    service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImport, ServiceImportSpec, ServicePort, is_headless},
 };
 
 /// How many contradictions a message names.
@@ -88,6 +88,23 @@ pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
         merged.conflicts.add(conflict::PORT, missing);
     }
     Some(merged)
+}
+
+/// Whether `import` says all that `service` does: its ports among others, and whatever the oldest export alone decides.
+#[must_use]
+pub fn stands(service: &ServiceExportPayload, import: &ServiceImport) -> bool {
+    let facts = ServiceImportSpec {
+        ports: import.spec.ports.clone(),
+        ..facts(service)
+    };
+    let metadata = &import.metadata;
+    let same = |known: &Option<BTreeMap<String, String>>, said: &BTreeMap<String, String>| {
+        known.as_ref().map_or(said.is_empty(), |known| known == said)
+    };
+    facts == import.spec
+        && same(&metadata.labels, &service.exported_labels)
+        && same(&metadata.annotations, &service.exported_annotations)
+        && ports(service).iter().all(|port| import.spec.ports.contains(port))
 }
 
 /// Everything but ports and addresses.

@@ -23,7 +23,7 @@ use crate::{
         },
         resource_import::{ClusterEndpoints, EndpointsImport, ResourceImport, ResourceImportSpec, kind},
         service_export::CONFLICT,
-        service_import::{ServiceImport, ServicePort},
+        service_import::ServiceImport,
     },
     claim::{self, Claim, Tuple},
     plan::{Plan, Side},
@@ -189,9 +189,7 @@ fn put(
 /// The live exports of the Service, the oldest first, and those that cannot be used with the reason. The age is
 /// that of the `ResourceExport`, by the leader's clock: a member could claim any.
 fn offers<'a>(exports: &'a Exports, standing: Option<&ResourceImport>) -> (Vec<Sound<'a>>, Vec<Refused<'a>>) {
-    let standing: Option<BTreeSet<&ServicePort>> = standing
-        .and_then(|i| i.spec.service_import.as_ref())
-        .map(|import| import.spec.ports.iter().collect());
+    let standing = standing.and_then(|i| i.spec.service_import.as_ref());
     let mut live: Vec<&ResourceExport> = exports
         .services
         .iter()
@@ -200,9 +198,8 @@ fn offers<'a>(exports: &'a Exports, standing: Option<&ResourceImport>) -> (Vec<S
         .collect();
     // Within one second what is offered already stays, and then the name decides.
     live.sort_by_cached_key(|e| {
-        let said = e.spec.service.as_ref().zip(standing.as_ref());
-        let stands = said
-            .is_some_and(|(service, known)| merge::ports(service).iter().all(|port| known.contains(port)));
+        let said = e.spec.service.as_ref().zip(standing);
+        let stands = said.is_some_and(|(service, import)| merge::stands(service, import));
         (e.creation_timestamp(), !stands, e.name_any())
     });
     let (mut offers, mut refused) = (Vec::new(), Vec::new());

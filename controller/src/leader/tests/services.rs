@@ -167,3 +167,31 @@ fn endpoints_nobody_could_use_are_refused_by_field() {
         assert_eq!(clusters.as_array().unwrap().len(), 1);
     }
 }
+
+#[test]
+fn within_one_second_what_is_imported_stays_as_it_is() {
+    let changes = [
+        json!({ "clusterIP": "None" }),
+        json!({ "sessionAffinity": "ClientIP" }),
+        json!({ "trafficDistribution": "PreferClose" }),
+    ];
+    for change in changes {
+        let mut world = world();
+        insert(&mut world.exports, service("west", "shop", "web", 80, NOW));
+        insert(&mut world.exports, endpoints("west", "shop", "web", "10.2.0.1"));
+        settle(&mut world);
+        let before = import(&world, "shop-web-service");
+        // First by name, and of the same ports.
+        let mut other = serde_json::to_value(service("east", "shop", "web", 80, NOW)).unwrap();
+        for (key, value) in change.as_object().unwrap() {
+            other["spec"]["service"]["serviceSpec"][key] = value.clone();
+        }
+        insert(
+            &mut world.exports,
+            serde_json::from_value::<ResourceExport>(other).unwrap(),
+        );
+        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
+        settle(&mut world);
+        assert_eq!(import(&world, "shop-web-service"), before, "{change}");
+    }
+}

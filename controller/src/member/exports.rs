@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Service, ServicePort, ServiceSpec,
 };
@@ -34,6 +36,9 @@ use crate::{
     plan::{Kind, Plan, Side, Target},
     world::{MemberWorld, get, time},
 };
+
+/// How long the leader's first word about an export is waited for before anything is said of it.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a Service is not exported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -435,6 +440,13 @@ fn status(
     let old = export.status.clone().unwrap_or_default();
     let mut new = old.clone();
     let refused = session.and_then(|session| refused(world, session, export));
+    if invalid.is_none()
+        && refused.is_none()
+        && let Some(until) = hold_back(world, session, export)
+    {
+        plan.wake(until);
+        return;
+    }
     if let Some(why) = refused.as_ref().filter(|_| invalid.is_none() && !written) {
         plan.remark(Side::Local, export, ready::FAILED, why.as_str());
     }
@@ -504,6 +516,28 @@ fn status(
             },
         );
     }
+}
+
+/// Until when nothing is said of a young export that the leader has yet to judge: its word comes in a moment, and one
+/// write tells all.
+fn hold_back(
+    world: &MemberWorld,
+    session: Option<&Session<'_>>,
+    export: &ServiceExport,
+) -> Option<Timestamp> {
+    let conditions = export.status.iter().flat_map(|s| &s.conditions);
+    let is_said = conditions.into_iter().any(|c| c.type_ == READY);
+    let session = session?;
+    let is_judged = [SUCCEEDED, FAILURE]
+        .iter()
+        .any(|type_| verdict(session, export, type_).is_some());
+    if is_said || is_judged {
+        return None;
+    }
+    let made = export.creation_timestamp()?.0;
+    let until = made.checked_add(PATIENCE).ok()?;
+    // A clock that is behind the API server's keeps nobody waiting.
+    (made <= world.now && world.now < until).then_some(until)
 }
 
 /// Why the leader's API server takes one of the two exports of the Service not.

@@ -1,5 +1,7 @@
 //! `ServiceExport`s.
 
+use std::time::Duration;
+
 use kube::ResourceExt;
 
 use super::*;
@@ -9,7 +11,7 @@ use crate::{
         resource_export::{EndpointsExport, ServiceExportPayload},
     },
     plan::Op,
-    world::fake::delete,
+    world::{fake::delete, time},
 };
 
 /// What is said of the Service `web` in the leader cluster.
@@ -184,6 +186,42 @@ fn an_export_the_leader_does_not_have_yet_is_not_ready() {
     settle(&mut world);
     let pending = ("Ready".to_owned(), "False".to_owned(), "Pending".to_owned());
     assert_eq!(told(&world), [pending]);
+}
+
+#[test]
+fn of_a_young_export_one_write_tells_all() {
+    let mut young = exporting();
+    let mut export = service_export();
+    export.metadata.creation_timestamp = Some(time(young.now));
+    insert(&mut young.service_exports, export);
+    let said = |world: &MemberWorld| world.service_exports.values().next().unwrap().status.is_some();
+    settle(&mut young);
+    assert!(!said(&young), "the leader has not judged it");
+    let until = young.now.checked_add(Duration::from_secs(3)).unwrap();
+    assert_eq!(plan(&young).wake_at.map(|at| at <= until), Some(true));
+
+    let mut judged = young.clone();
+    let mut theirs = super::export(&judged, "east-shop-web-service")
+        .unwrap()
+        .as_ref()
+        .clone();
+    theirs.status = Some(object(
+        json!({ "conditions": [{ "type": "Succeeded", "status": "True" }] }),
+    ));
+    insert(&mut leader(&mut judged).exports, theirs);
+    assert_eq!(step(&mut judged).len(), 1);
+    assert_eq!(told(&judged).len(), 3);
+    assert!(plan(&judged).actions.is_empty());
+
+    let mut silent = young.clone();
+    silent.now = until;
+    settle(&mut silent);
+    assert_eq!(told(&silent).len(), 2, "what is known without the leader");
+
+    let mut behind = young.clone();
+    behind.now = behind.now.checked_sub(Duration::from_secs(60)).unwrap();
+    settle(&mut behind);
+    assert!(said(&behind), "a slow clock keeps nobody waiting");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -227,6 +227,19 @@ impl Process {
             bail!("{}: {status}: {}", self.name, tail(&self.output()));
         }
         Ok(self.output())
+    }
+
+    /// Asks the child to come to its end (SIGTERM), which has to be success, and returns what it printed. One that has
+    /// ended already is an error: whatever it was to show went on longer.
+    pub fn conclude(&mut self, deadline: Duration) -> Result<String> {
+        ensure!(
+            self.is_running(),
+            "{} ended too early: {}",
+            self.name,
+            tail(&self.output())
+        );
+        self.signal(Signal::SIGTERM)?;
+        self.finish(deadline)
     }
 
     /// Asks the child to end (SIGTERM) and waits; a child that does not obey is an error.

@@ -330,7 +330,7 @@ fn a_gateway_with_a_full_flow_table_goes_on_and_says_so() {
     let url = format!("http://{SERVICE}/");
     let mut held = bed
         .traffic()
-        .spawn(client, &["hold", &url, "--interval", "50"])
+        .spawn(client, &["hold", &url, "--interval", "50", "--duration", "120"])
         .expect("a connection");
     held.wait_for_line("holding", SOON).expect("a connection");
     let pin = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join(FLOWS);
@@ -363,6 +363,6 @@ fn a_gateway_with_a_full_flow_table_goes_on_and_says_so() {
     assert!(after >= before + 20, "{before}, then {after}");
     let refused = events(&bed, Place::GatewayWest, Event::ServiceTableFull).expect("events");
     assert_eq!(refused, 0);
-    let report = held.finish(SOON).expect("the open connection goes on");
+    let report = held.conclude(SOON).expect("the open connection goes on");
     println!("{used} of {capacity} flows; the open connection: {report}");
 }

@@ -2,12 +2,17 @@
 
 use std::{
     io::BufReader,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use mc_tests::traffic::HoldReport;
+use signal_hook::{consts::SIGTERM, flag};
 
 use crate::get::{Url, answer};
 
@@ -18,7 +23,7 @@ pub(crate) struct Args {
     /// Milliseconds between requests.
     #[arg(long, default_value_t = 20)]
     interval: u64,
-    /// Seconds to go on for.
+    /// Seconds to go on for, unless SIGTERM comes earlier.
     #[arg(long, default_value_t = 10.0)]
     duration: f64,
     /// Seconds to wait for each answer.
@@ -31,9 +36,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let duration = Duration::try_from_secs_f64(args.duration).context("--duration")?;
     let mut connection = url.connect(Duration::try_from_secs_f64(args.timeout).context("--timeout")?)?;
     let mut answers = BufReader::new(connection.try_clone()?);
+    let end = Arc::new(AtomicBool::new(false));
+    flag::register(SIGTERM, end.clone())?;
     println!("holding");
     let (start, mut report) = (Instant::now(), HoldReport::default());
-    while start.elapsed() < duration {
+    while start.elapsed() < duration && !end.load(Ordering::Relaxed) {
         let asked = Instant::now();
         url.ask(&mut connection, "keep-alive")?;
         answer(&mut answers)

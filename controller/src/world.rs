@@ -29,7 +29,10 @@ use crate::api::{
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
-use crate::plan::Target;
+use crate::{
+    member::parting::{Goodbye, Membership},
+    plan::Target,
+};
 
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub type Key = (String, String);
@@ -112,6 +115,10 @@ pub struct MemberWorld {
     pub cluster_sets: Objects<ClusterSet>,
     /// What the cluster is called, in older guides.
     pub claims: Optional<ClusterClaim>,
+    /// The record of memberships, if there is one.
+    pub memberships: Objects<ConfigMap>,
+    /// How it goes with those that ended, as long as this controller knows of them.
+    pub goodbyes: BTreeMap<Membership, Goodbye>,
     /// The Nodes.
     pub nodes: Objects<Node>,
     /// The Namespaces.

@@ -17,6 +17,8 @@ pub const MEMBER_NAMESPACE: &str = "kube-system";
 pub const LEASE_LEADER: &str = "mc-controller-leader";
 /// The Lease of the member controllers of a cluster, in their Namespace.
 pub const LEASE_MEMBER: &str = "mc-controller-member";
+/// The `ConfigMap` of a member's memberships.
+pub const MEMBERSHIPS: &str = "mc-gateway-memberships";
 /// Superset, in the leader cluster: the `ConfigMap` that says which `ServiceAccount` is which cluster.
 pub const MEMBER_IDENTITIES: &str = "antrea-mc-member-identities";
 

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde_json::json;
 
+use super::parting;
 use crate::{
     api::{
         cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
@@ -209,20 +210,26 @@ pub fn link_spec(set: &ClusterSet, secret: &SecretSeen) -> Result<LinkSpec, Prob
         }
         SecretSeen::Present(secret) => secret,
     };
-    let ca = key(secret, "ca.crt")?;
-    if !ca.starts_with(b"-----BEGIN CERTIFICATE-----") {
-        return Err(incomplete(secret, "ca.crt", "not a PEM certificate"));
-    }
-    let token =
-        String::from_utf8(key(secret, "token")?).map_err(|_| incomplete(secret, "token", "not text"))?;
+    let (ca, token) = credentials(secret)?;
     Ok(LinkSpec {
         cluster_set: set.name_any(),
         cluster_id: set.spec.cluster_id.clone(),
         namespace: leader_namespace(set).to_owned(),
         server: leader.server.clone(),
         ca,
-        token: token.trim().to_owned(),
+        token,
     })
+}
+
+/// The certificates and the token of a Secret.
+pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), Problem> {
+    let ca = key(secret, "ca.crt")?;
+    if !ca.starts_with(b"-----BEGIN CERTIFICATE-----") {
+        return Err(incomplete(secret, "ca.crt", "not a PEM certificate"));
+    }
+    let token =
+        String::from_utf8(key(secret, "token")?).map_err(|_| incomplete(secret, "token", "not text"))?;
+    Ok((ca, token.trim().to_owned()))
 }
 
 fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, Problem> {
@@ -329,6 +336,10 @@ fn heartbeat(world: &MemberWorld, set: &ClusterSet, leader: &LeaderView, plan: &
         .map(|l| l.cluster_id.clone())
         .unwrap_or_default();
     let Some(old) = announce(leader, set) else {
+        // Whoever starts after an announce nobody recorded would not know that it has to be taken back.
+        if !parting::is_recorded(world, set) {
+            return;
+        }
         let mut new = MemberClusterAnnounce {
             cluster_id: set.spec.cluster_id.clone(),
             cluster_set_id: set.name_any(),

@@ -12,6 +12,7 @@ pub mod gateways;
 pub mod imports;
 pub mod labels;
 pub mod membership;
+pub mod parting;
 pub mod policies;
 pub mod selectors;
 pub mod slices;
@@ -44,6 +45,7 @@ pub fn plan(world: &MemberWorld) -> Plan {
     if let Some(set) = set {
         identity::plan(set, &world.claims, &mut plan);
     }
+    parting::plan(world, set, &mut plan);
     membership::plan(world, set, &mut plan);
     let Some(set) = set else {
         gateways::withdraw(world, &mut plan);

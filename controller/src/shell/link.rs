@@ -5,14 +5,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use kube::{
-    Api, Client, Config,
-    api::{DeleteParams, Preconditions},
+    Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
     runtime::watcher,
 };
 use serde_json::json;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
-use tracing::{info, warn};
 
 use super::{
     apply::Applier,
@@ -36,8 +34,6 @@ use crate::{
 
 /// A watch of the leader is renewed that often, so that a dead connection is noticed.
 const WATCH_SECONDS: u32 = 60;
-/// How long leaving is tried while the leader does not answer.
-const LEAVE_FOR: Duration = Duration::from_mins(10);
 
 /// Everything between this member and its leader.
 pub struct Link {
@@ -58,8 +54,21 @@ pub struct Link {
 
 enum Lane {
     Idle(Box<Applier>),
-    Busy(JoinHandle<Box<Applier>>),
+    Busy(LastWrites),
     Empty,
+}
+
+/// A batch of requests that is under way.
+pub type LastWrites = JoinHandle<Box<Applier>>;
+
+/// What is left of a connection that was closed.
+pub struct Closed {
+    /// What it was opened with.
+    pub spec: LinkSpec,
+    /// Its client.
+    pub client: Client,
+    /// What was being written.
+    pub last: Option<LastWrites>,
 }
 
 /// Why there is no connection.
@@ -233,43 +242,17 @@ impl Link {
         }
     }
 
-    /// Takes back this cluster's announce, beside everything else: leaving does not wait for the leader.
-    pub fn leave(self) {
-        let name = names::member_announce(&self.spec.cluster_id);
-        let announces = self.announces.snapshot();
-        // Only the announce that was seen: a new membership may make its own meanwhile.
-        let Some(uid) =
-            world::get(&announces, &self.spec.namespace, &name).and_then(|a| a.metadata.uid.clone())
-        else {
-            return;
-        };
-        tokio::spawn(async move {
-            let until = Instant::now() + LEAVE_FOR;
-            let api: Api<MemberClusterAnnounce> = Api::namespaced(self.client.clone(), &self.spec.namespace);
-            let preconditions = Preconditions {
-                uid: Some(uid),
-                resource_version: None,
-            };
-            let params = DeleteParams {
-                preconditions: Some(preconditions),
-                ..DeleteParams::default()
-            };
-            let mut pause = Duration::from_millis(100);
-            while Instant::now() < until {
-                match tokio::time::timeout(Duration::from_secs(5), api.delete(&name, &params)).await {
-                    Ok(Ok(_)) => return info!(name, "left the ClusterSet"),
-                    Ok(Err(kube::Error::Api(status))) if [404, 409].contains(&status.code) => return,
-                    Ok(Err(error)) => warn!(name, error = chain(&error), "leaving the ClusterSet failed"),
-                    Err(_) => warn!(name, "leaving the ClusterSet: the leader does not answer"),
-                }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(30));
-            }
-            warn!(
-                name,
-                "the leader was not told that this cluster left; delete it there: until then this cluster counts as a member that is not Ready"
-            );
-        });
+    /// Ends it, but for what is being written.
+    #[must_use]
+    pub fn close(self) -> Closed {
+        Closed {
+            spec: self.spec,
+            client: self.client,
+            last: match self.lane {
+                Lane::Busy(task) => Some(task),
+                Lane::Idle(_) | Lane::Empty => None,
+            },
+        }
     }
 }
 

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Secret, Service},
+    core::v1::{ConfigMap, Namespace, Node, Secret, Service},
     discovery::v1::EndpointSlice,
 };
-use kube::{Client, runtime::watcher};
+use kube::{Api, Client, runtime::watcher};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -17,8 +17,9 @@ use tracing::{debug, info};
 use super::{
     apply::Applier,
     election::Fence,
+    goodbye::Goodbyes,
     leader::{RESYNC, debounce, instant},
-    link::Link,
+    link::{Closed, Link},
     outside::Outside,
     pods::Pods,
     remarks::Remarks,
@@ -34,11 +35,15 @@ use crate::{
         config::Config,
         gateway::Gateway,
         label_identity::LabelIdentity,
+        names,
         network_policy::{ClusterNetworkPolicy, Tier},
         service_export::ServiceExport,
         service_import::ServiceImport,
     },
-    member::{self, membership},
+    member::{
+        self, membership,
+        parting::{Goodbye, Membership, Record},
+    },
     metrics::{Counts, Metrics, counts},
     plan::{Notice, Plan, Side, Target},
     world::{self, MemberWorld, SecretSeen},
@@ -51,6 +56,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 struct Stores {
     cluster_sets: Store<ClusterSet>,
+    memberships: Store<ConfigMap>,
     claims: Store<ClusterClaim>,
     nodes: Store<Node>,
     namespaces: Store<Namespace>,
@@ -87,6 +93,9 @@ struct Member {
     ask: (Instant, Option<String>),
     secret: Option<SecretWatch>,
     link: Option<Link>,
+    /// Connections whose membership may be over.
+    closed: Vec<Closed>,
+    goodbyes: Goodbyes,
     link_error: Option<String>,
     metrics: Arc<Metrics>,
 }
@@ -109,6 +118,7 @@ pub async fn run(
     let mut reporter = Reporter::default();
     let mut member = Member {
         client,
+        goodbyes: Goodbyes::new(fence.clone(), changed.clone()),
         fence,
         outside,
         namespace,
@@ -120,6 +130,7 @@ pub async fn run(
         ask: (Instant::now(), None),
         secret: None,
         link: None,
+        closed: vec![],
         link_error: None,
         metrics: metrics.clone(),
     };
@@ -144,6 +155,7 @@ pub async fn run(
         }
         member.ask_service_cidr().await;
         member.follow_cluster_set().await;
+        member.say_goodbyes();
         let local = applier.settled(|target| member.stores.sight(target));
         let remote = match &mut member.link {
             Some(link) => link.settled().await,
@@ -212,7 +224,7 @@ impl Member {
         let Some(set) = set else {
             self.link_error = None;
             if let Some(link) = self.link.take() {
-                link.leave();
+                self.closed.push(link.close());
                 self.metrics.remote.parted();
             }
             return;
@@ -225,15 +237,10 @@ impl Member {
             return;
         }
         if let Some(old) = self.link.take() {
-            let same = (
-                &old.spec().cluster_set,
-                &old.spec().cluster_id,
-                &old.spec().namespace,
-            ) == (&spec.cluster_set, &spec.cluster_id, &spec.namespace);
-            if same {
+            if Membership::from(old.spec()) == Membership::from(&spec) {
                 info!(server = spec.server, "leader or token changed: connecting anew");
             } else {
-                old.leave();
+                self.closed.push(old.close());
             }
         }
         match self.outside.connect(&spec).await {
@@ -248,6 +255,27 @@ impl Member {
                 self.link_error = None;
             }
             Err(error) => self.link_error = Some(error.to_string()),
+        }
+    }
+
+    /// Of memberships that ended while nobody was looking, too; not of one that began anew.
+    fn say_goodbyes(&mut self) {
+        let world = self.snapshot();
+        let set = membership::current(&world);
+        let is_over = |membership: &Membership| !set.is_some_and(|set| membership.may_be_of(set));
+        let record = Record::of(&world);
+        self.goodbyes.retain(|membership| {
+            let is_said = world.goodbyes.get(membership) == Some(&Goodbye::Said);
+            is_over(membership) && (!is_said || record.ways.contains_key(membership))
+        });
+        let closed = std::mem::take(&mut self.closed).into_iter();
+        let closed = closed.map(|closed| (Membership::from(&closed.spec), Some(closed)));
+        let others = record.ways.keys().map(|membership| (membership.clone(), None));
+        for (membership, closed) in closed.chain(others).filter(|(membership, _)| is_over(membership)) {
+            let way = record.ways.get(&membership);
+            let secrets = Api::namespaced(self.client.clone(), &self.namespace);
+            self.goodbyes
+                .say(&membership, way, closed, secrets, &self.outside);
         }
     }
 
@@ -310,6 +338,8 @@ impl Member {
             config: self.config.clone(),
             service_cidrs: self.service_cidrs.clone(),
             cluster_sets: self.stores.cluster_sets.snapshot(),
+            memberships: self.stores.memberships.snapshot(),
+            goodbyes: self.goodbyes.states(),
             claims: self.stores.claims.optional(),
             nodes: self.stores.nodes.snapshot(),
             namespaces: self.stores.namespaces.snapshot(),
@@ -362,6 +392,15 @@ impl Stores {
             }};
         }
         let cluster_sets = watch!(Some(namespace));
+        let record = format!("metadata.name={}", names::MEMBERSHIPS);
+        let (memberships, task) = Store::watch(
+            client,
+            Some(namespace),
+            watcher::Config::default().fields(&record),
+            changed,
+            health,
+        );
+        tasks.push(task);
         let gateways = watch!(Some(namespace));
         let cluster_infos = watch!(Some(namespace));
         let nodes = watch!(None);
@@ -388,6 +427,7 @@ impl Stores {
         });
         let stores = Self {
             cluster_sets,
+            memberships,
             claims,
             nodes,
             namespaces,
@@ -405,9 +445,10 @@ impl Stores {
         (stores, tasks)
     }
 
-    fn all(&self) -> [&dyn Watched; 9] {
+    fn all(&self) -> [&dyn Watched; 10] {
         [
             &self.cluster_sets,
+            &self.memberships,
             &self.nodes,
             &self.namespaces,
             &self.services,

@@ -3,6 +3,7 @@
 pub mod apply;
 mod batch;
 pub mod election;
+pub mod goodbye;
 pub mod leader;
 pub mod link;
 pub mod member;

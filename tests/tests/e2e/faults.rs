@@ -19,6 +19,8 @@ use crate::{
 };
 
 const LEADER_NAMESPACE: &str = "antrea-multicluster";
+const MEMBER_NAMESPACE: &str = "kube-system";
+const SET: &str = "test-clusterset";
 const WEST_ID: &str = "test-cluster-west";
 /// Longer than a controller works on without its Lease (10 s), shorter than Nodes may be silent (50 s).
 const AWAY: Duration = Duration::from_secs(12);
@@ -131,14 +133,14 @@ fn condition(conditions: &Value) -> String {
 
 /// What a member says of itself.
 fn own(member: Cluster) -> String {
-    let set = member.get("kube-system", "clusterset", "test-clusterset");
+    let set = member.get(MEMBER_NAMESPACE, "clusterset", SET);
     condition(&set.unwrap_or_default()["status"]["conditions"])
 }
 
 /// What the leader says of west.
 fn leaders() -> String {
     let set = LEADER
-        .get(LEADER_NAMESPACE, "clusterset", "test-clusterset")
+        .get(LEADER_NAMESPACE, "clusterset", SET)
         .unwrap_or_default();
     let all = set["status"]["clusterStatuses"]
         .as_array()
@@ -357,6 +359,67 @@ fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
     assert_eq!(imported(&after, WEST), import, "the import stayed meanwhile");
     withdraw(&after, EAST);
     flow.finish();
+}
+
+/// West without its `ClusterSet`, until the end, whatever happens.
+struct Left {
+    set: Value,
+}
+
+impl Left {
+    fn west() -> Self {
+        let seen = WEST
+            .get(MEMBER_NAMESPACE, "clusterset", SET)
+            .expect("west is a member");
+        let set = json!({
+            "apiVersion": seen["apiVersion"],
+            "kind": "ClusterSet",
+            "metadata": { "name": SET, "namespace": MEMBER_NAMESPACE },
+            "spec": seen["spec"],
+        });
+        WEST.kubectl(&["delete", "clusterset", SET, "-n", MEMBER_NAMESPACE]);
+        Self { set }
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Err(error) = WEST.try_kubectl_with(&["apply", "-f", "-"], &self.set.to_string()) {
+            println!("west is not a member again: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_member_that_left_while_the_leader_was_away_says_so_by_its_next_controller() {
+    let ns = Namespace::create("e2e-leaves");
+    export(&ns, WEST);
+    ns.wait_imported(EAST, 1);
+    let killed = Killed::api_server(LEADER);
+    let left = Left::west();
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    WEST.restart_controller(MEMBER_NAMESPACE);
+    assert_ne!(imported(&ns, EAST), "gone", "nobody has heard of it");
+    drop(killed);
+    let back = Instant::now();
+    let announce = format!("member-announce-from-{WEST_ID}");
+    LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounce", &announce, LATER);
+    EAST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    println!(
+        "faults: leader back, it knew who had left after {:?}",
+        back.elapsed()
+    );
+    WEST.wait_gone(MEMBER_NAMESPACE, "configmap", "mc-gateway-memberships", SOON);
+    drop(left);
+    all_is_well();
+    for (cluster, other) in [(EAST, "west"), (WEST, "east")] {
+        let info = format!("test-cluster-{other}-clusterinfo");
+        cluster.wait_for("the network of the other", LATER, || {
+            cluster.try_kubectl(&["get", "clusterinfoimport", &info, "-n", MEMBER_NAMESPACE])
+        });
+    }
+    ns.wait_imported(EAST, 1);
+    withdraw(&ns, WEST);
 }
 
 /// Keeps a member that falls silent, as ever.

@@ -434,7 +434,7 @@ impl Rules {
                         demand(self.addresses.contains(&(i, tuple(spec), ip.clone())), ip);
                     }
                 }
-                Some("ClusterInfo") => self.network(clusters, i, &spec["clusterInfo"], &mut demand),
+                Some("ClusterInfo") => self.network(i, &spec["clusterInfo"], at, &mut demand),
                 _ => {}
             },
             (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
@@ -513,7 +513,7 @@ impl Rules {
     }
 
     /// A cluster speaks of its own ranges and Nodes only.
-    fn network(&self, clusters: &[Cluster], i: usize, info: &Value, demand: &mut impl FnMut(bool, String)) {
+    fn network(&self, i: usize, info: &Value, at: Duration, demand: &mut impl FnMut(bool, String)) {
         let own = format!("10.{}.0.0/16", 100 + i);
         demand(
             info["serviceCIDR"] == own.as_str(),
@@ -527,10 +527,9 @@ impl Rules {
         for cidr in list(&info["podCIDRs"]) {
             demand(text(cidr).starts_with(&prefix), cidr.to_string());
         }
-        demand(
-            wants(&clusters[i]).is_none_or(|id| info["clusterID"] == id.as_str()),
-            info["clusterID"].to_string(),
-        );
+        // A controller that cannot look may go on with the ID of before.
+        let id = Fact::Wants(i, text(&info["clusterID"]));
+        demand(!self.steady(&id, false, at), info["clusterID"].to_string());
     }
 }
 

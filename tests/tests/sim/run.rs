@@ -386,6 +386,7 @@ fn misfortune(world: &mut World, old: &mut Option<crate::store::Store>) {
             if let Some(old) = old.take() {
                 world.tell(|| "the leader's server is restored".to_owned());
                 world.clusters[0].store.restore(&old);
+                world.restored = true;
                 world.clusters[0].epoch += 1;
                 let at = world.elapsed();
                 let clusters = std::mem::take(&mut world.clusters);
@@ -523,9 +524,13 @@ async fn rest(world: &Shared) -> (Duration, usize, Vec<String>) {
     }
 }
 
-/// An administrator removes what members left behind.
+/// An administrator removes what members left behind: exports that the leader did not know yet when it let a member go, and
+/// what a restored leader knows again of members that left for good.
 fn clean_up(world: &mut World) -> usize {
-    let (announces, exports) = truth::ghosts(world);
+    let (mut announces, exports) = truth::ghosts(world);
+    if !world.restored {
+        announces.clear();
+    }
     let count = announces.len() + exports.len();
     for key in announces {
         world.cut(0, &antrea("memberclusterannounces"), &key);

@@ -138,6 +138,8 @@ pub(crate) struct World {
     pub(crate) rules: Rules,
     /// A death that is planned.
     pub(crate) crash: Option<Crash>,
+    /// Whether the leader's server was restored from an older snapshot.
+    pub(crate) restored: bool,
     /// Counts.
     pub(crate) counts: Counts,
     /// What happened, in a number.
@@ -195,6 +197,7 @@ impl World {
             crash: None,
             counts: Counts::default(),
             trace: 0xcbf2_9ce4_8422_2325,
+            restored: false,
             story: talk.then(String::new),
             start: Instant::now(),
             begin: BEGIN.parse().unwrap_or_default(),

@@ -18,13 +18,14 @@ pub(crate) const GRANTS: &[Excuse] = &[
         role: Role::Access,
         group: "multicluster.crd.antrea.io",
         resources: &["memberclusterannounces", "resourceexports"],
-        verbs: &["get", "update"],
-        why: "members with Antrea's controller read one object at a time and replace what they write",
+        verbs: &["update"],
+        why: "members with Antrea's controller replace what they write",
     },
     Excuse {
         role: Role::Access,
         group: "multicluster.crd.antrea.io",
         resources: &[
+            "resourceexports",
             "resourceimports",
             "memberclusterannounces/status",
             "resourceimports/status",

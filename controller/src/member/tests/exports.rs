@@ -219,7 +219,7 @@ fn of_a_young_export_one_write_tells_all() {
     assert_eq!(told(&silent).len(), 2, "what is known without the leader");
 
     let mut behind = young.clone();
-    behind.now = behind.now.checked_sub(Duration::from_secs(60)).unwrap();
+    behind.now = behind.now.checked_sub(Duration::from_mins(1)).unwrap();
     settle(&mut behind);
     assert!(said(&behind), "a slow clock keeps nobody waiting");
 }

@@ -7,6 +7,7 @@ mod gateways;
 mod imports;
 mod labels;
 mod membership;
+mod parting;
 mod policies;
 mod seeing;
 
@@ -49,6 +50,8 @@ fn world() -> MemberWorld {
         service_cidrs: vec!["10.20.0.0/16".parse().unwrap()],
         cluster_sets: Objects::default(),
         claims: Optional::Absent,
+        memberships: Objects::default(),
+        goodbyes: BTreeMap::new(),
         nodes: Objects::default(),
         namespaces: Objects::default(),
         services: Objects::default(),
@@ -229,6 +232,7 @@ fn step(world: &mut MemberWorld) -> Vec<Action> {
         match action.target.side {
             Side::Local => {
                 carry_out(&mut world.cluster_sets, action);
+                carry_out(&mut world.memberships, action);
                 carry_out(&mut world.services, action);
                 carry_out(&mut world.slices, action);
                 carry_out(&mut world.service_exports, action);

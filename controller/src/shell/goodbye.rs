@@ -1,0 +1,207 @@
+//! Goodbyes: leaders are told that this cluster is no longer a member, beside everything else and for as long as that
+//! takes.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams, Preconditions},
+};
+use tokio::{sync::Notify, time::timeout};
+use tracing::info;
+
+use super::{
+    election::Fence,
+    link::{Closed, LastWrites},
+    outside::Outside,
+    watch::{Task, chain},
+};
+use crate::{
+    api::{member_cluster_announce::MemberClusterAnnounce, names},
+    member::{
+        membership::{self, LinkSpec},
+        parting::{Goodbye, Membership, Way},
+    },
+};
+
+/// How long one try may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after the first try that failed; it doubles.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// All goodbyes that were begun.
+pub struct Goodbyes {
+    fence: Fence,
+    changed: Arc<Notify>,
+    begun: BTreeMap<Membership, Saying>,
+}
+
+struct Saying {
+    state: Arc<Mutex<Goodbye>>,
+    _task: Task,
+}
+
+// === impl Goodbyes ===
+
+impl Goodbyes {
+    /// None yet; they are said while `fence` is open, and `changed` hears how they go.
+    #[must_use]
+    pub fn new(fence: Fence, changed: Arc<Notify>) -> Self {
+        Self {
+            fence,
+            changed,
+            begun: BTreeMap::new(),
+        }
+    }
+
+    /// Says it, unless it was begun already: as the Secret of `way` says by then, or else over a connection that stood until
+    /// now and whose token may have been replaced. The Secret is one of `secrets`.
+    pub fn say(
+        &mut self,
+        membership: &Membership,
+        way: Option<&Way>,
+        closed: Option<Closed>,
+        secrets: Api<Secret>,
+        outside: &Arc<dyn Outside>,
+    ) {
+        if self.begun.contains_key(membership) {
+            return;
+        }
+        let (tell, way, outside) = (membership.clone(), way.cloned(), outside.clone());
+        let (client, last) = closed.map_or((None, None), |closed| (Some(closed.client), closed.last));
+        self.begin(membership.clone(), last, move || {
+            let (membership, way, client) = (tell.clone(), way.clone(), client.clone());
+            let (secrets, outside) = (secrets.clone(), outside.clone());
+            async move {
+                let found = match way {
+                    Some(way) => connect(&secrets, &membership, way, outside.as_ref()).await,
+                    None => Err("it is not on record how".to_owned()),
+                };
+                let client = match (found, client) {
+                    (Ok(client), _) | (Err(_), Some(client)) => client,
+                    (Err(why), None) => return Err(why),
+                };
+                depart(&client, &membership).await
+            }
+        });
+    }
+
+    fn begin<F>(
+        &mut self,
+        membership: Membership,
+        last: Option<LastWrites>,
+        attempt: impl Fn() -> F + Send + 'static,
+    ) where
+        F: Future<Output = Result<(), String>> + Send,
+    {
+        let state = Arc::new(Mutex::new(Goodbye::Outstanding("just begun".to_owned())));
+        let (fence, changed, told) = (self.fence.clone(), self.changed.clone(), state.clone());
+        let set = membership.cluster_set.clone();
+        let task = Task::spawn(async move {
+            // What is written after the leader has cleaned up stays there.
+            if let Some(last) = last {
+                let _applier = last.await;
+            }
+            let mut pause = PAUSE;
+            loop {
+                let result = if fence.is_open() {
+                    let late = |_| Err(format!("no answer within {} s", TIMEOUT.as_secs()));
+                    timeout(TIMEOUT, attempt()).await.unwrap_or_else(late)
+                } else {
+                    Err("another replica may be working".to_owned())
+                };
+                let said = result.is_ok();
+                let news = match result {
+                    Ok(()) => Goodbye::Said,
+                    Err(why) => Goodbye::Outstanding(why),
+                };
+                {
+                    let mut state = told.lock().unwrap_or_else(PoisonError::into_inner);
+                    if *state != news {
+                        *state = news;
+                        changed.notify_one();
+                    }
+                }
+                if said {
+                    return info!(set, "the leader knows that this cluster left");
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_PAUSE);
+            }
+        });
+        self.begun.insert(membership, Saying { state, _task: task });
+    }
+
+    /// How they go.
+    #[must_use]
+    pub fn states(&self) -> BTreeMap<Membership, Goodbye> {
+        let state = |saying: &Saying| {
+            let state = saying.state.lock();
+            state.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        self.begun
+            .iter()
+            .map(|(membership, saying)| (membership.clone(), state(saying)))
+            .collect()
+    }
+
+    /// Says no more about memberships of which `keep` is not true.
+    pub fn retain(&mut self, keep: impl Fn(&Membership) -> bool) {
+        self.begun.retain(|membership, _| keep(membership));
+    }
+}
+
+/// A connection to a leader of which the record tells.
+async fn connect(
+    secrets: &Api<Secret>,
+    membership: &Membership,
+    way: Way,
+    outside: &dyn Outside,
+) -> Result<Client, String> {
+    let named = ListParams::default().fields(&format!("metadata.name={}", way.secret));
+    let found = secrets.list(&named).await.map_err(|e| chain(&e))?;
+    let secret = found.items.into_iter().next();
+    let secret = secret.ok_or_else(|| format!("Secret {:?} does not exist", way.secret))?;
+    let (ca, token) = membership::credentials(&secret).map_err(|e| e.to_string())?;
+    let spec = LinkSpec {
+        cluster_set: membership.cluster_set.clone(),
+        cluster_id: membership.cluster_id.clone(),
+        namespace: membership.namespace.clone(),
+        server: way.server,
+        ca,
+        token,
+    };
+    outside.connect(&spec).await.map_err(|e| e.to_string())
+}
+
+/// Takes back the announce of this membership; one of another set is another membership's.
+async fn depart(client: &Client, membership: &Membership) -> Result<(), String> {
+    let api: Api<MemberClusterAnnounce> = Api::namespaced(client.clone(), &membership.namespace);
+    let name = names::member_announce(&membership.cluster_id);
+    let found = api.get_opt(&name).await.map_err(|e| chain(&e))?;
+    let ours = |a: &MemberClusterAnnounce| a.cluster_set_id == membership.cluster_set;
+    let Some(announce) = found.filter(|a| ours(a) && a.metadata.deletion_timestamp.is_none()) else {
+        return Ok(());
+    };
+    let preconditions = Preconditions {
+        uid: announce.metadata.uid,
+        resource_version: None,
+    };
+    let params = DeleteParams {
+        preconditions: Some(preconditions),
+        ..DeleteParams::default()
+    };
+    match api.delete(&name, &params).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(chain(&error)),
+    }
+}

@@ -18,6 +18,7 @@ pub mod interrupt;
 pub mod lookup;
 pub mod netns;
 pub mod process;
+pub mod rng;
 pub mod sequence;
 pub mod topology;
 pub mod traffic;

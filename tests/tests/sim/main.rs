@@ -12,15 +12,12 @@
 )]
 
 mod election;
-mod fields;
-mod kinds;
+#[path = "../model/mod.rs"]
+mod model;
 mod ports;
-mod refusal;
-mod rng;
 mod rules;
 mod run;
 mod silence;
-mod store;
 mod truth;
 mod users;
 mod wire;
@@ -37,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kinds::Kinds;
+use model::kinds::Kinds;
 use run::{Outcome, Plan, Scenario, run};
 use world::{Counts, Crash};
 

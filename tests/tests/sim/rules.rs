@@ -24,10 +24,12 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::Resource,
+    model::{
+        kinds::Resource,
+        store::{Actor, Change, Stored},
+    },
     ports::{each, ports},
     silence::Beats,
-    store::{Actor, Change, Stored},
     world::{Cluster, MEMBER_NAMESPACE},
 };
 
@@ -618,14 +620,14 @@ fn foreign(server: usize, actor: Actor, change: &Change, found: &mut Vec<String>
     let Some(users) = old.owners.get(&("kubectl".to_owned(), false)) else {
         return;
     };
-    let have = crate::fields::leaves(&change.new.value);
-    let had = crate::fields::leaves(&old.value);
+    let have = crate::model::fields::leaves(&change.new.value);
+    let had = crate::model::fields::leaves(&old.value);
     for path in users {
         let metadata = ["labels", "annotations", "finalizers"]
             .iter()
             .any(|f| path.starts_with(&format!("\u{1}metadata\u{1}{f}\u{1}")));
         if metadata && had.get(path) != have.get(path) {
-            found.push(format!("foreign: {}", crate::fields::show(path)));
+            found.push(format!("foreign: {}", crate::model::fields::show(path)));
         }
     }
 }

@@ -22,11 +22,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use mc_tests::rng::Rng;
+
 use crate::{
-    kinds::Kinds,
-    rng::Rng,
+    model::{kinds::Kinds, store::Actor},
     rules::{antrea, wants},
-    store::Actor,
     truth,
     wire::Wire,
     world::{Counts, Crash, Faults, LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, Shared, World},
@@ -352,7 +352,7 @@ async fn scenario(world: &Shared) {
 }
 
 /// What befalls servers and controllers as a whole.
-fn misfortune(world: &mut World, old: &mut Option<crate::store::Store>) {
+fn misfortune(world: &mut World, old: &mut Option<crate::model::store::Store>) {
     let now = Instant::now();
     let server = world.rng.index(world.clusters.len());
     let time = Duration::from_millis(world.rng.range(10, 35_000));

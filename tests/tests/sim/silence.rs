@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use controller::api::{config::StaleMemberPolicy, names};
 
 use crate::{
-    store::{Actor, Change},
+    model::store::{Actor, Change},
     world::Cluster,
 };
 

@@ -6,9 +6,9 @@ use controller::api::{config::EndpointIpType, names};
 use serde_json::{Value, json};
 
 use crate::{
+    model::store::{Actor, Key, Stored},
     ports::ports,
     rules::{antrea, core, is_ready, mcs, offers, slices, wants},
-    store::{Actor, Key, Stored},
     users::is_odd,
     world::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, World},
 };

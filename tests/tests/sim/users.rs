@@ -6,9 +6,11 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::{
-    kinds::Resource,
+    model::{
+        kinds::Resource,
+        store::{Actor, Key, Part, Writer},
+    },
     rules::{antrea, core, mcs, slices},
-    store::{Actor, Key, Part, Writer},
     world::{LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SET, World},
 };
 

@@ -1,21 +1,19 @@
-//! What a client meets instead of a network: requests are parsed, carried out on a [`crate::store::Store`] and
+//! What a client meets instead of a network: requests are read, carried out on a [`crate::model::store::Store`] and
 //! answered, with everything that can go wrong on the way.
 
 use std::{
-    collections::BTreeMap,
     future::pending,
     io,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{Stream, stream};
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use kube::client::Body;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
@@ -23,9 +21,12 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    kinds::Resource,
-    refusal::Refusal,
-    store::{Actor, Change, Key, Part, Stored, Writer},
+    model::{
+        ask::{Ask, Filter, Verb},
+        refusal::Refusal,
+        serve::Said,
+        store::Actor,
+    },
     world::{Shared, World},
 };
 
@@ -53,40 +54,6 @@ pub(crate) enum Answer {
     Text(Option<Bytes>),
     /// Events of a watch.
     Events(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
-    Get,
-    List,
-    Watch,
-    Create,
-    Replace,
-    Merge,
-    Apply,
-    Delete,
-}
-
-/// A request, understood.
-#[derive(Clone, Debug)]
-struct Ask {
-    verb: Verb,
-    resource: Resource,
-    version: String,
-    /// Empty: all of them, or none.
-    namespace: String,
-    name: String,
-    status: bool,
-    query: BTreeMap<String, String>,
-    body: Value,
-}
-
-/// Which objects a list or watch is about.
-#[derive(Clone, Debug)]
-struct Filter {
-    namespace: String,
-    labels: Vec<(String, String)>,
-    name: Option<String>,
 }
 
 /// A watch under way.
@@ -151,7 +118,7 @@ impl Wire {
     async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await?;
-        let ask = parse(&parts, &body)?;
+        let ask = Ask::read(&parts, &body).map_err(reset)?;
         let (delay, early) = {
             let mut world = self.world.lock();
             world.counts.requests += 1;
@@ -269,97 +236,20 @@ impl Wire {
         dies.then(|| world.rng.permille(500))
     }
 
-    fn serve(&self, world: &mut World, ask: &Ask) -> Result<String, Refusal> {
+    fn serve(&self, world: &mut World, ask: &Ask) -> Result<Said, Refusal> {
         let now = world.now(self.server);
-        let text = |stored: &Arc<Stored>| object(stored, ask);
         if ask.verb == Verb::List {
-            return self.list(world, ask);
+            let stale = world.fault(|f| f.stale);
+            let late = if stale { world.late(self.server) } else { u64::MAX };
+            return world.clusters[self.server].store.list(ask, late, world.page);
         }
-        let store = &mut world.clusters[self.server].store;
-        let key = (ask.namespace.clone(), ask.name.clone());
-        let manager = ask.query.get("fieldManager").map_or("client", String::as_str);
-        let writer = Writer {
-            actor: self.actor,
-            manager,
-            now,
-        };
-        let part = if ask.status { Part::Status } else { Part::Main };
-        if ask.query.contains_key("dryRun") {
-            let mut copy = store.clone();
-            let done = copy.create(&ask.resource, &ask.namespace, ask.body.clone(), writer, part);
-            return done.map(|s| text(&s));
-        }
-        let done = match ask.verb {
-            Verb::Get => store
-                .get(&ask.resource, &key)
-                .cloned()
-                .ok_or_else(|| Refusal::new(404, format!("{} {:?} not found", ask.resource.1, ask.name))),
-            Verb::Create => store.create(&ask.resource, &ask.namespace, ask.body.clone(), writer, part),
-            Verb::Replace => store.replace(&ask.resource, &key, ask.body.clone(), writer, part),
-            Verb::Merge => store.patch(&ask.resource, &key, &ask.body, writer, part),
-            Verb::Apply => {
-                let force = ask.query.get("force").is_some_and(|f| f == "true");
-                store.apply(&ask.resource, &key, ask.body.clone(), force, writer)
-            }
-            Verb::Delete => store.delete(&ask.resource, &key, &ask.body["preconditions"], writer),
-            Verb::List | Verb::Watch => Err(Refusal::new(400, "not here")),
-        };
+        let done = world.clusters[self.server].store.serve(ask, self.actor, now);
         world.settle(self.server, self.actor);
-        done.map(|s| text(&s))
-    }
-
-    fn list(&self, world: &mut World, ask: &Ask) -> Result<String, Refusal> {
-        let filter = Filter::new(ask);
-        let stale = world.fault(|f| f.stale);
-        let late = if stale { world.late(self.server) } else { u64::MAX };
-        let page = world.page;
-        let store = &world.clusters[self.server].store;
-        let (version, after) = match ask.query.get("continue").and_then(|c| c.split_once('|')) {
-            Some((version, after)) => (version.parse().unwrap_or(0), after.to_owned()),
-            None => (store.version().min(late).max(store.compacted()), String::new()),
-        };
-        if version < store.compacted() {
-            return Err(Refusal::new(410, "The provided continue parameter is too old"));
-        }
-        let limit = ask.query.get("limit").and_then(|l| l.parse().ok()).unwrap_or(500);
-        let limit = page.min(limit);
-        let objects = store.at(&ask.resource, version);
-        let place = |key: &Key| format!("{}/{}", key.0, key.1);
-        // In the order of the objects: as text "shop-a/web" comes before "shop/web".
-        let after = after
-            .split_once('/')
-            .map(|(namespace, name)| (namespace.to_owned(), name.to_owned()));
-        let mut rest = objects
-            .iter()
-            .filter(|(key, stored)| {
-                filter.takes(key, stored) && after.as_ref().is_none_or(|after| *key > after)
-            })
-            .peekable();
-        let mut items = vec![];
-        let mut last = String::new();
-        while items.len() < limit
-            && let Some((key, stored)) = rest.next()
-        {
-            items.push(object(stored, ask));
-            last = place(key);
-        }
-        let next = rest
-            .peek()
-            .map(|_| format!("{version}|{last}"))
-            .unwrap_or_default();
-        let metadata = json!({ "resourceVersion": version.to_string(), "continue": next });
-        Ok(format!(
-            "{{\"kind\":\"List\",\"apiVersion\":\"v1\",\"metadata\":{metadata},\"items\":[{}]}}",
-            items.join(",")
-        ))
+        done
     }
 
     fn watch(&self, world: &mut World, ask: &Ask) -> Result<Watching, Refusal> {
-        let from: u64 = ask
-            .query
-            .get("resourceVersion")
-            .and_then(|v| v.parse().ok())
-            .unwrap_or(0);
+        let from: u64 = ask.number("resourceVersion").unwrap_or(0);
         let gone = world.fault(|f| f.gone);
         let as_event = world.rng.permille(500);
         let cluster = &mut world.clusters[self.server];
@@ -367,11 +257,7 @@ impl Wire {
         if too_old && !as_event {
             return Err(Refusal::new(410, "too old resource version"));
         }
-        let seconds = ask
-            .query
-            .get("timeoutSeconds")
-            .and_then(|t| t.parse().ok())
-            .unwrap_or(290);
+        let seconds = ask.number("timeoutSeconds").unwrap_or(290);
         let now = Instant::now();
         Ok(Watching {
             wire: self.clone(),
@@ -399,7 +285,7 @@ enum Early {
 
 /// What comes of a request the server saw.
 enum Late {
-    Answer(Result<String, Refusal>),
+    Answer(Result<Said, Refusal>),
     Watch(Box<Watching>),
     Lost(Duration),
     Dead,
@@ -407,7 +293,7 @@ enum Late {
 
 async fn finish(late: Late) -> Result<Response<Answer>, BoxError> {
     match late {
-        Late::Answer(Ok(text)) => respond(200, Answer::Text(Some(text.into()))),
+        Late::Answer(Ok(said)) => respond(said.code, Answer::Text(Some(said.text.into()))),
         Late::Answer(Err(refusal)) => refuse(&refusal),
         Late::Watch(watching) => respond(
             200,
@@ -500,7 +386,9 @@ impl Watching {
         if now >= self.ends {
             return Step::End;
         }
-        let Some((line, version)) = self.due(world) else {
+        let store = &world.clusters[server].store;
+        let next = store.event(&self.ask, &self.filter, &mut self.position);
+        let Some((line, version)) = next.map(|(line, version)| (Bytes::from(line), version)) else {
             if now >= self.bookmark {
                 self.bookmark = now + Duration::from_secs(50);
                 let version = world.clusters[server].store.version();
@@ -538,156 +426,9 @@ impl Watching {
         }
         Step::Send(line, delay)
     }
-
-    /// The next event, and its version.
-    fn due(&mut self, world: &World) -> Option<(Bytes, u64)> {
-        let store = &world.clusters[self.wire.server].store;
-        for change in store.since(&self.ask.resource, self.position) {
-            if let Some(type_) = self.filter.event(change) {
-                let text = object(&change.new, &self.ask);
-                return Some((
-                    format!("{{\"type\":\"{type_}\",\"object\":{text}}}\n").into(),
-                    change.version,
-                ));
-            }
-            self.position = change.version;
-        }
-        None
-    }
 }
 
 fn error(code: u16, message: &str) -> Bytes {
     let status = Refusal::new(code, message).status();
     format!("{}\n", json!({ "type": "ERROR", "object": status })).into()
-}
-
-// === impl Filter ===
-
-impl Filter {
-    fn new(ask: &Ask) -> Self {
-        let pairs = |text: Option<&String>| -> Vec<(String, String)> {
-            let text = text.map_or("", String::as_str);
-            text.split(',')
-                .filter_map(|pair| pair.split_once('='))
-                .map(|(k, v)| (k.to_owned(), v.trim_start_matches('=').to_owned()))
-                .collect()
-        };
-        let fields = pairs(ask.query.get("fieldSelector"));
-        Self {
-            namespace: ask.namespace.clone(),
-            labels: pairs(ask.query.get("labelSelector")),
-            name: fields
-                .into_iter()
-                .find(|(k, _)| k == "metadata.name")
-                .map(|(_, v)| v),
-        }
-    }
-
-    fn takes(&self, key: &Key, stored: &Stored) -> bool {
-        (self.namespace.is_empty() || key.0 == self.namespace)
-            && self.name.as_ref().is_none_or(|n| *n == key.1)
-            && self.labels.iter().all(|(k, v)| stored.label(k) == Some(v))
-    }
-
-    /// How a watch with this filter sees a change.
-    fn event(&self, change: &Change) -> Option<&'static str> {
-        let before = change.old.as_ref().is_some_and(|o| self.takes(&change.key, o));
-        let after = !change.deleted && self.takes(&change.key, &change.new);
-        match (before, after) {
-            (false, false) => None,
-            (false, true) => Some("ADDED"),
-            (true, true) => Some("MODIFIED"),
-            (true, false) => Some("DELETED"),
-        }
-    }
-}
-
-/// An object in the version that was asked for.
-fn object(stored: &Stored, ask: &Ask) -> String {
-    let wanted = if ask.resource.0.is_empty() {
-        ask.version.clone()
-    } else {
-        format!("{}/{}", ask.resource.0, ask.version)
-    };
-    if stored.value["apiVersion"] == wanted.as_str() {
-        return stored.text.clone();
-    }
-    let mut value = stored.value.clone();
-    value["apiVersion"] = json!(wanted);
-    value.to_string()
-}
-
-fn parse(parts: &http::request::Parts, body: &[u8]) -> Result<Ask, BoxError> {
-    let path: Vec<_> = parts.uri.path().split('/').filter(|s| !s.is_empty()).collect();
-    let (group, version, rest) = match path.as_slice() {
-        ["api", version, rest @ ..] => ("", *version, rest),
-        ["apis", group, version, rest @ ..] => (*group, *version, rest),
-        _ => return Err(reset("no such path")),
-    };
-    let (namespace, rest) = match rest {
-        ["namespaces", namespace, rest @ ..] if !rest.is_empty() && rest != ["status"] => (*namespace, rest),
-        rest => ("", rest),
-    };
-    let (plural, name, status) = match rest {
-        [plural] => (*plural, "", false),
-        [plural, name] => (*plural, *name, false),
-        [plural, name, "status"] => (*plural, *name, true),
-        _ => return Err(reset("no such path")),
-    };
-    let query: BTreeMap<_, _> = parts
-        .uri
-        .query()
-        .unwrap_or_default()
-        .split('&')
-        .filter_map(|pair| pair.split_once('='))
-        .map(|(k, v)| (plain(k), plain(v)))
-        .collect();
-    let kind = parts
-        .headers
-        .get("content-type")
-        .and_then(|v| v.to_str().ok())
-        .unwrap_or_default();
-    let verb = match (&parts.method, name.is_empty()) {
-        (&Method::GET, false) => Verb::Get,
-        (&Method::GET, true) if query.get("watch").is_some_and(|w| w == "true") => Verb::Watch,
-        (&Method::GET, true) => Verb::List,
-        (&Method::POST, true) => Verb::Create,
-        (&Method::PUT, false) => Verb::Replace,
-        (&Method::PATCH, false) if kind == "application/merge-patch+json" => Verb::Merge,
-        (&Method::PATCH, false) if kind.starts_with("application/apply-patch") => Verb::Apply,
-        (&Method::DELETE, false) => Verb::Delete,
-        _ => return Err(reset("not modelled")),
-    };
-    Ok(Ask {
-        verb,
-        resource: (group.to_owned(), plural.to_owned()),
-        version: version.to_owned(),
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        status,
-        query,
-        body: if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(body)?
-        },
-    })
-}
-
-/// Percent-decoding, as forms do it.
-fn plain(text: &str) -> String {
-    let mut bytes = text.bytes();
-    let mut out = vec![];
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'%' => {
-                let hex: Vec<_> = bytes.by_ref().take(2).collect();
-                let hex = String::from_utf8_lossy(&hex).into_owned();
-                out.push(u8::from_str_radix(&hex, 16).unwrap_or(b'?'));
-            }
-            b'+' => out.push(b' '),
-            byte => out.push(byte),
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }

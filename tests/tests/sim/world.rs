@@ -11,11 +11,14 @@ use controller::api::config::Config;
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::Notify, time::Instant};
 
+use mc_tests::rng::Rng;
+
 use crate::{
-    kinds::Kinds,
-    rng::Rng,
+    model::{
+        kinds::Kinds,
+        store::{Actor, Store},
+    },
     rules::Rules,
-    store::{Actor, Store},
 };
 
 /// Where the leader's exchanged objects are.

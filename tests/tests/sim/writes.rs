@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tower_service::Service;
 
-use crate::{refusal::Refusal, wire::BoxError};
+use crate::{model::refusal::Refusal, wire::BoxError};
 
 /// A request, as far as it matters here.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,18 +2,20 @@
 //!
 //! Modelled: resource versions, generation, UIDs, creation and deletion times, finalizers, preconditions, the status
 //! subresource, field ownership, JSON merge patch and server-side apply, Namespaces that are missing or going, cluster
-//! IPs and defaults of Services, lists of an older version, compaction. Not modelled: `managedFields` as part of an
-//! object, schemas beyond what `valid` checks, patches of other types.
+//! IPs and defaults, lists of an older version, compaction. Not modelled: `managedFields` as part of an object, schemas
+//! beyond what `valid` checks, patches of other types.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::{
+use super::{
+    defaults,
     fields::{self, Owners},
-    kinds::{Kind, Kinds, Resource},
-    refusal::{Refusal, precondition, valid},
+    kinds::{Kind, Kinds, Resource, Trait},
+    refusal::{Refusal, check, no_such_uid, precondition, same_uid},
+    schema,
 };
 
 /// Namespace (empty for cluster-scoped kinds) and name.
@@ -74,13 +76,14 @@ struct Table {
 }
 
 /// What no write changes.
-const KEPT: [&str; 7] = [
+const KEPT: [&str; 8] = [
     "name",
     "namespace",
     "uid",
     "resourceVersion",
     "creationTimestamp",
     "deletionTimestamp",
+    "deletionGracePeriodSeconds",
     "generation",
 ];
 
@@ -93,6 +96,15 @@ pub(crate) enum Part {
     Status,
     /// Everything; only what is no controller of ours writes that way.
     Both,
+}
+
+/// What a deletion came to.
+#[derive(Clone, Debug)]
+pub(crate) enum Deletion {
+    /// Finalizers hold it.
+    Held(Arc<Stored>),
+    /// It is gone; how it was.
+    Done(Arc<Stored>),
 }
 
 /// Everything a write says of itself.
@@ -165,6 +177,11 @@ impl Store {
             addresses: 0,
             changes: vec![],
         }
+    }
+
+    /// What is known of a kind.
+    pub(crate) fn kind(&self, resource: &Resource) -> Arc<Kind> {
+        self.kinds.get(resource)
     }
 
     /// The version of the newest write.
@@ -268,11 +285,6 @@ impl Store {
             self.room(namespace)?;
             body["metadata"]["namespace"] = json!(namespace);
         }
-        if self.get(resource, &key).is_some() {
-            let mut refusal = Refusal::new(409, format!("{} {:?} already exists", resource.1, key.1));
-            refusal.reason = "AlreadyExists";
-            return Err(refusal);
-        }
         if resource.1 == "services" && body["spec"]["clusterIP"] == "0.0.0.0" {
             return Err(Refusal::new(
                 422,
@@ -284,11 +296,21 @@ impl Store {
             ));
         }
         let kind = self.kinds.get(resource);
-        if kind.status && part == Part::Main {
+        if kind.has(Trait::Status) && part == Part::Main {
             without_status(&mut body);
         }
+        let versioned = !body["metadata"]["resourceVersion"].is_null();
         self.born(resource, &kind, &mut body, writer);
-        valid(resource, &body)?;
+        check(resource, &kind, None, &mut body, part)?;
+        if versioned {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(Refusal::unnamed(500, why));
+        }
+        if self.get(resource, &key).is_some() {
+            let mut refusal = Refusal::new(409, format!("{} {:?} already exists", resource.1, key.1));
+            refusal.reason = "AlreadyExists";
+            return Err(refusal);
+        }
         let mut owners = Owners::new();
         fields::written(None, &body, &mut owners, writer.manager);
         Ok(self.commit(resource, key, None, body, owners, writer.actor))
@@ -304,7 +326,10 @@ impl Store {
         part: Part,
     ) -> Result<Arc<Stored>, Refusal> {
         let old = self.found(resource, key)?;
-        precondition(&old, &patch["metadata"])?;
+        precondition(&old, &patch["metadata"]["resourceVersion"], "resourceVersion")?;
+        if part != Part::Status {
+            same_uid(&old, patch)?;
+        }
         let mut new = old.value.clone();
         fields::merge(&mut new, patch);
         self.update(resource, key, &old, new, writer, part)
@@ -319,8 +344,25 @@ impl Store {
         writer: Writer<'_>,
         part: Part,
     ) -> Result<Arc<Stored>, Refusal> {
+        let kind = self.kinds.get(resource);
+        if kind.has(Trait::Upsert) && part == Part::Main && self.get(resource, key).is_none() {
+            let mut body = body;
+            if body["metadata"]["uid"].is_string() {
+                return Err(no_such_uid(key));
+            }
+            if let Some(metadata) = body["metadata"].as_object_mut() {
+                metadata.remove("resourceVersion");
+            }
+            return self.create(resource, &key.0, body, writer, part);
+        }
         let old = self.found(resource, key)?;
-        precondition(&old, &body["metadata"])?;
+        let metadata = &body["metadata"];
+        precondition(&old, &metadata["uid"], "uid")?;
+        if metadata["resourceVersion"].is_null() && !kind.has(Trait::Blind) {
+            let why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+            return Err(Refusal::new(422, why));
+        }
+        precondition(&old, &metadata["resourceVersion"], "resourceVersion")?;
         self.update(resource, key, &old, body, writer, part)
     }
 
@@ -334,17 +376,23 @@ impl Store {
         writer: Writer<'_>,
     ) -> Result<Arc<Stored>, Refusal> {
         let kind = self.kinds.get(resource);
-        if kind.status {
+        if let Some(path) = schema::unknown(&kind.schema, &body) {
+            let why = format!("failed to create typed patch object: {path}: field not declared in schema");
+            return Err(Refusal::unnamed(500, why));
+        }
+        if kind.has(Trait::Status) {
             without_status(&mut body);
         }
         let Some(old) = self.get(resource, key).cloned() else {
+            let mut owners = Owners::new();
+            let mut new = fields::apply(&json!({}), &mut owners, &body, writer.manager, true)
+                .map_err(|hindrance| Refusal::hindrance(&hindrance))?;
+            if body["metadata"]["uid"].is_string() {
+                return Err(no_such_uid(key));
+            }
             if !key.0.is_empty() {
                 self.room(&key.0)?;
             }
-            let mut owners = Owners::new();
-            let new = fields::apply(&json!({}), &mut owners, &body, writer.manager, true)
-                .map_err(|why| Refusal::new(409, why))?;
-            let mut new = new;
             for field in ["apiVersion", "kind"] {
                 new[field] = body[field].clone();
             }
@@ -353,15 +401,16 @@ impl Store {
                 new["metadata"]["namespace"] = json!(key.0);
             }
             self.born(resource, &kind, &mut new, writer);
-            valid(resource, &new)?;
+            check(resource, &kind, None, &mut new, Part::Main)?;
             return Ok(self.commit(resource, key.clone(), None, new, owners, writer.actor));
         };
-        precondition(&old, &body["metadata"])?;
         let mut owners = old.owners.clone();
         let mut new = fields::apply(&old.value, &mut owners, &body, writer.manager, force)
-            .map_err(|why| Refusal::new(409, format!("Apply failed with 1 {why}")))?;
+            .map_err(|hindrance| Refusal::hindrance(&hindrance))?;
+        precondition(&old, &body["metadata"]["resourceVersion"], "resourceVersion")?;
+        same_uid(&old, &body)?;
         self.keep(resource, &kind, &old, &mut new, Part::Main)?;
-        if new == old.value {
+        if defaults::kept(resource, new.clone()) == old.value && owners == old.owners {
             return Ok(old);
         }
         Ok(self.commit(resource, key.clone(), Some(old), new, owners, writer.actor))
@@ -374,31 +423,37 @@ impl Store {
         key: &Key,
         preconditions: &Value,
         writer: Writer<'_>,
-    ) -> Result<Arc<Stored>, Refusal> {
+    ) -> Result<Deletion, Refusal> {
         let old = self.found(resource, key)?;
-        precondition(&old, preconditions)?;
+        for field in ["uid", "resourceVersion"] {
+            precondition(&old, &preconditions[field], field)?;
+        }
         if old.is_going() {
-            return Ok(old);
+            return Ok(Deletion::Held(old));
+        }
+        let held = old.meta("finalizers").as_array().is_some_and(|f| !f.is_empty());
+        if !held && resource.1 != "namespaces" {
+            return Ok(Deletion::Done(self.remove(resource, key, &old)));
         }
         let mut new = old.value.clone();
-        let held = old.meta("finalizers").as_array().is_some_and(|f| !f.is_empty());
-        if held || resource.1 == "namespaces" {
-            new["metadata"]["deletionTimestamp"] = time(writer.now);
-            new["metadata"]["generation"] = json!(old.meta("generation").as_u64().unwrap_or(0) + 1);
-            if resource.1 == "namespaces" {
-                new["status"]["phase"] = json!("Terminating");
-            }
-            let owners = old.owners.clone();
-            return Ok(self.commit(resource, key.clone(), Some(old), new, owners, writer.actor));
+        new["metadata"]["deletionTimestamp"] = time(writer.now);
+        if let Some(generation) = old.meta("generation").as_u64() {
+            new["metadata"]["generation"] = json!(generation + 1);
         }
-        Ok(self.remove(resource, key, &old, new))
+        if resource.1 == "namespaces" {
+            new["status"]["phase"] = json!("Terminating");
+        } else {
+            new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+        }
+        let owners = old.owners.clone();
+        let held = self.commit(resource, key.clone(), Some(old), new, owners, writer.actor);
+        Ok(Deletion::Held(held))
     }
 
     /// Takes an object away, whatever holds it: for what a cluster does itself.
     pub(crate) fn end(&mut self, resource: &Resource, key: &Key) {
         if let Some(old) = self.get(resource, key).cloned() {
-            let value = old.value.clone();
-            self.remove(resource, key, &old, value);
+            self.remove(resource, key, &old);
         }
     }
 
@@ -434,11 +489,12 @@ impl Store {
     ) -> Result<Arc<Stored>, Refusal> {
         let kind = self.kinds.get(resource);
         self.keep(resource, &kind, old, &mut new, part)?;
-        if new == old.value {
-            return Ok(old.clone());
-        }
         let mut owners = old.owners.clone();
         fields::written(Some(&old.value), &new, &mut owners, writer.manager);
+        // Who owns what is part of an object.
+        if defaults::kept(resource, new.clone()) == old.value && owners == old.owners {
+            return Ok(old.clone());
+        }
         Ok(self.commit(
             resource,
             key.clone(),
@@ -459,7 +515,7 @@ impl Store {
         part: Part,
     ) -> Result<(), Refusal> {
         match part {
-            Part::Main if kind.status => put(new, "status", &old.value["status"]),
+            Part::Main if kind.has(Trait::Status) => put(new, "status", &old.value["status"]),
             Part::Status => {
                 let status = new["status"].clone();
                 new.clone_from(&old.value);
@@ -484,21 +540,25 @@ impl Store {
                 "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted",
             ));
         }
-        self.defaults(resource, new);
+        self.fill(resource, new, Some(&old.value));
+        check(resource, kind, Some(&old.value), new, part)?;
         let body = |v: &Value| {
             let mut v = v.clone();
             if let Some(map) = v.as_object_mut() {
                 map.remove("metadata");
-                if kind.status {
+                if kind.has(Trait::Status) {
                     map.remove("status");
                 }
             }
             v
         };
-        if body(new) != body(&old.value) {
+        let labels = |v: &Value| kind.has(Trait::Labels).then(|| v["metadata"]["labels"].clone());
+        let same = body(&defaults::kept(resource, new.clone())) == body(&old.value)
+            && labels(new) == labels(&old.value);
+        if kind.has(Trait::Generation) && !same {
             new["metadata"]["generation"] = json!(old.meta("generation").as_u64().unwrap_or(0) + 1);
         }
-        valid(resource, new)
+        Ok(())
     }
 
     fn born(&mut self, resource: &Resource, kind: &Kind, body: &mut Value, writer: Writer<'_>) {
@@ -506,7 +566,9 @@ impl Store {
         let metadata = &mut body["metadata"];
         metadata["uid"] = json!(format!("{:08x}-0000-4000-8000-{:012x}", self.number, self.uids));
         metadata["creationTimestamp"] = time(writer.now);
-        metadata["generation"] = json!(1);
+        if kind.has(Trait::Generation) {
+            metadata["generation"] = json!(1);
+        }
         if let Some(map) = metadata.as_object_mut() {
             map.remove("deletionTimestamp");
             map.remove("resourceVersion");
@@ -517,40 +579,21 @@ impl Store {
         if resource.1 == "namespaces" {
             body["status"]["phase"] = json!("Active");
         }
-        self.defaults(resource, body);
+        self.fill(resource, body, None);
     }
 
-    /// What the API server fills in.
-    fn defaults(&mut self, resource: &Resource, body: &mut Value) {
-        if resource.1 != "services" {
-            return;
-        }
-        let spec = &mut body["spec"];
-        if spec["type"].is_null() {
-            spec["type"] = json!("ClusterIP");
-        }
-        for port in spec["ports"].as_array_mut().into_iter().flatten() {
-            if port["protocol"].is_null() {
-                port["protocol"] = json!("TCP");
-            }
-            if port["targetPort"].is_null() {
-                port["targetPort"] = port["port"].clone();
-            }
-        }
-        if spec["type"] == "ExternalName" {
-            return;
-        }
-        if spec["clusterIP"].as_str().is_none_or(str::is_empty) {
-            self.addresses += 1;
-            let (number, n) = (self.number, self.addresses);
-            spec["clusterIP"] = json!(format!("10.{}.{}.{}", 100 + number, n / 250, 1 + n % 250));
-        }
-        spec["clusterIPs"] = json!([spec["clusterIP"]]);
+    fn fill(&mut self, resource: &Resource, body: &mut Value, old: Option<&Value>) {
+        let (number, addresses) = (self.number, &mut self.addresses);
+        defaults::fill(resource, body, old, || {
+            *addresses += 1;
+            let n = *addresses;
+            format!("10.{}.{}.{}", 100 + number, n / 250, 1 + n % 250)
+        });
     }
 
-    fn remove(&mut self, resource: &Resource, key: &Key, old: &Arc<Stored>, value: Value) -> Arc<Stored> {
+    fn remove(&mut self, resource: &Resource, key: &Key, old: &Arc<Stored>) -> Arc<Stored> {
         self.version += 1;
-        let new = stored(value, self.version, old.owners.clone(), old.maker);
+        let new = stored(old.value.clone(), self.version, old.owners.clone(), old.maker);
         let change = Change {
             resource: resource.clone(),
             key: key.clone(),
@@ -582,11 +625,18 @@ impl Store {
             .as_ref()
             .filter(|_| going && free && resource.1 != "namespaces")
         {
-            return self.remove(resource, &key, old, value);
+            // Watches are shown how it was before; who did it is shown what came of it, in no version of its own.
+            self.remove(resource, &key, old);
+            return Arc::new(Stored {
+                text: value.to_string(),
+                value,
+                owners,
+                maker: old.maker,
+            });
         }
         self.version += 1;
         let maker = old.as_ref().map_or(actor, |o| o.maker);
-        let new = stored(value, self.version, owners, maker);
+        let new = stored(defaults::kept(resource, value), self.version, owners, maker);
         let table = self.tables.entry(resource.clone()).or_default();
         table.objects.insert(key.clone(), new.clone());
         self.log(Change {

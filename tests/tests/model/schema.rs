@@ -1,0 +1,131 @@
+//! What the schema of a CRD says about an object: as much of it as our CRDs use, but patterns and formats.
+
+use serde_json::{Map, Value};
+
+/// What is not for a schema.
+const OUTSIDE: [&str; 3] = ["apiVersion", "kind", "metadata"];
+
+/// What is wrong with an object. What was wrong before and is as it was is not held against a write.
+pub(crate) fn wrong(schema: &Value, old: Option<&Value>, new: &Value) -> Option<String> {
+    let same = |field: &str| old.is_some_and(|old| old.get(field) == new.get(field));
+    let missing = required(schema).find(|field| new.get(field).is_none() && !same(field));
+    if let Some(field) = missing {
+        return Some(format!("{field}: Required value"));
+    }
+    new.as_object()?
+        .iter()
+        .filter(|(field, _)| !OUTSIDE.contains(&field.as_str()) && !same(field))
+        .find_map(|(field, value)| within(schema["properties"].get(field)?, value, field))
+}
+
+fn required(schema: &Value) -> impl Iterator<Item = &str> {
+    let all = schema["required"].as_array().into_iter().flatten();
+    all.filter_map(Value::as_str)
+}
+
+/// What is wrong with a value at a path.
+fn within(schema: &Value, value: &Value, path: &str) -> Option<String> {
+    let is_null = value.is_null();
+    let right = match schema["type"].as_str() {
+        _ if is_null => schema["nullable"] == true,
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        _ => true,
+    };
+    if !right {
+        return Some(format!("{path}: Invalid value: {value}: must be of another type"));
+    }
+    let limit = |field: &str| schema[field].as_f64();
+    let length = |value: &str| u32::try_from(value.chars().count()).map_or(f64::MAX, f64::from);
+    let bad = match value {
+        Value::String(text) => {
+            limit("maxLength").is_some_and(|most| length(text) > most)
+                || limit("minLength").is_some_and(|least| length(text) < least)
+                || schema["enum"].as_array().is_some_and(|all| !all.contains(value))
+        }
+        Value::Number(number) => number.as_f64().is_some_and(|n| {
+            limit("maximum").is_some_and(|most| n > most) || limit("minimum").is_some_and(|least| n < least)
+        }),
+        Value::Array(list) => {
+            let count = u32::try_from(list.len()).map_or(f64::MAX, f64::from);
+            limit("maxItems").is_some_and(|most| count > most)
+        }
+        _ => false,
+    };
+    if bad {
+        return Some(format!("{path}: Invalid value: {value}"));
+    }
+    match value {
+        Value::Object(map) => map_within(schema, map, path),
+        Value::Array(list) => list
+            .iter()
+            .enumerate()
+            .find_map(|(i, entry)| within(schema.get("items")?, entry, &format!("{path}[{i}]"))),
+        _ => None,
+    }
+}
+
+fn map_within(schema: &Value, map: &Map<String, Value>, path: &str) -> Option<String> {
+    if let Some(field) = required(schema).find(|field| !map.contains_key(*field)) {
+        return Some(format!("{path}.{field}: Required value"));
+    }
+    map.iter().find_map(|(field, value)| {
+        let known = schema["properties"].get(field);
+        within(
+            known.or(schema.get("additionalProperties"))?,
+            value,
+            &format!("{path}.{field}"),
+        )
+    })
+}
+
+/// The first field the schema does not know.
+pub(crate) fn unknown(schema: &Value, object: &Value) -> Option<String> {
+    let mut copy = object.clone();
+    let mut gone = None;
+    prune(schema, &mut copy, &mut String::new(), &mut gone);
+    gone
+}
+
+/// Removes what the schema does not know.
+pub(crate) fn pruned(schema: &Value, object: &mut Value) {
+    prune(schema, object, &mut String::new(), &mut None);
+}
+
+fn prune(schema: &Value, value: &mut Value, path: &mut String, gone: &mut Option<String>) {
+    match value {
+        Value::Array(list) => {
+            for entry in list {
+                if let Some(schema) = schema.get("items") {
+                    prune(schema, entry, path, gone);
+                }
+            }
+        }
+        Value::Object(map) if schema["type"] == "object" => {
+            let top = path.is_empty();
+            let all = schema["x-kubernetes-preserve-unknown-fields"] == true;
+            let length = path.len();
+            map.retain(|field, value| {
+                if top && OUTSIDE.contains(&field.as_str()) {
+                    return true;
+                }
+                path.push('.');
+                path.push_str(field);
+                let known = schema["properties"]
+                    .get(field)
+                    .or(schema.get("additionalProperties"));
+                match known {
+                    Some(known) => prune(known, value, path, gone),
+                    None if !all => *gone = gone.take().or(Some(path.clone())),
+                    None => {}
+                }
+                path.truncate(length);
+                known.is_some() || all
+            });
+        }
+        _ => {}
+    }
+}

@@ -39,10 +39,10 @@ pub(crate) const ISOLATION: Part = Part {
     name: "isolation",
     modules: &["isolation"],
 };
-/// Controllers and API servers that fail.
+/// Controllers and API servers that fail; and that the model of one, which `sim` lets fail, is right.
 pub(crate) const FAULTS: Part = Part {
     name: "faults",
-    modules: &["faults", "election"],
+    modules: &["faults", "election", "traces"],
 };
 
 /// What the tests of a part said beside their results.

@@ -20,8 +20,12 @@ mod gateways;
 mod host_clients;
 mod isolation;
 mod mcs;
+#[path = "../model/mod.rs"]
+#[expect(dead_code, reason = "the simulation asks for more")]
+mod model;
 mod policies;
 mod seeing;
 mod services;
 mod specs;
+mod traces;
 mod workload;

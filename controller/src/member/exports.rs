@@ -149,7 +149,12 @@ fn owners(
     claim::owners(valid.map(|(export, _)| {
         let of = tuple(export);
         let name = names::service_export(session.cluster_id, &of.0, &of.1);
-        let has = own(session, &name).is_some_and(|e| (&e.spec.namespace, &e.spec.name) == (&of.0, &of.1));
+        // Of the two exports of a Service somebody may have deleted one.
+        let endpoints = names::endpoints_export(session.cluster_id, &of.0, &of.1);
+        let has = [&name, &endpoints]
+            .into_iter()
+            .filter_map(|name| own(session, name))
+            .any(|e| (&e.spec.namespace, &e.spec.name) == (&of.0, &of.1));
         let since = export.creation_timestamp();
         Claim { name, of, has, since }
     }))

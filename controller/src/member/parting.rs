@@ -42,7 +42,9 @@ pub struct Way {
 /// How a goodbye goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Goodbye {
-    /// The announce is gone.
+    /// It is under way.
+    Begun,
+    /// The announce is gone, and nothing that was sent before can bring it back.
     Said,
     /// The leader does not know yet, and why.
     Outstanding(String),
@@ -160,6 +162,7 @@ pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
             continue;
         }
         match goodbye {
+            Goodbye::Begun => {}
             Goodbye::Said => {
                 new.ways.remove(membership);
             }

@@ -13,7 +13,10 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Preconditions},
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tracing::info;
 
 use super::{
@@ -34,8 +37,19 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after the first try that failed; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a request that was sent before may still be carried out: the announce has to be gone after that, too.
+const LINGER: Duration = Duration::from_secs(15);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// What a try found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// The announce, which is being deleted now.
+    Announce,
+    /// Nothing of this membership.
+    Nothing,
+}
 
 /// All goodbyes that were begun.
 pub struct Goodbyes {
@@ -100,9 +114,9 @@ impl Goodbyes {
         last: Option<LastWrites>,
         attempt: impl Fn() -> F + Send + 'static,
     ) where
-        F: Future<Output = Result<(), String>> + Send,
+        F: Future<Output = Result<Found, String>> + Send,
     {
-        let state = Arc::new(Mutex::new(Goodbye::Outstanding("just begun".to_owned())));
+        let state = Arc::new(Mutex::new(Goodbye::Begun));
         let (fence, changed, told) = (self.fence.clone(), self.changed.clone(), state.clone());
         let set = membership.cluster_set.clone();
         let task = Task::spawn(async move {
@@ -110,7 +124,7 @@ impl Goodbyes {
             if let Some(last) = last {
                 let _applier = last.await;
             }
-            let mut pause = PAUSE;
+            let (begun, mut pause) = (Instant::now(), PAUSE);
             loop {
                 let result = if fence.is_open() {
                     let late = |_| Err(format!("no answer within {} s", TIMEOUT.as_secs()));
@@ -118,11 +132,16 @@ impl Goodbyes {
                 } else {
                     Err("another replica may be working".to_owned())
                 };
-                let said = result.is_ok();
-                let news = match result {
-                    Ok(()) => Goodbye::Said,
-                    Err(why) => Goodbye::Outstanding(why),
+                let (news, wait) = match result {
+                    Ok(Found::Nothing) if begun.elapsed() >= LINGER => (Goodbye::Said, Duration::ZERO),
+                    Ok(_) => (Goodbye::Begun, LINGER),
+                    Err(why) => {
+                        let wait = pause;
+                        pause = (pause * 2).min(MAX_PAUSE);
+                        (Goodbye::Outstanding(why), wait)
+                    }
                 };
+                let said = news == Goodbye::Said;
                 {
                     let mut state = told.lock().unwrap_or_else(PoisonError::into_inner);
                     if *state != news {
@@ -133,8 +152,7 @@ impl Goodbyes {
                 if said {
                     return info!(set, "the leader knows that this cluster left");
                 }
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MAX_PAUSE);
+                tokio::time::sleep(wait).await;
             }
         });
         self.begun.insert(membership, Saying { state, _task: task });
@@ -183,13 +201,13 @@ async fn connect(
 }
 
 /// Takes back the announce of this membership; one of another set is another membership's.
-async fn depart(client: &Client, membership: &Membership) -> Result<(), String> {
+async fn depart(client: &Client, membership: &Membership) -> Result<Found, String> {
     let api: Api<MemberClusterAnnounce> = Api::namespaced(client.clone(), &membership.namespace);
     let name = names::member_announce(&membership.cluster_id);
     let found = api.get_opt(&name).await.map_err(|e| chain(&e))?;
     let ours = |a: &MemberClusterAnnounce| a.cluster_set_id == membership.cluster_set;
     let Some(announce) = found.filter(|a| ours(a) && a.metadata.deletion_timestamp.is_none()) else {
-        return Ok(());
+        return Ok(Found::Nothing);
     };
     let preconditions = Preconditions {
         uid: announce.metadata.uid,
@@ -200,8 +218,8 @@ async fn depart(client: &Client, membership: &Membership) -> Result<(), String> 
         ..DeleteParams::default()
     };
     match api.delete(&name, &params).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Ok(_) => Ok(Found::Announce),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Found::Nothing),
         Err(error) => Err(chain(&error)),
     }
 }

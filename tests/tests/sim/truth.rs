@@ -132,6 +132,18 @@ pub(crate) fn differences(world: &World) -> Vec<String> {
         })
         .map(|(_, id)| id.clone())
         .collect();
+    for i in 1..world.clusters.len() {
+        let key = (MEMBER_NAMESPACE.to_owned(), names::MEMBERSHIPS.to_owned());
+        let record = world.clusters[i].store.get(&core("configmaps"), &key);
+        let data = record.and_then(|record| record.value["data"].as_object().cloned());
+        let of = members.get(&i).map(|id| format!("{SET}_{id}_{LEADER_NAMESPACE}"));
+        let outstanding: Vec<_> = data
+            .iter()
+            .flat_map(|data| data.keys())
+            .filter(|key| Some(*key) != of.as_ref())
+            .collect();
+        report.same(&format!("cluster {i}: goodbyes"), &outstanding, &vec![]);
+    }
     let winners = leader(world, &members, &services, &networks, &mut report);
     for i in 1..world.clusters.len() {
         let before = report.0.len();

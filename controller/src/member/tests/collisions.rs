@@ -79,6 +79,19 @@ fn exports_of_one_name_do_not_take_turns() {
 }
 
 #[test]
+fn a_service_one_of_whose_exports_was_deleted_keeps_the_name() {
+    for end in ["-service", "-endpoints"] {
+        let mut world = world();
+        offer(&mut world, YOUNG, "2026-01-02T00:00:00Z");
+        settle(&mut world);
+        offer(&mut world, OLD, "2026-01-01T00:00:00Z");
+        Arc::make_mut(&mut leader(&mut world).exports).retain(|(_, name), _| !name.ends_with(end));
+        settle(&mut world);
+        assert_eq!(exported(&world), Some(("prod".into(), "web-api".into())), "{end}");
+    }
+}
+
+#[test]
 fn who_has_the_name_keeps_it() {
     let mut world = world();
     offer(&mut world, YOUNG, "2026-01-02T00:00:00Z");

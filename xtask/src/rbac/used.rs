@@ -35,7 +35,7 @@ pub(crate) struct Refused {
 }
 
 /// Resources that are granted by name.
-const NAMED: [&str; 1] = ["leases"];
+const NAMED: [&str; 2] = ["configmaps", "leases"];
 
 /// Reads a log. A last line that is cut off (the API server was killed) is left out, others are errors.
 pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Use>) -> Result<()> {

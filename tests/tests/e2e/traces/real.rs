@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use controller::api::crd;
+use controller::api::{crd, names};
 use http::Method;
 use kube::{
     Client, Config,
@@ -73,6 +73,22 @@ impl Server {
             until(SOON, &client, &path, |code, _| code == 200).await;
         }
         let spaces = furnish(&client).await;
+        for space in SPACES {
+            // The admission policies do not take ResourceExports where nobody has said which account is which cluster.
+            let identities = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": { "name": names::MEMBER_IDENTITIES },
+            });
+            let path = format!("{NAMESPACES}/{space}/configmaps");
+            let (code, said) = send(
+                &client,
+                Method::POST,
+                &path,
+                Some(("application/json", identities)),
+            )
+            .await;
+            assert!(code == 201 || code == 409, "{space}: {said}");
+        }
         let server = Self { client, spaces, crds };
         server.clear().await;
         server

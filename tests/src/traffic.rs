@@ -6,10 +6,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
 use nix::{
     sched::{CpuSet, sched_getaffinity},
-    sys::signal::Signal,
     unistd::Pid,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -343,9 +342,8 @@ impl SequencedStream {
 
     /// Ends it now, which is an error where it has ended already: whatever it was to show went on longer.
     pub fn end(mut self, deadline: Duration) -> Result<SequenceReport> {
-        ensure!(self.is_running(), "the stream ended too early");
-        self.sender.signal(Signal::SIGTERM)?;
-        self.finish(deadline)
+        self.sender.conclude(deadline)?;
+        parse(&self.receiver.finish(REPORT)?)
     }
 
     /// Waits for the end, at most for `deadline`, and returns the receiver's report. A stream whose

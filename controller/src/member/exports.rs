@@ -140,6 +140,14 @@ fn tuple(export: &ServiceExport) -> Tuple {
     (export.namespace().unwrap_or_default(), export.name_any())
 }
 
+/// What the two exports of a Service are called: its own, and that of its endpoints.
+fn export_names(session: &Session<'_>, (namespace, name): &Tuple) -> [String; 2] {
+    [
+        names::service_export(session.cluster_id, namespace, name),
+        names::endpoints_export(session.cluster_id, namespace, name),
+    ]
+}
+
 /// Whose the names of the exports are.
 fn owners(
     session: &Session<'_>,
@@ -148,13 +156,11 @@ fn owners(
     let valid = offers.iter().filter(|(_, offer)| offer.is_ok());
     claim::owners(valid.map(|(export, _)| {
         let of = tuple(export);
-        let name = names::service_export(session.cluster_id, &of.0, &of.1);
-        // Of the two exports of a Service somebody may have deleted one.
-        let endpoints = names::endpoints_export(session.cluster_id, &of.0, &of.1);
-        let has = [&name, &endpoints]
-            .into_iter()
-            .filter_map(|name| own(session, name))
-            .any(|e| (&e.spec.namespace, &e.spec.name) == (&of.0, &of.1));
+        let names = export_names(session, &of);
+        // Somebody may have deleted one of the two.
+        let mut there = names.iter().filter_map(|name| own(session, name));
+        let has = there.any(|e| (&e.spec.namespace, &e.spec.name) == (&of.0, &of.1));
+        let [name, _] = names;
         let since = export.creation_timestamp();
         Claim { name, of, has, since }
     }))
@@ -234,17 +240,18 @@ fn labels(spec: &ResourceExportSpec) -> BTreeMap<String, String> {
 }
 
 fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(String, ResourceExportSpec); 2] {
-    let (namespace, name) = (export.namespace().unwrap_or_default(), export.name_any());
-    let id = session.cluster_id;
+    let of = tuple(export);
+    let [service, endpoints] = export_names(session, &of);
+    let (namespace, name) = of;
     let base = ResourceExportSpec {
-        cluster_id: id.to_owned(),
-        name: name.clone(),
-        namespace: namespace.clone(),
+        cluster_id: session.cluster_id.to_owned(),
+        name,
+        namespace,
         ..ResourceExportSpec::default()
     };
     [
         (
-            names::service_export(id, &namespace, &name),
+            service,
             ResourceExportSpec {
                 kind: kind::SERVICE.to_owned(),
                 service: Some(offer.service.clone()),
@@ -252,7 +259,7 @@ fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(Stri
             },
         ),
         (
-            names::endpoints_export(id, &namespace, &name),
+            endpoints,
             ResourceExportSpec {
                 kind: kind::ENDPOINTS.to_owned(),
                 endpoints: Some(EndpointsExport {
@@ -547,24 +554,21 @@ fn hold_back(
 
 /// Why the leader's API server takes one of the two exports of the Service not.
 fn refused(world: &MemberWorld, session: &Session<'_>, export: &ServiceExport) -> Option<String> {
-    let (namespace, name) = tuple(export);
-    let names = [
-        names::service_export(session.cluster_id, &namespace, &name),
-        names::endpoints_export(session.cluster_id, &namespace, &name),
-    ];
-    names.into_iter().find_map(|name| {
-        let target = Target {
-            side: Side::Leader,
-            kind: Kind::ResourceExport,
-            namespace: session.leader_namespace.to_owned(),
-            name,
-        };
-        let why = world.failing.get(&target)?;
-        Some(format!(
-            "The leader cluster does not take ResourceExport {}: {why}",
-            target.name
-        ))
-    })
+    export_names(session, &tuple(export))
+        .into_iter()
+        .find_map(|name| {
+            let target = Target {
+                side: Side::Leader,
+                kind: Kind::ResourceExport,
+                namespace: session.leader_namespace.to_owned(),
+                name,
+            };
+            let why = world.failing.get(&target)?;
+            Some(format!(
+                "The leader cluster does not take ResourceExport {}: {why}",
+                target.name
+            ))
+        })
 }
 
 /// What the leader says about the export of the Service, by condition type.

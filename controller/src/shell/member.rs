@@ -154,8 +154,9 @@ pub async fn run(
             info!(namespace = member.namespace, "member ready");
         }
         member.ask_service_cidr().await;
-        member.follow_cluster_set().await;
-        member.say_goodbyes();
+        let world = member.snapshot();
+        member.follow_cluster_set(&world).await;
+        member.say_goodbyes(&world);
         let local = applier.settled(|target| member.stores.sight(target));
         let remote = match &mut member.link {
             Some(link) => link.settled().await,
@@ -217,9 +218,8 @@ impl Member {
     }
 
     /// Opens, replaces or closes the connection as the `ClusterSet` and its Secret say.
-    async fn follow_cluster_set(&mut self) {
-        let world = self.snapshot();
-        let set = membership::current(&world);
+    async fn follow_cluster_set(&mut self, world: &MemberWorld) {
+        let set = membership::current(world);
         self.follow_secret(set.and_then(membership::secret_name));
         let Some(set) = set else {
             self.link_error = None;
@@ -259,11 +259,10 @@ impl Member {
     }
 
     /// Of memberships that ended while nobody was looking, too; not of one that began anew.
-    fn say_goodbyes(&mut self) {
-        let world = self.snapshot();
-        let set = membership::current(&world);
+    fn say_goodbyes(&mut self, world: &MemberWorld) {
+        let set = membership::current(world);
         let is_over = |membership: &Membership| !set.is_some_and(|set| membership.may_be_of(set));
-        let record = Record::of(&world);
+        let record = Record::of(world);
         self.goodbyes.retain(|membership| {
             let is_said = world.goodbyes.get(membership) == Some(&Goodbye::Said);
             is_over(membership) && (!is_said || record.ways.contains_key(membership))

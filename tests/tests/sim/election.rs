@@ -2,9 +2,8 @@
 
 use std::{
     convert::Infallible,
-    future::{Ready, ready},
+    future::ready,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
 };
 
 use controller::{
@@ -15,7 +14,7 @@ use http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use tower_service::Service;
+use tower::service_fn;
 
 const ME: &str = "me";
 
@@ -31,16 +30,16 @@ struct Kept {
     written: u32,
 }
 
-impl Service<Request<Body>> for Server {
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Self::Error>>;
-    type Response = Response<Body>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
+impl Server {
+    fn client(&self) -> Client {
+        let server = self.clone();
+        Client::new(
+            service_fn(move |request| ready(Ok::<_, Infallible>(server.answer(&request)))),
+            "default",
+        )
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn answer(&self, request: &Request<Body>) -> Response<Body> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (code, body) = match (request.method(), kept.holder) {
             (&Method::GET, "") => (StatusCode::NOT_FOUND, status(404, "NotFound")),
@@ -57,7 +56,7 @@ impl Service<Request<Body>> for Server {
         };
         let mut answer = Response::new(Body::from(body.to_string().into_bytes()));
         *answer.status_mut() = code;
-        ready(Ok(answer))
+        answer
     }
 }
 
@@ -77,7 +76,7 @@ fn status(code: u16, reason: &str) -> Value {
 /// An election that is won, on a server one can change.
 async fn won() -> (Server, Election) {
     let server = Server::default();
-    let client = Client::new(server.clone(), "mc");
+    let client = server.client();
     let mut election = Election::new(&client, "mc", "lease", ME.to_owned());
     election.win().await;
     (server, election)

@@ -119,7 +119,7 @@ impl Surroundings {
             incarnation: self.incarnation,
             token,
         };
-        Client::new(wire, "default")
+        wire.client()
     }
 }
 

@@ -12,13 +12,13 @@ use std::{
 use bytes::Bytes;
 use futures::{Stream, stream};
 use http::{Request, Response};
-use kube::client::Body;
+use kube::{Client, client::Body};
 use serde_json::json;
 use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
-use tower_service::Service;
+use tower::service_fn;
 
 use crate::{
     model::{
@@ -100,21 +100,13 @@ impl http_body::Body for Answer {
 
 // === impl Wire ===
 
-impl Service<Request<Body>> for Wire {
-    type Response = Response<Answer>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        Box::pin(self.clone().answer(request))
-    }
-}
-
 impl Wire {
+    /// A client at this end of it.
+    pub(crate) fn client(self) -> Client {
+        let answer = move |request| self.clone().answer(request);
+        Client::new(service_fn(answer), "default")
+    }
+
     async fn answer(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await?;

@@ -1,9 +1,7 @@
 //! How the controllers write, request by request: to a server that notes what it is asked.
 
 use std::{
-    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
     time::Duration,
 };
 
@@ -19,7 +17,7 @@ use http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
-use tower_service::Service;
+use tower::service_fn;
 
 use crate::{model::refusal::Refusal, wire::BoxError};
 
@@ -48,47 +46,41 @@ impl Server {
         }
     }
 
+    fn client(&self) -> Client {
+        let server = self.clone();
+        Client::new(
+            service_fn(move |request| server.clone().answer(request)),
+            "default",
+        )
+    }
+
+    async fn answer(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let (parts, body) = request.into_parts();
+        let bytes = body.collect_bytes().await?;
+        let asked = Asked {
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            body: serde_json::from_slice(&bytes).unwrap_or_default(),
+        };
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(asked);
+        let answer = self.refuses.map_or_else(
+            || json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "resourceVersion": "7" } }),
+            |code| Refusal::new(code, "no").status(),
+        );
+        let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
+        *response.status_mut() = StatusCode::from_u16(self.refuses.unwrap_or(200))?;
+        Ok(response)
+    }
+
     fn applier(&self, fence: Fence) -> Applier {
-        Applier::new(Client::new(self.clone(), "default"), fence, Arc::default())
+        Applier::new(self.client(), fence, Arc::default())
     }
 
     fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Service<Request<Body>> for Server {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let server = self.clone();
-        Box::pin(async move {
-            let (parts, body) = request.into_parts();
-            let bytes = body.collect_bytes().await?;
-            let asked = Asked {
-                method: parts.method,
-                path: parts.uri.path().to_owned(),
-                body: serde_json::from_slice(&bytes).unwrap_or_default(),
-            };
-            server
-                .asked
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(asked);
-            let answer = server.refuses.map_or_else(
-                || json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "resourceVersion": "7" } }),
-                |code| Refusal::new(code, "no").status(),
-            );
-            let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
-            *response.status_mut() = StatusCode::from_u16(server.refuses.unwrap_or(200))?;
-            Ok(response)
-        })
     }
 }
 
@@ -118,7 +110,7 @@ fn deletion() -> Op {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_hold_the_lease_writes_nothing() {
     let server = Server::new(None);
-    let client = Client::new(server.clone(), "default");
+    let client = server.client();
     // Never won.
     let fence = Election::new(&client, "mc", "lease", "me".to_owned()).fence();
     let mut applier = server.applier(fence);

@@ -1,15 +1,11 @@
 //! The model as a server: nothing comes late, nothing gets lost.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Request, Response};
 use jiff::Timestamp;
 use kube::{Client, client::Body};
-use tower_service::Service;
+use tower::service_fn;
 
 use crate::model::{
     ask::{Ask, Filter, Verb},
@@ -22,27 +18,38 @@ use crate::model::{
 /// What goes wrong outside of HTTP.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A server.
-#[derive(Clone)]
-struct Modelled(Arc<Mutex<Store>>);
-
 /// A client of a new server.
 pub(super) fn client() -> Client {
     let store = Store::new(Arc::new(Kinds::new()), 1);
-    Client::new(Modelled(Arc::new(Mutex::new(store))), "default")
+    let store = Arc::new(Mutex::new(store));
+    Client::new(
+        service_fn(move |request| serve(store.clone(), request)),
+        "default",
+    )
 }
 
-impl Modelled {
-    fn answer(&self, ask: &Ask) -> Result<Said, Refusal> {
-        let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match ask.verb {
-            Verb::List => store.list(ask, u64::MAX, usize::MAX),
-            Verb::Watch => Ok(Said {
-                code: 200,
-                text: until_now(&store, ask),
-            }),
-            _ => store.serve(ask, Actor::User, Timestamp::now()),
-        }
+async fn serve(store: Arc<Mutex<Store>>, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    let (parts, body) = request.into_parts();
+    let ask = Ask::read(&parts, &body.collect_bytes().await?)?;
+    let (code, text) = match answer(&store, &ask) {
+        Ok(said) => (said.code, said.text),
+        Err(refusal) => (refusal.code, refusal.status().to_string()),
+    };
+    Ok(Response::builder()
+        .status(code)
+        .header("content-type", "application/json")
+        .body(Body::from(text.into_bytes()))?)
+}
+
+fn answer(store: &Mutex<Store>, ask: &Ask) -> Result<Said, Refusal> {
+    let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+    match ask.verb {
+        Verb::List => store.list(ask, u64::MAX, usize::MAX),
+        Verb::Watch => Ok(Said {
+            code: 200,
+            text: until_now(&store, ask),
+        }),
+        _ => store.serve(ask, Actor::User, Timestamp::now()),
     }
 }
 
@@ -56,30 +63,4 @@ fn until_now(store: &Store, ask: &Ask) -> String {
         position = version;
     }
     text
-}
-
-impl Service<Request<Body>> for Modelled {
-    type Response = Response<Body>;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let server = self.clone();
-        Box::pin(async move {
-            let (parts, body) = request.into_parts();
-            let ask = Ask::read(&parts, &body.collect_bytes().await?)?;
-            let (code, text) = match server.answer(&ask) {
-                Ok(said) => (said.code, said.text),
-                Err(refusal) => (refusal.code, refusal.status().to_string()),
-            };
-            Ok(Response::builder()
-                .status(code)
-                .header("content-type", "application/json")
-                .body(Body::from(text.into_bytes()))?)
-        })
-    }
 }

@@ -31,7 +31,7 @@ pub const FAILURE: &str = "Failure";
 /// The reason that goes with [`FAILURE`].
 pub const CONVERGE_FAILURE: &str = "ConvergeFailure";
 
-/// What is exported, by whom.
+/// What is exported, by whom. Payloads that most do not have are boxed: thousands of these are kept.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "multicluster.crd.antrea.io",
@@ -65,13 +65,13 @@ pub struct ResourceExportSpec {
     pub kind: String,
     /// Payload of kind `Service`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub service: Option<ServiceExportPayload>,
+    pub service: Option<Box<ServiceExportPayload>>,
     /// Payload of kind `Endpoints`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<EndpointsExport>,
     /// Payload of kind `ClusterInfo`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster_info: Option<ClusterInfo>,
+    pub cluster_info: Option<Box<ClusterInfo>>,
     /// Payload of kind `AntreaClusterNetworkPolicy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crd::any_object")]

@@ -60,13 +60,13 @@ pub struct ResourceImportSpec {
     /// Payload of kind `ServiceImport`: the object the members are to create.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crd::any_object")]
-    pub service_import: Option<ServiceImport>,
+    pub service_import: Option<Box<ServiceImport>>,
     /// Payload of kind `Endpoints`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<EndpointsImport>,
     /// Payload of kind `ClusterInfo`.
     #[serde(rename = "clusterinfo", skip_serializing_if = "Option::is_none")]
-    pub cluster_info: Option<ClusterInfo>,
+    pub cluster_info: Option<Box<ClusterInfo>>,
     /// Payload of kind `AntreaClusterNetworkPolicy`.
     #[serde(rename = "clusternetworkpolicy", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crd::any_object")]

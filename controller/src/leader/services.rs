@@ -149,7 +149,7 @@ fn merge(
     };
     if let Some(merged) = merged {
         let spec = ResourceImportSpec {
-            service_import: Some(service_import(namespace, name, merged)),
+            service_import: Some(Box::new(service_import(namespace, name, merged))),
             ..spec(kind::SERVICE_IMPORT)
         };
         settled &= put(world, &service_name, spec, old_service, plan);

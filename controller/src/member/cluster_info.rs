@@ -38,7 +38,7 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
         name: session.cluster_id.to_owned(),
         namespace: world.namespace.clone(),
         kind: export_kind::CLUSTER_INFO.to_owned(),
-        cluster_info: Some(ClusterInfo {
+        cluster_info: Some(Box::new(ClusterInfo {
             cluster_id: session.cluster_id.to_owned(),
             service_cidr: first_of(&world.service_cidrs),
             service_cidrs: more_than_one(&world.service_cidrs),
@@ -51,7 +51,7 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
                 .collect(),
             pod_cidrs: pod_cidrs(world).iter().map(ToString::to_string).collect(),
             wire_guard: primary.wire_guard.clone(),
-        }),
+        })),
         ..ResourceExportSpec::default()
     };
     exports::put(session, &name, spec, plan);
@@ -120,7 +120,7 @@ pub fn import(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         if info.cluster_id == session.cluster_id || import.metadata.deletion_timestamp.is_some() {
             continue;
         }
-        let mut new = ClusterInfoImport::new(&import.name_any(), info.clone());
+        let mut new = ClusterInfoImport::new(&import.name_any(), (**info).clone());
         new.metadata.namespace = Some(world.namespace.clone());
         new.labels_mut()
             .insert(names::LABEL_MADE_BY.to_owned(), names::MANAGED_BY.to_owned());

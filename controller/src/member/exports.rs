@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// How long the leader's first word about an export is waited for before anything is said of it.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a Service is not exported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -254,7 +254,7 @@ fn specs(session: &Session<'_>, export: &ServiceExport, offer: &Offer) -> [(Stri
             service,
             ResourceExportSpec {
                 kind: kind::SERVICE.to_owned(),
-                service: Some(offer.service.clone()),
+                service: Some(Box::new(offer.service.clone())),
                 ..base.clone()
             },
         ),

@@ -6,14 +6,14 @@ use crate::plan::{Action, Op};
 
 /// Writes until the next plan, so that what becomes urgent meanwhile does not wait for thousands of others.
 pub(super) const MOST: usize = 256;
+/// Statuses that are written whatever else there is to do.
+const FEW: usize = 32;
 
-/// At most `most` of `actions`, in their order. Others act on objects, not on their statuses, so statuses come last; still
-/// additions, removals and statuses have a quarter of the places each if they need it, so none of them waits for ever.
-/// Nothing of a kind is removed before everything of that kind was added.
+/// At most `most` of `actions`, in their order. Others act on objects, not on their statuses, so statuses come last: no
+/// more than a quarter of what else is done, or [`FEW`]. Still additions, removals and statuses have a quarter of the
+/// places each if they need it, so none of them waits for ever. Nothing of a kind is removed before everything of that
+/// kind was added.
 pub(super) fn choose(actions: Vec<Action>, most: usize) -> Vec<Action> {
-    if actions.len() <= most {
-        return actions;
-    }
     let class = |action: &Action| match action.op {
         Op::Create(_) | Op::Apply(_) | Op::Patch(_) => 0,
         Op::Delete { .. } => 1,
@@ -24,6 +24,10 @@ pub(super) fn choose(actions: Vec<Action>, most: usize) -> Vec<Action> {
         if let Some(asked) = asked.get_mut(class(action)) {
             *asked += 1;
         }
+    }
+    let [additions, removals, statuses] = asked;
+    if additions + removals > 0 {
+        asked[2] = statuses.min(FEW.max((additions + removals) / 4));
     }
     let mut places = asked.map(|asked| asked.min(most / 4));
     let mut left = most.saturating_sub(places.iter().sum());
@@ -88,7 +92,9 @@ mod tests {
             let count = |kind| chosen.iter().filter(|a| a.target.kind == kind).count();
             [Kind::ResourceExport, Kind::ResourceImport, Kind::ServiceExport].map(count)
         };
-        assert_eq!(chosen(30, 30, 40), [30, 30, 40], "little is done whole");
+        assert_eq!(chosen(30, 30, 32), [30, 30, 32], "little is done whole");
+        assert_eq!(chosen(30, 30, 40), [30, 30, 32]);
+        assert_eq!(chosen(0, 0, 90), [0, 0, 90]);
         assert_eq!(chosen(1000, 0, 0), [100, 0, 0]);
         assert_eq!(chosen(0, 0, 1000), [0, 0, 100]);
         assert_eq!(chosen(1000, 1000, 1000), [50, 25, 25]);

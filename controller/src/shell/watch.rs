@@ -30,6 +30,10 @@ const MAX_PAUSE: Duration = Duration::from_secs(3);
 
 /// How often a kind that an API server does not know is asked for again.
 const ABSENT_PAUSE: Duration = Duration::from_secs(10);
+/// Objects of one answer to a list: what it is read from takes several times the space of what is kept.
+const PAGE: u32 = 100;
+/// The annotation in which kubectl keeps the whole object once more.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// All objects of a kind, as last seen.
 ///
@@ -303,6 +307,7 @@ where
         health: Arc<Health>,
         optional: bool,
     ) {
+        let config = config.page_size(PAGE);
         let mut events = Box::pin(watcher(api.clone(), config.clone()));
         let mut failures = 0;
         while let Some(event) = events.next().await {
@@ -466,6 +471,9 @@ where
 {
     let key = key(&object);
     object.metadata.managed_fields = None;
+    if let Some(annotations) = &mut object.metadata.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
     let read = serde_json::to_value(object).and_then(serde_json::from_value);
     if let Err(error) = &read {
         warn!(kind = %K::kind(&()), namespace = key.0, name = key.1, %error, "object ignored: it cannot be read");

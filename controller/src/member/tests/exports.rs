@@ -17,7 +17,7 @@ use crate::{
 /// What is said of the Service `web` in the leader cluster.
 fn offered(world: &MemberWorld) -> ServiceExportPayload {
     let spec = &export(world, "east-shop-web-service").unwrap().spec;
-    spec.service.clone().unwrap()
+    *spec.service.clone().unwrap()
 }
 
 /// What is said there of its endpoints.
@@ -197,7 +197,7 @@ fn of_a_young_export_one_write_tells_all() {
     let said = |world: &MemberWorld| world.service_exports.values().next().unwrap().status.is_some();
     settle(&mut young);
     assert!(!said(&young), "the leader has not judged it");
-    let until = young.now.checked_add(Duration::from_secs(3)).unwrap();
+    let until = young.now.checked_add(Duration::from_secs(10)).unwrap();
     assert_eq!(plan(&young).wake_at.map(|at| at <= until), Some(true));
 
     let mut judged = young.clone();

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod beside;
 mod build;
 mod cluster;
 mod demo;
@@ -35,11 +36,11 @@ struct Xtask {
 enum Command {
     /// Show the main job: two small clusters in network namespaces, or real ones.
     Demo(demo::DemoArgs),
-    /// Run all tests, or one suite; the last line is `N passed, N failed`.
+    /// Run all tests, or some suites; the last line is `N passed, N failed`.
     Test {
-        /// The one suite to run.
-        #[arg(long, value_enum)]
-        suite: Option<test::Suite>,
+        /// The suites to run, one after the other.
+        #[arg(long, value_enum, value_delimiter = ',')]
+        suite: Vec<test::Suite>,
         /// More rounds, longer runs.
         #[arg(long)]
         long: bool,
@@ -68,7 +69,7 @@ enum Command {
 fn main() -> Result<()> {
     match Xtask::parse().command {
         Command::Demo(args) => demo::run(&args),
-        Command::Test { suite, long } => test::run(suite, long),
+        Command::Test { suite, long } => test::run(&suite, long),
         Command::Bench(args) => bench::run(&args),
         Command::Matrix(args) => matrix::run(&args),
         Command::Crds => lint::crds("--out"),

@@ -69,7 +69,7 @@ pub(crate) fn run(part: Part, long: bool, tally: &mut Tally) -> Result<()> {
             std::env::current_exe().context("this program's path")?,
         )
         .env("MC_LONG", if long { "1" } else { "0" })
-        .args(["--", "--test-threads=1", "--nocapture"])
+        .args(["--", "--test-threads=1", "--nocapture", "--format=pretty"])
         .args(part.modules.iter().map(|module| format!("{module}::")));
     let (mut tests, mut figures) = (Tally::default(), Figures::default());
     let result = tests.cargo_test_telling(part.name, &mut command, |line| figures.read(part.name, line));

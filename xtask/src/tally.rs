@@ -66,6 +66,15 @@ impl Tally {
         Ok(())
     }
 
+    /// The counts of a line that is a tally itself, the last one of a run: `3 passed, 0 failed`.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let (passed, failed) = line.strip_suffix(" failed")?.split_once(" passed, ")?;
+        Some(Self {
+            passed: passed.parse().ok()?,
+            failed: failed.parse().ok()?,
+        })
+    }
+
     /// Adds what another has counted.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
@@ -113,5 +122,7 @@ mod tests {
             }
         );
         assert_eq!(tally.to_string(), "16 passed, 3 failed");
+        assert_eq!(Tally::parse("16 passed, 3 failed"), Some(tally));
+        assert_eq!(Tally::parse("e2e: 16 passed, 3 failed"), None, "of one suite");
     }
 }

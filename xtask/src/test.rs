@@ -5,7 +5,7 @@ use std::{process::Command, time::Instant};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::{build, ebpf, fuzz, lint, matrix, mutants, real, run, setup, tally::Tally};
+use crate::{beside::Beside, build, ebpf, fuzz, lint, matrix, mutants, real, run, setup, tally::Tally};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,15 +42,13 @@ pub(crate) enum Suite {
     Mutants,
 }
 
-/// What runs unless a suite is named: everything once. The parts of `e2e` are in it, and the mutants are about
-/// the tests.
-const ALL: [Suite; 11] = [
+/// What runs unless suites are named: everything once, with [`BESIDE`]. The parts of `e2e` are in it, and the mutants
+/// are about the tests.
+const ALL: [Suite; 9] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Differential,
-    Suite::Fuzz,
-    Suite::Sim,
     Suite::Netns,
     Suite::Failover,
     Suite::Restart,
@@ -58,16 +56,26 @@ const ALL: [Suite; 11] = [
     Suite::E2e,
 ];
 
-/// Runs one suite or all; the last line tells the figures.
-pub(crate) fn run(suite: Option<Suite>, long: bool) -> Result<()> {
+/// What runs beside the clusters, which leave a part of the CPUs to others: nothing in these goes by real time but their
+/// end.
+const BESIDE: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
+
+/// Runs the suites, or all without any; the last line tells the figures.
+pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     setup::require_root("cargo xtask test")?;
     setup::ensure_packages("the tests", build::PACKAGES)?;
     setup::ensure_bpffs()?;
     ebpf::build_and_print()?;
     let mut tally = Tally::default();
-    for suite in suite.map_or_else(|| ALL.to_vec(), |one| vec![one]) {
+    let all = suites.is_empty();
+    for suite in if all { &ALL } else { suites } {
         let start = Instant::now();
-        if let Err(error) = one(suite, long, &mut tally) {
+        let beside = (all && *suite == Suite::E2e).then(|| Beside::start(&BESIDE, long));
+        let mut result = one(*suite, long, &mut tally);
+        if let Some(beside) = beside {
+            result = result.and(beside.and_then(|beside| beside.finish(&mut tally)));
+        }
+        if let Err(error) = result {
             println!("FAILED: {suite:?}: {error:#}");
             tally.failed += 1;
         }

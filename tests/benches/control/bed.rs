@@ -121,6 +121,19 @@ impl Cluster {
         Ok(u64::try_from(list.items.len())? + u64::try_from(rest)?)
     }
 
+    /// How many have the condition.
+    pub(crate) async fn count_with<K: Kind>(&self, namespace: &str, condition: &str) -> Result<usize> {
+        let api: Api<K> = self.api(namespace);
+        let has = |object: K| {
+            let object = serde_json::to_value(object).unwrap_or_default();
+            let conditions = object["status"]["conditions"].as_array().cloned();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|c| c["type"] == condition && c["status"] == "True")
+        };
+        let all = api.list(&ListParams::default()).await?.items.into_iter();
+        Ok(all.map(has).filter(|has| *has).count())
+    }
+
     pub(crate) async fn namespace(&self, name: &str) -> Result<()> {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

@@ -3,19 +3,24 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use controller::api::{service_export::ServiceExport, service_import::ServiceImport};
+use controller::api::{
+    resource_export::ResourceExport, service_export::ServiceExport, service_import::ServiceImport,
+};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::json;
+use tokio::time::sleep;
 
 use crate::{
     Bed,
-    bed::{NAMESPACE, said, until},
+    bed::{Cluster, EXCHANGE, Kind, NAMESPACE, said, until},
 };
 
 /// Requests under way at a time.
 const WIDTH: usize = 8;
 /// For all of it.
 const DEADLINE: Duration = Duration::from_mins(5);
+/// Between two looks at all of them.
+const LOOK: Duration = Duration::from_secs(1);
 /// Endpoints of each Service.
 pub(crate) const ENDPOINTS: usize = 5;
 
@@ -39,8 +44,18 @@ pub(crate) async fn serve(bed: &Bed, count: usize) -> Result<()> {
         .await
 }
 
-/// Exports all of them; seconds from the last export until all are imported, and what creating them took.
-pub(crate) async fn export(bed: &Bed, count: usize) -> Result<(f64, f64)> {
+/// Seconds, the first two from the last export on.
+pub(crate) struct Lags {
+    /// Until all are imported.
+    pub(crate) imported: f64,
+    /// Until everybody has been told.
+    pub(crate) told: f64,
+    /// What creating them took.
+    pub(crate) creating: f64,
+}
+
+/// Exports all of them, and waits until nothing is left to do.
+pub(crate) async fn export(bed: &Bed, count: usize) -> Result<Lags> {
     let before = bed.east.count::<ServiceImport>(NAMESPACE).await?;
     let start = Instant::now();
     stream::iter(0..count)
@@ -62,5 +77,30 @@ pub(crate) async fn export(bed: &Bed, count: usize) -> Result<(f64, f64)> {
         }
     })
     .await?;
-    Ok((last.elapsed().as_secs_f64(), created.as_secs_f64()))
+    let imported = last.elapsed();
+    told::<ServiceImport>(&bed.east, NAMESPACE, "Ready", count).await?;
+    told::<ServiceImport>(&bed.west, NAMESPACE, "Ready", count).await?;
+    told::<ResourceExport>(&bed.leader, EXCHANGE, "Succeeded", 2 * count).await?;
+    told::<ServiceExport>(&bed.west, NAMESPACE, "Ready", count).await?;
+    Ok(Lags {
+        imported: imported.as_secs_f64(),
+        told: last.elapsed().as_secs_f64(),
+        creating: created.as_secs_f64(),
+    })
+}
+
+/// Waits until at least `count` have the condition.
+async fn told<K: Kind>(cluster: &Cluster, namespace: &str, condition: &str, count: usize) -> Result<()> {
+    until("all told", DEADLINE, async || {
+        sleep(LOOK).await;
+        match cluster
+            .count_with::<K>(namespace, condition)
+            .await
+            .map_err(said)?
+        {
+            told if told >= count => Ok(()),
+            told => Err(format!("{told} of {count}")),
+        }
+    })
+    .await
 }

@@ -1,4 +1,4 @@
-//! The clusters, driven with kubectl as a user would.
+//! The clusters, changed with kubectl as a user would.
 
 use std::{
     env,
@@ -9,6 +9,8 @@ use std::{
 
 use mc_tests::{counters::Counters, wait::wait_for};
 use serde_json::Value;
+
+use crate::api;
 
 /// For what the control plane does in milliseconds, on a machine that runs three clusters on two cores.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -96,23 +98,13 @@ impl Cluster {
 
     /// An object, or `None` where there is none of that name.
     pub(crate) fn get(self, namespace: &str, kind: &str, name: &str) -> Option<Value> {
-        let text = self.kubectl(&[
-            "get",
-            kind,
-            name,
-            "-n",
-            namespace,
-            "-o",
-            "json",
-            "--ignore-not-found",
-        ]);
-        (!text.trim().is_empty()).then(|| serde_json::from_str(&text).expect("JSON"))
+        api::get(self, namespace, kind, name)
+            .unwrap_or_else(|error| panic!("{}: {kind} {namespace}/{name}: {error}", self.0))
     }
 
     pub(crate) fn list(self, namespace: &str, kind: &str, selector: &str) -> Vec<Value> {
-        let text = self.kubectl(&["get", kind, "-n", namespace, "-l", selector, "-o", "json"]);
-        let list: Value = serde_json::from_str(&text).expect("JSON");
-        list["items"].as_array().expect("items").clone()
+        api::list(self, namespace, kind, selector)
+            .unwrap_or_else(|error| panic!("{}: {kind} in {namespace}: {error}", self.0))
     }
 
     /// Waits until the object is gone and tells how long that took.

@@ -3,6 +3,8 @@
 //! While something is away nothing that was imported goes, and traffic flows; afterwards everything is as everybody wants
 //! it by then, and the clusters are as they were before.
 
+mod rollout;
+
 use std::{
     env,
     process::Command,
@@ -28,6 +30,8 @@ const AWAY: Duration = Duration::from_secs(12);
 const SILENT: Duration = Duration::from_mins(1);
 /// A silent member is removed a minute after the leader has noticed, at the shortest.
 const REMOVED: Duration = Duration::from_mins(4);
+/// Between two looks at what must not change.
+const LOOK: Duration = Duration::from_millis(100);
 /// The nodes of the member that is cut off, and its control plane.
 const CUT_OFF: [&str; 3] = ["west-cp", "west-n1", "west-n2"];
 /// Every address of the leader cluster.
@@ -222,6 +226,7 @@ impl Flow {
         let start = Instant::now();
         while start.elapsed() < time {
             self.assert_undisturbed();
+            thread::sleep(LOOK);
         }
     }
 

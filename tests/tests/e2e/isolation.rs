@@ -2,9 +2,12 @@
 //!
 //! Every cell is one request as the member's ServiceAccount; all have to be refused, and the last line counts them.
 
+use futures::{StreamExt as _, stream};
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
+    api::{connect, send, send_with, wait},
     clusters::{EAST, LEADER, SOON, WEST},
     mcs,
     workload::Namespace,
@@ -16,7 +19,9 @@ const NS: &str = "e2e-isolation";
 /// Keeps an object there that its member would clear up.
 const HOLD: &str = "mc-gateway.io/isolation-test";
 const EXPORT: &str = "resourceexports.multicluster.crd.antrea.io";
-const ANNOUNCE: &str = "memberclusterannounces.multicluster.crd.antrea.io";
+const EXPORTS: &str = "resourceexports";
+const ANNOUNCES: &str = "memberclusterannounces";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A member, as the leader cluster knows it.
 #[derive(Clone, Copy)]
@@ -36,22 +41,80 @@ const MEMBERS: [Member; 2] = [
     },
 ];
 
-/// A request of the member: what kubectl said.
-fn try_as(member: Member, args: &[&str], stdin: Option<&Value>) -> Result<String, String> {
-    let account = format!("--as=system:serviceaccount:{NAMESPACE}:{}", member.account);
-    let groups = [
-        "--as-group=system:serviceaccounts".to_owned(),
-        format!("--as-group=system:serviceaccounts:{NAMESPACE}"),
-        "--as-group=system:authenticated".to_owned(),
-    ];
-    let mut all: Vec<&str> = args.to_vec();
-    all.push(&account);
-    all.extend(groups.iter().map(String::as_str));
-    all.extend(["-n", NAMESPACE]);
-    match stdin {
-        None => LEADER.try_kubectl(&all),
-        Some(object) => LEADER.try_kubectl_with(&all, &object.to_string()),
+/// What is asked about one object: its resource and name, or the object itself.
+enum Ask<'a> {
+    Create(&'a Value),
+    Apply(&'a Value),
+    /// JSON merge patch.
+    Patch((&'a str, &'a str), Value),
+    /// The same of the status.
+    Status((&'a str, &'a str), Value),
+    Delete((&'a str, &'a str)),
+}
+
+impl Ask<'_> {
+    fn request(&self) -> (Method, String, Option<(&'static str, Value)>) {
+        let at = |resource: &str, name: &str| {
+            format!("/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/{NAMESPACE}/{resource}{name}")
+        };
+        let of = |(resource, name): (&str, &str)| at(resource, &format!("/{name}"));
+        let resource = |object: &Value| {
+            if object["kind"] == "ResourceExport" {
+                EXPORTS
+            } else {
+                ANNOUNCES
+            }
+        };
+        match self {
+            Self::Create(object) => (
+                Method::POST,
+                at(resource(object), ""),
+                Some(("application/json", (*object).clone())),
+            ),
+            Self::Apply(object) => (
+                Method::PATCH,
+                format!("{}?force=true", of((resource(object), &name_of(object)))),
+                Some(("application/apply-patch+yaml", (*object).clone())),
+            ),
+            Self::Patch(object, patch) => (Method::PATCH, of(*object), Some(merge(patch))),
+            Self::Status(object, patch) => (Method::PATCH, of(*object) + "/status", Some(merge(patch))),
+            Self::Delete(object) => (Method::DELETE, of(*object), None),
+        }
     }
+}
+
+fn merge(patch: &Value) -> (&'static str, Value) {
+    ("application/merge-patch+json", patch.clone())
+}
+
+/// A request of the member: what it gave, or why it was refused.
+fn ask_as(member: Member, ask: &Ask<'_>, dry: bool) -> Result<Value, String> {
+    let user = format!("system:serviceaccount:{NAMESPACE}:{}", member.account);
+    let own = format!("system:serviceaccounts:{NAMESPACE}");
+    let headers = [
+        ("impersonate-user", user.as_str()),
+        ("impersonate-group", "system:serviceaccounts"),
+        ("impersonate-group", &own),
+        ("impersonate-group", "system:authenticated"),
+    ];
+    let (method, path, body) = ask.request();
+    let and = if path.contains('?') { '&' } else { '?' };
+    let dry = if dry { "&dryRun=All" } else { "" };
+    let path = format!("{path}{and}fieldManager=isolation{dry}");
+    let (code, said) = wait(async {
+        let client = connect(LEADER).await;
+        send_with(&client, method, &path, &headers, body).await
+    });
+    if code < 300 {
+        Ok(said)
+    } else {
+        Err(said.to_string())
+    }
+}
+
+/// What would come of it.
+fn try_as(member: Member, ask: &Ask<'_>) -> Result<Value, String> {
+    ask_as(member, ask, true)
 }
 
 /// Refused cells, and those that were not.
@@ -62,7 +125,7 @@ struct Cells {
 }
 
 impl Cells {
-    fn refused(&mut self, what: &str, outcome: Result<String, String>) {
+    fn refused(&mut self, what: &str, outcome: Result<Value, String>) {
         match outcome {
             // Refused for the right reason: by admission or by authorization, not because the request is wrong.
             Err(why) if why.contains("denied request") || why.contains("orbidden") => self.refused += 1,
@@ -136,90 +199,33 @@ const KINDS: [&str; 4] = ["Service", "Endpoints", "ClusterInfo", "LabelIdentity"
 
 /// Objects of the other member: changed, taken over, deleted, reported on.
 fn others(cells: &mut Cells, me: Member, other: Member) {
-    let mut objects: Vec<(String, String, Value)> = KINDS
+    let mut objects: Vec<(&str, &str, Value)> = KINDS
         .iter()
-        .map(|kind| {
-            let object = export(other.id, kind);
-            let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
-            (format!("{EXPORT}/{name}"), (*kind).to_owned(), object)
-        })
+        .map(|kind| (EXPORTS, *kind, export(other.id, kind)))
         .collect();
-    let announced = format!("member-announce-from-{}", other.id);
-    objects.push((
-        format!("{ANNOUNCE}/{announced}"),
-        "announce".to_owned(),
-        announce(other.id),
-    ));
-    for (object, what, body) in &objects {
-        let cell = |verb: &str| format!("{}: {verb} {what} of {}", me.account, other.id);
+    objects.push((ANNOUNCES, "announce", announce(other.id)));
+    for (resource, what, body) in &objects {
+        let name = name_of(body);
+        let object = (*resource, name.as_str());
+        let mut cell = |verb: &str, ask: Ask<'_>| {
+            let cell = format!("{}: {verb} {what} of {}", me.account, other.id);
+            cells.refused(&cell, try_as(me, &ask));
+        };
         // One that is held is being deleted already, which asks nobody.
-        if what != "LabelIdentity" {
-            cells.refused(
-                &cell("delete"),
-                try_as(me, &["delete", object, "--dry-run=server"], None),
-            );
+        if *what != "LabelIdentity" {
+            cell("delete", Ask::Delete(object));
         }
-        let annotate = r#"{"metadata":{"annotations":{"isolation":"x"}}}"#;
-        cells.refused(
-            &cell("patch"),
-            try_as(
-                me,
-                &[
-                    "patch",
-                    object,
-                    "--type=merge",
-                    "--dry-run=server",
-                    "-p",
-                    annotate,
-                ],
-                None,
-            ),
-        );
-        let free = r#"{"metadata":{"finalizers":null,"annotations":{"isolation":"x"}}}"#;
-        cells.refused(
-            &cell("patch finalizers of"),
-            try_as(
-                me,
-                &["patch", object, "--type=merge", "--dry-run=server", "-p", free],
-                None,
-            ),
-        );
-        let mine = json!({ "spec": { "clusterID": me.id }, "clusterID": me.id }).to_string();
-        cells.refused(
-            &cell("take over"),
-            try_as(
-                me,
-                &["patch", object, "--type=merge", "--dry-run=server", "-p", &mine],
-                None,
-            ),
-        );
-        let apply = [
-            "apply",
-            "--server-side",
-            "--force-conflicts",
-            "--dry-run=server",
-            "-f",
-            "-",
-        ];
-        cells.refused(&cell("apply"), try_as(me, &apply, Some(body)));
-        if what != "announce" {
-            let status = r#"{"status":{"conditions":[{"type":"Failure","status":"False","message":"","reason":"x"}]}}"#;
-            cells.refused(
-                &cell("report on"),
-                try_as(
-                    me,
-                    &[
-                        "patch",
-                        object,
-                        "--subresource=status",
-                        "--type=merge",
-                        "--dry-run=server",
-                        "-p",
-                        status,
-                    ],
-                    None,
-                ),
-            );
+        let annotate = json!({ "metadata": { "annotations": { "isolation": "x" } } });
+        cell("patch", Ask::Patch(object, annotate));
+        let free = json!({ "metadata": { "finalizers": null, "annotations": { "isolation": "x" } } });
+        cell("patch finalizers of", Ask::Patch(object, free));
+        let mine = json!({ "spec": { "clusterID": me.id }, "clusterID": me.id });
+        cell("take over", Ask::Patch(object, mine));
+        cell("apply", Ask::Apply(body));
+        if *what != "announce" {
+            let condition = json!({ "type": "Failure", "status": "False", "message": "", "reason": "x" });
+            let status = json!({ "status": { "conditions": [condition] } });
+            cell("report on", Ask::Status(object, status));
         }
     }
 }
@@ -292,11 +298,8 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
         json!("member-announce-from-nobody"),
     );
     for (what, object) in forgeries {
-        let create = ["create", "--dry-run=server", "-f", "-"];
-        cells.refused(
-            &format!("{}: create {what}", me.account),
-            try_as(me, &create, Some(&object)),
-        );
+        let cell = format!("{}: create {what}", me.account);
+        cells.refused(&cell, try_as(me, &Ask::Create(&object)));
     }
 }
 
@@ -317,11 +320,11 @@ fn unbound(cells: &mut Cells) {
         "--serviceaccount=antrea-multicluster:default",
     ];
     LEADER.kubectl(&bind);
-    let create = ["create", "--dry-run=server", "-f", "-"];
-    let own = LEADER.wait_for("an export of a cluster nobody is bound to", SOON, || {
-        try_as(plain, &create, Some(&export(plain.id, "Service")))
+    let own = export(plain.id, "Service");
+    let made = LEADER.wait_for("an export of a cluster nobody is bound to", SOON, || {
+        try_as(plain, &Ask::Create(&own))
     });
-    assert!(own.contains("created"), "{own}");
+    assert_eq!(made["spec"]["clusterID"], plain.id, "{made}");
     for other in MEMBERS {
         for kind in KINDS {
             let mut fresh = export(other.id, kind);
@@ -330,12 +333,12 @@ fn unbound(cells: &mut Cells) {
             }
             cells.refused(
                 &format!("unbound: create {kind} of {}", other.id),
-                try_as(plain, &create, Some(&fresh)),
+                try_as(plain, &Ask::Create(&fresh)),
             );
         }
         cells.refused(
             &format!("unbound: announce of {}", other.id),
-            try_as(plain, &create, Some(&announce(other.id))),
+            try_as(plain, &Ask::Create(&announce(other.id))),
         );
         let mut near = announce(other.id);
         let id = format!("{}-2", other.id);
@@ -343,7 +346,7 @@ fn unbound(cells: &mut Cells) {
         near["metadata"]["name"] = json!(format!("member-announce-from-{id}"));
         cells.refused(
             &format!("unbound: announce of {id}"),
-            try_as(plain, &create, Some(&near)),
+            try_as(plain, &Ask::Create(&near)),
         );
     }
     LEADER.kubectl(&["delete", role, "-n", NAMESPACE]);
@@ -365,7 +368,7 @@ fn access_review(me: Member, namespace: &str, group: &str, resource: &str, verb:
     })
 }
 
-/// What the Role does not give: asked in one request for all.
+/// What the Role does not give.
 fn ungranted(cells: &mut Cells, me: Member) {
     let verbs = [
         "get",
@@ -435,20 +438,19 @@ fn ungranted(cells: &mut Cells, me: Member) {
             "deletecollection",
         );
     }
-    let count = reviews.len();
-    let list = json!({ "apiVersion": "v1", "kind": "List", "items": reviews }).to_string();
-    let said = LEADER
-        .try_kubectl_with(&["create", "-f", "-", "-o", "json"], &list)
-        .expect("reviews");
-    let answers: Vec<Value> = serde_json::Deserializer::from_str(&said)
-        .into_iter::<Value>()
-        .map(|answer| answer.expect("JSON"))
-        .flat_map(|answer| match answer["items"].as_array() {
-            Some(items) => items.clone(),
-            None => vec![answer],
-        })
-        .collect();
-    assert_eq!(answers.len(), count, "as many answers as questions");
+    let answers = wait(async {
+        let client = &connect(LEADER).await;
+        stream::iter(reviews)
+            .map(|review| async move {
+                let (code, said) =
+                    send(client, Method::POST, REVIEWS, Some(("application/json", review))).await;
+                assert_eq!(code, 201, "{said}");
+                said
+            })
+            .buffer_unordered(8)
+            .collect::<Vec<_>>()
+            .await
+    });
     for answer in answers {
         if answer["status"]["allowed"] == json!(false) {
             cells.refused += 1;
@@ -487,7 +489,7 @@ impl Objects {
             LEADER.wait_for(
                 &format!("a LabelIdentity of {} made by itself", member.id),
                 SOON,
-                || try_as(member, &["apply", "--server-side", "-f", "-"], Some(&held)),
+                || ask_as(member, &Ask::Apply(&held), false),
             );
         }
         objects

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod api;
 mod claims;
 mod clusters;
 mod datapath;

@@ -39,7 +39,7 @@ use run::{Outcome, Plan, Scenario, run};
 use world::{Counts, Crash};
 
 /// How long seeds are tried in the gate: two minutes and a half on two CPUs, and a slow machine has to come to an end.
-const GATE: Duration = Duration::from_mins(5);
+const GATE: Duration = Duration::from_mins(8);
 /// How many are tried in the long variant, at least.
 const LONG: u64 = 50_000;
 /// Seeds in the gate: always the same ones, so that a failure is of the change and not of the machine's speed.

@@ -20,6 +20,8 @@ use op::Op;
 use run::{Counts, Difference, Pair};
 use side::Side;
 
+use crate::api::wait;
+
 /// Traces in the gate: always the same ones.
 const SHORT: u64 = 16;
 /// In the long variant.
@@ -124,9 +126,5 @@ async fn traces() {
 
 #[test]
 fn the_model_answers_as_a_real_server_does() {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(traces());
+    wait(traces());
 }

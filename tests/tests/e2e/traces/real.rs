@@ -2,25 +2,23 @@
 
 use std::{
     collections::BTreeMap,
-    env,
     time::{Duration, Instant},
 };
 
 use controller::api::{crd, names};
 use http::Method;
-use kube::{
-    Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{
     body::KINDS,
     place::{GOING, Place, SPACES},
-    side::send,
 };
-use crate::clusters::{LATER, LEADER, SOON};
+use crate::{
+    api::{connect, send},
+    clusters::{LATER, LEADER, SOON},
+};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -43,16 +41,7 @@ pub(super) struct Server {
 impl Server {
     /// Adds the kinds and Namespaces of traces, which are empty then.
     pub(super) async fn open() -> Self {
-        let variable = "MC_KUBECONFIG";
-        let path = env::var_os(variable)
-            .unwrap_or_else(|| panic!("{variable} is not set: run `cargo xtask test --suite e2e`"));
-        let options = KubeConfigOptions {
-            context: Some(LEADER.0.to_owned()),
-            ..KubeConfigOptions::default()
-        };
-        let file = Kubeconfig::read_from(path).expect("a kubeconfig");
-        let config = Config::from_custom_kubeconfig(file, &options).await;
-        let client = Client::try_from(config.expect("a context")).expect("a client");
+        let client = connect(LEADER).await;
         let mut crds = vec![];
         for crd in crd::leader().into_iter().chain(crd::member()) {
             let is_used = |plural: &str| KINDS.iter().any(|kind| kind.plural() == plural);

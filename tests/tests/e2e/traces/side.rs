@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::StreamExt;
 use http::{Method, Request};
-use kube::{Client, client::Body, core::WatchEvent};
+use kube::{Client, core::WatchEvent};
 use serde_json::{Value, json};
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     op::{Op, What, Which},
     place::Place,
 };
-use crate::model::fields::merge;
+use crate::{api::send, model::fields::merge};
 
 /// A UID that no object has.
 const NOBODY: &str = "00000000-0000-4000-8000-00000000dead";
@@ -290,29 +290,4 @@ impl Side {
     pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
         self.seen.keys()
     }
-}
-
-/// A request, its code and its answer.
-pub(super) async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    body: Option<(&str, Value)>,
-) -> (u16, Value) {
-    let request = Request::builder().method(method).uri(path);
-    let request = match body {
-        Some((type_, body)) => request
-            .header("content-type", type_)
-            .body(Body::from(body.to_string().into_bytes())),
-        None => request.body(Body::empty()),
-    };
-    let said = async {
-        let response = client.send(request.expect("a request")).await?;
-        let code = response.status().as_u16();
-        let bytes = response.into_body().collect_bytes().await?;
-        Ok::<_, kube::Error>((code, bytes))
-    };
-    let (code, bytes) = said.await.unwrap_or_else(|error| panic!("{path}: {error}"));
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    (code, serde_json::from_slice(&bytes).unwrap_or(json!(text)))
 }

@@ -1,0 +1,181 @@
+//! The API servers asked without kubectl: tests look hundreds of times, and a process for each look takes longer than
+//! the answer.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+use http::{Method, Request};
+use kube::{
+    Api, Client, Config,
+    api::ListParams,
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, DynamicObject},
+    discovery::{ApiGroup, Discovery, Scope},
+};
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::clusters::Cluster;
+
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime")
+});
+
+/// What each cluster knew when somebody asked last.
+static KINDS: Mutex<BTreeMap<&str, Arc<Discovery>>> = Mutex::new(BTreeMap::new());
+
+/// Waits for what a future comes to.
+pub(crate) fn wait<F: Future>(future: F) -> F::Output {
+    RUNTIME.block_on(future)
+}
+
+/// A client of the cluster's API server, with a connection of its own: servers are killed meanwhile.
+pub(crate) async fn connect(cluster: Cluster) -> Client {
+    let variable = "MC_KUBECONFIG";
+    let path = env::var_os(variable)
+        .unwrap_or_else(|| panic!("{variable} is not set: run `cargo xtask test --suite e2e`"));
+    let options = KubeConfigOptions {
+        context: Some(cluster.0.to_owned()),
+        ..KubeConfigOptions::default()
+    };
+    let file = Kubeconfig::read_from(path).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &options).await;
+    Client::try_from(config.expect("a context")).expect("a client")
+}
+
+/// A request with a body of some content type, its code and its answer.
+pub(crate) async fn send(
+    client: &Client,
+    method: Method,
+    path: &str,
+    body: Option<(&str, Value)>,
+) -> (u16, Value) {
+    send_with(client, method, path, &[], body).await
+}
+
+/// The same with more headers.
+pub(crate) async fn send_with(
+    client: &Client,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Option<(&str, Value)>,
+) -> (u16, Value) {
+    let request = Request::builder().method(method).uri(path);
+    let request = headers
+        .iter()
+        .fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = match body {
+        Some((type_, body)) => request
+            .header("content-type", type_)
+            .body(Body::from(body.to_string().into_bytes())),
+        None => request.body(Body::empty()),
+    };
+    let said = async {
+        let response = client.send(request.expect("a request")).await?;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect_bytes().await?;
+        Ok::<_, kube::Error>((code, bytes))
+    };
+    let (code, bytes) = said.await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (code, serde_json::from_slice(&bytes).unwrap_or(json!(text)))
+}
+
+/// An object, or `None` where there is none of that name; `kind` as for kubectl, in singular or plural, with group and
+/// version if need be.
+pub(crate) fn get(
+    cluster: Cluster,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<Option<Value>, String> {
+    wait(async {
+        let (api, resource) = api(cluster, namespace, kind).await?;
+        let object = api.get_opt(name).await.map_err(|error| error.to_string())?;
+        Ok(object.map(|object| shown(object, &resource)))
+    })
+}
+
+/// All objects with the labels.
+pub(crate) fn list(
+    cluster: Cluster,
+    namespace: &str,
+    kind: &str,
+    labels: &str,
+) -> Result<Vec<Value>, String> {
+    wait(async {
+        let (api, resource) = api(cluster, namespace, kind).await?;
+        let list = api.list(&ListParams::default().labels(labels)).await;
+        let objects = list.map_err(|error| error.to_string())?.items.into_iter();
+        Ok(objects.map(|object| shown(object, &resource)).collect())
+    })
+}
+
+async fn api(
+    cluster: Cluster,
+    namespace: &str,
+    kind: &str,
+) -> Result<(Api<DynamicObject>, ApiResource), String> {
+    let client = connect(cluster).await;
+    let known = || KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let cached = known().get(cluster.0).cloned();
+    let found = cached.and_then(|all| find(&all, kind));
+    let (resource, scope) = if let Some(found) = found {
+        found
+    } else {
+        // It may have come since.
+        let all = Discovery::new(client.clone()).run().await;
+        let all = Arc::new(all.map_err(|error| error.to_string())?);
+        let found = find(&all, kind);
+        known().insert(cluster.0, all);
+        found.ok_or_else(|| format!("{}: there is no kind {kind:?}", cluster.0))?
+    };
+    let api = match scope {
+        Scope::Namespaced => Api::namespaced_with(client, namespace, &resource),
+        Scope::Cluster => Api::all_with(client, &resource),
+    };
+    Ok((api, resource))
+}
+
+/// The kind, of the recommended version unless one is named, and of the core group before others.
+fn find(all: &Discovery, kind: &str) -> Option<(ApiResource, Scope)> {
+    let (name, of) = kind.split_once('.').unwrap_or((kind, ""));
+    let fits = |resource: &ApiResource| {
+        let with_version = format!("{}.{}", resource.version, resource.group);
+        (resource.plural == name || resource.kind.to_lowercase() == name)
+            && (of.is_empty() || of == resource.group || of == with_version)
+    };
+    let recommended = || {
+        all.groups_alphabetical()
+            .into_iter()
+            .flat_map(ApiGroup::recommended_resources)
+    };
+    let every = || {
+        let groups = all.groups_alphabetical().into_iter();
+        groups.flat_map(|g| {
+            g.versions()
+                .flat_map(|v| g.versioned_resources(v))
+                .collect::<Vec<_>>()
+        })
+    };
+    recommended()
+        .chain(every())
+        .find(|(resource, _)| fits(resource))
+        .map(|(resource, capabilities)| (resource, capabilities.scope))
+}
+
+/// As kubectl shows it.
+fn shown(mut object: DynamicObject, resource: &ApiResource) -> Value {
+    object.metadata.managed_fields = None;
+    let mut object = serde_json::to_value(object).expect("JSON");
+    object["apiVersion"] = json!(resource.api_version);
+    object["kind"] = json!(resource.kind);
+    object
+}

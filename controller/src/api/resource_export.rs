@@ -31,7 +31,8 @@ pub const FAILURE: &str = "Failure";
 /// The reason that goes with [`FAILURE`].
 pub const CONVERGE_FAILURE: &str = "ConvergeFailure";
 
-/// What is exported, by whom. Payloads that most do not have are boxed: thousands of these are kept.
+// Payloads that most do not have are boxed: thousands of these are kept.
+/// What is exported, by whom.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[kube(
     group = "multicluster.crd.antrea.io",

@@ -163,7 +163,10 @@ impl Cluster {
 
     pub(crate) fn restart_controller(self, namespace: &str) {
         let deployment = "deployment/antrea-mc-controller";
-        self.kubectl(&["rollout", "restart", deployment, "-n", namespace]);
+        // kubectl refuses the second within a second, which a controller may be restarted in.
+        self.wait_for("the restart of the controller", SOON, || {
+            self.try_kubectl(&["rollout", "restart", deployment, "-n", namespace])
+        });
         self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
     }
 

@@ -200,7 +200,7 @@ struct Flow {
 }
 
 impl Flow {
-    fn start(name: &'static str, seconds: u32) -> Self {
+    fn start(name: &'static str) -> Self {
         let ns = Namespace::create(name);
         ns.serve(WEST, "west-n2", 1);
         let client: Client = ns.client(EAST, "east-n2");
@@ -209,7 +209,7 @@ impl Flow {
         let url = client.imported_url();
         client.get(&url);
         Self {
-            stream: client.stream(&url, seconds * 100),
+            stream: client.stream(&url),
             import: imported(&ns, EAST),
             ns,
         }
@@ -247,7 +247,7 @@ fn withdraw(ns: &Namespace, from: Cluster) {
 
 #[test]
 fn members_go_on_while_the_leaders_api_server_is_away() {
-    let mut flow = Flow::start("e2e-leader-away", 22);
+    let mut flow = Flow::start("e2e-leader-away");
     let late = Namespace::create("e2e-leader-away-late");
     let killed = Killed::api_server(LEADER);
     export(&late, EAST);
@@ -269,7 +269,7 @@ fn members_go_on_while_the_leaders_api_server_is_away() {
 
 #[test]
 fn others_go_on_while_a_members_api_server_is_away() {
-    let mut flow = Flow::start("e2e-member-away", 35);
+    let mut flow = Flow::start("e2e-member-away");
     let late = Namespace::create("e2e-member-away-late");
     let killed = Killed::api_server(WEST);
     export(&late, EAST);
@@ -289,7 +289,7 @@ fn others_go_on_while_a_members_api_server_is_away() {
 
 #[test]
 fn a_member_that_was_cut_off_and_the_others_agree_afterwards() {
-    let mut flow = Flow::start("e2e-cut-off", 35);
+    let mut flow = Flow::start("e2e-cut-off");
     let [gone, fresh, late] =
         ["e2e-cut-off-gone", "e2e-cut-off-fresh", "e2e-cut-off-late"].map(Namespace::create);
     export(&gone, WEST);
@@ -318,7 +318,7 @@ fn a_member_that_was_cut_off_and_the_others_agree_afterwards() {
 
 #[test]
 fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
-    let mut flow = Flow::start("e2e-snapshot", 40);
+    let mut flow = Flow::start("e2e-snapshot");
     let [gone, after] = ["e2e-snapshot-gone", "e2e-snapshot-after"].map(Namespace::create);
     export(&gone, EAST);
     gone.wait_imported(WEST, 1);

@@ -43,7 +43,7 @@ fn versions(namespace: &str) -> BTreeMap<String, String> {
 
 #[test]
 fn new_controllers_find_everything_as_it_should_be() {
-    let mut flow = Flow::start("e2e-rollout", 60);
+    let mut flow = Flow::start("e2e-rollout");
     let namespace = flow.ns.0;
     // The export's conditions come a moment after its import.
     EAST.wait_for("the controllers at rest", SOON, || {

@@ -2,15 +2,14 @@
 
 use std::{
     env,
-    io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Command, ExitStatus},
     thread::{self, JoinHandle},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum as _;
 
-use crate::{tally::Tally, test::Suite};
+use crate::{run, tally::Tally, test::Suite};
 
 /// Lowest priority among the processes of a session, and of the session where the kernel groups by it
 /// (`sched(7)`, autogroup), so in a session of its own. It is told when the process that started it ends.
@@ -30,8 +29,7 @@ const LOWEST: [&str; 10] = [
 /// Suites under way.
 pub(crate) struct Beside {
     names: String,
-    child: Child,
-    reader: JoinHandle<Option<Tally>>,
+    running: JoinHandle<Result<(ExitStatus, Tally)>>,
 }
 
 // === impl Beside ===
@@ -46,32 +44,31 @@ impl Beside {
             .collect();
         let names = names.join(",");
         let [program, args @ ..] = LOWEST;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(args)
             .arg(env::current_exe().context("this program's path")?)
             .args(["test", "--suite", &names])
-            .args(long.then_some("--long"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {program} for the suites {names}"))?;
-        let stdout = child.stdout.take().context("a piped stdout")?;
+            .args(long.then_some("--long"));
         println!("== {names}: beside what follows, on lines that begin with `|`");
-        let reader = thread::spawn(move || {
-            let mut last = None;
-            for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line);
+        let running = thread::spawn(move || {
+            let mut last = Tally::default();
+            let status = run::telling(&mut command, |line| {
                 println!("| {line}");
-                last = Tally::parse(&line).or(last);
-            }
-            last
+                last = Tally::parse(line).unwrap_or(last);
+            })?;
+            Ok((status, last))
         });
-        Ok(Self { names, child, reader })
+        Ok(Self { names, running })
     }
 
     /// Waits for the end and adds what was counted. One that ends without a count has failed.
-    pub(crate) fn finish(mut self, tally: &mut Tally) -> Result<()> {
-        let status = self.child.wait().context(self.names.clone())?;
-        let counted = self.reader.join().ok().flatten().unwrap_or_default();
+    pub(crate) fn finish(self, tally: &mut Tally) -> Result<()> {
+        let ended = self
+            .running
+            .join()
+            .map_err(|_| anyhow!("{}: panicked", self.names))?;
+        let (status, counted) = ended?;
         tally.add(counted);
         if counted == Tally::default() || (!status.success() && counted.failed == 0) {
             println!("FAILED: {}: ended with {status}", self.names);

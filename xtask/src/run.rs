@@ -2,8 +2,9 @@
 
 use std::{
     ffi::OsString,
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -55,6 +56,20 @@ pub(crate) fn loudly(command: &mut Command) -> Result<()> {
     } else {
         bail!("{} failed: {status}", line(command))
     }
+}
+
+/// Runs a command, gives each line it prints to `tell` and returns how it ended.
+pub(crate) fn telling(command: &mut Command, mut tell: impl FnMut(&str)) -> Result<ExitStatus> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", line(command)))?;
+    let stdout = child.stdout.take().context("a piped stdout")?;
+    for text in BufReader::new(stdout).split(b'\n') {
+        let text = text.with_context(|| line(command))?;
+        tell(&String::from_utf8_lossy(&text));
+    }
+    child.wait().with_context(|| line(command))
 }
 
 /// Runs a command and shows its output only when it fails.

@@ -1,12 +1,10 @@
 //! Counts of passed and failed tests, read from what test programs print.
 
-use std::{
-    fmt,
-    io::{BufRead as _, BufReader},
-    process::{Command, Stdio},
-};
+use std::{fmt, process::Command};
 
 use anyhow::{Context as _, Result};
+
+use crate::run;
 
 /// Passed and failed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,20 +42,13 @@ impl Tally {
         mut tell: impl FnMut(&str),
     ) -> Result<()> {
         println!("== {name}");
-        let mut child = command
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("{name}: cannot start cargo"))?;
-        let stdout = child.stdout.take().context("a piped stdout")?;
         let mut seen = Self::default();
-        for line in BufReader::new(stdout).split(b'\n') {
-            let line = line.context(name.to_owned())?;
-            let line = String::from_utf8_lossy(&line);
+        let status = run::telling(command, |line| {
             println!("{line}");
-            seen.read(&line);
-            tell(&line);
-        }
-        let status = child.wait().context(name.to_owned())?;
+            seen.read(line);
+            tell(line);
+        })
+        .with_context(|| name.to_owned())?;
         if !status.success() && seen.failed == 0 {
             println!("FAILED: {name}: cargo test ended with {status}");
             seen.failed = 1;

@@ -1,7 +1,6 @@
 //! The clusters: their API servers, and Pods to serve and to ask.
 
 use std::{
-    env,
     fmt::Debug,
     time::{Duration, Instant},
 };
@@ -15,14 +14,15 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, Client, Config, Resource,
+    Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use mc_tests::process::of_pod;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::sleep;
+
+use crate::reach;
 
 /// Where everything that is measured lives, in every cluster.
 pub(crate) const NAMESPACE: &str = "bench-control";
@@ -66,25 +66,8 @@ impl Cluster {
 
     /// As a `ServiceAccount` of a Namespace.
     pub(crate) async fn connect_as(name: &'static str, account: Option<(&str, &str)>) -> Result<Self> {
-        let path = env::var_os("MC_KUBECONFIG")
-            .context("MC_KUBECONFIG is not set: run `cargo xtask bench --suite control`")?;
-        let options = KubeConfigOptions {
-            context: Some(name.to_owned()),
-            ..KubeConfigOptions::default()
-        };
-        let mut config = Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await?;
-        if let Some((namespace, account)) = account {
-            config.auth_info.impersonate = Some(format!("system:serviceaccount:{namespace}:{account}"));
-            config.auth_info.impersonate_groups = Some(vec![
-                "system:serviceaccounts".to_owned(),
-                format!("system:serviceaccounts:{namespace}"),
-                "system:authenticated".to_owned(),
-            ]);
-        }
-        Ok(Self {
-            name,
-            client: Client::try_from(config)?,
-        })
+        let client = reach::connect(name, account).await?;
+        Ok(Self { name, client })
     }
 
     pub(crate) fn api<K: Kind>(&self, namespace: &str) -> Api<K> {

@@ -9,6 +9,8 @@ mod bulk;
 mod join;
 mod members;
 mod process;
+#[path = "../../tests/reach/mod.rs"]
+mod reach;
 mod steer;
 
 use std::{env, fs, path::PathBuf};

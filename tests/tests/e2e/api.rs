@@ -3,23 +3,21 @@
 
 use std::{
     collections::BTreeMap,
-    env,
     sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use http::{Method, Request};
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::ListParams,
     client::Body,
-    config::{KubeConfigOptions, Kubeconfig},
     core::{ApiResource, DynamicObject},
-    discovery::{ApiGroup, Discovery, Scope},
+    discovery::{Discovery, Scope},
 };
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::clusters::Cluster;
+use crate::{clusters::Cluster, reach};
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
@@ -37,16 +35,13 @@ pub(crate) fn wait<F: Future>(future: F) -> F::Output {
 
 /// A client of the cluster's API server, with a connection of its own: servers are killed meanwhile.
 pub(crate) async fn connect(cluster: Cluster) -> Client {
-    let variable = "MC_KUBECONFIG";
-    let path = env::var_os(variable)
-        .unwrap_or_else(|| panic!("{variable} is not set: run `cargo xtask test --suite e2e`"));
-    let options = KubeConfigOptions {
-        context: Some(cluster.0.to_owned()),
-        ..KubeConfigOptions::default()
-    };
-    let file = Kubeconfig::read_from(path).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(file, &options).await;
-    Client::try_from(config.expect("a context")).expect("a client")
+    connect_as(cluster, None).await
+}
+
+/// The same as a `ServiceAccount`: its Namespace and name.
+pub(crate) async fn connect_as(cluster: Cluster, account: Option<(&str, &str)>) -> Client {
+    let client = reach::connect(cluster.0, account).await;
+    client.unwrap_or_else(|error| panic!("{}: {error:#}", cluster.0))
 }
 
 /// A request with a body of some content type, its code and its answer.
@@ -56,21 +51,7 @@ pub(crate) async fn send(
     path: &str,
     body: Option<(&str, Value)>,
 ) -> (u16, Value) {
-    send_with(client, method, path, &[], body).await
-}
-
-/// The same with more headers.
-pub(crate) async fn send_with(
-    client: &Client,
-    method: Method,
-    path: &str,
-    headers: &[(&str, &str)],
-    body: Option<(&str, Value)>,
-) -> (u16, Value) {
     let request = Request::builder().method(method).uri(path);
-    let request = headers
-        .iter()
-        .fold(request, |request, (name, value)| request.header(*name, *value));
     let request = match body {
         Some((type_, body)) => request
             .header("content-type", type_)
@@ -152,21 +133,14 @@ fn find(all: &Discovery, kind: &str) -> Option<(ApiResource, Scope)> {
         (resource.plural == name || resource.kind.to_lowercase() == name)
             && (of.is_empty() || of == resource.group || of == with_version)
     };
-    let recommended = || {
-        all.groups_alphabetical()
-            .into_iter()
-            .flat_map(ApiGroup::recommended_resources)
-    };
-    let every = || {
-        let groups = all.groups_alphabetical().into_iter();
-        groups.flat_map(|g| {
-            g.versions()
-                .flat_map(|v| g.versioned_resources(v))
-                .collect::<Vec<_>>()
-        })
-    };
-    recommended()
-        .chain(every())
+    let groups = all.groups_alphabetical();
+    let recommended = groups.iter().flat_map(|group| group.recommended_resources());
+    let every = groups.iter().flat_map(|group| {
+        let of = |version| group.versioned_resources(version);
+        group.versions().flat_map(of).collect::<Vec<_>>()
+    });
+    recommended
+        .chain(every)
         .find(|(resource, _)| fits(resource))
         .map(|(resource, capabilities)| (resource, capabilities.scope))
 }

@@ -7,7 +7,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{connect, send, send_with, wait},
+    api::{connect, connect_as, send, wait},
     clusters::{EAST, LEADER, SOON, WEST},
     mcs,
     workload::Namespace,
@@ -89,21 +89,13 @@ fn merge(patch: &Value) -> (&'static str, Value) {
 
 /// A request of the member: what it gave, or why it was refused.
 fn ask_as(member: Member, ask: &Ask<'_>, dry: bool) -> Result<Value, String> {
-    let user = format!("system:serviceaccount:{NAMESPACE}:{}", member.account);
-    let own = format!("system:serviceaccounts:{NAMESPACE}");
-    let headers = [
-        ("impersonate-user", user.as_str()),
-        ("impersonate-group", "system:serviceaccounts"),
-        ("impersonate-group", &own),
-        ("impersonate-group", "system:authenticated"),
-    ];
     let (method, path, body) = ask.request();
     let and = if path.contains('?') { '&' } else { '?' };
     let dry = if dry { "&dryRun=All" } else { "" };
     let path = format!("{path}{and}fieldManager=isolation{dry}");
     let (code, said) = wait(async {
-        let client = connect(LEADER).await;
-        send_with(&client, method, &path, &headers, body).await
+        let client = connect_as(LEADER, Some((NAMESPACE, member.account))).await;
+        send(&client, method, &path, body).await
     });
     if code < 300 {
         Ok(said)

@@ -25,6 +25,8 @@ mod mcs;
 #[expect(dead_code, reason = "the simulation asks for more")]
 mod model;
 mod policies;
+#[path = "../reach/mod.rs"]
+mod reach;
 mod seeing;
 mod services;
 mod specs;

@@ -28,9 +28,7 @@ fn stretch(on: &str) {
 
 /// The number a cluster knows for a label.
 fn number(cluster: Cluster, label: &str) -> Option<i64> {
-    let text = cluster.kubectl(&["get", "labelidentities", "-o", "json"]);
-    let list: Value = serde_json::from_str(&text).expect("JSON");
-    let items = list["items"].as_array().expect("items");
+    let items = cluster.list("", "labelidentities", "");
     let found = items.iter().find(|item| item["spec"]["label"] == label)?;
     found["spec"]["id"].as_i64()
 }

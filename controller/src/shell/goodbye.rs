@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Debug,
     future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -10,9 +11,11 @@ use std::{
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Preconditions},
+    core::{ApiResource, DynamicObject},
 };
+use serde::de::DeserializeOwned;
 use tokio::{
     sync::Notify,
     time::{Instant, timeout},
@@ -26,7 +29,7 @@ use super::{
     watch::{Task, chain},
 };
 use crate::{
-    api::{member_cluster_announce::MemberClusterAnnounce, names},
+    api::{member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport},
     member::{
         membership::{self, LinkSpec},
         parting::{Goodbye, Membership, Way},
@@ -39,14 +42,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long a request that was sent before may still be carried out: the announce has to be gone after that, too.
 const LINGER: Duration = Duration::from_secs(15);
+/// Exports read at a time.
+const PAGE: u32 = 100;
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a try found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// The announce, which is being deleted now.
-    Announce,
+    /// Something, which is being deleted now.
+    Something,
     /// Nothing of this membership.
     Nothing,
 }
@@ -200,26 +205,66 @@ async fn connect(
     outside.connect(&spec).await.map_err(|e| e.to_string())
 }
 
-/// Takes back the announce of this membership; one of another set is another membership's.
+/// Takes back the announce of this membership; one of another set is another membership's. Once it is gone, so are the
+/// exports the leader did not know yet when it let the announce go.
 async fn depart(client: &Client, membership: &Membership) -> Result<Found, String> {
     let api: Api<MemberClusterAnnounce> = Api::namespaced(client.clone(), &membership.namespace);
     let name = names::member_announce(&membership.cluster_id);
     let found = api.get_opt(&name).await.map_err(|e| chain(&e))?;
-    let ours = |a: &MemberClusterAnnounce| a.cluster_set_id == membership.cluster_set;
-    let Some(announce) = found.filter(|a| ours(a) && a.metadata.deletion_timestamp.is_none()) else {
-        return Ok(Found::Nothing);
+    let Some(announce) = found else {
+        return withdraw(client, membership).await;
     };
+    let (ours, going) = (
+        announce.cluster_set_id == membership.cluster_set,
+        announce.metadata.deletion_timestamp.is_some(),
+    );
+    if ours && !going && delete(&api, &announce).await? {
+        return Ok(Found::Something);
+    }
+    Ok(Found::Nothing)
+}
+
+/// Deletes every export of this cluster that is still there. They are read one by one: others may have
+/// written what is no export at all.
+async fn withdraw(client: &Client, membership: &Membership) -> Result<Found, String> {
+    let resource = ApiResource::erase::<ResourceExport>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &membership.namespace, &resource);
+    let mut found = Found::Nothing;
+    let mut page = ListParams::default().limit(PAGE);
+    loop {
+        let exports = api.list(&page).await.map_err(|e| chain(&e))?;
+        let next = exports.metadata.continue_.filter(|next| !next.is_empty());
+        for export in &exports.items {
+            // What cannot be read was not made by this cluster.
+            let read = export.clone().try_parse::<ResourceExport>();
+            let ours = read.is_ok_and(|e| e.spec.cluster_id == membership.cluster_id);
+            if ours && export.metadata.deletion_timestamp.is_none() && delete(&api, export).await? {
+                found = Found::Something;
+            }
+        }
+        let Some(next) = next else {
+            return Ok(found);
+        };
+        page = page.continue_token(&next);
+    }
+}
+
+/// Deletes this very object; false if it is gone already.
+async fn delete<K>(api: &Api<K>, object: &K) -> Result<bool, String>
+where
+    K: ResourceExt + Clone + Debug + DeserializeOwned,
+{
     let preconditions = Preconditions {
-        uid: announce.metadata.uid,
+        uid: object.uid(),
         resource_version: None,
     };
     let params = DeleteParams {
         preconditions: Some(preconditions),
         ..DeleteParams::default()
     };
-    match api.delete(&name, &params).await {
-        Ok(_) => Ok(Found::Announce),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Found::Nothing),
+    match api.delete(&object.name_any(), &params).await {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(chain(&error)),
     }
 }

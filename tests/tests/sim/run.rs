@@ -39,7 +39,7 @@ const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
 const BOUND: Duration = Duration::from_secs(150);
 /// How long what was under way may still go wrong: what was swallowed is answered, badly, after 30 s.
 const AFTERMATH: Duration = Duration::from_secs(31);
-/// When an administrator removes what members left behind that could not say goodbye.
+/// When an administrator removes what a restored leader knows again.
 const CLEAN_UP: Duration = Duration::from_secs(45);
 /// How long nothing may be written then: longer than the controllers wait between two looks.
 const QUIET: Duration = Duration::from_secs(35);
@@ -524,13 +524,12 @@ async fn rest(world: &Shared) -> (Duration, usize, Vec<String>) {
     }
 }
 
-/// An administrator removes what members left behind: exports that the leader did not know yet when it let a member go, and
-/// what a restored leader knows again of members that left for good.
+/// An administrator removes what a restored leader knows again of members that left for good.
 fn clean_up(world: &mut World) -> usize {
-    let (mut announces, exports) = truth::ghosts(world);
     if !world.restored {
-        announces.clear();
+        return 0;
     }
+    let (announces, exports) = truth::ghosts(world);
     let count = announces.len() + exports.len();
     for key in announces {
         world.cut(0, &antrea("memberclusterannounces"), &key);

@@ -234,7 +234,7 @@ mod tests {
         let mut out = Plan::default();
         plan(set, claims, &mut out);
         out.actions.into_iter().next().map(|action| match action.op {
-            Op::Patch(patch) => patch,
+            Op::Patch(patch) => patch.value(),
             other => panic!("{other:?}"),
         })
     }

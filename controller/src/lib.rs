@@ -4,6 +4,8 @@
 pub mod api;
 
 #[cfg(feature = "runtime")]
+pub mod body;
+#[cfg(feature = "runtime")]
 pub mod claim;
 #[cfg(feature = "runtime")]
 pub mod identity;

@@ -11,11 +11,14 @@ use kube::{Resource, ResourceExt, core::ApiResource};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::api::{
-    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
-    network_policy::ClusterNetworkPolicy, resource_export::ResourceExport, resource_import::ResourceImport,
-    service_export::ServiceExport, service_import::ServiceImport,
+use crate::{
+    api::{
+        cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
+        label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
+        network_policy::ClusterNetworkPolicy, resource_export::ResourceExport,
+        resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
+    },
+    body::Body,
 };
 
 /// Which API server.
@@ -63,13 +66,13 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// Create it; an object of that name that is there already is left alone.
-    Create(Value),
+    Create(Body),
     /// Server-side apply: the object is ours, fields that vanish from the value vanish from the object.
-    Apply(Value),
+    Apply(Body),
     /// JSON merge patch; with `metadata.resourceVersion` only if nobody wrote in between.
-    Patch(Value),
+    Patch(Body),
     /// JSON merge patch of the status subresource.
-    Status(Value),
+    Status(Body),
     /// Delete it, if it still has this UID.
     Delete {
         /// The UID it was seen with.
@@ -229,18 +232,21 @@ impl Plan {
                 metadata.insert("resourceVersion".to_owned(), json!(version));
             }
         }
-        self.push(Target::of(side, object), Op::Patch(patch));
+        self.push(Target::of(side, object), Op::Patch(patch.into()));
     }
 
     /// Change `object` as the JSON merge patch says, whatever else changed.
     pub fn merge<K: Known>(&mut self, side: Side, object: &K, patch: Value) {
-        self.push(Target::of(side, object), Op::Patch(patch));
+        self.push(Target::of(side, object), Op::Patch(patch.into()));
     }
 
     /// Replace the status of `object`.
     pub fn status<K: Known>(&mut self, side: Side, object: &K, status: &impl Serialize) {
         let status = serde_json::to_value(status).unwrap_or_default();
-        self.push(Target::of(side, object), Op::Status(json!({ "status": status })));
+        self.push(
+            Target::of(side, object),
+            Op::Status(json!({ "status": status }).into()),
+        );
     }
 
     /// Delete `object` as it was seen, unless that is under way.
@@ -316,13 +322,13 @@ pub const BATCH: usize = 256;
 /// So many notices of one sort are given in full.
 const MANY: usize = 10;
 
-fn body<K: Known>(object: &K) -> Value {
+fn body<K: Known>(object: &K) -> Body {
     let mut body = serde_json::to_value(object).unwrap_or_default();
     // The status belongs to the subresource; sending it along would only be ignored.
     if let Some(body) = body.as_object_mut() {
         body.remove("status");
     }
-    body
+    body.into()
 }
 
 #[cfg(test)]
@@ -345,6 +351,7 @@ mod tests {
             panic!("{plan:?}")
         };
         assert_eq!(target.to_string(), "ResourceExport ns/x in the leader cluster");
+        let body = body.value();
         assert_eq!(body["apiVersion"], "multicluster.crd.antrea.io/v1alpha1");
         assert_eq!(body["kind"], "ResourceExport");
     }

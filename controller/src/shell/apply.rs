@@ -15,7 +15,6 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::DynamicObject,
 };
-use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -314,7 +313,13 @@ async fn send(client: &Client, Action { target, op }: &Action) -> kube::Result<O
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PostParams::default()
             };
-            written(api.create(&params, &parse(body)?).await?)
+            written(
+                api.create(
+                    &params,
+                    &serde_json::from_str(body.text()).map_err(kube::Error::SerdeError)?,
+                )
+                .await?,
+            )
         }
         Op::Apply(body) => written(
             api.patch(
@@ -339,10 +344,6 @@ async fn send(client: &Client, Action { target, op }: &Action) -> kube::Result<O
             Outcome::Deleted
         }
     })
-}
-
-fn parse(body: &Value) -> kube::Result<DynamicObject> {
-    serde_json::from_value(body.clone()).map_err(kube::Error::SerdeError)
 }
 
 fn judge(op: &Op, error: &kube::Error) -> Outcome {
@@ -375,6 +376,7 @@ mod tests {
     use kube::core::Status;
 
     use super::*;
+    use crate::body::Body;
 
     fn api(code: u16) -> kube::Error {
         kube::Error::Api(Status::failure("why", "Reason").with_code(code).boxed())
@@ -386,7 +388,7 @@ mod tests {
             uid: None,
             version: None,
         };
-        let patch = Op::Patch(Value::Null);
+        let patch = Op::Patch(Body::default());
         assert!(matches!(judge(&delete, &api(404)), Outcome::Deleted));
         assert!(matches!(judge(&patch, &api(404)), Outcome::Stale(_)));
         assert!(matches!(judge(&patch, &api(409)), Outcome::Stale(_)));
@@ -411,7 +413,7 @@ mod tests {
         };
         let action = |name: &str| Action {
             target: target(name),
-            op: Op::Create(Value::Null),
+            op: Op::Create(Body::default()),
         };
         let config = kube::Config::new("http://127.0.0.1:9".parse().expect("a URL"));
         let client = Client::try_from(config).expect("a client");

@@ -56,10 +56,11 @@ pub(super) fn choose(actions: Vec<Action>, most: usize) -> Vec<Action> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
-    use crate::plan::{Kind, Side, Target};
+    use crate::{
+        body::Body,
+        plan::{Kind, Side, Target},
+    };
 
     fn actions(kind: Kind, op: &Op, count: usize) -> Vec<Action> {
         let action = |n: usize| Action {
@@ -76,7 +77,7 @@ mod tests {
 
     #[test]
     fn of_much_to_do_a_part_is_done_and_everything_has_its_turn() {
-        let (apply, status) = (Op::Apply(Value::Null), Op::Status(Value::Null));
+        let (apply, status) = (Op::Apply(Body::default()), Op::Status(Body::default()));
         let delete = Op::Delete {
             uid: None,
             version: None,
@@ -110,8 +111,8 @@ mod tests {
         };
         let (slices, gateways) = (Kind::EndpointSlice, Kind::Gateway);
         let all = [
-            actions(gateways, &Op::Apply(Value::Null), 2),
-            actions(slices, &Op::Apply(Value::Null), 200),
+            actions(gateways, &Op::Apply(Body::default()), 2),
+            actions(slices, &Op::Apply(Body::default()), 200),
             actions(slices, &delete, 10),
             actions(gateways, &delete, 1),
         ]

@@ -58,10 +58,10 @@ where
     let new = match (&action.op, old) {
         (Op::Delete { .. }, _) => return delete(objects, &key),
         (Op::Create(_), Some(old)) => old,
-        (Op::Create(body) | Op::Apply(body), None) => born(&key, body.clone()),
-        (Op::Apply(body), Some(old)) => applied(&old, body.clone()),
+        (Op::Create(body) | Op::Apply(body), None) => born(&key, body.value()),
+        (Op::Apply(body), Some(old)) => applied(&old, body.value()),
         (Op::Patch(patch) | Op::Status(patch), Some(mut old)) => {
-            merge(&mut old, patch);
+            merge(&mut old, &patch.value());
             old
         }
         (Op::Patch(_) | Op::Status(_), None) => panic!("{action:?} on nothing"),

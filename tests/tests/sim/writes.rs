@@ -114,7 +114,7 @@ async fn who_does_not_hold_the_lease_writes_nothing() {
     // Never won.
     let fence = Election::new(&client, "mc", "lease", "me".to_owned()).fence();
     let mut applier = server.applier(fence);
-    for op in [Op::Apply(json!({})), deletion()] {
+    for op in [Op::Apply(json!({}).into()), deletion()] {
         applier.run(on_web(op)).await;
     }
     assert_eq!(server.asked(), []);
@@ -144,7 +144,7 @@ async fn only_the_object_that_was_seen_is_deleted() {
 async fn a_change_is_sent_as_what_changes_and_nothing_else() {
     let server = Server::new(None);
     let change = json!({ "metadata": { "resourceVersion": "5" }, "spec": { "ports": [] } });
-    let patch = Op::Patch(change.clone());
+    let patch = Op::Patch(change.clone().into());
     server.applier(Fence::open()).run(on_web(patch)).await;
     let asked: Vec<_> = server.asked().into_iter().map(|a| (a.method, a.body)).collect();
     assert_eq!(asked, [(Method::PATCH, change)]);
@@ -156,7 +156,7 @@ async fn nothing_is_decided_before_the_watch_shows_what_was_written() {
     let mut applier = Server::new(None).applier(Fence::open());
     let see = |newest: u64, alive: bool| move |_: &Target| Some(Sight { newest, alive });
     // The server says that this is version 7.
-    applier.run(on_web(Op::Apply(json!({})))).await;
+    applier.run(on_web(Op::Apply(json!({}).into()))).await;
     assert!(!applier.settled(see(6, true)));
     assert!(applier.settled(see(7, true)));
     applier.run(on_web(deletion())).await;
@@ -168,7 +168,7 @@ async fn nothing_is_decided_before_the_watch_shows_what_was_written() {
 async fn a_gateway_stays_until_the_next_one_is_there() {
     for (refuses, most) in [(None, 2), (Some(500), 1)] {
         let server = Server::new(refuses);
-        let new = on(Kind::Gateway, "n2", Op::Apply(json!({})));
+        let new = on(Kind::Gateway, "n2", Op::Apply(json!({}).into()));
         let old = on(Kind::Gateway, "n1", deletion());
         // In any order.
         server.applier(Fence::open()).run(vec![old, new]).await;
@@ -186,7 +186,7 @@ async fn what_fails_is_tried_less_and_less_often() {
         let start = Instant::now();
         // Asked for all the time.
         while start.elapsed() < Duration::from_mins(1) {
-            applier.run(on_web(Op::Apply(json!({})))).await;
+            applier.run(on_web(Op::Apply(json!({}).into()))).await;
             sleep(Duration::from_millis(10)).await;
         }
         // After 20 ms, 40 ms, …, and every 10 s in the end; 429 says itself how long.

@@ -501,7 +501,8 @@ impl Server {
         let refused = match (&action.op, &old) {
             (Op::Create(_), old) => old.is_some(),
             (Op::Patch(patch), Some(old)) => {
-                patch["metadata"]["resourceVersion"].as_str() != old.meta().resource_version.as_deref()
+                patch.value()["metadata"]["resourceVersion"].as_str()
+                    != old.meta().resource_version.as_deref()
             }
             (Op::Delete { uid, .. }, Some(old)) => *uid != old.meta().uid,
             (_, old) => old.is_none() && !matches!(action.op, Op::Apply(_)),

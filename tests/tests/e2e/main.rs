@@ -14,6 +14,7 @@ mod claims;
 mod clusters;
 mod datapath;
 mod dns;
+mod dual_role;
 mod dual_stack;
 mod election;
 mod faults;

@@ -9,17 +9,22 @@ use crate::clusters::{Cluster, EAST, LATER, SOON, WEST};
 /// Requests of a stream that nobody ends: ten minutes of them.
 const MOST: u32 = 60_000;
 
-/// A namespace of the same name in both members, removed at the end.
-pub(crate) struct Namespace(pub(crate) &'static str);
+/// A namespace of the same name in some clusters, removed at the end.
+pub(crate) struct Namespace(pub(crate) &'static str, &'static [Cluster]);
 
 impl Namespace {
+    /// In both members.
     pub(crate) fn create(name: &'static str) -> Self {
-        for cluster in [EAST, WEST] {
+        Self::create_in(name, &[EAST, WEST])
+    }
+
+    pub(crate) fn create_in(name: &'static str, clusters: &'static [Cluster]) -> Self {
+        for cluster in clusters {
             cluster.apply(&format!(
                 "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
             ));
         }
-        Self(name)
+        Self(name, clusters)
     }
 
     /// A Deployment of HTTP servers on one Node, and its Service `web`.
@@ -207,7 +212,7 @@ spec:
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        for cluster in [EAST, WEST] {
+        for cluster in self.1 {
             let gone = cluster.try_kubectl(&[
                 "delete",
                 "namespace",

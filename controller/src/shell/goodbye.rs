@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fmt::Debug,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -65,6 +65,7 @@ pub struct Goodbyes {
 
 struct Saying {
     state: Arc<Mutex<Goodbye>>,
+    way: Arc<Mutex<Option<Way>>>,
     _task: Task,
 }
 
@@ -81,8 +82,8 @@ impl Goodbyes {
         }
     }
 
-    /// Says it, unless it was begun already: as the Secret of `way` says by then, or else over a connection that stood until
-    /// now and whose token may have been replaced. The Secret is one of `secrets`.
+    /// Says it, or goes on saying it: as the Secret of `way` says by then, or else over a connection that stood until now and
+    /// whose token may have been replaced. The Secret is one of `secrets`.
     pub fn say(
         &mut self,
         membership: &Membership,
@@ -91,13 +92,18 @@ impl Goodbyes {
         secrets: Api<Secret>,
         outside: &Arc<dyn Outside>,
     ) {
-        if self.begun.contains_key(membership) {
+        if let Some(saying) = self.begun.get(membership) {
+            // The record may have been on its way when it began.
+            if let Some(way) = way {
+                *lock(&saying.way) = Some(way.clone());
+            }
             return;
         }
-        let (tell, way, outside) = (membership.clone(), way.cloned(), outside.clone());
+        let way = Arc::new(Mutex::new(way.cloned()));
+        let (tell, on_record, outside) = (membership.clone(), way.clone(), outside.clone());
         let (client, last) = closed.map_or((None, None), |closed| (Some(closed.client), closed.last));
-        self.begin(membership.clone(), last, move || {
-            let (membership, way, client) = (tell.clone(), way.clone(), client.clone());
+        self.begin(membership.clone(), way, last, move || {
+            let (membership, way, client) = (tell.clone(), lock(&on_record).clone(), client.clone());
             let (secrets, outside) = (secrets.clone(), outside.clone());
             async move {
                 let found = match way {
@@ -116,6 +122,7 @@ impl Goodbyes {
     fn begin<F>(
         &mut self,
         membership: Membership,
+        way: Arc<Mutex<Option<Way>>>,
         last: Option<LastWrites>,
         attempt: impl Fn() -> F + Send + 'static,
     ) where
@@ -148,7 +155,7 @@ impl Goodbyes {
                 };
                 let said = news == Goodbye::Said;
                 {
-                    let mut state = told.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut state = lock(&told);
                     if *state != news {
                         *state = news;
                         changed.notify_one();
@@ -160,19 +167,20 @@ impl Goodbyes {
                 tokio::time::sleep(wait).await;
             }
         });
-        self.begun.insert(membership, Saying { state, _task: task });
+        let saying = Saying {
+            state,
+            way,
+            _task: task,
+        };
+        self.begun.insert(membership, saying);
     }
 
     /// How they go.
     #[must_use]
     pub fn states(&self) -> BTreeMap<Membership, Goodbye> {
-        let state = |saying: &Saying| {
-            let state = saying.state.lock();
-            state.unwrap_or_else(PoisonError::into_inner).clone()
-        };
         self.begun
             .iter()
-            .map(|(membership, saying)| (membership.clone(), state(saying)))
+            .map(|(membership, saying)| (membership.clone(), lock(&saying.state).clone()))
             .collect()
     }
 
@@ -180,6 +188,10 @@ impl Goodbyes {
     pub fn retain(&mut self, keep: impl Fn(&Membership) -> bool) {
         self.begun.retain(|membership, _| keep(membership));
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection to a leader of which the record tells.

@@ -3,6 +3,7 @@
 //! While something is away nothing that was imported goes, and traffic flows; afterwards everything is as everybody wants
 //! it by then, and the clusters are as they were before.
 
+mod moved;
 mod rollout;
 
 use std::{

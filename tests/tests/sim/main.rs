@@ -12,6 +12,7 @@
 )]
 
 mod election;
+mod goodbyes;
 #[path = "../model/mod.rs"]
 mod model;
 mod ports;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
-use crate::{build, cluster, ebpf, run, setup};
+use crate::{build, cluster, cmd, ebpf, setup};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -65,12 +65,12 @@ fn control(args: &BenchArgs) -> Result<()> {
     let out = args
         .out
         .clone()
-        .unwrap_or_else(|| run::workspace().join("target/bench-control"));
+        .unwrap_or_else(|| cmd::workspace().join("target/bench-control"));
     let out = std::path::absolute(out)?;
     let kubeconfig =
         cluster::up_installed(cluster::Configuration::default()).context("bringing the clusters up")?;
-    let measured = run::loudly(
-        run::cargo()
+    let measured = cmd::inherit(
+        cmd::cargo()
             .args(["bench", "--quiet", "--locked", "--bench", "control"])
             .env("MC_KUBECONFIG", kubeconfig)
             .env("MC_BENCH_OUT", out)
@@ -84,7 +84,7 @@ fn control(args: &BenchArgs) -> Result<()> {
 fn datapath(args: &BenchArgs) -> Result<()> {
     let mut words = vec![
         "--objects".to_owned(),
-        run::workspace().join("target/bpf").display().to_string(),
+        cmd::workspace().join("target/bpf").display().to_string(),
     ];
     let mut add = |flag: &str, value: Option<String>| {
         if let Some(value) = value {

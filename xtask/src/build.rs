@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 
-use crate::{ebpf, run, setup};
+use crate::{cmd, ebpf, setup};
 
 /// What they need from the distribution at run time.
 pub(crate) const PACKAGES: &[&str] = &[
@@ -42,8 +42,8 @@ impl Programs {
 /// Builds the eBPF object and every program. Always the same selection: another one would unify features
 /// differently and compile the dependencies again.
 pub(crate) fn release() -> Result<Programs> {
-    ebpf::build(&run::workspace())?;
-    run::loudly(run::cargo().args(["build", "--quiet", "--locked", "--release"]))?;
+    ebpf::build(&cmd::workspace())?;
+    cmd::inherit(cmd::cargo().args(["build", "--quiet", "--locked", "--release"]))?;
     Ok(Programs {
         dir: target_dir()?.join("release"),
     })
@@ -52,7 +52,7 @@ pub(crate) fn release() -> Result<Programs> {
 /// Cargo's target directory, wherever the caller's settings put it.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let metadata =
-        run::output(run::cargo().args(["metadata", "--format-version=1", "--no-deps", "--locked"]))?;
+        cmd::output(cmd::cargo().args(["metadata", "--format-version=1", "--no-deps", "--locked"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata).context("cargo metadata")?;
     let dir = metadata
         .get("target_directory")
@@ -70,10 +70,10 @@ pub(crate) fn run_program(purpose: &str, program: &str, args: &[String]) -> Resu
     let programs = release()?;
     let mut command = std::process::Command::new(programs.path(program));
     command
-        .current_dir(run::workspace())
+        .current_dir(cmd::workspace())
         .envs(programs.env())
         .arg("--agent")
         .arg(programs.path("mc-gateway"))
         .args(args);
-    run::loudly(&mut command)
+    cmd::inherit(&mut command)
 }

@@ -11,7 +11,7 @@ use crate::{
     build,
     cluster::{self, Kubectl},
     setup,
-    wait::{Seen, wait_for},
+    wait::{Poll, wait_for},
 };
 
 /// What can be asked of the demo.
@@ -58,11 +58,11 @@ fn kubernetes(keep: bool) -> Result<()> {
     setup::require_root("the demo")?;
     setup::ensure_packages("the demo", build::PACKAGES)?;
     let kubeconfig = cluster::up_installed(cluster::Configuration::default())?;
-    let shown = Story {
+    let shown = Walkthrough {
         kubectl: cluster::kubectl()?,
         kubeconfig,
     }
-    .tell();
+    .run();
     if keep {
         println!("\nThe clusters stay up. Try:");
         println!("  export KUBECONFIG=$(cargo xtask cluster kubeconfig)");
@@ -78,13 +78,13 @@ fn kubernetes(keep: bool) -> Result<()> {
 }
 
 /// The clusters the story is told on.
-struct Story {
+struct Walkthrough {
     kubectl: PathBuf,
     kubeconfig: PathBuf,
 }
 
-impl Story {
-    fn tell(&self) -> Result<()> {
+impl Walkthrough {
+    fn run(&self) -> Result<()> {
         println!(
             "\n1. West runs two web servers on its regular node west-n2; east runs a client on its regular node east-n2."
         );
@@ -113,7 +113,7 @@ impl Story {
         let start = Instant::now();
         self.apply("west", EXPORT)?;
         let address = wait_for("the imported Service in east", DEADLINE, || {
-            Ok(seen(|| {
+            Ok(poll_output(|| {
                 self.kubectl(
                     "east",
                     &[
@@ -133,14 +133,14 @@ impl Story {
 
         println!("\n3. The client asks it, four times:\n");
         let url = format!("http://{address}/");
-        wait_for("an answer", DEADLINE, || Ok(seen(|| self.get(&url, 1))))?;
+        wait_for("an answer", DEADLINE, || Ok(poll_output(|| self.get(&url, 1))))?;
         print!("{}", self.get(&url, 4)?);
 
-        self.look_inside(&url)
+        self.show_state(&url)
     }
 
     /// The objects and maps behind it, and what happens while every agent is gone.
-    fn look_inside(&self, url: &str) -> Result<()> {
+    fn show_state(&self, url: &str) -> Result<()> {
         println!("\n4. What the leader knows, and who the gateways are:\n");
         print!(
             "{}",
@@ -212,7 +212,9 @@ impl Story {
     }
 
     fn apply(&self, context: &str, yaml: &str) -> Result<()> {
-        self.cluster(context).feed(&["apply", "-f", "-"], yaml).map(drop)
+        self.cluster(context)
+            .output_with_input(&["apply", "-f", "-"], yaml)
+            .map(drop)
     }
 
     fn get(&self, url: &str, count: u32) -> Result<String> {
@@ -234,10 +236,10 @@ impl Story {
 }
 
 /// A look that counts errors and empty answers as "not yet".
-fn seen(look: impl FnOnce() -> Result<String>) -> Seen<String> {
+fn poll_output(look: impl FnOnce() -> Result<String>) -> Poll<String> {
     match look() {
-        Ok(answer) if answer.is_empty() => Seen::NotYet("nothing".to_owned()),
-        Ok(answer) => Seen::Done(answer),
-        Err(error) => Seen::NotYet(format!("{error:#}")),
+        Ok(answer) if answer.is_empty() => Poll::Pending("nothing".to_owned()),
+        Ok(answer) => Poll::Ready(answer),
+        Err(error) => Poll::Pending(format!("{error:#}")),
     }
 }

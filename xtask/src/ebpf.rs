@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
-use crate::{run, setup};
+use crate::{cmd, setup};
 
 /// Version of bpf-linker, and of the LLVM it is linked with.
 const BPF_LINKER: &str = "0.13.0";
@@ -101,14 +101,14 @@ pub(crate) fn build(root: &Path) -> Result<Object> {
     ] {
         command.env_remove(inherited);
     }
-    run::loudly(&mut command).context("building mc-gateway-ebpf")?;
+    cmd::inherit(&mut command).context("building mc-gateway-ebpf")?;
     let built = out.join("build").join(TARGET).join("bpf");
-    take(&built, &out, "yardstick")?;
-    take(&built, &out, "mc-gateway-ebpf")
+    install_object(&built, &out, "yardstick")?;
+    install_object(&built, &out, "mc-gateway-ebpf")
 }
 
 /// Copies what was built to where it is looked for, if it is whole.
-fn take(built: &Path, out: &Path, name: &str) -> Result<Object> {
+fn install_object(built: &Path, out: &Path, name: &str) -> Result<Object> {
     let built = built.join(name);
     let bytes = fs::read(&built).with_context(|| built.display().to_string())?;
     if !has_btf(&bytes) {
@@ -128,14 +128,14 @@ fn take(built: &Path, out: &Path, name: &str) -> Result<Object> {
 
 /// Builds, and prints where and what.
 pub(crate) fn build_and_print() -> Result<()> {
-    let object = build(&run::workspace())?;
+    let object = build(&cmd::workspace())?;
     println!("{}\nsha256 {}", object.path.display(), object.sha256);
     Ok(())
 }
 
 /// Builds the same source in two directories and compares.
 pub(crate) fn check_reproducible() -> Result<()> {
-    let here = build(&run::workspace())?;
+    let here = build(&cmd::workspace())?;
     let copy = setup::cache_dir()?.join(format!("reproducible-{}", std::process::id()));
     let result = copy_sources(&copy).and_then(|()| build(&copy));
     let removed = fs::remove_dir_all(&copy);
@@ -155,8 +155,8 @@ pub(crate) fn check_reproducible() -> Result<()> {
 
 /// Copies what cargo needs to build the object: manifests, lock file and the two crates.
 fn copy_sources(to: &Path) -> Result<()> {
-    let root = run::workspace();
-    let listed = run::output(Command::new("git").current_dir(&root).args([
+    let root = cmd::workspace();
+    let listed = cmd::output(Command::new("git").current_dir(&root).args([
         "ls-files",
         "--cached",
         "--others",
@@ -206,7 +206,7 @@ fn toolchain() -> Result<Toolchain> {
 }
 
 fn nightly_has_source() -> bool {
-    let sysroot = run::output(
+    let sysroot = cmd::output(
         Command::new("rustc")
             .args(["+nightly", "--print", "sysroot"])
             .env_remove("RUSTUP_TOOLCHAIN"),
@@ -219,7 +219,7 @@ fn nightly_has_source() -> bool {
 }
 
 fn distribution_has_core() -> bool {
-    let sysroot = run::output(Command::new("/usr/bin/rustc").args(["--print", "sysroot"]));
+    let sysroot = cmd::output(Command::new("/usr/bin/rustc").args(["--print", "sysroot"]));
     sysroot.is_ok_and(|dir| {
         Path::new(dir.trim())
             .join("lib/rustlib")
@@ -239,8 +239,8 @@ fn bpf_linker() -> Result<PathBuf> {
     setup::ensure_packages("bpf-linker", LLVM_PACKAGES)?;
     println!("building bpf-linker {BPF_LINKER} for LLVM {LLVM} (once, about a minute)");
     let prefix = format!("/usr/lib/llvm-{LLVM}");
-    run::quietly(
-        run::cargo()
+    cmd::capture(
+        cmd::cargo()
             .args([
                 "install",
                 "bpf-linker",

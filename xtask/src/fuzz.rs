@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{build, run, setup};
+use crate::{build, cmd, setup};
 
 /// What libFuzzer is compiled with.
 const PACKAGES: &[&str] = &["g++"];
@@ -37,7 +37,7 @@ const MAX_LEN: u32 = 2_048;
 
 /// What a target did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Figures {
+struct FuzzStats {
     executions: u64,
     edges: u64,
 }
@@ -52,19 +52,19 @@ pub(crate) fn run(long: bool) -> Result<()> {
     println!("== fuzz: {share} s a share, seed {seed}");
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let mut waiting = TARGETS.iter();
-    let mut running: Vec<Running> = Vec::new();
-    let (mut all, mut failed) = (Figures::default(), Vec::new());
+    let mut running: Vec<FuzzProcess> = Vec::new();
+    let (mut all, mut failed) = (FuzzStats::default(), Vec::new());
     loop {
         while running.len() < workers
             && let Some((name, shares)) = waiting.next()
         {
-            running.push(Running::start(&programs, &work, name, share * shares, seed)?);
+            running.push(FuzzProcess::start(&programs, &work, name, share * shares, seed)?);
         }
         if running.is_empty() {
             break;
         }
         let mut one = running.remove(0);
-        match one.end() {
+        match one.wait() {
             Ok(figures) => {
                 println!(
                     "{}: {} executions, {} edges",
@@ -78,7 +78,7 @@ pub(crate) fn run(long: bool) -> Result<()> {
     }
     let kept = TARGETS
         .iter()
-        .map(|(name, _)| files(&corpus(name)))
+        .map(|(name, _)| count_files(&corpus(name)))
         .sum::<Result<usize>>()?;
     println!(
         "fuzz: {} executions of {} targets, {kept} kept inputs, {} edges covered, {} crashes, seed {seed}",
@@ -110,40 +110,40 @@ fn seed() -> Result<u32> {
 /// Builds the targets: the usual selection of packages, so that dependencies are compiled once, but with
 /// coverage counters in our own crates.
 fn build() -> Result<PathBuf> {
-    let mut command = run::cargo();
+    let mut command = cmd::cargo();
     command
         .args(["build", "--quiet", "--locked", "--release"])
         .args(["--features", "mc-fuzz/libfuzzer"])
         .env(
             "RUSTC_WORKSPACE_WRAPPER",
-            run::workspace().join("tests/fuzz/instrument.sh"),
+            cmd::workspace().join("tests/fuzz/instrument.sh"),
         );
     for (name, _) in TARGETS {
         command.args(["--bin", name]);
     }
-    run::loudly(&mut command).context("building the fuzz targets")?;
+    cmd::inherit(&mut command).context("building the fuzz targets")?;
     Ok(build::target_dir()?.join("release"))
 }
 
 /// The inputs a target keeps in the repository.
 fn corpus(name: &str) -> PathBuf {
-    run::workspace().join("tests/fuzz/corpus").join(name)
+    cmd::workspace().join("tests/fuzz/corpus").join(name)
 }
 
-fn files(dir: &Path) -> Result<usize> {
+fn count_files(dir: &Path) -> Result<usize> {
     Ok(fs::read_dir(dir)
         .with_context(|| dir.display().to_string())?
         .count())
 }
 
 /// A target at work.
-struct Running {
+struct FuzzProcess {
     name: &'static str,
     child: Child,
     log: PathBuf,
 }
 
-impl Running {
+impl FuzzProcess {
     fn start(programs: &Path, work: &Path, name: &'static str, seconds: u32, seed: u32) -> Result<Self> {
         // New inputs go to a directory of their own: what the repository keeps changes by hand only.
         let found = work.join("found").join(name);
@@ -170,7 +170,7 @@ impl Running {
     }
 
     /// Waits for its end; a crash shows what the target said last.
-    fn end(&mut self) -> Result<Figures> {
+    fn wait(&mut self) -> Result<FuzzStats> {
         let status = self.child.wait().context("waiting")?;
         let text = fs::read(&self.log).with_context(|| self.log.display().to_string())?;
         let text = String::from_utf8_lossy(&text);
@@ -179,13 +179,13 @@ impl Running {
             let last = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();
             bail!("{status}\n{}", last.join("\n"));
         }
-        Ok(figures(&text))
+        Ok(parse_stats(&text))
     }
 }
 
 /// Executions and edges, from what libFuzzer prints.
-fn figures(log: &str) -> Figures {
-    let mut figures = Figures::default();
+fn parse_stats(log: &str) -> FuzzStats {
+    let mut figures = FuzzStats::default();
     for line in log.lines() {
         let mut words = line.split_whitespace();
         if let Some(count) = line.strip_prefix("stat::number_of_executed_units:") {
@@ -210,12 +210,12 @@ mod tests {
                    #4096\tpulse  cov: 61 ft: 80 corp: 9/99b lim: 8 exec/s: 2048 rss: 30Mb\n\
                    Done 5000 runs in 4 second(s)\nstat::number_of_executed_units: 5000\n";
         assert_eq!(
-            figures(log),
-            Figures {
+            parse_stats(log),
+            FuzzStats {
                 executions: 5_000,
                 edges: 61
             }
         );
-        assert_eq!(figures(""), Figures::default());
+        assert_eq!(parse_stats(""), FuzzStats::default());
     }
 }

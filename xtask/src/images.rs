@@ -13,14 +13,14 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use self::archive::Image;
-use crate::{build, run, setup};
+use crate::{build, cmd, setup};
 
 /// What packing takes from the distribution.
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
 /// Name and tag of the clusters' own DNS.
 pub(crate) const COREDNS: &str = "mc-gateway/coredns:latest";
 /// The user the controllers run as; the gateway needs root for its capabilities.
-const NOBODY: u32 = 65532;
+const NOBODY_UID: u32 = 65532;
 
 /// `cargo xtask images`
 #[derive(Debug, Args)]
@@ -32,7 +32,7 @@ pub(crate) struct ImagesArgs {
 
 /// Packs every image and prints where.
 pub(crate) fn run(args: &ImagesArgs) -> Result<()> {
-    for path in pack(&run::workspace().join(&args.out))? {
+    for path in pack(&cmd::workspace().join(&args.out))? {
         println!("{}", path.display());
     }
     Ok(())
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ImagesArgs) -> Result<()> {
 
 /// The images that the clusters run, in `target/images`.
 pub(crate) fn directory() -> PathBuf {
-    run::workspace().join("target/images")
+    cmd::workspace().join("target/images")
 }
 
 /// Builds the binaries and packs every image into `out`.
@@ -49,20 +49,20 @@ pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
     let programs = build::release().context("the images carry release programs")?;
 
     let mut gateway = Image::new("mc-gateway/mc-gateway:latest", &["/usr/bin/mc-gateway"]);
-    program(&mut gateway, &programs.path("mc-gateway"), "usr/bin/mc-gateway")?;
-    program(&mut gateway, &installed("nft")?, "usr/sbin/nft")?;
+    add_program(&mut gateway, &programs.path("mc-gateway"), "usr/bin/mc-gateway")?;
+    add_program(&mut gateway, &require_program("nft")?, "usr/sbin/nft")?;
 
     let mut controller = Image::new("mc-gateway/mc-controller:latest", &["/usr/bin/mc-controller"]);
-    controller.user = NOBODY;
-    program(
+    controller.user = NOBODY_UID;
+    add_program(
         &mut controller,
         &programs.path("mc-controller"),
         "usr/bin/mc-controller",
     )?;
 
     let mut test = Image::new("mc-gateway/test:latest", &["/bin/sleep", "infinity"]);
-    busybox(&mut test)?;
-    program(&mut test, &programs.path("mc-traffic"), "usr/bin/mc-traffic")?;
+    add_busybox(&mut test)?;
+    add_program(&mut test, &programs.path("mc-traffic"), "usr/bin/mc-traffic")?;
 
     [
         ("mc-gateway", gateway),
@@ -79,7 +79,7 @@ pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
     setup::ensure_packages("packing images", PACKAGES)?;
     let mut image = Image::new("mc-gateway/pause:latest", &["/bin/busybox", "sleep", "infinity"]);
-    program(&mut image, &installed("busybox")?, "bin/busybox")?;
+    add_program(&mut image, &require_program("busybox")?, "bin/busybox")?;
     write(&image, out, "pause")
 }
 
@@ -87,22 +87,22 @@ pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
 pub(crate) fn coredns(out: &Path, from: &Path) -> Result<PathBuf> {
     setup::ensure_packages("packing images", PACKAGES)?;
     let mut image = Image::new(COREDNS, &["/usr/bin/coredns"]);
-    image.user = NOBODY;
-    program(&mut image, from, "usr/bin/coredns")?;
+    image.user = NOBODY_UID;
+    add_program(&mut image, from, "usr/bin/coredns")?;
     write(&image, out, "coredns")
 }
 
 /// busybox under the name of each of its tools.
-fn busybox(image: &mut Image) -> Result<()> {
-    let program_path = installed("busybox")?;
-    let tools = run::output(Command::new(&program_path).arg("--list"))?;
+fn add_busybox(image: &mut Image) -> Result<()> {
+    let program_path = require_program("busybox")?;
+    let tools = cmd::output(Command::new(&program_path).arg("--list"))?;
     for tool in tools.lines().filter(|tool| *tool != "busybox") {
         image.link(&format!("bin/{tool}"), "/bin/busybox");
     }
-    program(image, &program_path, "bin/busybox")
+    add_program(image, &program_path, "bin/busybox")
 }
 
-fn installed(name: &str) -> Result<PathBuf> {
+fn require_program(name: &str) -> Result<PathBuf> {
     setup::find_program(name).with_context(|| format!("`{name}` is not installed"))
 }
 
@@ -120,21 +120,21 @@ fn write(image: &Image, out: &Path, name: &str) -> Result<PathBuf> {
 const STATIC: &str = "not a dynamic executable";
 
 /// Adds a program, and the shared libraries it names at the paths where it looks for them.
-fn program(image: &mut Image, from: &Path, to: &str) -> Result<()> {
-    add(image, from, to)?;
-    let listing = run::output(Command::new("ldd").arg(from).env("LC_ALL", "C"));
+fn add_program(image: &mut Image, from: &Path, to: &str) -> Result<()> {
+    add_file(image, from, to)?;
+    let listing = cmd::output(Command::new("ldd").arg(from).env("LC_ALL", "C"));
     let listing = match listing {
         // What is linked statically, as Go links, is no failure.
         Err(error) if format!("{error:#}").contains(STATIC) => return Ok(()),
         other => other?,
     };
     for library in libraries(&listing)? {
-        add(image, Path::new(&library), &library)?;
+        add_file(image, Path::new(&library), &library)?;
     }
     Ok(())
 }
 
-fn add(image: &mut Image, from: &Path, to: &str) -> Result<()> {
+fn add_file(image: &mut Image, from: &Path, to: &str) -> Result<()> {
     let bytes = fs::read(from).with_context(|| from.display().to_string())?;
     image.file(to, bytes, 0o755);
     Ok(())

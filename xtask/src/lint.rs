@@ -4,21 +4,21 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{build, manifests, mutants, run, tally::Tally};
+use crate::{build, cmd, manifests, mutants, test_summary::TestSummary};
 
 /// Longest Rust file we accept without a reason; files beyond ~500 lines usually hold a second noun.
 const MAX_LINES: usize = 700;
 
 /// Runs every check; each counts as one test.
-pub(crate) fn run(tally: &mut Tally) {
+pub(crate) fn run(tally: &mut TestSummary) {
     println!("== lint");
     tally.step(
         "rustfmt",
-        run::loudly(run::cargo().args(["fmt", "--all", "--check"])),
+        cmd::inherit(cmd::cargo().args(["fmt", "--all", "--check"])),
     );
     tally.step(
         "clippy",
-        run::loudly(run::cargo().args([
+        cmd::inherit(cmd::cargo().args([
             "clippy",
             "--quiet",
             "--locked",
@@ -40,16 +40,16 @@ pub(crate) fn run(tally: &mut Tally) {
 /// Writes (`--out`) or checks (`--check`) the CRDs.
 pub(crate) fn crds(flag: &str) -> Result<()> {
     let program = build::release()?.path("mc-controller");
-    run::loudly(
+    cmd::inherit(
         Command::new(program)
-            .current_dir(run::workspace())
+            .current_dir(cmd::workspace())
             .args(["crds", flag, "deploy/crds"]),
     )
 }
 
 fn file_sizes() -> Result<()> {
-    let root = run::workspace();
-    let listed = run::output(Command::new("git").current_dir(&root).args(["ls-files", "*.rs"]))?;
+    let root = cmd::workspace();
+    let listed = cmd::output(Command::new("git").current_dir(&root).args(["ls-files", "*.rs"]))?;
     let mut long = Vec::new();
     for file in listed.lines() {
         let path = root.join(file);

@@ -1,10 +1,12 @@
 //! `cargo xtask`: builds, packs, boots and tests the project.
 #![forbid(unsafe_code)]
 
+mod background;
 mod bench;
-mod beside;
 mod build;
 mod cluster;
+mod cluster_suites;
+mod cmd;
 mod demo;
 mod ebpf;
 mod fuzz;
@@ -14,11 +16,9 @@ mod manifests;
 mod matrix;
 mod mutants;
 mod rbac;
-mod real;
-mod run;
 mod setup;
-mod tally;
 mod test;
+mod test_summary;
 mod wait;
 
 use anyhow::Result;

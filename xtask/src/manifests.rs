@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cluster, run};
+use crate::{cluster, cmd};
 
 /// Output file and the kustomization it is built from, below `deploy/`.
 const FILES: &[(&str, &str)] = &[
@@ -20,7 +20,7 @@ fn render(kustomization: &str) -> Result<String> {
     let kubectl = cluster::kubectl()?;
     let dir = deploy().join(kustomization);
     let built =
-        run::output(Command::new(kubectl).arg("kustomize").arg(&dir)).context(dir.display().to_string())?;
+        cmd::output(Command::new(kubectl).arg("kustomize").arg(&dir)).context(dir.display().to_string())?;
     Ok(format!("{HEADER}{built}"))
 }
 
@@ -54,5 +54,5 @@ pub(crate) fn check() -> Result<()> {
 }
 
 fn deploy() -> PathBuf {
-    run::workspace().join("deploy")
+    cmd::workspace().join("deploy")
 }

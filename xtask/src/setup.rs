@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run;
+use crate::cmd;
 
 /// Where tools and binaries are cached by version, outside the checkout.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
@@ -65,9 +65,9 @@ pub(crate) fn ensure_packages(purpose: &str, packages: &[&str]) -> Result<()> {
     }
     println!("installing packages for {purpose}: {list}");
     if !UPDATED.swap(true, Ordering::Relaxed) {
-        run::quietly(Command::new("apt-get").arg("update")).context("apt-get update")?;
+        cmd::capture(Command::new("apt-get").arg("update")).context("apt-get update")?;
     }
-    run::quietly(
+    cmd::capture(
         Command::new("apt-get")
             .args(["install", "-y", "--no-install-recommends"])
             .args(&missing)
@@ -102,5 +102,5 @@ pub(crate) fn ensure_bpffs() -> Result<()> {
         return Ok(());
     }
     println!("mounting the BPF file system at /sys/fs/bpf");
-    run::quietly(Command::new("mount").args(["-t", "bpf", "bpf", "/sys/fs/bpf"])).context("mount /sys/fs/bpf")
+    cmd::capture(Command::new("mount").args(["-t", "bpf", "bpf", "/sys/fs/bpf"])).context("mount /sys/fs/bpf")
 }

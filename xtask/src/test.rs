@@ -5,7 +5,10 @@ use std::{process::Command, time::Instant};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::{beside::Beside, build, ebpf, fuzz, lint, matrix, mutants, real, run, setup, tally::Tally};
+use crate::{
+    background::Background, build, cluster_suites, cmd, ebpf, fuzz, lint, matrix, mutants, setup,
+    test_summary::TestSummary,
+};
 
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,7 +61,7 @@ const ALL: [Suite; 9] = [
 
 /// What runs beside the clusters, which leave a part of the CPUs to others: nothing in these goes by real time but their
 /// end.
-const BESIDE: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
+const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 
 /// Runs the suites, or all without any; the last line tells the figures.
 pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
@@ -66,12 +69,12 @@ pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     setup::ensure_packages("the tests", build::PACKAGES)?;
     setup::ensure_bpffs()?;
     ebpf::build_and_print()?;
-    let mut tally = Tally::default();
+    let mut tally = TestSummary::default();
     let all = suites.is_empty();
     for suite in if all { &ALL } else { suites } {
         let start = Instant::now();
-        let beside = (all && *suite == Suite::E2e).then(|| Beside::start(&BESIDE, long));
-        let mut result = one(*suite, long, &mut tally);
+        let beside = (all && *suite == Suite::E2e).then(|| Background::start(&BACKGROUND, long));
+        let mut result = run_suite(*suite, long, &mut tally);
         if let Some(beside) = beside {
             result = result.and(beside.and_then(|beside| beside.finish(&mut tally)));
         }
@@ -88,12 +91,12 @@ pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     Ok(())
 }
 
-fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
+fn run_suite(suite: Suite, long: bool, tally: &mut TestSummary) -> Result<()> {
     match suite {
         Suite::Lint => lint::run(tally),
         Suite::Unit => tally.cargo_test(
             "unit",
-            run::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
+            cmd::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
         )?,
         Suite::Datapath => {
             tally.step("the object is reproducible", ebpf::check_reproducible());
@@ -143,10 +146,10 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
             tally.cargo_test(name, &mut command)?;
         }
         Suite::Matrix => tally.step("the oldest kernel", matrix::oldest()),
-        Suite::E2e => real::run(real::ALL, long, tally)?,
-        Suite::Conformance => real::run(real::CONFORMANCE, long, tally)?,
-        Suite::Isolation => real::run(real::ISOLATION, long, tally)?,
-        Suite::Faults => real::run(real::FAULTS, long, tally)?,
+        Suite::E2e => cluster_suites::run(cluster_suites::ALL, long, tally)?,
+        Suite::Conformance => cluster_suites::run(cluster_suites::CONFORMANCE, long, tally)?,
+        Suite::Isolation => cluster_suites::run(cluster_suites::ISOLATION, long, tally)?,
+        Suite::Faults => cluster_suites::run(cluster_suites::FAULTS, long, tally)?,
         Suite::Mutants => mutants::run(tally)?,
     }
     Ok(())
@@ -154,7 +157,7 @@ fn one(suite: Suite, long: bool, tally: &mut Tally) -> Result<()> {
 
 /// An integration test of the test crate, as the suites run it.
 pub(crate) fn integration(name: &str) -> Command {
-    let mut command = run::cargo();
+    let mut command = cmd::cargo();
     command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
     command
 }

@@ -5,31 +5,31 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// The pause between two looks at a condition.
-const POLL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What one look at a condition found.
 #[derive(Debug)]
-pub(crate) enum Seen<T> {
+pub(crate) enum Poll<T> {
     /// The condition holds.
-    Done(T),
+    Ready(T),
     /// It does not hold yet; what was seen instead.
-    NotYet(String),
+    Pending(String),
 }
 
 /// Looks until the condition holds. Errors when `look` does, or at the deadline, telling what was seen last.
 pub(crate) fn wait_for<T>(
     what: &str,
     timeout: Duration,
-    mut look: impl FnMut() -> Result<Seen<T>>,
+    mut look: impl FnMut() -> Result<Poll<T>>,
 ) -> Result<T> {
     let start = Instant::now();
     loop {
         match look()? {
-            Seen::Done(value) => return Ok(value),
-            Seen::NotYet(seen) if start.elapsed() >= timeout => {
+            Poll::Ready(value) => return Ok(value),
+            Poll::Pending(seen) if start.elapsed() >= timeout => {
                 bail!("waited {} s for {what}; last seen: {seen}", timeout.as_secs())
             }
-            Seen::NotYet(_) => std::thread::sleep(POLL),
+            Poll::Pending(_) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -49,7 +49,7 @@ impl Progress {
     }
 
     /// Prints a line.
-    pub(crate) fn say(&self, line: impl std::fmt::Display) {
+    pub(crate) fn report(&self, line: impl std::fmt::Display) {
         println!("[{:6.1} s] {line}", self.seconds());
     }
 
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn waiting_tells_what_was_seen_last() {
-        let look = || Ok(Seen::<()>::NotYet("still dark".to_owned()));
+        let look = || Ok(Poll::<()>::Pending("still dark".to_owned()));
         let error = wait_for("light", Duration::ZERO, look).unwrap_err();
         assert_eq!(error.to_string(), "waited 0 s for light; last seen: still dark");
     }

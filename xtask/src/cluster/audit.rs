@@ -48,7 +48,7 @@ pub(crate) fn flags(directory: &Path) -> Result<Vec<String>> {
 pub(crate) fn logs(directory: &Path, topology: &Topology) -> Result<Vec<PathBuf>> {
     let mut logs = Vec::new();
     for cluster in topology.clusters() {
-        let directory = directory.join(cluster.plane());
+        let directory = directory.join(cluster.control_plane());
         for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
             let path = entry.with_context(|| directory.display().to_string())?.path();
             let name = path.file_stem().unwrap_or_default().to_string_lossy();

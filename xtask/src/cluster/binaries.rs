@@ -10,19 +10,19 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::go;
-use crate::{run, setup, wait::Progress};
+use super::go_toolchain;
+use crate::{cmd, setup, wait::Progress};
 
 /// Programs built together from one module.
 #[derive(Debug)]
-struct Module {
+struct GoModule {
     /// Directory below `xtask/binaries`.
     name: &'static str,
     version: &'static str,
     programs: &'static [Program],
     /// Linker flags that tell the programs their version.
     ldflags: &'static str,
-    expected: &'static str,
+    build_time: &'static str,
 }
 
 #[derive(Debug)]
@@ -32,8 +32,8 @@ struct Program {
 }
 
 /// The same versions as in the modules' `go.mod`; a test compares them.
-const MODULES: &[Module] = &[
-    Module {
+const MODULES: &[GoModule] = &[
+    GoModule {
         name: "kubernetes",
         version: "v1.34.4",
         programs: &[
@@ -49,9 +49,9 @@ const MODULES: &[Module] = &[
         ],
         ldflags: "-s -w -X k8s.io/component-base/version.gitVersion=v1.34.4 \
                   -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34",
-        expected: "about 4 minutes on 2 cores",
+        build_time: "about 4 minutes on 2 cores",
     },
-    Module {
+    GoModule {
         name: "etcd",
         version: "v3.6.7",
         programs: &[
@@ -69,9 +69,9 @@ const MODULES: &[Module] = &[
             },
         ],
         ldflags: "-s -w",
-        expected: "about half a minute",
+        build_time: "about half a minute",
     },
-    Module {
+    GoModule {
         name: "coredns",
         version: "v1.15.0",
         programs: &[Program {
@@ -79,7 +79,7 @@ const MODULES: &[Module] = &[
             package: "mc-gateway.io/xtask/binaries/coredns",
         }],
         ldflags: "-s -w",
-        expected: "about 2 to 3 minutes on 2 cores",
+        build_time: "about 2 to 3 minutes on 2 cores",
     },
 ];
 
@@ -145,7 +145,7 @@ pub(crate) fn kubectl() -> Result<PathBuf> {
 
 // === impl Module ===
 
-impl Module {
+impl GoModule {
     fn cache(&self) -> Result<PathBuf> {
         Ok(setup::cache_dir()?
             .join("bin")
@@ -171,15 +171,15 @@ impl Module {
         // kubectl would also ask a server for its version.
         let mut command = Command::new(program);
         command.arg(argument).args(client.then_some("--client"));
-        run::output(&mut command).is_ok_and(|text| mentions(&text, self.version))
+        cmd::output(&mut command).is_ok_and(|text| contains_version(&text, self.version))
     }
 
     /// Builds every program into the cache.
     fn build(&self, cache: &Path, progress: Progress) -> Result<()> {
-        let source = run::workspace().join("xtask/binaries").join(self.name);
-        progress.say(format_args!(
+        let source = cmd::workspace().join("xtask/binaries").join(self.name);
+        progress.report(format_args!(
             "building {} {} ({}, once)",
-            self.name, self.version, self.expected
+            self.name, self.version, self.build_time
         ));
         let new = cache.with_file_name(format!(
             "{}-{}.new-{}",
@@ -188,7 +188,7 @@ impl Module {
             std::process::id()
         ));
         fs::create_dir_all(&new).with_context(|| new.display().to_string())?;
-        let mut command = go::command()?;
+        let mut command = go_toolchain::command()?;
         command.current_dir(&source).env("CGO_ENABLED", "0");
         command.args([
             "build",
@@ -202,7 +202,7 @@ impl Module {
             .arg("-o")
             .arg(&new)
             .args(self.programs.iter().map(|program| program.package));
-        let built = run::quietly(&mut command)
+        let built = cmd::capture(&mut command)
             .with_context(|| format!("building {} in {}", self.name, source.display()))
             .and_then(|()| self.check(&new));
         if let Err(error) = built {
@@ -214,7 +214,7 @@ impl Module {
             fs::remove_dir_all(cache).with_context(|| cache.display().to_string())?;
         }
         fs::rename(&new, cache).with_context(|| cache.display().to_string())?;
-        progress.say(format_args!("built {} {}", self.name, self.version));
+        progress.report(format_args!("built {} {}", self.name, self.version));
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Module {
 }
 
 /// Whether the text has the version as a word: `Kubernetes v1.34.4`, `etcd Version: 3.6.7`, `CoreDNS-1.15.0`.
-fn mentions(text: &str, version: &str) -> bool {
+fn contains_version(text: &str, version: &str) -> bool {
     let bare = version.trim_start_matches('v');
     text.split_whitespace()
         .any(|word| word.trim_start_matches("CoreDNS-").trim_start_matches('v') == bare)
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn the_modules_pin_the_versions_we_name() {
         for module in MODULES {
-            let path = run::workspace()
+            let path = cmd::workspace()
                 .join("xtask/binaries")
                 .join(module.name)
                 .join("go.mod");
@@ -272,9 +272,12 @@ mod tests {
 
     #[test]
     fn versions_are_compared_as_words() {
-        assert!(mentions("Kubernetes v1.34.4\n", "v1.34.4"));
-        assert!(mentions("etcd Version: 3.6.7\nGit SHA: abc\n", "v3.6.7"));
-        assert!(mentions("CoreDNS-1.15.0\nlinux/amd64, go1.26.8, \n", "v1.15.0"));
-        assert!(!mentions("Kubernetes v1.34.41\n", "v1.34.4"));
+        assert!(contains_version("Kubernetes v1.34.4\n", "v1.34.4"));
+        assert!(contains_version("etcd Version: 3.6.7\nGit SHA: abc\n", "v3.6.7"));
+        assert!(contains_version(
+            "CoreDNS-1.15.0\nlinux/amd64, go1.26.8, \n",
+            "v1.15.0"
+        ));
+        assert!(!contains_version("Kubernetes v1.34.41\n", "v1.34.4"));
     }
 }

@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
-    run,
-    wait::{Seen, wait_for},
+    cmd,
+    wait::{Poll, wait_for},
 };
 
 /// The group all of ours are below.
@@ -27,7 +27,7 @@ pub(crate) struct Cgroups {
     /// A version 2 hierarchy beside version 1, which has no controllers: runtimes use it all the same.
     unified: Option<PathBuf>,
     /// The one whose membership we go by.
-    account: PathBuf,
+    pid_hierarchy: PathBuf,
     version: Version,
 }
 
@@ -65,7 +65,7 @@ impl Cgroups {
                 .or_else(|| with("freezer"))
                 .map_or(first, |(path, _)| path);
             return Some(Self {
-                account: account.clone(),
+                pid_hierarchy: account.clone(),
                 hierarchies: one.iter().map(|(path, _)| path.clone()).collect(),
                 unified: of_type("cgroup2").into_iter().next().map(|(path, _)| path),
                 version: Version::One,
@@ -73,7 +73,7 @@ impl Cgroups {
         }
         let (path, _) = of_type("cgroup2").into_iter().next()?;
         Some(Self {
-            account: path.clone(),
+            pid_hierarchy: path.clone(),
             hierarchies: vec![path],
             unified: None,
             version: Version::Two,
@@ -111,20 +111,23 @@ impl Cgroups {
     }
 
     /// The file a process writes its number into to join the machine's `system` group.
-    pub(crate) fn entrance(&self, machine: &str) -> PathBuf {
-        self.account.join(ROOT).join(machine).join("system/cgroup.procs")
+    pub(crate) fn cgroup_procs(&self, machine: &str) -> PathBuf {
+        self.pid_hierarchy
+            .join(ROOT)
+            .join(machine)
+            .join("system/cgroup.procs")
     }
 
     /// The machines that have groups.
     pub(crate) fn machines(&self) -> Vec<String> {
-        let directories = subdirectories(&self.account.join(ROOT));
+        let directories = subdirectories(&self.pid_hierarchy.join(ROOT));
         let names = directories.iter().filter_map(|path| path.file_name());
         names.map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
     /// Every process below our group.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let groups = tree(&self.account.join(ROOT));
+        let groups = group_tree(&self.pid_hierarchy.join(ROOT));
         let members = groups
             .iter()
             .filter_map(|group| fs::read_to_string(group.join("cgroup.procs")).ok());
@@ -142,10 +145,10 @@ impl Cgroups {
         wait_for("the clusters' processes to end", KILL_TIMEOUT, || {
             let left = self.processes();
             if left.is_empty() {
-                return Ok(Seen::Done(()));
+                return Ok(Poll::Ready(()));
             }
             kill(&left);
-            Ok(Seen::NotYet(format!("processes {left:?}")))
+            Ok(Poll::Pending(format!("processes {left:?}")))
         })
     }
 
@@ -155,13 +158,13 @@ impl Cgroups {
         wait_for("the clusters' control groups to go", KILL_TIMEOUT, || {
             let mut last = None;
             for hierarchy in self.hierarchies.iter().chain(&self.unified) {
-                for group in tree(&hierarchy.join(ROOT)) {
+                for group in group_tree(&hierarchy.join(ROOT)) {
                     if let Err(error) = fs::remove_dir(&group) {
                         last = Some(format!("{}: {error}", group.display()));
                     }
                 }
             }
-            Ok(last.map_or(Seen::Done(()), Seen::NotYet))
+            Ok(last.map_or(Poll::Ready(()), Poll::Pending))
         })
     }
 }
@@ -169,7 +172,7 @@ impl Cgroups {
 /// Kills processes at once. One that went by itself in the meantime is none the worse for it.
 pub(crate) fn kill(pids: &[u32]) {
     let pids = pids.iter().map(u32::to_string);
-    drop(run::output(
+    drop(cmd::output(
         Command::new("sh")
             .args(["-c", "kill -KILL \"$@\"", "sh"])
             .args(pids),
@@ -204,14 +207,14 @@ fn delegate(group: &Path) -> Result<()> {
 }
 
 /// A group and all groups below, children first.
-fn tree(group: &Path) -> Vec<PathBuf> {
+fn group_tree(group: &Path) -> Vec<PathBuf> {
     if !group.is_dir() {
         return Vec::new();
     }
     let children = subdirectories(group);
     children
         .iter()
-        .flat_map(|child| tree(child))
+        .flat_map(|child| group_tree(child))
         .chain([group.to_owned()])
         .collect()
 }
@@ -228,7 +231,7 @@ fn subdirectories(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Fails where the groups of other clusters exist: all of a machine share one set of names.
-pub(crate) fn refuse_foreign(cgroups: &Cgroups) -> Result<()> {
+pub(crate) fn check_no_other_clusters(cgroups: &Cgroups) -> Result<()> {
     let (machines, left) = (cgroups.machines(), cgroups.processes().len());
     if left > 0 {
         bail!(
@@ -254,7 +257,7 @@ mod tests {
         assert_eq!(cgroups.hierarchies.len(), 2);
         assert_eq!(cgroups.unified, Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(
-            cgroups.entrance("east-n1"),
+            cgroups.cgroup_procs("east-n1"),
             Path::new("/sys/fs/cgroup/pids/mc-gateway-cluster/east-n1/system/cgroup.procs")
         );
     }
@@ -263,7 +266,7 @@ mod tests {
     fn version_two_alone_is_used_and_none_is_refused() {
         let cgroups = Cgroups::parse("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").unwrap();
         assert_eq!(
-            (cgroups.version, cgroups.account),
+            (cgroups.version, cgroups.pid_hierarchy),
             (Version::Two, "/sys/fs/cgroup".into())
         );
         assert_eq!(Cgroups::parse("tmpfs /tmp tmpfs rw 0 0\n"), None);
@@ -273,7 +276,7 @@ mod tests {
     fn a_tree_lists_children_before_their_parent() {
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir_all(directory.path().join("a/b")).unwrap();
-        let found = tree(&directory.path().join("a"));
+        let found = group_tree(&directory.path().join("a"));
         assert_eq!(found, [directory.path().join("a/b"), directory.path().join("a")]);
     }
 }

@@ -13,12 +13,12 @@ use super::{
     binaries::Binaries,
     kubeconfig::Kubeconfig,
     kubectl::Kubectl,
-    pki::{Authority, Identity, Subject},
-    process::{Launcher, Mounts, Program, check_alive, write},
+    pki::{CertificateAuthority, CertificateFiles, Subject},
+    process::{Launcher, MountNamespace, Program, check_alive, write},
     state::Process,
     topology::Cluster,
 };
-use crate::wait::{Seen, wait_for};
+use crate::wait::{Poll, wait_for};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 /// Where etcd listens, in the control plane's network namespace.
@@ -30,8 +30,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct ControlPlane<'a> {
     cluster: &'a Cluster,
     /// Issues the identities of the nodes.
-    pub(crate) authority: Authority,
-    admin: Identity,
+    pub(crate) authority: CertificateAuthority,
+    admin: CertificateFiles,
     token_key: PathBuf,
     server: [Process; 2],
 }
@@ -39,10 +39,10 @@ pub(crate) struct ControlPlane<'a> {
 impl<'a> ControlPlane<'a> {
     /// Issues what it needs and starts etcd and the API server.
     pub(crate) fn start(launcher: Launcher<'_>, binaries: &Binaries, cluster: &'a Cluster) -> Result<Self> {
-        let machine = cluster.plane();
+        let machine = cluster.control_plane();
         let directory = launcher.directory(&machine);
         launcher.cgroups.create(&machine)?;
-        let authority = Authority::create(&directory.join("pki"), cluster.name())?;
+        let authority = CertificateAuthority::create(&directory.join("pki"), cluster.name())?;
         let group = Some("system:masters");
         let admin = authority.client("admin", Subject { user: "admin", group })?;
         let names = [
@@ -68,7 +68,7 @@ impl<'a> ControlPlane<'a> {
                 machine: &machine,
                 name,
                 namespace: &cluster.namespace(),
-                mounts: Mounts::Host,
+                mounts: MountNamespace::Host,
                 command,
             })
         };
@@ -124,11 +124,11 @@ impl<'a> ControlPlane<'a> {
                 }
                 // Cheaper than a kubectl that cannot connect.
                 if let Err(error) = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                    return Ok(Seen::NotYet(format!("{address}: {error}")));
+                    return Ok(Poll::Pending(format!("{address}: {error}")));
                 }
                 match kubectl.output(&["get", "--raw=/readyz"]) {
-                    Ok(_) => Ok(Seen::Done(())),
-                    Err(error) => Ok(Seen::NotYet(format!("{error:#}"))),
+                    Ok(_) => Ok(Poll::Ready(())),
+                    Err(error) => Ok(Poll::Pending(format!("{error:#}"))),
                 }
             },
         )
@@ -136,7 +136,7 @@ impl<'a> ControlPlane<'a> {
 
     /// Starts the controller manager and the scheduler; the API server must be ready.
     pub(crate) fn start_controllers(&self, launcher: Launcher<'_>, binaries: &Binaries) -> Result<()> {
-        let machine = self.cluster.plane();
+        let machine = self.cluster.control_plane();
         let manager = [
             format!("--cluster-cidr={}", self.cluster.pod_cidrs()),
             format!("--service-cluster-ip-range={}", self.cluster.service_cidrs()),
@@ -163,7 +163,7 @@ impl<'a> ControlPlane<'a> {
                 machine: &machine,
                 name,
                 namespace: &self.cluster.namespace(),
-                mounts: Mounts::Host,
+                mounts: MountNamespace::Host,
                 command,
             })?;
         }

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use super::{kubectl::Kubectl, topology::Cluster};
 use crate::{
-    images, run,
-    wait::{Seen, wait_for},
+    cmd, images,
+    wait::{Poll, wait_for},
 };
 
 const OBJECTS: &str = include_str!("dns.yaml");
@@ -19,11 +19,11 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Creates it; the API server must be ready.
 pub(crate) fn create(kubectl: &Kubectl, cluster: &Cluster) -> Result<()> {
-    let crd = run::workspace().join(SERVICE_IMPORTS);
-    run::output(kubectl.command().args(["apply", "--server-side", "-f"]).arg(&crd))?;
+    let crd = cmd::workspace().join(SERVICE_IMPORTS);
+    cmd::output(kubectl.command().args(["apply", "--server-side", "-f"]).arg(&crd))?;
     let objects = objects(cluster);
     kubectl
-        .feed(&["apply", "--server-side", "-f", "-"], &objects)
+        .output_with_input(&["apply", "--server-side", "-f", "-"], &objects)
         .map(drop)
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn wait_ready(kubectl: &Kubectl, cluster: &Cluster) -> Result<()> {
         let status = kubectl.output(&["-n", NAMESPACE, "get", DEPLOYMENT, "-o", "jsonpath={.status}"])?;
         let ready = status.contains("\"availableReplicas\":1");
         Ok(if ready {
-            Seen::Done(())
+            Poll::Ready(())
         } else {
-            Seen::NotYet(status)
+            Poll::Pending(status)
         })
     })
     .map_err(|error| {

@@ -8,12 +8,12 @@ use super::{
     Layout,
     cgroup::{self, Cgroups},
     network,
-    state::{Record, State},
+    state::{ClusterRecord, StateFile},
     up::sysctl,
 };
 use crate::{
-    run, setup,
-    wait::{Progress, Seen, wait_for},
+    cmd, setup,
+    wait::{Poll, Progress, wait_for},
 };
 
 const GONE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -22,8 +22,8 @@ const GONE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) fn down(layout: &Layout, progress: Progress) -> Result<()> {
     setup::require_root("cargo xtask cluster")?;
     match remove(layout)? {
-        0 => progress.say("nothing was up"),
-        processes => progress.say(format_args!("down: {processes} processes ended, nothing left")),
+        0 => progress.report("nothing was up"),
+        processes => progress.report(format_args!("down: {processes} processes ended, nothing left")),
     }
     Ok(())
 }
@@ -32,7 +32,7 @@ pub(crate) fn down(layout: &Layout, progress: Progress) -> Result<()> {
 pub(crate) fn remove(layout: &Layout) -> Result<usize> {
     let directory = layout.directory();
     // A damaged state file must not keep its clusters alive: their control groups name them too.
-    let record = State::read(directory).ok().flatten().unwrap_or_default();
+    let record = StateFile::read(directory).ok().flatten().unwrap_or_default();
     let cgroups = Cgroups::discover()?;
     let mut namespaces: Vec<_> = cgroups
         .machines()
@@ -67,9 +67,9 @@ pub(crate) fn remove(layout: &Layout) -> Result<usize> {
     wait_for("the clusters' traces to go", GONE_TIMEOUT, || {
         let left = leftovers(directory, &cgroups, &namespaces);
         Ok(if left.is_empty() {
-            Seen::Done(())
+            Poll::Ready(())
         } else {
-            Seen::NotYet(left.join(", "))
+            Poll::Pending(left.join(", "))
         })
     })?;
     Ok(ended.len())
@@ -79,7 +79,7 @@ pub(crate) fn remove(layout: &Layout) -> Result<usize> {
 /// their namespaces.
 fn unmount_below(directory: &Path) -> Result<()> {
     for path in mounts_below(directory).iter().rev() {
-        run::quietly(Command::new("umount").args(["--lazy", path]))?;
+        cmd::capture(Command::new("umount").args(["--lazy", path]))?;
     }
     Ok(())
 }
@@ -94,7 +94,7 @@ fn mounts_below(directory: &Path) -> Vec<String> {
 }
 
 /// Gives the machine its settings back.
-fn restore(record: &Record) -> Result<()> {
+fn restore(record: &ClusterRecord) -> Result<()> {
     for (name, value) in &record.sysctls {
         let path = sysctl(name);
         if fs::read_to_string(&path).is_ok_and(|current| current.trim() != value) {
@@ -103,7 +103,7 @@ fn restore(record: &Record) -> Result<()> {
     }
     if record.mounted_bpffs {
         // In use by someone else by now: then it is theirs.
-        drop(run::quietly(Command::new("umount").arg("/sys/fs/bpf")));
+        drop(cmd::capture(Command::new("umount").arg("/sys/fs/bpf")));
     }
     Ok(())
 }

@@ -10,20 +10,20 @@ use super::{
     cgroup,
     cgroup::Cgroups,
     control_plane::{ETCD, etcd_data},
-    process::{Launcher, Mounts, Program, nsenter},
-    state::State,
+    process::{Launcher, MountNamespace, Program, nsenter},
+    state::StateFile,
     topology::Cluster,
 };
 use crate::{
-    run,
-    wait::{Progress, Seen, wait_for},
+    cmd,
+    wait::{Poll, Progress, wait_for},
 };
 
 /// How long a killed process may take to go.
 const GONE_TIMEOUT: Duration = Duration::from_secs(10);
 /// By how much resource versions jump ahead when a snapshot is restored: more than anything wrote since it was taken, so
 /// that no version means something else than before.
-const BUMP: &str = "1000000";
+const REVISION_BUMP: &str = "1000000";
 
 /// Kills a program that runs; one that does not is an error.
 pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
@@ -37,10 +37,10 @@ pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
     }
     cgroup::kill(&[process.pid]);
     wait_for(&format!("the end of {role}"), GONE_TIMEOUT, || {
-        Ok(if process.is_gone() {
-            Seen::Done(())
+        Ok(if process.has_exited() {
+            Poll::Ready(())
         } else {
-            Seen::NotYet(format!("process {}", process.pid))
+            Poll::Pending(format!("process {}", process.pid))
         })
     })
 }
@@ -57,7 +57,7 @@ pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
         .start
         .clone()
         .with_context(|| format!("{role} cannot be started again: only programs of control planes can"))?;
-    let state = State::resume(layout.directory(), record);
+    let state = StateFile::resume(layout.directory(), record);
     let launcher = Launcher {
         state: &state,
         cgroups: &Cgroups::discover()?,
@@ -67,7 +67,7 @@ pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
             machine,
             name,
             namespace: &start.namespace,
-            mounts: Mounts::Host,
+            mounts: MountNamespace::Host,
             command: start.command,
         })
         .map(drop)
@@ -75,34 +75,38 @@ pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
 
 /// Saves a snapshot of the etcd that runs.
 pub(crate) fn snapshot(layout: &Layout, cluster: &str, file: &Path) -> Result<()> {
-    let cluster = find(layout, cluster)?;
+    let cluster = find_cluster(layout, cluster)?;
     let program = Binaries::find_or_build(Progress::start())?.path("etcdctl")?;
     let file = std::path::absolute(file).with_context(|| file.display().to_string())?;
     let mut command = Command::new("nsenter");
-    command.args(nsenter(&cluster.namespace(), Mounts::Host).into_iter().skip(1));
+    command.args(
+        nsenter(&cluster.namespace(), MountNamespace::Host)
+            .into_iter()
+            .skip(1),
+    );
     command
         .arg(program)
         .args(["--endpoints", ETCD, "snapshot", "save"])
         .arg(file);
-    run::quietly(&mut command)
+    cmd::capture(&mut command)
 }
 
 /// Ends API server and etcd, gives etcd the snapshot's data and starts both.
 pub(crate) fn restore(layout: &Layout, cluster: &str, file: &Path) -> Result<()> {
-    let cluster = find(layout, cluster)?;
+    let cluster = find_cluster(layout, cluster)?;
     let program = Binaries::find_or_build(Progress::start())?.path("etcdutl")?;
-    let directory = layout.directory().join(cluster.plane());
+    let directory = layout.directory().join(cluster.control_plane());
     let data = etcd_data(&directory);
-    let roles = ["kube-apiserver", "etcd"].map(|name| format!("{}/{name}", cluster.plane()));
+    let roles = ["kube-apiserver", "etcd"].map(|name| format!("{}/{name}", cluster.control_plane()));
     let file = std::path::absolute(file).with_context(|| file.display().to_string())?;
     // A snapshot that cannot be used must not cost the cluster that runs.
     let restored = data.with_extension("restored");
     let mut command = Command::new(program);
     command.args(["snapshot", "restore"]).arg(file);
     command
-        .args(["--bump-revision", BUMP, "--mark-compacted", "--data-dir"])
+        .args(["--bump-revision", REVISION_BUMP, "--mark-compacted", "--data-dir"])
         .arg(&restored);
-    run::quietly(&mut command)?;
+    cmd::capture(&mut command)?;
     for role in &roles {
         kill(layout, role)?;
     }
@@ -111,7 +115,7 @@ pub(crate) fn restore(layout: &Layout, cluster: &str, file: &Path) -> Result<()>
     roles.iter().rev().try_for_each(|role| start(layout, role))
 }
 
-fn find(layout: &Layout, name: &str) -> Result<Cluster> {
+fn find_cluster(layout: &Layout, name: &str) -> Result<Cluster> {
     let topology = layout.running()?.topology()?;
     let found = topology.clusters().iter().find(|cluster| cluster.name() == name);
     found

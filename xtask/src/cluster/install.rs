@@ -14,8 +14,8 @@ use super::{
     up,
 };
 use crate::{
-    images, run,
-    wait::{Progress, Seen, wait_for},
+    cmd, images,
+    wait::{Poll, Progress, wait_for},
 };
 
 const CLUSTER_SET: &str = "test-clusterset";
@@ -62,7 +62,7 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     /// With this drain period.
-    pub(crate) fn draining(period: &str) -> Self {
+    pub(crate) fn with_drain_period(period: &str) -> Self {
         Self {
             gateway_drain_period: Some(period.to_owned()),
             ..Self::default()
@@ -70,7 +70,7 @@ impl Configuration {
     }
 
     /// The configuration file with these values in it.
-    fn applied(&self, config: &str) -> Result<String> {
+    fn apply_to(&self, config: &str) -> Result<String> {
         let mut value: serde_yaml_ng::Mapping = serde_yaml_ng::from_str(config).context(CONFIG_KEY)?;
         let former = value.clone();
         for (key, wanted) in [
@@ -102,7 +102,7 @@ pub(crate) fn install(
         bail!("no clusters");
     };
     let tars = images::pack(&images::directory())?;
-    progress.say("images built");
+    progress.report("images built");
     up::load(layout, &tars, progress)?;
     let start = Progress::start();
     let installer = Installer {
@@ -126,13 +126,13 @@ pub(crate) fn install(
                 .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
         })
     })?;
-    progress.say("controllers and gateways run");
+    progress.report("controllers and gateways run");
     for member in members {
         installer
             .join(member)
             .with_context(|| format!("joining {}", member.name()))?;
     }
-    progress.say("ClusterSets created, gateways annotated");
+    progress.report("ClusterSets created, gateways annotated");
     for cluster in topology.clusters() {
         installer.wait_ready(cluster)?;
     }
@@ -140,7 +140,7 @@ pub(crate) fn install(
         let others = members.iter().filter(|other| other.name() != member.name());
         installer.wait_imports(member, others)?;
     }
-    progress.say(format_args!(
+    progress.report(format_args!(
         "installed: {} members of {CLUSTER_SET} know one another, {:.1} s after the images",
         members.len(),
         start.seconds()
@@ -174,12 +174,12 @@ impl Installer<'_> {
         if renewed {
             restart(&kubectl, LEADER_NAMESPACE, CONTROLLER)?;
         }
-        rolled_out(&kubectl, LEADER_NAMESPACE, CONTROLLER)?;
+        wait_rollout(&kubectl, LEADER_NAMESPACE, CONTROLLER)?;
         kubectl.apply(&[cluster_set(
             &cluster_id(self.leader),
             LEADER_NAMESPACE,
             None,
-            &self.id(),
+            &self.leader_id(),
         )])
     }
 
@@ -197,7 +197,7 @@ impl Installer<'_> {
         }
         parts
             .iter()
-            .try_for_each(|part| rolled_out(&kubectl, MEMBER_NAMESPACE, part))
+            .try_for_each(|part| wait_rollout(&kubectl, MEMBER_NAMESPACE, part))
     }
 
     /// Gives a member access to the leader, creates its ClusterSet and names its gateway.
@@ -205,7 +205,7 @@ impl Installer<'_> {
         let (leader, kubectl) = (self.kubectl(self.leader), self.kubectl(member));
         let account = format!("member-{}", member.name());
         let secret = format!("{account}-token");
-        leader.apply(&access(&account, &secret, &cluster_id(member)))?;
+        leader.apply(&member_access(&account, &secret, &cluster_id(member)))?;
         let data = wait_for(&format!("the token in Secret {secret}"), TIMEOUT, || {
             let text = leader.output(&[
                 "--namespace",
@@ -218,8 +218,8 @@ impl Installer<'_> {
             ])?;
             let object: Value = serde_json::from_str(&text).with_context(|| secret.clone())?;
             Ok(match object.pointer("/data/token") {
-                Some(_) => Seen::Done(object.get("data").cloned().unwrap_or_default()),
-                None => Seen::NotYet("no token".to_owned()),
+                Some(_) => Poll::Ready(object.get("data").cloned().unwrap_or_default()),
+                None => Poll::Pending("no token".to_owned()),
             })
         })?;
         let copy = json!({
@@ -230,7 +230,7 @@ impl Installer<'_> {
             "data": data,
         });
         let access = Some((secret.as_str(), self.leader.api_url()));
-        let set = cluster_set(&cluster_id(member), MEMBER_NAMESPACE, access, &self.id());
+        let set = cluster_set(&cluster_id(member), MEMBER_NAMESPACE, access, &self.leader_id());
         kubectl.apply(&[copy, set])?;
         let gateway = member
             .nodes()
@@ -254,9 +254,9 @@ impl Installer<'_> {
                 let text =
                     kubectl.output(&["-n", namespace, "get", "clusterset", CLUSTER_SET, "-o", path])?;
                 Ok(if text.starts_with("True ") {
-                    Seen::Done(())
+                    Poll::Ready(())
                 } else {
-                    Seen::NotYet(text)
+                    Poll::Pending(text)
                 })
             },
         )
@@ -277,9 +277,9 @@ impl Installer<'_> {
                 let names: Vec<_> = text.lines().filter_map(|line| line.rsplit('/').next()).collect();
                 let all = wanted.iter().all(|name| names.contains(&name.as_str()));
                 Ok(if all {
-                    Seen::Done(())
+                    Poll::Ready(())
                 } else {
-                    Seen::NotYet(names.join(", "))
+                    Poll::Pending(names.join(", "))
                 })
             },
         )
@@ -294,7 +294,7 @@ impl Installer<'_> {
     }
 
     /// The leader's identity.
-    fn id(&self) -> String {
+    fn leader_id(&self) -> String {
         cluster_id(self.leader)
     }
 }
@@ -311,7 +311,7 @@ fn cluster_id(cluster: &Cluster) -> String {
 }
 
 /// The ServiceAccount with which the member of that ID enters the leader, its token and its role.
-fn access(account: &str, secret: &str, id: &str) -> [Value; 3] {
+fn member_access(account: &str, secret: &str, id: &str) -> [Value; 3] {
     [
         json!({
             "apiVersion": "v1",
@@ -369,9 +369,9 @@ fn cluster_set(id: &str, namespace: &str, access: Option<(&str, String)>, leader
 }
 
 fn apply_base(kubectl: &Kubectl, base: &str) -> Result<()> {
-    let path = run::workspace().join("deploy/base").join(base);
+    let path = cmd::workspace().join("deploy/base").join(base);
     let mut command = kubectl.command();
-    run::output(
+    cmd::output(
         command
             .args(["apply", "--server-side", "--force-conflicts", "-k"])
             .arg(path),
@@ -399,7 +399,7 @@ fn restart(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
 }
 
 /// Waits for a rollout; on failure tells what the Pods say.
-fn rolled_out(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
+fn wait_rollout(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
     let timeout = format!("--timeout={}s", TIMEOUT.as_secs());
     let result = kubectl
         .output(&["-n", namespace, "rollout", "status", part, &timeout])
@@ -429,7 +429,7 @@ fn configure(kubectl: &Kubectl, configuration: &Configuration) -> Result<bool> {
         .and_then(|data| data.get(CONFIG_KEY))
         .and_then(Value::as_str);
     let former = former.with_context(|| format!("ConfigMap {CONFIG_MAP} has no key {CONFIG_KEY}"))?;
-    let new = configuration.applied(former)?;
+    let new = configuration.apply_to(former)?;
     if new == former {
         return Ok(false);
     }
@@ -487,10 +487,10 @@ mod tests {
             gateway_drain_period: drain.map(str::to_owned),
         };
         for same in [wanted(None, None), wanted(Some(EndpointIpType::ClusterIp), None)] {
-            assert_eq!(same.applied(config).unwrap(), config);
+            assert_eq!(same.apply_to(config).unwrap(), config);
         }
         let changed = wanted(Some(EndpointIpType::PodIp), Some("10s"))
-            .applied(config)
+            .apply_to(config)
             .unwrap();
         let value: serde_yaml_ng::Value = serde_yaml_ng::from_str(&changed).unwrap();
         assert_eq!(value["endpointIPType"], "PodIP");

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::{pki::Identity, topology::Cluster};
+use super::{pki::CertificateFiles, topology::Cluster};
 
 /// A kubeconfig file.
 #[derive(Debug, Serialize)]
@@ -58,7 +58,7 @@ enum ContextEntry {
 
 impl Kubeconfig {
     /// The file with which `identity` talks to `cluster`.
-    pub(crate) fn new(cluster: &Cluster, authority: &Path, identity: &Identity) -> Self {
+    pub(crate) fn new(cluster: &Cluster, authority: &Path, identity: &CertificateFiles) -> Self {
         let name = cluster.name().to_owned();
         Self {
             api_version: "v1",
@@ -114,7 +114,7 @@ mod tests {
         let topology = Topology::default();
         let files = topology.clusters().iter().map(|cluster| {
             let base = Path::new("/state").join(cluster.name());
-            let identity = Identity {
+            let identity = CertificateFiles {
                 certificate: base.join("admin.crt"),
                 key: base.join("admin.key"),
             };

@@ -8,8 +8,8 @@ use std::{
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::process::feed_text;
-use crate::run;
+use super::process::output_with_input;
+use crate::cmd;
 
 /// kubectl with the merged kubeconfig and one context.
 #[derive(Clone, Debug)]
@@ -55,18 +55,18 @@ impl Kubectl {
 
     /// Runs it and returns what it printed.
     pub(crate) fn output(&self, arguments: &[&str]) -> Result<String> {
-        run::output(self.command().args(arguments))
+        cmd::output(self.command().args(arguments))
     }
 
     /// Runs it with text on its standard input.
-    pub(crate) fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
-        feed_text(self.command().args(arguments), input)
+    pub(crate) fn output_with_input(&self, arguments: &[&str], input: &str) -> Result<String> {
+        output_with_input(self.command().args(arguments), input)
     }
 
     /// Applies objects.
     pub(crate) fn apply(&self, objects: &[Value]) -> Result<()> {
         let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.feed(&["apply", "--server-side", "-f", "-"], &list.to_string())
+        self.output_with_input(&["apply", "--server-side", "-f", "-"], &list.to_string())
             .map(drop)
     }
 }

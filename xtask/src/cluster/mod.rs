@@ -7,7 +7,7 @@ mod control_plane;
 mod dns;
 mod down;
 mod fault;
-mod go;
+mod go_toolchain;
 mod install;
 mod kubeconfig;
 mod kubectl;
@@ -31,11 +31,11 @@ use clap::{Args, Subcommand};
 
 use self::{
     binaries::Binaries,
-    state::{Record, State},
+    state::{ClusterRecord, StateFile},
     topology::Topology,
 };
 pub(crate) use self::{install::Configuration, kubectl::Kubectl};
-use crate::{rbac, run, wait::Progress};
+use crate::{cmd, rbac, wait::Progress};
 
 /// `cargo xtask cluster …`
 #[derive(Debug, Subcommand)]
@@ -112,7 +112,7 @@ pub(crate) struct Layout {
 
 /// Carries the command out.
 pub(crate) fn run(command: ClusterCommand) -> Result<()> {
-    let layout = Layout::of_workspace();
+    let layout = Layout::in_workspace();
     let progress = Progress::start();
     match command {
         ClusterCommand::Up(args) => {
@@ -158,12 +158,12 @@ pub(crate) fn up_installed(configuration: Configuration) -> Result<PathBuf> {
         configuration,
         ..UpArgs::default()
     }))?;
-    Ok(Layout::of_workspace().kubeconfig())
+    Ok(Layout::in_workspace().kubeconfig())
 }
 
 /// Runs a command in a node's namespaces.
 pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
-    let record = Layout::of_workspace().running()?;
+    let record = Layout::in_workspace().running()?;
     let command: Vec<String> = command.iter().copied().map(str::to_owned).collect();
     let status = node::enter(&record, node, &command)?;
     if status.success() {
@@ -175,7 +175,7 @@ pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
 
 /// Compares what our roles grant with what the running clusters' audit logs say was used.
 pub(crate) fn check_rbac() -> Result<()> {
-    let layout = Layout::of_workspace();
+    let layout = Layout::in_workspace();
     rbac::check(&audit::logs(layout.directory(), &layout.running()?.topology()?)?)
 }
 
@@ -202,9 +202,9 @@ fn up(layout: &Layout, args: &UpArgs, progress: Progress) -> Result<()> {
 
 impl Layout {
     /// The layout below this workspace.
-    pub(crate) fn of_workspace() -> Self {
+    pub(crate) fn in_workspace() -> Self {
         Self {
-            directory: run::workspace().join("target/cluster"),
+            directory: cmd::workspace().join("target/cluster"),
         }
     }
 
@@ -224,8 +224,8 @@ impl Layout {
     }
 
     /// The record of clusters that came up.
-    pub(crate) fn running(&self) -> Result<Record> {
-        match State::read(&self.directory)? {
+    pub(crate) fn running(&self) -> Result<ClusterRecord> {
+        match StateFile::read(&self.directory)? {
             Some(record) if record.complete => Ok(record),
             Some(_) => bail!("the clusters are only half up: `cargo xtask cluster up` starts them anew"),
             None => bail!("the clusters are down: `cargo xtask cluster up`"),

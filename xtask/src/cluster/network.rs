@@ -5,13 +5,13 @@ use std::{fmt::Write as _, fs, process::Command};
 use anyhow::{Context as _, Result};
 
 use super::{
-    process::feed_text,
+    process::output_with_input,
     topology::{
-        Cluster, HOST, NOBODY, NOBODY_V6, Node, Topology, UNDERLAY_LENGTH, UNDERLAY_LENGTH_V6,
-        UNDERLAY_NAMESPACE,
+        BLACKHOLE_GATEWAY, BLACKHOLE_GATEWAY_V6, Cluster, HOST_ADDRESS, Node, Topology, UNDERLAY_LENGTH,
+        UNDERLAY_LENGTH_V6, UNDERLAY_NAMESPACE,
     },
 };
-use crate::run;
+use crate::cmd;
 
 /// The bridge, in its own namespace: out of reach of whatever filters the machine's bridged packets.
 const BRIDGE: &str = "underlay";
@@ -27,11 +27,11 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
         .map(String::as_str)
         .chain([UNDERLAY_NAMESPACE])
     {
-        line(&mut namespaces, format_args!("netns add {name}"));
+        push_line(&mut namespaces, format_args!("netns add {name}"));
     }
-    batch(None, &namespaces).context("network namespaces")?;
+    ip_batch(None, &namespaces).context("network namespaces")?;
     for name in topology.namespaces() {
-        run::output(
+        cmd::output(
             Command::new("nsenter")
                 .arg(format!("--net=/run/netns/{name}"))
                 .args([
@@ -49,29 +49,29 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
     }
     let mut underlay = format!("link add {BRIDGE} type bridge\nlink set {BRIDGE} up\nlink set lo up\n");
     // The machine's own namespace has no name; this process stands for it.
-    port(
+    add_bridge_port(
         &mut underlay,
         "host",
         &format!("name {HOST_DEVICE} netns {}", std::process::id()),
     );
     for cluster in topology.clusters() {
-        port(
+        add_bridge_port(
             &mut underlay,
-            &cluster.plane(),
+            &cluster.control_plane(),
             &format!("name eth0 netns {}", cluster.namespace()),
         );
         for node in cluster.nodes() {
-            port(
+            add_bridge_port(
                 &mut underlay,
                 node.name(),
                 &format!("name eth0 netns {}", node.namespace()),
             );
         }
     }
-    batch(Some(UNDERLAY_NAMESPACE), &underlay).context("underlay")?;
-    batch(
+    ip_batch(Some(UNDERLAY_NAMESPACE), &underlay).context("underlay")?;
+    ip_batch(
         None,
-        &format!("addr add {HOST}/{UNDERLAY_LENGTH} dev {HOST_DEVICE}\nlink set {HOST_DEVICE} up\n"),
+        &format!("addr add {HOST_ADDRESS}/{UNDERLAY_LENGTH} dev {HOST_DEVICE}\nlink set {HOST_DEVICE} up\n"),
     )?;
     for cluster in topology.clusters() {
         connect(cluster).with_context(|| format!("network of cluster {}", cluster.name()))?;
@@ -81,76 +81,76 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
 
 /// Gives a cluster's machines their addresses and the routes to its Pods.
 fn connect(cluster: &Cluster) -> Result<()> {
-    batch(Some(&cluster.namespace()), &plane(cluster))?;
+    ip_batch(Some(&cluster.namespace()), &control_plane_commands(cluster))?;
     for node in cluster.nodes() {
-        batch(Some(&node.namespace()), &machine(cluster, &node))?;
+        ip_batch(Some(&node.namespace()), &node_commands(cluster, &node))?;
     }
     Ok(())
 }
 
 /// The control plane, which speaks IPv4.
-fn plane(cluster: &Cluster) -> String {
-    let mut text = underlay(&cluster.api_address().to_string());
+fn control_plane_commands(cluster: &Cluster) -> String {
+    let mut text = underlay_commands(&cluster.api_address().to_string());
     for node in cluster.nodes() {
         let (pods, via) = (node.pod_cidrs().v4, node.addresses().v4);
-        line(&mut text, format_args!("route add {pods} via {via}"));
+        push_line(&mut text, format_args!("route add {pods} via {via}"));
     }
     text
 }
 
-fn machine(cluster: &Cluster, node: &Node) -> String {
+fn node_commands(cluster: &Cluster, node: &Node) -> String {
     let addresses = node.addresses();
-    let mut text = underlay(&addresses.v4.to_string());
+    let mut text = underlay_commands(&addresses.v4.to_string());
     if let Some(address) = addresses.v6 {
         // Nobody else has it: no need to wait until that is known.
-        line(
+        push_line(
             &mut text,
             format_args!("addr add {address}/{UNDERLAY_LENGTH_V6} dev eth0 nodad"),
         );
-        line(
+        push_line(
             &mut text,
-            format_args!("route add default via {NOBODY_V6} dev eth0"),
+            format_args!("route add default via {BLACKHOLE_GATEWAY_V6} dev eth0"),
         );
     }
     for other in cluster.nodes().filter(|other| other.name() != node.name()) {
         let ways = other
             .pod_cidrs()
-            .texts()
+            .to_strings()
             .into_iter()
-            .zip(other.addresses().texts());
+            .zip(other.addresses().to_strings());
         for (pods, via) in ways {
-            line(&mut text, format_args!("route add {pods} via {via}"));
+            push_line(&mut text, format_args!("route add {pods} via {via}"));
         }
     }
     text
 }
 
 /// What every machine has.
-fn underlay(address: &str) -> String {
+fn underlay_commands(address: &str) -> String {
     format!(
         "link set lo up\naddr add {address}/{UNDERLAY_LENGTH} dev eth0\nlink set eth0 up\n\
-         route add default via {NOBODY}\n"
+         route add default via {BLACKHOLE_GATEWAY}\n"
     )
 }
 
 /// A port of the bridge, and its other end.
-fn port(text: &mut String, name: &str, peer: &str) {
-    line(text, format_args!("link add p-{name} type veth peer {peer}"));
-    line(text, format_args!("link set p-{name} master {BRIDGE} up"));
+fn add_bridge_port(text: &mut String, name: &str, peer: &str) {
+    push_line(text, format_args!("link add p-{name} type veth peer {peer}"));
+    push_line(text, format_args!("link set p-{name} master {BRIDGE} up"));
 }
 
-fn line(text: &mut String, command: std::fmt::Arguments<'_>) {
+fn push_line(text: &mut String, command: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _infallible = writeln!(text, "{command}");
 }
 
 /// Runs `ip` commands, all in one process.
-fn batch(namespace: Option<&str>, commands: &str) -> Result<()> {
+fn ip_batch(namespace: Option<&str>, commands: &str) -> Result<()> {
     let mut command = Command::new("ip");
     if let Some(namespace) = namespace {
         command.args(["-n", namespace]);
     }
-    feed_text(command.args(["-batch", "-"]), commands).map(drop)
+    output_with_input(command.args(["-batch", "-"]), commands).map(drop)
 }
 
 /// Deletes namespaces that exist, and with them every device in them.
@@ -158,16 +158,16 @@ pub(crate) fn delete(namespaces: &[String]) -> Result<()> {
     let ours = namespaces.iter().map(String::as_str).chain([UNDERLAY_NAMESPACE]);
     let mut commands = String::new();
     for name in ours.filter(|name| fs::exists(format!("/run/netns/{name}")).unwrap_or(false)) {
-        line(&mut commands, format_args!("netns del {name}"));
+        push_line(&mut commands, format_args!("netns del {name}"));
     }
     // The kernel empties a namespace some time after its deletion; this end would stay until then.
     if fs::exists(format!("/sys/class/net/{HOST_DEVICE}")).unwrap_or(false) {
-        line(&mut commands, format_args!("link del {HOST_DEVICE}"));
+        push_line(&mut commands, format_args!("link del {HOST_DEVICE}"));
     }
     if commands.is_empty() {
         return Ok(());
     }
-    batch(None, &commands)
+    ip_batch(None, &commands)
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
             panic!("{topology}");
         };
         let first = west.nodes().next().unwrap();
-        let text = machine(west, &first);
+        let text = node_commands(west, &first);
         for wanted in [
             "addr add 172.30.3.1/16 dev eth0\n",
             "addr add fd00:30:0:3::1/48 dev eth0 nodad\n",
@@ -198,7 +198,7 @@ mod tests {
         );
         // Where there is one family there is nothing of the other.
         let only = leader.nodes().next().unwrap();
-        assert!(!machine(leader, &only).contains("fd00:"));
-        assert!(plane(west).contains("route add 10.13.1.0/24 via 172.30.3.1\n"));
+        assert!(!node_commands(leader, &only).contains("fd00:"));
+        assert!(control_plane_commands(west).contains("route add 10.13.1.0/24 via 172.30.3.1\n"));
     }
 }

@@ -19,14 +19,14 @@ use super::{
     binaries::Binaries,
     cgroup::Cgroups,
     kubeconfig::Kubeconfig,
-    pki::{Authority, Subject},
-    process::{Launcher, Mounts, Program, check_alive, feed, nsenter, write},
-    state::{Process, Record},
+    pki::{CertificateAuthority, Subject},
+    process::{Launcher, MountNamespace, Program, check_alive, nsenter, output_with_file, write},
+    state::{ClusterRecord, Process},
     topology::{Cluster, Node},
 };
 use crate::{
     setup,
-    wait::{Seen, wait_for},
+    wait::{Poll, wait_for},
 };
 
 const CONTAINERD_TIMEOUT: Duration = Duration::from_mins(1);
@@ -39,7 +39,7 @@ const PRIVATE: &[&str] = &["/var/lib", "/var/log", "/run"];
 
 /// Runs before containerd, in the new mount namespace. `$1` is the node's directory. The namespace follows
 /// the machine's mounts (slave) and lets Pods ask for mount propagation (shared).
-const PREPARE: &str = "set -e
+const PREPARE_MOUNTS: &str = "set -e
 mount --make-rshared /
 mount --bind \"$1/lib\" /var/lib
 mount --bind \"$1/log\" /var/log
@@ -50,14 +50,14 @@ exec \"$@\"";
 
 /// A node whose containerd runs.
 #[derive(Debug)]
-pub(crate) struct Runtime {
+pub(crate) struct NodeRuntime {
     node: Node,
     containerd: Process,
 }
 
 // === impl Runtime ===
 
-impl Runtime {
+impl NodeRuntime {
     /// Starts containerd and loads the images that every node needs.
     pub(crate) fn start(launcher: Launcher<'_>, node: Node, images: &[PathBuf]) -> Result<Self> {
         let directory = launcher.directory(node.name());
@@ -82,7 +82,7 @@ impl Runtime {
             "--propagation=slave",
             "sh",
             "-c",
-            PREPARE,
+            PREPARE_MOUNTS,
             "sh",
         ]
         .map(Into::into)
@@ -96,7 +96,7 @@ impl Runtime {
             machine: node.name(),
             name: "containerd",
             namespace: &node.namespace(),
-            mounts: Mounts::Host,
+            mounts: MountNamespace::Host,
             command,
         })?;
         let runtime = Self { node, containerd };
@@ -108,8 +108,8 @@ impl Runtime {
                 check_alive(&runtime.containerd)?;
                 // The socket's path may be too long to connect to; through the directory it is short enough.
                 Ok(match connect(&socket) {
-                    Ok(_) => Seen::Done(()),
-                    Err(error) => Seen::NotYet(format!("{}: {error}", socket.display())),
+                    Ok(_) => Poll::Ready(()),
+                    Err(error) => Poll::Pending(format!("{}: {error}", socket.display())),
                 })
             },
         )?;
@@ -120,7 +120,7 @@ impl Runtime {
     }
 
     /// The node of a running cluster.
-    pub(crate) fn of(record: &Record, node: Node) -> Result<Self> {
+    pub(crate) fn from_record(record: &ClusterRecord, node: Node) -> Result<Self> {
         let containerd = record.process(&format!("{}/containerd", node.name()))?.clone();
         check_alive(&containerd)?;
         Ok(Self { node, containerd })
@@ -129,12 +129,13 @@ impl Runtime {
     /// Imports an image tar.
     pub(crate) fn load(&self, image: &Path) -> Result<String> {
         let file = File::open(image).with_context(|| image.display().to_string())?;
-        let mut words = nsenter(&self.node.namespace(), Mounts::Of(&self.containerd)).into_iter();
+        let mut words =
+            nsenter(&self.node.namespace(), MountNamespace::Process(&self.containerd)).into_iter();
         let mut command = Command::new(words.next().unwrap_or_default());
         command
             .args(words)
             .args(["ctr", "--namespace=k8s.io", "images", "import", "-"]);
-        feed(&mut command, file)
+        output_with_file(&mut command, file)
             .with_context(|| format!("{}: importing {}", self.node.name(), image.display()))
     }
 
@@ -144,7 +145,7 @@ impl Runtime {
         launcher: Launcher<'_>,
         binaries: &Binaries,
         cluster: &Cluster,
-        authority: &Authority,
+        authority: &CertificateAuthority,
     ) -> Result<()> {
         let node = &self.node;
         let directory = launcher.directory(node.name());
@@ -156,7 +157,7 @@ impl Runtime {
             &directory.join("kubelet.kubeconfig"),
             &kubelet_kubeconfig.to_yaml()?,
         )?;
-        let names = [vec![node.name().to_owned()], node.addresses().texts()].concat();
+        let names = [vec![node.name().to_owned()], node.addresses().to_strings()].concat();
         let serving = authority.server(&format!("{}-server", node.name()), &user, &names)?;
         let resolv = directory.join("resolv.conf");
         write(
@@ -223,7 +224,7 @@ impl Runtime {
                 machine: node.name(),
                 name,
                 namespace: &node.namespace(),
-                mounts: Mounts::Of(&self.containerd),
+                mounts: MountNamespace::Process(&self.containerd),
                 command,
             })
         };
@@ -242,14 +243,18 @@ impl Runtime {
 }
 
 /// Runs a command in a node's namespaces; none starts a shell.
-pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<ExitStatus> {
+pub(crate) fn enter(record: &ClusterRecord, name: &str, command: &[String]) -> Result<ExitStatus> {
     let topology = record.topology()?;
     let node = topology.nodes().find(|node| node.name() == name);
-    let runtime = Runtime::of(
+    let runtime = NodeRuntime::from_record(
         record,
         node.with_context(|| format!("no node `{name}` in `{topology}`"))?,
     )?;
-    let mut words = nsenter(&runtime.node.namespace(), Mounts::Of(&runtime.containerd)).into_iter();
+    let mut words = nsenter(
+        &runtime.node.namespace(),
+        MountNamespace::Process(&runtime.containerd),
+    )
+    .into_iter();
     let mut entered = Command::new(words.next().unwrap_or_default());
     entered.args(words);
     if command.is_empty() {
@@ -259,13 +264,13 @@ pub(crate) fn enter(record: &Record, name: &str, command: &[String]) -> Result<E
 }
 
 /// The Node object, created before its kubelet so that its Pod CIDRs are the planned ones.
-pub(crate) fn object(node: &Node) -> serde_json::Value {
+pub(crate) fn node_object(node: &Node) -> serde_json::Value {
     let cidrs = node.pod_cidrs();
     json!({
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name()},
-        "spec": {"podCIDR": cidrs.v4, "podCIDRs": cidrs.texts()},
+        "spec": {"podCIDR": cidrs.v4, "podCIDRs": cidrs.to_strings()},
     })
 }
 
@@ -303,7 +308,7 @@ pub(crate) fn has_cni_plugins() -> bool {
 
 /// overlayfs cannot be stacked on itself: where the checkout is on one (in a container), files are copied.
 fn snapshotter(directory: &Path) -> Result<&'static str> {
-    let kind = crate::run::output(Command::new("stat").args(["-f", "-c", "%T"]).arg(directory))?;
+    let kind = crate::cmd::output(Command::new("stat").args(["-f", "-c", "%T"]).arg(directory))?;
     Ok(if kind.trim() == "overlayfs" {
         "native"
     } else {
@@ -341,7 +346,7 @@ snapshotter = "{snapshotter}"
 fn cni_config(node: &Node) -> serde_json::Value {
     let cidrs = node.pod_cidrs();
     let ranges: Vec<_> = cidrs
-        .texts()
+        .to_strings()
         .into_iter()
         .map(|net| json!([{"subnet": net}]))
         .collect();
@@ -377,7 +382,7 @@ mod tests {
     fn the_node_and_its_network_agree_on_the_pod_cidrs() {
         let node = Topology::default().nodes().nth(2).unwrap();
         assert_eq!(node.name(), "east-n2");
-        let spec = object(&node)["spec"].clone();
+        let spec = node_object(&node)["spec"].clone();
         assert_eq!(spec["podCIDR"], "10.12.2.0/24");
         assert_eq!(spec["podCIDRs"], json!(["10.12.2.0/24", "fd00:10:2:2::/64"]));
         let bridge = cni_config(&node)["plugins"][0].clone();

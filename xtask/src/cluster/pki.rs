@@ -14,7 +14,7 @@ use rcgen::{
 
 /// A certificate and its key, as files.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct CertificateFiles {
     /// PEM certificate.
     pub(crate) certificate: PathBuf,
     /// PEM private key.
@@ -23,7 +23,7 @@ pub(crate) struct Identity {
 
 /// The certificate authority of one cluster, which writes what it issues into one directory.
 #[derive(Debug)]
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Subject<'a> {
 
 // === impl Authority ===
 
-impl Authority {
+impl CertificateAuthority {
     /// Creates the authority; its certificate is `ca.crt`.
     pub(crate) fn create(directory: &Path, name: &str) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
@@ -67,12 +67,12 @@ impl Authority {
     }
 
     /// Issues a certificate that identifies a client.
-    pub(crate) fn client(&self, file: &str, subject: Subject<'_>) -> Result<Identity> {
+    pub(crate) fn client(&self, file: &str, subject: Subject<'_>) -> Result<CertificateFiles> {
         self.issue(file, subject, &[], ExtendedKeyUsagePurpose::ClientAuth)
     }
 
     /// Issues a certificate for a server reachable under these names and addresses.
-    pub(crate) fn server(&self, file: &str, user: &str, names: &[String]) -> Result<Identity> {
+    pub(crate) fn server(&self, file: &str, user: &str, names: &[String]) -> Result<CertificateFiles> {
         let subject = Subject { user, group: None };
         self.issue(file, subject, names, ExtendedKeyUsagePurpose::ServerAuth)
     }
@@ -92,7 +92,7 @@ impl Authority {
         subject: Subject<'_>,
         names: &[String],
         usage: ExtendedKeyUsagePurpose,
-    ) -> Result<Identity> {
+    ) -> Result<CertificateFiles> {
         let key = KeyPair::generate().with_context(|| format!("key {file}"))?;
         let mut params = CertificateParams::new(names).with_context(|| format!("names {names:?}"))?;
         params.distinguished_name.push(DnType::CommonName, subject.user);
@@ -105,7 +105,7 @@ impl Authority {
         let certificate = params
             .signed_by(&key, &self.issuer)
             .with_context(|| format!("certificate {file}"))?;
-        let identity = Identity {
+        let identity = CertificateFiles {
             certificate: self.directory.join(format!("{file}.crt")),
             key: self.directory.join(format!("{file}.key")),
         };
@@ -133,7 +133,7 @@ mod tests {
     fn an_identity_has_its_files_and_only_root_reads_them() {
         use std::os::unix::fs::PermissionsExt as _;
         let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::create(directory.path(), "test").unwrap();
+        let authority = CertificateAuthority::create(directory.path(), "test").unwrap();
         let names = ["172.30.1.254".to_owned(), "kubernetes".to_owned()];
         let server = authority.server("api", "kube-apiserver", &names).unwrap();
         let text = fs::read_to_string(&server.certificate).unwrap();

@@ -13,23 +13,23 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{
     cgroup::Cgroups,
-    state::{Process, Start, State},
+    state::{Process, StartCommand, StateFile},
 };
-use crate::run;
+use crate::cmd;
 
 /// Enters the control group, then becomes the program. The number stays the same all the way.
-const ENTER: &str = "echo $$ >\"$1\" && shift && exec setsid \"$@\"";
+const JOIN_CGROUP: &str = "echo $$ >\"$1\" && shift && exec setsid \"$@\"";
 
 /// Where to look for programs that Kubernetes' own programs call.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The mount namespace a program runs in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Mounts<'a> {
+pub(crate) enum MountNamespace<'a> {
     /// The machine's.
     Host,
     /// That of another process.
-    Of(&'a Process),
+    Process(&'a Process),
 }
 
 /// A program to start.
@@ -42,7 +42,7 @@ pub(crate) struct Program<'a> {
     /// Its network namespace.
     pub(crate) namespace: &'a str,
     /// Its mount namespace.
-    pub(crate) mounts: Mounts<'a>,
+    pub(crate) mounts: MountNamespace<'a>,
     /// The command line.
     pub(crate) command: Vec<String>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Program<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launcher<'a> {
     /// Where they are recorded.
-    pub(crate) state: &'a State,
+    pub(crate) state: &'a StateFile,
     /// Where they are kept together.
     pub(crate) cgroups: &'a Cgroups,
 }
@@ -75,8 +75,8 @@ impl Launcher<'_> {
         let log = log.with_context(|| path.display().to_string())?;
         let mut command = Command::new("sh");
         command
-            .args(["-c", ENTER, "sh"])
-            .arg(self.cgroups.entrance(program.machine));
+            .args(["-c", JOIN_CGROUP, "sh"])
+            .arg(self.cgroups.cgroup_procs(program.machine));
         command
             .args(nsenter(program.namespace, program.mounts))
             .args(&program.command);
@@ -87,8 +87,8 @@ impl Launcher<'_> {
             .stdout(log.try_clone().context("log file")?)
             .stderr(log);
         let child = command.spawn().with_context(|| format!("cannot start {role}"))?;
-        let mut process = Process::of(role, child.id(), path)?;
-        process.start = matches!(program.mounts, Mounts::Host).then(|| Start {
+        let mut process = Process::new(role, child.id(), path)?;
+        process.start = matches!(program.mounts, MountNamespace::Host).then(|| StartCommand {
             namespace: program.namespace.to_owned(),
             command: program.command.clone(),
         });
@@ -101,9 +101,9 @@ impl Launcher<'_> {
 }
 
 /// The words that bring a command into these namespaces.
-pub(crate) fn nsenter(namespace: &str, mounts: Mounts<'_>) -> Vec<String> {
+pub(crate) fn nsenter(namespace: &str, mounts: MountNamespace<'_>) -> Vec<String> {
     let mut words = vec!["nsenter".to_owned(), format!("--net=/run/netns/{namespace}")];
-    if let Mounts::Of(process) = mounts {
+    if let MountNamespace::Process(process) = mounts {
         words.push(format!("--mount=/proc/{}/ns/mnt", process.pid));
     }
     words
@@ -118,17 +118,17 @@ pub(crate) fn check_alive(process: &Process) -> Result<()> {
         "{} ended; {} says:\n{}",
         process.role,
         process.log.display(),
-        process.last_words()
+        process.log_tail()
     )
 }
 
 /// Runs a command with a file on its standard input and returns what it printed.
-pub(crate) fn feed(command: &mut Command, input: File) -> Result<String> {
-    run::output(command.stdin(input))
+pub(crate) fn output_with_file(command: &mut Command, input: File) -> Result<String> {
+    cmd::output(command.stdin(input))
 }
 
 /// Runs a command with this text on its standard input and returns what it printed.
-pub(crate) fn feed_text(command: &mut Command, text: &str) -> Result<String> {
+pub(crate) fn output_with_input(command: &mut Command, text: &str) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
         .stdin(Stdio::piped())
@@ -167,11 +167,14 @@ mod tests {
 
     #[test]
     fn text_reaches_the_command_and_an_early_end_keeps_its_message() {
-        assert_eq!(feed_text(&mut Command::new("cat"), "hello").unwrap(), "hello");
+        assert_eq!(
+            output_with_input(&mut Command::new("cat"), "hello").unwrap(),
+            "hello"
+        );
         let long = "x".repeat(1 << 20);
         let mut failing = Command::new("sh");
         failing.args(["-c", "exec <&-; echo no such thing >&2; exit 3"]);
-        let error = feed_text(&mut failing, &long).unwrap_err().to_string();
+        let error = output_with_input(&mut failing, &long).unwrap_err().to_string();
         assert!(error.contains("no such thing"), "{error}");
     }
 }

@@ -25,12 +25,12 @@ pub(crate) struct Process {
     /// Where its output goes.
     pub(crate) log: PathBuf,
     /// What started it, where it can be started again.
-    pub(crate) start: Option<Start>,
+    pub(crate) start: Option<StartCommand>,
 }
 
 /// How a program is started in the machine's own mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct StartCommand {
     /// Its network namespace.
     pub(crate) namespace: String,
     /// The command line.
@@ -39,7 +39,7 @@ pub(crate) struct Start {
 
 /// The contents of the state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct ClusterRecord {
     /// The clusters, as text.
     pub(crate) topology: String,
     /// Whether `up` came to its end.
@@ -54,16 +54,16 @@ pub(crate) struct Record {
 
 /// The state file of running clusters, shared by the threads that start them.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct StateFile {
     directory: PathBuf,
-    record: Mutex<Record>,
+    record: Mutex<ClusterRecord>,
 }
 
 // === impl Process ===
 
 impl Process {
     /// Describes a process that was just started.
-    pub(crate) fn of(role: String, pid: u32, log: PathBuf) -> Result<Self> {
+    pub(crate) fn new(role: String, pid: u32, log: PathBuf) -> Result<Self> {
         let start_time = start_time(pid).with_context(|| format!("{role}: process {pid} is gone already"))?;
         Ok(Self {
             role,
@@ -80,13 +80,13 @@ impl Process {
     }
 
     /// Whether nothing of it runs: threads may end after the first one, and keep its sockets until then.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
         !self.is_alive() && threads.map_or(true, |threads| threads.count() <= 1)
     }
 
     /// The last lines it wrote, for an error message.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().rev().take(5).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
@@ -111,14 +111,14 @@ fn parse_start_time(stat: &str) -> Option<u64> {
 
 // === impl Record ===
 
-impl Record {
+impl ClusterRecord {
     /// The clusters.
     pub(crate) fn topology(&self) -> Result<Topology> {
         self.topology.parse().context("topology in the state file")
     }
 
     /// The recorded processes that no longer run.
-    pub(crate) fn dead(&self) -> Vec<&Process> {
+    pub(crate) fn exited(&self) -> Vec<&Process> {
         self.processes
             .iter()
             .filter(|process| !process.is_alive())
@@ -134,15 +134,15 @@ impl Record {
 
 // === impl State ===
 
-impl State {
+impl StateFile {
     /// Begins a new state file.
     pub(crate) fn create(directory: &Path, topology: &Topology) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let state = Self {
             directory: directory.to_owned(),
-            record: Mutex::new(Record {
+            record: Mutex::new(ClusterRecord {
                 topology: topology.to_string(),
-                ..Record::default()
+                ..ClusterRecord::default()
             }),
         };
         state.update(|_| ())?;
@@ -150,7 +150,7 @@ impl State {
     }
 
     /// Goes on with the state file of clusters that were started before.
-    pub(crate) fn resume(directory: &Path, record: Record) -> Self {
+    pub(crate) fn resume(directory: &Path, record: ClusterRecord) -> Self {
         Self {
             directory: directory.to_owned(),
             record: Mutex::new(record),
@@ -158,8 +158,8 @@ impl State {
     }
 
     /// Reads the state file in `directory`, if there is one.
-    pub(crate) fn read(directory: &Path) -> Result<Option<Record>> {
-        let path = file(directory);
+    pub(crate) fn read(directory: &Path) -> Result<Option<ClusterRecord>> {
+        let path = state_path(directory);
         match fs::read_to_string(&path) {
             Ok(text) => {
                 let record =
@@ -177,15 +177,15 @@ impl State {
     }
 
     /// A copy of what is recorded now.
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> ClusterRecord {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the record and writes it out before returning.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut Record)) -> Result<()> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ClusterRecord)) -> Result<()> {
         let mut record = self.record.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut record);
-        let path = file(&self.directory);
+        let path = state_path(&self.directory);
         let new = path.with_extension("new");
         let text = serde_json::to_string_pretty(&*record)?;
         fs::write(&new, text).with_context(|| new.display().to_string())?;
@@ -193,7 +193,7 @@ impl State {
     }
 }
 
-fn file(directory: &Path) -> PathBuf {
+fn state_path(directory: &Path) -> PathBuf {
     directory.join("state.json")
 }
 
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn this_process_is_alive_and_a_later_one_with_its_number_is_not_it() {
-        let me = Process::of("me".into(), std::process::id(), PathBuf::new()).unwrap();
+        let me = Process::new("me".into(), std::process::id(), PathBuf::new()).unwrap();
         assert!(me.is_alive());
         let other = Process {
             start_time: me.start_time + 1,
@@ -226,10 +226,10 @@ mod tests {
     #[test]
     fn what_is_recorded_can_be_read_back() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(State::read(directory.path()).unwrap().is_none());
-        let state = State::create(directory.path(), &Topology::default()).unwrap();
+        assert!(StateFile::read(directory.path()).unwrap().is_none());
+        let state = StateFile::create(directory.path(), &Topology::default()).unwrap();
         state.update(|record| record.complete = true).unwrap();
-        let read = State::read(directory.path()).unwrap().unwrap();
+        let read = StateFile::read(directory.path()).unwrap().unwrap();
         assert!(read.complete);
         assert_eq!(read.topology().unwrap(), Topology::default());
     }

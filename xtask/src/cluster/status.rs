@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use super::{
     Layout, binaries,
     kubectl::Kubectl,
-    state::{Process, State},
+    state::{Process, StateFile},
     topology::Topology,
 };
 
@@ -23,14 +23,14 @@ pub(crate) enum Health {
 }
 
 /// Looks at the clusters.
-pub(crate) fn look(layout: &Layout) -> Result<Health> {
-    let record = match State::read(layout.directory()) {
+pub(crate) fn check_health(layout: &Layout) -> Result<Health> {
+    let record = match StateFile::read(layout.directory()) {
         Ok(Some(record)) => record,
         Ok(None) => return Ok(Health::Down),
         Err(error) => return Ok(Health::Broken(vec![format!("{error:#}")])),
     };
     let mut reasons: Vec<String> = record
-        .dead()
+        .exited()
         .iter()
         .map(|process| format!("{} does not run", process.role))
         .collect();
@@ -67,8 +67,8 @@ pub(crate) fn ready_nodes(kubectl: &Kubectl) -> Result<usize> {
 
 /// Prints the clusters; fails unless they are up.
 pub(crate) fn print(layout: &Layout) -> Result<()> {
-    let health = look(layout)?;
-    if let Ok(Some(record)) = State::read(layout.directory()) {
+    let health = check_health(layout)?;
+    if let Ok(Some(record)) = StateFile::read(layout.directory()) {
         println!("{:<28} {:>8} {:>9}  log", "process", "pid", "memory");
         let mut total = 0;
         for process in &record.processes {

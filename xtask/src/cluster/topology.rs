@@ -9,12 +9,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// The host's address on the underlay, from which kubectl reaches every API server.
-pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+pub(crate) const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 /// Next hop of every default route. Nobody owns it: what leaves a cluster the wrong way ends here, not on
 /// the machine's network, and yet the kernel has a route to look Service addresses up with.
-pub(crate) const NOBODY: Ipv4Addr = Ipv4Addr::new(172, 30, 255, 254);
+pub(crate) const BLACKHOLE_GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 255, 254);
 /// The same for IPv6.
-pub(crate) const NOBODY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x30, 0, 0xffff, 0, 0, 0, 0xfffe);
+pub(crate) const BLACKHOLE_GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x30, 0, 0xffff, 0, 0, 0, 0xfffe);
 /// Prefix length of the underlay, one segment for all clusters.
 pub(crate) const UNDERLAY_LENGTH: u8 = 16;
 /// The same for IPv6.
@@ -44,7 +44,7 @@ pub(crate) struct Cluster {
 
 /// One in IPv4 and, in clusters that have both, one in IPv6: in the order of preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Families<T, U = T> {
+pub(crate) struct DualStack<T, U = T> {
     /// In IPv4.
     pub(crate) v4: T,
     /// In IPv6.
@@ -171,11 +171,11 @@ impl Cluster {
 
     /// Network namespace of the control plane.
     pub(crate) fn namespace(&self) -> String {
-        format!("mc-{}", self.plane())
+        format!("mc-{}", self.control_plane())
     }
 
     /// Name of the control plane, also of its port on the underlay.
-    pub(crate) fn plane(&self) -> String {
+    pub(crate) fn control_plane(&self) -> String {
         format!("{}-cp", self.name)
     }
 
@@ -190,8 +190,8 @@ impl Cluster {
     }
 
     /// All Pod addresses of the cluster.
-    pub(crate) fn pod_cidrs(&self) -> Families<String> {
-        Families {
+    pub(crate) fn pod_cidrs(&self) -> DualStack<String> {
+        DualStack {
             v4: format!("10.{}.0.0/16", self.index.saturating_add(10)),
             v6: self
                 .dual_stack()
@@ -200,8 +200,8 @@ impl Cluster {
     }
 
     /// All Service addresses of the cluster.
-    pub(crate) fn service_cidrs(&self) -> Families<String> {
-        Families {
+    pub(crate) fn service_cidrs(&self) -> DualStack<String> {
+        DualStack {
             v4: format!("{}/16", self.service_address(0)),
             v6: self
                 .dual_stack()
@@ -234,19 +234,19 @@ impl Node {
     }
 
     /// Its addresses on the underlay, the Node's `InternalIP`s.
-    pub(crate) fn addresses(&self) -> Families<Ipv4Addr, Ipv6Addr> {
+    pub(crate) fn addresses(&self) -> DualStack<Ipv4Addr, Ipv6Addr> {
         let (cluster, node) = (self.cluster_index, self.index);
         let v6 = Ipv6Addr::new(0xfd00, 0x30, 0, cluster.into(), 0, 0, 0, node.into());
-        Families {
+        DualStack {
             v4: Ipv4Addr::new(172, 30, cluster, node),
             v6: self.dual_stack.then_some(v6),
         }
     }
 
     /// The addresses of its Pods.
-    pub(crate) fn pod_cidrs(&self) -> Families<String> {
+    pub(crate) fn pod_cidrs(&self) -> DualStack<String> {
         let (cluster, node) = (self.cluster_index, self.index);
-        Families {
+        DualStack {
             v4: format!("10.{}.{node}.0/24", cluster.saturating_add(10)),
             v6: self
                 .dual_stack
@@ -257,18 +257,18 @@ impl Node {
 
 // === impl Families ===
 
-impl<T: fmt::Display, U: fmt::Display> Families<T, U> {
+impl<T: fmt::Display, U: fmt::Display> DualStack<T, U> {
     /// As text, IPv4 first.
-    pub(crate) fn texts(&self) -> Vec<String> {
+    pub(crate) fn to_strings(&self) -> Vec<String> {
         let v6 = self.v6.as_ref().map(ToString::to_string);
         std::iter::once(self.v4.to_string()).chain(v6).collect()
     }
 }
 
-impl<T: fmt::Display, U: fmt::Display> fmt::Display for Families<T, U> {
+impl<T: fmt::Display, U: fmt::Display> fmt::Display for DualStack<T, U> {
     /// As flags of Kubernetes take them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.texts().join(","))
+        f.write_str(&self.to_strings().join(","))
     }
 }
 
@@ -289,19 +289,22 @@ mod tests {
         assert_eq!(west.service_cidrs().to_string(), "10.30.0.0/16,fd00:20:3::/108");
         let node = west.nodes().nth(1).unwrap();
         assert_eq!((node.name(), node.namespace()), ("west-n2", "mc-west-n2".into()));
-        assert_eq!(node.addresses().texts(), ["172.30.3.2", "fd00:30:0:3::2"]);
-        assert_eq!(node.pod_cidrs().texts(), ["10.13.2.0/24", "fd00:10:3:2::/64"]);
+        assert_eq!(node.addresses().to_strings(), ["172.30.3.2", "fd00:30:0:3::2"]);
+        assert_eq!(
+            node.pod_cidrs().to_strings(),
+            ["10.13.2.0/24", "fd00:10:3:2::/64"]
+        );
     }
 
     #[test]
     fn the_leader_has_ipv4_alone() {
         let topology = Topology::default();
         let leader = &topology.clusters()[0];
-        assert_eq!(leader.pod_cidrs().texts(), ["10.11.0.0/16"]);
-        assert_eq!(leader.service_cidrs().texts(), ["10.10.0.0/16"]);
+        assert_eq!(leader.pod_cidrs().to_strings(), ["10.11.0.0/16"]);
+        assert_eq!(leader.service_cidrs().to_strings(), ["10.10.0.0/16"]);
         let node = leader.nodes().next().unwrap();
-        assert_eq!(node.addresses().texts(), ["172.30.1.1"]);
-        assert_eq!(node.pod_cidrs().texts(), ["10.11.1.0/24"]);
+        assert_eq!(node.addresses().to_strings(), ["172.30.1.1"]);
+        assert_eq!(node.pod_cidrs().to_strings(), ["10.11.1.0/24"]);
     }
 
     #[test]
@@ -309,12 +312,20 @@ mod tests {
         let text: Vec<_> = (1..=MAX_CLUSTERS).map(|n| format!("c{n}={MAX_NODES}")).collect();
         let topology: Topology = text.join(",").parse().unwrap();
         let clusters = topology.clusters().iter();
-        let ranges = clusters.flat_map(|c| [c.pod_cidrs().texts(), c.service_cidrs().texts()].concat());
+        let ranges =
+            clusters.flat_map(|c| [c.pod_cidrs().to_strings(), c.service_cidrs().to_strings()].concat());
         // All but the leader have two of each.
         assert_eq!(ranges.collect::<HashSet<_>>().len(), 4 * MAX_CLUSTERS - 2);
         let planes = topology.clusters().iter().map(|c| c.api_address().to_string());
-        let nodes: Vec<_> = topology.nodes().flat_map(|n| n.addresses().texts()).collect();
-        let others = [HOST.to_string(), NOBODY.to_string(), NOBODY_V6.to_string()];
+        let nodes: Vec<_> = topology
+            .nodes()
+            .flat_map(|n| n.addresses().to_strings())
+            .collect();
+        let others = [
+            HOST_ADDRESS.to_string(),
+            BLACKHOLE_GATEWAY.to_string(),
+            BLACKHOLE_GATEWAY_V6.to_string(),
+        ];
         let addresses: HashSet<_> = planes.chain(nodes).chain(others).collect();
         let nodes = usize::from(MAX_NODES);
         assert_eq!(

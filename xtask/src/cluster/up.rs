@@ -13,12 +13,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::{
     Layout, binaries::Binaries, cgroup, cgroup::Cgroups, control_plane::ControlPlane, dns, down,
-    kubeconfig::Kubeconfig, kubectl::Kubectl, network, node, node::Runtime, packages, process::Launcher,
-    process::write, state::State, status, topology::Cluster, topology::Topology,
+    kubeconfig::Kubeconfig, kubectl::Kubectl, network, node, node::NodeRuntime, packages, process::Launcher,
+    process::write, state::StateFile, status, topology::Cluster, topology::Topology,
 };
 use crate::{
     images, setup,
-    wait::{Progress, Seen, wait_for},
+    wait::{Poll, Progress, wait_for},
 };
 
 /// Kernel settings that a kubelet changes when it starts, and with which it would start.
@@ -40,17 +40,17 @@ const READY_TIMEOUT: Duration = Duration::from_mins(2);
 /// Brings the clusters up; says so when they already are.
 pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Result<()> {
     setup::require_root("cargo xtask cluster")?;
-    match status::look(layout)? {
+    match status::check_health(layout)? {
         status::Health::Up(running) if running == *topology => {
-            progress.say(format_args!("already up: {topology}"));
+            progress.report(format_args!("already up: {topology}"));
             return Ok(());
         }
         status::Health::Up(running) => {
             bail!("other clusters are up ({running}); `cargo xtask cluster down` first")
         }
-        status::Health::Down => cgroup::refuse_foreign(&Cgroups::discover()?)?,
+        status::Health::Down => cgroup::check_no_other_clusters(&Cgroups::discover()?)?,
         status::Health::Broken(reasons) => {
-            progress.say(format_args!("removing broken clusters: {}", reasons.join("; ")));
+            progress.report(format_args!("removing broken clusters: {}", reasons.join("; ")));
         }
     }
     down::remove(layout)?;
@@ -64,13 +64,13 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
     ];
     check_paths(layout, &binaries, &images)?;
     let cgroups = Cgroups::discover()?;
-    let state = State::create(layout.directory(), topology)?;
-    settle_machine(&state)?;
+    let state = StateFile::create(layout.directory(), topology)?;
+    prepare_host(&state)?;
     link_programs(layout, &binaries)?;
     network::create(topology)?;
-    progress.say(format_args!("network of {topology}"));
+    progress.report(format_args!("network of {topology}"));
 
-    let boot = Boot {
+    let boot = Bootstrap {
         launcher: Launcher {
             state: &state,
             cgroups: &cgroups,
@@ -91,7 +91,7 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
     let merged = Kubeconfig::merge(kubeconfigs).context("no clusters")?;
     write(&layout.kubeconfig(), &merged.to_yaml()?)?;
     state.update(|record| record.complete = true)?;
-    progress.say(format_args!(
+    progress.report(format_args!(
         "up: {} nodes ready, {:.1} s without what is built once; KUBECONFIG={}",
         topology.nodes().count(),
         start.seconds(),
@@ -102,7 +102,7 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
 
 /// What every cluster's thread needs.
 #[derive(Clone, Copy)]
-struct Boot<'a> {
+struct Bootstrap<'a> {
     launcher: Launcher<'a>,
     binaries: &'a Binaries,
     layout: &'a Layout,
@@ -113,7 +113,7 @@ struct Boot<'a> {
 
 // === impl Boot ===
 
-impl Boot<'_> {
+impl Bootstrap<'_> {
     /// One cluster, until all its nodes are ready. Returns the administrator's kubeconfig.
     fn cluster(&self, cluster: &Cluster) -> Result<Kubeconfig> {
         self.boot(cluster)
@@ -129,31 +129,33 @@ impl Boot<'_> {
         } = *self;
         let plane = ControlPlane::start(launcher, binaries, cluster)?;
         // Until all are up there is no merged file.
-        let kubeconfig = launcher.directory(&cluster.plane()).join("admin.kubeconfig");
+        let kubeconfig = launcher
+            .directory(&cluster.control_plane())
+            .join("admin.kubeconfig");
         write(&kubeconfig, &plane.admin_kubeconfig().to_yaml()?)?;
         let kubectl = Kubectl::new(&binaries.path("kubectl")?, &kubeconfig, cluster.name());
         let (ready, runtimes) = thread::scope(|scope| {
             let images = self.images;
             let runtimes: Vec<_> = cluster
                 .nodes()
-                .map(|node| scope.spawn(move || Runtime::start(launcher, node, images)))
+                .map(|node| scope.spawn(move || NodeRuntime::start(launcher, node, images)))
                 .collect();
             (plane.wait_ready(&kubectl), join(runtimes))
         });
         let (runtimes, ()) = (runtimes?, ready?);
-        progress.say(format_args!("{}: API server ready", cluster.name()));
-        let objects: Vec<_> = cluster.nodes().map(|node| node::object(&node)).collect();
+        progress.report(format_args!("{}: API server ready", cluster.name()));
+        let objects: Vec<_> = cluster.nodes().map(|node| node::node_object(&node)).collect();
         let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        kubectl.feed(&["create", "--validate=false", "-f", "-"], &list.to_string())?;
+        kubectl.output_with_input(&["create", "--validate=false", "-f", "-"], &list.to_string())?;
         for runtime in &runtimes {
             runtime.join(launcher, binaries, cluster, &plane.authority)?;
         }
         plane.start_controllers(launcher, binaries)?;
         dns::create(&kubectl, cluster)?;
         self.wait_ready(cluster, &kubectl)?;
-        progress.say(format_args!("{}: all nodes ready", cluster.name()));
+        progress.report(format_args!("{}: all nodes ready", cluster.name()));
         dns::wait_ready(&kubectl, cluster)?;
-        progress.say(format_args!("{}: DNS ready", cluster.name()));
+        progress.report(format_args!("{}: DNS ready", cluster.name()));
         Ok(plane.admin_kubeconfig())
     }
 
@@ -161,24 +163,24 @@ impl Boot<'_> {
     fn wait_ready(&self, cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
         let wanted = cluster.nodes().count();
         wait_for(&format!("the nodes of {}", cluster.name()), READY_TIMEOUT, || {
-            if let Some(dead) = self.launcher.state.record().dead().first() {
+            if let Some(dead) = self.launcher.state.record().exited().first() {
                 bail!(
                     "{} ended; {} says:\n{}",
                     dead.role,
                     dead.log.display(),
-                    dead.last_words()
+                    dead.log_tail()
                 );
             }
             let ready = match status::ready_nodes(kubectl) {
                 Ok(ready) => ready,
-                Err(error) => return Ok(Seen::NotYet(format!("{error:#}"))),
+                Err(error) => return Ok(Poll::Pending(format!("{error:#}"))),
             };
             if ready != wanted {
-                return Ok(Seen::NotYet(format!("{ready} of {wanted} ready")));
+                return Ok(Poll::Pending(format!("{ready} of {wanted} ready")));
             }
             Ok(match kubectl.output(&["get", "serviceaccount", "default"]) {
-                Ok(_) => Seen::Done(()),
-                Err(error) => Seen::NotYet(format!("nodes ready, but {error:#}")),
+                Ok(_) => Poll::Ready(()),
+                Err(error) => Poll::Pending(format!("nodes ready, but {error:#}")),
             })
         })
         .with_context(|| format!("logs are in {}", self.layout.directory().display()))
@@ -209,7 +211,7 @@ fn check_paths(layout: &Layout, binaries: &Binaries, images: &[PathBuf]) -> Resu
 }
 
 /// Changes the machine's settings where it is needed, after writing down what they were.
-fn settle_machine(state: &State) -> Result<()> {
+fn prepare_host(state: &StateFile) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     let has_bpffs = mounts
         .lines()
@@ -265,11 +267,11 @@ pub(crate) fn load(layout: &Layout, images: &[PathBuf], progress: Progress) -> R
             let (record, image) = (&record, &image);
             let threads = nodes
                 .into_iter()
-                .map(|node| scope.spawn(move || Runtime::of(record, node)?.load(image)))
+                .map(|node| scope.spawn(move || NodeRuntime::from_record(record, node)?.load(image)))
                 .collect();
             join(threads)
         })?;
-        progress.say(format_args!("loaded {}", image.display()));
+        progress.report(format_args!("loaded {}", image.display()));
     }
     Ok(())
 }

@@ -14,19 +14,19 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    bound_to_us,
-    kernel::{Module, Series},
-    ratchet::Counts,
+    insn_budget::InsnCounts,
+    kernel::{KernelModule, Series},
+    kill_with_parent,
 };
 use crate::wait::Progress;
 
 /// How long one kernel may take. Code is translated instruction by instruction, on a machine that may be busy.
-const DEADLINE: Duration = Duration::from_mins(10);
+const GUEST_TIMEOUT: Duration = Duration::from_mins(10);
 /// First kernel with TCX.
 const TCX: Series = Series(6, 6);
 
 /// Modules the agents and the test bed use.
-pub(super) const MODULES: &[&str] = &[
+pub(super) const KERNEL_MODULES: &[&str] = &[
     "veth",
     "dummy",
     "sch_ingress",
@@ -42,7 +42,7 @@ pub(super) const MODULES: &[&str] = &[
 ];
 
 /// Programs in the guest and where they are there.
-pub(super) const TOOLS: [(&str, &str); 8] = [
+pub(super) const GUEST_TOOLS: [(&str, &str); 8] = [
     ("busybox", "bin"),
     ("ip", "sbin"),
     ("tc", "sbin"),
@@ -59,11 +59,11 @@ pub(super) const APPLETS: &[&str] = &[
 ];
 
 /// The capabilities an agent in a DaemonSet has, and no other.
-const SETPRIV: &str =
+const WITH_CAPABILITIES: &str =
     "/bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon --inh-caps -all,+bpf,+net_admin,+perfmon";
 
 /// The agent with them.
-pub(super) const WITH_CAPABILITIES: &str = "#!/bin/sh\nexec /bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
+pub(super) const AGENT_WRAPPER: &str = "#!/bin/sh\nexec /bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
      --inh-caps -all,+bpf,+net_admin,+perfmon /t/mc-gateway \"$@\"\n";
 
 /// One thing the guest does.
@@ -87,7 +87,7 @@ fn steps(series: Series) -> Vec<Step> {
         step("load as root", "/t/datapath --nocapture load::"),
         step(
             "load with three capabilities",
-            format!("{SETPRIV} /t/datapath --nocapture load::"),
+            format!("{WITH_CAPABILITIES} /t/datapath --nocapture load::"),
         ),
         step("PROG_RUN as root", suite),
         step(
@@ -119,7 +119,7 @@ fn steps(series: Series) -> Vec<Step> {
 }
 
 /// The guest's init.
-pub(super) fn script(series: Series, modules: &[Module]) -> String {
+pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     let mut text = "#!/bin/sh\n\
         export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
         mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
@@ -143,20 +143,20 @@ pub(super) fn script(series: Series, modules: &[Module]) -> String {
 
 /// What the guest told.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct GuestReport {
     /// Steps that passed.
     pub(super) passed: Vec<String>,
     /// Steps that did not.
     pub(super) failed: Vec<String>,
     /// Verified instructions by program.
-    pub(super) verified: Counts,
+    pub(super) verified: InsnCounts,
     /// Whether it came to its end.
     pub(super) ended: bool,
 }
 
-impl Report {
+impl GuestReport {
     /// Reads one line of the console; what is not for us is left alone. True if it was.
-    fn read(&mut self, line: &str) -> bool {
+    fn read_line(&mut self, line: &str) -> bool {
         let Some((_, said)) = line.split_once('@') else {
             return false;
         };
@@ -177,7 +177,7 @@ impl Report {
 }
 
 /// Counts on one line.
-pub(super) fn line(counts: &Counts) -> String {
+pub(super) fn format_counts(counts: &InsnCounts) -> String {
     let counts: Vec<String> = counts
         .iter()
         .map(|(program, count)| format!("{program} {count}"))
@@ -186,7 +186,7 @@ pub(super) fn line(counts: &Counts) -> String {
 }
 
 /// The counts among what the test of loading prints.
-pub(super) fn verified(printed: &str) -> Counts {
+pub(super) fn parse_counts(printed: &str) -> InsnCounts {
     printed
         .lines()
         .filter_map(|line| {
@@ -198,9 +198,9 @@ pub(super) fn verified(printed: &str) -> Counts {
 }
 
 /// Boots and reads the console until the guest has ended.
-pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Progress) -> Result<Report> {
+pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Progress) -> Result<GuestReport> {
     let mut log = File::create(serial).with_context(|| serial.display().to_string())?;
-    let mut child = bound_to_us("qemu-system-x86_64")
+    let mut child = kill_with_parent("qemu-system-x86_64")
         .args([
             "-accel",
             "tcg,thread=multi",
@@ -234,14 +234,14 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
         .stdout(Stdio::piped())
         .spawn()
         .context("start qemu-system-x86_64")?;
-    let result = follow(&mut child, &mut log, serial, progress);
+    let result = read_console(&mut child, &mut log, serial, progress);
     // Of a guest that has powered off nothing is left to kill.
     drop(child.kill());
     child.wait().context("qemu-system-x86_64")?;
     result
 }
 
-fn follow(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) -> Result<Report> {
+fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) -> Result<GuestReport> {
     let stdout = child.stdout.take().context("a piped console")?;
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -251,15 +251,15 @@ fn follow(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) 
             }
         }
     });
-    let deadline = Instant::now() + DEADLINE;
-    let mut report = Report::default();
+    let deadline = Instant::now() + GUEST_TIMEOUT;
+    let mut report = GuestReport::default();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left) {
             Ok(line) => {
                 writeln!(log, "{line}").with_context(|| serial.display().to_string())?;
-                if report.read(&line) {
-                    progress.say(line.trim());
+                if report.read_line(&line) {
+                    progress.report(line.trim());
                 } else if report.failed.is_empty() && line.contains("Kernel panic") {
                     bail!("{}; the guest's console is in {}", line.trim(), serial.display());
                 }
@@ -267,7 +267,7 @@ fn follow(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) 
             Err(RecvTimeoutError::Disconnected) => return Ok(report),
             Err(RecvTimeoutError::Timeout) => bail!(
                 "not done within {} s; passed: {:?}; the guest's console is in {}",
-                DEADLINE.as_secs(),
+                GUEST_TIMEOUT.as_secs(),
                 report.passed,
                 serial.display()
             ),
@@ -281,32 +281,35 @@ mod tests {
 
     #[test]
     fn a_console_becomes_a_report() {
-        let mut report = Report::default();
+        let mut report = GuestReport::default();
         let console = "[    0.1] hello\r\n@step load as root\r\n@verified to_remote 5944\r\n@ok load as root\r\n\
                        mail@example.org\r\n@failed end to end, root\r\n@end\r\n";
         for line in console.lines() {
-            report.read(line);
+            report.read_line(line);
         }
-        let want = Report {
+        let want = GuestReport {
             passed: vec!["load as root".to_owned()],
             failed: vec!["end to end, root".to_owned()],
             verified: [("to_remote".to_owned(), 5944)].into(),
             ended: true,
         };
         assert_eq!(report, want);
-        assert_eq!(line(&report.verified), "to_remote 5944");
+        assert_eq!(format_counts(&report.verified), "to_remote 5944");
     }
 
     #[test]
     fn counts_are_found_among_other_lines() {
         let printed =
             "running 1 test\nverified to_remote 31018\nverified from_underlay 41820\nverified nothing\n.\n";
-        assert_eq!(line(&verified(printed)), "from_underlay 41820, to_remote 31018");
+        assert_eq!(
+            format_counts(&parse_counts(printed)),
+            "from_underlay 41820, to_remote 31018"
+        );
     }
 
     #[test]
     fn only_kernels_that_have_tcx_are_asked_for_it() {
-        assert!(!script(Series(6, 1), &[]).contains("--attach tcx"));
-        assert!(script(Series(6, 12), &[]).contains("--attach tcx"));
+        assert!(!init_script(Series(6, 1), &[]).contains("--attach tcx"));
+        assert!(init_script(Series(6, 12), &[]).contains("--attach tcx"));
     }
 }

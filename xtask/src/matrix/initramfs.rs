@@ -15,11 +15,11 @@ const LINK: u32 = 0o120_000;
 
 /// Entries by path; a directory sorts before what is in it.
 #[derive(Debug, Default)]
-pub(super) struct Archive {
+pub(super) struct CpioArchive {
     entries: BTreeMap<String, (u32, Vec<u8>)>,
 }
 
-impl Archive {
+impl CpioArchive {
     /// Adds a directory and those it is in.
     pub(super) fn dir(&mut self, path: &str) {
         for (at, _) in path.match_indices('/').chain([(path.len(), "")]) {
@@ -61,14 +61,14 @@ impl Archive {
     pub(super) fn finish(self) -> Vec<u8> {
         let mut out = Vec::new();
         for (inode, (path, (mode, data))) in (1_usize..).zip(&self.entries) {
-            entry(&mut out, inode, path, *mode, data);
+            write_entry(&mut out, inode, path, *mode, data);
         }
-        entry(&mut out, 0, "TRAILER!!!", 0, &[]);
+        write_entry(&mut out, 0, "TRAILER!!!", 0, &[]);
         out
     }
 }
 
-fn entry(out: &mut Vec<u8>, inode: usize, path: &str, mode: u32, data: &[u8]) {
+fn write_entry(out: &mut Vec<u8>, inode: usize, path: &str, mode: u32, data: &[u8]) {
     let mode = usize::try_from(mode).unwrap_or_default();
     let numbers = [
         inode,
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn entries_are_aligned_and_directories_come_first() {
-        let mut archive = Archive::default();
+        let mut archive = CpioArchive::default();
         archive.file("a/b/c", b"hello".to_vec(), 0o644);
         let bytes = archive.finish();
         assert_eq!(bytes.len() % 4, 0);

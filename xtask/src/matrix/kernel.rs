@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{run, setup};
+use crate::{cmd, setup};
 
 /// The first two numbers of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,13 +30,13 @@ pub(super) struct Kernel {
 }
 
 /// A kernel that is here.
-pub(super) struct Files {
+pub(super) struct KernelFiles {
     pub(super) image: PathBuf,
     modules: PathBuf,
 }
 
 /// A module, uncompressed.
-pub(super) struct Module {
+pub(super) struct KernelModule {
     pub(super) name: String,
     pub(super) data: Vec<u8>,
 }
@@ -61,18 +61,18 @@ fn parse_release(release: &str) -> Option<Series> {
 /// the distribution cannot be asked.
 pub(super) fn available() -> Result<Vec<Kernel>> {
     let search = || {
-        run::output(Command::new("apt-cache").args([
+        cmd::output(Command::new("apt-cache").args([
             "search",
             "--names-only",
             "^linux-image-[0-9].*-cloud-amd64$",
         ]))
     };
     let mut listed = search()?;
-    if newest(&listed).is_empty() {
-        run::quietly(Command::new("apt-get").arg("update")).context("apt-get update")?;
+    if newest_per_series(&listed).is_empty() {
+        cmd::capture(Command::new("apt-get").arg("update")).context("apt-get update")?;
         listed = search()?;
     }
-    let kernels = newest(&listed);
+    let kernels = newest_per_series(&listed);
     if !kernels.is_empty() {
         return Ok(kernels);
     }
@@ -80,7 +80,7 @@ pub(super) fn available() -> Result<Vec<Kernel>> {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.collect::<Vec<_>>().join("\n")
     });
-    Ok(newest(&cached.unwrap_or_default()))
+    Ok(newest_per_series(&cached.unwrap_or_default()))
 }
 
 fn cache() -> Result<PathBuf> {
@@ -88,7 +88,7 @@ fn cache() -> Result<PathBuf> {
 }
 
 /// Chooses from lines that begin with names such as `linux-image-6.1.0-56-cloud-amd64`.
-fn newest(listed: &str) -> Vec<Kernel> {
+fn newest_per_series(listed: &str) -> Vec<Kernel> {
     let mut found: BTreeMap<Series, (Vec<u32>, String)> = BTreeMap::new();
     for package in listed.lines().filter_map(|line| line.split_whitespace().next()) {
         let Some(version) = package.strip_prefix("linux-image-") else {
@@ -122,7 +122,7 @@ fn newest(listed: &str) -> Vec<Kernel> {
 
 impl Kernel {
     /// Downloads and unpacks the package, once.
-    pub(super) fn fetch(&self) -> Result<Files> {
+    pub(super) fn fetch(&self) -> Result<KernelFiles> {
         let cache = cache()?;
         let dir = cache.join(&self.package);
         if !dir.exists() {
@@ -135,22 +135,22 @@ impl Kernel {
             fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
             result?;
         }
-        let modules = only_entry(&dir.join("lib/modules"), "")?;
-        Ok(Files {
-            image: only_entry(&dir.join("boot"), "vmlinuz")?,
+        let modules = find_entry(&dir.join("lib/modules"), "")?;
+        Ok(KernelFiles {
+            image: find_entry(&dir.join("boot"), "vmlinuz")?,
             modules: modules.join("kernel"),
         })
     }
 
     fn download(&self, to: &Path) -> Result<()> {
-        run::quietly(Command::new("apt-get").current_dir(to).args([
+        cmd::capture(Command::new("apt-get").current_dir(to).args([
             "download",
             "-o",
             "APT::Sandbox::User=root",
             &self.package,
         ]))?;
-        let package = only_entry(to, "linux-image")?;
-        run::quietly(
+        let package = find_entry(to, "linux-image")?;
+        cmd::capture(
             Command::new("dpkg-deb")
                 .arg("-x")
                 .arg(package)
@@ -160,7 +160,7 @@ impl Kernel {
 }
 
 /// The one entry whose name starts like this.
-fn only_entry(dir: &Path, start: &str) -> Result<PathBuf> {
+fn find_entry(dir: &Path, start: &str) -> Result<PathBuf> {
     fs::read_dir(dir)
         .with_context(|| dir.display().to_string())?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -171,24 +171,24 @@ fn only_entry(dir: &Path, start: &str) -> Result<PathBuf> {
         .with_context(|| format!("{}: no {start}*", dir.display()))
 }
 
-impl Files {
+impl KernelFiles {
     /// The modules and what they depend on, in the order of loading; what is built in or missing is left out.
-    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>> {
+    pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<KernelModule>> {
         let mut paths = BTreeMap::new();
-        collect(&self.modules, &mut paths)?;
+        index_modules(&self.modules, &mut paths)?;
         let mut modules = Vec::new();
         for name in wanted {
-            add(name, &paths, &mut modules)?;
+            add_with_dependencies(name, &paths, &mut modules)?;
         }
         Ok(modules)
     }
 }
 
-fn collect(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
+fn index_modules(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();
         if path.is_dir() {
-            collect(&path, found)?;
+            index_modules(&path, found)?;
         } else if let Some((name, _)) = path.file_name().and_then(|name| name.to_str()?.split_once(".ko")) {
             found.insert(name.replace('-', "_"), path.clone());
         }
@@ -196,25 +196,29 @@ fn collect(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     Ok(())
 }
 
-fn add(name: &str, paths: &BTreeMap<String, PathBuf>, modules: &mut Vec<Module>) -> Result<()> {
+fn add_with_dependencies(
+    name: &str,
+    paths: &BTreeMap<String, PathBuf>,
+    modules: &mut Vec<KernelModule>,
+) -> Result<()> {
     let Some(path) = paths.get(name) else {
         return Ok(());
     };
     if modules.iter().any(|module| module.name == name) {
         return Ok(());
     }
-    let depends = run::output(Command::new("modinfo").args(["-F", "depends"]).arg(path))?;
+    let depends = cmd::output(Command::new("modinfo").args(["-F", "depends"]).arg(path))?;
     for other in depends.trim().split(',').filter(|other| !other.is_empty()) {
-        add(&other.replace('-', "_"), paths, modules)?;
+        add_with_dependencies(&other.replace('-', "_"), paths, modules)?;
     }
-    modules.push(Module {
+    modules.push(KernelModule {
         name: name.to_owned(),
-        data: uncompressed(path)?,
+        data: decompress(path)?,
     });
     Ok(())
 }
 
-fn uncompressed(path: &Path) -> Result<Vec<u8>> {
+fn decompress(path: &Path) -> Result<Vec<u8>> {
     let with = |program: &str| -> Result<Vec<u8>> {
         let out = Command::new(program)
             .arg("-dc")
@@ -249,7 +253,7 @@ mod tests {
         let listed = "linux-image-6.1.0-9-cloud-amd64 - Linux\nlinux-image-6.1.0-56-cloud-amd64 - Linux\n\
                       linux-image-6.12-cloud-amd64 - meta\nlinux-image-6.12.107+deb12-cloud-amd64 - Linux\n\
                       linux-image-6.12.9+deb12-cloud-amd64 - Linux\nlinux-image-cloud-amd64 - meta\n";
-        let found: Vec<_> = newest(listed)
+        let found: Vec<_> = newest_per_series(listed)
             .into_iter()
             .map(|kernel| (kernel.series.to_string(), kernel.package))
             .collect();

@@ -2,8 +2,8 @@
 
 mod guest;
 mod initramfs;
+mod insn_budget;
 mod kernel;
-mod ratchet;
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -11,12 +11,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
 use self::{
-    guest::Report,
-    initramfs::Archive,
+    guest::GuestReport,
+    initramfs::CpioArchive,
+    insn_budget::{InsnBudget, InsnCounts},
     kernel::Kernel,
-    ratchet::{Counts, Ratchet},
 };
-use crate::{build, run, setup, wait::Progress};
+use crate::{build, cmd, setup, wait::Progress};
 
 /// What booting another kernel takes.
 const PACKAGES: &[&str] = &[
@@ -56,18 +56,18 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
     ensure!(
         !wanted.is_empty() || is_wanted(HOST),
         "no such kernel among {:?}",
-        series(&kernel::available()?)
+        series_names(&kernel::available()?)
     );
     let programs = Programs::build()?;
     let mut failures = Vec::new();
     if is_wanted(HOST)
-        && let Err(error) = host(&programs, args.update)
+        && let Err(error) = check_host(&programs, args.update)
     {
         println!("FAILED: {HOST}: {error:#}");
         failures.push(HOST.to_owned());
     }
     for kernel in &wanted {
-        if let Err(error) = one(kernel, &programs, args.update) {
+        if let Err(error) = boot_kernel(kernel, &programs, args.update) {
             println!("FAILED: {}: {error:#}", kernel.series);
             failures.push(kernel.series.to_string());
         }
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
     println!(
         "matrix: {} other kernels passed: {}",
         wanted.len(),
-        series(&wanted).join(", ")
+        series_names(&wanted).join(", ")
     );
     Ok(())
 }
@@ -91,24 +91,24 @@ pub(crate) fn oldest() -> Result<()> {
         .first()
         .context("the distribution has no kernels for this")?;
     let programs = Programs::build()?;
-    let counted = host(&programs, false);
-    one(oldest, &programs, false)?;
+    let counted = check_host(&programs, false);
+    boot_kernel(oldest, &programs, false)?;
     counted
 }
 
 /// Loads the programs into the running kernel; everything else there is what the other suites do.
-fn host(programs: &Programs, update: bool) -> Result<()> {
-    let loaded = run::output(
+fn check_host(programs: &Programs, update: bool) -> Result<()> {
+    let loaded = cmd::output(
         Command::new(&programs.datapath)
             .env("MC_GATEWAY_EBPF_OBJECT", &programs.object)
             .args(["--nocapture", "load::"]),
     )?;
-    let counts = guest::verified(&loaded);
+    let counts = guest::parse_counts(&loaded);
     ensure!(!counts.is_empty(), "no counts in {loaded}");
     let series = kernel::running()?.to_string();
     println!(
         "{series}, running: verified instructions: {}",
-        guest::line(&counts)
+        guest::format_counts(&counts)
     );
     compare(&series, &counts, update)
 }
@@ -118,16 +118,16 @@ fn prepare() -> Result<()> {
     setup::ensure_packages("booting other kernels", PACKAGES)
 }
 
-fn series(kernels: &[Kernel]) -> Vec<String> {
+fn series_names(kernels: &[Kernel]) -> Vec<String> {
     kernels.iter().map(|kernel| kernel.series.to_string()).collect()
 }
 
-fn one(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
+fn boot_kernel(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
     let progress = Progress::start();
-    progress.say(format!("{}: {}", kernel.series, kernel.package));
+    progress.report(format!("{}: {}", kernel.series, kernel.package));
     let files = kernel.fetch()?;
-    let modules = files.modules(guest::MODULES)?;
-    let archive = programs.archive(&modules, &guest::script(kernel.series, &modules))?;
+    let modules = files.modules(guest::KERNEL_MODULES)?;
+    let archive = programs.archive(&modules, &guest::init_script(kernel.series, &modules))?;
     let dir = build::target_dir()?.join("matrix");
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let name = |what: &str| dir.join(format!("{}-{what}", kernel.series));
@@ -136,16 +136,16 @@ fn one(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
     let serial = name("serial.log");
     let report = guest::boot(&files.image, &initramfs, &serial, progress)?;
     fs::remove_file(&initramfs).with_context(|| initramfs.display().to_string())?;
-    progress.say(format!(
+    progress.report(format!(
         "{}: {} steps passed; verified instructions: {}",
         kernel.series,
         report.passed.len(),
-        guest::line(&report.verified)
+        guest::format_counts(&report.verified)
     ));
-    judge(kernel, &report, &serial, update)
+    check_report(kernel, &report, &serial, update)
 }
 
-fn judge(kernel: &Kernel, report: &Report, serial: &std::path::Path, update: bool) -> Result<()> {
+fn check_report(kernel: &Kernel, report: &GuestReport, serial: &std::path::Path, update: bool) -> Result<()> {
     if !report.failed.is_empty() {
         bail!(
             "{} failed; the guest's console is in {}",
@@ -162,16 +162,16 @@ fn judge(kernel: &Kernel, report: &Report, serial: &std::path::Path, update: boo
 }
 
 /// Compares counts with the recorded ones, or records them.
-fn compare(series: &str, counts: &Counts, update: bool) -> Result<()> {
-    let path = run::workspace().join("tests/verified-instructions.toml");
-    let mut ratchet = Ratchet::read(&path)?;
+fn compare(series: &str, counts: &InsnCounts, update: bool) -> Result<()> {
+    let path = cmd::workspace().join("tests/verified-instructions.toml");
+    let mut ratchet = InsnBudget::read(&path)?;
     if update {
         ratchet.set(series, counts);
         ratchet.write(&path)?;
     } else {
         ratchet.check(series, counts)?;
     }
-    Ratchet::check_ceiling(series, counts)
+    InsnBudget::check_maximum(series, counts)
 }
 
 /// What runs in the guest.
@@ -185,9 +185,9 @@ struct Programs {
 
 impl Programs {
     fn build() -> Result<Self> {
-        let object = crate::ebpf::build(&run::workspace())?.path;
+        let object = crate::ebpf::build(&cmd::workspace())?.path;
         let programs = build::release()?;
-        let built = run::output(run::cargo().args([
+        let built = cmd::output(cmd::cargo().args([
             "test",
             "--quiet",
             "--locked",
@@ -203,14 +203,14 @@ impl Programs {
             agent: programs.path("mc-gateway"),
             traffic: programs.path("mc-traffic"),
             object,
-            datapath: executable(&built, "datapath")?,
-            netns: executable(&built, "netns")?,
+            datapath: test_executable(&built, "datapath")?,
+            netns: test_executable(&built, "netns")?,
         })
     }
 
-    fn archive(&self, modules: &[kernel::Module], init: &str) -> Result<Archive> {
-        let mut archive = Archive::default();
-        for (name, mode) in guest::TOOLS {
+    fn archive(&self, modules: &[kernel::KernelModule], init: &str) -> Result<CpioArchive> {
+        let mut archive = CpioArchive::default();
+        for (name, mode) in guest::GUEST_TOOLS {
             let path = setup::find_program(name).with_context(|| format!("{name} is not installed"))?;
             archive.program(&path, &format!("{mode}/{name}"))?;
         }
@@ -227,7 +227,7 @@ impl Programs {
         }
         let object = fs::read(&self.object).with_context(|| self.object.display().to_string())?;
         archive.file("t/mc-gateway-ebpf.o", object, 0o644);
-        archive.file("t/agent-caps", guest::WITH_CAPABILITIES.into(), 0o755);
+        archive.file("t/agent-caps", guest::AGENT_WRAPPER.into(), 0o755);
         for module in modules {
             archive.file(&format!("mod/{}.ko", module.name), module.data.clone(), 0o644);
         }
@@ -240,7 +240,7 @@ impl Programs {
 }
 
 /// Path of a test program in cargo's JSON messages.
-fn executable(messages: &str, name: &str) -> Result<PathBuf> {
+fn test_executable(messages: &str, name: &str) -> Result<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
@@ -250,7 +250,7 @@ fn executable(messages: &str, name: &str) -> Result<PathBuf> {
 }
 
 /// A command whose children end with this process, however it ends.
-fn bound_to_us(program: &str) -> Command {
+fn kill_with_parent(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", program]);
     command
@@ -265,9 +265,9 @@ mod tests {
         let messages = "{\"reason\":\"build-finished\"}\n\
                         {\"target\":{\"name\":\"netns\"},\"executable\":\"/x/netns-1\"}\n";
         assert_eq!(
-            executable(messages, "netns").unwrap(),
+            test_executable(messages, "netns").unwrap(),
             PathBuf::from("/x/netns-1")
         );
-        assert!(executable(messages, "datapath").is_err());
+        assert!(test_executable(messages, "datapath").is_err());
     }
 }

@@ -6,7 +6,7 @@
 //! compiled anew. `MC_MUTANT=07,12` tries only those with one of these in their names.
 
 mod mutant;
-mod tree;
+mod source_copy;
 
 use std::{
     collections::BTreeSet,
@@ -19,23 +19,23 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 
 use self::{
-    mutant::{Mutant, Selection},
-    tree::Tree,
+    mutant::{Mutant, TestSelection},
+    source_copy::SourceCopy,
 };
-use crate::{build, run, tally::Tally};
+use crate::{build, cmd, test_summary::TestSummary};
 
 /// How long a test may take: one that never ends has not failed.
-const DEADLINE: Duration = Duration::from_mins(5);
+const TEST_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long compiling may take, the first time with everything.
-const BUILD_DEADLINE: Duration = Duration::from_mins(30);
+const BUILD_TIMEOUT: Duration = Duration::from_mins(30);
 /// What [`run::cargo_within`] ends with when that is over.
-const TIMED_OUT: i32 = 124;
+const TIMEOUT_EXIT_CODE: i32 = 124;
 /// How much is shown of what went wrong.
-const SHOWN: usize = 40;
+const MAX_SHOWN_LINES: usize = 40;
 
 /// What a test made of a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum Detection {
     /// It failed.
     Caught,
     /// It passed.
@@ -43,13 +43,13 @@ enum Verdict {
 }
 
 /// Tries every bug; the last line tells how many of them were noticed.
-pub(crate) fn run(tally: &mut Tally) -> Result<()> {
+pub(crate) fn run(tally: &mut TestSummary) -> Result<()> {
     let start = Instant::now();
     let only = env::var("MC_MUTANT").unwrap_or_default();
     let mut mutants = all()?;
     mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
     ensure!(!mutants.is_empty(), "no mutant is called {only:?}");
-    let tree = Tree::new(&build::target_dir()?.join("mutants"))?;
+    let tree = SourceCopy::new(&build::target_dir()?.join("mutants"))?;
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.test).collect();
     println!(
         "== mutants: {} selections of tests without any bug (the first time with all dependencies compiled)",
@@ -57,18 +57,18 @@ pub(crate) fn run(tally: &mut Tally) -> Result<()> {
     );
     for test in tests {
         let verdict = verdict(&tree, test).with_context(|| format!("without any bug: {test}"))?;
-        ensure!(verdict == Verdict::Missed, "fails without any bug: {test}");
+        ensure!(verdict == Detection::Missed, "fails without any bug: {test}");
     }
     let mut caught = 0;
     for mutant in &mutants {
         let began = Instant::now();
-        let result = try_one(&tree, mutant);
-        tree.restore()?;
+        let result = test_mutant(&tree, mutant);
+        tree.sync()?;
         let seconds = began.elapsed().as_secs_f32();
-        caught += u32::from(matches!(result, Ok(Verdict::Caught)));
+        caught += u32::from(matches!(result, Ok(Detection::Caught)));
         let outcome = match result {
-            Ok(Verdict::Caught) => Ok(()),
-            Ok(Verdict::Missed) => Err(anyhow::anyhow!(
+            Ok(Detection::Caught) => Ok(()),
+            Ok(Detection::Missed) => Err(anyhow::anyhow!(
                 "nobody notices: {} (class: {}); {} passes",
                 mutant.bug,
                 mutant.class,
@@ -88,11 +88,11 @@ pub(crate) fn run(tally: &mut Tally) -> Result<()> {
 
 /// Whether every bug can still be put into the sources as they are, and names tests that exist.
 pub(crate) fn check() -> Result<()> {
-    let root = run::workspace();
+    let root = cmd::workspace();
     let mut wrong = Vec::new();
     let sources = sources(&root)?;
     for mutant in all()? {
-        let fits = run::quietly(
+        let fits = cmd::capture(
             Command::new("git")
                 .current_dir(&root)
                 .args(["apply", "--check"])
@@ -117,7 +117,7 @@ pub(crate) fn check() -> Result<()> {
 
 /// All mutants, by name.
 fn all() -> Result<Vec<Mutant>> {
-    let dir = run::workspace().join("tests/mutants");
+    let dir = cmd::workspace().join("tests/mutants");
     let entries = fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
     let mut patches = entries
         .map(|entry| Ok(entry?.path()))
@@ -129,7 +129,7 @@ fn all() -> Result<Vec<Mutant>> {
 
 /// The texts of all Rust files.
 fn sources(root: &Path) -> Result<Vec<String>> {
-    let listed = run::output(Command::new("git").current_dir(root).args(["ls-files", "*.rs"]))?;
+    let listed = cmd::output(Command::new("git").current_dir(root).args(["ls-files", "*.rs"]))?;
     let read = |file: &str| {
         let path = root.join(file);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
@@ -137,63 +137,63 @@ fn sources(root: &Path) -> Result<Vec<String>> {
     listed.lines().map(read).collect()
 }
 
-fn try_one(tree: &Tree, mutant: &Mutant) -> Result<Verdict> {
+fn test_mutant(tree: &SourceCopy, mutant: &Mutant) -> Result<Detection> {
     tree.apply(&mutant.patch)?;
     verdict(tree, &mutant.test)
 }
 
 /// What the test says of the sources as they are in `tree`. A bug that does not compile, and a test that does not
 /// run to its end, prove nothing.
-fn verdict(tree: &Tree, selection: &Selection) -> Result<Verdict> {
-    let built = tree
-        .cargo(BUILD_DEADLINE.as_secs())
+fn verdict(run_tests: &SourceCopy, selection: &TestSelection) -> Result<Detection> {
+    let built = run_tests
+        .cargo(BUILD_TIMEOUT.as_secs())
         .args(selection.build())
         .output()?;
     if !built.status.success() {
-        bail!("it does not compile:\n{}", tail(&built));
+        bail!("it does not compile:\n{}", last_lines(&built));
     }
-    let mut command = tree.cargo(DEADLINE.as_secs());
+    let mut command = run_tests.cargo(TEST_TIMEOUT.as_secs());
     let ran = command
         .args(selection.run())
         .envs(selection.environment())
         .output()?;
-    judge(&ran, selection)
+    classify(&ran, selection)
 }
 
-fn judge(ran: &Output, selection: &Selection) -> Result<Verdict> {
-    if ran.status.code() == Some(TIMED_OUT) {
-        bail!("the test does not end within {} s", DEADLINE.as_secs());
+fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
+    if ran.status.code() == Some(TIMEOUT_EXIT_CODE) {
+        bail!("the test does not end within {} s", TEST_TIMEOUT.as_secs());
     }
     let text = String::from_utf8_lossy(&ran.stdout);
-    let mut results = Tally::default();
+    let mut results = TestSummary::default();
     for line in text.lines() {
-        results.read(line);
+        results.add_result_line(line);
     }
     let failed = selection.names().any(|name| {
         let line = format!("test {name} ... FAILED");
         text.lines().any(|l| l == line)
     });
     match (ran.status.success(), failed, results) {
-        (false, true, _) => Ok(Verdict::Caught),
+        (false, true, _) => Ok(Detection::Caught),
         (
             true,
             false,
-            Tally {
+            TestSummary {
                 passed: 1..,
                 failed: 0,
             },
-        ) => Ok(Verdict::Missed),
-        (true, false, Tally { passed: 0, .. }) => bail!("no test has this name"),
-        _ => bail!("the test neither passed nor failed:\n{}", tail(ran)),
+        ) => Ok(Detection::Missed),
+        (true, false, TestSummary { passed: 0, .. }) => bail!("no test has this name"),
+        _ => bail!("the test neither passed nor failed:\n{}", last_lines(ran)),
     }
 }
 
 /// The last of what a program said.
-fn tail(output: &Output) -> String {
+fn last_lines(output: &Output) -> String {
     let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let text = text.concat();
     let lines: Vec<_> = text.lines().collect();
-    let first = lines.len().saturating_sub(SHOWN);
+    let first = lines.len().saturating_sub(MAX_SHOWN_LINES);
     lines.get(first..).unwrap_or_default().join("\n")
 }
 
@@ -213,19 +213,19 @@ mod tests {
 
     #[test]
     fn only_a_failed_test_has_caught_a_bug() {
-        let test: Selection = "cargo test -p p --lib -- --exact a::b".parse().unwrap();
-        let verdict = |code, text: &str| judge(&output(code, text), &test).ok();
+        let test: TestSelection = "cargo test -p p --lib -- --exact a::b".parse().unwrap();
+        let verdict = |code, text: &str| classify(&output(code, text), &test).ok();
         let failed = "test a::b ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
         let passed = "test a::b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
-        assert_eq!(verdict(101, failed), Some(Verdict::Caught));
-        assert_eq!(verdict(0, passed), Some(Verdict::Missed));
+        assert_eq!(verdict(101, failed), Some(Detection::Caught));
+        assert_eq!(verdict(0, passed), Some(Detection::Missed));
         // It was not there, it crashed, it hung, or it was another one.
         assert_eq!(
             verdict(0, "test result: ok. 0 passed; 0 failed; 0 ignored\n"),
             None
         );
         assert_eq!(verdict(101, "running 1 test\n"), None);
-        assert_eq!(verdict(TIMED_OUT, failed), None);
+        assert_eq!(verdict(TIMEOUT_EXIT_CODE, failed), None);
         assert_eq!(verdict(101, &failed.replace("a::b", "a::c")), None);
     }
 }

@@ -19,14 +19,14 @@ pub(super) struct Mutant {
     /// The sort of bugs it is of.
     pub(super) class: String,
     /// What has to fail.
-    pub(super) test: Selection,
+    pub(super) test: TestSelection,
     /// Its file.
     pub(super) patch: PathBuf,
 }
 
 /// Tests: `[NAME=VALUE…] cargo test … -- --exact TEST…`, as a person would type it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Selection {
+pub(super) struct TestSelection {
     environment: Vec<(String, String)>,
     /// What cargo is told.
     cargo: Vec<String>,
@@ -68,7 +68,7 @@ impl Mutant {
 
 // === impl Selection ===
 
-impl Selection {
+impl TestSelection {
     /// The names of the tests.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let words = self.program.iter().map(String::as_str);
@@ -95,7 +95,7 @@ impl Selection {
     }
 }
 
-impl FromStr for Selection {
+impl FromStr for TestSelection {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -123,7 +123,7 @@ impl FromStr for Selection {
     }
 }
 
-impl fmt::Display for Selection {
+impl fmt::Display for TestSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.environment {
             write!(f, "{name}={value} ")?;
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_selection_is_built_and_run_as_it_is_written() {
-        let selection: Selection = TEST.parse().unwrap();
+        let selection: TestSelection = TEST.parse().unwrap();
         assert_eq!(selection.to_string(), TEST);
         assert_eq!(
             selection.build().collect::<Vec<_>>().join(" "),

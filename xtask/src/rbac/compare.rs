@@ -5,45 +5,45 @@
 use std::{collections::BTreeSet, fmt};
 
 use super::{
+    audit_usage::Usage,
     grant::{Grant, Role, Scope},
-    used::Use,
 };
 
 /// A grant that may go unused, and why.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Excuse {
+pub(crate) struct Exemption {
     pub(crate) role: Role,
     pub(crate) group: &'static str,
     pub(crate) resources: &'static [&'static str],
     pub(crate) verbs: &'static [&'static str],
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
 }
 
 /// Accounts whose requests may be refused, and why.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct ExpectedDenial {
     pub(crate) account_namespace: &'static str,
-    pub(crate) why: &'static str,
+    pub(crate) reason: &'static str,
 }
 
 /// Roles are read a moment after an API server begins to answer, and tests kill some.
-const STARTING: &str = "granted, so the API server had not read the roles yet";
+const API_SERVER_STARTING: &str = "granted, so the API server had not read the roles yet";
 
 /// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) granted: usize,
     pub(crate) used: usize,
-    pub(crate) excused: usize,
+    pub(crate) exempted: usize,
     /// What was refused as it should, and why.
-    pub(crate) meant: BTreeSet<String>,
+    pub(crate) expected_denials: BTreeSet<String>,
     /// What does not fit, each named.
-    pub(crate) wrong: BTreeSet<String>,
+    pub(crate) violations: BTreeSet<String>,
 }
 
 // === impl Excuse ===
 
-impl Excuse {
+impl Exemption {
     fn covers(&self, grant: &Grant) -> bool {
         self.role == grant.role
             && self.group == grant.group
@@ -59,7 +59,7 @@ impl fmt::Display for Comparison {
         let Self {
             granted,
             used,
-            excused,
+            exempted: excused,
             ..
         } = self;
         write!(f, "rbac: {granted} grants, {used} used, {excused} excused")
@@ -69,21 +69,24 @@ impl fmt::Display for Comparison {
 /// Compares grants with uses.
 pub(crate) fn compare(
     grants: &BTreeSet<Grant>,
-    uses: &BTreeSet<Use>,
-    excuses: &[Excuse],
-    refusals: &[Refusal],
+    uses: &BTreeSet<Usage>,
+    excuses: &[Exemption],
+    refusals: &[ExpectedDenial],
 ) -> Comparison {
     let (mut wrong, mut meant) = (BTreeSet::new(), BTreeSet::new());
     let mut needed: BTreeSet<&Grant> = BTreeSet::new();
     for one in uses {
-        if let Some(refused) = &one.refused {
+        if let Some(refused) = &one.denied {
             let excuse = refusals
                 .iter()
                 .find(|refusal| refusal.account_namespace == one.account_namespace);
             let granted = refused.by_roles && grants.iter().any(|grant| covers(grant, one));
-            match excuse.map(|excuse| excuse.why).or(granted.then_some(STARTING)) {
-                Some(why) => meant.insert(format!("{}: {why}", describe(one))),
-                None => wrong.insert(format!("refused: {}: {}", describe(one), refused.message)),
+            match excuse
+                .map(|excuse| excuse.reason)
+                .or(granted.then_some(API_SERVER_STARTING))
+            {
+                Some(why) => meant.insert(format!("{}: {why}", required_grant(one))),
+                None => wrong.insert(format!("refused: {}: {}", required_grant(one), refused.message)),
             };
             continue;
         }
@@ -101,7 +104,7 @@ pub(crate) fn compare(
                 needed.insert(grant);
             }
             None => {
-                wrong.insert(format!("used but not granted: {}", describe(one)));
+                wrong.insert(format!("used but not granted: {}", required_grant(one)));
             }
         }
     }
@@ -122,7 +125,7 @@ pub(crate) fn compare(
                 if !granted {
                     wrong.insert(format!(
                         "excused but not granted: {}: {verb} {resource} ({})",
-                        excuse.role, excuse.why
+                        excuse.role, excuse.reason
                     ));
                 }
             }
@@ -131,13 +134,13 @@ pub(crate) fn compare(
     Comparison {
         granted: grants.len(),
         used: needed.len(),
-        excused: forgiven,
-        meant,
-        wrong,
+        exempted: forgiven,
+        expected_denials: meant,
+        violations: wrong,
     }
 }
 
-fn covers(grant: &Grant, one: &Use) -> bool {
+fn covers(grant: &Grant, one: &Usage) -> bool {
     (grant.role, &grant.group, &grant.resource, &grant.verb)
         == (one.role, &one.group, &one.resource, &one.verb)
         && (grant.scope == Scope::All || one.scope == Scope::Own)
@@ -145,7 +148,7 @@ fn covers(grant: &Grant, one: &Use) -> bool {
 }
 
 /// The use as the grant it takes.
-fn describe(one: &Use) -> Grant {
+fn required_grant(one: &Usage) -> Grant {
     Grant {
         role: one.role,
         group: one.group.clone(),
@@ -158,7 +161,7 @@ fn describe(one: &Use) -> Grant {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::used::Refused, *};
+    use super::{super::audit_usage::Denial, *};
 
     fn grant(resource: &str, verb: &str, scope: Scope, name: &str) -> Grant {
         Grant {
@@ -171,8 +174,8 @@ mod tests {
         }
     }
 
-    fn using(resource: &str, verb: &str, scope: Scope) -> Use {
-        Use {
+    fn using(resource: &str, verb: &str, scope: Scope) -> Usage {
+        Usage {
             role: Role::Member,
             account_namespace: "kube-system".to_owned(),
             group: String::new(),
@@ -180,11 +183,11 @@ mod tests {
             verb: verb.to_owned(),
             scope,
             name: String::new(),
-            refused: None,
+            denied: None,
         }
     }
 
-    fn pods() -> (BTreeSet<Grant>, BTreeSet<Use>) {
+    fn pods() -> (BTreeSet<Grant>, BTreeSet<Usage>) {
         let verbs = ["list", "watch"];
         (
             verbs.map(|verb| grant("pods", verb, Scope::All, "")).into(),
@@ -192,13 +195,13 @@ mod tests {
         )
     }
 
-    fn excuse(verbs: &'static [&'static str]) -> Excuse {
-        Excuse {
+    fn excuse(verbs: &'static [&'static str]) -> Exemption {
+        Exemption {
             role: Role::Member,
             group: "",
             resources: &["pods"],
             verbs,
-            why: "rare",
+            reason: "rare",
         }
     }
 
@@ -207,7 +210,7 @@ mod tests {
         let (grants, uses) = pods();
         let same = compare(&grants, &uses, &[], &[]);
         assert_eq!(same.to_string(), "rbac: 2 grants, 2 used, 0 excused");
-        assert_eq!(same.wrong, BTreeSet::new());
+        assert_eq!(same.violations, BTreeSet::new());
     }
 
     #[test]
@@ -216,12 +219,12 @@ mod tests {
         grants.insert(grant("pods", "get", Scope::All, ""));
         let found = compare(&grants, &uses, &[], &[]);
         assert_eq!(
-            found.wrong,
+            found.violations,
             ["granted but never used: member controller: get pods everywhere".to_owned()].into()
         );
         let excused = compare(&grants, &uses, &[excuse(&["get"])], &[]);
         assert_eq!(excused.to_string(), "rbac: 3 grants, 2 used, 1 excused");
-        assert_eq!(excused.wrong, BTreeSet::new());
+        assert_eq!(excused.violations, BTreeSet::new());
     }
 
     #[test]
@@ -230,7 +233,7 @@ mod tests {
         uses.insert(using("secrets", "get", Scope::Own));
         let found = compare(&grants, &uses, &[], &[]);
         assert_eq!(
-            found.wrong,
+            found.violations,
             ["used but not granted: member controller: get secrets in its Namespace".to_owned()].into()
         );
     }
@@ -240,7 +243,7 @@ mod tests {
         let (grants, uses) = pods();
         let found = compare(&grants, &uses, &[excuse(&["list", "delete"])], &[]);
         assert_eq!(
-            found.wrong,
+            found.violations,
             ["excused but not granted: member controller: delete pods (rare)".to_owned()].into()
         );
     }
@@ -248,8 +251,8 @@ mod tests {
     #[test]
     fn a_refusal_is_named_and_uses_nothing_unless_it_was_meant() {
         let (grants, mut uses) = pods();
-        let refused = Use {
-            refused: Some(Refused {
+        let refused = Usage {
+            denied: Some(Denial {
                 by_roles: true,
                 message: "no".to_owned(),
             }),
@@ -258,21 +261,21 @@ mod tests {
         uses.insert(refused);
         let found = compare(&grants, &uses, &[], &[]);
         assert_eq!(
-            found.wrong,
+            found.violations,
             ["refused: member controller: list secrets everywhere: no".to_owned()].into()
         );
-        let meant = Refusal {
+        let meant = ExpectedDenial {
             account_namespace: "kube-system",
-            why: "",
+            reason: "",
         };
-        assert_eq!(compare(&grants, &uses, &[], &[meant]).wrong, BTreeSet::new());
+        assert_eq!(compare(&grants, &uses, &[], &[meant]).violations, BTreeSet::new());
     }
 
     #[test]
     fn a_refusal_of_what_is_granted_is_an_api_server_that_starts_unless_admission_refused_it() {
         let (grants, mut uses) = pods();
-        let refused = |by_roles| Use {
-            refused: Some(Refused {
+        let refused = |by_roles| Usage {
+            denied: Some(Denial {
                 by_roles,
                 message: "no".to_owned(),
             }),
@@ -280,9 +283,13 @@ mod tests {
         };
         uses.insert(refused(true));
         let found = compare(&grants, &uses, &[], &[]);
-        assert_eq!((found.wrong.len(), found.meant.len()), (0, 1), "{found:?}");
+        assert_eq!(
+            (found.violations.len(), found.expected_denials.len()),
+            (0, 1),
+            "{found:?}"
+        );
         uses.insert(refused(false));
-        assert_eq!(compare(&grants, &uses, &[], &[]).wrong.len(), 1);
+        assert_eq!(compare(&grants, &uses, &[], &[]).violations.len(), 1);
     }
 
     #[test]
@@ -291,18 +298,23 @@ mod tests {
         let wide = grant("pods", "list", Scope::All, "");
         let everywhere = [using("pods", "list", Scope::All)].into();
         let found = compare(&[narrow.clone()].into(), &everywhere, &[], &[]);
-        assert_eq!(found.wrong.len(), 2, "{:?}", found.wrong);
+        assert_eq!(found.violations.len(), 2, "{:?}", found.violations);
         let own = [using("pods", "list", Scope::Own)].into();
         let found = compare(&[narrow, wide].into(), &own, &[], &[]);
         assert_eq!(
-            found.wrong,
+            found.violations,
             ["granted but never used: member controller: list pods everywhere".to_owned()].into()
         );
         let named = grant("leases", "get", Scope::Own, "one");
-        let other = Use {
+        let other = Usage {
             name: "other".to_owned(),
             ..using("leases", "get", Scope::Own)
         };
-        assert_eq!(compare(&[named].into(), &[other].into(), &[], &[]).wrong.len(), 2);
+        assert_eq!(
+            compare(&[named].into(), &[other].into(), &[], &[])
+                .violations
+                .len(),
+            2
+        );
     }
 }

@@ -14,7 +14,7 @@ pub(crate) enum Role {
     /// A member's controller, in its own cluster.
     Member,
     /// A member, in the leader's cluster.
-    Access,
+    MemberAccess,
     /// The gateway agent.
     Gateway,
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Self::Leader => "leader controller",
             Self::Member => "member controller",
-            Self::Access => "member in the leader cluster",
+            Self::MemberAccess => "member in the leader cluster",
             Self::Gateway => "gateway agent",
         })
     }
@@ -88,13 +88,13 @@ pub(crate) fn parse(role: Role, yaml: &str) -> Result<BTreeSet<Grant>> {
         };
         let rules = object.get("rules").and_then(Value::as_array);
         for rule in rules.into_iter().flatten() {
-            add(role, scope, rule, &mut grants)?;
+            add_rule(role, scope, rule, &mut grants)?;
         }
     }
     Ok(grants)
 }
 
-fn add(whom: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>) -> Result<()> {
+fn add_rule(whom: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>) -> Result<()> {
     let words = |key: &str| -> Result<Vec<String>> {
         let list = rule
             .get(key)

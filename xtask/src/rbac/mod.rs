@@ -1,9 +1,9 @@
 //! Least privilege: what the roles of `deploy/` grant is what the API servers' audit logs say was used.
 
+mod allowlist;
+mod audit_usage;
 mod compare;
-mod excused;
 mod grant;
-mod used;
 
 use std::{
     collections::BTreeSet,
@@ -15,12 +15,12 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use self::grant::Role;
-use crate::run;
+use crate::cmd;
 
 /// The files with roles.
-const FILES: [(Role, &str); 4] = [
+const ROLE_FILES: [(Role, &str); 4] = [
     (Role::Leader, "leader/rbac.yaml"),
-    (Role::Access, "leader/member_role.yaml"),
+    (Role::MemberAccess, "leader/member_role.yaml"),
     (Role::Member, "member/rbac.yaml"),
     (Role::Gateway, "gateway/rbac.yaml"),
 ];
@@ -30,26 +30,31 @@ pub(crate) fn check(logs: &[PathBuf]) -> Result<()> {
     let mut uses = BTreeSet::new();
     for log in logs {
         let file = File::open(log).with_context(|| log.display().to_string())?;
-        used::read(BufReader::new(file), &mut uses).with_context(|| log.display().to_string())?;
+        audit_usage::read(BufReader::new(file), &mut uses).with_context(|| log.display().to_string())?;
     }
     if uses.is_empty() {
         bail!("no request of ours in {} audit logs", logs.len());
     }
-    let found = compare::compare(&granted()?, &uses, excused::GRANTS, excused::REFUSALS);
-    for refusal in &found.meant {
+    let found = compare::compare(
+        &read_grants()?,
+        &uses,
+        allowlist::EXEMPTIONS,
+        allowlist::EXPECTED_DENIALS,
+    );
+    for refusal in &found.expected_denials {
         println!("refused as it should: {refusal}");
     }
     println!("{found}");
-    if !found.wrong.is_empty() {
-        bail!("{}", Vec::from_iter(found.wrong).join("\n"));
+    if !found.violations.is_empty() {
+        bail!("{}", Vec::from_iter(found.violations).join("\n"));
     }
     Ok(())
 }
 
-fn granted() -> Result<BTreeSet<grant::Grant>> {
+fn read_grants() -> Result<BTreeSet<grant::Grant>> {
     let mut grants = BTreeSet::new();
-    for (role, file) in FILES {
-        let path = run::workspace().join("deploy/base").join(file);
+    for (role, file) in ROLE_FILES {
+        let path = cmd::workspace().join("deploy/base").join(file);
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         grants.extend(grant::parse(role, &text).with_context(|| path.display().to_string())?);
     }
@@ -62,11 +67,16 @@ mod tests {
 
     #[test]
     fn no_role_has_wildcards_and_every_excuse_is_for_a_grant() {
-        let grants = granted().unwrap();
+        let grants = read_grants().unwrap();
         assert!(grants.len() > 50, "{}", grants.len());
-        let found = compare::compare(&grants, &BTreeSet::new(), excused::GRANTS, excused::REFUSALS);
+        let found = compare::compare(
+            &grants,
+            &BTreeSet::new(),
+            allowlist::EXEMPTIONS,
+            allowlist::EXPECTED_DENIALS,
+        );
         let idle: Vec<_> = found
-            .wrong
+            .violations
             .iter()
             .filter(|line| line.starts_with("excused"))
             .collect();
@@ -75,10 +85,10 @@ mod tests {
 
     #[test]
     fn every_excuse_says_why() {
-        let whys = excused::GRANTS
+        let whys = allowlist::EXEMPTIONS
             .iter()
-            .map(|one| one.why)
-            .chain(excused::REFUSALS.iter().map(|one| one.why));
+            .map(|one| one.reason)
+            .chain(allowlist::EXPECTED_DENIALS.iter().map(|one| one.reason));
         assert!(whys.into_iter().all(|why| why.len() > 20));
     }
 }

@@ -10,16 +10,16 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{run, setup};
+use crate::{cmd, setup};
 
 /// What the modules' `go` lines ask for at most; a test compares them.
-const NEEDED: Version = Version(1, 26);
+const REQUIRED: Version = Version(1, 26);
 /// The first that fetches a newer tool chain by itself.
-const FETCHES: Version = Version(1, 21);
+const FIRST_SELF_UPDATING: Version = Version(1, 21);
 /// The tool chain an older one fetches.
 const TOOLCHAIN: &str = "go1.26.8";
 /// Where hand-made installations put it.
-const USUAL: &str = "/usr/local/go/bin/go";
+const DEFAULT_PATH: &str = "/usr/local/go/bin/go";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32);
@@ -36,33 +36,33 @@ pub(crate) fn command() -> Result<Command> {
     let program = find().context("golang-go is installed, but there is no `go` in PATH")?;
     let version = version(&program)?;
     let mut command = Command::new(&program);
-    if version < FETCHES {
-        command = Command::new(fetch(&program)?);
+    if version < FIRST_SELF_UPDATING {
+        command = Command::new(download_toolchain(&program)?);
         command.env("GOTOOLCHAIN", "local");
-    } else if version < NEEDED {
+    } else if version < REQUIRED {
         command.env("GOTOOLCHAIN", "auto");
     }
     Ok(command)
 }
 
 fn find() -> Option<PathBuf> {
-    setup::find_program("go").or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.is_file()))
+    setup::find_program("go").or_else(|| Some(PathBuf::from(DEFAULT_PATH)).filter(|path| path.is_file()))
 }
 
 fn version(program: &Path) -> Result<Version> {
     let mut command = Command::new(program);
     // Its own version, not that of a tool chain some go.mod asks for.
-    let text = run::output(
+    let text = cmd::output(
         command
             .arg("version")
             .env("GOTOOLCHAIN", "local")
             .current_dir("/"),
     )?;
-    parse(&text).with_context(|| format!("{} says `{}`", program.display(), text.trim()))
+    parse_version(&text).with_context(|| format!("{} says `{}`", program.display(), text.trim()))
 }
 
 /// Reads `go version go1.26.8 linux/amd64`.
-fn parse(text: &str) -> Option<Version> {
+fn parse_version(text: &str) -> Option<Version> {
     let word = text
         .split_whitespace()
         .find_map(|word| word.strip_prefix("go1."))?;
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Option<Version> {
 
 /// Downloads a tool chain with a Go that is too old to do so by itself. Tool chains are modules since 1.21,
 /// and any Go can download a module; only their programs are not executable as downloaded.
-fn fetch(old: &Path) -> Result<PathBuf> {
+fn download_toolchain(old: &Path) -> Result<PathBuf> {
     let (system, arch) = (
         "linux",
         if cfg!(target_arch = "aarch64") {
@@ -99,7 +99,7 @@ fn fetch(old: &Path) -> Result<PathBuf> {
         .env("GOMODCACHE", &modules);
     // The user's flags are for building.
     command.env("GOFLAGS", "").current_dir("/");
-    run::quietly(&mut command).with_context(|| format!("downloading {module}"))?;
+    cmd::capture(&mut command).with_context(|| format!("downloading {module}"))?;
     for directory in ["bin", &format!("pkg/tool/{system}_{arch}")] {
         let directory = root.join(directory);
         for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
@@ -122,22 +122,22 @@ mod tests {
 
     #[test]
     fn no_module_asks_for_a_newer_tool_chain() {
-        let modules = fs::read_dir(run::workspace().join("xtask/binaries")).unwrap();
+        let modules = fs::read_dir(cmd::workspace().join("xtask/binaries")).unwrap();
         let asked = modules.map(|module| {
             let text = fs::read_to_string(module.unwrap().path().join("go.mod")).unwrap();
             let line = text.lines().find_map(|line| line.strip_prefix("go ")).unwrap();
-            parse(&format!("go{line}")).unwrap()
+            parse_version(&format!("go{line}")).unwrap()
         });
-        assert_eq!(asked.max(), Some(NEEDED));
-        assert_eq!(parse(TOOLCHAIN), Some(NEEDED));
+        assert_eq!(asked.max(), Some(REQUIRED));
+        assert_eq!(parse_version(TOOLCHAIN), Some(REQUIRED));
     }
 
     #[test]
     fn versions_compare_by_number() {
-        let of = |text| parse(text).unwrap();
+        let of = |text| parse_version(text).unwrap();
         assert_eq!(of("go version go1.26.8 linux/amd64"), Version(1, 26));
         assert_eq!(of("go version go1.24rc1 linux/arm64"), Version(1, 24));
         assert!(of("go version go1.9 linux/amd64") < of("go version go1.19.8 linux/amd64"));
-        assert_eq!(parse("gccgo 12"), None);
+        assert_eq!(parse_version("gccgo 12"), None);
     }
 }

@@ -17,12 +17,12 @@ pub(crate) fn workspace() -> PathBuf {
 
 /// The cargo that runs this xtask, in the workspace root.
 pub(crate) fn cargo() -> Command {
-    as_from_outside(Command::new(cargo_path()))
+    without_cargo_env(Command::new(cargo_path()))
 }
 
 /// The same, ended after so many seconds: `timeout` (coreutils) then says 124.
 pub(crate) fn cargo_within(seconds: u64) -> Command {
-    let mut command = as_from_outside(Command::new("timeout"));
+    let mut command = without_cargo_env(Command::new("timeout"));
     command
         .args(["--kill-after=5", &seconds.to_string()])
         .arg(cargo_path());
@@ -35,7 +35,7 @@ fn cargo_path() -> OsString {
 
 /// What `cargo run` has set for this program would make build scripts that watch these variables run again
 /// whenever somebody changes between `cargo xtask` and plain cargo.
-fn as_from_outside(mut command: Command) -> Command {
+fn without_cargo_env(mut command: Command) -> Command {
     command.current_dir(workspace());
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -47,33 +47,33 @@ fn as_from_outside(mut command: Command) -> Command {
 }
 
 /// Runs a command that inherits the terminal; fails with its command line.
-pub(crate) fn loudly(command: &mut Command) -> Result<()> {
+pub(crate) fn inherit(command: &mut Command) -> Result<()> {
     let status = command
         .status()
-        .with_context(|| format!("cannot start {}", line(command)))?;
+        .with_context(|| format!("cannot start {}", command_line(command)))?;
     if status.success() {
         Ok(())
     } else {
-        bail!("{} failed: {status}", line(command))
+        bail!("{} failed: {status}", command_line(command))
     }
 }
 
 /// Runs a command, gives each line it prints to `tell` and returns how it ended.
-pub(crate) fn telling(command: &mut Command, mut tell: impl FnMut(&str)) -> Result<ExitStatus> {
+pub(crate) fn stream_lines(command: &mut Command, mut tell: impl FnMut(&str)) -> Result<ExitStatus> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
-        .with_context(|| format!("cannot start {}", line(command)))?;
+        .with_context(|| format!("cannot start {}", command_line(command)))?;
     let stdout = child.stdout.take().context("a piped stdout")?;
     for text in BufReader::new(stdout).split(b'\n') {
-        let text = text.with_context(|| line(command))?;
+        let text = text.with_context(|| command_line(command))?;
         tell(&String::from_utf8_lossy(&text));
     }
-    child.wait().with_context(|| line(command))
+    child.wait().with_context(|| command_line(command))
 }
 
 /// Runs a command and shows its output only when it fails.
-pub(crate) fn quietly(command: &mut Command) -> Result<()> {
+pub(crate) fn capture(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
@@ -81,21 +81,21 @@ pub(crate) fn quietly(command: &mut Command) -> Result<()> {
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .output()
-        .with_context(|| format!("cannot start {}", line(command)))?;
+        .with_context(|| format!("cannot start {}", command_line(command)))?;
     let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
     if out.status.success() {
         return Ok(stdout);
     }
     bail!(
         "{} failed: {}\n{stdout}{}",
-        line(command),
+        command_line(command),
         out.status,
         String::from_utf8_lossy(&out.stderr)
     )
 }
 
 /// The command as a person would type it.
-fn line(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(|word| word.to_string_lossy().into_owned())

@@ -9,31 +9,31 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::run;
+use crate::cmd;
 
 /// The copy, and where it is compiled.
-pub(super) struct Tree {
+pub(super) struct SourceCopy {
     sources: PathBuf,
     target: PathBuf,
 }
 
 // === impl Tree ===
 
-impl Tree {
+impl SourceCopy {
     /// Makes the copy below `work`, or brings the one that is there up to date.
     pub(super) fn new(work: &Path) -> Result<Self> {
         let tree = Self {
             sources: work.join("sources"),
             target: work.join("target"),
         };
-        tree.restore()?;
+        tree.sync()?;
         Ok(tree)
     }
 
     /// Makes every file what it is in the workspace. What is the same is not written: cargo goes by times.
-    pub(super) fn restore(&self) -> Result<()> {
-        let root = run::workspace();
-        let listed = run::output(Command::new("git").current_dir(&root).args([
+    pub(super) fn sync(&self) -> Result<()> {
+        let root = cmd::workspace();
+        let listed = cmd::output(Command::new("git").current_dir(&root).args([
             "ls-files",
             "-z",
             "--cached",
@@ -66,7 +66,7 @@ impl Tree {
     pub(super) fn apply(&self, patch: &Path) -> Result<()> {
         // Else git would take the copy for a directory of the repository around it, and do nothing.
         let above = self.sources.parent().unwrap_or(&self.sources);
-        run::quietly(
+        cmd::capture(
             Command::new("git")
                 .current_dir(&self.sources)
                 .env("GIT_CEILING_DIRECTORIES", above)
@@ -77,7 +77,7 @@ impl Tree {
 
     /// Cargo in the copy, ended after so many seconds.
     pub(super) fn cargo(&self, seconds: u64) -> Command {
-        let mut command = run::cargo_within(seconds);
+        let mut command = cmd::cargo_within(seconds);
         command
             .current_dir(&self.sources)
             .env("CARGO_TARGET_DIR", &self.target);

@@ -5,23 +5,23 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 use anyhow::{Context as _, Result, bail};
 
 /// How far above the recorded count a measured one may be, in percent.
-const SLACK: u32 = 5;
+const TOLERANCE_PERCENT: u32 = 5;
 /// What no program may take on any kernel: the verifier gives up at a million, and loads slowly long before.
-const CEILING: u32 = 50_000;
+const MAX_INSNS: u32 = 50_000;
 
-const HEAD: &str = "# Instructions the verifier walked to accept a program, by kernel (bpf_prog_info.verified_insns).\n\
+const HEADER: &str = "# Instructions the verifier walked to accept a program, by kernel (bpf_prog_info.verified_insns).\n\
                     # `cargo xtask matrix` fails where one is more than 5 % above, or above 50000; `--update` writes what it measures.\n";
 
 /// Counts by program.
-pub(super) type Counts = BTreeMap<String, u32>;
+pub(super) type InsnCounts = BTreeMap<String, u32>;
 
 /// The recorded counts, by kernel series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ratchet {
-    kernels: BTreeMap<String, Counts>,
+pub(super) struct InsnBudget {
+    kernels: BTreeMap<String, InsnCounts>,
 }
 
-impl Ratchet {
+impl InsnBudget {
     /// Reads the file; one that is missing records nothing.
     pub(super) fn read(path: &Path) -> Result<Self> {
         match fs::read_to_string(path) {
@@ -55,13 +55,13 @@ impl Ratchet {
     }
 
     /// Replaces the counts of a kernel.
-    pub(super) fn set(&mut self, kernel: &str, counts: &Counts) {
+    pub(super) fn set(&mut self, kernel: &str, counts: &InsnCounts) {
         self.kernels.insert(kernel.to_owned(), counts.clone());
     }
 
     /// Writes the file.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let mut text = HEAD.to_owned();
+        let mut text = HEADER.to_owned();
         for (kernel, counts) in &self.kernels {
             write!(text, "\n[\"{kernel}\"]\n")?;
             for (program, count) in counts {
@@ -72,17 +72,17 @@ impl Ratchet {
     }
 
     /// Fails where a program takes more than any may.
-    pub(super) fn check_ceiling(kernel: &str, measured: &Counts) -> Result<()> {
+    pub(super) fn check_maximum(kernel: &str, measured: &InsnCounts) -> Result<()> {
         for (program, count) in measured {
-            if *count > CEILING {
-                bail!("{program} takes {count} verified instructions on {kernel}, more than {CEILING}");
+            if *count > MAX_INSNS {
+                bail!("{program} takes {count} verified instructions on {kernel}, more than {MAX_INSNS}");
             }
         }
         Ok(())
     }
 
     /// Fails where a program takes more than it did.
-    pub(super) fn check(&self, kernel: &str, measured: &Counts) -> Result<()> {
+    pub(super) fn check(&self, kernel: &str, measured: &InsnCounts) -> Result<()> {
         let Some(recorded) = self.kernels.get(kernel) else {
             println!(
                 "{kernel}: no counts are recorded; `cargo xtask matrix --kernel {kernel} --update` does"
@@ -93,7 +93,7 @@ impl Ratchet {
             let Some(known) = recorded.get(program) else {
                 bail!("{program} has no recorded count on {kernel}: run with --update");
             };
-            let most = known.saturating_add(known / (100 / SLACK));
+            let most = known.saturating_add(known / (100 / TOLERANCE_PERCENT));
             if *count > most {
                 bail!(
                     "{program} takes {count} verified instructions on {kernel}, recorded are {known}; make it simpler, or run with --update"
@@ -108,13 +108,13 @@ impl Ratchet {
 mod tests {
     use super::*;
 
-    fn counts(n: u32) -> Counts {
+    fn counts(n: u32) -> InsnCounts {
         [("to_remote".to_owned(), n)].into()
     }
 
     #[test]
     fn a_twentieth_more_passes_and_the_next_does_not() {
-        let ratchet = Ratchet::parse("# c\n[\"6.1\"]\nto_remote = 1000\n").unwrap();
+        let ratchet = InsnBudget::parse("# c\n[\"6.1\"]\nto_remote = 1000\n").unwrap();
         ratchet.check("6.1", &counts(1050)).unwrap();
         ratchet.check("6.12", &counts(9999)).unwrap();
         let error = ratchet.check("6.1", &counts(1051)).unwrap_err().to_string();
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn the_ceiling_holds_whatever_is_recorded() {
-        Ratchet::check_ceiling("6.1", &counts(CEILING)).unwrap();
-        let error = Ratchet::check_ceiling("6.1", &counts(CEILING + 1)).unwrap_err();
+        InsnBudget::check_maximum("6.1", &counts(MAX_INSNS)).unwrap();
+        let error = InsnBudget::check_maximum("6.1", &counts(MAX_INSNS + 1)).unwrap_err();
         assert!(error.to_string().contains("more than 50000"), "{error}");
     }
 
@@ -132,12 +132,12 @@ mod tests {
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ratchet.toml");
-        assert_eq!(Ratchet::read(&path).unwrap(), Ratchet::default());
-        let mut ratchet = Ratchet::default();
+        assert_eq!(InsnBudget::read(&path).unwrap(), InsnBudget::default());
+        let mut ratchet = InsnBudget::default();
         ratchet.set("6.1", &counts(5));
         ratchet.set("6.12", &counts(6));
         ratchet.write(&path).unwrap();
-        assert_eq!(Ratchet::read(&path).unwrap(), ratchet);
-        assert!(Ratchet::parse("to_remote = 1").is_err());
+        assert_eq!(InsnBudget::read(&path).unwrap(), ratchet);
+        assert!(InsnBudget::parse("to_remote = 1").is_err());
     }
 }

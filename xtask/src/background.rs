@@ -9,11 +9,11 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum as _;
 
-use crate::{run, tally::Tally, test::Suite};
+use crate::{cmd, test::Suite, test_summary::TestSummary};
 
 /// Lowest priority among the processes of a session, and of the session where the kernel groups by it
 /// (`sched(7)`, autogroup), so in a session of its own. It is told when the process that started it ends.
-const LOWEST: [&str; 10] = [
+const LOWEST_PRIORITY: [&str; 10] = [
     "setsid",
     "setpriv",
     "--pdeathsig=TERM",
@@ -27,14 +27,14 @@ const LOWEST: [&str; 10] = [
 ];
 
 /// Suites under way.
-pub(crate) struct Beside {
+pub(crate) struct Background {
     names: String,
-    running: JoinHandle<Result<(ExitStatus, Tally)>>,
+    running: JoinHandle<Result<(ExitStatus, TestSummary)>>,
 }
 
 // === impl Beside ===
 
-impl Beside {
+impl Background {
     /// Starts `suites`, one after the other; their lines are shown with a mark.
     pub(crate) fn start(suites: &[Suite], long: bool) -> Result<Self> {
         let names: Vec<_> = suites
@@ -43,7 +43,7 @@ impl Beside {
             .map(|suite| suite.get_name().to_owned())
             .collect();
         let names = names.join(",");
-        let [program, args @ ..] = LOWEST;
+        let [program, args @ ..] = LOWEST_PRIORITY;
         let mut command = Command::new(program);
         command
             .args(args)
@@ -52,10 +52,10 @@ impl Beside {
             .args(long.then_some("--long"));
         println!("== {names}: beside what follows, on lines that begin with `|`");
         let running = thread::spawn(move || {
-            let mut last = Tally::default();
-            let status = run::telling(&mut command, |line| {
+            let mut last = TestSummary::default();
+            let status = cmd::stream_lines(&mut command, |line| {
                 println!("| {line}");
-                last = Tally::parse(line).unwrap_or(last);
+                last = TestSummary::parse(line).unwrap_or(last);
             })?;
             Ok((status, last))
         });
@@ -63,14 +63,14 @@ impl Beside {
     }
 
     /// Waits for the end and adds what was counted. One that ends without a count has failed.
-    pub(crate) fn finish(self, tally: &mut Tally) -> Result<()> {
+    pub(crate) fn finish(self, tally: &mut TestSummary) -> Result<()> {
         let ended = self
             .running
             .join()
             .map_err(|_| anyhow!("{}: panicked", self.names))?;
         let (status, counted) = ended?;
         tally.add(counted);
-        if counted == Tally::default() || (!status.success() && counted.failed == 0) {
+        if counted == TestSummary::default() || (!status.success() && counted.failed == 0) {
             println!("FAILED: {}: ended with {status}", self.names);
             tally.failed += 1;
         }

@@ -4,16 +4,16 @@ use std::{fmt, process::Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::run;
+use crate::cmd;
 
 /// Passed and failed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct TestSummary {
     pub(crate) passed: u32,
     pub(crate) failed: u32,
 }
 
-impl Tally {
+impl TestSummary {
     /// Counts a step that is one test of its own; prints its error.
     pub(crate) fn step(&mut self, name: &str, result: Result<()>) {
         match result {
@@ -31,11 +31,11 @@ impl Tally {
     /// Runs `cargo test …`, shows its output and counts its results. A run that fails without a failed
     /// test (it did not compile, it crashed) counts as one failure.
     pub(crate) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<()> {
-        self.cargo_test_telling(name, command, |_| {})
+        self.cargo_test_with(name, command, |_| {})
     }
 
     /// The same; `tell` hears every line.
-    pub(crate) fn cargo_test_telling(
+    pub(crate) fn cargo_test_with(
         &mut self,
         name: &str,
         command: &mut Command,
@@ -43,9 +43,9 @@ impl Tally {
     ) -> Result<()> {
         println!("== {name}");
         let mut seen = Self::default();
-        let status = run::telling(command, |line| {
+        let status = cmd::stream_lines(command, |line| {
             println!("{line}");
-            seen.read(line);
+            seen.add_result_line(line);
             tell(line);
         })
         .with_context(|| name.to_owned())?;
@@ -73,7 +73,7 @@ impl Tally {
     }
 
     /// Adds the counts of a line `test result: ok. 3 passed; 0 failed; …`; other lines count nothing.
-    pub(crate) fn read(&mut self, line: &str) {
+    pub(crate) fn add_result_line(&mut self, line: &str) {
         let Some((_, result)) = line.split_once("test result: ") else {
             return;
         };
@@ -89,7 +89,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for TestSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", self.passed, self.failed)
     }
@@ -101,19 +101,25 @@ mod tests {
 
     #[test]
     fn results_are_counted_and_other_lines_are_not() {
-        let mut tally = Tally::default();
-        tally.read("test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out");
-        tally.read("test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
-        tally.read("test a_name_with_passed ... ok");
+        let mut tally = TestSummary::default();
+        tally.add_result_line(
+            "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out",
+        );
+        tally.add_result_line("test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out");
+        tally.add_result_line("test a_name_with_passed ... ok");
         assert_eq!(
             tally,
-            Tally {
+            TestSummary {
                 passed: 16,
                 failed: 3
             }
         );
         assert_eq!(tally.to_string(), "16 passed, 3 failed");
-        assert_eq!(Tally::parse("16 passed, 3 failed"), Some(tally));
-        assert_eq!(Tally::parse("e2e: 16 passed, 3 failed"), None, "of one suite");
+        assert_eq!(TestSummary::parse("16 passed, 3 failed"), Some(tally));
+        assert_eq!(
+            TestSummary::parse("e2e: 16 passed, 3 failed"),
+            None,
+            "of one suite"
+        );
     }
 }

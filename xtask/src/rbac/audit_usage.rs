@@ -9,7 +9,7 @@ use super::grant::{Role, Scope};
 
 /// One verb of one resource that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Use {
+pub(crate) struct Usage {
     pub(crate) role: Role,
     /// Of the account: `antrea-multicluster`.
     pub(crate) account_namespace: String,
@@ -22,12 +22,12 @@ pub(crate) struct Use {
     /// Of the object: only where it has to be known, for the resources whose grants name one.
     pub(crate) name: String,
     /// Why it was refused, if so.
-    pub(crate) refused: Option<Refused>,
+    pub(crate) denied: Option<Denial>,
 }
 
 /// A request that was not let through.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Refused {
+pub(crate) struct Denial {
     /// Whether roles were the reason; else admission.
     pub(crate) by_roles: bool,
     /// What the API server said.
@@ -35,10 +35,10 @@ pub(crate) struct Refused {
 }
 
 /// Resources that are granted by name.
-const NAMED: [&str; 2] = ["configmaps", "leases"];
+const NAMED_RESOURCES: [&str; 2] = ["configmaps", "leases"];
 
 /// Reads a log. A last line that is cut off (the API server was killed) is left out, others are errors.
-pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Use>) -> Result<()> {
+pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Usage>) -> Result<()> {
     let mut broken = None;
     for line in log.split(b'\n') {
         let line = line.context("reading")?;
@@ -46,7 +46,7 @@ pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Use>) -> Result<()> {
             continue;
         }
         match serde_json::from_slice::<Value>(&line) {
-            Ok(event) => uses.extend(of_event(&event)),
+            Ok(event) => uses.extend(parse_event(&event)),
             Err(error) => broken = Some((String::from_utf8_lossy(&line).into_owned(), error)),
         }
     }
@@ -58,12 +58,12 @@ pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Use>) -> Result<()> {
 }
 
 /// The requests of an event: a server-side apply that creates needs to be allowed to create as well.
-fn of_event(event: &Value) -> Vec<Use> {
+fn parse_event(event: &Value) -> Vec<Usage> {
     let text = |pointer: &str| {
         let value = event.pointer(pointer).and_then(Value::as_str);
         value.unwrap_or_default().to_owned()
     };
-    let Some((role, account_namespace)) = account(&text("/user/username")) else {
+    let Some((role, account_namespace)) = parse_account(&text("/user/username")) else {
         return Vec::new();
     };
     let code = event
@@ -74,12 +74,12 @@ fn of_event(event: &Value) -> Vec<Use> {
     let message = text("/responseStatus/message");
     // Namespaces end while requests are on their way into them.
     let ending = message.contains("is being terminated");
-    let refused = (forbidden || (code == 403 && !ending)).then_some(Refused {
+    let refused = (forbidden || (code == 403 && !ending)).then_some(Denial {
         by_roles: forbidden,
         message,
     });
     let (resource, subresource) = (text("/objectRef/resource"), text("/objectRef/subresource"));
-    let named = NAMED.contains(&resource.as_str());
+    let named = NAMED_RESOURCES.contains(&resource.as_str());
     let resource = if subresource.is_empty() {
         resource
     } else {
@@ -90,7 +90,7 @@ fn of_event(event: &Value) -> Vec<Use> {
     } else {
         Scope::All
     };
-    let one = Use {
+    let one = Usage {
         role,
         account_namespace,
         group: text("/objectRef/apiGroup"),
@@ -102,11 +102,11 @@ fn of_event(event: &Value) -> Vec<Use> {
         } else {
             String::new()
         },
-        refused,
+        denied: refused,
     };
     let creates = one.verb == "patch" && code == 201;
     let mut all = vec![one.clone()];
-    all.extend(creates.then(|| Use {
+    all.extend(creates.then(|| Usage {
         verb: "create".to_owned(),
         ..one
     }));
@@ -114,14 +114,14 @@ fn of_event(event: &Value) -> Vec<Use> {
 }
 
 /// Whose account that is, and its Namespace.
-fn account(user: &str) -> Option<(Role, String)> {
+fn parse_account(user: &str) -> Option<(Role, String)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let role = match (namespace, name) {
         ("kube-system", "antrea-mc-controller") => Role::Member,
         ("kube-system", "mc-gateway") => Role::Gateway,
         ("kube-system", _) => return None,
         (_, "antrea-mc-controller") => Role::Leader,
-        _ => Role::Access,
+        _ => Role::MemberAccess,
     };
     Some((role, namespace.to_owned()))
 }
@@ -146,13 +146,13 @@ mod tests {
     }
 
     fn verbs(event: &Value) -> Vec<String> {
-        of_event(event).into_iter().map(|one| one.verb).collect()
+        parse_event(event).into_iter().map(|one| one.verb).collect()
     }
 
     #[test]
     fn accounts_have_their_roles() {
         let role = |user: &str| {
-            of_event(&event(user, "get", 200))
+            parse_event(&event(user, "get", 200))
                 .first()
                 .map(|one| (one.role, one.scope))
         };
@@ -162,7 +162,7 @@ mod tests {
         );
         assert_eq!(
             role("antrea-multicluster:member-east"),
-            Some((Role::Access, Scope::Own))
+            Some((Role::MemberAccess, Scope::Own))
         );
         assert_eq!(
             role("kube-system:antrea-mc-controller"),
@@ -182,10 +182,10 @@ mod tests {
     #[test]
     fn refusals_are_known_by_authorizer_and_by_admission() {
         let user = "antrea-multicluster:member-east";
-        let refused = |event: &Value| of_event(event).pop().and_then(|one| one.refused);
+        let refused = |event: &Value| parse_event(event).pop().and_then(|one| one.denied);
         assert_eq!(refused(&event(user, "patch", 404)), None);
         let because = |by_roles| {
-            Some(Refused {
+            Some(Denial {
                 by_roles,
                 message: "because".to_owned(),
             })

@@ -1,5 +1,10 @@
 //! `cargo xtask`: builds, packs, boots and tests the project.
 #![forbid(unsafe_code)]
+// std's macros panic on a closed pipe; those of `output` do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
 
 mod background;
 mod bench;
@@ -54,6 +59,9 @@ enum Command {
         /// Build it a second time in another directory and compare the bytes.
         #[arg(long)]
         check_reproducible: bool,
+        /// Build it with no nightly, a fitting nightly and a too new one (downloads two toolchains into the cache).
+        #[arg(long, conflicts_with = "check_reproducible")]
+        check_toolchains: bool,
     },
     /// Real Kubernetes clusters in network namespaces of this machine.
     #[command(subcommand)]
@@ -76,10 +84,13 @@ fn main() -> Result<()> {
         Command::Manifests => manifests::write(),
         Command::BuildEbpf {
             check_reproducible: true,
-        } => ebpf::check_reproducible(),
+            ..
+        } => ebpf::check::reproducible(),
         Command::BuildEbpf {
-            check_reproducible: false,
-        } => ebpf::build_and_print(),
+            check_toolchains: true,
+            ..
+        } => ebpf::check::toolchains(),
+        Command::BuildEbpf { .. } => ebpf::build_and_print(),
         Command::Cluster(command) => cluster::run(command),
         Command::Images(args) => images::run(&args),
     }

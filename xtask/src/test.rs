@@ -99,7 +99,13 @@ fn run_suite(suite: Suite, long: bool, tally: &mut TestSummary) -> Result<()> {
             cmd::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
         )?,
         Suite::Datapath => {
-            tally.step("the object is reproducible", ebpf::check_reproducible());
+            tally.step("the object is reproducible", ebpf::check::reproducible());
+            if long {
+                tally.step(
+                    "every compiler that fits builds the object",
+                    ebpf::check::toolchains(),
+                );
+            }
             let mut command = integration("datapath");
             tally.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
         }

@@ -18,7 +18,7 @@ pub trait Executor {
 
 /// A plan that was not carried out.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", not_undone(.left))]
+#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", not_undone(.not_undone))]
 pub struct ApplyError {
     /// The action that failed.
     pub action: String,
@@ -27,7 +27,7 @@ pub struct ApplyError {
     /// How many earlier actions were taken back.
     pub rolled_back: usize,
     /// Earlier actions that could not be taken back, and why.
-    pub left: Vec<String>,
+    pub not_undone: Vec<String>,
 }
 
 fn not_undone(left: &[String]) -> String {
@@ -51,7 +51,7 @@ pub async fn apply<E: Executor>(plan: &Plan, executor: &mut E) -> Result<(), App
                 action: action.to_string(),
                 error: error.to_string(),
                 rolled_back,
-                left,
+                not_undone: left,
             });
         }
     }
@@ -81,8 +81,8 @@ async fn roll_back<E: Executor>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Attachment, Hook, Mode, Program};
-    use crate::target::RouteKey;
+    use crate::plan::{AttachMode, Attachment, Hook, Program};
+    use crate::resolved::RouteKey;
 
     #[derive(Default)]
     struct Fake {
@@ -116,7 +116,7 @@ mod tests {
                 route("10.2.0.0/16", Some(None), None),
                 route("10.3.0.0/16", None, Some(None)),
             ],
-            again: false,
+            replan: false,
         }
     }
 
@@ -162,13 +162,13 @@ mod tests {
                 hook: Hook {
                     program: Program::FromUnderlay,
                     device: "eth0".into(),
-                    mode: Mode::Tcx,
+                    mode: AttachMode::Tcx,
                 },
                 ifindex: 2,
                 from,
             },
         );
         let error = apply(&plan, &mut fake).await.unwrap_err();
-        assert_eq!(error.left, ["attach from_underlay to eth0"]);
+        assert_eq!(error.not_undone, ["attach from_underlay to eth0"]);
     }
 }

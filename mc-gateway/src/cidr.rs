@@ -20,13 +20,13 @@ pub enum CidrError {
     NotACidr,
     /// An IPv4 prefix or address in IPv6 clothes.
     #[error("is an IPv4-mapped IPv6 notation; write it as plain IPv4")]
-    Mapped,
+    Ipv4Mapped,
     /// Bits are set behind the prefix length.
     #[error("has address bits behind its prefix length; the network is {0}")]
     HostBits(IpNet),
     /// `/0`.
     #[error("covers every address; a cluster cannot own the default route")]
-    Everything,
+    DefaultRoute,
     /// Overlaps a range that is never routed to a cluster.
     #[error("overlaps {0}, which is {1}")]
     Martian(IpNet, &'static str),
@@ -72,11 +72,11 @@ pub fn parse_prefix(text: &str) -> Result<IpNet, CidrError> {
         .ok_or(CidrError::NotACidr)?;
     let addr = addr.parse::<IpAddr>().map_err(|_| CidrError::NotACidr)?;
     let net = IpNet::new(addr, len).map_err(|_| CidrError::NotACidr)?;
-    if is_mapped(addr) {
-        return Err(CidrError::Mapped);
+    if is_ipv4_mapped(addr) {
+        return Err(CidrError::Ipv4Mapped);
     }
     if net.prefix_len() == 0 {
-        return Err(CidrError::Everything);
+        return Err(CidrError::DefaultRoute);
     }
     if net.addr() != net.network() {
         return Err(CidrError::HostBits(net.trunc()));
@@ -93,8 +93,8 @@ pub fn parse_address(text: &str) -> Result<IpAddr, CidrError> {
         return Err(CidrError::Missing);
     }
     let addr = text.parse::<IpAddr>().map_err(|_| CidrError::NotAnAddress)?;
-    if is_mapped(addr) {
-        return Err(CidrError::Mapped);
+    if is_ipv4_mapped(addr) {
+        return Err(CidrError::Ipv4Mapped);
     }
     // A gateway may well sit on an IPv4 link-local underlay: only what can never be a peer is refused. An
     // IPv6 link-local address means nothing without the device it is on.
@@ -106,7 +106,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, CidrError> {
     Ok(addr)
 }
 
-fn is_mapped(addr: IpAddr) -> bool {
+fn is_ipv4_mapped(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
@@ -136,7 +136,7 @@ pub fn is_ipv6(net: IpNet) -> bool {
 
 /// The address as the maps hold it.
 #[must_use]
-pub fn mapped(addr: IpAddr) -> Addr {
+pub fn to_abi_addr(addr: IpAddr) -> Addr {
     match addr {
         IpAddr::V4(addr) => addr.to_ipv6_mapped().octets(),
         IpAddr::V6(addr) => addr.octets(),
@@ -145,7 +145,7 @@ pub fn mapped(addr: IpAddr) -> Addr {
 
 /// The prefix length as the maps hold it.
 #[must_use]
-pub fn mapped_len(net: IpNet) -> u32 {
+pub fn abi_prefix_len(net: IpNet) -> u32 {
     let len = u32::from(net.prefix_len());
     match net {
         IpNet::V4(_) => V4_PREFIX_BITS.saturating_add(len),
@@ -182,16 +182,16 @@ mod tests {
             ("fd00::/129", CidrError::NotACidr),
             ("fd00::%eth0/64", CidrError::NotACidr),
             ("[fd00::]/64", CidrError::NotACidr),
-            ("::ffff:10.0.0.0/104", CidrError::Mapped),
-            ("::ffff:10.0.0.0/8", CidrError::Mapped),
-            ("::ffff:a00:0/112", CidrError::Mapped),
-            ("::/0", CidrError::Everything),
+            ("::ffff:10.0.0.0/104", CidrError::Ipv4Mapped),
+            ("::ffff:10.0.0.0/8", CidrError::Ipv4Mapped),
+            ("::ffff:a00:0/112", CidrError::Ipv4Mapped),
+            ("::/0", CidrError::DefaultRoute),
             ("10.0.0.1/8", CidrError::HostBits("10.0.0.0/8".parse().unwrap())),
             (
                 "fd00:10::1/48",
                 CidrError::HostBits("fd00:10::/48".parse().unwrap()),
             ),
-            ("0.0.0.0/0", CidrError::Everything),
+            ("0.0.0.0/0", CidrError::DefaultRoute),
         ];
         for (text, error) in bad {
             assert_eq!(parse_prefix(text), Err(error), "{text:?}");
@@ -227,7 +227,7 @@ mod tests {
             ("gateway.example", CidrError::NotAnAddress),
             ("172.18.0.1/24", CidrError::NotAnAddress),
             ("fe80::1%eth0", CidrError::NotAnAddress),
-            ("::ffff:172.18.0.1", CidrError::Mapped),
+            ("::ffff:172.18.0.1", CidrError::Ipv4Mapped),
         ];
         for (text, error) in bad {
             assert_eq!(parse_address(text), Err(error), "{text:?}");
@@ -255,13 +255,13 @@ mod tests {
     #[test]
     fn form_of_the_maps() {
         let net: IpNet = "10.1.0.0/16".parse().unwrap();
-        assert_eq!(mapped_len(net), 112);
+        assert_eq!(abi_prefix_len(net), 112);
         assert_eq!(
-            mapped(net.addr()),
+            to_abi_addr(net.addr()),
             [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 0, 0]
         );
         let net: IpNet = "fd00:10::/48".parse().unwrap();
-        assert_eq!(mapped_len(net), 48);
-        assert_eq!(mapped(net.addr())[..4], [0xfd, 0, 0, 0x10]);
+        assert_eq!(abi_prefix_len(net), 48);
+        assert_eq!(to_abi_addr(net.addr())[..4], [0xfd, 0, 0, 0x10]);
     }
 }

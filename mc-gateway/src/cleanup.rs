@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 use tracing::info;
 
-use crate::agent::{LOCK_SOCKET, PATIENCE};
-use crate::config::Place;
-use crate::datapath::{DatapathError, SUBDIRS, clsact, generation, pinned_links};
-use crate::host::{self, HostError, filter, link, nat_guard, way_back};
-use crate::names;
+use crate::agent::{LOCK_SOCKET, LOCK_TIMEOUT};
+use crate::config::Paths;
+use crate::datapath::{DatapathError, SUBDIRS, clsact, map_migration, pinned_links};
+use crate::host::{self, HostError, link, nftables, policy_routing, tc_filter};
+use crate::id_names;
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
 
@@ -41,9 +41,9 @@ pub enum CleanupError {
 ///
 /// The device goes first: its routes go with it, so that no packet is routed to a device without a
 /// program.
-pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
+pub async fn cleanup(place: &Paths) -> Result<(), CleanupError> {
     let dir = bpffs_path(&place.bpf_dir, Path::exists);
-    let _locks = Locks::take(LOCK_SOCKET, PATIENCE, || Ok(dir.clone())).await?;
+    let _locks = Locks::acquire(LOCK_SOCKET, LOCK_TIMEOUT, || Ok(dir.clone())).await?;
     let handle = host::connect().map_err(|source| HostError::Netlink {
         what: "open a netlink socket".to_owned(),
         source,
@@ -51,17 +51,17 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
     if link::delete(&handle, &place.device).await? {
         info!(device = %place.device, "device and routes removed");
     }
-    way_back::remove(&handle, &place.device).await?;
-    nat_guard::remove().await.map_err(HostError::from)?;
-    for filter in filter::observe(&handle).await? {
+    policy_routing::remove(&handle, &place.device).await?;
+    nftables::remove().await.map_err(HostError::from)?;
+    for filter in tc_filter::observe(&handle).await? {
         clsact::detach(filter.program, &filter.device)?;
     }
     for (ifindex, note) in clsact::made_qdiscs(&dir)? {
-        filter::remove_unused_qdisc(&handle, ifindex).await?;
+        tc_filter::remove_unused_qdisc(&handle, ifindex).await?;
         fs::remove_dir(&note).map_err(|source| CleanupError::Io { path: note, source })?;
     }
     let pins = remove_pins(&dir)?;
-    names::remove(&place.state_dir, &place.bpf_dir).map_err(|source| CleanupError::Io {
+    id_names::remove(&place.state_dir, &place.bpf_dir).map_err(|source| CleanupError::Io {
         path: place.state_dir.clone(),
         source,
     })?;
@@ -73,7 +73,7 @@ pub async fn cleanup(place: &Place) -> Result<(), CleanupError> {
 fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
     let mut paths: Vec<PathBuf> = pinned_links(dir)?.into_iter().map(|(_, _, path)| path).collect();
     paths.extend(Program::ALL.map(|program| dir.join("programs").join(program.name())));
-    let mut removed = generation::remove_all(dir)?;
+    let mut removed = map_migration::remove_all(dir)?;
     for path in paths {
         match fs::remove_file(&path) {
             Ok(()) => removed = removed.saturating_add(1),

@@ -6,30 +6,29 @@
 
 pub mod agent;
 pub mod apply;
+pub mod capacity;
 pub mod cidr;
 pub mod cleanup;
 pub mod config;
 pub mod datapath;
 pub mod desired;
-pub mod duration;
-pub mod exported;
+pub mod drop_samples;
 pub mod host;
+pub mod id_names;
 pub mod ids;
 pub mod inspect;
-pub mod limits;
+pub mod maps;
 pub mod metrics;
-pub mod names;
 pub mod objects;
 pub mod plan;
 pub mod preflight;
 pub mod probe;
-pub mod reservation;
-pub mod samples;
+pub mod resolved;
 pub mod service_flows;
+pub mod service_ip_reservation;
+pub mod service_objects;
 mod service_tables;
 pub mod source;
-pub mod tables;
-pub mod target;
 pub mod trace;
 
 /// The eBPF programs, as `cargo xtask build-ebpf` built them.
@@ -37,7 +36,7 @@ pub static EBPF_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DI
 
 /// An error with everything that caused it, on one line.
 #[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

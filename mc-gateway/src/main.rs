@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use mc_gateway::config::{Cli, Command, Config, LogFormat, Place, TraceArgs};
-use mc_gateway::trace::packet::Flow;
-use mc_gateway::trace::{self, Fate};
+use mc_gateway::config::{Cli, Command, Config, LogFormat, Paths, TraceArgs};
+use mc_gateway::trace::packet::TraceFlow;
+use mc_gateway::trace::{self, TraceResult};
 use mc_gateway::{EBPF_OBJECT, agent, cleanup, inspect};
 use tracing_subscriber::EnvFilter;
 
@@ -34,12 +34,12 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Cleanup(args) => {
             log_to_stderr(LogFormat::Text);
-            let place = Place::try_from(args.place)?;
+            let place = Paths::try_from(args.paths)?;
             runtime.block_on(cleanup::cleanup(&place))?;
         }
         Command::Inspect(args) => {
             log_to_stderr(LogFormat::Text);
-            let place = Place::try_from(args.place)?;
+            let place = Paths::try_from(args.paths)?;
             let text = runtime.block_on(inspect::inspect(&place, &args.sections, args.output))?;
             print(&text)?;
         }
@@ -52,20 +52,20 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
 fn traced(args: TraceArgs) -> ExitCode {
     /// Neither forwarded nor dropped, as far as is known.
     const CANNOT_TELL: u8 = 2;
-    let flow = Flow {
+    let flow = TraceFlow {
         src: args.src,
         dst: args.dst,
         protocol: args.protocol,
     };
-    let report = Place::try_from(args.place)
+    let report = Paths::try_from(args.paths)
         .map_err(anyhow::Error::from)
         .and_then(|place| Ok(trace::trace(&place, &flow, &args.from)?))
         .and_then(|report| print(&report.text).map(|()| report));
     match report {
-        Ok(report) => match report.fate {
-            Fate::Forwarded => ExitCode::SUCCESS,
-            Fate::Dropped => ExitCode::FAILURE,
-            Fate::Unknown => ExitCode::from(CANNOT_TELL),
+        Ok(report) => match report.result {
+            TraceResult::Forwarded => ExitCode::SUCCESS,
+            TraceResult::Dropped => ExitCode::FAILURE,
+            TraceResult::Unknown => ExitCode::from(CANNOT_TELL),
         },
         Err(error) => {
             eprintln!("mc-gateway: {error:#}");

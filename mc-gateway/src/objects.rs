@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::exported::{ExportedService, ServiceInfo};
+use crate::service_objects::{ExportedService, ServiceInfo};
 
 /// A `v1` Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub struct Objects {
 
 /// Part of an object that is not used, and why. The rest of the object is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refusal {
+pub struct FieldError {
     /// Kind and name.
     pub object: String,
     /// Path of the field inside the object.
@@ -107,7 +107,7 @@ pub struct Refusal {
     pub reason: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             object,

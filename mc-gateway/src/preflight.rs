@@ -14,8 +14,8 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
-use crate::config::Attach;
-use crate::plan::Mode;
+use crate::config::AttachPreference;
+use crate::plan::AttachMode;
 
 /// Oldest kernel that has what the programs use: `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` is of 5.13,
 /// `bpf_redirect_neigh` of 5.10, ring buffers and `CAP_BPF` of 5.8. What we can test begins at 6.1.
@@ -148,11 +148,11 @@ fn version(release: &str) -> (u32, u32) {
 }
 
 /// How programs are attached: as wanted, or the best the kernel has.
-pub fn mode(wanted: Attach) -> Result<Mode, PreflightError> {
+pub fn attach_mode(wanted: AttachPreference) -> Result<AttachMode, PreflightError> {
     match (wanted, has_tcx()) {
-        (Attach::Clsact, _) | (Attach::Auto, false) => Ok(Mode::Clsact),
-        (Attach::Tcx | Attach::Auto, true) => Ok(Mode::Tcx),
-        (Attach::Tcx, false) => Err(PreflightError::NoTcx),
+        (AttachPreference::Clsact, _) | (AttachPreference::Auto, false) => Ok(AttachMode::Clsact),
+        (AttachPreference::Tcx | AttachPreference::Auto, true) => Ok(AttachMode::Tcx),
+        (AttachPreference::Tcx, false) => Err(PreflightError::NoTcx),
     }
 }
 
@@ -230,16 +230,16 @@ pub struct Locks {
 impl Locks {
     /// Takes both locks (the directory's if it exists), or says who has them. `prepare` makes the pin directory; it is not called where
     /// another agent runs. An agent that is just ending is waited for as long as `patience`.
-    pub async fn take(
+    pub async fn acquire(
         name: &str,
         patience: Duration,
         prepare: impl FnOnce() -> Result<PathBuf, PreflightError>,
     ) -> Result<Self, PreflightError> {
         let deadline = Instant::now() + patience;
-        let socket = retry(deadline, || bind(name)).await?;
+        let socket = retry_until(deadline, || bind_lock_socket(name)).await?;
         let dir = prepare()?;
         let file = if dir.exists() {
-            Some(retry(deadline, || lock_dir(&dir)).await?)
+            Some(retry_until(deadline, || lock_dir(&dir)).await?)
         } else {
             None
         };
@@ -258,7 +258,7 @@ impl Locks {
 }
 
 /// Tries again until the deadline while somebody else has the lock.
-async fn retry<T>(
+async fn retry_until<T>(
     deadline: Instant,
     take: impl Fn() -> Result<T, PreflightError>,
 ) -> Result<T, PreflightError> {
@@ -287,7 +287,7 @@ fn lock_dir(dir: &Path) -> Result<fs::File, PreflightError> {
     }
 }
 
-fn bind(name: &str) -> Result<UnixListener, PreflightError> {
+fn bind_lock_socket(name: &str) -> Result<UnixListener, PreflightError> {
     let io = |source| PreflightError::Io {
         path: PathBuf::from(format!("@{name}")),
         source,
@@ -393,7 +393,7 @@ mod tests {
         let name = format!("mc-gateway-test-{}", std::process::id());
         let take = async |name: &str| {
             let prepare = || Ok(dir.path().to_owned());
-            Locks::take(name, Duration::from_millis(50), prepare).await
+            Locks::acquire(name, Duration::from_millis(50), prepare).await
         };
         let first = take(&name).await.unwrap();
         let error = take(&name).await.unwrap_err().to_string();
@@ -407,8 +407,8 @@ mod tests {
     #[tokio::test]
     async fn where_another_agent_runs_nothing_is_made() {
         let name = format!("mc-gateway-test-{}-made", std::process::id());
-        let _first = bind(&name).unwrap();
-        let result = Locks::take(&name, Duration::ZERO, || panic!("prepared")).await;
+        let _first = bind_lock_socket(&name).unwrap();
+        let result = Locks::acquire(&name, Duration::ZERO, || panic!("prepared")).await;
         assert!(
             matches!(result, Err(PreflightError::SecondAgent { .. })),
             "{result:?}"

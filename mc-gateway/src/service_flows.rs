@@ -11,11 +11,11 @@ use mc_gateway_common::abi::service::{
     self as abi, Flow, FlowKey, Fragment, FragmentKey, MAX_FLOWS, MAX_FRAGMENTS, MAX_REPLIES, Reply, ReplyKey,
 };
 
-use crate::tables::{TablesError, failed, open};
+use crate::maps::{MapsError, map_error, open};
 
 /// Flows to Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flows {
+pub struct FlowState {
     /// At a gateway: id of the backend.
     pub flows: BTreeMap<FlowKey, u64>,
     /// At a Pod's node: the Service address.
@@ -33,7 +33,7 @@ pub struct FlowMaps {
 
 impl FlowMaps {
     /// Opens them in a directory of pinned maps.
-    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
         Ok(Self {
             flows: open(maps, abi::FLOWS)?,
             replies: open(maps, abi::REPLIES)?,
@@ -42,9 +42,9 @@ impl FlowMaps {
     }
 
     /// All entries.
-    pub fn read(&self) -> Result<Flows, TablesError> {
+    pub fn read(&self) -> Result<FlowState, MapsError> {
         let flows = entries(&self.flows, abi::FLOWS, MAX_FLOWS)?;
-        Ok(Flows {
+        Ok(FlowState {
             flows: flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect(),
             replies: entries(&self.replies, abi::REPLIES, MAX_REPLIES)?,
             fragments: entries(&self.fragments, abi::FRAGMENTS, MAX_FRAGMENTS)?,
@@ -52,7 +52,7 @@ impl FlowMaps {
     }
 
     /// Name, entries and capacity of each.
-    pub fn fill(&self) -> Result<[(&'static str, usize, u32); 3], TablesError> {
+    pub fn usage(&self) -> Result<[(&'static str, usize, u32); 3], MapsError> {
         Ok([
             (abi::FLOWS, count(&self.flows, abi::FLOWS, MAX_FLOWS)?, MAX_FLOWS),
             (
@@ -69,7 +69,7 @@ impl FlowMaps {
     }
 }
 
-fn most(capacity: u32) -> usize {
+fn max_entries(capacity: u32) -> usize {
     usize::try_from(capacity).unwrap_or(usize::MAX)
 }
 
@@ -77,9 +77,9 @@ fn entries<K: aya::Pod + Ord, V: aya::Pod>(
     map: &HashMap<MapData, K, V>,
     name: &'static str,
     capacity: u32,
-) -> Result<BTreeMap<K, V>, TablesError> {
-    let read: Result<_, MapError> = map.iter().take(most(capacity)).collect();
-    read.map_err(failed(name, "read"))
+) -> Result<BTreeMap<K, V>, MapsError> {
+    let read: Result<_, MapError> = map.iter().take(max_entries(capacity)).collect();
+    read.map_err(map_error(name, "read"))
 }
 
 /// A key that goes while the map is walked starts the walk again: more than the capacity is never counted.
@@ -87,9 +87,9 @@ fn count<K: aya::Pod, V: aya::Pod>(
     map: &HashMap<MapData, K, V>,
     name: &'static str,
     capacity: u32,
-) -> Result<usize, TablesError> {
+) -> Result<usize, MapsError> {
     map.keys()
-        .take(most(capacity))
+        .take(max_entries(capacity))
         .try_fold(0_usize, |count, key| key.map(|_| count.saturating_add(1)))
-        .map_err(failed(name, "read"))
+        .map_err(map_error(name, "read"))
 }

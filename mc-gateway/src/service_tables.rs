@@ -6,19 +6,19 @@ use std::sync::Arc;
 use aya::maps::{HashMap, MapData};
 use mc_gateway_common::abi::service::{self as abi, Backend, Maglev, Service, ServiceKey};
 
+use crate::maps::{MapsError, ignore_missing, map_error, open};
 use crate::plan::{ServiceAction, ServiceMaps};
-use crate::tables::{TablesError, failed, ignore_missing, open};
 
 /// The Service maps the agent writes. What the programs write themselves is none of its business.
-pub(crate) struct ServiceTables {
+pub(crate) struct PinnedServiceMaps {
     services: HashMap<MapData, ServiceKey, Service>,
     tables: HashMap<MapData, ServiceKey, Maglev>,
     backends: HashMap<MapData, u64, Backend>,
 }
 
-impl ServiceTables {
+impl PinnedServiceMaps {
     /// Opens the maps pinned in `dir`.
-    pub(crate) fn open(dir: &Path) -> Result<Self, TablesError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, MapsError> {
         Ok(Self {
             services: open(dir, abi::SERVICES)?,
             tables: open(dir, abi::MAGLEV)?,
@@ -27,41 +27,41 @@ impl ServiceTables {
     }
 
     /// Reads all of them.
-    pub(crate) fn read(&self) -> Result<ServiceMaps, TablesError> {
+    pub(crate) fn read(&self) -> Result<ServiceMaps, MapsError> {
         let mut maps = ServiceMaps::default();
         for entry in &self.services {
-            let (key, service) = entry.map_err(failed(abi::SERVICES, "read"))?;
+            let (key, service) = entry.map_err(map_error(abi::SERVICES, "read"))?;
             maps.services.insert(key, service);
         }
         for entry in &self.tables {
-            let (key, table) = entry.map_err(failed(abi::MAGLEV, "read"))?;
+            let (key, table) = entry.map_err(map_error(abi::MAGLEV, "read"))?;
             maps.tables.insert(key, Arc::new(table));
         }
         for entry in &self.backends {
-            let (id, backend) = entry.map_err(failed(abi::BACKENDS, "read"))?;
+            let (id, backend) = entry.map_err(map_error(abi::BACKENDS, "read"))?;
             maps.backends.insert(id, backend);
         }
         Ok(maps)
     }
 
     /// Carries out one change.
-    pub(crate) fn carry_out(&mut self, action: &ServiceAction) -> Result<(), TablesError> {
+    pub(crate) fn apply(&mut self, action: &ServiceAction) -> Result<(), MapsError> {
         match action {
             ServiceAction::Backend { id, to, .. } => match to {
                 Some(backend) => self.backends.insert(id, backend, 0),
                 None => ignore_missing(self.backends.remove(id)),
             }
-            .map_err(failed(abi::BACKENDS, "write")),
+            .map_err(map_error(abi::BACKENDS, "write")),
             ServiceAction::Table { key, to, .. } => match to {
                 Some(table) => self.tables.insert(key, table.as_ref(), 0),
                 None => ignore_missing(self.tables.remove(key)),
             }
-            .map_err(failed(abi::MAGLEV, "write")),
+            .map_err(map_error(abi::MAGLEV, "write")),
             ServiceAction::Service { key, to, .. } => match to {
                 Some(service) => self.services.insert(key, service, 0),
                 None => ignore_missing(self.services.remove(key)),
             }
-            .map_err(failed(abi::SERVICES, "write")),
+            .map_err(map_error(abi::SERVICES, "write")),
         }
     }
 }

@@ -17,36 +17,37 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::apply::{ApplyError, Executor, apply};
-use crate::chain;
+use crate::capacity::{Capacity, truncate_to_capacity};
 use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::{Datapath, DatapathError};
-use crate::desired::{Desired, DesiredError, Identity, Masquerade, desired};
+use crate::desired::{DesiredError, DesiredState, LocalNode, Masquerade, compute};
+use crate::drop_samples::{self, DropSamplesError};
+use crate::error_chain;
 use crate::host::{
-    self, Changes, HostError, address, filter, ipv6, link, nat_guard, observed, route, underlay, way_back,
+    self, HostChanges, HostError, address, ipv6, link, nftables, policy_routing, route, state, tc_filter,
+    underlay,
 };
-use crate::limits::{Capacity, fit};
+use crate::id_names::IdNames;
+use crate::maps::{MapsError, PinnedMaps};
 use crate::metrics::Metrics;
-use crate::names::Names;
-use crate::objects::{Objects, Refusal};
-use crate::plan::{Action, Mode, Observed, PlanError, plan};
+use crate::objects::{FieldError, Objects};
+use crate::plan::{Action, AttachMode, ObservedState, PlanError, plan};
 use crate::preflight::{self, Locks, PreflightError};
 use crate::probe::{self, Prober};
-use crate::reservation;
-use crate::samples::{self, SamplesError};
+use crate::resolved::{ResolvedState, Underlay, resolve};
+use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
-use crate::tables::{Tables, TablesError};
-use crate::target::{Target, Underlay, resolve};
 use schedule::Schedule;
 
 /// Name of the abstract socket only one agent per network namespace can hold.
 pub const LOCK_SOCKET: &str = "mc-gateway";
 
 /// How long an agent that is just ending is waited for.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Rounds of observing and planning until nothing is left to do: one for a new device, one to free slots of
 /// a full table, one for the rest, one to see that it is enough.
-const ROUNDS: usize = 4;
+const MAX_ITERATIONS: usize = 4;
 
 /// Why the agent does not run, or a round failed.
 #[derive(Debug, Error)]
@@ -71,10 +72,10 @@ pub enum AgentError {
     Datapath(#[from] DatapathError),
     /// Maps.
     #[error(transparent)]
-    Tables(#[from] TablesError),
+    Tables(#[from] MapsError),
     /// Sampled drops.
     #[error(transparent)]
-    Samples(#[from] SamplesError),
+    Samples(#[from] DropSamplesError),
     /// The host.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -87,31 +88,31 @@ pub enum AgentError {
         source: io::Error,
     },
     /// Somebody undoes what we do.
-    #[error("something is left to do after {ROUNDS} rounds; next would be: {0}")]
-    Unstable(String),
+    #[error("something is left to do after {MAX_ITERATIONS} rounds; next would be: {0}")]
+    NotConverged(String),
 }
 
 /// Runs until a signal ends it; the data path stays.
 pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut agent = Agent::start(config.clone(), object).await?;
-    samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
-    reservation::start(&config, agent.lacks_address.subscribe());
+    drop_samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
+    service_ip_reservation::start(&config, agent.needs_address.subscribe());
     if let Some(address) = config.metrics_address {
         let listener = Listener {
             addresses: vec![address],
-            said: "--metrics-address",
+            setting: "--metrics-address",
             metrics: true,
             health: true,
         };
         server::start(listener, Arc::clone(&agent.metrics));
     }
     let mut objects = source::start(&config).await?;
-    let mut changes = Changes::subscribe().map_err(io_error("subscribe to netlink"))?;
+    let mut changes = HostChanges::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
     loop {
-        agent.metrics.state().turned = std::time::Instant::now();
+        agent.metrics.state().last_turn = std::time::Instant::now();
         tokio::select! {
             name = signals.received() => {
                 info!(signal = name, "leaving the data path in place");
@@ -125,13 +126,13 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
             }
             () = changes.changed() => schedule.host_changed(Instant::now()),
             Ok(()) = status.changed() => {
-                let sizes = status.borrow_and_update().sizes();
-                if agent.sizes != sizes {
-                    agent.sizes = sizes;
+                let sizes = status.borrow_and_update().path_mtus();
+                if agent.path_mtus != sizes {
+                    agent.path_mtus = sizes;
                     schedule.host_changed(Instant::now());
                 }
             }
-            () = sleep_until(schedule.at()) => {
+            () = sleep_until(schedule.due_at()) => {
                 let known = objects.borrow_and_update().clone();
                 let Some(known) = known else {
                     schedule.done(Instant::now());
@@ -139,8 +140,8 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 };
                 let began = Instant::now();
                 let result = agent.reconcile(&known, schedule.resync_due(began)).await;
-                let outcome = result.as_ref().copied().map_err(|error| chain(error));
-                agent.metrics.state().reconciled(began.elapsed(), SystemTime::now(), outcome);
+                let outcome = result.as_ref().copied().map_err(|error| error_chain(error));
+                agent.metrics.state().record_reconcile(began.elapsed(), SystemTime::now(), outcome);
                 match result {
                     Ok(()) => schedule.done(Instant::now()),
                     Err(AgentError::Desired(error)) => {
@@ -150,7 +151,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                     Err(error) => {
                         agent.report.error(&error);
                         // What the maps hold is not known for sure any more.
-                        agent.stale = true;
+                        agent.maps_stale = true;
                         schedule.failed(Instant::now());
                     }
                 }
@@ -187,32 +188,32 @@ impl Signals {
 
 /// Says everything once, and again only after it changed.
 #[derive(Debug, Default)]
-struct Report {
-    refusals: Vec<Refusal>,
+struct ChangeLogger {
+    rejected: Vec<FieldError>,
     error: Option<String>,
     ready: bool,
     not_forwarding: bool,
 }
 
-impl Report {
-    fn refusals(&mut self, refusals: Vec<Refusal>) {
-        for refusal in &refusals {
-            if !self.refusals.contains(refusal) {
-                let Refusal {
+impl ChangeLogger {
+    fn rejected(&mut self, rejected: Vec<FieldError>) {
+        for error in &rejected {
+            if !self.rejected.contains(error) {
+                let FieldError {
                     object,
                     field,
                     value,
                     reason,
-                } = refusal;
+                } = error;
                 warn!(%object, %field, %value, %reason, "refused");
             }
         }
-        for refusal in &self.refusals {
-            if !refusals.contains(refusal) {
-                info!(object = %refusal.object, field = %refusal.field, value = %refusal.value, "no longer refused");
+        for error in &self.rejected {
+            if !rejected.contains(error) {
+                info!(object = %error.object, field = %error.field, value = %error.value, "no longer refused");
             }
         }
-        self.refusals = refusals;
+        self.rejected = rejected;
     }
 
     fn ipv6_forwarding(&mut self, on: bool) {
@@ -225,14 +226,14 @@ impl Report {
     }
 
     fn error(&mut self, error: &dyn std::error::Error) {
-        let text = chain(error);
+        let text = error_chain(error);
         if self.error.as_ref() != Some(&text) {
             error!(error = %text, "the data path stays as it is");
         }
         self.error = Some(text);
     }
 
-    fn success(&mut self, target: &Target, changes: usize) {
+    fn success(&mut self, target: &ResolvedState, changes: usize) {
         if changes == 0 && self.ready && self.error.is_none() {
             return;
         }
@@ -243,7 +244,7 @@ impl Report {
         };
         info!(
             prefixes = target.prefixes.len(),
-            members = target.members.len(),
+            members = target.next_hops.len(),
             peers = target.peers.len(),
             gateway = target.flags & CONFIG_GATEWAY != 0,
             changes,
@@ -258,27 +259,27 @@ impl Report {
 struct Agent {
     config: Config,
     /// How programs are attached.
-    mode: Mode,
+    mode: AttachMode,
     handle: Handle,
     datapath: Datapath,
-    tables: Tables,
-    report: Report,
+    tables: PinnedMaps,
+    report: ChangeLogger,
     /// What our nftables table did when we last looked or wrote.
     masquerade: Option<Masquerade>,
     /// Whether it must be looked at again before the next plan: nothing tells when somebody changes it, and beside a
     /// service proxy's thousands of rules looking takes longer than everything else.
-    look_at_nat: bool,
+    nat_stale: bool,
     /// Whether the maps must be read again before the next plan.
-    stale: bool,
+    maps_stale: bool,
     /// What was last written to the state directory.
-    names: Names,
+    names: IdNames,
     /// What is served about all this.
     metrics: Arc<Metrics>,
     prober: Prober,
     /// What paths are known to carry, as outer IP packets in bytes, by member id.
-    sizes: BTreeMap<u32, u32>,
+    path_mtus: BTreeMap<u32, u32>,
     /// Whether an address has to be reserved for this Node.
-    lacks_address: watch::Sender<bool>,
+    needs_address: watch::Sender<bool>,
     _locks: Locks,
 }
 
@@ -286,21 +287,21 @@ impl Agent {
     async fn start(config: Config, object: &[u8]) -> Result<Self, AgentError> {
         preflight::check_kernel()?;
         preflight::check_capabilities()?;
-        let locks = Locks::take(LOCK_SOCKET, PATIENCE, || {
-            preflight::prepare_bpf_dir(&config.place.bpf_dir)
+        let locks = Locks::acquire(LOCK_SOCKET, LOCK_TIMEOUT, || {
+            preflight::prepare_bpf_dir(&config.paths.bpf_dir)
         })
         .await?;
         let dir = locks.dir().to_owned();
         let handle = host::connect().map_err(io_error("open a netlink socket"))?;
         // Before anything is loaded: a foreign device would make everything else useless.
-        link::observe(&handle, &config.place.device).await?;
-        let mode = preflight::mode(config.attach)?;
-        let datapath = Datapath::load(&dir, object, config.order)?;
-        let tables = Tables::open(&datapath.maps_dir())?;
+        link::observe(&handle, &config.paths.device).await?;
+        let mode = preflight::attach_mode(config.attach)?;
+        let datapath = Datapath::load(&dir, object, config.tcx_order)?;
+        let tables = PinnedMaps::open(&datapath.maps_dir())?;
         let adopted = tables.contents().config.abi != 0;
         let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
-        let health = probe::Maps::open(&datapath.maps_dir())?;
-        let sizes = health.sizes(&tables.contents().members)?;
+        let health = probe::ProbeMaps::open(&datapath.maps_dir())?;
+        let sizes = health.path_mtus(&tables.contents().next_hops)?;
         preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
         info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?mode, "programs loaded");
         warn_if_not_forwarding();
@@ -312,76 +313,77 @@ impl Agent {
             handle,
             datapath,
             tables,
-            report: Report::default(),
+            report: ChangeLogger::default(),
             masquerade: None,
-            look_at_nat: true,
-            stale: false,
-            names: Names::default(),
+            nat_stale: true,
+            maps_stale: false,
+            names: IdNames::default(),
             metrics,
             prober,
-            sizes,
-            lacks_address: watch::Sender::new(false),
+            path_mtus: sizes,
+            needs_address: watch::Sender::new(false),
             _locks: locks,
         })
     }
 
     /// Makes everything as `objects` want it.
     async fn reconcile(&mut self, objects: &Objects, resync: bool) -> Result<(), AgentError> {
-        let me = Identity {
+        let me = LocalNode {
             node_name: self.config.node_name.clone(),
             cluster_id: self.config.cluster_id.clone(),
             pod_lookup: self.config.pod_lookup,
-            antrea: self.config.antrea_clusters.clone(),
+            antrea_clusters: self.config.antrea_clusters.clone(),
         };
-        let (desired, refused) = desired(objects, &me)?;
-        if resync || self.stale {
-            self.tables.read()?;
-            self.look_at_nat = true;
-            self.stale = false;
+        let (desired, refused) = compute(objects, &me)?;
+        if resync || self.maps_stale {
+            self.tables.reload()?;
+            self.nat_stale = true;
+            self.maps_stale = false;
         }
         let mut changes: usize = 0;
         let mut next = String::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ITERATIONS {
             let underlay = self.underlay(&desired).await?;
             let (mut target, unresolved) = resolve(&desired, &underlay, &self.config.tunnel);
-            target.mode = self.mode;
+            target.attach_mode = self.mode;
             target.detect = self.config.probes.detect;
             target.hold_down_ms = self.config.probes.hold_down_ms();
-            let links = probe::links(&target);
-            probe::limit(&mut target, &self.sizes);
+            let links = probe::link_mtus(&target);
+            probe::limit_mtus(&mut target, &self.path_mtus);
             let mut foreign = self.without_foreign_routes(&mut target).await?;
-            foreign.extend(fit(&mut target, Capacity::default()));
+            foreign.extend(truncate_to_capacity(&mut target, Capacity::default()));
             foreign.extend(self.without_ipv6_routes(&mut target));
-            let observed = self.observe(&target, underlay.mc0).await?;
-            let plan = plan(&observed, &target, &self.config.place.device)?;
+            let observed = self.observe(&target, underlay.mc0_addrs).await?;
+            let plan = plan(&state, &target, &self.config.paths.device)?;
             let Some(first) = plan.actions.first() else {
                 self.datapath.commit()?;
-                let refusals = refused.into_iter().chain(unresolved).chain(foreign).collect();
-                self.report.refusals(refusals);
-                self.keep_names(&desired);
-                self.lacks_address.send_replace(target.lacks_address);
+                let rejected = refused.into_iter().chain(unresolved).chain(foreign).collect();
+                self.report.rejected(rejected);
+                self.store_names(&desired);
+                self.needs_address.send_replace(target.needs_address);
                 let contents = self.tables.contents();
                 self.metrics
                     .state()
-                    .hold(contents, &self.names, &self.report.refusals);
+                    .set_contents(contents, &self.names, &self.report.rejected);
                 self.report.success(&target, changes);
-                self.prober.set(probe::wanted(self.tables.contents(), &links));
+                self.prober
+                    .set_targets(probe::probe_targets(self.tables.contents(), &links));
                 return Ok(());
             };
             next = first.to_string();
             debug!(actions = plan.actions.len(), "plan");
             changes = changes.saturating_add(plan.actions.len());
             let applied = apply(&plan, self).await;
-            self.tables.settle()?;
+            self.tables.bump_epoch()?;
             applied?;
         }
-        Err(AgentError::Unstable(next))
+        Err(AgentError::NotConverged(next))
     }
 
     /// Leaves names for the numbers in the maps to `inspect` and `trace`, which print numbers without.
-    fn keep_names(&mut self, desired: &Desired) {
-        let place = &self.config.place;
-        let names = Names::of(desired, &place.bpf_dir, &self.config.node_name);
+    fn store_names(&mut self, desired: &DesiredState) {
+        let place = &self.config.paths;
+        let names = IdNames::new(desired, &place.bpf_dir, &self.config.node_name);
         if names == self.names {
             return;
         }
@@ -391,21 +393,21 @@ impl Agent {
         self.names = names;
     }
 
-    async fn underlay(&self, desired: &Desired) -> Result<Underlay, HostError> {
+    async fn underlay(&self, desired: &DesiredState) -> Result<Underlay, HostError> {
         let members = desired.members.values().map(|member| member.addr);
         let addresses: BTreeSet<_> = members.chain(desired.peers.keys().copied()).collect();
-        underlay::observe(&self.handle, &addresses, &self.config.place.device).await
+        underlay::observe(&self.handle, &addresses, &self.config.paths.device).await
     }
 
     /// Leaves out routes that would collide with somebody else's.
-    async fn without_foreign_routes(&self, target: &mut Target) -> Result<Vec<Refusal>, HostError> {
+    async fn without_foreign_routes(&self, target: &mut ResolvedState) -> Result<Vec<FieldError>, HostError> {
         let routes = route::observe(&self.handle, 0).await?;
-        let mut refusals = Vec::new();
+        let mut rejected = Vec::new();
         target.routes.retain(|net| {
             let Some(whose) = routes.foreign.get(net) else {
                 return true;
             };
-            refusals.push(Refusal {
+            rejected.push(FieldError {
                 object: format!("Node {}", self.config.node_name),
                 field: "main routing table".to_owned(),
                 value: net.to_string(),
@@ -413,21 +415,21 @@ impl Agent {
             });
             false
         });
-        Ok(refusals)
+        Ok(rejected)
     }
 
     /// Leaves out IPv6 routes where the host does no IPv6: IPv4 goes on.
-    fn without_ipv6_routes(&mut self, target: &mut Target) -> Vec<Refusal> {
+    fn without_ipv6_routes(&mut self, target: &mut ResolvedState) -> Vec<FieldError> {
         if !target.routes.iter().copied().any(is_ipv6) {
             return Vec::new();
         }
-        let Some(reason) = ipv6::unavailable(&self.config.place.device) else {
+        let Some(reason) = ipv6::unavailable_reason(&self.config.paths.device) else {
             self.report.ipv6_forwarding(ipv6::is_forwarding());
             return Vec::new();
         };
         let refused = target.routes.iter().filter(|net| is_ipv6(**net));
-        let refusals = refused
-            .map(|net| Refusal {
+        let rejected = refused
+            .map(|net| FieldError {
                 object: format!("Node {}", self.config.node_name),
                 field: "net.ipv6.conf".to_owned(),
                 value: net.to_string(),
@@ -435,36 +437,36 @@ impl Agent {
             })
             .collect();
         target.without_ipv6();
-        refusals
+        rejected
     }
 
     async fn observe(
         &mut self,
-        target: &Target,
+        target: &ResolvedState,
         addresses: BTreeSet<IpAddr>,
-    ) -> Result<Observed, AgentError> {
-        let device = &self.config.place.device;
-        let host = observed::observe(&self.handle, device).await?;
-        if self.look_at_nat {
+    ) -> Result<ObservedState, AgentError> {
+        let device = &self.config.paths.device;
+        let host = state::observe(&self.handle, device).await?;
+        if self.nat_stale {
             let mut candidates = vec![&target.masquerade];
             let known = self.masquerade.as_ref();
             candidates.extend(known.filter(|known| **known != target.masquerade));
-            self.masquerade = observed::masquerade(&candidates, device).await?;
-            self.look_at_nat = false;
+            self.masquerade = state::find_masquerade(&candidates, device).await?;
+            self.nat_stale = false;
         }
-        let filters = filter::observe(&self.handle).await?;
+        let filters = tc_filter::observe(&self.handle).await?;
         let contents = self.tables.contents();
-        Ok(Observed {
+        Ok(ObservedState {
             device: host.device,
             config: contents.config,
             prefixes: contents.prefixes.clone(),
             groups: contents.groups.clone(),
-            members: contents.members.clone(),
+            next_hops: contents.next_hops.clone(),
             peers: contents.peers.clone(),
             services: contents.services.clone(),
             addresses,
             routes: host.routes,
-            way_back: host.way_back,
+            return_routes: host.return_routes,
             masquerade: self.masquerade.clone(),
             attachments: self.datapath.attachments(&filters)?,
         })
@@ -472,7 +474,7 @@ impl Agent {
 
     /// Index of `mc0` now.
     async fn mc0(&self) -> Result<u32, HostError> {
-        let name = &self.config.place.device;
+        let name = &self.config.paths.device;
         let device = link::observe(&self.handle, name).await?;
         device
             .map(|device| device.ifindex)
@@ -481,26 +483,26 @@ impl Agent {
 }
 
 impl Executor for Agent {
-    type Error = Chained;
+    type Error = ErrorChain;
 
-    async fn execute(&mut self, action: &Action) -> Result<(), Chained> {
-        self.carry_out(action)
+    async fn execute(&mut self, action: &Action) -> Result<(), ErrorChain> {
+        self.execute_action(action)
             .await
-            .map_err(|error| Chained(chain(&error)))
+            .map_err(|error| ErrorChain(error_chain(&error)))
     }
 }
 
 /// An error and its causes as text.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{0}")]
-struct Chained(String);
+struct ErrorChain(String);
 
 impl Agent {
-    async fn carry_out(&mut self, action: &Action) -> Result<(), AgentError> {
+    async fn execute_action(&mut self, action: &Action) -> Result<(), AgentError> {
         if !matches!(action, Action::SetPrefix { .. } | Action::SetPeer { .. }) {
-            self.tables.settle()?;
+            self.tables.bump_epoch()?;
         }
-        let name = self.config.place.device.as_str();
+        let name = self.config.paths.device.as_str();
         match action {
             Action::CreateDevice { mtu } => link::create(&self.handle, name, *mtu).await?,
             Action::DeleteDevice => {
@@ -515,7 +517,7 @@ impl Agent {
                     address::remove(&self.handle, *addr, mc0).await?;
                 }
             }
-            Action::SetMember { slot, to, .. } => self.tables.set_member(*slot, *to)?,
+            Action::SetNextHop { slot, to, .. } => self.tables.set_next_hop(*slot, *to)?,
             Action::SetGroup { slot, to, .. } => self.tables.set_group(*slot, *to)?,
             Action::SetPeer { addr, to, .. } => self.tables.set_peer(*addr, *to)?,
             Action::SetConfig { to, .. } => self.tables.set_config(*to)?,
@@ -525,15 +527,13 @@ impl Agent {
             Action::Detach { hook, .. } => self.datapath.detach(hook)?,
             Action::SetNat { to, .. } => {
                 match to {
-                    Some(masquerade) => nat_guard::write(masquerade, name)
-                        .await
-                        .map_err(HostError::from)?,
-                    None => nat_guard::remove().await.map_err(HostError::from)?,
+                    Some(masquerade) => nftables::write(masquerade, name).await.map_err(HostError::from)?,
+                    None => nftables::remove().await.map_err(HostError::from)?,
                 }
                 self.masquerade.clone_from(to);
             }
-            Action::SetWayBack { from, to } => {
-                way_back::set(&self.handle, name, self.mc0().await?, from, to).await?;
+            Action::SetReturnRoutes { from, to } => {
+                policy_routing::replace(&self.handle, name, self.mc0().await?, from, to).await?;
             }
             Action::SetRoute {
                 key,

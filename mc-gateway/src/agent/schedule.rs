@@ -37,22 +37,22 @@ impl Schedule {
     }
 
     /// When the next round is due.
-    pub(super) fn at(&self) -> Instant {
+    pub(super) fn due_at(&self) -> Instant {
         self.due
     }
 
     /// A round when it is quiet, but not later than the burst allows.
     pub(super) fn objects_changed(&mut self, now: Instant) {
         self.not_before = None;
-        self.soon(now);
+        self.debounce(now);
     }
 
     /// The same, but not earlier than a retry that waits.
     pub(super) fn host_changed(&mut self, now: Instant) {
-        self.soon(now);
+        self.debounce(now);
     }
 
-    fn soon(&mut self, now: Instant) {
+    fn debounce(&mut self, now: Instant) {
         let ends = *self.burst_ends.get_or_insert(now + MAX_DELAY);
         let due = (now + QUIET).min(ends);
         self.due = self.not_before.map_or(due, |earliest| earliest.max(due));
@@ -94,14 +94,14 @@ mod tests {
         let start = Instant::now();
         let mut schedule = Schedule::new(start);
         schedule.done(start);
-        assert_eq!(schedule.at(), start + RESYNC);
+        assert_eq!(schedule.due_at(), start + RESYNC);
         for step in 0..40 {
             schedule.host_changed(start + MS * (step * 20));
         }
-        assert_eq!(schedule.at(), start + MAX_DELAY);
+        assert_eq!(schedule.due_at(), start + MAX_DELAY);
         schedule.done(start + MAX_DELAY);
         schedule.host_changed(start + MS * 900);
-        assert_eq!(schedule.at(), start + MS * 950);
+        assert_eq!(schedule.due_at(), start + MS * 950);
     }
 
     #[test]
@@ -111,15 +111,15 @@ mod tests {
         schedule.failed(start);
         schedule.failed(start);
         schedule.failed(start);
-        assert_eq!(schedule.at(), start + MS * 1000);
+        assert_eq!(schedule.due_at(), start + MS * 1000);
         schedule.host_changed(start + MS);
-        assert_eq!(schedule.at(), start + MS * 1000);
+        assert_eq!(schedule.due_at(), start + MS * 1000);
         schedule.objects_changed(start + MS);
-        assert_eq!(schedule.at(), start + MS * 51);
+        assert_eq!(schedule.due_at(), start + MS * 51);
         schedule.done(start);
         schedule.failed(start);
         assert_eq!(
-            schedule.at(),
+            schedule.due_at(),
             start + RETRY.0,
             "a success makes retries quick again"
         );
@@ -132,6 +132,6 @@ mod tests {
         for _ in 0..20 {
             schedule.failed(start);
         }
-        assert_eq!(schedule.at(), start + RETRY.1);
+        assert_eq!(schedule.due_at(), start + RETRY.1);
     }
 }

@@ -1,4 +1,6 @@
-//! What is accepted, and what is said about the rest.
+//! Accepted flags, and the errors for rejected ones.
+
+use clap::Parser as _;
 
 use super::*;
 
@@ -33,7 +35,7 @@ fn probes_by_default_and_by_flag() {
 }
 
 #[test]
-fn clusters_with_gateways_of_antrea_are_named_once() {
+fn antrea_clusters_are_listed_once() {
     let ids = |list: &str| {
         let args = [
             "--node-name",
@@ -59,7 +61,7 @@ fn clusters_with_gateways_of_antrea_are_named_once() {
     ] {
         let error = ids(bad).unwrap_err();
         assert!(
-            error.starts_with(&format!("--antrea-clusters: \"{bad}\" holds ")),
+            error.starts_with(&format!("--antrea-clusters: \"{bad}\" contains ")),
             "{error}"
         );
     }
@@ -81,19 +83,19 @@ fn run_is_the_default() {
     let long = parse(&["run", "--node-name", "n1", "--manifests", "/m"]).unwrap();
     assert_eq!(short, long);
     let tunnel = Tunnel {
-        format: Format::Geneve,
+        format: EncapFormat::Geneve,
         port: 6081,
         udp_checksum: false,
         dscp: Dscp::Inherit,
         hop_limit: 64,
     };
     assert_eq!(short.tunnel, tunnel);
-    assert_eq!(short.place.device, "mc0");
-    assert_eq!(short.source, Source::Manifests("/m".into()));
+    assert_eq!(short.paths.device, "mc0");
+    assert_eq!(short.source, ObjectSource::Manifests("/m".into()));
 }
 
 #[test]
-fn the_port_follows_the_format_unless_it_is_given() {
+fn the_default_port_depends_on_the_format() {
     let tunnel = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).unwrap().tunnel;
     assert_eq!(tunnel(&["--format", "vxlan"]).port, 4789);
     assert_eq!(tunnel(&["--format", "vxlan", "--port", "8472"]).port, 8472);
@@ -103,6 +105,27 @@ fn the_port_follows_the_format_unless_it_is_given() {
         (all.udp_checksum, all.dscp, all.hop_limit),
         (true, Dscp::Fixed(46), 255)
     );
+}
+
+#[test]
+fn durations_have_units() {
+    let parse = |text: &str| parse_duration("--hold-down", text).ok();
+    assert_eq!(parse("100ms"), Some(Duration::from_millis(100)));
+    assert_eq!(parse("1s"), Some(Duration::from_secs(1)));
+    assert_eq!(parse("0s"), Some(Duration::ZERO));
+    assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
+    for bad in [
+        "",
+        "100",
+        "ms",
+        "-1s",
+        "99999999999999999999s",
+        "s1",
+        "1sms",
+        "1x",
+    ] {
+        assert_eq!(parse(bad), None, "{bad}");
+    }
 }
 
 #[test]
@@ -159,7 +182,7 @@ fn errors_name_flag_and_value() {
 }
 
 #[test]
-fn two_sources_are_one_too_many() {
+fn manifests_and_kubeconfig_are_exclusive() {
     let error = parse(&["--node-name", "n1", "--manifests", "/m", "--kubeconfig", "/k"]).unwrap_err();
     assert!(error.contains("cannot be used with"), "{error}");
 }

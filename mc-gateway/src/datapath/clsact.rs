@@ -16,7 +16,7 @@ use aya::programs::tc::{
 use aya::programs::{ProgramError, SchedClassifier};
 
 use super::{DatapathError, attach_type, program_error};
-use crate::config::Order;
+use crate::config::TcxOrder;
 use crate::plan::Program;
 
 /// Handle of our filters ("mc" in ASCII); with name and priority it tells ours from others'.
@@ -27,11 +27,11 @@ pub(super) const QDISCS: &str = "qdiscs";
 
 /// Priority of our filters: small numbers run first.
 #[must_use]
-pub(crate) const fn priority(order: Order) -> u16 {
+pub(crate) const fn priority(order: TcxOrder) -> u16 {
     match order {
-        Order::First => 1,
+        TcxOrder::First => 1,
         // Behind what the kernel numbers by itself, which is 49152 and less.
-        Order::Last => 60_000,
+        TcxOrder::Last => 60_000,
     }
 }
 
@@ -40,7 +40,7 @@ pub(super) fn attach(
     classifier: &mut SchedClassifier,
     program: Program,
     device: &str,
-    order: Order,
+    order: TcxOrder,
 ) -> Result<(), DatapathError> {
     let failed = || program_error(program, format!("attach to {device}"));
     let link = existing(program, device, order).map_err(|error| failed()(TcError::IoError(error).into()))?;
@@ -59,19 +59,19 @@ pub(super) fn attach(
     // Dropping it would detach, and a filter has to outlive the agent.
     mem::forget(link);
     let other = match order {
-        Order::First => Order::Last,
-        Order::Last => Order::First,
+        TcxOrder::First => TcxOrder::Last,
+        TcxOrder::Last => TcxOrder::First,
     };
     detach_at(program, device, other)
 }
 
 /// Removes our filter, whatever its place.
 pub(crate) fn detach(program: Program, device: &str) -> Result<(), DatapathError> {
-    detach_at(program, device, Order::First)?;
-    detach_at(program, device, Order::Last)
+    detach_at(program, device, TcxOrder::First)?;
+    detach_at(program, device, TcxOrder::Last)
 }
 
-fn detach_at(program: Program, device: &str, order: Order) -> Result<(), DatapathError> {
+fn detach_at(program: Program, device: &str, order: TcxOrder) -> Result<(), DatapathError> {
     let Ok(link) = existing(program, device, order) else {
         // No device, no filter.
         return Ok(());
@@ -83,7 +83,7 @@ fn detach_at(program: Program, device: &str, order: Order) -> Result<(), Datapat
     }
 }
 
-fn existing(program: Program, device: &str, order: Order) -> io::Result<SchedClassifierLink> {
+fn existing(program: Program, device: &str, order: TcxOrder) -> io::Result<SchedClassifierLink> {
     let handle = TcHandle::from(HANDLE);
     SchedClassifierLink::attached(device, attach_type(program), priority(order), handle, None)
 }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn last_is_behind_what_the_kernel_numbers_by_itself() {
-        assert!(priority(Order::Last) > 49_152);
-        assert!(priority(Order::First) > 0);
+        assert!(priority(TcxOrder::Last) > 49_152);
+        assert!(priority(TcxOrder::First) > 0);
     }
 }

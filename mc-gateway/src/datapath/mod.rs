@@ -5,7 +5,7 @@
 //! without one.
 
 pub(crate) mod clsact;
-pub(crate) mod generation;
+pub(crate) mod map_migration;
 mod pins;
 mod tcx;
 mod version;
@@ -22,11 +22,11 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use mc_gateway_common::abi;
 use thiserror::Error;
 
-use crate::config::Order;
-use crate::host::filter::Filter;
-use crate::plan::{Attachment, Hook, Mode, Program};
-use generation::Generation;
-use pins::ForeignPin;
+use crate::config::TcxOrder;
+use crate::host::tc_filter::Filter;
+use crate::plan::{AttachMode, Attachment, Hook, Program};
+use map_migration::MapDir;
+use pins::PinMismatch;
 pub(crate) use tcx::pinned_links;
 use version::ObjectError;
 
@@ -35,7 +35,7 @@ use version::ObjectError;
 pub enum DatapathError {
     /// Somebody else's pins, or another version's.
     #[error(transparent)]
-    Foreign(#[from] ForeignPin),
+    Foreign(#[from] PinMismatch),
     /// The object is another version's.
     #[error(transparent)]
     Object(#[from] ObjectError),
@@ -51,7 +51,7 @@ pub enum DatapathError {
         /// Its name.
         name: &'static str,
         /// What was tried.
-        what: String,
+        operation: String,
         /// Why.
         source: ProgramError,
     },
@@ -61,7 +61,7 @@ pub enum DatapathError {
         /// The pin.
         path: PathBuf,
         /// What was tried.
-        what: &'static str,
+        operation: &'static str,
         /// Why.
         source: LinkError,
     },
@@ -98,20 +98,20 @@ pub(crate) const SUBDIRS: [&str; 3] = ["links", "programs", clsact::QDISCS];
 #[derive(Debug)]
 pub struct Datapath {
     dir: PathBuf,
-    generation: Generation,
+    map_dir: MapDir,
     ebpf: Ebpf,
     /// Kernel ids of the programs this agent loaded.
     ids: BTreeMap<Program, u32>,
-    order: Order,
+    order: TcxOrder,
 }
 
 impl Datapath {
     /// Loads `object` with the maps pinned in `dir` if there are any, else with new ones, and pins.
     /// Nothing is attached, swapped or written yet. `order` is where programs are attached that are not
     /// attached yet.
-    pub fn load(dir: &Path, object: &[u8], order: Order) -> Result<Self, DatapathError> {
+    pub fn load(dir: &Path, object: &[u8], order: TcxOrder) -> Result<Self, DatapathError> {
         version::check(object)?;
-        let generation = Generation::choose(dir)?;
+        let generation = MapDir::select(dir)?;
         let maps = generation.path();
         for path in SUBDIRS.map(|subdir| dir.join(subdir)).iter().chain([&maps]) {
             fs::create_dir_all(path).map_err(|source| DatapathError::Io {
@@ -125,14 +125,14 @@ impl Datapath {
         }
         let mut ebpf = loader.load(object).map_err(DatapathError::Load)?;
         // Maps that were just made come from the object: it must agree with us, too.
-        pins::check(&maps)?;
+        pins::check_maps(&maps)?;
         let mut ids = BTreeMap::new();
         for program in Program::ALL {
             ids.insert(program, load_program(&mut ebpf, program, dir)?);
         }
         Ok(Self {
             dir: dir.to_owned(),
-            generation,
+            map_dir: generation,
             ebpf,
             ids,
             order,
@@ -142,12 +142,12 @@ impl Datapath {
     /// Where maps are pinned.
     #[must_use]
     pub fn maps_dir(&self) -> PathBuf {
-        self.generation.path()
+        self.map_dir.path()
     }
 
     /// Everything that is attached runs on our maps: those of other versions can go.
     pub fn commit(&mut self) -> Result<(), DatapathError> {
-        self.generation.commit()
+        self.map_dir.commit()
     }
 
     /// Every attachment of ours: pinned links, and the filters that were found on the host's devices.
@@ -155,7 +155,7 @@ impl Datapath {
         let mut attachments = BTreeMap::new();
         for (program, device, path) in pinned_links(&self.dir)? {
             let attachment = tcx::observe(&path, self.ids.get(&program).copied())?;
-            let mode = Mode::Tcx;
+            let mode = AttachMode::Tcx;
             attachments.insert(
                 Hook {
                     program,
@@ -169,7 +169,7 @@ impl Datapath {
             let hook = Hook {
                 program: filter.program,
                 device: filter.device.clone(),
-                mode: Mode::Clsact,
+                mode: AttachMode::Clsact,
             };
             let attachment = Attachment {
                 ifindex: filter.ifindex,
@@ -200,13 +200,13 @@ impl Datapath {
         let (dir, order) = (self.dir.clone(), self.order);
         let classifier = classifier(&mut self.ebpf, *program)?;
         match mode {
-            Mode::Tcx if here => tcx::swap(classifier, *program, &path),
-            Mode::Tcx => {
+            AttachMode::Tcx if here => tcx::swap(classifier, *program, &path),
+            AttachMode::Tcx => {
                 // A link whose device is gone or another one is of no use any more.
                 remove(&path)?;
                 tcx::attach(classifier, *program, device, order, &path)
             }
-            Mode::Clsact => {
+            AttachMode::Clsact => {
                 clsact::ensure_qdisc(&dir, device, ifindex)?;
                 clsact::attach(classifier, *program, device, order)
             }
@@ -216,8 +216,8 @@ impl Datapath {
     /// Removes a program from a device.
     pub fn detach(&mut self, hook: &Hook) -> Result<(), DatapathError> {
         match hook.mode {
-            Mode::Tcx => remove(&tcx::link_path(&self.dir, hook.program, &hook.device)),
-            Mode::Clsact => clsact::detach(hook.program, &hook.device),
+            AttachMode::Tcx => remove(&tcx::link_path(&self.dir, hook.program, &hook.device)),
+            AttachMode::Clsact => clsact::detach(hook.program, &hook.device),
         }
     }
 }
@@ -227,7 +227,7 @@ fn load_program(ebpf: &mut Ebpf, program: Program, dir: &Path) -> Result<u32, Da
         let what = what.to_owned();
         move |source| DatapathError::Program {
             name: program.name(),
-            what,
+            operation: what,
             source,
         }
     };
@@ -260,7 +260,11 @@ fn attach_type(program: Program) -> TcAttachType {
 
 fn program_error(program: Program, what: impl Into<String>) -> impl FnOnce(ProgramError) -> DatapathError {
     let (name, what) = (program.name(), what.into());
-    move |source| DatapathError::Program { name, what, source }
+    move |source| DatapathError::Program {
+        name,
+        operation: what,
+        source,
+    }
 }
 
 fn remove(path: &Path) -> Result<(), DatapathError> {

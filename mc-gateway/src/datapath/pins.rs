@@ -15,7 +15,7 @@ use thiserror::Error;
     "foreign pin {}: found {found}, expected {expected}; run `mc-gateway cleanup` of the version that made it, or use another --bpf-dir",
     .path.display()
 )]
-pub struct ForeignPin {
+pub struct PinMismatch {
     /// The pin.
     pub path: PathBuf,
     /// What it is.
@@ -26,7 +26,7 @@ pub struct ForeignPin {
 
 /// The properties of a map that must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shape {
+struct MapSpec {
     kind: String,
     name: String,
     key_size: u32,
@@ -34,7 +34,7 @@ struct Shape {
     max_entries: u32,
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for MapSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             kind,
@@ -50,9 +50,9 @@ impl fmt::Display for Shape {
     }
 }
 
-fn shape<K, V>(name: &str, kind: MapType, max_entries: u32) -> Shape {
+fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
     let size = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-    Shape {
+    MapSpec {
         kind: format!("{kind:?}"),
         name: name.to_owned(),
         key_size: size(size_of::<K>()),
@@ -62,32 +62,36 @@ fn shape<K, V>(name: &str, kind: MapType, max_entries: u32) -> Shape {
 }
 
 /// What this version makes.
-fn expected() -> [Shape; abi::ALL_MAPS.len()] {
+fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
     use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
     use abi::service;
     [
-        shape::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
-        shape::<u32, abi::Group>(abi::GROUPS, Array, abi::MAX_GROUPS),
-        shape::<u32, abi::Member>(abi::MEMBERS, Array, abi::MAX_MEMBERS),
-        shape::<Addr, abi::Peer>(abi::PEERS, Hash, abi::MAX_PEERS),
-        shape::<u32, abi::Config>(abi::CONFIG, Array, 1),
-        shape::<u32, u64>(abi::DROPS, PerCpuArray, abi::MAX_DROP_REASONS),
-        shape::<u32, abi::Counter>(abi::PATHS, PerCpuArray, abi::MAX_PATHS),
-        shape::<u32, u64>(abi::EVENTS, PerCpuArray, abi::MAX_EVENTS),
-        shape::<u32, abi::Traffic>(abi::TRAFFIC, PerCpuArray, abi::MAX_TRAFFIC),
-        shape::<u32, abi::health::Sent>(abi::health::SENT, Array, abi::MAX_MEMBERS),
-        shape::<u32, abi::health::Seen>(abi::health::SEEN, Array, abi::MAX_MEMBERS),
-        shape::<u32, abi::health::Rtt>(abi::health::RTT, Array, abi::MAX_MEMBERS),
-        shape::<u32, u32>(abi::EPOCH, Array, 1),
-        shape::<(), ()>(abi::sample::SAMPLES, RingBuf, abi::sample::RING_BYTES),
-        shape::<u32, abi::sample::Gate>(abi::sample::SAMPLE_GATE, PerCpuArray, 1),
-        shape::<u32, abi::limit::Bucket>(abi::limit::ICMP_LIMIT, PerCpuArray, 1),
-        shape::<service::ServiceKey, service::Service>(service::SERVICES, Hash, service::MAX_SERVICES),
-        shape::<service::ServiceKey, service::Maglev>(service::MAGLEV, Hash, service::MAX_SERVICES),
-        shape::<u64, service::Backend>(service::BACKENDS, Hash, service::MAX_BACKENDS),
-        shape::<service::FlowKey, service::Flow>(service::FLOWS, LruHash, service::MAX_FLOWS),
-        shape::<service::ReplyKey, service::Reply>(service::REPLIES, LruHash, service::MAX_REPLIES),
-        shape::<service::FragmentKey, service::Fragment>(service::FRAGMENTS, LruHash, service::MAX_FRAGMENTS),
+        map_spec::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
+        map_spec::<u32, abi::Group>(abi::GROUPS, Array, abi::MAX_GROUPS),
+        map_spec::<u32, abi::Member>(abi::MEMBERS, Array, abi::MAX_MEMBERS),
+        map_spec::<Addr, abi::Peer>(abi::PEERS, Hash, abi::MAX_PEERS),
+        map_spec::<u32, abi::Config>(abi::CONFIG, Array, 1),
+        map_spec::<u32, u64>(abi::DROPS, PerCpuArray, abi::MAX_DROP_REASONS),
+        map_spec::<u32, abi::Counter>(abi::PATHS, PerCpuArray, abi::MAX_PATHS),
+        map_spec::<u32, u64>(abi::EVENTS, PerCpuArray, abi::MAX_EVENTS),
+        map_spec::<u32, abi::Traffic>(abi::TRAFFIC, PerCpuArray, abi::MAX_TRAFFIC),
+        map_spec::<u32, abi::liveness::Sent>(abi::liveness::SENT, Array, abi::MAX_MEMBERS),
+        map_spec::<u32, abi::liveness::Seen>(abi::liveness::SEEN, Array, abi::MAX_MEMBERS),
+        map_spec::<u32, abi::liveness::Rtt>(abi::liveness::RTT, Array, abi::MAX_MEMBERS),
+        map_spec::<u32, u32>(abi::EPOCH, Array, 1),
+        map_spec::<(), ()>(abi::sample::SAMPLES, RingBuf, abi::sample::RING_BYTES),
+        map_spec::<u32, abi::sample::SampleLimiter>(abi::sample::SAMPLE_GATE, PerCpuArray, 1),
+        map_spec::<u32, abi::rate_limit::TokenBucket>(abi::rate_limit::ICMP_LIMIT, PerCpuArray, 1),
+        map_spec::<service::ServiceKey, service::Service>(service::SERVICES, Hash, service::MAX_SERVICES),
+        map_spec::<service::ServiceKey, service::Maglev>(service::MAGLEV, Hash, service::MAX_SERVICES),
+        map_spec::<u64, service::Backend>(service::BACKENDS, Hash, service::MAX_BACKENDS),
+        map_spec::<service::FlowKey, service::Flow>(service::FLOWS, LruHash, service::MAX_FLOWS),
+        map_spec::<service::ReplyKey, service::Reply>(service::REPLIES, LruHash, service::MAX_REPLIES),
+        map_spec::<service::FragmentKey, service::Fragment>(
+            service::FRAGMENTS,
+            LruHash,
+            service::MAX_FRAGMENTS,
+        ),
     ]
 }
 
@@ -95,28 +99,32 @@ fn expected() -> [Shape; abi::ALL_MAPS.len()] {
 pub(super) const PREFIX: &str = "mc_";
 
 /// Checks every map of this version that is pinned in `dir`; one that is missing is fine.
-pub(super) fn check(dir: &Path) -> Result<(), ForeignPin> {
-    for expected in expected() {
+pub(super) fn check_maps(dir: &Path) -> Result<(), PinMismatch> {
+    for expected in expected_specs() {
         let path = dir.join(&expected.name);
         if path.exists() {
-            compare(&path, &read(&path, &expected)?, &expected)?;
+            compare(&path, &read_spec(&path, &expected)?, &expected)?;
         }
     }
     Ok(())
 }
 
 /// Checks a map of another version: all that is known of it is its name.
-pub(super) fn check_name(path: &Path, name: &str) -> Result<(), ForeignPin> {
+pub(super) fn check_name(path: &Path, name: &str) -> Result<(), PinMismatch> {
     // The kernel keeps 15 bytes of a name.
     let name = name.get(..15).unwrap_or(name);
     let expected = format!("a map named {name}");
-    let foreign = |found: String| ForeignPin {
+    let foreign = |found: String| PinMismatch {
         path: path.to_owned(),
         found,
         expected: expected.clone(),
     };
-    let info = MapInfo::from_pin(path)
-        .map_err(|error| foreign(format!("something that is not a map ({})", crate::chain(&error))))?;
+    let info = MapInfo::from_pin(path).map_err(|error| {
+        foreign(format!(
+            "something that is not a map ({})",
+            crate::error_chain(&error)
+        ))
+    })?;
     match info.name_as_str() {
         Some(found) if found == name && name.starts_with(PREFIX) => Ok(()),
         found => Err(foreign(format!("a map named {}", found.unwrap_or_default()))),
@@ -124,26 +132,26 @@ pub(super) fn check_name(path: &Path, name: &str) -> Result<(), ForeignPin> {
 }
 
 /// Checks a pinned program: whatever version, it has the name of its pin.
-pub(super) fn check_program(path: &Path, name: &str) -> Result<(), ForeignPin> {
+pub(super) fn check_program(path: &Path, name: &str) -> Result<(), PinMismatch> {
     let found = match ProgramInfo::from_pin(path) {
         Ok(info) if info.name_as_str() == Some(name) => return Ok(()),
         Ok(info) => format!("a program named {}", info.name_as_str().unwrap_or_default()),
-        Err(error) => format!("something that is not a program ({})", crate::chain(&error)),
+        Err(error) => format!("something that is not a program ({})", crate::error_chain(&error)),
     };
-    Err(ForeignPin {
+    Err(PinMismatch {
         path: path.to_owned(),
         found,
         expected: format!("a program named {name}"),
     })
 }
 
-fn read(path: &Path, expected: &Shape) -> Result<Shape, ForeignPin> {
-    let info = MapInfo::from_pin(path).map_err(|error| ForeignPin {
+fn read_spec(path: &Path, expected: &MapSpec) -> Result<MapSpec, PinMismatch> {
+    let info = MapInfo::from_pin(path).map_err(|error| PinMismatch {
         path: path.to_owned(),
-        found: format!("something that is not a map ({})", crate::chain(&error)),
+        found: format!("something that is not a map ({})", crate::error_chain(&error)),
         expected: expected.to_string(),
     })?;
-    Ok(Shape {
+    Ok(MapSpec {
         kind: info
             .map_type()
             .map_or_else(|_| "unknown".to_owned(), |kind| format!("{kind:?}")),
@@ -154,11 +162,11 @@ fn read(path: &Path, expected: &Shape) -> Result<Shape, ForeignPin> {
     })
 }
 
-fn compare(path: &Path, found: &Shape, expected: &Shape) -> Result<(), ForeignPin> {
+fn compare(path: &Path, found: &MapSpec, expected: &MapSpec) -> Result<(), PinMismatch> {
     if found == expected {
         return Ok(());
     }
-    Err(ForeignPin {
+    Err(PinMismatch {
         path: path.to_owned(),
         found: found.to_string(),
         expected: expected.to_string(),
@@ -166,16 +174,16 @@ fn compare(path: &Path, found: &Shape, expected: &Shape) -> Result<(), ForeignPi
 }
 
 /// Size of version 1's configuration in bytes; in every version it begins with the version's number.
-const CONFIG_V1: usize = 84;
+const CONFIG_V1_LEN: usize = 84;
 
 /// Checks that the configuration was written by the version whose directory it is in. One that was never
 /// written says 0.
-pub(super) fn check_version(path: &Path, version: u32) -> Result<(), ForeignPin> {
+pub(super) fn check_version(path: &Path, version: u32) -> Result<(), PinMismatch> {
     if !path.exists() {
         return Ok(());
     }
     let read = || match version {
-        1 => first_word::<[u8; CONFIG_V1]>(path, |config| config.first_chunk().copied()),
+        1 => first_word::<[u8; CONFIG_V1_LEN]>(path, |config| config.first_chunk().copied()),
         abi::ABI_VERSION => first_word::<abi::Config>(path, |config| Some(config.abi.to_ne_bytes())),
         // A layout we do not know. Its name is right, and its directory says which one it is.
         _ => Ok(None),
@@ -184,9 +192,9 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), ForeignPin>
         Ok(None | Some(0)) => return Ok(()),
         Ok(Some(found)) if found == version => return Ok(()),
         Ok(Some(found)) => format!("layout version {found}"),
-        Err(error) => format!("a map that cannot be read ({})", crate::chain(&error)),
+        Err(error) => format!("a map that cannot be read ({})", crate::error_chain(&error)),
     };
-    Err(ForeignPin {
+    Err(PinMismatch {
         path: path.to_owned(),
         found,
         expected: format!("layout version {version}"),
@@ -205,33 +213,33 @@ mod tests {
 
     #[test]
     fn every_map_is_checked() {
-        let names: Vec<String> = expected().into_iter().map(|shape| shape.name).collect();
+        let names: Vec<String> = expected_specs().into_iter().map(|shape| shape.name).collect();
         assert_eq!(names, abi::ALL_MAPS);
     }
 
     #[test]
     fn each_property_that_differs_is_refused_with_path_found_and_expected() {
         let path = Path::new("/sys/fs/bpf/x/maps/mc_peers");
-        let good = shape::<Addr, abi::Peer>(abi::PEERS, MapType::Hash, abi::MAX_PEERS);
+        let good = map_spec::<Addr, abi::Peer>(abi::PEERS, MapType::Hash, abi::MAX_PEERS);
         assert_eq!(compare(path, &good, &good), Ok(()));
         let bad = [
-            Shape {
+            MapSpec {
                 kind: "Array".into(),
                 ..good.clone()
             },
-            Shape {
+            MapSpec {
                 name: "other".into(),
                 ..good.clone()
             },
-            Shape {
+            MapSpec {
                 key_size: 4,
                 ..good.clone()
             },
-            Shape {
+            MapSpec {
                 value_size: 12,
                 ..good.clone()
             },
-            Shape {
+            MapSpec {
                 max_entries: 1,
                 ..good.clone()
             },

@@ -10,7 +10,7 @@ use aya::programs::{LinkOrder, SchedClassifier};
 use tracing::warn;
 
 use super::{DatapathError, attach_type, program_error};
-use crate::config::Order;
+use crate::config::TcxOrder;
 use crate::plan::{Attachment, Program};
 
 /// Makes a link to `device` and pins it at `path`.
@@ -18,17 +18,17 @@ pub(super) fn attach(
     classifier: &mut SchedClassifier,
     program: Program,
     device: &str,
-    order: Order,
+    order: TcxOrder,
     path: &Path,
 ) -> Result<(), DatapathError> {
     let order = match order {
-        Order::First => LinkOrder::first(),
-        Order::Last => LinkOrder::last(),
+        TcxOrder::First => LinkOrder::first(),
+        TcxOrder::Last => LinkOrder::last(),
     };
     let id = classifier
         .attach_with_options(device, attach_type(program), TcAttachOptions::TcxOrder(order))
         .map_err(program_error(program, format!("attach to {device}")))?;
-    let pinned = take(classifier, id, program)?.pin(path).map(drop);
+    let pinned = take_link(classifier, id, program)?.pin(path).map(drop);
     pinned.map_err(|source| DatapathError::Pin {
         path: path.to_owned(),
         source,
@@ -43,14 +43,14 @@ pub(super) fn swap(
 ) -> Result<(), DatapathError> {
     let link = SchedClassifierLink::try_from(open_link(path)?).map_err(|source| DatapathError::Link {
         path: path.to_owned(),
-        what: "use as a link of a classifier",
+        operation: "use as a link of a classifier",
         source,
     })?;
     let id = classifier
         .attach_to_link(link)
         .map_err(program_error(program, format!("swap in {}", path.display())))?;
     // The pin keeps the link; our descriptor of it may go.
-    take(classifier, id, program).map(drop)
+    take_link(classifier, id, program).map(drop)
 }
 
 /// What the link pinned at `path` is on, and the id of the program it runs.
@@ -58,7 +58,7 @@ pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, D
     let link = open_link(path)?;
     let info = link.info().map_err(|source| DatapathError::Link {
         path: path.to_owned(),
-        what: "read",
+        operation: "read",
         source,
     })?;
     Ok(Attachment {
@@ -68,7 +68,7 @@ pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, D
 }
 
 /// Takes the link out of aya's hands, which would detach it when the program is dropped.
-fn take(
+fn take_link(
     classifier: &mut SchedClassifier,
     id: SchedClassifierLinkId,
     program: Program,
@@ -78,7 +78,7 @@ fn take(
         .map_err(program_error(program, "take link"))?;
     FdLink::try_from(link).map_err(|source| DatapathError::Link {
         path: PathBuf::from(program.name()),
-        what: "use as a TCX link",
+        operation: "use as a TCX link",
         source,
     })
 }
@@ -88,7 +88,7 @@ fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
         .map(FdLink::from)
         .map_err(|source| DatapathError::Link {
             path: path.to_owned(),
-            what: "open",
+            operation: "open",
             source,
         })
 }

@@ -11,11 +11,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_ANTREA, PEER_REMOTE_GATEWAY};
 
-use super::local::{LocalCluster, list};
+use super::local::{LocalCluster, split_list};
 use super::remote::Remote;
-use super::{Builder, Member, Peer, Route};
+use super::{Builder, NextHop, Peer, PrefixRoute};
 use crate::cidr::parse_prefix;
-use crate::objects::{GatewayInfo, Refusal, RemoteCluster, RemoteGateway};
+use crate::objects::{FieldError, GatewayInfo, RemoteCluster, RemoteGateway};
 
 /// Name of the group that is the gateway of ours Antrea gateways know.
 const PRIMARY: &str = "primary-gateway";
@@ -25,7 +25,7 @@ const MAX_LENGTH: u8 = 30;
 
 /// What the gateway that serves clusters with gateways of Antrea does for them; nothing on other Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Antrea {
+pub struct AntreaInterop {
     /// What goes from our cluster to these prefixes …
     pub prefixes: BTreeSet<IpNet>,
     /// … but not to these, which stand for such gateways …
@@ -33,7 +33,7 @@ pub struct Antrea {
     /// … gets this source, our own `gatewayIP`.
     pub source: Option<Ipv4Addr>,
     /// What is delivered on this Node; replies to all else of our cluster go on through the tunnel.
-    pub own: BTreeSet<IpNet>,
+    pub local_prefixes: BTreeSet<IpNet>,
 }
 
 /// The Gateway that others are told of first, which is the only one Antrea knows: of those that are not drained the
@@ -52,7 +52,7 @@ pub(super) fn primary<'a>(gateways: &[&'a GatewayInfo]) -> Option<&'a GatewayInf
 }
 
 /// Those gateways of the cluster that are one: the others are not told of new connections.
-pub(super) fn used(info: &RemoteCluster) -> &[RemoteGateway] {
+pub(super) fn active_gateways(info: &RemoteCluster) -> &[RemoteGateway] {
     info.gateways.get(..1).unwrap_or_default()
 }
 
@@ -61,9 +61,9 @@ pub(super) fn alias(
     info: &RemoteCluster,
     usable: &BTreeSet<IpNet>,
     object: &str,
-    refusals: &mut Vec<Refusal>,
+    rejected: &mut Vec<FieldError>,
 ) -> Option<Ipv4Addr> {
-    let found = list(&info.service_cidr)
+    let found = split_list(&info.service_cidr)
         .filter_map(|text| parse_prefix(text).ok())
         .filter(|net| usable.contains(net))
         .find_map(|net| match net {
@@ -71,7 +71,7 @@ pub(super) fn alias(
             _ => None,
         });
     if found.is_none() {
-        refusals.push(Refusal {
+        rejected.push(FieldError {
             object: object.to_owned(),
             field: "spec.serviceCIDR".to_owned(),
             value: info.service_cidr.clone(),
@@ -83,26 +83,26 @@ pub(super) fn alias(
 
 impl Builder {
     /// The group of the gateway of ours that Antrea gateways know, where that is another Node.
-    pub(super) fn primary(&mut self, cluster: &LocalCluster) -> Option<u32> {
-        let group = self.group(PRIMARY, PRIMARY)?;
+    pub(super) fn primary_group(&mut self, cluster: &LocalCluster) -> Option<u32> {
+        let group = self.add_group(PRIMARY, PRIMARY)?;
         let mut others = cluster.gateways.iter();
         let primary = others.find(|gateway| Some(&gateway.name) == cluster.primary.as_ref());
         // Without it there is nobody to send to, and packets are dropped instead of leaving in clear.
         let Some(primary) = primary else {
             return Some(group);
         };
-        let member = Member {
+        let member = NextHop {
             object: primary.object.clone(),
             addr: primary.addr,
-            source: cluster.node_ip(primary.addr),
+            source: cluster.source_to_node(primary.addr),
             weight: 1,
         };
-        self.member(group, "internalIP", member);
+        self.add_next_hop(group, "internalIP", member);
         Some(group)
     }
 
     /// A cluster with a gateway of Antrea, at a gateway of ours.
-    pub(super) fn antrea(&mut self, remote: &Remote, cluster: &LocalCluster) {
+    pub(super) fn antrea_cluster(&mut self, remote: &Remote, cluster: &LocalCluster) {
         for (addr, _) in &remote.gateways {
             let peer = Peer {
                 cluster: remote.id,
@@ -110,31 +110,31 @@ impl Builder {
                 group: 0,
                 alias: remote.alias,
             };
-            self.peer(&remote.object, *addr, peer);
+            self.add_peer(&remote.object, *addr, peer);
         }
         if cluster.primary.as_ref() != Some(&cluster.own.name) {
-            if let Some(group) = self.primary(cluster) {
+            if let Some(group) = self.primary_group(cluster) {
                 self.forward_remote(remote, group);
             }
             return;
         }
-        let Some(group) = self.group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
+        let Some(group) = self.add_group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
             return;
         };
         for (addr, _) in &remote.gateways {
-            let member = Member {
+            let member = NextHop {
                 object: remote.object.clone(),
                 addr: *addr,
-                source: cluster.gateway_ip(*addr),
+                source: cluster.source_to_gateway(*addr),
                 // There is no other.
                 weight: 1,
             };
-            self.member(group, "spec.gatewayInfos", member);
+            self.add_next_hop(group, "spec.gatewayInfos", member);
         }
         self.forward_remote(remote, group);
         let source = cluster.own_gateway.as_ref().and_then(|own| own.gateway_ip);
         let Some(IpAddr::V4(source)) = source else {
-            self.refuse(
+            self.reject(
                 &format!("Gateway {}", cluster.own.name),
                 "gatewayIP",
                 &source.map(|addr| addr.to_string()).unwrap_or_default(),
@@ -148,19 +148,19 @@ impl Builder {
         let own = cluster.own_pod_cidrs();
         let pods = cluster.pods_on(&cluster.own.name).iter();
         let own = own.iter().chain(pods).chain(cluster.own.own_addresses());
-        antrea.own = own.filter(|net| net.addr().is_ipv4()).copied().collect();
+        antrea.local_prefixes = own.filter(|net| net.addr().is_ipv4()).copied().collect();
         let v4 = remote.prefixes.iter().filter(|net| net.addr().is_ipv4());
         antrea.prefixes.extend(v4);
         let (prefixes, one) = (&mut self.desired.prefixes, |addr| IpNet::from(IpAddr::V4(addr)));
         if let Some(alias) = remote.alias {
-            let route = Route {
+            let route = PrefixRoute {
                 cluster: remote.id,
                 group,
                 deliver: false,
             };
             prefixes.insert(one(alias), route);
         }
-        let route = Route {
+        let route = PrefixRoute {
             cluster: CLUSTER_LOCAL,
             group: 0,
             deliver: true,

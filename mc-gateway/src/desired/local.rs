@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Sources;
+use super::SourceAddrs;
 use super::antrea;
-use super::claims::Claims;
+use super::prefix_ownership::PrefixOwners;
 use crate::cidr::{CidrError, parse_address, same_family};
 use crate::config::PodLookup;
-use crate::objects::{NodeInfo, Objects, Refusal};
-use crate::reservation::service_name;
+use crate::objects::{FieldError, NodeInfo, Objects};
+use crate::service_ip_reservation::service_name;
 
 /// A Node whose values are good.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +60,7 @@ pub(super) struct LocalCluster {
     /// Service CIDRs of our cluster, as any of its Gateways states them.
     pub(super) service_cidrs: BTreeSet<IpNet>,
     /// Prefixes that are ours.
-    pub(super) claims: Claims,
+    pub(super) prefix_owners: PrefixOwners,
     /// Addresses no other cluster's prefix may contain, with whose they are.
     pub(super) addresses: Vec<(IpAddr, String)>,
     /// Pods that are found by their own address.
@@ -84,7 +84,7 @@ impl Node {
     }
 
     /// The first address of the family of `like`, which is one of ours; else the first.
-    pub(super) fn addr_like(&self, like: Option<IpAddr>) -> Option<IpAddr> {
+    pub(super) fn addr_of_family(&self, like: Option<IpAddr>) -> Option<IpAddr> {
         let same = |addr: &IpAddr| like.is_some_and(|like| same_family(*addr, like));
         self.addrs.iter().copied().find(same).or(self.addr())
     }
@@ -96,10 +96,10 @@ impl LocalCluster {
         objects: &Objects,
         nodes: &[&NodeInfo],
         own_name: &str,
-        refusals: &mut Vec<Refusal>,
+        rejected: &mut Vec<FieldError>,
     ) -> Self {
         let mut cluster = Self::default();
-        cluster.read_gateways(objects, own_name, refusals);
+        cluster.read_gateways(objects, own_name, rejected);
         // Our own Node first: whatever another Node claims, our Pods stay reachable.
         let own_first = nodes
             .iter()
@@ -107,7 +107,7 @@ impl LocalCluster {
             .chain(nodes.iter().filter(|node| node.name != own_name));
         for node in own_first {
             let is_own = node.name == own_name;
-            let node = cluster.read_node(node, refusals);
+            let node = cluster.read_node(node, rejected);
             if is_own {
                 cluster.own = node;
             } else {
@@ -115,12 +115,12 @@ impl LocalCluster {
             }
         }
         cluster.gateway_sources();
-        cluster.read_host_addresses(nodes, own_name, refusals);
+        cluster.read_host_addresses(nodes, own_name, rejected);
         cluster
     }
 
     /// Takes the addresses CNIs gave Nodes among their Pods', once all that others own is known.
-    fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, refusals: &mut Vec<Refusal>) {
+    fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, rejected: &mut Vec<FieldError>) {
         let underlay: Vec<(IpAddr, String)> = self.addresses.clone();
         let mut taken: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
         let all = self.other_nodes.iter().chain([&self.own]);
@@ -134,7 +134,7 @@ impl LocalCluster {
                 let addr = match parse_address(text) {
                     Ok(addr) => addr,
                     Err(error) => {
-                        refusals.push(refusal(&object, &field, text, &error));
+                        rejected.push(field_error(&object, &field, text, &error));
                         continue;
                     }
                 };
@@ -144,7 +144,7 @@ impl LocalCluster {
                 }
                 let whose = within.map(|(_, whose)| whose).or(taken.get(&addr));
                 if let Some(whose) = whose.filter(|whose| **whose != object) {
-                    refusals.push(Refusal {
+                    rejected.push(FieldError {
                         object: object.clone(),
                         field,
                         value: text.clone(),
@@ -168,7 +168,7 @@ impl LocalCluster {
         }
     }
 
-    fn read_node(&mut self, info: &NodeInfo, refusals: &mut Vec<Refusal>) -> Node {
+    fn read_node(&mut self, info: &NodeInfo, rejected: &mut Vec<FieldError>) -> Node {
         let object = format!("Node {}", info.name);
         let mut node = Node {
             name: info.name.clone(),
@@ -178,25 +178,27 @@ impl LocalCluster {
             let field = format!("status.addresses[InternalIP][{index}]");
             match parse_address(text) {
                 Ok(addr) => node.addrs.push(addr),
-                Err(error) => refusals.push(refusal(&object, &field, text, &error)),
+                Err(error) => rejected.push(field_error(&object, &field, text, &error)),
             }
         }
         if node.addrs.is_empty() {
             let field = "status.addresses[InternalIP]";
-            refusals.push(refusal(&object, field, "", &CidrError::Missing));
+            rejected.push(field_error(&object, field, "", &CidrError::Missing));
         }
         for addr in &node.addrs {
             self.addresses.push((*addr, object.clone()));
         }
         for (index, text) in info.pod_cidrs.iter().enumerate() {
             let field = format!("spec.podCIDRs[{index}]");
-            node.pod_cidrs
-                .extend(self.claims.claim(&object, &field, text, refusals));
+            node.pod_cidrs.extend(
+                self.prefix_owners
+                    .parse_and_assign(&object, &field, text, rejected),
+            );
         }
         node
     }
 
-    fn read_gateways(&mut self, objects: &Objects, own_name: &str, refusals: &mut Vec<Refusal>) {
+    fn read_gateways(&mut self, objects: &Objects, own_name: &str, rejected: &mut Vec<FieldError>) {
         let mut gateways: Vec<_> = objects.gateways.iter().collect();
         gateways.sort_by(|a, b| a.name.cmp(&b.name));
         self.primary = antrea::primary(&gateways).map(|info| info.name.clone());
@@ -206,18 +208,21 @@ impl LocalCluster {
             let object = format!("Gateway {}", info.name);
             let mut address = |field: &str, text: &str| {
                 parse_address(text)
-                    .inspect_err(|error| refusals.push(refusal(&object, field, text, error)))
+                    .inspect_err(|error| rejected.push(field_error(&object, field, text, error)))
                     .ok()
             };
             let gateway_ip = address("gatewayIP", &info.gateway_ip);
             let internal_ip = address("internalIP", &info.internal_ip);
-            let before = refusals.len();
-            let service_cidrs: Vec<IpNet> = list(&info.service_cidr)
-                .filter_map(|text| self.claims.claim(owner, "serviceCIDR", text, refusals))
+            let before = rejected.len();
+            let service_cidrs: Vec<IpNet> = split_list(&info.service_cidr)
+                .filter_map(|text| {
+                    self.prefix_owners
+                        .parse_and_assign(owner, "serviceCIDR", text, rejected)
+                })
                 .collect();
             self.service_cidrs.extend(service_cidrs.iter().copied());
-            for refusal in refusals.iter_mut().skip(before) {
-                refusal.object.clone_from(&object);
+            for error in rejected.iter_mut().skip(before) {
+                error.object.clone_from(&object);
             }
             self.addresses.extend(
                 [gateway_ip, internal_ip]
@@ -244,7 +249,7 @@ impl LocalCluster {
     }
 
     /// Takes the addresses of Pods that no Node CIDR leads to.
-    pub(super) fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, refusals: &mut Vec<Refusal>) {
+    pub(super) fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, rejected: &mut Vec<FieldError>) {
         if lookup == PodLookup::NodeCidr {
             return;
         }
@@ -281,7 +286,7 @@ impl LocalCluster {
                         }
                     },
                 };
-                refusals.push(Refusal {
+                rejected.push(FieldError {
                     object: format!("Pod {}", info.name),
                     field: format!("status.podIPs[{index}]"),
                     value: text.clone(),
@@ -294,7 +299,7 @@ impl LocalCluster {
     }
 
     /// Takes the addresses that Services of ours reserve for Nodes.
-    pub(super) fn read_reservations(&mut self, objects: &Objects, refusals: &mut Vec<Refusal>) {
+    pub(super) fn read_reservations(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
         let exported = objects
             .services
             .iter()
@@ -332,7 +337,7 @@ impl LocalCluster {
                         }
                     }
                 };
-                refusals.push(Refusal {
+                rejected.push(FieldError {
                     object: format!("Service {}/{}", service.namespace, service.name),
                     field: format!("spec.clusterIPs[{index}]"),
                     value: text.clone(),
@@ -348,7 +353,7 @@ impl LocalCluster {
     }
 
     /// A Pod found by its own address whose address is in `prefix`.
-    pub(super) fn pod_in(&self, prefix: IpNet) -> Option<(&IpAddr, &String)> {
+    pub(super) fn pod_within(&self, prefix: IpNet) -> Option<(&IpAddr, &String)> {
         self.pods.range(prefix.network()..=prefix.broadcast()).next()
     }
 
@@ -373,17 +378,17 @@ impl LocalCluster {
     }
 
     /// The address another Node of our cluster, which we reach at `peer`, knows us by.
-    pub(super) fn node_ip(&self, peer: IpAddr) -> Option<IpAddr> {
+    pub(super) fn source_to_node(&self, peer: IpAddr) -> Option<IpAddr> {
         let known = self.own.addrs.iter().copied().chain(self.internal_ip());
         known.into_iter().find(|addr| same_family(*addr, peer))
     }
 
     /// The address another cluster's gateway, which we reach at `peer`, knows us by.
-    pub(super) fn gateway_ip(&self, peer: IpAddr) -> Option<IpAddr> {
+    pub(super) fn source_to_gateway(&self, peer: IpAddr) -> Option<IpAddr> {
         let gateway_ip = self.own_gateway.as_ref().and_then(|own| own.gateway_ip);
         gateway_ip
             .filter(|addr| same_family(*addr, peer))
-            .or(self.node_ip(peer))
+            .or(self.source_to_node(peer))
     }
 
     pub(super) fn own_pod_cidrs(&self) -> Vec<IpNet> {
@@ -391,17 +396,17 @@ impl LocalCluster {
     }
 
     /// Addresses that lead to this Node and nobody else has.
-    pub(super) fn spare(&self, lookup: PodLookup) -> Sources {
+    pub(super) fn fallback_addrs(&self, lookup: PodLookup) -> SourceAddrs {
         let reserved = self.own.reserved.iter().map(IpNet::addr).collect();
         self.network_addresses(lookup).or(reserved)
     }
 
     /// The addresses that name this Node's Pod CIDRs, where Pods are found by them: they lead here and no Pod
     /// gets them.
-    fn network_addresses(&self, lookup: PodLookup) -> Sources {
+    fn network_addresses(&self, lookup: PodLookup) -> SourceAddrs {
         // A range of one or two addresses has none to spare.
         let large = |net: &&IpNet| net.max_prefix_len().saturating_sub(net.prefix_len()) > 1;
-        let first: Sources = self
+        let first: SourceAddrs = self
             .own
             .pod_cidrs
             .iter()
@@ -440,12 +445,12 @@ impl LocalCluster {
 }
 
 /// The CIDRs of a field that holds one per family, with a comma between them.
-pub(super) fn list(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }
 
-pub(super) fn refusal(object: &str, field: &str, value: &str, error: &CidrError) -> Refusal {
-    Refusal {
+pub(super) fn field_error(object: &str, field: &str, value: &str, error: &CidrError) -> FieldError {
+    FieldError {
         object: object.to_owned(),
         field: field.to_owned(),
         value: value.to_owned(),

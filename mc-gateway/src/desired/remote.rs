@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use super::Identity;
+use super::LocalNode;
 use super::antrea;
-use super::claims::Claims;
-use super::local::{LocalCluster, list, refusal};
+use super::local::{LocalCluster, field_error, split_list};
+use super::prefix_ownership::PrefixOwners;
 use crate::cidr::parse_address;
 use crate::ids::stable_id;
-use crate::objects::{Objects, Refusal, RemoteCluster, RemoteGateway};
+use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
 
 /// Another cluster, checked.
 #[derive(Clone, Debug)]
@@ -31,33 +31,33 @@ pub(super) struct Remote {
 }
 
 /// All other clusters; of two that want the same thing the older keeps it, else the first by name.
-pub(super) fn read(
+pub(super) fn validate(
     objects: &Objects,
     cluster: &LocalCluster,
-    me: &Identity,
-    refusals: &mut Vec<Refusal>,
+    me: &LocalNode,
+    rejected: &mut Vec<FieldError>,
 ) -> Vec<Remote> {
     let mut infos: Vec<&RemoteCluster> = objects.remotes.iter().collect();
     infos.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
-    let mut claims = cluster.claims.clone();
+    let mut claims = cluster.prefix_owners.clone();
     let mut ids: BTreeMap<u32, (String, String)> = BTreeMap::new();
     let mut gateway_owners: BTreeMap<IpAddr, String> = BTreeMap::new();
     let mut remotes = Vec::new();
     for info in infos {
         let object = format!("ClusterInfoImport {}", info.name);
-        let Some(id) = number(info, &object, me, &mut ids, refusals) else {
+        let Some(id) = cluster_number(info, &object, me, &mut ids, rejected) else {
             continue;
         };
-        let is_antrea = me.antrea.contains(&info.cluster_id);
+        let is_antrea = me.antrea_clusters.contains(&info.cluster_id);
         let listed = if is_antrea {
-            antrea::used(info)
+            antrea::active_gateways(info)
         } else {
             &info.gateways
         };
-        let gateways = gateways(listed, &object, cluster, &claims, &mut gateway_owners, refusals);
+        let gateways = usable_gateways(listed, &object, cluster, &claims, &mut gateway_owners, rejected);
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
-        let mut services: Vec<&str> = list(&info.service_cidr).collect();
+        let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
         // A cluster that shares only its Pods, or only its Services, is complete.
         if services.is_empty() && info.pod_cidrs.is_empty() {
             services.push("");
@@ -67,7 +67,7 @@ pub(super) fn read(
             .map(|text| ("spec.serviceCIDR".to_owned(), text))
             .chain(pods.map(|(index, text)| (format!("spec.podCIDRs[{index}]"), text.as_str())));
         for (field, text) in fields {
-            let Some(prefix) = claims.claim(&object, &field, text, refusals) else {
+            let Some(prefix) = claims.parse_and_assign(&object, &field, text, rejected) else {
                 continue;
             };
             // A tunnel whose outer packets are routed into the tunnel would carry nothing.
@@ -78,7 +78,7 @@ pub(super) fn read(
             let theirs = gateway_owners.iter().map(|(addr, whose)| (*addr, whose.as_str()));
             if let Some((addr, whose)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
                 claims.release(prefix, &object);
-                refusals.push(Refusal {
+                rejected.push(FieldError {
                     object: object.clone(),
                     field,
                     value: text.to_owned(),
@@ -86,9 +86,9 @@ pub(super) fn read(
                 });
                 continue;
             }
-            if let Some((addr, whose)) = cluster.pod_in(prefix) {
+            if let Some((addr, whose)) = cluster.pod_within(prefix) {
                 claims.release(prefix, &object);
-                refusals.push(Refusal {
+                rejected.push(FieldError {
                     object: object.clone(),
                     field,
                     value: text.to_owned(),
@@ -99,7 +99,7 @@ pub(super) fn read(
             prefixes.insert(prefix);
         }
         let alias = is_antrea
-            .then(|| antrea::alias(info, &prefixes, &object, refusals))
+            .then(|| antrea::alias(info, &prefixes, &object, rejected))
             .flatten();
         remotes.push(Remote {
             antrea: is_antrea,
@@ -115,12 +115,12 @@ pub(super) fn read(
 }
 
 /// The cluster's number, if its id is usable and nobody else's.
-fn number(
+fn cluster_number(
     info: &RemoteCluster,
     object: &str,
-    me: &Identity,
+    me: &LocalNode,
     ids: &mut BTreeMap<u32, (String, String)>,
-    refusals: &mut Vec<Refusal>,
+    rejected: &mut Vec<FieldError>,
 ) -> Option<u32> {
     let id = stable_id(&info.cluster_id);
     let reason = if info.cluster_id.is_empty() {
@@ -137,7 +137,7 @@ fn number(
         ids.insert(id, (info.cluster_id.clone(), object.to_owned()));
         return Some(id);
     };
-    refusals.push(Refusal {
+    rejected.push(FieldError {
         object: object.to_owned(),
         field: "spec.clusterID".to_owned(),
         value: info.cluster_id.clone(),
@@ -148,13 +148,13 @@ fn number(
 
 /// The usable gateway addresses; each belongs to one cluster, is none of our own Nodes', and is in no prefix
 /// of anybody else, to whom packets for it would go.
-fn gateways(
+fn usable_gateways(
     listed: &[RemoteGateway],
     object: &str,
     cluster: &LocalCluster,
-    claims: &Claims,
+    claims: &PrefixOwners,
     owners: &mut BTreeMap<IpAddr, String>,
-    refusals: &mut Vec<Refusal>,
+    rejected: &mut Vec<FieldError>,
 ) -> Vec<(IpAddr, u32)> {
     let mut usable: Vec<(IpAddr, u32)> = Vec::new();
     for (index, gateway) in listed.iter().enumerate() {
@@ -163,7 +163,7 @@ fn gateways(
         let addr = match parse_address(text) {
             Ok(addr) => addr,
             Err(error) => {
-                refusals.push(refusal(object, &field, text, &error));
+                rejected.push(field_error(object, &field, text, &error));
                 continue;
             }
         };
@@ -174,7 +174,7 @@ fn gateways(
             .map(|(_, whose)| whose);
         let other = owners.get(&addr).filter(|owner| *owner != object);
         if let Some(whose) = own.or(other) {
-            refusals.push(Refusal {
+            rejected.push(FieldError {
                 object: object.to_owned(),
                 field,
                 value: text.clone(),
@@ -183,7 +183,7 @@ fn gateways(
             continue;
         }
         if let Some((taken, whose)) = claims.conflict(addr.into(), object) {
-            refusals.push(Refusal {
+            rejected.push(FieldError {
                 object: object.to_owned(),
                 field,
                 value: text.clone(),
@@ -197,7 +197,7 @@ fn gateways(
         }
     }
     if usable.is_empty() {
-        refusals.push(Refusal {
+        rejected.push(FieldError {
             object: object.to_owned(),
             field: "spec.gatewayInfos".to_owned(),
             value: listed

@@ -65,42 +65,42 @@ fn objects() -> Objects {
     }
 }
 
-fn on(name: &str, objects: &Objects) -> (Desired, Vec<Refusal>) {
-    let me = Identity {
+fn on(name: &str, objects: &Objects) -> (DesiredState, Vec<FieldError>) {
+    let me = LocalNode {
         node_name: name.into(),
         cluster_id: Some("east".into()),
         pod_lookup: PodLookup::Auto,
-        ..Identity::default()
+        ..LocalNode::default()
     };
-    desired(objects, &me).unwrap()
+    compute(objects, &me).unwrap()
 }
 
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// What is desired on the gateway, and the one refusal as text.
-fn refused(change: impl FnOnce(&mut Objects)) -> (Desired, String) {
+/// What is desired on the gateway, and the one error as text.
+fn refused(change: impl FnOnce(&mut Objects)) -> (DesiredState, String) {
     let mut objects = objects();
     change(&mut objects);
-    let (desired, refusals) = on("a", &objects);
-    assert_eq!(refusals.len(), 1, "{refusals:?}");
-    (desired, refusals[0].to_string())
+    let (desired, rejected) = on("a", &objects);
+    assert_eq!(rejected.len(), 1, "{rejected:?}");
+    (desired, rejected[0].to_string())
 }
 
 #[test]
 fn regular_node() {
-    let (desired, refusals) = on("b", &objects());
-    assert_eq!(refusals, []);
+    let (desired, rejected) = on("b", &objects());
+    assert_eq!(rejected, []);
     assert!(!desired.gateway);
     let gateways = stable_id("gateways");
     let west = stable_id("west");
-    let forward = Route {
+    let forward = PrefixRoute {
         cluster: west,
         group: gateways,
         deliver: false,
     };
-    let deliver = Route {
+    let deliver = PrefixRoute {
         cluster: 0,
         group: 0,
         deliver: true,
@@ -118,7 +118,7 @@ fn regular_node() {
     assert_eq!(desired.service_cidrs, [net("10.96.0.0/16")].into());
     assert_eq!(desired.services, None, "what is not known stays as it is");
     assert_eq!(desired.groups.len(), 1);
-    let members: Vec<_> = desired.members.values().map(|m| (m.addr, m.source)).collect();
+    let members: Vec<_> = desired.next_hops.values().map(|m| (m.addr, m.source)).collect();
     assert_eq!(members, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);
     let peers: Vec<_> = desired
         .peers
@@ -131,20 +131,20 @@ fn regular_node() {
     assert_eq!(
         desired.masquerade,
         Masquerade {
-            pods,
+            pod_cidrs,
             ..Masquerade::default()
         }
     );
-    assert_eq!(desired.local, [IpAddr::from([192, 0, 2, 2])]);
+    assert_eq!(desired.local_addrs, [IpAddr::from([192, 0, 2, 2])]);
 }
 
 #[test]
 fn gateway_node() {
-    let (desired, refusals) = on("a", &objects());
-    assert_eq!(refusals, []);
+    let (desired, rejected) = on("a", &objects());
+    assert_eq!(rejected, []);
     assert!(desired.gateway);
     let (west, to_west, to_b) = (stable_id("west"), stable_id("cluster/west"), stable_id("node/b"));
-    let route = |cluster, group, deliver| Route {
+    let route = |cluster, group, deliver| PrefixRoute {
         cluster,
         group,
         deliver,
@@ -194,10 +194,10 @@ fn gateway_node() {
         Some([192, 0, 2, 1].into()),
         "known there by our internalIP"
     );
-    assert_eq!(desired.masquerade.services, [net("10.96.0.0/16")].into());
-    assert_eq!(desired.masquerade.remotes, desired.routes);
+    assert_eq!(desired.masquerade.service_cidrs, [net("10.96.0.0/16")].into());
+    assert_eq!(desired.masquerade.remote_prefixes, desired.routes);
     let local: [IpAddr; 2] = [[192, 0, 2, 1].into(), [203, 0, 113, 1].into()];
-    assert_eq!(desired.local, local);
+    assert_eq!(desired.local_addrs, local);
 }
 
 #[test]
@@ -212,8 +212,8 @@ fn a_node_that_is_also_a_gateway_has_both_roles() {
         created: None,
         primary: false,
     });
-    let (desired, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (desired, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     let peer = desired.peers[&IpAddr::from([192, 0, 2, 2])];
     assert_eq!(peer.flags, PEER_LOCAL_NODE | PEER_LOCAL_GATEWAY);
     assert_eq!(peer.group, stable_id("node/b"));
@@ -239,19 +239,19 @@ fn the_order_of_objects_does_not_matter() {
 fn without_our_own_node_nothing_is_decided() {
     let mut objects = objects();
     objects.nodes.remove(0);
-    let me = Identity {
+    let me = LocalNode {
         node_name: "a".into(),
-        ..Identity::default()
+        ..LocalNode::default()
     };
-    let error = desired(&objects, &me).unwrap_err().to_string();
+    let error = compute(&objects, &me).unwrap_err().to_string();
     assert_eq!(error, "node-name \"a\": there is no such Node; known: [\"b\"]");
 }
 
 #[test]
 fn malformed_cidr_is_refused_alone() {
-    let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
+    let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
     assert_eq!(
-        refusal,
+        error,
         "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, which is written like 10.0.0.0/16 or fd00:10::/48"
     );
     assert!(desired.routes.contains(&net("10.2.0.0/16")));
@@ -272,34 +272,31 @@ fn every_kind_of_bad_prefix_is_refused_alone() {
         "",
     ];
     for text in bad {
-        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
-        assert!(
-            refusal.contains(&format!("spec.podCIDRs[0]: {text:?} ")),
-            "{refusal}"
-        );
+        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
+        assert!(error.contains(&format!("spec.podCIDRs[0]: {text:?} ")), "{error}");
         assert_eq!(desired.routes.len(), 2, "{text}");
     }
 }
 
 #[test]
 fn missing_gateway_ip() {
-    let (desired, refusal) = refused(|o| o.remotes[0].gateways.clear());
-    assert!(refusal.starts_with(
+    let (desired, error) = refused(|o| o.remotes[0].gateways.clear());
+    assert!(error.starts_with(
         "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" holds no usable gatewayIP"
     ));
     // Better dropped and counted than sent out without a tunnel.
     assert_eq!(desired.routes.len(), 2);
-    assert!(desired.groups[&stable_id("cluster/west")].members.is_empty());
+    assert!(desired.groups[&stable_id("cluster/west")].next_hops.is_empty());
 }
 
 #[test]
 fn unparsable_gateway_ip_is_refused_alone() {
-    let (desired, refusal) = refused(|o| {
+    let (desired, error) = refused(|o| {
         let gateways = &mut o.remotes[0].gateways;
         gateways.insert(0, peer_gateway("::ffff:203.0.113.7"));
     });
-    assert!(refusal.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is an IPv4-mapped"));
-    assert_eq!(desired.groups[&stable_id("cluster/west")].members.len(), 1);
+    assert!(error.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is an IPv4-mapped"));
+    assert_eq!(desired.groups[&stable_id("cluster/west")].next_hops.len(), 1);
 }
 
 #[test]
@@ -307,8 +304,8 @@ fn own_gateway_without_addresses() {
     let mut objects = objects();
     objects.gateways[0].internal_ip = String::new();
     objects.gateways[0].gateway_ip = "nonsense".into();
-    let (desired, refusals) = on("b", &objects);
-    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    let (desired, rejected) = on("b", &objects);
+    let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -316,7 +313,7 @@ fn own_gateway_without_addresses() {
             "Gateway a: internalIP: \"\" is missing"
         ]
     );
-    assert!(desired.members.is_empty());
+    assert!(desired.next_hops.is_empty());
     assert_eq!(desired.routes.len(), 2);
 }
 
@@ -339,10 +336,10 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
             &["10.2.128.0/17"],
         ),
     ];
-    let (desired, refusals) = on("a", &objects);
-    assert_eq!(refusals.len(), 1);
+    let (desired, rejected) = on("a", &objects);
+    assert_eq!(rejected.len(), 1);
     assert_eq!(
-        refusals[0].to_string(),
+        rejected[0].to_string(),
         "ClusterInfoImport west-clusterinfo: spec.podCIDRs[0]: \"10.2.0.0/16\" overlaps 10.2.128.0/17 of ClusterInfoImport north-clusterinfo"
     );
     assert_eq!(
@@ -357,8 +354,8 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
     for remote in &mut objects.remotes {
         remote.created = None;
     }
-    let (_, refusals) = on("a", &objects);
-    assert!(refusals[0].object.contains("west"));
+    let (_, rejected) = on("a", &objects);
+    assert!(rejected[0].object.contains("west"));
 }
 
 #[test]
@@ -368,11 +365,8 @@ fn own_prefixes_cannot_be_claimed() {
         ("10.1.0.0/16", "10.1.0.0/24 of Node a"),
         ("10.96.128.0/17", "10.96.0.0/16 of our own cluster"),
     ] {
-        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push(own.into()));
-        assert!(
-            refusal.contains(&format!("\"{own}\" overlaps {whose}")),
-            "{refusal}"
-        );
+        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(own.into()));
+        assert!(error.contains(&format!("\"{own}\" overlaps {whose}")), "{error}");
         assert_eq!(desired.routes.len(), 2);
     }
 }
@@ -380,10 +374,10 @@ fn own_prefixes_cannot_be_claimed() {
 #[test]
 fn underlay_addresses_cannot_be_claimed() {
     for (prefix, whose) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
-        let (desired, refusal) = refused(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
+        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
         assert!(
-            refusal.contains(&format!("contains the underlay address {whose}")),
-            "{refusal}"
+            error.contains(&format!("contains the underlay address {whose}")),
+            "{error}"
         );
         assert_eq!(desired.routes.len(), 2);
     }
@@ -391,33 +385,33 @@ fn underlay_addresses_cannot_be_claimed() {
 
 #[test]
 fn our_own_cluster_is_not_another_one() {
-    let (desired, refusal) = refused(|o| {
+    let (desired, error) = refused(|o| {
         o.remotes
             .push(remote("east", None, "203.0.113.7", "10.99.0.0/16", &[]));
     });
     assert!(
-        refusal.contains("spec.clusterID: \"east\" is our own cluster's id"),
-        "{refusal}"
+        error.contains("spec.clusterID: \"east\" is our own cluster's id"),
+        "{error}"
     );
     assert!(!desired.routes.contains(&net("10.99.0.0/16")));
 }
 
 #[test]
 fn cluster_ids_must_be_there_and_unique() {
-    let (_, refusal) = refused(|o| {
+    let (_, error) = refused(|o| {
         let mut twin = remote("west", None, "203.0.113.7", "10.99.0.0/16", &[]);
         twin.name = "z".into();
         o.remotes.push(twin);
     });
     assert!(
-        refusal.contains("\"west\" is already the id of ClusterInfoImport west-clusterinfo"),
-        "{refusal}"
+        error.contains("\"west\" is already the id of ClusterInfoImport west-clusterinfo"),
+        "{error}"
     );
-    let (_, refusal) = refused(|o| {
+    let (_, error) = refused(|o| {
         o.remotes
             .push(remote("", None, "203.0.113.7", "10.99.0.0/16", &[]));
     });
-    assert!(refusal.contains("spec.clusterID: \"\" is missing"), "{refusal}");
+    assert!(error.contains("spec.clusterID: \"\" is missing"), "{error}");
 }
 
 #[test]
@@ -425,38 +419,35 @@ fn ids_with_the_same_number_are_refused() {
     // Two strings whose 32-bit FNV-1a is the same.
     let (one, two) = ("costarring", "liquid");
     assert_eq!(stable_id(one), stable_id(two));
-    let (desired, refusal) = refused(|o| {
+    let (desired, error) = refused(|o| {
         o.remotes = vec![
             remote(one, None, "203.0.113.7", "10.98.0.0/16", &[]),
             remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
         ];
     });
-    assert!(
-        refusal.contains("has the same number as \"costarring\""),
-        "{refusal}"
-    );
+    assert!(error.contains("has the same number as \"costarring\""), "{error}");
     assert_eq!(desired.routes, [net("10.98.0.0/16")].into());
 }
 
 #[test]
 fn a_gateway_address_belongs_to_one() {
-    let (desired, refusal) = refused(|o| {
+    let (desired, error) = refused(|o| {
         o.remotes
             .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
         o.remotes[1].gateways.push(peer_gateway("203.0.113.7"));
     });
     assert!(
-        refusal.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
-        "{refusal}"
+        error.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
+        "{error}"
     );
     assert_eq!(
         desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
         stable_id("west")
     );
-    let (_, refusal) = refused(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
+    let (_, error) = refused(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
     assert!(
-        refusal.contains("\"192.0.2.2\" is the address of Node b"),
-        "{refusal}"
+        error.contains("\"192.0.2.2\" is the address of Node b"),
+        "{error}"
     );
 }
 
@@ -466,13 +457,13 @@ fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
     objects.remotes[0].gateways = (1..=20)
         .map(|n| peer_gateway(&format!("198.51.100.{n}")))
         .collect();
-    let (in_order, refusals) = on("a", &objects);
-    assert_eq!(refusals.len(), 4);
+    let (in_order, rejected) = on("a", &objects);
+    assert_eq!(rejected.len(), 4);
     assert_eq!(
-        refusals[0].to_string(),
+        rejected[0].to_string(),
         "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" is more than the 16 members a group can have; the first 16 in order are used"
     );
-    assert_eq!(in_order.groups[&stable_id("cluster/west")].members.len(), 16);
+    assert_eq!(in_order.groups[&stable_id("cluster/west")].next_hops.len(), 16);
     assert_eq!(
         in_order.peers.len(),
         21,
@@ -490,9 +481,9 @@ fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
         .collect();
     objects.remotes[0].gateways[0].weight = 0;
     objects.remotes[0].gateways[1].weight = 1_000;
-    let (desired, refusals) = on("a", &objects);
-    assert_eq!(refusals.len(), 1);
-    assert_eq!(refusals[0].value, "198.51.100.1");
+    let (desired, rejected) = on("a", &objects);
+    assert_eq!(rejected.len(), 1);
+    assert_eq!(rejected[0].value, "198.51.100.1");
     let weight = |n: u8| {
         let addr = IpAddr::from([198, 51, 100, n]);
         desired
@@ -504,7 +495,7 @@ fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
     assert_eq!([weight(1), weight(2), weight(17)], [None, Some(255), Some(1)]);
     objects.gateways[0].weight = 0;
     let (node, _) = on("b", &objects);
-    assert_eq!(node.members.values().map(|m| m.weight).collect::<Vec<_>>(), [0]);
+    assert_eq!(node.next_hops.values().map(|m| m.weight).collect::<Vec<_>>(), [0]);
 }
 
 #[test]
@@ -522,13 +513,13 @@ fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
         })
         .collect();
     objects.gateways.reverse();
-    let (desired, refusals) = on("b", &objects);
-    assert_eq!(refusals.len(), 4);
+    let (desired, rejected) = on("b", &objects);
+    assert_eq!(rejected.len(), 4);
     assert_eq!(
-        refusals[0].to_string(),
+        rejected[0].to_string(),
         "Gateway gw26: internalIP: \"192.0.2.26\" is more than the 16 members a group can have; the first 16 in order are used"
     );
-    assert_eq!(desired.groups[&stable_id("gateways")].members.len(), 16);
+    assert_eq!(desired.groups[&stable_id("gateways")].next_hops.len(), 16);
     assert_eq!(desired.peers.len(), 20);
 }
 
@@ -555,30 +546,30 @@ fn ip(text: &str) -> IpAddr {
 #[test]
 fn both_families_inside_over_the_family_of_the_gateways() {
     let mut objects = dual_stack();
-    let (gateway, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (gateway, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     let west = ["10.2.0.0/16", "10.97.0.0/16", "fd00:2::/48", "fd00:97::/108"].map(net);
     assert_eq!(gateway.routes, west.into());
     assert_eq!(
-        gateway.masquerade.services,
+        gateway.masquerade.service_cidrs,
         ["10.96.0.0/16", "fd00:96::/108"].map(net).into()
     );
     assert_eq!(gateway.prefixes[&net("fd00:1:1::/64")].group, stable_id("node/b"));
     assert!(gateway.prefixes[&net("fd00:1:0::/64")].deliver);
     // Node b sends over IPv4, because the Gateway's internalIP is IPv4.
-    assert!(gateway.members.values().all(|member| member.addr.is_ipv4()));
-    assert_eq!(on("b", &objects).0.members.len(), 1);
+    assert!(gateway.next_hops.values().all(|member| member.addr.is_ipv4()));
+    assert_eq!(on("b", &objects).0.next_hops.len(), 1);
     // IPv6 inside and outside, and back.
     objects.gateways[0].internal_ip = "fd00:a::1".into();
     let (gateway, _) = on("a", &objects);
     let to_b = gateway
-        .members
+        .next_hops
         .values()
         .find(|member| member.object == "Node b")
         .unwrap();
     assert_eq!((to_b.addr, to_b.source), (ip("fd00:a::2"), Some(ip("fd00:a::1"))));
     let (b, _) = on("b", &objects);
-    let to_a = b.members.values().next().unwrap();
+    let to_a = b.next_hops.values().next().unwrap();
     assert_eq!((to_a.addr, to_a.source), (ip("fd00:a::1"), Some(ip("fd00:a::2"))));
 }
 
@@ -592,18 +583,21 @@ fn a_peer_is_known_by_its_addresses_of_both_families() {
     for addr in ["192.0.2.2", "fd00:a::2"].map(ip) {
         assert_eq!(a.peers[&addr].flags, PEER_LOCAL_NODE);
     }
-    assert_eq!(a.local, [ip("192.0.2.1"), ip("203.0.113.1"), ip("fd00:a::1")]);
+    assert_eq!(
+        a.local_addrs,
+        [ip("192.0.2.1"), ip("203.0.113.1"), ip("fd00:a::1")]
+    );
 }
 
 #[test]
 fn an_ipv6_gateway_of_another_cluster_is_reached_from_an_ipv6_address() {
     let mut objects = dual_stack();
     objects.remotes[0].gateways.push(peer_gateway("2001:db8::9"));
-    let (a, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (a, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     let source = |addr| {
         let to = ip(addr);
-        let member = a.members.values().find(|member| member.addr == to).unwrap();
+        let member = a.next_hops.values().find(|member| member.addr == to).unwrap();
         member.source
     };
     assert_eq!(source("203.0.113.9"), Some(ip("203.0.113.1")));

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 const FILE: &str = "/proc/self/net/stat/nf_conntrack";
 
 /// Columns that say that a packet was lost, or a connection for another one's sake.
-const LOSSES: [&str; 3] = ["insert_failed", "drop", "early_drop"];
+const ERROR_COUNTERS: [&str; 3] = ["insert_failed", "drop", "early_drop"];
 
 /// Losses since the namespace was made, by the kernel's names; empty where there is no connection tracking.
 #[must_use]
-pub fn losses() -> BTreeMap<&'static str, u64> {
+pub fn error_counters() -> BTreeMap<&'static str, u64> {
     std::fs::read_to_string(FILE).map_or_else(|_| BTreeMap::new(), |text| parse(&text))
 }
 
@@ -21,7 +21,7 @@ fn parse(text: &str) -> BTreeMap<&'static str, u64> {
     let mut sums = BTreeMap::new();
     for (name, value) in lines.flat_map(|line| names.iter().zip(line)) {
         let (Some(known), Ok(value)) = (
-            LOSSES.into_iter().find(|known| known == name),
+            ERROR_COUNTERS.into_iter().find(|known| known == name),
             u64::from_str_radix(value, 16),
         ) else {
             continue;

@@ -8,11 +8,11 @@ const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 
 /// Why IPv6 cannot be routed into `device`, if it cannot. Completes "prefix …".
 #[must_use]
-pub fn unavailable(device: &str) -> Option<String> {
-    unavailable_below(Path::new(SETTINGS), device)
+pub fn unavailable_reason(device: &str) -> Option<String> {
+    unavailable_reason_in(Path::new(SETTINGS), device)
 }
 
-fn unavailable_below(settings: &Path, device: &str) -> Option<String> {
+fn unavailable_reason_in(settings: &Path, device: &str) -> Option<String> {
     if !settings.exists() {
         return Some("is not routed: this kernel does no IPv6".to_owned());
     }
@@ -45,18 +45,22 @@ mod tests {
     fn the_device_decides_and_before_it_exists_the_default() {
         let root = tempfile::tempdir().unwrap();
         let settings = root.path().join("conf");
-        assert!(unavailable_below(&settings, "mc0").unwrap().contains("no IPv6"));
+        assert!(
+            unavailable_reason_in(&settings, "mc0")
+                .unwrap()
+                .contains("no IPv6")
+        );
         let set = |name: &str, value: &str| {
             fs::create_dir_all(settings.join(name)).unwrap();
             fs::write(settings.join(name).join("disable_ipv6"), value).unwrap();
         };
         set("default", "1\n");
-        let reason = unavailable_below(&settings, "mc0").unwrap();
+        let reason = unavailable_reason_in(&settings, "mc0").unwrap();
         assert!(
             reason.ends_with("run `sysctl -w net.ipv6.conf.default.disable_ipv6=0`"),
             "{reason}"
         );
         set("mc0", "0\n");
-        assert_eq!(unavailable_below(&settings, "mc0"), None);
+        assert_eq!(unavailable_reason_in(&settings, "mc0"), None);
     }
 }

@@ -67,7 +67,7 @@ const MTU_WITHOUT_IPV6: u32 = 1000;
 /// Makes `mc0`, still down: a `dummy` where the kernel has it, else one end of a veth pair.
 pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
     add(handle, name).await?;
-    let finished = finish(handle, name, mtu).await;
+    let finished = configure(handle, name, mtu).await;
     if finished.is_err() {
         // A step that fails must have changed nothing.
         delete(handle, name).await?;
@@ -75,7 +75,7 @@ pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostErr
     finished
 }
 
-async fn finish(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
+async fn configure(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
     let Some(message) = find(handle, name).await? else {
         return Err(HostError::NoDevice {
             name: name.to_owned(),
@@ -123,7 +123,7 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
             name: name.to_owned(),
         });
     };
-    no_ipv6_chatter(handle, message.header.index).await;
+    disable_ipv6_autoconf(handle, message.header.index).await;
     let with = |index: u32| {
         let builder = LinkUnspec::new_with_index(index).mtu(mtu).arp(false);
         if up { builder.up() } else { builder.down() }.build()
@@ -133,7 +133,7 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
         _ => None,
     });
     if let Some(peer) = peer.filter(|index| *index != 0) {
-        no_ipv6_chatter(handle, peer).await;
+        disable_ipv6_autoconf(handle, peer).await;
         handle
             .link()
             .set(with(peer))
@@ -151,7 +151,7 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
 
 /// Keeps the kernel from talking about IPv6 on the device; best effort. Without an address of its own it
 /// neither looks for duplicates nor solicits routers. Nor does a device that is NOARP look for neighbours.
-async fn no_ipv6_chatter(handle: &Handle, index: u32) {
+async fn disable_ipv6_autoconf(handle: &Handle, index: u32) {
     let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let message = LinkMessageBuilder::<LinkUnspec>::default()
         .index(index)
@@ -164,7 +164,7 @@ async fn no_ipv6_chatter(handle: &Handle, index: u32) {
 
 /// Lets packets in through `mc0` whose source the host would reach by another device: those that own nodes
 /// send to other clusters by way of this host. "Loosely" as RFC 3704 has it: the source must be reachable.
-pub async fn filter_loosely(handle: &Handle, name: &str, index: u32) -> Result<(), HostError> {
+pub async fn set_loose_rp_filter(handle: &Handle, name: &str, index: u32) -> Result<(), HostError> {
     let mut settings = InetDevConf::default();
     settings.rp_filter = 2;
     let message = LinkMessageBuilder::<LinkUnspec>::default()

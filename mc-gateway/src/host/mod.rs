@@ -2,14 +2,14 @@
 
 pub mod address;
 pub mod conntrack;
-pub mod filter;
 pub mod ipv6;
 pub mod link;
-pub mod nat_guard;
-pub mod observed;
+pub mod nftables;
+pub mod policy_routing;
 pub mod route;
+pub mod state;
+pub mod tc_filter;
 pub mod underlay;
-pub mod way_back;
 
 use std::io;
 
@@ -44,7 +44,7 @@ pub enum HostError {
     },
     /// The `nft` program.
     #[error(transparent)]
-    Nft(#[from] nat_guard::NftError),
+    Nft(#[from] nftables::NftError),
 }
 
 /// The netlink error behind `error`, as the operating system's own.
@@ -81,11 +81,11 @@ pub fn connect() -> io::Result<rtnetlink::Handle> {
 
 /// Tells that links, addresses or routes of the host changed.
 #[derive(Debug)]
-pub struct Changes {
+pub struct HostChanges {
     receiver: tokio::sync::mpsc::Receiver<()>,
 }
 
-impl Changes {
+impl HostChanges {
     /// Subscribes.
     pub fn subscribe() -> io::Result<Self> {
         use futures::StreamExt as _;

@@ -12,7 +12,7 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, netlink};
-use crate::target::RouteKey;
+use crate::resolved::RouteKey;
 
 /// Routing protocol number that marks a route as ours (`ip route show proto 109`).
 pub const PROTOCOL: u8 = 109;
@@ -62,7 +62,7 @@ pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError>
 
 /// What a listed route says.
 #[derive(Debug, PartialEq, Eq)]
-struct Listed {
+struct ParsedRoute {
     key: RouteKey,
     source: Option<IpAddr>,
     oif: Option<u32>,
@@ -76,7 +76,7 @@ const fn metrics(net: IpNet) -> [u32; 2] {
 }
 
 /// A route of the main table with one of the metrics ours have.
-fn parse(message: &RouteMessage) -> Option<Listed> {
+fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
     let header = &message.header;
     let mut destination = match header.address_family {
         AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -104,7 +104,7 @@ fn parse(message: &RouteMessage) -> Option<Listed> {
     if ![preferred, other].contains(&metric) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
         return None;
     }
-    Some(Listed {
+    Some(ParsedRoute {
         key: RouteKey {
             net,
             preferred: metric == preferred,
@@ -188,7 +188,7 @@ mod tests {
                 let metric = RouteAttribute::Priority(0);
                 listed.attributes.retain(|attribute| *attribute != metric);
                 let oif = Some(7);
-                assert_eq!(parse(&listed), Some(Listed { key, source, oif }));
+                assert_eq!(parse(&listed), Some(ParsedRoute { key, source, oif }));
             }
         }
     }

@@ -13,10 +13,10 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, netlink, to_io};
 use crate::cidr::max_prefix_len;
-use crate::target::{Path, Underlay};
+use crate::resolved::{Underlay, UnderlayRoute};
 
 #[derive(Clone, Debug)]
-struct Link {
+struct LinkInfo {
     name: String,
     mtu: u32,
     up: bool,
@@ -31,9 +31,9 @@ pub async fn observe(
     let links = links(handle).await?;
     let mut underlay = own_addresses(handle, &links, mc0).await?;
     for addr in addresses {
-        match path(handle, *addr, &links, mc0).await? {
+        match route_to(handle, *addr, &links, mc0).await? {
             Ok(path) => {
-                underlay.paths.insert(*addr, path);
+                underlay.routes.insert(*addr, path);
             }
             Err(why) => {
                 underlay.unreachable.insert(*addr, why);
@@ -43,11 +43,11 @@ pub async fn observe(
     Ok(underlay)
 }
 
-async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
+async fn links(handle: &Handle) -> Result<BTreeMap<u32, LinkInfo>, HostError> {
     let mut messages = handle.link().get().execute();
     let mut links = BTreeMap::new();
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
-        let mut link = Link {
+        let mut link = LinkInfo {
             name: String::new(),
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
@@ -67,7 +67,7 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
 /// The addresses of this host, without any paths.
 async fn own_addresses(
     handle: &Handle,
-    links: &BTreeMap<u32, Link>,
+    links: &BTreeMap<u32, LinkInfo>,
     mc0: &str,
 ) -> Result<Underlay, HostError> {
     let mut messages = handle.address().get().execute();
@@ -79,11 +79,11 @@ async fn own_addresses(
             if link.name == mc0 {
                 // The kernel's own are of the link only.
                 if message.header.prefix_len == max_prefix_len(addr) {
-                    underlay.mc0.insert(addr);
+                    underlay.mc0_addrs.insert(addr);
                 }
                 continue;
             }
-            underlay.own.insert(addr, (index, link.name.clone()));
+            underlay.local_addrs.insert(addr, (index, link.name.clone()));
             if tentative {
                 underlay.tentative.insert(addr);
             }
@@ -116,21 +116,21 @@ fn own_address(message: &AddressMessage) -> Option<(IpAddr, bool)> {
 }
 
 /// The path to `addr`, or why there is none.
-async fn path(
+async fn route_to(
     handle: &Handle,
     addr: IpAddr,
-    links: &BTreeMap<u32, Link>,
+    links: &BTreeMap<u32, LinkInfo>,
     mc0: &str,
-) -> Result<Result<Path, String>, HostError> {
+) -> Result<Result<UnderlayRoute, String>, HostError> {
     let answer = handle.route().get(request(addr)).execute().try_next().await;
     match answer {
         Ok(Some(message)) => {
-            let mut path = read_path(addr, &message, links, mc0);
+            let mut path = parse_route(addr, &message, links, mc0);
             if let Ok(found) = &mut path
-                && found.via != Some(addr)
-                && has_choice(handle, addr).await
+                && found.neighbor != Some(addr)
+                && has_multiple_next_hops(handle, addr).await
             {
-                found.via = None;
+                found.neighbor = None;
             }
             Ok(path)
         }
@@ -156,7 +156,7 @@ fn request(addr: IpAddr) -> RouteMessage {
 
 /// Whether the route to `addr` leads over several routers. What a look-up answers is one of them; the route
 /// itself has to be asked for (`RTM_F_FIB_MATCH`, Linux 4.4). Where it is not to be had, it is one.
-async fn has_choice(handle: &Handle, addr: IpAddr) -> bool {
+async fn has_multiple_next_hops(handle: &Handle, addr: IpAddr) -> bool {
     let mut request = request(addr);
     request.header.flags |= RouteFlags::FibMatch;
     let answer = handle.route().get(request).execute().try_next().await;
@@ -169,12 +169,12 @@ fn is_multipath(route: &RouteMessage) -> bool {
     route.attributes.iter().any(several)
 }
 
-fn read_path(
+fn parse_route(
     addr: IpAddr,
     message: &RouteMessage,
-    links: &BTreeMap<u32, Link>,
+    links: &BTreeMap<u32, LinkInfo>,
     mc0: &str,
-) -> Result<Path, String> {
+) -> Result<UnderlayRoute, String> {
     if message.header.kind == RouteType::Local {
         return Err("is an address of this host".to_owned());
     }
@@ -216,14 +216,14 @@ fn read_path(
     if !link.up {
         return Err(format!("has a route through {}, which is down", link.name));
     }
-    Ok(Path {
+    Ok(UnderlayRoute {
         ifindex,
         device: link.name.clone(),
         source: source.ok_or("has a route without a source address")?,
         mtu: mtu
             .filter(|mtu| *mtu != 0)
             .map_or(link.mtu, |mtu| mtu.min(link.mtu)),
-        via,
+        neighbor: via,
     })
 }
 
@@ -235,8 +235,8 @@ mod tests {
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
 
-    fn links() -> BTreeMap<u32, Link> {
-        let link = |name: &str, up| Link {
+    fn links() -> BTreeMap<u32, LinkInfo> {
+        let link = |name: &str, up| LinkInfo {
             name: name.into(),
             mtu: 1500,
             up,
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_route_says_device_source_and_mtu() {
-        let path = read_path(PEER, &route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
+        let path = parse_route(PEER, &route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
         assert_eq!((path.ifindex, path.device.as_str(), path.mtu), (2, "eth0", 1400));
         assert_eq!(path.source, IpAddr::from([192, 0, 2, 1]));
     }
@@ -273,7 +273,7 @@ mod tests {
         let via = |attribute: Option<RouteAttribute>| {
             let mut route = route(RouteType::Unicast, 2);
             route.attributes.extend(attribute);
-            read_path(PEER, &route, &links(), "mc0").unwrap().via
+            parse_route(PEER, &route, &links(), "mc0").unwrap().neighbor
         };
         assert_eq!(via(None), Some(PEER));
         let router: Ipv4Addr = [192, 0, 2, 254].into();
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn paths_that_would_not_work_are_refused() {
-        let refused = |kind, oif| read_path(PEER, &route(kind, oif), &links(), "mc0").unwrap_err();
+        let refused = |kind, oif| parse_route(PEER, &route(kind, oif), &links(), "mc0").unwrap_err();
         assert!(refused(RouteType::Unicast, 3).contains("in circles"));
         assert!(refused(RouteType::Unicast, 4).contains("down"));
         assert!(refused(RouteType::Unicast, 9).contains("vanished"));

@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use thiserror::Error;
 
-use crate::config::Place;
-use crate::host::{HostError, connect, filter};
+use crate::config::Paths;
+use crate::host::{HostError, connect, tc_filter};
 use crate::preflight::bpffs_path;
 pub use render::{Format, Table};
-pub(crate) use sections::{action, roles, slots};
-pub(crate) use services::{endpoint, place};
+pub(crate) use sections::{action_name, nexthop_slots, role_names};
+pub(crate) use services::{backend_location, format_endpoint};
 pub use snapshot::{Snapshot, SnapshotError};
 
 /// Part of the data path's state.
@@ -74,12 +74,12 @@ pub enum InspectError {
 
 /// Where the pins are, as the agent makes it of the same flag.
 #[must_use]
-pub fn pin_dir(place: &Place) -> PathBuf {
+pub fn pin_dir(place: &Paths) -> PathBuf {
     bpffs_path(&place.bpf_dir, Path::exists)
 }
 
 /// The text `inspect` prints.
-pub async fn inspect(place: &Place, sections: &[Section], format: Format) -> Result<String, InspectError> {
+pub async fn inspect(place: &Paths, sections: &[Section], format: Format) -> Result<String, InspectError> {
     let mut snapshot = Snapshot::read(place)?;
     let sections = if sections.is_empty() {
         &DEFAULT[..]
@@ -87,7 +87,7 @@ pub async fn inspect(place: &Place, sections: &[Section], format: Format) -> Res
         sections
     };
     if sections.contains(&Section::Config) {
-        snapshot.filters = filter::observe(&connect()?).await?;
+        snapshot.filters = tc_filter::observe(&connect()?).await?;
     }
     let tables: Vec<Table> = sections
         .iter()

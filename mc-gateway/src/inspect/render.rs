@@ -31,7 +31,7 @@ pub(super) fn render(tables: &[Table], format: Format) -> Result<String, String>
     match format {
         Format::Table => {
             let titled = tables.len() > 1;
-            let texts: Vec<String> = tables.iter().map(|table| aligned(table, titled)).collect();
+            let texts: Vec<String> = tables.iter().map(|table| aligned_text(table, titled)).collect();
             Ok(texts.join("\n"))
         }
         Format::Json => {
@@ -55,7 +55,7 @@ fn document(tables: &[Table]) -> Value {
     Value::Object(sections.collect())
 }
 
-fn aligned(table: &Table, titled: bool) -> String {
+fn aligned_text(table: &Table, titled: bool) -> String {
     let header: Vec<String> = table
         .columns
         .iter()
@@ -64,7 +64,7 @@ fn aligned(table: &Table, titled: bool) -> String {
     let rows: Vec<Vec<String>> = table
         .rows
         .iter()
-        .map(|row| row.iter().map(cell).collect())
+        .map(|row| row.iter().map(format_cell).collect())
         .collect();
     let mut widths: Vec<usize> = header.iter().map(String::len).collect();
     for row in &rows {
@@ -87,13 +87,13 @@ fn aligned(table: &Table, titled: bool) -> String {
     lines.join("\n")
 }
 
-fn cell(value: &Value) -> String {
+fn format_cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(values) if values.is_empty() => "-".to_owned(),
-        Value::Array(values) => values.iter().map(cell).collect::<Vec<_>>().join(", "),
+        Value::Array(values) => values.iter().map(format_cell).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }

@@ -7,7 +7,7 @@ use mc_gateway_common::liveness;
 use serde_json::{Value, json};
 
 use super::render::Table;
-use super::snapshot::{Health, Snapshot, address, next_hop, prefix, state_name};
+use super::snapshot::{NextHopHealth, Snapshot, format_prefix, ip_addr, neighbor_addr, state_name};
 use super::{Section, services};
 
 pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
@@ -15,7 +15,7 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
         Section::Tables => tables(snapshot),
         Section::Prefixes => prefixes(snapshot),
         Section::Groups => groups(snapshot),
-        Section::Members => members(snapshot),
+        Section::Members => next_hops(snapshot),
         Section::Peers => peers(snapshot),
         Section::Services => services::services(snapshot),
         Section::Flows => services::flows(snapshot),
@@ -33,7 +33,7 @@ fn tables(snapshot: &Snapshot) -> Table {
         rows: vec![
             row(abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
             row(abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
-            row(abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
+            row(abi::MEMBERS, contents.next_hops.len(), abi::MAX_MEMBERS),
             row(abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
             row(
                 service::SERVICES,
@@ -55,10 +55,10 @@ fn tables(snapshot: &Snapshot) -> Table {
 fn prefixes(snapshot: &Snapshot) -> Table {
     let row = |(key, value): (_, &abi::Prefix)| {
         vec![
-            json!(prefix(key)),
+            json!(format_prefix(key)),
             json!(snapshot.names.cluster(value.cluster)),
-            json!(action(value.action)),
-            json!(snapshot.group(value.group)),
+            json!(action_name(value.action)),
+            json!(snapshot.group_name(value.group)),
             json!(value.flags & abi::PREFIX_BACKENDS != 0),
         ]
     };
@@ -70,7 +70,7 @@ fn prefixes(snapshot: &Snapshot) -> Table {
 }
 
 /// The word for an action.
-pub(crate) fn action(action: u32) -> String {
+pub(crate) fn action_name(action: u32) -> String {
     match action {
         abi::ACTION_DELIVER => "deliver".to_owned(),
         abi::ACTION_FORWARD => "forward".to_owned(),
@@ -82,7 +82,7 @@ pub(crate) fn action(action: u32) -> String {
 }
 
 /// Slots of a group's members.
-pub(crate) fn slots(group: &abi::Group) -> impl Iterator<Item = u32> {
+pub(crate) fn nexthop_slots(group: &abi::Group) -> impl Iterator<Item = u32> {
     let n = usize::try_from(group.n).unwrap_or(GROUP_MEMBERS);
     group.members.into_iter().take(n)
 }
@@ -90,11 +90,14 @@ pub(crate) fn slots(group: &abi::Group) -> impl Iterator<Item = u32> {
 fn groups(snapshot: &Snapshot) -> Table {
     let contents = &snapshot.contents;
     let row = |(slot, group): (&u32, &abi::Group)| {
-        let members = slots(group).map(|slot| match contents.members.get(&slot) {
-            Some(member) => json!(address(&member.addr)),
+        let members = nexthop_slots(group).map(|slot| match contents.next_hops.get(&slot) {
+            Some(member) => json!(ip_addr(&member.addr)),
             None => json!(format!("empty slot {slot}")),
         });
-        let using = contents.prefixes.values().filter(|prefix| prefix.group == *slot);
+        let using = contents
+            .prefixes
+            .values()
+            .filter(|prefix| format_prefix.group == *slot);
         vec![
             json!(snapshot.names.group(group.id)),
             json!(slot),
@@ -109,7 +112,7 @@ fn groups(snapshot: &Snapshot) -> Table {
     }
 }
 
-fn members(snapshot: &Snapshot) -> Table {
+fn next_hops(snapshot: &Snapshot) -> Table {
     let contents = &snapshot.contents;
     let row = |(slot, member): (&u32, &abi::Member)| {
         let health = snapshot.health.get(slot).copied().unwrap_or_default();
@@ -118,18 +121,18 @@ fn members(snapshot: &Snapshot) -> Table {
         let group = contents
             .groups
             .iter()
-            .find(|(_, group)| slots(group).any(|other| other == *slot));
+            .find(|(_, group)| nexthop_slots(group).any(|other| other == *slot));
         vec![
-            json!(address(&member.addr)),
-            json!(snapshot.names.member(member.id)),
+            json!(ip_addr(&member.addr)),
+            json!(snapshot.names.next_hop(member.id)),
             json!(group.map(|(_, group)| snapshot.names.group(group.id))),
             json!(state_name(state)),
             json!(probed.then(|| liveness::unanswered(health.sent, health.seen))),
             json!(rtt_us(&health)),
             json!(member.mtu),
             json!(member.weight),
-            json!(address(&member.local)),
-            json!(next_hop(&member.via)),
+            json!(ip_addr(&member.local)),
+            json!(neighbor_addr(&member.via)),
             json!(member.ifindex),
             json!(slot),
         ]
@@ -150,25 +153,28 @@ fn members(snapshot: &Snapshot) -> Table {
             "ifindex",
             "slot",
         ],
-        rows: contents.members.iter().map(row).collect(),
+        rows: contents.next_hops.iter().map(row).collect(),
     }
 }
 
 /// The last round-trip time in microseconds.
-fn rtt_us(health: &Health) -> Option<f64> {
+fn rtt_us(health: &NextHopHealth) -> Option<f64> {
     (health.seen.at != 0).then(|| f64::from(health.seen.rtt) / 1000.0)
 }
 
 fn peers(snapshot: &Snapshot) -> Table {
     let row = |(addr, peer): (&Addr, &abi::Peer)| {
-        let addr = address(addr);
+        let addr = ip_addr(addr);
         // Those that share a slot have no numbers of their own.
-        let traffic = snapshot.traffic.get(&peer.traffic).filter(|_| peer.traffic != 0);
+        let traffic = snapshot
+            .peer_counters
+            .get(&peer.traffic)
+            .filter(|_| peer.traffic != 0);
         vec![
             json!(addr),
             json!(snapshot.names.peer(addr)),
             json!(snapshot.names.cluster(peer.cluster)),
-            json!(roles(peer.flags)),
+            json!(role_names(peer.flags)),
             json!(peer_group(snapshot, peer)),
             json!(traffic.map(|traffic| traffic.sent_packets)),
             json!(traffic.map(|traffic| traffic.sent_bytes)),
@@ -195,14 +201,14 @@ fn peers(snapshot: &Snapshot) -> Table {
 
 fn peer_group(snapshot: &Snapshot, peer: &abi::Peer) -> String {
     if peer.flags & abi::PEER_ANTREA == 0 {
-        snapshot.group(peer.group)
+        snapshot.group_name(peer.group)
     } else {
-        format!("alias {}", address(&peer.alias().bytes()))
+        format!("alias {}", ip_addr(&peer.alias().bytes()))
     }
 }
 
 /// The words for a peer's flags.
-pub(crate) fn roles(flags: u32) -> Vec<&'static str> {
+pub(crate) fn role_names(flags: u32) -> Vec<&'static str> {
     let known = [
         (abi::PEER_REMOTE_GATEWAY, "remote-gateway"),
         (abi::PEER_LOCAL_GATEWAY, "local-gateway"),
@@ -221,7 +227,7 @@ fn config(snapshot: &Snapshot) -> Table {
         .local
         .iter()
         .filter(|addr| **addr != Addr::default())
-        .map(address)
+        .map(ip_addr)
         .collect();
     let programs = snapshot
         .links
@@ -273,7 +279,7 @@ fn config(snapshot: &Snapshot) -> Table {
 
 fn counters(snapshot: &Snapshot) -> Table {
     let counters = &snapshot.counters;
-    let paths = counters.paths.iter().map(|(path, counter)| {
+    let paths = counters.outcomes.iter().map(|(path, counter)| {
         vec![
             json!("path"),
             json!(path.name()),

@@ -8,15 +8,15 @@ use mc_gateway_common::packet::ip;
 use serde_json::{Value, json};
 
 use super::render::Table;
-use super::snapshot::{Snapshot, address};
+use super::snapshot::{Snapshot, ip_addr};
 
 /// An address with a port.
-pub(crate) fn endpoint(addr: &Addr, port: u16) -> String {
-    SocketAddr::new(address(addr), port).to_string()
+pub(crate) fn format_endpoint(addr: &Addr, port: u16) -> String {
+    SocketAddr::new(ip_addr(addr), port).to_string()
 }
 
 /// The word for a protocol number.
-pub(crate) fn protocol(proto: u32) -> String {
+pub(crate) fn protocol_name(proto: u32) -> String {
     match u8::try_from(proto) {
         Ok(ip::TCP) => "TCP".to_owned(),
         Ok(ip::UDP) => "UDP".to_owned(),
@@ -25,15 +25,15 @@ pub(crate) fn protocol(proto: u32) -> String {
 }
 
 /// Where a backend runs.
-pub(crate) fn place(snapshot: &Snapshot, backend: &Backend) -> String {
+pub(crate) fn backend_location(snapshot: &Snapshot, backend: &Backend) -> String {
     match backend.group {
         0 => "here".to_owned(),
-        group => snapshot.group(group),
+        group => snapshot.group_name(group),
     }
 }
 
 /// Id of the backend as other tables name it.
-fn id(backend: u64) -> String {
+fn format_backend_id(backend: u64) -> String {
     format!("{backend:#012x}")
 }
 
@@ -51,14 +51,14 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
         let service = maps.services.get(&key);
         let table = maps.tables.get(&key);
         vec![
-            json!(endpoint(&key.addr, key.port)),
-            json!(protocol(key.proto.into())),
+            json!(format_endpoint(&key.addr, key.port)),
+            json!(protocol_name(key.proto.into())),
             json!(service.map(|service| service.flags & SERVICE_AFFINITY != 0)),
-            json!(endpoint(&backend.pod, backend.pod_port)),
-            json!(place(snapshot, backend)),
+            json!(format_endpoint(&backend.pod, backend.pod_port)),
+            json!(backend_location(snapshot, backend)),
             json!(backend.flags & BACKEND_READY != 0),
             json!(table.map(|table| share(table, *number))),
-            json!(id(*number)),
+            json!(format_backend_id(*number)),
         ]
     };
     let mut backends: Vec<(&u64, &Backend)> = maps.backends.iter().collect();
@@ -79,27 +79,27 @@ pub(super) fn flows(snapshot: &Snapshot) -> Table {
     let chosen = snapshot.flows.flows.iter().map(|(key, backend)| {
         let pod = backends
             .get(backend)
-            .map(|backend| endpoint(&backend.pod, backend.pod_port));
+            .map(|backend| format_endpoint(&backend.pod, backend.pod_port));
         // Without a port it is a client's choice for all its flows.
         let client = match key.client_port {
-            0 => address(&key.client).to_string(),
-            port => endpoint(&key.client, port),
+            0 => ip_addr(&key.client).to_string(),
+            port => format_endpoint(&key.client, port),
         };
         vec![
             json!("chosen"),
-            json!(protocol(key.proto)),
+            json!(protocol_name(key.proto)),
             json!(client),
-            json!(endpoint(&key.service, key.service_port)),
-            json!(pod.unwrap_or_else(|| id(*backend))),
+            json!(format_endpoint(&key.service, key.service_port)),
+            json!(pod.unwrap_or_else(|| format_backend_id(*backend))),
         ]
     });
     let translated = snapshot.flows.replies.iter().map(|(key, reply)| {
         vec![
             json!("translated"),
-            json!(protocol(key.proto)),
-            json!(endpoint(&key.client, key.client_port)),
-            json!(endpoint(&reply.addr, reply.port)),
-            json!(endpoint(&key.pod, key.pod_port)),
+            json!(protocol_name(key.proto)),
+            json!(format_endpoint(&key.client, key.client_port)),
+            json!(format_endpoint(&reply.addr, reply.port)),
+            json!(format_endpoint(&key.pod, key.pod_port)),
         ]
     });
     Table {

@@ -7,23 +7,23 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, MapData, PerCpuArray};
-use mc_gateway_common::abi::health::{RTT, Rtt, SEEN, SENT, Seen, Sent};
+use mc_gateway_common::abi::liveness::{RTT, Rtt, SEEN, SENT, Seen, Sent};
 use mc_gateway_common::abi::{self, Addr, Counter, Traffic, V4_PREFIX_BITS};
 use mc_gateway_common::liveness::{self, State};
-use mc_gateway_common::tables::MapTables;
-use mc_gateway_common::tables::service::MapServices;
-use mc_gateway_common::verdict::{DropReason, Event, Path as PacketPath};
+use mc_gateway_common::maps::MemoryMaps;
+use mc_gateway_common::maps::service::ServiceMaps;
+use mc_gateway_common::verdict::{DropReason, Event, Outcome as PacketPath};
 use thiserror::Error;
 
 use super::pin_dir;
-use crate::config::Place;
-use crate::datapath::{DatapathError, generation, pinned_links};
-use crate::host::filter::Filter;
-use crate::names::Names;
+use crate::config::Paths;
+use crate::datapath::{DatapathError, map_migration, pinned_links};
+use crate::host::tc_filter::Filter;
+use crate::id_names::IdNames;
+use crate::maps::{MapContents, MapsError, PinnedMaps, map_error, open};
 use crate::plan::Program;
-use crate::service_flows::{FlowMaps, Flows};
-use crate::tables::{Contents, Tables, TablesError, failed, open};
-use crate::target::PrefixKey;
+use crate::resolved::PrefixKey;
+use crate::service_flows::{FlowMaps, FlowState};
 
 /// Why the maps cannot be read.
 #[derive(Debug, Error)]
@@ -37,19 +37,19 @@ pub enum SnapshotError {
         /// The directory.
         dir: PathBuf,
         /// What is there instead.
-        what: String,
+        reason: String,
     },
     /// Somebody else's pins, or another version's.
     #[error(transparent)]
     Foreign(#[from] DatapathError),
     /// A map.
     #[error(transparent)]
-    Tables(#[from] TablesError),
+    Tables(#[from] MapsError),
 }
 
 /// What is known of a member's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Health {
+pub struct NextHopHealth {
     /// Last probe.
     pub sent: Sent,
     /// Last answer.
@@ -58,7 +58,7 @@ pub struct Health {
     pub rtt: Rtt,
 }
 
-impl Health {
+impl NextHopHealth {
     /// Whether `member` was ever probed.
     #[must_use]
     pub fn is_probed(&self, member: &abi::Member) -> bool {
@@ -88,7 +88,7 @@ pub const fn state_name(state: Option<State>) -> &'static str {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// By [`PacketPath::ALL`].
-    pub paths: Vec<(PacketPath, Counter)>,
+    pub outcomes: Vec<(PacketPath, Counter)>,
     /// By [`DropReason::ALL`].
     pub drops: Vec<(DropReason, u64)>,
     /// By [`Event::ALL`].
@@ -101,17 +101,17 @@ pub struct Snapshot {
     /// Where it was read.
     pub dir: PathBuf,
     /// Names for the numbers; empty where none are kept.
-    pub names: Names,
+    pub names: IdNames,
     /// What the agent wrote.
-    pub contents: Contents,
+    pub contents: MapContents,
     /// By member slot.
-    pub health: BTreeMap<u32, Health>,
+    pub health: BTreeMap<u32, NextHopHealth>,
     /// What the programs counted.
     pub counters: Counters,
     /// What they counted by peer, by slot.
-    pub traffic: BTreeMap<u32, Traffic>,
+    pub peer_counters: BTreeMap<u32, Traffic>,
     /// Flows to Services the programs know.
-    pub flows: Flows,
+    pub flows: FlowState,
     /// Pinned links.
     pub links: Vec<(Program, String)>,
     /// Filters of clsact qdiscs, where the kernel was asked for them: nothing is pinned of these.
@@ -120,21 +120,21 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Reads the maps an agent has pinned.
-    pub fn read(place: &Place) -> Result<Self, SnapshotError> {
+    pub fn read(place: &Paths) -> Result<Self, SnapshotError> {
         let dir = pin_dir(place);
         let maps = find_maps(&dir)?;
-        let tables = Tables::open(&maps)?;
+        let tables = PinnedMaps::open(&maps)?;
         let contents = tables.contents().clone();
-        let health = HealthMaps::open(&maps)?.read(contents.members.keys().copied())?;
-        let traffic = TrafficMap::open(&maps)?.read(contents.peers.values().map(|peer| peer.traffic))?;
+        let health = LivenessMaps::open(&maps)?.read(contents.next_hops.keys().copied())?;
+        let traffic = PeerCounterMap::open(&maps)?.read(contents.peers.values().map(|peer| peer.traffic))?;
         let links = pinned_links(&dir)?
             .into_iter()
             .map(|(program, device, _)| (program, device));
         Ok(Self {
-            names: Names::load(&place.state_dir, &place.bpf_dir).unwrap_or_default(),
+            names: IdNames::load(&place.state_dir, &place.bpf_dir).unwrap_or_default(),
             health,
             counters: CounterMaps::open(&maps)?.read()?,
-            traffic,
+            peer_counters: traffic,
             flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),
@@ -145,20 +145,20 @@ impl Snapshot {
 
     /// The same as the tables a decision reads.
     #[must_use]
-    pub fn to_tables(&self) -> MapTables {
+    pub fn to_maps(&self) -> MemoryMaps {
         let contents = &self.contents;
         let prefixes = contents.prefixes.iter();
-        let mut tables = MapTables {
+        let mut tables = MemoryMaps {
             config: Some(contents.config),
             prefixes: prefixes
                 .map(|(key, value)| ((key.len, key.addr), *value))
                 .collect(),
             groups: contents.groups.clone(),
-            members: contents.members.clone(),
+            members: contents.next_hops.clone(),
             peers: contents.peers.clone(),
-            ..MapTables::default()
+            ..MemoryMaps::default()
         };
-        tables.services = MapServices {
+        tables.services = ServiceMaps {
             services: contents.services.services.clone(),
             maglev: contents
                 .services
@@ -170,7 +170,7 @@ impl Snapshot {
             flows: RefCell::new(self.flows.flows.clone()),
             replies: RefCell::new(self.flows.replies.clone()),
             fragments: RefCell::new(self.flows.fragments.clone()),
-            refuses: false,
+            full: false,
         };
         for (slot, health) in &self.health {
             tables.health.sent.insert(*slot, health.sent);
@@ -181,7 +181,7 @@ impl Snapshot {
 
     /// The name of the group in `slot`.
     #[must_use]
-    pub fn group(&self, slot: u32) -> String {
+    pub fn group_name(&self, slot: u32) -> String {
         match self.contents.groups.get(&slot) {
             Some(group) => self.names.group(group.id),
             None => String::new(),
@@ -192,7 +192,7 @@ impl Snapshot {
 /// The directory with maps of this version.
 fn find_maps(dir: &Path) -> Result<PathBuf, SnapshotError> {
     let what = match dir.try_exists() {
-        Ok(true) => match generation::find(dir)? {
+        Ok(true) => match map_migration::find(dir)? {
             Ok(maps) => return Ok(maps),
             Err(versions) if versions.is_empty() => "there are no pinned maps".to_owned(),
             Err(versions) => format!(
@@ -208,20 +208,20 @@ fn find_maps(dir: &Path) -> Result<PathBuf, SnapshotError> {
     };
     Err(SnapshotError::NoPins {
         dir: dir.to_owned(),
-        what,
+        reason: what,
     })
 }
 
 /// The liveness maps.
-pub struct HealthMaps {
+pub struct LivenessMaps {
     sent: Array<MapData, Sent>,
     seen: Array<MapData, Seen>,
     rtt: Array<MapData, Rtt>,
 }
 
-impl HealthMaps {
+impl LivenessMaps {
     /// Opens them in a directory of pinned maps.
-    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
         Ok(Self {
             sent: open(maps, SENT)?,
             seen: open(maps, SEEN)?,
@@ -230,17 +230,17 @@ impl HealthMaps {
     }
 
     /// What they say of members in these slots.
-    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Health>, TablesError> {
+    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, NextHopHealth>, MapsError> {
         let failed = |map| {
-            move |source| TablesError::Access {
+            move |source| MapsError::Access {
                 map,
-                what: "read",
+                operation: "read",
                 source,
             }
         };
         slots
             .map(|slot| {
-                let health = Health {
+                let health = NextHopHealth {
                     sent: self.sent.get(&slot, 0).map_err(failed(SENT))?,
                     seen: self.seen.get(&slot, 0).map_err(failed(SEEN))?,
                     rtt: self.rtt.get(&slot, 0).map_err(failed(RTT))?,
@@ -260,7 +260,7 @@ pub struct CounterMaps {
 
 impl CounterMaps {
     /// Opens them in a directory of pinned maps.
-    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
         Ok(Self {
             paths: open(maps, abi::PATHS)?,
             drops: open(maps, abi::DROPS)?,
@@ -269,11 +269,11 @@ impl CounterMaps {
     }
 
     /// All counters.
-    pub fn read(&self) -> Result<Counters, TablesError> {
+    pub fn read(&self) -> Result<Counters, MapsError> {
         let failed = |map| {
-            move |source| TablesError::Access {
+            move |source| MapsError::Access {
                 map,
-                what: "read",
+                operation: "read",
                 source,
             }
         };
@@ -290,7 +290,7 @@ impl CounterMaps {
                 sum.bytes = sum.bytes.wrapping_add(one.bytes);
                 sum.gso = sum.gso.wrapping_add(one.gso);
             }
-            counters.paths.push((path, sum));
+            counters.outcomes.push((path, sum));
         }
         for reason in DropReason::ALL {
             let values = self.drops.get(&(reason as u32), 0).map_err(failed(abi::DROPS))?;
@@ -305,27 +305,27 @@ impl CounterMaps {
 }
 
 /// The map the programs count in by peer.
-pub struct TrafficMap(PerCpuArray<MapData, Traffic>);
+pub struct PeerCounterMap(PerCpuArray<MapData, Traffic>);
 
-impl TrafficMap {
+impl PeerCounterMap {
     /// Opens it in a directory of pinned maps.
-    pub fn open(maps: &Path) -> Result<Self, TablesError> {
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
         Ok(Self(open(maps, abi::TRAFFIC)?))
     }
 
     /// What was counted in these slots, summed over CPUs.
-    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Traffic>, TablesError> {
+    pub fn read(&self, slots: impl Iterator<Item = u32>) -> Result<BTreeMap<u32, Traffic>, MapsError> {
         // Peers may share one.
         let slots: BTreeSet<u32> = slots.collect();
         let read = slots.into_iter().map(|slot| {
-            let values = self.0.get(&slot, 0).map_err(failed(abi::TRAFFIC, "read"))?;
-            Ok((slot, traffic_sum(&values)))
+            let values = self.0.get(&slot, 0).map_err(map_error(abi::TRAFFIC, "read"))?;
+            Ok((slot, sum_peer_counters(&values)))
         });
         read.collect()
     }
 }
 
-fn traffic_sum(values: &[Traffic]) -> Traffic {
+fn sum_peer_counters(values: &[Traffic]) -> Traffic {
     values.iter().fold(Traffic::default(), |sum, one| Traffic {
         sent_packets: sum.sent_packets.wrapping_add(one.sent_packets),
         sent_bytes: sum.sent_bytes.wrapping_add(one.sent_bytes),
@@ -340,27 +340,27 @@ fn sum(values: &[u64]) -> u64 {
 
 /// An address as people write it.
 #[must_use]
-pub fn address(addr: &Addr) -> IpAddr {
+pub fn ip_addr(addr: &Addr) -> IpAddr {
     Ipv6Addr::from(*addr).to_canonical()
 }
 
 /// A neighbour as people write it; none where the kernel's routes say who it is.
 #[must_use]
-pub fn next_hop(via: &abi::NextHop) -> Option<IpAddr> {
+pub fn neighbor_addr(via: &abi::Neighbor) -> Option<IpAddr> {
     match via.family {
-        abi::NextHop::V4 => {
+        abi::Neighbor::V4 => {
             let first: Option<&[u8; 4]> = via.addr.first_chunk();
             first.map(|addr| IpAddr::from(*addr))
         }
-        abi::NextHop::V6 => Some(via.addr.into()),
+        abi::Neighbor::V6 => Some(via.addr.into()),
         _ => None,
     }
 }
 
 /// A prefix as people write it.
 #[must_use]
-pub fn prefix(key: &PrefixKey) -> String {
-    let addr = address(&key.addr);
+pub fn format_prefix(key: &PrefixKey) -> String {
+    let addr = ip_addr(&key.addr);
     let len = if addr.is_ipv4() {
         key.len.saturating_sub(V4_PREFIX_BITS)
     } else {
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_named_with_what_to_ask() {
-        let place = Place {
+        let place = Paths {
             bpf_dir: "/sys/fs/bpf/no/such".into(),
             device: "mc0".into(),
             state_dir: "/run/mc-gateway".into(),
@@ -393,12 +393,12 @@ mod tests {
             len: 112,
             addr: "::ffff:10.12.0.0".parse::<Ipv6Addr>().unwrap().octets(),
         };
-        assert_eq!(prefix(&v4), "10.12.0.0/16");
+        assert_eq!(format_prefix(&v4), "10.12.0.0/16");
         let v6 = PrefixKey {
             len: 48,
             addr: "fd00:1::".parse::<Ipv6Addr>().unwrap().octets(),
         };
-        assert_eq!(prefix(&v6), "fd00:1::/48");
+        assert_eq!(format_prefix(&v6), "fd00:1::/48");
     }
 
     #[test]
@@ -411,7 +411,7 @@ mod tests {
             detect: 3,
             ..abi::Config::default()
         };
-        let mut health = Health::default();
+        let mut health = NextHopHealth::default();
         assert_eq!(state_name(health.state(&member, &config)), "unprobed");
         health.sent = Sent { id: 5, sequence: 9 };
         health.seen.id = 5;

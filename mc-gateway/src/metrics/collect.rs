@@ -1,51 +1,49 @@
 //! Every metric of the agent. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::UNIX_EPOCH;
 
-use mc_gateway_common::abi::health::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
-use mc_gateway_common::abi::sample::Gate;
+use mc_gateway_common::abi::liveness::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
+use mc_gateway_common::abi::sample::SampleLimiter;
 use mc_gateway_common::abi::{self, Traffic};
 use mc_gateway_common::liveness;
-use mc_metrics::{
-    process,
-    text::{Kind, Text},
-};
+use mc_metrics::scrape::{Kind, Scrape};
 
-use super::state::{MemberLabels, State};
-use crate::inspect::snapshot::{Counters, Health, address};
+use super::state::{NextHopLabels, State};
+use crate::inspect::snapshot::{Counters, NextHopHealth, ip_addr};
 
 /// What was counted elsewhere than in the agent's loop.
 #[derive(Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct KernelCounters {
     /// By the programs.
     pub(super) counters: Counters,
     /// Of members, by slot.
-    pub(super) health: BTreeMap<u32, Health>,
+    pub(super) health: BTreeMap<u32, NextHopHealth>,
     /// Of peers, by slot.
-    pub(super) traffic: BTreeMap<u32, Traffic>,
+    pub(super) peer_counters: BTreeMap<u32, Traffic>,
     /// Of sampled drops, by CPU.
-    pub(super) gates: Vec<Gate>,
+    pub(super) sample_limiters: Vec<SampleLimiter>,
     /// By the kernel's connection tracking.
     pub(super) conntrack: BTreeMap<&'static str, u64>,
 }
 
-pub(super) fn render(state: &State, counted: &Counted) -> String {
-    let mut text = Text::default();
-    data_path(&mut text, &counted.counters);
-    samples(&mut text, state, &counted.gates);
-    connections(&mut text, &counted.conntrack);
-    members(&mut text, state, &counted.health);
-    peers(&mut text, state, &counted.traffic);
-    tables(&mut text, state);
-    agent(&mut text, state);
-    text.finish()
+pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, fmt::Error> {
+    let mut scrape = Scrape::default();
+    data_path(&mut scrape, &counted.counters);
+    samples(&mut scrape, state, &counted.sample_limiters);
+    conntrack(&mut scrape, &counted.conntrack);
+    next_hops(&mut scrape, state, &counted.health);
+    peers(&mut scrape, state, &counted.peer_counters);
+    map_usage(&mut scrape, state);
+    agent(&mut scrape, state);
+    scrape.encode()
 }
 
 /// A field of a counter.
 type Field = fn(&abi::Counter) -> u64;
 
-fn data_path(text: &mut Text, counters: &Counters) {
+fn data_path(scrape: &mut Scrape, counters: &Counters) {
     let families: [(_, _, Field); 3] = [
         (
             "mcgateway_packets_total",
@@ -64,64 +62,64 @@ fn data_path(text: &mut Text, counters: &Counters) {
         ),
     ];
     for (name, help, value) in families {
-        text.family(name, Kind::Counter, help);
-        for (path, counter) in &counters.paths {
-            text.value(&[("path", path.name())], value(counter));
+        scrape.family(name, Kind::Counter, help);
+        for (path, counter) in &counters.outcomes {
+            scrape.value(&[("path", path.name())], value(counter));
         }
     }
-    text.family(
+    scrape.family(
         "mcgateway_drops_total",
         Kind::Counter,
         "Packets dropped, by reason; docs/metrics.md tells what to do about each.",
     );
     for (reason, packets) in &counters.drops {
-        text.value(&[("reason", reason.name())], packets);
+        scrape.value(&[("reason", reason.name())], packets);
     }
-    text.family(
+    scrape.family(
         "mcgateway_events_total",
         Kind::Counter,
         "Things that happened to packets that went on.",
     );
     for (event, packets) in &counters.events {
-        text.value(&[("event", event.name())], packets);
+        scrape.value(&[("event", event.name())], packets);
     }
 }
 
-fn samples(text: &mut Text, state: &State, gates: &[Gate]) {
-    let sum = |field: fn(&Gate) -> u64| {
+fn samples(scrape: &mut Scrape, state: &State, gates: &[SampleLimiter]) {
+    let sum = |field: fn(&SampleLimiter) -> u64| {
         gates
             .iter()
             .map(field)
             .fold(0, |sum: u64, value| sum.wrapping_add(value))
     };
-    text.family(
+    scrape.family(
         "mcgateway_drop_samples_total",
         Kind::Counter,
         "Dropped packets whose beginning was read, left out by the rate limit, or lost because nobody read it.",
     );
-    text.value(&[("result", "read")], state.samples);
-    text.value(&[("result", "limited")], sum(|gate| gate.suppressed));
-    text.value(&[("result", "lost")], sum(|gate| gate.lost));
+    scrape.value(&[("result", "read")], state.samples_read);
+    scrape.value(&[("result", "limited")], sum(|gate| gate.suppressed));
+    scrape.value(&[("result", "lost")], sum(|gate| gate.lost));
 }
 
-fn connections(text: &mut Text, losses: &BTreeMap<&str, u64>) {
-    text.family(
+fn conntrack(scrape: &mut Scrape, losses: &BTreeMap<&str, u64>) {
+    scrape.family(
         "mcgateway_conntrack_losses_total",
         Kind::Counter,
         "Packets and connections this node's connection tracking lost, for whatever purpose; it translates what the node itself sends.",
     );
     for (kind, count) in losses {
-        text.value(&[("kind", kind)], count);
+        scrape.value(&[("kind", kind)], count);
     }
 }
 
-fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
-    let mut family = |name, kind, help, value: &dyn Fn(&MemberLabels, &Health) -> u64| {
-        text.family(name, kind, help);
-        for member in &state.members {
+fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopHealth>) {
+    let mut family = |name, kind, help, value: &dyn Fn(&NextHopLabels, &NextHopHealth) -> u64| {
+        scrape.family(name, kind, help);
+        for member in &state.next_hops {
             let health = health.get(&member.slot).copied().unwrap_or_default();
-            let addr = address(&member.member.addr).to_string();
-            text.value(&labels(member, &addr), value(member, &health));
+            let addr = ip_addr(&member.next_hop.addr).to_string();
+            scrape.value(&labels(member, &addr), value(member, &health));
         }
     };
     family(
@@ -134,7 +132,7 @@ fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
         "mcgateway_member_probed",
         Kind::Gauge,
         "1 where the member is sent probes.",
-        &|member, health| u64::from(state.detect != 0 && health.is_probed(&member.member)),
+        &|member, health| u64::from(state.detect != 0 && health.is_probed(&member.next_hop)),
     );
     family(
         "mcgateway_member_unanswered_probes",
@@ -152,34 +150,34 @@ fn members(text: &mut Text, state: &State, health: &BTreeMap<u32, Health>) {
         "mcgateway_member_mtu_bytes",
         Kind::Gauge,
         "Largest inner IP packet the path to the member carries.",
-        &|member, _| u64::from(member.member.mtu),
+        &|member, _| u64::from(member.next_hop.mtu),
     );
     family(
         "mcgateway_member_weight",
         Kind::Gauge,
         "Relative share of flows; 0 drains.",
-        &|member, _| u64::from(member.member.weight),
+        &|member, _| u64::from(member.next_hop.weight),
     );
-    text.family(
+    scrape.family(
         "mcgateway_member_rtt_seconds",
         Kind::Histogram,
         "Round-trip time of probes.",
     );
-    for member in &state.members {
+    for member in &state.next_hops {
         let rtt = health
             .get(&member.slot)
             .map(|health| health.rtt)
             .unwrap_or_default();
-        let addr = address(&member.member.addr).to_string();
-        text.histogram(&labels(member, &addr), rtt_buckets(&rtt), nanoseconds(rtt.sum));
+        let addr = ip_addr(&member.next_hop.addr).to_string();
+        scrape.buckets(&labels(next_hop, &addr), rtt_buckets(&rtt), seconds(rtt.sum));
     }
 }
 
 /// A field of what was counted of a peer.
-type TrafficField = fn(&Traffic) -> u64;
+type PeerField = fn(&Traffic) -> u64;
 
-fn peers(text: &mut Text, state: &State, traffic: &BTreeMap<u32, Traffic>) {
-    let families: [(_, _, TrafficField); 4] = [
+fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, Traffic>) {
+    let families: [(_, _, PeerField); 4] = [
         (
             "mcgateway_peer_sent_packets_total",
             "Packets sent to the peer, probes and ICMP errors of the programs left out; a super-packet counts once.",
@@ -202,7 +200,7 @@ fn peers(text: &mut Text, state: &State, traffic: &BTreeMap<u32, Traffic>) {
         ),
     ];
     for (name, help, value) in families {
-        text.family(name, Kind::Counter, help);
+        scrape.family(name, Kind::Counter, help);
         // Those without a slot of their own are one series, or their sum would count each packet for all.
         let mut shared = false;
         for peer in &state.peers {
@@ -215,23 +213,23 @@ fn peers(text: &mut Text, state: &State, traffic: &BTreeMap<u32, Traffic>) {
                 continue;
             }
             let counted = traffic.get(&peer.slot).copied().unwrap_or_default();
-            text.value(&[("peer", label), ("address", &addr)], value(&counted));
+            scrape.value(&[("peer", label), ("address", &addr)], value(&counted));
         }
     }
 }
 
-fn usable(member: &MemberLabels, health: &Health, detect: u32) -> bool {
+fn usable(member: &NextHopLabels, health: &NextHopHealth, detect: u32) -> bool {
     let config = abi::Config {
         detect,
         ..abi::Config::default()
     };
     !matches!(
-        health.state(&member.member, &config),
+        health.state(&member.next_hop, &config),
         Some(liveness::State::Dead | liveness::State::HeldDown)
     )
 }
 
-fn labels<'a>(member: &'a MemberLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
+fn labels<'a>(member: &'a NextHopLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
     [
         ("group", &member.group),
         ("member", &member.name),
@@ -239,98 +237,97 @@ fn labels<'a>(member: &'a MemberLabels, addr: &'a str) -> [(&'static str, &'a st
     ]
 }
 
-fn rtt_buckets(rtt: &Rtt) -> impl Iterator<Item = (Option<f64>, u64)> {
-    let bounds = (0..RTT_BUCKETS).map(|place| {
-        let bound = u64::from(RTT_FIRST_BUCKET).checked_shl(u32::try_from(place).ok()?)?;
-        (place.saturating_add(1) < RTT_BUCKETS).then(|| nanoseconds(bound))
-    });
+/// Each bucket with its upper bound, which doubles from bucket to bucket; the last one has none.
+fn rtt_buckets(rtt: &Rtt) -> impl Iterator<Item = (f64, u64)> {
+    let finite = RTT_BUCKETS.saturating_sub(1);
+    let bounds = std::iter::successors(Some(u64::from(RTT_FIRST_BUCKET)), |bound| bound.checked_mul(2));
+    let bounds = bounds.take(finite).map(seconds).chain([f64::INFINITY]);
     bounds.zip(rtt.buckets)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
-fn nanoseconds(count: u64) -> f64 {
-    count as f64 / 1e9
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
 }
 
-fn tables(text: &mut Text, state: &State) {
-    text.family(
+fn map_usage(scrape: &mut Scrape, state: &State) {
+    scrape.family(
         "mcgateway_table_entries",
         Kind::Gauge,
         "Entries in use of each table.",
     );
-    for (table, entries, _) in &state.tables {
-        text.value(&[("table", table)], entries);
+    for (table, entries, _) in &state.map_usage {
+        scrape.value(&[("table", table)], entries);
     }
-    text.family(
+    scrape.family(
         "mcgateway_table_capacity_entries",
         Kind::Gauge,
         "Entries each table can hold.",
     );
-    for (table, _, capacity) in &state.tables {
-        text.value(&[("table", table)], capacity);
+    for (table, _, capacity) in &state.map_usage {
+        scrape.value(&[("table", table)], capacity);
     }
 }
 
-fn agent(text: &mut Text, state: &State) {
-    text.family(
+fn agent(scrape: &mut Scrape, state: &State) {
+    scrape.family(
         "mcgateway_reconciles_total",
         Kind::Counter,
         "Rounds of comparing objects and data path.",
     );
-    text.value(&[("result", "success")], state.succeeded);
-    text.value(&[("result", "error")], state.failed);
-    text.family(
+    scrape.value(&[("result", "success")], state.succeeded);
+    scrape.value(&[("result", "error")], state.failed);
+    scrape.family(
         "mcgateway_reconcile_duration_seconds",
         Kind::Histogram,
         "How long a round took.",
     );
-    state.durations.write(text, &[]);
+    scrape.histogram(&[], &state.durations);
     let last = state
         .last_success
         .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    text.single(
+    scrape.single(
         "mcgateway_last_successful_reconcile_timestamp_seconds",
         Kind::Gauge,
         "When a round last went well, 0 for never.",
         last.map_or(0.0, |since| since.as_secs_f64()),
     );
-    text.family(
+    scrape.family(
         "mcgateway_refused_fields",
         Kind::Gauge,
         "Fields of objects that cannot be used, by kind of object; the log names each.",
     );
-    for (kind, count) in &state.refused {
-        text.value(&[("kind", kind)], count);
+    for (kind, count) in &state.invalid_fields {
+        scrape.value(&[("kind", kind)], count);
     }
-    text.single(
+    scrape.single(
         "mcgateway_ready",
         Kind::Gauge,
         "What /readyz says.",
-        u8::from(state.ready().is_ok()),
+        state.ready().is_ok(),
     );
-    text.single(
+    scrape.single(
         "mcgateway_gateway",
         Kind::Gauge,
         "1 where this node is a gateway.",
-        u8::from(state.gateway),
+        state.gateway,
     );
-    text.family("mcgateway_build_info", Kind::Gauge, "Version of the agent.");
-    text.value(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    text.single(
+    scrape.family("mcgateway_build_info", Kind::Gauge, "Version of the agent.");
+    scrape.value(&[("version", env!("CARGO_PKG_VERSION"))], true);
+    scrape.single(
         "mcgateway_abi_version",
         Kind::Gauge,
         "Version of the layout of the maps.",
         abi::ABI_VERSION,
     );
-    process::write(text);
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Instant;
 
-    use mc_gateway_common::abi::health::{Seen, Sent};
-    use mc_gateway_common::verdict::{DropReason, Path};
+    use mc_gateway_common::abi::liveness::{Seen, Sent};
+    use mc_gateway_common::verdict::{DropReason, Outcome};
 
     use super::*;
     use crate::metrics::state::PeerLabels;
@@ -339,9 +336,9 @@ mod tests {
     fn members_are_told_by_group_name_and_address() {
         let mut state = State::new(Instant::now(), false);
         state.detect = 3;
-        state.members.push(MemberLabels {
+        state.next_hops.push(NextHopLabels {
             slot: 4,
-            member: abi::Member {
+            next_hop: abi::Member {
                 id: 9,
                 mtu: 1450,
                 addr: mc_gateway_common::packet::ip::mapped([192, 0, 2, 1]),
@@ -355,7 +352,7 @@ mod tests {
             ..Rtt::default()
         };
         rtt.buckets[1] = 1;
-        let health = Health {
+        let health = NextHopHealth {
             sent: Sent { id: 9, sequence: 10 },
             seen: Seen {
                 id: 9,
@@ -365,24 +362,24 @@ mod tests {
             rtt,
         };
         let counters = Counters {
-            paths: vec![(Path::Encap, abi::Counter::default())],
+            outcomes: vec![(Outcome::Encap, abi::Counter::default())],
             drops: vec![(DropReason::NoRoute, 2)],
             events: Vec::new(),
         };
-        let counted = Counted {
+        let counted = KernelCounters {
             counters,
             health: [(4, health)].into(),
             conntrack: [("insert_failed", 3)].into(),
-            ..Counted::default()
+            ..KernelCounters::default()
         };
-        let text = render(&state, &counted);
+        let text = render(&state, &counted).unwrap();
         let labels = "group=\"gateways\",member=\"Gateway gw\",address=\"192.0.2.1\"";
         for line in [
             format!("mcgateway_member_usable{{{labels}}} 0"),
             format!("mcgateway_member_unanswered_probes{{{labels}}} 4"),
             format!("mcgateway_member_mtu_bytes{{{labels}}} 1450"),
-            format!("mcgateway_member_rtt_seconds_bucket{{{labels},le=\"0.000032768\"}} 0"),
-            format!("mcgateway_member_rtt_seconds_bucket{{{labels},le=\"0.000065536\"}} 1"),
+            format!("mcgateway_member_rtt_seconds_bucket{{le=\"0.000032768\",{labels}}} 0"),
+            format!("mcgateway_member_rtt_seconds_bucket{{le=\"0.000065536\",{labels}}} 1"),
             format!("mcgateway_member_rtt_seconds_sum{{{labels}}} 0.00004"),
             "mcgateway_drops_total{reason=\"no-route\"} 2".to_owned(),
             "mcgateway_packets_total{path=\"encap\"} 0".to_owned(),
@@ -411,11 +408,11 @@ mod tests {
             received_packets: packets + 1,
             received_bytes: packets * 200,
         };
-        let counted = Counted {
-            traffic: [(0, traffic(5)), (7, traffic(9))].into(),
-            ..Counted::default()
+        let counted = KernelCounters {
+            peer_counters: [(0, traffic(5)), (7, traffic(9))].into(),
+            ..KernelCounters::default()
         };
-        let text = render(&state, &counted);
+        let text = render(&state, &counted).unwrap();
         let of = |direction: &str| {
             let name = format!("mcgateway_peer_{direction}_total");
             let lines = text.lines().filter(|line| line.starts_with(&name));

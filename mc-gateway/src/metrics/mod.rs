@@ -8,35 +8,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aya::maps::{MapData, PerCpuArray};
-use mc_gateway_common::abi::sample::{Gate, SAMPLE_GATE};
+use mc_gateway_common::abi::sample::{SAMPLE_GATE, SampleLimiter};
 
 use crate::host::conntrack;
-use crate::inspect::snapshot::{CounterMaps, HealthMaps, TrafficMap};
+use crate::inspect::snapshot::{CounterMaps, LivenessMaps, PeerCounterMap};
+use crate::maps::{MapsError, open};
 use crate::service_flows::FlowMaps;
-use crate::tables::{TablesError, open};
-use collect::Counted;
-use mc_metrics::Source;
+use collect::KernelCounters;
+use mc_metrics::MetricsSource;
 pub use state::State;
 
 /// What is served: the state the loop writes, and the maps.
 pub struct Metrics {
     state: Mutex<State>,
     counters: CounterMaps,
-    health: HealthMaps,
-    traffic: TrafficMap,
-    gate: PerCpuArray<MapData, Gate>,
+    health: LivenessMaps,
+    peer_counters: PeerCounterMap,
+    sample_limiter: PerCpuArray<MapData, SampleLimiter>,
     flows: FlowMaps,
 }
 
 impl Metrics {
     /// Opens the maps. `adopted` says whether an older agent's data path was found in place.
-    pub fn open(maps: &Path, now: Instant, adopted: bool) -> Result<Arc<Self>, TablesError> {
+    pub fn open(maps: &Path, now: Instant, adopted: bool) -> Result<Arc<Self>, MapsError> {
         Ok(Arc::new(Self {
             state: Mutex::new(State::new(now, adopted)),
             counters: CounterMaps::open(maps)?,
-            health: HealthMaps::open(maps)?,
-            traffic: TrafficMap::open(maps)?,
-            gate: open(maps, SAMPLE_GATE)?,
+            health: LivenessMaps::open(maps)?,
+            peer_counters: PeerCounterMap::open(maps)?,
+            sample_limiter: open(maps, SAMPLE_GATE)?,
             flows: FlowMaps::open(maps)?,
         }))
     }
@@ -48,36 +48,43 @@ impl Metrics {
     }
 
     /// Everything as Prometheus text.
-    pub fn render(&self) -> Result<String, TablesError> {
+    pub fn render(&self) -> Result<String, MapsError> {
         let mut state = self.state().clone();
-        state.tables.extend(self.flows.fill()?);
+        state.map_usage.extend(self.flows.usage()?);
         let counters = self.counters.read()?;
-        let health = self.health.read(state.members.iter().map(|member| member.slot))?;
-        let traffic = self.traffic.read(state.peers.iter().map(|peer| peer.slot))?;
-        let gates = self.gate.get(&0, 0).map_err(|source| TablesError::Access {
-            map: SAMPLE_GATE,
-            what: "read",
-            source,
-        })?;
-        let conntrack = conntrack::losses();
-        let counted = Counted {
+        let health = self
+            .health
+            .read(state.next_hops.iter().map(|member| member.slot))?;
+        let traffic = self
+            .peer_counters
+            .read(state.peers.iter().map(|peer| peer.slot))?;
+        let gates = self
+            .sample_limiter
+            .get(&0, 0)
+            .map_err(|source| MapsError::Access {
+                map: SAMPLE_GATE,
+                operation: "read",
+                source,
+            })?;
+        let conntrack = conntrack::error_counters();
+        let counted = KernelCounters {
             counters,
             health,
-            traffic,
-            gates: gates.to_vec(),
+            peer_counters: traffic,
+            sample_limiters: gates.to_vec(),
             conntrack,
         };
-        Ok(collect::render(&state, &counted))
+        Ok((state, counted))
     }
 }
 
-impl Source for Metrics {
+impl MetricsSource for Metrics {
     fn metrics(&self) -> Result<String, String> {
-        self.render().map_err(|error| crate::chain(&error))
+        self.render().map_err(|error| crate::error_chain(&error))
     }
 
-    fn alive(&self) -> Result<(), String> {
-        self.state().alive(Instant::now())
+    fn healthy(&self) -> Result<(), String> {
+        self.state().healthy(Instant::now())
     }
 
     fn ready(&self) -> Result<(), String> {

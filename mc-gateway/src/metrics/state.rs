@@ -5,24 +5,24 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use mc_gateway_common::abi::{self, service};
-use mc_metrics::durations::Durations;
+use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 
-use crate::inspect::snapshot::address;
-use crate::names::Names;
-use crate::objects::Refusal;
-use crate::tables::Contents;
+use crate::id_names::IdNames;
+use crate::inspect::snapshot::ip_addr;
+use crate::maps::MapContents;
+use crate::objects::FieldError;
 
 /// How long the loop may take for one turn before the process counts as stuck: it looks at everything
 /// every 30 s without any reason.
-pub(super) const STUCK: Duration = Duration::from_secs(90);
+pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A member as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberLabels {
+pub struct NextHopLabels {
     /// Slot in the maps.
     pub slot: u32,
     /// The entry.
-    pub member: abi::Member,
+    pub next_hop: abi::Member,
     /// Name of its group.
     pub group: String,
     /// Kind and name of its object.
@@ -44,13 +44,13 @@ pub struct PeerLabels {
 #[derive(Clone, Debug)]
 pub struct State {
     /// When the loop last came round.
-    pub turned: Instant,
+    pub last_turn: Instant,
     /// Rounds that went well.
     pub succeeded: u64,
     /// Rounds that failed.
     pub failed: u64,
     /// How long they took.
-    pub durations: Durations,
+    pub durations: Histogram,
     /// When a round last went well.
     pub last_success: Option<SystemTime>,
     /// Why the last one did not.
@@ -62,17 +62,17 @@ pub struct State {
     /// Unanswered probes after which a member is dead; 0 where nobody is asked.
     pub detect: u32,
     /// Refused fields by kind of object.
-    pub refused: BTreeMap<String, u64>,
+    pub invalid_fields: BTreeMap<String, u64>,
     /// Map, entries, capacity.
-    pub tables: Vec<(&'static str, usize, u32)>,
+    pub map_usage: Vec<(&'static str, usize, u32)>,
     /// All members.
-    pub members: Vec<MemberLabels>,
+    pub next_hops: Vec<NextHopLabels>,
     /// All peers.
     pub peers: Vec<PeerLabels>,
     /// Names of everything.
-    pub names: Names,
+    pub names: IdNames,
     /// Sampled drops that were read.
-    pub samples: u64,
+    pub samples_read: u64,
 }
 
 impl State {
@@ -80,27 +80,27 @@ impl State {
     #[must_use]
     pub fn new(now: Instant, adopted: bool) -> Self {
         Self {
-            turned: now,
+            last_turn: now,
             succeeded: 0,
             failed: 0,
-            durations: Durations::default(),
+            durations: mc_metrics::duration_histogram(),
             last_success: None,
             error: None,
             adopted,
             gateway: false,
             detect: 0,
-            refused: BTreeMap::new(),
-            tables: Vec::new(),
-            members: Vec::new(),
+            invalid_fields: BTreeMap::new(),
+            map_usage: Vec::new(),
+            next_hops: Vec::new(),
             peers: Vec::new(),
-            names: Names::default(),
-            samples: 0,
+            names: IdNames::default(),
+            samples_read: 0,
         }
     }
 
     /// A round is over.
-    pub fn reconciled(&mut self, took: Duration, now: SystemTime, result: Result<(), String>) {
-        self.durations.add(took);
+    pub fn record_reconcile(&mut self, took: Duration, now: SystemTime, result: Result<(), String>) {
+        self.durations.observe(took.as_secs_f64());
         match result {
             Ok(()) => {
                 self.succeeded = self.succeeded.saturating_add(1);
@@ -115,13 +115,13 @@ impl State {
     }
 
     /// What the maps hold after a round, and what was refused.
-    pub fn hold(&mut self, contents: &Contents, names: &Names, refusals: &[Refusal]) {
+    pub fn set_contents(&mut self, contents: &MapContents, names: &IdNames, refusals: &[FieldError]) {
         self.gateway = contents.config.flags & abi::CONFIG_GATEWAY != 0;
         self.detect = contents.config.detect;
-        self.tables = vec![
+        self.map_usage = vec![
             (abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
             (abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
-            (abi::MEMBERS, contents.members.len(), abi::MAX_MEMBERS),
+            (abi::MEMBERS, contents.next_hops.len(), abi::MAX_MEMBERS),
             (abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
             (
                 service::SERVICES,
@@ -136,19 +136,19 @@ impl State {
         ];
         let mut groups = BTreeMap::new();
         for group in contents.groups.values() {
-            for slot in crate::inspect::slots(group) {
+            for slot in crate::inspect::nexthop_slots(group) {
                 groups.insert(slot, names.group(group.id));
             }
         }
-        let members = contents.members.iter().map(|(slot, member)| MemberLabels {
+        let members = contents.next_hops.iter().map(|(slot, member)| NextHopLabels {
             slot: *slot,
-            member: *member,
+            next_hop: *member,
             group: groups.get(slot).cloned().unwrap_or_default(),
-            name: names.member(member.id),
+            name: names.next_hop(member.id),
         });
-        self.members = members.collect();
+        self.next_hops = members.collect();
         let peers = contents.peers.iter().map(|(addr, peer)| {
-            let addr = address(addr);
+            let addr = ip_addr(addr);
             PeerLabels {
                 slot: peer.traffic,
                 addr,
@@ -156,10 +156,10 @@ impl State {
             }
         });
         self.peers = peers.collect();
-        self.refused.clear();
+        self.invalid_fields.clear();
         for refusal in refusals {
             let kind = refusal.object.split(' ').next().unwrap_or_default();
-            let count = self.refused.entry(kind.to_owned()).or_default();
+            let count = self.invalid_fields.entry(kind.to_owned()).or_default();
             *count = count.saturating_add(1);
         }
         if self.names != *names {
@@ -168,8 +168,8 @@ impl State {
     }
 
     /// Whether the loop turns; else why not.
-    pub fn alive(&self, now: Instant) -> Result<(), String> {
-        mc_metrics::turns(now.saturating_duration_since(self.turned), STUCK)
+    pub fn healthy(&self, now: Instant) -> Result<(), String> {
+        mc_metrics::check_loop_age(now.saturating_duration_since(self.last_turn), LOOP_TIMEOUT)
     }
 
     /// Whether the data path is as the objects want it, as far as is known; else why not.
@@ -192,12 +192,11 @@ mod tests {
         let wall = SystemTime::UNIX_EPOCH;
         let mut state = State::new(now, false);
         assert!(state.ready().unwrap_err().contains("waiting for objects"));
-        state.reconciled(Duration::from_millis(3), wall, Ok(()));
+        state.record_reconcile(Duration::from_millis(3), wall, Ok(()));
         assert_eq!(state.ready(), Ok(()));
-        state.reconciled(Duration::from_mins(1), wall, Err("no route".into()));
+        state.record_reconcile(Duration::from_mins(1), wall, Err("no route".into()));
         assert_eq!(state.ready(), Err("the last round failed: no route".into()));
         assert_eq!((state.succeeded, state.failed), (1, 1));
-        assert_eq!(state.durations.buckets, [0, 1, 0, 0, 0, 0, 0, 0, 1]);
         assert_eq!(
             State::new(now, true).ready(),
             Ok(()),
@@ -209,14 +208,16 @@ mod tests {
     fn a_loop_that_does_not_come_round_is_dead() {
         let now = Instant::now();
         let state = State::new(now, true);
-        assert_eq!(state.alive(now + STUCK), Ok(()));
-        let why = state.alive(now + STUCK + Duration::from_secs(1)).unwrap_err();
-        assert_eq!(why, "the main loop has not come round for 91 s");
+        assert_eq!(state.healthy(now + LOOP_TIMEOUT), Ok(()));
+        let why = state
+            .healthy(now + LOOP_TIMEOUT + Duration::from_secs(1))
+            .unwrap_err();
+        assert_eq!(why, "the main loop has made no progress for 91 s");
     }
 
     #[test]
     fn refused_fields_are_counted_by_kind() {
-        let refusal = |object: &str| Refusal {
+        let refusal = |object: &str| FieldError {
             object: object.to_owned(),
             field: String::new(),
             value: String::new(),
@@ -224,9 +225,9 @@ mod tests {
         };
         let mut state = State::new(Instant::now(), false);
         let refusals = [refusal("Node a"), refusal("Gateway b"), refusal("Node c")];
-        state.hold(&Contents::default(), &Names::default(), &refusals);
+        state.set_contents(&MapContents::default(), &IdNames::default(), &refusals);
         assert_eq!(
-            state.refused,
+            state.invalid_fields,
             [("Gateway".to_owned(), 1), ("Node".to_owned(), 2)].into()
         );
     }

@@ -7,8 +7,8 @@ use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook, ServiceAction};
 use crate::desired::Masquerade;
-use crate::host::way_back::WayBack;
-use crate::target::{PrefixKey, RouteKey};
+use crate::host::policy_routing::ReturnRoutes;
+use crate::resolved::{PrefixKey, RouteKey};
 
 /// One change. Values carry what was there before, so that each action knows its own undo.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub enum Action {
         to: bool,
     },
     /// Writes a slot of `mc_members`; all zero frees it.
-    SetMember {
+    SetNextHop {
         /// The slot.
         slot: u32,
         /// Before.
@@ -103,11 +103,11 @@ pub enum Action {
         to: Option<Masquerade>,
     },
     /// Changes the way of replies of clusters with Antrea gateways.
-    SetWayBack {
+    SetReturnRoutes {
         /// Before.
-        from: WayBack,
+        from: ReturnRoutes,
         /// After.
-        to: WayBack,
+        to: ReturnRoutes,
     },
     /// Adds, changes or removes a route into `mc0`.
     SetRoute {
@@ -128,7 +128,7 @@ impl Action {
             Self::CreateDevice { .. } => Self::DeleteDevice,
             Self::SetDevice { from, to } => Self::SetDevice { from: to, to: from },
             Self::SetAddress { addr, to } => Self::SetAddress { addr, to: !to },
-            Self::SetMember { slot, from, to } => Self::SetMember {
+            Self::SetNextHop { slot, from, to } => Self::SetNextHop {
                 slot,
                 from: to,
                 to: from,
@@ -170,7 +170,7 @@ impl Action {
                 from: None,
             },
             Self::SetNat { from, to } => Self::SetNat { from: to, to: from },
-            Self::SetWayBack { from, to } => Self::SetWayBack { from: to, to: from },
+            Self::SetReturnRoutes { from, to } => Self::SetReturnRoutes { from: to, to: from },
             Self::SetRoute { key, from, to } => Self::SetRoute {
                 key,
                 from: to,
@@ -188,7 +188,7 @@ impl fmt::Display for Action {
             Self::SetDevice { to: (mtu, up), .. } => write!(f, "set mc0 to MTU {mtu}, up: {up}"),
             Self::SetAddress { addr, to: true } => write!(f, "add address {addr} to mc0"),
             Self::SetAddress { addr, to: false } => write!(f, "remove address {addr} from mc0"),
-            Self::SetMember { slot, to, .. } => write!(f, "set member {slot} to {to:?}"),
+            Self::SetNextHop { slot, to, .. } => write!(f, "set member {slot} to {to:?}"),
             Self::SetGroup { slot, to, .. } => {
                 write!(f, "set group {slot} to id {} with {} members", to.id, to.n)
             }
@@ -202,11 +202,11 @@ impl fmt::Display for Action {
             Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
             Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
             Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
-            Self::SetWayBack { to, .. } => {
+            Self::SetReturnRoutes { to, .. } => {
                 write!(
                     f,
                     "set the way back from {} ranges of Antrea gateways",
-                    to.from.len()
+                    to.prefixes.len()
                 )
             }
             Self::SetRoute { key, to: None, .. } => write!(f, "delete route {}", key.net),

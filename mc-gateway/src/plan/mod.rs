@@ -5,11 +5,11 @@
 //! by the same plan; planning against the result of a plan gives an empty plan.
 
 mod action;
+mod counter_slots;
 mod service;
 mod slots;
 #[cfg(test)]
 mod tests;
-mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ use mc_gateway_common::abi::{self, Addr, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX
 use thiserror::Error;
 
 use crate::desired::Masquerade;
-use crate::host::way_back::WayBack;
-use crate::target::{DEFAULT_MTU, PrefixKey, RouteKey, Target};
+use crate::host::policy_routing::ReturnRoutes;
+use crate::resolved::{DEFAULT_MTU, PrefixKey, ResolvedState, RouteKey};
 pub use action::Action;
+use counter_slots::CounterSlots;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
-use traffic::Counters;
 
 /// One of the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,7 +63,7 @@ pub struct Device {
 
 /// How a program is attached to a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
+pub enum AttachMode {
     /// By a pinned TCX link (Linux 6.6).
     #[default]
     Tcx,
@@ -79,7 +79,7 @@ pub struct Hook {
     /// Name of the device.
     pub device: String,
     /// In which of the two ways.
-    pub mode: Mode,
+    pub mode: AttachMode,
 }
 
 /// A program at a [`Hook`].
@@ -93,7 +93,7 @@ pub struct Attachment {
 
 /// What is there.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Observed {
+pub struct ObservedState {
     /// `mc0`.
     pub device: Option<Device>,
     /// `mc_config`.
@@ -103,7 +103,7 @@ pub struct Observed {
     /// Used slots of `mc_groups`.
     pub groups: BTreeMap<u32, abi::Group>,
     /// Used slots of `mc_members`.
-    pub members: BTreeMap<u32, abi::Member>,
+    pub next_hops: BTreeMap<u32, abi::Member>,
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// The Service maps.
@@ -113,7 +113,7 @@ pub struct Observed {
     /// Our routes into `mc0`, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// The way of replies of clusters with Antrea gateways.
-    pub way_back: WayBack,
+    pub return_routes: ReturnRoutes,
     /// What our nftables table does; none where it is missing or not as we write it.
     pub masquerade: Option<Masquerade>,
     /// Programs that are attached.
@@ -128,7 +128,7 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// Whether the next plan depends on what this one does: the index and MAC address of a new `mc0`, slots
     /// of a full table that become free.
-    pub again: bool,
+    pub replan: bool,
 }
 
 /// Why there is no plan.
@@ -147,22 +147,22 @@ pub enum PlanError {
 }
 
 /// The changes from `observed` to `target`; `device` is the name of `mc0`.
-pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, PlanError> {
+pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> Result<Plan, PlanError> {
     let Some(mc0) = observed.device else {
         return Ok(Plan {
             actions: vec![Action::CreateDevice {
                 mtu: target.mtu.unwrap_or(DEFAULT_MTU),
             }],
-            again: true,
+            replan: true,
         });
     };
-    fits(abi::PREFIXES, target.prefixes.len(), MAX_PREFIXES)?;
-    fits(abi::PEERS, target.peers.len(), MAX_PEERS)?;
+    check_capacity(abi::PREFIXES, target.prefixes.len(), MAX_PREFIXES)?;
+    check_capacity(abi::PEERS, target.peers.len(), MAX_PEERS)?;
     let members = Slots::assign(
         abi::MEMBERS,
         MAX_MEMBERS,
-        observed.members.iter().map(|(slot, member)| (*slot, member.id)),
-        target.members.keys().copied(),
+        observed.next_hops.iter().map(|(slot, member)| (*slot, member.id)),
+        target.next_hops.keys().copied(),
     )?;
     let groups = Slots::assign(
         abi::GROUPS,
@@ -170,21 +170,21 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
         observed.groups.iter().map(|(slot, group)| (*slot, group.id)),
         target.groups.keys().copied(),
     )?;
-    let counters = Counters::assign(&observed.peers, target.peers.keys());
+    let counters = CounterSlots::assign(&observed.peers, target.peers.keys());
     let mut planner = Planner {
         adds: Vec::new(),
         removes: Vec::new(),
     };
     planner.device(mc0, target);
     planner.addresses(observed, target);
-    planner.members(observed, target, &members, &counters);
+    planner.next_hops(observed, target, &members, &counters);
     planner.groups(observed, target, &groups, &members);
     planner.peers(observed, target, &groups, &counters);
     planner.services(observed, target, &groups);
     planner.config(observed, target, mc0);
     planner.prefixes(observed, target, &groups);
     planner.attachments(observed, target, mc0, device);
-    planner.way_back(observed, target);
+    planner.return_routes(observed, target);
     planner.nat(observed, target);
     planner.routes(observed, target);
     let Planner { mut adds, removes } = planner;
@@ -192,11 +192,11 @@ pub fn plan(observed: &Observed, target: &Target, device: &str) -> Result<Plan, 
     adds.extend(removes.into_iter().rev());
     Ok(Plan {
         actions: adds,
-        again: members.short() || groups.short() || counters.short(),
+        replan: members.exhausted() || groups.exhausted() || counters.exhausted(),
     })
 }
 
-fn fits(map: &'static str, needed: usize, capacity: u32) -> Result<(), PlanError> {
+fn check_capacity(map: &'static str, needed: usize, capacity: u32) -> Result<(), PlanError> {
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     if needed > capacity {
         return Err(PlanError::Full {
@@ -214,7 +214,7 @@ struct Planner {
 }
 
 impl Planner {
-    fn device(&mut self, mc0: Device, target: &Target) {
+    fn device(&mut self, mc0: Device, target: &ResolvedState) {
         let from = (mc0.mtu, mc0.up);
         let to = (target.mtu.unwrap_or(mc0.mtu), true);
         if from != to {
@@ -222,7 +222,7 @@ impl Planner {
         }
     }
 
-    fn addresses(&mut self, observed: &Observed, target: &Target) {
+    fn addresses(&mut self, observed: &ObservedState, target: &ResolvedState) {
         let set = |addr: &IpAddr, to| Action::SetAddress { addr: *addr, to };
         let missing = target.addresses.difference(&observed.addresses);
         self.adds.extend(missing.map(|addr| set(addr, true)));
@@ -230,22 +230,28 @@ impl Planner {
         self.removes.extend(left.map(|addr| set(addr, false)));
     }
 
-    fn members(&mut self, observed: &Observed, target: &Target, slots: &Slots, counters: &Counters) {
-        for (id, member) in &target.members {
-            let slot = slots.of(*id);
-            let from = observed.members.get(&slot).copied().unwrap_or_default();
+    fn next_hops(
+        &mut self,
+        observed: &ObservedState,
+        target: &ResolvedState,
+        slots: &Slots,
+        counters: &CounterSlots,
+    ) {
+        for (id, member) in &target.next_hops {
+            let slot = slots.slot(*id);
+            let from = observed.next_hops.get(&slot).copied().unwrap_or_default();
             let to = abi::Member {
-                traffic: counters.of(&member.addr),
+                traffic: counters.slot(&member.addr),
                 ..*member
             };
             if slot != 0 && from != to {
-                self.adds.push(Action::SetMember { slot, from, to });
+                self.adds.push(Action::SetNextHop { slot, from, to });
             }
         }
         for slot in slots.freed() {
-            let from = observed.members.get(slot).copied().unwrap_or_default();
+            let from = observed.next_hops.get(slot).copied().unwrap_or_default();
             let to = abi::Member::default();
-            self.removes.push(Action::SetMember {
+            self.removes.push(Action::SetNextHop {
                 slot: *slot,
                 from,
                 to,
@@ -253,9 +259,9 @@ impl Planner {
         }
     }
 
-    fn groups(&mut self, observed: &Observed, target: &Target, slots: &Slots, members: &Slots) {
+    fn groups(&mut self, observed: &ObservedState, target: &ResolvedState, slots: &Slots, members: &Slots) {
         for (id, ids) in &target.groups {
-            let slot = slots.of(*id);
+            let slot = slots.slot(*id);
             if slot == 0 {
                 continue;
             }
@@ -264,7 +270,7 @@ impl Planner {
                 id: *id,
                 ..abi::Group::default()
             };
-            let written = ids.iter().map(|id| members.of(*id)).filter(|slot| *slot != 0);
+            let written = ids.iter().map(|id| members.slot(*id)).filter(|slot| *slot != 0);
             for (entry, slot) in to.members.iter_mut().zip(written) {
                 *entry = slot;
                 to.n = to.n.wrapping_add(1);
@@ -284,16 +290,22 @@ impl Planner {
         }
     }
 
-    fn peers(&mut self, observed: &Observed, target: &Target, groups: &Slots, counters: &Counters) {
+    fn peers(
+        &mut self,
+        observed: &ObservedState,
+        target: &ResolvedState,
+        groups: &Slots,
+        counters: &CounterSlots,
+    ) {
         for (addr, peer) in &target.peers {
             let from = observed.peers.get(addr).copied();
             let to = Some(abi::Peer {
                 group: if peer.flags & abi::PEER_ANTREA == 0 {
-                    groups.of(peer.group)
+                    groups.slot(peer.group)
                 } else {
                     peer.group
                 },
-                traffic: counters.of(addr),
+                traffic: counters.slot(addr),
                 ..*peer
             });
             if from != to {
@@ -315,14 +327,14 @@ impl Planner {
         }
     }
 
-    fn services(&mut self, observed: &Observed, target: &Target, groups: &Slots) {
+    fn services(&mut self, observed: &ObservedState, target: &ResolvedState, groups: &Slots) {
         let Some(wanted) = &target.services else { return };
         let (adds, removes) = service::plan(&observed.services, wanted, groups);
         self.adds.extend(adds.into_iter().map(Action::Service));
         self.removes.extend(removes.into_iter().map(Action::Service));
     }
 
-    fn config(&mut self, observed: &Observed, target: &Target, mc0: Device) {
+    fn config(&mut self, observed: &ObservedState, target: &ResolvedState, mc0: Device) {
         let from = observed.config;
         // While Services are not known, what was known of them holds.
         let kept = if target.services.is_none() {
@@ -348,7 +360,7 @@ impl Planner {
         }
     }
 
-    fn prefixes(&mut self, observed: &Observed, target: &Target, groups: &Slots) {
+    fn prefixes(&mut self, observed: &ObservedState, target: &ResolvedState, groups: &Slots) {
         let marked =
             |prefix: &abi::Prefix| target.services.is_none() && prefix.flags & abi::PREFIX_BACKENDS != 0;
         for (key, prefix) in &target.prefixes {
@@ -356,7 +368,7 @@ impl Planner {
             let kept = from.filter(marked).map_or(0, |prefix| prefix.flags);
             let to = Some(abi::Prefix {
                 cluster: prefix.cluster,
-                group: groups.of(prefix.group),
+                group: groups.slot(prefix.group),
                 action: prefix.action,
                 flags: prefix.flags | kept,
             });
@@ -375,11 +387,11 @@ impl Planner {
         }
     }
 
-    fn attachments(&mut self, observed: &Observed, target: &Target, mc0: Device, device: &str) {
+    fn attachments(&mut self, observed: &ObservedState, target: &ResolvedState, mc0: Device, device: &str) {
         let hook = |program: Program, device: &str| Hook {
             program,
             device: device.to_owned(),
-            mode: target.mode,
+            mode: target.attach_mode,
         };
         let own = std::iter::once((hook(Program::ToRemote, device), mc0.ifindex));
         let underlay = target
@@ -426,17 +438,17 @@ impl Planner {
         }
     }
 
-    fn way_back(&mut self, observed: &Observed, target: &Target) {
-        let to = WayBack::of(&target.masquerade.antrea);
-        if observed.way_back != to {
-            self.adds.push(Action::SetWayBack {
-                from: observed.way_back.clone(),
+    fn return_routes(&mut self, observed: &ObservedState, target: &ResolvedState) {
+        let to = ReturnRoutes::new(&target.masquerade.antrea);
+        if observed.return_routes != to {
+            self.adds.push(Action::SetReturnRoutes {
+                from: observed.return_routes.clone(),
                 to,
             });
         }
     }
 
-    fn nat(&mut self, observed: &Observed, target: &Target) {
+    fn nat(&mut self, observed: &ObservedState, target: &ResolvedState) {
         let to = Some(target.masquerade.clone());
         if observed.masquerade != to {
             self.adds.push(Action::SetNat {
@@ -446,7 +458,7 @@ impl Planner {
         }
     }
 
-    fn routes(&mut self, observed: &Observed, target: &Target) {
+    fn routes(&mut self, observed: &ObservedState, target: &ResolvedState) {
         let wanted = target.host_routes();
         for (key, source) in &wanted {
             let from = observed.routes.get(key).copied();

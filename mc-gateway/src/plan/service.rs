@@ -77,7 +77,7 @@ impl ServiceAction {
     }
 
     /// Does to `maps` what the action does to the kernel's maps.
-    pub fn record(&self, maps: &mut ServiceMaps) {
+    pub fn apply_to(&self, maps: &mut ServiceMaps) {
         fn entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
             match value {
                 Some(value) => map.insert(key, value),
@@ -130,7 +130,7 @@ pub(super) fn plan(
     for (id, backend) in &wanted.backends {
         let from = observed.backends.get(id).copied();
         let to = Some(Backend {
-            group: groups.of(backend.group),
+            group: groups.slot(backend.group),
             ..*backend
         });
         if from != to {
@@ -250,7 +250,7 @@ mod tests {
             let mut maps = ServiceMaps::default();
             for wanted in [&first, &second] {
                 for action in ordered(&maps, wanted) {
-                    action.record(&mut maps);
+                    action.apply_to(&mut maps);
                     prop_assert!(sound(&maps), "after {action}: {maps:?}");
                 }
                 prop_assert_eq!(ordered(&maps, wanted), vec![]);
@@ -263,15 +263,15 @@ mod tests {
         fn undoing_restores_what_was_there(first in wanted(), second in wanted()) {
             let mut maps = ServiceMaps::default();
             for action in ordered(&maps, &first) {
-                action.record(&mut maps);
+                action.apply_to(&mut maps);
             }
             let before = maps.clone();
             let actions = ordered(&maps, &second);
             for action in &actions {
-                action.record(&mut maps);
+                action.apply_to(&mut maps);
             }
             for action in actions.iter().rev() {
-                action.undo().record(&mut maps);
+                action.undo().apply_to(&mut maps);
             }
             prop_assert_eq!(maps, before);
         }

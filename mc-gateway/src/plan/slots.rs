@@ -9,7 +9,7 @@ use super::PlanError;
 pub(super) struct Slots {
     by_id: BTreeMap<u32, u32>,
     freed: BTreeSet<u32>,
-    short: bool,
+    exhausted: bool,
 }
 
 impl Slots {
@@ -51,19 +51,19 @@ impl Slots {
                     capacity,
                 });
             }
-            slots.short = true;
+            slots.exhausted = true;
         }
         Ok(slots)
     }
 
     /// The slot of `id`; 0 for the id 0 and for ids that are not wanted.
-    pub(super) fn of(&self, id: u32) -> u32 {
+    pub(super) fn slot(&self, id: u32) -> u32 {
         self.by_id.get(&id).copied().unwrap_or_default()
     }
 
     /// Whether ids have no slot yet: the next plan gives them those this one frees.
-    pub(super) fn short(&self) -> bool {
-        self.short
+    pub(super) fn exhausted(&self) -> bool {
+        self.exhausted
     }
 
     /// Slots nobody wants any more.
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn keeps_slots_and_never_reuses_a_freed_one() {
         let slots = assign(&[(1, 10), (2, 20)], &[20, 30]).unwrap();
-        assert_eq!(slots.of(20), 2);
-        assert_eq!(slots.of(30), 3, "slot 1 is freed by this very plan");
+        assert_eq!(slots.slot(20), 2);
+        assert_eq!(slots.slot(30), 3, "slot 1 is freed by this very plan");
         assert_eq!(slots.freed(), &[1].into());
     }
 
@@ -100,16 +100,16 @@ mod tests {
     #[test]
     fn what_only_freed_slots_are_left_for_waits_for_the_next_plan() {
         let slots = assign(&[(1, 10), (2, 20)], &[30, 40]).unwrap();
-        assert_eq!((slots.of(30), slots.of(40), slots.short()), (3, 0, true));
+        assert_eq!((slots.slot(30), slots.slot(40), slots.exhausted()), (3, 0, true));
         assert_eq!(slots.freed(), &[1, 2].into());
         let slots = assign(&[(3, 30)], &[30, 40]).unwrap();
-        assert_eq!((slots.of(30), slots.of(40), slots.short()), (3, 1, false));
+        assert_eq!((slots.slot(30), slots.slot(40), slots.exhausted()), (3, 1, false));
     }
 
     #[test]
     fn duplicate_of_an_interrupted_plan_is_freed() {
         let slots = assign(&[(1, 10), (3, 10)], &[10]).unwrap();
-        assert_eq!(slots.of(10), 1);
+        assert_eq!(slots.slot(10), 1);
         assert_eq!(slots.freed(), &[3].into());
     }
 }

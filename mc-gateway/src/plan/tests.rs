@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::apply::{Executor, apply};
-use crate::desired::Sources;
-use crate::target::Prefix;
+use crate::desired::SourceAddrs;
+use crate::resolved::Prefix;
 
 const MC0: &str = "mc0";
 
 /// What an action does to the world.
-fn carry_out(world: &mut Observed, action: &Action) {
+fn carry_out(world: &mut ObservedState, action: &Action) {
     fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
         if value == V::default() {
             slots.remove(&slot);
@@ -41,12 +41,12 @@ fn carry_out(world: &mut Observed, action: &Action) {
             device.mtu = mtu;
             device.up = up;
         }
-        Action::SetMember { slot: at, to, .. } => slot(&mut world.members, at, to),
+        Action::SetNextHop { slot: at, to, .. } => slot(&mut world.next_hops, at, to),
         Action::SetGroup { slot: at, to, .. } => slot(&mut world.groups, at, to),
-        Action::SetWayBack { to, .. } => world.way_back = to,
+        Action::SetReturnRoutes { to, .. } => world.return_routes = to,
         Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
         Action::SetConfig { to, .. } => world.config = to,
-        Action::Service(action) => action.record(&mut world.services),
+        Action::Service(action) => action.apply_to(&mut world.services),
         Action::SetPrefix { key, to, .. } => entry(&mut world.prefixes, key, to),
         Action::Attach { hook, ifindex, .. } => {
             let attachment = Attachment {
@@ -77,7 +77,7 @@ fn carry_out(world: &mut Observed, action: &Action) {
 
 /// Carries out some actions, fails once, and carries out everything after that.
 struct Model {
-    world: Observed,
+    world: ObservedState,
     left: usize,
 }
 
@@ -96,7 +96,7 @@ impl Executor for Model {
 }
 
 /// Nothing a packet can follow leads into the void.
-fn check_references(world: &Observed) {
+fn check_references(world: &ObservedState) {
     for prefix in world.prefixes.values() {
         assert!(
             prefix.group == 0 || world.groups.contains_key(&prefix.group),
@@ -105,7 +105,7 @@ fn check_references(world: &Observed) {
     }
     for group in world.groups.values() {
         for member in &group.members[..group.n as usize] {
-            assert!(world.members.contains_key(member), "{world:?}");
+            assert!(world.next_hops.contains_key(member), "{world:?}");
         }
     }
     let programs_run = !world.attachments.is_empty();
@@ -116,18 +116,18 @@ fn check_references(world: &Observed) {
 }
 
 /// Carries out plans until there is nothing to do; every state on the way must be sound.
-fn converge(world: &mut Observed, target: &Target) -> Vec<Action> {
+fn converge(world: &mut ObservedState, target: &ResolvedState) -> Vec<Action> {
     let mut done = Vec::new();
     for _ in 0..2 {
         let plan = plan(world, target, MC0).unwrap();
         for action in &plan.actions {
             carry_out(world, action);
-            if !plan.again {
+            if !plan.replan {
                 check_references(world);
             }
         }
         done.extend(plan.actions);
-        if !plan.again {
+        if !plan.replan {
             break;
         }
     }
@@ -142,12 +142,12 @@ fn member(id: u32, ifindex: u32) -> abi::Member {
         id,
         mtu: 1450,
         weight: 1,
-        via: abi::NextHop::default(),
+        via: abi::Neighbor::default(),
         traffic: 0,
     }
 }
 
-fn targets() -> impl Strategy<Value = Target> {
+fn targets() -> impl Strategy<Value = ResolvedState> {
     let members = btree_map(1_u32..12, 1_u32..3, 0..6);
     let groups = btree_set(1_u32..8, 0..5);
     let prefixes = btree_map(any::<[u8; 2]>(), (0_u32..3, 1_u32..8, 1_u32..3), 0..8);
@@ -157,7 +157,7 @@ fn targets() -> impl Strategy<Value = Target> {
     (members, groups, prefixes, peers, routes, devices, 1300_u32..1500).prop_map(
         |(members, groups, prefixes, peers, (routes, source), devices, mtu)| {
             let known = |group: &u32| if groups.contains(group) { *group } else { 0 };
-            Target {
+            ResolvedState {
                 port: 6081,
                 mtu: (!members.is_empty()).then_some(mtu),
                 prefixes: prefixes
@@ -194,7 +194,7 @@ fn targets() -> impl Strategy<Value = Target> {
                         ([*n; 16], peer)
                     })
                     .collect(),
-                members: members
+                next_hops: members
                     .iter()
                     .map(|(id, ifindex)| (*id, member(*id, *ifindex)))
                     .collect(),
@@ -203,7 +203,7 @@ fn targets() -> impl Strategy<Value = Target> {
                     .map(|n| IpNet::new([10, *n, 0, 0].into(), 16).unwrap())
                     .collect(),
                 masquerade: Masquerade {
-                    sources: Sources {
+                    sources: SourceAddrs {
                         v4: source.map(|n| [10, 99, 0, n].into()),
                         v6: None,
                     },
@@ -211,7 +211,7 @@ fn targets() -> impl Strategy<Value = Target> {
                 },
                 addresses: source.map(|n| [10, 99, 0, n].into()).into_iter().collect(),
                 devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
-                ..Target::default()
+                ..ResolvedState::default()
             }
         },
     )
@@ -220,14 +220,14 @@ fn targets() -> impl Strategy<Value = Target> {
 proptest! {
     #[test]
     fn a_plan_makes_what_is_desired_and_the_next_one_is_empty(first in targets(), second in targets()) {
-        let mut world = Observed::default();
+        let mut world = ObservedState::default();
         for target in [&first, &second] {
             let _ = converge(&mut world, target);
             prop_assert_eq!(plan(&world, target, MC0).unwrap().actions, vec![]);
             prop_assert_eq!(&world.routes, &target.host_routes());
             prop_assert_eq!(&world.addresses, &target.addresses);
-            prop_assert_eq!(world.members.values().map(|m| m.id).collect::<BTreeSet<_>>(),
-                target.members.keys().copied().collect::<BTreeSet<_>>());
+            prop_assert_eq!(world.next_hops.values().map(|m| m.id).collect::<BTreeSet<_>>(),
+                target.next_hops.keys().copied().collect::<BTreeSet<_>>());
             prop_assert_eq!(world.prefixes.len(), target.prefixes.len());
             for (key, prefix) in &target.prefixes {
                 let got = world.prefixes[key];
@@ -237,7 +237,7 @@ proptest! {
             for (id, members) in &target.groups {
                 let group = world.groups.values().find(|group| group.id == *id).unwrap();
                 let got: BTreeSet<u32> = group.members[..group.n as usize].iter()
-                    .map(|slot| world.members[slot].id).collect();
+                    .map(|slot| world.next_hops[slot].id).collect();
                 prop_assert_eq!(&got, members);
             }
             for (addr, peer) in &target.peers {
@@ -252,7 +252,7 @@ proptest! {
 
     #[test]
     fn undoing_in_reverse_order_restores_what_was_there(first in targets(), second in targets(), cut in 0_usize..40) {
-        let mut world = Observed::default();
+        let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
         let actions = plan(&world, &second, MC0).unwrap().actions;
@@ -270,7 +270,7 @@ proptest! {
 
     #[test]
     fn a_plan_that_fails_anywhere_leaves_what_was_there(first in targets(), second in targets(), at in 0_usize..40) {
-        let mut world = Observed::default();
+        let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
         let plan = plan(&world, &second, MC0).unwrap();
@@ -280,7 +280,7 @@ proptest! {
         match result {
             Ok(()) => prop_assert!(plan.actions.len() <= at),
             Err(error) => {
-                prop_assert_eq!((error.rolled_back, error.left), (at, vec![]));
+                prop_assert_eq!((error.rolled_back, error.not_undone), (at, vec![]));
                 prop_assert_eq!(model.world, before);
             }
         }
@@ -288,7 +288,7 @@ proptest! {
 
     #[test]
     fn slots_freed_by_a_plan_are_not_given_away_by_it(first in targets(), second in targets()) {
-        let mut world = Observed::default();
+        let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
         for action in converge(&mut world, &second) {
@@ -297,9 +297,9 @@ proptest! {
                     prop_assert!(from.id == 0 || from.id == to.id, "slot {} changed hands", slot);
                     prop_assert!(from.id == to.id || !before.groups.contains_key(&slot));
                 }
-                Action::SetMember { slot, from, to } if to.id != 0 => {
+                Action::SetNextHop { slot, from, to } if to.id != 0 => {
                     prop_assert!(from.id == 0 || from.id == to.id, "slot {} changed hands", slot);
-                    prop_assert!(from.id == to.id || !before.members.contains_key(&slot));
+                    prop_assert!(from.id == to.id || !before.next_hops.contains_key(&slot));
                 }
                 _ => {}
             }
@@ -309,28 +309,28 @@ proptest! {
 
 #[test]
 fn the_device_comes_first_and_alone() {
-    let plan = plan(&Observed::default(), &Target::default(), MC0).unwrap();
+    let plan = plan(&ObservedState::default(), &ResolvedState::default(), MC0).unwrap();
     assert_eq!(plan.actions, [Action::CreateDevice { mtu: 1450 }]);
-    assert!(plan.again);
+    assert!(plan.replan);
 }
 
 #[test]
 fn routes_come_last_and_go_first() {
-    let target = Target {
-        members: [(1, member(1, 2))].into(),
+    let target = ResolvedState {
+        next_hops: [(1, member(1, 2))].into(),
         groups: [(5, [1].into())].into(),
         routes: ["10.2.0.0/16".parse().unwrap()].into(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    let mut world = Observed::default();
+    let mut world = ObservedState::default();
     let there = converge(&mut world, &target);
     assert!(matches!(there.last(), Some(Action::SetRoute { to: Some(_), .. })));
-    let back = converge(&mut world, &Target::default());
+    let back = converge(&mut world, &ResolvedState::default());
     assert!(matches!(back.first(), Some(Action::SetRoute { to: None, .. })));
-    assert!(matches!(back.last(), Some(Action::SetMember { .. })));
+    assert!(matches!(back.last(), Some(Action::SetNextHop { .. })));
 }
 
-fn underlay_hook(mode: Mode) -> Hook {
+fn underlay_hook(mode: AttachMode) -> Hook {
     Hook {
         program: Program::FromUnderlay,
         device: "eth0".to_owned(),
@@ -340,17 +340,20 @@ fn underlay_hook(mode: Mode) -> Hook {
 
 #[test]
 fn the_other_way_of_attaching_goes_after_the_wanted_one_is_there() {
-    let mut target = Target {
+    let mut target = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    let mut world = Observed::default();
-    for (mode, other) in [(Mode::Tcx, Mode::Clsact), (Mode::Clsact, Mode::Tcx)] {
-        target.mode = mode;
+    let mut world = ObservedState::default();
+    for (mode, other) in [
+        (AttachMode::Tcx, AttachMode::Clsact),
+        (AttachMode::Clsact, AttachMode::Tcx),
+    ] {
+        target.attach_mode = mode;
         let actions = converge(&mut world, &target);
         let hooks: Vec<&Hook> = world.attachments.keys().collect();
         assert!(hooks.iter().all(|hook| hook.mode == mode), "{hooks:?}");
-        let at = |wanted: fn(&Action) -> Option<&Hook>, mode: Mode| {
+        let at = |wanted: fn(&Action) -> Option<&Hook>, mode: AttachMode| {
             let hook = underlay_hook(mode);
             actions.iter().position(|action| wanted(action) == Some(&hook))
         };
@@ -370,20 +373,20 @@ fn the_other_way_of_attaching_goes_after_the_wanted_one_is_there() {
         );
         assert!(attached.is_some());
         // Nothing was there before the first time.
-        assert_eq!(detached.is_some(), mode == Mode::Clsact);
+        assert_eq!(detached.is_some(), mode == AttachMode::Clsact);
         assert!(detached.is_none_or(|detached| Some(detached) > attached));
     }
 }
 
 #[test]
 fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_again() {
-    let target = Target {
+    let target = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    let mut world = Observed::default();
+    let mut world = ObservedState::default();
     let _ = converge(&mut world, &target);
-    let key = underlay_hook(Mode::Tcx);
+    let key = underlay_hook(AttachMode::Tcx);
     for from in [
         Attachment {
             ifindex: 2,
@@ -411,11 +414,11 @@ fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_aga
 
 #[test]
 fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_new_name() {
-    let target = |name: &str| Target {
+    let target = |name: &str| ResolvedState {
         devices: [(name.to_owned(), 2)].into(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    let mut world = Observed::default();
+    let mut world = ObservedState::default();
     let _ = converge(&mut world, &target("eth1"));
     let actions: Vec<String> = converge(&mut world, &target("between1"))
         .iter()
@@ -432,15 +435,15 @@ fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_n
 
 #[test]
 fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
-    let target = |base: u32| Target {
+    let target = |base: u32| ResolvedState {
         groups: (1..MAX_GROUPS).map(|n| (base + n, BTreeSet::new())).collect(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    let mut world = Observed::default();
+    let mut world = ObservedState::default();
     let _ = converge(&mut world, &target(0));
     let second = target(MAX_GROUPS);
     let first_step = plan(&world, &second, MC0).unwrap();
-    assert!(first_step.again);
+    assert!(first_step.replan);
     for _ in 0..2 {
         for action in plan(&world, &second, MC0).unwrap().actions {
             carry_out(&mut world, &action);
@@ -452,9 +455,9 @@ fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
 
 #[test]
 fn too_much_is_an_error_and_no_plan() {
-    let mut world = Observed::default();
-    let _ = converge(&mut world, &Target::default());
-    let target = Target {
+    let mut world = ObservedState::default();
+    let _ = converge(&mut world, &ResolvedState::default());
+    let target = ResolvedState {
         peers: (0..=MAX_PEERS)
             .map(|n| {
                 let mut addr = Addr::default();
@@ -462,7 +465,7 @@ fn too_much_is_an_error_and_no_plan() {
                 (addr, abi::Peer::default())
             })
             .collect(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
     let error = plan(&world, &target, MC0).unwrap_err();
     assert_eq!(

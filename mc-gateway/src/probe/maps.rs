@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{Array, MapData};
-use mc_gateway_common::abi::health::{RTT, Rtt, SEEN, SENT, Seen, Sent};
+use mc_gateway_common::abi::liveness::{RTT, Rtt, SEEN, SENT, Seen, Sent};
 use mc_gateway_common::abi::{self, MAX_MEMBERS};
 use mc_gateway_common::liveness;
 
-use super::wanted::outer_size;
-use crate::tables::{TablesError, failed, open};
+use super::targets::outer_mtu;
+use crate::maps::{MapsError, map_error, open};
 
 /// The maps of this node.
-pub(crate) struct Maps {
+pub(crate) struct ProbeMaps {
     sent: Array<MapData, Sent>,
     seen: Array<MapData, Seen>,
     rtt: Array<MapData, Rtt>,
 }
 
-impl Maps {
+impl ProbeMaps {
     /// Opens the maps pinned in `dir`.
-    pub(crate) fn open(dir: &Path) -> Result<Self, TablesError> {
+    pub(crate) fn open(dir: &Path) -> Result<Self, MapsError> {
         Ok(Self {
             sent: open(dir, SENT)?,
             seen: open(dir, SEEN)?,
@@ -29,36 +29,42 @@ impl Maps {
     }
 
     /// What was sent to the member in a slot, and what it answered.
-    pub(super) fn read(&self, slot: u32) -> Result<(Sent, Seen), TablesError> {
-        let sent = self.sent.get(&slot, 0).map_err(failed(SENT, "read"))?;
-        let seen = self.seen.get(&slot, 0).map_err(failed(SEEN, "read"))?;
+    pub(super) fn read(&self, slot: u32) -> Result<(Sent, Seen), MapsError> {
+        let sent = self.sent.get(&slot, 0).map_err(map_error(SENT, "read"))?;
+        let seen = self.seen.get(&slot, 0).map_err(map_error(SEEN, "read"))?;
         Ok((sent, seen))
     }
 
     /// What paths were found to carry by an agent before this one, as outer IP packets in bytes, by member
     /// id.
-    pub(crate) fn sizes(
+    pub(crate) fn path_mtus(
         &self,
         members: &BTreeMap<u32, abi::Member>,
-    ) -> Result<BTreeMap<u32, u32>, TablesError> {
+    ) -> Result<BTreeMap<u32, u32>, MapsError> {
         let mut sizes = BTreeMap::new();
         for (slot, member) in members {
             let (sent, _) = self.read(*slot)?;
             if sent.id == member.id {
-                sizes.insert(member.id, outer_size(member));
+                sizes.insert(member.id, outer_mtu(member));
             }
         }
         Ok(sizes)
     }
 
     /// Notes the last probe sent to a slot.
-    pub(super) fn set_sent(&mut self, slot: u32, sent: Sent) -> Result<(), TablesError> {
-        self.sent.set(slot, sent, 0).map_err(failed(SENT, "write"))
+    pub(super) fn set_sent(&mut self, slot: u32, sent: Sent) -> Result<(), MapsError> {
+        self.sent.set(slot, sent, 0).map_err(map_error(SENT, "write"))
     }
 
     /// Begins with the member `id` in a slot, or goes on; returns the number of the last probe.
-    pub(super) fn adopt(&mut self, slot: u32, id: u32, detect: u32, random: u32) -> Result<u32, TablesError> {
-        if let Some(sequence) = adopted(id, self.read(slot)?, detect) {
+    pub(super) fn resume_or_reset(
+        &mut self,
+        slot: u32,
+        id: u32,
+        detect: u32,
+        random: u32,
+    ) -> Result<u32, MapsError> {
+        if let Some(sequence) = resume_sequence(id, self.read(slot)?, detect) {
             self.set_sent(slot, Sent { id, sequence })?;
             return Ok(sequence);
         }
@@ -68,19 +74,19 @@ impl Maps {
             ..Seen::default()
         };
         // In this order: a number that was sent makes the program look at what was seen.
-        self.seen.set(slot, seen, 0).map_err(failed(SEEN, "write"))?;
+        self.seen.set(slot, seen, 0).map_err(map_error(SEEN, "write"))?;
         self.rtt
             .set(slot, Rtt::default(), 0)
-            .map_err(failed(RTT, "write"))?;
+            .map_err(map_error(RTT, "write"))?;
         let sequence = random;
         self.set_sent(slot, Sent { id, sequence })?;
         Ok(sequence)
     }
 
     /// Forgets what was sent to every slot but those wanted: who is not asked is alive.
-    pub(super) fn forget_but(&mut self, wanted: impl Fn(u32) -> bool) -> Result<(), TablesError> {
+    pub(super) fn reset_except(&mut self, wanted: impl Fn(u32) -> bool) -> Result<(), MapsError> {
         for slot in (0..MAX_MEMBERS).filter(|slot| !wanted(*slot)) {
-            let sent = self.sent.get(&slot, 0).map_err(failed(SENT, "read"))?;
+            let sent = self.sent.get(&slot, 0).map_err(map_error(SENT, "read"))?;
             if sent != Sent::default() {
                 self.set_sent(slot, Sent::default())?;
             }
@@ -93,7 +99,7 @@ impl Maps {
 ///
 /// Who was dead stays dead until it answers. Who was alive has as many probes as anybody before it counts
 /// as dead: the numbers go on from the last answer, not from the last probe.
-fn adopted(id: u32, (sent, seen): (Sent, Seen), detect: u32) -> Option<u32> {
+fn resume_sequence(id: u32, (sent, seen): (Sent, Seen), detect: u32) -> Option<u32> {
     if sent.id != id || seen.id != id {
         return None;
     }
@@ -120,19 +126,19 @@ mod tests {
     #[test]
     fn after_a_restart_nobody_dies_before_fresh_probes_went_unanswered() {
         // Three of three probes were on their way when the agent ended.
-        assert_eq!(adopted(7, state(7, 13, 10), 3), Some(10));
-        assert_eq!(adopted(7, state(7, 10, 10), 3), Some(10));
+        assert_eq!(resume_sequence(7, state(7, 13, 10), 3), Some(10));
+        assert_eq!(resume_sequence(7, state(7, 10, 10), 3), Some(10));
         // Wrapped around.
-        assert_eq!(adopted(7, state(7, 1, u32::MAX), 3), Some(u32::MAX));
+        assert_eq!(resume_sequence(7, state(7, 1, u32::MAX), 3), Some(u32::MAX));
     }
 
     #[test]
     fn who_was_dead_stays_dead() {
-        assert_eq!(adopted(7, state(7, 14, 10), 3), Some(14));
+        assert_eq!(resume_sequence(7, state(7, 14, 10), 3), Some(14));
     }
 
     #[test]
     fn another_member_begins_anew() {
-        assert_eq!(adopted(8, state(7, 14, 10), 3), None);
+        assert_eq!(resume_sequence(8, state(7, 14, 10), 3), None);
     }
 }

@@ -6,34 +6,34 @@
 //! a member that is new, or that an earlier agent left alive, counts as dead only after probes of this
 //! agent went unanswered.
 
-mod frame;
+mod encap;
 mod maps;
 mod pmtu;
 mod schedule;
 mod socket;
 mod status;
-mod wanted;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mc_gateway_common::abi::health::Sent;
+use mc_gateway_common::abi::liveness::Sent;
 use mc_gateway_common::liveness::State;
+use mc_gateway_common::nexthop_select::mix;
 use mc_gateway_common::packet::probe::{Kind, Probe};
-use mc_gateway_common::select::mix;
 use tokio::sync::watch;
 use tracing::warn;
 
-use crate::tables::TablesError;
-pub(crate) use maps::Maps;
-use pmtu::Search;
+use crate::maps::MapsError;
+pub(crate) use maps::ProbeMaps;
+use pmtu::PmtuSearch;
 use schedule::Schedule;
 use socket::Sockets;
-pub use status::{MemberStatus, Status};
-use wanted::Asked;
-pub(crate) use wanted::{Wanted, limit, links, wanted};
+pub use status::{NextHopStatus, ProbeStatus};
+use targets::ProbeTarget;
+pub(crate) use targets::{ProbeTargets, limit_mtus, link_mtus, probe_targets};
 
 /// How members are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,117 +56,117 @@ impl Settings {
 
 /// The agent's hold on the thread that asks; dropping it ends the thread.
 pub(crate) struct Prober {
-    wanted: Sender<Wanted>,
-    last: Option<Wanted>,
-    status: watch::Receiver<Status>,
+    targets: Sender<ProbeTargets>,
+    last: Option<ProbeTargets>,
+    status: watch::Receiver<ProbeStatus>,
 }
 
 impl Prober {
     /// Starts the thread, which asks nobody yet.
-    pub(crate) fn start(maps: Maps, settings: Settings) -> io::Result<Self> {
+    pub(crate) fn start(maps: ProbeMaps, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = channel();
-        let (publish, status) = watch::channel(Status::default());
+        let (publish, status) = watch::channel(ProbeStatus::default());
         let worker = Worker::new(maps, settings, publish);
         std::thread::Builder::new()
             .name("prober".to_owned())
             .spawn(move || worker.run(&receiver))?;
         Ok(Self {
-            wanted: sender,
+            targets: sender,
             last: None,
             status,
         })
     }
 
     /// Asks these members from now on.
-    pub(crate) fn set(&mut self, wanted: Wanted) {
+    pub(crate) fn set_targets(&mut self, wanted: ProbeTargets) {
         if self.last.as_ref() == Some(&wanted) {
             return;
         }
-        if self.wanted.send(wanted.clone()).is_err() {
+        if self.targets.send(wanted.clone()).is_err() {
             warn!("nobody asks members whether they are alive any more: restart the agent");
         }
         self.last = Some(wanted);
     }
 
     /// What is known of the members; a change is announced when a state or a path's size changed.
-    pub(crate) fn status(&self) -> watch::Receiver<Status> {
+    pub(crate) fn status(&self) -> watch::Receiver<ProbeStatus> {
         self.status.clone()
     }
 }
 
-struct Member {
-    asked: Asked,
+struct ProbedNextHop {
+    target: ProbeTarget,
     sequence: u32,
-    search: Search,
-    size_seen: u32,
+    search: PmtuSearch,
+    last_pmtu_reply: u32,
 }
 
 struct Worker {
-    maps: Maps,
+    maps: ProbeMaps,
     settings: Settings,
-    publish: watch::Sender<Status>,
+    publish: watch::Sender<ProbeStatus>,
     schedule: Schedule,
     sockets: Sockets,
-    wanted: Option<Wanted>,
-    members: BTreeMap<u32, Member>,
+    targets: Option<ProbeTargets>,
+    next_hops: BTreeMap<u32, ProbedNextHop>,
     start: Instant,
     random: u32,
     failed: bool,
 }
 
 impl Worker {
-    fn new(maps: Maps, settings: Settings, publish: watch::Sender<Status>) -> Self {
+    fn new(maps: ProbeMaps, settings: Settings, publish: watch::Sender<ProbeStatus>) -> Self {
         Self {
             maps,
             settings,
             publish,
             schedule: Schedule::new(settings.interval),
             sockets: Sockets::default(),
-            wanted: None,
-            members: BTreeMap::new(),
+            targets: None,
+            next_hops: BTreeMap::new(),
             start: Instant::now(),
             random: seed(),
             failed: false,
         }
     }
 
-    fn run(mut self, wanted: &Receiver<Wanted>) {
+    fn run(mut self, wanted: &Receiver<ProbeTargets>) {
         let mut look = Duration::ZERO;
         loop {
             let now = self.start.elapsed();
-            let due = self.schedule.next().map_or(look, |due| due.min(look));
+            let due = self.schedule.next_due().map_or(look, |due| due.min(look));
             match wanted.recv_timeout(due.saturating_sub(now)) {
                 Ok(wanted) => {
-                    let result = self.adopt(wanted);
-                    self.report(result);
+                    let result = self.set_targets(wanted);
+                    self.log_failure(result);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let now = self.start.elapsed();
             let mut random = self.random;
-            let due = self.schedule.take(now, || {
+            let due = self.schedule.pop_due(now, || {
                 random = mix(random, 1);
                 random
             });
             self.random = random;
             for slot in due {
-                let result = self.ask(slot);
-                self.report(result);
+                let result = self.send_probe(slot);
+                self.log_failure(result);
             }
             if now >= look {
-                let result = self.look(now);
-                self.report(result);
+                let result = self.poll(now);
+                self.log_failure(result);
                 look = now.saturating_add(self.settings.interval);
             }
         }
     }
 
     /// Says once that the maps cannot be used.
-    fn report(&mut self, result: Result<(), TablesError>) {
+    fn log_failure(&mut self, result: Result<(), MapsError>) {
         match result {
             Err(error) if !self.failed => {
-                warn!(error = %crate::chain(&error), "members are not asked whether they are alive");
+                warn!(error = %crate::error_chain(&error), "members are not asked whether they are alive");
                 self.failed = true;
             }
             Err(_) => {}
@@ -174,60 +174,61 @@ impl Worker {
         }
     }
 
-    fn adopt(&mut self, wanted: Wanted) -> Result<(), TablesError> {
+    fn set_targets(&mut self, wanted: ProbeTargets) -> Result<(), MapsError> {
         let now = self.start.elapsed();
-        let first = self.wanted.is_none();
+        let first = self.targets.is_none();
         let gone: Vec<u32> = self
-            .members
+            .next_hops
             .iter()
             .filter(|(slot, member)| {
-                let new = wanted.members.get(slot);
-                new.is_none_or(|new| new.id != member.asked.id)
+                let new = wanted.by_slot.get(slot);
+                new.is_none_or(|new| new.id != member.target.id)
             })
             .map(|(slot, _)| *slot)
             .collect();
         for slot in gone {
-            self.members.remove(&slot);
+            self.next_hops.remove(&slot);
             self.schedule.remove(slot);
             self.maps.set_sent(slot, Sent::default())?;
         }
         if first {
-            self.maps.forget_but(|slot| wanted.members.contains_key(&slot))?;
+            self.maps
+                .reset_except(|slot| wanted.by_slot.contains_key(&slot))?;
         }
-        for (slot, asked) in &wanted.members {
-            if let Some(member) = self.members.get_mut(slot) {
-                member.asked = *asked;
-                if member.search.link() != asked.link {
-                    member.search = Search::new(asked.link, asked.link, now, self.random);
+        for (slot, asked) in &wanted.by_slot {
+            if let Some(member) = self.next_hops.get_mut(slot) {
+                member.target = *asked;
+                if member.search.link_mtu() != asked.link_mtu {
+                    member.search = PmtuSearch::new(asked.link_mtu, asked.link_mtu, now, self.random);
                 }
                 continue;
             }
             self.random = mix(self.random, *slot);
             let sequence = self
                 .maps
-                .adopt(*slot, asked.id, self.settings.detect, self.random)?;
-            let member = Member {
-                asked: *asked,
+                .resume_or_reset(*slot, asked.id, self.settings.detect, self.random)?;
+            let member = ProbedNextHop {
+                target: *asked,
                 sequence,
-                search: Search::new(asked.link, asked.known, now, mix(self.random, 2)),
-                size_seen: 0,
+                search: PmtuSearch::new(asked.link_mtu, asked.known_mtu, now, mix(self.random, 2)),
+                last_pmtu_reply: 0,
             };
-            self.members.insert(*slot, member);
+            self.next_hops.insert(*slot, member);
             self.schedule.add(*slot, now, self.random);
         }
         self.sockets.configure(wanted.udp_checksum);
-        self.wanted = Some(wanted);
-        self.look(now)
+        self.targets = Some(wanted);
+        self.poll(now)
     }
 
     /// Sends a member its next probe. An error of the network is an unanswered probe.
-    fn ask(&mut self, slot: u32) -> Result<(), TablesError> {
-        let (Some(member), Some(wanted)) = (self.members.get_mut(&slot), &self.wanted) else {
+    fn send_probe(&mut self, slot: u32) -> Result<(), MapsError> {
+        let (Some(member), Some(wanted)) = (self.next_hops.get_mut(&slot), &self.targets) else {
             return Ok(());
         };
         member.sequence = member.sequence.wrapping_add(1);
         let sent = Sent {
-            id: member.asked.id,
+            id: member.target.id,
             sequence: member.sequence,
         };
         self.maps.set_sent(slot, sent)?;
@@ -235,56 +236,56 @@ impl Worker {
             kind: Kind::Request,
             size: 0,
             slot,
-            id: member.asked.id,
+            id: member.target.id,
             sequence: member.sequence,
-            sent_at: socket::monotonic(),
+            sent_at: socket::monotonic_ns(),
         };
-        let asked = member.asked;
-        let payload = wanted.dress.payload(&probe, asked.addr.is_ipv6());
+        let asked = member.target;
+        let payload = wanted.encap.encode(&probe, asked.addr.is_ipv6());
         self.sockets
             .send(&payload, asked.local, (asked.addr, wanted.port));
         Ok(())
     }
 
     /// Reads what came of the probes, asks for sizes, and publishes.
-    fn look(&mut self, now: Duration) -> Result<(), TablesError> {
-        let Some(wanted) = &self.wanted else {
+    fn poll(&mut self, now: Duration) -> Result<(), MapsError> {
+        let Some(wanted) = &self.targets else {
             return Ok(());
         };
-        let mut status = Status::default();
-        for (slot, member) in &mut self.members {
-            let asked = member.asked;
+        let mut status = ProbeStatus::default();
+        for (slot, member) in &mut self.next_hops {
+            let asked = member.target;
             let known = self.maps.read(*slot)?;
             let (_, seen) = known;
-            if seen.size_sequence != member.size_seen {
-                member.size_seen = seen.size_sequence;
-                member.search.answered(seen.size_sequence, seen.size, now);
+            if seen.size_sequence != member.last_pmtu_reply {
+                member.last_pmtu_reply = seen.size_sequence;
+                member.search.acknowledge(seen.size_sequence, seen.size, now);
             }
-            let one = MemberStatus::new(
+            let one = NextHopStatus::new(
                 asked.id,
                 asked.addr,
                 known,
                 self.settings.detect,
-                member.search.size(),
+                member.search.path_mtu(),
             );
             let answers = one.state != State::Dead && one.unanswered <= 1 && one.rtt.is_some();
-            if let Some(size) = member.search.take(now, answers) {
+            if let Some(size) = member.search.next_probe(now, answers) {
                 let probe = Probe {
                     kind: Kind::SizeRequest,
                     size: u16::try_from(size.size).unwrap_or(u16::MAX),
                     slot: *slot,
                     id: asked.id,
                     sequence: size.sequence,
-                    sent_at: socket::monotonic(),
+                    sent_at: socket::monotonic_ns(),
                 };
-                let payload = wanted.dress.payload(&probe, asked.addr.is_ipv6());
+                let payload = wanted.encap.encode(&probe, asked.addr.is_ipv6());
                 self.sockets
                     .send(&payload, asked.local, (asked.addr, wanted.port));
             }
-            status.members.insert(*slot, one);
+            status.next_hops.insert(*slot, one);
         }
         self.publish.send_if_modified(|published| {
-            let announce = published.differs(&status);
+            let announce = published.needs_announcement(&status);
             if announce {
                 published.log_changes(&status);
             }

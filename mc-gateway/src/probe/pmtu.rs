@@ -7,21 +7,21 @@
 use std::time::Duration;
 
 /// What every path is believed to carry: the least an IPv6 link may (RFC 8200 section 5).
-pub(super) const BASE: u32 = 1280;
+pub(super) const BASE_PLPMTU: u32 = 1280;
 /// How long an answer may take (`PROBE_TIMER`, RFC 8899 section 5.1.1: not below one second).
-const TIMEOUT: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Probes of one size in a row that prove it does not fit (`MAX_PROBES`, RFC 8899 section 5.1.2).
 const MAX_PROBES: u32 = 3;
 /// How often the size in use is confirmed: how long a path that shrank may swallow packets.
-const CONFIRM: Duration = Duration::from_secs(10);
+const CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
 /// How long after a search larger sizes are tried again (`PMTU_RAISE_TIMER`).
-const RAISE: Duration = Duration::from_mins(1);
+const RAISE_INTERVAL: Duration = Duration::from_mins(1);
 /// A search ends when what fits and what does not are this close, in bytes.
-const STEP: u32 = 8;
+const SEARCH_RESOLUTION: u32 = 8;
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SizeProbe {
+pub(super) struct PmtuProbe {
     /// Length of the outer IP packet in bytes.
     pub(super) size: u32,
     /// Its number.
@@ -39,34 +39,34 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    probe: SizeProbe,
+struct Pending {
+    probe: PmtuProbe,
     since: Duration,
     tries: u32,
 }
 
 /// The search on one path. All sizes are lengths of outer IP packets; times count from any fixed moment.
 #[derive(Clone, Debug)]
-pub(super) struct Search {
-    link: u32,
+pub(super) struct PmtuSearch {
+    link_mtu: u32,
     works: u32,
     /// Smallest size that does not fit; one more than the link's where none is known.
     fails: u32,
     phase: Phase,
-    waiting: Option<Waiting>,
+    waiting: Option<Pending>,
     raise_at: Duration,
     sequence: u32,
 }
 
-impl Search {
+impl PmtuSearch {
     /// A path over a link of that MTU which was found to carry `known` bytes before.
     pub(super) fn new(link: u32, known: u32, now: Duration, sequence: u32) -> Self {
-        let works = known.clamp(BASE.min(link), link);
+        let works = known.clamp(BASE_PLPMTU.min(link), link);
         Self {
-            link,
+            link_mtu: link,
             works,
             fails: link.saturating_add(1),
-            phase: Phase::Idle(now.saturating_add(TIMEOUT)),
+            phase: Phase::Idle(now.saturating_add(PROBE_TIMEOUT)),
             waiting: None,
             raise_at: now,
             sequence,
@@ -74,71 +74,71 @@ impl Search {
     }
 
     /// MTU of the link.
-    pub(super) fn link(&self) -> u32 {
-        self.link
+    pub(super) fn link_mtu(&self) -> u32 {
+        self.link_mtu
     }
 
     /// What the path carries.
-    pub(super) fn size(&self) -> u32 {
+    pub(super) fn path_mtu(&self) -> u32 {
         self.works
     }
 
     /// The probe to send now, if one is due. `alive`: whether small probes are answered.
-    pub(super) fn take(&mut self, now: Duration, alive: bool) -> Option<SizeProbe> {
+    pub(super) fn next_probe(&mut self, now: Duration, alive: bool) -> Option<PmtuProbe> {
         if !alive {
             // Whatever was asked stays unanswered for another reason than its size.
             if self.waiting.take().is_some() {
-                self.phase = Phase::Idle(now.saturating_add(TIMEOUT));
+                self.phase = Phase::Idle(now.saturating_add(PROBE_TIMEOUT));
             }
             return None;
         }
         if let Some(waiting) = self.waiting {
-            if now < waiting.since.saturating_add(TIMEOUT) {
+            if now < waiting.since.saturating_add(PROBE_TIMEOUT) {
                 return None;
             }
             if waiting.tries < MAX_PROBES {
-                return Some(self.ask(waiting.probe.size, waiting.tries.saturating_add(1), now));
+                return Some(self.start_probe(waiting.probe.size, waiting.tries.saturating_add(1), now));
             }
-            self.lost(waiting.probe.size, now);
+            self.record_loss(waiting.probe.size, now);
         }
         match self.phase {
             Phase::Idle(until) if now < until => None,
-            Phase::Idle(_) if self.works < self.link && now >= self.raise_at => {
+            Phase::Idle(_) if self.works < self.link_mtu && now >= self.raise_at => {
                 self.phase = Phase::Search;
-                self.fails = self.link.saturating_add(1);
+                self.fails = self.link_mtu.saturating_add(1);
                 // Most likely everything fits again.
-                Some(self.ask(self.link, 1, now))
+                Some(self.start_probe(self.link_mtu, 1, now))
             }
             Phase::Idle(_) => {
                 self.phase = Phase::Confirm;
-                Some(self.ask(self.works, 1, now))
+                Some(self.start_probe(self.works, 1, now))
             }
             Phase::Confirm => None,
-            Phase::Search => Some(self.ask(self.middle(), 1, now)),
+            Phase::Search => Some(self.start_probe(self.midpoint(), 1, now)),
         }
     }
 
     /// Notes that a probe was answered; anything but the answer waited for is ignored.
-    pub(super) fn answered(&mut self, sequence: u32, size: u32, now: Duration) {
-        let expected = SizeProbe { size, sequence };
+    pub(super) fn acknowledge(&mut self, sequence: u32, size: u32, now: Duration) {
+        let expected = PmtuProbe { size, sequence };
         if self.waiting.is_none_or(|waiting| waiting.probe != expected) {
             return;
         }
         self.waiting = None;
         self.works = self.works.max(size);
         match self.phase {
-            Phase::Search => self.narrowed(now),
-            _ => self.phase = Phase::Idle(now.saturating_add(CONFIRM)),
+            Phase::Search => self.finish_if_converged(now),
+            _ => self.phase = Phase::Idle(now.saturating_add(CONFIRM_INTERVAL)),
         }
     }
 
-    fn ask(&mut self, size: u32, tries: u32, now: Duration) -> SizeProbe {
+    fn start_probe(&mut self, size: u32, tries: u32, now: Duration) -> PmtuProbe {
         self.sequence = self.sequence.wrapping_add(1);
-        let probe = SizeProbe {
+        let probe = PmtuProbe {
             size,
             sequence: self.sequence,
         };
-        self.waiting = Some(Waiting {
+        self.waiting = Some(Pending {
             probe,
             since: now,
             tries,
@@ -146,27 +146,27 @@ impl Search {
         probe
     }
 
-    fn lost(&mut self, size: u32, now: Duration) {
+    fn record_loss(&mut self, size: u32, now: Duration) {
         self.waiting = None;
         if self.phase == Phase::Search {
             self.fails = size;
         } else {
             // A black hole (RFC 8899 section 4.3): back to what is safe, and up again from there.
             self.fails = self.works;
-            self.works = BASE.min(self.link);
+            self.works = BASE_PLPMTU.min(self.link_mtu);
             self.phase = Phase::Search;
         }
-        self.narrowed(now);
+        self.finish_if_converged(now);
     }
 
-    fn narrowed(&mut self, now: Duration) {
-        if self.fails.saturating_sub(self.works) <= STEP || self.works >= self.link {
-            self.raise_at = now.saturating_add(RAISE);
-            self.phase = Phase::Idle(now.saturating_add(CONFIRM));
+    fn finish_if_converged(&mut self, now: Duration) {
+        if self.fails.saturating_sub(self.works) <= SEARCH_RESOLUTION || self.works >= self.link_mtu {
+            self.raise_at = now.saturating_add(RAISE_INTERVAL);
+            self.phase = Phase::Idle(now.saturating_add(CONFIRM_INTERVAL));
         }
     }
 
-    fn middle(&self) -> u32 {
+    fn midpoint(&self) -> u32 {
         let gap = self.fails.saturating_sub(self.works);
         self.works.saturating_add(gap / 2)
     }
@@ -181,14 +181,14 @@ mod tests {
     const TICK: Duration = Duration::from_millis(100);
 
     /// Runs the search for `ticks` over a path that carries `path` bytes; returns the sizes asked.
-    fn run(search: &mut Search, now: &mut Duration, ticks: u32, path: u32, alive: bool) -> Vec<u32> {
+    fn run(search: &mut PmtuSearch, now: &mut Duration, ticks: u32, path: u32, alive: bool) -> Vec<u32> {
         let mut asked = Vec::new();
         for _ in 0..ticks {
             *now += TICK;
-            if let Some(probe) = search.take(*now, alive) {
+            if let Some(probe) = search.next_probe(*now, alive) {
                 asked.push(probe.size);
                 if alive && probe.size <= path {
-                    search.answered(probe.sequence, probe.size, *now);
+                    search.acknowledge(probe.sequence, probe.size, *now);
                 }
             }
         }
@@ -197,67 +197,71 @@ mod tests {
 
     #[test]
     fn a_path_as_wide_as_its_link_is_confirmed_now_and_then() {
-        let (mut search, mut now) = (Search::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
+        let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
         let asked = run(&mut search, &mut now, 600, 1500, true);
         assert!(
             (5..=7).contains(&asked.len()) && asked.iter().all(|size| *size == 1500),
             "{asked:?}"
         );
-        assert_eq!(search.size(), 1500);
+        assert_eq!(search.path_mtu(), 1500);
     }
 
     #[test]
     fn a_black_hole_is_found_and_the_size_rises_again() {
-        let (mut search, mut now) = (Search::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
+        let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 600, 1400, true);
-        assert!((1393..=1400).contains(&search.size()), "{}", search.size());
+        assert!(
+            (1393..=1400).contains(&search.path_mtu()),
+            "{}",
+            search.path_mtu()
+        );
         run(&mut search, &mut now, 1200, 1500, true);
-        assert_eq!(search.size(), 1500);
+        assert_eq!(search.path_mtu(), 1500);
     }
 
     #[test]
     fn within_four_seconds_nothing_larger_than_fits_is_used() {
-        let (mut search, mut now) = (Search::new(9000, 9000, Duration::ZERO, 7), Duration::ZERO);
+        let (mut search, mut now) = (PmtuSearch::new(9000, 9000, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 42, 1300, true);
-        assert_eq!(search.size(), BASE);
+        assert_eq!(search.path_mtu(), BASE_PLPMTU);
     }
 
     #[test]
     fn a_dead_path_proves_nothing() {
-        let (mut search, mut now) = (Search::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
+        let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 15, 0, true);
         run(&mut search, &mut now, 600, 0, false);
-        assert_eq!(search.size(), 1500);
+        assert_eq!(search.path_mtu(), 1500);
     }
 
     #[test]
     fn a_small_link_is_all_there_is() {
-        let (mut search, mut now) = (Search::new(1000, 1500, Duration::ZERO, 7), Duration::ZERO);
+        let (mut search, mut now) = (PmtuSearch::new(1000, 1500, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 600, 900, true);
-        assert_eq!(search.size(), 1000);
+        assert_eq!(search.path_mtu(), 1000);
     }
 
     #[test]
     fn other_answers_are_ignored() {
-        let mut search = Search::new(1500, 1300, Duration::ZERO, 7);
-        let probe = search.take(Duration::from_secs(2), true).unwrap();
+        let mut search = PmtuSearch::new(1500, 1300, Duration::ZERO, 7);
+        let probe = search.next_probe(Duration::from_secs(2), true).unwrap();
         assert_eq!(probe.size, 1500);
-        search.answered(probe.sequence + 1, 1500, Duration::from_secs(2));
-        search.answered(probe.sequence, 1400, Duration::from_secs(2));
-        assert_eq!(search.size(), 1300);
-        search.answered(probe.sequence, 1500, Duration::from_secs(2));
-        assert_eq!(search.size(), 1500);
+        search.acknowledge(probe.sequence + 1, 1500, Duration::from_secs(2));
+        search.acknowledge(probe.sequence, 1400, Duration::from_secs(2));
+        assert_eq!(search.path_mtu(), 1300);
+        search.acknowledge(probe.sequence, 1500, Duration::from_secs(2));
+        assert_eq!(search.path_mtu(), 1500);
     }
 
     proptest! {
         /// Whatever the path carries and how often it changes: in the end what is used fits, closely.
         #[test]
-        fn the_search_ends_at_the_path(link in BASE..9_100_u32, paths in prop::collection::vec(BASE..9_100_u32, 1..4)) {
-            let (mut search, mut now) = (Search::new(link, link, Duration::ZERO, 7), Duration::ZERO);
+        fn the_search_ends_at_the_path(link in BASE_PLPMTU..9_100_u32, paths in prop::collection::vec(BASE_PLPMTU..9_100_u32, 1..4)) {
+            let (mut search, mut now) = (PmtuSearch::new(link, link, Duration::ZERO, 7), Duration::ZERO);
             for path in paths {
                 run(&mut search, &mut now, 2_000, path, true);
                 let fits = path.min(link);
-                prop_assert!(search.size() <= fits && search.size() + STEP > fits, "{} of {}", search.size(), fits);
+                prop_assert!(search.path_mtu() <= fits && search.path_mtu() + SEARCH_RESOLUTION > fits, "{} of {}", search.path_mtu(), fits);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Part of the interval that chance may take off, so that nodes do not fall into step.
-const JITTER: u32 = 10;
+const JITTER_DIVISOR: u32 = 10;
 
 /// The next time of each member, by slot. Times count from any fixed moment.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl Schedule {
 
     /// Asks a member from now on, first at a random moment of the first interval.
     pub(super) fn add(&mut self, slot: u32, now: Duration, random: u32) {
-        let first = now.saturating_add(part(self.interval, random));
+        let first = now.saturating_add(fraction(self.interval, random));
         self.due.entry(slot).or_insert(first);
     }
 
@@ -36,12 +36,12 @@ impl Schedule {
     }
 
     /// When the next member is due.
-    pub(super) fn next(&self) -> Option<Duration> {
+    pub(super) fn next_due(&self) -> Option<Duration> {
         self.due.values().min().copied()
     }
 
     /// The members that are due, each of which gets its next time.
-    pub(super) fn take(&mut self, now: Duration, mut random: impl FnMut() -> u32) -> Vec<u32> {
+    pub(super) fn pop_due(&mut self, now: Duration, mut random: impl FnMut() -> u32) -> Vec<u32> {
         let mut slots = Vec::new();
         for (slot, due) in &mut self.due {
             if *due > now {
@@ -50,7 +50,7 @@ impl Schedule {
             slots.push(*slot);
             let step = self
                 .interval
-                .saturating_sub(part(self.interval / JITTER, random()));
+                .saturating_sub(fraction(self.interval / JITTER_DIVISOR, random()));
             let next = due.saturating_add(step);
             *due = if next > now {
                 next
@@ -63,7 +63,7 @@ impl Schedule {
 }
 
 /// A random part of a duration.
-fn part(whole: Duration, random: u32) -> Duration {
+fn fraction(whole: Duration, random: u32) -> Duration {
     let nanos = whole.as_nanos().saturating_mul(random.into()) >> 32;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
@@ -81,9 +81,9 @@ mod tests {
         let mut schedule = Schedule::new(INTERVAL);
         schedule.add(1, Duration::from_secs(1), 0);
         schedule.add(2, Duration::from_secs(1), u32::MAX);
-        assert_eq!(schedule.next(), Some(Duration::from_secs(1)));
-        assert_eq!(schedule.take(Duration::from_secs(1), || 0), [1]);
-        assert_eq!(schedule.take(Duration::from_millis(1_100), || 0), [1, 2]);
+        assert_eq!(schedule.next_due(), Some(Duration::from_secs(1)));
+        assert_eq!(schedule.pop_due(Duration::from_secs(1), || 0), [1]);
+        assert_eq!(schedule.pop_due(Duration::from_millis(1_100), || 0), [1, 2]);
     }
 
     #[test]
@@ -91,9 +91,9 @@ mod tests {
         let mut schedule = Schedule::new(INTERVAL);
         schedule.add(1, Duration::ZERO, 0);
         let late = Duration::from_mins(1);
-        assert_eq!(schedule.take(late, || 0), [1]);
-        assert_eq!(schedule.take(late, || 0), Vec::<u32>::new());
-        assert_eq!(schedule.next(), Some(late + INTERVAL));
+        assert_eq!(schedule.pop_due(late, || 0), [1]);
+        assert_eq!(schedule.pop_due(late, || 0), Vec::<u32>::new());
+        assert_eq!(schedule.next_due(), Some(late + INTERVAL));
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let mut schedule = Schedule::new(INTERVAL);
         schedule.add(1, Duration::ZERO, 0);
         schedule.remove(1);
-        assert_eq!(schedule.next(), None);
+        assert_eq!(schedule.next_due(), None);
     }
 
     proptest! {
@@ -111,8 +111,8 @@ mod tests {
             schedule.add(1, Duration::ZERO, 0);
             let mut last = None;
             for random in randoms {
-                let now = schedule.next().unwrap();
-                prop_assert_eq!(schedule.take(now, || random), [1]);
+                let now = schedule.next_due().unwrap();
+                prop_assert_eq!(schedule.pop_due(now, || random), [1]);
                 if let Some(last) = last {
                     let gap = now.saturating_sub(last);
                     prop_assert!(gap <= INTERVAL && gap >= INTERVAL * 9 / 10, "{:?}", gap);

@@ -31,7 +31,7 @@ impl Sockets {
     /// Sends a datagram. One that cannot be sent is lost like one that gets lost: nobody answers it.
     pub(super) fn send(&mut self, payload: &[u8], local: IpAddr, to: (IpAddr, u16)) {
         if !self.open.contains_key(&local)
-            && let Ok(socket) = socket(local, self.udp_checksum)
+            && let Ok(socket) = open_socket(local, self.udp_checksum)
         {
             self.open.insert(local, socket);
         }
@@ -48,12 +48,12 @@ impl Sockets {
 }
 
 /// A socket that sends from `local`, never fragments and never blocks.
-fn socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
+fn open_socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((local, 0))?;
     socket.set_nonblocking(true)?;
     // DF is set, and no size is refused because of what the kernel believes about the path.
     if local.is_ipv4() {
-        set(
+        set_option(
             &socket,
             libc::IPPROTO_IP,
             libc::IP_MTU_DISCOVER,
@@ -61,19 +61,24 @@ fn socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
         )?;
     } else {
         let probe = libc::IPV6_PMTUDISC_PROBE;
-        set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
     }
     if !udp_checksum {
         if local.is_ipv4() {
-            set(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+            set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
         } else {
-            set(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)?;
+            set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)?;
         }
     }
     Ok(socket)
 }
 
-fn set(socket: &UdpSocket, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+fn set_option(
+    socket: &UdpSocket,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or_default();
     // SAFETY: the descriptor is open, and the value is `len` bytes long and lives through the call.
     let ret = unsafe {
@@ -88,7 +93,7 @@ fn set(socket: &UdpSocket, level: libc::c_int, option: libc::c_int, value: libc:
 }
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: the clock the programs read.
-pub(super) fn monotonic() -> u64 {
+pub(super) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mc_gateway_common::abi::health::{Seen, Sent};
+use mc_gateway_common::abi::liveness::{Seen, Sent};
 use mc_gateway_common::liveness::{self, State};
 use tracing::{info, warn};
 
 /// What is known of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemberStatus {
+pub struct NextHopStatus {
     /// [`mc_gateway_common::abi::Member::id`].
     pub id: u32,
     /// Its underlay address.
@@ -27,25 +27,25 @@ pub struct MemberStatus {
 
 /// What is known of all members that are asked, by slot in `mc_members`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct ProbeStatus {
     /// The members.
-    pub members: BTreeMap<u32, MemberStatus>,
+    pub next_hops: BTreeMap<u32, NextHopStatus>,
 }
 
-impl Status {
+impl ProbeStatus {
     /// What paths carry, by member id.
     #[must_use]
-    pub fn sizes(&self) -> BTreeMap<u32, u32> {
-        self.members
+    pub fn path_mtus(&self) -> BTreeMap<u32, u32> {
+        self.next_hops
             .values()
             .map(|member| (member.id, member.path_mtu))
             .collect()
     }
 
     /// Whether somebody has to act or be told: a member changed its state, or the size its path carries.
-    pub(super) fn differs(&self, new: &Self) -> bool {
+    pub(super) fn needs_announcement(&self, new: &Self) -> bool {
         let matters = |status: &Self| {
-            let members = status.members.iter();
+            let members = status.next_hops.iter();
             members
                 .map(|(slot, member)| (*slot, member.id, member.state, member.path_mtu))
                 .collect::<Vec<_>>()
@@ -55,8 +55,8 @@ impl Status {
 
     /// Logs what changed since `self`.
     pub(super) fn log_changes(&self, new: &Self) {
-        for (slot, now) in &new.members {
-            let before = self.members.get(slot).filter(|before| before.id == now.id);
+        for (slot, now) in &new.next_hops {
+            let before = self.next_hops.get(slot).filter(|before| before.id == now.id);
             if before.map_or(State::Alive, |before| before.state) != now.state {
                 now.log_state();
             }
@@ -68,7 +68,7 @@ impl Status {
     }
 }
 
-impl MemberStatus {
+impl NextHopStatus {
     /// What `sent` and `seen` say about a member.
     pub(super) fn new(id: u32, addr: IpAddr, (sent, seen): (Sent, Seen), detect: u32, path_mtu: u32) -> Self {
         let answered = seen.id == id && seen.at != 0;
@@ -103,7 +103,7 @@ impl MemberStatus {
 mod tests {
     use super::*;
 
-    fn member(sent: u32, at: u64, rtt: u32) -> MemberStatus {
+    fn member(sent: u32, at: u64, rtt: u32) -> NextHopStatus {
         let sent = Sent {
             id: 7,
             sequence: sent,
@@ -115,24 +115,24 @@ mod tests {
             rtt,
             ..Seen::default()
         };
-        MemberStatus::new(7, [192, 0, 2, 1].into(), (sent, seen), 3, 1_500)
+        NextHopStatus::new(7, [192, 0, 2, 1].into(), (sent, seen), 3, 1_500)
     }
 
     #[test]
     fn a_new_round_trip_time_is_no_change_but_a_death_is() {
-        let status = |member| Status {
-            members: [(1, member)].into(),
+        let status = |member| ProbeStatus {
+            next_hops: [(1, member)].into(),
         };
         let alive = status(member(11, 5, 1_000));
-        assert_eq!(alive.members[&1].rtt, Some(Duration::from_micros(1)));
-        assert!(!alive.differs(&status(member(12, 9, 2_000))));
+        assert_eq!(alive.next_hops[&1].rtt, Some(Duration::from_micros(1)));
+        assert!(!alive.needs_announcement(&status(member(12, 9, 2_000))));
         let dead = status(member(14, 5, 1_000));
         assert_eq!(
-            (dead.members[&1].state, dead.members[&1].unanswered),
+            (dead.next_hops[&1].state, dead.next_hops[&1].unanswered),
             (State::Dead, 4)
         );
-        assert!(alive.differs(&dead));
-        assert!(alive.differs(&Status::default()));
+        assert!(alive.needs_announcement(&dead));
+        assert!(alive.needs_announcement(&ProbeStatus::default()));
     }
 
     #[test]

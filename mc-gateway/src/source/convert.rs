@@ -1,15 +1,15 @@
 //! From API objects to the few fields the data path needs, as written.
 
-use controller::api::cluster_info::{ClusterInfo, ClusterInfoImport};
-use controller::api::gateway::Gateway;
-use controller::api::names;
-use controller::api::service_export::ServiceExport;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
+use mc_api::gateway::Gateway;
+use mc_api::names;
+use mc_api::service_export::ServiceExport;
 
-use crate::exported::{EndpointInfo, NamespacedName, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
+use crate::service_objects::{EndpointInfo, NamespacedName, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 /// API group of Gateways and ClusterInfoImports.
 pub const GROUP: &str = names::GROUP;
@@ -121,7 +121,7 @@ pub fn service(service: &Service) -> ServiceInfo {
         name,
         ..ServiceInfo::default()
     };
-    let (label, value) = crate::reservation::LABEL;
+    let (label, value) = crate::service_ip_reservation::LABEL;
     let labels = service.metadata.labels.as_ref();
     info.reserves = labels
         .and_then(|labels| labels.get(label))

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::config::{Config, Source};
+use crate::config::{Config, ObjectSource};
 use crate::objects::Objects;
 
 /// What the sources send: none until everything was read once.
@@ -43,8 +43,8 @@ pub enum SourceError {
 /// Starts reading objects in a task of its own.
 pub async fn start(config: &Config) -> Result<Receiver, SourceError> {
     match &config.source {
-        Source::Manifests(dir) => manifests::start(dir),
-        Source::Kubernetes {
+        ObjectSource::Manifests(dir) => manifests::start(dir),
+        ObjectSource::Kubernetes {
             namespace,
             kubeconfig,
         } => kubernetes::start(namespace, kubeconfig.as_deref(), config).await,

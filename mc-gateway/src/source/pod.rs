@@ -98,10 +98,10 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
 
 /// Which Pods an agent has to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum PodScope {
     /// None.
     #[default]
-    Nothing,
+    None,
     /// Those of its own Node.
     Node,
     /// All.
@@ -113,12 +113,12 @@ pub(super) enum Scope {
 /// knowing all, and goes on knowing them.
 pub(super) fn scope<'a>(
     lookup: PodLookup,
-    now: Scope,
+    now: PodScope,
     own: &str,
     nodes: &BTreeMap<String, NodeInfo>,
     gateways: &BTreeMap<String, GatewayInfo>,
     mut pods: impl Iterator<Item = &'a Arc<PodInfo>>,
-) -> Scope {
+) -> PodScope {
     let outside = |pod: &Arc<PodInfo>| {
         let nets = nodes.get(&pod.node).into_iter().flat_map(|node| &node.pod_cidrs);
         let nets: Vec<_> = nets.filter_map(|text| parse_prefix(text).ok()).collect();
@@ -126,13 +126,13 @@ pub(super) fn scope<'a>(
         ips.any(|ip| !nets.iter().any(|net| net.contains(&ip)))
     };
     match lookup {
-        PodLookup::NodeCidr => Scope::Nothing,
-        _ if !gateways.contains_key(own) => Scope::Node,
-        PodLookup::Pod => Scope::Cluster,
-        PodLookup::Auto if now == Scope::Cluster => Scope::Cluster,
-        PodLookup::Auto if nodes.values().any(|node| node.pod_cidrs.is_empty()) => Scope::Cluster,
-        PodLookup::Auto if pods.any(outside) => Scope::Cluster,
-        PodLookup::Auto => Scope::Node,
+        PodLookup::NodeCidr => PodScope::None,
+        _ if !gateways.contains_key(own) => PodScope::Node,
+        PodLookup::Pod => PodScope::Cluster,
+        PodLookup::Auto if now == PodScope::Cluster => PodScope::Cluster,
+        PodLookup::Auto if nodes.values().any(|node| node.pod_cidrs.is_empty()) => PodScope::Cluster,
+        PodLookup::Auto if pods.any(outside) => PodScope::Cluster,
+        PodLookup::Auto => PodScope::Node,
     }
 }
 
@@ -185,14 +185,17 @@ mod tests {
             scope(lookup, now, "a", nodes, gateways, [Arc::new(pod)].iter())
         };
         let (inside, outside) = ("10.1.0.7", "10.9.0.1");
-        let now = Scope::Nothing;
-        assert_eq!(of(NodeCidr, now, &without, &gateways, outside), Scope::Nothing);
-        assert_eq!(of(Auto, now, &without, &none, outside), Scope::Node);
-        assert_eq!(of(Pod, now, &with, &none, inside), Scope::Node);
-        assert_eq!(of(Pod, now, &with, &gateways, inside), Scope::Cluster);
-        assert_eq!(of(Auto, now, &without, &gateways, inside), Scope::Cluster);
-        assert_eq!(of(Auto, now, &with, &gateways, inside), Scope::Node);
-        assert_eq!(of(Auto, now, &with, &gateways, outside), Scope::Cluster);
-        assert_eq!(of(Auto, Scope::Cluster, &with, &gateways, inside), Scope::Cluster);
+        let now = PodScope::None;
+        assert_eq!(of(NodeCidr, now, &without, &gateways, outside), PodScope::None);
+        assert_eq!(of(Auto, now, &without, &none, outside), PodScope::Node);
+        assert_eq!(of(Pod, now, &with, &none, inside), PodScope::Node);
+        assert_eq!(of(Pod, now, &with, &gateways, inside), PodScope::Cluster);
+        assert_eq!(of(Auto, now, &without, &gateways, inside), PodScope::Cluster);
+        assert_eq!(of(Auto, now, &with, &gateways, inside), PodScope::Node);
+        assert_eq!(of(Auto, now, &with, &gateways, outside), PodScope::Cluster);
+        assert_eq!(
+            of(Auto, PodScope::Cluster, &with, &gateways, inside),
+            PodScope::Cluster
+        );
     }
 }

@@ -8,23 +8,23 @@ use std::net::IpAddr;
 use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, ServiceKey};
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
 use mc_gateway_common::liveness::State;
+use mc_gateway_common::nexthop_select;
 use mc_gateway_common::packet::Address;
 use mc_gateway_common::packet::encap::source_port;
-use mc_gateway_common::path::service;
-use mc_gateway_common::rendezvous::{Candidate, prefers};
-use mc_gateway_common::select;
+use mc_gateway_common::pipeline::service;
+use mc_gateway_common::rendezvous::{Candidate, hrw_better};
 use mc_gateway_common::verdict::DropReason;
 
-use super::packet::Flow;
-use crate::cidr::mapped;
-use crate::inspect::snapshot::{Snapshot, address, prefix, state_name};
-use crate::inspect::{action, endpoint, place, roles, slots};
-use crate::target::PrefixKey;
+use super::packet::TraceFlow;
+use crate::cidr::to_abi_addr;
+use crate::inspect::snapshot::{Snapshot, format_prefix, ip_addr, state_name};
+use crate::inspect::{action_name, backend_location, format_endpoint, nexthop_slots, role_names};
+use crate::resolved::PrefixKey;
 
 /// What is decided about a packet that leaves through `mc0`.
-pub(super) fn to_remote(snapshot: &Snapshot, flow: &Flow) -> Vec<String> {
+pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     let mut lines = Vec::new();
-    let Some((_, dst)) = looked_up(snapshot, "destination", flow.dst, &mut lines) else {
+    let Some((_, dst)) = lookup_prefix(snapshot, "destination", flow.dst, &mut lines) else {
         return lines;
     };
     let back = dst.flags & abi::PREFIX_WAY_BACK != 0;
@@ -32,8 +32,8 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &Flow) -> Vec<String> {
         lines.push("it belongs to this cluster: nothing on mc0 leads there".to_owned());
         return lines;
     }
-    choice(snapshot, dst.group, flow.hash(), &mut lines);
-    alias(dst, &mut lines);
+    rank_next_hops(snapshot, dst.group, flow.hash(), &mut lines);
+    describe_alias(dst, &mut lines);
     let config = &snapshot.contents.config;
     let format = if config.flags & abi::CONFIG_VXLAN == 0 {
         "Geneve"
@@ -49,27 +49,27 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &Flow) -> Vec<String> {
 }
 
 /// What is decided about a packet that arrives from `peer`.
-pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> Vec<String> {
+pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> Vec<String> {
     let mut lines = Vec::new();
-    let Some(entry) = snapshot.contents.peers.get(&mapped(peer)) else {
+    let Some(entry) = snapshot.contents.peers.get(&to_abi_addr(peer)) else {
         lines.push(format!("outer source {peer} is no peer"));
         return lines;
     };
     lines.push(format!(
         "outer source {peer} is {}: {}, cluster {}",
-        or(snapshot.names.peer(peer), "a peer"),
-        roles(entry.flags).join(" and "),
+        or_default(snapshot.names.peer(peer), "a peer"),
+        role_names(entry.flags).join(" and "),
         snapshot.names.cluster(entry.cluster),
     ));
     let mut from = flow.src;
     if entry.flags & abi::PEER_ANTREA != 0 && flow.src == peer {
-        from = address(&entry.alias().bytes());
+        from = ip_addr(&entry.alias().bytes());
         lines.push(format!(
             "inner source {peer} is the Antrea gateway's own: {from}, which stands for its clients, takes its place"
         ));
     }
-    let src = looked_up(snapshot, "inner source", from, &mut lines);
-    let dst = looked_up(snapshot, "inner destination", flow.dst, &mut lines);
+    let src = lookup_prefix(snapshot, "inner source", from, &mut lines);
+    let dst = lookup_prefix(snapshot, "inner destination", flow.dst, &mut lines);
     let (Some(_), Some((_, dst))) = (src, dst) else {
         return lines;
     };
@@ -81,23 +81,23 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> V
             "decapsulated and given to this node's stack on mc0, which knows whom it answers".to_owned(),
         ),
         abi::ACTION_FORWARD => {
-            let hash = select::mix(
+            let hash = nexthop_select::mix(
                 u32::from(source_port(flow.hash())),
-                Address::from(mapped(flow.dst)).fold(),
+                Address::from(to_abi_addr(flow.dst)).fold(),
             );
-            choice(snapshot, dst.group, hash, &mut lines);
-            alias(dst, &mut lines);
+            rank_next_hops(snapshot, dst.group, hash, &mut lines);
+            describe_alias(dst, &mut lines);
             lines.push("passed on: only the outer header changes".to_owned());
         }
         abi::ACTION_DELIVER => lines.push("decapsulated and given to this node's stack on mc0".to_owned()),
-        abi::ACTION_SERVICE => to_service(snapshot, flow, entry.flags, &mut lines),
+        abi::ACTION_SERVICE => describe_service(snapshot, flow, entry.flags, &mut lines),
         _ => {}
     }
     lines
 }
 
 /// What becomes of a destination that stands for an Antrea gateway.
-fn alias(dst: &Prefix, lines: &mut Vec<String>) {
+fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
     if dst.flags & abi::PREFIX_ALIAS != 0 {
         lines
             .push("it stands for the clients of an Antrea gateway, whose address takes its place".to_owned());
@@ -105,8 +105,8 @@ fn alias(dst: &Prefix, lines: &mut Vec<String>) {
 }
 
 /// What is decided about a packet to a Service of this cluster.
-fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<String>) {
-    let Some((proto, port)) = flow.port() else {
+fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mut Vec<String>) {
+    let Some((proto, port)) = flow.proto_and_port() else {
         lines.push("it has no port: given to this node's stack on mc0".to_owned());
         return;
     };
@@ -114,7 +114,7 @@ fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<Strin
         lines.push(match flow.backend(snapshot) {
             Some((_, backend)) => format!(
                 "translated to the Pod {}, one of this node's behind that Service",
-                endpoint(&backend.pod, backend.pod_port)
+                format_endpoint(&backend.pod, backend.pod_port)
             ),
             None => "no Pod of this node is behind that Service and port".to_owned(),
         });
@@ -122,7 +122,7 @@ fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<Strin
     }
     let maps = &snapshot.contents.services;
     let key = ServiceKey {
-        addr: mapped(flow.dst),
+        addr: to_abi_addr(flow.dst),
         port,
         proto,
         pad: 0,
@@ -146,8 +146,8 @@ fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<Strin
         if (backend.service, backend.service_port, backend.proto) == (key.addr, key.port, key.proto) {
             lines.push(format!(
                 "  {} on {}{}",
-                endpoint(&backend.pod, backend.pod_port),
-                place(snapshot, backend),
+                format_endpoint(&backend.pod, backend.pod_port),
+                backend_location(snapshot, backend),
                 if backend.flags & BACKEND_READY == 0 {
                     ", not ready: keeps the connections it has"
                 } else {
@@ -159,38 +159,45 @@ fn to_service(snapshot: &Snapshot, flow: &Flow, peer: u32, lines: &mut Vec<Strin
 }
 
 /// The Pod a gateway has chosen, by the name it has written into the packet.
-pub(super) fn chosen(snapshot: &Snapshot, bytes: &[u8], inner_at: usize) -> Option<String> {
+pub(super) fn chosen_backend(snapshot: &Snapshot, bytes: &[u8], inner_at: usize) -> Option<String> {
     let at = inner_at.checked_sub(8)?;
     let mac: [u8; 6] = *bytes.get(at..)?.first_chunk()?;
-    let backend = snapshot.contents.services.backends.get(&service::named(mac)?)?;
-    let pod = endpoint(&backend.pod, backend.pod_port);
-    Some(format!("chosen: the Pod {pod} on {}", place(snapshot, backend)))
+    let backend = snapshot
+        .contents
+        .services
+        .backends
+        .get(&service::decode_backend_mac(mac)?)?;
+    let pod = format_endpoint(&backend.pod, backend.pod_port);
+    Some(format!(
+        "chosen: the Pod {pod} on {}",
+        backend_location(snapshot, backend)
+    ))
 }
 
-fn or(text: String, other: &str) -> String {
+fn or_default(text: String, other: &str) -> String {
     if text.is_empty() { other.to_owned() } else { text }
 }
 
 /// The prefix an address is in, said in a line.
-fn looked_up<'s>(
+fn lookup_prefix<'s>(
     snapshot: &'s Snapshot,
     what: &str,
     addr: IpAddr,
     lines: &mut Vec<String>,
 ) -> Option<(&'s PrefixKey, &'s Prefix)> {
-    let found = longest(snapshot, &mapped(addr));
+    let found = longest_match(snapshot, &to_abi_addr(addr));
     lines.push(match found {
         None => format!("{what} {addr} is in no prefix"),
         Some((key, value)) => {
-            let group = match snapshot.group(value.group) {
+            let group = match snapshot.group_name(value.group) {
                 name if name.is_empty() => name,
                 name => format!(", group {name}"),
             };
             format!(
                 "{what} {addr} is in {}: cluster {}, {}{group}",
-                prefix(key),
+                format_prefix(key),
                 snapshot.names.cluster(value.cluster),
-                action(value.action),
+                action_name(value.action),
             )
         }
     });
@@ -198,7 +205,7 @@ fn looked_up<'s>(
 }
 
 /// The longest prefix with an address.
-fn longest<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixKey, &'s Prefix)> {
+fn longest_match<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixKey, &'s Prefix)> {
     let addr = u128::from_be_bytes(*addr);
     // Ordered by length first.
     snapshot.contents.prefixes.iter().rev().find(|(key, _)| {
@@ -210,14 +217,14 @@ fn longest<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixKey, &'
 }
 
 /// The members of a group in the order a flow prefers them.
-fn choice(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
+fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
     let contents = &snapshot.contents;
     let Some(group) = contents.groups.get(&group) else {
         lines.push("there is no such group".to_owned());
         return;
     };
-    let mut left: Vec<(u32, &abi::Member)> = slots(group)
-        .filter_map(|slot| Some((slot, contents.members.get(&slot)?)))
+    let mut left: Vec<(u32, &abi::Member)> = nexthop_slots(group)
+        .filter_map(|slot| Some((slot, contents.next_hops.get(&slot)?)))
         .filter(|(_, member)| member.ifindex != 0)
         .collect();
     lines.push(format!(
@@ -227,7 +234,7 @@ fn choice(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
     ));
     let mut place: usize = 0;
     let mut chosen = false;
-    while let Some(best) = favourite(&left, hash) {
+    while let Some(best) = hrw_winner(&left, hash) {
         let (slot, member) = left.remove(best);
         place = place.saturating_add(1);
         let health = snapshot.health.get(&slot).copied().unwrap_or_default();
@@ -237,8 +244,8 @@ fn choice(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
         chosen |= usable;
         lines.push(format!(
             "  {place}. {} ({}), {}, weight {}, MTU {}{mark}",
-            address(&member.addr),
-            snapshot.names.member(member.id),
+            ip_addr(&member.addr),
+            snapshot.names.next_hop(member.id),
             state_name(state),
             member.weight,
             member.mtu,
@@ -250,14 +257,14 @@ fn choice(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
 }
 
 /// Place of the member a flow prefers.
-fn favourite(members: &[(u32, &abi::Member)], hash: u32) -> Option<usize> {
+fn hrw_winner(members: &[(u32, &abi::Member)], hash: u32) -> Option<usize> {
     let mut best: Option<(usize, Candidate)> = None;
     for (place, (_, member)) in members.iter().enumerate() {
         let candidate = Candidate {
-            hash: select::mix(hash, member.id),
+            hash: nexthop_select::mix(hash, member.id),
             weight: member.weight,
         };
-        if best.is_none_or(|(_, other)| prefers(candidate, other)) {
+        if best.is_none_or(|(_, other)| hrw_better(candidate, other)) {
             best = Some((place, candidate));
         }
     }

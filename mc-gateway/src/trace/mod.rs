@@ -14,15 +14,15 @@ use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
 use mc_gateway_common::abi::{self, Addr};
 use mc_gateway_common::packet::SlicePacket;
 use mc_gateway_common::packet::eth::Mac;
-use mc_gateway_common::path::{self, service};
-use mc_gateway_common::verdict::{DropReason, Path, Verdict};
+use mc_gateway_common::pipeline::{self, service};
+use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
 use thiserror::Error;
 
-use crate::cidr::{mapped, same_family};
-use crate::config::Place;
-use crate::inspect::snapshot::{Snapshot, SnapshotError, address};
+use crate::cidr::{same_family, to_abi_addr};
+use crate::config::Paths;
+use crate::inspect::snapshot::{Snapshot, SnapshotError, ip_addr};
 use crate::plan::Program;
-use packet::Flow;
+use packet::TraceFlow;
 
 /// Return values of a classifier (`linux/pkt_cls.h`).
 const TC_ACT_UNSPEC: u32 = u32::MAX;
@@ -64,7 +64,7 @@ pub enum TraceError {
         /// Its name.
         program: &'static str,
         /// What was tried.
-        what: &'static str,
+        operation: &'static str,
         /// Why not.
         source: ProgramError,
     },
@@ -72,7 +72,7 @@ pub enum TraceError {
 
 /// What became of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum TraceResult {
     /// Sent on or delivered.
     Forwarded,
     /// Dropped or answered.
@@ -83,55 +83,60 @@ pub enum Fate {
 
 /// What a trace says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct TraceReport {
     /// One decision a line.
     pub text: String,
     /// The end of it.
-    pub fate: Fate,
+    pub result: TraceResult,
 }
 
 /// What a program made of the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Outcome {
+struct TestRunResult {
     action: u32,
     /// Of no interest after a drop.
     bytes: Vec<u8>,
 }
 
 /// Traces `flow`, arriving `from` "mc0" or a peer's address or name.
-pub fn trace(place: &Place, flow: &Flow, from: &str) -> Result<Report, TraceError> {
+pub fn trace(place: &Paths, flow: &TraceFlow, from: &str) -> Result<TraceReport, TraceError> {
     if !same_family(flow.src, flow.dst) {
         return Err(TraceError::Families {
             src: flow.src,
             dst: flow.dst,
         });
     }
-    let mut report = attempt(place, flow, from)?;
+    let mut report = trace_once(place, flow, from)?;
     for _ in 1..ATTEMPTS {
         if report.1 {
             break;
         }
         // The maps may have changed between the snapshot and the run.
-        report = attempt(place, flow, from)?;
+        report = trace_once(place, flow, from)?;
     }
     Ok(report.0)
 }
 
 /// A report, and whether program and model agree.
-fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), TraceError> {
+fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceReport, bool), TraceError> {
     let snapshot = Snapshot::read(place)?;
     let config = &snapshot.contents.config;
-    let tables = snapshot.to_tables();
+    let tables = snapshot.to_maps();
     let (program, frame, mut lines) = if from == "mc0" || from == place.device {
         (
             Program::ToRemote,
-            flow.on_mc0(config),
+            flow.mc0_frame(config),
             explain::to_remote(&snapshot, flow),
         )
     } else {
-        let peer = peer(&snapshot, from)?;
-        let local = local(&snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
-        let frame = flow.from_peer(config, mapped(peer), local, named(&snapshot, flow, peer));
+        let peer = resolve_peer(&snapshot, from)?;
+        let local = local_addr_for(&snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
+        let frame = flow.underlay_frame(
+            config,
+            to_abi_addr(peer),
+            local,
+            backend_mac(&snapshot, flow, peer),
+        );
         (
             Program::FromUnderlay,
             frame,
@@ -140,18 +145,19 @@ fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), Tra
     };
     let mut packet = SlicePacket::new(frame.clone());
     let verdict = match program {
-        Program::ToRemote => path::to_remote(&mut packet, &tables),
-        Program::FromUnderlay => path::from_underlay(&mut packet, &tables),
+        Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
+        Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
     };
-    let kernel = run(&snapshot, program, &frame)?;
-    let agree = agrees(verdict, packet.bytes(), &kernel);
-    let (said, fate) = say(verdict);
+    let kernel = test_run(&snapshot, program, &frame)?;
+    let agree = matches_kernel(verdict, packet.bytes(), &kernel);
+    let (said, fate) = describe_verdict(verdict);
     if let Verdict::Send {
-        path: Path::Transit, ..
+        outcome: Outcome::Transit,
+        ..
     } = verdict
     {
         let inner_at = frame.len().saturating_sub(flow.ip_packet().len());
-        lines.extend(explain::chosen(&snapshot, packet.bytes(), inner_at));
+        lines.extend(explain::chosen_backend(&snapshot, packet.bytes(), inner_at));
     }
     let title = format!(
         "{:?} {} -> {} in {}",
@@ -177,25 +183,25 @@ fn attempt(place: &Place, flow: &Flow, from: &str) -> Result<(Report, bool), Tra
     }
     let mut text = lines.join("\n");
     text.push('\n');
-    let fate = if agree { fate } else { Fate::Unknown };
-    Ok((Report { text, fate }, agree))
+    let fate = if agree { fate } else { TraceResult::Unknown };
+    Ok((TraceReport { text, result: fate }, agree))
 }
 
 /// What a gateway of our own cluster writes into a packet to a Pod of this node: the first one's name, where
 /// several are behind the Service.
-fn named(snapshot: &Snapshot, flow: &Flow, peer: IpAddr) -> Option<Mac> {
-    let peer = snapshot.contents.peers.get(&mapped(peer))?;
+fn backend_mac(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> Option<Mac> {
+    let peer = snapshot.contents.peers.get(&to_abi_addr(peer))?;
     let by_gateway = peer.flags & abi::PEER_REMOTE_GATEWAY == 0;
     let (id, _) = flow.backend(snapshot).filter(|_| by_gateway)?;
-    Some(service::name(id))
+    Some(service::encode_backend_mac(id))
 }
 
 /// A peer by address or name.
-fn peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
+fn resolve_peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
     if let Ok(addr) = from.parse() {
         return Ok(addr);
     }
-    let known = snapshot.contents.peers.keys().map(address);
+    let known = snapshot.contents.peers.keys().map(ip_addr);
     let named: Vec<(IpAddr, String)> = known.map(|addr| (addr, snapshot.names.peer(addr))).collect();
     let found = named
         .iter()
@@ -210,12 +216,12 @@ fn peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
 }
 
 /// The own address a peer sends to.
-fn local(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
+fn local_addr_for(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
     let contents = &snapshot.contents;
     let known = contents
-        .members
+        .next_hops
         .values()
-        .find(|member| address(&member.addr) == peer);
+        .find(|member| ip_addr(&member.addr) == peer);
     if let Some(member) = known {
         return Some(member.local);
     }
@@ -224,20 +230,20 @@ fn local(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
         .local
         .iter()
         .filter(|addr| **addr != Addr::default());
-    local.find(|addr| same_family(address(addr), peer)).copied()
+    local.find(|addr| same_family(ip_addr(addr), peer)).copied()
 }
 
-fn run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<Outcome, TraceError> {
+fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestRunResult, TraceError> {
     let name = program.name();
     let failed = |what| {
         move |source| TraceError::Program {
             program: name,
-            what,
+            operation: what,
             source,
         }
     };
     let path = snapshot.dir.join("programs").join(name);
-    let classifier = SchedClassifier::from_pin(path).map_err(failed("open its pin"))?;
+    let classifier = SchedClassifier::from_pin(pipeline).map_err(failed("open its pin"))?;
     let mut out = vec![0; frame.len().saturating_add(HEADROOM)];
     let result = classifier
         .test_run(TestRunOptions {
@@ -247,13 +253,13 @@ fn run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<Outcome, T
         })
         .map_err(failed("run it (needs root)"))?;
     out.truncate(usize::try_from(result.data_size_out).unwrap_or(0));
-    Ok(Outcome {
+    Ok(TestRunResult {
         action: result.return_value,
         bytes: out,
     })
 }
 
-fn agrees(verdict: Verdict, bytes: &[u8], kernel: &Outcome) -> bool {
+fn matches_kernel(verdict: Verdict, bytes: &[u8], kernel: &TestRunResult) -> bool {
     match verdict {
         Verdict::Pass => kernel.action == TC_ACT_UNSPEC && kernel.bytes == bytes,
         Verdict::Drop(_) | Verdict::Consume { .. } => kernel.action == TC_ACT_SHOT,
@@ -263,23 +269,31 @@ fn agrees(verdict: Verdict, bytes: &[u8], kernel: &Outcome) -> bool {
     }
 }
 
-fn say(verdict: Verdict) -> (String, Fate) {
+fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
     match verdict {
-        Verdict::Pass => ("left alone: not ours".to_owned(), Fate::Unknown),
-        Verdict::Drop(reason) => (dropped(reason), Fate::Dropped),
-        Verdict::Send { path, ifindex } => (
+        Verdict::Pass => ("left alone: not ours".to_owned(), TraceResult::Unknown),
+        Verdict::Drop(reason) => (describe_drop(reason), TraceResult::Dropped),
+        Verdict::Send {
+            outcome: path,
+            ifindex,
+        } => (
             format!("=> {}: sent through device {ifindex}", path.name()),
-            Fate::Forwarded,
+            TraceResult::Forwarded,
         ),
-        Verdict::Deliver { path, ifindex } => (
+        Verdict::Deliver {
+            outcome: path,
+            ifindex,
+        } => (
             format!("=> {}: received on device {ifindex}", path.name()),
-            Fate::Forwarded,
+            TraceResult::Forwarded,
         ),
-        Verdict::Consume { path } => (format!("=> {}: not passed on", path.name()), Fate::Dropped),
+        Verdict::Consume { outcome: path } => {
+            (format!("=> {}: not passed on", path.name()), TraceResult::Dropped)
+        }
     }
 }
 
-fn dropped(reason: DropReason) -> String {
+fn describe_drop(reason: DropReason) -> String {
     format!("=> dropped: {}\n{}", reason.name(), explain::advice(reason))
 }
 
@@ -290,28 +304,28 @@ mod tests {
     #[test]
     fn agreement_is_about_action_and_bytes() {
         let sent = Verdict::Send {
-            path: Path::Encap,
+            outcome: Outcome::Encap,
             ifindex: 3,
         };
-        let outcome = |action| Outcome {
+        let outcome = |action| TestRunResult {
             action,
             bytes: vec![1, 2],
         };
-        assert!(agrees(sent, &[1, 2], &outcome(TC_ACT_REDIRECT)));
-        assert!(!agrees(sent, &[1, 3], &outcome(TC_ACT_REDIRECT)));
-        assert!(!agrees(sent, &[1, 2], &outcome(TC_ACT_SHOT)));
+        assert!(matches_kernel(sent, &[1, 2], &outcome(TC_ACT_REDIRECT)));
+        assert!(!matches_kernel(sent, &[1, 3], &outcome(TC_ACT_REDIRECT)));
+        assert!(!matches_kernel(sent, &[1, 2], &outcome(TC_ACT_SHOT)));
         let dropped = Verdict::Drop(DropReason::NoRoute);
-        assert!(agrees(dropped, &[9], &outcome(TC_ACT_SHOT)));
-        assert!(agrees(Verdict::Pass, &[1, 2], &outcome(TC_ACT_UNSPEC)));
+        assert!(matches_kernel(dropped, &[9], &outcome(TC_ACT_SHOT)));
+        assert!(matches_kernel(Verdict::Pass, &[1, 2], &outcome(TC_ACT_UNSPEC)));
     }
 
     #[test]
     fn drops_say_what_to_do() {
-        let (text, fate) = say(Verdict::Drop(DropReason::NoMember));
+        let (text, fate) = describe_verdict(Verdict::Drop(DropReason::NoMember));
         assert!(
             text.contains("no-member") && text.contains("inspect groups"),
             "{text}"
         );
-        assert_eq!(fate, Fate::Dropped);
+        assert_eq!(fate, TraceResult::Dropped);
     }
 }

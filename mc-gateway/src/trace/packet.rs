@@ -11,7 +11,7 @@ use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
 use mc_gateway_common::packet::{SlicePacket, eth, ip};
 use thiserror::Error;
 
-use crate::cidr::mapped;
+use crate::cidr::to_abi_addr;
 use crate::inspect::Snapshot;
 
 /// TTL of the packet: one router, the node, has passed it on.
@@ -60,7 +60,7 @@ impl FromStr for Protocol {
 
 /// Who sends what to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flow {
+pub struct TraceFlow {
     /// Source.
     pub src: IpAddr,
     /// Destination, of the same family.
@@ -69,8 +69,8 @@ pub struct Flow {
     pub protocol: Protocol,
 }
 
-impl Flow {
-    const fn number(&self) -> u8 {
+impl TraceFlow {
+    const fn protocol_number(&self) -> u8 {
         const ICMP: u8 = 1;
         const ICMPV6: u8 = 58;
         match (self.protocol, self.dst) {
@@ -83,7 +83,7 @@ impl Flow {
 
     /// Protocol number and destination port, where there are any.
     #[must_use]
-    pub const fn port(&self) -> Option<(u8, u16)> {
+    pub const fn proto_and_port(&self) -> Option<(u8, u16)> {
         match self.protocol {
             Protocol::Tcp(port) => Some((ip::TCP, port)),
             Protocol::Udp(port) => Some((ip::UDP, port)),
@@ -94,13 +94,13 @@ impl Flow {
     /// The first Pod of this node that is behind the Service the packet is for.
     #[must_use]
     pub fn backend<'s>(&self, snapshot: &'s Snapshot) -> Option<(u64, &'s Backend)> {
-        let (proto, port) = self.port()?;
+        let (proto, port) = self.proto_and_port()?;
         let mut backends = snapshot.contents.services.backends.iter();
         backends
             .find(|(_, backend)| {
                 backend.group == 0
                     && (backend.service, backend.service_port, backend.proto)
-                        == (mapped(self.dst), port, proto)
+                        == (to_abi_addr(self.dst), port, proto)
             })
             .map(|(id, backend)| (*id, backend))
     }
@@ -109,7 +109,7 @@ impl Flow {
         if self.dst.is_ipv4() { eth::IPV4 } else { eth::IPV6 }
     }
 
-    fn transport(&self) -> Vec<u8> {
+    fn transport_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         match self.protocol {
             Protocol::Tcp(port) => {
@@ -136,18 +136,18 @@ impl Flow {
     /// The IP packet.
     #[must_use]
     pub fn ip_packet(&self) -> Vec<u8> {
-        let transport = self.transport();
+        let transport = self.transport_bytes();
         let length = u16::try_from(transport.len()).unwrap_or(u16::MAX);
         let mut packet = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let total = length.saturating_add(20).to_be_bytes();
-                ip::v4_header(0, total, TTL, self.number(), src.octets(), dst.octets()).to_vec()
+                ip::v4_header(0, total, TTL, self.protocol_number(), src.octets(), dst.octets()).to_vec()
             }
             (src, dst) => {
                 let [l0, l1] = length.to_be_bytes();
-                let mut header = vec![0x60, 0, 0, 0, l0, l1, self.number(), TTL];
-                header.extend_from_slice(&mapped(src));
-                header.extend_from_slice(&mapped(dst));
+                let mut header = vec![0x60, 0, 0, 0, l0, l1, self.protocol_number(), TTL];
+                header.extend_from_slice(&to_abi_addr(src));
+                header.extend_from_slice(&to_abi_addr(dst));
                 header
             }
         };
@@ -163,7 +163,7 @@ impl Flow {
             IpAddr::V4(_) => packet.first_chunk().map(ip::Header::v4),
             IpAddr::V6(_) => packet.first_chunk().map(ip::Header::v6),
         };
-        let transport = self.transport();
+        let transport = self.transport_bytes();
         let ports = transport
             .first_chunk()
             .map_or(0, |ports| u32::from_le_bytes(*ports));
@@ -175,7 +175,7 @@ impl Flow {
 
     /// The frame as it leaves through `mc0`.
     #[must_use]
-    pub fn on_mc0(&self, config: &Config) -> Vec<u8> {
+    pub fn mc0_frame(&self, config: &Config) -> Vec<u8> {
         frame(
             config.mc0_mac,
             config.mc0_mac,
@@ -186,7 +186,13 @@ impl Flow {
 
     /// The frame as `peer` would send it to `local`, both of one family. With `name` as inner source MAC address.
     #[must_use]
-    pub fn from_peer(&self, config: &Config, peer: Addr, local: Addr, name: Option<eth::Mac>) -> Vec<u8> {
+    pub fn underlay_frame(
+        &self,
+        config: &Config,
+        peer: Addr,
+        local: Addr,
+        name: Option<eth::Mac>,
+    ) -> Vec<u8> {
         let inner = self.ip_packet();
         let outer = Encap {
             format: Format::of(config),
@@ -234,7 +240,7 @@ mod tests {
     fn packets_of_both_families_are_sound() {
         for (src, dst) in [("10.11.0.5", "10.12.0.5"), ("fd00:1::5", "fd00:2::5")] {
             for protocol in [Protocol::Tcp(80), Protocol::Udp(53), Protocol::Icmp] {
-                let flow = Flow {
+                let flow = TraceFlow {
                     src: src.parse().unwrap(),
                     dst: dst.parse().unwrap(),
                     protocol,
@@ -248,7 +254,7 @@ mod tests {
                 assert!(header.fits(u32::try_from(packet.len()).unwrap()), "{flow:?}");
                 assert_eq!(
                     (header.src, header.dst),
-                    (mapped(flow.src).into(), mapped(flow.dst).into())
+                    (to_abi_addr(flow.src).into(), to_abi_addr(flow.dst).into())
                 );
             }
         }

@@ -5,7 +5,7 @@ use mc_gateway_common::abi::PEER_ANTREA;
 use super::*;
 
 /// Nodes a and c are gateways, b is not; west's gateway is one of Antrea.
-fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (Desired, Vec<Refusal>) {
+fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (DesiredState, Vec<FieldError>) {
     let mut objects = objects();
     objects.nodes.push(node("c", "192.0.2.3", "10.1.2.0/24"));
     objects.gateways.push(GatewayInfo {
@@ -19,27 +19,27 @@ fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (Desired, Vec<Refus
     });
     objects.remotes[0].gateways.push(peer_gateway("203.0.113.10"));
     change(&mut objects);
-    let me = Identity {
+    let me = LocalNode {
         node_name: node_name.into(),
         cluster_id: Some("east".into()),
-        antrea: ["west".to_owned()].into(),
-        ..Identity::default()
+        antrea_clusters: ["west".to_owned()].into(),
+        ..LocalNode::default()
     };
-    desired(&objects, &me).unwrap()
+    compute(&objects, &me).unwrap()
 }
 
-fn members(desired: &Desired, prefix: &str) -> Vec<String> {
+fn members(desired: &DesiredState, prefix: &str) -> Vec<String> {
     let group = desired.prefixes[&net(prefix)].group;
-    let ids = &desired.groups[&group].members;
+    let ids = &desired.groups[&group].next_hops;
     ids.iter()
-        .map(|id| desired.members[id].addr.to_string())
+        .map(|id| desired.next_hops[id].addr.to_string())
         .collect()
 }
 
 #[test]
 fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
-    let (desired, refusals) = on("a", |_| {});
-    assert_eq!(refusals, []);
+    let (desired, rejected) = on("a", |_| {});
+    assert_eq!(rejected, []);
     for prefix in ["10.97.0.0/16", "10.2.0.0/16", "10.97.0.0/32"] {
         assert_eq!(members(&desired, prefix), ["203.0.113.9"], "{prefix}");
     }
@@ -56,7 +56,7 @@ fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
     let antrea = &desired.masquerade.antrea;
     assert_eq!(antrea.source, Some([203, 0, 113, 1].into()));
     assert_eq!(antrea.prefixes, [net("10.2.0.0/16"), net("10.97.0.0/16")].into());
-    assert_eq!(antrea.own, [net("10.1.0.0/24")].into());
+    assert_eq!(antrea.local_prefixes, [net("10.1.0.0/24")].into());
     assert!(desired.prefixes[&net("203.0.113.1/32")].deliver);
     // What is routed stays the cluster's ranges.
     assert_eq!(desired.routes, antrea.prefixes);
@@ -65,10 +65,10 @@ fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
 #[test]
 fn all_other_nodes_send_to_that_gateway() {
     for name in ["b", "c"] {
-        let (desired, refusals) = on(name, |_| {});
-        assert_eq!(refusals, []);
+        let (desired, rejected) = on(name, |_| {});
+        assert_eq!(rejected, []);
         assert_eq!(members(&desired, "10.97.0.0/16"), ["192.0.2.1"], "{name}");
-        assert_eq!(desired.masquerade.antrea, Antrea::default(), "{name}");
+        assert_eq!(desired.masquerade.antrea, AntreaInterop::default(), "{name}");
         assert!(!desired.prefixes.contains_key(&net("10.97.0.0/32")), "{name}");
     }
     // Whoever was the primary a moment ago may still get packets.
@@ -110,14 +110,14 @@ fn the_primary_is_the_oldest_gateway_that_is_not_drained() {
 
 #[test]
 fn without_an_ipv4_range_of_services_its_clients_are_refused() {
-    let (desired, refusals) = on("a", |objects| objects.remotes[0].service_cidr.clear());
-    assert_eq!(refusals.len(), 1);
+    let (desired, rejected) = on("a", |objects| objects.remotes[0].service_cidr.clear());
+    assert_eq!(rejected.len(), 1);
     assert!(
-        refusals[0].to_string().starts_with(
+        rejected[0].to_string().starts_with(
             "ClusterInfoImport west-clusterinfo: spec.serviceCIDR: \"\" holds no usable IPv4 range"
         ),
         "{}",
-        refusals[0]
+        rejected[0]
     );
     let west = desired.peers[&"203.0.113.9".parse::<IpAddr>().unwrap()];
     assert_eq!((west.flags & PEER_ANTREA, west.alias), (PEER_ANTREA, None));

@@ -6,23 +6,23 @@ use super::*;
 #[test]
 fn a_gateway_inside_a_prefix_of_another_cluster_is_refused() {
     let north = |gateway: &str, pods: &str| remote("north", None, gateway, "10.98.0.0/16", &[pods]);
-    let (desired, refusal) = refused(|objects| {
+    let (desired, error) = refused(|objects| {
         let mut late = north("10.2.0.7", "10.3.0.0/16");
         late.name = "x-clusterinfo".into();
         late.gateways.push(peer_gateway("203.0.113.8"));
         objects.remotes.push(late);
     });
     assert!(
-        refusal.contains("gatewayInfos[0].gatewayIP")
-            && refusal.contains("10.2.0.0/16 of ClusterInfoImport west"),
-        "{refusal}"
+        error.contains("gatewayInfos[0].gatewayIP")
+            && error.contains("10.2.0.0/16 of ClusterInfoImport west"),
+        "{error}"
     );
     assert!(!desired.peers.contains_key(&IpAddr::from([10, 2, 0, 7])));
     // The cluster that is read first keeps what it has: here the gateway's.
-    let (desired, refusal) = refused(|objects| objects.remotes.push(north("10.2.0.7", "10.3.0.0/16")));
+    let (desired, error) = refused(|objects| objects.remotes.push(north("10.2.0.7", "10.3.0.0/16")));
     assert!(
-        refusal.contains("podCIDRs[0]") && refusal.contains("10.2.0.7 of ClusterInfoImport north"),
-        "{refusal}"
+        error.contains("podCIDRs[0]") && error.contains("10.2.0.7 of ClusterInfoImport north"),
+        "{error}"
     );
     assert!(!desired.routes.contains(&net("10.2.0.0/16")) && desired.routes.contains(&net("10.97.0.0/16")));
 }

@@ -26,8 +26,8 @@ fn cloud() -> Objects {
 
 #[test]
 fn pods_without_node_cidrs_are_found_one_by_one() {
-    let (gateway, refusals) = on("a", &cloud());
-    assert_eq!(refusals, []);
+    let (gateway, rejected) = on("a", &cloud());
+    assert_eq!(rejected, []);
     let here = [net("10.9.0.1/32"), net("fd00:9::1/128")];
     assert!(here.iter().all(|prefix| gateway.prefixes[prefix].deliver));
     let to_b = gateway.prefixes[&net("10.9.0.2/32")];
@@ -51,12 +51,12 @@ fn of_pods_with_node_cidrs_only_those_outside_are_found_one_by_one() {
     assert!(!gateway.prefixes.contains_key(&net("10.1.1.7/32")));
     assert_eq!(gateway.prefixes[&net("10.1.0.7/32")].group, stable_id("node/b"));
     let with = |pod_lookup| {
-        let me = Identity {
+        let me = LocalNode {
             node_name: "a".into(),
             pod_lookup,
-            ..Identity::default()
+            ..LocalNode::default()
         };
-        desired(&objects, &me).unwrap().0.prefixes
+        compute(&objects, &me).unwrap().0.prefixes
     };
     assert!(with(PodLookup::Pod).contains_key(&net("10.1.1.7/32")));
     assert!(!with(PodLookup::NodeCidr).contains_key(&net("10.1.0.7/32")));
@@ -69,8 +69,8 @@ fn a_pod_address_belongs_to_one_and_to_no_other_cluster() {
         .pods
         .push(pod("thief", "b", &["10.9.0.1", "192.0.2.1", "nonsense"]));
     objects.remotes[0].pod_cidrs.push("10.9.0.0/24".into());
-    let (gateway, refusals) = on("a", &objects);
-    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    let (gateway, rejected) = on("a", &objects);
+    let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -96,8 +96,8 @@ fn ten_thousand_pods_are_sorted_out_in_no_time() {
             )
         })
         .collect();
-    let (gateway, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (gateway, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     assert_eq!(gateway.prefixes.len(), 10_000 + 3);
 }
 
@@ -107,8 +107,8 @@ fn a_nodes_own_address_among_pods_leads_to_it() {
     let mut objects = objects();
     let own = |addr: &str| vec![(CALICO, addr.to_owned())];
     objects.nodes[1].host_addresses = own("10.1.77.1");
-    let (gateway, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (gateway, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     let route = gateway.prefixes[&net("10.1.77.1/32")];
     assert_eq!(
         (route.group, route.deliver),
@@ -120,8 +120,8 @@ fn a_nodes_own_address_among_pods_leads_to_it() {
     assert_eq!(node.host_addresses, [net("10.1.77.1/32")].into());
     // Found by the Node's CIDR anyway.
     objects.nodes[1].host_addresses = own("10.1.1.1");
-    let (node, refusals) = on("b", &objects);
-    assert_eq!((node.host_addresses.len(), refusals), (0, vec![]));
+    let (node, rejected) = on("b", &objects);
+    assert_eq!((node.host_addresses.len(), rejected), (0, vec![]));
     // Somebody else's.
     for (addr, reason) in [
         ("10.1.0.9", "is an address of Node a"),
@@ -129,14 +129,14 @@ fn a_nodes_own_address_among_pods_leads_to_it() {
         ("10.1.77", "is not an IP address"),
     ] {
         objects.nodes[1].host_addresses = own(addr);
-        let (node, refusals) = on("b", &objects);
+        let (node, rejected) = on("b", &objects);
         assert_eq!(node.host_addresses.len(), 0, "{addr}");
-        assert_eq!(refusals.len(), 1, "{addr}");
+        assert_eq!(rejected.len(), 1, "{addr}");
         assert_eq!(
-            (refusals[0].object.as_str(), refusals[0].reason.as_str()),
+            (rejected[0].object.as_str(), rejected[0].reason.as_str()),
             ("Node b", reason)
         );
-        assert_eq!(refusals[0].field, format!("metadata.annotations[{CALICO}]"));
+        assert_eq!(rejected[0].field, format!("metadata.annotations[{CALICO}]"));
     }
 }
 
@@ -147,14 +147,18 @@ fn the_address_that_names_a_nodes_pod_cidr_is_to_spare_where_pods_follow_it() {
         .map(Into::into)
         .to_vec();
     let spare = |objects: &Objects, pod_lookup| {
-        let me = Identity {
+        let me = LocalNode {
             node_name: "b".into(),
             pod_lookup,
-            ..Identity::default()
+            ..LocalNode::default()
         };
-        let (desired, refusals) = desired(objects, &me).unwrap();
-        assert_eq!(refusals, []);
-        let texts: Vec<String> = desired.spare.iter().map(|addr| addr.to_string()).collect();
+        let (desired, rejected) = compute(objects, &me).unwrap();
+        assert_eq!(rejected, []);
+        let texts: Vec<String> = desired
+            .fallback_addrs
+            .iter()
+            .map(|addr| addr.to_string())
+            .collect();
         texts
     };
     let both = ["10.1.1.0", "fd00:1::"];
@@ -174,10 +178,10 @@ fn the_address_that_names_a_nodes_pod_cidr_is_to_spare_where_pods_follow_it() {
 }
 
 /// A Service that reserves an address for a Node.
-fn reservation(node: &str, ips: &[&str]) -> crate::exported::ServiceInfo {
-    crate::exported::ServiceInfo {
+fn reservation(node: &str, ips: &[&str]) -> crate::service_objects::ServiceInfo {
+    crate::service_objects::ServiceInfo {
         namespace: "kube-system".into(),
-        name: crate::reservation::service_name(node),
+        name: crate::service_ip_reservation::service_name(node),
         cluster_ips: ips.iter().map(ToString::to_string).collect(),
         reserves: true,
         ..Default::default()
@@ -193,33 +197,33 @@ fn an_address_reserved_for_a_node_leads_to_it() {
         reservation("a", &["10.96.0.78"]),
         reservation("gone", &["10.96.0.79"]),
     ];
-    let (gateway, refusals) = on("a", &objects);
-    assert_eq!(refusals, []);
+    let (gateway, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
     for prefix in ["10.96.0.77/32", "fd00:96::77/128"] {
         let route = gateway.prefixes[&net(prefix)];
         assert_eq!((route.group, route.deliver), (stable_id("node/b"), false));
     }
     assert!(gateway.prefixes[&net("10.96.0.78/32")].deliver);
     assert!(!gateway.prefixes.contains_key(&net("10.96.0.79/32")));
-    assert_eq!(gateway.spare.v4, Some([10, 96, 0, 78].into()));
+    assert_eq!(gateway.fallback_addrs.v4, Some([10, 96, 0, 78].into()));
     let (b, _) = on("b", &objects);
     assert!(b.prefixes[&net("10.96.0.77/32")].deliver && b.prefixes[&net("fd00:96::77/128")].deliver);
     assert!(!b.prefixes.contains_key(&net("10.96.0.78/32")));
-    assert_eq!(b.spare.iter().count(), 2);
+    assert_eq!(b.fallback_addrs.iter().count(), 2);
     assert!(b.host_addresses.is_empty(), "it is on no device of the CNI's");
     // What the Node's Pod CIDR has to spare comes first.
     objects.nodes[1].pod_cidrs = vec!["10.1.1.0/24".into()];
     objects.pods.clear();
     let (b, _) = on("b", &objects);
-    assert_eq!(b.spare.v4, Some([10, 1, 1, 0].into()));
+    assert_eq!(b.fallback_addrs.v4, Some([10, 1, 1, 0].into()));
 }
 
 #[test]
 fn an_address_is_reserved_in_the_service_range_only_and_for_nothing_else() {
     let mut objects = cloud();
     objects.reservations = vec![reservation("b", &["10.9.9.9", "nonsense", "10.96.0.7"])];
-    let (gateway, refusals) = on("a", &objects);
-    let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+    let (gateway, rejected) = on("a", &objects);
+    let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -228,16 +232,16 @@ fn an_address_is_reserved_in_the_service_range_only_and_for_nothing_else() {
         ]
     );
     assert!(gateway.prefixes.contains_key(&net("10.96.0.7/32")));
-    let exported = crate::exported::ExportedService {
+    let exported = crate::service_objects::ExportedService {
         service: objects.reservations[0].clone(),
         slices: vec![],
     };
     objects.services = Some(vec![exported]);
-    let (gateway, refusals) = on("a", &objects);
+    let (gateway, rejected) = on("a", &objects);
     assert!(!gateway.prefixes.contains_key(&net("10.96.0.7/32")));
     assert!(
-        refusals
+        rejected
             .iter()
-            .any(|refusal| refusal.reason.contains("must not be exported"))
+            .any(|error| error.reason.contains("must not be exported"))
     );
 }

@@ -12,6 +12,9 @@ use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use mc_api::cluster_info::ClusterInfoImport;
+use mc_api::gateway::Gateway;
+use mc_api::service_export::ServiceExport;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
@@ -21,17 +24,14 @@ use tracing::{debug, error, info, warn};
 
 use super::pod::{self, Pod};
 use super::{Receiver, SourceError, convert};
-use crate::exported::{NamespacedName, ServiceInfo, SliceInfo, exported};
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
-use controller::api::cluster_info::ClusterInfoImport;
-use controller::api::gateway::Gateway;
-use controller::api::service_export::ServiceExport;
+use crate::service_objects::{NamespacedName, ServiceInfo, SliceInfo, exported_services};
 
 /// How long the directory must be quiet before it is read, and how long a burst may delay that.
 const QUIET: Duration = Duration::from_millis(50);
 const MAX_DELAY: Duration = Duration::from_millis(500);
 /// How often a directory that vanished is looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An object of one of the kinds we know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,10 +53,10 @@ pub enum Object {
 }
 
 /// Kind, and name or `namespace/name`.
-type Key = (&'static str, String);
+type ObjectKey = (&'static str, String);
 
 impl Object {
-    fn key(&self) -> Key {
+    fn key(&self) -> ObjectKey {
         match self {
             Self::Node(node) => ("Node", node.name.clone()),
             Self::Gateway(gateway) => ("Gateway", gateway.name.clone()),
@@ -97,9 +97,9 @@ struct Parsed {
     /// Number of the document and what is wrong with it.
     errors: Vec<(Option<usize>, String)>,
     /// Objects that are there but cannot be used.
-    broken: BTreeSet<Key>,
+    invalid: BTreeSet<ObjectKey>,
     /// Whether everything behind the last object is unreadable.
-    cut_short: bool,
+    truncated: bool,
     /// Kinds that are none of ours.
     ignored: BTreeSet<String>,
 }
@@ -116,7 +116,7 @@ fn parse(text: &str) -> Parsed {
                 parsed
                     .errors
                     .push((Some(number), format!("malformed YAML: {error}")));
-                parsed.cut_short = true;
+                parsed.truncated = true;
                 break;
             }
         }
@@ -140,7 +140,7 @@ fn parse(text: &str) -> Parsed {
 }
 
 /// The name an object of a kind is known by.
-fn known_as(kind: &str, value: &Value, name: String) -> String {
+fn object_name(kind: &str, value: &Value, name: String) -> String {
     if !matches!(kind, "Pod" | "Service" | "EndpointSlice" | "ServiceExport") {
         return name;
     }
@@ -242,7 +242,7 @@ impl Parsed {
             Err(error) => {
                 self.errors
                     .push((Some(number), format!("{kind} {name}: {error}")));
-                self.broken.insert((kind, known_as(kind, value, name)));
+                self.invalid.insert((kind, object_name(kind, value, name)));
             }
         }
     }
@@ -250,11 +250,11 @@ impl Parsed {
 
 /// The files of a directory as they were last understood.
 #[derive(Debug, Default)]
-struct Directory {
+struct ManifestStore {
     files: BTreeMap<PathBuf, Vec<Object>>,
 }
 
-impl Directory {
+impl ManifestStore {
     /// Takes what was read of each file; files that are not named are gone. Returns what cannot be used
     /// and which kinds were ignored.
     ///
@@ -273,14 +273,14 @@ impl Directory {
                 Ok(text) => parse(&text),
                 Err(reason) => Parsed {
                     errors: vec![(None, reason)],
-                    cut_short: true,
+                    truncated: true,
                     ..Parsed::default()
                 },
             };
-            let new: BTreeSet<Key> = parsed.objects.iter().map(Object::key).collect();
+            let new: BTreeSet<ObjectKey> = parsed.objects.iter().map(Object::key).collect();
             let kept = old.into_iter().filter(|object| {
                 let key = object.key();
-                (parsed.cut_short || parsed.broken.contains(&key)) && !new.contains(&key)
+                (parsed.truncated || parsed.invalid.contains(&key)) && !new.contains(&key)
             });
             parsed.objects.extend(kept);
             errors.extend(parsed.errors.into_iter().map(|(document, reason)| ManifestError {
@@ -299,7 +299,7 @@ impl Directory {
     fn objects(&self) -> (Objects, Vec<ManifestError>) {
         let mut objects = Objects::default();
         let mut errors = Vec::new();
-        let mut seen: BTreeMap<Key, &Path> = BTreeMap::new();
+        let mut seen: BTreeMap<ObjectKey, &Path> = BTreeMap::new();
         let (mut services, mut slices, mut exports) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (file, object) in self
             .files
@@ -328,7 +328,7 @@ impl Directory {
                 }
             }
         }
-        objects.services = Some(exported(&services, &slices, &exports));
+        objects.services = Some(exported_services(&services, &slices, &exports));
         services.retain(|service| service.reserves);
         services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         objects.reservations = services;
@@ -342,8 +342,8 @@ impl Directory {
 
 /// The objects of one file's text, and what in it cannot be used.
 #[must_use]
-pub fn objects_of(text: &str) -> (Objects, Vec<ManifestError>) {
-    let mut directory = Directory::default();
+pub fn parse_objects(text: &str) -> (Objects, Vec<ManifestError>) {
+    let mut directory = ManifestStore::default();
     let (mut errors, _) = directory.update(BTreeMap::from([(PathBuf::new(), Ok(text.to_owned()))]));
     let (objects, doubled) = directory.objects();
     errors.extend(doubled);
@@ -356,12 +356,12 @@ pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
         let dir = dir.to_owned();
         move |source| SourceError::Directory { dir, what, source }
     };
-    let mut reader = Reader::new(dir);
+    let mut reader = ManifestReader::new(dir);
     // Watched before it is read: no change falls between.
     let events = watch_directory(dir).map_err(failed("cannot be watched"))?;
     reader.read().map_err(failed("cannot be read"))?;
     let (sender, receiver) = watch::channel(Some(reader.objects()));
-    tokio::spawn(follow(reader, events, sender));
+    tokio::spawn(run(reader, events, sender));
     Ok(receiver)
 }
 
@@ -381,10 +381,10 @@ fn watch_directory(dir: &Path) -> io::Result<Events> {
 }
 
 /// Reads the directory whenever it changed, and sends what is different.
-async fn follow(mut reader: Reader, mut events: Events, sender: watch::Sender<Option<Objects>>) {
+async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Sender<Option<Objects>>) {
     while !sender.is_closed() {
         match events.next().await {
-            Some(Ok(_)) => settle(&mut events).await,
+            Some(Ok(_)) => debounce(&mut events).await,
             other => debug!(?other, "inotify"),
         }
         // A new watch every time: the path may lead to another directory by now.
@@ -397,7 +397,7 @@ async fn follow(mut reader: Reader, mut events: Events, sender: watch::Sender<Op
                         document: None,
                         reason: format!("cannot be watched ({error}); the last state is kept"),
                     }]);
-                    sleep(LOOK_AGAIN).await;
+                    sleep(REOPEN_INTERVAL).await;
                 }
             }
         };
@@ -419,7 +419,7 @@ async fn follow(mut reader: Reader, mut events: Events, sender: watch::Sender<Op
 }
 
 /// Waits until a burst of events is over.
-async fn settle(events: &mut Events) {
+async fn debounce(events: &mut Events) {
     let end = Instant::now() + MAX_DELAY;
     while Instant::now() < end {
         if timeout(QUIET, events.next()).await.is_err() {
@@ -430,18 +430,18 @@ async fn settle(events: &mut Events) {
 
 /// The directory and what was said about it.
 #[derive(Debug)]
-struct Reader {
+struct ManifestReader {
     dir: PathBuf,
-    directory: Directory,
+    directory: ManifestStore,
     reported: BTreeSet<ManifestError>,
     ignored: BTreeSet<String>,
 }
 
-impl Reader {
+impl ManifestReader {
     fn new(dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
-            directory: Directory::default(),
+            directory: ManifestStore::default(),
             reported: BTreeSet::new(),
             ignored: BTreeSet::new(),
         }

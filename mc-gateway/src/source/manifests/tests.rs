@@ -16,7 +16,7 @@ fn texts(files: &[(&str, &str)]) -> BTreeMap<PathBuf, Result<String, String>> {
     files.iter().map(entry).collect()
 }
 
-fn errors(directory: &mut Directory, files: &[(&str, &str)]) -> Vec<String> {
+fn errors(directory: &mut ManifestStore, files: &[(&str, &str)]) -> Vec<String> {
     let (errors, _) = directory.update(texts(files));
     errors.iter().map(ToString::to_string).collect()
 }
@@ -27,7 +27,7 @@ fn several_documents_json_and_lists() {
         "{{\"kind\": \"List\", \"items\": [{}]}}",
         "{\"kind\": \"Node\", \"apiVersion\": \"v1\", \"metadata\": {\"name\": \"b\"}}"
     );
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     let all = format!("---\n{NODE}---\n{GATEWAY}---\n---\n{REMOTE}");
     assert_eq!(
         errors(&mut directory, &[("a.yaml", &all), ("b.json", &list)]),
@@ -53,7 +53,7 @@ fn other_kinds_are_ignored_by_name() {
 
 #[test]
 fn malformed_yaml_names_file_document_and_line_and_loses_nothing() {
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     let good = format!("{NODE}---\n{REMOTE}");
     assert_eq!(errors(&mut directory, &[("a.yaml", &good)]), Vec::<String>::new());
     let before = directory.objects();
@@ -70,7 +70,7 @@ fn malformed_yaml_names_file_document_and_line_and_loses_nothing() {
 
 #[test]
 fn bad_value_names_field_and_value_and_keeps_the_object_as_it_was() {
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     errors(&mut directory, &[("a.yaml", &format!("{NODE}---\n{REMOTE}"))]);
     let bad = REMOTE.replace("podCIDRs: [10.2.0.0/16]", "podCIDRs: {a: 7}");
     let changed = NODE.replace("10.1.0.0/24", "10.1.7.0/24");
@@ -93,7 +93,7 @@ fn bad_value_names_field_and_value_and_keeps_the_object_as_it_was() {
 
 #[test]
 fn what_is_removed_from_a_good_file_is_gone() {
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     errors(
         &mut directory,
         &[("a.yaml", &format!("{NODE}---\n{REMOTE}")), ("b.yaml", GATEWAY)],
@@ -108,7 +108,7 @@ fn what_is_removed_from_a_good_file_is_gone() {
 
 #[test]
 fn documents_without_kind_or_name_are_named() {
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     let errors = errors(
         &mut directory,
         &[("a.yaml", "foo: bar\n---\nkind: Node\napiVersion: v1\n")],
@@ -124,7 +124,7 @@ fn documents_without_kind_or_name_are_named() {
 
 #[test]
 fn of_two_objects_with_one_name_the_first_file_counts() {
-    let mut directory = Directory::default();
+    let mut directory = ManifestStore::default();
     let other = NODE.replace("10.1.0.0/24", "10.9.0.0/24");
     errors(&mut directory, &[("a.yaml", NODE), ("b.yaml", &other)]);
     let (objects, errors) = directory.objects();
@@ -183,8 +183,11 @@ fn pods_are_known_by_namespace_and_name() {
         pod("two", "10.9.0.2")
     ));
     assert_eq!(parsed.errors, []);
-    let keys: Vec<Key> = parsed.objects.iter().map(Object::key).collect();
+    let keys: Vec<ObjectKey> = parsed.objects.iter().map(Object::key).collect();
     assert_eq!(keys, [("Pod", "one/p".to_owned()), ("Pod", "two/p".to_owned())]);
     let broken = parse(&pod("one", "[1]"));
-    assert!(broken.broken.contains(&("Pod", "one/p".to_owned())), "{broken:?}");
+    assert!(
+        broken.invalid.contains(&("Pod", "one/p".to_owned())),
+        "{broken:?}"
+    );
 }

@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::desired::Desired;
+use crate::desired::DesiredState;
 
 /// What the ids and addresses in one node's maps stand for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Names {
+pub struct IdNames {
     /// Pin directory the names belong to.
     pub bpf_dir: PathBuf,
     /// The Node's name.
@@ -26,23 +26,23 @@ pub struct Names {
     /// Groups by id.
     pub groups: BTreeMap<u32, String>,
     /// Kind and name of the object that made a member, by the member's id.
-    pub members: BTreeMap<u32, String>,
+    pub next_hops: BTreeMap<u32, String>,
     /// Kind and name of the object that made a peer, by its address.
     pub peers: BTreeMap<IpAddr, String>,
 }
 
-impl Names {
+impl IdNames {
     /// The names in a desired state.
     #[must_use]
-    pub fn of(desired: &Desired, bpf_dir: &Path, node: &str) -> Self {
+    pub fn new(desired: &DesiredState, bpf_dir: &Path, node: &str) -> Self {
         let groups = desired.groups.iter();
-        let members = desired.members.iter();
+        let members = desired.next_hops.iter();
         Self {
             bpf_dir: bpf_dir.to_owned(),
             node: node.to_owned(),
-            clusters: desired.clusters.clone(),
+            clusters: desired.cluster_names.clone(),
             groups: groups.map(|(id, group)| (*id, group.name.clone())).collect(),
-            members: members.map(|(id, member)| (*id, member.object.clone())).collect(),
+            next_hops: members.map(|(id, member)| (*id, member.object.clone())).collect(),
             peers: desired.peer_names.clone(),
         }
     }
@@ -64,8 +64,8 @@ impl Names {
 
     /// A member's name by its id; the id where there is none.
     #[must_use]
-    pub fn member(&self, id: u32) -> String {
-        name_or_id(&self.members, id)
+    pub fn next_hop(&self, id: u32) -> String {
+        name_or_id(&self.next_hops, id)
     }
 
     /// A peer's name; empty where there is none.
@@ -118,19 +118,19 @@ mod tests {
     fn names_survive_and_belong_to_one_pin_directory() {
         let dir = tempfile::tempdir().unwrap();
         let bpf_dir = Path::new("/sys/fs/bpf/a/b");
-        let names = Names {
+        let names = IdNames {
             bpf_dir: bpf_dir.to_owned(),
             node: "n1".to_owned(),
             clusters: [(7, "west".to_owned())].into(),
             peers: [("192.0.2.1".parse().unwrap(), "Gateway g".to_owned())].into(),
-            ..Names::default()
+            ..IdNames::default()
         };
         names.store(dir.path()).unwrap();
-        assert_eq!(Names::load(dir.path(), bpf_dir), Some(names.clone()));
-        assert_eq!(Names::load(dir.path(), Path::new("/sys/fs/bpf/a-b")), None);
+        assert_eq!(IdNames::load(dir.path(), bpf_dir), Some(names.clone()));
+        assert_eq!(IdNames::load(dir.path(), Path::new("/sys/fs/bpf/a-b")), None);
         remove(dir.path(), bpf_dir).unwrap();
         remove(dir.path(), bpf_dir).unwrap();
-        assert_eq!(Names::load(dir.path(), bpf_dir), None);
+        assert_eq!(IdNames::load(dir.path(), bpf_dir), None);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(names.cluster(0), "local");
         assert_eq!(names.cluster(7), "west");

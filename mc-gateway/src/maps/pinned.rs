@@ -1,113 +1,74 @@
-//! Typed readers and writers of the pinned maps.
+//! The maps that the agent writes.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, PerCpuValues};
 use mc_gateway_common::abi::{self, Addr};
-use thiserror::Error;
 
-use crate::plan::{ServiceAction, ServiceMaps};
-use crate::service_tables::ServiceTables;
-use crate::target::PrefixKey;
-
-/// Why a map cannot be read or written.
-#[derive(Debug, Error)]
-pub enum TablesError {
-    /// A pinned map cannot be opened.
-    #[error("map {path}: cannot be opened")]
-    Open {
-        /// The pin.
-        path: PathBuf,
-        /// Why.
-        source: MapError,
-    },
-    /// The kernel refused an operation.
-    #[error("map {map}: {what}")]
-    Access {
-        /// Name of the map.
-        map: &'static str,
-        /// What was tried.
-        what: &'static str,
-        /// Why.
-        source: MapError,
-    },
-}
-
-/// What the maps hold.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Contents {
-    /// `mc_config`.
-    pub config: abi::Config,
-    /// `mc_prefixes`.
-    pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
-    /// Slots of `mc_groups` that are not all zero.
-    pub groups: BTreeMap<u32, abi::Group>,
-    /// Slots of `mc_members` that are not all zero.
-    pub members: BTreeMap<u32, abi::Member>,
-    /// `mc_peers`.
-    pub peers: BTreeMap<Addr, abi::Peer>,
-    /// The Service maps.
-    pub services: ServiceMaps,
-}
+use super::contents::MapContents;
+use super::error::{MapsError, ignore_missing, map_error, open};
+use super::service::PinnedServiceMaps;
+use crate::plan::ServiceAction;
+use crate::resolved::PrefixKey;
 
 /// The maps the agent writes.
 ///
 /// *Assumption*: nobody else writes them (the lock on the pin directory sees to it), so that what was
 /// read once and written since is what they hold.
-pub struct Tables {
+pub struct PinnedMaps {
     config: Array<MapData, abi::Config>,
     prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
     groups: Array<MapData, abi::Group>,
-    members: Array<MapData, abi::Member>,
+    next_hops: Array<MapData, abi::Member>,
     peers: HashMap<MapData, Addr, abi::Peer>,
-    traffic: PerCpuArray<MapData, abi::Traffic>,
+    peer_counters: PerCpuArray<MapData, abi::Traffic>,
     epoch: Array<MapData, u32>,
     /// Something programs remember was changed since the epoch was raised.
-    stale: bool,
-    services: ServiceTables,
-    contents: Contents,
+    epoch_stale: bool,
+    services: PinnedServiceMaps,
+    contents: MapContents,
 }
 
-impl Tables {
+impl PinnedMaps {
     /// Opens the maps pinned in `dir` and reads them.
-    pub fn open(dir: &Path) -> Result<Self, TablesError> {
+    pub fn open(dir: &Path) -> Result<Self, MapsError> {
         let mut tables = Self {
             config: open(dir, abi::CONFIG)?,
             prefixes: open(dir, abi::PREFIXES)?,
             groups: open(dir, abi::GROUPS)?,
-            members: open(dir, abi::MEMBERS)?,
+            next_hops: open(dir, abi::MEMBERS)?,
             peers: open(dir, abi::PEERS)?,
-            traffic: open(dir, abi::TRAFFIC)?,
+            peer_counters: open(dir, abi::TRAFFIC)?,
             epoch: open(dir, abi::EPOCH)?,
             // An agent before this one may have been killed between a change and its epoch.
-            stale: true,
-            services: ServiceTables::open(dir)?,
-            contents: Contents::default(),
+            epoch_stale: true,
+            services: PinnedServiceMaps::open(dir)?,
+            contents: MapContents::default(),
         };
-        tables.read()?;
-        tables.settle()?;
+        tables.reload()?;
+        tables.bump_epoch()?;
         Ok(tables)
     }
 
     /// What the maps hold.
     #[must_use]
-    pub fn contents(&self) -> &Contents {
+    pub fn contents(&self) -> &MapContents {
         &self.contents
     }
 
     /// Reads all maps again.
-    pub fn read(&mut self) -> Result<(), TablesError> {
-        let mut contents = Contents {
-            config: self.config.get(&0, 0).map_err(failed(abi::CONFIG, "read"))?,
+    pub fn reload(&mut self) -> Result<(), MapsError> {
+        let mut contents = MapContents {
+            config: self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?,
             groups: used_slots(&self.groups, abi::GROUPS)?,
-            members: used_slots(&self.members, abi::MEMBERS)?,
+            next_hops: used_slots(&self.next_hops, abi::MEMBERS)?,
             services: self.services.read()?,
-            ..Contents::default()
+            ..MapContents::default()
         };
         for entry in &self.prefixes {
-            let (key, value) = entry.map_err(failed(abi::PREFIXES, "read"))?;
+            let (key, value) = entry.map_err(map_error(abi::PREFIXES, "read"))?;
             let key = PrefixKey {
                 len: key.prefix_len(),
                 addr: key.data(),
@@ -115,7 +76,7 @@ impl Tables {
             contents.prefixes.insert(key, value);
         }
         for entry in &self.peers {
-            let (addr, value) = entry.map_err(failed(abi::PEERS, "read"))?;
+            let (addr, value) = entry.map_err(map_error(abi::PEERS, "read"))?;
             contents.peers.insert(addr, value);
         }
         self.contents = contents;
@@ -127,121 +88,111 @@ impl Tables {
     ///
     /// To be called before anything a changed prefix or group no longer points to is reused, and after the
     /// last change of a series.
-    pub fn settle(&mut self) -> Result<(), TablesError> {
-        if self.stale {
-            let old = self.epoch.get(&0, 0).map_err(failed(abi::EPOCH, "read"))?;
+    pub fn bump_epoch(&mut self) -> Result<(), MapsError> {
+        if self.epoch_stale {
+            let old = self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
             // 0 means that nothing is remembered at all.
             let new = old.wrapping_add(1).max(1);
-            self.epoch.set(0, new, 0).map_err(failed(abi::EPOCH, "write"))?;
-            self.stale = false;
+            self.epoch
+                .set(0, new, 0)
+                .map_err(map_error(abi::EPOCH, "write"))?;
+            self.epoch_stale = false;
         }
         Ok(())
     }
 
     /// Writes the configuration.
-    pub fn set_config(&mut self, config: abi::Config) -> Result<(), TablesError> {
+    pub fn set_config(&mut self, config: abi::Config) -> Result<(), MapsError> {
         self.config
             .set(0, config, 0)
-            .map_err(failed(abi::CONFIG, "write"))?;
+            .map_err(map_error(abi::CONFIG, "write"))?;
         self.contents.config = config;
         Ok(())
     }
 
     /// Writes a slot of the member map.
-    pub fn set_member(&mut self, slot: u32, member: abi::Member) -> Result<(), TablesError> {
-        self.stale = true;
-        self.members
+    pub fn set_next_hop(&mut self, slot: u32, member: abi::Member) -> Result<(), MapsError> {
+        self.epoch_stale = true;
+        self.next_hops
             .set(slot, member, 0)
-            .map_err(failed(abi::MEMBERS, "write"))?;
-        remember(&mut self.contents.members, slot, member);
+            .map_err(map_error(abi::MEMBERS, "write"))?;
+        store_slot(&mut self.contents.next_hops, slot, member);
         Ok(())
     }
 
     /// Writes a slot of the group map so that a reader never counts a member that is not written yet.
-    pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), TablesError> {
-        self.stale = true;
+    pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), MapsError> {
+        self.epoch_stale = true;
         let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
         for step in group_steps(old, group) {
             self.groups
                 .set(slot, step, 0)
-                .map_err(failed(abi::GROUPS, "write"))?;
+                .map_err(map_error(abi::GROUPS, "write"))?;
         }
-        remember(&mut self.contents.groups, slot, group);
+        store_slot(&mut self.contents.groups, slot, group);
         Ok(())
     }
 
     /// Adds, changes or removes a peer. In a slot of `mc_traffic` that is new to it counting begins at 0.
-    pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), TablesError> {
-        self.stale = true;
+    pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), MapsError> {
+        self.epoch_stale = true;
         if let Some(peer) = peer {
             let before = self.contents.peers.get(&addr);
             if peer.traffic != 0 && before.is_none_or(|before| before.traffic != peer.traffic) {
-                self.forget_traffic(peer.traffic)?;
+                self.reset_peer_counters(peer.traffic)?;
             }
             self.peers
                 .insert(addr, peer, 0)
-                .map_err(failed(abi::PEERS, "write"))?;
+                .map_err(map_error(abi::PEERS, "write"))?;
             self.contents.peers.insert(addr, peer);
         } else {
             let removed = self.peers.remove(&addr);
-            ignore_missing(removed).map_err(failed(abi::PEERS, "remove"))?;
+            ignore_missing(removed).map_err(map_error(abi::PEERS, "remove"))?;
             self.contents.peers.remove(&addr);
         }
         Ok(())
     }
 
-    fn forget_traffic(&mut self, slot: u32) -> Result<(), TablesError> {
+    fn reset_peer_counters(&mut self, slot: u32) -> Result<(), MapsError> {
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
         cpus.and_then(|cpus| PerCpuValues::try_from(vec![abi::Traffic::default(); cpus]))
             .map_err(MapError::from)
-            .and_then(|zeros| self.traffic.set(slot, zeros, 0))
-            .map_err(failed(abi::TRAFFIC, "write"))
+            .and_then(|zeros| self.peer_counters.set(slot, zeros, 0))
+            .map_err(map_error(abi::TRAFFIC, "write"))
     }
 
     /// Changes a Service map.
-    pub fn set_service(&mut self, action: &ServiceAction) -> Result<(), TablesError> {
-        self.services.carry_out(action)?;
-        action.record(&mut self.contents.services);
+    pub fn set_service(&mut self, action: &ServiceAction) -> Result<(), MapsError> {
+        self.services.apply(action)?;
+        action.apply_to(&mut self.contents.services);
         Ok(())
     }
 
     /// Adds, changes or removes a prefix; [`Tables::settle`] makes it count for addresses seen before.
-    pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), TablesError> {
+    pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), MapsError> {
         let map_key = Key::new(key.len, key.addr);
-        self.stale = true;
+        self.epoch_stale = true;
         if let Some(prefix) = prefix {
             self.prefixes
                 .insert(&map_key, prefix, 0)
-                .map_err(failed(abi::PREFIXES, "write"))?;
+                .map_err(map_error(abi::PREFIXES, "write"))?;
             self.contents.prefixes.insert(key, prefix);
         } else {
             let removed = self.prefixes.remove(&map_key);
-            ignore_missing(removed).map_err(failed(abi::PREFIXES, "remove"))?;
+            ignore_missing(removed).map_err(map_error(abi::PREFIXES, "remove"))?;
             self.contents.prefixes.remove(&key);
         }
         Ok(())
     }
 }
 
-pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) -> Result<M, TablesError> {
-    let path = dir.join(name);
-    MapData::from_pin(&path)
-        .and_then(Map::from_map_data)
-        .and_then(M::try_from)
-        .map_err(|source| TablesError::Open { path, source })
-}
-
-pub(crate) fn failed(map: &'static str, what: &'static str) -> impl Fn(MapError) -> TablesError {
-    move |source| TablesError::Access { map, what, source }
-}
-
 fn used_slots<V: aya::Pod + Default + PartialEq>(
     map: &Array<MapData, V>,
     name: &'static str,
-) -> Result<BTreeMap<u32, V>, TablesError> {
+) -> Result<BTreeMap<u32, V>, MapsError> {
     let mut used = BTreeMap::new();
     for slot in 0..map.len() {
-        let value = map.get(&slot, 0).map_err(failed(name, "read"))?;
+        let value = map.get(&slot, 0).map_err(map_error(name, "read"))?;
         if value != V::default() {
             used.insert(slot, value);
         }
@@ -249,19 +200,11 @@ fn used_slots<V: aya::Pod + Default + PartialEq>(
     Ok(used)
 }
 
-fn remember<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
+fn store_slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
     if value == V::default() {
         slots.remove(&slot);
     } else {
         slots.insert(slot, value);
-    }
-}
-
-pub(crate) fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
-    match result {
-        Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        other => other,
     }
 }
 

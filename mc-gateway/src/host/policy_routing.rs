@@ -22,32 +22,32 @@ use tracing::debug;
 use super::link::{self, LINK_GROUP};
 use super::route::PROTOCOL;
 use super::{HostError, is_missing, netlink};
-use crate::desired::Antrea;
+use crate::desired::AntreaInterop;
 
 /// Number of our table: that of our link group, which nobody else has either.
 const TABLE: u32 = LINK_GROUP;
 /// Priority of the rules that lead there.
-const PRIORITY: u32 = 10_901;
+const TUNNEL_PRIORITY: u32 = 10_901;
 /// Priority of those that lead past it.
-const PAST: u32 = 10_900;
+const BYPASS_PRIORITY: u32 = 10_900;
 
 /// Rules and routes; by default there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WayBack {
+pub struct ReturnRoutes {
     /// Where replies come from.
-    pub from: BTreeSet<Ipv4Net>,
+    pub prefixes: BTreeSet<Ipv4Net>,
     /// What is in these ranges and no reply.
     pub aliases: BTreeSet<Ipv4Addr>,
     /// This Node's own Pods.
-    pub own: BTreeSet<Ipv4Net>,
+    pub local_prefixes: BTreeSet<Ipv4Net>,
     /// Whether all else goes out of `mc0`.
-    pub tunnel: bool,
+    pub default_route: bool,
 }
 
-impl WayBack {
+impl ReturnRoutes {
     /// What a gateway needs that serves such clusters.
     #[must_use]
-    pub fn of(antrea: &Antrea) -> Self {
+    pub fn new(antrea: &AntreaInterop) -> Self {
         if antrea.source.is_none() || antrea.prefixes.is_empty() {
             return Self::default();
         }
@@ -60,44 +60,52 @@ impl WayBack {
                 .collect()
         };
         Self {
-            from: v4(&antrea.prefixes),
+            prefixes: v4(&antrea.prefixes),
             aliases: antrea.aliases.clone(),
-            own: v4(&antrea.own),
-            tunnel: true,
+            local_prefixes: v4(&antrea.local_prefixes),
+            default_route: true,
         }
     }
 
     fn rules(&self) -> BTreeSet<(u32, Ipv4Net)> {
-        let past = self.aliases.iter().map(|alias| (PAST, Ipv4Net::from(*alias)));
-        past.chain(self.from.iter().map(|net| (PRIORITY, *net))).collect()
+        let past = self
+            .aliases
+            .iter()
+            .map(|alias| (BYPASS_PRIORITY, Ipv4Net::from(*alias)));
+        past.chain(self.prefixes.iter().map(|net| (TUNNEL_PRIORITY, *net)))
+            .collect()
     }
 
     /// The routes by prefix, and whether each leads out of `mc0`.
     fn routes(&self) -> BTreeSet<(Ipv4Net, bool)> {
-        let all = self.tunnel.then(|| (Ipv4Net::default(), true));
-        self.own.iter().map(|net| (*net, false)).chain(all).collect()
+        let all = self.default_route.then(|| (Ipv4Net::default(), true));
+        self.local_prefixes
+            .iter()
+            .map(|net| (*net, false))
+            .chain(all)
+            .collect()
     }
 
     fn add_rule(&mut self, (priority, net): (u32, Ipv4Net)) {
-        if priority == PAST {
+        if priority == BYPASS_PRIORITY {
             self.aliases.insert(net.addr());
         } else {
-            self.from.insert(net);
+            self.prefixes.insert(net);
         }
     }
 
     fn add_route(&mut self, (net, tunnel): (Ipv4Net, bool)) {
         if tunnel {
-            self.tunnel = true;
+            self.default_route = true;
         } else {
-            self.own.insert(net);
+            self.local_prefixes.insert(net);
         }
     }
 }
 
 /// What is there. `ifindex` is the index of `mc0`, 0 while there is none.
-pub async fn observe(handle: &Handle, device: &str, ifindex: u32) -> Result<WayBack, HostError> {
-    let mut found = WayBack::default();
+pub async fn observe(handle: &Handle, device: &str, ifindex: u32) -> Result<ReturnRoutes, HostError> {
+    let mut found = ReturnRoutes::default();
     let mut rules = handle.rule().get(IpVersion::V4).execute();
     while let Some(message) = rules.try_next().await.map_err(netlink("list rules"))? {
         if let Some(listed) = parse_rule(&message, device) {
@@ -115,16 +123,16 @@ pub async fn observe(handle: &Handle, device: &str, ifindex: u32) -> Result<WayB
 }
 
 /// Makes `to` of `from`. When that fails, what was done is taken back as far as possible.
-pub async fn set(
+pub async fn replace(
     handle: &Handle,
     device: &str,
     ifindex: u32,
-    from: &WayBack,
-    to: &WayBack,
+    from: &ReturnRoutes,
+    to: &ReturnRoutes,
 ) -> Result<(), HostError> {
-    let result = change(handle, device, ifindex, from, to).await;
+    let result = apply_diff(handle, device, ifindex, from, to).await;
     if result.is_err()
-        && let Err(error) = change(handle, device, ifindex, to, from).await
+        && let Err(error) = apply_diff(handle, device, ifindex, to, from).await
     {
         // The first error is the one to be told.
         debug!(%error, "not taken back");
@@ -135,18 +143,18 @@ pub async fn set(
 /// Removes all of it.
 pub async fn remove(handle: &Handle, device: &str) -> Result<(), HostError> {
     let found = observe(handle, device, 0).await?;
-    change(handle, device, 0, &found, &WayBack::default()).await
+    apply_diff(handle, device, 0, &found, &ReturnRoutes::default()).await
 }
 
-async fn change(
+async fn apply_diff(
     handle: &Handle,
     device: &str,
     ifindex: u32,
-    from: &WayBack,
-    to: &WayBack,
+    from: &ReturnRoutes,
+    to: &ReturnRoutes,
 ) -> Result<(), HostError> {
-    if to.tunnel {
-        link::filter_loosely(handle, device, ifindex).await?;
+    if to.default_route {
+        link::set_loose_rp_filter(handle, device, ifindex).await?;
     }
     // Routes exist before a rule leads to them, and an exception before what it is one of.
     for route in to.routes().difference(&from.routes()) {
@@ -158,7 +166,7 @@ async fn change(
         let mut request = handle.rule().add();
         *request.message_mut() = rule_message(*rule, device);
         match request.execute().await {
-            Err(error) if !is_there(&error) => {
+            Err(error) if !already_exists(&error) => {
                 return Err(netlink(format!("add rule for {}", rule.1))(error));
             }
             _ => {}
@@ -187,7 +195,7 @@ async fn change(
     Ok(())
 }
 
-fn is_there(error: &rtnetlink::Error) -> bool {
+fn already_exists(error: &rtnetlink::Error) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else {
         return false;
     };
@@ -205,7 +213,7 @@ fn rule_message((priority, net): (u32, Ipv4Net), device: &str) -> RuleMessage {
         RuleAttribute::Priority(priority),
         RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
     ];
-    if priority == PAST {
+    if priority == BYPASS_PRIORITY {
         message.header.table = RouteHeader::RT_TABLE_MAIN;
     } else {
         message.attributes.push(RuleAttribute::Table(TABLE));
@@ -227,7 +235,7 @@ fn parse_rule(message: &RuleMessage, device: &str) -> Option<(u32, Ipv4Net)> {
             _ => {}
         }
     }
-    let known = ours && here && [PAST, PRIORITY].contains(&priority);
+    let known = ours && here && [BYPASS_PRIORITY, TUNNEL_PRIORITY].contains(&priority);
     let net = Ipv4Net::new(source.filter(|_| known)?, message.header.src_len).ok()?;
     Some((priority, net))
 }
@@ -280,19 +288,19 @@ mod tests {
         texts.map(|text| text.parse().unwrap()).into()
     }
 
-    fn way_back() -> WayBack {
-        WayBack::of(&Antrea {
+    fn way_back() -> ReturnRoutes {
+        ReturnRoutes::new(&AntreaInterop {
             prefixes: nets(["10.96.0.0/16", "10.2.0.0/16", "fd00:2::/48"]),
             aliases: nets(["10.96.0.0"]),
             source: Some([192, 0, 2, 1].into()),
-            own: nets(["10.1.1.0/24", "fd00:1::/64"]),
+            local_prefixes: nets(["10.1.1.0/24", "fd00:1::/64"]),
         })
     }
 
     #[test]
     fn what_was_written_is_known_again() {
         let written = way_back();
-        let mut found = WayBack::default();
+        let mut found = ReturnRoutes::default();
         for rule in written.rules() {
             let message = rule_message(rule, "mc0");
             assert_eq!(parse_rule(&message, "mc1"), None, "another device's");
@@ -309,7 +317,7 @@ mod tests {
 
     #[test]
     fn other_peoples_rules_and_routes_are_left_alone() {
-        let mut rule = rule_message((PRIORITY, Ipv4Net::default()), "mc0");
+        let mut rule = rule_message((TUNNEL_PRIORITY, Ipv4Net::default()), "mc0");
         rule.attributes
             .retain(|attribute| !matches!(attribute, RuleAttribute::Protocol(_)));
         assert_eq!(parse_rule(&rule, "mc0"), None);
@@ -320,7 +328,10 @@ mod tests {
 
     #[test]
     fn without_such_a_cluster_there_is_nothing() {
-        assert_eq!(WayBack::of(&Antrea::default()), WayBack::default());
-        assert!(WayBack::default().rules().is_empty() && WayBack::default().routes().is_empty());
+        assert_eq!(
+            ReturnRoutes::new(&AntreaInterop::default()),
+            ReturnRoutes::default()
+        );
+        assert!(ReturnRoutes::default().rules().is_empty() && ReturnRoutes::default().routes().is_empty());
     }
 }

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
-use crate::cidr::{is_ipv6, mapped, mapped_len, same_family};
-use crate::config::{Dscp, Format, Tunnel};
+use crate::cidr::{abi_prefix_len, is_ipv6, same_family, to_abi_addr};
+use crate::config::{Dscp, EncapFormat, Tunnel};
 use crate::desired::services::Services;
-use crate::desired::{self, Antrea, Desired, Masquerade, Sources};
-use crate::objects::Refusal;
-use crate::plan::Mode;
+use crate::desired::{self, AntreaInterop, DesiredState, Masquerade, SourceAddrs};
+use crate::objects::FieldError;
+use crate::plan::AttachMode;
 
 /// What encapsulation adds in front of an inner IP packet besides the outer IP header: UDP, tunnel header
 /// (Geneve and VXLAN alike), inner Ethernet.
@@ -32,7 +32,7 @@ pub fn overhead(outer: IpAddr) -> u32 {
 
 /// How the host reaches an underlay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct UnderlayRoute {
     /// Device the packet leaves through.
     pub ifindex: u32,
     /// Its name.
@@ -43,22 +43,22 @@ pub struct Path {
     pub mtu: u32,
     /// Neighbour that takes the packets: a router, or the address itself. None where there is more than one
     /// to choose from, which is left to the kernel.
-    pub via: Option<IpAddr>,
+    pub neighbor: Option<IpAddr>,
 }
 
 /// What the host knows about the underlay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Underlay {
     /// Path to each address that was asked for and has one.
-    pub paths: BTreeMap<IpAddr, Path>,
+    pub routes: BTreeMap<IpAddr, UnderlayRoute>,
     /// Why the others have none.
     pub unreachable: BTreeMap<IpAddr, String>,
     /// Addresses of this host with the device that owns them, without those of `mc0`.
-    pub own: BTreeMap<IpAddr, (u32, String)>,
+    pub local_addrs: BTreeMap<IpAddr, (u32, String)>,
     /// Those of them that are not known to be unique yet (RFC 4862 section 5.4): nothing may be sent from them.
     pub tentative: BTreeSet<IpAddr>,
     /// Addresses `mc0` has.
-    pub mc0: BTreeSet<IpAddr>,
+    pub mc0_addrs: BTreeSet<IpAddr>,
 }
 
 /// A route into `mc0`: for each prefix there is one that stays, and one that is preferred.
@@ -97,7 +97,7 @@ pub struct Prefix {
 
 /// What this node must hold, in the words of the maps but without slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct ResolvedState {
     /// `CONFIG_*`.
     pub flags: u32,
     /// UDP port of encapsulated packets.
@@ -119,7 +119,7 @@ pub struct Target {
     /// Members of each group, by stable ids.
     pub groups: BTreeMap<u32, BTreeSet<u32>>,
     /// Members by stable id; [`abi::Member::id`] is the key. Slots of `mc_traffic` are not known yet.
-    pub members: BTreeMap<u32, abi::Member>,
+    pub next_hops: BTreeMap<u32, abi::Member>,
     /// Peers with the group's stable id, likewise.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Exported Services; none where the maps stay as they are.
@@ -127,7 +127,7 @@ pub struct Target {
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
     /// Whether this node has no address that other clusters can answer to, and one can be reserved.
-    pub lacks_address: bool,
+    pub needs_address: bool,
     /// Prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
     /// What nftables masquerades.
@@ -135,10 +135,10 @@ pub struct Target {
     /// Underlay devices by name.
     pub devices: BTreeMap<String, u32>,
     /// How programs are attached.
-    pub mode: Mode,
+    pub attach_mode: AttachMode,
 }
 
-impl Target {
+impl ResolvedState {
     /// Routes into `mc0` with the source address each names.
     #[must_use]
     pub fn host_routes(&self) -> BTreeMap<RouteKey, Option<IpAddr>> {
@@ -146,7 +146,7 @@ impl Target {
         let key = |net: &IpNet, preferred| RouteKey { net: *net, preferred };
         let plain = self.routes.iter().map(|net| (key(net, false), None));
         let preferred = self.routes.iter().filter_map(|net| {
-            let source = sources.like(*net)?;
+            let source = sources.for_family(*net)?;
             Some((key(net, true), Some(source)))
         });
         plain.chain(preferred).collect()
@@ -163,18 +163,22 @@ impl Target {
     }
 
     /// Chooses what this node sends from, and gives `mc0` what it needs for that.
-    fn take_addresses(&mut self, desired: &Desired, underlay: &Underlay) {
+    fn assign_addresses(&mut self, desired: &DesiredState, underlay: &Underlay) {
         let routed = |addr: IpAddr| desired.routes.iter().any(|net| same_family(net.addr(), addr));
-        let sources = sources(desired, underlay);
+        let sources = pod_network_sources(desired, underlay);
         let missing = |addr| !sources.iter().any(|own| same_family(own, addr));
-        let taken = desired.spare.filter(|addr| routed(addr) && missing(addr));
+        let taken = desired
+            .fallback_addrs
+            .filter(|addr| routed(addr) && missing(addr));
         self.masquerade.sources = sources.or(taken);
         // One that was taken stays while it is ours: connections may use it.
-        let kept = desired.spare.filter(|addr| underlay.mc0.contains(&addr));
+        let kept = desired
+            .fallback_addrs
+            .filter(|addr| underlay.mc0_addrs.contains(&addr));
         self.addresses = taken.iter().chain(kept.iter()).collect();
         // Only what is in the Service range of our cluster leads here from others.
-        self.lacks_address = desired.service_cidrs.iter().any(|net| {
-            let without = self.masquerade.sources.like(*net).is_none();
+        self.needs_address = desired.service_cidrs.iter().any(|net| {
+            let without = self.masquerade.sources.for_family(*net).is_none();
             without && routed(net.addr())
         });
     }
@@ -182,9 +186,13 @@ impl Target {
 
 /// Joins the desired state with the underlay. Members without a path are left out until they have one.
 #[must_use]
-pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Target, Vec<Refusal>) {
-    let mut refusals = Vec::new();
-    let mut target = Target {
+pub fn resolve(
+    desired: &DesiredState,
+    underlay: &Underlay,
+    tunnel: &Tunnel,
+) -> (ResolvedState, Vec<FieldError>) {
+    let mut rejected = Vec::new();
+    let mut target = ResolvedState {
         flags: flags(desired.gateway, *tunnel),
         port: tunnel.port,
         tos: match tunnel.dscp {
@@ -195,13 +203,13 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         services: desired.services.clone(),
         routes: desired.routes.clone(),
         masquerade: desired.masquerade.clone(),
-        ..Target::default()
+        ..ResolvedState::default()
     };
-    target.take_addresses(desired, underlay);
+    target.assign_addresses(desired, underlay);
     let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut local = LocalAddresses::default();
-    for addr in &desired.local {
-        if let Some((ifindex, device)) = underlay.own.get(addr) {
+    for addr in &desired.local_addrs {
+        if let Some((ifindex, device)) = underlay.local_addrs.get(addr) {
             // An address on the loopback device is reached through whatever leads to the host.
             if device != "lo" {
                 target.devices.insert(device.clone(), *ifindex);
@@ -209,10 +217,10 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
             local.add(*addr);
         }
     }
-    for (id, member) in &desired.members {
-        let Some(path) = underlay.paths.get(&member.addr) else {
+    for (id, member) in &desired.next_hops {
+        let Some(path) = underlay.routes.get(&member.addr) else {
             let why = underlay.unreachable.get(&member.addr);
-            refusals.push(Refusal {
+            rejected.push(FieldError {
                 object: member.object.clone(),
                 field: "address".to_owned(),
                 value: member.addr.to_string(),
@@ -222,10 +230,10 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         };
         let source = member
             .source
-            .filter(|source| underlay.own.contains_key(source))
+            .filter(|source| underlay.local_addrs.contains_key(source))
             .unwrap_or(path.source);
         if !local.add(source) {
-            refusals.push(Refusal {
+            rejected.push(FieldError {
                 object: member.object.clone(),
                 field: "address".to_owned(),
                 value: member.addr.to_string(),
@@ -238,19 +246,19 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
         target.devices.insert(path.device.clone(), path.ifindex);
         let mtu = path.mtu.saturating_sub(overhead(member.addr));
         if carries_v6 && mtu < MIN_V6_MTU {
-            refusals.push(too_small(member, path, mtu));
+            rejected.push(too_small(member, path, mtu));
         }
         target.mtu = Some(target.mtu.map_or(mtu, |least| least.min(mtu)));
-        target.members.insert(
+        target.next_hops.insert(
             *id,
             abi::Member {
-                addr: mapped(member.addr),
-                local: mapped(source),
+                addr: to_abi_addr(member.addr),
+                local: to_abi_addr(source),
                 ifindex: path.ifindex,
                 id: *id,
                 mtu,
                 weight: member.weight,
-                via: path.via.map_or_else(abi::NextHop::default, next_hop),
+                via: path.neighbor.map_or_else(abi::Neighbor::default, neighbor),
                 traffic: 0,
             },
         );
@@ -262,46 +270,46 @@ pub fn resolve(desired: &Desired, underlay: &Underlay, tunnel: &Tunnel) -> (Targ
     }
     // Packets of a peer arrive where our packets to it leave, also where no group sends to it.
     for addr in desired.peers.keys() {
-        if let Some(path) = underlay.paths.get(addr) {
+        if let Some(path) = underlay.routes.get(addr) {
             target.devices.insert(path.device.clone(), path.ifindex);
         }
     }
     target.local = local.0;
-    target.groups = groups(desired, &target.members);
+    target.groups = groups(desired, &target.next_hops);
     target.peers = desired
         .peers
         .iter()
-        .map(|(addr, peer)| (mapped(*addr), to_peer(*peer)))
+        .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer)))
         .collect();
     target.prefixes = prefixes(desired);
     if let Some(services) = &desired.services {
         mark_backends(&mut target, services, &desired.prefixes);
     }
-    (target, refusals)
+    (target, rejected)
 }
 
 /// A neighbour in the words of the maps.
-fn next_hop(via: IpAddr) -> abi::NextHop {
+fn neighbor(via: IpAddr) -> abi::Neighbor {
     match via {
         IpAddr::V4(via) => {
             let [a, b, c, d] = via.octets();
-            abi::NextHop {
-                family: abi::NextHop::V4,
+            abi::Neighbor {
+                family: abi::Neighbor::V4,
                 addr: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             }
         }
-        IpAddr::V6(via) => abi::NextHop {
-            family: abi::NextHop::V6,
+        IpAddr::V6(via) => abi::Neighbor {
+            family: abi::Neighbor::V6,
             addr: via.octets(),
         },
     }
 }
 
 /// The groups with those of their members that have a path.
-fn groups(desired: &Desired, members: &BTreeMap<u32, abi::Member>) -> BTreeMap<u32, BTreeSet<u32>> {
-    let known = |group: &desired::Group| {
+fn groups(desired: &DesiredState, members: &BTreeMap<u32, abi::Member>) -> BTreeMap<u32, BTreeSet<u32>> {
+    let known = |group: &desired::NextHopGroup| {
         group
-            .members
+            .next_hops
             .iter()
             .copied()
             .filter(|id| members.contains_key(id))
@@ -316,10 +324,10 @@ fn groups(desired: &Desired, members: &BTreeMap<u32, abi::Member>) -> BTreeMap<u
 
 /// Addresses of this host that other clusters can answer to. The first address of a CIDR names the network,
 /// and some CNIs give it to a tunnel device: it does where there is no other.
-fn sources(desired: &Desired, underlay: &Underlay) -> Sources {
-    let pods = || desired.masquerade.pods.iter();
+fn pod_network_sources(desired: &DesiredState, underlay: &Underlay) -> SourceAddrs {
+    let pods = || desired.masquerade.pod_cidrs.iter();
     let known = underlay
-        .own
+        .local_addrs
         .keys()
         .filter(|addr| !underlay.tentative.contains(*addr));
     let mut inside: Vec<(bool, IpAddr)> = known
@@ -338,7 +346,7 @@ fn sources(desired: &Desired, underlay: &Underlay) -> Sources {
 fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
     [
         (gateway, abi::CONFIG_GATEWAY),
-        (tunnel.format == Format::Vxlan, abi::CONFIG_VXLAN),
+        (tunnel.format == EncapFormat::Vxlan, abi::CONFIG_VXLAN),
         (tunnel.udp_checksum, abi::CONFIG_UDP_CHECKSUM),
         (tunnel.dscp != Dscp::Inherit, abi::CONFIG_DSCP_FIXED),
     ]
@@ -347,8 +355,8 @@ fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
     .fold(0, |flags, (_, flag)| flags | flag)
 }
 
-fn too_small(member: &desired::Member, path: &Path, mtu: u32) -> Refusal {
-    Refusal {
+fn too_small(member: &desired::NextHop, path: &UnderlayRoute, mtu: u32) -> FieldError {
+    FieldError {
         object: member.object.clone(),
         field: "address".to_owned(),
         value: member.addr.to_string(),
@@ -372,7 +380,7 @@ fn to_peer(peer: desired::Peer) -> abi::Peer {
     }
 }
 
-fn prefixes(desired: &Desired) -> BTreeMap<PrefixKey, Prefix> {
+fn prefixes(desired: &DesiredState) -> BTreeMap<PrefixKey, Prefix> {
     let prefixes = desired.prefixes.iter().map(|(net, route)| {
         let (key, mut prefix) = to_prefix(*net, *route);
         if desired.service_cidrs.contains(net) {
@@ -385,7 +393,7 @@ fn prefixes(desired: &Desired) -> BTreeMap<PrefixKey, Prefix> {
 }
 
 /// Says what is special about prefixes of clusters with gateways of Antrea.
-fn mark_antrea(prefix: &mut Prefix, net: IpNet, antrea: &Antrea) {
+fn mark_antrea(prefix: &mut Prefix, net: IpNet, antrea: &AntreaInterop) {
     let IpNet::V4(net) = net else { return };
     if antrea.prefixes.contains(&net.into()) {
         prefix.flags |= abi::PREFIX_THROUGH_STACK;
@@ -405,10 +413,10 @@ fn mark_antrea(prefix: &mut Prefix, net: IpNet, antrea: &Antrea) {
     }
 }
 
-fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {
+fn to_prefix(net: IpNet, route: desired::PrefixRoute) -> (PrefixKey, Prefix) {
     let key = PrefixKey {
-        len: mapped_len(net),
-        addr: mapped(net.network()),
+        len: abi_prefix_len(net),
+        addr: to_abi_addr(net.network()),
     };
     let value = Prefix {
         cluster: route.cluster,
@@ -425,7 +433,11 @@ fn to_prefix(net: IpNet, route: desired::Route) -> (PrefixKey, Prefix) {
 
 /// Marks this node's Pods that are behind Services, each under its own address. What is not delivered here
 /// anyway is not for that reason: its packets are looked at on their way out only.
-fn mark_backends(target: &mut Target, services: &Services, prefixes: &BTreeMap<IpNet, desired::Route>) {
+fn mark_backends(
+    target: &mut ResolvedState,
+    services: &Services,
+    prefixes: &BTreeMap<IpNet, desired::PrefixRoute>,
+) {
     let delivered: Vec<IpNet> = prefixes
         .iter()
         .filter(|(_, route)| route.deliver)
@@ -460,7 +472,7 @@ struct LocalAddresses([Addr; LOCAL_ADDRS]);
 impl LocalAddresses {
     /// Whether `addr` is in, now or before.
     fn add(&mut self, addr: IpAddr) -> bool {
-        let addr = mapped(addr);
+        let addr = to_abi_addr(addr);
         if self.0.contains(&addr) {
             return true;
         }

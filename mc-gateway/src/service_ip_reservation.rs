@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::config::{self, Source};
+use crate::config::{self, ObjectSource};
 use crate::ids::stable_id;
 use crate::source::kubernetes::client;
 
@@ -21,10 +21,10 @@ use crate::source::kubernetes::client;
 pub const LABEL: (&str, &str) = ("mc-gateway.io/reserved-for", "node");
 
 /// Annotation with the whole name of the Node, for people.
-const NODE: &str = "mc-gateway.io/node";
+const NODE_ANNOTATION: &str = "mc-gateway.io/node";
 
 /// How the names of such Services begin.
-const PREFIX: &str = "mc-node-";
+const NAME_PREFIX: &str = "mc-node-";
 
 /// A port, because a Service has to have one: "discard" (RFC 863), behind which nobody listens.
 const PORT: u16 = 9;
@@ -33,10 +33,10 @@ const PORT: u16 = 9;
 const MAX_NAME: usize = 63;
 
 /// How long a Node must lack an address: a CNI that is just starting may still give it one.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESERVE_DELAY: Duration = Duration::from_secs(10);
 
 /// How long to wait after the API server refused.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Why there is no such Service.
 #[derive(Debug, Error)]
@@ -55,7 +55,7 @@ enum ReserveError {
 /// Name of the Service that reserves addresses for a Node: its own, shortened where it has to be.
 #[must_use]
 pub fn service_name(node: &str) -> String {
-    let name = format!("{PREFIX}{node}");
+    let name = format!("{NAME_PREFIX}{node}");
     if name.len() <= MAX_NAME && !node.contains('.') {
         return name;
     }
@@ -75,7 +75,7 @@ fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
         "metadata": {
             "name": service_name(node),
             "labels": {label: value},
-            "annotations": {NODE: node},
+            "annotations": {NODE_ANNOTATION: node},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}],
         },
         "spec": {
@@ -88,7 +88,7 @@ fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
 
 /// Reserves addresses once `wanted` has said so for a while; without an API server nobody can.
 pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
-    let Source::Kubernetes {
+    let ObjectSource::Kubernetes {
         namespace,
         kubeconfig,
     } = &config.source
@@ -96,10 +96,10 @@ pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
         return;
     };
     let (namespace, kubeconfig, node) = (namespace.clone(), kubeconfig.clone(), config.node_name.clone());
-    tokio::spawn(async move { keep(&namespace, kubeconfig.as_deref(), &node, wanted).await });
+    tokio::spawn(async move { run(&namespace, kubeconfig.as_deref(), &node, wanted).await });
 }
 
-async fn keep(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted: watch::Receiver<bool>) {
+async fn run(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted: watch::Receiver<bool>) {
     let service = service_name(node);
     let mut said = String::new();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
@@ -108,13 +108,13 @@ async fn keep(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted
                 Ok(_) => continue,
                 Err(_) => return,
             },
-            () = sleep(PATIENCE) => {}
+            () = sleep(RESERVE_DELAY) => {}
         }
         let result = reserve(namespace, kubeconfig, node).await;
         let state = match &result {
             Ok(true) => "made".to_owned(),
             Ok(false) => "is there already".to_owned(),
-            Err(error) => format!("cannot be made: {}", crate::chain(error)),
+            Err(error) => format!("cannot be made: {}", crate::error_chain(error)),
         };
         if state != said {
             if result.is_ok() {
@@ -125,7 +125,7 @@ async fn keep(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted
             said = state;
         }
         // The watch brings its addresses.
-        sleep(RETRY).await;
+        sleep(RETRY_DELAY).await;
     }
 }
 

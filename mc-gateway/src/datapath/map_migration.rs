@@ -24,22 +24,22 @@ const PROVISIONAL: &str = "-new";
 
 /// The maps of this agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Generation {
+pub(super) struct MapDir {
     /// The pin directory.
     root: PathBuf,
     /// Whether the maps have their own name.
     complete: bool,
 }
 
-impl Generation {
+impl MapDir {
     /// Chooses the maps below `root` to go on with, or makes room for new ones. Pins that are not ours are
     /// refused and left as they are.
-    pub(super) fn choose(root: &Path) -> Result<Self, DatapathError> {
-        let found = directories(root)?;
+    pub(super) fn select(root: &Path) -> Result<Self, DatapathError> {
+        let found = version_dirs(root)?;
         for directory in &found {
             directory.check(root)?;
         }
-        let own = |directory: &Directory| directory.version == abi::ABI_VERSION && !directory.provisional;
+        let own = |directory: &VersionDir| directory.version == abi::ABI_VERSION && !directory.provisional;
         let others = found
             .iter()
             .any(|directory| !own(directory) && !directory.provisional);
@@ -69,7 +69,7 @@ impl Generation {
 
     /// Where the maps are pinned.
     pub(super) fn path(&self) -> PathBuf {
-        self.root.join(name(abi::ABI_VERSION, !self.complete))
+        self.root.join(dir_name(abi::ABI_VERSION, !self.complete))
     }
 
     /// All attached programs run on these maps: they get their name, and others' go.
@@ -78,10 +78,10 @@ impl Generation {
             return Ok(());
         }
         let from = self.path();
-        let to = self.root.join(name(abi::ABI_VERSION, false));
+        let to = self.root.join(dir_name(abi::ABI_VERSION, false));
         fs::rename(&from, &to).map_err(|source| DatapathError::Io { path: from, source })?;
         self.complete = true;
-        for directory in directories(&self.root)? {
+        for directory in version_dirs(&self.root)? {
             if directory.version != abi::ABI_VERSION || directory.provisional {
                 directory.remove(&self.root)?;
                 info!(version = directory.version, "maps of another layout removed");
@@ -93,7 +93,7 @@ impl Generation {
 
 /// The maps of this version below `root`, checked, for whoever only reads them; else what versions there are.
 pub(crate) fn find(root: &Path) -> Result<Result<PathBuf, Vec<u32>>, DatapathError> {
-    let found = directories(root)?;
+    let found = version_dirs(root)?;
     // The complete ones come first.
     for directory in &found {
         if directory.version == abi::ABI_VERSION && directory.pins.len() == abi::ALL_MAPS.len() {
@@ -105,7 +105,7 @@ pub(crate) fn find(root: &Path) -> Result<Result<PathBuf, Vec<u32>>, DatapathErr
 }
 
 /// Name of the directory with the maps of a version. The first one knew no other.
-fn name(version: u32, provisional: bool) -> String {
+fn dir_name(version: u32, provisional: bool) -> String {
     let name = match version {
         1 => "maps".to_owned(),
         version => format!("maps-v{version}"),
@@ -114,7 +114,7 @@ fn name(version: u32, provisional: bool) -> String {
 }
 
 /// Version a directory's name stands for, and whether it is provisional.
-fn parse_name(text: &str) -> Option<(u32, bool)> {
+fn parse_dir_name(text: &str) -> Option<(u32, bool)> {
     let (complete, provisional) = match text.strip_suffix(PROVISIONAL) {
         Some(complete) => (complete, true),
         None => (text, false),
@@ -123,27 +123,27 @@ fn parse_name(text: &str) -> Option<(u32, bool)> {
         "" => 1,
         version => version.strip_prefix("-v")?.parse().ok()?,
     };
-    (name(version, provisional) == text).then_some((version, provisional))
+    (dir_name(version, provisional) == text).then_some((version, provisional))
 }
 
 /// A directory with maps that has pins in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Directory {
+struct VersionDir {
     version: u32,
     provisional: bool,
     /// Names of the pins.
     pins: Vec<String>,
 }
 
-impl Directory {
+impl VersionDir {
     fn path(&self, root: &Path) -> PathBuf {
-        root.join(name(self.version, self.provisional))
+        root.join(dir_name(self.version, self.provisional))
     }
 
     fn check(&self, root: &Path) -> Result<(), DatapathError> {
         let path = self.path(root);
         if self.version == abi::ABI_VERSION {
-            pins::check(&path)?;
+            pins::check_maps(&path)?;
         } else {
             for pin in &self.pins {
                 pins::check_name(&path.join(pin), pin)?;
@@ -176,15 +176,15 @@ impl Directory {
 }
 
 /// Every directory with maps below the pin directory; empty ones do not count.
-fn directories(root: &Path) -> Result<Vec<Directory>, DatapathError> {
+fn version_dirs(root: &Path) -> Result<Vec<VersionDir>, DatapathError> {
     let mut found = Vec::new();
     for text in entries(root)? {
-        let Some((version, provisional)) = parse_name(&text) else {
+        let Some((version, provisional)) = parse_dir_name(&text) else {
             continue;
         };
         let pins = entries(&root.join(&text))?;
         if !pins.is_empty() {
-            found.push(Directory {
+            found.push(VersionDir {
                 version,
                 provisional,
                 pins,
@@ -215,10 +215,13 @@ fn entries(path: &Path) -> Result<Vec<String>, DatapathError> {
 /// Removes the maps of every version; for `cleanup`.
 pub(crate) fn remove_all(root: &Path) -> Result<usize, DatapathError> {
     let mut removed: usize = 0;
-    for directory in directories(root)? {
+    for directory in version_dirs(root)? {
         removed = removed.saturating_add(directory.remove(root)?);
     }
-    for text in entries(root)?.iter().filter(|text| parse_name(text).is_some()) {
+    for text in entries(root)?
+        .iter()
+        .filter(|text| parse_dir_name(text).is_some())
+    {
         // Only empty ones go.
         drop(fs::remove_dir(root.join(text)));
     }
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn the_agreed_name_is_this_versions() {
-        assert_eq!(name(abi::ABI_VERSION, false), abi::MAPS_DIR);
+        assert_eq!(dir_name(abi::ABI_VERSION, false), abi::MAPS_DIR);
     }
 
     #[test]
@@ -245,7 +248,7 @@ mod tests {
             ("maps-old", None),
             ("links", None),
         ] {
-            assert_eq!(parse_name(text), want, "{text}");
+            assert_eq!(parse_dir_name(text), want, "{text}");
         }
     }
 
@@ -258,12 +261,12 @@ mod tests {
         };
         pin("maps", "mc_config");
         pin("maps-v8-new", "mc_config");
-        pin(&name(abi::ABI_VERSION, true), "mc_config");
-        let mut generation = Generation {
+        pin(&dir_name(abi::ABI_VERSION, true), "mc_config");
+        let mut generation = MapDir {
             root: root.path().to_owned(),
             complete: false,
         };
-        assert!(generation.path().ends_with(name(abi::ABI_VERSION, true)));
+        assert!(generation.path().ends_with(dir_name(abi::ABI_VERSION, true)));
         generation.commit().unwrap();
         assert_eq!(entries(root.path()).unwrap(), [abi::MAPS_DIR]);
         assert!(generation.path().join("mc_config").exists());

@@ -90,7 +90,7 @@ pub struct ExportedService {
 
 /// The Services that are exported, sorted by Namespace and name.
 #[must_use]
-pub fn exported<'a>(
+pub fn exported_services<'a>(
     services: impl IntoIterator<Item = &'a ServiceInfo>,
     slices: impl IntoIterator<Item = &'a SliceInfo>,
     exports: &BTreeSet<NamespacedName>,
@@ -154,7 +154,7 @@ mod tests {
             ("c".to_owned(), "web".to_owned()),
         ]
         .into();
-        let found = exported(&services, &slices, &exports);
+        let found = exported_services(&services, &slices, &exports);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].service, services[1]);
         let names: Vec<&str> = found[0].slices.iter().map(|slice| slice.name.as_str()).collect();

@@ -6,13 +6,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use mc_gateway_common::abi::{self, Addr, CONFIG_GATEWAY, CONFIG_UDP_CHECKSUM};
 use mc_gateway_common::packet::tunnel;
 
-use super::frame::Dress;
-use crate::tables::Contents;
-use crate::target::{Target, overhead};
+use super::encap::ProbeEncap;
+use crate::maps::MapContents;
+use crate::resolved::{ResolvedState, overhead};
 
 /// A member that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct ProbeTarget {
     /// [`abi::Member::id`].
     pub(super) id: u32,
     /// Its underlay address.
@@ -20,19 +20,19 @@ pub(super) struct Asked {
     /// The address of ours it knows us by.
     pub(super) local: IpAddr,
     /// MTU of the link that leads to it.
-    pub(super) link: u32,
+    pub(super) link_mtu: u32,
     /// What the path is known to carry, as an outer IP packet in bytes.
-    pub(super) known: u32,
+    pub(super) known_mtu: u32,
 }
 
 /// Everything the prober needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ProbeTargets {
     pub(super) port: u16,
-    pub(super) dress: Dress,
+    pub(super) encap: ProbeEncap,
     pub(super) udp_checksum: bool,
     /// By slot in `mc_members`.
-    pub(super) members: BTreeMap<u32, Asked>,
+    pub(super) by_slot: BTreeMap<u32, ProbeTarget>,
 }
 
 /// An address as the host uses it.
@@ -42,23 +42,23 @@ pub(super) fn address(addr: Addr) -> IpAddr {
 }
 
 /// Length of the largest outer IP packet to a member.
-pub(super) fn outer_size(member: &abi::Member) -> u32 {
+pub(super) fn outer_mtu(member: &abi::Member) -> u32 {
     member.mtu.saturating_add(overhead(address(member.addr)))
 }
 
 /// MTU of the link to each member, by id. To be taken before [`limit`].
-pub(crate) fn links(target: &Target) -> BTreeMap<u32, u32> {
+pub(crate) fn link_mtus(target: &ResolvedState) -> BTreeMap<u32, u32> {
     target
-        .members
+        .next_hops
         .iter()
-        .map(|(id, member)| (*id, outer_size(member)))
+        .map(|(id, member)| (*id, outer_mtu(member)))
         .collect()
 }
 
 /// Lowers the MTU of members whose path carries less than their link; `sizes` are lengths of outer IP
 /// packets by member id.
-pub(crate) fn limit(target: &mut Target, sizes: &BTreeMap<u32, u32>) {
-    for (id, member) in &mut target.members {
+pub(crate) fn limit_mtus(target: &mut ResolvedState, sizes: &BTreeMap<u32, u32>) {
+    for (id, member) in &mut target.next_hops {
         if let Some(size) = sizes.get(id) {
             let inner = size.saturating_sub(overhead(address(member.addr)));
             member.mtu = member.mtu.min(inner);
@@ -68,7 +68,7 @@ pub(crate) fn limit(target: &mut Target, sizes: &BTreeMap<u32, u32>) {
 
 /// The members to ask: those that share a group, and gateways: those of other clusters at a gateway, our
 /// own at a regular node; none of Antrea's.
-pub(crate) fn wanted(contents: &Contents, links: &BTreeMap<u32, u32>) -> Wanted {
+pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) -> ProbeTargets {
     let config = &contents.config;
     let gateway_flag = if config.flags & CONFIG_GATEWAY != 0 {
         abi::PEER_REMOTE_GATEWAY
@@ -79,7 +79,7 @@ pub(crate) fn wanted(contents: &Contents, links: &BTreeMap<u32, u32>) -> Wanted 
     for group in contents.groups.values() {
         let used = usize::try_from(group.n).unwrap_or_default();
         for slot in group.members.iter().take(used) {
-            let Some(member) = contents.members.get(slot) else {
+            let Some(member) = contents.next_hops.get(slot) else {
                 continue;
             };
             let flags = contents.peers.get(&member.addr).map_or(0, |peer| peer.flags);
@@ -91,25 +91,25 @@ pub(crate) fn wanted(contents: &Contents, links: &BTreeMap<u32, u32>) -> Wanted 
             if used < 2 && !is_gateway {
                 continue;
             }
-            let known = outer_size(member);
-            let asked = Asked {
+            let known = outer_mtu(member);
+            let asked = ProbeTarget {
                 id: member.id,
                 addr: address(member.addr),
                 local: address(member.local),
-                link: links.get(&member.id).copied().unwrap_or(known),
-                known,
+                link_mtu: links.get(&member.id).copied().unwrap_or(known),
+                known_mtu: known,
             };
             members.insert(*slot, asked);
         }
     }
-    Wanted {
+    ProbeTargets {
         port: config.port,
-        dress: Dress {
+        encap: ProbeEncap {
             format: tunnel::Format::of(config),
             mac: config.mc0_mac,
         },
         udp_checksum: config.flags & CONFIG_UDP_CHECKSUM != 0,
-        members,
+        by_slot: members,
     }
 }
 
@@ -121,8 +121,8 @@ mod tests {
         std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets()
     }
 
-    fn contents(flags: u32) -> Contents {
-        let mut contents = Contents::default();
+    fn contents(flags: u32) -> MapContents {
+        let mut contents = MapContents::default();
         contents.config.flags = flags;
         contents.config.port = 6081;
         for slot in 1..=5_u8 {
@@ -133,10 +133,10 @@ mod tests {
                 id: u32::from(slot) + 10,
                 mtu: 1450,
                 weight: 1,
-                via: abi::NextHop::default(),
+                via: abi::Neighbor::default(),
                 traffic: 0,
             };
-            contents.members.insert(slot.into(), member);
+            contents.next_hops.insert(slot.into(), member);
         }
         // One remote gateway, one own gateway, two that share a group, one that is just a node.
         for (slot, members) in [(1, vec![1]), (2, vec![2]), (3, vec![3, 4]), (4, vec![5])] {
@@ -162,8 +162,11 @@ mod tests {
         contents
     }
 
-    fn slots(contents: &Contents) -> Vec<u32> {
-        wanted(contents, &BTreeMap::new()).members.into_keys().collect()
+    fn slots(contents: &MapContents) -> Vec<u32> {
+        probe_targets(contents, &BTreeMap::new())
+            .by_slot
+            .into_keys()
+            .collect()
     }
 
     #[test]
@@ -174,19 +177,19 @@ mod tests {
 
     #[test]
     fn limits_and_links_are_sizes_of_outer_packets() {
-        let mut target = Target {
-            members: contents(0).members.into_values().map(|m| (m.id, m)).collect(),
-            ..Target::default()
+        let mut target = ResolvedState {
+            next_hops: contents(0).next_hops.into_values().map(|m| (m.id, m)).collect(),
+            ..ResolvedState::default()
         };
-        let links = links(&target);
+        let links = link_mtus(&target);
         assert_eq!(links[&11], 1_500);
-        limit(&mut target, &[(11, 1_400), (12, 9_000)].into());
-        assert_eq!(target.members[&11].mtu, 1_350);
-        assert_eq!(target.members[&12].mtu, 1_450);
+        limit_mtus(&mut target, &[(11, 1_400), (12, 9_000)].into());
+        assert_eq!(target.next_hops[&11].mtu, 1_350);
+        assert_eq!(target.next_hops[&12].mtu, 1_450);
         let mut contents = contents(CONFIG_GATEWAY);
-        contents.members.insert(1, target.members[&11]);
-        let asked = wanted(&contents, &links).members[&1];
-        assert_eq!((asked.link, asked.known), (1_500, 1_400));
+        contents.next_hops.insert(1, target.next_hops[&11]);
+        let asked = probe_targets(&contents, &links).by_slot[&1];
+        assert_eq!((asked.link_mtu, asked.known_mtu), (1_500, 1_400));
         assert_eq!(asked.addr, IpAddr::from([192, 0, 2, 1]));
     }
 }

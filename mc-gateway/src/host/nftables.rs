@@ -19,13 +19,13 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::cidr::is_ipv6;
-use crate::desired::{Antrea, Masquerade};
+use crate::desired::{AntreaInterop, Masquerade};
 
 /// Family and name of our table.
 pub const TABLE: &str = "inet mc_gateway";
 
 /// The table of versions that knew IPv4 only.
-const OLD_TABLE: &str = "ip mc_gateway";
+const LEGACY_TABLE: &str = "ip mc_gateway";
 
 /// What kube-proxy marks packets with that it wants to masquerade, in all its modes (`masqueradeBit: 14`).
 const PROXY_MARK: &str = "0x4000";
@@ -48,8 +48,8 @@ pub enum NftError {
 #[must_use]
 pub fn script(masquerade: &Masquerade, device: &str) -> String {
     let rules = rules(masquerade, device);
-    let guards = guards(&masquerade.antrea, device);
-    let mark = mark(&[rules.as_slice(), &guards.concat()].concat());
+    let guards = filter_chains(&masquerade.antrea, device);
+    let mark = fingerprint(&[rules.as_slice(), &guards.concat()].concat());
     // Only the first rule says whose it is.
     let comment = format!(" comment \"{mark}\"");
     let comments = std::iter::once(comment.as_str()).chain(std::iter::repeat(""));
@@ -61,8 +61,11 @@ pub fn script(masquerade: &Masquerade, device: &str) -> String {
             writeln!(body, "\t\t{rule}{comment}").unwrap_or_default();
             body
         });
-    let none = no_tables();
-    let chains = GUARDS.iter().zip(&guards).filter(|(_, rules)| !rules.is_empty());
+    let none = delete_tables();
+    let chains = FILTER_CHAINS
+        .iter()
+        .zip(&guards)
+        .filter(|(_, rules)| !rules.is_empty());
     let chains = chains.fold(String::new(), |mut text, ((name, hook), rules)| {
         let rules = rules.join("\n\t\t");
         let head = format!("\tchain {name} {{\n\t\ttype filter hook {hook}; policy accept;");
@@ -78,21 +81,21 @@ pub fn script(masquerade: &Masquerade, device: &str) -> String {
 }
 
 /// Removes both tables; adding them first makes that succeed in any case.
-fn no_tables() -> String {
-    [OLD_TABLE, TABLE]
+fn delete_tables() -> String {
+    [LEGACY_TABLE, TABLE]
         .map(|table| format!("add table {table}\ndelete table {table}\n"))
         .concat()
 }
 
 /// The rules in order; the first one that matches a connection decides.
 fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
-    let mut rules: Vec<String> = to_antrea(&masquerade.antrea, device).into_iter().collect();
-    rules.extend(own_packets(masquerade, device));
+    let mut rules: Vec<String> = antrea_snat_rule(&masquerade.antrea, device).into_iter().collect();
+    rules.extend(host_snat_rules(masquerade, device));
     let mapping = |ip| format!("oifname \"{device}\" snat {ip} to {ip} saddr");
     rules.extend(["ip", "ip6"].map(mapping));
     for (ip, v6) in [("ip", false), ("ip6", true)] {
-        let services = list(&masquerade.services, v6);
-        let remotes = list(&masquerade.remotes, v6);
+        let services = join_nets(&masquerade.service_cidrs, v6);
+        let remotes = join_nets(&masquerade.remote_prefixes, v6);
         if !services.is_empty() && !remotes.is_empty() {
             rules.push(format!(
                 "{ip} saddr {{ {remotes} }} ct original {ip} daddr {{ {services} }} masquerade"
@@ -104,9 +107,9 @@ fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
 
 /// Gives all that leaves for clusters with Antrea gateways our own `gatewayIP` as source, which is all they
 /// answer to. What they have asked for is answered with the source it has.
-fn to_antrea(antrea: &Antrea, device: &str) -> Option<String> {
+fn antrea_snat_rule(antrea: &AntreaInterop, device: &str) -> Option<String> {
     let source = antrea.source?;
-    let prefixes = list(&antrea.prefixes, false);
+    let prefixes = join_nets(&antrea.prefixes, false);
     if prefixes.is_empty() {
         return None;
     }
@@ -122,7 +125,7 @@ fn to_antrea(antrea: &Antrea, device: &str) -> Option<String> {
 }
 
 /// Chains besides the one that translates, with their hooks.
-const GUARDS: [(&str, &str); 2] = [
+const FILTER_CHAINS: [(&str, &str); 2] = [
     // Behind connection tracking, in front of anybody's destination NAT.
     ("prerouting", "prerouting priority mangle"),
     ("output", "output priority filter"),
@@ -130,7 +133,7 @@ const GUARDS: [(&str, &str); 2] = [
 
 /// The rules of [`GUARDS`]: of what comes through the tunnel to our own `gatewayIP` only replies get in, and
 /// nobody is told that there is a shorter way than in by `mc0` and out again.
-fn guards(antrea: &Antrea, device: &str) -> [Vec<String>; 2] {
+fn filter_chains(antrea: &AntreaInterop, device: &str) -> [Vec<String>; 2] {
     let Some(source) = antrea.source else {
         return Default::default();
     };
@@ -144,7 +147,7 @@ fn guards(antrea: &Antrea, device: &str) -> [Vec<String>; 2] {
 /// Gives packets that are not from Pods of this Node a source other clusters can answer to: those of this
 /// host, which came in nowhere (`iif 0`; kernel 5.7), and those a service proxy sends on and wants to
 /// masquerade. A proxy of this host that speaks with a Pod's address keeps that. What somebody else sends through this host is left as it is, and refused at the gateway.
-fn own_packets(masquerade: &Masquerade, device: &str) -> Vec<String> {
+fn host_snat_rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     let sources = masquerade.sources;
     let sources = [
         ("ip", sources.v4.map(IpAddr::V4)),
@@ -154,7 +157,7 @@ fn own_packets(masquerade: &Masquerade, device: &str) -> Vec<String> {
     for (ip, source) in sources {
         let Some(source) = source else { continue };
         let to = format!("snat {ip} to {source}");
-        let pods = list(&masquerade.pods, source.is_ipv6());
+        let pods = join_nets(&masquerade.pod_cidrs, source.is_ipv6());
         let elsewhere = if pods.is_empty() {
             format!("meta nfproto {}", if source.is_ipv6() { "ipv6" } else { "ipv4" })
         } else {
@@ -168,14 +171,14 @@ fn own_packets(masquerade: &Masquerade, device: &str) -> Vec<String> {
     rules
 }
 
-fn list(nets: &BTreeSet<IpNet>, v6: bool) -> String {
+fn join_nets(nets: &BTreeSet<IpNet>, v6: bool) -> String {
     let nets = nets.iter().filter(|net| is_ipv6(**net) == v6);
     let nets: Vec<String> = nets.map(ToString::to_string).collect();
     nets.join(", ")
 }
 
 /// What a rule's comment says, so that a table we wrote is known again after a restart.
-fn mark(rules: &[String]) -> String {
+fn fingerprint(rules: &[String]) -> String {
     let mut hash = Sha256::new();
     for rule in rules {
         hash.update(rule.as_bytes());
@@ -190,7 +193,7 @@ fn mark(rules: &[String]) -> String {
 }
 
 /// Whether the table is as [`script`] makes it for `masquerade`.
-pub async fn is_in_place(masquerade: &Masquerade, device: &str) -> Result<bool, NftError> {
+pub async fn is_current(masquerade: &Masquerade, device: &str) -> Result<bool, NftError> {
     let output = run(&["-j", "list", "table", "inet", "mc_gateway"], "").await?;
     if !output.status.success() {
         return Ok(false);
@@ -215,22 +218,22 @@ fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
         .first()
         .and_then(|rule| rule.get("comment"))
         .and_then(Value::as_str);
-    let guards = guards(&masquerade.antrea, device).concat();
+    let guards = filter_chains(&masquerade.antrea, device).concat();
     let all = [rules(masquerade, device), guards].concat();
-    comment == Some(mark(&all).as_str()) && rules_found.len() == all.len()
+    comment == Some(fingerprint(&all).as_str()) && rules_found.len() == all.len()
 }
 
 /// Replaces the table.
 pub async fn write(masquerade: &Masquerade, device: &str) -> Result<(), NftError> {
-    checked(&run(&["-f", "-"], &script(masquerade, device)).await?)
+    check_status(&run(&["-f", "-"], &script(masquerade, device)).await?)
 }
 
 /// Removes the table, whether it is there or not.
 pub async fn remove() -> Result<(), NftError> {
-    checked(&run(&["-f", "-"], &no_tables()).await?)
+    check_status(&run(&["-f", "-"], &delete_tables()).await?)
 }
 
-fn checked(output: &Output) -> Result<(), NftError> {
+fn check_status(output: &Output) -> Result<(), NftError> {
     if output.status.success() {
         return Ok(());
     }
@@ -260,7 +263,7 @@ async fn run(args: &[&str], input: &str) -> Result<Output, NftError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desired::Sources;
+    use crate::desired::SourceAddrs;
 
     fn nets<const N: usize>(texts: [&str; N]) -> BTreeSet<IpNet> {
         texts.map(|text| text.parse().unwrap()).into()
@@ -268,8 +271,8 @@ mod tests {
 
     fn masquerade() -> Masquerade {
         Masquerade {
-            services: nets(["10.96.0.0/16"]),
-            remotes: nets(["10.1.0.0/16", "10.97.0.0/16", "fd00:2::/48"]),
+            service_cidrs: nets(["10.96.0.0/16"]),
+            remote_prefixes: nets(["10.1.0.0/16", "10.97.0.0/16", "fd00:2::/48"]),
             ..Masquerade::default()
         }
     }
@@ -278,7 +281,7 @@ mod tests {
     fn without_an_address_among_the_pods_there_are_only_the_identity_rules() {
         let pods = nets(["10.1.0.0/24"]);
         let masquerade = Masquerade {
-            pods,
+            pod_cidrs: pods,
             ..Masquerade::default()
         };
         let script = script(&masquerade, "mc0");
@@ -297,7 +300,7 @@ mod tests {
         ));
         assert!(!script.contains("ip6 saddr {"), "no IPv6 Services: {script}");
         let both = Masquerade {
-            services: nets(["10.96.0.0/16", "fd00:96::/108"]),
+            service_cidrs: nets(["10.96.0.0/16", "fd00:96::/108"]),
             ..masquerade()
         };
         assert!(rules(&both, "mc0").contains(
@@ -308,8 +311,8 @@ mod tests {
     #[test]
     fn the_nodes_own_packets_are_decided_on_before_those_of_pods() {
         let masquerade = Masquerade {
-            pods: nets(["10.1.0.0/24", "fd00:1::/64"]),
-            sources: Sources {
+            pod_cidrs: nets(["10.1.0.0/24", "fd00:1::/64"]),
+            sources: SourceAddrs {
                 v4: Some([10, 1, 0, 1].into()),
                 v6: Some("fd00:1::1".parse().unwrap()),
             },
@@ -332,7 +335,7 @@ mod tests {
         // Where Pods' addresses follow no Node.
         let pods = BTreeSet::new();
         let without = Masquerade {
-            pods,
+            pod_cidrs: pods,
             ..masquerade.clone()
         };
         let first = &rules(&without, "mc0")[0];
@@ -351,15 +354,15 @@ mod tests {
     #[test]
     fn what_leaves_for_antrea_gateways_gets_our_gateway_ip_first_of_all() {
         let masquerade = Masquerade {
-            sources: Sources {
+            sources: SourceAddrs {
                 v4: Some([10, 1, 0, 1].into()),
                 v6: None,
             },
-            antrea: Antrea {
+            antrea: AntreaInterop {
                 prefixes: nets(["10.97.0.0/16", "10.2.0.0/16"]),
                 aliases: [[10, 97, 0, 0].into()].into(),
                 source: Some([192, 0, 2, 1].into()),
-                own: BTreeSet::new(),
+                local_prefixes: BTreeSet::new(),
             },
             ..masquerade()
         };
@@ -373,7 +376,11 @@ mod tests {
         let guard = "\tchain prerouting {\n\t\ttype filter hook prerouting priority mangle; policy accept;\n\t\tiifname \"mc0\" ip daddr 192.0.2.1 ct direction original counter drop\n";
         assert!(script.contains(guard), "{script}");
         assert_eq!(script.matches("comment").count(), 1);
-        assert!(guards(&Antrea::default(), "mc0").concat().is_empty());
+        assert!(
+            filter_chains(&AntreaInterop::default(), "mc0")
+                .concat()
+                .is_empty()
+        );
     }
 
     #[test]
@@ -389,7 +396,7 @@ mod tests {
             format!("{{\"nftables\":[{{\"metainfo\":{{}}}},{{\"rule\":{{\"comment\":\"{mark}\"}}}}{more}]}}")
         };
         let masquerade = masquerade();
-        let mark = mark(&rules(&masquerade, "mc0"));
+        let mark = fingerprint(&rules(&masquerade, "mc0"));
         assert!(matches(&json(&mark, 3), &masquerade, "mc0"));
         assert!(!matches(&json(&mark, 2), &masquerade, "mc0"), "a rule is missing");
         assert!(!matches(&json("mc-gateway 00", 3), &masquerade, "mc0"));

@@ -18,32 +18,32 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tracing::{debug, info, warn};
 
+use crate::maps::{MapsError, open};
 use crate::metrics::Metrics;
-use crate::tables::{TablesError, open};
-use decode::{Dropped, decode};
+use decode::{DroppedPacket, decode};
 
 /// Lines logged in one [`WINDOW`].
-const LINES: u32 = 20;
+const MAX_LINES: u32 = 20;
 /// Span over which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// Why samples are not read.
 #[derive(Debug, Error)]
-pub enum SamplesError {
+pub enum DropSamplesError {
     /// The ring cannot be opened.
     #[error(transparent)]
-    Tables(#[from] TablesError),
+    Tables(#[from] MapsError),
     /// The ring cannot be waited for.
     #[error("wait for {SAMPLES}")]
     Wait(#[source] io::Error),
 }
 
 /// Logs sampled drops in a task of its own and counts them in `metrics`.
-pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), SamplesError> {
+pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), DropSamplesError> {
     let ring: RingBuf<MapData> = open(maps, SAMPLES)?;
     // SAFETY: the ring owns its descriptor, keeps it and is dropped with the registration.
     let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
-        .map_err(|error| SamplesError::Wait(error.into()))?;
+        .map_err(|error| DropSamplesError::Wait(error.into()))?;
     tokio::spawn(async move {
         if let Err(error) = read(ring, &metrics).await {
             warn!(%error, "sampled drops are not logged any more");
@@ -53,13 +53,13 @@ pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), SamplesError> {
 }
 
 async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Result<()> {
-    let mut limit = Limit::new(Instant::now());
+    let mut limit = LogLimit::new(Instant::now());
     loop {
         let mut ready = ring.readable_mut().await?;
         while let Some(item) = ready.get_inner_mut().next() {
             let dropped = decode(&item);
             let mut state = metrics.state();
-            state.samples = state.samples.saturating_add(1);
+            state.samples_read = state.samples_read.saturating_add(1);
             let Some(dropped) = dropped else { continue };
             let peer = dropped
                 .peer
@@ -76,16 +76,16 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
 
 /// Whether `record` is a whole record of the ring, whatever the packet in it is.
 #[must_use]
-pub fn can_be_decoded(record: &[u8]) -> bool {
+pub fn is_valid_record(record: &[u8]) -> bool {
     decode(record).is_some()
 }
 
-fn log(dropped: &Dropped, peer_name: &str) {
+fn log(dropped: &DroppedPacket, peer_name: &str) {
     let reason = DropReason::ALL
         .into_iter()
         .find(|reason| *reason as u32 == dropped.reason)
         .map_or("unknown", DropReason::name);
-    let Dropped {
+    let DroppedPacket {
         program,
         ifindex,
         length,
@@ -111,22 +111,25 @@ fn log(dropped: &Dropped, peer_name: &str) {
 
 /// So many lines a window.
 #[derive(Debug)]
-struct Limit {
-    since: Instant,
+struct LogLimit {
+    window_start: Instant,
     lines: u32,
 }
 
-impl Limit {
+impl LogLimit {
     fn new(now: Instant) -> Self {
-        Self { since: now, lines: 0 }
+        Self {
+            window_start: now,
+            lines: 0,
+        }
     }
 
     fn allow(&mut self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.since) >= WINDOW {
+        if now.saturating_duration_since(self.window_start) >= WINDOW {
             *self = Self::new(now);
         }
         self.lines = self.lines.saturating_add(1);
-        self.lines <= LINES
+        self.lines <= MAX_LINES
     }
 }
 
@@ -137,7 +140,7 @@ mod tests {
     #[test]
     fn lines_are_limited_within_a_second_and_not_after_it() {
         let start = Instant::now();
-        let mut limit = Limit::new(start);
+        let mut limit = LogLimit::new(start);
         let allowed = (0..100).filter(|_| limit.allow(start)).count();
         assert_eq!(allowed, 20);
         assert!(limit.allow(start + WINDOW));

@@ -5,13 +5,13 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::abi::sample::{FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
-use mc_gateway_common::packet::{Packet as _, SlicePacket, encap::TAIL, eth, ip};
+use mc_gateway_common::packet::{Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
-use crate::inspect::snapshot::address;
+use crate::inspect::snapshot::ip_addr;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dropped {
+pub(super) struct DroppedPacket {
     /// `DropReason` by number.
     pub(super) reason: u32,
     /// Name of the program.
@@ -23,12 +23,12 @@ pub(super) struct Dropped {
     /// Outer source of an encapsulated packet.
     pub(super) peer: Option<IpAddr>,
     /// Of the packet itself, without its tunnel.
-    pub(super) flow: Option<Flow>,
+    pub(super) flow: Option<FiveTuple>,
 }
 
 /// Who talks to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Flow {
+pub(super) struct FiveTuple {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     /// Number of the protocol.
@@ -38,7 +38,7 @@ pub(super) struct Flow {
 }
 
 /// Takes a record of the ring apart; `None` where it is too short for one.
-pub(super) fn decode(record: &[u8]) -> Option<Dropped> {
+pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let (head, bytes) = record.split_first_chunk::<32>()?;
     let words = head.as_chunks::<4>().0;
     let [_, _, reason, program, ifindex, length, captured, _] =
@@ -53,16 +53,16 @@ pub(super) fn decode(record: &[u8]) -> Option<Dropped> {
             outer.map(|header| flow(&frame, &header, eth::END)),
         ),
         FROM_UNDERLAY => {
-            let peer = outer.map(|outer| address(&outer.src.bytes()));
+            let peer = outer.map(|outer| ip_addr(&outer.src.bytes()));
             (
                 "from_underlay",
                 peer,
-                outer.and_then(|outer| inner(&frame, &outer)),
+                outer.and_then(|outer| inner_flow(&frame, &outer)),
             )
         }
         _ => ("unknown", None, None),
     };
-    Some(Dropped {
+    Some(DroppedPacket {
         reason,
         program: name,
         ifindex,
@@ -73,16 +73,16 @@ pub(super) fn decode(record: &[u8]) -> Option<Dropped> {
 }
 
 /// The flow inside a tunnel without options.
-fn inner(frame: &SlicePacket, outer: &ip::Header) -> Option<Flow> {
+fn inner_flow(frame: &SlicePacket, outer: &ip::Header) -> Option<FiveTuple> {
     let at = eth::END
         .checked_add(outer.len)?
-        .checked_add(u32::try_from(TAIL).ok()?)?;
+        .checked_add(u32::try_from(TUNNEL_OVERHEAD).ok()?)?;
     let ethertype = u16::from_be_bytes(frame.load::<2>(at.checked_sub(2)?)?);
     let header = ip::Header::load(frame, ethertype, at)?;
     Some(flow(frame, &header, at))
 }
 
-fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> Flow {
+fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> FiveTuple {
     let has_ports = matches!(header.proto, ip::TCP | ip::UDP | ip::SCTP) && !header.is_fragment();
     let ports = at
         .checked_add(header.len)
@@ -92,9 +92,9 @@ fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> Flow {
         let [a, b, c, d] = bytes;
         u16::from_be_bytes(if first { [a, b] } else { [c, d] })
     };
-    Flow {
-        src: address(&header.src.bytes()),
-        dst: address(&header.dst.bytes()),
+    FiveTuple {
+        src: ip_addr(&header.src.bytes()),
+        dst: ip_addr(&header.dst.bytes()),
         proto: header.proto,
         src_port: ports.map(|bytes| port(bytes, true)),
         dst_port: ports.map(|bytes| port(bytes, false)),

@@ -1,14 +1,14 @@
 //! Leaves out what the maps cannot hold. Pure.
 //!
-//! *Guarantees*: what fits is used, chosen alike every time; what is left out is counted in one refusal
+//! *Guarantees*: what fits is used, chosen alike every time; what is left out is counted in one error
 //! for each map. A packet to something that was left out is dropped and counted: its route stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::{self, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX_PREFIXES};
 
-use crate::objects::Refusal;
-use crate::target::Target;
+use crate::objects::FieldError;
+use crate::resolved::ResolvedState;
 
 /// How many entries each map holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Capacity {
     /// Slots of `mc_groups` that can be used.
     pub groups: u32,
     /// Slots of `mc_members` that can be used.
-    pub members: u32,
+    pub next_hops: u32,
     /// Entries of `mc_peers`.
     pub peers: u32,
 }
@@ -29,28 +29,28 @@ impl Default for Capacity {
             prefixes: MAX_PREFIXES,
             // Slot 0 means "none".
             groups: MAX_GROUPS.saturating_sub(1),
-            members: MAX_MEMBERS.saturating_sub(1),
+            next_hops: MAX_MEMBERS.saturating_sub(1),
             peers: MAX_PEERS,
         }
     }
 }
 
 /// Shortens `target` to what fits.
-pub fn fit(target: &mut Target, capacity: Capacity) -> Vec<Refusal> {
-    let mut refusals = Vec::new();
+pub fn truncate_to_capacity(target: &mut ResolvedState, capacity: Capacity) -> Vec<FieldError> {
+    let mut rejected = Vec::new();
     // Short prefixes first: a network leads somewhere for many, an address of a Pod for one.
     let keep = first(target.prefixes.keys().copied(), capacity.prefixes);
-    refusals.extend(retain(abi::PREFIXES, &mut target.prefixes, keep.as_ref()));
+    rejected.extend(retain(abi::PREFIXES, &mut target.prefixes, keep.as_ref()));
     let keep = first(target.groups.keys().copied(), capacity.groups);
-    refusals.extend(retain(abi::GROUPS, &mut target.groups, keep.as_ref()));
-    let keep = first(target.members.keys().copied(), capacity.members);
-    refusals.extend(retain(abi::MEMBERS, &mut target.members, keep.as_ref()));
+    rejected.extend(retain(abi::GROUPS, &mut target.groups, keep.as_ref()));
+    let keep = first(target.next_hops.keys().copied(), capacity.next_hops);
+    rejected.extend(retain(abi::MEMBERS, &mut target.next_hops, keep.as_ref()));
     for members in target.groups.values_mut() {
-        members.retain(|id| target.members.contains_key(id));
+        members.retain(|id| target.next_hops.contains_key(id));
     }
     let keep = first(target.peers.keys().copied(), capacity.peers);
-    refusals.extend(retain(abi::PEERS, &mut target.peers, keep.as_ref()));
-    refusals
+    rejected.extend(retain(abi::PEERS, &mut target.peers, keep.as_ref()));
+    rejected
 }
 
 fn first<K: Ord>(keys: impl ExactSizeIterator<Item = K>, capacity: u32) -> Option<BTreeSet<K>> {
@@ -58,12 +58,16 @@ fn first<K: Ord>(keys: impl ExactSizeIterator<Item = K>, capacity: u32) -> Optio
     (keys.len() > capacity).then(|| keys.take(capacity).collect())
 }
 
-fn retain<K: Ord, V>(map: &str, entries: &mut BTreeMap<K, V>, keep: Option<&BTreeSet<K>>) -> Option<Refusal> {
+fn retain<K: Ord, V>(
+    map: &str,
+    entries: &mut BTreeMap<K, V>,
+    keep: Option<&BTreeSet<K>>,
+) -> Option<FieldError> {
     let keep = keep?;
     let needed = entries.len();
     entries.retain(|key, _| keep.contains(key));
     let left_out = needed.saturating_sub(keep.len());
-    Some(Refusal {
+    Some(FieldError {
         object: "this Node".to_owned(),
         field: format!("map {map}"),
         value: needed.to_string(),
@@ -77,16 +81,16 @@ fn retain<K: Ord, V>(map: &str, entries: &mut BTreeMap<K, V>, keep: Option<&BTre
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::{Prefix, PrefixKey};
+    use crate::resolved::{Prefix, PrefixKey};
 
     const SMALL: Capacity = Capacity {
         prefixes: 2,
         groups: 1,
-        members: 2,
+        next_hops: 2,
         peers: 1,
     };
 
-    fn target() -> Target {
+    fn target() -> ResolvedState {
         let prefix = |len, last, group| {
             let mut addr = [0; 16];
             addr[15] = last;
@@ -98,27 +102,27 @@ mod tests {
             };
             (PrefixKey { len, addr }, value)
         };
-        Target {
+        ResolvedState {
             prefixes: [prefix(128, 1, 5), prefix(128, 2, 5), prefix(112, 3, 6)].into(),
             groups: [(5, [7, 8, 9].into()), (6, [9].into())].into(),
-            members: [7, 8, 9].map(|id| (id, abi::Member::default())).into(),
+            next_hops: [7, 8, 9].map(|id| (id, abi::Member::default())).into(),
             peers: [[1; 16], [2; 16]].map(|addr| (addr, abi::Peer::default())).into(),
-            ..Target::default()
+            ..ResolvedState::default()
         }
     }
 
     #[test]
     fn what_fits_is_left_alone() {
         let mut fitted = target();
-        assert_eq!(fit(&mut fitted, Capacity::default()), []);
+        assert_eq!(truncate_to_capacity(&mut fitted, Capacity::default()), []);
         assert_eq!(fitted, target());
     }
 
     #[test]
     fn what_does_not_fit_is_left_out_and_counted() {
         let mut fitted = target();
-        let refusals = fit(&mut fitted, SMALL);
-        let texts: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+        let rejected = truncate_to_capacity(&mut fitted, SMALL);
+        let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
@@ -131,6 +135,6 @@ mod tests {
         let lengths: Vec<u32> = fitted.prefixes.keys().map(|key| key.len).collect();
         assert_eq!(lengths, [112, 128], "the network stays before the addresses");
         assert_eq!(fitted.groups, [(5, [7, 8].into())].into());
-        assert_eq!(fit(&mut fitted, SMALL), []);
+        assert_eq!(truncate_to_capacity(&mut fitted, SMALL), []);
     }
 }

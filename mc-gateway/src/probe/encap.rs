@@ -4,7 +4,7 @@ use mc_gateway_common::packet::{eth, probe, probe::Probe, tunnel};
 
 /// What all probes of a node have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dress {
+pub(super) struct ProbeEncap {
     /// Tunnel header in use.
     pub(super) format: tunnel::Format,
     /// MAC address of `mc0`.
@@ -12,21 +12,21 @@ pub(super) struct Dress {
 }
 
 /// Length of an outer IP header without options or extensions, plus UDP.
-pub(super) const fn outer_headers(v6: bool) -> u32 {
+pub(super) const fn outer_header_len(v6: bool) -> u32 {
     (if v6 { 40 } else { 20 }) + 8
 }
 
-impl Dress {
+impl ProbeEncap {
     /// The UDP payload of a probe, padded so that the outer IP packet has `probe.size` bytes where that is
     /// more than the probe needs.
-    pub(super) fn payload(self, probe: &Probe, v6: bool) -> Vec<u8> {
+    pub(super) fn encode(self, probe: &Probe, v6: bool) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend(self.format.header(tunnel::VNI_POLICY_OFF));
         bytes.extend(eth::MULTICLUSTER_MAC);
         bytes.extend(self.mac);
         bytes.extend(probe::ETHERTYPE.to_be_bytes());
         bytes.extend(probe.bytes());
-        let wanted = u32::from(probe.size).saturating_sub(outer_headers(v6));
+        let wanted = u32::from(probe.size).saturating_sub(outer_header_len(v6));
         let wanted = usize::try_from(wanted).unwrap_or_default();
         if bytes.len() < wanted {
             bytes.resize(wanted, 0);
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    const DRESS: Dress = Dress {
+    const DRESS: ProbeEncap = ProbeEncap {
         format: tunnel::Format::Geneve,
         mac: [2, 0, 0, 0, 0, 1],
     };
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn a_size_probe_has_its_size_on_the_wire() {
-        assert_eq!(DRESS.payload(&probe(1_500), false).len(), 1_472);
-        assert_eq!(DRESS.payload(&probe(1_500), true).len(), 1_452);
-        assert_eq!(DRESS.payload(&probe(0), false).len(), 8 + 14 + 40);
+        assert_eq!(DRESS.encode(&probe(1_500), false).len(), 1_472);
+        assert_eq!(DRESS.encode(&probe(1_500), true).len(), 1_452);
+        assert_eq!(DRESS.encode(&probe(0), false).len(), 8 + 14 + 40);
     }
 
     #[test]
     fn behind_the_tunnel_header_is_a_frame_of_ours() {
-        let bytes = DRESS.payload(&probe(0), false);
+        let bytes = DRESS.encode(&probe(0), false);
         assert_eq!(bytes[2..4], [0x65, 0x58]);
         assert_eq!(bytes[8..14], eth::MULTICLUSTER_MAC);
         assert_eq!(bytes[14..20], DRESS.mac);

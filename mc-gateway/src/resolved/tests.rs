@@ -3,15 +3,15 @@
 use super::*;
 
 const TUNNEL: Tunnel = Tunnel {
-    format: Format::Geneve,
+    format: EncapFormat::Geneve,
     port: 6081,
     udp_checksum: false,
     dscp: Dscp::Inherit,
     hop_limit: 64,
 };
 
-fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::Member {
-    desired::Member {
+fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::NextHop {
+    desired::NextHop {
         object: "Gateway gw".into(),
         addr: addr.into(),
         source: source.map(Into::into),
@@ -19,41 +19,43 @@ fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::Member {
     }
 }
 
-fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> Path {
-    Path {
+fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> UnderlayRoute {
+    UnderlayRoute {
         ifindex,
         device: device.into(),
         source: source.into(),
         mtu,
-        via: Some([192, 0, 2, 254].into()),
+        neighbor: Some([192, 0, 2, 254].into()),
     }
 }
 
-fn world() -> (Desired, Underlay) {
-    let mut desired = Desired {
-        local: vec![[192, 0, 2, 1].into(), [203, 0, 113, 1].into()],
-        ..Desired::default()
+fn world() -> (DesiredState, Underlay) {
+    let mut desired = DesiredState {
+        local_addrs: vec![[192, 0, 2, 1].into(), [203, 0, 113, 1].into()],
+        ..DesiredState::default()
     };
     desired
-        .members
+        .next_hops
         .insert(7, member([192, 0, 2, 2], Some([192, 0, 2, 1])));
     desired
-        .members
+        .next_hops
         .insert(8, member([198, 51, 100, 2], Some([203, 0, 113, 1])));
     desired.groups.insert(
         1,
-        desired::Group {
+        desired::NextHopGroup {
             name: "gateways".into(),
-            members: [7, 8].into(),
+            next_hops: [7, 8].into(),
         },
     );
     let mut underlay = Underlay::default();
-    underlay.own.insert([192, 0, 2, 1].into(), (2, "eth0".into()));
     underlay
-        .paths
+        .local_addrs
+        .insert([192, 0, 2, 1].into(), (2, "eth0".into()));
+    underlay
+        .routes
         .insert([192, 0, 2, 2].into(), path("eth0", 2, [192, 0, 2, 9], 1500));
     underlay
-        .paths
+        .routes
         .insert([198, 51, 100, 2].into(), path("eth1", 3, [198, 51, 100, 1], 1400));
     (desired, underlay)
 }
@@ -61,13 +63,13 @@ fn world() -> (Desired, Underlay) {
 #[test]
 fn the_source_a_member_knows_us_by_if_it_is_ours() {
     let (desired, underlay) = world();
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!(refusals, []);
-    assert_eq!(target.members[&7].local, mapped([192, 0, 2, 1].into()));
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(rejected, []);
+    assert_eq!(target.next_hops[&7].local, to_abi_addr([192, 0, 2, 1].into()));
     // 203.0.113.1 is an address in front of a NAT: the host does not own it.
-    assert_eq!(target.members[&8].local, mapped([198, 51, 100, 1].into()));
-    assert_eq!(target.local[0], mapped([192, 0, 2, 1].into()));
-    assert_eq!(target.local[1], mapped([198, 51, 100, 1].into()));
+    assert_eq!(target.next_hops[&8].local, to_abi_addr([198, 51, 100, 1].into()));
+    assert_eq!(target.local[0], to_abi_addr([192, 0, 2, 1].into()));
+    assert_eq!(target.local[1], to_abi_addr([198, 51, 100, 1].into()));
     assert_eq!(target.local[2], Addr::default());
 }
 
@@ -80,7 +82,7 @@ fn the_tunnel_in_the_words_of_the_maps() {
         (0, 6081, 0, 64)
     );
     let tunnel = Tunnel {
-        format: Format::Vxlan,
+        format: EncapFormat::Vxlan,
         port: 4789,
         udp_checksum: true,
         dscp: Dscp::Fixed(46),
@@ -98,17 +100,17 @@ fn the_tunnel_in_the_words_of_the_maps() {
 fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
     let (mut desired, mut underlay) = world();
     let nets = ["10.1.1.0/24", "fd00:1:0:1::/64"].map(|net| net.parse::<IpNet>().unwrap());
-    desired.masquerade.pods = nets.into();
+    desired.masquerade.pod_cidrs = nets.into();
     let remotes = ["10.2.0.0/16", "fd00:2::/48"].map(|net| net.parse::<IpNet>().unwrap());
     desired.routes = remotes.into();
     let resolved = |underlay: &Underlay| {
-        let (target, refusals) = resolve(&desired, underlay, &TUNNEL);
-        assert_eq!(refusals, []);
+        let (target, rejected) = resolve(&desired, underlay, &TUNNEL);
+        assert_eq!(rejected, []);
         (target.masquerade.sources, target.host_routes())
     };
     // The underlay's addresses are in no Pod CIDR.
     let (sources, routes) = resolved(&underlay);
-    assert_eq!((sources, routes.len()), (Sources::default(), 2));
+    assert_eq!((sources, routes.len()), (SourceAddrs::default(), 2));
     assert!(
         routes
             .iter()
@@ -116,7 +118,7 @@ fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
     );
     for addr in ["10.1.1.0", "10.1.1.9", "10.1.1.1", "fd00:1:0:1::1", "10.1.2.1"] {
         let device = (5, "cni0".to_owned());
-        underlay.own.insert(addr.parse().unwrap(), device);
+        underlay.local_addrs.insert(addr.parse().unwrap(), device);
     }
     let (sources, routes) = resolved(&underlay);
     let [v4, v6]: [IpAddr; 2] = ["10.1.1.1", "fd00:1:0:1::1"].map(|addr| addr.parse().unwrap());
@@ -131,11 +133,11 @@ fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
     let (sources, routes) = resolved(&underlay);
     assert_eq!((sources.v6, routes.len()), (None, 3));
     // A tunnel device's.
-    underlay.own.remove(&v4);
-    underlay.own.remove(&IpAddr::from([10, 1, 1, 9]));
+    underlay.local_addrs.remove(&v4);
+    underlay.local_addrs.remove(&IpAddr::from([10, 1, 1, 9]));
     assert_eq!(resolved(&underlay).0.v4, Some([10, 1, 1, 0].into()));
     // One that follows no Node.
-    desired.masquerade.pods.clear();
+    desired.masquerade.pod_cidrs.clear();
     desired.host_addresses = [IpAddr::from([10, 1, 2, 1]).into()].into();
     let (target, _) = resolve(&desired, &underlay, &TUNNEL);
     assert_eq!(target.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
@@ -146,7 +148,7 @@ fn smallest_mtu_and_all_devices() {
     let (desired, underlay) = world();
     let (target, _) = resolve(&desired, &underlay, &TUNNEL);
     assert_eq!(target.mtu, Some(1350));
-    assert_eq!(target.members[&7].mtu, 1450);
+    assert_eq!(target.next_hops[&7].mtu, 1450);
     assert_eq!(
         target.devices,
         [("eth0".to_owned(), 2), ("eth1".to_owned(), 3)].into()
@@ -154,16 +156,16 @@ fn smallest_mtu_and_all_devices() {
 }
 
 /// The other member is reached over IPv6, and there is an IPv6 prefix.
-fn v6_world(mtu: u32) -> (Desired, Underlay) {
+fn v6_world(mtu: u32) -> (DesiredState, Underlay) {
     let (mut desired, mut underlay) = world();
     let addr: IpAddr = "2001:db8::2".parse().unwrap();
-    desired.members.get_mut(&8).unwrap().addr = addr;
-    let v6 = Path {
+    desired.next_hops.get_mut(&8).unwrap().addr = addr;
+    let v6 = UnderlayRoute {
         source: "2001:db8::1".parse().unwrap(),
         ..path("eth1", 3, [0; 4], mtu)
     };
-    underlay.paths.insert(addr, v6);
-    let route = desired::Route {
+    underlay.routes.insert(addr, v6);
+    let route = desired::PrefixRoute {
         cluster: 1,
         group: 1,
         deliver: false,
@@ -175,13 +177,13 @@ fn v6_world(mtu: u32) -> (Desired, Underlay) {
 #[test]
 fn an_outer_ipv6_header_is_20_bytes_longer() {
     let (desired, underlay) = v6_world(1500);
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!(refusals, []);
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(rejected, []);
     assert_eq!(
-        (target.members[&7].mtu, target.members[&8].mtu, target.mtu),
+        (target.next_hops[&7].mtu, target.next_hops[&8].mtu, target.mtu),
         (1450, 1430, Some(1430))
     );
-    assert_eq!(target.members[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
+    assert_eq!(target.next_hops[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
     let key = target.prefixes.keys().next().unwrap();
     assert_eq!((key.len, key.addr[..2].to_vec()), (48, vec![0xfd, 0]));
 }
@@ -189,32 +191,32 @@ fn an_outer_ipv6_header_is_20_bytes_longer() {
 #[test]
 fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
     let (mut desired, underlay) = v6_world(1340);
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!(refusals.len(), 1);
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(rejected.len(), 1);
     assert!(
-        refusals[0]
+        rejected[0]
             .to_string()
             .contains("\"2001:db8::2\" is reached over an MTU of 1340 (eth1), which leaves 1270 bytes")
-            && refusals[0].reason.ends_with("raise it to 1350"),
+            && rejected[0].reason.ends_with("raise it to 1350"),
         "{}",
-        refusals[0]
+        rejected[0]
     );
-    assert_eq!((target.members[&8].mtu, target.mtu), (1270, Some(1280)));
+    assert_eq!((target.next_hops[&8].mtu, target.mtu), (1270, Some(1280)));
     // Without IPv6 inside there is nothing wrong with it.
     desired.prefixes.clear();
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!((refusals, target.mtu), (vec![], Some(1270)));
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!((rejected, target.mtu), (vec![], Some(1270)));
 }
 
 #[test]
 fn member_without_a_route_is_left_out_and_named() {
     let (desired, mut underlay) = world();
-    underlay.paths.remove(&IpAddr::from([198, 51, 100, 2]));
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
+    underlay.routes.remove(&IpAddr::from([198, 51, 100, 2]));
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
     assert_eq!(target.groups[&1], [7].into());
-    assert_eq!(refusals.len(), 1);
+    assert_eq!(rejected.len(), 1);
     assert_eq!(
-        refusals[0].to_string(),
+        rejected[0].to_string(),
         "Gateway gw: address: \"198.51.100.2\" has no route"
     );
 }
@@ -222,7 +224,7 @@ fn member_without_a_route_is_left_out_and_named() {
 #[test]
 fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
     let (mut desired, underlay) = world();
-    let route = |deliver| desired::Route {
+    let route = |deliver| desired::PrefixRoute {
         cluster: 0,
         group: 0,
         deliver,
@@ -231,7 +233,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
         .prefixes
         .insert("10.1.0.0/24".parse().unwrap(), route(true));
     let backend = |pod: [u8; 4], group| abi::service::Backend {
-        pod: mapped(pod.into()),
+        pod: to_abi_addr(pod.into()),
         group,
         ..Default::default()
     };
@@ -251,7 +253,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
     let of = |addr: [u8; 4]| {
         let key = PrefixKey {
             len: 128,
-            addr: mapped(addr.into()),
+            addr: to_abi_addr(addr.into()),
         };
         target
             .prefixes
@@ -280,13 +282,13 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
 fn fifth_own_address_is_refused() {
     let (mut desired, mut underlay) = world();
     for n in 10..16_u8 {
-        desired.members.insert(n.into(), member([10, 0, n, 2], None));
+        desired.next_hops.insert(n.into(), member([10, 0, n, 2], None));
         underlay
-            .paths
+            .routes
             .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
     }
-    let (target, refusals) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!(refusals.len(), 4);
+    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    assert_eq!(rejected.len(), 4);
     assert!(!target.local.contains(&Addr::default()));
 }
 
@@ -294,10 +296,10 @@ fn fifth_own_address_is_refused() {
 fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
     let (mut desired, mut underlay) = world();
     let spare = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
-    desired.spare = spare.into_iter().collect();
-    let resolved = |desired: &Desired, underlay: &Underlay| {
-        let (target, refusals) = resolve(desired, underlay, &TUNNEL);
-        assert_eq!(refusals, []);
+    desired.fallback_addrs = spare.into_iter().collect();
+    let resolved = |desired: &DesiredState, underlay: &Underlay| {
+        let (target, rejected) = resolve(desired, underlay, &TUNNEL);
+        assert_eq!(rejected, []);
         let sources: Vec<IpAddr> = target.masquerade.sources.iter().collect();
         (target.addresses.into_iter().collect::<Vec<_>>(), sources)
     };
@@ -317,26 +319,26 @@ fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
     );
     // The CNI's bridge comes: new connections use its address, those there are keep theirs.
     let bridge = IpAddr::from([10, 1, 1, 1]);
-    desired.masquerade.pods = [IpNet::new([10, 1, 1, 0].into(), 24).unwrap()].into();
-    underlay.own.insert(bridge, (5, "cni0".into()));
+    desired.masquerade.pod_cidrs = [IpNet::new([10, 1, 1, 0].into(), 24).unwrap()].into();
+    underlay.local_addrs.insert(bridge, (5, "cni0".into()));
     assert_eq!(
         resolved(&desired, &underlay),
         (vec![spare[1]], vec![bridge, spare[1]])
     );
-    underlay.mc0 = spare.into();
+    underlay.mc0_addrs = spare.into();
     assert_eq!(
         resolved(&desired, &underlay),
         (spare.to_vec(), vec![bridge, spare[1]])
     );
     // It leads here no more.
-    desired.spare = Sources::default();
+    desired.fallback_addrs = SourceAddrs::default();
     assert_eq!(resolved(&desired, &underlay), (vec![], vec![bridge]));
 }
 
 #[test]
 fn a_host_without_ipv6_takes_no_address_of_it() {
     let (mut desired, underlay) = world();
-    desired.spare.v6 = "fd00:1:0:1::".parse().ok();
+    desired.fallback_addrs.v6 = "fd00:1:0:1::".parse().ok();
     desired.routes = ["10.2.0.0/16", "fd00:2::/48"]
         .map(|net| net.parse().unwrap())
         .into();
@@ -344,13 +346,13 @@ fn a_host_without_ipv6_takes_no_address_of_it() {
     assert_eq!((target.addresses.len(), target.host_routes().len()), (1, 3));
     target.without_ipv6();
     assert_eq!((target.addresses.len(), target.host_routes().len()), (0, 1));
-    assert_eq!(target.masquerade.sources, Sources::default());
+    assert_eq!(target.masquerade.sources, SourceAddrs::default());
 }
 
 #[test]
 fn a_node_lacks_an_address_where_the_service_range_could_give_it_one() {
     let (mut desired, underlay) = world();
-    let lacks = |desired: &Desired| resolve(desired, &underlay, &TUNNEL).0.lacks_address;
+    let lacks = |desired: &DesiredState| resolve(desired, &underlay, &TUNNEL).0.needs_address;
     desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
     assert!(!lacks(&desired), "none can be reserved");
     desired.service_cidrs = ["fd00:96::/108".parse().unwrap()].into();
@@ -359,6 +361,6 @@ fn a_node_lacks_an_address_where_the_service_range_could_give_it_one() {
         .service_cidrs
         .insert(IpNet::new([10, 96, 0, 0].into(), 16).unwrap());
     assert!(lacks(&desired));
-    desired.spare.v4 = Some([10, 96, 0, 7].into());
+    desired.fallback_addrs.v4 = Some([10, 96, 0, 7].into());
     assert!(!lacks(&desired));
 }

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use rtnetlink::Handle;
 
-use super::way_back::{self, WayBack};
-use super::{HostError, link, nat_guard, route};
+use super::policy_routing::{self, ReturnRoutes};
+use super::{HostError, link, nftables, route};
 use crate::desired::Masquerade;
 use crate::plan::Device;
-use crate::target::RouteKey;
+use crate::resolved::RouteKey;
 
 /// What the host holds for us.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct HostState {
     /// Our routes into it, with the source address each names.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// The way of replies of clusters with Antrea gateways.
-    pub way_back: WayBack,
+    pub return_routes: ReturnRoutes,
 }
 
 /// Reads it.
@@ -29,19 +29,22 @@ pub async fn observe(handle: &Handle, device: &str) -> Result<HostState, HostErr
         Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
         None => BTreeMap::new(),
     };
-    let way_back = way_back::observe(handle, device, mc0.map_or(0, |mc0| mc0.ifindex)).await?;
+    let way_back = policy_routing::observe(handle, device, mc0.map_or(0, |mc0| mc0.ifindex)).await?;
     Ok(HostState {
         device: mc0,
         routes,
-        way_back,
+        return_routes: policy_routing,
     })
 }
 
 /// Which of `candidates` our nftables table does, if any: nftables does not give back what was written. Takes a
 /// process each, which reads all rules of the host.
-pub async fn masquerade(candidates: &[&Masquerade], device: &str) -> Result<Option<Masquerade>, HostError> {
+pub async fn find_masquerade(
+    candidates: &[&Masquerade],
+    device: &str,
+) -> Result<Option<Masquerade>, HostError> {
     for candidate in candidates {
-        if nat_guard::is_in_place(candidate, device).await? {
+        if nftables::is_current(candidate, device).await? {
             return Ok(Some((*candidate).clone()));
         }
     }

@@ -6,12 +6,12 @@ use mc_gateway_common::abi::{self, Addr, MAX_TRAFFIC};
 
 /// Slots by peer. A peer keeps its slot as long as it is one, and the peer map says whose a slot is.
 #[derive(Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct CounterSlots {
     by_peer: BTreeMap<Addr, u32>,
-    short: bool,
+    exhausted: bool,
 }
 
-impl Counters {
+impl CounterSlots {
     /// Keeps the slot of every peer that has one and gives the others free ones; peers for which none is left
     /// share slot 0. Slots that peers leave are not given away by the same plan: a program may still be
     /// counting there.
@@ -19,10 +19,10 @@ impl Counters {
         observed: &BTreeMap<Addr, abi::Peer>,
         wanted: impl Iterator<Item = &'a Addr>,
     ) -> Self {
-        Self::among(MAX_TRAFFIC, observed, wanted)
+        Self::assign_within(MAX_TRAFFIC, observed, wanted)
     }
 
-    fn among<'a>(
+    fn assign_within<'a>(
         size: u32,
         observed: &BTreeMap<Addr, abi::Peer>,
         wanted: impl Iterator<Item = &'a Addr>,
@@ -48,20 +48,20 @@ impl Counters {
                     counters.by_peer.insert(*addr, slot);
                 }
                 // What is left by this plan can be given away by the next.
-                None => counters.short = left,
+                None => counters.exhausted = left,
             }
         }
         counters
     }
 
     /// The slot of a peer; 0 for one that shares, and for what is no peer.
-    pub(super) fn of(&self, addr: &Addr) -> u32 {
+    pub(super) fn slot(&self, addr: &Addr) -> u32 {
         self.by_peer.get(addr).copied().unwrap_or_default()
     }
 
     /// Whether peers share slot 0 that have a slot of their own after the next plan.
-    pub(super) fn short(&self) -> bool {
-        self.short
+    pub(super) fn exhausted(&self) -> bool {
+        self.exhausted
     }
 }
 
@@ -78,9 +78,9 @@ mod tests {
             ([*last; 16], peer)
         });
         let wanted: Vec<Addr> = wanted.iter().map(|last| [*last; 16]).collect();
-        let counters = Counters::among(4, &observed.collect(), wanted.iter());
-        let slots = wanted.iter().map(|addr| counters.of(addr)).collect();
-        (slots, counters.short())
+        let counters = CounterSlots::assign_within(4, &observed.collect(), wanted.iter());
+        let slots = wanted.iter().map(|addr| counters.slot(addr)).collect();
+        (slots, counters.exhausted())
     }
 
     #[test]

@@ -1,0 +1,214 @@
+//! Command line of `mc-gateway`: subcommands and flags as clap parses them.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::{Dscp, EncapFormat};
+use crate::inspect::{Format as Output, Section};
+use crate::trace::packet::Protocol;
+
+/// The gateway agent of mc-gateway.
+#[derive(Debug, Parser)]
+#[command(name = "mc-gateway", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Subcommand; `run` by default.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep this node's data path equal to the cluster's objects (the default).
+    Run(RunArgs),
+    /// Remove everything the agent created on this node.
+    Cleanup(CleanupArgs),
+    /// Print the contents of the data path, with names; works without an agent.
+    Inspect(InspectArgs),
+    /// Run a packet through the loaded programs and print every decision. Exit code 0: forwarded, 1: dropped, 2: unknown.
+    Trace(TraceArgs),
+}
+
+/// Flags of `run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Name of the Node this agent runs on.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
+    /// Read objects from YAML files in this directory instead of a Kubernetes API server.
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    pub manifests: Option<PathBuf>,
+    /// Namespace of the Gateways and ClusterInfoImports.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kube-system")]
+    pub namespace: String,
+    /// Kubeconfig file; without it the Pod's service account is used.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// ID of this cluster in its ClusterSet: a ClusterInfoImport with this ID is rejected.
+    #[arg(long, value_name = "ID")]
+    pub cluster_id: Option<String>,
+    /// IDs of the clusters with Antrea gateways, separated by commas.
+    #[arg(long, value_name = "ID[,ID...]")]
+    pub antrea_clusters: Option<String>,
+    /// Encapsulation.
+    #[command(flatten)]
+    pub tunnel: TunnelArgs,
+    /// How programs are attached to devices.
+    #[arg(long, value_enum, default_value_t = AttachPreference::Auto)]
+    pub attach: AttachPreference,
+    /// Position of the programs among the other TCX programs of a device.
+    #[arg(long, value_enum, default_value_t = TcxOrder::First)]
+    pub tcx_order: TcxOrder,
+    /// Address and port for /metrics, /healthz and /readyz; empty to serve none.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:9469")]
+    pub metrics_address: String,
+    /// Liveness.
+    #[command(flatten)]
+    pub probes: ProbeArgs,
+    /// How a gateway finds the Node of a Pod.
+    #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
+    pub pod_lookup: PodLookup,
+    /// Format of the log on standard error.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Pins and device.
+    #[command(flatten)]
+    pub paths: PathArgs,
+}
+
+/// Encapsulation between nodes: the same on every node of the ClusterSet.
+#[derive(Clone, Debug, Args)]
+pub struct TunnelArgs {
+    /// Format of encapsulated packets.
+    #[arg(long, value_enum, default_value_t = EncapFormat::Geneve)]
+    pub format: EncapFormat,
+    /// UDP port of encapsulated packets; by default the format's: 6081 for Geneve, 4789 for VXLAN.
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Send outer UDP checksums, for an underlay or a peer that requires them.
+    #[arg(long)]
+    pub udp_checksum: bool,
+    /// DSCP of outer packets: the inner packet's, or a number from 0 to 63.
+    #[arg(long, value_name = "inherit|0..63", default_value = "inherit")]
+    pub dscp: Dscp,
+    /// TTL or hop limit of outer packets.
+    #[arg(long, value_name = "1..255", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
+    pub hop_limit: u8,
+}
+
+/// How the Node of a Pod is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PodLookup {
+    /// By the Nodes' Pod CIDRs, and by Pod for addresses outside their Node's CIDRs.
+    #[default]
+    Auto,
+    /// By the Nodes' Pod CIDRs only: no Pods are watched.
+    NodeCidr,
+    /// By Pod, whatever its address.
+    Pod,
+}
+
+/// Liveness probes to other gateways.
+#[derive(Clone, Debug, Args)]
+pub struct ProbeArgs {
+    /// Time between two probes to a gateway: 30ms to 10s.
+    #[arg(long, value_name = "TIME", default_value = "100ms")]
+    pub probe_interval: String,
+    /// Consecutive unanswered probes after which other gateways get a gateway's flows; 0 disables detection.
+    #[arg(long, value_name = "PROBES", default_value = "3")]
+    pub detect: String,
+    /// Time a recovered gateway must answer probes before it gets flows again.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub hold_down: String,
+}
+
+/// Flags of `cleanup`.
+#[derive(Clone, Debug, Args)]
+pub struct CleanupArgs {
+    /// Pins and device.
+    #[command(flatten)]
+    pub paths: PathArgs,
+}
+
+/// Flags of `inspect`.
+#[derive(Clone, Debug, Args)]
+pub struct InspectArgs {
+    /// Sections to print; a selection by default.
+    #[arg(value_enum)]
+    pub sections: Vec<Section>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Pins and device.
+    #[command(flatten)]
+    pub paths: PathArgs,
+}
+
+/// Flags of `trace`.
+#[derive(Clone, Debug, Args)]
+pub struct TraceArgs {
+    /// Source address of the packet.
+    pub src: IpAddr,
+    /// Destination address of the packet.
+    pub dst: IpAddr,
+    /// tcp, udp or icmp, with a port as in tcp:443.
+    #[arg(default_value = "icmp", value_name = "PROTOCOL[:PORT]")]
+    pub protocol: Protocol,
+    /// Sender of the packet: mc0 for a Pod of this node, or a peer by address or name.
+    #[arg(long, default_value = "mc0", value_name = "mc0|PEER")]
+    pub from: String,
+    /// Pins and device.
+    #[command(flatten)]
+    pub paths: PathArgs,
+}
+
+/// Pin directory, device and state directory.
+#[derive(Clone, Debug, Args)]
+pub struct PathArgs {
+    /// Directory on a BPF file system for the pins of this node.
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/mc-gateway")]
+    pub bpf_dir: PathBuf,
+    /// Name of the device that packets to other clusters are routed to.
+    #[arg(long, value_name = "NAME", default_value = "mc0")]
+    pub device: String,
+    /// Directory for the names of the IDs in the maps; `inspect` and `trace` print them.
+    #[arg(long, value_name = "DIR", default_value = "/run/mc-gateway")]
+    pub state_dir: PathBuf,
+}
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AttachPreference {
+    /// TCX if the kernel supports it, else clsact.
+    #[default]
+    Auto,
+    /// Pinned TCX links (Linux 6.6).
+    Tcx,
+    /// Filters of a clsact qdisc.
+    Clsact,
+}
+
+/// Position of a program among those of others on the same device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TcxOrder {
+    /// Before all others: foreign packets pass to them unchanged.
+    #[default]
+    First,
+    /// After all others: packets they redirect, drop or accept finally are not seen.
+    Last,
+}
+
+/// Log format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}

@@ -1,0 +1,287 @@
+//! Exported Services: the backends of each port of each address, and their nodes.
+//!
+//! A gateway gets all backends, a regular Node those of its own Pods, ready or not: a Pod's node is prepared before a
+//! gateway selects the Pod, and still translates after no gateway does. Services that cannot be translated are left
+//! to the service proxy, with a reason.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use mc_gateway_common::abi::service::{
+    BACKEND_READY, Backend, MAGLEV_ENTRIES, MAX_BACKENDS, MAX_SERVICES, ServiceKey,
+};
+
+use crate::cidr::to_abi_addr;
+use crate::ids::backend_id;
+use crate::objects::FieldError;
+use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort};
+
+/// Translatable protocols with their IANA numbers.
+const PROTOCOLS: [(&str, u8); 2] = [("TCP", 6), ("UDP", 17)];
+
+/// A port of a Service address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// `sessionAffinity: ClientIP`.
+    pub affinity: bool,
+    /// IDs of the backends that accept new flows; never empty.
+    pub backends: BTreeSet<u64>,
+}
+
+/// Desired contents of the Service maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Services {
+    /// Services by address, port and protocol; gateways only.
+    pub services: BTreeMap<ServiceKey, Service>,
+    /// Backends by ID; [`Backend::group`] is the stable ID of the Node's group, 0 for this node.
+    pub backends: BTreeMap<u64, Backend>,
+}
+
+/// A Node that runs Pods.
+#[derive(Clone, Debug)]
+pub(super) struct NodeRef<'a> {
+    pub(super) name: &'a str,
+    pub(super) pod_cidrs: &'a [IpNet],
+    /// Stable ID of its group; 0 for this node, none if it is unreachable.
+    pub(super) group: Option<u32>,
+}
+
+/// The node of an endpoint.
+enum EndpointLocation {
+    Local,
+    /// Stable ID of the Node's group.
+    Remote(u32),
+    Unknown,
+}
+
+/// The Services so far, and the rejected fields.
+struct ServiceBuilder<'a> {
+    nodes: &'a [NodeRef<'a>],
+    gateway: bool,
+    services: Services,
+    rejected: Vec<FieldError>,
+}
+
+/// Builds the Service maps from all exported Services; `nodes` are the local cluster's.
+pub(super) fn build(
+    exported: &[ExportedService],
+    homes: &[NodeRef<'_>],
+    gateway: bool,
+) -> (Services, Vec<FieldError>) {
+    let mut builder = ServiceBuilder {
+        nodes: homes,
+        gateway,
+        services: Services::default(),
+        rejected: Vec::new(),
+    };
+    for service in exported {
+        builder.service(service);
+    }
+    (builder.services, builder.rejected)
+}
+
+impl ServiceBuilder<'_> {
+    fn service(&mut self, exported: &ExportedService) {
+        let service = &exported.service;
+        for text in &service.cluster_ips {
+            let Ok(addr) = text.parse::<IpAddr>() else {
+                self.reject(service, "spec.clusterIPs", text, "is not an IP address");
+                continue;
+            };
+            if service.local_only {
+                let field = "spec.internalTrafficPolicy";
+                self.reject(
+                    service,
+                    field,
+                    "Local",
+                    "keeps requests on the node they arrive at",
+                );
+                continue;
+            }
+            for port in &service.ports {
+                self.port(exported, addr, port);
+            }
+        }
+    }
+
+    fn port(&mut self, exported: &ExportedService, addr: IpAddr, port: &ServicePort) {
+        let service = &exported.service;
+        let field = format!("spec.ports[{}]", port.name);
+        let protocol = PROTOCOLS.iter().find(|(name, _)| *name == port.protocol);
+        let (Some((_, proto)), Ok(number)) = (protocol, u16::try_from(port.port)) else {
+            let value = format!("{} {}", port.protocol, port.port);
+            self.reject(service, &field, &value, "is neither TCP nor UDP");
+            return;
+        };
+        let key = ServiceKey {
+            addr: to_abi_addr(addr),
+            port: number,
+            proto: *proto,
+            pad: 0,
+        };
+        let endpoints = endpoints(exported, addr, port);
+        // As in service proxies: terminating Pods are used if no Pod is ready.
+        let any_ready = endpoints.iter().any(|(_, _, endpoint)| endpoint.ready);
+        let takes_new = |endpoint: &EndpointInfo| {
+            if any_ready {
+                endpoint.ready
+            } else {
+                endpoint.serving && endpoint.terminating
+            }
+        };
+        let mut backends = BTreeMap::new();
+        let mut ready = BTreeSet::new();
+        for (pod, pod_port, endpoint) in endpoints {
+            let group = match self.locate(pod, endpoint) {
+                EndpointLocation::Local => 0,
+                EndpointLocation::Remote(group) if self.gateway => group,
+                EndpointLocation::Unknown if self.gateway && takes_new(endpoint) => {
+                    let value = pod.to_string();
+                    let reason = "is an endpoint on no reachable Node";
+                    self.reject(service, &field, &value, reason);
+                    return;
+                }
+                EndpointLocation::Remote(_) | EndpointLocation::Unknown => continue,
+            };
+            let pod = to_abi_addr(pod);
+            let id = backend_id(&key, &pod, pod_port);
+            let backend: &mut Backend = backends.entry(id).or_insert(Backend {
+                pod,
+                service: key.addr,
+                group,
+                pod_port,
+                service_port: key.port,
+                proto: key.proto,
+                flags: 0,
+                pad: 0,
+            });
+            if takes_new(endpoint) {
+                backend.flags |= BACKEND_READY;
+                ready.insert(id);
+            }
+        }
+        self.add(service, &field, key, ready, backends);
+    }
+
+    /// Adds a Service port with all its backends, or rejects it.
+    fn add(
+        &mut self,
+        service: &ServiceInfo,
+        field: &str,
+        key: ServiceKey,
+        ready: BTreeSet<u64>,
+        backends: BTreeMap<u64, Backend>,
+    ) {
+        let value = key.port.to_string();
+        let room = |used: usize, more: usize, capacity: u32| {
+            used.saturating_add(more) <= usize::try_from(capacity).unwrap_or(usize::MAX)
+        };
+        if !room(self.services.backends.len(), backends.len(), MAX_BACKENDS)
+            || !room(self.services.services.len(), 1, MAX_SERVICES)
+        {
+            let reason =
+                format!("exceeds the capacity of {MAX_SERVICES} Service ports and {MAX_BACKENDS} endpoints");
+            self.reject(service, field, &value, &reason);
+            return;
+        }
+        let taken = |(id, backend): (&u64, &Backend)| {
+            self.services
+                .backends
+                .get(id)
+                .is_some_and(|other| other != backend)
+        };
+        if backends.iter().any(taken) {
+            let reason = "has an endpoint with the same ID as another Service's";
+            self.reject(service, field, &value, reason);
+            return;
+        }
+        self.services.backends.extend(backends);
+        if self.gateway && ready.len() > MAGLEV_ENTRIES {
+            self.rejected.push(FieldError {
+                object: object(service),
+                field: field.to_owned(),
+                value,
+                reason: format!(
+                    "has {} ready endpoints, of which {MAGLEV_ENTRIES} get flows from other clusters",
+                    ready.len()
+                ),
+            });
+        }
+        if self.gateway && !ready.is_empty() {
+            let service = Service {
+                affinity: service.client_ip_affinity,
+                backends: ready,
+            };
+            self.services.services.insert(key, service);
+        }
+    }
+
+    /// The node of an endpoint: its `nodeName`, else the Node with the Pod CIDR of its address.
+    fn locate(&self, pod: IpAddr, endpoint: &EndpointInfo) -> EndpointLocation {
+        let home = match &endpoint.node {
+            Some(name) => self.nodes.iter().find(|home| home.name == name.as_str()),
+            None => self
+                .nodes
+                .iter()
+                .find(|home| home.pod_cidrs.iter().any(|net| net.contains(&pod))),
+        };
+        match home.and_then(|home| home.group) {
+            Some(0) => EndpointLocation::Local,
+            Some(group) => EndpointLocation::Remote(group),
+            None => EndpointLocation::Unknown,
+        }
+    }
+
+    /// Reports a Service port that is left to the service proxy. Only gateways report: regular Nodes do not select.
+    fn reject(&mut self, service: &ServiceInfo, field: &str, value: &str, reason: &str) {
+        if !self.gateway {
+            return;
+        }
+        self.rejected.push(FieldError {
+            object: object(service),
+            field: field.to_owned(),
+            value: value.to_owned(),
+            reason: format!("{reason}: left to the service proxy, which hides the client's address"),
+        });
+    }
+}
+
+fn object(service: &ServiceInfo) -> String {
+    format!("Service {}/{}", service.namespace, service.name)
+}
+
+/// Address and port of every endpoint of a Service port in the family of `addr`.
+fn endpoints<'a>(
+    exported: &'a ExportedService,
+    addr: IpAddr,
+    port: &ServicePort,
+) -> Vec<(IpAddr, u16, &'a EndpointInfo)> {
+    let mut found = Vec::new();
+    for slice in &exported.slices {
+        let same = slice
+            .ports
+            .iter()
+            .find(|other| other.name == port.name && other.protocol == port.protocol);
+        let Some(pod_port) = same
+            .and_then(|same| same.port)
+            .and_then(|port| u16::try_from(port).ok())
+        else {
+            continue;
+        };
+        for endpoint in &slice.endpoints {
+            // All addresses of an endpoint belong to one Pod: as in service proxies, the first is used.
+            let pod = endpoint
+                .addresses
+                .first()
+                .and_then(|text| text.parse::<IpAddr>().ok());
+            if let Some(pod) = pod.filter(|pod| pod.is_ipv4() == addr.is_ipv4()) {
+                found.push((pod, pod_port, endpoint));
+            }
+        }
+    }
+    found
+}

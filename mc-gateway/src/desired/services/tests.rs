@@ -1,0 +1,249 @@
+//! Exported Services as backends of gateways and regular Nodes.
+
+use mc_gateway_common::abi::Addr;
+
+use super::*;
+use crate::service_objects::{SliceInfo, SlicePort};
+
+fn endpoint(addr: &str, node: &str, ready: bool) -> EndpointInfo {
+    EndpointInfo {
+        addresses: vec![addr.into()],
+        node: (!node.is_empty()).then(|| node.to_owned()),
+        ready,
+        serving: ready,
+        terminating: false,
+    }
+}
+
+fn web(endpoints: Vec<EndpointInfo>) -> ExportedService {
+    let service = ServiceInfo {
+        namespace: "shop".into(),
+        name: "web".into(),
+        cluster_ips: vec!["10.96.0.10".into(), "fd00:96::10".into()],
+        ports: vec![
+            ServicePort {
+                name: "http".into(),
+                port: 80,
+                protocol: "TCP".into(),
+            },
+            ServicePort {
+                name: "dns".into(),
+                port: 53,
+                protocol: "UDP".into(),
+            },
+        ],
+        ..ServiceInfo::default()
+    };
+    let port = |name: &str, port, protocol: &str| SlicePort {
+        name: name.into(),
+        port: Some(port),
+        protocol: protocol.into(),
+    };
+    let slice = SliceInfo {
+        namespace: "shop".into(),
+        name: "web-1".into(),
+        service: "web".into(),
+        ports: vec![port("http", 8080, "TCP"), port("dns", 5353, "UDP")],
+        endpoints,
+    };
+    ExportedService {
+        service,
+        slices: vec![slice],
+    }
+}
+
+fn key(addr: &str, port: u16, proto: u8) -> ServiceKey {
+    ServiceKey {
+        addr: to_abi_addr(addr.parse().unwrap()),
+        port,
+        proto,
+        pad: 0,
+    }
+}
+
+/// As gateway `gw` of a cluster with a regular Node `n`, or as that Node.
+fn read_at(node: &str, exported: &[ExportedService]) -> (Services, Vec<String>) {
+    let nets = [["10.1.0.0/24".parse().unwrap()], ["10.1.1.0/24".parse().unwrap()]];
+    let group = |name: &str| Some(if name == node { 0 } else { 77 });
+    let homes = [
+        NodeRef {
+            name: "gw",
+            pod_cidrs: &nets[0],
+            group: group("gw"),
+        },
+        NodeRef {
+            name: "n",
+            pod_cidrs: &nets[1],
+            group: group("n"),
+        },
+        NodeRef {
+            name: "lost",
+            pod_cidrs: &[],
+            group: None,
+        },
+    ];
+    let (services, rejected) = build(exported, &homes, node == "gw");
+    (services, rejected.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn a_gateway_gets_every_port_with_its_ready_endpoints() {
+    let exported = web(vec![
+        endpoint("10.1.1.5", "n", true),
+        endpoint("10.1.0.5", "gw", true),
+        endpoint("10.1.1.6", "n", false),
+    ]);
+    let (services, rejected) = read_at("gw", &[exported]);
+    assert_eq!(rejected, [""; 0]);
+    let keys: Vec<_> = services.services.keys().copied().collect();
+    assert_eq!(keys, [key("10.96.0.10", 53, 17), key("10.96.0.10", 80, 6)]);
+    let http = &services.services[&keys[1]];
+    assert_eq!(http.backends.len(), 2, "the third one is not ready");
+    assert_eq!(services.backends.len(), 6, "but keeps its existing flows");
+    let groups: Vec<u32> = http
+        .backends
+        .iter()
+        .map(|id| services.backends[id].group)
+        .collect();
+    assert!(groups.contains(&0) && groups.contains(&77), "{groups:?}");
+    let backend = services.backends[http.backends.first().unwrap()];
+    assert_eq!((backend.service_port, backend.pod_port), (80, 8080));
+}
+
+#[test]
+fn a_regular_node_gets_its_own_pods_ready_or_not() {
+    let exported = web(vec![
+        endpoint("10.1.1.5", "n", false),
+        endpoint("10.1.1.7", "", true),
+        endpoint("10.1.0.5", "gw", true),
+        endpoint("10.9.9.9", "lost", true),
+    ]);
+    let (services, rejected) = read_at("n", &[exported]);
+    assert_eq!(services.services, BTreeMap::new());
+    assert_eq!(
+        services.backends.len(),
+        4,
+        "two Pods with two ports: {services:?}"
+    );
+    assert!(services.backends.values().all(|backend| backend.group == 0));
+    assert_eq!(rejected, [""; 0], "only gateways report rejections");
+}
+
+#[test]
+fn gateways_and_nodes_give_a_backend_the_same_id() {
+    let exported = [web(vec![endpoint("10.1.1.5", "n", true)])];
+    let ids = |node| {
+        read_at(node, &exported)
+            .0
+            .backends
+            .into_keys()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ids("gw"), ids("n"));
+    assert!(ids("gw").iter().all(|id| *id != 0 && *id >> 40 == 0));
+}
+
+#[test]
+fn terminating_pods_are_used_if_no_pod_is_ready() {
+    let mut ending = endpoint("10.1.1.5", "n", false);
+    ending.serving = true;
+    ending.terminating = true;
+    let (services, _) = read_at("gw", &[web(vec![ending.clone()])]);
+    assert_eq!(services.services[&key("10.96.0.10", 80, 6)].backends.len(), 1);
+    let (services, _) = read_at("gw", &[web(vec![ending, endpoint("10.1.1.6", "n", true)])]);
+    let http = &services.services[&key("10.96.0.10", 80, 6)];
+    let pods: Vec<Addr> = http.backends.iter().map(|id| services.backends[id].pod).collect();
+    assert_eq!(pods, [to_abi_addr("10.1.1.6".parse().unwrap())]);
+}
+
+#[test]
+fn a_port_without_ready_endpoints_is_left_to_the_service_proxy() {
+    let (services, rejected) = read_at("gw", &[web(vec![endpoint("10.1.1.5", "n", false)])]);
+    assert_eq!(services.services, BTreeMap::new());
+    assert_eq!(rejected, [""; 0], "not an error");
+}
+
+#[test]
+fn untranslatable_ports_are_rejected_with_a_reason() {
+    let mut local = web(vec![endpoint("10.1.1.5", "n", true)]);
+    local.service.local_only = true;
+    local.service.cluster_ips.truncate(1);
+    let (services, rejected) = read_at("gw", &[local]);
+    assert_eq!(services, Services::default());
+    assert_eq!(
+        rejected,
+        [
+            "Service shop/web: spec.internalTrafficPolicy: \"Local\" keeps requests on the node they arrive at: \
+          left to the service proxy, which hides the client's address"
+        ]
+    );
+
+    let mut sctp = web(vec![endpoint("10.1.1.5", "n", true)]);
+    sctp.service.ports[1].protocol = "SCTP".into();
+    sctp.slices[0].ports[1].protocol = "SCTP".into();
+    let (services, rejected) = read_at("gw", &[sctp]);
+    assert_eq!(services.services.len(), 1, "the other port is translated");
+    assert!(
+        rejected[0].contains("spec.ports[dns]: \"SCTP 53\" is neither TCP nor UDP"),
+        "{rejected:?}"
+    );
+
+    let lost = web(vec![
+        endpoint("10.1.1.5", "n", true),
+        endpoint("10.9.9.9", "lost", true),
+    ]);
+    let (services, rejected) = read_at("gw", &[lost]);
+    assert_eq!(services.services, BTreeMap::new());
+    assert!(
+        rejected[0].contains("\"10.9.9.9\" is an endpoint on no reachable Node"),
+        "{rejected:?}"
+    );
+}
+
+/// `n` endpoints on the gateway.
+fn endpoints_at_gateway(n: u32) -> Vec<EndpointInfo> {
+    let first = u32::from(std::net::Ipv4Addr::new(10, 16, 0, 0));
+    let addr = |n: u32| std::net::Ipv4Addr::from(first + n).to_string();
+    (0..n).map(|n| endpoint(&addr(n), "gw", true)).collect()
+}
+
+#[test]
+fn more_endpoints_than_lookup_table_entries_are_reported() {
+    let many = u32::try_from(MAGLEV_ENTRIES).unwrap() + 1;
+    let mut exported = web(endpoints_at_gateway(many));
+    exported.service.ports.truncate(1);
+    let (services, rejected) = read_at("gw", &[exported]);
+    assert_eq!(services.services[&key("10.96.0.10", 80, 6)].backends.len(), 510);
+    assert_eq!(
+        rejected,
+        [
+            "Service shop/web: spec.ports[http]: \"80\" has 510 ready endpoints, of which 509 get flows from other clusters"
+        ]
+    );
+}
+
+#[test]
+fn a_port_beyond_the_capacity_is_rejected_alone() {
+    let mut huge = web(endpoints_at_gateway(MAX_BACKENDS));
+    huge.service.ports.truncate(1);
+    let mut small = web(vec![endpoint("10.1.1.5", "n", true)]);
+    small.service.name = "small".into();
+    small.service.cluster_ips = vec!["10.96.0.11".into()];
+    let (services, rejected) = read_at("gw", &[small, huge]);
+    assert_eq!(services.services.len(), 2, "both ports of the small one");
+    let [error] = &rejected[..] else {
+        panic!("{rejected:?}")
+    };
+    assert!(
+        error.contains("exceeds the capacity") && error.contains("left to the service proxy"),
+        "{error}"
+    );
+}
+
+#[test]
+fn client_ip_affinity_is_kept() {
+    let mut exported = web(vec![endpoint("10.1.1.5", "n", true)]);
+    exported.service.client_ip_affinity = true;
+    let (services, _) = read_at("gw", &[exported]);
+    assert!(services.services.values().all(|service| service.affinity));
+}

@@ -1,0 +1,325 @@
+//! Typed readers and writers of the pinned maps.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuValues};
+use mc_gateway_common::abi::{self, Addr};
+use thiserror::Error;
+
+use crate::plan::{ServiceAction, ServiceMaps};
+use crate::resolved::PrefixKey;
+use crate::service_tables::PinnedServiceMaps;
+
+/// Why a map cannot be read or written.
+#[derive(Debug, Error)]
+pub enum MapsError {
+    /// A pinned map cannot be opened.
+    #[error("map {path}: cannot be opened")]
+    Open {
+        /// The pin.
+        path: PathBuf,
+        /// Why.
+        source: MapError,
+    },
+    /// The kernel refused an operation.
+    #[error("map {map}: {what}")]
+    Access {
+        /// Name of the map.
+        map: &'static str,
+        /// What was tried.
+        operation: &'static str,
+        /// Why.
+        source: MapError,
+    },
+}
+
+/// What the maps hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MapContents {
+    /// `mc_config`.
+    pub config: abi::Config,
+    /// `mc_prefixes`.
+    pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
+    /// Slots of `mc_groups` that are not all zero.
+    pub groups: BTreeMap<u32, abi::Group>,
+    /// Slots of `mc_members` that are not all zero.
+    pub next_hops: BTreeMap<u32, abi::Member>,
+    /// `mc_peers`.
+    pub peers: BTreeMap<Addr, abi::Peer>,
+    /// The Service maps.
+    pub services: ServiceMaps,
+}
+
+/// The maps the agent writes.
+///
+/// *Assumption*: nobody else writes them (the lock on the pin directory sees to it), so that what was
+/// read once and written since is what they hold.
+pub struct PinnedMaps {
+    config: Array<MapData, abi::Config>,
+    prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
+    groups: Array<MapData, abi::Group>,
+    next_hops: Array<MapData, abi::Member>,
+    peers: HashMap<MapData, Addr, abi::Peer>,
+    peer_counters: PerCpuArray<MapData, abi::Traffic>,
+    epoch: Array<MapData, u32>,
+    /// Something programs remember was changed since the epoch was raised.
+    epoch_stale: bool,
+    services: PinnedServiceMaps,
+    contents: MapContents,
+}
+
+impl PinnedMaps {
+    /// Opens the maps pinned in `dir` and reads them.
+    pub fn open(dir: &Path) -> Result<Self, MapsError> {
+        let mut tables = Self {
+            config: open(dir, abi::CONFIG)?,
+            prefixes: open(dir, abi::PREFIXES)?,
+            groups: open(dir, abi::GROUPS)?,
+            next_hops: open(dir, abi::MEMBERS)?,
+            peers: open(dir, abi::PEERS)?,
+            peer_counters: open(dir, abi::TRAFFIC)?,
+            epoch: open(dir, abi::EPOCH)?,
+            // An agent before this one may have been killed between a change and its epoch.
+            epoch_stale: true,
+            services: PinnedServiceMaps::open(dir)?,
+            contents: MapContents::default(),
+        };
+        tables.reload()?;
+        tables.bump_epoch()?;
+        Ok(tables)
+    }
+
+    /// What the maps hold.
+    #[must_use]
+    pub fn contents(&self) -> &MapContents {
+        &self.contents
+    }
+
+    /// Reads all maps again.
+    pub fn reload(&mut self) -> Result<(), MapsError> {
+        let mut contents = MapContents {
+            config: self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?,
+            groups: used_slots(&self.groups, abi::GROUPS)?,
+            next_hops: used_slots(&self.next_hops, abi::MEMBERS)?,
+            services: self.services.read()?,
+            ..MapContents::default()
+        };
+        for entry in &self.prefixes {
+            let (key, value) = entry.map_err(map_error(abi::PREFIXES, "read"))?;
+            let key = PrefixKey {
+                len: key.prefix_len(),
+                addr: key.data(),
+            };
+            contents.prefixes.insert(key, value);
+        }
+        for entry in &self.peers {
+            let (addr, value) = entry.map_err(map_error(abi::PEERS, "read"))?;
+            contents.peers.insert(addr, value);
+        }
+        self.contents = contents;
+        Ok(())
+    }
+
+    /// Lets the programs forget what they remember of prefixes, peers, groups and members that were changed
+    /// since the last call.
+    ///
+    /// To be called before anything a changed prefix or group no longer points to is reused, and after the
+    /// last change of a series.
+    pub fn bump_epoch(&mut self) -> Result<(), MapsError> {
+        if self.epoch_stale {
+            let old = self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
+            // 0 means that nothing is remembered at all.
+            let new = old.wrapping_add(1).max(1);
+            self.epoch
+                .set(0, new, 0)
+                .map_err(map_error(abi::EPOCH, "write"))?;
+            self.epoch_stale = false;
+        }
+        Ok(())
+    }
+
+    /// Writes the configuration.
+    pub fn set_config(&mut self, config: abi::Config) -> Result<(), MapsError> {
+        self.config
+            .set(0, config, 0)
+            .map_err(map_error(abi::CONFIG, "write"))?;
+        self.contents.config = config;
+        Ok(())
+    }
+
+    /// Writes a slot of the member map.
+    pub fn set_next_hop(&mut self, slot: u32, member: abi::Member) -> Result<(), MapsError> {
+        self.epoch_stale = true;
+        self.next_hops
+            .set(slot, member, 0)
+            .map_err(map_error(abi::MEMBERS, "write"))?;
+        store_slot(&mut self.contents.next_hops, slot, member);
+        Ok(())
+    }
+
+    /// Writes a slot of the group map so that a reader never counts a member that is not written yet.
+    pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), MapsError> {
+        self.epoch_stale = true;
+        let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
+        for step in group_steps(old, group) {
+            self.groups
+                .set(slot, step, 0)
+                .map_err(map_error(abi::GROUPS, "write"))?;
+        }
+        store_slot(&mut self.contents.groups, slot, group);
+        Ok(())
+    }
+
+    /// Adds, changes or removes a peer. In a slot of `mc_traffic` that is new to it counting begins at 0.
+    pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), MapsError> {
+        self.epoch_stale = true;
+        if let Some(peer) = peer {
+            let before = self.contents.peers.get(&addr);
+            if peer.traffic != 0 && before.is_none_or(|before| before.traffic != peer.traffic) {
+                self.reset_peer_counters(peer.traffic)?;
+            }
+            self.peers
+                .insert(addr, peer, 0)
+                .map_err(map_error(abi::PEERS, "write"))?;
+            self.contents.peers.insert(addr, peer);
+        } else {
+            let removed = self.peers.remove(&addr);
+            ignore_missing(removed).map_err(map_error(abi::PEERS, "remove"))?;
+            self.contents.peers.remove(&addr);
+        }
+        Ok(())
+    }
+
+    fn reset_peer_counters(&mut self, slot: u32) -> Result<(), MapsError> {
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
+        cpus.and_then(|cpus| PerCpuValues::try_from(vec![abi::Traffic::default(); cpus]))
+            .map_err(MapError::from)
+            .and_then(|zeros| self.peer_counters.set(slot, zeros, 0))
+            .map_err(map_error(abi::TRAFFIC, "write"))
+    }
+
+    /// Changes a Service map.
+    pub fn set_service(&mut self, action: &ServiceAction) -> Result<(), MapsError> {
+        self.services.apply(action)?;
+        action.apply_to(&mut self.contents.services);
+        Ok(())
+    }
+
+    /// Adds, changes or removes a prefix; [`Tables::settle`] makes it count for addresses seen before.
+    pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), MapsError> {
+        let map_key = Key::new(key.len, key.addr);
+        self.epoch_stale = true;
+        if let Some(prefix) = prefix {
+            self.prefixes
+                .insert(&map_key, prefix, 0)
+                .map_err(map_error(abi::PREFIXES, "write"))?;
+            self.contents.prefixes.insert(key, prefix);
+        } else {
+            let removed = self.prefixes.remove(&map_key);
+            ignore_missing(removed).map_err(map_error(abi::PREFIXES, "remove"))?;
+            self.contents.prefixes.remove(&key);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn open<M: TryFrom<Map, Error = MapError>>(dir: &Path, name: &str) -> Result<M, MapsError> {
+    let path = dir.join(name);
+    MapData::from_pin(&path)
+        .and_then(Map::from_map_data)
+        .and_then(M::try_from)
+        .map_err(|source| MapsError::Open { path, source })
+}
+
+pub(crate) fn map_error(map: &'static str, what: &'static str) -> impl Fn(MapError) -> MapsError {
+    move |source| MapsError::Access {
+        map,
+        operation: what,
+        source,
+    }
+}
+
+fn used_slots<V: aya::Pod + Default + PartialEq>(
+    map: &Array<MapData, V>,
+    name: &'static str,
+) -> Result<BTreeMap<u32, V>, MapsError> {
+    let mut used = BTreeMap::new();
+    for slot in 0..map.len() {
+        let value = map.get(&slot, 0).map_err(map_error(name, "read"))?;
+        if value != V::default() {
+            used.insert(slot, value);
+        }
+    }
+    Ok(used)
+}
+
+fn store_slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
+    if value == V::default() {
+        slots.remove(&slot);
+    } else {
+        slots.insert(slot, value);
+    }
+}
+
+pub(crate) fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+/// The writes that lead from `old` to `new`. A map value is copied without a lock, so a reader may see
+/// its first words new and its last words old: members are written before they are counted, and are no
+/// longer counted before they go.
+fn group_steps(old: abi::Group, new: abi::Group) -> Vec<abi::Group> {
+    let between = abi::Group {
+        id: new.id,
+        n: old.n.min(new.n),
+        members: if new.n >= old.n { new.members } else { old.members },
+    };
+    if between == old || between == new {
+        vec![new]
+    } else {
+        vec![between, new]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(members: &[u32]) -> abi::Group {
+        let mut group = abi::Group {
+            id: 1,
+            n: u32::try_from(members.len()).unwrap(),
+            ..abi::Group::default()
+        };
+        group.members[..members.len()].copy_from_slice(members);
+        group
+    }
+
+    #[test]
+    fn a_member_is_written_before_it_is_counted() {
+        let steps = group_steps(group(&[5]), group(&[5, 6]));
+        assert_eq!(steps.len(), 2);
+        assert_eq!(steps[0].n, 1);
+        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[1], group(&[5, 6]));
+    }
+
+    #[test]
+    fn a_member_is_not_counted_before_it_goes() {
+        let steps = group_steps(group(&[5, 6]), group(&[6]));
+        assert_eq!(steps[0].n, 1);
+        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[1], group(&[6]));
+    }
+
+    #[test]
+    fn same_size_is_one_write() {
+        assert_eq!(group_steps(group(&[5]), group(&[7])), [group(&[7])]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Per-flow entries that the programs write for Services. The agent only reads them.
+//!
+//! These are LRU maps that change under traffic: a reader may miss an entry or see one twice, and never reads more
+//! entries than the map's capacity.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use aya::maps::{HashMap, MapData, MapError};
+use mc_gateway_common::abi::service::{
+    self as abi, Flow, FlowKey, Fragment, FragmentKey, MAX_FLOWS, MAX_FRAGMENTS, MAX_REPLIES, Reply, ReplyKey,
+};
+
+use super::error::{MapsError, map_error, open};
+
+/// Per-flow entries of the Service maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowState {
+    /// At a gateway: ID of the selected backend.
+    pub flows: BTreeMap<FlowKey, u64>,
+    /// At a Pod's node: the Service address for replies.
+    pub replies: BTreeMap<ReplyKey, Reply>,
+    /// Ports of fragmented packets in transit.
+    pub fragments: BTreeMap<FragmentKey, Fragment>,
+}
+
+/// `mc_flows`, `mc_replies` and `mc_fragments`.
+pub struct FlowMaps {
+    flows: HashMap<MapData, FlowKey, Flow>,
+    replies: HashMap<MapData, ReplyKey, Reply>,
+    fragments: HashMap<MapData, FragmentKey, Fragment>,
+}
+
+impl FlowMaps {
+    /// Opens the maps pinned in a directory.
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
+        Ok(Self {
+            flows: open(maps, abi::FLOWS)?,
+            replies: open(maps, abi::REPLIES)?,
+            fragments: open(maps, abi::FRAGMENTS)?,
+        })
+    }
+
+    /// Reads every entry.
+    pub fn read(&self) -> Result<FlowState, MapsError> {
+        let flows = entries(&self.flows, abi::FLOWS, MAX_FLOWS)?;
+        Ok(FlowState {
+            flows: flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect(),
+            replies: entries(&self.replies, abi::REPLIES, MAX_REPLIES)?,
+            fragments: entries(&self.fragments, abi::FRAGMENTS, MAX_FRAGMENTS)?,
+        })
+    }
+
+    /// Name, number of entries and capacity of each map.
+    pub fn usage(&self) -> Result<[(&'static str, usize, u32); 3], MapsError> {
+        Ok([
+            (abi::FLOWS, count(&self.flows, abi::FLOWS, MAX_FLOWS)?, MAX_FLOWS),
+            (
+                abi::REPLIES,
+                count(&self.replies, abi::REPLIES, MAX_REPLIES)?,
+                MAX_REPLIES,
+            ),
+            (
+                abi::FRAGMENTS,
+                count(&self.fragments, abi::FRAGMENTS, MAX_FRAGMENTS)?,
+                MAX_FRAGMENTS,
+            ),
+        ])
+    }
+}
+
+fn max_entries(capacity: u32) -> usize {
+    usize::try_from(capacity).unwrap_or(usize::MAX)
+}
+
+fn entries<K: aya::Pod + Ord, V: aya::Pod>(
+    map: &HashMap<MapData, K, V>,
+    name: &'static str,
+    capacity: u32,
+) -> Result<BTreeMap<K, V>, MapsError> {
+    let read: Result<_, MapError> = map.iter().take(max_entries(capacity)).collect();
+    read.map_err(map_error(name, "read"))
+}
+
+/// The removal of the current key restarts an iteration, so the count is limited to the capacity.
+fn count<K: aya::Pod, V: aya::Pod>(
+    map: &HashMap<MapData, K, V>,
+    name: &'static str,
+    capacity: u32,
+) -> Result<usize, MapsError> {
+    map.keys()
+        .take(max_entries(capacity))
+        .try_fold(0_usize, |count, key| key.map(|_| count.saturating_add(1)))
+        .map_err(map_error(name, "read"))
+}

@@ -1,0 +1,17 @@
+//! Typed access to the pinned maps, one file per group of maps.
+
+mod contents;
+mod counters;
+mod error;
+mod flow_state;
+mod liveness;
+mod pinned;
+mod service;
+
+pub use contents::MapContents;
+pub use counters::{CounterMaps, Counters, PeerCounterMap};
+pub use error::MapsError;
+pub(crate) use error::{map_error, open};
+pub use flow_state::{FlowMaps, FlowState};
+pub use liveness::{LivenessMaps, NextHopHealth};
+pub use pinned::PinnedMaps;

@@ -1,0 +1,276 @@
+//! Cache of the watched objects, by kind and name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::runtime::watcher::Event;
+
+use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
+use crate::service_objects::{ExportedService, NamespacedName, ServiceInfo, SliceInfo, exported_services};
+
+/// An event of one of the watched kinds.
+#[derive(Debug)]
+pub(super) enum ObjectEvent {
+    Node(Event<NodeInfo>),
+    Gateway(Event<GatewayInfo>),
+    Remote(Event<RemoteCluster>),
+    Pod(Event<Arc<PodInfo>>),
+    Service(Event<ServiceInfo>),
+    Slice(Event<SliceInfo>),
+    Export(Event<NamespacedName>),
+}
+
+/// The objects of a kind by name.
+#[derive(Debug)]
+pub(super) struct Store<T> {
+    pub(super) current: BTreeMap<String, T>,
+    /// Objects of a list that is not complete yet.
+    relist: BTreeMap<String, T>,
+    /// Whether one list was complete.
+    pub(super) synced: bool,
+}
+
+impl<T> Default for Store<T> {
+    fn default() -> Self {
+        Self {
+            current: BTreeMap::new(),
+            relist: BTreeMap::new(),
+            synced: false,
+        }
+    }
+}
+
+/// The key of an object in its [`Store`].
+trait Keyed: Clone {
+    fn key(&self) -> String;
+}
+
+impl Keyed for NodeInfo {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for GatewayInfo {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for RemoteCluster {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for Arc<PodInfo> {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for ServiceInfo {
+    fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Keyed for SliceInfo {
+    fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+impl Keyed for NamespacedName {
+    fn key(&self) -> String {
+        format!("{}/{}", self.0, self.1)
+    }
+}
+
+impl<T: Keyed> Store<T> {
+    /// Applies an event; whether the current objects may have changed.
+    fn apply(&mut self, event: Event<T>) -> bool {
+        match event {
+            Event::Apply(object) => {
+                self.current.insert(object.key(), object);
+            }
+            Event::Delete(object) => {
+                self.current.remove(&object.key());
+            }
+            Event::Init => {
+                self.relist.clear();
+                return false;
+            }
+            Event::InitApply(object) => {
+                self.relist.insert(object.key(), object);
+                return false;
+            }
+            // Only a complete list replaces the current objects.
+            Event::InitDone => {
+                self.current = std::mem::take(&mut self.relist);
+                self.synced = true;
+            }
+        }
+        true
+    }
+
+    fn list(&self) -> Vec<T> {
+        self.current.values().cloned().collect()
+    }
+}
+
+/// The objects of all watches.
+#[derive(Debug, Default)]
+pub(super) struct ObjectCache {
+    /// Namespace of the agent's own objects.
+    namespace: String,
+    pub(super) nodes: Store<NodeInfo>,
+    pub(super) gateways: Store<GatewayInfo>,
+    remotes: Store<RemoteCluster>,
+    pub(super) pods: Store<Arc<PodInfo>>,
+    pub(super) services: Store<ServiceInfo>,
+    slices: Store<SliceInfo>,
+    exports: Store<NamespacedName>,
+}
+
+impl ObjectCache {
+    pub(super) fn new(namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// Applies an event; whether the current objects may have changed.
+    pub(super) fn apply(&mut self, event: ObjectEvent) -> bool {
+        match event {
+            ObjectEvent::Node(event) => self.nodes.apply(event),
+            ObjectEvent::Gateway(event) => self.gateways.apply(event),
+            ObjectEvent::Remote(event) => self.remotes.apply(event),
+            ObjectEvent::Pod(event) => self.pods.apply(event),
+            ObjectEvent::Service(event) => self.services.apply(event),
+            ObjectEvent::Slice(event) => self.slices.apply(event),
+            ObjectEvent::Export(event) => self.exports.apply(event),
+        }
+    }
+
+    /// The exported Services, once Services, EndpointSlices and ServiceExports were listed completely.
+    fn exported(&self) -> Option<Vec<ExportedService>> {
+        let synced = self.services.synced && self.slices.synced && self.exports.synced;
+        synced.then(|| {
+            let exports: BTreeSet<NamespacedName> = self.exports.current.values().cloned().collect();
+            exported_services(
+                self.services.current.values(),
+                self.slices.current.values(),
+                &exports,
+            )
+        })
+    }
+
+    /// Services in the agent's namespace that reserve addresses for Nodes.
+    fn reservations(&self) -> Vec<ServiceInfo> {
+        let all = self.services.current.values();
+        let ours = all.filter(|service| service.reserves && service.namespace == self.namespace);
+        ours.cloned().collect()
+    }
+
+    /// All objects, once Nodes, Gateways and ClusterInfoImports were listed completely. Services are optional:
+    /// where they cannot be read, Pods still reach each other.
+    pub(super) fn objects(&self) -> Option<Objects> {
+        let synced = self.nodes.synced && self.gateways.synced && self.remotes.synced;
+        synced.then(|| Objects {
+            nodes: self.nodes.list(),
+            gateways: self.gateways.list(),
+            remotes: self.remotes.list(),
+            pods: self.pods.list(),
+            services: self.exported(),
+            reservations: self.reservations(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str) -> NodeInfo {
+        NodeInfo {
+            host_addresses: Vec::new(),
+            name: name.into(),
+            ..NodeInfo::default()
+        }
+    }
+
+    fn synced() -> ObjectCache {
+        let mut cache = ObjectCache::default();
+        cache.apply(ObjectEvent::Node(Event::Init));
+        cache.apply(ObjectEvent::Node(Event::InitApply(node("n1"))));
+        cache.apply(ObjectEvent::Node(Event::InitDone));
+        cache.apply(ObjectEvent::Gateway(Event::InitDone));
+        assert_eq!(cache.objects(), None, "ClusterInfoImports were not listed yet");
+        cache.apply(ObjectEvent::Remote(Event::InitDone));
+        cache
+    }
+
+    #[test]
+    fn no_objects_before_all_kinds_were_listed() {
+        assert_eq!(synced().objects().unwrap().nodes, [node("n1")]);
+    }
+
+    #[test]
+    fn an_incomplete_list_removes_nothing() {
+        let mut cache = synced();
+        cache.apply(ObjectEvent::Node(Event::Init));
+        cache.apply(ObjectEvent::Node(Event::InitApply(node("n2"))));
+        assert_eq!(cache.objects().unwrap().nodes, [node("n1")]);
+        cache.apply(ObjectEvent::Node(Event::Init));
+        cache.apply(ObjectEvent::Node(Event::InitApply(node("n3"))));
+        cache.apply(ObjectEvent::Node(Event::InitDone));
+        assert_eq!(cache.objects().unwrap().nodes, [node("n3")]);
+    }
+
+    #[test]
+    fn single_events_add_and_delete() {
+        let mut cache = synced();
+        cache.apply(ObjectEvent::Node(Event::Apply(node("n2"))));
+        cache.apply(ObjectEvent::Node(Event::Delete(node("n1"))));
+        assert_eq!(cache.objects().unwrap().nodes, [node("n2")]);
+    }
+
+    #[test]
+    fn exported_services_need_a_list_of_all_three_kinds() {
+        let mut cache = synced();
+        assert_eq!(cache.objects().unwrap().services, None);
+        let web = ServiceInfo {
+            namespace: "shop".into(),
+            name: "web".into(),
+            ..ServiceInfo::default()
+        };
+        cache.apply(ObjectEvent::Service(Event::InitApply(web)));
+        cache.apply(ObjectEvent::Service(Event::InitDone));
+        cache.apply(ObjectEvent::Slice(Event::InitDone));
+        assert_eq!(cache.objects().unwrap().services, None);
+        cache.apply(ObjectEvent::Export(Event::InitDone));
+        assert_eq!(cache.objects().unwrap().services, Some(vec![]));
+        cache.apply(ObjectEvent::Export(Event::Apply(("shop".into(), "web".into()))));
+        assert_eq!(cache.objects().unwrap().services.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_labelled_services_of_the_agents_namespace_reserve_addresses() {
+        let mut cache = synced();
+        cache.namespace = "kube-system".into();
+        for (namespace, reserves) in [("shop", true), ("kube-system", false), ("kube-system", true)] {
+            let name = format!("mc-node-{namespace}-{reserves}");
+            cache.apply(ObjectEvent::Service(Event::Apply(ServiceInfo {
+                namespace: namespace.into(),
+                name,
+                reserves,
+                ..ServiceInfo::default()
+            })));
+        }
+        let found = cache.objects().unwrap().reservations;
+        let names: Vec<&str> = found.iter().map(|service| service.name.as_str()).collect();
+        assert_eq!(names, ["mc-node-kube-system-true"]);
+    }
+}

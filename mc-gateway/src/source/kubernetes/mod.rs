@@ -1,0 +1,174 @@
+//! Cluster mode: objects from watches of the API server.
+
+mod cache;
+mod client;
+mod pod_watch;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::stream::{BoxStream, SelectAll};
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::runtime::watcher;
+use mc_api::cluster_info::ClusterInfoImport;
+use mc_api::gateway::Gateway;
+use mc_api::service_export::ServiceExport;
+use tokio::sync::watch as state_channel;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::{Receiver, SourceError, convert};
+use crate::objects::Objects;
+use cache::{ObjectCache, ObjectEvent};
+pub(crate) use client::client;
+use pod_watch::PodWatch;
+use watch::{WatchEvent, watch};
+
+/// Kind of Services.
+const SERVICE: &str = "Service";
+
+/// Delay between an event and the next publication: thousands of objects often change one after the other.
+const BATCH_DELAY: Duration = Duration::from_millis(10);
+
+/// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways
+/// and ClusterInfoImports of `namespace`. Waits for an API server that is unreachable.
+pub(super) async fn start(
+    namespace: &str,
+    kubeconfig: Option<&Path>,
+    config: &crate::config::Config,
+) -> Result<Receiver, SourceError> {
+    let client = client(kubeconfig).await?;
+    let all = watcher::Config::default;
+    let nodes = Api::<Node>::all(client.clone());
+    let services = Api::<Service>::all(client.clone());
+    let slices = Api::<EndpointSlice>::all(client.clone());
+    let exports = Api::<ServiceExport>::all(client.clone());
+    let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
+    let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
+    let streams = [
+        watch("Node", nodes, all(), convert::node, ObjectEvent::Node),
+        watch(SERVICE, services, all(), convert::service, ObjectEvent::Service),
+        watch("EndpointSlice", slices, all(), convert::slice, ObjectEvent::Slice),
+        watch(
+            "ServiceExport",
+            exports,
+            all(),
+            convert::export,
+            ObjectEvent::Export,
+        ),
+        watch("Gateway", gateways, all(), convert::gateway, ObjectEvent::Gateway),
+        watch(
+            "ClusterInfoImport",
+            imports,
+            all(),
+            convert::remote,
+            ObjectEvent::Remote,
+        ),
+    ];
+    let pods = PodWatch::new(Api::all(client), &config.node_name, config.pod_lookup);
+    let cache = ObjectCache::new(namespace);
+    let (sender, receiver) = state_channel::channel(None);
+    tokio::spawn(run(futures::stream::select_all(streams), pods, cache, sender));
+    Ok(receiver)
+}
+
+/// Applies events to the cache and publishes it in batches, until the receiver is dropped.
+async fn run(
+    mut events: SelectAll<BoxStream<'static, WatchEvent>>,
+    mut pods: PodWatch,
+    mut cache: ObjectCache,
+    sender: state_channel::Sender<Option<Objects>>,
+) {
+    let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+    let mut delay = BATCH_DELAY;
+    let mut due: Option<Instant> = None;
+    loop {
+        let event = tokio::select! {
+            () = sleep_until_due(due) => None,
+            event = next_event(&mut events, &mut pods.events, &sender) => match event {
+                Some(event) => Some(event),
+                None => return,
+            },
+        };
+        let Some((kind, event)) = event else {
+            due = None;
+            let began = Instant::now();
+            pods.update_scope(&cache);
+            publish(&cache, &pods, &failing, &sender);
+            // Publishing uses at most a fifth of the time, however many objects there are.
+            delay = BATCH_DELAY.max(began.elapsed().saturating_mul(4));
+            continue;
+        };
+        let changed = match event {
+            Ok(event) => {
+                if failing.remove(kind).is_some() {
+                    info!(kind, "watch recovered");
+                }
+                debug!(?event, "watch event");
+                cache.apply(event)
+            }
+            Err(error) => {
+                if failing.get(kind) != Some(&error) {
+                    warn!(kind, %error, "watch failed; keeping the last state");
+                }
+                failing.insert(kind, error);
+                // Without permission for these kinds the others are published.
+                [PodWatch::KIND, SERVICE].contains(&kind)
+            }
+        };
+        if changed {
+            due.get_or_insert_with(|| Instant::now() + delay);
+        }
+    }
+}
+
+/// Sleeps until `due`; forever without one.
+async fn sleep_until_due(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Publishes the cached objects if they are complete and differ from the last ones.
+fn publish(
+    cache: &ObjectCache,
+    pods: &PodWatch,
+    failing: &BTreeMap<&'static str, String>,
+    sender: &state_channel::Sender<Option<Objects>>,
+) {
+    // Before the first list of Services, addresses reserved for Nodes would seem to be released. Where Services
+    // cannot be read, everything else is published.
+    let reservations = cache.services.synced || failing.contains_key(SERVICE);
+    let ready = reservations && pods.ready(cache, failing.contains_key(PodWatch::KIND));
+    let Some(objects) = cache.objects().filter(|_| ready) else {
+        return;
+    };
+    sender.send_if_modified(|published| {
+        let changed = published.as_ref() != Some(&objects);
+        *published = Some(objects);
+        changed
+    });
+}
+
+/// The next event; none once the receiver is dropped.
+async fn next_event<S, P>(
+    events: &mut S,
+    pods: &mut P,
+    sender: &state_channel::Sender<Option<Objects>>,
+) -> Option<S::Item>
+where
+    S: Stream + Unpin,
+    P: Stream<Item = S::Item> + Unpin,
+{
+    tokio::select! {
+        event = events.next() => event,
+        event = pods.next() => event,
+        () = sender.closed() => None,
+    }
+}

@@ -1,0 +1,83 @@
+//! The watch of Pods: none, those of this Node, or all, as the other objects require.
+
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use kube::Api;
+use kube::runtime::watcher;
+use tracing::info;
+
+use super::cache::{ObjectCache, ObjectEvent};
+use super::watch::{WatchEvent, watch};
+use crate::config::PodLookup;
+use crate::source::pod::{self, Pod, PodScope};
+
+/// The current watch of Pods.
+pub(super) struct PodWatch {
+    api: Api<Pod>,
+    node: String,
+    lookup: PodLookup,
+    scope: PodScope,
+    pub(super) events: BoxStream<'static, WatchEvent>,
+}
+
+impl PodWatch {
+    pub(super) const KIND: &'static str = "Pod";
+
+    /// Watches no Pods yet.
+    pub(super) fn new(api: Api<Pod>, node: &str, lookup: PodLookup) -> Self {
+        Self {
+            api,
+            node: node.to_owned(),
+            lookup,
+            scope: PodScope::None,
+            events: stream::pending().boxed(),
+        }
+    }
+
+    /// Replaces the watch if the cached objects require other Pods.
+    pub(super) fn update_scope(&mut self, cache: &ObjectCache) {
+        let ObjectCache {
+            nodes,
+            gateways,
+            pods,
+            ..
+        } = cache;
+        // A Node that is not listed yet would count as one without CIDRs.
+        if !nodes.synced || !gateways.synced {
+            return;
+        }
+        let scope = pod::scope(
+            self.lookup,
+            self.scope,
+            &self.node,
+            &nodes.current,
+            &gateways.current,
+            pods.current.values(),
+        );
+        if scope == self.scope {
+            return;
+        }
+        info!(?scope, "watching Pods");
+        self.scope = scope;
+        let selector = match scope {
+            PodScope::None => return self.events = stream::pending().boxed(),
+            PodScope::Node => format!("spec.nodeName={}", self.node),
+            // Pending and finished Pods have no address to look up.
+            PodScope::Cluster => "status.phase=Running".to_owned(),
+        };
+        let config = watcher::Config::default().fields(&selector);
+        self.events = watch(
+            Self::KIND,
+            self.api.clone(),
+            config,
+            pod::convert,
+            ObjectEvent::Pod,
+        );
+    }
+
+    /// Whether the Pods required are listed. Without permission to watch Pods everything that does not need them
+    /// is published.
+    pub(super) fn ready(&self, cache: &ObjectCache, failing: bool) -> bool {
+        self.scope == PodScope::None || cache.pods.synced || (failing && self.lookup == PodLookup::Auto)
+    }
+}

@@ -6,8 +6,8 @@
 //! and back are chosen by different nodes from different groups, so nothing is gained by making them equal.
 
 use crate::{
-    packet::{Address, Packet, icmp, ip, transport::Transport},
-    select::mix,
+    nexthop_select::mix,
+    packet::{Address, Packet, icmp, ip, l4::L4Location},
 };
 
 /// Hash of the packet whose IP header is at `at`; `next` are the four bytes behind the
@@ -18,18 +18,18 @@ use crate::{
 /// section 4.5.)
 #[inline(always)]
 pub fn hash<P: Packet>(packet: &P, header: &ip::Header, at: u32, next: u32) -> u32 {
-    match hash_usual(header, next) {
+    match hash_fast(header, next) {
         Some(hash) => hash,
-        None => packet.hash_unusual(header.v6, at),
+        None => packet.hash_slow(header.v6, at),
     }
 }
 
 /// [`hash`] of a packet with ports right behind its IP header; `None` for any other.
 #[inline(always)]
 #[must_use]
-pub fn hash_usual(header: &ip::Header, next: u32) -> Option<u32> {
+pub fn hash_fast(header: &ip::Header, next: u32) -> Option<u32> {
     if has_ports(header.proto) && header.is_plain() && !header.is_fragment() {
-        return Some(of(header.src, header.dst, header.proto, next));
+        return Some(hash_tuple(header.src, header.dst, header.proto, next));
     }
     None
 }
@@ -37,21 +37,21 @@ pub fn hash_usual(header: &ip::Header, next: u32) -> Option<u32> {
 /// [`hash`] of a packet whose ports are not right behind the IP header, or that has none: options,
 /// extension headers, fragments, ICMP.
 #[inline(always)]
-pub fn hash_unusual<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
-    let transport = packet.locate(v6, at);
+pub fn hash_slow<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
+    let transport = packet.locate_l4(v6, at);
     if icmp::is_error(packet, v6, &transport) {
         // The replies to the quoted packet: addresses and ports change places.
         let at = transport.at.wrapping_add(icmp::LEN);
-        let quoted = packet.locate(v6, at);
+        let quoted = packet.locate_l4(v6, at);
         if let Some((src, dst)) = addresses(packet, v6, at) {
-            let (proto, ports) = id(packet, v6, &quoted);
-            return of(dst, src, proto, ports.rotate_left(16));
+            let (proto, ports) = proto_and_ports(packet, v6, &quoted);
+            return hash_tuple(dst, src, proto, ports.rotate_left(16));
         }
     }
     match addresses(packet, v6, at) {
         Some((src, dst)) => {
-            let (proto, ports) = id(packet, v6, &transport);
-            of(src, dst, proto, ports)
+            let (proto, ports) = proto_and_ports(packet, v6, &transport);
+            hash_tuple(src, dst, proto, ports)
         }
         None => 0,
     }
@@ -84,7 +84,7 @@ fn addresses<P: Packet>(packet: &P, v6: bool, at: u32) -> Option<(Address, Addre
 
 /// Protocol and ports that stand for the flow.
 #[inline(always)]
-fn id<P: Packet>(packet: &P, v6: bool, transport: &Transport) -> (u8, u32) {
+fn proto_and_ports<P: Packet>(packet: &P, v6: bool, transport: &L4Location) -> (u8, u32) {
     if transport.fragment {
         return (if v6 { ip::FRAGMENT } else { transport.proto }, 0);
     }
@@ -101,7 +101,7 @@ const fn has_ports(proto: u8) -> bool {
 }
 
 #[inline(always)]
-fn of(src: Address, dst: Address, proto: u8, ports: u32) -> u32 {
+fn hash_tuple(src: Address, dst: Address, proto: u8, ports: u32) -> u32 {
     mix(ports, mix(dst.fold(), mix(src.fold(), u32::from(proto))))
 }
 

@@ -17,13 +17,13 @@
 
 pub mod abi;
 pub mod flow;
-pub mod limit;
 pub mod liveness;
 #[cfg(any(test, feature = "std"))]
 pub mod maglev;
+pub mod maps;
+pub mod nexthop_select;
 pub mod packet;
-pub mod path;
+pub mod pipeline;
+pub mod rate_limit;
 pub mod rendezvous;
-pub mod select;
-pub mod tables;
 pub mod verdict;

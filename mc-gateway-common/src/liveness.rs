@@ -5,8 +5,8 @@
 //! is used again only after it has answered for the whole hold-down; sequence numbers may wrap around.
 
 use crate::{
-    abi::health::{RTT_BUCKETS, RTT_FIRST_BUCKET, Seen, Sent},
-    tables::Tables,
+    abi::liveness::{RTT_BUCKETS, RTT_FIRST_BUCKET, Seen, Sent},
+    maps::Maps,
     verdict::DropReason,
 };
 
@@ -49,7 +49,7 @@ pub fn unanswered(sent: Sent, seen: Seen) -> u32 {
 
 /// Whether the member `id` in `slot` must not be used.
 #[inline(always)]
-pub fn is_dead<T: Tables>(tables: &T, slot: u32, id: u32) -> bool {
+pub fn is_dead<T: Maps>(tables: &T, slot: u32, id: u32) -> bool {
     let Some(sent) = tables.sent(slot) else {
         return false;
     };
@@ -65,14 +65,14 @@ pub fn is_dead<T: Tables>(tables: &T, slot: u32, id: u32) -> bool {
 
 /// What is known of the member after it answered probe `sequence`, or why that is no answer.
 #[inline(always)]
-pub fn answered(
+pub fn accept_reply(
     sent: Sent,
     seen: Seen,
-    answer: Answer,
+    answer: ReceivedReply,
     detect: u32,
     hold_down_ms: u32,
 ) -> Result<Seen, DropReason> {
-    let Answer { sequence, rtt, now } = answer;
+    let ReceivedReply { sequence, rtt, now } = answer;
     // How many probes ago it was sent.
     let age = sent.sequence.wrapping_sub(sequence);
     let distance = unanswered(sent, seen);
@@ -102,7 +102,7 @@ pub fn answered(
 
 /// An answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReceivedReply {
     /// Number of the probe.
     pub sequence: u32,
     /// Round-trip time in nanoseconds.
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    fn answer(sequence: u32, now: u64) -> Answer {
-        Answer {
+    fn answer(sequence: u32, now: u64) -> ReceivedReply {
+        ReceivedReply {
             sequence,
             rtt: 100,
             now,
@@ -172,7 +172,7 @@ mod tests {
     fn numbers_wrap_around() {
         assert_eq!(state(ID, sent(1), seen(u32::MAX - 1), DETECT), State::Alive);
         assert_eq!(state(ID, sent(2), seen(u32::MAX - 1), DETECT), State::Dead);
-        let new = answered(sent(2), seen(u32::MAX), answer(1, 5), DETECT, HOLD_MS).unwrap();
+        let new = accept_reply(sent(2), seen(u32::MAX), answer(1, 5), DETECT, HOLD_MS).unwrap();
         assert_eq!((new.sequence, new.at, new.held_since), (1, 5, 0));
     }
 
@@ -195,8 +195,9 @@ mod tests {
 
     #[test]
     fn late_repeated_and_unsent_numbers_are_no_answers() {
-        let check =
-            |sequence| answered(sent(10), seen(8), answer(sequence, 5), DETECT, HOLD_MS).map(|s| s.sequence);
+        let check = |sequence| {
+            accept_reply(sent(10), seen(8), answer(sequence, 5), DETECT, HOLD_MS).map(|s| s.sequence)
+        };
         assert_eq!(check(9), Ok(9));
         assert_eq!(check(10), Ok(10));
         assert_eq!(check(8), Err(DropReason::ProbeLate), "seen already");
@@ -208,19 +209,19 @@ mod tests {
     fn who_comes_back_is_held_down_and_then_alive() {
         let mut known = seen(10);
         assert_eq!(state(ID, sent(20), known, DETECT), State::Dead);
-        known = answered(sent(20), known, answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(20), known, answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(20), known, DETECT), State::HeldDown);
         let almost = 6 * SECOND - 1;
-        known = answered(sent(21), known, answer(21, almost), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(21), known, answer(21, almost), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(21), known, DETECT), State::HeldDown);
-        known = answered(sent(22), known, answer(22, 6 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(22), known, answer(22, 6 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(22), known, DETECT), State::Alive);
     }
 
     #[test]
     fn dying_again_starts_the_hold_down_anew() {
-        let mut known = answered(sent(20), seen(10), answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
-        known = answered(sent(24), known, answer(24, 7 * SECOND), DETECT, HOLD_MS).unwrap();
+        let mut known = accept_reply(sent(20), seen(10), answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(24), known, answer(24, 7 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(known.held_since, 7 * SECOND);
         assert_eq!(state(ID, sent(24), known, DETECT), State::HeldDown);
     }
@@ -228,13 +229,13 @@ mod tests {
     #[test]
     fn a_late_answer_of_the_dead_does_not_make_it_alive_at_once() {
         // Probe 11 of 14 is answered: the distance is small again, but the member was dead.
-        let known = answered(sent(14), seen(10), answer(11, SECOND), DETECT, HOLD_MS).unwrap();
+        let known = accept_reply(sent(14), seen(10), answer(11, SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(14), known, DETECT), State::HeldDown);
     }
 
     #[test]
     fn without_a_hold_down_who_comes_back_is_alive_at_once() {
-        let known = answered(sent(20), seen(10), answer(20, SECOND), DETECT, 0).unwrap();
+        let known = accept_reply(sent(20), seen(10), answer(20, SECOND), DETECT, 0).unwrap();
         assert_eq!(state(ID, sent(20), known, DETECT), State::Alive);
     }
 
@@ -263,7 +264,7 @@ mod tests {
                 now += pause;
                 last = last.wrapping_add(1);
                 prop_assert_eq!(state(ID, sent(last), known, DETECT), State::Alive);
-                known = answered(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
+                known = accept_reply(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
                 prop_assert_eq!(state(ID, sent(last), known, DETECT), State::Alive);
             }
         }
@@ -281,7 +282,7 @@ mod tests {
                     back_at = Some(u64::MAX);
                 }
                 if !lost {
-                    known = answered(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
+                    known = accept_reply(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
                     in_a_row = 0;
                     if back_at == Some(u64::MAX) {
                         back_at = Some(now);

@@ -19,8 +19,8 @@ pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     let mut table = Box::new(Maglev {
         backends: [FREE; MAGLEV_SLOTS],
     });
-    let mut preferences: Vec<(u64, Preference)> =
-        backends.iter().map(|id| (*id, Preference::of(*id))).collect();
+    let mut preferences: Vec<(u64, Permutation)> =
+        backends.iter().map(|id| (*id, Permutation::new(*id))).collect();
     let mut left = MAGLEV_ENTRIES;
     while left > 0 {
         for (id, preference) in &mut preferences {
@@ -41,14 +41,14 @@ pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
 
 /// The order in which a backend wants the entries: `offset`, `offset + skip`, … modulo the table's size,
 /// which is prime, so that every entry comes once.
-struct Preference {
+struct Permutation {
     next: usize,
     skip: usize,
     left: usize,
 }
 
-impl Preference {
-    fn of(id: u64) -> Self {
+impl Permutation {
+    fn new(id: u64) -> Self {
         let remainder = |hash: u64, of: usize| {
             let of = u64::try_from(of).unwrap_or(1).max(1);
             usize::try_from(hash.checked_rem(of).unwrap_or(0)).unwrap_or(0)
@@ -61,7 +61,7 @@ impl Preference {
     }
 }
 
-impl Iterator for Preference {
+impl Iterator for Permutation {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {

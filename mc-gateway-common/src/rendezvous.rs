@@ -19,7 +19,7 @@ pub struct Candidate {
 /// and Schomaker 2005), compared by cross multiplication. With equal weights that is the larger hash.
 #[inline(always)]
 #[must_use]
-pub fn prefers(a: Candidate, b: Candidate) -> bool {
+pub fn hrw_better(a: Candidate, b: Candidate) -> bool {
     if a.weight == b.weight {
         return a.hash >= b.hash;
     }
@@ -94,7 +94,7 @@ mod tests {
             weight: 0,
         };
         let other = Candidate { hash: 0, weight: 1 };
-        assert!(prefers(other, drained) && !prefers(drained, other));
+        assert!(hrw_better(other, drained) && !hrw_better(drained, other));
     }
 
     proptest! {
@@ -112,13 +112,13 @@ mod tests {
         #[test]
         fn exactly_one_of_two_is_preferred(a in candidate(), b in candidate()) {
             prop_assume!(a.hash != b.hash);
-            prop_assert_ne!(prefers(a, b), prefers(b, a));
+            prop_assert_ne!(hrw_better(a, b), hrw_better(b, a));
         }
 
         #[test]
         fn preference_is_transitive(a in candidate(), b in candidate(), c in candidate()) {
-            if prefers(a, b) && prefers(b, c) {
-                prop_assert!(prefers(a, c));
+            if hrw_better(a, b) && hrw_better(b, c) {
+                prop_assert!(hrw_better(a, c));
             }
         }
     }

@@ -171,7 +171,7 @@ impl DropReason {
 /// What became of a packet that was neither refused nor left alone. The number is the index into `mc_paths`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Path {
+pub enum Outcome {
     /// `to_remote` encapsulated it.
     Encap = 0,
     /// `from_underlay` at a gateway passed it on, still encapsulated.
@@ -186,7 +186,7 @@ pub enum Path {
     TooBig = 5,
 }
 
-impl Path {
+impl Outcome {
     /// Every path, in the order of its number.
     pub const ALL: [Self; 6] = [
         Self::Encap,
@@ -282,20 +282,20 @@ pub enum Verdict {
     /// Send out of a device with the neighbour's MAC address (`bpf_redirect_neigh`, Linux 5.10).
     Send {
         /// What was done to the packet.
-        path: Path,
+        outcome: Outcome,
         /// The underlay device.
         ifindex: u32,
     },
     /// Give to this node's stack as received on a device (`bpf_redirect` with `BPF_F_INGRESS`).
     Deliver {
         /// What was done to the packet.
-        path: Path,
+        outcome: Outcome,
         /// The device, `mc0`.
         ifindex: u32,
     },
     /// Ours, and done with: nothing of the packet goes on.
     Consume {
         /// What it was good for.
-        path: Path,
+        outcome: Outcome,
     },
 }

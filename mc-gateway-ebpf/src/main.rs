@@ -4,19 +4,19 @@
 #![feature(asm_experimental_arch)]
 
 mod maps;
-mod outline;
 mod skb;
+mod subprograms;
 mod words;
 
 use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
 use mc_gateway_common::{
     abi::sample::{FROM_UNDERLAY, TO_REMOTE},
     packet::{Packet as _, eth},
-    path,
+    pipeline,
 };
 
 use crate::{
-    maps::Maps,
+    maps::KernelMaps,
     skb::{HEAD_V4, HEAD_V6, Skb},
 };
 
@@ -31,9 +31,9 @@ pub(crate) struct __sk_buff {
 #[classifier]
 fn to_remote(ctx: TcContext) -> i32 {
     let mut packet = Skb::plain(ctx.skb.skb);
-    let received = packet.received();
-    let verdict = path::to_remote(&mut packet, &Maps);
-    skb::carry_out(&packet, verdict, received, TO_REMOTE)
+    let received = packet.rx_info();
+    let verdict = pipeline::to_remote(&mut packet, &KernelMaps);
+    skb::apply_verdict(&packet, verdict, received, TO_REMOTE)
 }
 
 /// Ingress of every underlay device: passes on, delivers or leaves alone.
@@ -51,9 +51,9 @@ fn from_underlay(ctx: TcContext) -> i32 {
 #[inline(never)]
 extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
     let mut packet = Skb::new(skb.cast(), HEAD_V4);
-    let received = packet.received();
-    let verdict = path::from_underlay_v4(&mut packet, &Maps);
-    skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)
+    let received = packet.rx_info();
+    let verdict = pipeline::from_underlay_v4(&mut packet, &KernelMaps);
+    skb::apply_verdict(&packet, verdict, received, FROM_UNDERLAY)
 }
 
 /// As [`mc_from_underlay_v4`].
@@ -61,16 +61,16 @@ extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
 #[inline(never)]
 extern "C" fn mc_from_underlay_v6(skb: *mut __sk_buff) -> i32 {
     let mut packet = Skb::new(skb.cast(), HEAD_V6);
-    let received = packet.received();
-    let verdict = path::from_underlay_v6(&mut packet, &Maps);
-    skb::carry_out(&packet, verdict, received, FROM_UNDERLAY)
+    let received = packet.rx_info();
+    let verdict = pipeline::from_underlay_v6(&mut packet, &KernelMaps);
+    skb::apply_verdict(&packet, verdict, received, FROM_UNDERLAY)
 }
 
 /// A global function, likewise: what a drop costs besides its counter is no business of the others.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn mc_sample(skb: *mut __sk_buff, reason: u32, program: u32) -> i32 {
-    maps::sample(skb.cast(), reason, program);
+extern "C" fn mc_sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) -> i32 {
+    maps::sample_drop(skb.cast(), reason, program);
     0
 }
 

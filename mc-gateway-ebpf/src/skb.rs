@@ -15,15 +15,17 @@ use aya_ebpf::{
     },
 };
 use mc_gateway_common::{
-    abi::NextHop,
-    packet::{Aligned, L4Difference, Packet, Words, checksum, encap::Room, eth, transport::Transport},
-    tables::Tables,
+    abi::Neighbor,
+    maps::Maps,
+    packet::{
+        Aligned, HeaderWords, L4ChecksumDelta, Packet, checksum, encap::OuterFamily, eth, l4::L4Location,
+    },
     verdict::{DropReason, Verdict},
 };
 
 use crate::{
-    maps::{count_drop, count_path},
-    mc_sample, outline, words,
+    maps::{count_drop, count_outcome},
+    mc_sample_drop, subprograms, words,
 };
 
 /// `BPF_ADJ_ROOM_MAC`: room is made right behind the Ethernet header.
@@ -41,9 +43,9 @@ const PADDED: u32 = 40;
 /// Bytes of an encapsulated packet that are read in place: outer headers over IPv4 and an inner IPv6 header.
 /// Not one more: of a bulk TCP packet only the headers are in the linear part, and pulling payload costs
 /// more than everything else that is done for it.
-pub(crate) const HEAD_V4: u32 = eth::END + Room::V4.bytes() + 40;
+pub(crate) const HEAD_V4: u32 = eth::END + OuterFamily::V4.encap_len() + 40;
 /// As [`HEAD_V4`], over IPv6.
-pub(crate) const HEAD_V6: u32 = eth::END + Room::V6.bytes() + 40;
+pub(crate) const HEAD_V6: u32 = eth::END + OuterFamily::V6.encap_len() + 40;
 /// Bytes of an IPv4 packet that are read in place: its header and the ports.
 const PLAIN_V4: u32 = eth::END + 20 + 4;
 /// As [`PLAIN_V4`], of an IPv6 packet.
@@ -53,7 +55,7 @@ const PLAIN_V6: u32 = eth::END + 40 + 4;
 pub(crate) struct Skb {
     raw: *mut __sk_buff,
     /// In a map, or null.
-    via: *const NextHop,
+    via: *const Neighbor,
 }
 
 impl Skb {
@@ -107,8 +109,8 @@ impl Skb {
 
     /// Length of the frame, and whether it is a super-packet, read before anything changes it.
     #[inline(always)]
-    pub(crate) fn received(&self) -> Received {
-        Received {
+    pub(crate) fn rx_info(&self) -> RxInfo {
+        RxInfo {
             bytes: self.frame_len(),
             // SAFETY: the context pointer is valid while the program runs.
             gso: unsafe { (*self.raw).gso_size } != 0,
@@ -118,7 +120,7 @@ impl Skb {
 
 /// What counters need to know of a packet as it was received.
 #[derive(Clone, Copy)]
-pub(crate) struct Received {
+pub(crate) struct RxInfo {
     bytes: u32,
     gso: bool,
 }
@@ -150,15 +152,15 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn words<const AT: u32, const W: usize>(&self) -> Option<Words<W>> {
+    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
         let start = self.linear::<AT>(8 * W)?;
         // SAFETY: the bytes are in the packet.
         let words = array::from_fn(|i| unsafe { words::load_u64(start + 8 * i) });
-        Some(Words::new(AT as usize, words))
+        Some(HeaderWords::new(AT as usize, words))
     }
 
     #[inline(always)]
-    fn half<const AT: u32>(&self) -> Option<u32> {
+    fn load_u32<const AT: u32>(&self) -> Option<u32> {
         let start = self.linear::<AT>(4)?;
         // SAFETY: the bytes are in the packet.
         Some(unsafe { words::load_u32(start) })
@@ -181,7 +183,7 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn put<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
         const { assert!(N > 8 * (W - 1) && N <= 8 * W && N.is_multiple_of(2)) }
         let start = self.linear::<AT>(N)?;
         // SAFETY: the bytes are in the packet, and as the program writes to packets in place the kernel has
@@ -204,9 +206,9 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn fill<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
-        self.put::<AT, W, N>(words)?;
-        let sum = checksum::fold(checksum::of_words(words));
+    fn write_encap<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.write_linear::<AT, W, N>(words)?;
+        let sum = checksum::fold(checksum::sum_words(words));
         // The new bytes were zeros (bpf_skb_generic_push). Fails where no device has summed the packet.
         // SAFETY: plain values only.
         unsafe { bpf_csum_update(self.raw, u32::from(sum)) };
@@ -234,12 +236,12 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn grow(&mut self, room: Room) -> Option<()> {
+    fn grow(&mut self, room: OuterFamily) -> Option<()> {
         let version = match room {
-            Room::V4 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
-            Room::V6 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
+            OuterFamily::V4 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
+            OuterFamily::V6 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
         };
-        if let Some(done) = self.adjust(room.bytes() as i32, GROW | version as u64) {
+        if let Some(done) = self.adjust(room.encap_len() as i32, GROW | version as u64) {
             return Some(done);
         }
         // Delivered through this device a moment ago, over veth devices all the way: the kernel still takes it
@@ -250,16 +252,16 @@ impl Packet for Skb {
         if came_in != goes_out {
             return None;
         }
-        self.adjust(room.bytes() as i32, PLAIN)
+        self.adjust(room.encap_len() as i32, PLAIN)
     }
 
     #[inline(always)]
-    fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
-        let less = -(room.bytes() as i32);
+    fn shrink(&mut self, room: OuterFamily, inner_v6: bool) -> Option<()> {
+        let less = -(room.encap_len() as i32);
         let version = match (room, inner_v6) {
-            (Room::V4, false) | (Room::V6, true) => return self.adjust(less, PLAIN),
-            (Room::V4, true) => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
-            (Room::V6, false) => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
+            (OuterFamily::V4, false) | (OuterFamily::V6, true) => return self.adjust(less, PLAIN),
+            (OuterFamily::V4, true) => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
+            (OuterFamily::V6, false) => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
         };
         if let Some(done) = self.adjust(less, PLAIN | version as u64) {
             return Some(done);
@@ -267,8 +269,11 @@ impl Packet for Skb {
         // Linux before 6.3 knows no change of version and wants as much left as the outer version's header
         // is long. Padding behind the IP packet is what Ethernet has for this; only packets shorter than
         // an IPv6 header get it, and those are never super-packets, which it would break up.
-        let left = self.frame_len().wrapping_sub(room.bytes()).wrapping_sub(eth::END);
-        if matches!(room, Room::V6) && left < PADDED {
+        let left = self
+            .frame_len()
+            .wrapping_sub(room.encap_len())
+            .wrapping_sub(eth::END);
+        if matches!(room, OuterFamily::V6) && left < PADDED {
             // SAFETY: no pointer into the packet is held anywhere.
             unsafe {
                 bpf_skb_change_tail(
@@ -282,16 +287,16 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn is_summed_later(&mut self, offset: u32) -> Option<bool> {
+    fn is_checksum_partial(&mut self, offset: u32) -> Option<bool> {
         // There is no way to ask but to change the field: an update from inside the packet leaves the field
         // alone exactly where a device is still to complete it.
         let before = self.load::<2>(offset)?;
-        let one = L4Difference {
+        let one = L4ChecksumDelta {
             sum: 1,
             pseudo: false,
             udp: false,
         };
-        self.update_l4(offset, one)?;
+        self.update_l4_checksum(offset, one)?;
         if self.load::<2>(offset)? == before {
             return Some(true);
         }
@@ -300,7 +305,7 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn aim(&mut self, via: &NextHop) {
+    fn set_neighbor(&mut self, via: &Neighbor) {
         self.via = via;
     }
 
@@ -318,101 +323,107 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool> {
-        let changed = outline::mc_clamp_mss(self.raw.cast(), at, mtu);
-        (changed != outline::FAILED).then_some(changed != 0)
+        let changed = subprograms::mc_clamp_mss(self.raw.cast(), at, mtu);
+        (changed != subprograms::FAILED).then_some(changed != 0)
     }
 
     #[inline(always)]
-    fn locate(&self, v6: bool, at: u32) -> Transport {
-        Transport::unpack(outline::mc_locate(self.raw.cast(), v6 as u32, at))
+    fn locate_l4(&self, v6: bool, at: u32) -> L4Location {
+        L4Location::unpack(subprograms::mc_locate_l4(self.raw.cast(), v6 as u32, at))
     }
 
     #[inline(always)]
-    fn sum(&self, at: u32, len: u32) -> Option<u16> {
-        let sum = outline::mc_sum(self.raw.cast(), at, len);
-        (sum != outline::FAILED).then_some(sum as u16)
+    fn sum_bytes(&self, at: u32, len: u32) -> Option<u16> {
+        let sum = subprograms::mc_sum_bytes(self.raw.cast(), at, len);
+        (sum != subprograms::FAILED).then_some(sum as u16)
     }
 
     #[inline(always)]
-    fn settle(&mut self, at: u32, quoted: u32, sum: u16, transport: Transport) -> Option<u16> {
-        let sum = outline::mc_settle(self.raw.cast(), at, quoted, sum as u32, transport.pack());
-        (sum != outline::FAILED).then_some(sum as u16)
+    fn finalize_checksum(&mut self, at: u32, quoted: u32, sum: u16, transport: L4Location) -> Option<u16> {
+        let sum =
+            subprograms::mc_finalize_checksum(self.raw.cast(), at, quoted, sum as u32, transport.pack());
+        (sum != subprograms::FAILED).then_some(sum as u16)
     }
 
     #[inline(always)]
-    fn store_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
-        let stored = outline::mc_store_error(self.raw.cast(), v6 as u32, at, mtu, sum as u32);
-        (stored != outline::FAILED).then_some(())
+    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
+        let stored = subprograms::mc_store_icmp_error(self.raw.cast(), v6 as u32, at, mtu, sum as u32);
+        (stored != subprograms::FAILED).then_some(())
     }
 
     #[inline(always)]
-    fn send_back<T: Tables>(&mut self, _: &T, v6: bool, at: u32) -> Option<()> {
-        let stored = outline::mc_send_back(self.raw.cast(), v6 as u32, at);
-        (stored != outline::FAILED).then_some(())
+    fn write_return_encap<T: Maps>(&mut self, _: &T, v6: bool, at: u32) -> Option<()> {
+        let stored = subprograms::mc_write_return_encap(self.raw.cast(), v6 as u32, at);
+        (stored != subprograms::FAILED).then_some(())
     }
 
     #[inline(always)]
-    fn hash_unusual(&self, v6: bool, at: u32) -> u32 {
-        outline::mc_hash_unusual(self.raw.cast(), v6 as u32, at)
+    fn hash_slow(&self, v6: bool, at: u32) -> u32 {
+        subprograms::mc_hash_slow(self.raw.cast(), v6 as u32, at)
     }
 
     #[inline(always)]
-    fn segment_headers(&self, at: u32) -> u32 {
-        outline::mc_segment_headers(self.raw.cast(), at)
+    fn segment_headers_len(&self, at: u32) -> u32 {
+        subprograms::mc_segment_headers_len(self.raw.cast(), at)
     }
 
     #[inline(always)]
-    fn answer_too_big<T: Tables>(&mut self, _: &T, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
-        outline::outcome(outline::mc_answer_too_big(self.raw.cast(), at, size, mtu))
+    fn reply_too_big<T: Maps>(&mut self, _: &T, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
+        subprograms::decode_result(subprograms::mc_reply_too_big(self.raw.cast(), at, size, mtu))
     }
 
     #[inline(always)]
-    fn serve<T: Tables>(&mut self, _: &T, v6: bool, finding: u64) -> u64 {
-        outline::mc_serve(self.raw.cast(), v6 as u32, finding)
+    fn translate_service<T: Maps>(&mut self, _: &T, v6: bool, finding: u64) -> u64 {
+        subprograms::mc_translate_service(self.raw.cast(), v6 as u32, finding)
     }
 
     #[inline(always)]
-    fn choose_backend<T: Tables>(&mut self, _: &T, v6: bool) -> u64 {
-        outline::mc_choose_backend(self.raw.cast(), v6 as u32)
+    fn select_backend<T: Maps>(&mut self, _: &T, v6: bool) -> u64 {
+        subprograms::mc_select_backend(self.raw.cast(), v6 as u32)
     }
 
     #[inline(always)]
-    fn backend_of<T: Tables>(&self, _: &T, at: u32, flow: u64, back: bool) -> u64 {
-        outline::mc_backend_of(self.raw.cast(), at, flow, back as u32)
+    fn flow_backend_id<T: Maps>(&self, _: &T, at: u32, flow: u64, back: bool) -> u64 {
+        subprograms::mc_flow_backend_id(self.raw.cast(), at, flow, back as u32)
     }
 
     #[inline(always)]
-    fn serve_request<T: Tables>(&mut self, _: &T, at: u32, backend: u64) -> Result<(), DropReason> {
-        outline::outcome(outline::mc_serve_request(self.raw.cast(), at, backend))
+    fn dnat_request<T: Maps>(&mut self, _: &T, at: u32, backend: u64) -> Result<(), DropReason> {
+        subprograms::decode_result(subprograms::mc_dnat_request(self.raw.cast(), at, backend))
     }
 
     #[inline(always)]
-    fn forget_service<T: Tables>(&self, _: &T, at: u32) {
-        outline::mc_forget_service(self.raw.cast(), at);
+    fn clear_nat_entry<T: Maps>(&self, _: &T, at: u32) {
+        subprograms::mc_clear_nat_entry(self.raw.cast(), at);
     }
 
     #[inline(always)]
-    fn serve_reply<T: Tables>(&mut self, _: &T) -> Result<(), DropReason> {
-        outline::outcome(outline::mc_serve_reply(self.raw.cast()))
+    fn snat_reply<T: Maps>(&mut self, _: &T) -> Result<(), DropReason> {
+        subprograms::decode_result(subprograms::mc_snat_reply(self.raw.cast()))
     }
 
     #[inline(always)]
-    fn rename(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
-        outline::outcome(outline::mc_rename(self.raw.cast(), at, source as u32, to))
+    fn rewrite_alias(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
+        subprograms::decode_result(subprograms::mc_rewrite_alias(
+            self.raw.cast(),
+            at,
+            source as u32,
+            to,
+        ))
     }
 
     #[inline(always)]
-    fn rename_arrival<T: Tables>(&mut self, _: &T, finding: u64, back: bool) -> u64 {
-        outline::mc_rename_arrival(self.raw.cast(), finding, back as u32)
+    fn rewrite_ingress_alias<T: Maps>(&mut self, _: &T, finding: u64, back: bool) -> u64 {
+        subprograms::mc_rewrite_ingress_alias(self.raw.cast(), finding, back as u32)
     }
 
     #[inline(always)]
-    fn flow_at(&self, v6: bool, at: u32) -> u64 {
-        outline::mc_flow_at(self.raw.cast(), v6 as u32, at)
+    fn parse_l4(&self, v6: bool, at: u32) -> u64 {
+        subprograms::mc_parse_l4(self.raw.cast(), v6 as u32, at)
     }
 
     #[inline(always)]
-    fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
+    fn update_l4_checksum(&mut self, offset: u32, difference: L4ChecksumDelta) -> Option<()> {
         let mut flags = 0;
         if difference.pseudo {
             flags |= BPF_F_PSEUDO_HDR;
@@ -428,27 +439,33 @@ impl Packet for Skb {
 
 /// Counts a verdict of `program` and turns it into the classifier's return value.
 #[inline(always)]
-pub(crate) fn carry_out(packet: &Skb, verdict: Verdict, received: Received, program: u32) -> i32 {
-    let Received { bytes, gso } = received;
+pub(crate) fn apply_verdict(packet: &Skb, verdict: Verdict, received: RxInfo, program: u32) -> i32 {
+    let RxInfo { bytes, gso } = received;
     match verdict {
         // "Next" for TCX and "continue" for clsact: other programs on the device still run.
         Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Drop(reason) => {
             count_drop(reason);
-            mc_sample(packet.raw.cast(), reason as u32, program);
+            mc_sample_drop(packet.raw.cast(), reason as u32, program);
             TC_ACT_SHOT as i32
         }
-        Verdict::Send { path, ifindex } => {
-            count_path(path, bytes, gso);
+        Verdict::Send {
+            outcome: path,
+            ifindex,
+        } => {
+            count_outcome(path, bytes, gso);
             send(packet.via, ifindex)
         }
-        Verdict::Deliver { path, ifindex } => {
-            count_path(path, bytes, gso);
+        Verdict::Deliver {
+            outcome: path,
+            ifindex,
+        } => {
+            count_outcome(path, bytes, gso);
             // SAFETY: plain values only.
             unsafe { bpf_redirect(ifindex, BPF_F_INGRESS as u64) as i32 }
         }
-        Verdict::Consume { path } => {
-            count_path(path, bytes, gso);
+        Verdict::Consume { outcome: path } => {
+            count_outcome(path, bytes, gso);
             TC_ACT_SHOT as i32
         }
     }
@@ -456,11 +473,11 @@ pub(crate) fn carry_out(packet: &Skb, verdict: Verdict, received: Received, prog
 
 /// Sends the packet out of a device.
 #[inline(always)]
-fn send(via: *const NextHop, ifindex: u32) -> i32 {
+fn send(via: *const Neighbor, ifindex: u32) -> i32 {
     // SAFETY: not null, and where it came from it is a whole map value that nobody takes away.
     if !via.is_null() && unsafe { (*via).family } != 0 {
         const LEN: i32 = size_of::<bpf_redir_neigh>() as i32;
-        const { assert!(size_of::<NextHop>() == size_of::<bpf_redir_neigh>()) }
+        const { assert!(size_of::<Neighbor>() == size_of::<bpf_redir_neigh>()) }
         // SAFETY: as above; the kernel only reads it, and both types have the same layout.
         return unsafe { bpf_redirect_neigh(ifindex, via.cast_mut().cast(), LEN, 0) as i32 };
     }

@@ -5,8 +5,8 @@
 //! read back from a pinned map can never be reinterpreted. A change of any of them needs a new
 //! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
 
-pub mod health;
-pub mod limit;
+pub mod liveness;
+pub mod rate_limit;
 pub mod sample;
 pub mod service;
 
@@ -81,13 +81,13 @@ pub const ALL_MAPS: [&str; 22] = [
     PATHS,
     EVENTS,
     TRAFFIC,
-    health::SENT,
-    health::SEEN,
-    health::RTT,
+    liveness::SENT,
+    liveness::SEEN,
+    liveness::RTT,
     EPOCH,
     sample::SAMPLES,
     sample::SAMPLE_GATE,
-    limit::ICMP_LIMIT,
+    rate_limit::ICMP_LIMIT,
     service::SERVICES,
     service::MAGLEV,
     service::BACKENDS,
@@ -170,19 +170,19 @@ pub struct Prefix {
 /// The nodes that can take packets of a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Group {
+pub struct NextHopGroup {
     /// Stable id of the group (a hash of its name): tells the agent after a restart whose slot this is.
     pub id: u32,
     /// Used entries of `members`, at most [`GROUP_MEMBERS`].
-    pub n: u32,
+    pub len: u32,
     /// Slots in `mc_members`.
-    pub members: [u32; GROUP_MEMBERS],
+    pub next_hops: [u32; GROUP_MEMBERS],
 }
 
 /// One node packets can be sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Member {
+pub struct NextHop {
     /// Outer destination address.
     pub addr: Addr,
     /// Outer source address.
@@ -196,23 +196,23 @@ pub struct Member {
     /// Relative share of flows; 0 drains: used only where no other member is usable.
     pub weight: u32,
     /// Neighbour on that device the packet is handed to.
-    pub via: NextHop,
+    pub neighbor: Neighbor,
     /// Slot in `mc_traffic` that packets to the member count in: that of the peer with its address.
-    pub traffic: u32,
+    pub stats: u32,
 }
 
 /// A neighbour on a link, as `bpf_redirect_neigh` takes it (`struct bpf_redir_neigh`, Linux 5.10): naming it
 /// saves the route look-up the kernel makes for every packet otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct NextHop {
+pub struct Neighbor {
     /// [`NextHop::V4`], [`NextHop::V6`], or 0: the kernel's routes say who it is.
     pub family: u32,
     /// Its address in network order; of IPv4 the first four bytes, zeros behind them.
     pub addr: [u8; 16],
 }
 
-impl NextHop {
+impl Neighbor {
     /// `AF_INET`.
     pub const V4: u32 = 2;
     /// `AF_INET6`.
@@ -232,7 +232,7 @@ pub struct Peer {
     /// [`Peer::alias`], its bytes in network order.
     pub group: u32,
     /// Slot in `mc_traffic` that packets from the peer count in.
-    pub traffic: u32,
+    pub stats: u32,
 }
 
 impl Peer {
@@ -297,7 +297,7 @@ pub struct Counter {
 /// around the inner packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Traffic {
+pub struct PeerStats {
     /// Packets sent; a GSO super-packet counts once.
     pub sent_packets: u64,
     /// Bytes of these.
@@ -310,20 +310,20 @@ pub struct Traffic {
 
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
 const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
-const _: () = assert!(size_of::<Group>() == 8 + 4 * GROUP_MEMBERS && align_of::<Group>() == 4);
-const _: () = assert!(size_of::<Member>() == 72 && align_of::<Member>() == 4);
+const _: () = assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_MEMBERS && align_of::<NextHopGroup>() == 4);
+const _: () = assert!(size_of::<NextHop>() == 72 && align_of::<NextHop>() == 4);
 const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
 const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
-const _: () = assert!(size_of::<Traffic>() == 32 && align_of::<Traffic>() == 8);
+const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() == 8);
 
 #[cfg(feature = "user")]
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{
-        Config, Counter, Group, Member, Peer, Prefix, Traffic,
-        health::{Rtt, Seen, Sent},
-        sample::Gate,
+        Config, Counter, NextHopGroup, NextHop, Peer, Prefix, PeerStats,
+        liveness::{Rtt, Seen, Sent},
+        sample::SampleLimiter,
     };
 
     macro_rules! pod {
@@ -333,6 +333,16 @@ mod user {
         )*};
     }
     pod!(
-        Prefix, Group, Member, Peer, Config, Counter, Traffic, Sent, Seen, Rtt, Gate
+        Prefix,
+        NextHopGroup,
+        NextHop,
+        Peer,
+        Config,
+        Counter,
+        PeerStats,
+        Sent,
+        Seen,
+        Rtt,
+        SampleLimiter
     );
 }

@@ -25,7 +25,7 @@ pub const FROM_UNDERLAY: u32 = 2;
 /// A packet that was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Sample {
+pub struct DropSample {
     /// When: nanoseconds of `CLOCK_MONOTONIC_COARSE`.
     pub at: u64,
     /// [`crate::verdict::DropReason`] by number.
@@ -47,7 +47,7 @@ pub struct Sample {
 /// How many samples one CPU took and left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Gate {
+pub struct SampleLimiter {
     /// Number of the current window.
     pub window: u64,
     /// Samples taken in it.
@@ -60,7 +60,7 @@ pub struct Gate {
 
 /// Whether a drop at `now` (nanoseconds) is sampled; the gate remembers it.
 #[inline(always)]
-pub const fn pass(gate: &mut Gate, now: u64) -> bool {
+pub const fn allow(gate: &mut SampleLimiter, now: u64) -> bool {
     let window = now >> WINDOW_SHIFT;
     if gate.window != window {
         gate.window = window;
@@ -78,8 +78,8 @@ pub const fn pass(gate: &mut Gate, now: u64) -> bool {
 
 // The program masks with it.
 const _: () = assert!(SAMPLE_BYTES.is_power_of_two());
-const _: () = assert!(size_of::<Sample>() == 32 + SAMPLE_BYTES && align_of::<Sample>() == 8);
-const _: () = assert!(size_of::<Gate>() == 32 && align_of::<Gate>() == 8);
+const _: () = assert!(size_of::<DropSample>() == 32 + SAMPLE_BYTES && align_of::<DropSample>() == 8);
+const _: () = assert!(size_of::<SampleLimiter>() == 32 && align_of::<SampleLimiter>() == 8);
 
 #[cfg(test)]
 mod tests {
@@ -87,13 +87,13 @@ mod tests {
 
     #[test]
     fn a_flood_is_sampled_a_few_times_a_window_and_counted() {
-        let mut gate = Gate::default();
+        let mut gate = SampleLimiter::default();
         let mut passed = 0;
         for packet in 0..1_000_u64 {
-            passed += u64::from(pass(&mut gate, (5 << WINDOW_SHIFT) + packet));
+            passed += u64::from(allow(&mut gate, (5 << WINDOW_SHIFT) + packet));
         }
         assert_eq!((passed, gate.suppressed), (SAMPLES_PER_WINDOW, 990));
-        assert!(pass(&mut gate, 6 << WINDOW_SHIFT), "a new window opens the gate");
+        assert!(allow(&mut gate, 6 << WINDOW_SHIFT), "a new window opens the gate");
         assert_eq!((gate.taken, gate.suppressed), (1, 990));
     }
 }

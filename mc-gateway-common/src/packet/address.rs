@@ -48,7 +48,7 @@ impl Address {
     /// The four bytes of an IPv4 address as a little-endian number; the last four of any other.
     #[inline(always)]
     #[must_use]
-    pub const fn v4_bits(self) -> u32 {
+    pub const fn v4_u32(self) -> u32 {
         (self.low >> 32) as u32
     }
 
@@ -65,7 +65,7 @@ impl Address {
     pub const fn fold(self) -> u32 {
         // The third word of an IPv4 address is constant, the first two are zero.
         let third = (self.low ^ MAPPED) as u32;
-        self.v4_bits()
+        self.v4_u32()
             ^ third.rotate_left(13)
             ^ ((self.high >> 32) as u32).rotate_left(7)
             ^ (self.high as u32).rotate_left(17)
@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(address, ip::mapped(bytes).into());
         assert_eq!(address.bytes(), ip::mapped(bytes));
         assert!(address.is_v4());
-        assert_eq!(address.v4_bits().to_le_bytes(), bytes);
-        assert_eq!(address.fold(), address.v4_bits());
+        assert_eq!(address.v4_u32().to_le_bytes(), bytes);
+        assert_eq!(address.fold(), address.v4_u32());
     }
 
     proptest! {

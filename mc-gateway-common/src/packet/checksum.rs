@@ -18,7 +18,7 @@ pub fn sum<const N: usize>(bytes: &[u8; N]) -> u64 {
 /// [`sum`] of words as they lie in memory, eight bytes each.
 #[inline(always)]
 #[must_use]
-pub fn of_words<const N: usize>(words: [u64; N]) -> u64 {
+pub fn sum_words<const N: usize>(words: [u64; N]) -> u64 {
     let mut sum = 0_u64;
     for word in words {
         sum = sum.wrapping_add(word & 0xffff_ffff).wrapping_add(word >> 32);
@@ -48,7 +48,7 @@ pub fn is_valid(header: &[u8; 20]) -> bool {
 /// Checksum to write into a header whose checksum field is zero.
 #[inline(always)]
 #[must_use]
-pub fn of_header(header: &[u8; 20]) -> [u8; 2] {
+pub fn header_checksum(header: &[u8; 20]) -> [u8; 2] {
     (!fold(sum(header))).to_ne_bytes()
 }
 
@@ -66,7 +66,7 @@ pub fn difference<const N: usize>(old: &[u8; N], new: &[u8; N]) -> u32 {
 /// As [`difference`], from the sums of old and new.
 #[inline(always)]
 #[must_use]
-pub fn between(old: u64, new: u64) -> u32 {
+pub fn difference_of_sums(old: u64, new: u64) -> u32 {
     u32::from(fold(new.wrapping_add(u64::from(!fold(old)))))
 }
 
@@ -81,7 +81,7 @@ pub fn update(check: [u8; 2], difference: u32) -> [u8; 2] {
 /// A checksum as UDP writes it: a computed zero is `0xffff`, because zero means "no checksum" (RFC 768).
 #[inline(always)]
 #[must_use]
-pub const fn for_udp(check: [u8; 2]) -> [u8; 2] {
+pub const fn nonzero_for_udp(check: [u8; 2]) -> [u8; 2] {
     match check {
         [0, 0] => [0xff, 0xff],
         other => other,
@@ -117,7 +117,7 @@ mod tests {
         header[10] = 0;
         header[11] = 0;
         assert!(!is_valid(&header));
-        assert_eq!(of_header(&header), [0xb8, 0x61]);
+        assert_eq!(header_checksum(&header), [0xb8, 0x61]);
     }
 
     proptest::proptest! {
@@ -141,11 +141,11 @@ mod tests {
                 let mut header = [0; 20];
                 header[..12].copy_from_slice(&rest);
                 header[12..].copy_from_slice(&addresses);
-                of_header(&header)
+                header_checksum(&header)
             };
             let (before, after) = (sum(old), sum(new));
             let updated = update(before, difference(&old, &new));
-            proptest::prop_assert_eq!(for_udp(after), for_udp(updated));
+            proptest::prop_assert_eq!(nonzero_for_udp(after), nonzero_for_udp(updated));
         }
     }
 }

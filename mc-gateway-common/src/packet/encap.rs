@@ -6,36 +6,36 @@ use network_types::{
     udp::UdpHdr,
 };
 
-use super::{Address, Aligned, checksum, eth, eth::Mac, ip, tunnel, tunnel::Format, words};
+use super::{Address, Aligned, checksum, eth, eth::Mac, header_words, ip, tunnel, tunnel::Format};
 
 /// Bytes between the outer IP header and the inner one: UDP, tunnel header, inner Ethernet.
-pub const TAIL: usize = UdpHdr::LEN + tunnel::LEN + EthHdr::LEN;
+pub const TUNNEL_OVERHEAD: usize = UdpHdr::LEN + tunnel::LEN + EthHdr::LEN;
 /// Bytes encapsulation adds in front of the inner IP packet over IPv4.
-pub const ROOM_V4: usize = Ipv4Hdr::LEN + TAIL;
+pub const ENCAP_LEN_V4: usize = Ipv4Hdr::LEN + TUNNEL_OVERHEAD;
 /// Bytes encapsulation adds in front of the inner IP packet over IPv6.
-pub const ROOM_V6: usize = Ipv6Hdr::LEN + TAIL;
+pub const ENCAP_LEN_V6: usize = Ipv6Hdr::LEN + TUNNEL_OVERHEAD;
 
 /// TTL and hop limit of outer packets where none is configured.
 pub const HOP_LIMIT: u8 = 64;
 
 /// Room for the outer headers, by outer IP version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum OuterFamily {
     /// [`ROOM_V4`] bytes.
     V4,
     /// [`ROOM_V6`] bytes.
     V6,
 }
 
-impl Room {
+impl OuterFamily {
     /// Its length in bytes.
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "50 and 70")]
-    pub const fn bytes(self) -> u32 {
+    pub const fn encap_len(self) -> u32 {
         match self {
-            Self::V4 => ROOM_V4 as u32,
-            Self::V6 => ROOM_V6 as u32,
+            Self::V4 => ENCAP_LEN_V4 as u32,
+            Self::V6 => ENCAP_LEN_V6 as u32,
         }
     }
 
@@ -85,18 +85,18 @@ impl Encap {
     /// sender's business, not the underlay's.
     #[inline(always)]
     #[must_use]
-    pub fn over_v4(&self) -> Aligned<[u8; ROOM_V4]> {
-        words::bytes(self.words_v4())
+    pub fn over_v4(&self) -> Aligned<[u8; ENCAP_LEN_V4]> {
+        header_words::to_bytes(self.words_v4())
     }
 
     /// [`Self::over_v4`] in words, of which the last has two bytes.
     #[inline(always)]
     #[must_use]
     pub fn words_v4(&self) -> [u64; 7] {
-        let total = wire_len(self.inner_len.wrapping_add(Room::V4.bytes()));
-        let (src, dst) = (self.src.v4_bits(), self.dst.v4_bits());
+        let total = wire_len(self.inner_len.wrapping_add(OuterFamily::V4.encap_len()));
+        let (src, dst) = (self.src.v4_u32(), self.dst.v4_u32());
         let [first, second, third] = ip::v4_words(self.tos, total, self.ttl, ip::UDP, src, dst);
-        let [udp, tunnel, macs, rest] = self.tail();
+        let [udp, tunnel, macs, rest] = self.tunnel_words();
         [
             first,
             second,
@@ -111,27 +111,31 @@ impl Encap {
     /// The bytes behind the outer Ethernet header over IPv6.
     #[inline(always)]
     #[must_use]
-    pub fn over_v6(&self) -> Aligned<[u8; ROOM_V6]> {
-        words::bytes(self.words_v6())
+    pub fn over_v6(&self) -> Aligned<[u8; ENCAP_LEN_V6]> {
+        header_words::to_bytes(self.words_v6())
     }
 
     /// [`Self::over_v6`] in words, of which the last has six bytes.
     #[inline(always)]
     #[must_use]
     pub fn words_v6(&self) -> [u64; 9] {
-        let [l0, l1] = wire_len(self.inner_len.wrapping_add(Room::V6.bytes()).wrapping_sub(40));
+        let [l0, l1] = wire_len(
+            self.inner_len
+                .wrapping_add(OuterFamily::V6.encap_len())
+                .wrapping_sub(40),
+        );
         let first = 6 << 28 | u32::from(self.tos) << 20 | self.hash & 0x000f_ffff;
         let [f0, f1, f2, f3] = first.to_be_bytes();
         let first = u64::from_le_bytes([f0, f1, f2, f3, l0, l1, ip::UDP, self.ttl]);
         let ([s0, s1], [d0, d1]) = (self.src.words(), self.dst.words());
-        let [udp, tunnel, macs, rest] = self.tail();
+        let [udp, tunnel, macs, rest] = self.tunnel_words();
         [first, s0, s1, d0, d1, udp, tunnel, macs, rest]
     }
 
     /// What is behind the outer IP header, in words: UDP, tunnel header, and the inner Ethernet header in
     /// two, the second of which has six bytes.
     #[inline(always)]
-    fn tail(&self) -> [u64; 4] {
+    fn tunnel_words(&self) -> [u64; 4] {
         let [sp0, sp1] = source_port(self.hash).to_be_bytes();
         let [dp0, dp1] = self.port.to_be_bytes();
         let [u0, u1] = self.udp_len();
@@ -156,7 +160,11 @@ impl Encap {
 
     #[inline(always)]
     fn udp_len(&self) -> [u8; 2] {
-        wire_len(self.inner_len.wrapping_add(Room::V4.bytes()).wrapping_sub(20))
+        wire_len(
+            self.inner_len
+                .wrapping_add(OuterFamily::V4.encap_len())
+                .wrapping_sub(20),
+        )
     }
 
     /// The UDP checksum over pseudo header, UDP, tunnel header, inner Ethernet and inner packet.
@@ -166,11 +174,11 @@ impl Encap {
         // The length counts twice: in the pseudo header and in the UDP header. Mapped addresses sum to
         // 0xffff more each, which is zero.
         let sum = checksum::sum(&[0, ip::UDP, u0, u1])
-            .wrapping_add(checksum::of_words(tail))
-            .wrapping_add(checksum::of_words(self.src.words()))
-            .wrapping_add(checksum::of_words(self.dst.words()))
+            .wrapping_add(checksum::sum_words(tail))
+            .wrapping_add(checksum::sum_words(self.src.words()))
+            .wrapping_add(checksum::sum_words(self.dst.words()))
             .wrapping_add(inner);
-        checksum::for_udp((!checksum::fold(sum)).to_ne_bytes())
+        checksum::nonzero_for_udp((!checksum::fold(sum)).to_ne_bytes())
     }
 }
 

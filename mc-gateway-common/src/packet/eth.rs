@@ -32,7 +32,7 @@ pub const MULTICLUSTER_MAC: Mac = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
 /// A MAC address as a little-endian number.
 #[inline(always)]
 #[must_use]
-pub const fn bits(mac: Mac) -> u64 {
+pub const fn mac_to_u64(mac: Mac) -> u64 {
     let [m0, m1, m2, m3, m4, m5] = mac;
     u64::from_le_bytes([m0, m1, m2, m3, m4, m5, 0, 0])
 }

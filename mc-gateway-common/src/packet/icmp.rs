@@ -1,7 +1,7 @@
 //! ICMP: which messages are errors, and the error that tells a sender its packet is too big: fragmentation
 //! needed (RFC 1191) or packet too big (RFC 4443 section 3.2).
 
-use super::{Aligned, Packet, checksum, encap::HOP_LIMIT, ip, transport::Transport};
+use super::{Aligned, Packet, checksum, encap::HOP_LIMIT, ip, l4::L4Location};
 
 /// Length of an ICMP header up to the packet it quotes.
 pub const LEN: u32 = 8;
@@ -11,13 +11,13 @@ pub const HEADERS_V4: u32 = 28;
 pub const HEADERS_V6: u32 = 48;
 /// Smallest MTU of an IPv6 link (RFC 8200 section 5). A smaller one is never announced: what a host would
 /// have to send then, atomic fragments, is deprecated (RFC 8021).
-pub const V6_MINIMUM: u32 = 1280;
+pub const V6_MIN_MTU: u32 = 1280;
 /// Smallest MTU of an IPv4 link (RFC 791).
-pub const V4_MINIMUM: u32 = 68;
+pub const V4_MIN_MTU: u32 = 68;
 
 /// Largest ICMP error: 576 bytes for IPv4 (RFC 1812 section 4.3.2.3), 1280 for IPv6 (RFC 4443 section 2.4).
-const V4_MOST: u32 = 576;
-const V6_MOST: u32 = 1280;
+const V4_MAX_LEN: u32 = 576;
+const V6_MAX_LEN: u32 = 1280;
 /// Type of service of errors: precedence "internetwork control" (RFC 1812 section 4.3.2.5).
 pub const TOS: u8 = 0xc0;
 
@@ -28,7 +28,7 @@ const PACKET_TOO_BIG: u8 = 2;
 /// Whether the packet with this transport header is an ICMP error. Where that cannot be told (a later
 /// fragment, a cut header) it is none.
 #[inline(always)]
-pub fn is_error<P: Packet>(packet: &P, v6: bool, transport: &Transport) -> bool {
+pub fn is_error<P: Packet>(packet: &P, v6: bool, transport: &L4Location) -> bool {
     let icmp = if v6 { ip::ICMPV6 } else { ip::ICMP };
     if transport.proto != icmp || transport.fragment {
         return false;
@@ -52,23 +52,23 @@ pub const fn headers_len(v6: bool) -> u32 {
 /// Bytes an error quotes of a packet of `len` bytes: as much as it may hold, in whole words.
 #[inline(always)]
 #[must_use]
-pub const fn quoted(v6: bool, len: u32) -> u32 {
+pub const fn quoted_len(v6: bool, len: u32) -> u32 {
     let most = if v6 {
-        V6_MOST.wrapping_sub(HEADERS_V6)
+        V6_MAX_LEN.wrapping_sub(HEADERS_V6)
     } else {
-        V4_MOST.wrapping_sub(HEADERS_V4)
+        V4_MAX_LEN.wrapping_sub(HEADERS_V4)
     };
     if len < most { len & !3 } else { most }
 }
 
 /// Sum of `len` bytes at `at`; both are multiples of four, and no error quotes more than 1,280.
 #[inline(always)]
-pub fn sum<P: Packet>(packet: &P, at: u32, len: u32) -> Option<u16> {
+pub fn sum_bytes<P: Packet>(packet: &P, at: u32, len: u32) -> Option<u16> {
     const CHUNK: u32 = 32;
     let mut sum = 0_u64;
     let mut done = 0_u32;
     let mut i = 0;
-    while i < V6_MOST / CHUNK && len.wrapping_sub(done) >= CHUNK {
+    while i < V6_MAX_LEN / CHUNK && len.wrapping_sub(done) >= CHUNK {
         let chunk = Aligned(packet.load::<{ CHUNK as usize }>(at.wrapping_add(done))?);
         sum = sum.wrapping_add(checksum::sum(&chunk.0));
         done = done.wrapping_add(CHUNK);
@@ -90,12 +90,12 @@ pub fn sum<P: Packet>(packet: &P, at: u32, len: u32) -> Option<u16> {
 /// device will write anyway: with everything else from the transport header on summing to `s`, that is
 /// half of its complement.
 #[inline(always)]
-pub fn settle<P: Packet>(
+pub fn finalize_checksum<P: Packet>(
     packet: &mut P,
     at: u32,
     quoted: u32,
     sum: u16,
-    transport: Transport,
+    transport: L4Location,
 ) -> Option<u16> {
     let field = match transport.proto {
         ip::TCP => 16_u32,
@@ -104,14 +104,14 @@ pub fn settle<P: Packet>(
     };
     let field = transport.at.wrapping_add(field);
     let inside = field.wrapping_add(2) <= at.wrapping_add(quoted);
-    if transport.fragment || !inside || !packet.is_summed_later(field)? {
+    if transport.fragment || !inside || !packet.is_checksum_partial(field)? {
         return Some(sum);
     }
     let old = u16::from_ne_bytes(packet.load(field)?);
-    let front = packet.sum(at, transport.at.wrapping_sub(at))?;
+    let front = packet.sum_bytes(at, transport.at.wrapping_sub(at))?;
     let rest = u64::from(sum).wrapping_add(u64::from(!old));
     let others = rest.wrapping_add(u64::from(!front));
-    let new = half(!checksum::fold(others));
+    let new = halve(!checksum::fold(others));
     packet.store(field, &new.to_ne_bytes())?;
     Some(checksum::fold(rest.wrapping_add(u64::from(new))))
 }
@@ -120,7 +120,7 @@ pub fn settle<P: Packet>(
 /// ICMP message with its pseudo header.
 #[inline(always)]
 #[must_use]
-pub fn error_sum(v6: bool, len: u32) -> u64 {
+pub fn icmp_error_sum(v6: bool, len: u32) -> u64 {
     if !v6 {
         return 0;
     }
@@ -137,7 +137,7 @@ pub fn error_sum(v6: bool, len: u32) -> u64 {
 /// The error comes from the packet's own destination: that address passes every check on the way back, and
 /// a connection tracker finds the flow by it.
 #[inline(always)]
-pub fn store_headers<P: Packet>(packet: &mut P, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
+pub fn store_icmp_error<P: Packet>(packet: &mut P, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
     let len = packet.frame_len().wrapping_sub(at);
     let quote = at.wrapping_add(headers_len(v6));
     if v6 {
@@ -154,8 +154,8 @@ fn store_v4<P: Packet>(packet: &mut P, at: u32, quote: u32, len: u32, mtu: u32, 
     let (from, to) = ([d0, d1, d2, d3], [s0, s1, s2, s3]);
     let ip = Aligned(ip::v4_header(TOS, [t0, t1], HOP_LIMIT, ip::ICMP, from, to));
     packet.store(at, &ip.0)?;
-    let mtu = if mtu < V4_MINIMUM {
-        V4_MINIMUM
+    let mtu = if mtu < V4_MIN_MTU {
+        V4_MIN_MTU
     } else {
         mtu.min(0xffff)
     };
@@ -180,7 +180,7 @@ fn store_v6<P: Packet>(packet: &mut P, at: u32, quote: u32, len: u32, mtu: u32, 
     let address = Aligned(packet.load::<16>(quote.wrapping_add(8))?);
     sum = sum.wrapping_add(checksum::sum(&address.0));
     packet.store(at.wrapping_add(24), &address.0)?;
-    let mtu = if mtu < V6_MINIMUM { V6_MINIMUM } else { mtu };
+    let mtu = if mtu < V6_MIN_MTU { V6_MIN_MTU } else { mtu };
     let [m0, m1, m2, m3] = mtu.to_be_bytes();
     store_icmp(
         packet,
@@ -200,7 +200,7 @@ fn store_icmp<P: Packet>(packet: &mut P, at: u32, mut header: [u8; 8], sum: u64)
 
 /// The number that, added to itself, gives `value` in the arithmetic of checksums (modulo 65,535).
 #[inline(always)]
-const fn half(value: u16) -> u16 {
+const fn halve(value: u16) -> u16 {
     if value & 1 == 0 {
         value >> 1
     } else {
@@ -254,14 +254,14 @@ mod tests {
         let mut frame = vec![0; 14];
         frame.extend(packet);
         let mut frame = SlicePacket::new(frame);
-        frame.set_summed_later(summed_later);
-        let transport = frame.locate(v6, eth::END);
-        let quoted = quoted(v6, frame.frame_len() - eth::END);
-        let sum = frame.sum(eth::END, quoted).unwrap();
-        let sum = frame.settle(eth::END, quoted, sum, transport).unwrap();
+        frame.set_checksum_partial(summed_later);
+        let transport = frame.locate_l4(v6, eth::END);
+        let quoted = quoted_len(v6, frame.frame_len() - eth::END);
+        let sum = frame.sum_bytes(eth::END, quoted).unwrap();
+        let sum = frame.finalize_checksum(eth::END, quoted, sum, transport).unwrap();
         frame.resize(eth::END + quoted).unwrap();
         frame.insert(headers_len(v6)).unwrap();
-        frame.store_error(v6, eth::END, mtu, sum).unwrap();
+        frame.store_icmp_error(v6, eth::END, mtu, sum).unwrap();
         (
             frame.bytes()[14..].to_vec(),
             packet[..usize::try_from(quoted).unwrap()].to_vec(),
@@ -317,11 +317,11 @@ mod tests {
         let is = |v6: bool, proto: u8, kind: u8, fragment: bool| {
             let mut frame = vec![0; 34];
             frame.push(kind);
-            let transport = Transport {
+            let transport = L4Location {
                 proto,
                 at: 34,
                 fragment,
-                first: true,
+                has_header: true,
             };
             is_error(&SlicePacket::new(frame), v6, &transport)
         };
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn half_of_a_sum_added_to_itself_is_the_sum() {
         for value in 0..=u16::MAX {
-            let twice = u32::from(half(value)) * 2;
+            let twice = u32::from(halve(value)) * 2;
             assert_eq!(twice % 0xffff, u32::from(value) % 0xffff, "{value}");
         }
     }

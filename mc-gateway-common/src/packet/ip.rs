@@ -2,7 +2,7 @@
 
 use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
 
-use super::{Address, Packet, Words, checksum, eth, words};
+use super::{Address, HeaderWords, Packet, checksum, eth, header_words};
 use crate::abi::Addr;
 
 /// Length of an IPv4 header without options.
@@ -57,7 +57,7 @@ pub const fn is_v4(address: &Addr) -> bool {
 #[must_use]
 pub fn v4_header(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: [u8; 4], dst: [u8; 4]) -> [u8; V4_LEN] {
     let (src, dst) = (u32::from_le_bytes(src), u32::from_le_bytes(dst));
-    words::bytes(v4_words(tos, total, ttl, proto, src, dst)).0
+    header_words::to_bytes(v4_words(tos, total, ttl, proto, src, dst)).0
 }
 
 /// [`v4_header`] in words, of which the last has four bytes; addresses are little-endian numbers.
@@ -68,7 +68,7 @@ pub fn v4_words(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: u32, dst: u32)
     let first = u64::from_le_bytes([0x45, tos, t0, t1, 0, 0, 0x40, 0]);
     let second = u64::from_le_bytes([ttl, proto, 0, 0, 0, 0, 0, 0]) | u64::from(src) << 32;
     let third = u64::from(dst);
-    let check = !checksum::fold(checksum::of_words([first, second, third]));
+    let check = !checksum::fold(checksum::sum_words([first, second, third]));
     [first, second | u64::from(check) << 16, third]
 }
 
@@ -86,7 +86,7 @@ pub struct Header {
     /// Length field as it is: the whole IPv4 packet, or what follows the IPv6 header, in bytes.
     pub length: u16,
     /// Flags and fragment offset of IPv4; 0 for IPv6, whose fragments have `proto` [`FRAGMENT`].
-    pub frags: u16,
+    pub flags_and_offset: u16,
     /// Time to live, hop limit.
     pub ttl: u8,
     /// Protocol of the payload, next header.
@@ -102,28 +102,28 @@ impl Header {
     #[inline(always)]
     #[must_use]
     pub fn v4(bytes: &[u8; V4_LEN]) -> Self {
-        Self::v4_in(&Words::<3>::of(bytes), 0)
+        Self::v4_at(&HeaderWords::<3>::from_bytes(bytes), 0)
     }
 
     /// Reads an IPv6 header; nothing is checked.
     #[inline(always)]
     #[must_use]
     pub fn v6(bytes: &[u8; V6_LEN]) -> Self {
-        Self::v6_in(&Words::<5>::of(bytes), 0)
+        Self::v6_at(&HeaderWords::<5>::from_bytes(bytes), 0)
     }
 
     /// [`Self::v4`] of the header at `at`.
     #[inline(always)]
     #[must_use]
-    pub const fn v4_in<const W: usize>(words: &Words<W>, at: usize) -> Self {
+    pub const fn v4_at<const W: usize>(words: &HeaderWords<W>, at: usize) -> Self {
         let vihl = words.u8(at);
         Self {
             v6: false,
             version: vihl >> 4,
             len: (vihl as u32 & 0xf).wrapping_mul(4),
             tos: words.u8(at.wrapping_add(1)),
-            length: words.u16(at.wrapping_add(2)),
-            frags: words.u16(at.wrapping_add(6)),
+            length: words.u16_be(at.wrapping_add(2)),
+            flags_and_offset: words.u16_be(at.wrapping_add(6)),
             ttl: words.u8(at.wrapping_add(8)),
             proto: words.u8(at.wrapping_add(9)),
             src: words.v4(at.wrapping_add(12)),
@@ -134,15 +134,15 @@ impl Header {
     /// [`Self::v6`] of the header at `at`.
     #[inline(always)]
     #[must_use]
-    pub const fn v6_in<const W: usize>(words: &Words<W>, at: usize) -> Self {
+    pub const fn v6_at<const W: usize>(words: &HeaderWords<W>, at: usize) -> Self {
         let (first, second) = (words.u8(at), words.u8(at.wrapping_add(1)));
         Self {
             v6: true,
             version: first >> 4,
             len: 40,
             tos: first << 4 | second >> 4,
-            length: words.u16(at.wrapping_add(4)),
-            frags: 0,
+            length: words.u16_be(at.wrapping_add(4)),
+            flags_and_offset: 0,
             ttl: words.u8(at.wrapping_add(7)),
             proto: words.u8(at.wrapping_add(6)),
             src: words.v6(at.wrapping_add(8)),
@@ -165,14 +165,14 @@ impl Header {
     #[inline(always)]
     #[must_use]
     pub const fn is_fragment(&self) -> bool {
-        self.frags & FRAGMENTED != 0 || (self.v6 && self.proto == FRAGMENT)
+        self.flags_and_offset & FRAGMENTED != 0 || (self.v6 && self.proto == FRAGMENT)
     }
 
     /// Offset of this IPv4 fragment in the packet, in units of eight bytes.
     #[inline(always)]
     #[must_use]
     pub const fn fragment_offset(&self) -> u16 {
-        self.frags & 0x1fff
+        self.flags_and_offset & 0x1fff
     }
 
     /// Whether an IPv4 header is the 20 bytes without options; true for every IPv6 header.

@@ -6,17 +6,17 @@
 )]
 
 use super::{
-    Address, Packet, Words, checksum,
-    encap::{ROOM_V4, ROOM_V6, Room, TAIL},
+    Address, HeaderWords, Packet, checksum,
+    encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD},
     eth,
     eth::Mac,
-    ip, tunnel, words,
+    header_words, ip, tunnel,
 };
 
 /// Bytes of an encapsulated packet over IPv4 up to the end of an inner IPv4 header without options.
-pub const HEADERS_V4: usize = ROOM_V4 + ip::V4_LEN;
+pub const HEADERS_V4: usize = ENCAP_LEN_V4 + ip::V4_LEN;
 /// Bytes of an encapsulated packet over IPv6 up to the end of an inner IPv4 header without options.
-pub const HEADERS_V6: usize = ROOM_V6 + ip::V4_LEN;
+pub const HEADERS_V6: usize = ENCAP_LEN_V6 + ip::V4_LEN;
 
 /// Words in which the headers are kept, of which those over IPv4 need nine.
 const WORDS: usize = 12;
@@ -31,21 +31,21 @@ const IP: usize = eth::LEN;
 /// Offset of TTL, protocol, checksum and addresses of an outer IPv4 header in the frame.
 const V4_TTL: u32 = eth::END.wrapping_add(8);
 /// Offset of an inner IP header over IPv4 and over IPv6.
-const INNER_V4: u32 = eth::END.wrapping_add(Room::V4.bytes());
-const INNER_V6: u32 = eth::END.wrapping_add(Room::V6.bytes());
+const INNER_V4: u32 = eth::END.wrapping_add(OuterFamily::V4.encap_len());
+const INNER_V6: u32 = eth::END.wrapping_add(OuterFamily::V6.encap_len());
 
 /// Headers of an encapsulated packet: `N` is [`HEADERS_V4`] or [`HEADERS_V6`], which makes every offset a
 /// constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<const N: usize> {
-    words: Words<WORDS>,
+    words: HeaderWords<WORDS>,
     /// The outer IP header.
     pub outer: ip::Header,
 }
 
 impl<const N: usize> Headers<N> {
     /// Length of the outer IP header.
-    const IP_LEN: usize = N.wrapping_sub(TAIL).wrapping_sub(ip::V4_LEN);
+    const IP_LEN: usize = N.wrapping_sub(TUNNEL_OVERHEAD).wrapping_sub(ip::V4_LEN);
     /// Offsets in the frame.
     const UDP: usize = IP.wrapping_add(Self::IP_LEN);
     const TUNNEL: usize = Self::UDP.wrapping_add(8);
@@ -54,9 +54,13 @@ impl<const N: usize> Headers<N> {
     /// Whether the outer packet is IPv6.
     pub const V6: bool = Self::IP_LEN == ip::V6_LEN;
     /// The room the outer headers take.
-    pub const ROOM: Room = if Self::V6 { Room::V6 } else { Room::V4 };
+    pub const FAMILY: OuterFamily = if Self::V6 {
+        OuterFamily::V6
+    } else {
+        OuterFamily::V4
+    };
     /// Offset of the inner IP packet in the frame.
-    pub const INNER_AT: u32 = eth::END.wrapping_add(Self::ROOM.bytes());
+    pub const INNER_AT: u32 = eth::END.wrapping_add(Self::FAMILY.encap_len());
     /// Offset of the inner Ethernet header in a frame whose tunnel header has no options.
     pub const INNER_ETH_AT: u32 = Self::INNER_AT.wrapping_sub(eth::END);
     /// Offset of the outer UDP checksum in the frame.
@@ -66,12 +70,12 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P) -> Option<Self> {
         if Self::V6 {
-            let words = packet.words::<FROM_V6, WORDS>()?;
-            let outer = ip::Header::v6_in(&words, IP);
+            let words = packet.load_words::<FROM_V6, WORDS>()?;
+            let outer = ip::Header::v6_at(&words, IP);
             return Some(Self { words, outer });
         }
-        let words = packet.words::<FROM_V4, 9>()?.padded();
-        let outer = ip::Header::v4_in(&words, IP);
+        let words = packet.load_words::<FROM_V4, 9>()?.padded();
+        let outer = ip::Header::v4_at(&words, IP);
         Some(Self { words, outer })
     }
 
@@ -79,21 +83,21 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn udp_src(&self) -> u16 {
-        self.words.u16(Self::UDP)
+        self.words.u16_be(Self::UDP)
     }
 
     /// UDP destination port.
     #[inline(always)]
     #[must_use]
     pub fn udp_dst(&self) -> u16 {
-        self.words.u16(Self::UDP.wrapping_add(2))
+        self.words.u16_be(Self::UDP.wrapping_add(2))
     }
 
     /// The tunnel header.
     #[inline(always)]
     #[must_use]
     pub fn tunnel(&self, format: tunnel::Format) -> tunnel::Header {
-        tunnel::Header::new(format, self.words.bits(Self::TUNNEL).to_le_bytes())
+        tunnel::Header::new(format, self.words.u64_le(Self::TUNNEL).to_le_bytes())
     }
 
     /// Whether the inner Ethernet destination is the multi-cluster MAC address, where the tunnel header has
@@ -101,15 +105,15 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn is_multicluster(&self) -> bool {
-        const MAC: u64 = eth::bits(eth::MULTICLUSTER_MAC);
-        self.words.bits(Self::ETH) & eth::bits([0xff; 6]) == MAC
+        const MAC: u64 = eth::mac_to_u64(eth::MULTICLUSTER_MAC);
+        self.words.u64_le(Self::ETH) & eth::mac_to_u64([0xff; 6]) == MAC
     }
 
     /// Inner Ethernet source, where the tunnel header has no options.
     #[inline(always)]
     #[must_use]
     pub fn inner_src_mac(&self) -> Mac {
-        let [m0, m1, m2, m3, m4, m5, ..] = self.words.bits(Self::ETH.wrapping_add(6)).to_le_bytes();
+        let [m0, m1, m2, m3, m4, m5, ..] = self.words.u64_le(Self::ETH.wrapping_add(6)).to_le_bytes();
         [m0, m1, m2, m3, m4, m5]
     }
 
@@ -117,21 +121,21 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn inner_ethertype(&self) -> u16 {
-        self.words.u16(Self::ETH.wrapping_add(12))
+        self.words.u16_be(Self::ETH.wrapping_add(12))
     }
 
     /// The inner IP header; `None` where it is no IP packet or too short for one.
     #[inline(always)]
     pub fn inner<P: Packet>(&self, packet: &P) -> Option<ip::Header> {
         match self.inner_ethertype() {
-            eth::IPV4 => Some(ip::Header::v4_in(&self.words, Self::INNER)),
+            eth::IPV4 => Some(ip::Header::v4_at(&self.words, Self::INNER)),
             eth::IPV6 => {
                 let words = if Self::V6 {
-                    packet.words::<INNER_V6, 5>()
+                    packet.load_words::<INNER_V6, 5>()
                 } else {
-                    packet.words::<INNER_V4, 5>()
+                    packet.load_words::<INNER_V4, 5>()
                 };
-                Some(ip::Header::v6_in(&words?, Self::INNER))
+                Some(ip::Header::v6_at(&words?, Self::INNER))
             }
             _ => None,
         }
@@ -145,18 +149,18 @@ impl<const N: usize> Headers<N> {
         let [first, second, third] = [self.words.word(0), self.words.word(1), self.words.word(2)];
         const { assert!(FROM_V4 == eth::END - 2 && ip::V4_LEN == 3 * 8 - 4) }
         let header = [first >> 16, second, third << 16];
-        Self::V6 || checksum::fold(checksum::of_words(header)) == 0xffff
+        Self::V6 || checksum::fold(checksum::sum_words(header)) == 0xffff
     }
 
     /// Swaps source and destination and gives the packet a fresh TTL or hop limit. Sums over both
     /// addresses stay what they are, the UDP checksum's included.
     #[inline(always)]
-    pub fn turn_back<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
+    pub fn reflect<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
         if Self::V6 {
             return store_v6(packet, ttl, self.outer.dst, self.outer.src);
         }
-        let way = Way::load(packet)?;
-        way.redirect(packet, ttl, self.outer.dst, self.outer.src)
+        let way = V4Rewrite::load(packet)?;
+        way.apply(packet, ttl, self.outer.dst, self.outer.src)
     }
 }
 
@@ -164,38 +168,38 @@ impl<const N: usize> Headers<N> {
 /// else, the payload above all, stays. `N` is as in [`Headers`], of which only the fields are read that
 /// change.
 #[inline(always)]
-pub fn pass_on<const N: usize, P: Packet>(packet: &mut P, src: Address, dst: Address) -> Option<()> {
+pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, src: Address, dst: Address) -> Option<()> {
     let (old, check) = if Headers::<N>::V6 {
-        let header = packet.words::<{ eth::END }, 5>()?;
-        let check = packet.half::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
+        let header = packet.load_words::<{ eth::END }, 5>()?;
+        let check = packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
         let ttl = header.u8(IP.wrapping_add(7)).wrapping_sub(1);
         let old = [header.v6(IP.wrapping_add(8)), header.v6(IP.wrapping_add(24))];
         store_v6(packet, ttl, src, dst)?;
         (old, check)
     } else {
-        let way = Way::load(packet)?;
-        way.redirect(packet, way.ttl().wrapping_sub(1), src, dst)?;
+        let way = V4Rewrite::load(packet)?;
+        way.apply(packet, way.ttl().wrapping_sub(1), src, dst)?;
         ([way.src(), way.dst()], way.udp_check())
     };
     if check == 0 {
         return Some(());
     }
     // Mapped addresses differ only where the IPv4 addresses do.
-    let difference = checksum::between(sum(old), sum([src, dst]));
-    let check = checksum::for_udp(checksum::update(check.to_ne_bytes(), difference));
+    let difference = checksum::difference_of_sums(sum(old), sum([src, dst]));
+    let check = checksum::nonzero_for_udp(checksum::update(check.to_ne_bytes(), difference));
     packet.store(Headers::<N>::UDP_CHECK_AT, &check)
 }
 
 /// Sum of two addresses, not yet folded.
 #[inline(always)]
 fn sum([a, b]: [Address; 2]) -> u64 {
-    checksum::of_words(a.words()).wrapping_add(checksum::of_words(b.words()))
+    checksum::sum_words(a.words()).wrapping_add(checksum::sum_words(b.words()))
 }
 
 /// What a gateway changes in an outer IPv4 header, and the UDP checksum behind it.
-struct Way(Words<3>);
+struct V4Rewrite(HeaderWords<3>);
 
-impl Way {
+impl V4Rewrite {
     /// So that the third word ends with the UDP checksum.
     const FROM: u32 = Headers::<HEADERS_V4>::UDP_CHECK_AT
         .wrapping_add(2)
@@ -203,7 +207,7 @@ impl Way {
 
     #[inline(always)]
     fn load<P: Packet>(packet: &P) -> Option<Self> {
-        packet.words::<{ Self::FROM }, 3>().map(Self)
+        packet.load_words::<{ Self::FROM }, 3>().map(Self)
     }
 
     #[inline(always)]
@@ -223,37 +227,40 @@ impl Way {
 
     #[inline(always)]
     fn udp_check(&self) -> u16 {
-        self.0.bits32(Headers::<HEADERS_V4>::UDP_CHECK_AT as usize) as u16
+        self.0.u32_le(Headers::<HEADERS_V4>::UDP_CHECK_AT as usize) as u16
     }
 
     /// Writes TTL and addresses and brings the header's checksum up to date.
     #[inline(always)]
-    fn redirect<P: Packet>(&self, packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
+    fn apply<P: Packet>(&self, packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
         // TTL, protocol and checksum are one half of a word.
-        let old = self.0.bits32(IP.wrapping_add(8));
+        let old = self.0.u32_le(IP.wrapping_add(8));
         let new = (old & !0xff) | u32::from(ttl);
         let sum = |half: u32, src: Address, dst: Address| {
             u64::from(half & 0xffff)
-                .wrapping_add(u64::from(src.v4_bits()))
-                .wrapping_add(u64::from(dst.v4_bits()))
+                .wrapping_add(u64::from(src.v4_u32()))
+                .wrapping_add(u64::from(dst.v4_u32()))
         };
-        let difference = checksum::between(sum(old, self.src(), self.dst()), sum(new, src, dst));
+        let difference = checksum::difference_of_sums(sum(old, self.src(), self.dst()), sum(new, src, dst));
         let check = checksum::update(((old >> 16) as u16).to_ne_bytes(), difference);
         let half = (new & 0xffff) | u32::from(u16::from_ne_bytes(check)) << 16;
         let words = [
-            u64::from(half) | u64::from(src.v4_bits()) << 32,
-            u64::from(dst.v4_bits()),
+            u64::from(half) | u64::from(src.v4_u32()) << 32,
+            u64::from(dst.v4_u32()),
         ];
         // An IPv4 header sums to zero before and after.
-        packet.put::<V4_TTL, 2, 12>(words)
+        packet.write_linear::<V4_TTL, 2, 12>(words)
     }
 }
 
 /// Writes hop limit and addresses of the outer IPv6 header.
 #[inline(always)]
 fn store_v6<P: Packet>(packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
-    let first = packet.words::<{ eth::END }, 1>()?.word(0);
+    let first = packet.load_words::<{ eth::END }, 1>()?.word(0);
     let first = (first & 0x00ff_ffff_ffff_ffff) | u64::from(ttl) << 56;
     let ([s0, s1], [d0, d1]) = (src.words(), dst.words());
-    packet.store(eth::END, &words::bytes::<5, 40>([first, s0, s1, d0, d1]).0)
+    packet.store(
+        eth::END,
+        &header_words::to_bytes::<5, 40>([first, s0, s1, d0, d1]).0,
+    )
 }

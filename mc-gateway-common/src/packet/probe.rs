@@ -37,7 +37,7 @@ pub enum Kind {
 
 impl Kind {
     #[inline(always)]
-    const fn read(byte: u8) -> Option<Self> {
+    const fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             1 => Some(Self::Request),
             2 => Some(Self::Reply),
@@ -115,7 +115,7 @@ impl Probe {
             return None;
         }
         Some(Self {
-            kind: Kind::read(kind)?,
+            kind: Kind::from_byte(kind)?,
             size: u16::from_be_bytes([s0, s1]),
             slot: u32::from_be_bytes(slot),
             id: u32::from_be_bytes(id),
@@ -173,7 +173,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_was_written_is_read(kind in 1..5_u8, size: u16, slot: u32, id: u32, sequence: u32, sent_at: u64) {
-            let probe = Probe { kind: Kind::read(kind).unwrap(), size, slot, id, sequence, sent_at };
+            let probe = Probe { kind: Kind::from_byte(kind).unwrap(), size, slot, id, sequence, sent_at };
             prop_assert_eq!(Probe::load(&SlicePacket::new(probe.bytes().to_vec()), 0), Some(probe));
         }
     }

@@ -1,7 +1,7 @@
 //! A packet in a byte vector: the host's implementation of [`Packet`].
 
-use super::{L4Difference, Packet, checksum, encap::Room, eth, ip};
-use crate::abi::NextHop;
+use super::{L4ChecksumDelta, Packet, checksum, encap::OuterFamily, eth, ip};
+use crate::abi::Neighbor;
 
 /// Device every frame has come from: the loopback device, as in `BPF_PROG_TEST_RUN`.
 const IFINDEX: u32 = 1;
@@ -11,7 +11,7 @@ const IFINDEX: u32 = 1;
 pub struct SlicePacket {
     frame: Vec<u8>,
     gso_size: u32,
-    summed_later: bool,
+    checksum_partial: bool,
 }
 
 impl SlicePacket {
@@ -21,7 +21,7 @@ impl SlicePacket {
         Self {
             frame,
             gso_size: 0,
-            summed_later: false,
+            checksum_partial: false,
         }
     }
 
@@ -31,8 +31,8 @@ impl SlicePacket {
     }
 
     /// Makes its transport checksum one that a device is still to complete.
-    pub fn set_summed_later(&mut self, later: bool) {
-        self.summed_later = later;
+    pub fn set_checksum_partial(&mut self, later: bool) {
+        self.checksum_partial = later;
     }
 
     /// The frame's bytes.
@@ -77,14 +77,14 @@ impl Packet for SlicePacket {
     }
 
     /// Nothing of the frame: who gets it on the link is the kernel's business.
-    fn aim(&mut self, _: &NextHop) {}
+    fn set_neighbor(&mut self, _: &Neighbor) {}
 
-    fn grow(&mut self, room: Room) -> Option<()> {
-        self.insert(room.bytes())
+    fn grow(&mut self, room: OuterFamily) -> Option<()> {
+        self.insert(room.encap_len())
     }
 
-    fn shrink(&mut self, room: Room, inner_v6: bool) -> Option<()> {
-        let end = eth::LEN.checked_add(usize::try_from(room.bytes()).ok()?)?;
+    fn shrink(&mut self, room: OuterFamily, inner_v6: bool) -> Option<()> {
+        let end = eth::LEN.checked_add(usize::try_from(room.encap_len()).ok()?)?;
         // The kernel refuses to shrink below the network header's minimum: bpf_skb_adjust_room
         // (net/core/filter.c) wants at least the IP header left.
         let least = if inner_v6 { ip::V6_LEN } else { ip::V4_LEN };
@@ -95,9 +95,9 @@ impl Packet for SlicePacket {
         Some(())
     }
 
-    fn is_summed_later(&mut self, offset: u32) -> Option<bool> {
+    fn is_checksum_partial(&mut self, offset: u32) -> Option<bool> {
         self.load::<2>(offset)?;
-        Some(self.summed_later)
+        Some(self.checksum_partial)
     }
 
     fn resize(&mut self, len: u32) -> Option<()> {
@@ -119,8 +119,8 @@ impl Packet for SlicePacket {
         Some(())
     }
 
-    fn update_l4(&mut self, offset: u32, difference: L4Difference) -> Option<()> {
-        if self.summed_later && !difference.pseudo {
+    fn update_l4_checksum(&mut self, offset: u32, difference: L4ChecksumDelta) -> Option<()> {
+        if self.checksum_partial && !difference.pseudo {
             return Some(());
         }
         let check = self.load::<2>(offset)?;
@@ -129,7 +129,7 @@ impl Packet for SlicePacket {
         }
         let check = checksum::update(check, difference.sum);
         let check = if difference.udp {
-            checksum::for_udp(check)
+            checksum::nonzero_for_udp(check)
         } else {
             check
         };

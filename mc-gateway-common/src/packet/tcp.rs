@@ -3,7 +3,7 @@
 //! Guarantees: only the two bytes of the option and the checksum change, the value only ever gets smaller,
 //! and a header whose options contradict each other is left as it is.
 
-use super::{L4Difference, Packet, checksum};
+use super::{L4ChecksumDelta, Packet, checksum};
 
 /// Length of a TCP header without options.
 pub const LEN: u32 = 20;
@@ -35,7 +35,7 @@ pub const fn header_len(data_offset: u8) -> u32 {
 /// Lowers the MSS option of the SYN whose TCP header is at `at` to `most`; `len` bytes of TCP follow there.
 /// Tells whether anything changed; `None` where the packet cannot be written.
 #[inline(always)]
-pub fn clamp_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Option<bool> {
+pub fn lower_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Option<bool> {
     // Data offset and flags, with the first option behind window, checksum and urgent pointer.
     let Some([offset, flags, _, _, _, _, _, _, kind, option_len, high, low]) =
         packet.load::<12>(at.wrapping_add(12))
@@ -50,11 +50,11 @@ pub fn clamp_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Opt
     let found = if kind == MSS && option_len == MSS_LEN {
         Some((LEN, u16::from_be_bytes([high, low])))
     } else {
-        find(packet, at, header)
+        find_mss(packet, at, header)
     };
     match found {
         Some((offset, mss)) if mss > most => {
-            replace(packet, at, offset, mss, most)?;
+            replace_mss(packet, at, offset, mss, most)?;
             Some(true)
         }
         _ => Some(false),
@@ -63,7 +63,7 @@ pub fn clamp_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Opt
 
 /// Offset of the MSS option in a header of `header` bytes, and its value.
 #[inline(always)]
-fn find<P: Packet>(packet: &P, at: u32, header: u32) -> Option<(u32, u16)> {
+fn find_mss<P: Packet>(packet: &P, at: u32, header: u32) -> Option<(u32, u16)> {
     let mut offset = LEN;
     let mut step = 0;
     while step < STEPS && offset < header {
@@ -95,7 +95,7 @@ fn find<P: Packet>(packet: &P, at: u32, header: u32) -> Option<(u32, u16)> {
 
 /// Writes the value of the option at `offset` and updates the checksum.
 #[inline(always)]
-fn replace<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u16) -> Option<()> {
+fn replace_mss<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u16) -> Option<()> {
     let (to, [n0, n1]) = (at.wrapping_add(offset).wrapping_add(2), new.to_be_bytes());
     let [o0, o1] = old.to_be_bytes();
     // A value at an odd offset has its bytes in two words of the sum.
@@ -105,9 +105,9 @@ fn replace<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u16) 
         checksum::difference(&[0, o0, o1, 0], &[0, n0, n1, 0])
     };
     packet.store_summed(to, &[n0, n1])?;
-    packet.update_l4(
+    packet.update_l4_checksum(
         at.wrapping_add(CHECK),
-        L4Difference {
+        L4ChecksumDelta {
             sum,
             pseudo: false,
             udp: false,
@@ -175,7 +175,7 @@ mod tests {
     fn clamped(frame: &[u8], most: u16) -> (Option<bool>, Vec<u8>) {
         let mut packet = SlicePacket::new(frame.to_vec());
         let len = packet.frame_len() - AT;
-        let changed = clamp_mss(&mut packet, AT, len, most);
+        let changed = lower_mss(&mut packet, AT, len, most);
         (changed, packet.bytes().to_vec())
     }
 

@@ -7,11 +7,11 @@
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::Prefix,
+    maps::{Admission, AdmissionKey},
     packet::Address,
-    tables::{Admission, Way},
 };
 
-use crate::outline::mc_admission;
+use crate::subprograms::mc_admission;
 
 /// Entries of each map per CPU: a power of two.
 const ENTRIES: u32 = 1 << BITS;
@@ -19,14 +19,14 @@ const BITS: u32 = 9;
 
 /// Place of the entry for a hash.
 #[inline(always)]
-const fn place(hash: u32) -> u32 {
+const fn index(hash: u32) -> u32 {
     hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
 }
 
 /// An address and the prefix it was found in.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Remembered {
+struct CachedPrefix {
     address: Address,
     prefix: Prefix,
     epoch: u32,
@@ -34,16 +34,16 @@ struct Remembered {
 }
 
 #[btf_map(name = "mc_cache")]
-static CACHE: PerCpuArray<Remembered, { ENTRIES as usize }> = PerCpuArray::new();
+static CACHE: PerCpuArray<CachedPrefix, { ENTRIES as usize }> = PerCpuArray::new();
 
 /// The prefix of `address` as found in this epoch, else what `find` says. Epoch 0 remembers nothing.
 #[inline(always)]
-pub(super) fn remembered(
+pub(super) fn cached_prefix(
     address: Address,
     epoch: u32,
     find: impl FnOnce() -> Option<Prefix>,
 ) -> Option<Prefix> {
-    let Some(entry) = CACHE.get_ptr_mut(place(address.fold())) else {
+    let Some(entry) = CACHE.get_ptr_mut(index(address.fold())) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -52,7 +52,7 @@ pub(super) fn remembered(
         return Some(entry.prefix);
     }
     let prefix = find()?;
-    *entry = Remembered {
+    *entry = CachedPrefix {
         address,
         prefix,
         epoch,
@@ -64,22 +64,22 @@ pub(super) fn remembered(
 /// A way and what was found of packets that come along it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Recalled {
-    way: Way,
+struct CachedAdmission {
+    way: AdmissionKey,
     /// Packed.
     admission: u64,
     epoch: u64,
 }
 
 #[btf_map(name = "mc_ways")]
-static WAYS: PerCpuArray<Recalled, { ENTRIES as usize }> = PerCpuArray::new();
+static WAYS: PerCpuArray<CachedAdmission, { ENTRIES as usize }> = PerCpuArray::new();
 
 /// What was found of packets that come this way in this epoch, else what the tables say. Refusals are not
 /// remembered: nobody shall fill the memory with them.
 #[inline(always)]
-pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
+pub(super) fn cached_admission(way: &AdmissionKey, epoch: u32) -> u64 {
     let hash = way.dst.fold().wrapping_mul(0x85eb_ca6b) ^ way.src.fold() ^ way.peer.fold().rotate_left(16);
-    let Some(entry) = WAYS.get_ptr_mut(place(hash)) else {
+    let Some(entry) = WAYS.get_ptr_mut(index(hash)) else {
         return mc_admission(way);
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -90,7 +90,7 @@ pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
     }
     let admission = mc_admission(way);
     if !Admission::is_refusal(admission) {
-        *entry = Recalled {
+        *entry = CachedAdmission {
             way: *way,
             admission,
             epoch,
@@ -102,7 +102,7 @@ pub(super) fn recalled(way: &Way, epoch: u32) -> u64 {
 /// The member a flow prefers, whether it is alive or not.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Preferred {
+struct CachedNextHop {
     group: u32,
     hash: u32,
     slot: u32,
@@ -110,13 +110,13 @@ struct Preferred {
 }
 
 #[btf_map(name = "mc_preferences")]
-static PREFERENCES: PerCpuArray<Preferred, { ENTRIES as usize }> = PerCpuArray::new();
+static PREFERENCES: PerCpuArray<CachedNextHop, { ENTRIES as usize }> = PerCpuArray::new();
 
 /// The slot of the member a flow prefers as found in this epoch, else what `find` says. That it is alive is no
 /// part of it: the choice among those that are is made anew for every packet.
 #[inline(always)]
-pub(super) fn preferred(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {
-    let Some(entry) = PREFERENCES.get_ptr_mut(place(hash ^ group)) else {
+pub(super) fn cached_hrw_winner(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {
+    let Some(entry) = PREFERENCES.get_ptr_mut(index(hash ^ group)) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -125,7 +125,7 @@ pub(super) fn preferred(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -
         return entry.slot;
     }
     let slot = find();
-    *entry = Preferred {
+    *entry = CachedNextHop {
         group,
         hash,
         slot,

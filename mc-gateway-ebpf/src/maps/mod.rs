@@ -1,8 +1,8 @@
 //! The maps, BTF-defined so that `bpftool map dump` prints names, and the tables made of them.
 
 mod cache;
-mod health;
-mod limit;
+mod liveness;
+mod rate_limit;
 mod sample;
 mod service;
 
@@ -12,22 +12,22 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::{
-        Addr, Config, Counter, Group, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
-        MAX_PEERS, MAX_PREFIXES, MAX_TRAFFIC, Member, Peer, Prefix, Traffic,
+        Addr, Config, Counter, NextHopGroup, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
+        MAX_PEERS, MAX_PREFIXES, MAX_TRAFFIC, NextHop, Peer, Prefix, PeerStats,
     },
+    maps::{AdmissionKey, Maps},
     packet::{Address, Aligned},
-    tables::{Tables, Way},
-    verdict::{DropReason, Event, Path},
+    verdict::{DropReason, Event, Outcome},
 };
 
-use crate::outline::mc_smallest_mtu;
+use crate::subprograms::mc_smallest_mtu;
 
 #[btf_map(name = "mc_prefixes")]
 static PREFIXES: LpmTrie<Addr, Prefix, { MAX_PREFIXES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_groups")]
-static GROUPS: Array<Group, { MAX_GROUPS as usize }> = Array::new();
+static GROUPS: Array<NextHopGroup, { MAX_GROUPS as usize }> = Array::new();
 #[btf_map(name = "mc_members")]
-static MEMBERS: Array<Member, { MAX_MEMBERS as usize }> = Array::new();
+static MEMBERS: Array<NextHop, { MAX_MEMBERS as usize }> = Array::new();
 #[btf_map(name = "mc_peers")]
 static PEERS: HashMap<Addr, Peer, { MAX_PEERS as usize }> = HashMap::new();
 #[btf_map(name = "mc_config")]
@@ -37,19 +37,19 @@ static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new
 #[btf_map(name = "mc_paths")]
 static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
 #[btf_map(name = "mc_traffic")]
-static TRAFFIC: PerCpuArray<Traffic, { MAX_TRAFFIC as usize }> = PerCpuArray::new();
+static TRAFFIC: PerCpuArray<PeerStats, { MAX_TRAFFIC as usize }> = PerCpuArray::new();
 
 #[btf_map(name = "mc_epoch")]
 static EPOCH: Array<u32, 1> = Array::new();
 #[btf_map(name = "mc_events")]
 static EVENTS: PerCpuArray<u64, { MAX_EVENTS as usize }> = PerCpuArray::new();
 
-pub(crate) use sample::sample;
+pub(crate) use sample::sample_drop;
 
 /// The eBPF maps as tables.
-pub(crate) struct Maps;
+pub(crate) struct KernelMaps;
 
-impl Tables for Maps {
+impl Maps for KernelMaps {
     #[inline(always)]
     fn config(&self) -> Option<&Config> {
         CONFIG.get(0)
@@ -57,14 +57,14 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn prefix(&self, address: Address) -> Option<Prefix> {
-        cache::remembered(address, epoch(), || {
+        cache::cached_prefix(address, epoch(), || {
             PREFIXES.get(&Aligned(Key::new(128, address.bytes())).0).copied()
         })
     }
 
     #[inline(always)]
-    fn recall(&self, way: &Way) -> u64 {
-        cache::recalled(way, epoch())
+    fn admission(&self, way: &AdmissionKey) -> u64 {
+        cache::cached_admission(way, epoch())
     }
 
     #[inline(always)]
@@ -73,12 +73,12 @@ impl Tables for Maps {
     }
 
     #[inline(always)]
-    fn group(&self, slot: u32) -> Option<&Group> {
+    fn group(&self, slot: u32) -> Option<&NextHopGroup> {
         GROUPS.get(slot)
     }
 
     #[inline(always)]
-    fn member(&self, slot: u32) -> Option<&Member> {
+    fn nexthop(&self, slot: u32) -> Option<&NextHop> {
         MEMBERS.get(slot)
     }
 
@@ -137,7 +137,7 @@ pub(crate) fn count_drop(reason: DropReason) {
 
 /// Counts a packet that took a path.
 #[inline(always)]
-pub(crate) fn count_path(path: Path, bytes: u32, gso: bool) {
+pub(crate) fn count_outcome(path: Outcome, bytes: u32, gso: bool) {
     if let Some(counter) = PATHS.get_ptr_mut(path as u32) {
         // SAFETY: as in `count_drop`.
         unsafe {

@@ -8,27 +8,27 @@ use aya_ebpf::{
     helpers::{bpf_ktime_get_coarse_ns, bpf_skb_load_bytes},
     macros::btf_map,
 };
-use mc_gateway_common::abi::sample::{Gate, RING_BYTES, SAMPLE_BYTES, Sample, pass};
+use mc_gateway_common::abi::sample::{DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
 
 // Without a value type: libbpf refuses one for a ring.
 #[btf_map(name = "mc_samples")]
 static SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
 #[btf_map(name = "mc_sample_gate")]
-static GATE: PerCpuArray<Gate, 1> = PerCpuArray::new();
+static GATE: PerCpuArray<SampleLimiter, 1> = PerCpuArray::new();
 
 /// Hands the beginning of a dropped packet to whoever reads the ring, a few times a second.
 #[inline(always)]
-pub(crate) fn sample(skb: *mut __sk_buff, reason: u32, program: u32) {
+pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
     let Some(gate) = GATE.get_ptr_mut(0) else {
         return;
     };
     // SAFETY: reads a clock; the coarse one (Linux 5.11) costs a tenth of the other.
     let at = unsafe { bpf_ktime_get_coarse_ns() };
     // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
-    if !unsafe { pass(&mut *gate, at) } {
+    if !unsafe { allow(&mut *gate, at) } {
         return;
     }
-    let Some(mut entry) = SAMPLES.reserve_untyped::<Sample>(0) else {
+    let Some(mut entry) = SAMPLES.reserve_untyped::<DropSample>(0) else {
         // SAFETY: as above.
         unsafe { (*gate).lost = (*gate).lost.wrapping_add(1) }
         return;

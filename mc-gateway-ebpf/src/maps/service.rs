@@ -10,10 +10,10 @@ use mc_gateway_common::{
         Backend, Flow, FlowKey, Fragment, FragmentKey, MAX_BACKENDS, MAX_FLOWS, MAX_FRAGMENTS, MAX_REPLIES,
         MAX_SERVICES, Maglev, Reply, ReplyKey, Service, ServiceKey,
     },
-    tables::service::Services,
+    maps::service::Services,
 };
 
-use super::Maps;
+use super::KernelMaps;
 
 /// Memory is taken for entries that exist only: a regular node has hardly any.
 const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
@@ -34,7 +34,7 @@ static FRAGMENTS: LruHashMap<FragmentKey, Fragment, { MAX_FRAGMENTS as usize }> 
 // The maps without preallocation free a replaced entry only after the programs that may read it have ended
 // (RCU). Entries of the LRU maps are copied at once: a reused one is another flow's value for one packet,
 // which the checks at the Pod's node refuse.
-impl Services for Maps {
+impl Services for KernelMaps {
     #[inline(always)]
     fn service(&self, key: &ServiceKey) -> Option<&Service> {
         // SAFETY: see above; any bit pattern is a `Service`.

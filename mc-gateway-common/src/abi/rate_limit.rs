@@ -1,0 +1,24 @@
+//! Layout of the map that limits ICMP errors.
+
+/// Name of the map: per-CPU array of one [`Bucket`].
+pub const ICMP_LIMIT: &str = "mc_icmp_limit";
+
+/// A token bucket; see [`crate::limit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct TokenBucket {
+    /// Errors that may be sent now.
+    pub tokens: u64,
+    /// Time up to which tokens have been earned, nanoseconds of `CLOCK_MONOTONIC`.
+    pub at: u64,
+}
+
+const _: () = assert!(size_of::<TokenBucket>() == 16 && align_of::<TokenBucket>() == 8);
+
+#[cfg(feature = "user")]
+mod user {
+    #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
+
+    // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
+    unsafe impl aya::Pod for super::TokenBucket {}
+}

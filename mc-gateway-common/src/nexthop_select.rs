@@ -1,0 +1,331 @@
+//! Which member of a group carries a flow: the flow hash, rendezvous hashing and liveness.
+
+use crate::{
+    abi::{GROUP_MEMBERS, NextHopGroup, NextHop},
+    liveness,
+    maps::Maps,
+    rendezvous::{Candidate, hrw_better},
+    verdict::Event,
+};
+
+/// Mixes two words into one; a bijection in `value` for every `seed` (the finaliser of `MurmurHash3`).
+#[inline(always)]
+#[must_use]
+pub fn mix(value: u32, seed: u32) -> u32 {
+    let mut hash = value ^ seed.wrapping_mul(0x9e37_79b1);
+    hash ^= hash >> 16;
+    hash = hash.wrapping_mul(0x85eb_ca6b);
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(0xc2b2_ae35);
+    hash ^ (hash >> 16)
+}
+
+/// The member of the group in slot `group` that carries a flow.
+///
+/// That is the one the flow prefers ([`prefers`]) among those that are alive; where none is, the one it
+/// prefers among all, and that is counted. Depends on the members' ids, weights and liveness only, not on
+/// their order, so a lost member moves only its own flows. `None` where no slot holds a member.
+#[inline(always)]
+pub fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Option<&NextHop> {
+    let members = tables.group(group)?;
+    let alone = members.len == 1;
+    let (slot, first) = if alone {
+        usable(tables, members, 0)?
+    } else {
+        let slot = tables.hrw_winner(group, hash, false);
+        (slot, tables.nexthop(slot).filter(is_set)?)
+    };
+    // Only the winner is asked whether it is alive: in peace nothing else needs to be known.
+    if !liveness::is_dead(tables, slot, first.id) {
+        return Some(first);
+    }
+    if !alone {
+        let slot = tables.hrw_winner(group, hash, true);
+        if let Some(alive) = tables.nexthop(slot).filter(is_set) {
+            return Some(alive);
+        }
+    }
+    tables.count(Event::AllMembersDead);
+    Some(first)
+}
+
+/// The slot of the member of the group in slot `group` a flow prefers, among those that are alive if
+/// `alive` says so; 0 for none.
+#[inline(always)]
+pub fn hrw_winner<T: Maps>(tables: &T, group: u32, hash: u32, alive: bool) -> u32 {
+    let Some(group) = tables.group(group) else {
+        return 0;
+    };
+    let mut best = Candidate { hash: 0, weight: 0 };
+    let mut chosen = 0;
+    let mut i = 0;
+    while i < GROUP_MEMBERS {
+        if u32::try_from(i).is_ok_and(|i| i >= group.len) {
+            break;
+        }
+        if let Some((slot, member)) = usable(tables, group, i) {
+            let candidate = Candidate {
+                hash: mix(hash, member.id),
+                weight: member.weight,
+            };
+            let out = alive && tables.is_dead(slot, member.id);
+            if !out && (hrw_better(candidate, best)) {
+                best = candidate;
+                chosen = slot;
+            }
+        }
+        i = i.wrapping_add(1);
+    }
+    chosen
+}
+
+/// The member at place `i` and its slot.
+#[inline(always)]
+fn usable<'t, T: Maps>(tables: &'t T, group: &NextHopGroup, i: usize) -> Option<(u32, &'t NextHop)> {
+    // The mask is what the verifier sees; `i` is below it anyway.
+    let slot = *group.next_hops.get(i & (GROUP_MEMBERS - 1))?;
+    Some((slot, tables.nexthop(slot).filter(is_set)?))
+}
+
+/// Whether a slot holds a member.
+#[inline(always)]
+fn is_set(member: &&NextHop) -> bool {
+    member.ifindex != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        abi::{
+            Config,
+            liveness::{Seen, Sent},
+        },
+        maps::MemoryMaps,
+    };
+
+    const GROUP: u32 = 3;
+
+    fn group_of(ids: &[u32]) -> (MemoryMaps, u32) {
+        let mut tables = MemoryMaps::default();
+        let mut group = NextHopGroup {
+            id: 1,
+            len: u32::try_from(ids.len()).unwrap(),
+            ..NextHopGroup::default()
+        };
+        for (i, id) in ids.iter().enumerate() {
+            let slot = u32::try_from(i + 1).unwrap();
+            group.next_hops[i] = slot;
+            tables.members.insert(
+                slot,
+                NextHop {
+                    id: *id,
+                    ifindex: 7,
+                    weight: 1,
+                    ..NextHop::default()
+                },
+            );
+        }
+        tables.groups.insert(GROUP, group);
+        (tables, GROUP)
+    }
+
+    fn pick(ids: &[u32], hash: u32) -> Option<u32> {
+        let (tables, group) = group_of(ids);
+        select_nexthop(&tables, group, hash).map(|m| m.id)
+    }
+
+    #[test]
+    fn an_empty_group_has_no_member() {
+        assert_eq!(pick(&[], 5), None);
+    }
+
+    #[test]
+    fn a_member_without_a_device_is_not_chosen() {
+        let (mut tables, group) = group_of(&[1, 2]);
+        tables.members.get_mut(&1).unwrap().ifindex = 0;
+        for hash in 0..100 {
+            assert_eq!(select_nexthop(&tables, group, hash).map(|m| m.id), Some(2));
+        }
+    }
+
+    #[test]
+    fn flows_spread_evenly() {
+        let mut counts = [0_u32; 4];
+        for flow in 0..40_000_u32 {
+            let id = pick(&[0, 1, 2, 3], mix(flow, 99)).unwrap();
+            counts[usize::try_from(id).unwrap()] += 1;
+        }
+        for count in counts {
+            assert!((9_500..10_500).contains(&count), "{counts:?}");
+        }
+    }
+
+    /// The id the flow is given, and how often all members were found dead.
+    fn pick_of(tables: &MemoryMaps, group: u32, hash: u32) -> (Option<u32>, u64) {
+        tables.events.borrow_mut().clear();
+        let id = select_nexthop(tables, group, hash).map(|m| m.id);
+        let events = tables.events.borrow();
+        (id, events.get(&Event::AllMembersDead).copied().unwrap_or(0))
+    }
+
+    /// Marks the members with these ids dead, four probes unanswered of three allowed.
+    fn kill(tables: &mut MemoryMaps, ids: &[u32]) {
+        tables.config = Some(Config {
+            detect: 3,
+            ..Config::default()
+        });
+        for (slot, member) in &tables.members {
+            let id = member.id;
+            if ids.contains(&id) {
+                tables.health.sent.insert(*slot, Sent { id, sequence: 4 });
+                let seen = Seen {
+                    id,
+                    ..Seen::default()
+                };
+                tables.health.seen.borrow_mut().insert(*slot, seen);
+            }
+        }
+    }
+
+    fn weigh(tables: &mut MemoryMaps, weights: &[u32]) {
+        for (member, weight) in tables.members.values_mut().zip(weights) {
+            member.weight = *weight;
+        }
+    }
+
+    #[test]
+    fn a_single_dead_member_is_used_and_counted() {
+        let (mut tables, group) = group_of(&[1]);
+        assert_eq!(pick_of(&tables, group, 5), (Some(1), 0));
+        kill(&mut tables, &[1]);
+        assert_eq!(pick_of(&tables, group, 5), (Some(1), 1));
+    }
+
+    #[test]
+    fn all_dead_is_the_first_choice_and_counted() {
+        let (mut tables, group) = group_of(&[1, 2, 3]);
+        let before: Vec<_> = (0..100).map(|hash| pick_of(&tables, group, hash).0).collect();
+        kill(&mut tables, &[1, 2, 3]);
+        for (hash, before) in (0..100).zip(before) {
+            assert_eq!(pick_of(&tables, group, hash), (before, 1));
+        }
+    }
+
+    #[test]
+    fn drained_is_used_only_where_nobody_else_is_alive() {
+        let (mut tables, group) = group_of(&[1, 2, 3]);
+        weigh(&mut tables, &[0, 1, 1]);
+        for hash in 0..1_000 {
+            assert_ne!(pick_of(&tables, group, hash).0, Some(1));
+        }
+        kill(&mut tables, &[2, 3]);
+        for hash in 0..1_000 {
+            assert_eq!(pick_of(&tables, group, hash), (Some(1), 0));
+        }
+        kill(&mut tables, &[1, 2, 3]);
+        for hash in 0..1_000 {
+            let (id, dead) = pick_of(&tables, group, hash);
+            assert!(id != Some(1) && dead == 1, "a dead one, but not the drained one");
+        }
+    }
+
+    #[test]
+    fn all_drained_share_the_flows() {
+        let (mut tables, group) = group_of(&[1, 2]);
+        weigh(&mut tables, &[0, 0]);
+        let first = (0..1_000)
+            .filter(|hash| pick_of(&tables, group, mix(*hash, 3)).0 == Some(1))
+            .count();
+        assert!((400..600).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn shares_follow_weights() {
+        for weights in [
+            [1, 1, 2, 4],
+            [100, 1, 50, 49],
+            [3, 3, 3, 1],
+            [1 << 31, 1 << 31, 1 << 30, 1 << 30],
+        ] {
+            let (mut tables, group) = group_of(&[10, 11, 12, 13]);
+            weigh(&mut tables, &weights);
+            let mut counts = [0_u32; 4];
+            for flow in 0..100_000_u32 {
+                let id = pick_of(&tables, group, mix(flow, 99)).0.unwrap();
+                counts[usize::try_from(id - 10).unwrap()] += 1;
+            }
+            let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+            for (count, weight) in counts.iter().zip(weights) {
+                let expected = u64::from(weight) * 100_000 / total;
+                let off = u64::from(*count).abs_diff(expected);
+                assert!(off < 300 + expected / 50, "{weights:?}: {counts:?}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_dead_member_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(0..4_u32, 16), hash: u32, lost: prop::sample::Index) {
+            let ids: Vec<_> = ids.into_iter().collect();
+            let (mut tables, group) = group_of(&ids);
+            weigh(&mut tables, &weights);
+            let lost = *lost.get(&ids);
+            let before = pick_of(&tables, group, hash);
+            kill(&mut tables, &[lost]);
+            let after = pick_of(&tables, group, hash);
+            if before.0 == Some(lost) {
+                prop_assert!(after.0 != Some(lost) && after.1 == 0);
+            } else {
+                prop_assert_eq!(after, before);
+            }
+            // Dead is like not there at all.
+            let (mut rest, group) = group_of(&ids);
+            weigh(&mut rest, &weights);
+            rest.members.retain(|_, member| member.id != lost);
+            prop_assert_eq!(pick_of(&rest, group, hash).0, after.0);
+        }
+
+        #[test]
+        fn more_weight_only_draws_flows_and_less_only_sends_them_away(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(1..100_u32, 16), hash: u32, more in 1..100_u32) {
+            let ids: Vec<_> = ids.into_iter().collect();
+            let (mut tables, group) = group_of(&ids);
+            weigh(&mut tables, &weights);
+            let before = pick_of(&tables, group, hash).0;
+            tables.members.get_mut(&1).unwrap().weight += more;
+            let after = pick_of(&tables, group, hash).0;
+            prop_assert!(after == before || after == Some(ids[0]));
+        }
+
+        #[test]
+        fn weighted_order_of_members_does_not_matter(members in prop::collection::btree_map(any::<u32>(), 0..5_u32, 1..16), hash: u32) {
+            let pick = |members: Vec<(&u32, &u32)>| {
+                let (ids, weights): (Vec<u32>, Vec<u32>) = members.into_iter().unzip();
+                let (mut tables, group) = group_of(&ids);
+                weigh(&mut tables, &weights);
+                pick_of(&tables, group, hash).0
+            };
+            prop_assert_eq!(pick(members.iter().collect()), pick(members.iter().rev().collect()));
+        }
+
+        #[test]
+        fn the_order_of_members_does_not_matter(ids in prop::collection::hash_set(any::<u32>(), 1..16), hash: u32) {
+            let forward: Vec<_> = ids.into_iter().collect();
+            let backward: Vec<_> = forward.iter().rev().copied().collect();
+            prop_assert_eq!(pick(&forward, hash), pick(&backward, hash));
+        }
+
+        #[test]
+        fn losing_a_member_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), hash: u32, lost: prop::sample::Index) {
+            let all: Vec<_> = ids.into_iter().collect();
+            let lost = *lost.get(&all);
+            let rest: Vec<_> = all.iter().copied().filter(|id| *id != lost).collect();
+            let before = pick(&all, hash);
+            if before != Some(lost) {
+                prop_assert_eq!(pick(&rest, hash), before);
+            }
+        }
+    }
+}

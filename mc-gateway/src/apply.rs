@@ -18,7 +18,7 @@ pub trait Executor {
 
 /// A plan that was not carried out.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", not_undone(.not_undone))]
+#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", format_not_undone(.not_undone))]
 pub struct ApplyError {
     /// The action that failed.
     pub action: String,
@@ -30,7 +30,7 @@ pub struct ApplyError {
     pub not_undone: Vec<String>,
 }
 
-fn not_undone(left: &[String]) -> String {
+fn format_not_undone(left: &[String]) -> String {
     if left.is_empty() {
         String::new()
     } else {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_gateway_common::abi::{self, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX_PREFIXES};
+use mc_gateway_common::abi::{self, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PEERS, MAX_PREFIXES};
 
 use crate::objects::FieldError;
 use crate::resolved::ResolvedState;
@@ -15,9 +15,9 @@ use crate::resolved::ResolvedState;
 pub struct Capacity {
     /// Entries of `mc_prefixes`.
     pub prefixes: u32,
-    /// Slots of `mc_groups` that can be used.
+    /// Slots of `mc_nh_groups` that can be used.
     pub groups: u32,
-    /// Slots of `mc_members` that can be used.
+    /// Slots of `mc_nexthops` that can be used.
     pub next_hops: u32,
     /// Entries of `mc_peers`.
     pub peers: u32,
@@ -28,8 +28,8 @@ impl Default for Capacity {
         Self {
             prefixes: MAX_PREFIXES,
             // Slot 0 means "none".
-            groups: MAX_GROUPS.saturating_sub(1),
-            next_hops: MAX_MEMBERS.saturating_sub(1),
+            groups: MAX_NEXT_HOP_GROUPS.saturating_sub(1),
+            next_hops: MAX_NEXT_HOPS.saturating_sub(1),
             peers: MAX_PEERS,
         }
     }
@@ -42,11 +42,11 @@ pub fn truncate_to_capacity(target: &mut ResolvedState, capacity: Capacity) -> V
     let keep = first(target.prefixes.keys().copied(), capacity.prefixes);
     rejected.extend(retain(abi::PREFIXES, &mut target.prefixes, keep.as_ref()));
     let keep = first(target.groups.keys().copied(), capacity.groups);
-    rejected.extend(retain(abi::GROUPS, &mut target.groups, keep.as_ref()));
+    rejected.extend(retain(abi::NEXT_HOP_GROUPS, &mut target.groups, keep.as_ref()));
     let keep = first(target.next_hops.keys().copied(), capacity.next_hops);
-    rejected.extend(retain(abi::MEMBERS, &mut target.next_hops, keep.as_ref()));
-    for members in target.groups.values_mut() {
-        members.retain(|id| target.next_hops.contains_key(id));
+    rejected.extend(retain(abi::NEXT_HOPS, &mut target.next_hops, keep.as_ref()));
+    for next_hops in target.groups.values_mut() {
+        next_hops.retain(|id| target.next_hops.contains_key(id));
     }
     let keep = first(target.peers.keys().copied(), capacity.peers);
     rejected.extend(retain(abi::PEERS, &mut target.peers, keep.as_ref()));
@@ -105,7 +105,7 @@ mod tests {
         ResolvedState {
             prefixes: [prefix(128, 1, 5), prefix(128, 2, 5), prefix(112, 3, 6)].into(),
             groups: [(5, [7, 8, 9].into()), (6, [9].into())].into(),
-            next_hops: [7, 8, 9].map(|id| (id, abi::Member::default())).into(),
+            next_hops: [7, 8, 9].map(|id| (id, abi::NextHop::default())).into(),
             peers: [[1; 16], [2; 16]].map(|addr| (addr, abi::Peer::default())).into(),
             ..ResolvedState::default()
         }
@@ -127,8 +127,8 @@ mod tests {
             texts,
             [
                 "this Node: map mc_prefixes: \"3\" entries are needed and 2 fit: 1 are left out",
-                "this Node: map mc_groups: \"2\" entries are needed and 1 fit: 1 are left out",
-                "this Node: map mc_members: \"3\" entries are needed and 2 fit: 1 are left out",
+                "this Node: map mc_nh_groups: \"2\" entries are needed and 1 fit: 1 are left out",
+                "this Node: map mc_nexthops: \"3\" entries are needed and 2 fit: 1 are left out",
                 "this Node: map mc_peers: \"2\" entries are needed and 1 fit: 1 are left out",
             ]
         );

@@ -143,6 +143,12 @@ pub fn to_abi_addr(addr: IpAddr) -> Addr {
     }
 }
 
+/// An address of the maps in its usual form.
+#[must_use]
+pub fn from_abi_addr(addr: &Addr) -> IpAddr {
+    Ipv6Addr::from(*addr).to_canonical()
+}
+
 /// The prefix length as the maps hold it.
 #[must_use]
 pub fn abi_prefix_len(net: IpNet) -> u32 {

@@ -25,7 +25,7 @@ pub struct IdNames {
     pub clusters: BTreeMap<u32, String>,
     /// Groups by id.
     pub groups: BTreeMap<u32, String>,
-    /// Kind and name of the object that made a member, by the member's id.
+    /// Kind and name of the object that made a next hop, by the next hop's id.
     pub next_hops: BTreeMap<u32, String>,
     /// Kind and name of the object that made a peer, by its address.
     pub peers: BTreeMap<IpAddr, String>,
@@ -36,13 +36,15 @@ impl IdNames {
     #[must_use]
     pub fn new(desired: &DesiredState, bpf_dir: &Path, node: &str) -> Self {
         let groups = desired.groups.iter();
-        let members = desired.next_hops.iter();
+        let next_hops = desired.next_hops.iter();
         Self {
             bpf_dir: bpf_dir.to_owned(),
             node: node.to_owned(),
             clusters: desired.cluster_names.clone(),
             groups: groups.map(|(id, group)| (*id, group.name.clone())).collect(),
-            next_hops: members.map(|(id, member)| (*id, member.object.clone())).collect(),
+            next_hops: next_hops
+                .map(|(id, next_hop)| (*id, next_hop.object.clone()))
+                .collect(),
             peers: desired.peer_names.clone(),
         }
     }
@@ -62,7 +64,7 @@ impl IdNames {
         name_or_id(&self.groups, id)
     }
 
-    /// A member's name by its id; the id where there is none.
+    /// A next hop's name by its id; the id where there is none.
     #[must_use]
     pub fn next_hop(&self, id: u32) -> String {
         name_or_id(&self.next_hops, id)

@@ -24,29 +24,12 @@ pub mod plan;
 pub mod preflight;
 pub mod probe;
 pub mod resolved;
-pub mod service_flows;
 pub mod service_ip_reservation;
 pub mod service_objects;
-mod service_tables;
 pub mod source;
 pub mod trace;
 
 /// The eBPF programs, as `cargo xtask build-ebpf` built them.
 pub static EBPF_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/mc-gateway-ebpf.o"));
 
-/// An error with everything that caused it, on one line.
-#[must_use]
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // A transparent error repeats its cause.
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
+pub use mc_kube::error_chain;

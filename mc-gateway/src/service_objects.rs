@@ -5,8 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Namespace and name.
-pub type NamespacedName = (String, String);
+use mc_kube::NamespacedName;
 
 /// A `v1` Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +96,7 @@ pub fn exported_services<'a>(
 ) -> Vec<ExportedService> {
     let mut found: BTreeMap<NamespacedName, ExportedService> = services
         .into_iter()
-        .map(|service| ((service.namespace.clone(), service.name.clone()), service))
+        .map(|service| (NamespacedName::new(&service.namespace, &service.name), service))
         .filter(|(key, _)| exports.contains(key))
         .map(|(key, service)| {
             let service = ExportedService {
@@ -108,7 +107,7 @@ pub fn exported_services<'a>(
         })
         .collect();
     for slice in slices {
-        if let Some(service) = found.get_mut(&(slice.namespace.clone(), slice.service.clone())) {
+        if let Some(service) = found.get_mut(&NamespacedName::new(&slice.namespace, &slice.service)) {
             service.slices.push(slice.clone());
         }
     }
@@ -149,11 +148,9 @@ mod tests {
             slice("a", "db-1", "db"),
             slice("c", "web-3", "web"),
         ];
-        let exports = [
-            ("a".to_owned(), "web".to_owned()),
-            ("c".to_owned(), "web".to_owned()),
-        ]
-        .into();
+        let exports = ["a", "c"]
+            .map(|namespace| NamespacedName::new(namespace, "web"))
+            .into();
         let found = exported_services(&services, &slices, &exports);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].service, services[1]);

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::{Dscp, EncapFormat};
-use crate::inspect::{Format as Output, Section};
-use crate::trace::packet::Protocol;
+use crate::inspect::render::Format as Output;
+use crate::inspect::section::Section;
+use crate::trace::protocol::Protocol;
 
 /// The gateway agent of mc-gateway.
 #[derive(Debug, Parser)]

@@ -15,12 +15,11 @@ use aya::programs::tc::{
 };
 use aya::programs::{ProgramError, SchedClassifier};
 
-use super::{DatapathError, attach_type, program_error};
+use super::error::DatapathError;
+use super::program::{attach_type, program_error};
 use crate::config::TcxOrder;
+use crate::host::tc_filter::HANDLE;
 use crate::plan::Program;
-
-/// Handle of our filters ("mc" in ASCII); with name and priority it tells ours from others'.
-pub(crate) const HANDLE: u32 = 0x6d63;
 
 /// Directory below the pin directory that remembers which qdiscs the agent made.
 pub(super) const QDISCS: &str = "qdiscs";

@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 use mc_gateway_common::abi;
 use tracing::info;
 
-use super::{DatapathError, pins};
+use super::error::{DatapathError, remove_pin};
+use super::pins;
 
 /// Follows the name of maps that no program has run on yet.
 const PROVISIONAL: &str = "-new";
@@ -158,7 +159,7 @@ impl VersionDir {
         let path = self.path(root);
         let mut removed: usize = 0;
         for pin in self.pins.iter().filter(|pin| pin.starts_with(pins::PREFIX)) {
-            super::remove(&path.join(pin))?;
+            remove_pin(&path.join(pin))?;
             removed = removed.saturating_add(1);
         }
         match fs::remove_dir(&path) {

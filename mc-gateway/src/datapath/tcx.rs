@@ -9,7 +9,8 @@ use aya::programs::tc::{SchedClassifierLink, SchedClassifierLinkId, TcAttachOpti
 use aya::programs::{LinkOrder, SchedClassifier};
 use tracing::warn;
 
-use super::{DatapathError, attach_type, program_error};
+use super::error::DatapathError;
+use super::program::{attach_type, program_error};
 use crate::config::TcxOrder;
 use crate::plan::{Attachment, Program};
 

@@ -91,13 +91,13 @@ impl Builder {
         let Some(primary) = primary else {
             return Some(group);
         };
-        let member = NextHop {
+        let next_hop = NextHop {
             object: primary.object.clone(),
             addr: primary.addr,
             source: cluster.source_to_node(primary.addr),
             weight: 1,
         };
-        self.add_next_hop(group, "internalIP", member);
+        self.add_next_hop(group, "internalIP", next_hop);
         Some(group)
     }
 
@@ -122,14 +122,14 @@ impl Builder {
             return;
         };
         for (addr, _) in &remote.gateways {
-            let member = NextHop {
+            let next_hop = NextHop {
                 object: remote.object.clone(),
                 addr: *addr,
                 source: cluster.source_to_gateway(*addr),
                 // There is no other.
                 weight: 1,
             };
-            self.add_next_hop(group, "spec.gatewayInfos", member);
+            self.add_next_hop(group, "spec.gatewayInfos", next_hop);
         }
         self.forward_remote(remote, group);
         let source = cluster.own_gateway.as_ref().and_then(|own| own.gateway_ip);

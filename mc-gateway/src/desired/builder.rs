@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{
-    CLUSTER_LOCAL, GROUP_MEMBERS, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
+    CLUSTER_LOCAL, GROUP_NEXT_HOPS, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
 };
 
 use super::local::{self, LocalCluster};
@@ -244,9 +244,9 @@ impl Builder {
         let Some(entry) = self.desired.groups.get_mut(&group) else {
             return;
         };
-        let reason = if entry.next_hops.len() >= GROUP_MEMBERS && !entry.next_hops.contains(&id) {
+        let reason = if entry.next_hops.len() >= GROUP_NEXT_HOPS && !entry.next_hops.contains(&id) {
             format!(
-                "exceeds the {GROUP_MEMBERS} next hops of a group; the first {GROUP_MEMBERS} in order are used"
+                "exceeds the {GROUP_NEXT_HOPS} next hops of a group; the first {GROUP_NEXT_HOPS} in order are used"
             )
         } else if self
             .desired

@@ -24,7 +24,7 @@ pub struct PrefixRoute {
 pub struct NextHopGroup {
     /// Name that [`stable_id`](crate::ids::stable_id) hashes to the group ID.
     pub name: String,
-    /// IDs of the next hops, at most [`GROUP_MEMBERS`](mc_gateway_common::abi::GROUP_MEMBERS).
+    /// IDs of the next hops, at most [`GROUP_NEXT_HOPS`](mc_gateway_common::abi::GROUP_NEXT_HOPS).
     pub next_hops: BTreeSet<u32>,
 }
 

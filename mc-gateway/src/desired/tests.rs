@@ -1,8 +1,12 @@
 //! What is desired, and what is refused with which words.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
 
 use super::*;
+use crate::ids::stable_id;
 use crate::objects::{GatewayInfo, PodInfo, RemoteCluster, RemoteGateway};
 
 mod antrea;
@@ -118,8 +122,8 @@ fn regular_node() {
     assert_eq!(desired.service_cidrs, [net("10.96.0.0/16")].into());
     assert_eq!(desired.services, None, "what is not known stays as it is");
     assert_eq!(desired.groups.len(), 1);
-    let members: Vec<_> = desired.next_hops.values().map(|m| (m.addr, m.source)).collect();
-    assert_eq!(members, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);
+    let next_hops: Vec<_> = desired.next_hops.values().map(|m| (m.addr, m.source)).collect();
+    assert_eq!(next_hops, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);
     let peers: Vec<_> = desired
         .peers
         .iter()
@@ -131,7 +135,7 @@ fn regular_node() {
     assert_eq!(
         desired.masquerade,
         Masquerade {
-            pod_cidrs,
+            pod_cidrs: pods,
             ..Masquerade::default()
         }
     );
@@ -175,7 +179,7 @@ fn gateway_node() {
         .into()
     );
     let to_remote = desired
-        .members
+        .next_hops
         .values()
         .find(|m| m.addr == IpAddr::from([203, 0, 113, 9]))
         .unwrap();
@@ -185,7 +189,7 @@ fn gateway_node() {
         "known there by our gatewayIP"
     );
     let to_node = desired
-        .members
+        .next_hops
         .values()
         .find(|m| m.addr == IpAddr::from([192, 0, 2, 2]))
         .unwrap();
@@ -461,7 +465,7 @@ fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
     assert_eq!(rejected.len(), 4);
     assert_eq!(
         rejected[0].to_string(),
-        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" is more than the 16 members a group can have; the first 16 in order are used"
+        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" is more than the 16 next hops a group can have; the first 16 in order are used"
     );
     assert_eq!(in_order.groups[&stable_id("cluster/west")].next_hops.len(), 16);
     assert_eq!(
@@ -487,7 +491,7 @@ fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
     let weight = |n: u8| {
         let addr = IpAddr::from([198, 51, 100, n]);
         desired
-            .members
+            .next_hops
             .values()
             .find(|m| m.addr == addr)
             .map(|m| m.weight)
@@ -517,7 +521,7 @@ fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
     assert_eq!(rejected.len(), 4);
     assert_eq!(
         rejected[0].to_string(),
-        "Gateway gw26: internalIP: \"192.0.2.26\" is more than the 16 members a group can have; the first 16 in order are used"
+        "Gateway gw26: internalIP: \"192.0.2.26\" is more than the 16 next hops a group can have; the first 16 in order are used"
     );
     assert_eq!(desired.groups[&stable_id("gateways")].next_hops.len(), 16);
     assert_eq!(desired.peers.len(), 20);
@@ -557,7 +561,7 @@ fn both_families_inside_over_the_family_of_the_gateways() {
     assert_eq!(gateway.prefixes[&net("fd00:1:1::/64")].group, stable_id("node/b"));
     assert!(gateway.prefixes[&net("fd00:1:0::/64")].deliver);
     // Node b sends over IPv4, because the Gateway's internalIP is IPv4.
-    assert!(gateway.next_hops.values().all(|member| member.addr.is_ipv4()));
+    assert!(gateway.next_hops.values().all(|next_hop| next_hop.addr.is_ipv4()));
     assert_eq!(on("b", &objects).0.next_hops.len(), 1);
     // IPv6 inside and outside, and back.
     objects.gateways[0].internal_ip = "fd00:a::1".into();
@@ -565,7 +569,7 @@ fn both_families_inside_over_the_family_of_the_gateways() {
     let to_b = gateway
         .next_hops
         .values()
-        .find(|member| member.object == "Node b")
+        .find(|next_hop| next_hop.object == "Node b")
         .unwrap();
     assert_eq!((to_b.addr, to_b.source), (ip("fd00:a::2"), Some(ip("fd00:a::1"))));
     let (b, _) = on("b", &objects);
@@ -597,8 +601,8 @@ fn an_ipv6_gateway_of_another_cluster_is_reached_from_an_ipv6_address() {
     assert_eq!(rejected, []);
     let source = |addr| {
         let to = ip(addr);
-        let member = a.next_hops.values().find(|member| member.addr == to).unwrap();
-        member.source
+        let next_hop = a.next_hops.values().find(|next_hop| next_hop.addr == to).unwrap();
+        next_hop.source
     };
     assert_eq!(source("203.0.113.9"), Some(ip("203.0.113.1")));
     assert_eq!(source("2001:db8::9"), Some(ip("fd00:a::1")));

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use mc_gateway_common::abi::sample::{FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
 use mc_gateway_common::packet::{Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
-use crate::inspect::snapshot::ip_addr;
+use crate::cidr::from_abi_addr;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
             outer.map(|header| flow(&frame, &header, eth::END)),
         ),
         FROM_UNDERLAY => {
-            let peer = outer.map(|outer| ip_addr(&outer.src.bytes()));
+            let peer = outer.map(|outer| from_abi_addr(&outer.src.bytes()));
             (
                 "from_underlay",
                 peer,
@@ -93,8 +93,8 @@ fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> FiveTuple {
         u16::from_be_bytes(if first { [a, b] } else { [c, d] })
     };
     FiveTuple {
-        src: ip_addr(&header.src.bytes()),
-        dst: ip_addr(&header.dst.bytes()),
+        src: from_abi_addr(&header.src.bytes()),
+        dst: from_abi_addr(&header.dst.bytes()),
         proto: header.proto,
         src_port: ports.map(|bytes| port(bytes, true)),
         dst_port: ports.map(|bytes| port(bytes, false)),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aya::maps::{MapData, RingBuf};
-use mc_gateway_common::abi::sample::SAMPLES;
+use mc_gateway_common::abi::sample::DROP_SAMPLES;
 use mc_gateway_common::verdict::DropReason;
 use thiserror::Error;
 use tokio::io::Interest;
@@ -34,13 +34,13 @@ pub enum DropSamplesError {
     #[error(transparent)]
     Tables(#[from] MapsError),
     /// The ring cannot be waited for.
-    #[error("wait for {SAMPLES}")]
+    #[error("wait for {DROP_SAMPLES}")]
     Wait(#[source] io::Error),
 }
 
 /// Logs sampled drops in a task of its own and counts them in `metrics`.
 pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), DropSamplesError> {
-    let ring: RingBuf<MapData> = open(maps, SAMPLES)?;
+    let ring: RingBuf<MapData> = open(maps, DROP_SAMPLES)?;
     // SAFETY: the ring owns its descriptor, keeps it and is dropped with the registration.
     let ring = unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }
         .map_err(|error| DropSamplesError::Wait(error.into()))?;

@@ -1,128 +1,96 @@
-//! The way replies of clusters with Antrea gateways take, once this host has given them their clients' addresses
-//! back: through the tunnel to the client's Node, as all that comes from other clusters does, instead of the
-//! CNI's way, on which strict reverse-path filtering of that Node would drop them.
+//! Policy routing of replies from clusters with Antrea gateways.
 //!
-//! `ip rule` leads what comes in through `mc0` from such a cluster to a table of our own, in which everything
-//! goes out of `mc0` again but what is for this Node's Pods. What stands for clients of Antrea gateways stays
-//! with the main table: those connections are the service proxy's of this host.
+//! After this host has restored the addresses of the clients, such replies are sent through the tunnel to the client's
+//! Node, as all packets from other clusters are. On the CNI's route, strict reverse-path filtering of that Node would
+//! drop them.
+//!
+//! A rule selects the agent's table for packets from such a cluster that arrive on `mc0`. The table routes everything
+//! into `mc0` except packets to this Node's Pods. Aliases of Antrea gateways stay with the main table: their
+//! connections belong to the service proxy of this host.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use futures::TryStreamExt as _;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::Ipv4Net;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
+use rustix::io::Errno;
 use tracing::debug;
 
 use super::link::{self, LINK_GROUP};
 use super::route::PROTOCOL;
 use super::{HostError, is_missing, netlink};
-use crate::desired::AntreaInterop;
+use crate::resolved::ReturnRoutes;
 
-/// Number of our table: that of our link group, which nobody else has either.
+/// Number of the routing table: that of the link group.
 const TABLE: u32 = LINK_GROUP;
-/// Priority of the rules that lead there.
+/// Priority of the rules that select the table.
 const TUNNEL_PRIORITY: u32 = 10_901;
-/// Priority of those that lead past it.
+/// Priority of the rules that bypass it.
 const BYPASS_PRIORITY: u32 = 10_900;
 
-/// Rules and routes; by default there are none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReturnRoutes {
-    /// Where replies come from.
-    pub prefixes: BTreeSet<Ipv4Net>,
-    /// What is in these ranges and no reply.
-    pub aliases: BTreeSet<Ipv4Addr>,
-    /// This Node's own Pods.
-    pub local_prefixes: BTreeSet<Ipv4Net>,
-    /// Whether all else goes out of `mc0`.
-    pub default_route: bool,
+/// The rules by priority and source.
+fn rules(wanted: &ReturnRoutes) -> BTreeSet<(u32, Ipv4Net)> {
+    let bypass = wanted
+        .aliases
+        .iter()
+        .map(|alias| (BYPASS_PRIORITY, Ipv4Net::from(*alias)));
+    let tunnel = wanted.prefixes.iter().map(|net| (TUNNEL_PRIORITY, *net));
+    bypass.chain(tunnel).collect()
 }
 
-impl ReturnRoutes {
-    /// What a gateway needs that serves such clusters.
-    #[must_use]
-    pub fn new(antrea: &AntreaInterop) -> Self {
-        if antrea.source.is_none() || antrea.prefixes.is_empty() {
-            return Self::default();
-        }
-        let v4 = |nets: &BTreeSet<IpNet>| {
-            nets.iter()
-                .filter_map(|net| match net {
-                    IpNet::V4(net) => Some(*net),
-                    IpNet::V6(_) => None,
-                })
-                .collect()
-        };
-        Self {
-            prefixes: v4(&antrea.prefixes),
-            aliases: antrea.aliases.clone(),
-            local_prefixes: v4(&antrea.local_prefixes),
-            default_route: true,
-        }
-    }
+/// The routes by prefix, and whether each has `mc0` as output device.
+fn routes(wanted: &ReturnRoutes) -> BTreeSet<(Ipv4Net, bool)> {
+    let default = wanted.default_route.then(|| (Ipv4Net::default(), true));
+    wanted
+        .local_prefixes
+        .iter()
+        .map(|net| (*net, false))
+        .chain(default)
+        .collect()
+}
 
-    fn rules(&self) -> BTreeSet<(u32, Ipv4Net)> {
-        let past = self
-            .aliases
-            .iter()
-            .map(|alias| (BYPASS_PRIORITY, Ipv4Net::from(*alias)));
-        past.chain(self.prefixes.iter().map(|net| (TUNNEL_PRIORITY, *net)))
-            .collect()
-    }
-
-    /// The routes by prefix, and whether each leads out of `mc0`.
-    fn routes(&self) -> BTreeSet<(Ipv4Net, bool)> {
-        let all = self.default_route.then(|| (Ipv4Net::default(), true));
-        self.local_prefixes
-            .iter()
-            .map(|net| (*net, false))
-            .chain(all)
-            .collect()
-    }
-
-    fn add_rule(&mut self, (priority, net): (u32, Ipv4Net)) {
-        if priority == BYPASS_PRIORITY {
-            self.aliases.insert(net.addr());
-        } else {
-            self.prefixes.insert(net);
-        }
-    }
-
-    fn add_route(&mut self, (net, tunnel): (Ipv4Net, bool)) {
-        if tunnel {
-            self.default_route = true;
-        } else {
-            self.local_prefixes.insert(net);
-        }
+fn add_rule(found: &mut ReturnRoutes, (priority, net): (u32, Ipv4Net)) {
+    if priority == BYPASS_PRIORITY {
+        found.aliases.insert(net.addr());
+    } else {
+        found.prefixes.insert(net);
     }
 }
 
-/// What is there. `ifindex` is the index of `mc0`, 0 while there is none.
+fn add_route(found: &mut ReturnRoutes, (net, tunnel): (Ipv4Net, bool)) {
+    if tunnel {
+        found.default_route = true;
+    } else {
+        found.local_prefixes.insert(net);
+    }
+}
+
+/// Observes rules and routes. `ifindex` is the index of `mc0`, 0 if missing.
 pub async fn observe(handle: &Handle, device: &str, ifindex: u32) -> Result<ReturnRoutes, HostError> {
     let mut found = ReturnRoutes::default();
-    let mut rules = handle.rule().get(IpVersion::V4).execute();
-    while let Some(message) = rules.try_next().await.map_err(netlink("list rules"))? {
+    let mut messages = handle.rule().get(IpVersion::V4).execute();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list rules"))? {
         if let Some(listed) = parse_rule(&message, device) {
-            found.add_rule(listed);
+            add_rule(&mut found, listed);
         }
     }
     let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let mut routes = handle.route().get(all).execute();
-    while let Some(message) = routes.try_next().await.map_err(netlink("list routes"))? {
+    let mut messages = handle.route().get(all).execute();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list routes"))? {
         if let Some(listed) = parse_route(&message, ifindex) {
-            found.add_route(listed);
+            add_route(&mut found, listed);
         }
     }
     Ok(found)
 }
 
-/// Makes `to` of `from`. When that fails, what was done is taken back as far as possible.
+/// Replaces `from` by `to`. On failure the changes made are reverted as far as possible.
 pub async fn replace(
     handle: &Handle,
     device: &str,
@@ -134,13 +102,13 @@ pub async fn replace(
     if result.is_err()
         && let Err(error) = apply_diff(handle, device, ifindex, to, from).await
     {
-        // The first error is the one to be told.
-        debug!(%error, "not taken back");
+        // The first error is returned.
+        debug!(%error, "return routes not reverted");
     }
     result
 }
 
-/// Removes all of it.
+/// Removes all rules and routes.
 pub async fn remove(handle: &Handle, device: &str) -> Result<(), HostError> {
     let found = observe(handle, device, 0).await?;
     apply_diff(handle, device, 0, &found, &ReturnRoutes::default()).await
@@ -156,13 +124,13 @@ async fn apply_diff(
     if to.default_route {
         link::set_loose_rp_filter(handle, device, ifindex).await?;
     }
-    // Routes exist before a rule leads to them, and an exception before what it is one of.
-    for route in to.routes().difference(&from.routes()) {
+    // Routes are added before the rules that select them, and exceptions before the rules they bypass.
+    for route in routes(to).difference(&routes(from)) {
         let message = route_message(*route, ifindex);
         let added = handle.route().add(message).replace().execute().await;
         added.map_err(netlink(format!("add route {} of table {TABLE}", route.0)))?;
     }
-    for rule in to.rules().difference(&from.rules()) {
+    for rule in rules(to).difference(&rules(from)) {
         let mut request = handle.rule().add();
         *request.message_mut() = rule_message(*rule, device);
         match request.execute().await {
@@ -172,9 +140,9 @@ async fn apply_diff(
             _ => {}
         }
     }
-    // In the reverse order.
-    let gone: BTreeSet<_> = from.rules().difference(&to.rules()).copied().collect();
-    for rule in gone.iter().rev() {
+    // Removal in reverse order.
+    let removed: BTreeSet<_> = rules(from).difference(&rules(to)).copied().collect();
+    for rule in removed.iter().rev() {
         match handle.rule().del(rule_message(*rule, device)).execute().await {
             Err(error) if !is_missing(&error) => {
                 return Err(netlink(format!("delete rule for {}", rule.1))(error));
@@ -182,7 +150,7 @@ async fn apply_diff(
             _ => {}
         }
     }
-    for route in from.routes().difference(&to.routes()) {
+    for route in routes(from).difference(&routes(to)) {
         match handle.route().del(route_message(*route, ifindex)).execute().await {
             Err(error) if !is_missing(&error) => {
                 return Err(netlink(format!("delete route {} of table {TABLE}", route.0))(
@@ -199,7 +167,7 @@ fn already_exists(error: &rtnetlink::Error) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else {
         return false;
     };
-    message.raw_code().saturating_neg() == libc::EEXIST
+    message.raw_code().saturating_neg() == Errno::EXIST.raw_os_error()
 }
 
 fn rule_message((priority, net): (u32, Ipv4Net), device: &str) -> RuleMessage {
@@ -221,7 +189,7 @@ fn rule_message((priority, net): (u32, Ipv4Net), device: &str) -> RuleMessage {
     message
 }
 
-/// One of our rules.
+/// Parses a rule of the agent.
 fn parse_rule(message: &RuleMessage, device: &str) -> Option<(u32, Ipv4Net)> {
     let mut source = None;
     let mut priority = 0;
@@ -253,7 +221,7 @@ fn route_message((net, tunnel): (Ipv4Net, bool), ifindex: u32) -> RouteMessage {
     message
 }
 
-/// One of our routes; one out of another device is none.
+/// Parses a route of the agent; one with another output device is foreign.
 fn parse_route(message: &RouteMessage, ifindex: u32) -> Option<(Ipv4Net, bool)> {
     let header = &message.header;
     let mut destination = Ipv4Addr::UNSPECIFIED;
@@ -281,6 +249,7 @@ fn parse_route(message: &RouteMessage, ifindex: u32) -> Option<(Ipv4Net, bool)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::AntreaInterop;
 
     fn nets<T: std::str::FromStr<Err: std::fmt::Debug> + Ord, const N: usize>(
         texts: [&str; N],
@@ -298,25 +267,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_known_again() {
+    fn written_rules_and_routes_are_parsed() {
         let written = way_back();
         let mut found = ReturnRoutes::default();
-        for rule in written.rules() {
+        for rule in rules(&written) {
             let message = rule_message(rule, "mc0");
             assert_eq!(parse_rule(&message, "mc1"), None, "another device's");
-            found.add_rule(parse_rule(&message, "mc0").unwrap());
+            add_rule(&mut found, parse_rule(&message, "mc0").unwrap());
         }
-        for route in written.routes() {
-            found.add_route(parse_route(&route_message(route, 7), 7).unwrap());
+        for route in routes(&written) {
+            add_route(&mut found, parse_route(&route_message(route, 7), 7).unwrap());
         }
         assert_eq!(found, written);
-        assert_eq!((found.rules().len(), found.routes().len()), (3, 2));
+        assert_eq!((rules(&found).len(), routes(&found).len()), (3, 2));
         let all = (Ipv4Net::default(), true);
-        assert_eq!(parse_route(&route_message(all, 7), 8), None, "mc0 was made anew");
+        assert_eq!(parse_route(&route_message(all, 7), 8), None, "mc0 was recreated");
     }
 
     #[test]
-    fn other_peoples_rules_and_routes_are_left_alone() {
+    fn foreign_rules_and_routes_are_ignored() {
         let mut rule = rule_message((TUNNEL_PRIORITY, Ipv4Net::default()), "mc0");
         rule.attributes
             .retain(|attribute| !matches!(attribute, RuleAttribute::Protocol(_)));
@@ -327,11 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn without_such_a_cluster_there_is_nothing() {
+    fn no_antrea_cluster_has_no_rules_or_routes() {
         assert_eq!(
             ReturnRoutes::new(&AntreaInterop::default()),
             ReturnRoutes::default()
         );
-        assert!(ReturnRoutes::default().rules().is_empty() && ReturnRoutes::default().routes().is_empty());
+        assert!(rules(&ReturnRoutes::default()).is_empty() && routes(&ReturnRoutes::default()).is_empty());
     }
 }

@@ -1,44 +1,51 @@
-//! The host's part of what is there.
+//! Observed state of the host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use rtnetlink::Handle;
 
-use super::policy_routing::{self, ReturnRoutes};
-use super::{HostError, link, nftables, route};
+use super::{HostError, ipv6, link, nftables, policy_routing, route, underlay};
 use crate::desired::Masquerade;
 use crate::plan::Device;
-use crate::resolved::RouteKey;
+use crate::resolved::{HostInputs, ReturnRoutes, RouteKey};
 
-/// What the host holds for us.
+/// The agent's state on the host, and the host's own that the resolved state depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostState {
     /// `mc0`.
     pub device: Option<Device>,
-    /// Our routes into it, with the source address each names.
+    /// The agent's routes into it, each with its source address.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
-    /// The way of replies of clusters with Antrea gateways.
+    /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
+    /// Underlay, foreign routes and IPv6 support.
+    pub inputs: HostInputs,
 }
 
-/// Reads it.
-pub async fn observe(handle: &Handle, device: &str) -> Result<HostState, HostError> {
+/// Observes the host, with the underlay routes to `addresses`.
+pub async fn observe(
+    handle: &Handle,
+    device: &str,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<HostState, HostError> {
     let mc0 = link::observe(handle, device).await?;
-    let routes = match mc0 {
-        Some(mc0) => route::observe(handle, mc0.ifindex).await?.ours,
-        None => BTreeMap::new(),
-    };
-    let way_back = policy_routing::observe(handle, device, mc0.map_or(0, |mc0| mc0.ifindex)).await?;
+    let ifindex = mc0.map_or(0, |mc0| mc0.ifindex);
+    let routes = route::observe(handle, ifindex).await?;
     Ok(HostState {
         device: mc0,
-        routes,
-        return_routes: policy_routing,
+        routes: routes.ours,
+        return_routes: policy_routing::observe(handle, device, ifindex).await?,
+        inputs: HostInputs {
+            underlay: underlay::observe(handle, addresses, device).await?,
+            foreign_routes: routes.foreign,
+            ipv6_unavailable: ipv6::unavailable_reason(device),
+        },
     })
 }
 
-/// Which of `candidates` our nftables table does, if any: nftables does not give back what was written. Takes a
-/// process each, which reads all rules of the host.
+/// The candidate that the nftables table implements, if any: nftables does not print rules as they were written.
+/// Each candidate runs `nft` once, which reads all rules of the host.
 pub async fn find_masquerade(
     candidates: &[&Masquerade],
     device: &str,

@@ -8,8 +8,10 @@ use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
 
 use super::{HostError, is_missing, netlink};
-use crate::datapath::clsact::HANDLE;
 use crate::plan::Program;
+
+/// Handle of the agent's filters ("mc" in ASCII); with the program's name it identifies them.
+pub(crate) const HANDLE: u32 = 0x6d63;
 
 /// A filter of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]

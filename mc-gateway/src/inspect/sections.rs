@@ -2,20 +2,24 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::{self, Addr, GROUP_MEMBERS, service};
+use mc_gateway_common::abi::{self, Addr, service};
 use mc_gateway_common::liveness;
 use serde_json::{Value, json};
 
+use super::notation::{action_name, format_prefix, neighbor_addr, role_names, state_name};
 use super::render::Table;
-use super::snapshot::{NextHopHealth, Snapshot, format_prefix, ip_addr, neighbor_addr, state_name};
-use super::{Section, services};
+use super::section::Section;
+use super::services;
+use super::snapshot::Snapshot;
+use crate::cidr::from_abi_addr;
+use crate::maps::{NextHopHealth, nexthop_slots};
 
 pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
     match section {
-        Section::Tables => tables(snapshot),
+        Section::Maps => maps(snapshot),
         Section::Prefixes => prefixes(snapshot),
         Section::Groups => groups(snapshot),
-        Section::Members => next_hops(snapshot),
+        Section::NextHops => next_hops(snapshot),
         Section::Peers => peers(snapshot),
         Section::Services => services::services(snapshot),
         Section::Flows => services::flows(snapshot),
@@ -24,16 +28,20 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
     }
 }
 
-fn tables(snapshot: &Snapshot) -> Table {
+fn maps(snapshot: &Snapshot) -> Table {
     let (contents, flows) = (&snapshot.contents, &snapshot.flows);
     let row = |name: &str, used: usize, capacity: u32| vec![json!(name), json!(used), json!(capacity)];
     Table {
-        name: "tables",
-        columns: &["table", "entries", "capacity"],
+        name: "maps",
+        columns: &["map", "entries", "capacity"],
         rows: vec![
             row(abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
-            row(abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
-            row(abi::MEMBERS, contents.next_hops.len(), abi::MAX_MEMBERS),
+            row(
+                abi::NEXT_HOP_GROUPS,
+                contents.groups.len(),
+                abi::MAX_NEXT_HOP_GROUPS,
+            ),
+            row(abi::NEXT_HOPS, contents.next_hops.len(), abi::MAX_NEXT_HOPS),
             row(abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
             row(
                 service::SERVICES,
@@ -69,76 +77,55 @@ fn prefixes(snapshot: &Snapshot) -> Table {
     }
 }
 
-/// The word for an action.
-pub(crate) fn action_name(action: u32) -> String {
-    match action {
-        abi::ACTION_DELIVER => "deliver".to_owned(),
-        abi::ACTION_FORWARD => "forward".to_owned(),
-        abi::ACTION_SERVICE => "service".to_owned(),
-        abi::ACTION_REPLY => "reply".to_owned(),
-        0 => "none".to_owned(),
-        other => format!("unknown ({other})"),
-    }
-}
-
-/// Slots of a group's members.
-pub(crate) fn nexthop_slots(group: &abi::Group) -> impl Iterator<Item = u32> {
-    let n = usize::try_from(group.n).unwrap_or(GROUP_MEMBERS);
-    group.members.into_iter().take(n)
-}
-
 fn groups(snapshot: &Snapshot) -> Table {
     let contents = &snapshot.contents;
-    let row = |(slot, group): (&u32, &abi::Group)| {
-        let members = nexthop_slots(group).map(|slot| match contents.next_hops.get(&slot) {
-            Some(member) => json!(ip_addr(&member.addr)),
+    let row = |(slot, group): (&u32, &abi::NextHopGroup)| {
+        let next_hops = nexthop_slots(group).map(|slot| match contents.next_hops.get(&slot) {
+            Some(next_hop) => json!(from_abi_addr(&next_hop.addr)),
             None => json!(format!("empty slot {slot}")),
         });
-        let using = contents
-            .prefixes
-            .values()
-            .filter(|prefix| format_prefix.group == *slot);
+        let using = contents.prefixes.values().filter(|prefix| prefix.group == *slot);
         vec![
             json!(snapshot.names.group(group.id)),
             json!(slot),
-            Value::Array(members.collect()),
+            Value::Array(next_hops.collect()),
             json!(using.count()),
         ]
     };
     Table {
         name: "groups",
-        columns: &["group", "slot", "members", "prefixes"],
+        columns: &["group", "slot", "nexthops", "prefixes"],
         rows: contents.groups.iter().map(row).collect(),
     }
 }
 
 fn next_hops(snapshot: &Snapshot) -> Table {
     let contents = &snapshot.contents;
-    let row = |(slot, member): (&u32, &abi::Member)| {
+    let row = |(slot, next_hop): (&u32, &abi::NextHop)| {
         let health = snapshot.health.get(slot).copied().unwrap_or_default();
-        let state = health.state(member, &contents.config);
-        let probed = health.is_probed(member);
+        let state = health.state(next_hop, &contents.config);
+        let probed = health.is_probed(next_hop);
         let group = contents
             .groups
             .iter()
             .find(|(_, group)| nexthop_slots(group).any(|other| other == *slot));
         vec![
-            json!(ip_addr(&member.addr)),
-            json!(snapshot.names.next_hop(member.id)),
+            json!(from_abi_addr(&next_hop.addr)),
+            json!(snapshot.names.next_hop(next_hop.id)),
             json!(group.map(|(_, group)| snapshot.names.group(group.id))),
             json!(state_name(state)),
             json!(probed.then(|| liveness::unanswered(health.sent, health.seen))),
             json!(rtt_us(&health)),
-            json!(member.mtu),
-            json!(member.weight),
-            json!(ip_addr(&member.local)),
-            json!(neighbor_addr(&member.via)),
-            json!(member.ifindex),
+            json!(next_hop.mtu),
+            json!(next_hop.weight),
+            json!(from_abi_addr(&next_hop.local)),
+            json!(neighbor_addr(&next_hop.neighbor)),
+            json!(next_hop.ifindex),
             json!(slot),
         ]
     };
     Table {
-        name: "members",
+        name: "nexthops",
         columns: &[
             "address",
             "name",
@@ -164,12 +151,12 @@ fn rtt_us(health: &NextHopHealth) -> Option<f64> {
 
 fn peers(snapshot: &Snapshot) -> Table {
     let row = |(addr, peer): (&Addr, &abi::Peer)| {
-        let addr = ip_addr(addr);
+        let addr = from_abi_addr(addr);
         // Those that share a slot have no numbers of their own.
         let traffic = snapshot
             .peer_counters
-            .get(&peer.traffic)
-            .filter(|_| peer.traffic != 0);
+            .get(&peer.stats)
+            .filter(|_| peer.stats != 0);
         vec![
             json!(addr),
             json!(snapshot.names.peer(addr)),
@@ -203,20 +190,8 @@ fn peer_group(snapshot: &Snapshot, peer: &abi::Peer) -> String {
     if peer.flags & abi::PEER_ANTREA == 0 {
         snapshot.group_name(peer.group)
     } else {
-        format!("alias {}", ip_addr(&peer.alias().bytes()))
+        format!("alias {}", from_abi_addr(&peer.alias().bytes()))
     }
-}
-
-/// The words for a peer's flags.
-pub(crate) fn role_names(flags: u32) -> Vec<&'static str> {
-    let known = [
-        (abi::PEER_REMOTE_GATEWAY, "remote-gateway"),
-        (abi::PEER_LOCAL_GATEWAY, "local-gateway"),
-        (abi::PEER_LOCAL_NODE, "local-node"),
-        (abi::PEER_ANTREA, "antrea"),
-    ];
-    let set = known.into_iter().filter(|(flag, _)| flags & flag != 0);
-    set.map(|(_, name)| name).collect()
 }
 
 fn config(snapshot: &Snapshot) -> Table {
@@ -227,7 +202,7 @@ fn config(snapshot: &Snapshot) -> Table {
         .local
         .iter()
         .filter(|addr| **addr != Addr::default())
-        .map(ip_addr)
+        .map(from_abi_addr)
         .collect();
     let programs = snapshot
         .links

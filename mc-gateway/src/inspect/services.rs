@@ -1,28 +1,12 @@
 //! The rows about Services. Pure.
 
-use std::net::SocketAddr;
-
-use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::service::{BACKEND_READY, Backend, Maglev, SERVICE_AFFINITY, ServiceKey};
-use mc_gateway_common::packet::ip;
 use serde_json::{Value, json};
 
+use super::notation::{format_endpoint, protocol_name};
 use super::render::Table;
-use super::snapshot::{Snapshot, ip_addr};
-
-/// An address with a port.
-pub(crate) fn format_endpoint(addr: &Addr, port: u16) -> String {
-    SocketAddr::new(ip_addr(addr), port).to_string()
-}
-
-/// The word for a protocol number.
-pub(crate) fn protocol_name(proto: u32) -> String {
-    match u8::try_from(proto) {
-        Ok(ip::TCP) => "TCP".to_owned(),
-        Ok(ip::UDP) => "UDP".to_owned(),
-        _ => proto.to_string(),
-    }
-}
+use super::snapshot::Snapshot;
+use crate::cidr::from_abi_addr;
 
 /// Where a backend runs.
 pub(crate) fn backend_location(snapshot: &Snapshot, backend: &Backend) -> String {
@@ -82,7 +66,7 @@ pub(super) fn flows(snapshot: &Snapshot) -> Table {
             .map(|backend| format_endpoint(&backend.pod, backend.pod_port));
         // Without a port it is a client's choice for all its flows.
         let client = match key.client_port {
-            0 => ip_addr(&key.client).to_string(),
+            0 => from_abi_addr(&key.client).to_string(),
             port => format_endpoint(&key.client, port),
         };
         vec![

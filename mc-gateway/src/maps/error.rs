@@ -51,7 +51,11 @@ pub(crate) fn map_error(map: &'static str, operation: &'static str) -> impl Fn(M
 pub(super) fn ignore_missing(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
-        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
+        Err(MapError::SyscallError(error))
+            if error.io_error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) =>
+        {
+            Ok(())
+        }
         other => other,
     }
 }

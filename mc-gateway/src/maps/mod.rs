@@ -9,6 +9,7 @@ mod pinned;
 mod service;
 
 pub use contents::MapContents;
+pub(crate) use contents::nexthop_slots;
 pub use counters::{CounterMaps, Counters, PeerCounterMap};
 pub use error::MapsError;
 pub(crate) use error::{map_error, open};

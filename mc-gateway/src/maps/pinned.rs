@@ -20,10 +20,10 @@ use crate::resolved::PrefixKey;
 pub struct PinnedMaps {
     config: Array<MapData, abi::Config>,
     prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
-    groups: Array<MapData, abi::Group>,
-    next_hops: Array<MapData, abi::Member>,
+    groups: Array<MapData, abi::NextHopGroup>,
+    next_hops: Array<MapData, abi::NextHop>,
     peers: HashMap<MapData, Addr, abi::Peer>,
-    peer_counters: PerCpuArray<MapData, abi::Traffic>,
+    peer_counters: PerCpuArray<MapData, abi::PeerStats>,
     epoch: Array<MapData, u32>,
     /// Something programs remember was changed since the epoch was raised.
     epoch_stale: bool,
@@ -37,10 +37,10 @@ impl PinnedMaps {
         let mut tables = Self {
             config: open(dir, abi::CONFIG)?,
             prefixes: open(dir, abi::PREFIXES)?,
-            groups: open(dir, abi::GROUPS)?,
-            next_hops: open(dir, abi::MEMBERS)?,
+            groups: open(dir, abi::NEXT_HOP_GROUPS)?,
+            next_hops: open(dir, abi::NEXT_HOPS)?,
             peers: open(dir, abi::PEERS)?,
-            peer_counters: open(dir, abi::TRAFFIC)?,
+            peer_counters: open(dir, abi::PEER_STATS)?,
             epoch: open(dir, abi::EPOCH)?,
             // An agent before this one may have been killed between a change and its epoch.
             epoch_stale: true,
@@ -62,8 +62,8 @@ impl PinnedMaps {
     pub fn reload(&mut self) -> Result<(), MapsError> {
         let mut contents = MapContents {
             config: self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?,
-            groups: used_slots(&self.groups, abi::GROUPS)?,
-            next_hops: used_slots(&self.next_hops, abi::MEMBERS)?,
+            groups: used_slots(&self.groups, abi::NEXT_HOP_GROUPS)?,
+            next_hops: used_slots(&self.next_hops, abi::NEXT_HOPS)?,
             services: self.services.read()?,
             ..MapContents::default()
         };
@@ -83,7 +83,7 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Lets the programs forget what they remember of prefixes, peers, groups and members that were changed
+    /// Lets the programs forget what they remember of prefixes, peers, groups and next hops that were changed
     /// since the last call.
     ///
     /// To be called before anything a changed prefix or group no longer points to is reused, and after the
@@ -110,36 +110,36 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Writes a slot of the member map.
-    pub fn set_next_hop(&mut self, slot: u32, member: abi::Member) -> Result<(), MapsError> {
+    /// Writes a slot of the next hop map.
+    pub fn set_next_hop(&mut self, slot: u32, next_hop: abi::NextHop) -> Result<(), MapsError> {
         self.epoch_stale = true;
         self.next_hops
-            .set(slot, member, 0)
-            .map_err(map_error(abi::MEMBERS, "write"))?;
-        store_slot(&mut self.contents.next_hops, slot, member);
+            .set(slot, next_hop, 0)
+            .map_err(map_error(abi::NEXT_HOPS, "write"))?;
+        store_slot(&mut self.contents.next_hops, slot, next_hop);
         Ok(())
     }
 
-    /// Writes a slot of the group map so that a reader never counts a member that is not written yet.
-    pub fn set_group(&mut self, slot: u32, group: abi::Group) -> Result<(), MapsError> {
+    /// Writes a slot of the group map so that a reader never counts a next hop that is not written yet.
+    pub fn set_group(&mut self, slot: u32, group: abi::NextHopGroup) -> Result<(), MapsError> {
         self.epoch_stale = true;
         let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
         for step in group_steps(old, group) {
             self.groups
                 .set(slot, step, 0)
-                .map_err(map_error(abi::GROUPS, "write"))?;
+                .map_err(map_error(abi::NEXT_HOP_GROUPS, "write"))?;
         }
         store_slot(&mut self.contents.groups, slot, group);
         Ok(())
     }
 
-    /// Adds, changes or removes a peer. In a slot of `mc_traffic` that is new to it counting begins at 0.
+    /// Adds, changes or removes a peer. In a slot of `mc_peer_stats` that is new to it counting begins at 0.
     pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), MapsError> {
         self.epoch_stale = true;
         if let Some(peer) = peer {
             let before = self.contents.peers.get(&addr);
-            if peer.traffic != 0 && before.is_none_or(|before| before.traffic != peer.traffic) {
-                self.reset_peer_counters(peer.traffic)?;
+            if peer.stats != 0 && before.is_none_or(|before| before.stats != peer.stats) {
+                self.reset_peer_counters(peer.stats)?;
             }
             self.peers
                 .insert(addr, peer, 0)
@@ -155,10 +155,10 @@ impl PinnedMaps {
 
     fn reset_peer_counters(&mut self, slot: u32) -> Result<(), MapsError> {
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
-        cpus.and_then(|cpus| PerCpuValues::try_from(vec![abi::Traffic::default(); cpus]))
+        cpus.and_then(|cpus| PerCpuValues::try_from(vec![abi::PeerStats::default(); cpus]))
             .map_err(MapError::from)
             .and_then(|zeros| self.peer_counters.set(slot, zeros, 0))
-            .map_err(map_error(abi::TRAFFIC, "write"))
+            .map_err(map_error(abi::PEER_STATS, "write"))
     }
 
     /// Changes a Service map.
@@ -209,13 +209,17 @@ fn store_slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, v
 }
 
 /// The writes that lead from `old` to `new`. A map value is copied without a lock, so a reader may see
-/// its first words new and its last words old: members are written before they are counted, and are no
+/// its first words new and its last words old: next hops are written before they are counted, and are no
 /// longer counted before they go.
-fn group_steps(old: abi::Group, new: abi::Group) -> Vec<abi::Group> {
-    let between = abi::Group {
+fn group_steps(old: abi::NextHopGroup, new: abi::NextHopGroup) -> Vec<abi::NextHopGroup> {
+    let between = abi::NextHopGroup {
         id: new.id,
-        n: old.n.min(new.n),
-        members: if new.n >= old.n { new.members } else { old.members },
+        len: old.len.min(new.len),
+        next_hops: if new.len >= old.len {
+            new.next_hops
+        } else {
+            old.next_hops
+        },
     };
     if between == old || between == new {
         vec![new]
@@ -228,30 +232,30 @@ fn group_steps(old: abi::Group, new: abi::Group) -> Vec<abi::Group> {
 mod tests {
     use super::*;
 
-    fn group(members: &[u32]) -> abi::Group {
-        let mut group = abi::Group {
+    fn group(next_hops: &[u32]) -> abi::NextHopGroup {
+        let mut group = abi::NextHopGroup {
             id: 1,
-            n: u32::try_from(members.len()).unwrap(),
-            ..abi::Group::default()
+            len: u32::try_from(next_hops.len()).unwrap(),
+            ..abi::NextHopGroup::default()
         };
-        group.members[..members.len()].copy_from_slice(members);
+        group.next_hops[..next_hops.len()].copy_from_slice(next_hops);
         group
     }
 
     #[test]
-    fn a_member_is_written_before_it_is_counted() {
+    fn a_next_hop_is_written_before_it_is_counted() {
         let steps = group_steps(group(&[5]), group(&[5, 6]));
         assert_eq!(steps.len(), 2);
-        assert_eq!(steps[0].n, 1);
-        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[0].len, 1);
+        assert_eq!(steps[0].next_hops[..2], [5, 6]);
         assert_eq!(steps[1], group(&[5, 6]));
     }
 
     #[test]
-    fn a_member_is_not_counted_before_it_goes() {
+    fn a_next_hop_is_not_counted_before_it_goes() {
         let steps = group_steps(group(&[5, 6]), group(&[6]));
-        assert_eq!(steps[0].n, 1);
-        assert_eq!(steps[0].members[..2], [5, 6]);
+        assert_eq!(steps[0].len, 1);
+        assert_eq!(steps[0].next_hops[..2], [5, 6]);
         assert_eq!(steps[1], group(&[6]));
     }
 

@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::UNIX_EPOCH;
 
-use mc_gateway_common::abi::liveness::{RTT_BUCKETS, RTT_FIRST_BUCKET, Rtt};
+use mc_gateway_common::abi::liveness::{ProbeRtt, RTT_BUCKETS, RTT_FIRST_BUCKET};
 use mc_gateway_common::abi::sample::SampleLimiter;
-use mc_gateway_common::abi::{self, Traffic};
+use mc_gateway_common::abi::{self, PeerStats};
 use mc_gateway_common::liveness;
 use mc_metrics::scrape::{Kind, Scrape};
 
 use super::state::{NextHopLabels, State};
-use crate::inspect::snapshot::{Counters, NextHopHealth, ip_addr};
+use crate::cidr::from_abi_addr;
+use crate::maps::{Counters, NextHopHealth};
 
 /// What was counted elsewhere than in the agent's loop.
 #[derive(Debug, Default)]
 pub(super) struct KernelCounters {
     /// By the programs.
     pub(super) counters: Counters,
-    /// Of members, by slot.
+    /// Of next hops, by slot.
     pub(super) health: BTreeMap<u32, NextHopHealth>,
     /// Of peers, by slot.
-    pub(super) peer_counters: BTreeMap<u32, Traffic>,
+    pub(super) peer_counters: BTreeMap<u32, PeerStats>,
     /// Of sampled drops, by CPU.
     pub(super) sample_limiters: Vec<SampleLimiter>,
     /// By the kernel's connection tracking.
@@ -56,7 +57,7 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
             |counter| counter.bytes,
         ),
         (
-            "mcgateway_super_packets_total",
+            "mcgateway_gso_packets_total",
             "Segmentation-offload super-packets among these packets.",
             |counter| counter.gso,
         ),
@@ -64,7 +65,7 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
     for (name, help, value) in families {
         scrape.family(name, Kind::Counter, help);
         for (path, counter) in &counters.outcomes {
-            scrape.value(&[("path", path.name())], value(counter));
+            scrape.value(&[("outcome", path.name())], value(counter));
         }
     }
     scrape.family(
@@ -104,7 +105,7 @@ fn samples(scrape: &mut Scrape, state: &State, gates: &[SampleLimiter]) {
 
 fn conntrack(scrape: &mut Scrape, losses: &BTreeMap<&str, u64>) {
     scrape.family(
-        "mcgateway_conntrack_losses_total",
+        "mcgateway_conntrack_errors_total",
         Kind::Counter,
         "Packets and connections this node's connection tracking lost, for whatever purpose; it translates what the node itself sends.",
     );
@@ -116,67 +117,67 @@ fn conntrack(scrape: &mut Scrape, losses: &BTreeMap<&str, u64>) {
 fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopHealth>) {
     let mut family = |name, kind, help, value: &dyn Fn(&NextHopLabels, &NextHopHealth) -> u64| {
         scrape.family(name, kind, help);
-        for member in &state.next_hops {
-            let health = health.get(&member.slot).copied().unwrap_or_default();
-            let addr = ip_addr(&member.next_hop.addr).to_string();
-            scrape.value(&labels(member, &addr), value(member, &health));
+        for next_hop in &state.next_hops {
+            let health = health.get(&next_hop.slot).copied().unwrap_or_default();
+            let addr = from_abi_addr(&next_hop.next_hop.addr).to_string();
+            scrape.value(&labels(next_hop, &addr), value(next_hop, &health));
         }
     };
     family(
-        "mcgateway_member_usable",
+        "mcgateway_nexthop_usable",
         Kind::Gauge,
-        "1 while the member answers probes or nobody asks it, 0 while it is dead or held down.",
-        &|member, health| u64::from(usable(member, health, state.detect)),
+        "1 while the next hop answers probes or nobody asks it, 0 while it is dead or held down.",
+        &|next_hop, health| u64::from(usable(next_hop, health, state.detect)),
     );
     family(
-        "mcgateway_member_probed",
+        "mcgateway_nexthop_probed",
         Kind::Gauge,
-        "1 where the member is sent probes.",
-        &|member, health| u64::from(state.detect != 0 && health.is_probed(&member.next_hop)),
+        "1 where the next hop is sent probes.",
+        &|next_hop, health| u64::from(state.detect != 0 && health.is_probed(&next_hop.next_hop)),
     );
     family(
-        "mcgateway_member_unanswered_probes",
+        "mcgateway_nexthop_unanswered_probes",
         Kind::Gauge,
         "Probes sent since the last one that was answered.",
         &|_, health| u64::from(liveness::unanswered(health.sent, health.seen)),
     );
     family(
-        "mcgateway_member_probes_total",
+        "mcgateway_nexthop_probes_total",
         Kind::Counter,
         "Number of the last probe; starts again at 2^32.",
         &|_, health| u64::from(health.sent.sequence),
     );
     family(
-        "mcgateway_member_mtu_bytes",
+        "mcgateway_nexthop_mtu_bytes",
         Kind::Gauge,
-        "Largest inner IP packet the path to the member carries.",
-        &|member, _| u64::from(member.next_hop.mtu),
+        "Largest inner IP packet the path to the next hop carries.",
+        &|next_hop, _| u64::from(next_hop.next_hop.mtu),
     );
     family(
-        "mcgateway_member_weight",
+        "mcgateway_nexthop_weight",
         Kind::Gauge,
         "Relative share of flows; 0 drains.",
-        &|member, _| u64::from(member.next_hop.weight),
+        &|next_hop, _| u64::from(next_hop.next_hop.weight),
     );
     scrape.family(
-        "mcgateway_member_rtt_seconds",
+        "mcgateway_nexthop_rtt_seconds",
         Kind::Histogram,
         "Round-trip time of probes.",
     );
-    for member in &state.next_hops {
+    for next_hop in &state.next_hops {
         let rtt = health
-            .get(&member.slot)
+            .get(&next_hop.slot)
             .map(|health| health.rtt)
             .unwrap_or_default();
-        let addr = ip_addr(&member.next_hop.addr).to_string();
+        let addr = from_abi_addr(&next_hop.next_hop.addr).to_string();
         scrape.buckets(&labels(next_hop, &addr), rtt_buckets(&rtt), seconds(rtt.sum));
     }
 }
 
 /// A field of what was counted of a peer.
-type PeerField = fn(&Traffic) -> u64;
+type PeerField = fn(&PeerStats) -> u64;
 
-fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, Traffic>) {
+fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>) {
     let families: [(_, _, PeerField); 4] = [
         (
             "mcgateway_peer_sent_packets_total",
@@ -218,27 +219,27 @@ fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, Traffic>) {
     }
 }
 
-fn usable(member: &NextHopLabels, health: &NextHopHealth, detect: u32) -> bool {
+fn usable(next_hop: &NextHopLabels, health: &NextHopHealth, detect: u32) -> bool {
     let config = abi::Config {
         detect,
         ..abi::Config::default()
     };
     !matches!(
-        health.state(&member.next_hop, &config),
+        health.state(&next_hop.next_hop, &config),
         Some(liveness::State::Dead | liveness::State::HeldDown)
     )
 }
 
-fn labels<'a>(member: &'a NextHopLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
+fn labels<'a>(next_hop: &'a NextHopLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
     [
-        ("group", &member.group),
-        ("member", &member.name),
+        ("group", &next_hop.group),
+        ("next hop", &next_hop.name),
         ("address", addr),
     ]
 }
 
 /// Each bucket with its upper bound, which doubles from bucket to bucket; the last one has none.
-fn rtt_buckets(rtt: &Rtt) -> impl Iterator<Item = (f64, u64)> {
+fn rtt_buckets(rtt: &ProbeRtt) -> impl Iterator<Item = (f64, u64)> {
     let finite = RTT_BUCKETS.saturating_sub(1);
     let bounds = std::iter::successors(Some(u64::from(RTT_FIRST_BUCKET)), |bound| bound.checked_mul(2));
     let bounds = bounds.take(finite).map(seconds).chain([f64::INFINITY]);
@@ -252,7 +253,7 @@ fn seconds(nanoseconds: u64) -> f64 {
 
 fn map_usage(scrape: &mut Scrape, state: &State) {
     scrape.family(
-        "mcgateway_table_entries",
+        "mcgateway_map_entries",
         Kind::Gauge,
         "Entries in use of each table.",
     );
@@ -260,7 +261,7 @@ fn map_usage(scrape: &mut Scrape, state: &State) {
         scrape.value(&[("table", table)], entries);
     }
     scrape.family(
-        "mcgateway_table_capacity_entries",
+        "mcgateway_map_capacity_entries",
         Kind::Gauge,
         "Entries each table can hold.",
     );
@@ -293,7 +294,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
         last.map_or(0.0, |since| since.as_secs_f64()),
     );
     scrape.family(
-        "mcgateway_refused_fields",
+        "mcgateway_invalid_fields",
         Kind::Gauge,
         "Fields of objects that cannot be used, by kind of object; the log names each.",
     );
@@ -326,38 +327,38 @@ fn agent(scrape: &mut Scrape, state: &State) {
 mod tests {
     use std::time::Instant;
 
-    use mc_gateway_common::abi::liveness::{Seen, Sent};
+    use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
     use mc_gateway_common::verdict::{DropReason, Outcome};
 
     use super::*;
     use crate::metrics::state::PeerLabels;
 
     #[test]
-    fn members_are_told_by_group_name_and_address() {
+    fn next_hops_are_told_by_group_name_and_address() {
         let mut state = State::new(Instant::now(), false);
         state.detect = 3;
         state.next_hops.push(NextHopLabels {
             slot: 4,
-            next_hop: abi::Member {
+            next_hop: abi::NextHop {
                 id: 9,
                 mtu: 1450,
                 addr: mc_gateway_common::packet::ip::mapped([192, 0, 2, 1]),
-                ..abi::Member::default()
+                ..abi::NextHop::default()
             },
             group: "gateways".into(),
             name: "Gateway gw".into(),
         });
-        let mut rtt = Rtt {
+        let mut rtt = ProbeRtt {
             sum: 40_000,
-            ..Rtt::default()
+            ..ProbeRtt::default()
         };
         rtt.buckets[1] = 1;
         let health = NextHopHealth {
-            sent: Sent { id: 9, sequence: 10 },
-            seen: Seen {
+            sent: ProbeSent { id: 9, sequence: 10 },
+            seen: ProbeReply {
                 id: 9,
                 sequence: 6,
-                ..Seen::default()
+                ..ProbeReply::default()
             },
             rtt,
         };
@@ -373,17 +374,17 @@ mod tests {
             ..KernelCounters::default()
         };
         let text = render(&state, &counted).unwrap();
-        let labels = "group=\"gateways\",member=\"Gateway gw\",address=\"192.0.2.1\"";
+        let labels = "group=\"gateways\",next hop=\"Gateway gw\",address=\"192.0.2.1\"";
         for line in [
-            format!("mcgateway_member_usable{{{labels}}} 0"),
-            format!("mcgateway_member_unanswered_probes{{{labels}}} 4"),
-            format!("mcgateway_member_mtu_bytes{{{labels}}} 1450"),
-            format!("mcgateway_member_rtt_seconds_bucket{{le=\"0.000032768\",{labels}}} 0"),
-            format!("mcgateway_member_rtt_seconds_bucket{{le=\"0.000065536\",{labels}}} 1"),
-            format!("mcgateway_member_rtt_seconds_sum{{{labels}}} 0.00004"),
+            format!("mcgateway_nexthop_usable{{{labels}}} 0"),
+            format!("mcgateway_nexthop_unanswered_probes{{{labels}}} 4"),
+            format!("mcgateway_nexthop_mtu_bytes{{{labels}}} 1450"),
+            format!("mcgateway_nexthop_rtt_seconds_bucket{{le=\"0.000032768\",{labels}}} 0"),
+            format!("mcgateway_nexthop_rtt_seconds_bucket{{le=\"0.000065536\",{labels}}} 1"),
+            format!("mcgateway_nexthop_rtt_seconds_sum{{{labels}}} 0.00004"),
             "mcgateway_drops_total{reason=\"no-route\"} 2".to_owned(),
-            "mcgateway_packets_total{path=\"encap\"} 0".to_owned(),
-            "mcgateway_conntrack_losses_total{kind=\"insert_failed\"} 3".to_owned(),
+            "mcgateway_packets_total{outcome=\"encap\"} 0".to_owned(),
+            "mcgateway_conntrack_errors_total{kind=\"insert_failed\"} 3".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
@@ -402,7 +403,7 @@ mod tests {
             peer(7, 2, "Gateway gw"),
             peer(0, 3, "Node c"),
         ];
-        let traffic = |packets| Traffic {
+        let traffic = |packets| PeerStats {
             sent_packets: packets,
             sent_bytes: packets * 100,
             received_packets: packets + 1,

@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aya::maps::{MapData, PerCpuArray};
-use mc_gateway_common::abi::sample::{SAMPLE_GATE, SampleLimiter};
+use mc_gateway_common::abi::sample::{SAMPLE_LIMIT, SampleLimiter};
 
 use crate::host::conntrack;
-use crate::inspect::snapshot::{CounterMaps, LivenessMaps, PeerCounterMap};
-use crate::maps::{MapsError, open};
-use crate::service_flows::FlowMaps;
+use crate::maps::{CounterMaps, FlowMaps, LivenessMaps, MapsError, PeerCounterMap, map_error, open};
 use collect::KernelCounters;
 use mc_metrics::MetricsSource;
 pub use state::State;
@@ -36,7 +34,7 @@ impl Metrics {
             counters: CounterMaps::open(maps)?,
             health: LivenessMaps::open(maps)?,
             peer_counters: PeerCounterMap::open(maps)?,
-            sample_limiter: open(maps, SAMPLE_GATE)?,
+            sample_limiter: open(maps, SAMPLE_LIMIT)?,
             flows: FlowMaps::open(maps)?,
         }))
     }
@@ -47,40 +45,31 @@ impl Metrics {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything as Prometheus text.
-    pub fn render(&self) -> Result<String, MapsError> {
+    /// A copy of the state, and the counters of the kernel.
+    fn read(&self) -> Result<(State, KernelCounters), MapsError> {
         let mut state = self.state().clone();
         state.map_usage.extend(self.flows.usage()?);
-        let counters = self.counters.read()?;
-        let health = self
-            .health
-            .read(state.next_hops.iter().map(|member| member.slot))?;
-        let traffic = self
-            .peer_counters
-            .read(state.peers.iter().map(|peer| peer.slot))?;
-        let gates = self
+        let next_hops = state.next_hops.iter().map(|next_hop| next_hop.slot);
+        let peers = state.peers.iter().map(|peer| peer.slot);
+        let limiters = self
             .sample_limiter
             .get(&0, 0)
-            .map_err(|source| MapsError::Access {
-                map: SAMPLE_GATE,
-                operation: "read",
-                source,
-            })?;
-        let conntrack = conntrack::error_counters();
-        let counted = KernelCounters {
-            counters,
-            health,
-            peer_counters: traffic,
-            sample_limiters: gates.to_vec(),
-            conntrack,
+            .map_err(map_error(SAMPLE_LIMIT, "read"))?;
+        let kernel = KernelCounters {
+            counters: self.counters.read()?,
+            health: self.health.read(next_hops)?,
+            peer_counters: self.peer_counters.read(peers)?,
+            sample_limiters: limiters.to_vec(),
+            conntrack: conntrack::error_counters(),
         };
-        Ok((state, counted))
+        Ok((state, kernel))
     }
 }
 
 impl MetricsSource for Metrics {
     fn metrics(&self) -> Result<String, String> {
-        self.render().map_err(|error| crate::error_chain(&error))
+        let (state, kernel) = self.read().map_err(|error| crate::error_chain(&error))?;
+        collect::render(&state, &kernel).map_err(|error| error.to_string())
     }
 
     fn healthy(&self) -> Result<(), String> {

@@ -7,22 +7,22 @@ use std::time::{Duration, Instant, SystemTime};
 use mc_gateway_common::abi::{self, service};
 use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 
+use crate::cidr::from_abi_addr;
 use crate::id_names::IdNames;
-use crate::inspect::snapshot::ip_addr;
-use crate::maps::MapContents;
+use crate::maps::{MapContents, nexthop_slots};
 use crate::objects::FieldError;
 
 /// How long the loop may take for one turn before the process counts as stuck: it looks at everything
 /// every 30 s without any reason.
 pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A member as metrics name it.
+/// A next hop as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopLabels {
     /// Slot in the maps.
     pub slot: u32,
     /// The entry.
-    pub next_hop: abi::Member,
+    pub next_hop: abi::NextHop,
     /// Name of its group.
     pub group: String,
     /// Kind and name of its object.
@@ -32,7 +32,7 @@ pub struct NextHopLabels {
 /// A peer as metrics name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerLabels {
-    /// Slot in `mc_traffic`.
+    /// Slot in `mc_peer_stats`.
     pub slot: u32,
     /// Its address.
     pub addr: IpAddr,
@@ -59,13 +59,13 @@ pub struct State {
     pub adopted: bool,
     /// Whether this node is a gateway.
     pub gateway: bool,
-    /// Unanswered probes after which a member is dead; 0 where nobody is asked.
+    /// Unanswered probes after which a next hop is dead; 0 where nobody is asked.
     pub detect: u32,
     /// Refused fields by kind of object.
     pub invalid_fields: BTreeMap<String, u64>,
     /// Map, entries, capacity.
     pub map_usage: Vec<(&'static str, usize, u32)>,
-    /// All members.
+    /// All next hops.
     pub next_hops: Vec<NextHopLabels>,
     /// All peers.
     pub peers: Vec<PeerLabels>,
@@ -120,8 +120,12 @@ impl State {
         self.detect = contents.config.detect;
         self.map_usage = vec![
             (abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
-            (abi::GROUPS, contents.groups.len(), abi::MAX_GROUPS),
-            (abi::MEMBERS, contents.next_hops.len(), abi::MAX_MEMBERS),
+            (
+                abi::NEXT_HOP_GROUPS,
+                contents.groups.len(),
+                abi::MAX_NEXT_HOP_GROUPS,
+            ),
+            (abi::NEXT_HOPS, contents.next_hops.len(), abi::MAX_NEXT_HOPS),
             (abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
             (
                 service::SERVICES,
@@ -136,21 +140,21 @@ impl State {
         ];
         let mut groups = BTreeMap::new();
         for group in contents.groups.values() {
-            for slot in crate::inspect::nexthop_slots(group) {
+            for slot in nexthop_slots(group) {
                 groups.insert(slot, names.group(group.id));
             }
         }
-        let members = contents.next_hops.iter().map(|(slot, member)| NextHopLabels {
+        let next_hops = contents.next_hops.iter().map(|(slot, next_hop)| NextHopLabels {
             slot: *slot,
-            next_hop: *member,
+            next_hop: *next_hop,
             group: groups.get(slot).cloned().unwrap_or_default(),
-            name: names.next_hop(member.id),
+            name: names.next_hop(next_hop.id),
         });
-        self.next_hops = members.collect();
+        self.next_hops = next_hops.collect();
         let peers = contents.peers.iter().map(|(addr, peer)| {
-            let addr = ip_addr(addr);
+            let addr = from_abi_addr(addr);
             PeerLabels {
-                slot: peer.traffic,
+                slot: peer.stats,
                 addr,
                 name: names.peer(addr),
             }

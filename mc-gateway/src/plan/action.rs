@@ -7,8 +7,7 @@ use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook, ServiceAction};
 use crate::desired::Masquerade;
-use crate::host::policy_routing::ReturnRoutes;
-use crate::resolved::{PrefixKey, RouteKey};
+use crate::resolved::{PrefixKey, ReturnRoutes, RouteKey};
 
 /// One change. Values carry what was there before, so that each action knows its own undo.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,23 +33,23 @@ pub enum Action {
         /// Whether it is there after; before it was the opposite.
         to: bool,
     },
-    /// Writes a slot of `mc_members`; all zero frees it.
+    /// Writes a slot of `mc_nexthops`; all zero frees it.
     SetNextHop {
         /// The slot.
         slot: u32,
         /// Before.
-        from: abi::Member,
+        from: abi::NextHop,
         /// After.
-        to: abi::Member,
+        to: abi::NextHop,
     },
-    /// Writes a slot of `mc_groups`; all zero frees it.
+    /// Writes a slot of `mc_nh_groups`; all zero frees it.
     SetGroup {
         /// The slot.
         slot: u32,
         /// Before.
-        from: abi::Group,
+        from: abi::NextHopGroup,
         /// After.
-        to: abi::Group,
+        to: abi::NextHopGroup,
     },
     /// Adds, changes or removes a peer.
     SetPeer {
@@ -188,9 +187,9 @@ impl fmt::Display for Action {
             Self::SetDevice { to: (mtu, up), .. } => write!(f, "set mc0 to MTU {mtu}, up: {up}"),
             Self::SetAddress { addr, to: true } => write!(f, "add address {addr} to mc0"),
             Self::SetAddress { addr, to: false } => write!(f, "remove address {addr} from mc0"),
-            Self::SetNextHop { slot, to, .. } => write!(f, "set member {slot} to {to:?}"),
+            Self::SetNextHop { slot, to, .. } => write!(f, "set next hop {slot} to {to:?}"),
             Self::SetGroup { slot, to, .. } => {
-                write!(f, "set group {slot} to id {} with {} members", to.id, to.n)
+                write!(f, "set group {slot} to id {} with {} next hops", to.id, to.len)
             }
             Self::SetPeer { addr, to, .. } => write!(f, "set peer {} to {to:?}", ShowAddr(*addr)),
             Self::SetConfig { to, .. } => write!(f, "set config to {to:?}"),

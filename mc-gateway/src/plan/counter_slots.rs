@@ -1,8 +1,8 @@
-//! Which slot of `mc_traffic` belongs to which peer.
+//! Which slot of `mc_peer_stats` belongs to which peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_gateway_common::abi::{self, Addr, MAX_TRAFFIC};
+use mc_gateway_common::abi::{self, Addr, MAX_PEER_STATS};
 
 /// Slots by peer. A peer keeps its slot as long as it is one, and the peer map says whose a slot is.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl CounterSlots {
         observed: &BTreeMap<Addr, abi::Peer>,
         wanted: impl Iterator<Item = &'a Addr>,
     ) -> Self {
-        Self::assign_within(MAX_TRAFFIC, observed, wanted)
+        Self::assign_within(MAX_PEER_STATS, observed, wanted)
     }
 
     fn assign_within<'a>(
@@ -32,9 +32,9 @@ impl CounterSlots {
         let mut used = BTreeSet::new();
         let mut left = false;
         for (addr, peer) in observed {
-            let fresh = peer.traffic != 0 && peer.traffic < size && used.insert(peer.traffic);
+            let fresh = peer.stats != 0 && peer.stats < size && used.insert(peer.stats);
             if fresh && wanted.contains(addr) {
-                counters.by_peer.insert(*addr, peer.traffic);
+                counters.by_peer.insert(*addr, peer.stats);
             }
             left |= fresh && !wanted.contains(addr);
         }
@@ -72,7 +72,7 @@ mod tests {
     fn assign(observed: &[(u8, u32)], wanted: &[u8]) -> (Vec<u32>, bool) {
         let observed = observed.iter().map(|(last, traffic)| {
             let peer = abi::Peer {
-                traffic: *traffic,
+                stats: *traffic,
                 ..abi::Peer::default()
             };
             ([*last; 16], peer)

@@ -14,12 +14,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::{self, Addr, MAX_GROUPS, MAX_MEMBERS, MAX_PEERS, MAX_PREFIXES};
+use mc_gateway_common::abi::{self, Addr, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PEERS, MAX_PREFIXES};
 use thiserror::Error;
 
 use crate::desired::Masquerade;
-use crate::host::policy_routing::ReturnRoutes;
-use crate::resolved::{DEFAULT_MTU, PrefixKey, ResolvedState, RouteKey};
+use crate::resolved::{DEFAULT_MTU, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 pub use action::Action;
 use counter_slots::CounterSlots;
 pub use service::{ServiceAction, ServiceMaps};
@@ -100,10 +99,10 @@ pub struct ObservedState {
     pub config: abi::Config,
     /// `mc_prefixes`.
     pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
-    /// Used slots of `mc_groups`.
-    pub groups: BTreeMap<u32, abi::Group>,
-    /// Used slots of `mc_members`.
-    pub next_hops: BTreeMap<u32, abi::Member>,
+    /// Used slots of `mc_nh_groups`.
+    pub groups: BTreeMap<u32, abi::NextHopGroup>,
+    /// Used slots of `mc_nexthops`.
+    pub next_hops: BTreeMap<u32, abi::NextHop>,
     /// `mc_peers`.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// The Service maps.
@@ -158,15 +157,18 @@ pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> R
     };
     check_capacity(abi::PREFIXES, target.prefixes.len(), MAX_PREFIXES)?;
     check_capacity(abi::PEERS, target.peers.len(), MAX_PEERS)?;
-    let members = Slots::assign(
-        abi::MEMBERS,
-        MAX_MEMBERS,
-        observed.next_hops.iter().map(|(slot, member)| (*slot, member.id)),
+    let next_hops = Slots::assign(
+        abi::NEXT_HOPS,
+        MAX_NEXT_HOPS,
+        observed
+            .next_hops
+            .iter()
+            .map(|(slot, next_hop)| (*slot, next_hop.id)),
         target.next_hops.keys().copied(),
     )?;
     let groups = Slots::assign(
-        abi::GROUPS,
-        MAX_GROUPS,
+        abi::NEXT_HOP_GROUPS,
+        MAX_NEXT_HOP_GROUPS,
         observed.groups.iter().map(|(slot, group)| (*slot, group.id)),
         target.groups.keys().copied(),
     )?;
@@ -177,8 +179,8 @@ pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> R
     };
     planner.device(mc0, target);
     planner.addresses(observed, target);
-    planner.next_hops(observed, target, &members, &counters);
-    planner.groups(observed, target, &groups, &members);
+    planner.next_hops(observed, target, &next_hops, &counters);
+    planner.groups(observed, target, &groups, &next_hops);
     planner.peers(observed, target, &groups, &counters);
     planner.services(observed, target, &groups);
     planner.config(observed, target, mc0);
@@ -192,7 +194,7 @@ pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> R
     adds.extend(removes.into_iter().rev());
     Ok(Plan {
         actions: adds,
-        replan: members.exhausted() || groups.exhausted() || counters.exhausted(),
+        replan: next_hops.exhausted() || groups.exhausted() || counters.exhausted(),
     })
 }
 
@@ -237,12 +239,12 @@ impl Planner {
         slots: &Slots,
         counters: &CounterSlots,
     ) {
-        for (id, member) in &target.next_hops {
+        for (id, next_hop) in &target.next_hops {
             let slot = slots.slot(*id);
             let from = observed.next_hops.get(&slot).copied().unwrap_or_default();
-            let to = abi::Member {
-                traffic: counters.slot(&member.addr),
-                ..*member
+            let to = abi::NextHop {
+                stats: counters.slot(&next_hop.addr),
+                ..*next_hop
             };
             if slot != 0 && from != to {
                 self.adds.push(Action::SetNextHop { slot, from, to });
@@ -250,7 +252,7 @@ impl Planner {
         }
         for slot in slots.freed() {
             let from = observed.next_hops.get(slot).copied().unwrap_or_default();
-            let to = abi::Member::default();
+            let to = abi::NextHop::default();
             self.removes.push(Action::SetNextHop {
                 slot: *slot,
                 from,
@@ -259,21 +261,21 @@ impl Planner {
         }
     }
 
-    fn groups(&mut self, observed: &ObservedState, target: &ResolvedState, slots: &Slots, members: &Slots) {
+    fn groups(&mut self, observed: &ObservedState, target: &ResolvedState, slots: &Slots, next_hops: &Slots) {
         for (id, ids) in &target.groups {
             let slot = slots.slot(*id);
             if slot == 0 {
                 continue;
             }
             let from = observed.groups.get(&slot).copied().unwrap_or_default();
-            let mut to = abi::Group {
+            let mut to = abi::NextHopGroup {
                 id: *id,
-                ..abi::Group::default()
+                ..abi::NextHopGroup::default()
             };
-            let written = ids.iter().map(|id| members.slot(*id)).filter(|slot| *slot != 0);
-            for (entry, slot) in to.members.iter_mut().zip(written) {
+            let written = ids.iter().map(|id| next_hops.slot(*id)).filter(|slot| *slot != 0);
+            for (entry, slot) in to.next_hops.iter_mut().zip(written) {
                 *entry = slot;
-                to.n = to.n.wrapping_add(1);
+                to.len = to.len.wrapping_add(1);
             }
             if from != to {
                 self.adds.push(Action::SetGroup { slot, from, to });
@@ -281,7 +283,7 @@ impl Planner {
         }
         for slot in slots.freed() {
             let from = observed.groups.get(slot).copied().unwrap_or_default();
-            let to = abi::Group::default();
+            let to = abi::NextHopGroup::default();
             self.removes.push(Action::SetGroup {
                 slot: *slot,
                 from,
@@ -305,7 +307,7 @@ impl Planner {
                 } else {
                     peer.group
                 },
-                traffic: counters.slot(addr),
+                stats: counters.slot(addr),
                 ..*peer
             });
             if from != to {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn assign(used: &[(u32, u32)], wanted: &[u32]) -> Result<Slots, PlanError> {
-        Slots::assign("mc_groups", 4, used.iter().copied(), wanted.iter().copied())
+        Slots::assign("mc_nh_groups", 4, used.iter().copied(), wanted.iter().copied())
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
         let error = assign(&[(1, 10), (2, 20)], &[30, 40, 50, 60]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "map mc_groups is full: 4 entries are needed, 3 fit"
+            "map mc_nh_groups is full: 4 entries are needed, 3 fit"
         );
     }
 

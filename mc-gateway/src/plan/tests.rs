@@ -104,8 +104,8 @@ fn check_references(world: &ObservedState) {
         );
     }
     for group in world.groups.values() {
-        for member in &group.members[..group.n as usize] {
-            assert!(world.next_hops.contains_key(member), "{world:?}");
+        for next_hop in &group.next_hops[..group.len as usize] {
+            assert!(world.next_hops.contains_key(next_hop), "{world:?}");
         }
     }
     let programs_run = !world.attachments.is_empty();
@@ -134,87 +134,96 @@ fn converge(world: &mut ObservedState, target: &ResolvedState) -> Vec<Action> {
     done
 }
 
-fn member(id: u32, ifindex: u32) -> abi::Member {
-    abi::Member {
+fn next_hop(id: u32, ifindex: u32) -> abi::NextHop {
+    abi::NextHop {
         addr: [1; 16],
         local: [2; 16],
         ifindex,
         id,
         mtu: 1450,
         weight: 1,
-        via: abi::Neighbor::default(),
-        traffic: 0,
+        neighbor: abi::Neighbor::default(),
+        stats: 0,
     }
 }
 
 fn targets() -> impl Strategy<Value = ResolvedState> {
-    let members = btree_map(1_u32..12, 1_u32..3, 0..6);
+    let next_hops = btree_map(1_u32..12, 1_u32..3, 0..6);
     let groups = btree_set(1_u32..8, 0..5);
     let prefixes = btree_map(any::<[u8; 2]>(), (0_u32..3, 1_u32..8, 1_u32..3), 0..8);
     let peers = btree_map(0_u8..6, 1_u32..8, 0..5);
     let routes = (btree_set(0_u8..20, 0..6), proptest::option::of(1_u8..3));
     let devices = btree_set(2_u32..5, 0..3);
-    (members, groups, prefixes, peers, routes, devices, 1300_u32..1500).prop_map(
-        |(members, groups, prefixes, peers, (routes, source), devices, mtu)| {
-            let known = |group: &u32| if groups.contains(group) { *group } else { 0 };
-            ResolvedState {
-                port: 6081,
-                mtu: (!members.is_empty()).then_some(mtu),
-                prefixes: prefixes
-                    .iter()
-                    .map(|(bytes, (cluster, group, action))| {
-                        let mut addr = Addr::default();
-                        addr[12..14].copy_from_slice(bytes);
-                        let value = Prefix {
-                            cluster: *cluster,
-                            group: known(group),
-                            action: *action,
-                            flags: 0,
-                        };
-                        (PrefixKey { len: 112, addr }, value)
-                    })
-                    .collect(),
-                groups: groups
-                    .iter()
-                    .map(|id| {
-                        (
-                            *id,
-                            members.keys().copied().filter(|m| (m + id) % 2 == 0).collect(),
-                        )
-                    })
-                    .collect(),
-                peers: peers
-                    .iter()
-                    .map(|(n, group)| {
-                        let peer = abi::Peer {
-                            flags: 1,
-                            group: known(group),
-                            ..abi::Peer::default()
-                        };
-                        ([*n; 16], peer)
-                    })
-                    .collect(),
-                next_hops: members
-                    .iter()
-                    .map(|(id, ifindex)| (*id, member(*id, *ifindex)))
-                    .collect(),
-                routes: routes
-                    .iter()
-                    .map(|n| IpNet::new([10, *n, 0, 0].into(), 16).unwrap())
-                    .collect(),
-                masquerade: Masquerade {
-                    sources: SourceAddrs {
-                        v4: source.map(|n| [10, 99, 0, n].into()),
-                        v6: None,
-                    },
-                    ..Masquerade::default()
-                },
-                addresses: source.map(|n| [10, 99, 0, n].into()).into_iter().collect(),
-                devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
-                ..ResolvedState::default()
-            }
-        },
+    (
+        next_hops,
+        groups,
+        prefixes,
+        peers,
+        routes,
+        devices,
+        1300_u32..1500,
     )
+        .prop_map(
+            |(next_hops, groups, prefixes, peers, (routes, source), devices, mtu)| {
+                let known = |group: &u32| if groups.contains(group) { *group } else { 0 };
+                ResolvedState {
+                    port: 6081,
+                    mtu: (!next_hops.is_empty()).then_some(mtu),
+                    prefixes: prefixes
+                        .iter()
+                        .map(|(bytes, (cluster, group, action))| {
+                            let mut addr = Addr::default();
+                            addr[12..14].copy_from_slice(bytes);
+                            let value = Prefix {
+                                cluster: *cluster,
+                                group: known(group),
+                                action: *action,
+                                flags: 0,
+                            };
+                            (PrefixKey { len: 112, addr }, value)
+                        })
+                        .collect(),
+                    groups: groups
+                        .iter()
+                        .map(|id| {
+                            (
+                                *id,
+                                next_hops.keys().copied().filter(|m| (m + id) % 2 == 0).collect(),
+                            )
+                        })
+                        .collect(),
+                    peers: peers
+                        .iter()
+                        .map(|(n, group)| {
+                            let peer = abi::Peer {
+                                flags: 1,
+                                group: known(group),
+                                ..abi::Peer::default()
+                            };
+                            ([*n; 16], peer)
+                        })
+                        .collect(),
+                    next_hops: next_hops
+                        .iter()
+                        .map(|(id, ifindex)| (*id, next_hop(*id, *ifindex)))
+                        .collect(),
+                    routes: routes
+                        .iter()
+                        .map(|n| IpNet::new([10, *n, 0, 0].into(), 16).unwrap())
+                        .collect(),
+                    masquerade: Masquerade {
+                        sources: SourceAddrs {
+                            v4: source.map(|n| [10, 99, 0, n].into()),
+                            v6: None,
+                        },
+                        ..Masquerade::default()
+                    },
+                    addresses: source.map(|n| [10, 99, 0, n].into()).into_iter().collect(),
+                    devices: devices.iter().map(|n| (format!("eth{n}"), *n)).collect(),
+                    ..ResolvedState::default()
+                }
+            },
+        )
 }
 
 proptest! {
@@ -234,11 +243,11 @@ proptest! {
                 let group = world.groups.get(&got.group).map_or(0, |group| group.id);
                 prop_assert_eq!((got.cluster, group, got.action), (prefix.cluster, prefix.group, prefix.action));
             }
-            for (id, members) in &target.groups {
+            for (id, next_hops) in &target.groups {
                 let group = world.groups.values().find(|group| group.id == *id).unwrap();
-                let got: BTreeSet<u32> = group.members[..group.n as usize].iter()
+                let got: BTreeSet<u32> = group.next_hops[..group.len as usize].iter()
                     .map(|slot| world.next_hops[slot].id).collect();
-                prop_assert_eq!(&got, members);
+                prop_assert_eq!(&got, next_hops);
             }
             for (addr, peer) in &target.peers {
                 let got = world.peers[addr];
@@ -317,7 +326,7 @@ fn the_device_comes_first_and_alone() {
 #[test]
 fn routes_come_last_and_go_first() {
     let target = ResolvedState {
-        next_hops: [(1, member(1, 2))].into(),
+        next_hops: [(1, next_hop(1, 2))].into(),
         groups: [(5, [1].into())].into(),
         routes: ["10.2.0.0/16".parse().unwrap()].into(),
         ..ResolvedState::default()
@@ -436,12 +445,14 @@ fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_n
 #[test]
 fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
     let target = |base: u32| ResolvedState {
-        groups: (1..MAX_GROUPS).map(|n| (base + n, BTreeSet::new())).collect(),
+        groups: (1..MAX_NEXT_HOP_GROUPS)
+            .map(|n| (base + n, BTreeSet::new()))
+            .collect(),
         ..ResolvedState::default()
     };
     let mut world = ObservedState::default();
     let _ = converge(&mut world, &target(0));
-    let second = target(MAX_GROUPS);
+    let second = target(MAX_NEXT_HOP_GROUPS);
     let first_step = plan(&world, &second, MC0).unwrap();
     assert!(first_step.replan);
     for _ in 0..2 {

@@ -1,62 +1,50 @@
-//! The liveness maps, and where the numbers of a member go on from.
+//! Sequence numbers in the liveness maps, continued after a restart.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aya::maps::{Array, MapData};
-use mc_gateway_common::abi::liveness::{RTT, Rtt, SEEN, SENT, Seen, Sent};
-use mc_gateway_common::abi::{self, MAX_MEMBERS};
+use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
+use mc_gateway_common::abi::{self, MAX_NEXT_HOPS};
 use mc_gateway_common::liveness;
 
 use super::targets::outer_mtu;
-use crate::maps::{MapsError, map_error, open};
+use crate::maps::{LivenessMaps, MapsError};
 
-/// The maps of this node.
-pub(crate) struct ProbeMaps {
-    sent: Array<MapData, Sent>,
-    seen: Array<MapData, Seen>,
-    rtt: Array<MapData, Rtt>,
-}
+/// The liveness maps as the prober uses them.
+pub(crate) struct ProbeMaps(LivenessMaps);
 
 impl ProbeMaps {
     /// Opens the maps pinned in `dir`.
     pub(crate) fn open(dir: &Path) -> Result<Self, MapsError> {
-        Ok(Self {
-            sent: open(dir, SENT)?,
-            seen: open(dir, SEEN)?,
-            rtt: open(dir, RTT)?,
-        })
+        LivenessMaps::open(dir).map(Self)
     }
 
-    /// What was sent to the member in a slot, and what it answered.
-    pub(super) fn read(&self, slot: u32) -> Result<(Sent, Seen), MapsError> {
-        let sent = self.sent.get(&slot, 0).map_err(map_error(SENT, "read"))?;
-        let seen = self.seen.get(&slot, 0).map_err(map_error(SEEN, "read"))?;
-        Ok((sent, seen))
+    /// Reads the last probe to a slot and its last reply.
+    pub(super) fn read(&self, slot: u32) -> Result<(ProbeSent, ProbeReply), MapsError> {
+        Ok((self.0.sent(slot)?, self.0.seen(slot)?))
     }
 
-    /// What paths were found to carry by an agent before this one, as outer IP packets in bytes, by member
-    /// id.
+    /// Path MTUs that a previous agent found, as lengths of outer IP packets by next-hop ID.
     pub(crate) fn path_mtus(
         &self,
-        members: &BTreeMap<u32, abi::Member>,
+        next_hops: &BTreeMap<u32, abi::NextHop>,
     ) -> Result<BTreeMap<u32, u32>, MapsError> {
-        let mut sizes = BTreeMap::new();
-        for (slot, member) in members {
-            let (sent, _) = self.read(*slot)?;
-            if sent.id == member.id {
-                sizes.insert(member.id, outer_mtu(member));
+        let mut mtus = BTreeMap::new();
+        for (slot, next_hop) in next_hops {
+            if self.0.sent(*slot)?.id == next_hop.id {
+                mtus.insert(next_hop.id, outer_mtu(next_hop));
             }
         }
-        Ok(sizes)
+        Ok(mtus)
     }
 
-    /// Notes the last probe sent to a slot.
-    pub(super) fn set_sent(&mut self, slot: u32, sent: Sent) -> Result<(), MapsError> {
-        self.sent.set(slot, sent, 0).map_err(map_error(SENT, "write"))
+    /// Writes the last probe to a slot.
+    pub(super) fn set_sent(&mut self, slot: u32, sent: ProbeSent) -> Result<(), MapsError> {
+        self.0.set_sent(slot, sent)
     }
 
-    /// Begins with the member `id` in a slot, or goes on; returns the number of the last probe.
+    /// Continues the sequence of the next hop `id` in a slot, or starts a new one at `random`; returns the number of
+    /// the last probe.
     pub(super) fn resume_or_reset(
         &mut self,
         slot: u32,
@@ -65,41 +53,37 @@ impl ProbeMaps {
         random: u32,
     ) -> Result<u32, MapsError> {
         if let Some(sequence) = resume_sequence(id, self.read(slot)?, detect) {
-            self.set_sent(slot, Sent { id, sequence })?;
+            self.set_sent(slot, ProbeSent { id, sequence })?;
             return Ok(sequence);
         }
-        let seen = Seen {
+        let seen = ProbeReply {
             id,
             sequence: random,
-            ..Seen::default()
+            ..ProbeReply::default()
         };
-        // In this order: a number that was sent makes the program look at what was seen.
-        self.seen.set(slot, seen, 0).map_err(map_error(SEEN, "write"))?;
-        self.rtt
-            .set(slot, Rtt::default(), 0)
-            .map_err(map_error(RTT, "write"))?;
+        // The reply is written first: the programs read it as soon as a probe is recorded.
+        self.0.reset_seen(slot, seen)?;
         let sequence = random;
-        self.set_sent(slot, Sent { id, sequence })?;
+        self.set_sent(slot, ProbeSent { id, sequence })?;
         Ok(sequence)
     }
 
-    /// Forgets what was sent to every slot but those wanted: who is not asked is alive.
-    pub(super) fn reset_except(&mut self, wanted: impl Fn(u32) -> bool) -> Result<(), MapsError> {
-        for slot in (0..MAX_MEMBERS).filter(|slot| !wanted(*slot)) {
-            let sent = self.sent.get(&slot, 0).map_err(map_error(SENT, "read"))?;
-            if sent != Sent::default() {
-                self.set_sent(slot, Sent::default())?;
+    /// Clears every slot that is not a target: a next hop without probes counts as alive.
+    pub(super) fn reset_except(&mut self, is_target: impl Fn(u32) -> bool) -> Result<(), MapsError> {
+        for slot in (0..MAX_NEXT_HOPS).filter(|slot| !is_target(*slot)) {
+            if self.0.sent(slot)? != ProbeSent::default() {
+                self.set_sent(slot, ProbeSent::default())?;
             }
         }
         Ok(())
     }
 }
 
-/// Where an agent before this one left off with the member `id`; none where it never asked.
+/// Sequence number at which a previous agent's probes of the next hop `id` continue; `None` if it sent none.
 ///
-/// Who was dead stays dead until it answers. Who was alive has as many probes as anybody before it counts
-/// as dead: the numbers go on from the last answer, not from the last probe.
-fn resume_sequence(id: u32, (sent, seen): (Sent, Seen), detect: u32) -> Option<u32> {
+/// A dead next hop stays dead until it replies. For a live one the sequence continues at the last reply instead of the
+/// last probe, so it has the full number of probes before it counts as dead.
+fn resume_sequence(id: u32, (sent, seen): (ProbeSent, ProbeReply), detect: u32) -> Option<u32> {
     if sent.id != id || seen.id != id {
         return None;
     }
@@ -114,31 +98,31 @@ fn resume_sequence(id: u32, (sent, seen): (Sent, Seen), detect: u32) -> Option<u
 mod tests {
     use super::*;
 
-    fn state(id: u32, sent: u32, seen: u32) -> (Sent, Seen) {
-        let known = Seen {
+    fn state(id: u32, sent: u32, seen: u32) -> (ProbeSent, ProbeReply) {
+        let known = ProbeReply {
             id,
             sequence: seen,
-            ..Seen::default()
+            ..ProbeReply::default()
         };
-        (Sent { id, sequence: sent }, known)
+        (ProbeSent { id, sequence: sent }, known)
     }
 
     #[test]
-    fn after_a_restart_nobody_dies_before_fresh_probes_went_unanswered() {
-        // Three of three probes were on their way when the agent ended.
+    fn a_restart_alone_declares_no_next_hop_dead() {
+        // Three of three probes were in flight at the restart.
         assert_eq!(resume_sequence(7, state(7, 13, 10), 3), Some(10));
         assert_eq!(resume_sequence(7, state(7, 10, 10), 3), Some(10));
-        // Wrapped around.
+        // The number has wrapped around.
         assert_eq!(resume_sequence(7, state(7, 1, u32::MAX), 3), Some(u32::MAX));
     }
 
     #[test]
-    fn who_was_dead_stays_dead() {
+    fn a_dead_next_hop_stays_dead_after_a_restart() {
         assert_eq!(resume_sequence(7, state(7, 14, 10), 3), Some(14));
     }
 
     #[test]
-    fn another_member_begins_anew() {
+    fn another_next_hop_starts_a_new_sequence() {
         assert_eq!(resume_sequence(8, state(7, 14, 10), 3), None);
     }
 }

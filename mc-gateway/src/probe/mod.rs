@@ -1,9 +1,9 @@
-//! Asks members whether they are alive and how large packets their path carries.
+//! Asks next hops whether they are alive and how large packets their path carries.
 //!
 //! The answers are taken by the eBPF program, which also decides who is alive. This side only sends, on a
 //! thread of its own so that a round of the agent never delays a probe, and reads what came of it.
-//! *Guarantees*: a number is written to `mc_sent` before its probe is sent, whether sending works or not;
-//! a member that is new, or that an earlier agent left alive, counts as dead only after probes of this
+//! *Guarantees*: a number is written to `mc_probe_sent` before its probe is sent, whether sending works or not;
+//! a next hop that is new, or that an earlier agent left alive, counts as dead only after probes of this
 //! agent went unanswered.
 
 mod encap;
@@ -19,7 +19,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use mc_gateway_common::abi::liveness::Sent;
+use mc_gateway_common::abi::liveness::ProbeSent;
 use mc_gateway_common::liveness::State;
 use mc_gateway_common::nexthop_select::mix;
 use mc_gateway_common::packet::probe::{Kind, Probe};
@@ -33,16 +33,16 @@ use schedule::Schedule;
 use socket::Sockets;
 pub use status::{NextHopStatus, ProbeStatus};
 use targets::ProbeTarget;
-pub(crate) use targets::{ProbeTargets, limit_mtus, link_mtus, probe_targets};
+pub(crate) use targets::{ProbeTargets, probe_targets};
 
-/// How members are asked.
+/// How next hops are asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Time between two probes to a member.
+    /// Time between two probes to a next hop.
     pub interval: Duration,
     /// Probes in a row that may go unanswered; 0 turns liveness off.
     pub detect: u32,
-    /// How long a member that comes back has to answer before it is used again.
+    /// How long a next hop that comes back has to answer before it is used again.
     pub hold_down: Duration,
 }
 
@@ -77,18 +77,18 @@ impl Prober {
         })
     }
 
-    /// Asks these members from now on.
+    /// Asks these next hops from now on.
     pub(crate) fn set_targets(&mut self, wanted: ProbeTargets) {
         if self.last.as_ref() == Some(&wanted) {
             return;
         }
         if self.targets.send(wanted.clone()).is_err() {
-            warn!("nobody asks members whether they are alive any more: restart the agent");
+            warn!("nobody asks next hops whether they are alive any more: restart the agent");
         }
         self.last = Some(wanted);
     }
 
-    /// What is known of the members; a change is announced when a state or a path's size changed.
+    /// What is known of the next hops; a change is announced when a state or a path's size changed.
     pub(crate) fn status(&self) -> watch::Receiver<ProbeStatus> {
         self.status.clone()
     }
@@ -166,7 +166,7 @@ impl Worker {
     fn log_failure(&mut self, result: Result<(), MapsError>) {
         match result {
             Err(error) if !self.failed => {
-                warn!(error = %crate::error_chain(&error), "members are not asked whether they are alive");
+                warn!(error = %crate::error_chain(&error), "next hops are not asked whether they are alive");
                 self.failed = true;
             }
             Err(_) => {}
@@ -180,26 +180,26 @@ impl Worker {
         let gone: Vec<u32> = self
             .next_hops
             .iter()
-            .filter(|(slot, member)| {
+            .filter(|(slot, next_hop)| {
                 let new = wanted.by_slot.get(slot);
-                new.is_none_or(|new| new.id != member.target.id)
+                new.is_none_or(|new| new.id != next_hop.target.id)
             })
             .map(|(slot, _)| *slot)
             .collect();
         for slot in gone {
             self.next_hops.remove(&slot);
             self.schedule.remove(slot);
-            self.maps.set_sent(slot, Sent::default())?;
+            self.maps.set_sent(slot, ProbeSent::default())?;
         }
         if first {
             self.maps
                 .reset_except(|slot| wanted.by_slot.contains_key(&slot))?;
         }
         for (slot, asked) in &wanted.by_slot {
-            if let Some(member) = self.next_hops.get_mut(slot) {
-                member.target = *asked;
-                if member.search.link_mtu() != asked.link_mtu {
-                    member.search = PmtuSearch::new(asked.link_mtu, asked.link_mtu, now, self.random);
+            if let Some(next_hop) = self.next_hops.get_mut(slot) {
+                next_hop.target = *asked;
+                if next_hop.search.link_mtu() != asked.link_mtu {
+                    next_hop.search = PmtuSearch::new(asked.link_mtu, asked.link_mtu, now, self.random);
                 }
                 continue;
             }
@@ -207,13 +207,13 @@ impl Worker {
             let sequence = self
                 .maps
                 .resume_or_reset(*slot, asked.id, self.settings.detect, self.random)?;
-            let member = ProbedNextHop {
+            let next_hop = ProbedNextHop {
                 target: *asked,
                 sequence,
                 search: PmtuSearch::new(asked.link_mtu, asked.known_mtu, now, mix(self.random, 2)),
                 last_pmtu_reply: 0,
             };
-            self.next_hops.insert(*slot, member);
+            self.next_hops.insert(*slot, next_hop);
             self.schedule.add(*slot, now, self.random);
         }
         self.sockets.configure(wanted.udp_checksum);
@@ -221,26 +221,26 @@ impl Worker {
         self.poll(now)
     }
 
-    /// Sends a member its next probe. An error of the network is an unanswered probe.
+    /// Sends a next hop its next probe. An error of the network is an unanswered probe.
     fn send_probe(&mut self, slot: u32) -> Result<(), MapsError> {
-        let (Some(member), Some(wanted)) = (self.next_hops.get_mut(&slot), &self.targets) else {
+        let (Some(next_hop), Some(wanted)) = (self.next_hops.get_mut(&slot), &self.targets) else {
             return Ok(());
         };
-        member.sequence = member.sequence.wrapping_add(1);
-        let sent = Sent {
-            id: member.target.id,
-            sequence: member.sequence,
+        next_hop.sequence = next_hop.sequence.wrapping_add(1);
+        let sent = ProbeSent {
+            id: next_hop.target.id,
+            sequence: next_hop.sequence,
         };
         self.maps.set_sent(slot, sent)?;
         let probe = Probe {
             kind: Kind::Request,
             size: 0,
             slot,
-            id: member.target.id,
-            sequence: member.sequence,
+            id: next_hop.target.id,
+            sequence: next_hop.sequence,
             sent_at: socket::monotonic_ns(),
         };
-        let asked = member.target;
+        let asked = next_hop.target;
         let payload = wanted.encap.encode(&probe, asked.addr.is_ipv6());
         self.sockets
             .send(&payload, asked.local, (asked.addr, wanted.port));
@@ -253,23 +253,23 @@ impl Worker {
             return Ok(());
         };
         let mut status = ProbeStatus::default();
-        for (slot, member) in &mut self.next_hops {
-            let asked = member.target;
+        for (slot, next_hop) in &mut self.next_hops {
+            let asked = next_hop.target;
             let known = self.maps.read(*slot)?;
             let (_, seen) = known;
-            if seen.size_sequence != member.last_pmtu_reply {
-                member.last_pmtu_reply = seen.size_sequence;
-                member.search.acknowledge(seen.size_sequence, seen.size, now);
+            if seen.size_sequence != next_hop.last_pmtu_reply {
+                next_hop.last_pmtu_reply = seen.size_sequence;
+                next_hop.search.acknowledge(seen.size_sequence, seen.size, now);
             }
             let one = NextHopStatus::new(
                 asked.id,
                 asked.addr,
                 known,
                 self.settings.detect,
-                member.search.path_mtu(),
+                next_hop.search.path_mtu(),
             );
             let answers = one.state != State::Dead && one.unanswered <= 1 && one.rtt.is_some();
-            if let Some(size) = member.search.next_probe(now, answers) {
+            if let Some(size) = next_hop.search.next_probe(now, answers) {
                 let probe = Probe {
                     kind: Kind::SizeRequest,
                     size: u16::try_from(size.size).unwrap_or(u16::MAX),

@@ -1,6 +1,6 @@
-//! When which member is asked next. Pure: time and randomness are arguments.
+//! When which next hop is asked next. Pure: time and randomness are arguments.
 //!
-//! *Guarantees*: members are asked at most once an interval and a little more often than that on average;
+//! *Guarantees*: next hops are asked at most once an interval and a little more often than that on average;
 //! after a stall each is asked once, not once for every interval missed.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Part of the interval that chance may take off, so that nodes do not fall into step.
 const JITTER_DIVISOR: u32 = 10;
 
-/// The next time of each member, by slot. Times count from any fixed moment.
+/// The next time of each next hop, by slot. Times count from any fixed moment.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     interval: Duration,
@@ -24,23 +24,23 @@ impl Schedule {
         }
     }
 
-    /// Asks a member from now on, first at a random moment of the first interval.
+    /// Asks a next hop from now on, first at a random moment of the first interval.
     pub(super) fn add(&mut self, slot: u32, now: Duration, random: u32) {
         let first = now.saturating_add(fraction(self.interval, random));
         self.due.entry(slot).or_insert(first);
     }
 
-    /// No longer asks a member.
+    /// No longer asks a next hop.
     pub(super) fn remove(&mut self, slot: u32) {
         self.due.remove(&slot);
     }
 
-    /// When the next member is due.
+    /// When the next next hop is due.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.due.values().min().copied()
     }
 
-    /// The members that are due, each of which gets its next time.
+    /// The next hops that are due, each of which gets its next time.
     pub(super) fn pop_due(&mut self, now: Duration, mut random: impl FnMut() -> u32) -> Vec<u32> {
         let mut slots = Vec::new();
         for (slot, due) in &mut self.due {

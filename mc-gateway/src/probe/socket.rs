@@ -1,7 +1,7 @@
-//! The sockets probes leave through: one for each own address.
+//! The sockets that send probes, one for each local address.
 #![expect(
     unsafe_code,
-    reason = "socket options and a clock the standard library does not know"
+    reason = "rustix 1.1 has neither SO_NO_CHECK nor UDP_NO_CHECK6_TX"
 )]
 
 use std::collections::BTreeMap;
@@ -9,10 +9,13 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::time::{ClockId, clock_gettime};
+
 /// `UDP_NO_CHECK6_TX` of linux/udp.h.
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
 
-/// One socket for each own address, made when it is needed.
+/// One socket for each local address, opened at its first use.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     open: BTreeMap<IpAddr, UdpSocket>,
@@ -20,7 +23,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Whether packets carry a UDP checksum.
+    /// Turns the UDP checksum of the outer header on or off.
     pub(super) fn configure(&mut self, udp_checksum: bool) {
         if self.udp_checksum != udp_checksum {
             self.open.clear();
@@ -28,7 +31,7 @@ impl Sockets {
         }
     }
 
-    /// Sends a datagram. One that cannot be sent is lost like one that gets lost: nobody answers it.
+    /// Sends a datagram. An error of the network is a lost probe: it has no reply.
     pub(super) fn send(&mut self, payload: &[u8], local: IpAddr, to: (IpAddr, u16)) {
         if !self.open.contains_key(&local)
             && let Ok(socket) = open_socket(local, self.udp_checksum)
@@ -41,7 +44,7 @@ impl Sockets {
         if let Err(error) = socket.send_to(payload, to)
             && error.kind() == io::ErrorKind::InvalidInput
         {
-            // The address is no longer ours: a new socket when it is again.
+            // The address was removed from the node; a new socket is opened once it is back.
             self.open.remove(&local);
         }
     }
@@ -51,36 +54,27 @@ impl Sockets {
 fn open_socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((local, 0))?;
     socket.set_nonblocking(true)?;
-    // DF is set, and no size is refused because of what the kernel believes about the path.
+    // Sets DF and accepts every size, whatever path MTU the kernel has cached.
     if local.is_ipv4() {
-        set_option(
-            &socket,
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_PROBE,
-        )?;
+        sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     } else {
-        let probe = libc::IPV6_PMTUDISC_PROBE;
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, probe)?;
+        sockopt::set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
     }
     if !udp_checksum {
-        if local.is_ipv4() {
-            set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
-        } else {
-            set_option(&socket, libc::IPPROTO_UDP, UDP_NO_CHECK6_TX, 1)?;
-        }
+        disable_checksum(&socket, local.is_ipv6())?;
     }
     Ok(socket)
 }
 
-fn set_option(
-    socket: &UdpSocket,
-    level: libc::c_int,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> io::Result<()> {
+fn disable_checksum(socket: &UdpSocket, ipv6: bool) -> io::Result<()> {
+    let (level, option) = if ipv6 {
+        (libc::IPPROTO_UDP, UDP_NO_CHECK6_TX)
+    } else {
+        (libc::SOL_SOCKET, libc::SO_NO_CHECK)
+    };
+    let value: libc::c_int = 1;
     let len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or_default();
-    // SAFETY: the descriptor is open, and the value is `len` bytes long and lives through the call.
+    // SAFETY: the descriptor is open, and the value has `len` bytes and outlives the call.
     let ret = unsafe {
         let value = std::ptr::from_ref(&value).cast();
         libc::setsockopt(socket.as_raw_fd(), level, option, value, len)
@@ -92,17 +86,9 @@ fn set_option(
     }
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: the clock the programs read.
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the programs read.
 pub(super) fn monotonic_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the pointer is to a timespec of ours.
-    let ret = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    if ret != 0 {
-        return 0;
-    }
+    let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
     let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)

@@ -1,17 +1,17 @@
-//! What is known of every member that is asked: for the log, for metrics, for whoever looks.
+//! What is known of every next hop that is asked: for the log, for metrics, for whoever looks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mc_gateway_common::abi::liveness::{Seen, Sent};
+use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
 use mc_gateway_common::liveness::{self, State};
 use tracing::{info, warn};
 
-/// What is known of a member.
+/// What is known of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHopStatus {
-    /// [`mc_gateway_common::abi::Member::id`].
+    /// [`mc_gateway_common::abi::Next hop::id`].
     pub id: u32,
     /// Its underlay address.
     pub addr: IpAddr,
@@ -25,29 +25,29 @@ pub struct NextHopStatus {
     pub path_mtu: u32,
 }
 
-/// What is known of all members that are asked, by slot in `mc_members`.
+/// What is known of all next hops that are asked, by slot in `mc_nexthops`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStatus {
-    /// The members.
+    /// The next hops.
     pub next_hops: BTreeMap<u32, NextHopStatus>,
 }
 
 impl ProbeStatus {
-    /// What paths carry, by member id.
+    /// What paths carry, by next hop id.
     #[must_use]
     pub fn path_mtus(&self) -> BTreeMap<u32, u32> {
         self.next_hops
             .values()
-            .map(|member| (member.id, member.path_mtu))
+            .map(|next_hop| (next_hop.id, next_hop.path_mtu))
             .collect()
     }
 
-    /// Whether somebody has to act or be told: a member changed its state, or the size its path carries.
+    /// Whether somebody has to act or be told: a next hop changed its state, or the size its path carries.
     pub(super) fn needs_announcement(&self, new: &Self) -> bool {
         let matters = |status: &Self| {
-            let members = status.next_hops.iter();
-            members
-                .map(|(slot, member)| (*slot, member.id, member.state, member.path_mtu))
+            let next_hops = status.next_hops.iter();
+            next_hops
+                .map(|(slot, next_hop)| (*slot, next_hop.id, next_hop.state, next_hop.path_mtu))
                 .collect::<Vec<_>>()
         };
         matters(self) != matters(new)
@@ -62,15 +62,21 @@ impl ProbeStatus {
             }
             let size = before.map_or(now.path_mtu, |before| before.path_mtu);
             if size != now.path_mtu {
-                info!(member = %now.addr, from = size, to = now.path_mtu, "path MTU of member changed");
+                info!(next_hop = %now.addr, from = size, to = now.path_mtu, "path MTU of next hop changed");
             }
         }
     }
 }
 
 impl NextHopStatus {
-    /// What `sent` and `seen` say about a member.
-    pub(super) fn new(id: u32, addr: IpAddr, (sent, seen): (Sent, Seen), detect: u32, path_mtu: u32) -> Self {
+    /// What `sent` and `seen` say about a next hop.
+    pub(super) fn new(
+        id: u32,
+        addr: IpAddr,
+        (sent, seen): (ProbeSent, ProbeReply),
+        detect: u32,
+        path_mtu: u32,
+    ) -> Self {
         let answered = seen.id == id && seen.at != 0;
         Self {
             id,
@@ -92,9 +98,9 @@ impl NextHopStatus {
         } = self;
         let rtt = rtt.map_or_else(|| "unknown".to_owned(), |rtt| format!("{rtt:?}"));
         match state {
-            State::Dead => warn!("member {addr} dead: {unanswered} probes unanswered, last RTT {rtt}"),
-            State::HeldDown => info!("member {addr} answers again, RTT {rtt}: held down"),
-            State::Alive => info!("member {addr} alive: RTT {rtt}"),
+            State::Dead => warn!("next hop {addr} dead: {unanswered} probes unanswered, last RTT {rtt}"),
+            State::HeldDown => info!("next hop {addr} answers again, RTT {rtt}: held down"),
+            State::Alive => info!("next hop {addr} alive: RTT {rtt}"),
         }
     }
 }
@@ -103,30 +109,30 @@ impl NextHopStatus {
 mod tests {
     use super::*;
 
-    fn member(sent: u32, at: u64, rtt: u32) -> NextHopStatus {
-        let sent = Sent {
+    fn next_hop(sent: u32, at: u64, rtt: u32) -> NextHopStatus {
+        let sent = ProbeSent {
             id: 7,
             sequence: sent,
         };
-        let seen = Seen {
+        let seen = ProbeReply {
             id: 7,
             sequence: 10,
             at,
             rtt,
-            ..Seen::default()
+            ..ProbeReply::default()
         };
         NextHopStatus::new(7, [192, 0, 2, 1].into(), (sent, seen), 3, 1_500)
     }
 
     #[test]
     fn a_new_round_trip_time_is_no_change_but_a_death_is() {
-        let status = |member| ProbeStatus {
-            next_hops: [(1, member)].into(),
+        let status = |next_hop| ProbeStatus {
+            next_hops: [(1, next_hop)].into(),
         };
-        let alive = status(member(11, 5, 1_000));
+        let alive = status(next_hop(11, 5, 1_000));
         assert_eq!(alive.next_hops[&1].rtt, Some(Duration::from_micros(1)));
-        assert!(!alive.needs_announcement(&status(member(12, 9, 2_000))));
-        let dead = status(member(14, 5, 1_000));
+        assert!(!alive.needs_announcement(&status(next_hop(12, 9, 2_000))));
+        let dead = status(next_hop(14, 5, 1_000));
         assert_eq!(
             (dead.next_hops[&1].state, dead.next_hops[&1].unanswered),
             (State::Dead, 4)
@@ -137,6 +143,6 @@ mod tests {
 
     #[test]
     fn before_the_first_answer_there_is_no_round_trip_time() {
-        assert_eq!(member(11, 0, 0).rtt, None);
+        assert_eq!(next_hop(11, 0, 0).rtt, None);
     }
 }

@@ -1,19 +1,20 @@
 //! Who is asked, and how: read off what the maps hold. Pure.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use mc_gateway_common::abi::{self, Addr, CONFIG_GATEWAY, CONFIG_UDP_CHECKSUM};
+use mc_gateway_common::abi::{self, CONFIG_GATEWAY, CONFIG_UDP_CHECKSUM};
 use mc_gateway_common::packet::tunnel;
 
 use super::encap::ProbeEncap;
+use crate::cidr::from_abi_addr;
 use crate::maps::MapContents;
-use crate::resolved::{ResolvedState, overhead};
+use crate::resolved::overhead;
 
-/// A member that is asked.
+/// A next hop that is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeTarget {
-    /// [`abi::Member::id`].
+    /// [`abi::Next hop::id`].
     pub(super) id: u32,
     /// Its underlay address.
     pub(super) addr: IpAddr,
@@ -31,42 +32,18 @@ pub(crate) struct ProbeTargets {
     pub(super) port: u16,
     pub(super) encap: ProbeEncap,
     pub(super) udp_checksum: bool,
-    /// By slot in `mc_members`.
+    /// By slot in `mc_nexthops`.
     pub(super) by_slot: BTreeMap<u32, ProbeTarget>,
 }
 
-/// An address as the host uses it.
-pub(super) fn address(addr: Addr) -> IpAddr {
-    let v6 = Ipv6Addr::from(addr);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+/// Length of the largest outer IP packet to a next hop.
+pub(super) fn outer_mtu(next_hop: &abi::NextHop) -> u32 {
+    next_hop
+        .mtu
+        .saturating_add(overhead(from_abi_addr(&next_hop.addr)))
 }
 
-/// Length of the largest outer IP packet to a member.
-pub(super) fn outer_mtu(member: &abi::Member) -> u32 {
-    member.mtu.saturating_add(overhead(address(member.addr)))
-}
-
-/// MTU of the link to each member, by id. To be taken before [`limit`].
-pub(crate) fn link_mtus(target: &ResolvedState) -> BTreeMap<u32, u32> {
-    target
-        .next_hops
-        .iter()
-        .map(|(id, member)| (*id, outer_mtu(member)))
-        .collect()
-}
-
-/// Lowers the MTU of members whose path carries less than their link; `sizes` are lengths of outer IP
-/// packets by member id.
-pub(crate) fn limit_mtus(target: &mut ResolvedState, sizes: &BTreeMap<u32, u32>) {
-    for (id, member) in &mut target.next_hops {
-        if let Some(size) = sizes.get(id) {
-            let inner = size.saturating_sub(overhead(address(member.addr)));
-            member.mtu = member.mtu.min(inner);
-        }
-    }
-}
-
-/// The members to ask: those that share a group, and gateways: those of other clusters at a gateway, our
+/// The next hops to ask: those that share a group, and gateways: those of other clusters at a gateway, our
 /// own at a regular node; none of Antrea's.
 pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) -> ProbeTargets {
     let config = &contents.config;
@@ -75,14 +52,14 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
     } else {
         abi::PEER_LOCAL_GATEWAY
     };
-    let mut members = BTreeMap::new();
+    let mut next_hops = BTreeMap::new();
     for group in contents.groups.values() {
-        let used = usize::try_from(group.n).unwrap_or_default();
-        for slot in group.members.iter().take(used) {
-            let Some(member) = contents.next_hops.get(slot) else {
+        let used = usize::try_from(group.len).unwrap_or_default();
+        for slot in group.next_hops.iter().take(used) {
+            let Some(next_hop) = contents.next_hops.get(slot) else {
                 continue;
             };
-            let flags = contents.peers.get(&member.addr).map_or(0, |peer| peer.flags);
+            let flags = contents.peers.get(&next_hop.addr).map_or(0, |peer| peer.flags);
             // An Antrea gateway does not answer.
             if flags & abi::PEER_ANTREA != 0 {
                 continue;
@@ -91,15 +68,15 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
             if used < 2 && !is_gateway {
                 continue;
             }
-            let known = outer_mtu(member);
+            let known = outer_mtu(next_hop);
             let asked = ProbeTarget {
-                id: member.id,
-                addr: address(member.addr),
-                local: address(member.local),
-                link_mtu: links.get(&member.id).copied().unwrap_or(known),
+                id: next_hop.id,
+                addr: from_abi_addr(&next_hop.addr),
+                local: from_abi_addr(&next_hop.local),
+                link_mtu: links.get(&next_hop.id).copied().unwrap_or(known),
                 known_mtu: known,
             };
-            members.insert(*slot, asked);
+            next_hops.insert(*slot, asked);
         }
     }
     ProbeTargets {
@@ -109,12 +86,14 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
             mac: config.mc0_mac,
         },
         udp_checksum: config.flags & CONFIG_UDP_CHECKSUM != 0,
-        by_slot: members,
+        by_slot: next_hops,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use mc_gateway_common::abi::Addr;
+
     use super::*;
 
     fn v4(last: u8) -> Addr {
@@ -126,26 +105,26 @@ mod tests {
         contents.config.flags = flags;
         contents.config.port = 6081;
         for slot in 1..=5_u8 {
-            let member = abi::Member {
+            let next_hop = abi::NextHop {
                 addr: v4(slot),
                 local: v4(100),
                 ifindex: 2,
                 id: u32::from(slot) + 10,
                 mtu: 1450,
                 weight: 1,
-                via: abi::Neighbor::default(),
-                traffic: 0,
+                neighbor: abi::Neighbor::default(),
+                stats: 0,
             };
-            contents.next_hops.insert(slot.into(), member);
+            contents.next_hops.insert(slot.into(), next_hop);
         }
         // One remote gateway, one own gateway, two that share a group, one that is just a node.
-        for (slot, members) in [(1, vec![1]), (2, vec![2]), (3, vec![3, 4]), (4, vec![5])] {
-            let mut group = abi::Group {
+        for (slot, next_hops) in [(1, vec![1]), (2, vec![2]), (3, vec![3, 4]), (4, vec![5])] {
+            let mut group = abi::NextHopGroup {
                 id: slot,
-                n: u32::try_from(members.len()).unwrap(),
-                ..abi::Group::default()
+                len: u32::try_from(next_hops.len()).unwrap(),
+                ..abi::NextHopGroup::default()
             };
-            group.members[..members.len()].copy_from_slice(&members);
+            group.next_hops[..next_hops.len()].copy_from_slice(&next_hops);
             contents.groups.insert(slot, group);
         }
         for (last, flags) in [
@@ -176,20 +155,12 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_links_are_sizes_of_outer_packets() {
-        let mut target = ResolvedState {
-            next_hops: contents(0).next_hops.into_values().map(|m| (m.id, m)).collect(),
-            ..ResolvedState::default()
-        };
-        let links = link_mtus(&target);
-        assert_eq!(links[&11], 1_500);
-        limit_mtus(&mut target, &[(11, 1_400), (12, 9_000)].into());
-        assert_eq!(target.next_hops[&11].mtu, 1_350);
-        assert_eq!(target.next_hops[&12].mtu, 1_450);
+    fn target_mtus_are_sizes_of_outer_packets() {
         let mut contents = contents(CONFIG_GATEWAY);
-        contents.next_hops.insert(1, target.next_hops[&11]);
-        let asked = probe_targets(&contents, &links).by_slot[&1];
-        assert_eq!((asked.link_mtu, asked.known_mtu), (1_500, 1_400));
-        assert_eq!(asked.addr, IpAddr::from([192, 0, 2, 1]));
+        let slot = contents.next_hops.get_mut(&1).unwrap();
+        slot.mtu = 1_350;
+        let target = probe_targets(&contents, &[(11, 1_500)].into()).by_slot[&1];
+        assert_eq!((target.link_mtu, target.known_mtu), (1_500, 1_400));
+        assert_eq!(target.addr, IpAddr::from([192, 0, 2, 1]));
     }
 }

@@ -1,6 +1,11 @@
-//! What members, addresses and routes become.
+//! What next hops, addresses and routes become.
 
 use super::*;
+use crate::capacity::Capacity;
+use crate::cidr::to_abi_addr;
+use crate::config::{Dscp, EncapFormat, Tunnel};
+use crate::desired::{self, DesiredState, SourceAddrs};
+use crate::objects::FieldError;
 
 const TUNNEL: Tunnel = Tunnel {
     format: EncapFormat::Geneve,
@@ -10,7 +15,36 @@ const TUNNEL: Tunnel = Tunnel {
     hop_limit: 64,
 };
 
-fn member(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::NextHop {
+const SETTINGS: Settings<'static> = Settings {
+    node_name: "n1",
+    tunnel: TUNNEL,
+    attach_mode: AttachMode::Tcx,
+    detect: 0,
+    hold_down_ms: 0,
+    path_mtus: &BTreeMap::new(),
+    capacity: Capacity {
+        prefixes: u32::MAX,
+        groups: u32::MAX,
+        next_hops: u32::MAX,
+        peers: u32::MAX,
+    },
+};
+
+/// The state and the issues on a host with nothing but an underlay.
+fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: &Tunnel) -> (ResolvedState, Vec<FieldError>) {
+    let inputs = HostInputs {
+        underlay: underlay.clone(),
+        ..HostInputs::default()
+    };
+    let settings = Settings {
+        tunnel: *tunnel,
+        ..SETTINGS
+    };
+    let resolution = super::resolve(desired, &inputs, &settings);
+    (resolution.state, resolution.issues)
+}
+
+fn next_hop(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::NextHop {
     desired::NextHop {
         object: "Gateway gw".into(),
         addr: addr.into(),
@@ -36,10 +70,10 @@ fn world() -> (DesiredState, Underlay) {
     };
     desired
         .next_hops
-        .insert(7, member([192, 0, 2, 2], Some([192, 0, 2, 1])));
+        .insert(7, next_hop([192, 0, 2, 2], Some([192, 0, 2, 1])));
     desired
         .next_hops
-        .insert(8, member([198, 51, 100, 2], Some([203, 0, 113, 1])));
+        .insert(8, next_hop([198, 51, 100, 2], Some([203, 0, 113, 1])));
     desired.groups.insert(
         1,
         desired::NextHopGroup {
@@ -61,7 +95,7 @@ fn world() -> (DesiredState, Underlay) {
 }
 
 #[test]
-fn the_source_a_member_knows_us_by_if_it_is_ours() {
+fn the_source_a_next_hop_knows_us_by_if_it_is_ours() {
     let (desired, underlay) = world();
     let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
     assert_eq!(rejected, []);
@@ -155,7 +189,7 @@ fn smallest_mtu_and_all_devices() {
     );
 }
 
-/// The other member is reached over IPv6, and there is an IPv6 prefix.
+/// The other next hop is reached over IPv6, and there is an IPv6 prefix.
 fn v6_world(mtu: u32) -> (DesiredState, Underlay) {
     let (mut desired, mut underlay) = world();
     let addr: IpAddr = "2001:db8::2".parse().unwrap();
@@ -209,7 +243,7 @@ fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
 }
 
 #[test]
-fn member_without_a_route_is_left_out_and_named() {
+fn next_hop_without_a_route_is_left_out_and_named() {
     let (desired, mut underlay) = world();
     underlay.routes.remove(&IpAddr::from([198, 51, 100, 2]));
     let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
@@ -282,7 +316,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
 fn fifth_own_address_is_refused() {
     let (mut desired, mut underlay) = world();
     for n in 10..16_u8 {
-        desired.next_hops.insert(n.into(), member([10, 0, n, 2], None));
+        desired.next_hops.insert(n.into(), next_hop([10, 0, n, 2], None));
         underlay
             .routes
             .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
@@ -336,17 +370,65 @@ fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
 }
 
 #[test]
-fn a_host_without_ipv6_takes_no_address_of_it() {
+fn a_host_without_ipv6_gets_no_ipv6_routes_and_addresses() {
     let (mut desired, underlay) = world();
     desired.fallback_addrs.v6 = "fd00:1:0:1::".parse().ok();
     desired.routes = ["10.2.0.0/16", "fd00:2::/48"]
         .map(|net| net.parse().unwrap())
         .into();
-    let (mut target, _) = resolve(&desired, &underlay, &TUNNEL);
-    assert_eq!((target.addresses.len(), target.host_routes().len()), (1, 3));
-    target.without_ipv6();
-    assert_eq!((target.addresses.len(), target.host_routes().len()), (0, 1));
-    assert_eq!(target.masquerade.sources, SourceAddrs::default());
+    let mut inputs = HostInputs {
+        underlay,
+        ..HostInputs::default()
+    };
+    let state = super::resolve(&desired, &inputs, &SETTINGS).state;
+    assert_eq!((state.addresses.len(), state.host_routes().len()), (1, 3));
+    inputs.ipv6_unavailable = Some("is not routed: IPv6 is off".into());
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    assert_eq!((state.addresses.len(), state.host_routes().len()), (0, 1));
+    assert_eq!(state.masquerade.sources, SourceAddrs::default());
+    let texts: Vec<String> = issues.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        ["Node n1: net.ipv6.conf: \"fd00:2::/48\" is not routed: IPv6 is off"]
+    );
+}
+
+#[test]
+fn a_route_that_collides_with_a_foreign_one_is_left_out() {
+    let (mut desired, underlay) = world();
+    let nets = ["10.2.0.0/16", "10.3.0.0/16"].map(|net| net.parse::<IpNet>().unwrap());
+    desired.routes = nets.into();
+    let inputs = HostInputs {
+        underlay,
+        foreign_routes: [(nets[0], "Static, device index 2".to_owned())].into(),
+        ..HostInputs::default()
+    };
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    assert_eq!(state.routes, [nets[1]].into());
+    assert_eq!(
+        issues[0].to_string(),
+        "Node n1: main routing table: \"10.2.0.0/16\" has a foreign route (protocol Static, device index 2)"
+    );
+}
+
+#[test]
+fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
+    let (desired, underlay) = world();
+    let inputs = HostInputs {
+        underlay,
+        ..HostInputs::default()
+    };
+    let plain = super::resolve(&desired, &inputs, &SETTINGS);
+    let path_mtus = [(7, 1_400), (8, 9_000)].into();
+    let settings = Settings {
+        path_mtus: &path_mtus,
+        ..SETTINGS
+    };
+    let limited = super::resolve(&desired, &inputs, &settings);
+    assert_eq!(limited.link_mtus, plain.link_mtus);
+    assert_eq!(limited.state.next_hops[&7].mtu, 1_350);
+    assert_eq!(limited.state.next_hops[&8].mtu, plain.state.next_hops[&8].mtu);
+    assert_eq!(limited.state.mtu, plain.state.mtu, "of mc0");
 }
 
 #[test]

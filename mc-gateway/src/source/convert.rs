@@ -7,9 +7,10 @@ use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
 use mc_api::gateway::Gateway;
 use mc_api::names;
 use mc_api::service_export::ServiceExport;
+use mc_kube::NamespacedName;
 
 use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
-use crate::service_objects::{EndpointInfo, NamespacedName, ServiceInfo, ServicePort, SliceInfo, SlicePort};
+use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 /// API group of Gateways and ClusterInfoImports.
 pub const GROUP: &str = names::GROUP;
@@ -69,7 +70,7 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
         service_cidr: gateway.service_cidr.clone(),
         weight: gateway.weight(),
         created: created(&gateway.metadata),
-        primary: gateway.is_primary(),
+        primary: gateway.is_marked_primary(),
     }
 }
 
@@ -107,15 +108,18 @@ fn service_cidrs(info: &ClusterInfo) -> String {
 }
 
 fn namespaced(metadata: &ObjectMeta) -> NamespacedName {
-    // What the API server fills in; people who write a file may leave it out.
-    let namespace = metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
-    (namespace, metadata.name.clone().unwrap_or_default())
+    let mut name = NamespacedName::from(metadata);
+    // The API server sets the namespace; manifest files may omit it.
+    if name.namespace.is_empty() {
+        "default".clone_into(&mut name.namespace);
+    }
+    name
 }
 
 /// A Service's addresses, ports and rules.
 #[must_use]
 pub fn service(service: &Service) -> ServiceInfo {
-    let (namespace, name) = namespaced(&service.metadata);
+    let NamespacedName { namespace, name } = namespaced(&service.metadata);
     let mut info = ServiceInfo {
         namespace,
         name,
@@ -149,7 +153,7 @@ pub fn service(service: &Service) -> ServiceInfo {
 /// An EndpointSlice's ports and endpoints; the Service's name is empty where it is none's.
 #[must_use]
 pub fn slice(slice: &EndpointSlice) -> SliceInfo {
-    let (namespace, name) = namespaced(&slice.metadata);
+    let NamespacedName { namespace, name } = namespaced(&slice.metadata);
     let labels = slice.metadata.labels.as_ref();
     let service = labels.and_then(|labels| labels.get(names::LABEL_SERVICE_NAME));
     let ports = slice.ports.iter().flatten();

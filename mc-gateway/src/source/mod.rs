@@ -34,7 +34,7 @@ pub enum SourceError {
     },
     /// The kubeconfig file, or the Pod's service account.
     #[error("Kubernetes client: {0}")]
-    Client(String),
+    Client(#[from] mc_kube::ClientError),
     /// The task that reads objects is gone.
     #[error("the source of objects ended")]
     Ended,

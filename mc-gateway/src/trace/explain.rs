@@ -16,9 +16,11 @@ use mc_gateway_common::rendezvous::{Candidate, hrw_better};
 use mc_gateway_common::verdict::DropReason;
 
 use super::packet::TraceFlow;
-use crate::cidr::to_abi_addr;
-use crate::inspect::snapshot::{Snapshot, format_prefix, ip_addr, state_name};
-use crate::inspect::{action_name, backend_location, format_endpoint, nexthop_slots, role_names};
+use crate::cidr::{from_abi_addr, to_abi_addr};
+use crate::inspect::backend_location;
+use crate::inspect::notation::{action_name, format_endpoint, format_prefix, role_names, state_name};
+use crate::inspect::snapshot::Snapshot;
+use crate::maps::nexthop_slots;
 use crate::resolved::PrefixKey;
 
 /// What is decided about a packet that leaves through `mc0`.
@@ -27,7 +29,7 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     let Some((_, dst)) = lookup_prefix(snapshot, "destination", flow.dst, &mut lines) else {
         return lines;
     };
-    let back = dst.flags & abi::PREFIX_WAY_BACK != 0;
+    let back = dst.flags & abi::PREFIX_RETURN_ROUTE != 0;
     if dst.action != abi::ACTION_FORWARD || (dst.cluster == CLUSTER_LOCAL && !back) {
         lines.push("it belongs to this cluster: nothing on mc0 leads there".to_owned());
         return lines;
@@ -63,7 +65,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
     ));
     let mut from = flow.src;
     if entry.flags & abi::PEER_ANTREA != 0 && flow.src == peer {
-        from = ip_addr(&entry.alias().bytes());
+        from = from_abi_addr(&entry.alias().bytes());
         lines.push(format!(
             "inner source {peer} is the Antrea gateway's own: {from}, which stands for its clients, takes its place"
         ));
@@ -74,7 +76,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
         return lines;
     };
     match dst.action {
-        abi::ACTION_FORWARD if dst.flags & abi::PREFIX_THROUGH_STACK != 0 => lines.push(
+        abi::ACTION_FORWARD if dst.flags & abi::PREFIX_HOST_SNAT != 0 => lines.push(
             "decapsulated and given to this node's stack on mc0, which makes its own gatewayIP the source: an Antrea gateway answers to nothing else".to_owned(),
         ),
         abi::ACTION_REPLY => lines.push(
@@ -216,39 +218,39 @@ fn longest_match<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixK
     })
 }
 
-/// The members of a group in the order a flow prefers them.
+/// The next hops of a group in the order a flow prefers them.
 fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
     let contents = &snapshot.contents;
     let Some(group) = contents.groups.get(&group) else {
         lines.push("there is no such group".to_owned());
         return;
     };
-    let mut left: Vec<(u32, &abi::Member)> = nexthop_slots(group)
+    let mut left: Vec<(u32, &abi::NextHop)> = nexthop_slots(group)
         .filter_map(|slot| Some((slot, contents.next_hops.get(&slot)?)))
-        .filter(|(_, member)| member.ifindex != 0)
+        .filter(|(_, next_hop)| next_hop.ifindex != 0)
         .collect();
     lines.push(format!(
-        "group {} has {} members; this flow (hash {hash:#010x}) prefers them in this order:",
+        "group {} has {} next hops; this flow (hash {hash:#010x}) prefers them in this order:",
         snapshot.names.group(group.id),
         left.len()
     ));
     let mut place: usize = 0;
     let mut chosen = false;
     while let Some(best) = hrw_winner(&left, hash) {
-        let (slot, member) = left.remove(best);
+        let (slot, next_hop) = left.remove(best);
         place = place.saturating_add(1);
         let health = snapshot.health.get(&slot).copied().unwrap_or_default();
-        let state = health.state(member, &contents.config);
+        let state = health.state(next_hop, &contents.config);
         let usable = !matches!(state, Some(State::Dead | State::HeldDown));
         let mark = if usable && !chosen { " <- chosen" } else { "" };
         chosen |= usable;
         lines.push(format!(
             "  {place}. {} ({}), {}, weight {}, MTU {}{mark}",
-            ip_addr(&member.addr),
-            snapshot.names.next_hop(member.id),
+            from_abi_addr(&next_hop.addr),
+            snapshot.names.next_hop(next_hop.id),
             state_name(state),
-            member.weight,
-            member.mtu,
+            next_hop.weight,
+            next_hop.mtu,
         ));
     }
     if place > 0 && !chosen {
@@ -256,13 +258,13 @@ fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<St
     }
 }
 
-/// Place of the member a flow prefers.
-fn hrw_winner(members: &[(u32, &abi::Member)], hash: u32) -> Option<usize> {
+/// Place of the next hop a flow prefers.
+fn hrw_winner(next_hops: &[(u32, &abi::NextHop)], hash: u32) -> Option<usize> {
     let mut best: Option<(usize, Candidate)> = None;
-    for (place, (_, member)) in members.iter().enumerate() {
+    for (place, (_, next_hop)) in next_hops.iter().enumerate() {
         let candidate = Candidate {
-            hash: nexthop_select::mix(hash, member.id),
-            weight: member.weight,
+            hash: nexthop_select::mix(hash, next_hop.id),
+            weight: next_hop.weight,
         };
         if best.is_none_or(|(_, other)| hrw_better(candidate, other)) {
             best = Some((place, candidate));
@@ -280,7 +282,7 @@ pub(super) const fn advice(reason: DropReason) -> &'static str {
         DropReason::NoRoute => {
             "no ClusterInfoImport (or own Node or Service CIDR) covers the destination, or this sender may not reach it: see `inspect prefixes` and the log for refused fields"
         }
-        DropReason::NoMember => {
+        DropReason::NoNextHop => {
             "the cluster has no usable gateway: see `inspect groups` and the log for refused gateway addresses"
         }
         DropReason::UnknownPeer => {

@@ -6,6 +6,7 @@
 
 mod explain;
 pub mod packet;
+pub mod protocol;
 
 use std::net::IpAddr;
 
@@ -18,9 +19,9 @@ use mc_gateway_common::pipeline::{self, service};
 use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
 use thiserror::Error;
 
-use crate::cidr::{same_family, to_abi_addr};
+use crate::cidr::{from_abi_addr, same_family, to_abi_addr};
 use crate::config::Paths;
-use crate::inspect::snapshot::{Snapshot, SnapshotError, ip_addr};
+use crate::inspect::snapshot::{Snapshot, SnapshotError};
 use crate::plan::Program;
 use packet::TraceFlow;
 
@@ -59,7 +60,7 @@ pub enum TraceError {
     #[error("--from {0}: this node has no address of that IP version")]
     NoLocal(IpAddr),
     /// The pinned program.
-    #[error("program {program}: {what}")]
+    #[error("program {program}: {operation}")]
     Program {
         /// Its name.
         program: &'static str,
@@ -171,7 +172,7 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     if agree {
         lines.push(format!(
             "the loaded program says the same (it counted this packet in {})",
-            abi::PATHS
+            abi::OUTCOMES
         ));
     } else {
         lines.push(format!(
@@ -201,7 +202,7 @@ fn resolve_peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
     if let Ok(addr) = from.parse() {
         return Ok(addr);
     }
-    let known = snapshot.contents.peers.keys().map(ip_addr);
+    let known = snapshot.contents.peers.keys().map(from_abi_addr);
     let named: Vec<(IpAddr, String)> = known.map(|addr| (addr, snapshot.names.peer(addr))).collect();
     let found = named
         .iter()
@@ -221,16 +222,16 @@ fn local_addr_for(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
     let known = contents
         .next_hops
         .values()
-        .find(|member| ip_addr(&member.addr) == peer);
-    if let Some(member) = known {
-        return Some(member.local);
+        .find(|next_hop| from_abi_addr(&next_hop.addr) == peer);
+    if let Some(next_hop) = known {
+        return Some(next_hop.local);
     }
     let mut local = contents
         .config
         .local
         .iter()
         .filter(|addr| **addr != Addr::default());
-    local.find(|addr| same_family(ip_addr(addr), peer)).copied()
+    local.find(|addr| same_family(from_abi_addr(addr), peer)).copied()
 }
 
 fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestRunResult, TraceError> {
@@ -243,7 +244,7 @@ fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestR
         }
     };
     let path = snapshot.dir.join("programs").join(name);
-    let classifier = SchedClassifier::from_pin(pipeline).map_err(failed("open its pin"))?;
+    let classifier = SchedClassifier::from_pin(path).map_err(failed("open its pin"))?;
     let mut out = vec![0; frame.len().saturating_add(HEADROOM)];
     let result = classifier
         .test_run(TestRunOptions {
@@ -321,9 +322,9 @@ mod tests {
 
     #[test]
     fn drops_say_what_to_do() {
-        let (text, fate) = describe_verdict(Verdict::Drop(DropReason::NoMember));
+        let (text, fate) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
         assert!(
-            text.contains("no-member") && text.contains("inspect groups"),
+            text.contains("no-next-hop") && text.contains("inspect groups"),
             "{text}"
         );
         assert_eq!(fate, TraceResult::Dropped);

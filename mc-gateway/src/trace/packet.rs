@@ -1,7 +1,6 @@
 //! The synthetic packet of a trace. Pure.
 
 use std::net::IpAddr;
-use std::str::FromStr;
 
 use mc_gateway_common::abi::service::Backend;
 use mc_gateway_common::abi::{Addr, Config};
@@ -9,54 +8,17 @@ use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
 use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
 use mc_gateway_common::packet::{SlicePacket, eth, ip};
-use thiserror::Error;
 
+use super::protocol::Protocol;
 use crate::cidr::to_abi_addr;
-use crate::inspect::Snapshot;
+use crate::inspect::snapshot::Snapshot;
 
 /// TTL of the packet: one router, the node, has passed it on.
 const TTL: u8 = 63;
 /// Source port, from the dynamic range (RFC 6335).
 const SOURCE_PORT: u16 = 54_321;
-/// Port where none is given.
-const DEFAULT_PORT: u16 = 80;
 /// What follows the transport header.
 const PAYLOAD: [u8; 8] = *b"mc-trace";
-
-/// Protocol of the packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// A SYN to this port.
-    Tcp(u16),
-    /// A datagram to this port.
-    Udp(u16),
-    /// An echo request.
-    Icmp,
-}
-
-/// Something that is not a protocol.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{0:?} is not tcp, udp or icmp, with a port as in tcp:443")]
-pub struct ProtocolError(String);
-
-impl FromStr for Protocol {
-    type Err = ProtocolError;
-
-    fn from_str(text: &str) -> Result<Self, ProtocolError> {
-        let error = || ProtocolError(text.to_owned());
-        let (name, port) = text.split_once(':').unwrap_or((text, ""));
-        let port_or_default = || match port {
-            "" => Ok(DEFAULT_PORT),
-            port => port.parse().map_err(|_| error()),
-        };
-        match name.to_ascii_lowercase().as_str() {
-            "tcp" => Ok(Self::Tcp(port_or_default()?)),
-            "udp" => Ok(Self::Udp(port_or_default()?)),
-            "icmp" if port.is_empty() => Ok(Self::Icmp),
-            _ => Err(error()),
-        }
-    }
-}
 
 /// Who sends what to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,16 +187,6 @@ fn frame(dst: eth::Mac, src: eth::Mac, ethertype: u16, packet: &[u8]) -> Vec<u8>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn protocols() {
-        assert_eq!("tcp:443".parse(), Ok(Protocol::Tcp(443)));
-        assert_eq!("UDP".parse(), Ok(Protocol::Udp(80)));
-        assert_eq!("icmp".parse(), Ok(Protocol::Icmp));
-        for bad in ["icmp:8", "tcp:x", "sctp", "", "tcp:70000"] {
-            assert!(bad.parse::<Protocol>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn packets_of_both_families_are_sound() {

@@ -28,7 +28,7 @@ fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (DesiredState, Vec<
     compute(&objects, &me).unwrap()
 }
 
-fn members(desired: &DesiredState, prefix: &str) -> Vec<String> {
+fn next_hops(desired: &DesiredState, prefix: &str) -> Vec<String> {
     let group = desired.prefixes[&net(prefix)].group;
     let ids = &desired.groups[&group].next_hops;
     ids.iter()
@@ -41,7 +41,7 @@ fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
     let (desired, rejected) = on("a", |_| {});
     assert_eq!(rejected, []);
     for prefix in ["10.97.0.0/16", "10.2.0.0/16", "10.97.0.0/32"] {
-        assert_eq!(members(&desired, prefix), ["203.0.113.9"], "{prefix}");
+        assert_eq!(next_hops(&desired, prefix), ["203.0.113.9"], "{prefix}");
     }
     let west = desired.peers[&"203.0.113.9".parse::<IpAddr>().unwrap()];
     assert_eq!(
@@ -67,7 +67,7 @@ fn all_other_nodes_send_to_that_gateway() {
     for name in ["b", "c"] {
         let (desired, rejected) = on(name, |_| {});
         assert_eq!(rejected, []);
-        assert_eq!(members(&desired, "10.97.0.0/16"), ["192.0.2.1"], "{name}");
+        assert_eq!(next_hops(&desired, "10.97.0.0/16"), ["192.0.2.1"], "{name}");
         assert_eq!(desired.masquerade.antrea, AntreaInterop::default(), "{name}");
         assert!(!desired.prefixes.contains_key(&net("10.97.0.0/32")), "{name}");
     }
@@ -84,13 +84,13 @@ fn all_other_nodes_send_to_that_gateway() {
 fn other_clusters_are_served_as_ever() {
     let north = remote("north", None, "203.0.113.20", "10.98.0.0/16", &["10.3.0.0/16"]);
     let (desired, _) = on("b", |objects| objects.remotes.push(north));
-    let both = members(&desired, "10.98.0.0/16");
+    let both = next_hops(&desired, "10.98.0.0/16");
     assert_eq!(both.len(), 2, "{both:?}");
 }
 
 #[test]
 fn the_primary_is_the_oldest_gateway_that_is_not_drained() {
-    let serves = |change: fn(&mut Objects)| members(&on("b", change).0, "10.97.0.0/16");
+    let serves = |change: fn(&mut Objects)| next_hops(&on("b", change).0, "10.97.0.0/16");
     assert_eq!(serves(|objects| objects.gateways[0].weight = 0), ["192.0.2.3"]);
     assert_eq!(
         serves(|objects| {
@@ -121,5 +121,5 @@ fn without_an_ipv4_range_of_services_its_clients_are_refused() {
     );
     let west = desired.peers[&"203.0.113.9".parse::<IpAddr>().unwrap()];
     assert_eq!((west.flags & PEER_ANTREA, west.alias), (PEER_ANTREA, None));
-    assert_eq!(members(&desired, "10.2.0.0/16"), ["203.0.113.9"]);
+    assert_eq!(next_hops(&desired, "10.2.0.0/16"), ["203.0.113.9"]);
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
+use mc_kube::NamespacedName;
 
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
-use crate::service_objects::{ExportedService, NamespacedName, ServiceInfo, SliceInfo, exported_services};
+use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl<T> Default for Store<T> {
 }
 
 /// The key of an object in its [`Store`].
-trait Keyed: Clone {
+pub(super) trait Keyed: Clone {
     fn key(&self) -> String;
 }
 
@@ -83,7 +84,7 @@ impl Keyed for SliceInfo {
 
 impl Keyed for NamespacedName {
     fn key(&self) -> String {
-        format!("{}/{}", self.0, self.1)
+        self.to_string()
     }
 }
 
@@ -252,7 +253,9 @@ mod tests {
         assert_eq!(cache.objects().unwrap().services, None);
         cache.apply(ObjectEvent::Export(Event::InitDone));
         assert_eq!(cache.objects().unwrap().services, Some(vec![]));
-        cache.apply(ObjectEvent::Export(Event::Apply(("shop".into(), "web".into()))));
+        cache.apply(ObjectEvent::Export(Event::Apply(NamespacedName::new(
+            "shop", "web",
+        ))));
         assert_eq!(cache.objects().unwrap().services.unwrap().len(), 1);
     }
 

@@ -1,7 +1,6 @@
 //! Cluster mode: objects from watches of the API server.
 
 mod cache;
-mod client;
 mod pod_watch;
 mod watch;
 
@@ -13,11 +12,12 @@ use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Api;
 use kube::runtime::watcher;
+use kube::{Api, Client};
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::service_export::ServiceExport;
+use mc_kube::ConfigSource;
 use tokio::sync::watch as state_channel;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -25,7 +25,6 @@ use tracing::{debug, info, warn};
 use super::{Receiver, SourceError, convert};
 use crate::objects::Objects;
 use cache::{ObjectCache, ObjectEvent};
-pub(crate) use client::client;
 use pod_watch::PodWatch;
 use watch::{WatchEvent, watch};
 
@@ -44,6 +43,7 @@ pub(super) async fn start(
 ) -> Result<Receiver, SourceError> {
     let client = client(kubeconfig).await?;
     let all = watcher::Config::default;
+    let node = config.node_name.as_str();
     let nodes = Api::<Node>::all(client.clone());
     let services = Api::<Service>::all(client.clone());
     let slices = Api::<EndpointSlice>::all(client.clone());
@@ -51,21 +51,44 @@ pub(super) async fn start(
     let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
     let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
     let streams = [
-        watch("Node", nodes, all(), convert::node, ObjectEvent::Node),
-        watch(SERVICE, services, all(), convert::service, ObjectEvent::Service),
-        watch("EndpointSlice", slices, all(), convert::slice, ObjectEvent::Slice),
+        watch("Node", nodes, all(), node, convert::node, ObjectEvent::Node),
+        watch(
+            SERVICE,
+            services,
+            all(),
+            node,
+            convert::service,
+            ObjectEvent::Service,
+        ),
+        watch(
+            "EndpointSlice",
+            slices,
+            all(),
+            node,
+            convert::slice,
+            ObjectEvent::Slice,
+        ),
         watch(
             "ServiceExport",
             exports,
             all(),
+            node,
             convert::export,
             ObjectEvent::Export,
         ),
-        watch("Gateway", gateways, all(), convert::gateway, ObjectEvent::Gateway),
+        watch(
+            "Gateway",
+            gateways,
+            all(),
+            node,
+            convert::gateway,
+            ObjectEvent::Gateway,
+        ),
         watch(
             "ClusterInfoImport",
             imports,
             all(),
+            node,
             convert::remote,
             ObjectEvent::Remote,
         ),
@@ -75,6 +98,12 @@ pub(super) async fn start(
     let (sender, receiver) = state_channel::channel(None);
     tokio::spawn(run(futures::stream::select_all(streams), pods, cache, sender));
     Ok(receiver)
+}
+
+/// Client for the API server of `kubeconfig`, or of the Pod's service account.
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<Client, SourceError> {
+    let source = kubeconfig.map_or(ConfigSource::InCluster, ConfigSource::Kubeconfig);
+    Ok(mc_kube::client(source).await?)
 }
 
 /// Applies events to the cache and publishes it in batches, until the receiver is dropped.

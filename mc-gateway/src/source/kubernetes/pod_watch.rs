@@ -70,6 +70,7 @@ impl PodWatch {
             Self::KIND,
             self.api.clone(),
             config,
+            &self.node,
             pod::convert,
             ObjectEvent::Pod,
         );

@@ -15,6 +15,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::service_export::ServiceExport;
+use mc_kube::NamespacedName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
@@ -25,7 +26,7 @@ use tracing::{debug, error, info, warn};
 use super::pod::{self, Pod};
 use super::{Receiver, SourceError, convert};
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
-use crate::service_objects::{NamespacedName, ServiceInfo, SliceInfo, exported_services};
+use crate::service_objects::{ServiceInfo, SliceInfo, exported_services};
 
 /// How long the directory must be quiet before it is read, and how long a burst may delay that.
 const QUIET: Duration = Duration::from_millis(50);
@@ -64,7 +65,7 @@ impl Object {
             Self::Pod(pod) => ("Pod", pod.name.clone()),
             Self::Service(service) => ("Service", format!("{}/{}", service.namespace, service.name)),
             Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
-            Self::Export((namespace, name)) => ("ServiceExport", format!("{namespace}/{name}")),
+            Self::Export(name) => ("ServiceExport", name.to_string()),
         }
     }
 }

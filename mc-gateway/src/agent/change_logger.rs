@@ -1,0 +1,82 @@
+//! Logs issues, errors and updates when they change.
+
+use mc_gateway_common::abi::CONFIG_GATEWAY;
+use tracing::{error, info, warn};
+
+use crate::error_chain;
+use crate::objects::FieldError;
+use crate::resolved::ResolvedState;
+
+/// State of the last log messages: each issue is logged once, and again only after it changed.
+#[derive(Debug, Default)]
+pub(super) struct ChangeLogger {
+    pub(super) issues: Vec<FieldError>,
+    error: Option<String>,
+    ready: bool,
+    ipv6_forwarding_off: bool,
+}
+
+impl ChangeLogger {
+    /// Logs new and resolved issues.
+    pub(super) fn issues(&mut self, issues: Vec<FieldError>) {
+        for issue in &issues {
+            if !self.issues.contains(issue) {
+                let FieldError {
+                    object,
+                    field,
+                    value,
+                    reason,
+                } = issue;
+                warn!(%object, %field, %value, %reason, "field rejected");
+            }
+        }
+        for issue in &self.issues {
+            if !issues.contains(issue) {
+                info!(object = %issue.object, field = %issue.field, value = %issue.value, "field no longer rejected");
+            }
+        }
+        self.issues = issues;
+    }
+
+    /// Logs that IPv6 forwarding is off.
+    pub(super) fn ipv6_forwarding(&mut self, on: bool) {
+        if !on && !self.ipv6_forwarding_off {
+            warn!(
+                "net.ipv6.conf.all.forwarding is 0: this node does not forward IPv6 packets of Pods; run \
+                 `sysctl -w net.ipv6.conf.all.forwarding=1`"
+            );
+        }
+        self.ipv6_forwarding_off = !on;
+    }
+
+    /// Logs a failed reconcile.
+    pub(super) fn error(&mut self, error: &(dyn std::error::Error + 'static)) {
+        let text = error_chain(error);
+        if self.error.as_ref() != Some(&text) {
+            error!(error = %text, "reconcile failed; the data path stays unchanged");
+        }
+        self.error = Some(text);
+    }
+
+    /// Logs a successful reconcile that changed the data path or follows a failure.
+    pub(super) fn success(&mut self, state: &ResolvedState, changes: usize) {
+        if changes == 0 && self.ready && self.error.is_none() {
+            return;
+        }
+        let message = if self.ready {
+            "datapath updated"
+        } else {
+            "datapath ready"
+        };
+        info!(
+            prefixes = state.prefixes.len(),
+            next_hops = state.next_hops.len(),
+            peers = state.peers.len(),
+            gateway = state.flags & CONFIG_GATEWAY != 0,
+            changes,
+            "{message}"
+        );
+        self.ready = true;
+        self.error = None;
+    }
+}

@@ -1,0 +1,237 @@
+//! One reconcile: observed and desired state, resolved, planned and applied until nothing is left to change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rtnetlink::Handle;
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use super::change_logger::ChangeLogger;
+use super::{AgentError, io_error};
+use crate::apply::apply;
+use crate::capacity::Capacity;
+use crate::cidr::is_ipv6;
+use crate::config::Config;
+use crate::datapath::Datapath;
+use crate::desired::{DesiredState, LocalNode, Masquerade, compute};
+use crate::host::state::{self, HostState};
+use crate::host::{self, HostError, ipv6, link, tc_filter};
+use crate::id_names::IdNames;
+use crate::maps::PinnedMaps;
+use crate::metrics::Metrics;
+use crate::objects::Objects;
+use crate::plan::{AttachMode, ObservedState, plan};
+use crate::preflight::{self, Locks};
+use crate::probe::{self, Prober};
+use crate::resolved::{Resolution, ResolvedState, Settings, resolve};
+
+/// Name of the abstract socket that one agent per network namespace holds.
+pub const LOCK_SOCKET: &str = "mc-gateway";
+
+/// Time limit for another agent to release its locks.
+pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Iterations of observing and planning until a plan is empty: one for a new device, one to free slots of a full
+/// map, one for the rest, one for the empty plan.
+pub(super) const MAX_ITERATIONS: usize = 4;
+
+/// The agent's state and its handles on the node.
+pub(super) struct Agent {
+    pub(super) config: Config,
+    /// How programs are attached.
+    attach_mode: AttachMode,
+    pub(super) handle: Handle,
+    pub(super) datapath: Datapath,
+    pub(super) maps: PinnedMaps,
+    pub(super) log: ChangeLogger,
+    /// Contents of the nftables table when it was last read or written.
+    pub(super) masquerade: Option<Masquerade>,
+    /// Whether the nftables table must be read before the next plan. Foreign changes are not notified, and next to
+    /// the thousands of rules of a service proxy reading takes longer than everything else.
+    nat_stale: bool,
+    /// Whether the maps must be read before the next plan.
+    pub(super) maps_stale: bool,
+    /// Names last written to the state directory.
+    names: IdNames,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) prober: Prober,
+    /// Measured path MTUs, as lengths of outer IP packets, by next hop ID.
+    pub(super) path_mtus: BTreeMap<u32, u32>,
+    /// Whether an address must be reserved for this Node.
+    pub(super) needs_address: watch::Sender<bool>,
+    _locks: Locks,
+}
+
+impl Agent {
+    /// Checks the host, takes the locks and loads the programs.
+    pub(super) async fn start(config: Config, object: &[u8]) -> Result<Self, AgentError> {
+        preflight::check_kernel()?;
+        preflight::check_capabilities()?;
+        let locks = Locks::acquire(LOCK_SOCKET, LOCK_TIMEOUT, || {
+            preflight::prepare_bpf_dir(&config.paths.bpf_dir)
+        })
+        .await?;
+        let dir = locks.dir().to_owned();
+        let handle = host::connect().map_err(io_error("open a netlink socket"))?;
+        // A foreign device is an error before anything is loaded.
+        link::observe(&handle, &config.paths.device).await?;
+        let attach_mode = preflight::attach_mode(config.attach)?;
+        let datapath = Datapath::load(&dir, object, config.tcx_order)?;
+        let maps = PinnedMaps::open(&datapath.maps_dir())?;
+        let adopted = maps.contents().config.abi != 0;
+        let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
+        let health = probe::ProbeMaps::open(&datapath.maps_dir())?;
+        let path_mtus = health.path_mtus(&maps.contents().next_hops)?;
+        preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
+        info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?attach_mode, "programs loaded");
+        warn_if_not_forwarding();
+        // After the capabilities are dropped: a thread inherits those of its parent.
+        let prober = Prober::start(health, config.probes).map_err(io_error("start a thread"))?;
+        Ok(Self {
+            config,
+            attach_mode,
+            handle,
+            datapath,
+            maps,
+            log: ChangeLogger::default(),
+            masquerade: None,
+            nat_stale: true,
+            maps_stale: false,
+            names: IdNames::default(),
+            metrics,
+            prober,
+            path_mtus,
+            needs_address: watch::Sender::new(false),
+            _locks: locks,
+        })
+    }
+
+    /// Reconciles the node with `objects`; `resync` reads everything again.
+    pub(super) async fn reconcile(&mut self, objects: &Objects, resync: bool) -> Result<(), AgentError> {
+        let me = LocalNode {
+            node_name: self.config.node_name.clone(),
+            cluster_id: self.config.cluster_id.clone(),
+            pod_lookup: self.config.pod_lookup,
+            antrea_clusters: self.config.antrea_clusters.clone(),
+        };
+        let (desired, rejected) = compute(objects, &me)?;
+        if resync || self.maps_stale {
+            self.maps.reload()?;
+            self.nat_stale = true;
+            self.maps_stale = false;
+        }
+        let mut changes: usize = 0;
+        let mut next = String::new();
+        for _ in 0..MAX_ITERATIONS {
+            let host = self.observe_host(&desired).await?;
+            let resolution = resolve(&desired, &host.inputs, &self.settings());
+            let observed = self.observe(host, &resolution.state).await?;
+            let plan = plan(&observed, &resolution.state, &self.config.paths.device)?;
+            let Some(first) = plan.actions.first() else {
+                self.datapath.commit()?;
+                let Resolution {
+                    state,
+                    issues,
+                    link_mtus,
+                } = resolution;
+                self.log.issues(rejected.into_iter().chain(issues).collect());
+                if state.routes.iter().copied().any(is_ipv6) {
+                    self.log.ipv6_forwarding(ipv6::is_forwarding());
+                }
+                self.store_names(&desired);
+                self.needs_address.send_replace(state.needs_address);
+                let contents = self.maps.contents();
+                self.metrics
+                    .state()
+                    .set_contents(contents, &self.names, &self.log.issues);
+                self.log.success(&state, changes);
+                self.prober
+                    .set_targets(probe::probe_targets(contents, &link_mtus));
+                return Ok(());
+            };
+            next = first.to_string();
+            debug!(actions = plan.actions.len(), "plan");
+            changes = changes.saturating_add(plan.actions.len());
+            let applied = apply(&plan, self).await;
+            self.maps.bump_epoch()?;
+            applied?;
+        }
+        Err(AgentError::NotConverged(next))
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        Settings {
+            node_name: &self.config.node_name,
+            tunnel: self.config.tunnel,
+            attach_mode: self.attach_mode,
+            detect: self.config.probes.detect,
+            hold_down_ms: self.config.probes.hold_down_ms(),
+            path_mtus: &self.path_mtus,
+            capacity: Capacity::default(),
+        }
+    }
+
+    /// Writes the names of the IDs in the maps for `inspect` and `trace`, which print IDs without them.
+    fn store_names(&mut self, desired: &DesiredState) {
+        let paths = &self.config.paths;
+        let names = IdNames::new(desired, &paths.bpf_dir, &self.config.node_name);
+        if names == self.names {
+            return;
+        }
+        if let Err(error) = names.store(&paths.state_dir) {
+            warn!(state_dir = %paths.state_dir.display(), %error, "names for `inspect` not written");
+        }
+        self.names = names;
+    }
+
+    /// Observes the host, with the underlay routes to all next hops and peers.
+    async fn observe_host(&self, desired: &DesiredState) -> Result<HostState, HostError> {
+        let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
+        let addresses: BTreeSet<IpAddr> = next_hops.chain(desired.peers.keys().copied()).collect();
+        state::observe(&self.handle, &self.config.paths.device, &addresses).await
+    }
+
+    /// Completes the observed host with nftables, programs and maps.
+    async fn observe(
+        &mut self,
+        host: HostState,
+        resolved: &ResolvedState,
+    ) -> Result<ObservedState, AgentError> {
+        if self.nat_stale {
+            let mut candidates = vec![&resolved.masquerade];
+            let last = self.masquerade.as_ref();
+            candidates.extend(last.filter(|last| **last != resolved.masquerade));
+            self.masquerade = state::find_masquerade(&candidates, &self.config.paths.device).await?;
+            self.nat_stale = false;
+        }
+        let filters = tc_filter::observe(&self.handle).await?;
+        let contents = self.maps.contents();
+        Ok(ObservedState {
+            device: host.device,
+            config: contents.config,
+            prefixes: contents.prefixes.clone(),
+            groups: contents.groups.clone(),
+            next_hops: contents.next_hops.clone(),
+            peers: contents.peers.clone(),
+            services: contents.services.clone(),
+            addresses: host.inputs.underlay.mc0_addrs,
+            routes: host.routes,
+            return_routes: host.return_routes,
+            masquerade: self.masquerade.clone(),
+            attachments: self.datapath.attachments(&filters)?,
+        })
+    }
+}
+
+fn warn_if_not_forwarding() {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    if std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "0") {
+        warn!(
+            "net.ipv4.ip_forward is 0: this node does not forward packets of Pods; run \
+             `sysctl -w net.ipv4.ip_forward=1`"
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! The parts of the output that the command line selects.
+
+use clap::ValueEnum;
+
+/// Part of the data path's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Section {
+    /// Every map with entries and capacity.
+    #[value(alias = "tables")]
+    Maps,
+    /// Address prefixes and where they lead.
+    Prefixes,
+    /// Groups of nodes that can take a packet.
+    Groups,
+    /// Those nodes: path, liveness, round-trip time.
+    #[value(name = "nexthops", alias = "members")]
+    NextHops,
+    /// Nodes packets are accepted from.
+    Peers,
+    /// Exported Services with the Pods behind them.
+    Services,
+    /// Flows to Services, at the gateway that chose and at the Pod's node.
+    Flows,
+    /// The node's own settings, programs and devices.
+    Config,
+    /// Packets by path, drops by reason, events.
+    Counters,
+}
+
+/// What is printed where nothing is chosen: everything that fits a screen on most nodes.
+pub(super) const DEFAULT: [Section; 6] = [
+    Section::Config,
+    Section::Maps,
+    Section::Prefixes,
+    Section::NextHops,
+    Section::Peers,
+    Section::Counters,
+];

@@ -1,0 +1,314 @@
+//! Resolves the desired state against the observed host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use mc_gateway_common::abi::{self, LOCAL_ADDRS};
+
+use super::local_addrs::LocalAddrs;
+use super::{MIN_V6_MTU, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
+use crate::capacity::{Capacity, truncate_to_capacity};
+use crate::cidr::{from_abi_addr, is_ipv6, to_abi_addr};
+use crate::config::{Dscp, EncapFormat, Tunnel};
+use crate::desired::{DesiredState, NextHop, NextHopGroup, Peer};
+use crate::objects::FieldError;
+use crate::plan::AttachMode;
+
+/// Settings of the agent, and the path MTUs it has measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// Name of the local Node.
+    pub node_name: &'a str,
+    /// Encapsulation.
+    pub tunnel: Tunnel,
+    /// How programs are attached.
+    pub attach_mode: AttachMode,
+    /// [`abi::Config::detect`].
+    pub detect: u32,
+    /// [`abi::Config::hold_down_ms`].
+    pub hold_down_ms: u32,
+    /// Measured path MTUs, as lengths of outer IP packets, by next hop ID.
+    pub path_mtus: &'a BTreeMap<u32, u32>,
+    /// Capacity of the maps.
+    pub capacity: Capacity,
+}
+
+/// Observations of the host that the resolved state depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostInputs {
+    /// Underlay routes and addresses.
+    pub underlay: Underlay,
+    /// Foreign routes that would collide with routes into `mc0`, each with its protocol and device.
+    pub foreign_routes: BTreeMap<IpNet, String>,
+    /// Reason why IPv6 cannot be routed into `mc0`, if so. Completes "prefix …".
+    pub ipv6_unavailable: Option<String>,
+}
+
+/// Result of [`resolve`].
+#[must_use]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolution {
+    /// The resolved state.
+    pub state: ResolvedState,
+    /// Parts of the desired state left out of it.
+    pub issues: Vec<FieldError>,
+    /// MTU of the link to each next hop, as the length of an outer IP packet, by ID.
+    pub link_mtus: BTreeMap<u32, u32>,
+}
+
+/// Resolves the desired state. Next hops without a route are left out, as are routes that collide with foreign ones,
+/// IPv6 routes on a host without IPv6, and entries beyond the capacity of the maps; the rest is not affected.
+pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<'_>) -> Resolution {
+    let mut issues = Vec::new();
+    let tunnel = &settings.tunnel;
+    let mut state = ResolvedState {
+        attach_mode: settings.attach_mode,
+        detect: settings.detect,
+        hold_down_ms: settings.hold_down_ms,
+        flags: flags(desired.gateway, *tunnel),
+        port: tunnel.port,
+        tos: match tunnel.dscp {
+            Dscp::Inherit => 0,
+            Dscp::Fixed(dscp) => dscp << 2,
+        },
+        hop_limit: tunnel.hop_limit,
+        services: desired.services.clone(),
+        routes: desired.routes.clone(),
+        masquerade: desired.masquerade.clone(),
+        ..ResolvedState::default()
+    };
+    state.assign_addresses(desired, &inputs.underlay);
+    let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
+    let mut local = LocalAddrs::default();
+    for addr in &desired.local_addrs {
+        if let Some((ifindex, device)) = inputs.underlay.local_addrs.get(addr) {
+            // An address on the loopback device is reached through other devices.
+            if device != "lo" {
+                state.devices.insert(device.clone(), *ifindex);
+            }
+            local.add(*addr);
+        }
+    }
+    for (id, next_hop) in &desired.next_hops {
+        let Some(route) = inputs.underlay.routes.get(&next_hop.addr) else {
+            let reason = inputs.underlay.unreachable.get(&next_hop.addr);
+            issues.push(FieldError {
+                object: next_hop.object.clone(),
+                field: "address".to_owned(),
+                value: next_hop.addr.to_string(),
+                reason: reason.map_or("has no route", String::as_str).to_owned(),
+            });
+            continue;
+        };
+        let source = next_hop
+            .source
+            .filter(|source| inputs.underlay.local_addrs.contains_key(source))
+            .unwrap_or(route.source);
+        if !local.add(source) {
+            issues.push(FieldError {
+                object: next_hop.object.clone(),
+                field: "address".to_owned(),
+                value: next_hop.addr.to_string(),
+                reason: format!(
+                    "is reached from {source}, which exceeds the {LOCAL_ADDRS} local addresses of a node"
+                ),
+            });
+            continue;
+        }
+        state.devices.insert(route.device.clone(), route.ifindex);
+        let mtu = route.mtu.saturating_sub(overhead(next_hop.addr));
+        if carries_v6 && mtu < MIN_V6_MTU {
+            issues.push(too_small(next_hop, route, mtu));
+        }
+        state.mtu = Some(state.mtu.map_or(mtu, |least| least.min(mtu)));
+        state.next_hops.insert(
+            *id,
+            abi::NextHop {
+                addr: to_abi_addr(next_hop.addr),
+                local: to_abi_addr(source),
+                ifindex: route.ifindex,
+                id: *id,
+                mtu,
+                weight: next_hop.weight,
+                neighbor: route.neighbor.map_or_else(abi::Neighbor::default, neighbor),
+                stats: 0,
+            },
+        );
+    }
+    // With a smaller MTU the kernel would disable IPv6 on the device, and IPv6 packets would leave unencapsulated.
+    // The programs drop packets larger than the path MTU.
+    if carries_v6 {
+        state.mtu = state.mtu.map(|mtu| mtu.max(MIN_V6_MTU));
+    }
+    // Packets of a peer arrive on the device of the route to it, also if the peer is in no group.
+    for addr in desired.peers.keys() {
+        if let Some(route) = inputs.underlay.routes.get(addr) {
+            state.devices.insert(route.device.clone(), route.ifindex);
+        }
+    }
+    state.local = local.0;
+    state.groups = groups(desired, &state.next_hops);
+    state.peers = desired
+        .peers
+        .iter()
+        .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer)))
+        .collect();
+    state.prefixes = prefix::prefixes(desired);
+    if let Some(services) = &desired.services {
+        prefix::mark_backends(&mut state, services, &desired.prefixes);
+    }
+    let link_mtus = state.link_mtus();
+    state.limit_mtus(settings.path_mtus);
+    issues.extend(drop_foreign_routes(
+        &mut state,
+        settings.node_name,
+        &inputs.foreign_routes,
+    ));
+    issues.extend(truncate_to_capacity(&mut state, settings.capacity));
+    if let Some(reason) = &inputs.ipv6_unavailable {
+        issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
+    }
+    Resolution {
+        state,
+        issues,
+        link_mtus,
+    }
+}
+
+impl ResolvedState {
+    /// MTU of the link to each next hop, as the length of an outer IP packet.
+    fn link_mtus(&self) -> BTreeMap<u32, u32> {
+        let outer = |next_hop: &abi::NextHop| {
+            let overhead = overhead(from_abi_addr(&next_hop.addr));
+            next_hop.mtu.saturating_add(overhead)
+        };
+        self.next_hops
+            .iter()
+            .map(|(id, next_hop)| (*id, outer(next_hop)))
+            .collect()
+    }
+
+    /// Lowers the MTU of next hops whose measured path MTU is smaller than the link's.
+    fn limit_mtus(&mut self, path_mtus: &BTreeMap<u32, u32>) {
+        for (id, next_hop) in &mut self.next_hops {
+            if let Some(path_mtu) = path_mtus.get(id) {
+                let inner = path_mtu.saturating_sub(overhead(from_abi_addr(&next_hop.addr)));
+                next_hop.mtu = next_hop.mtu.min(inner);
+            }
+        }
+    }
+}
+
+/// Removes routes that collide with foreign ones.
+fn drop_foreign_routes(
+    state: &mut ResolvedState,
+    node_name: &str,
+    foreign: &BTreeMap<IpNet, String>,
+) -> Vec<FieldError> {
+    let mut issues = Vec::new();
+    state.routes.retain(|net| {
+        let Some(owner) = foreign.get(net) else {
+            return true;
+        };
+        issues.push(FieldError {
+            object: format!("Node {node_name}"),
+            field: "main routing table".to_owned(),
+            value: net.to_string(),
+            reason: format!("has a foreign route (protocol {owner})"),
+        });
+        false
+    });
+    issues
+}
+
+/// Removes IPv6 routes from a host without IPv6; IPv4 is not affected.
+fn drop_ipv6_routes(state: &mut ResolvedState, node_name: &str, reason: &str) -> Vec<FieldError> {
+    let dropped = state.routes.iter().filter(|net| is_ipv6(**net));
+    let issues: Vec<FieldError> = dropped
+        .map(|net| FieldError {
+            object: format!("Node {node_name}"),
+            field: "net.ipv6.conf".to_owned(),
+            value: net.to_string(),
+            reason: reason.to_owned(),
+        })
+        .collect();
+    if !issues.is_empty() {
+        state.without_ipv6();
+    }
+    issues
+}
+
+/// A neighbour as the maps store it.
+fn neighbor(addr: IpAddr) -> abi::Neighbor {
+    match addr {
+        IpAddr::V4(addr) => {
+            let [a, b, c, d] = addr.octets();
+            abi::Neighbor {
+                family: abi::Neighbor::V4,
+                addr: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            }
+        }
+        IpAddr::V6(addr) => abi::Neighbor {
+            family: abi::Neighbor::V6,
+            addr: addr.octets(),
+        },
+    }
+}
+
+/// The groups with those of their next hops that have a route.
+fn groups(desired: &DesiredState, next_hops: &BTreeMap<u32, abi::NextHop>) -> BTreeMap<u32, BTreeSet<u32>> {
+    let known = |group: &NextHopGroup| {
+        group
+            .next_hops
+            .iter()
+            .copied()
+            .filter(|id| next_hops.contains_key(id))
+            .collect()
+    };
+    desired
+        .groups
+        .iter()
+        .map(|(id, group)| (*id, known(group)))
+        .collect()
+}
+
+/// `CONFIG_*` of a node.
+fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
+    [
+        (gateway, abi::CONFIG_GATEWAY),
+        (tunnel.format == EncapFormat::Vxlan, abi::CONFIG_VXLAN),
+        (tunnel.udp_checksum, abi::CONFIG_UDP_CHECKSUM),
+        (tunnel.dscp != Dscp::Inherit, abi::CONFIG_DSCP_FIXED),
+    ]
+    .into_iter()
+    .filter(|(on, _)| *on)
+    .fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// The issue of a path too small for IPv6.
+fn too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldError {
+    FieldError {
+        object: next_hop.object.clone(),
+        field: "address".to_owned(),
+        value: next_hop.addr.to_string(),
+        reason: format!(
+            "is reached over an MTU of {} ({}), which leaves {mtu} bytes: full-sized IPv6 packets need {MIN_V6_MTU} and are dropped; raise it to {}",
+            route.mtu,
+            route.device,
+            MIN_V6_MTU.saturating_add(overhead(next_hop.addr)),
+        ),
+    }
+}
+
+/// A peer as the maps store it, with the stable ID of its group.
+fn to_peer(peer: Peer) -> abi::Peer {
+    abi::Peer {
+        cluster: peer.cluster,
+        flags: peer.flags,
+        group: peer
+            .alias
+            .map_or(peer.group, |alias| abi::Peer::group_of_alias(alias.octets())),
+        stats: 0,
+    }
+}

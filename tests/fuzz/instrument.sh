@@ -1,6 +1,6 @@
 #!/bin/sh
-# RUSTC_WORKSPACE_WRAPPER of the fuzz targets: coverage counters for libFuzzer in this workspace's crates.
-# Stable compilers have the pass; dependencies stay as they are, and build scripts run without libFuzzer.
+# RUSTC_WORKSPACE_WRAPPER of the fuzz targets: adds libFuzzer's coverage counters to the crates of this workspace.
+# The pass is part of stable compilers; dependencies and build scripts are not instrumented.
 case " $* " in
 *" --crate-name build_script"*) exec "$@" ;;
 esac

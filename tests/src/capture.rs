@@ -1,4 +1,4 @@
-//! Frames captured on a device inside a namespace, as a pcap file any other tool can read too.
+//! Packet capture on a device inside a namespace, and the pcap format of its file.
 
 use std::{
     fs,
@@ -11,20 +11,20 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{netns::Netns, process::Process, traffic::Traffic};
 
-/// Line the capture prints once no frame is missed any more.
+/// Line that the capture prints once it receives frames.
 pub const CAPTURING: &str = "capturing";
-/// How long the capture may take to start, and to end once asked to.
-const PROMPT: Duration = Duration::from_secs(5);
+/// Timeout for the start of a capture and for its end after SIGTERM.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// pcap file header fields (<https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-05.html>).
 const PCAP_MAGIC: u32 = 0xa1b2_c3d4;
 const PCAP_VERSION: [u16; 2] = [2, 4];
 const PCAP_FILE_HEADER: usize = 24;
 const PCAP_ETHERNET: u32 = 1;
-/// Longest frame kept; a GSO super-packet is not longer.
+/// Longest captured frame; a GSO packet is not longer.
 pub const SNAP_LENGTH: usize = 1 << 18;
 
-/// Which way frames go, seen from the device.
+/// Direction of frames, seen from the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received by the device.
@@ -35,7 +35,7 @@ pub enum Direction {
     Both,
 }
 
-/// A running capture. Dropping it ends it.
+/// A running capture; dropping it stops it.
 #[derive(Debug)]
 pub struct Capture {
     process: Process,
@@ -45,8 +45,8 @@ pub struct Capture {
 // === impl Capture ===
 
 impl Capture {
-    /// Starts to capture on a device inside a namespace and returns once no frame is missed any more.
-    /// The capture ends by itself after `count` frames.
+    /// Starts a capture on a device inside a namespace and returns once it receives frames. The capture stops
+    /// after `count` frames.
     pub fn start(
         traffic: &Traffic,
         netns: &Netns,
@@ -75,24 +75,23 @@ impl Capture {
             args.extend(["--count", count]);
         }
         let mut process = traffic.spawn(netns, &args)?;
-        process.wait_for_line(CAPTURING, PROMPT)?;
+        process.wait_for_line(CAPTURING, TIMEOUT)?;
         Ok(Self {
             process,
             file: file.to_owned(),
         })
     }
 
-    /// Ends the capture and returns the frames.
+    /// Stops the capture and returns the frames.
     pub fn finish(mut self) -> Result<Vec<Vec<u8>>> {
         self.process.terminate()?;
-        self.process.finish(PROMPT)?;
+        self.process.finish(TIMEOUT)?;
         read(&self.file)
     }
 
-    /// Waits until the wanted number of frames is there, at most for `deadline`, and returns what there
-    /// is then.
+    /// Waits for the requested number of frames, at most for `deadline`, and returns the frames captured so far.
     pub fn wait(mut self, deadline: Duration) -> Result<Vec<Vec<u8>>> {
-        // Fewer frames than wanted are an answer too; the caller sees how many.
+        // Fewer frames are no error here: the caller checks the number.
         drop(self.process.wait(deadline));
         self.finish()
     }
@@ -119,7 +118,7 @@ impl<W: Write> PcapWriter<W> {
         Ok(Self { out })
     }
 
-    /// Adds a frame that was seen at `at` (time since 1970).
+    /// Adds a frame with its time of arrival since 1970.
     pub fn frame(&mut self, at: Duration, frame: &[u8]) -> io::Result<()> {
         let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
         // The format's seconds end in 2106.
@@ -130,16 +129,16 @@ impl<W: Write> PcapWriter<W> {
         self.out.write_all(frame)
     }
 
-    /// Writes out what is buffered.
+    /// Writes buffered frames.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 }
 
-/// Reads the frames of a pcap file that [`PcapWriter`] wrote.
+/// Reads the frames of a file that [`PcapWriter`] wrote.
 pub fn read(file: &Path) -> Result<Vec<Vec<u8>>> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    frames(&bytes).with_context(|| format!("{} is not a pcap file of ours", file.display()))
+    frames(&bytes).with_context(|| format!("invalid pcap file {}", file.display()))
 }
 
 fn frames(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -181,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were_written() {
+    fn written_frames_are_read_back() {
         let bytes = file(&[b"first", b"", b"third frame"]);
         assert_eq!(frames(&bytes).unwrap(), [&b"first"[..], b"", b"third frame"]);
         assert!(frames(&file(&[])).unwrap().is_empty());
     }
 
     #[test]
-    fn cut_file_is_an_error() {
+    fn a_truncated_file_is_an_error() {
         let bytes = file(&[b"frame"]);
         for length in [0, 10, 30, bytes.len() - 1] {
             assert!(frames(&bytes[..length]).is_err(), "{length} bytes");

@@ -1,4 +1,4 @@
-//! Captured frames, layer by layer: as values for tests, as text for people.
+//! Decoder of captured frames, header by header, with a text format.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -14,11 +14,11 @@ use network_types::{
 
 /// UDP port of Geneve (RFC 8926).
 pub const GENEVE_PORT: u16 = 6081;
-/// Inner destination that marks multi-cluster traffic.
+/// Inner destination MAC address of multi-cluster traffic.
 pub const MULTI_CLUSTER_MAC: Mac = Mac([0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0]);
 /// Geneve protocol type of an Ethernet frame ("transparent Ethernet bridging").
 const TRANSPARENT_ETHERNET: u16 = 0x6558;
-/// IPv4 flag "don't fragment", as the upper three bits of the fragment field.
+/// IPv4 flag "don't fragment" in the upper three bits of the fragment field.
 const DONT_FRAGMENT: u8 = 0b010;
 
 /// A MAC address.
@@ -34,9 +34,9 @@ pub struct Frame {
     pub from: Mac,
     /// Ethernet type.
     pub ether_type: u16,
-    /// The packet inside, where it is IP.
+    /// The IP packet, if it is one.
     pub ip: Option<Ip>,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub length: usize,
 }
 
@@ -51,17 +51,17 @@ pub struct Ip {
     pub ttl: u8,
     /// Type of service, or traffic class: DSCP and ECN.
     pub tos: u8,
-    /// Whether "don't fragment" is set; never of IPv6, which nobody on the way fragments.
+    /// Whether "don't fragment" is set; always false for IPv6, which routers never fragment.
     pub dont_fragment: bool,
     /// Length in bytes with all headers.
     pub total_length: u32,
-    /// IP protocol number, or that of the first header behind the IPv6 header.
+    /// IP protocol number, or the next header of the IPv6 header.
     pub protocol: u8,
-    /// What the packet carries.
+    /// The payload.
     pub payload: Payload,
 }
 
-/// What an IP packet carries.
+/// Payload of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// TCP.
@@ -73,7 +73,7 @@ pub enum Payload {
         /// Flags, e.g. `SYN ACK`.
         flags: String,
     },
-    /// UDP that is no tunnel.
+    /// UDP to any other port.
     Udp(Udp),
     /// UDP to the Geneve port.
     Geneve(Udp, Geneve),
@@ -91,7 +91,7 @@ pub enum Payload {
         /// Code.
         code: u8,
     },
-    /// Something else, or cut short.
+    /// Another protocol, or truncated.
     Other,
 }
 
@@ -108,16 +108,16 @@ pub struct Udp {
     pub checksum: u16,
 }
 
-/// A Geneve header and the frame behind it.
+/// A Geneve header and its inner frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geneve {
     /// Virtual network identifier.
     pub vni: u32,
-    /// Protocol type of what is inside.
+    /// Protocol type of the payload.
     pub protocol: u16,
     /// Bytes of options.
     pub options: usize,
-    /// The frame inside.
+    /// The inner frame.
     pub inner: Option<Box<Frame>>,
 }
 
@@ -133,7 +133,7 @@ impl Display for Mac {
 // === impl Frame ===
 
 impl Frame {
-    /// Takes a frame apart; `None` where it is too short for an Ethernet header.
+    /// Decodes a frame; `None` if it is too short for an Ethernet header.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (to, rest) = bytes.split_first_chunk()?;
@@ -167,14 +167,13 @@ impl Frame {
         }
     }
 
-    /// The packet inside the tunnel of an encapsulated frame.
+    /// The inner packet of an encapsulated frame.
     #[must_use]
     pub fn inner(&self) -> Option<&Ip> {
         self.geneve()?.inner.as_ref()?.ip.as_ref()
     }
 
-    /// Whether this is a gateway's probe in its tunnel, or the answer to one (inner ethertype 0x88b5, IEEE
-    /// local experimental).
+    /// Whether this is an encapsulated probe or reply of a gateway (inner ethertype 0x88b5, IEEE local experimental).
     #[must_use]
     pub fn is_probe(&self) -> bool {
         self.geneve()
@@ -188,7 +187,7 @@ impl Frame {
         } else {
             ""
         };
-        line(
+        write_line(
             f,
             side,
             "Ethernet",
@@ -196,12 +195,12 @@ impl Frame {
         )?;
         match &self.ip {
             Some(ip) => ip.describe(f, side),
-            None => line(f, side, "payload", &format!("type {:#06x}", self.ether_type)),
+            None => write_line(f, side, "payload", &format!("type {:#06x}", self.ether_type)),
         }
     }
 }
 
-/// Several lines, one a header, outermost first.
+/// One line per header, outermost first.
 impl Display for Frame {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         self.describe(f, if self.geneve().is_some() { "outer" } else { "" })
@@ -301,7 +300,7 @@ impl Ip {
             "{} -> {}, {ttl} {}{fragment}, {} bytes",
             self.from, self.to, self.ttl, self.total_length
         );
-        line(f, side, name, &text)?;
+        write_line(f, side, name, &text)?;
         self.payload.describe(f, side)
     }
 }
@@ -358,7 +357,9 @@ impl Payload {
 
     fn describe(&self, f: &mut Formatter<'_>, side: &str) -> fmt::Result {
         match self {
-            Self::Tcp { from, to, flags } => line(f, side, "TCP", &format!("port {from} -> {to}, {flags}")),
+            Self::Tcp { from, to, flags } => {
+                write_line(f, side, "TCP", &format!("port {from} -> {to}, {flags}"))
+            }
             Self::Udp(udp) => udp.describe(f, side),
             Self::Geneve(udp, geneve) => {
                 udp.describe(f, side)?;
@@ -370,7 +371,7 @@ impl Payload {
                     "VNI {}, protocol {:#06x}{inside}, {} bytes of options",
                     geneve.vni, geneve.protocol, geneve.options
                 );
-                line(f, "tunnel", "Geneve", &text)?;
+                write_line(f, "tunnel", "Geneve", &text)?;
                 match &geneve.inner {
                     Some(inner) => inner.describe(f, "inner"),
                     None => Ok(()),
@@ -384,7 +385,7 @@ impl Payload {
                     11 => "time exceeded".to_owned(),
                     _ => format!("type {kind}, code {code}"),
                 };
-                line(f, side, "ICMP", &name)
+                write_line(f, side, "ICMP", &name)
             }
             Self::Icmpv6 { kind, code } => {
                 let name = match kind {
@@ -393,9 +394,9 @@ impl Payload {
                     2 => "packet too big".to_owned(),
                     _ => format!("type {kind}, code {code}"),
                 };
-                line(f, side, "ICMPv6", &name)
+                write_line(f, side, "ICMPv6", &name)
             }
-            Self::Other => line(f, side, "payload", "not decoded"),
+            Self::Other => write_line(f, side, "payload", "not decoded"),
         }
     }
 }
@@ -408,7 +409,7 @@ impl Udp {
             0 => "no checksum".to_owned(),
             checksum => format!("checksum {checksum:#06x}"),
         };
-        line(
+        write_line(
             f,
             side,
             "UDP",
@@ -447,8 +448,8 @@ impl Geneve {
     }
 }
 
-/// One line: side, name of the header, what it says.
-fn line(f: &mut Formatter<'_>, side: &str, name: &str, text: &str) -> fmt::Result {
+/// One line: side, name of the header, fields.
+fn write_line(f: &mut Formatter<'_>, side: &str, name: &str, text: &str) -> fmt::Result {
     writeln!(f, "{side:<7}{name:<9} {text}")
 }
 
@@ -474,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn encapsulated_frame_is_decoded_to_the_innermost_header() {
+    fn an_encapsulated_frame_is_decoded_to_the_innermost_header() {
         let frame = Frame::decode(&encapsulated()).unwrap();
         let outer = frame.ip.as_ref().unwrap();
         assert_eq!(
@@ -503,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_one_line_a_header() {
+    fn the_text_has_one_line_per_header() {
         let text = Frame::decode(&encapsulated()).unwrap().to_string();
         let expected = "\
 outer  Ethernet  02:00:00:00:00:01 -> 02:00:00:00:00:02
@@ -518,7 +519,7 @@ inner  ICMP      echo request
     }
 
     #[test]
-    fn ipv6_is_told_like_ipv4() {
+    fn ipv6_is_formatted_like_ipv4() {
         let mut bytes = encapsulated()[..12].to_vec();
         bytes.extend([0x86, 0xdd, 0x6b, 0x80, 0, 0, 0, 8, 58, 61]);
         for last in [1, 2] {
@@ -546,7 +547,7 @@ inner  ICMP      echo request
     }
 
     #[test]
-    fn every_cut_is_survived() {
+    fn truncated_frames_are_decoded() {
         let bytes = encapsulated();
         for length in 0..bytes.len() {
             if let Some(frame) = Frame::decode(&bytes[..length]) {

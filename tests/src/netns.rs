@@ -1,4 +1,4 @@
-//! Owned network namespaces and the devices, addresses, routes and settings inside them.
+//! Owned network namespaces with their devices, addresses, routes and settings.
 
 use std::{
     collections::BTreeSet,
@@ -21,15 +21,15 @@ use crate::{
     wait::wait_for,
 };
 
-/// Where `ip netns` keeps the names.
-const NAMES: &str = "/run/netns";
-/// Where pins live.
+/// Directory of the named namespaces of `ip netns`.
+const NETNS_DIR: &str = "/run/netns";
+/// Mount point of the BPF file system.
 const BPF_FS: &str = "/sys/fs/bpf";
-/// How long killed processes may take to disappear.
-const END: Duration = Duration::from_secs(10);
+/// Timeout for the exit of killed processes.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A network namespace with a name, as `ip netns` knows it. Dropping it ends every process inside and
-/// removes it with all its devices; [`Netns::keep`] gives that up.
+/// A named network namespace (`ip netns`). Dropping it kills every process inside and removes it with its devices,
+/// except after [`Netns::keep`].
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -39,8 +39,8 @@ pub struct Netns {
 // === impl Netns ===
 
 impl Netns {
-    /// Creates a namespace with its loopback device up. A namespace of that name that exists already is
-    /// an error: it belongs to somebody else.
+    /// Creates a namespace with its loopback device up. An existing namespace of that name is an error: it belongs
+    /// to another owner.
     pub fn create(name: &str) -> Result<Self> {
         run(Command::new("ip").args(["netns", "add", name]))?;
         let netns = Self {
@@ -62,19 +62,19 @@ impl Netns {
         self.keep = true;
     }
 
-    /// A command that will run inside.
+    /// A command to be run inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         // Only the network namespace is entered: `ip netns exec` would also replace /sys, and with it
         // hide the BPF file system.
         let mut command = Command::new("nsenter");
         command
-            .arg(format!("--net={NAMES}/{}", self.name))
+            .arg(format!("--net={NETNS_DIR}/{}", self.name))
             .arg("--")
             .arg(program);
         command
     }
 
-    /// Runs a program inside to its end and returns its stdout.
+    /// Runs a program inside to completion and returns its stdout.
     pub fn run<I: IntoIterator<Item: AsRef<OsStr>>>(
         &self,
         program: impl AsRef<OsStr>,
@@ -94,7 +94,7 @@ impl Netns {
         Process::spawn(&name, self.command(program).args(args), log)
     }
 
-    /// Runs `ip` command lines inside, all by one process; the first that fails ends the batch.
+    /// Runs `ip` command lines inside as one batch; the first failure ends it.
     pub fn ip<S: AsRef<str>>(&self, lines: &[S]) -> Result<String> {
         let batch: String = lines.iter().flat_map(|line| [line.as_ref(), "\n"]).collect();
         run_with_input(
@@ -103,7 +103,7 @@ impl Netns {
         )
     }
 
-    /// Joins two namespaces by a veth pair; `here` and `there` are the device names.
+    /// Connects two namespaces by a veth pair; `here` and `there` are the device names.
     pub fn veth(&self, here: &str, other: &Self, there: &str) -> Result<()> {
         self.ip(&[format!(
             "link add {here} type veth peer name {there} netns {}",
@@ -112,17 +112,17 @@ impl Netns {
         Ok(())
     }
 
-    /// Gives a device an address and an MTU and brings it up.
-    pub fn up(&self, device: &str, address: impl Into<IpNet>, mtu: u32) -> Result<()> {
-        self.address(device, address)?;
+    /// Sets address and MTU of a device and brings it up.
+    pub fn configure_device(&self, device: &str, address: impl Into<IpNet>, mtu: u32) -> Result<()> {
+        self.add_address(device, address)?;
         self.ip(&[format!("link set {device} mtu {mtu} up")])?;
         Ok(())
     }
 
-    /// Gives a device an address that can be used at once.
-    pub fn address(&self, device: &str, address: impl Into<IpNet>) -> Result<()> {
+    /// Adds an address to a device, usable at once.
+    pub fn add_address(&self, device: &str, address: impl Into<IpNet>) -> Result<()> {
         let address = address.into();
-        // Nobody else has it, and looking for duplicates takes a second.
+        // Duplicate address detection would take a second.
         let nodad = if address.addr().is_ipv6() { " nodad" } else { "" };
         self.ip(&[format!("addr add {address} dev {device}{nodad}")])?;
         Ok(())
@@ -135,7 +135,7 @@ impl Netns {
         Ok(())
     }
 
-    /// Writes settings below `/proc/sys`, named with dots as `sysctl` does.
+    /// Writes settings below `/proc/sys`, in the dotted notation of `sysctl`.
     pub fn sysctl(&self, settings: &[(&str, &str)]) -> Result<()> {
         let lines = settings
             .iter()
@@ -151,7 +151,7 @@ impl Netns {
         Ok(())
     }
 
-    /// Processes that live in this namespace.
+    /// Processes in this namespace.
     pub fn pids(&self) -> Result<Vec<i32>> {
         let listed = run(Command::new("ip").args(["netns", "pids", &self.name]))?;
         listed.split_whitespace().map(|pid| Ok(pid.parse()?)).collect()
@@ -178,10 +178,10 @@ fn remove(name: &str) -> Result<()> {
             .filter_map(|pid| pid.parse().ok())
             .collect())
     };
-    wait_for(&format!("end of all processes in {name}"), END, || {
+    wait_for(&format!("end of all processes in {name}"), EXIT_TIMEOUT, || {
         let pids = inside()?;
         for pid in &pids {
-            // A process that ended meanwhile is what is wanted.
+            // The process may have exited meanwhile.
             kill(Pid::from_raw(*pid), Signal::SIGKILL).ok();
         }
         if pids.is_empty() {
@@ -194,20 +194,20 @@ fn remove(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a test bed left behind, found by the prefix of its names.
+/// Leftovers of a topology, found by the prefix of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Residue {
+pub struct LeakReport {
     /// Network namespaces.
     pub namespaces: Vec<String>,
-    /// Links in the namespace this is called from.
+    /// Links in the caller's namespace.
     pub links: Vec<String>,
-    /// Directories with pins.
+    /// Pin directories.
     pub pins: Vec<PathBuf>,
 }
 
 // === impl Residue ===
 
-impl Residue {
+impl LeakReport {
     /// Whether nothing is left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -229,11 +229,11 @@ impl Residue {
     }
 }
 
-/// Lists what carries names that start with `<prefix>-`. A prefix that is empty would match what
-/// belongs to others and is refused.
-pub fn residue(prefix: &str) -> Result<Residue> {
+/// Lists everything with a name that starts with `<prefix>-`. An empty prefix would match foreign names and is
+/// rejected.
+pub fn find_leaks(prefix: &str) -> Result<LeakReport> {
     if prefix.is_empty() {
-        bail!("the prefix of a test bed's names is empty");
+        bail!("empty name prefix");
     }
     let start = format!("{prefix}-");
     let starting = |directory: &str| -> Result<Vec<PathBuf>> {
@@ -255,14 +255,14 @@ pub fn residue(prefix: &str) -> Result<Residue> {
             .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .collect()
     };
-    Ok(Residue {
-        namespaces: names(starting(NAMES)?),
+    Ok(LeakReport {
+        namespaces: names(starting(NETNS_DIR)?),
         links: names(starting("/sys/class/net")?),
         pins: starting(BPF_FS)?,
     })
 }
 
-/// Removes a directory of pins, which detaches whatever only they kept attached.
+/// Removes a pin directory, which detaches every program attached through its links.
 pub fn remove_pins(directory: &Path) -> Result<()> {
     if !directory.starts_with(BPF_FS) {
         bail!("{} is not below {BPF_FS}", directory.display());
@@ -280,12 +280,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn residue_of_an_empty_prefix_is_refused() {
-        assert!(residue("").is_err());
+    fn an_empty_prefix_is_rejected() {
+        assert!(find_leaks("").is_err());
     }
 
     #[test]
-    fn only_pins_can_be_removed_as_pins() {
+    fn only_directories_on_bpffs_are_removed() {
         assert!(remove_pins(Path::new("/tmp/x")).is_err());
         remove_pins(Path::new("/sys/fs/bpf/mc-tests-does-not-exist")).unwrap();
     }

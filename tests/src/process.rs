@@ -1,4 +1,4 @@
-//! Programs run by the test beds: short ones to their end, long ones as owned children with a log file.
+//! Child processes: commands run to completion, and long-running children with a log file.
 
 use std::{
     ffi::OsStr,
@@ -18,9 +18,9 @@ use nix::{
 
 use crate::wait::wait_for;
 
-/// The process called `comm` on this machine in whose environment `variable` names the Pod.
+/// Finds a process of this machine by its name and an environment variable that holds the Pod's name.
 #[must_use]
-pub fn of_pod(comm: &str, variable: &str, pod: &str) -> Option<u32> {
+pub fn find_pod_process(comm: &str, variable: &str, pod: &str) -> Option<u32> {
     let wanted = format!("{variable}={pod}");
     fs::read_dir("/proc")
         .ok()?
@@ -35,13 +35,12 @@ pub fn of_pod(comm: &str, variable: &str, pod: &str) -> Option<u32> {
         })
 }
 
-/// How long a child may take to end after a signal that asks it to.
-const END: Duration = Duration::from_secs(10);
+/// Timeout for the exit of a child after a signal.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Runs a command to its end and returns what it printed to stdout; anything but success is an error
-/// that quotes the command and its stderr.
+/// Runs a command to completion and returns its stdout; the error of a failure quotes the command and its stderr.
 pub fn run(command: &mut Command) -> Result<String> {
-    let shown = show(command);
+    let shown = command_line(command);
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -53,9 +52,9 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Like [`run`], with text for the command's stdin.
+/// Like [`run`], with text on the command's stdin.
 pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
-    let shown = show(command);
+    let shown = command_line(command);
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -79,8 +78,8 @@ pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command as a person would type it.
-fn show(command: &Command) -> String {
+/// The command line as typed in a shell.
+fn command_line(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)
@@ -88,25 +87,25 @@ fn show(command: &Command) -> String {
         .join(" ")
 }
 
-/// A running child whose output goes to a log file. Dropping it kills it.
+/// A child process with its output in a log file; dropping it kills the child.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Length of the log when this child started: an earlier child may have written to the same file.
+    /// Length of the log at the start of this child: an earlier child may have written to the same file.
     log_start: u64,
     ended: Option<ExitStatus>,
-    leave: bool,
+    detached: bool,
 }
 
 // === impl Process ===
 
 impl Process {
-    /// Starts a command in a process group of its own, so that a terminal's interrupt reaches only the
-    /// program that owns the test bed; stdout and stderr are appended to `log`.
+    /// Starts a command in its own process group, so that a terminal's interrupt reaches only the program that owns
+    /// the topology. Stdout and stderr are appended to `log`.
     pub fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Self> {
-        let shown = show(command);
+        let shown = command_line(command);
         let file = File::options()
             .create(true)
             .append(true)
@@ -126,16 +125,16 @@ impl Process {
             log: log.to_owned(),
             log_start,
             ended: None,
-            leave: false,
+            detached: false,
         })
     }
 
-    /// Lets the child run on when this value is dropped.
-    pub fn leave(&mut self) {
-        self.leave = true;
+    /// Keeps the child running after this value is dropped.
+    pub fn detach(&mut self) {
+        self.detached = true;
     }
 
-    /// Process id of the child.
+    /// Process ID of the child.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -147,7 +146,7 @@ impl Process {
         &self.log
     }
 
-    /// What this child has printed so far.
+    /// Output of this child so far.
     #[must_use]
     pub fn output(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
@@ -155,13 +154,13 @@ impl Process {
         String::from_utf8_lossy(bytes.get(start..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until the child's output has `times` lines containing `needle` and returns the last of
-    /// them. A child that ends before is an error at once.
+    /// Waits until the child's output has `times` lines containing `needle` and returns the last of them. The exit
+    /// of the child is an error at once.
     pub fn wait_for_lines(&mut self, needle: &str, times: usize, deadline: Duration) -> Result<String> {
         let what = format!("`{needle}` ({times} times) in the output of {}", self.name);
         let mut ended = None;
         let found = wait_for(&what, deadline, || {
-            // The order matters: a child may print the line and end before the next look.
+            // Status before output: the child may print the line and exit between the two.
             let status = self.child.try_wait().ok().flatten();
             let output = self.output();
             if let Some(line) = output.lines().filter(|line| line.contains(needle)).nth(times - 1) {
@@ -178,7 +177,7 @@ impl Process {
             (None, status) => {
                 self.ended = status;
                 bail!(
-                    "{} ended ({}) before printing `{needle}`: {}",
+                    "{} exited ({}) before printing `{needle}`: {}",
                     self.name,
                     status.map_or_else(String::new, |status| status.to_string()),
                     tail(&self.output())
@@ -192,7 +191,7 @@ impl Process {
         self.wait_for_lines(needle, 1, deadline)
     }
 
-    /// Whether the child still runs.
+    /// Whether the child is running.
     pub fn is_running(&mut self) -> bool {
         if self.ended.is_none() {
             self.ended = self.child.try_wait().ok().flatten();
@@ -200,7 +199,7 @@ impl Process {
         self.ended.is_none()
     }
 
-    /// Sends a signal; a child that has ended already is left alone.
+    /// Sends a signal, unless the child has exited.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         if !self.is_running() {
             return Ok(());
@@ -209,9 +208,9 @@ impl Process {
         kill(pid, signal).with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
-    /// Waits for the child's end.
+    /// Waits for the child's exit.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
-        let what = format!("end of {}", self.name);
+        let what = format!("the exit of {}", self.name);
         wait_for(&what, deadline, || {
             if self.is_running() {
                 return Err(format!("still running; {}", tail(&self.output())));
@@ -220,7 +219,7 @@ impl Process {
         })
     }
 
-    /// Waits for the child's end, which has to be success, and returns what it printed.
+    /// Waits for the child's successful exit and returns its output.
     pub fn finish(&mut self, deadline: Duration) -> Result<String> {
         let status = self.wait(deadline)?;
         if !status.success() {
@@ -229,12 +228,12 @@ impl Process {
         Ok(self.output())
     }
 
-    /// Asks the child to come to its end (SIGTERM), which has to be success, and returns what it printed. One that has
-    /// ended already is an error: whatever it was to show went on longer.
-    pub fn conclude(&mut self, deadline: Duration) -> Result<String> {
+    /// Stops the child by SIGTERM and returns its output. An unsuccessful exit is an error, and so is one before the
+    /// signal: the child did not cover the whole test.
+    pub fn stop_cleanly(&mut self, deadline: Duration) -> Result<String> {
         ensure!(
             self.is_running(),
-            "{} ended too early: {}",
+            "{} exited early: {}",
             self.name,
             tail(&self.output())
         );
@@ -242,19 +241,19 @@ impl Process {
         self.finish(deadline)
     }
 
-    /// Asks the child to end (SIGTERM) and waits; a child that does not obey is an error.
+    /// Stops the child by SIGTERM and waits for its exit.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.signal(Signal::SIGTERM)?;
-        self.wait(END)
+        self.wait(EXIT_TIMEOUT)
     }
 
-    /// Ends the child without giving it a chance to notice (SIGKILL).
+    /// Kills the child (SIGKILL).
     pub fn kill(&mut self) -> Result<()> {
         self.signal(Signal::SIGKILL)?;
-        let status = self.wait(END)?;
+        let status = self.wait(EXIT_TIMEOUT)?;
         if status.signal() != Some(Signal::SIGKILL as i32) {
             bail!(
-                "{} ended by itself ({status}): {}",
+                "{} exited before SIGKILL ({status}): {}",
                 self.name,
                 tail(&self.output())
             );
@@ -265,15 +264,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if !self.leave && self.is_running() {
-            // Nothing can be done about a child that cannot be killed.
+        if !self.detached && self.is_running() {
+            // Nothing remains to be done if the kill fails.
             drop(self.child.kill());
             drop(self.child.wait());
         }
     }
 }
 
-/// The end of an output, enough to see what went wrong.
+/// The last lines of an output.
 fn tail(output: &str) -> String {
     const LINES: usize = 15;
     if output.trim().is_empty() {
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn failing_command_is_quoted_with_its_stderr() {
+    fn an_error_quotes_the_command_and_its_stderr() {
         let error = run(Command::new("sh").args(["-c", "echo broken >&2; exit 3"])).unwrap_err();
         let text = error.to_string();
         assert!(
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn line_is_found_while_the_child_runs_and_kill_ends_it() {
+    fn a_line_is_found_while_the_child_runs() {
         let (mut process, _directory) = shell("echo ready; exec sleep 60");
         assert_eq!(
             process.wait_for_line("ready", Duration::from_secs(5)).unwrap(),
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn child_that_ends_early_is_an_error_with_its_output() {
+    fn an_early_exit_is_an_error_with_the_output() {
         let (mut process, _directory) = shell("echo no luck; exit 4");
         let text = process
             .wait_for_line("ready", Duration::from_secs(5))
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn finish_returns_the_output_of_success_only() {
+    fn finish_requires_a_successful_exit() {
         let (mut process, _directory) = shell("echo done");
         assert_eq!(process.finish(Duration::from_secs(5)).unwrap(), "done\n");
         let (mut process, _directory) = shell("exit 1");

@@ -1,46 +1,46 @@
-//! Sequence-numbered datagrams: their layout and what a receiver learns from them.
+//! Sequence-numbered datagrams and the loss statistics of their receiver.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a datagram's header; the rest of the datagram is padding.
+/// Bytes of a datagram's header; the rest is padding.
 pub const HEADER: usize = 24;
-/// Number a header starts with, so that datagrams of others are not counted.
+/// First field of a header; datagrams of other senders are not counted.
 const MAGIC: u32 = 0x6d63_7365;
-/// Highest sequence number taken seriously: a corrupted one must not make the receiver allocate.
+/// Highest accepted sequence number: a corrupted one must not make the receiver allocate memory.
 const MAX_SEQUENCE: u64 = 1 << 32;
 
-/// What one datagram says.
+/// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datagram {
-    /// One of the stream.
+    /// Data of a stream.
     Data {
-        /// Which stream: lets a receiver ignore stragglers of an earlier one.
+        /// Stream ID; the receiver ignores late datagrams of an earlier stream.
         stream: u32,
         /// Counts from 0.
         sequence: u64,
     },
-    /// The stream is over; the receiver answers with [`Datagram::Received`].
+    /// End of the stream; the receiver replies with [`Datagram::Received`].
     End {
-        /// Which stream.
+        /// Stream ID.
         stream: u32,
-        /// How many datagrams were sent.
+        /// Number of datagrams sent.
         sent: u64,
     },
-    /// The receiver's answer to [`Datagram::End`].
+    /// Reply to [`Datagram::End`].
     Received {
-        /// Which stream.
+        /// Stream ID.
         stream: u32,
     },
-    /// Asks whether the receiver can be reached, before the first datagram.
+    /// Reachability check before the first datagram.
     Begin {
-        /// Which stream.
+        /// Stream ID.
         stream: u32,
     },
-    /// The receiver's answer to [`Datagram::Begin`].
+    /// Reply to [`Datagram::Begin`].
     Ready {
-        /// Which stream.
+        /// Stream ID.
         stream: u32,
     },
 }
@@ -48,7 +48,7 @@ pub enum Datagram {
 // === impl Datagram ===
 
 impl Datagram {
-    /// The header's bytes.
+    /// Encodes a header.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let (kind, stream, number) = match self {
@@ -69,7 +69,7 @@ impl Datagram {
         bytes
     }
 
-    /// Reads a header; `None` where the bytes are not one.
+    /// Decodes a header; `None` if the bytes are not one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk()?;
@@ -94,31 +94,31 @@ impl Datagram {
     }
 }
 
-/// What became of a stream. All counts are datagrams.
+/// Loss statistics of a stream, in datagrams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SequenceReport {
-    /// Sent, as the end marker says; where none arrived, the highest number seen plus one.
+    /// Sent, from the end marker; without one, the highest received number plus one.
     pub sent: u64,
-    /// Different ones received.
+    /// Distinct datagrams received.
     pub received: u64,
-    /// Sent and never received.
+    /// Sent and not received.
     pub lost: u64,
-    /// Received once more.
+    /// Received again.
     pub duplicated: u64,
-    /// Received after one with a higher number.
+    /// Received after a higher number.
     pub reordered: u64,
     /// Longest time between two arrivals, in milliseconds.
     pub longest_gap_ms: f64,
     /// Time between the first and the last arrival, in seconds.
     pub seconds: f64,
-    /// Whether the end marker arrived.
+    /// Whether the end marker was received.
     pub ended: bool,
 }
 
-/// Collects arrivals.
+/// Receiver state of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Sequence {
-    /// One bit for each number seen.
+    /// One bit per received number.
     seen: Vec<u64>,
     received: u64,
     duplicated: u64,
@@ -133,8 +133,8 @@ pub struct Sequence {
 // === impl Sequence ===
 
 impl Sequence {
-    /// Notes the arrival of number `sequence` at `now` (time since any fixed moment).
-    pub fn arrival(&mut self, sequence: u64, now: Duration) {
+    /// Records the arrival of number `sequence` at `now` (time since a fixed moment).
+    pub fn record(&mut self, sequence: u64, now: Duration) {
         if sequence >= MAX_SEQUENCE {
             return;
         }
@@ -163,12 +163,12 @@ impl Sequence {
         self.last = Some(now);
     }
 
-    /// Notes the end marker.
+    /// Records the end marker.
     pub fn end(&mut self, sent: u64) {
         self.sent = Some(sent);
     }
 
-    /// What became of the stream as far as is known now.
+    /// The statistics so far.
     #[must_use]
     pub fn report(&self) -> SequenceReport {
         let sent = self
@@ -199,7 +199,7 @@ mod tests {
     fn after(arrivals: &[u64], sent: Option<u64>) -> SequenceReport {
         let mut sequence = Sequence::default();
         for (at, number) in arrivals.iter().enumerate() {
-            sequence.arrival(*number, Duration::from_millis(at as u64));
+            sequence.record(*number, Duration::from_millis(at as u64));
         }
         if let Some(sent) = sent {
             sequence.end(sent);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_stream_loses_nothing() {
+    fn a_complete_stream_has_no_loss() {
         let report = after(&[0, 1, 2, 3], Some(4));
         assert_eq!((report.sent, report.received, report.lost), (4, 4, 0));
         assert_eq!((report.duplicated, report.reordered), (0, 0));
@@ -216,29 +216,29 @@ mod tests {
     }
 
     #[test]
-    fn loss_at_the_end_is_known_from_the_end_marker_only() {
+    fn loss_at_the_end_requires_the_end_marker() {
         assert_eq!(after(&[0, 1], Some(5)).lost, 3);
         assert_eq!(after(&[0, 1], None).lost, 0);
         assert_eq!(after(&[0, 4], None).lost, 3);
     }
 
     #[test]
-    fn late_and_repeated_numbers_are_told_apart() {
+    fn reordered_and_duplicated_numbers_are_distinguished() {
         let report = after(&[0, 2, 1, 2, 3], Some(4));
         assert_eq!((report.lost, report.duplicated, report.reordered), (0, 1, 1));
     }
 
     #[test]
-    fn longest_gap_is_the_longest_silence() {
+    fn the_longest_gap_is_measured_between_arrivals() {
         let mut sequence = Sequence::default();
         for (number, at) in [10, 11, 50, 52].into_iter().enumerate() {
-            sequence.arrival(number as u64, Duration::from_millis(at));
+            sequence.record(number as u64, Duration::from_millis(at));
         }
         assert!((sequence.report().longest_gap_ms - 39.0).abs() < 1e-9);
     }
 
     #[test]
-    fn absurd_number_is_not_allocated_for() {
+    fn an_absurd_number_is_ignored() {
         assert_eq!(after(&[u64::MAX], None).received, 0);
     }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_are_not_a_datagram() {
+    fn foreign_bytes_are_not_a_datagram() {
         assert_eq!(Datagram::decode(b"short"), None);
         assert_eq!(Datagram::decode(&[0; 64]), None);
     }

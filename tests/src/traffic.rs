@@ -1,4 +1,4 @@
-//! Traffic between namespaces: drives this crate's program `mc-traffic` and reads its reports.
+//! Traffic between namespaces, sent and measured by this crate's program `mc-traffic`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use crate::sequence::SequenceReport;
 use crate::{netns::Netns, process::Process};
 
-/// Line a server of `mc-traffic` prints once it can be reached.
+/// Line that a server of `mc-traffic` prints once it listens.
 pub const LISTENING: &str = "listening";
-/// How long a program of `mc-traffic` may take to start.
-const START: Duration = Duration::from_secs(10);
-/// How long a report may take after the traffic has ended.
-const REPORT: Duration = Duration::from_secs(15);
+/// Timeout for the start of a subcommand.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for a report after the end of the traffic.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// TCP port of the throughput servers.
 pub const STREAM_PORT: u16 = 5201;
@@ -30,25 +30,25 @@ pub const DATAGRAM_PORT: u16 = 5202;
 /// TCP port of the request/response server.
 pub const LATENCY_PORT: u16 = 5203;
 
-/// What a receiver of a TCP stream measured.
+/// Throughput measured by a receiver of TCP streams.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StreamReport {
     /// Bytes counted.
     pub bytes: u64,
-    /// Time they took.
+    /// Duration.
     pub seconds: f64,
     /// Bits per second.
     pub bits_per_second: f64,
 }
 
-/// What a receiver of datagrams sent as fast as possible measured.
+/// Rate measured by a receiver of a UDP flood.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SinkReport {
-    /// Datagrams sent, as the sender says.
+pub struct FloodReport {
+    /// Datagrams sent, reported by the sender.
     pub sent: u64,
     /// Datagrams received.
     pub received: u64,
-    /// Time between the first and the last.
+    /// Time between the first and the last arrival.
     pub seconds: f64,
     /// Datagrams received per second.
     pub packets_per_second: f64,
@@ -59,20 +59,20 @@ pub struct SinkReport {
 pub struct LatencyReport {
     /// Requests answered.
     pub requests: usize,
-    /// Half of them took no longer.
+    /// Median.
     pub p50_us: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99_us: f64,
     /// Mean.
     pub mean_us: f64,
 }
 
-/// What became of echo requests.
+/// Results of ICMP echo requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PingReport {
     /// Requests sent.
     pub sent: u32,
-    /// Answers received.
+    /// Replies received.
     pub received: u32,
     /// Smallest round-trip time in microseconds.
     pub min_us: f64,
@@ -80,16 +80,16 @@ pub struct PingReport {
     pub mean_us: f64,
 }
 
-/// What became of a held HTTP connection.
+/// Results of a kept-alive HTTP connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct HoldReport {
-    /// Requests answered over the one connection.
+pub struct KeepaliveReport {
+    /// Requests answered over the connection.
     pub requests: u64,
-    /// Longest time one answer took, in milliseconds.
+    /// Longest response time in milliseconds.
     pub longest_ms: f64,
 }
 
-/// The program `mc-traffic`, to be run inside namespaces.
+/// The program `mc-traffic`, run inside namespaces.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     program: PathBuf,
@@ -100,7 +100,7 @@ pub struct Traffic {
 // === impl Traffic ===
 
 impl Traffic {
-    /// Uses the program at `program`; logs of its children go below `logs`.
+    /// Uses the program at `program` and writes the logs of its children below `logs`.
     #[must_use]
     pub fn new(program: &Path, logs: &Path) -> Self {
         Self {
@@ -110,8 +110,7 @@ impl Traffic {
         }
     }
 
-    /// Path of `mc-traffic` built together with the running program: beside it, or one directory up for
-    /// a test.
+    /// Path of the `mc-traffic` built with the running program: beside it, or one directory up for a test.
     pub fn program() -> Result<PathBuf> {
         let own = std::env::current_exe().context("cannot find the running program")?;
         let found = own
@@ -128,7 +127,7 @@ impl Traffic {
         }
     }
 
-    /// The same, but what it starts runs on one CPU only.
+    /// The same program, pinned to one CPU.
     #[must_use]
     pub fn on_cpu(&self, cpu: Option<usize>) -> Self {
         Self { cpu, ..self.clone() }
@@ -151,16 +150,16 @@ impl Traffic {
     /// Starts a server inside a namespace and waits until it listens.
     pub fn serve(&self, netns: &Netns, args: &[&str]) -> Result<Process> {
         let mut server = self.spawn(netns, args)?;
-        server.wait_for_line(LISTENING, START)?;
+        server.wait_for_line(LISTENING, START_TIMEOUT)?;
         Ok(server)
     }
 
-    /// Runs a subcommand inside a namespace to its end.
+    /// Runs a subcommand inside a namespace to completion.
     pub fn run(&self, netns: &Netns, args: &[&str]) -> Result<String> {
         netns.run(&self.program, self.arguments(args))
     }
 
-    /// Starts the HTTP and UDP echo server under a name it answers with.
+    /// Starts the HTTP and UDP echo server, which responds with its name.
     pub fn echo_server(&self, netns: &Netns, name: &str, port: u16) -> Result<Process> {
         self.serve(
             netns,
@@ -168,14 +167,14 @@ impl Traffic {
         )
     }
 
-    /// Gets a URL and returns the body.
+    /// Requests a URL and returns the body.
     pub fn get(&self, netns: &Netns, url: &str) -> Result<String> {
         Ok(self.run(netns, &["get", url])?.trim().to_owned())
     }
 
     /// Sends ICMP echo requests.
     pub fn ping(&self, netns: &Netns, to: impl Into<IpAddr>, count: u32) -> Result<PingReport> {
-        parse(&self.run(
+        parse_report(&self.run(
             netns,
             &["ping", &to.into().to_string(), "--count", &count.to_string()],
         )?)
@@ -192,9 +191,9 @@ impl Traffic {
         self.streams(from, to, address, 1, duration)
     }
 
-    /// Measures TCP throughput of several connections together for `duration`, after a warm-up that is not
-    /// counted. Senders and receivers have a CPU each where there are two, so that the scheduler's choice
-    /// does not change from one measurement to the next.
+    /// Measures the total TCP throughput of several connections for `duration`, after an uncounted warm-up. Senders
+    /// and receivers are pinned to one CPU each, if there are two, so that scheduling does not vary between
+    /// measurements.
     pub fn streams(
         &self,
         from: &Netns,
@@ -213,7 +212,7 @@ impl Traffic {
             "--streams",
             &streams,
             "--bind",
-            any(to_address),
+            unspecified(to_address),
         ];
         let mut receiver = receiving.serve(to, &flags)?;
         sending.run(
@@ -227,27 +226,30 @@ impl Traffic {
                 &duration.as_secs_f64().to_string(),
             ],
         )?;
-        parse(&receiver.finish(REPORT)?)
+        parse_report(&receiver.finish(REPORT_TIMEOUT)?)
     }
 
-    /// Sends datagrams with `size` bytes of payload as fast as possible and measures what arrives; CPUs
-    /// as for [`Self::stream`].
-    pub fn blast(
+    /// Sends datagrams with `size` bytes of payload at the maximum rate and measures the rate of arrival; CPUs as
+    /// for [`Self::streams`].
+    pub fn udp_flood(
         &self,
         from: &Netns,
         to: &Netns,
         address: impl Into<IpAddr>,
         size: usize,
         duration: Duration,
-    ) -> Result<SinkReport> {
+    ) -> Result<FloodReport> {
         let to_address = SocketAddr::new(address.into(), DATAGRAM_PORT);
         let port = DATAGRAM_PORT.to_string();
         let [sending, receiving] = two_cpus().map(|cpu| self.on_cpu(cpu));
-        let mut receiver = receiving.serve(to, &["sink", "--port", &port, "--bind", any(to_address)])?;
+        let mut receiver = receiving.serve(
+            to,
+            &["udp-sink", "--port", &port, "--bind", unspecified(to_address)],
+        )?;
         sending.run(
             from,
             &[
-                "blast",
+                "udp-flood",
                 &to_address.to_string(),
                 "--size",
                 &size.to_string(),
@@ -255,11 +257,11 @@ impl Traffic {
                 &duration.as_secs_f64().to_string(),
             ],
         )?;
-        parse(&receiver.finish(REPORT)?)
+        parse_report(&receiver.finish(REPORT_TIMEOUT)?)
     }
 
-    /// Measures request/response times over one TCP connection, questions and answers of `size` bytes. Both
-    /// ends share a CPU: what is measured is the work on the path, not how long another CPU takes to wake up.
+    /// Measures request/response times over one TCP connection, `size` bytes each way. Both ends share a CPU, which
+    /// excludes the wake-up of another one.
     pub fn latency(
         &self,
         from: &Netns,
@@ -272,19 +274,19 @@ impl Traffic {
         let (port, size) = (LATENCY_PORT.to_string(), size.to_string());
         let [both, _] = two_cpus().map(|cpu| self.on_cpu(cpu));
         let flags = [
-            "rr-server",
+            "tcp-rr-server",
             "--port",
             &port,
             "--size",
             &size,
             "--bind",
-            any(to_address),
+            unspecified(to_address),
         ];
         let mut server = both.serve(to, &flags)?;
-        let report = parse(&both.run(
+        let report = parse_report(&both.run(
             from,
             &[
-                "rr-client",
+                "tcp-rr-client",
                 &to_address.to_string(),
                 "--size",
                 &size,
@@ -292,12 +294,12 @@ impl Traffic {
                 &requests.to_string(),
             ],
         )?)?;
-        server.finish(REPORT)?;
+        server.finish(REPORT_TIMEOUT)?;
         Ok(report)
     }
 
-    /// Starts a sequence-numbered stream of datagrams once the receiver has answered over their way;
-    /// [`SequencedStream::finish`] tells what became of it.
+    /// Starts a sequence-numbered stream of datagrams once the receiver has replied over its path;
+    /// [`SequencedStream::finish`] returns the statistics.
     pub fn sequenced(
         &self,
         from: &Netns,
@@ -308,7 +310,10 @@ impl Traffic {
     ) -> Result<SequencedStream> {
         let to_address = SocketAddr::new(address.into(), DATAGRAM_PORT);
         let port = DATAGRAM_PORT.to_string();
-        let receiver = self.serve(to, &["udp-recv", "--port", &port, "--bind", any(to_address)])?;
+        let receiver = self.serve(
+            to,
+            &["udp-recv", "--port", &port, "--bind", unspecified(to_address)],
+        )?;
         let mut sender = self.spawn(
             from,
             &[
@@ -320,7 +325,7 @@ impl Traffic {
                 &duration.as_secs_f64().to_string(),
             ],
         )?;
-        sender.wait_for_line("sending", START)?;
+        sender.wait_for_line("sending", START_TIMEOUT)?;
         Ok(SequencedStream { sender, receiver })
     }
 }
@@ -335,26 +340,26 @@ pub struct SequencedStream {
 // === impl SequencedStream ===
 
 impl SequencedStream {
-    /// Whether datagrams are still being sent.
+    /// Whether the sender is running.
     pub fn is_running(&mut self) -> bool {
         self.sender.is_running()
     }
 
-    /// Ends it now, which is an error where it has ended already: whatever it was to show went on longer.
-    pub fn end(mut self, deadline: Duration) -> Result<SequenceReport> {
-        self.sender.conclude(deadline)?;
-        parse(&self.receiver.finish(REPORT)?)
+    /// Stops the stream. An earlier end is an error: the stream did not cover the whole test.
+    pub fn stop(mut self, deadline: Duration) -> Result<SequenceReport> {
+        self.sender.stop_cleanly(deadline)?;
+        parse_report(&self.receiver.finish(REPORT_TIMEOUT)?)
     }
 
-    /// Waits for the end, at most for `deadline`, and returns the receiver's report. A stream whose
-    /// sender or receiver failed is an error; lost datagrams are not.
+    /// Waits for the end, at most for `deadline`, and returns the receiver's report. A failed sender or receiver is
+    /// an error; lost datagrams are not.
     pub fn finish(mut self, deadline: Duration) -> Result<SequenceReport> {
         self.sender.finish(deadline)?;
-        parse(&self.receiver.finish(REPORT)?)
+        parse_report(&self.receiver.finish(REPORT_TIMEOUT)?)
     }
 }
 
-/// The first two CPUs this process may use; none where there is only one.
+/// The first two CPUs available to this process; none if there is only one.
 fn two_cpus() -> [Option<usize>; 2] {
     let Ok(allowed) = sched_getaffinity(Pid::from_raw(0)) else {
         return [None; 2];
@@ -366,14 +371,13 @@ fn two_cpus() -> [Option<usize>; 2] {
     }
 }
 
-/// The address a server listens at to be reached at `to`: that of one family, because a socket for both
-/// takes another way through the kernel.
-fn any(to: SocketAddr) -> &'static str {
+/// The unspecified address of the family of `to`: a dual-stack socket uses another code path in the kernel.
+fn unspecified(to: SocketAddr) -> &'static str {
     if to.is_ipv4() { "0.0.0.0" } else { "::" }
 }
 
-/// Reads the report, which is the last line a program printed.
-fn parse<T: DeserializeOwned>(output: &str) -> Result<T> {
+/// Parses the report on the last line of an output.
+fn parse_report<T: DeserializeOwned>(output: &str) -> Result<T> {
     let line = output.lines().last().unwrap_or_default();
     serde_json::from_str(line).with_context(|| format!("no report in `{}`", output.trim()))
 }

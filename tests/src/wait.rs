@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline, never for a time to pass.
+//! Polling of a condition until a deadline, in place of fixed sleeps.
 
 use std::{
     thread,
@@ -7,13 +7,13 @@ use std::{
 
 use anyhow::{Result, bail};
 
-/// Pause between two looks at a condition.
+/// Pause between two polls.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Looks again and again until `probe` yields a value, at most for `deadline`.
+/// Polls `probe` until it yields a value or the deadline expires.
 ///
-/// `probe` answers what it saw instead; the error of an expired deadline quotes the last answer. The
-/// condition is looked at least once, also with a deadline of zero.
+/// The error of `probe` describes the observed state; the error of an expired deadline quotes the last one. The
+/// condition is polled at least once, also with a deadline of zero.
 pub fn wait_for<T>(
     what: &str,
     deadline: Duration,
@@ -24,7 +24,7 @@ pub fn wait_for<T>(
         match probe() {
             Ok(value) => return Ok(value),
             Err(seen) if start.elapsed() >= deadline => {
-                bail!("{what}: not seen within {deadline:?}; last seen: {seen}")
+                bail!("timeout after {deadline:?} waiting for {what}; last state: {seen}")
             }
             Err(_) => thread::sleep(INTERVAL),
         }
@@ -36,25 +36,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn value_is_returned_as_soon_as_it_is_seen() {
-        let mut looks = 0;
-        let seen = wait_for("third look", Duration::from_secs(5), || {
-            looks += 1;
-            if looks == 3 {
-                Ok(looks)
+    fn the_first_value_is_returned() {
+        let mut polls = 0;
+        let value = wait_for("the third poll", Duration::from_secs(5), || {
+            polls += 1;
+            if polls == 3 {
+                Ok(polls)
             } else {
-                Err(format!("look {looks}"))
+                Err(format!("poll {polls}"))
             }
         });
-        assert_eq!(seen.unwrap(), 3);
+        assert_eq!(value.unwrap(), 3);
     }
 
     #[test]
-    fn expired_deadline_quotes_what_was_seen_last() {
-        let error = wait_for("a miracle", Duration::ZERO, || Err::<(), _>("nothing".to_owned())).unwrap_err();
+    fn an_expired_deadline_quotes_the_last_state() {
+        let error = wait_for("a route", Duration::ZERO, || Err::<(), _>("no route".to_owned())).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a miracle: not seen within 0ns; last seen: nothing"
+            "timeout after 0ns waiting for a route; last state: no route"
         );
     }
 }

@@ -1,7 +1,7 @@
-//! What the agent reads of others: documents, cluster information, prefixes, sampled packets.
+//! External input of the agent: documents, cluster information, prefixes, sampled packets.
 //!
-//! *Properties*: no panic; what is refused is named; what is accepted breaks none of the data path's rules,
-//! whatever it says and in whatever order it comes.
+//! *Properties*: no panic; rejections have a reason; accepted input satisfies the data path's invariants,
+//! independent of its order.
 
 use std::collections::BTreeSet;
 
@@ -9,40 +9,40 @@ use ipnet::IpNet;
 use mc_gateway::{
     cidr::{self, CidrError, overlaps, parse_address, parse_prefix},
     config::PodLookup,
-    desired::{Desired, DesiredError, Identity, desired},
+    desired::{DesiredError, DesiredState, LocalNode, compute},
+    drop_samples,
     objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster, RemoteGateway},
-    samples,
-    source::manifests::objects_of,
+    source::manifests::parse_objects,
 };
-use mc_gateway_common::abi::GROUP_MEMBERS;
+use mc_gateway_common::abi::GROUP_NEXT_HOPS;
 
-/// Most bytes of a document: longer ones find nothing new.
-const MOST: usize = 16_384;
+/// Maximum length of a document: longer ones reach no new code.
+const MAX_LEN: usize = 16_384;
 
 /// A file of YAML or JSON documents.
 pub fn manifests(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if text.len() > MOST {
+    if text.len() > MAX_LEN {
         return;
     }
-    let (objects, errors) = objects_of(text);
+    let (objects, errors) = parse_objects(text);
     for error in errors {
-        assert!(!error.reason.is_empty(), "refused without a reason");
+        assert!(!error.reason.is_empty(), "rejection without a reason");
     }
     for node in objects.nodes.iter().map(|node| node.name.clone()) {
-        judge(&objects, &node, BTreeSet::new());
+        check_desired_state(&objects, &node, BTreeSet::new());
     }
 }
 
-/// One remote cluster after the other, a field a line: id, Service CIDR, Pod CIDRs, gateways. Lists are
-/// separated by blanks, clusters by an empty line.
+/// Remote clusters separated by empty lines, one field per line: ID, Service CIDR, Pod CIDRs, gateways. List elements
+/// are separated by blanks.
 pub fn cluster_info(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    if text.len() > MOST {
+    if text.len() > MAX_LEN {
         return;
     }
     let mut objects = local();
@@ -67,13 +67,13 @@ pub fn cluster_info(data: &[u8]) {
         });
     }
     for name in ["gateway", "node"] {
-        judge(&objects, name, BTreeSet::new());
+        check_desired_state(&objects, name, BTreeSet::new());
         let all = objects.remotes.iter().map(|remote| remote.cluster_id.clone());
-        judge(&objects, name, all.collect());
+        check_desired_state(&objects, name, all.collect());
     }
 }
 
-/// The cluster that others send their information to: a gateway and a regular Node.
+/// The receiving cluster: a gateway and a regular Node.
 fn local() -> Objects {
     let node = |name: &str, ip: &str, pods: &str| NodeInfo {
         name: name.into(),
@@ -99,23 +99,23 @@ fn local() -> Objects {
     }
 }
 
-/// What is desired on a Node, and the same from objects in reverse order.
-fn judge(objects: &Objects, node: &str, antrea: BTreeSet<String>) {
-    let me = Identity {
+/// Checks the desired state of a Node, also from objects in reverse order.
+fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) {
+    let me = LocalNode {
         node_name: node.to_owned(),
         cluster_id: Some("east".to_owned()),
         pod_lookup: PodLookup::Auto,
-        antrea,
+        antrea_clusters: antrea,
     };
-    let result = desired(objects, &me);
+    let result = compute(objects, &me);
     let mut reversed = objects.clone();
     reversed.nodes.reverse();
     reversed.gateways.reverse();
     reversed.remotes.reverse();
     reversed.pods.reverse();
-    // Names are unique where objects come from; where they are not, order is all that tells two apart.
+    // Object names are unique in a cluster; the order decides between duplicates.
     if names_are_unique(objects) {
-        assert_eq!(result, desired(&reversed, &me), "order matters");
+        assert_eq!(result, compute(&reversed, &me), "result depends on the order");
     }
     match result {
         Ok((desired, refusals)) => {
@@ -125,7 +125,7 @@ fn judge(objects: &Objects, node: &str, antrea: BTreeSet<String>) {
                     "{refusal:?}"
                 );
             }
-            sound(&desired);
+            check_invariants(&compute);
         }
         Err(DesiredError::NoSuchNode { name, .. }) => assert_eq!(name, node),
     }
@@ -140,25 +140,28 @@ fn names_are_unique(objects: &Objects) -> bool {
         && gateways.len() == objects.gateways.len()
 }
 
-/// What no document may talk an agent into.
-fn sound(desired: &Desired) {
-    for (id, group) in &desired.groups {
-        assert!(group.members.len() <= GROUP_MEMBERS, "group {id}");
-        for member in &group.members {
-            assert!(desired.members.contains_key(member), "member {member} of {id}");
+/// Invariants of the desired state for any input.
+fn check_invariants(desired: &DesiredState) {
+    for (id, group) in &compute.groups {
+        assert!(group.next_hops.len() <= GROUP_NEXT_HOPS, "group {id}");
+        for next_hop in &group.next_hops {
+            assert!(
+                desired.next_hops.contains_key(next_hop),
+                "next hop {next_hop} of {id}"
+            );
         }
     }
     let mut remote: Vec<IpNet> = Vec::new();
     let mut local: Vec<IpNet> = Vec::new();
-    for (prefix, route) in &desired.prefixes {
+    for (prefix, route) in &compute.prefixes {
         assert_eq!(
             parse_prefix(&prefix.to_string()),
             Ok(*prefix),
-            "accepted, and not usable"
+            "accepted prefix is invalid"
         );
         assert!(
             route.deliver || desired.groups.contains_key(&route.group),
-            "{prefix} leads nowhere"
+            "{prefix} has no destination"
         );
         if route.cluster == 0 {
             &mut local
@@ -171,17 +174,17 @@ fn sound(desired: &Desired) {
         for own in &local {
             assert!(
                 !overlaps(*own, *prefix),
-                "{prefix} of another cluster takes {own}"
+                "{prefix} of another cluster overlaps {own}"
             );
         }
-        for addr in desired.peers.keys() {
+        for addr in compute.peers.keys() {
             assert!(!prefix.contains(addr), "{prefix} contains the peer {addr}");
         }
     }
-    for net in &desired.routes {
-        assert!(remote.contains(net), "{net} is routed and belongs to nobody");
+    for net in &compute.routes {
+        assert!(remote.contains(net), "{net} is routed without an owner");
     }
-    for addr in desired.peers.keys() {
+    for addr in compute.peers.keys() {
         assert!(parse_address(&addr.to_string()).is_ok(), "peer {addr}");
     }
 }
@@ -193,10 +196,10 @@ pub fn cidr(data: &[u8]) {
     };
     match parse_prefix(text) {
         Ok(net) => {
-            assert_eq!(parse_prefix(&net.to_string()), Ok(net), "written and read again");
-            assert_eq!(text.parse::<IpNet>(), Ok(net), "as everybody reads it");
+            assert_eq!(parse_prefix(&net.to_string()), Ok(net), "round trip");
+            assert_eq!(text.parse::<IpNet>(), Ok(net), "differs from IpNet");
             assert_eq!(net.trunc(), net, "host bits");
-            assert!(cidr::mapped_len(net) <= 128 && cidr::mapped_len(net) > 0);
+            assert!(cidr::abi_prefix_len(net) <= 128 && cidr::abi_prefix_len(net) > 0);
         }
         Err(CidrError::HostBits(net)) => assert_eq!(net.trunc(), net),
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -209,6 +212,6 @@ pub fn cidr(data: &[u8]) {
 
 /// A record of the ring of sampled packets.
 pub fn sample(data: &[u8]) {
-    let decoded = samples::can_be_decoded(data);
-    assert!(!decoded || data.len() >= 32, "a record without a head");
+    let decoded = drop_samples::is_valid_record(data);
+    assert!(!decoded || data.len() >= 32, "record without a header");
 }

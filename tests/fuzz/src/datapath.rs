@@ -1,33 +1,33 @@
-//! Any frame, and any packet that is too big, through the data path's decisions.
+//! Arbitrary frames, and too large packets, through the data path's programs.
 //!
-//! *Properties*: no panic; what is not ours is bit-identical, and what is ours never passes; what goes on has
-//! the length it must have, says nothing that is not in the tables, and changed only where it may; checksums
-//! that were right are right afterwards, recomputed in full.
+//! *Properties*: no panic; other traffic passes bit-identical, and multi-cluster traffic never passes; forwarded
+//! packets have the correct length, only values of the tables and no other changes; valid checksums remain valid,
+//! recomputed in full.
 
 use std::net::IpAddr;
 
 use mc_gateway_common::{
     abi::{ACTION_FORWARD, Addr, CONFIG_GATEWAY, Config},
+    maps::{Maps as _, MemoryMaps},
     packet::Address,
-    path,
-    tables::{MapTables, Tables as _},
-    verdict::{Path, Verdict},
+    pipeline,
+    verdict::{Outcome, Verdict},
 };
 
 use crate::{
-    frame::{Ip, checksum_at, ip, is_right, mss, outer as outer_of},
-    input::{Input, MOST_FILL},
+    decode_input::{Input, MAX_FILL},
+    fixture::{POD_HERE, POD_NODE, POD_WEST, WEST_GATEWAY},
+    headers::{Ip, checksum_at, checksum_is_valid, ip, mss, outer_ip as outer_of},
     packets::{F0, checksum, l4_checksum, summed},
-    world::{POD_HERE, POD_NODE, POD_WEST, WEST_GATEWAY},
 };
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETH: usize = 14;
 /// Bytes between an outer IP header and the inner one.
-pub(crate) const TAIL: usize = 8 + 8 + ETH;
+pub(crate) const TUNNEL_LEN: usize = 8 + 8 + ETH;
 /// Largest ICMP errors: RFC 1812 section 4.3.2.3, RFC 4443 section 2.4.
-const MOST_V4: usize = 576;
-const MOST_V6: usize = 1_280;
+const MAX_ERROR_V4: usize = 576;
+const MAX_ERROR_V6: usize = 1_280;
 /// Ethertype of probes.
 const PROBE: [u8; 2] = [0x88, 0xb5];
 
@@ -38,30 +38,30 @@ pub(crate) fn mapped(address: IpAddr) -> Addr {
     }
 }
 
-/// A frame on its way out of `mc0`.
+/// A frame sent on `mc0`.
 pub fn to_remote(data: &[u8]) {
     let Some((input, frame)) = Input::read(data) else {
         return;
     };
-    send(&input, frame);
+    run_to_remote(&input, frame);
 }
 
-/// A frame that arrives on an underlay device.
+/// A frame received on an underlay device.
 pub fn from_underlay(data: &[u8]) {
     let Some((input, frame)) = Input::read(data) else {
         return;
     };
-    arrive(&input, frame);
+    run_from_underlay(&input, frame);
 }
 
-/// A sound packet of any protocol with any payload, to or through a member it seldom fits: reaches what
-/// answers such packets from almost every input.
+/// A valid packet of any protocol and payload, usually too large for its next hop: almost every input reaches the code
+/// for ICMP errors.
 pub fn too_big(data: &[u8]) {
     let Some((&[flags, sizes, low, high, proto, way], payload)) = data.split_first_chunk::<6>() else {
         return;
     };
-    // The payload has to be whole, so it is filled up here and not behind the frame.
-    let fill = usize::from(u16::from_le_bytes([low, high])) % MOST_FILL;
+    // Filled up here and not behind the frame, since the payload must be complete.
+    let fill = usize::from(u16::from_le_bytes([low, high])) % MAX_FILL;
     let mut whole = payload.to_vec();
     whole.extend((0..fill).map(|at| at.to_le_bytes()[0]));
     let Some((input, _)) = Input::read(&[flags, sizes, 0, 0]) else {
@@ -85,153 +85,157 @@ pub fn too_big(data: &[u8]) {
         inner.frags = 0x2000;
     }
     if way & 1 == 0 {
-        send(&input, &inner.frame());
+        run_to_remote(&input, &inner.frame());
         return;
     }
     let to = if input.gateway {
-        crate::world::GATEWAY_OUTSIDE
+        crate::fixture::GATEWAY_OUTSIDE
     } else {
-        crate::world::NODE
+        crate::fixture::NODE
     };
     let from = if input.gateway {
         WEST_GATEWAY
     } else {
-        crate::world::GATEWAY_INSIDE
+        crate::fixture::GATEWAY_INSIDE
     };
     let mut tunnel = crate::packets::Tunnel::new(shape.outer(from), shape.outer(to), &inner);
     tunnel.vxlan = shape.vxlan;
     tunnel.dst_port = shape.port();
     tunnel.udp_checksum = way & 16 != 0;
-    arrive(&input, &tunnel.frame());
+    run_from_underlay(&input, &tunnel.frame());
 }
 
-fn send(input: &Input, frame: &[u8]) {
-    let Some(mut packet) = input.packet(frame) else {
+fn run_to_remote(input: &Input, frame: &[u8]) {
+    let Some(mut packet) = input.to_packet(frame) else {
         return;
     };
     let tables = input.tables();
     let before = packet.bytes().to_vec();
-    let verdict = path::to_remote(&mut packet, &tables);
+    let verdict = pipeline::to_remote(&mut packet, &tables);
     let after = packet.bytes();
     match verdict {
         Verdict::Drop(_) => {}
         Verdict::Send {
-            path: Path::Encap,
+            outcome: Outcome::Encap,
             ifindex: 1,
         } => {
-            let outer = tunnelled(input, &tables, &before, after);
+            let outer = check_encap(input, &tables, &before, after);
             assert_eq!(after.len(), before.len() + outer, "length");
-            unchanged(input, &before[ETH..], &after[ETH + outer..], None);
+            check_inner(input, &before[ETH..], &after[ETH + outer..], None);
         }
         Verdict::Deliver {
-            path: Path::TooBig,
+            outcome: Outcome::TooBig,
             ifindex: 1,
         } => {
             let config = tables.config().expect("a configuration");
             assert_eq!(after[..6], config.mc0_mac, "address of mc0");
             assert_eq!(after[12..ETH], before[12..ETH], "ethertype");
-            answer(input, &before[ETH..], &after[ETH..]);
+            check_too_big(input, &before[ETH..], &after[ETH..]);
         }
         other => panic!("to_remote: {other:?}"),
     }
-    only_counted(&input.tables(), &tables);
+    check_only_counters_changed(&input.tables(), &tables);
 }
 
-fn arrive(input: &Input, frame: &[u8]) {
-    let Some(mut packet) = input.packet(frame) else {
+fn run_from_underlay(input: &Input, frame: &[u8]) {
+    let Some(mut packet) = input.to_packet(frame) else {
         return;
     };
     let tables = input.tables();
     let config = *tables.config().expect("a configuration");
     let before = packet.bytes().to_vec();
-    let verdict = path::from_underlay(&mut packet, &tables);
+    let verdict = pipeline::from_underlay(&mut packet, &tables);
     let after = packet.bytes();
-    let outer = if input.shape.outer_v6 { 40 } else { 20 } + TAIL;
-    match ours(&before, &config, input.shape.outer_v6) {
-        Some(true) => assert_ne!(verdict, Verdict::Pass, "ours, and passed"),
-        Some(false) => assert_eq!(verdict, Verdict::Pass, "not ours"),
+    let outer = if input.shape.outer_v6 { 40 } else { 20 } + TUNNEL_LEN;
+    match is_multicluster(&before, &config, input.shape.outer_v6) {
+        Some(true) => assert_ne!(verdict, Verdict::Pass, "multi-cluster frame passed"),
+        Some(false) => assert_eq!(verdict, Verdict::Pass, "other frame did not pass"),
         None => {}
     }
     match verdict {
-        Verdict::Pass => assert_eq!(after, before, "passed, and not as it came"),
+        Verdict::Pass => assert_eq!(after, before, "passed and modified"),
         Verdict::Drop(_) => {}
         Verdict::Consume {
-            path: Path::ProbeReply,
+            outcome: Outcome::ProbeReply,
         } => {
-            consumed(&input.tables(), &tables);
+            check_liveness_update(&input.tables(), &tables);
             return;
         }
         Verdict::Send {
-            path: Path::Transit,
+            outcome: Outcome::Transit,
             ifindex: 1,
         } => {
             assert_eq!(after.len(), before.len(), "length");
             assert!(
                 config.flags & CONFIG_GATEWAY != 0 || !input.gateway,
-                "a gateway's work"
+                "transit at a regular node"
             );
             let (old, new) = (
                 outer_of(&before[ETH..]).expect("a header"),
                 outer_of(&after[ETH..]).expect("a header"),
             );
             assert_eq!(new.ttl, old.ttl - 1, "TTL");
-            assert!(new.header_is_sound(), "outer header checksum");
-            is_next_hop(&tables, &new);
+            assert!(new.header_checksum_is_valid(), "outer header checksum");
+            assert_next_hop(&tables, &new);
             let (old_udp, new_udp) = (udp_of(&old), udp_of(&new));
             assert_eq!(old_udp[..6], new_udp[..6], "ports and length");
-            // An MSS that is lowered changes what the outer checksum covers, and so does the inner checksum
-            // against it: unless a device is still to complete that one, which the outer one presumes.
-            if old_udp[6..8] != [0, 0] && is_right(&before[ETH..]) && new_udp[6..8] != [0, 0] {
+            // MSS clamping and its inner checksum update cancel out in the outer checksum, except for a partial inner
+            // checksum that a device completes later.
+            if old_udp[6..8] != [0, 0] && checksum_is_valid(&before[ETH..]) && new_udp[6..8] != [0, 0] {
                 assert!(
-                    is_right(&after[ETH..]) || input.is_gso() || input.summed_later,
+                    checksum_is_valid(&after[ETH..]) || input.is_gso() || input.partial_checksum,
                     "outer UDP checksum"
                 );
             }
             assert_eq!(old_udp[8..30], new_udp[8..30], "tunnel header and inner Ethernet");
-            unchanged(input, &before[ETH + outer..], &after[ETH + outer..], None);
+            check_inner(input, &before[ETH + outer..], &after[ETH + outer..], None);
         }
         Verdict::Send {
-            path: Path::Reflect,
+            outcome: Outcome::Reflect,
             ifindex: 1,
-        } => reflected(input, &before, after),
+        } => check_reflected_probe(input, &before, after),
         Verdict::Send {
-            path: Path::TooBig,
+            outcome: Outcome::TooBig,
             ifindex: 1,
         } => {
             let (old, new) = (
                 outer_of(&before[ETH..]).expect("a header"),
                 outer_of(&after[ETH..]).expect("a header"),
             );
-            assert_eq!((new.src, new.dst), (old.dst, old.src), "the way back");
+            assert_eq!((new.src, new.dst), (old.dst, old.src), "reversed addresses");
             assert!(
-                new.header_is_sound() && ip(&after[ETH..]).is_some_and(|outer| outer.rest.is_empty()),
+                new.header_checksum_is_valid()
+                    && ip(&after[ETH..]).is_some_and(|outer| outer.rest.is_empty()),
                 "outer header of an error"
             );
             let datagram = udp_of(&new);
-            assert!(datagram[6..8] == [0, 0] || new.is_sound(), "outer UDP checksum");
+            assert!(
+                datagram[6..8] == [0, 0] || new.payload_checksum_is_valid(),
+                "outer UDP checksum"
+            );
             assert_eq!(datagram[2..4], config.port.to_be_bytes(), "port");
-            answer(input, &before[ETH + outer..], &after[ETH + outer..]);
+            check_too_big(input, &before[ETH + outer..], &after[ETH + outer..]);
         }
         Verdict::Deliver {
-            path: Path::Deliver,
+            outcome: Outcome::Deliver,
             ifindex: 1,
         } => {
             assert_eq!(after.len(), before.len() - outer, "length");
             assert_eq!(after[..6], config.mc0_mac, "address of mc0");
-            let inner = ip(&after[ETH..]).expect("a sound packet");
+            let inner = ip(&after[ETH..]).expect("a valid packet");
             assert_eq!(after[12..ETH], inner.ethertype(), "ethertype");
             let dst = tables.prefix(Address::from(mapped(inner.dst))).expect("a prefix");
-            assert_ne!(dst.action, ACTION_FORWARD, "delivered elsewhere");
+            assert_ne!(dst.action, ACTION_FORWARD, "delivered instead of forwarded");
             let met = outer_of(&before[ETH..]).expect("a header").tos;
-            unchanged(input, &before[ETH + outer..], &after[ETH..], Some(met));
+            check_inner(input, &before[ETH + outer..], &after[ETH..], Some(met));
         }
         other => panic!("from_underlay: {other:?}"),
     }
-    only_counted(&input.tables(), &tables);
+    check_only_counters_changed(&input.tables(), &tables);
 }
 
-/// Whether a frame is ours, where that is beyond doubt.
-fn ours(frame: &[u8], config: &Config, outer_v6: bool) -> Option<bool> {
+/// Whether a frame is multi-cluster traffic; `None` in unclear cases.
+fn is_multicluster(frame: &[u8], config: &Config, outer_v6: bool) -> Option<bool> {
     let ethertype = &frame[12..14];
     if ethertype != [8, 0] && ethertype != [0x86, 0xdd] {
         return Some(false);
@@ -239,8 +243,8 @@ fn ours(frame: &[u8], config: &Config, outer_v6: bool) -> Option<bool> {
     let packet = &frame[ETH..];
     let v6 = ethertype == [0x86, 0xdd];
     let len = if v6 { 40 } else { 20 };
-    // With everything an inner IPv6 header has: then nothing is too short.
-    if packet.len() < len + TAIL + 40 {
+    // Long enough for an inner IPv6 header, so that no header is truncated.
+    if packet.len() < len + TUNNEL_LEN + 40 {
         return None;
     }
     if !v6 && packet[0] != 0x45 || v6 && packet[0] >> 4 != 6 {
@@ -279,29 +283,29 @@ fn ours(frame: &[u8], config: &Config, outer_v6: bool) -> Option<bool> {
 }
 
 fn udp_of<'p>(outer: &Ip<'p>) -> &'p [u8] {
-    assert!(outer.payload.len() >= TAIL, "a datagram without a frame");
+    assert!(outer.payload.len() >= TUNNEL_LEN, "datagram without a frame");
     outer.payload
 }
 
-fn is_next_hop(tables: &MapTables, outer: &Ip<'_>) {
+fn assert_next_hop(tables: &MemoryMaps, outer: &Ip<'_>) {
     let known = tables
-        .members
+        .next_hops
         .values()
-        .any(|member| member.addr == mapped(outer.dst) && member.local == mapped(outer.src));
-    assert!(known, "{} to {} is no member", outer.src, outer.dst);
+        .any(|next_hop| next_hop.addr == mapped(outer.dst) && next_hop.local == mapped(outer.src));
+    assert!(known, "{} to {} is no next hop", outer.src, outer.dst);
 }
 
-/// The outer headers of a packet that was put into its tunnel; returns how many bytes they are.
-fn tunnelled(input: &Input, tables: &MapTables, before: &[u8], after: &[u8]) -> usize {
+/// Checks the outer headers of an encapsulated packet and returns their length.
+fn check_encap(input: &Input, tables: &MemoryMaps, before: &[u8], after: &[u8]) -> usize {
     let config = tables.config().expect("a configuration");
-    let outer = ip(&after[ETH..]).expect("a sound outer packet");
+    let outer = ip(&after[ETH..]).expect("a valid outer packet");
     assert_eq!(after[12..ETH], outer.ethertype(), "ethertype");
     assert!(
-        outer.header_is_sound() && outer.rest.is_empty(),
+        outer.header_checksum_is_valid() && outer.rest.is_empty(),
         "outer length or checksum"
     );
     assert_eq!((outer.proto, outer.ttl), (17, 64));
-    is_next_hop(tables, &outer);
+    assert_next_hop(tables, &outer);
     let datagram = udp_of(&outer);
     assert_eq!(datagram[2..4], config.port.to_be_bytes(), "port");
     assert_eq!(
@@ -318,20 +322,21 @@ fn tunnelled(input: &Input, tables: &MapTables, before: &[u8], after: &[u8]) -> 
     assert_eq!(datagram[16..22], F0, "inner destination");
     assert_eq!(datagram[22..28], config.mc0_mac, "inner source");
     assert_eq!(datagram[28..30], before[12..14], "inner ethertype");
-    let inner = ip(&datagram[TAIL..]).expect("a sound inner packet");
-    // The outer sum is derived from the inner checksums, and right where those are.
-    let inner_is_right = inner.header_is_sound() && inner.is_sound() && inner.rest.is_empty();
-    if datagram[6..8] != [0, 0] && inner_is_right && !input.summed_later {
-        assert!(outer.is_sound(), "outer UDP checksum");
+    let inner = ip(&datagram[TUNNEL_LEN..]).expect("a valid inner packet");
+    // The outer checksum derives from the inner ones and is valid if they are.
+    let inner_is_right =
+        inner.header_checksum_is_valid() && inner.payload_checksum_is_valid() && inner.rest.is_empty();
+    if datagram[6..8] != [0, 0] && inner_is_right && !input.partial_checksum {
+        assert!(outer.payload_checksum_is_valid(), "outer UDP checksum");
     }
-    outer.header.len() + TAIL
+    outer.header.len() + TUNNEL_LEN
 }
 
-/// Compares a packet with what it was: only the MSS of a SYN may have got smaller and, once it is out of its
-/// tunnel, ECN says what the `outer` header met (RFC 6040); with the checksums that cover them.
-fn unchanged(input: &Input, before: &[u8], after: &[u8], outer: Option<u8>) {
+/// Compares a packet with its original: only the MSS of a SYN may be lowered and, after decapsulation, the ECN field
+/// may change by that of the `outer` header (RFC 6040), with their checksums.
+fn check_inner(input: &Input, before: &[u8], after: &[u8], outer: Option<u8>) {
     let (Some(old), Some(new)) = (ip(before), ip(after)) else {
-        assert_eq!(before, after, "a packet that cannot be read");
+        assert_eq!(before, after, "unreadable packet");
         return;
     };
     let mut expected = before.to_vec();
@@ -342,7 +347,10 @@ fn unchanged(input: &Input, before: &[u8], after: &[u8], outer: Option<u8>) {
     };
     if old.tos != new.tos {
         assert_eq!(new.tos, marked, "ECN");
-        assert!(new.header_is_sound() || !old.header_is_sound(), "header checksum");
+        assert!(
+            new.header_checksum_is_valid() || !old.header_checksum_is_valid(),
+            "header checksum"
+        );
         if old.v6 {
             expected[..2].copy_from_slice(&after[..2]);
         } else {
@@ -362,32 +370,32 @@ fn unchanged(input: &Input, before: &[u8], after: &[u8], outer: Option<u8>) {
             expected[start + at] = after[start + at];
         }
         assert!(
-            input.summed_later || new.is_sound() || !old.is_sound(),
+            input.partial_checksum || new.payload_checksum_is_valid() || !old.payload_checksum_is_valid(),
             "TCP checksum"
         );
     }
-    assert_eq!(expected, after, "bytes that must not change");
+    assert_eq!(expected, after, "other bytes");
 }
 
-/// An ICMP error about `before`.
-fn answer(input: &Input, before: &[u8], after: &[u8]) {
+/// Checks an ICMP error about `before`.
+fn check_too_big(input: &Input, before: &[u8], after: &[u8]) {
     let (old, new) = (
-        ip(before).expect("a sound packet"),
-        ip(after).expect("a sound error"),
+        ip(before).expect("a valid packet"),
+        ip(after).expect("a valid error"),
     );
-    assert!(before.len() > mtu_of(input), "it fits");
+    assert!(before.len() > mtu_of(input), "error about a packet that fits");
     assert_eq!(
         (new.src, new.dst),
         (old.dst, old.src),
         "from its destination to its source"
     );
     assert!(
-        new.header_is_sound() && new.rest.is_empty(),
+        new.header_checksum_is_valid() && new.rest.is_empty(),
         "header of the error"
     );
     let mtu = u32::from_be_bytes([0, 0, new.payload[6], new.payload[7]]);
     if old.v6 {
-        assert!(after.len() <= MOST_V6, "{} bytes", after.len());
+        assert!(after.len() <= MAX_ERROR_V6, "{} bytes", after.len());
         assert_eq!((new.proto, &new.payload[..2]), (58, &[2, 0][..]));
         assert_eq!(
             l4_checksum(new.src, new.dst, 58, new.payload),
@@ -396,14 +404,14 @@ fn answer(input: &Input, before: &[u8], after: &[u8]) {
         );
         assert_eq!(mtu, input.mtu.max(1_280));
     } else {
-        assert!(after.len() <= MOST_V4, "{} bytes", after.len());
+        assert!(after.len() <= MAX_ERROR_V4, "{} bytes", after.len());
         assert_eq!((new.proto, &new.payload[..2]), (1, &[3, 4][..]));
         assert_eq!(checksum(new.payload), 0, "checksum of the error");
         assert_eq!(mtu, input.mtu.max(68));
     }
     let quoted = &new.payload[8..];
-    if !input.summed_later {
-        assert_eq!(quoted, &before[..quoted.len()], "what is quoted");
+    if !input.partial_checksum {
+        assert_eq!(quoted, &before[..quoted.len()], "quoted packet");
     }
 }
 
@@ -411,8 +419,8 @@ fn mtu_of(input: &Input) -> usize {
     usize::try_from(input.mtu).expect("small")
 }
 
-/// A probe that was turned round where it stood.
-fn reflected(input: &Input, before: &[u8], after: &[u8]) {
+/// Checks a reflected probe.
+fn check_reflected_probe(input: &Input, before: &[u8], after: &[u8]) {
     let tables = input.tables();
     let config = tables.config().expect("a configuration");
     assert_eq!(after.len(), before.len(), "length");
@@ -421,25 +429,28 @@ fn reflected(input: &Input, before: &[u8], after: &[u8]) {
         outer_of(&after[ETH..]).expect("a header"),
     );
     assert_eq!((new.src, new.dst, new.ttl), (old.dst, old.src, 64));
-    assert!(new.header_is_sound(), "outer header checksum");
-    let (asked, told) = (udp_of(&old), udp_of(&new));
-    assert_eq!(told[28..30], PROBE, "ethertype");
-    assert_eq!(told[22..28], config.mc0_mac, "inner source");
-    assert_eq!(told[..6], asked[..6], "ports and length");
-    assert!(matches!((asked[TAIL + 1], told[TAIL + 1]), (1, 2) | (3, 4)));
+    assert!(new.header_checksum_is_valid(), "outer header checksum");
+    let (request, reply) = (udp_of(&old), udp_of(&new));
+    assert_eq!(reply[28..30], PROBE, "ethertype");
+    assert_eq!(reply[22..28], config.mc0_mac, "inner source");
+    assert_eq!(reply[..6], request[..6], "ports and length");
+    assert!(matches!(
+        (request[TUNNEL_LEN + 1], reply[TUNNEL_LEN + 1]),
+        (1, 2) | (3, 4)
+    ));
     assert_eq!(
-        told[TAIL + 2..],
-        asked[TAIL + 2..],
-        "everything but the kind comes back"
+        reply[TUNNEL_LEN + 2..],
+        request[TUNNEL_LEN + 2..],
+        "fields other than the kind"
     );
-    // One that a device is still to complete says nothing yet.
-    if asked[6..8] != [0, 0] && is_right(&before[ETH..]) && !input.summed_later {
-        assert!(is_right(&after[ETH..]), "outer UDP checksum");
+    // A partial checksum is completed later by a device.
+    if request[6..8] != [0, 0] && checksum_is_valid(&before[ETH..]) && !input.partial_checksum {
+        assert!(checksum_is_valid(&after[ETH..]), "outer UDP checksum");
     }
 }
 
-/// An answer to a probe changes what is known of one member, and never for the worse.
-fn consumed(before: &MapTables, after: &MapTables) {
+/// A probe reply updates the liveness of one next hop at most, and only to newer values.
+fn check_liveness_update(before: &MemoryMaps, after: &MemoryMaps) {
     let (old, new) = (before.health.seen.borrow(), after.health.seen.borrow());
     let changed: Vec<_> = new
         .iter()
@@ -447,8 +458,8 @@ fn consumed(before: &MapTables, after: &MapTables) {
         .collect();
     assert!(changed.len() <= 1, "{changed:?}");
     for (slot, seen) in changed {
-        let was = old.get(slot).expect("a member that is probed");
-        let sent = before.health.sent.get(slot).expect("a member that is probed");
+        let was = old.get(slot).expect("a probed next hop");
+        let sent = before.health.sent.get(slot).expect("a probed next hop");
         assert_eq!(seen.id, was.id);
         assert!(
             seen.sequence >= was.sequence && seen.sequence <= sent.sequence,
@@ -457,8 +468,8 @@ fn consumed(before: &MapTables, after: &MapTables) {
     }
 }
 
-/// Nothing a decision reads has changed.
-fn only_counted(before: &MapTables, after: &MapTables) {
+/// Checks that no input of a decision changed.
+fn check_only_counters_changed(before: &MemoryMaps, after: &MemoryMaps) {
     assert_eq!(before.health, after.health, "liveness");
-    assert_eq!(before.members, after.members);
+    assert_eq!(before.next_hops, after.next_hops);
 }

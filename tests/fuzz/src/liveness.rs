@@ -1,37 +1,37 @@
-//! Any order of probes and answers, next to a model that keeps every number.
+//! Any order of probes and replies, compared with a model that keeps every sequence number.
 //!
-//! *Properties*: an answer counts once, for a probe that was sent, and only if it is newer than the last; a
-//! member is dead exactly when more probes than allowed are unanswered; who comes back is held down.
+//! *Properties*: a reply is accepted once, for a sent probe, and only if it is newer than the last one; a next hop is
+//! dead exactly when more probes than allowed are unanswered; a recovered one is held down.
 
 use std::collections::BTreeSet;
 
 use mc_gateway_common::{
-    abi::health::{Seen, Sent},
-    liveness::{Answer, State, answered, state},
+    abi::liveness::{ProbeReply, ProbeSent},
+    liveness::{ReceivedReply, State, accept_reply, state},
     verdict::DropReason,
 };
 
 const ID: u32 = 7;
 
-/// Two bytes of settings, then an operation a byte.
+/// Three bytes of settings, then one operation per byte.
 pub fn liveness(data: &[u8]) {
     let Some((&[detect, hold, start], operations)) = data.split_first_chunk::<3>() else {
         return;
     };
     let (detect, hold_down_ms) = (u32::from(detect % 8), u32::from(hold) * 10);
-    // Numbers wrap around: begin close to where they do.
+    // Sequence numbers start close to their wrap-around.
     let first = u32::MAX - u32::from(start);
-    let mut sent = Sent {
+    let mut sent = ProbeSent {
         id: ID,
         sequence: first,
     };
-    let mut seen = Seen {
+    let mut seen = ProbeReply {
         id: ID,
         sequence: first,
-        ..Seen::default()
+        ..ProbeReply::default()
     };
     let mut now = 1_u64;
-    // Counted from the beginning, without wrapping.
+    // Counted from zero, without wrap-around.
     let (mut probes, mut newest) = (0_u32, 0_u32);
     let mut taken: BTreeSet<u32> = BTreeSet::new();
     for operation in operations {
@@ -42,7 +42,7 @@ pub fn liveness(data: &[u8]) {
                 sent.sequence = sent.sequence.wrapping_add(1);
             }
             _ => {
-                // 0 is the last one sent, 7 one that was not.
+                // 0 is the last sent probe, 7 one that was not sent.
                 let back = u32::from(operation >> 2 & 3) + u32::from(operation & 1) * 4;
                 let number = if back == 7 {
                     Some(probes + 1)
@@ -50,27 +50,27 @@ pub fn liveness(data: &[u8]) {
                     probes.checked_sub(back)
                 };
                 let Some(number) = number else { continue };
-                let answer = Answer {
+                let answer = ReceivedReply {
                     sequence: first.wrapping_add(number),
                     rtt: 5,
                     now,
                 };
                 let was_dead = detect != 0 && probes - newest > detect;
-                match answered(sent, seen, answer, detect, hold_down_ms) {
+                match accept_reply(sent, seen, answer, detect, hold_down_ms) {
                     Ok(new) => {
                         assert!(
                             number <= probes && number > newest,
                             "{number} of {newest}..{probes}"
                         );
-                        assert!(taken.insert(number), "{number} twice");
+                        assert!(taken.insert(number), "{number} accepted twice");
                         assert_eq!((new.id, new.at), (ID, now));
                         if was_dead && hold_down_ms != 0 {
-                            assert_eq!(new.held_since, now, "back without a hold-down");
+                            assert_eq!(new.held_since, now, "recovery without a hold-down");
                         }
                         (seen, newest) = (new, number);
                     }
                     Err(DropReason::ProbeUnsent) => assert!(number > probes),
-                    Err(DropReason::ProbeLate) => assert!(number <= newest),
+                    Err(DropReason::ProbeStale) => assert!(number <= newest),
                     Err(other) => panic!("{other:?}"),
                 }
             }

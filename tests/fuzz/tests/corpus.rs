@@ -1,11 +1,11 @@
-//! Replays the kept inputs of every target.
+//! Replay of every target's corpus.
 
 use std::{fs, path::Path};
 
 use mc_fuzz::TARGETS;
 
 #[test]
-fn every_kept_input_holds() {
+fn the_corpus_holds_all_properties() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut replayed = 0;
     for (name, target) in TARGETS {
@@ -17,7 +17,7 @@ fn every_kept_input_holds() {
         files.sort();
         assert!(!files.is_empty(), "{name} has no corpus");
         for file in files {
-            // A panic names the test only: say which input it was.
+            // Adds the input's path to a panic.
             let held = std::panic::catch_unwind(|| target(&fs::read(&file).expect("an input")));
             assert!(held.is_ok(), "{}", file.display());
             replayed += 1;

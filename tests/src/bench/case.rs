@@ -1,19 +1,19 @@
-//! What is compared: the ways packets can get from one cluster to the other.
+//! The compared data paths between two clusters.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A way from Pod to Pod.
+/// A data path from Pod to Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Case {
-    /// Routes on all four nodes, nothing encapsulated: the yardstick.
+    /// Routes on all four nodes, no encapsulation: the baseline.
     Plain,
     /// The same, with the rules of 1,000 Services on every node.
     PlainServices,
-    /// A VXLAN device of the kernel at both ends of each leg.
+    /// A kernel VXLAN device at both ends of each leg.
     KernelVxlan,
-    /// One collect-metadata VXLAN device per node; routes choose the tunnel.
+    /// One collect-metadata VXLAN device per node; routes select the tunnel.
     MetadataVxlan,
     /// mc-gateway, Geneve over IPv4.
     McGateway,
@@ -21,7 +21,7 @@ pub enum Case {
     McGatewayVxlan,
     /// Routes only, IPv6.
     PlainIpv6,
-    /// A VXLAN device of the kernel at both ends of each leg, IPv6 inside and outside.
+    /// A kernel VXLAN device at both ends of each leg, IPv6 inside and outside.
     KernelVxlanIpv6,
     /// mc-gateway, IPv6 in Geneve over IPv6.
     McGatewayIpv6,
@@ -30,7 +30,7 @@ pub enum Case {
 // === impl Case ===
 
 impl Case {
-    /// All of them.
+    /// All cases.
     pub const ALL: [Self; 9] = [
         Self::Plain,
         Self::PlainServices,
@@ -59,7 +59,7 @@ impl Case {
         }
     }
 
-    /// What it is, in a few words.
+    /// Short description.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Case {
         }
     }
 
-    /// Whether addresses are IPv6, inside and outside.
+    /// Whether inner and outer addresses are IPv6.
     #[must_use]
     pub const fn ipv6(self) -> bool {
         matches!(
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_command_line_and_of_the_report() {
+    fn names_match_the_command_line_and_the_report() {
         for case in Case::ALL {
             assert_eq!(Case::from_str(case.name(), false), Ok(case));
             assert_eq!(

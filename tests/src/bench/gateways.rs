@@ -1,42 +1,41 @@
-//! One and two destination gateways: how evenly many flows are split, counted by the gateways themselves.
+//! Distribution of flows over one and two destination gateways, counted by the gateways.
 //!
-//! On two CPUs that do all the work of all hosts throughput cannot double with a second gateway. What can be
-//! shown is that each of the two gets its share of the packets, and so would get its share of the work.
+//! All hosts share the CPUs of one machine, so throughput cannot double with a second gateway. The share of packets
+//! that each gateway receives shows its share of the load.
 
 use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Path as PacketPath};
+use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Outcome as PacketPath};
 
 use super::{
-    hop::{Hop, IN, IN_MAC, SINK_DEVICE},
-    objects::{Gateway, MAX_HEADS},
-    world::{self, Layout, Leg, Sizes},
+    bpf_objects::{LoadedGateway, MAX_HEADERS},
+    fixture::{self, Layout, Leg, Sizes},
+    single_hop::{IN_DEVICE, IN_MAC, SINK_DEVICE, SingleHop},
 };
 
-/// Why the figure is one of packets and not of bits per second.
-pub const NOTE: &str = "two_gateways_vs_one counts packets: on the CPUs of one machine, which do the work of all hosts, \
-     throughput cannot double";
+/// Note in the report about the unit of the ratio.
+pub const NOTE: &str = "two_gateways_vs_one counts packets: all hosts share the CPUs of one machine, so throughput cannot double";
 /// Subject in the report.
 pub const SUBJECT: &str = "gateways";
 
-/// A sending gateway that knows one, and one that knows two gateways of the other cluster; these.
+/// A sending gateway with one next hop, one with two, and the two receiving gateways.
 #[derive(Debug)]
 pub(super) struct Gateways {
-    // Drop first: they are attached in the hop's namespaces.
-    senders: [Gateway; 2],
-    receivers: [Gateway; 2],
-    hop: Hop,
+    // Dropped first: attached in the namespaces of the hop.
+    senders: [LoadedGateway; 2],
+    receivers: [LoadedGateway; 2],
+    hop: SingleHop,
 }
 
 // === impl Gateways ===
 
 impl Gateways {
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
-        let hop = Hop::create(prefix, objects)?;
-        let sender = |members| {
-            let tables = world::gateway(sizes(members), hop.inside, &hop.outside);
-            Gateway::load(objects, &tables)
+        let hop = SingleHop::create(prefix, objects)?;
+        let sender = |next_hops| {
+            let tables = fixture::gateway(sizes(next_hops), hop.inside, &hop.outside);
+            LoadedGateway::load(objects, &tables)
         };
         let senders = [sender(1)?, sender(2)?];
         let receiver = |leg: Leg, sink| {
@@ -45,7 +44,7 @@ impl Gateways {
                 local: leg.remote,
                 remote: leg.local,
             };
-            let mut gateway = Gateway::load(objects, &world::destination(there))?;
+            let mut gateway = LoadedGateway::load(objects, &fixture::destination(there))?;
             gateway.attach(sink, PROGRAM_FROM_UNDERLAY, SINK_DEVICE)?;
             Ok::<_, anyhow::Error>(gateway)
         };
@@ -58,20 +57,20 @@ impl Gateways {
         })
     }
 
-    /// All packets by those of the busiest gateway, for one and for two gateways. Each round has other flows.
+    /// All packets by those of the busier gateway, for one and for two gateways. Each round uses new flows.
     pub(super) fn measure(&mut self, round: u32, duration: Duration) -> Result<Vec<(u32, f64)>> {
         let Self {
             senders,
             receivers,
             hop,
         } = self;
-        let flows = u32::try_from(MAX_HEADS)?;
-        let frames = world::flows(flows, round * flows, sizes(1), hop.inside, IN_MAC);
+        let flows = u32::try_from(MAX_HEADERS)?;
+        let frames = fixture::flows(flows, round * flows, sizes(1), hop.inside, IN_MAC);
         let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
-        hop.yardstick.prepare(&frames)?;
+        hop.programs.set_frames(&frames)?;
         let mut figures = Vec::new();
         for (gateways, sender) in (1..).zip(senders) {
-            let delivered = |receivers: &[Gateway; 2]| -> Result<[u64; 2]> {
+            let delivered = |receivers: &[LoadedGateway; 2]| -> Result<[u64; 2]> {
                 let [first, second] = receivers;
                 Ok([
                     first.packets(PacketPath::Deliver)?,
@@ -79,9 +78,9 @@ impl Gateways {
                 ])
             };
             let before = delivered(receivers)?;
-            sender.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN)?;
+            sender.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN_DEVICE)?;
             let sent = hop
-                .yardstick
+                .programs
                 .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
             sender.detach()?;
             let after = delivered(receivers)?;
@@ -89,7 +88,7 @@ impl Gateways {
             let total = first + second;
             ensure!(
                 total * 1000 >= sent.frames * 999,
-                "{gateways} gateways: {total} of {} frames were delivered; drops: {:?}",
+                "{gateways} gateways: {total} of {} frames delivered; drops: {:?}",
                 sent.frames,
                 sender.drops()?
             );
@@ -101,11 +100,11 @@ impl Gateways {
     }
 }
 
-fn sizes(members: u32) -> Sizes {
+fn sizes(next_hops: u32) -> Sizes {
     Sizes {
         prefixes: 1,
         clusters: 1,
-        members,
+        next_hops,
         layout: Layout::Dense,
     }
 }

@@ -1,27 +1,27 @@
-//! The benchmark: the ways from Pod to Pod over four hops next to each other, and what the parts of
-//! mc-gateway's way cost by themselves. `docs/benchmark.md` tells how it measures and how to read it.
+//! The benchmark: data paths between Pods over four hops in comparison, and the cost of mc-gateway's parts.
+//! `docs/benchmark.md` describes the method and the report.
 //!
-//! Whatever is compared alternates round by round, so that what changes on the machine meanwhile hits all of
-//! it alike; quotients are taken within a round.
+//! Compared cases alternate round by round, so that changes of the machine's speed affect all of them; ratios are
+//! computed within a round.
 
+mod bpf_objects;
 pub mod case;
+pub mod end_to_end;
+mod fixture;
 pub mod gateways;
-pub mod goals;
-pub mod growth;
-mod hop;
-mod metadata;
-mod objects;
-pub mod part;
+mod machine_info;
 pub mod plot;
 pub mod programs;
 pub mod report;
-pub mod row;
 pub mod sample;
+pub mod scaling;
+pub mod section;
 mod services;
-mod setup;
+mod single_hop;
 mod table;
+pub mod targets;
 pub mod transit;
-mod world;
+mod vxlan_metadata;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,170 +33,178 @@ use anyhow::{Context as _, Result, bail};
 
 use self::{
     case::Case,
+    end_to_end::{Metric, TopologyShape},
     gateways::Gateways,
-    growth::{Curve, Growth, Work},
-    part::{Pace, Part},
-    report::{FAILOVER, Missing, Report},
-    row::{Figure, Shape},
+    report::{FAILOVER, Report, Skipped},
     sample::{Sample, Samples},
-    transit::{Kind, Transit},
+    scaling::{Curve, Operation, Scaling},
+    section::{Pace, Section},
+    transit::{HopKind, Transit},
 };
-use crate::{failover::Trials, netns::Residue, topology::Topology};
+use crate::{failover::Trials, netns::LeakReport, topology::Topology};
 
-/// Start of the names of everything the benchmark creates, unless told otherwise.
+/// Default name prefix of everything the benchmark creates.
 pub const PREFIX: &str = "mcbench";
 
-/// What to measure.
+/// Settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Start of the names of everything that is created.
+    /// Name prefix of everything that is created.
     pub prefix: String,
-    /// The program `mc-gateway`.
+    /// Path of `mc-gateway`.
     pub agent: PathBuf,
-    /// Directory with `mc-gateway-ebpf.o` and `yardstick.o`.
+    /// Directory with the eBPF objects.
     pub objects: PathBuf,
-    /// The parts to run.
-    pub parts: BTreeSet<Part>,
-    /// The cases to compare over the whole row.
+    /// Sections to run.
+    pub sections: BTreeSet<Section>,
+    /// Cases to compare over four hops.
     pub cases: Vec<Case>,
-    /// How often each is measured.
+    /// Number of rounds.
     pub rounds: u32,
-    /// How long single measurements take.
+    /// Durations of single measurements.
     pub pace: Pace,
-    /// Underlay MTU.
+    /// MTU of the underlay.
     pub mtu: u32,
-    /// Whether Pods are attached to a bridge, as bridge CNIs do.
+    /// Attach Pods to a bridge, as bridge CNIs do.
     pub bridge: bool,
 }
 
-/// Measures everything and returns the report; `progress` gets a line for each measurement. A part or a case
-/// that fails does not end the run: the report names it.
+/// Runs the sections and returns the report; `progress` receives a line for each measurement. A failed section or
+/// case is listed in the report and does not end the run.
 pub fn run(settings: &Settings, mut progress: impl FnMut(&str)) -> Result<Report> {
-    if settings.rounds == 0 || settings.parts.is_empty() {
+    if settings.rounds == 0 || settings.sections.is_empty() {
         bail!(
-            "{} rounds of {} parts measure nothing",
+            "nothing to measure: {} rounds of {} sections",
             settings.rounds,
-            settings.parts.len()
+            settings.sections.len()
         );
     }
-    let setup = setup::read(settings);
+    let setup = machine_info::collect(settings);
     let mut run = Run {
         settings,
         samples: Samples::default(),
-        missing: Vec::new(),
+        skipped: Vec::new(),
         notes: Vec::new(),
-        took: BTreeMap::new(),
+        durations: BTreeMap::new(),
         progress: &mut progress,
     };
-    run.everything();
+    run.run_sections();
     let Run {
         samples,
-        missing,
+        skipped: missing,
         notes,
-        took,
+        durations: took,
         ..
     } = run;
     let mut report = Report::new(setup, samples, missing, notes);
-    report.took_seconds = took;
+    report.duration_seconds = took;
     Ok(report)
 }
 
-/// Removes everything a run with this prefix has left, its files included.
-pub fn remove(prefix: &str) -> Result<Vec<Residue>> {
-    // Whatever fails, the rest goes.
-    let all: Vec<Result<Residue>> = [failover_prefix(prefix)]
+/// Removes the leftovers of a run with this prefix, files included.
+pub fn remove(prefix: &str) -> Result<Vec<LeakReport>> {
+    // A failure does not keep the rest from being removed.
+    let all: Vec<Result<LeakReport>> = [failover_prefix(prefix)]
         .into_iter()
-        .chain(Shape::ALL.map(|shape| shape.prefix(prefix)))
+        .chain(TopologyShape::ALL.map(|shape| shape.prefix(prefix)))
         .map(|prefix| Topology::remove(&prefix))
         .collect();
     all.into_iter().collect()
 }
 
-/// A run on its way.
+/// State of a run.
 struct Run<'a> {
     settings: &'a Settings,
     samples: Samples,
-    missing: Vec<Missing>,
+    skipped: Vec<Skipped>,
     notes: Vec<String>,
-    took: BTreeMap<String, f64>,
+    durations: BTreeMap<String, f64>,
     progress: &'a mut dyn FnMut(&str),
 }
 
 // === impl Run ===
 
 impl Run<'_> {
-    /// Every part that was asked for.
-    fn everything(&mut self) {
-        use Part::{Failover, Gateways, Growth, Latency, Programs, Throughput, Transit};
-        let row: &[Part] = &[Throughput, Latency, Programs];
-        self.part("row", row, Self::row);
-        self.part(Transit.name(), &[Transit], Self::transit);
-        self.part(Growth.name(), &[Growth], Self::growth);
-        self.part(Gateways.name(), &[Gateways], Self::gateways);
-        self.part(Failover.name(), &[Failover], Self::failover);
+    /// Runs the selected sections.
+    fn run_sections(&mut self) {
+        use Section::{Failover, Gateways, Latency, Programs, Scaling, Throughput, Transit};
+        let four_hops: &[Section] = &[Throughput, Latency, Programs];
+        self.section("end-to-end", four_hops, Self::end_to_end);
+        self.section(Transit.name(), &[Transit], Self::transit);
+        self.section(Scaling.name(), &[Scaling], Self::scaling);
+        self.section(Gateways.name(), &[Gateways], Self::gateways);
+        self.section(Failover.name(), &[Failover], Self::failover);
     }
 
-    /// Does something if any of these parts was asked for.
-    fn part(&mut self, name: &str, parts: &[Part], work: impl FnOnce(&mut Self) -> Result<()>) {
-        if !parts.iter().any(|part| self.settings.parts.contains(part)) {
+    /// Runs `work` if any of these sections is selected.
+    fn section(&mut self, name: &str, sections: &[Section], work: impl FnOnce(&mut Self) -> Result<()>) {
+        if !sections
+            .iter()
+            .any(|section| self.settings.sections.contains(section))
+        {
             return;
         }
         let start = Instant::now();
         if let Err(error) = work(self) {
-            self.miss(name, &format!("{error:#}"), true);
+            self.skip(name, &format!("{error:#}"), true);
         }
-        self.took.insert(name.to_owned(), start.elapsed().as_secs_f64());
+        self.durations
+            .insert(name.to_owned(), start.elapsed().as_secs_f64());
     }
 
-    fn miss(&mut self, name: &str, reason: &str, failed: bool) {
+    fn skip(&mut self, name: &str, reason: &str, failed: bool) {
         (self.progress)(&format!("{name}: {reason}"));
-        self.missing.push(Missing {
+        self.skipped.push(Skipped {
             name: name.to_owned(),
             reason: reason.to_owned(),
             failed,
         });
     }
 
-    fn record(&mut self, round: u32, subject: &str, figures: impl IntoIterator<Item = Figure>) {
+    fn record(&mut self, round: u32, subject: &str, figures: impl IntoIterator<Item = Metric>) {
         let mut shown = format!("round {round:>2}  {subject:<25}");
         for (figure, value) in figures {
             shown.extend(["  ", &figure, " ", &short(value)]);
             self.samples.push(Sample {
                 round,
                 subject: subject.to_owned(),
-                figure,
+                metric: figure,
                 value,
             });
         }
         (self.progress)(&shown);
     }
 
-    /// Everything over the whole row.
-    fn row(&mut self) -> Result<()> {
+    /// Measurements over four hops.
+    fn end_to_end(&mut self) -> Result<()> {
         let settings = self.settings;
-        let asked = |part| settings.parts.contains(&part);
-        let mut cases = if asked(Part::Throughput) || asked(Part::Latency) {
+        let selected = |section| settings.sections.contains(&section);
+        let mut cases = if selected(Section::Throughput) || selected(Section::Latency) {
             settings.cases.clone()
         } else {
             vec![Case::McGateway]
         };
-        let mut rows = BTreeMap::new();
-        for shape in Shape::ALL {
-            if cases.iter().any(|case| Shape::of(*case) == shape) {
-                rows.insert(shape, shape.create(settings)?);
+        let mut topologies = BTreeMap::new();
+        for shape in TopologyShape::ALL {
+            if cases.iter().any(|case| TopologyShape::for_case(*case) == shape) {
+                topologies.insert(shape, shape.create(settings)?);
             }
         }
         for round in 1..=settings.rounds {
-            for case in in_turn(&cases, round) {
-                let topology = rows.get_mut(&Shape::of(case)).context("no row for the case")?;
-                match row::with_case(topology, case, |topology| row_figures(topology, case, settings)) {
+            for case in rotated(&cases, round) {
+                let topology = topologies
+                    .get_mut(&TopologyShape::for_case(case))
+                    .context("no topology for the case")?;
+                match end_to_end::with_case(topology, case, |topology| {
+                    end_to_end_metrics(topology, case, settings)
+                }) {
                     Ok(figures) => {
                         for (subject, figures) in figures {
                             self.record(round, subject, figures);
                         }
                     }
                     Err(error) => {
-                        self.miss(case.name(), &format!("round {round}: {error:#}"), true);
+                        self.skip(case.name(), &format!("round {round}: {error:#}"), true);
                         cases.retain(|other| *other != case);
                     }
                 }
@@ -205,11 +213,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One hop alone.
+    /// A single hop.
     fn transit(&mut self) -> Result<()> {
         let mut transit = Transit::create(&self.settings.prefix, &self.settings.objects)?;
         for round in 1..=self.settings.rounds {
-            let kinds = in_turn(&Kind::ALL, round);
+            let kinds = rotated(&HopKind::ALL, round);
             for (kind, figures) in transit.measure(&kinds, self.settings.pace.hop)? {
                 self.record(round, kind.name(), figures);
             }
@@ -217,17 +225,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Tables that grow.
-    fn growth(&mut self) -> Result<()> {
+    /// Maps of increasing size.
+    fn scaling(&mut self) -> Result<()> {
         for curve in Curve::ALL {
-            let mut growth = Growth::create(&self.settings.prefix, &self.settings.objects, curve)?;
+            let mut scaling = Scaling::create(&self.settings.prefix, &self.settings.objects, curve)?;
             for round in 1..=self.settings.rounds {
-                for work in Work::ALL {
-                    let points = growth.measure(work, self.settings.pace.hop)?;
+                for work in Operation::ALL {
+                    let points = scaling.measure(work, self.settings.pace.hop)?;
                     let figures = points
                         .into_iter()
                         .map(|(point, nanoseconds)| (point.to_string(), nanoseconds));
-                    self.record(round, &growth::subject(work, curve), figures);
+                    self.record(round, &scaling::subject(work, curve), figures);
                 }
             }
         }
@@ -248,7 +256,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Gateways lost. What was measured counts, also where a later trial fails.
+    /// Gateway failures. Completed trials count, even if a later one fails.
     fn failover(&mut self) -> Result<()> {
         let Settings {
             prefix, agent, pace, ..
@@ -259,46 +267,46 @@ impl Run<'_> {
             self.record(
                 trial,
                 FAILOVER.subject,
-                [(FAILOVER.figure.to_owned(), milliseconds)],
+                [(FAILOVER.metric.to_owned(), milliseconds)],
             );
         }
         Ok(())
     }
 }
 
-/// Start of the names of the bed gateways fail in.
+/// Name prefix of the topology for gateway failures.
 fn failover_prefix(prefix: &str) -> String {
     format!("{prefix}-fo")
 }
 
-/// What was asked for of one case, by subject.
-fn row_figures(
+/// The selected metrics of one case, by subject.
+fn end_to_end_metrics(
     topology: &Topology,
     case: Case,
     settings: &Settings,
-) -> Result<Vec<(&'static str, Vec<Figure>)>> {
-    let asked = |part| settings.parts.contains(&part);
+) -> Result<Vec<(&'static str, Vec<Metric>)>> {
+    let selected = |section| settings.sections.contains(&section);
     let mut all = Vec::new();
-    if asked(Part::Throughput) {
-        all.push((case.name(), row::throughput(topology, &settings.pace)?));
+    if selected(Section::Throughput) {
+        all.push((case.name(), end_to_end::throughput(topology, &settings.pace)?));
     }
-    if asked(Part::Latency) {
-        all.push((case.name(), row::latency(topology, &settings.pace)?));
+    if selected(Section::Latency) {
+        all.push((case.name(), end_to_end::latency(topology, &settings.pace)?));
     }
-    if asked(Part::Programs) && case == Case::McGateway {
+    if selected(Section::Programs) && case == Case::McGateway {
         let figures = programs::measure(topology, &settings.objects, &settings.pace);
         all.push((programs::SUBJECT, figures.context("programs")?));
     }
     Ok(all)
 }
 
-/// All of them, each round beginning with another: none always runs on a rested machine.
-fn in_turn<T: Copy>(all: &[T], round: u32) -> Vec<T> {
+/// The elements, rotated by the round, so that the first position alternates.
+fn rotated<T: Copy>(all: &[T], round: u32) -> Vec<T> {
     let shift = usize::try_from(round).unwrap_or_default() % all.len().max(1);
     all.iter().cycle().skip(shift).take(all.len()).copied().collect()
 }
 
-/// A figure in few characters.
+/// A value with an SI prefix.
 fn short(value: f64) -> String {
     for (unit, letter) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
         if value >= unit {
@@ -313,15 +321,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_round_begins_with_another_and_has_all() {
-        assert_eq!(in_turn(&[1, 2, 3], 1), [2, 3, 1]);
-        assert_eq!(in_turn(&[1, 2, 3], 2), [3, 1, 2]);
-        assert_eq!(in_turn(&[1, 2, 3], 3), [1, 2, 3]);
-        assert!(in_turn::<u8>(&[], 1).is_empty());
+    fn rounds_rotate_the_elements() {
+        assert_eq!(rotated(&[1, 2, 3], 1), [2, 3, 1]);
+        assert_eq!(rotated(&[1, 2, 3], 2), [3, 1, 2]);
+        assert_eq!(rotated(&[1, 2, 3], 3), [1, 2, 3]);
+        assert!(rotated::<u8>(&[], 1).is_empty());
     }
 
     #[test]
-    fn figures_are_short() {
+    fn values_have_an_si_prefix() {
         assert_eq!(short(11_470_000_000.0), "11.47G");
         assert_eq!(short(71_580.0), "71.58k");
         assert_eq!(short(29.249), "29.25");

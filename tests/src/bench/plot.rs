@@ -1,28 +1,28 @@
-//! The report as SVG 1.1: bars with their spread, and curves. Pure.
+//! The report as SVG 1.1: bars with their spread, and curves.
 
 use std::fmt::Write as _;
 
 use super::{
     case::Case,
-    growth::{self, Curve, Work},
+    end_to_end,
     report::{FAILOVER, Report},
-    row,
     sample::Summary,
+    scaling::{self, Curve, Operation},
 };
 
 const WIDTH: f64 = 720.0;
-/// Height of a curve's picture, and of one bar.
+/// Height of a curve diagram, and of one bar.
 const HEIGHT: f64 = 360.0;
 const BAR: f64 = 30.0;
-/// Room for titles and labels: above, on the left, on the right, below.
+/// Margins for titles and labels: top, left, right, bottom.
 const TOP: f64 = 40.0;
 const LEFT: f64 = 290.0;
 const RIGHT: f64 = 90.0;
 const BOTTOM: f64 = 40.0;
-/// Colours that differ in brightness, too.
+/// Colours that also differ in brightness.
 const COLOURS: [&str; 5] = ["#1b6ca8", "#e08214", "#4d9221", "#762a83", "#7a7a7a"];
 
-/// All pictures the report has figures for, by file name.
+/// All diagrams that the report has data for, by file name.
 #[must_use]
 pub fn all(report: &Report) -> Vec<(String, String)> {
     let mut files = Vec::new();
@@ -45,21 +45,29 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
             files.push((format!("{file}.svg"), self::bars(title, bars)));
         }
     };
-    for streams in row::STREAMS {
+    for streams in end_to_end::STREAMS {
         let title = format!("TCP over four hops, streams: {streams} (Gb/s)");
-        add(&format!("tcp{streams}"), &title, &cases(&row::tcp(streams), 1e9));
+        add(
+            &format!("tcp{streams}"),
+            &title,
+            &cases(&end_to_end::tcp_metric(streams), 1e9),
+        );
     }
     let title = "64-byte UDP over four hops (thousand packets per second)";
-    add("udp64", title, &cases(row::UDP64, 1e3));
-    for size in row::SIZES {
+    add("udp64", title, &cases(end_to_end::UDP64, 1e3));
+    for size in end_to_end::SIZES {
         let title = format!("Request and response of {size} bytes over four hops, p50 (µs)");
-        add(&format!("rr{size}"), &title, &cases(&row::rr(size, 50), 1.0));
+        add(
+            &format!("rr{size}"),
+            &title,
+            &cases(&end_to_end::rr_metric(size, 50), 1.0),
+        );
     }
-    for work in Work::ALL {
+    for work in Operation::ALL {
         let curves: Vec<(&str, Vec<(f64, f64)>)> = Curve::ALL
             .into_iter()
             .map(|curve| {
-                let subject = growth::subject(work, curve);
+                let subject = scaling::subject(work, curve);
                 let points = curve.points().iter().filter_map(|point| {
                     let summary = report.summary(&subject, &point.to_string())?;
                     Some((f64::from(*point), summary.median))
@@ -70,9 +78,9 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
             .collect();
         if !curves.is_empty() {
             let name = work.name();
-            let title = format!("Time of {name} as tables grow (ns per packet)");
+            let title = format!("Time of {name} by size of maps (ns per packet)");
             files.push((
-                format!("growth-{name}.svg"),
+                format!("scaling-{name}.svg"),
                 lines(&title, "entries", true, &curves),
             ));
         }
@@ -84,14 +92,14 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
         let points = (1..)
             .zip(outages)
             .map(|(rank, outage)| (outage, 100.0 * f64::from(rank) / trials));
-        let title = "Packets lost for at most so long when a gateway is (% of trials)";
+        let title = "Duration of packet loss after a gateway failure (cumulative % of trials)";
         let curve = [("trials", points.collect())];
         files.push(("failover.svg".to_owned(), lines(title, "ms", false, &curve)));
     }
     files
 }
 
-/// Horizontal bars of medians, with a line from the smallest to the largest figure.
+/// Horizontal bars of medians, with a line from minimum to maximum.
 #[must_use]
 pub fn bars(title: &str, bars: &[(&str, Summary)]) -> String {
     let most = bars.iter().map(|(_, summary)| summary.max).fold(0.0, f64::max);
@@ -107,7 +115,7 @@ pub fn bars(title: &str, bars: &[(&str, Summary)]) -> String {
             "#9aa5b1"
         };
         text(&mut svg, LEFT - 8.0, middle + 4.0, "end", label);
-        // Writing to a string cannot fail, here and below.
+        // Infallible, here and below.
         let _ok = write!(
             svg,
             "<rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\n\
@@ -124,7 +132,7 @@ pub fn bars(title: &str, bars: &[(&str, Summary)]) -> String {
     svg + "</svg>\n"
 }
 
-/// Curves over one axis, which can be logarithmic; the other one starts at 0.
+/// Curves over a linear or logarithmic x axis; the y axis starts at 0.
 #[must_use]
 pub fn lines(title: &str, unit: &str, logarithmic: bool, curves: &[(&str, Vec<(f64, f64)>)]) -> String {
     const LEFT: f64 = 60.0;
@@ -161,7 +169,7 @@ pub fn lines(title: &str, unit: &str, logarithmic: bool, curves: &[(&str, Vec<(f
     ticks.sort_unstable_by(f64::total_cmp);
     let mut previous = f64::NEG_INFINITY;
     for tick in ticks {
-        // Labels that would overlap are left out.
+        // Overlapping labels are omitted.
         if across(tick) - previous > 44.0 {
             previous = across(tick);
             text(
@@ -213,7 +221,7 @@ fn text(svg: &mut String, x: f64, y: f64, anchor: &str, text: &str) {
     );
 }
 
-/// Text as XML has it (XML 1.0 section 2.4).
+/// Escapes text for XML (XML 1.0 section 2.4).
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -227,9 +235,9 @@ fn number(count: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::tests::{setup, whole};
+    use crate::bench::report::tests::{full_report, setup};
 
-    /// Every element that is opened is closed.
+    /// Checks that every element is closed.
     fn well_formed(svg: &str) {
         let count = |what: &str| svg.matches(what).count();
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
@@ -243,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn whole_report_has_a_picture_of_everything() {
-        let files = all(&whole());
+    fn a_full_report_has_all_diagrams() {
+        let files = all(&full_report());
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
             names,
@@ -256,8 +264,8 @@ mod tests {
                 "rr64.svg",
                 "rr1024.svg",
                 "rr8192.svg",
-                "growth-transit.svg",
-                "growth-encap.svg",
+                "scaling-transit.svg",
+                "scaling-encap.svg",
                 "failover.svg"
             ]
         );
@@ -268,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_draws_nothing() {
+    fn an_empty_report_has_no_diagrams() {
         let samples = crate::bench::sample::Samples::default();
         assert_eq!(all(&Report::new(setup(), samples, Vec::new(), Vec::new())), []);
     }
 
     #[test]
-    fn bars_are_as_long_as_their_figures() {
+    fn bar_lengths_are_proportional() {
         let summary = |median| Summary {
             median,
             min: median,
@@ -290,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_point_and_zeros_can_be_drawn() {
+    fn single_points_and_zeros_can_be_drawn() {
         well_formed(&lines("one", "x", true, &[("a", vec![(1.0, 1.0)])]));
         well_formed(&lines("zero", "x", false, &[("a", vec![(0.0, 0.0), (0.0, 0.0)])]));
         well_formed(&bars("none", &[("a", Summary::default())]));

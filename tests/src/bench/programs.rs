@@ -1,4 +1,4 @@
-//! Time in each program while small datagrams cross the row, next to a program that does nothing.
+//! Time per packet in each program under small datagrams over four hops, compared with an empty program.
 
 use std::path::Path;
 
@@ -10,54 +10,53 @@ use aya::{
 use mc_gateway_common::abi::{PROGRAM_FROM_UNDERLAY, PROGRAM_TO_REMOTE};
 
 use super::{
-    objects::{EMPTY, Spent, Yardstick},
-    part::Pace,
-    row::{Figure, SMALL},
+    bpf_objects::{BenchPrograms, CpuTime, EMPTY},
+    end_to_end::{Metric, SMALL_PAYLOAD},
+    section::Pace,
 };
 use crate::topology::{Cluster, Place, Topology};
 
 /// Subject in the report.
 pub const SUBJECT: &str = "programs";
-/// Figures in the report, in the order of a packet's way, and the program that does nothing.
-pub const NAMES: [&str; 4] = ["encap", "transit", "decap", "empty"];
+/// Metrics in the report, in the order of the path, and the empty program.
+pub const METRICS: [&str; 4] = ["encap", "transit", "decap", "empty"];
 
-/// The programs whose time is told, by figure, in the order of a packet's way.
+/// The measured programs by metric, in the order of the path.
 const PROGRAMS: [(&str, Place, &str); 3] = [
     ("encap", Place::NodeEast, PROGRAM_TO_REMOTE),
     ("transit", Place::GatewayEast, PROGRAM_FROM_UNDERLAY),
     ("decap", Place::NodeWest, PROGRAM_FROM_UNDERLAY),
 ];
 
-/// Measures once; the agents are running.
-pub(super) fn measure(topology: &Topology, objects: &Path, pace: &Pace) -> Result<Vec<Figure>> {
+/// Measures once, with running agents.
+pub(super) fn measure(topology: &Topology, objects: &Path, pace: &Pace) -> Result<Vec<Metric>> {
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
-    let mut yardstick = Yardstick::load(objects)?;
-    // Every datagram passes it, as the last thing before the receiver's stack.
-    yardstick.attach(to, EMPTY, "eth0")?;
-    let _statistics = enable_stats(Stats::RunTime).context("no program statistics")?;
-    let spent = |yardstick: &mut Yardstick| -> Result<Vec<(&str, Spent)>> {
+    let mut programs = BenchPrograms::load(objects)?;
+    // Every datagram passes it before the receiver's stack.
+    programs.attach(to, EMPTY, "eth0")?;
+    let _statistics = enable_stats(Stats::RunTime).context("cannot enable program statistics")?;
+    let cpu_times = |programs: &mut BenchPrograms| -> Result<Vec<(&str, CpuTime)>> {
         let mut all = Vec::new();
         for (figure, place, program) in PROGRAMS {
             let pin = topology.bpf_dir(place).join("programs").join(program);
             let info = ProgramInfo::from_pin(&pin).with_context(|| pin.display().to_string())?;
-            all.push((figure, Spent::read(&info)));
+            all.push((figure, CpuTime::read(&info)));
         }
-        all.push(("empty", yardstick.spent(EMPTY)?));
+        all.push(("empty", programs.cpu_time(EMPTY)?));
         Ok(all)
     };
-    let before = spent(&mut yardstick)?;
+    let before = cpu_times(&mut programs)?;
     let sink = topology
         .traffic()
-        .blast(from, to, Cluster::West.pod_ip(), SMALL, pace.traffic)?;
-    let after = spent(&mut yardstick)?;
+        .udp_flood(from, to, Cluster::West.pod_ip(), SMALL_PAYLOAD, pace.traffic)?;
+    let after = cpu_times(&mut programs)?;
     before
         .into_iter()
         .zip(after)
         .map(|((figure, before), (_, after))| {
             let time = after.nanoseconds_since(before);
-            let time = time.with_context(|| {
-                format!("{figure}: not run once while {} datagrams arrived", sink.received)
-            })?;
+            let time = time
+                .with_context(|| format!("{figure}: no run during {} received datagrams", sink.received))?;
             Ok((figure.to_owned(), time))
         })
         .collect()

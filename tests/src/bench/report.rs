@@ -1,123 +1,128 @@
-//! What the benchmark found, as JSON for programs. Pure; `table` shows it to people, `plot` draws it.
+//! The report as JSON; `table` formats it for terminals, `plot` as diagrams.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    goals::{self, Outcome},
-    part::{Pace, Part},
     programs,
-    sample::{Of, Samples, Summary, percentile},
+    sample::{MetricKey, Samples, Summary, percentile},
+    section::{Pace, Section},
+    targets::{self, TargetResult},
 };
 
-/// Subject and figure of the time packets were lost when a gateway was.
-pub const FAILOVER: Of<'static> = Of {
+/// Key of the duration of packet loss after a gateway failure.
+pub const FAILOVER: MetricKey<'static> = MetricKey {
     subject: "failover",
-    figure: "outage_ms",
+    metric: "outage_ms",
 };
 
-/// On what and how it was measured.
+/// Machine and settings of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Setup {
+pub struct MachineInfo {
     /// Kernel release.
     pub kernel: String,
     /// Model of the first CPU.
     pub cpu: String,
     /// CPUs.
     pub cpus: usize,
-    /// Processes that were ready to run when the run began, averaged over a minute: above 0.5 the figures are
-    /// those of a busy machine.
+    /// Load average over the minute before the run; above 0.5 the machine was busy.
     pub load: f64,
-    /// Versions of what is measured and of the programs that set it up.
+    /// Versions of mc-gateway and of the tools that configure the system.
     pub versions: BTreeMap<String, String>,
-    /// Parts that were asked for.
-    pub parts: Vec<Part>,
-    /// Rounds in which the cases alternate.
+    /// Selected sections.
+    pub sections: Vec<Section>,
+    /// Number of rounds.
     pub rounds: u32,
-    /// How long single measurements took.
+    /// Durations of single measurements.
     pub pace: Pace,
     /// MTU of the underlay.
     pub underlay_mtu: u32,
     /// MTU of the Pods.
     pub pod_mtu: u32,
-    /// Whether Pods are attached to a bridge instead of directly.
+    /// Pods are attached to a bridge instead of directly.
     pub bridge: bool,
 }
 
-/// Something that was asked for and not measured.
+/// A selected section or case without a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Missing {
-    /// Name of the part or of the case.
+pub struct Skipped {
+    /// Name of the section or case.
     pub name: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
-    /// Whether it was tried and went wrong, as opposed to not being possible yet.
+    /// The measurement failed, as opposed to being unavailable.
     pub failed: bool,
 }
 
-/// How long packets were lost when a gateway was, in milliseconds.
+/// Duration of packet loss after a gateway failure, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Failover {
-    /// Half of the trials took no longer.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
-    /// How many gateways were lost.
+    /// Number of failures.
     pub trials: usize,
 }
 
-/// Everything.
+/// The report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// On what and how.
-    pub setup: Setup,
-    /// Comparisons goals are stated in: medians of the quotients of each round. One without measurements is
-    /// absent.
+    /// Machine and settings.
+    pub machine_info: MachineInfo,
+    /// Comparisons that targets are defined on: medians of the ratios of each round. Ratios without measurements
+    /// are absent.
     pub ratios: BTreeMap<String, f64>,
     /// Further comparisons.
     pub more_ratios: BTreeMap<String, f64>,
-    /// Median, smallest and largest quotient of a single round, of every ratio.
+    /// Median, minimum and maximum of every ratio over the rounds.
     pub ratio_spread: BTreeMap<String, Summary>,
-    /// Time per packet in each program, and in one that does nothing: medians.
+    /// Time per packet in each program and in an empty one: medians.
     pub nanoseconds: BTreeMap<String, f64>,
     /// Their spread.
     pub nanoseconds_spread: BTreeMap<String, Summary>,
-    /// How long packets were lost when a gateway was.
+    /// Duration of packet loss after a gateway failure.
     pub failover_ms: Option<Failover>,
-    /// Goals next to figures.
-    pub goals: Vec<Outcome>,
-    /// What was asked for and not measured.
-    pub missing: Vec<Missing>,
-    /// How long the parts took.
-    pub took_seconds: BTreeMap<String, f64>,
-    /// What one has to know to read the figures.
+    /// Targets with their figures.
+    pub targets: Vec<TargetResult>,
+    /// Selected sections and cases without a measurement.
+    pub skipped: Vec<Skipped>,
+    /// Duration of each section.
+    pub duration_seconds: BTreeMap<String, f64>,
+    /// Remarks on the figures.
     pub notes: Vec<String>,
-    /// Median and spread of every figure, by subject and figure.
+    /// Median and spread by subject and metric.
     pub summaries: BTreeMap<String, BTreeMap<String, Summary>>,
-    /// Every single measurement, in the order they were made.
+    /// Every single measurement in chronological order.
     pub samples: Samples,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Draws the conclusions from the samples.
+    /// Computes the report from the samples.
     #[must_use]
-    pub fn new(setup: Setup, samples: Samples, missing: Vec<Missing>, notes: Vec<String>) -> Self {
-        let (ratios, more) = (goals::ratios(&samples), goals::more_ratios(&samples));
+    pub fn new(setup: MachineInfo, samples: Samples, missing: Vec<Skipped>, notes: Vec<String>) -> Self {
+        let (ratios, more) = (targets::ratios(&samples), targets::more_ratios(&samples));
         let medians = |of: &[(String, Summary)]| {
             of.iter()
                 .map(|(name, summary)| (name.clone(), summary.median))
                 .collect()
         };
-        let nanoseconds_spread: BTreeMap<String, Summary> = programs::NAMES
+        let nanoseconds_spread: BTreeMap<String, Summary> = programs::METRICS
             .into_iter()
             .filter_map(|figure| {
                 let subject = programs::SUBJECT;
-                Some((figure.to_owned(), samples.summary(Of { subject, figure })?))
+                Some((
+                    figure.to_owned(),
+                    samples.summary(MetricKey {
+                        subject,
+                        metric: figure,
+                    })?,
+                ))
             })
             .collect();
         let outages = |percent| percentile(samples.values(FAILOVER), percent);
@@ -132,19 +137,19 @@ impl Report {
             });
         let mut summaries: BTreeMap<String, BTreeMap<String, Summary>> = BTreeMap::new();
         for sample in samples.iter() {
-            let of = Of {
+            let of = MetricKey {
                 subject: &sample.subject,
-                figure: &sample.figure,
+                metric: &sample.metric,
             };
             let figures = summaries.entry(sample.subject.clone()).or_default();
-            if !figures.contains_key(&sample.figure)
+            if !figures.contains_key(&sample.metric)
                 && let Some(summary) = samples.summary(of)
             {
-                figures.insert(sample.figure.clone(), summary);
+                figures.insert(sample.metric.clone(), summary);
             }
         }
         let mut report = Self {
-            setup,
+            machine_info: setup,
             ratios: medians(&ratios),
             more_ratios: medians(&more),
             ratio_spread: ratios.into_iter().chain(more).collect(),
@@ -154,19 +159,19 @@ impl Report {
                 .collect(),
             nanoseconds_spread,
             failover_ms,
-            goals: Vec::new(),
-            missing,
-            took_seconds: BTreeMap::new(),
+            targets: Vec::new(),
+            skipped: missing,
+            duration_seconds: BTreeMap::new(),
             notes,
             summaries,
             samples,
         };
-        report.goals = goals::outcomes(|name| report.figure(name));
+        report.targets = targets::evaluate(|name| report.metric(name));
         report
     }
 
-    /// A figure by section and key, with a dot between.
-    fn figure(&self, name: &str) -> Option<f64> {
+    /// A figure by report key and entry, separated by a dot.
+    fn metric(&self, name: &str) -> Option<f64> {
         match name.split_once('.')? {
             ("ratios", key) => self.ratios.get(key).copied(),
             ("nanoseconds", key) => self.nanoseconds.get(key).copied(),
@@ -176,7 +181,7 @@ impl Report {
         }
     }
 
-    /// Median and spread of a figure.
+    /// Median and spread of a metric.
     #[must_use]
     pub fn summary(&self, subject: &str, figure: &str) -> Option<Summary> {
         self.summaries.get(subject)?.get(figure).copied()
@@ -190,20 +195,20 @@ pub(super) mod tests {
     use super::*;
     use crate::bench::{
         case::Case,
-        growth::{self, Curve, Work},
-        row,
+        end_to_end,
         sample::Sample,
+        scaling::{self, Curve, Operation},
         transit,
     };
 
-    pub(crate) fn setup() -> Setup {
-        Setup {
+    pub(crate) fn setup() -> MachineInfo {
+        MachineInfo {
             kernel: "6.18.0".to_owned(),
             cpu: "a CPU".to_owned(),
             cpus: 2,
             load: 0.1,
             versions: BTreeMap::new(),
-            parts: Part::ALL.to_vec(),
+            sections: Section::ALL.to_vec(),
             rounds: 2,
             pace: Pace {
                 traffic: Duration::from_secs(1),
@@ -215,41 +220,46 @@ pub(super) mod tests {
         }
     }
 
-    /// A report with every part in it; larger numbers for later subjects.
-    pub(crate) fn whole() -> Report {
+    /// A report with every section; later subjects have larger values.
+    pub(crate) fn full_report() -> Report {
         let mut samples = Samples::default();
         let mut push = |round, subject: &str, figure: &str, value: f64| {
             samples.push(Sample {
                 round,
                 subject: subject.to_owned(),
-                figure: figure.to_owned(),
+                metric: figure.to_owned(),
                 value,
             });
         };
         for round in 1..=2 {
             for (number, case) in (1..).zip(Case::ALL) {
-                for streams in row::STREAMS {
-                    push(round, case.name(), &row::tcp(streams), 1e9 * f64::from(number));
+                for streams in end_to_end::STREAMS {
+                    push(
+                        round,
+                        case.name(),
+                        &end_to_end::tcp_metric(streams),
+                        1e9 * f64::from(number),
+                    );
                 }
-                push(round, case.name(), row::UDP64, 1e4 * f64::from(number));
-                for size in row::SIZES {
-                    push(round, case.name(), &row::rr(size, 50), 30.0);
-                    push(round, case.name(), &row::rr(size, 99), 60.0);
+                push(round, case.name(), end_to_end::UDP64, 1e4 * f64::from(number));
+                for size in end_to_end::SIZES {
+                    push(round, case.name(), &end_to_end::rr_metric(size, 50), 30.0);
+                    push(round, case.name(), &end_to_end::rr_metric(size, 99), 60.0);
                 }
             }
-            for kind in transit::Kind::ALL {
+            for kind in transit::HopKind::ALL {
                 push(round, kind.name(), transit::RATE, 2e6);
                 push(round, kind.name(), transit::TIME, 500.0);
-                push(round, kind.name(), transit::OWN, 300.0);
+                push(round, kind.name(), transit::NET_TIME, 300.0);
             }
-            for name in programs::NAMES {
+            for name in programs::METRICS {
                 push(round, programs::SUBJECT, name, 200.0);
             }
-            for (work, curve) in Work::ALL
+            for (work, curve) in Operation::ALL
                 .into_iter()
                 .flat_map(|work| Curve::ALL.map(|curve| (work, curve)))
             {
-                let subject = growth::subject(work, curve);
+                let subject = scaling::subject(work, curve);
                 for point in curve.points() {
                     push(
                         round,
@@ -263,19 +273,19 @@ pub(super) mod tests {
             push(round, "gateways", "2", 1.95);
         }
         for trial in 1..=200 {
-            push(trial, FAILOVER.subject, FAILOVER.figure, 300.0 + f64::from(trial));
+            push(trial, FAILOVER.subject, FAILOVER.metric, 300.0 + f64::from(trial));
         }
-        let missing = vec![Missing {
+        let missing = vec![Skipped {
             name: "something".to_owned(),
-            reason: "nobody knows".to_owned(),
+            reason: "unavailable".to_owned(),
             failed: false,
         }];
         Report::new(setup(), samples, missing, vec!["a note".to_owned()])
     }
 
     #[test]
-    fn json_has_the_documented_keys_and_comes_back() {
-        let report = whole();
+    fn json_has_the_documented_keys_and_is_read_back() {
+        let report = full_report();
         let json = serde_json::to_string(&report).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         let keys = |section: &str| -> Vec<String> {
@@ -286,9 +296,9 @@ pub(super) mod tests {
         assert_eq!(
             keys("ratios"),
             [
-                "growth_clusters",
-                "growth_members",
-                "growth_prefixes",
+                "scaling_clusters",
+                "scaling_nexthops",
+                "scaling_prefixes_many_flows",
                 "tcp_vs_kernel_vxlan",
                 "tcp_vs_plain",
                 "transit_vs_plain_forward",
@@ -301,21 +311,30 @@ pub(super) mod tests {
         assert_eq!(keys("failover_ms"), ["max", "p50", "p99", "trials"]);
         assert!(value["ratio_spread"]["tcp_vs_plain"]["min"].is_number());
         let back: Report = serde_json::from_str(&json).unwrap();
-        assert_eq!((back.setup, back.missing), (report.setup, report.missing));
+        assert_eq!(
+            (back.machine_info, back.skipped),
+            (report.machine_info, report.skipped)
+        );
     }
 
     #[test]
-    fn every_goal_stands_next_to_its_figure() {
-        let report = whole();
-        assert_eq!(report.goals.len(), goals::GOALS.len());
-        let p99 = report.goals.iter().find(|goal| goal.figure == "failover_ms.p99");
-        assert_eq!(p99.map(|goal| (goal.value, goal.reached)), Some((498.0, true)));
+    fn every_target_has_a_figure() {
+        let report = full_report();
+        assert_eq!(report.targets.len(), targets::TARGETS.len());
+        let p99 = report
+            .targets
+            .iter()
+            .find(|target| target.metric == "failover_ms.p99");
+        assert_eq!(
+            p99.map(|target| (target.value, target.reached)),
+            Some((498.0, true))
+        );
     }
 
     #[test]
-    fn a_run_of_one_part_has_no_other_figures() {
+    fn an_empty_run_has_no_figures() {
         let report = Report::new(setup(), Samples::default(), Vec::new(), Vec::new());
-        assert!(report.ratios.is_empty() && report.nanoseconds.is_empty() && report.goals.is_empty());
+        assert!(report.ratios.is_empty() && report.nanoseconds.is_empty() && report.targets.is_empty());
         assert_eq!(report.failover_ms, None);
     }
 }

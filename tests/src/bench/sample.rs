@@ -1,21 +1,21 @@
-//! Single measurements, and what medians and quotients of them say. Pure.
+//! Single measurements, their medians and ratios.
 
 use serde::{Deserialize, Serialize};
 
-/// One figure, measured once.
+/// A single measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Counts from 1.
+    /// Round, from 1.
     pub round: u32,
-    /// What was measured: a case, a kind of hop, a growing table.
+    /// The measured case, hop or curve.
     pub subject: String,
-    /// Which figure of it.
-    pub figure: String,
-    /// The value, in the figure's unit.
+    /// Name of the metric.
+    pub metric: String,
+    /// The value in the metric's unit.
     pub value: f64,
 }
 
-/// Median and spread of one figure.
+/// Median and spread of a metric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Median.
@@ -26,26 +26,26 @@ pub struct Summary {
     pub max: f64,
 }
 
-/// All samples of a run, in the order they were made.
+/// All samples of a run in chronological order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Samples(Vec<Sample>);
 
-/// A figure of a subject.
+/// A metric of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Of<'a> {
+pub struct MetricKey<'a> {
     /// See [`Sample::subject`].
     pub subject: &'a str,
     /// See [`Sample::figure`].
-    pub figure: &'a str,
+    pub metric: &'a str,
 }
 
 // === impl Summary ===
 
 impl Summary {
-    /// Sums up figures; `None` of none.
+    /// Summarizes values; `None` without any.
     #[must_use]
-    pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub fn from_values(figures: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -63,7 +63,7 @@ impl Summary {
     }
 }
 
-/// The value below which `percent` of 100 figures lie, by nearest rank; `None` of none.
+/// Percentile by nearest rank; `None` without any values.
 #[must_use]
 pub fn percentile(figures: impl IntoIterator<Item = f64>, percent: usize) -> Option<f64> {
     let mut sorted: Vec<f64> = figures.into_iter().collect();
@@ -75,45 +75,45 @@ pub fn percentile(figures: impl IntoIterator<Item = f64>, percent: usize) -> Opt
 // === impl Samples ===
 
 impl Samples {
-    /// Adds one.
+    /// Adds a sample.
     pub fn push(&mut self, sample: Sample) {
         self.0.push(sample);
     }
 
-    /// All of them.
+    /// All samples.
     pub fn iter(&self) -> impl Iterator<Item = &Sample> {
         self.0.iter()
     }
 
-    /// The values of a figure over all rounds.
-    pub fn values(&self, of: Of<'_>) -> impl Iterator<Item = f64> {
+    /// The values of a metric over all rounds.
+    pub fn values(&self, of: MetricKey<'_>) -> impl Iterator<Item = f64> {
         self.0
             .iter()
-            .filter(move |one| one.subject == of.subject && one.figure == of.figure)
+            .filter(move |one| one.subject == of.subject && one.metric == of.metric)
             .map(|one| one.value)
     }
 
-    /// Median and spread of a figure; `None` if it was not measured.
+    /// Median and spread of a metric; `None` if it was not measured.
     #[must_use]
-    pub fn summary(&self, of: Of<'_>) -> Option<Summary> {
-        Summary::of(self.values(of))
+    pub fn summary(&self, of: MetricKey<'_>) -> Option<Summary> {
+        Summary::from_values(self.values(of))
     }
 
-    /// For each round that has both figures their quotient; of these, median and spread. Comparing within
-    /// a round cancels what the machine does over time.
+    /// Median and spread of the ratios of two metrics within each round that has both. Ratios within a round cancel
+    /// variations of the machine's speed.
     #[must_use]
-    pub fn quotient(&self, of: Of<'_>, by: Of<'_>) -> Option<Summary> {
-        let find = |round: u32, of: Of<'_>| {
+    pub fn ratio(&self, of: MetricKey<'_>, by: MetricKey<'_>) -> Option<Summary> {
+        let find = |round: u32, of: MetricKey<'_>| {
             self.0
                 .iter()
-                .find(|one| one.round == round && one.subject == of.subject && one.figure == of.figure)
+                .find(|one| one.round == round && one.subject == of.subject && one.metric == of.metric)
                 .map(|one| one.value)
         };
         let own = self
             .0
             .iter()
-            .filter(|one| one.subject == of.subject && one.figure == of.figure);
-        Summary::of(
+            .filter(|one| one.subject == of.subject && one.metric == of.metric);
+        Summary::from_values(
             own.filter_map(|one| Some(one.value / find(one.round, by)?))
                 .filter(|quotient| quotient.is_finite()),
         )
@@ -124,23 +124,23 @@ impl Samples {
 mod tests {
     use super::*;
 
-    const A: Of<'_> = Of {
+    const A: MetricKey<'_> = MetricKey {
         subject: "a",
-        figure: "speed",
+        metric: "speed",
     };
-    const B: Of<'_> = Of {
+    const B: MetricKey<'_> = MetricKey {
         subject: "b",
-        figure: "speed",
+        metric: "speed",
     };
 
-    fn samples(values: &[(u32, Of<'_>, f64)]) -> Samples {
+    fn samples(values: &[(u32, MetricKey<'_>, f64)]) -> Samples {
         Samples(
             values
                 .iter()
                 .map(|(round, of, value)| Sample {
                     round: *round,
                     subject: of.subject.to_owned(),
-                    figure: of.figure.to_owned(),
+                    metric: of.metric.to_owned(),
                     value: *value,
                 })
                 .collect(),
@@ -148,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn median_of_odd_even_and_none() {
-        let odd = Summary::of([3.0, 1.0, 2.0]).unwrap();
+    fn medians_of_odd_even_and_no_values() {
+        let odd = Summary::from_values([3.0, 1.0, 2.0]).unwrap();
         assert_eq!((odd.median, odd.min, odd.max), (2.0, 1.0, 3.0));
-        let even = Summary::of([4.0, 1.0, 2.0, 3.0]).unwrap();
+        let even = Summary::from_values([4.0, 1.0, 2.0, 3.0]).unwrap();
         assert!((even.median - 2.5).abs() < 1e-9);
-        assert_eq!(Summary::of([]), None);
+        assert_eq!(Summary::from_values([]), None);
     }
 
     #[test]
@@ -166,17 +166,17 @@ mod tests {
     }
 
     #[test]
-    fn quotients_compare_within_a_round() {
-        // The machine is twice as fast in the second round: the quotient must not notice.
+    fn ratios_are_computed_within_a_round() {
+        // The machine is twice as fast in the second round; the ratio is unaffected.
         let samples = samples(&[(1, A, 8.0), (1, B, 10.0), (2, B, 20.0), (2, A, 16.0)]);
-        let quotient = samples.quotient(A, B).unwrap();
+        let quotient = samples.ratio(A, B).unwrap();
         assert!((quotient.median - 0.8).abs() < 1e-9, "{quotient:?}");
         assert!((quotient.max - 0.8).abs() < 1e-9, "{quotient:?}");
     }
 
     #[test]
-    fn quotient_needs_both_figures_and_a_divisor() {
-        assert_eq!(samples(&[(1, A, 8.0), (2, B, 1.0)]).quotient(A, B), None);
-        assert_eq!(samples(&[(1, A, 8.0), (1, B, 0.0)]).quotient(A, B), None);
+    fn a_ratio_requires_both_metrics_and_a_divisor() {
+        assert_eq!(samples(&[(1, A, 8.0), (2, B, 1.0)]).ratio(A, B), None);
+        assert_eq!(samples(&[(1, A, 8.0), (1, B, 0.0)]).ratio(A, B), None);
     }
 }

@@ -1,24 +1,24 @@
-//! The rules a service proxy leaves on a node: as kube-proxy's nftables mode lays them out, with one verdict
-//! map over all Services, a chain per Service and a chain per endpoint. Pure.
+//! nftables rules of a service proxy in the layout of kube-proxy's nftables mode: one verdict map over all Services,
+//! a chain per Service and a chain per endpoint.
 
 use std::{fmt::Write as _, net::Ipv4Addr};
 
 use crate::topology::Cluster;
 
-/// Table the rules are in.
+/// Name of the table.
 pub(super) const TABLE: &str = "be_services";
-/// Services, as many as the figure's name says.
+/// Number of Services in the case `plain-services`.
 pub(super) const SERVICES: u32 = 1000;
-/// Endpoints of each.
+/// Endpoints per Service.
 const ENDPOINTS: u32 = 3;
 /// Port of the Services and of their endpoints.
 const PORT: u16 = 80;
 const TARGET_PORT: u16 = 8080;
 
-/// The rule set of a node of a cluster with this many Services.
+/// The rule set of a node in a cluster with this many Services.
 ///
-/// A packet of an established connection meets no more than the hooks and connection tracking; the first
-/// one of a connection is looked up among the Services and, on its way on, among those without endpoints.
+/// A packet of an established connection passes only the hooks and connection tracking; the first packet of a
+/// connection is looked up among the Services and then among those without endpoints.
 pub(super) fn rules(cluster: Cluster, services: u32) -> String {
     let mut text = format!("table ip {TABLE} {{\n");
     let pods = cluster.pod_cidr();
@@ -27,7 +27,7 @@ pub(super) fn rules(cluster: Cluster, services: u32) -> String {
     let endpoint_ip = |service, endpoint| nth(pods.network(), 0x8000 + service * ENDPOINTS + endpoint);
     let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
 
-    // Writing to a string cannot fail, here and below.
+    // Infallible, here and below.
     let addresses = list(&mut numbers().map(|service| service_ip(service).to_string()));
     let by_port = list(&mut numbers().map(|service| {
         format!(
@@ -117,20 +117,20 @@ pub(super) fn rules(cluster: Cluster, services: u32) -> String {
 }
 
 fn service_chain(service: u32) -> String {
-    format!("service-{:08X}-shop/item-{service}/tcp/http", digest(service))
+    format!("service-{:08X}-shop/item-{service}/tcp/http", fake_hash(service))
 }
 
 fn endpoint_chain(service: u32, endpoint: u32) -> String {
-    let digest = digest(service * ENDPOINTS + endpoint + 1);
+    let digest = fake_hash(service * ENDPOINTS + endpoint + 1);
     format!("endpoint-{digest:08X}-shop/item-{service}/tcp/http__{endpoint}")
 }
 
-/// Names in the proxy's rules carry a hash; here any number that looks like one.
-fn digest(number: u32) -> u32 {
+/// A number in place of the hash in kube-proxy's chain names.
+fn fake_hash(number: u32) -> u32 {
     number.wrapping_mul(0x9e37_79b1) ^ 0x5bd1_e995
 }
 
-/// The address that many places behind another.
+/// The address at an offset from another one.
 fn nth(network: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(network).wrapping_add(number))
 }
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_service_and_endpoint_has_its_chain_and_its_place_in_the_map() {
+    fn every_service_and_endpoint_has_a_chain_and_a_map_entry() {
         let text = rules(Cluster::East, 5);
         assert_eq!(text.matches("    chain service-").count(), 5 + 1);
         assert_eq!(
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_of_different_endpoints_have_different_names() {
+    fn chain_names_are_unique() {
         let names: std::collections::BTreeSet<String> = (0..SERVICES)
             .flat_map(|service| (0..ENDPOINTS).map(move |endpoint| endpoint_chain(service, endpoint)))
             .chain((0..SERVICES).map(service_chain))
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_service_or_endpoint_is_an_address_of_the_test_bed() {
+    fn no_service_or_endpoint_uses_an_address_of_the_topology() {
         for cluster in Cluster::ALL {
             let text = rules(cluster, SERVICES);
             assert!(!text.contains(&format!("dnat to {}:", cluster.pod_ip())));

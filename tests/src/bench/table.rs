@@ -1,25 +1,24 @@
-//! The report as tables for a terminal. Pure.
+//! The report as tables for a terminal.
 
 use std::fmt::{self, Display, Formatter};
 
 use super::{
     case::Case,
-    growth::{self, Curve, Work},
-    programs,
+    end_to_end, programs,
     report::Report,
-    row,
     sample::Summary,
-    transit::{self, Kind},
+    scaling::{self, Curve, Operation},
+    transit::{self, HopKind},
 };
 
 /// Width of the first column.
-const NAMES: usize = 42;
+const NAME_WIDTH: usize = 42;
 /// Width of the others.
-const CELL: usize = 22;
+const CELL_WIDTH: usize = 22;
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let setup = &self.setup;
+        let setup = &self.machine_info;
         writeln!(
             f,
             "kernel {}, {} x {}, load {:.2} before; underlay MTU {}, Pod MTU {}{}\n\
@@ -36,22 +35,34 @@ impl Display for Report {
         self.cases(f)?;
         self.hop(f)?;
         self.programs(f)?;
-        self.growth(f)?;
+        self.scaling(f)?;
         self.conclusions(f)
     }
 }
 
 impl Report {
-    /// Four hops, case by case.
+    /// Four hops by case.
     fn cases(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let tcp = |streams| (row::tcp(streams), 1e9, format!("TCP x{streams} Gb/s"));
-        let mut throughput: Vec<_> = row::STREAMS.map(tcp).to_vec();
-        throughput.push((row::UDP64.to_owned(), 1e3, "UDP 64 B kpps".to_owned()));
+        let tcp = |streams| {
+            (
+                end_to_end::tcp_metric(streams),
+                1e9,
+                format!("TCP x{streams} Gb/s"),
+            )
+        };
+        let mut throughput: Vec<_> = end_to_end::STREAMS.map(tcp).to_vec();
+        throughput.push((end_to_end::UDP64.to_owned(), 1e3, "UDP 64 B kpps".to_owned()));
         self.case_table(f, &throughput)?;
-        let latency: Vec<_> = row::SIZES
+        let latency: Vec<_> = end_to_end::SIZES
             .into_iter()
             .flat_map(|size| {
-                [50, 99].map(|percent| (row::rr(size, percent), 1.0, format!("{size} B p{percent} us")))
+                [50, 99].map(|percent| {
+                    (
+                        end_to_end::rr_metric(size, percent),
+                        1.0,
+                        format!("{size} B p{percent} us"),
+                    )
+                })
             })
             .collect();
         self.case_table(f, &latency)
@@ -68,8 +79,8 @@ impl Report {
             return Ok(());
         }
         let line = |first: &str, cells: &mut dyn Iterator<Item = String>| {
-            let line = cells.fold(format!("{first:<NAMES$}"), |line, cell| {
-                format!("{line}{cell:<CELL$}")
+            let line = cells.fold(format!("{first:<NAME_WIDTH$}"), |line, cell| {
+                format!("{line}{cell:<CELL_WIDTH$}")
             });
             line.trim_end().to_owned()
         };
@@ -87,18 +98,18 @@ impl Report {
 
     fn hop(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let kinds = [
-            (Kind::Nothing, "dropped at once: the source alone"),
-            (Kind::Wire, "sent on as it is: the least a hop can do"),
-            (Kind::Forward, "plain forwarding by the kernel"),
-            (Kind::Transit, "mc-gateway, transit"),
+            (HopKind::Drop, "dropped at ingress: the source alone"),
+            (HopKind::Wire, "redirected unchanged: the lower bound"),
+            (HopKind::Forward, "plain forwarding by the kernel"),
+            (HopKind::Transit, "mc-gateway, transit"),
         ];
-        if self.summary(Kind::Transit.name(), transit::RATE).is_none() {
+        if self.summary(HopKind::Transit.name(), transit::RATE).is_none() {
             return Ok(());
         }
-        let title = "one hop alone, 64 B, one CPU";
+        let title = "single hop, 64 B, one CPU";
         writeln!(
             f,
-            "\n{title:<NAMES$}{:<CELL$}{:<CELL$}without the source",
+            "\n{title:<NAME_WIDTH$}{:<CELL_WIDTH$}{:<CELL_WIDTH$}without the source",
             "kpps", "ns per packet"
         )?;
         for (kind, title) in kinds {
@@ -108,10 +119,10 @@ impl Report {
             };
             writeln!(
                 f,
-                "{title:<NAMES$}{:<CELL$}{:<CELL$}{}",
+                "{title:<NAME_WIDTH$}{:<CELL_WIDTH$}{:<CELL_WIDTH$}{}",
                 cell(transit::RATE, 1e3),
                 cell(transit::TIME, 1.0),
-                cell(transit::OWN, 1.0)
+                cell(transit::NET_TIME, 1.0)
             )?;
         }
         Ok(())
@@ -121,20 +132,20 @@ impl Report {
         if self.nanoseconds.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\n{:<NAMES$}ns per packet", "programs under 64 B UDP")?;
-        for name in programs::NAMES {
+        writeln!(f, "\n{:<NAME_WIDTH$}ns per packet", "programs under 64 B UDP")?;
+        for name in programs::METRICS {
             if let Some(summary) = self.nanoseconds_spread.get(name) {
-                writeln!(f, "{name:<NAMES$}{}", cell(*summary, 1.0))?;
+                writeln!(f, "{name:<NAME_WIDTH$}{}", cell(*summary, 1.0))?;
             }
         }
         Ok(())
     }
 
-    fn growth(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for work in Work::ALL {
+    fn scaling(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for work in Operation::ALL {
             let mut rows = Vec::new();
             for curve in Curve::ALL {
-                let subject = growth::subject(work, curve);
+                let subject = scaling::subject(work, curve);
                 let points: Vec<String> = curve
                     .points()
                     .iter()
@@ -144,11 +155,11 @@ impl Report {
                     })
                     .collect();
                 if !points.is_empty() {
-                    rows.push(format!("{:<NAMES$}{}", curve.title(), points.join(", ")));
+                    rows.push(format!("{:<NAME_WIDTH$}{}", curve.title(), points.join(", ")));
                 }
             }
             if !rows.is_empty() {
-                let title = format!("{}, ns per packet by size of tables", work.name());
+                let title = format!("{}, ns per packet by size of maps", work.name());
                 writeln!(f, "\n{title}\n{}", rows.join("\n"))?;
             }
         }
@@ -159,38 +170,38 @@ impl Report {
         if let Some(failover) = self.failover_ms {
             writeln!(
                 f,
-                "\n{:<NAMES$}p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms of {} trials",
-                "a gateway lost", failover.p50, failover.p99, failover.max, failover.trials
+                "\n{:<NAME_WIDTH$}p50 {:.0} ms, p99 {:.0} ms, max {:.0} ms of {} trials",
+                "gateway failure", failover.p50, failover.p99, failover.max, failover.trials
             )?;
         }
-        if !self.goals.is_empty() {
-            writeln!(f, "\n{:<NAMES$}{:<CELL$}goal", "goals", "figure")?;
+        if !self.targets.is_empty() {
+            writeln!(f, "\n{:<NAME_WIDTH$}{:<CELL_WIDTH$}target", "targets", "figure")?;
         }
-        for goal in &self.goals {
-            let key = goal.figure.strip_prefix("ratios.").unwrap_or(&goal.figure);
+        for target in &self.targets {
+            let key = target.metric.strip_prefix("ratios.").unwrap_or(&target.metric);
             let spread = self.ratio_spread.get(key);
             let figure = spread.map_or_else(
-                || format!("{:.0}", goal.value),
+                || format!("{:.0}", target.value),
                 |summary| format!("{:.2} ({:.2} .. {:.2})", summary.median, summary.min, summary.max),
             );
-            let verdict = if goal.reached { "ok" } else { "short" };
+            let verdict = if target.reached { "ok" } else { "missed" };
             writeln!(
                 f,
-                "{:<NAMES$}{figure:<CELL$}{:<8}{verdict}",
-                goal.figure,
-                goal.limit.to_string()
+                "{:<NAME_WIDTH$}{figure:<CELL_WIDTH$}{:<8}{verdict}",
+                target.metric,
+                target.limit.to_string()
             )?;
         }
         if !self.more_ratios.is_empty() {
-            writeln!(f, "\nfurther comparisons (of times, less is better)")?;
+            writeln!(f, "\nfurther comparisons (for times, less is better)")?;
         }
         for name in self.more_ratios.keys() {
             if let Some(Summary { median, min, max }) = self.ratio_spread.get(name) {
-                writeln!(f, "{name:<NAMES$}{median:.2} ({min:.2} .. {max:.2})")?;
+                writeln!(f, "{name:<NAME_WIDTH$}{median:.2} ({min:.2} .. {max:.2})")?;
             }
         }
-        for missing in &self.missing {
-            let how = if missing.failed { "failed" } else { "not measured" };
+        for missing in &self.skipped {
+            let how = if missing.failed { "failed" } else { "skipped" };
             writeln!(f, "\n{how}: {}: {}", missing.name, missing.reason)?;
         }
         for note in &self.notes {
@@ -201,7 +212,7 @@ impl Report {
 }
 
 fn cell(Summary { median, min, max }: Summary, unit: f64) -> String {
-    // Three digits say all that is known.
+    // Three significant digits.
     let digits = usize::from(median / unit < 100.0);
     format!(
         "{:.digits$} ({:.digits$} .. {:.digits$})",
@@ -214,30 +225,25 @@ fn cell(Summary { median, min, max }: Summary, unit: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::tests::{setup, whole};
+    use crate::bench::report::tests::{full_report, setup};
 
     #[test]
-    fn table_names_every_case_goal_and_gap() {
-        let text = whole().to_string();
+    fn the_table_has_every_case_target_and_skipped_section() {
+        let text = full_report().to_string();
         for case in Case::ALL {
             let lines = text.lines().filter(|line| line.starts_with(case.title()));
             assert!(lines.count() >= 2, "{}: {text}", case.title());
         }
-        for (goal, _) in super::super::goals::GOALS {
-            assert!(text.contains(goal), "{goal}: {text}");
+        for (target, _) in super::super::targets::TARGETS {
+            assert!(text.contains(target), "{target}: {text}");
         }
-        for word in [
-            "not measured: something: nobody knows",
-            "note: a note",
-            "short",
-            "ok",
-        ] {
+        for word in ["skipped: something: unavailable", "note: a note", "missed", "ok"] {
             assert!(text.contains(word), "{word}: {text}");
         }
     }
 
     #[test]
-    fn a_run_of_one_part_shows_nothing_of_the_others() {
+    fn an_empty_report_has_only_the_header() {
         let report = Report::new(
             setup(),
             crate::bench::sample::Samples::default(),

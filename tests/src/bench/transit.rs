@@ -1,4 +1,4 @@
-//! One hop alone: the gateway's program against the kernel's forwarding.
+//! A single hop: the gateway's program compared with the kernel's forwarding.
 
 use std::{path::Path, time::Duration};
 
@@ -6,20 +6,20 @@ use anyhow::{Result, ensure};
 use mc_gateway_common::abi::PROGRAM_FROM_UNDERLAY;
 
 use super::{
-    hop::{Hop, IN, IN_MAC},
-    objects::{Gateway, SINK, WIRE},
-    row::Figure,
-    world::{self, Layout, Sizes},
+    bpf_objects::{LoadedGateway, SINK, WIRE},
+    end_to_end::Metric,
+    fixture::{self, Layout, Sizes},
+    single_hop::{IN_DEVICE, IN_MAC, SingleHop},
 };
 
-/// What the hop does.
+/// Kind of processing in the hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Drops every frame at once: what the source costs by itself.
-    Nothing,
-    /// Sends every frame on as it is: what getting it to the sink costs at least.
+pub enum HopKind {
+    /// Drops every frame at ingress: the cost of the source.
+    Drop,
+    /// Redirects every frame unchanged: the lower bound of any hop.
     Wire,
-    /// Routes 64-byte datagrams that are not encapsulated.
+    /// Routes 64-byte datagrams without encapsulation.
     Forward,
     /// Runs `from_underlay` on the same datagrams, encapsulated.
     Transit,
@@ -27,15 +27,15 @@ pub enum Kind {
 
 // === impl Kind ===
 
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Nothing, Self::Wire, Self::Forward, Self::Transit];
+impl HopKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Drop, Self::Wire, Self::Forward, Self::Transit];
 
     /// Name in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Nothing => "hop-nothing",
+            Self::Drop => "hop-drop",
             Self::Wire => "hop-wire",
             Self::Forward => "hop-forward",
             Self::Transit => "hop-transit",
@@ -48,95 +48,99 @@ pub const RATE: &str = "packets_per_second";
 /// Nanoseconds per frame, from the source to the sink.
 pub const TIME: &str = "nanoseconds_per_packet";
 
-/// The same without what the source costs in that round: the hop by itself.
-pub const OWN: &str = "own_nanoseconds_per_packet";
+/// The same, minus the time of the source in that round: the hop alone.
+pub const NET_TIME: &str = "net_nanoseconds_per_packet";
 
-/// Flows at a time.
+/// Number of flows.
 const FLOWS: u32 = 64;
 const SIZES: Sizes = Sizes {
     prefixes: 10,
     clusters: 1,
-    members: 1,
+    next_hops: 1,
     layout: Layout::Dense,
 };
 
-/// The hop and what is attached to it in turn.
+/// The hop and the gateway's programs.
 #[derive(Debug)]
 pub(super) struct Transit {
-    // Drops first: it is attached in the hop's namespace.
-    gateway: Gateway,
-    hop: Hop,
+    // Dropped first: attached in the namespace of the hop.
+    gateway: LoadedGateway,
+    hop: SingleHop,
 }
 
 // === impl Transit ===
 
 impl Transit {
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
-        let mut hop = Hop::create(prefix, objects)?;
-        hop.close(0)?;
+        let mut hop = SingleHop::create(prefix, objects)?;
+        hop.attach_sink(0)?;
         let [outside, _] = hop.outside;
-        hop.yardstick.aim(outside.ifindex)?;
-        let gateway = Gateway::load(objects, &world::gateway(SIZES, hop.inside, &[outside]))?;
+        hop.programs.set_wire_target(outside.ifindex)?;
+        let gateway = LoadedGateway::load(objects, &fixture::gateway(SIZES, hop.inside, &[outside]))?;
         Ok(Self { gateway, hop })
     }
 
-    /// Measures each kind of hop once, in this order.
-    pub(super) fn measure(&mut self, kinds: &[Kind], duration: Duration) -> Result<Vec<(Kind, Vec<Figure>)>> {
+    /// Measures each kind once, in this order.
+    pub(super) fn measure(
+        &mut self,
+        kinds: &[HopKind],
+        duration: Duration,
+    ) -> Result<Vec<(HopKind, Vec<Metric>)>> {
         let mut times = Vec::new();
         for kind in kinds {
             times.push((*kind, self.time(*kind, duration)?));
         }
         let source = times
             .iter()
-            .find(|(kind, _)| *kind == Kind::Nothing)
+            .find(|(kind, _)| *kind == HopKind::Drop)
             .map_or(0.0, |(_, time)| *time);
         Ok(times
             .into_iter()
             .map(|(kind, time)| {
                 let mut figures = vec![(RATE.to_owned(), 1e9 / time), (TIME.to_owned(), time)];
-                if kind != Kind::Nothing {
-                    figures.push((OWN.to_owned(), time - source));
+                if kind != HopKind::Drop {
+                    figures.push((NET_TIME.to_owned(), time - source));
                 }
                 (kind, figures)
             })
             .collect())
     }
 
-    /// Nanoseconds a frame takes from the source to the sink.
-    fn time(&mut self, kind: Kind, duration: Duration) -> Result<f64> {
+    /// Nanoseconds per frame from the source to the sink.
+    fn time(&mut self, kind: HopKind, duration: Duration) -> Result<f64> {
         let Self { gateway, hop } = self;
-        let frames = if kind == Kind::Forward {
-            world::plain_flows(FLOWS, SIZES, IN_MAC)
+        let frames = if kind == HopKind::Forward {
+            fixture::plain_flows(FLOWS, SIZES, IN_MAC)
         } else {
-            world::flows(FLOWS, 0, SIZES, hop.inside, IN_MAC)
+            fixture::flows(FLOWS, 0, SIZES, hop.inside, IN_MAC)
         };
-        hop.yardstick.prepare(&frames)?;
+        hop.programs.set_frames(&frames)?;
         let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
         let classifier = match kind {
-            Kind::Nothing => Some(SINK),
-            Kind::Wire => Some(WIRE),
-            Kind::Forward | Kind::Transit => None,
+            HopKind::Drop => Some(SINK),
+            HopKind::Wire => Some(WIRE),
+            HopKind::Forward | HopKind::Transit => None,
         };
         let link = match classifier {
-            Some(name) => Some((name, hop.yardstick.attach(&hop.netns, name, IN)?)),
+            Some(name) => Some((name, hop.programs.attach(&hop.netns, name, IN_DEVICE)?)),
             None => None,
         };
-        if kind == Kind::Transit {
-            gateway.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN)?;
+        if kind == HopKind::Transit {
+            gateway.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN_DEVICE)?;
         }
-        let before = hop.arrived()?;
+        let before = hop.received_frames()?;
         let sent = hop
-            .yardstick
+            .programs
             .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
-        let arrived = hop.arrived()? - before;
+        let arrived = hop.received_frames()? - before;
         if let Some((name, id)) = link {
-            hop.yardstick.detach(name, id)?;
+            hop.programs.detach(name, id)?;
         }
         gateway.detach()?;
-        // A frame that does not arrive costs less: such a figure would flatter.
+        // A lost frame costs less and would improve the figure.
         ensure!(
-            kind == Kind::Nothing || arrived * 1000 >= sent.frames * 999,
-            "{}: only {arrived} of {} frames crossed the hop; drops: {:?}",
+            kind == HopKind::Drop || arrived * 1000 >= sent.frames * 999,
+            "{}: {arrived} of {} frames forwarded; drops: {:?}",
             kind.name(),
             sent.frames,
             gateway.drops()?

@@ -1,4 +1,4 @@
-//! `mc-bench`: mc-gateway next to other ways, all over the same namespaces.
+//! `mc-bench`: comparison of mc-gateway with other data paths over the same namespaces.
 
 #![forbid(unsafe_code)]
 
@@ -10,47 +10,47 @@ use mc_tests::{
     bench::{
         self, PREFIX, Settings,
         case::Case,
-        part::{Pace, Part},
         plot,
+        section::{Pace, Section},
     },
-    interrupt::on_interrupt,
+    signals::on_interrupt,
 };
 
-/// Measures mc-gateway next to plain routing and to tunnels of the kernel, and its parts by themselves.
+/// Compares mc-gateway with plain routing and kernel tunnels, and measures its parts.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
-    /// The mc-gateway program.
+    /// Path of mc-gateway.
     #[arg(long, default_value = "target/release/mc-gateway")]
     agent: PathBuf,
     /// Directory with the eBPF objects.
     #[arg(long, default_value = "target/bpf")]
     objects: PathBuf,
-    /// Rounds in which the cases alternate; medians are taken over them.
+    /// Number of rounds; figures are medians over them.
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// Parts to run.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::ALL)]
-    only: Vec<Part>,
+    /// Sections to run.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Section::ALL)]
+    only: Vec<Section>,
     /// Cases to compare.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Case::ALL)]
     cases: Vec<Case>,
-    /// Gateways lost in part failover; without it 200 in a run of all parts, else 12, and 5 of a quick one.
+    /// Gateway failures in section failover [default: 200 in a run of all sections, else 12, and 5 with --quick].
     #[arg(long)]
     trials: Option<u32>,
-    /// Short measurements: whether everything works, not how fast.
+    /// Short measurements for a smoke test.
     #[arg(long)]
     quick: bool,
-    /// MTU of the underlay; that of the Pods is 50 smaller in every case.
+    /// MTU of the underlay; the Pods' MTU is 50 smaller in every case.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     #[arg(long)]
     bridge: bool,
-    /// Directory for `report.json` and the pictures.
+    /// Directory for `report.json` and the diagrams.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Start of the names of everything that is created.
+    /// Name prefix of everything that is created.
     #[arg(long, default_value = PREFIX)]
     prefix: String,
 }
@@ -67,18 +67,18 @@ fn main() -> ExitCode {
 
 fn measure(cli: Cli) -> Result<()> {
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot create {}", cli.out.display()))?;
-    let parts: BTreeSet<Part> = cli.only.into_iter().collect();
+    let sections: BTreeSet<Section> = cli.only.into_iter().collect();
     let mut pace = if cli.quick { Pace::QUICK } else { Pace::FULL };
     if let Some(trials) = cli.trials {
         pace.trials = trials;
-    } else if !cli.quick && parts.len() == Part::ALL.len() {
+    } else if !cli.quick && sections.len() == Section::ALL.len() {
         pace.trials = Pace::ALL_TRIALS;
     }
     let settings = Settings {
         prefix: cli.prefix.clone(),
         agent: cli.agent,
         objects: cli.objects,
-        parts,
+        sections,
         cases: cli.cases,
         rounds: cli.rounds,
         pace,
@@ -100,17 +100,17 @@ fn measure(cli: Cli) -> Result<()> {
         file(&name, &svg)?;
     }
     println!(
-        "\n{report}\nreport.json and pictures are in {}",
+        "\n{report}\nreport.json and diagrams are in {}",
         cli.out.display()
     );
     let failed: Vec<&str> = report
-        .missing
+        .skipped
         .iter()
         .filter(|missing| missing.failed)
         .map(|missing| missing.name.as_str())
         .collect();
     if !failed.is_empty() {
-        bail!("not measured because something went wrong: {}", failed.join(", "));
+        bail!("failed measurements: {}", failed.join(", "));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `mc-demo`: the main job in a minute, without Kubernetes.
+//! `mc-demo`: cross-cluster traffic in a minute, without Kubernetes.
 
 #![forbid(unsafe_code)]
 
@@ -7,27 +7,27 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Parser;
 use mc_tests::{
     demo::{self, PREFIX, Settings},
-    interrupt::on_interrupt,
+    signals::on_interrupt,
     topology::Topology,
 };
 
-/// Two small clusters in network namespaces, a Pod of one reaching a Pod of the other.
+/// Two small clusters in network namespaces, with traffic between their Pods.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
-    /// The mc-gateway program.
+    /// Path of mc-gateway.
     #[arg(long, default_value = "target/release/mc-gateway")]
     agent: PathBuf,
     /// IPv6 addresses for Pods and nodes, instead of IPv4.
     #[arg(long)]
     ipv6: bool,
-    /// Leave everything up and say what to try.
+    /// Keep everything running and print commands to explore it.
     #[arg(long)]
     keep: bool,
-    /// Remove what `--keep` left up.
+    /// Remove what `--keep` left running.
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
-    /// Start of the names of everything that is created.
+    /// Name prefix of everything that is created.
     #[arg(long, default_value = PREFIX)]
     prefix: String,
 }
@@ -68,7 +68,7 @@ fn remove(prefix: &str) -> anyhow::Result<()> {
     match removed.namespaces.len() {
         0 => println!("nothing to remove"),
         count => println!(
-            "removed {count} namespaces and {} directories of pins",
+            "removed {count} namespaces and {} pin directories",
             removed.pins.len()
         ),
     }

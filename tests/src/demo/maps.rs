@@ -1,4 +1,4 @@
-//! Maps as `bpftool map dump` prints them, made to fit a screen.
+//! Output of `bpftool map dump`, compacted to fit a screen.
 
 use std::{path::Path, process::Command};
 
@@ -6,18 +6,18 @@ use anyhow::Result;
 
 use crate::process::run;
 
-/// Most lines shown of one map.
-const LINES: usize = 24;
+/// Maximum number of lines per map.
+const MAX_LINES: usize = 24;
 
-/// What `bpftool` prints of a pinned map, with each key and each value on one line.
+/// Dumps a pinned map, with each key and each value on one line.
 pub(super) fn dump(pin: &Path) -> Result<String> {
     let printed = run(Command::new("bpftool").args(["map", "dump", "pinned"]).arg(pin))?;
     Ok(shorten(&join_lines(&printed)))
 }
 
-/// Puts what is nested deeper than an entry on one line.
+/// Joins the lines of everything nested deeper than an entry.
 fn join_lines(text: &str) -> String {
-    /// The list of all entries and one entry of it.
+    /// Nesting depth of an entry in the list of entries.
     const ENTRY: usize = 2;
     let mut joined = String::with_capacity(text.len());
     let mut depth = 0usize;
@@ -31,7 +31,7 @@ fn join_lines(text: &str) -> String {
             joined.push_str(if needs_space { " " } else { "" });
             joined.push_str(line.trim());
         } else {
-            // Half of bpftool's indentation is enough to see what belongs to what.
+            // Half of bpftool's indentation.
             let indentation = line.len() - line.trim_start().len();
             joined.extend(std::iter::repeat_n(' ', indentation / 2));
             joined.push_str(line.trim());
@@ -43,12 +43,12 @@ fn join_lines(text: &str) -> String {
     joined
 }
 
-/// The first lines, and how many follow.
+/// The first lines, and the number of omitted ones.
 fn shorten(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    match lines.get(..LINES) {
-        Some(first) if lines.len() > LINES => {
-            format!("{}\n... {} more lines", first.join("\n"), lines.len() - LINES)
+    match lines.get(..MAX_LINES) {
+        Some(first) if lines.len() > MAX_LINES => {
+            format!("{}\n... {} more lines", first.join("\n"), lines.len() - MAX_LINES)
         }
         _ => text.to_owned(),
     }
@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn long_dump_says_how_much_is_missing() {
-        let long = "line\n".repeat(LINES + 5);
+    fn a_long_dump_states_the_number_of_omitted_lines() {
+        let long = "line\n".repeat(MAX_LINES + 5);
         assert!(shorten(&long).ends_with("... 5 more lines"));
         assert_eq!(shorten("short\n"), "short\n");
     }

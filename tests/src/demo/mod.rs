@@ -1,8 +1,8 @@
-//! The demo: the main job without Kubernetes, told to somebody who sees it for the first time.
+//! The demo: a walkthrough of cross-cluster traffic between Pods, without Kubernetes.
 
+mod diagram;
 mod maps;
-mod picture;
-mod voice;
+mod printer;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -11,9 +11,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use mc_gateway_common::verdict::Path as PacketPath;
+use mc_gateway_common::verdict::Outcome as PacketPath;
 
-use self::voice::Voice;
+use self::printer::Printer;
 use crate::{
     capture::{Capture, Direction},
     counters::Counters,
@@ -23,37 +23,37 @@ use crate::{
     wait::wait_for,
 };
 
-/// Start of the names of everything the demo creates.
+/// Name prefix of everything the demo creates.
 pub const PREFIX: &str = "mcdemo";
 /// Port of the demo's web server.
 const WEB_PORT: u16 = 8080;
-/// Time of one throughput measurement.
-const MEASURE: Duration = Duration::from_secs(2);
-/// The stream an agent is killed under: packets per second and time.
+/// Duration of a throughput measurement.
+const MEASURE_DURATION: Duration = Duration::from_secs(2);
+/// Rate and duration of the stream under which an agent is killed.
 const RATE: u32 = 10_000;
-const STREAM: Duration = Duration::from_secs(6);
-/// Packets that have to pass while no agent runs.
-const WITHOUT_AGENT: u64 = 10_000;
-/// How long packets may take to pass.
-const PASS: Duration = Duration::from_secs(5);
+const STREAM_DURATION: Duration = Duration::from_secs(6);
+/// Packets that must be forwarded while no agent runs.
+const PACKETS_WITHOUT_AGENT: u64 = 10_000;
+/// Timeout for these packets.
+const PASS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What to do.
+/// Settings of the demo.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Start of the names of everything that is created.
+    /// Name prefix of everything that is created.
     pub prefix: String,
-    /// The program `mc-gateway`.
+    /// Path of `mc-gateway`.
     pub agent: PathBuf,
-    /// Whether to leave everything up.
+    /// Keep everything running at the end.
     pub keep: bool,
-    /// Whether addresses are IPv6, those of Pods and those of nodes.
+    /// Use IPv6 addresses for Pods and nodes.
     pub ipv6: bool,
 }
 
-/// Tells the story. Everything is removed at the end, also after a failure, unless `keep` is set.
+/// Runs the demo. Everything is removed at the end, also after a failure, unless `keep` is set.
 pub fn run(settings: &Settings) -> Result<()> {
     let start = Instant::now();
-    let mut voice = Voice::default();
+    let mut voice = Printer::default();
     let mut options = Options::new(&settings.prefix, Some(settings.agent.clone()))?;
     options.masquerade = Masquerade::LeavingBoth;
     if settings.ipv6 {
@@ -62,50 +62,50 @@ pub fn run(settings: &Settings) -> Result<()> {
     }
 
     voice.title("mc-gateway: a Pod in one cluster reaches a Pod in another, through eBPF gateways");
-    voice.say(&[
-        "Six network namespaces of this machine play two clusters of two nodes each. There is no Kubernetes,",
-        "but the agents, the eBPF programs and the packets are real.",
+    voice.text(&[
+        "Six network namespaces of this machine stand for two clusters of two nodes each. Kubernetes is absent;",
+        "agents, eBPF programs and packets are real.",
     ]);
     let mut topology = Topology::create(options)?;
-    voice.step("Two clusters: in each a Pod on a regular node, and a gateway node");
-    voice.show(&picture::picture(family(&topology)));
+    voice.step("Two clusters, each with a Pod on a regular node and a gateway node");
+    voice.verbatim(&diagram::diagram(family(&topology)));
 
-    let plain = plain_routing(&mut topology)?;
-    agents(&mut voice, &mut topology)?;
-    let frame = first_contact(&mut voice, &topology)?;
-    voice.step("One packet as it crosses the network between the gateways");
-    voice.show(&frame.to_string());
-    voice.say(&[
-        "The gateways only rewrite the outer headers. What the Pod sent stays wrapped from its node to",
+    let plain = measure_plain_routing(&mut topology)?;
+    start_agents(&mut voice, &mut topology)?;
+    let frame = check_connectivity(&mut voice, &topology)?;
+    voice.step("One packet on the network between the gateways");
+    voice.verbatim(&frame.to_string());
+    voice.text(&[
+        "The gateways only rewrite the outer headers. The Pod's packet stays encapsulated from its node to",
         "the other Pod's node.",
     ]);
-    inside(&mut voice, &topology)?;
+    show_maps(&mut voice, &topology)?;
     throughput(&mut voice, &topology, &plain)?;
-    survive(&mut voice, &mut topology)?;
+    restart_under_traffic(&mut voice, &mut topology)?;
 
     if settings.keep {
         topology.keep();
-        voice.step("Left up for you to explore");
-        voice.show(&picture::try_this(&topology));
+        voice.step("Kept for exploration");
+        voice.verbatim(&diagram::next_commands(&topology));
     } else {
-        voice.step("Cleaning up");
+        voice.step("Cleanup");
         topology.reset()?;
         let prefix = topology.options().prefix.clone();
         drop(topology);
-        let left = crate::netns::residue(&prefix)?;
-        ensure!(left.is_empty(), "left behind: {left:?}");
-        voice.say(&["Every namespace, device, route, rule and pinned map is gone again."]);
+        let left = crate::netns::find_leaks(&prefix)?;
+        ensure!(left.is_empty(), "leftovers: {left:?}");
+        voice.text(&["All namespaces, devices, routes, rules and pinned maps are removed."]);
     }
     voice.title(&format!("Done in {:.0} s.", start.elapsed().as_secs_f64()));
     Ok(())
 }
 
-/// The yardstick, measured before any agent runs.
-fn plain_routing(topology: &mut Topology) -> Result<StreamReport> {
+/// The baseline, measured before any agent runs.
+fn measure_plain_routing(topology: &mut Topology) -> Result<StreamReport> {
     topology.configure(Variant::Plain)?;
     let report = stream(topology).context("plain routing")?;
     topology.reset()?;
-    // From here on the CNI masquerades as CNIs do by default: everything that leaves the cluster.
+    // From here on the CNI masquerades everything that leaves the cluster, the default of CNIs.
     topology.set_masquerade(Masquerade::LeavingCluster)?;
     Ok(report)
 }
@@ -114,7 +114,7 @@ fn stream(topology: &Topology) -> Result<StreamReport> {
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
     topology
         .traffic()
-        .stream(from, to, pod(topology, Cluster::West), MEASURE)
+        .stream(from, to, pod(topology, Cluster::West), MEASURE_DURATION)
 }
 
 /// Family of all addresses.
@@ -127,8 +127,8 @@ fn pod(topology: &Topology, cluster: Cluster) -> IpAddr {
     cluster.pod_addr(family(topology))
 }
 
-/// Whether this is more than what hosts find their neighbours by (RFC 4861 and, behind a header of options, RFC
-/// 3810; ARP is no IP packet).
+/// Excludes neighbour and multicast listener discovery (RFC 4861 and, behind a hop-by-hop header, RFC 3810); ARP is
+/// no IP packet.
 fn is_packet(frame: &Frame) -> bool {
     frame.ip.as_ref().is_some_and(|ip| match ip.payload {
         Payload::Icmpv6 { kind, .. } => !(133..=137).contains(&kind),
@@ -137,41 +137,41 @@ fn is_packet(frame: &Frame) -> bool {
     })
 }
 
-fn agents(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
+fn start_agents(voice: &mut Printer, topology: &mut Topology) -> Result<()> {
     voice.step("An mc-gateway agent on each of the four nodes");
     let start = Instant::now();
     topology.configure(Variant::McGateway)?;
-    voice.say(&[
+    voice.text(&[
         &format!(
-            "All four were ready after {:.1} s. They were told what to do by the same",
+            "All four were ready after {:.1} s. Their configuration is the same",
             start.elapsed().as_secs_f64()
         ),
-        "YAML a Kubernetes cluster would hold. In cluster east, for example:",
+        "YAML as in a Kubernetes cluster. In cluster east, for example:",
     ]);
     let shown: Vec<String> = manifests(Cluster::East, topology.options())
         .into_iter()
         .filter(|(name, _)| name != "nodes.yaml")
         .map(|(_, content)| content)
         .collect();
-    voice.show(&shown.join("---\n"));
+    voice.verbatim(&shown.join("---\n"));
     Ok(())
 }
 
-/// Ping and TCP from Pod to Pod, with a capture between the gateways. Returns one captured frame.
-fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
+/// Ping and TCP between the Pods with a capture between the gateways; returns one captured frame.
+fn check_connectivity(voice: &mut Printer, topology: &Topology) -> Result<Frame> {
     let traffic = topology.traffic();
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
     let (client, server) = (pod(topology, Cluster::East), pod(topology, Cluster::West));
     let file = topology.directory().join("between.pcap");
     let between = topology.netns(Place::GatewayWest);
-    let device = picture::between_device();
+    let device = diagram::inter_gateway_device();
     let capture = Capture::start(traffic, between, device, Direction::Both, None, &file)?;
 
-    voice.step(&format!("Pod {client} in east talks to Pod {server} in west"));
+    voice.step(&format!("Pod {client} in east connects to Pod {server} in west"));
     let ping = traffic.ping(from, server, 3)?;
     ensure!(
         ping.received == ping.sent,
-        "only {} of {} pings were answered",
+        "{} of {} pings answered",
         ping.received,
         ping.sent
     );
@@ -192,10 +192,13 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
         "the server saw another client: `{body}`"
     );
     let masqueraded = topology.masqueraded(Place::NodeEast)?;
-    ensure!(masqueraded == 0, "the CNI masqueraded {masqueraded} connections");
-    voice.say(&[
-        "The server was asked by the client Pod's own address: nothing on the way translated it, though",
-        "the nodes' CNI masquerades what leaves the cluster (its rule has counted 0 connections).",
+    ensure!(
+        masqueraded == 0,
+        "{masqueraded} connections masqueraded by the CNI"
+    );
+    voice.text(&[
+        "The server sees the client Pod's own address: it was not translated on the path, although the",
+        "nodes' CNI masquerades packets that leave the cluster (its rule counted 0 connections).",
     ]);
 
     let frames: Vec<Frame> = capture
@@ -203,7 +206,7 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
         .iter()
         .filter_map(|bytes| Frame::decode(bytes))
         .collect();
-    // How gateways find their neighbours (ARP, ICMPv6) is the underlay's own business, and probes are theirs.
+    // Neighbour discovery (ARP, ICMPv6) belongs to the underlay; probes are excluded too.
     let packets: Vec<&Frame> = frames
         .iter()
         .filter(|frame| is_packet(frame) && !frame.is_probe())
@@ -211,11 +214,11 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
     let bare = packets.iter().filter(|frame| frame.inner().is_none()).count();
     ensure!(
         bare == 0,
-        "{bare} of {} packets between the gateways were not encapsulated",
+        "{bare} of {} packets between the gateways not encapsulated",
         packets.len()
     );
-    voice.say(&[&format!(
-        "Between the gateways {} packets were seen besides their probes, every one of them encapsulated.",
+    voice.text(&[&format!(
+        "{} packets were captured between the gateways (probes excluded), all of them encapsulated.",
         packets.len()
     )]);
     match packets
@@ -224,44 +227,42 @@ fn first_contact(voice: &mut Voice, topology: &Topology) -> Result<Frame> {
     {
         Some(frame) => Ok((*frame).clone()),
         None => bail!(
-            "no packet of {client} was seen between the gateways ({} others)",
+            "no packet of {client} captured between the gateways ({} others)",
             packets.len()
         ),
     }
 }
 
 /// Maps and counters.
-fn inside(voice: &mut Voice, topology: &Topology) -> Result<()> {
+fn show_maps(voice: &mut Printer, topology: &Topology) -> Result<()> {
     let place = Place::GatewayEast;
     let directory = topology.bpf_dir(place);
     voice.step(&format!(
-        "What the gateway of east knows: its eBPF maps in {}",
+        "State of the gateway of east: its eBPF maps in {}",
         directory.display()
     ));
-    voice.say(&[match family(topology) {
-        Family::V4 => {
-            "Addresses are 16 bytes, IPv4 in the last four. Every map can be read like this at any time."
-        }
-        Family::V6 => "Every map can be read like this at any time.",
+    voice.text(&[match family(topology) {
+        Family::V4 => "Addresses are 16 bytes, IPv4 in the last four. Every map can be dumped at any time.",
+        Family::V6 => "Every map can be dumped at any time.",
     }]);
     for (map, meaning) in [
         (
             "mc_prefixes",
-            "Where an address belongs (action 1: deliver here, 2: forward to a group of nodes):",
+            "Location of each prefix (action 1: deliver on this node, 2: forward to a next-hop group):",
         ),
         (
             "mc_peers",
-            "From whom packets are accepted (flags 1: another cluster's gateway, 4: a node of ours):",
+            "Accepted outer sources (flags 1: gateway of another cluster, 4: node of this cluster):",
         ),
     ] {
         let pin = directory.join(mc_gateway_common::abi::MAPS_DIR).join(map);
-        voice.say(&[meaning, &format!("$ bpftool map dump pinned {}", pin.display())]);
-        voice.show(&maps::dump(&pin)?);
+        voice.text(&[meaning, &format!("$ bpftool map dump pinned {}", pin.display())]);
+        voice.verbatim(&maps::dump(&pin)?);
     }
-    voice.step("What each node has done so far, counted by its programs");
+    voice.step("Packet counters of each node");
     let mut table = format!(
         "{:<12}{:>14}{:>14}{:>14}{:>10}\n",
-        "node", "encapsulated", "passed on", "delivered", "dropped"
+        "node", "encapsulated", "forwarded", "delivered", "dropped"
     );
     for place in Place::NODES {
         let counters = Counters::read(&topology.bpf_dir(place))?;
@@ -276,7 +277,7 @@ fn inside(voice: &mut Voice, topology: &Topology) -> Result<()> {
             counters.drops
         );
     }
-    voice.show(&table);
+    voice.verbatim(&table);
     Ok(())
 }
 
@@ -284,8 +285,8 @@ fn format_row(name: &str, [encap, transit, deliver, dropped]: [u64; 4]) -> Strin
     format!("{name:<12}{encap:>14}{transit:>14}{deliver:>14}{dropped:>10}\n")
 }
 
-fn throughput(voice: &mut Voice, topology: &Topology, plain: &StreamReport) -> Result<()> {
-    voice.step("How fast it is, over the same hops");
+fn throughput(voice: &mut Printer, topology: &Topology, plain: &StreamReport) -> Result<()> {
+    voice.step("Throughput over the same hops");
     let ours = stream(topology).context("throughput of mc-gateway")?;
     let gigabits = |report: &StreamReport| format!("{:.1} Gb/s", report.bits_per_second / 1e9);
     voice.result("plain routing, one TCP connection", &gigabits(plain));
@@ -297,32 +298,33 @@ fn throughput(voice: &mut Voice, topology: &Topology, plain: &StreamReport) -> R
             ours.bits_per_second / plain.bits_per_second
         ),
     );
-    voice.say(&["One short run each; `cargo xtask bench` measures properly and adds kernel VXLAN."]);
+    voice.text(&["One short run each; `cargo xtask bench` measures accurately and includes kernel VXLAN."]);
     Ok(())
 }
 
-/// Kills an agent under traffic and starts it again.
-fn survive(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
+/// Kills an agent under traffic and starts a new one.
+fn restart_under_traffic(voice: &mut Printer, topology: &mut Topology) -> Result<()> {
     let place = Place::GatewayEast;
     voice.step(&format!(
-        "kill -9 to the agent of {} while {RATE} numbered packets a second go by",
+        "kill -9 of the agent on {} under {RATE} numbered packets per second",
         place.name()
     ));
     let bpf_dir = topology.bpf_dir(place);
     let passed = || Ok::<u64, anyhow::Error>(Counters::read(&bpf_dir)?.packets(PacketPath::Transit));
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
-    let mut stream = topology
-        .traffic()
-        .sequenced(from, to, pod(topology, Cluster::West), RATE, STREAM)?;
+    let mut stream =
+        topology
+            .traffic()
+            .sequenced(from, to, pod(topology, Cluster::West), RATE, STREAM_DURATION)?;
 
     let pid = topology.agent_pid(place)?;
     topology.kill_agent(place)?;
     let killed_at = passed()?;
-    let without = wait_for("packets passing without an agent", PASS, || {
+    let without = wait_for("packets forwarded without an agent", PASS_TIMEOUT, || {
         let without = passed()
             .map_err(|error| format!("{error:#}"))?
             .saturating_sub(killed_at);
-        if without >= WITHOUT_AGENT {
+        if without >= PACKETS_WITHOUT_AGENT {
             Ok(without)
         } else {
             Err(format!("{without} packets"))
@@ -330,22 +332,22 @@ fn survive(voice: &mut Voice, topology: &mut Topology) -> Result<()> {
     })?;
     voice.result(
         &format!("process {pid} killed"),
-        &format!("{without} packets have passed since, nobody missed it"),
+        &format!("{without} packets forwarded since"),
     );
     topology.start_agent(place)?;
     ensure!(
         stream.is_running(),
         "the stream ended before the new agent was ready"
     );
-    voice.result("a new agent started", "it adopted the programs and maps it found");
-    let report = stream.finish(STREAM + PASS)?;
+    voice.result("new agent started", "it adopted the existing programs and maps");
+    let report = stream.finish(STREAM_DURATION + PASS_TIMEOUT)?;
     voice.result(
         "numbered packets",
         &format!(
-            "{} sent, {} received, {} lost, {} repeated, {} out of order",
+            "{} sent, {} received, {} lost, {} duplicated, {} reordered",
             report.sent, report.received, report.lost, report.duplicated, report.reordered
         ),
     );
-    ensure!(report.lost == 0 && report.ended, "packets were lost: {report:?}");
+    ensure!(report.lost == 0 && report.ended, "packets lost: {report:?}");
     Ok(())
 }

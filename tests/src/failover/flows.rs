@@ -1,4 +1,4 @@
-//! Numbered datagrams of many flows from Pod to Pod, and what became of each flow.
+//! Numbered datagrams of many flows between two Pods, with loss statistics for each flow.
 
 use std::{
     collections::BTreeSet,
@@ -20,27 +20,27 @@ use nix::{
     sys::socket::{setsockopt, sockopt::RcvBufForce},
 };
 
-use super::SOON;
+use super::TIMEOUT;
 use crate::{
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
 
-/// Flows, told apart by their source port.
+/// Number of flows, each with its own source port.
 pub const FLOWS: usize = 16;
 /// Datagrams per second, of all flows together.
 const RATE: u32 = 2_000;
-/// Where to, and the first port from where.
+/// Destination port, and the first source port.
 const PORT: u16 = 5_202;
 const FIRST_PORT: u16 = 40_000;
 const RECEIVE_BUFFER: usize = 32 << 20;
-/// Bytes of a datagram: flow and number.
+/// Bytes of a datagram: flow and sequence number.
 const LEN: usize = 16;
 
-/// Arrivals of one flow: when, and which number.
+/// Arrivals of one flow: time and sequence number.
 type Arrivals = Vec<(Instant, u64)>;
 
-/// Traffic that goes on until this is dropped.
+/// Running traffic; dropping it stops sender and receiver.
 #[derive(Debug)]
 pub struct Flows {
     arrivals: Arc<Mutex<Vec<Arrivals>>>,
@@ -48,14 +48,14 @@ pub struct Flows {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How many datagrams of each flow had arrived at a moment.
+/// Number of datagrams of each flow received at a point in time.
 #[derive(Clone, Debug)]
-pub struct Mark(Vec<usize>);
+pub struct Checkpoint(Vec<usize>);
 
 // === impl Flows ===
 
 impl Flows {
-    /// Starts sender and receiver, and waits until every flow gets through.
+    /// Starts sender and receiver and waits for a datagram of every flow.
     pub fn start(bed: &Topology) -> Result<Self> {
         let [from, to] = [Cluster::East, Cluster::West].map(|cluster| {
             let family = bed.options().inner.families().first().copied();
@@ -80,7 +80,7 @@ impl Flows {
             stop,
             threads,
         };
-        flows.wait_all_after(Instant::now(), "every flow gets through")?;
+        flows.wait_all_after(Instant::now(), "every flow to arrive")?;
         Ok(flows)
     }
 
@@ -88,15 +88,15 @@ impl Flows {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present.
+    /// A checkpoint at the current time.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark(self.arrivals().iter().map(Vec::len).collect())
+    pub fn checkpoint(&self) -> Checkpoint {
+        Checkpoint(self.arrivals().iter().map(Vec::len).collect())
     }
 
-    /// Waits until a datagram of every flow has arrived after `moment`.
+    /// Waits for a datagram of every flow that arrives after `moment`.
     pub fn wait_all_after(&self, moment: Instant, what: &str) -> Result<()> {
-        let deadline = SOON + moment.saturating_duration_since(Instant::now());
+        let deadline = TIMEOUT + moment.saturating_duration_since(Instant::now());
         wait_for(what, deadline, || {
             let silent: Vec<usize> = (0..)
                 .zip(self.arrivals().iter())
@@ -106,15 +106,15 @@ impl Flows {
             if silent.is_empty() {
                 Ok(())
             } else {
-                Err(format!("flows {silent:?} are silent"))
+                Err(format!("no datagram of flows {silent:?}"))
             }
         })
     }
 
-    /// Flows of which a datagram is missing between the last one before the mark and the last one now.
+    /// Flows with a missing number between the last datagram before the checkpoint and the newest one.
     #[must_use]
-    pub fn lost_since(&self, mark: &Mark) -> BTreeSet<usize> {
-        self.since(mark, |new| {
+    pub fn lost_since(&self, checkpoint: &Checkpoint) -> BTreeSet<usize> {
+        self.per_flow(checkpoint, |new| {
             let numbers: BTreeSet<u64> = new.iter().map(|(_, number)| *number).collect();
             let ends = numbers.first().zip(numbers.last());
             ends.is_some_and(|(first, last)| usize::try_from(last - first + 1) != Ok(numbers.len()))
@@ -124,30 +124,34 @@ impl Flows {
         .collect()
     }
 
-    /// The longest silence of these flows since the mark.
+    /// The longest gap between arrivals of these flows since the checkpoint.
     #[must_use]
-    pub fn longest_gap_since(&self, mark: &Mark, flows: &BTreeSet<usize>) -> Duration {
+    pub fn longest_gap_since(&self, checkpoint: &Checkpoint, flows: &BTreeSet<usize>) -> Duration {
         let gap = |new: &[(Instant, u64)]| {
             let gaps = new
                 .array_windows()
                 .map(|[(before, _), (after, _)]| *after - *before);
             gaps.max().unwrap_or_default()
         };
-        self.since(mark, gap)
+        self.per_flow(checkpoint, gap)
             .into_iter()
             .filter_map(|(flow, gap)| flows.contains(&flow).then_some(gap))
             .max()
             .unwrap_or_default()
     }
 
-    /// Asks for each flow about its arrivals from the last one before the mark.
-    fn since<T>(&self, mark: &Mark, ask: impl Fn(&[(Instant, u64)]) -> T) -> Vec<(usize, T)> {
+    /// Evaluates the arrivals of each flow, from the last one before the checkpoint.
+    fn per_flow<T>(
+        &self,
+        checkpoint: &Checkpoint,
+        evaluate: impl Fn(&[(Instant, u64)]) -> T,
+    ) -> Vec<(usize, T)> {
         self.arrivals()
             .iter()
-            .zip(&mark.0)
+            .zip(&checkpoint.0)
             .map(|(arrivals, before)| arrivals.get(before.saturating_sub(1)..).unwrap_or_default())
             .enumerate()
-            .map(|(flow, new)| (flow, ask(new)))
+            .map(|(flow, new)| (flow, evaluate(new)))
             .collect()
     }
 }
@@ -161,7 +165,7 @@ impl Drop for Flows {
     }
 }
 
-/// Does something in the namespace of a place: sockets stay where they were made.
+/// Runs `work` in the namespace of a place; sockets remain in the namespace of their creation.
 fn inside<T: Send + 'static>(
     bed: &Topology,
     place: Place,
@@ -186,7 +190,7 @@ fn receiver(to: IpAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A socket for each flow. Fixed ports: which gateway a flow takes is the same in every run.
+/// A socket for each flow. The ports are fixed, so that each flow uses the same gateway in every run.
 fn senders(from: IpAddr, to: IpAddr) -> Result<Vec<UdpSocket>> {
     let sockets = (FIRST_PORT..).take(FLOWS).map(|port| {
         let socket = UdpSocket::bind((from, port))?;
@@ -199,7 +203,7 @@ fn senders(from: IpAddr, to: IpAddr) -> Result<Vec<UdpSocket>> {
 fn receive(socket: &UdpSocket, arrivals: &Mutex<Vec<Arrivals>>, stop: &AtomicBool) {
     let mut bytes = [0; LEN];
     while !stop.load(Ordering::Relaxed) {
-        // Nothing, for a while, is what this is about.
+        // A timeout is expected during an outage.
         let Ok(LEN) = socket.recv(&mut bytes) else {
             continue;
         };
@@ -224,7 +228,7 @@ fn send(sockets: &[UdpSocket], stop: &AtomicBool) {
                 return;
             }
             let now = Instant::now();
-            // Pacing. A sender that is late goes on from here: no burst.
+            // Pacing: a late sender skips the missed slots and sends no burst.
             due = if due + Duration::from_millis(5) < now {
                 now
             } else {
@@ -233,7 +237,7 @@ fn send(sockets: &[UdpSocket], stop: &AtomicBool) {
             thread::sleep(due.saturating_duration_since(now));
             due += interval;
             let bytes = [flow.to_be_bytes(), number.to_be_bytes()].concat();
-            // What the local kernel refuses counts as lost.
+            // A datagram rejected by the local kernel counts as lost.
             socket.send(&bytes).ok();
         }
     }

@@ -1,7 +1,6 @@
-//! Gateways that die and come back under numbered datagrams of many flows, and how long these were lost. The
-//! suite `failover` and the benchmark share it.
+//! Gateway failures under numbered datagrams of many flows, shared by the suite `failover` and the benchmark.
 //!
-//! Both clusters have two gateways; those of the western one fail, while datagrams go from east to west.
+//! Both clusters have two gateways. Those of the western cluster fail while datagrams are sent from east to west.
 
 mod flows;
 
@@ -15,24 +14,24 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use mc_gateway_common::verdict::Event;
 
-pub use self::flows::{FLOWS, Flows, Mark};
+pub use self::flows::{Checkpoint, FLOWS, Flows};
 use crate::{
     counters::Counters,
     topology::{Cluster, Family, Fault, Options, Place, Topology, Variant},
     wait::wait_for,
 };
 
-/// How long something that takes a second may take on a busy machine.
-pub const SOON: Duration = Duration::from_secs(30);
+/// Timeout for steps that take a second on a quiet machine.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 /// The gateways that fail.
 pub const VICTIMS: [Place; 2] = [Place::GatewayWest, Place::SecondGatewayWest];
-/// Those that notice: they send to the victims over the network between the clusters.
-pub const WITNESSES: [Place; 2] = [Place::GatewayEast, Place::SecondGatewayEast];
+/// The gateways that detect the failure: their next hops are the victims.
+pub const OBSERVERS: [Place; 2] = [Place::GatewayEast, Place::SecondGatewayEast];
 const FAULTS: [Fault; 2] = [Fault::LinkDown, Fault::Freeze];
 
-/// Two clusters with two gateways each, agents running.
-pub fn bed(prefix: &str, agent: PathBuf) -> Result<Topology> {
-    // What a run that was killed has left.
+/// Creates two clusters with two gateways each and running agents.
+pub fn create_topology(prefix: &str, agent: PathBuf) -> Result<Topology> {
+    // Leftovers of a killed run.
     Topology::remove(prefix)?;
     let mut options = Options::new(prefix, Some(agent))?;
     options.two_gateways = true;
@@ -41,9 +40,9 @@ pub fn bed(prefix: &str, agent: PathBuf) -> Result<Topology> {
     Ok(bed)
 }
 
-/// The address the other cluster knows a victim by.
+/// The `gatewayIP` of a victim.
 #[must_use]
-pub fn outside(victim: Place) -> String {
+pub fn gateway_addr(victim: Place) -> String {
     let [first, second] = Cluster::West.nets(Family::V4).gateway;
     let net = if victim == Place::GatewayWest {
         first
@@ -53,16 +52,16 @@ pub fn outside(victim: Place) -> String {
     net.addr().to_string()
 }
 
-/// What became of a gateway, as an agent logs it.
+/// Liveness of a gateway in the log of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Its probes are not answered any more.
+pub enum Liveness {
+    /// Probes are unanswered.
     Dead,
-    /// They are again, and long enough.
+    /// Probes are answered, and the hold-down is over.
     Alive,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for Liveness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Dead => "dead",
@@ -73,145 +72,152 @@ impl fmt::Display for State {
 
 // === impl State ===
 
-impl State {
-    /// Whether an agent has told this of a member.
-    fn is(self, told: &str) -> bool {
-        told.starts_with(&format!("{self}:"))
+impl Liveness {
+    /// Whether a log message reports this state.
+    fn matches(self, message: &str) -> bool {
+        message.starts_with(&format!("{self}:"))
     }
 }
 
-/// How often each witness has seen a victim become so.
-pub fn seen(bed: &mut Topology, victim: Place, state: State) -> Result<[usize; 2]> {
-    let victim = outside(victim);
+/// Transitions of a victim to a state, as logged by each observer.
+pub fn transitions(bed: &mut Topology, victim: Place, state: Liveness) -> Result<[usize; 2]> {
+    let victim = gateway_addr(victim);
     let mut counts = [0; 2];
-    for (count, witness) in counts.iter_mut().zip(WITNESSES) {
+    for (count, witness) in counts.iter_mut().zip(OBSERVERS) {
         let log = bed.agent_log(witness)?;
-        let of_victim = told(&log).filter(|(member, _)| *member == victim);
-        *count = of_victim.filter(|(_, told)| state.is(told)).count();
+        let of_victim = parse_transitions(&log).filter(|(next_hop, _)| *next_hop == victim);
+        *count = of_victim.filter(|(_, message)| state.matches(message)).count();
     }
     Ok(counts)
 }
 
-/// Waits until each witness has seen it once more than `before`.
-pub fn wait_seen(bed: &mut Topology, victim: Place, state: State, before: [usize; 2]) -> Result<()> {
-    let what = format!("{} {state} for all of {WITNESSES:?}", victim.name());
-    wait_for(&what, SOON, || {
-        let now = seen(bed, victim, state).map_err(|error| format!("{error:#}"))?;
+/// Waits until each observer has logged one transition more than `before`.
+pub fn wait_transition(bed: &mut Topology, victim: Place, state: Liveness, before: [usize; 2]) -> Result<()> {
+    let what = format!("{} {state} for all of {OBSERVERS:?}", victim.name());
+    wait_for(&what, TIMEOUT, || {
+        let now = transitions(bed, victim, state).map_err(|error| format!("{error:#}"))?;
         if now.iter().zip(before).all(|(now, before)| *now > before) {
             Ok(())
         } else {
-            Err(format!("{before:?} times, then {now:?}"))
+            Err(format!("{before:?} transitions before, {now:?} now"))
         }
     })
 }
 
-/// What an agent's log tells of members, in order: their addresses and what became of them.
-fn told(log: &str) -> impl Iterator<Item = (&str, &str)> {
+/// Parses liveness transitions from an agent's log, in order: addresses and messages.
+fn parse_transitions(log: &str) -> impl Iterator<Item = (&str, &str)> {
     log.lines().filter_map(|line| {
-        let (_, told) = line.split_once("member ")?;
-        let (member, state) = told.split_once(' ')?;
+        let (_, message) = line.split_once("next hop ")?;
+        let (next_hop, state) = message.split_once(' ')?;
         let is_state = ["alive:", "dead:", "answers again"]
             .iter()
             .any(|begin| state.starts_with(begin));
-        is_state.then_some((member, state))
+        is_state.then_some((next_hop, state))
     })
 }
 
-/// Waits until no node holds a member dead or down: an agent that starts on a busy machine may miss its first
-/// answers, as long as a neighbour is unknown.
-pub fn wait_settled(bed: &mut Topology) -> Result<()> {
-    wait_for("all members alive for everybody", SOON, || {
+/// Waits until every node reports all next hops as alive: on a busy machine the first probes of a new agent may be
+/// lost during neighbour resolution.
+pub fn wait_all_alive(bed: &mut Topology) -> Result<()> {
+    wait_for("all next hops to be alive on all nodes", TIMEOUT, || {
         for place in bed.nodes() {
             let log = bed.agent_log(place).map_err(|error| format!("{error:#}"))?;
-            let last: BTreeMap<_, _> = told(&log).collect();
-            if let Some((member, state)) = last.iter().find(|(_, told)| !State::Alive.is(told)) {
-                return Err(format!("{}: member {member} {state}", place.name()));
+            let last: BTreeMap<_, _> = parse_transitions(&log).collect();
+            if let Some((next_hop, state)) =
+                last.iter().find(|(_, message)| !Liveness::Alive.matches(message))
+            {
+                return Err(format!("{}: next hop {next_hop} {state}", place.name()));
             }
         }
         Ok(())
     })
 }
 
-/// How often the programs of a node have counted an event.
-pub fn events(bed: &Topology, place: Place, event: Event) -> Result<u64> {
+/// Occurrences of an event on a node.
+pub fn event_count(bed: &Topology, place: Place, event: Event) -> Result<u64> {
     Ok(Counters::read(&bed.bpf_dir(place))?.events(event))
 }
 
-/// How often each node has taken a member for dead, and how many packets it has counted with all members dead.
-pub fn deaths(bed: &mut Topology) -> Result<Vec<(Place, usize, u64)>> {
+/// For each node the transitions to dead in its log, and the packets sent with all next hops dead.
+pub fn death_counts(bed: &mut Topology) -> Result<Vec<(Place, usize, u64)>> {
     let mut deaths = Vec::new();
     for place in bed.nodes() {
         let log = bed.agent_log(place)?;
-        let died = told(&log).filter(|(_, told)| State::Dead.is(told)).count();
-        deaths.push((place, died, events(bed, place, Event::AllMembersDead)?));
+        let died = parse_transitions(&log)
+            .filter(|(_, message)| Liveness::Dead.matches(message))
+            .count();
+        deaths.push((place, died, event_count(bed, place, Event::AllNextHopsDead)?));
     }
     Ok(deaths)
 }
 
-/// Gateways lost one after the other: every other one in turn, in every other way in turn.
+/// A series of gateway failures with alternating victims and faults.
 #[derive(Debug)]
 pub struct Trials {
-    // Ends first: it sends through the bed.
+    // Dropped first: it sends through the topology.
     flows: Flows,
     bed: Topology,
-    done: usize,
+    completed: usize,
     moved: [Option<BTreeSet<usize>>; 2],
 }
 
 // === impl Trials ===
 
 impl Trials {
-    /// Sets the bed up and starts the datagrams.
+    /// Creates the topology and starts the traffic.
     pub fn create(prefix: &str, agent: PathBuf) -> Result<Self> {
-        let bed = bed(prefix, agent)?;
+        let bed = create_topology(prefix, agent)?;
         Ok(Self {
             flows: Flows::start(&bed)?,
             bed,
-            done: 0,
+            completed: 0,
             moved: [None, None],
         })
     }
 
-    /// Loses a gateway, and gets it back: how long packets of its flows were lost. It is an error if others
-    /// lost any, or if they are other flows than when it was lost before.
+    /// Runs one failure and repair and returns the outage of the victim's flows. Loss on other flows is an error, and
+    /// so are affected flows that differ from those of the victim's previous failure.
     pub fn next_outage(&mut self) -> Result<Duration> {
-        let (trial, which) = (self.done, self.done % VICTIMS.len());
-        let victim = VICTIMS.get(which).copied().context("a victim")?;
-        let fault = FAULTS.get(trial / 2 % FAULTS.len()).copied().context("a fault")?;
-        self.done += 1;
-        self.lose(which, victim, fault)
+        let (trial, which) = (self.completed, self.completed % VICTIMS.len());
+        let victim = VICTIMS.get(which).copied().context("no such victim")?;
+        let fault = FAULTS
+            .get(trial / 2 % FAULTS.len())
+            .copied()
+            .context("no such fault")?;
+        self.completed += 1;
+        self.run_trial(which, victim, fault)
             .with_context(|| format!("trial {trial}, {fault:?} of {}", victim.name()))
     }
 
-    fn lose(&mut self, which: usize, victim: Place, fault: Fault) -> Result<Duration> {
+    fn run_trial(&mut self, which: usize, victim: Place, fault: Fault) -> Result<Duration> {
         let Self {
             flows, bed, moved, ..
         } = self;
-        wait_settled(bed)?;
-        let deaths = seen(bed, victim, State::Dead)?;
-        let lives = seen(bed, victim, State::Alive)?;
-        let before = flows.mark();
-        bed.break_gateway(victim, fault)?;
-        wait_seen(bed, victim, State::Dead, deaths)?;
-        flows.wait_all_after(Instant::now(), "traffic resumes")?;
+        wait_all_alive(bed)?;
+        let deaths = transitions(bed, victim, Liveness::Dead)?;
+        let lives = transitions(bed, victim, Liveness::Alive)?;
+        let before = flows.checkpoint();
+        bed.inject_fault(victim, fault)?;
+        wait_transition(bed, victim, Liveness::Dead, deaths)?;
+        flows.wait_all_after(Instant::now(), "traffic to resume")?;
         let lost = flows.lost_since(&before);
-        ensure!(!lost.is_empty(), "it carried no flow");
+        ensure!(!lost.is_empty(), "no flow was affected");
         let outage = flows.longest_gap_since(&before, &lost);
-        let known = moved.get_mut(which).context("a victim")?;
+        let known = moved.get_mut(which).context("no such victim")?;
         let expected = known.get_or_insert_with(|| lost.clone());
         ensure!(
             lost == *expected,
-            "flows {lost:?} were hit, {expected:?} when it was lost before"
+            "affected flows {lost:?} differ from {expected:?} at the previous failure"
         );
-        bed.heal_gateway(victim, fault)?;
-        wait_seen(bed, victim, State::Alive, lives)?;
-        flows.wait_all_after(Instant::now(), "traffic after it came back")?;
+        bed.clear_fault(victim, fault)?;
+        wait_transition(bed, victim, Liveness::Alive, lives)?;
+        flows.wait_all_after(Instant::now(), "traffic after the repair")?;
         Ok(outage)
     }
 
-    /// The flows each victim has, once each was lost.
+    /// The flows of each victim, once both have failed.
     #[must_use]
-    pub fn moved(&self) -> Option<[&BTreeSet<usize>; 2]> {
+    pub fn flows_by_victim(&self) -> Option<[&BTreeSet<usize>; 2]> {
         let [first, second] = &self.moved;
         Some([first.as_ref()?, second.as_ref()?])
     }

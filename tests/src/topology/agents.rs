@@ -17,24 +17,24 @@ use super::{
 };
 use crate::process::{Process, run};
 
-/// What an agent logs once its desired state is in place.
+/// Log message of an agent once its desired state is applied.
 pub const READY: &str = "datapath ready";
-/// What it logs after each later change.
+/// Log message after each later change.
 pub const UPDATED: &str = "datapath updated";
-/// How long an agent may take until then: a moment, unless the machine is busy or emulated.
-const START: Duration = Duration::from_mins(1);
+/// Timeout for these messages, generous for busy and emulated machines.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Topology {
-    /// Where the manifests of a cluster are; its agents notice changes.
+    /// Directory with the manifests of a cluster, watched by its agents.
     #[must_use]
     pub fn manifests_dir(&self, cluster: Cluster) -> PathBuf {
         self.directory.join(cluster.name())
     }
 
-    /// Starts the agent of a node without waiting for it.
+    /// Starts the agent of a node.
     pub fn spawn_agent(&mut self, place: Place) -> Result<()> {
         if self.agents.get_mut(&place).is_some_and(Process::is_running) {
-            bail!("the agent of {} is running already", place.name());
+            bail!("agent of {} is already running", place.name());
         }
         let directory = self.manifests_dir(place.cluster());
         if !directory.exists() {
@@ -45,7 +45,7 @@ impl Topology {
         command
             .args(["run", "--node-name", place.name(), "--manifests"])
             .arg(directory);
-        self.add_place(&mut command, place);
+        self.add_dirs(&mut command, place);
         command.args(&self.options.agent_flags);
         if self.options.format == Format::Vxlan {
             command.args(["--format", "vxlan"]);
@@ -55,42 +55,43 @@ impl Topology {
         Ok(())
     }
 
-    /// Waits until the agent of a node has everything in place.
+    /// Waits until the agent of a node has applied its desired state.
     pub fn wait_agent(&mut self, place: Place) -> Result<()> {
-        self.running(place)?.wait_for_line(READY, START)?;
+        self.running(place)?.wait_for_line(READY, START_TIMEOUT)?;
         Ok(())
     }
 
-    /// Starts the agent of a node and waits until it has everything in place.
+    /// Starts the agent of a node and waits until it has applied its desired state.
     pub fn start_agent(&mut self, place: Place) -> Result<()> {
         self.spawn_agent(place)?;
         self.wait_agent(place)
     }
 
-    /// Starts all agents and waits for all.
+    /// Starts all agents and waits for them.
     pub(super) fn start_agents(&mut self) -> Result<()> {
         let nodes = self.nodes();
         nodes.iter().try_for_each(|place| self.spawn_agent(*place))?;
         nodes.iter().try_for_each(|place| self.wait_agent(*place))
     }
 
-    /// Waits until the agent of a node has carried out `times` changes since its start.
+    /// Waits until the agent of a node has applied `times` changes since its start.
     pub fn wait_agent_updated(&mut self, place: Place, times: usize) -> Result<()> {
-        self.running(place)?.wait_for_lines(UPDATED, times, START)?;
+        self.running(place)?
+            .wait_for_lines(UPDATED, times, START_TIMEOUT)?;
         Ok(())
     }
 
-    /// What the agent of a node has logged since its last start.
+    /// Log of the agent of a node since its last start.
     pub fn agent_log(&mut self, place: Place) -> Result<String> {
         Ok(self.running(place)?.output())
     }
 
-    /// Asks the agent of a node to end, as an upgrade does. The data path stays.
+    /// Stops the agent of a node by SIGTERM, as an upgrade does. The data path remains.
     pub fn stop_agent(&mut self, place: Place) -> Result<()> {
         let status = self.running(place)?.terminate()?;
         if !status.success() {
             bail!(
-                "mc-gateway on {} ended with {status}: {}",
+                "mc-gateway on {} exited with {status}: {}",
                 place.name(),
                 self.agent_log(place)?
             );
@@ -99,50 +100,50 @@ impl Topology {
         Ok(())
     }
 
-    /// Ends the agent of a node by SIGKILL. The data path stays.
+    /// Kills the agent of a node (SIGKILL). The data path remains.
     pub fn kill_agent(&mut self, place: Place) -> Result<()> {
         self.running(place)?.kill()?;
         self.agents.remove(&place);
         Ok(())
     }
 
-    /// Sends a signal to the agent of a node: stops it, lets it go on.
+    /// Sends a signal to the agent of a node, such as SIGSTOP and SIGCONT.
     pub fn signal_agent(&mut self, place: Place, signal: Signal) -> Result<()> {
         self.running(place)?.signal(signal)
     }
 
-    /// Process id of the agent of a node.
+    /// Process ID of the agent of a node.
     pub fn agent_pid(&mut self, place: Place) -> Result<u32> {
         Ok(self.running(place)?.pid())
     }
 
-    /// Removes every trace of the agent of a node by its own command.
+    /// Runs `mc-gateway cleanup` on a node.
     pub fn cleanup_agent(&mut self, place: Place) -> Result<()> {
         let mut command = self.netns(place).command(self.agent()?);
         command.arg("cleanup");
-        self.add_place(&mut command, place);
+        self.add_dirs(&mut command, place);
         run(&mut command)?;
         Ok(())
     }
 
-    /// Where the agent of a node pins and keeps names, as flags.
-    fn add_place(&self, command: &mut Command, place: Place) {
+    /// Adds the flags for the node's pin and state directories.
+    fn add_dirs(&self, command: &mut Command, place: Place) {
         command.arg("--bpf-dir").arg(self.bpf_dir(place));
         command.arg("--state-dir").arg(self.directory.join("state"));
     }
 
-    /// Runs a subcommand of the agent program on a node to its end, whatever that is.
-    pub fn ask_agent(&self, place: Place, args: &[&str]) -> Result<Output> {
+    /// Runs a subcommand of the agent on a node and returns its output, successful or not.
+    pub fn run_agent(&self, place: Place, args: &[&str]) -> Result<Output> {
         let mut command = self.netns(place).command(self.agent()?);
         command.args(args);
-        self.add_place(&mut command, place);
+        self.add_dirs(&mut command, place);
         command
             .output()
             .with_context(|| format!("cannot run mc-gateway {args:?} on {}", place.name()))
     }
 
-    /// What is there of an agent on a node: device, routes, rules, and pins, which keep the programs attached.
-    pub fn agent_residue(&self, place: Place) -> Result<Vec<String>> {
+    /// Lists the agent's device, routes, rules and pins on a node; pins keep programs attached.
+    pub fn agent_leaks(&self, place: Place) -> Result<Vec<String>> {
         let netns = self.netns(place);
         let mut found = Vec::new();
         for (what, program, args, trace) in [
@@ -173,7 +174,7 @@ impl Topology {
         Ok(found)
     }
 
-    /// Stops all agents and removes their traces.
+    /// Stops all agents and cleans up after them.
     pub(super) fn remove_agents(&mut self) -> Result<()> {
         for place in self.nodes() {
             if self.agents.contains_key(&place) {
@@ -182,7 +183,7 @@ impl Topology {
         }
         for place in self.nodes() {
             self.cleanup_agent(place)?;
-            let left = self.agent_residue(place)?;
+            let left = self.agent_leaks(place)?;
             ensure!(
                 left.is_empty(),
                 "`mc-gateway cleanup` on {} left {left:?}",
@@ -202,13 +203,10 @@ impl Topology {
     fn running(&mut self, place: Place) -> Result<&mut Process> {
         self.agents
             .get_mut(&place)
-            .with_context(|| format!("no agent was started on {}", place.name()))
+            .with_context(|| format!("no agent on {}", place.name()))
     }
 
     fn agent(&self) -> Result<PathBuf> {
-        self.options
-            .agent
-            .clone()
-            .context("no mc-gateway program was given")
+        self.options.agent.clone().context("no path of mc-gateway given")
     }
 }

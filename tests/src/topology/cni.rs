@@ -1,4 +1,4 @@
-//! The masquerading half of the regular nodes' CNI.
+//! Masquerading by the CNI of the regular nodes.
 
 use anyhow::{Context as _, Result};
 
@@ -7,15 +7,15 @@ use super::{
     plan::{Cluster, Family, Place},
 };
 
-/// What the CNI of a regular node masquerades, that is, which Pods' packets get the node's address.
+/// Destinations to which the CNI of a regular node masquerades packets of its Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Masquerade {
-    /// Nothing; there is no NAT on the node at all.
+    /// None: the node has no NAT rule.
     Off,
-    /// Packets that leave the cluster, as CNIs do by default: cross-cluster packets, too, unless something
-    /// keeps the rule away from them.
+    /// Destinations outside the cluster, the default of CNIs. Includes the other cluster, unless another rule
+    /// exempts it.
     LeavingCluster,
-    /// Packets to neither of the two clusters: as an administrator sets it up where they are routed plainly.
+    /// Destinations outside both clusters, as configured where the two are connected by plain routing.
     LeavingBoth,
 }
 
@@ -47,13 +47,13 @@ table {ip} cni {{
 }
 
 impl Topology {
-    /// Changes what the CNI of the regular nodes masquerades; its counters start again.
+    /// Changes the masquerading of the regular nodes and resets its counters.
     pub fn set_masquerade(&mut self, masquerade: Masquerade) -> Result<()> {
         for cluster in Cluster::ALL {
             for family in self.options.inner.families() {
-                // Declared first so that deleting it works whether it is there or not.
+                // Declared first: deletion of a missing table is an error.
                 let new = masquerade_rules(cluster, *family, masquerade).unwrap_or_default();
-                let ip = table(*family);
+                let ip = nft_family(*family);
                 self.netns(cluster.node())
                     .nft(&format!("table {ip} cni\ndelete table {ip} cni\n{new}"))?;
             }
@@ -62,29 +62,28 @@ impl Topology {
         Ok(())
     }
 
-    /// Connections the CNI's masquerade rules of a regular node have counted. Only the first packet of a
-    /// connection meets a NAT rule.
+    /// Connections masqueraded on a regular node: NAT rules count the first packet of each.
     pub fn masqueraded(&self, node: Place) -> Result<u64> {
         let mut sum = 0;
         for family in self.options.inner.families() {
-            let args = ["list", "chain", table(*family), "cni", "postrouting"];
+            let args = ["list", "chain", nft_family(*family), "cni", "postrouting"];
             let rules = self.netns(node).run("nft", args)?;
-            sum += counted(&rules).with_context(|| format!("no counter in `{rules}`"))?;
+            sum += parse_counter(&rules).with_context(|| format!("no counter in `{rules}`"))?;
         }
         Ok(sum)
     }
 }
 
-/// What nftables calls a family.
-const fn table(family: Family) -> &'static str {
+/// The nftables name of a family.
+const fn nft_family(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
     }
 }
 
-/// The first `counter packets N` of a listing.
-fn counted(rules: &str) -> Option<u64> {
+/// Parses the first `counter packets N` of a listing.
+fn parse_counter(rules: &str) -> Option<u64> {
     let (_, rest) = rules.split_once("counter packets ")?;
     rest.split_whitespace().next()?.parse().ok()
 }
@@ -94,16 +93,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_is_found_in_a_listing() {
+    fn the_counter_of_a_listing_is_parsed() {
         assert_eq!(
-            counted("ip saddr 10.0.0.0/8 counter packets 42 bytes 84 masquerade"),
+            parse_counter("ip saddr 10.0.0.0/8 counter packets 42 bytes 84 masquerade"),
             Some(42)
         );
-        assert_eq!(counted("nothing"), None);
+        assert_eq!(parse_counter("nothing"), None);
     }
 
     #[test]
-    fn only_plain_routing_exempts_the_other_cluster() {
+    fn only_leaving_both_exempts_the_other_cluster() {
         let exempts = |masquerade| {
             masquerade_rules(Cluster::East, Family::V4, masquerade)
                 .map(|rules| rules.contains("10.12.0.0/16"))

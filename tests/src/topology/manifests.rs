@@ -1,4 +1,4 @@
-//! What the agents are told, as a user would write it: YAML of Nodes, Gateways and `ClusterInfoImport`s.
+//! The agents' input: YAML manifests of Nodes, Gateways and `ClusterInfoImport`s.
 
 use std::{fs, path::Path};
 
@@ -62,10 +62,10 @@ serviceCIDR: {services}
     }
     let other = cluster.other();
     let to_other = other.nets(options.outer).gateway;
-    let gateway_infos = items(to_other.iter().take(gateways), |net| {
+    let gateway_infos = yaml_items(to_other.iter().take(gateways), |net| {
         format!("  - gatewayIP: {}", net.addr())
     });
-    let pod_cidrs = items(&others, |nets| format!("  - {}", nets.pods));
+    let pod_cidrs = yaml_items(&others, |nets| format!("  - {}", nets.pods));
     let import = format!(
         "\
 apiVersion: multicluster.crd.antrea.io/v1alpha1
@@ -89,8 +89,8 @@ spec:
     ]
 }
 
-/// A line for each.
-fn items<T>(of: impl IntoIterator<Item = T>, line: impl Fn(T) -> String) -> String {
+/// One YAML line for each element.
+fn yaml_items<T>(of: impl IntoIterator<Item = T>, line: impl Fn(T) -> String) -> String {
     of.into_iter()
         .flat_map(|one| [line(one), "\n".to_owned()])
         .collect()
@@ -101,8 +101,8 @@ fn comma(nets: impl Iterator<Item = IpNet>) -> String {
 }
 
 fn node_manifest(place: Place, pods: &[IpNet], addresses: &[IpNet]) -> String {
-    let pod_cidrs = items(pods, |net| format!("  - {net}"));
-    let internal = items(addresses, |net| {
+    let pod_cidrs = yaml_items(pods, |net| format!("  - {net}"));
+    let internal = yaml_items(addresses, |net| {
         format!("  - type: InternalIP\n    address: {}", net.addr())
     });
     format!(
@@ -120,7 +120,7 @@ spec:
     )
 }
 
-/// Writes the manifests of a cluster into a directory, which is created.
+/// Creates a directory with the manifests of a cluster.
 pub fn write_manifests(cluster: Cluster, options: &Options, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     for (name, content) in manifests(cluster, options) {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_of_east_name_its_own_nodes_and_the_other_cluster() {
+    fn manifests_of_east_contain_its_nodes_and_the_other_cluster() {
         let files = manifests(Cluster::East, &options());
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["nodes.yaml", "gateway.yaml", "west.yaml"]);

@@ -1,12 +1,12 @@
-//! Six namespaces in a row, as the main job's packets cross them: a Pod, its regular node and its gateway
-//! in each of two clusters, `east` and `west`.
+//! The test topology: a Pod, its regular node and its gateway in each of two clusters, `east` and `west`, as six
+//! connected namespaces.
 //!
 //! ```text
 //!  pod-east -- node-east -- gw-east ====== gw-west -- node-west -- pod-west
 //! ```
 //!
-//! The row alone forwards within each cluster only, as a CNI has it. [`Topology::configure`] makes the two
-//! clusters reach each other in one of several ways ([`Variant`]) and can change its mind.
+//! Without configuration packets are forwarded within each cluster only, as by a CNI. [`Topology::configure`]
+//! connects the two clusters by one of several data paths ([`Variant`]), which can be replaced by another.
 
 mod agents;
 mod cni;
@@ -33,56 +33,54 @@ pub use self::{
     variant::Variant,
 };
 use crate::{
-    netns::{Netns, Residue, remove_pins, residue},
+    netns::{LeakReport, Netns, find_leaks, remove_pins},
     process::Process,
     traffic::Traffic,
 };
 
-/// Bytes the encapsulation adds to an inner IP packet over IPv4: Ethernet 14, IPv4 20, UDP 8, Geneve or
-/// VXLAN 8.
+/// Bytes that encapsulation over IPv4 adds to an inner IP packet: Ethernet 14, IPv4 20, UDP 8, Geneve or VXLAN 8.
 pub const OVERHEAD: u32 = 50;
 
-/// Bytes an outer IPv6 header is longer.
+/// Additional bytes of an outer IPv6 header.
 const V6_OVERHEAD: u32 = 20;
 
-/// Name of the namespace that joins more than two nodes, where there are two gateways.
+/// Name of the namespace with the bridges that connect the nodes of clusters with two gateways.
 const LAN: &str = "lan";
 
-/// Name of the bridge between the clusters in it.
-const BETWEEN_BRIDGE: &str = "between";
+/// Name of the bridge between the clusters.
+const INTER_GATEWAY_BRIDGE: &str = "gateways";
 
-/// What a topology is made of.
+/// Options of a topology.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Start of every name: namespaces `<prefix>-<place>`, pins `/sys/fs/bpf/<prefix>-<place>`.
+    /// Prefix of every name: namespaces `<prefix>-<place>`, pins `/sys/fs/bpf/<prefix>-<place>`.
     pub prefix: String,
-    /// MTU of the underlay; that of the Pods is [`OVERHEAD`] smaller, in every variant.
+    /// MTU of the underlay; the Pods' MTU is smaller by [`OVERHEAD`] in every variant.
     pub mtu: u32,
-    /// Whether a node attaches its Pod to a bridge, as bridge CNIs do, instead of directly.
+    /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     pub bridge: bool,
-    /// What the CNI of the regular nodes masquerades.
+    /// Masquerading by the CNI of the regular nodes.
     pub masquerade: Masquerade,
-    /// The program `mc-traffic`.
+    /// Path of `mc-traffic`.
     pub traffic: PathBuf,
-    /// The program `mc-gateway`; needed for [`Variant::McGateway`] only.
+    /// Path of `mc-gateway`; required for [`Variant::McGateway`] only.
     pub agent: Option<PathBuf>,
-    /// Flags of every agent besides those the topology gives it.
+    /// Additional flags of every agent.
     pub agent_flags: Vec<String>,
-    /// What Pods have addresses of.
+    /// Address families of the Pods.
     pub inner: Inner,
     /// Family of encapsulated packets.
     pub outer: Family,
-    /// Their format.
+    /// Format of encapsulated packets.
     pub format: Format,
-    /// Whether each cluster has a second gateway; the nodes are then joined by bridges.
+    /// Give each cluster a second gateway; the nodes are then connected by bridges.
     pub two_gateways: bool,
 }
 
 // === impl Options ===
 
 impl Options {
-    /// Ordinary values: IPv4, underlay MTU 1500, no bridge, no masquerading, programs found beside the
-    /// running one.
+    /// Defaults: IPv4, underlay MTU 1500, no bridge, no masquerading, `mc-traffic` beside the running program.
     pub fn new(prefix: &str, agent: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             prefix: prefix.to_owned(),
@@ -99,7 +97,7 @@ impl Options {
         })
     }
 
-    /// Bytes the encapsulation adds to an inner IP packet.
+    /// Bytes that the encapsulation adds to an inner IP packet.
     #[must_use]
     pub const fn overhead(&self) -> u32 {
         match self.outer {
@@ -108,13 +106,13 @@ impl Options {
         }
     }
 
-    /// Gateways of a cluster.
+    /// Number of gateways per cluster.
     #[must_use]
     pub const fn gateways(&self) -> usize {
         if self.two_gateways { 2 } else { 1 }
     }
 
-    /// Families of the addresses the nodes are known by, the one that is sent in first.
+    /// Address families in the manifests of nodes, the outer family first.
     fn outer_families(&self) -> Vec<Family> {
         let mut families = vec![self.outer];
         if self.inner == Inner::Dual {
@@ -127,7 +125,7 @@ impl Options {
         families
     }
 
-    /// Families of the addresses on the underlay: a CNI routes Pods of a family over that family.
+    /// Address families of the underlay: a CNI routes Pods of a family over that family.
     fn underlay_families(&self) -> Vec<Family> {
         let mut families = self.outer_families();
         families.extend(self.inner.families());
@@ -137,10 +135,10 @@ impl Options {
     }
 }
 
-/// The row of namespaces and what runs in it. Dropping it removes everything.
+/// The namespaces and the agents running in them; dropping it removes everything.
 #[derive(Debug)]
 pub struct Topology {
-    // Fields drop in this order: agents end before their namespaces do.
+    // Drop order: agents before their namespaces.
     agents: BTreeMap<Place, Process>,
     hosts: BTreeMap<Place, Netns>,
     lan: Option<Netns>,
@@ -154,28 +152,30 @@ pub struct Topology {
 // === impl Topology ===
 
 impl Topology {
-    /// Creates the row. Leftovers of the same prefix are an error that says how to remove them.
+    /// Creates the namespaces. Leftovers of the same prefix are an error.
     pub fn create(options: Options) -> Result<Self> {
         if options.mtu <= options.overhead() {
             bail!(
-                "underlay MTU {} leaves no room for {} bytes of headers",
+                "underlay MTU {} is too small for {} bytes of headers",
                 options.mtu,
                 options.overhead()
             );
         }
-        let left = residue(&options.prefix)?;
+        let left = find_leaks(&options.prefix)?;
         if !left.is_empty() {
             bail!(
-                "`{}` exists already: {left:?}; is another run going on?",
+                "prefix `{}` is in use, perhaps by another run: {left:?}",
                 options.prefix
             );
         }
-        let directory = directory(&options.prefix);
+        let directory = work_dir(&options.prefix);
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let mut hosts = BTreeMap::new();
-        let second = Place::SECOND.into_iter().filter(|_| options.two_gateways);
+        let second = Place::SECOND_GATEWAYS
+            .into_iter()
+            .filter(|_| options.two_gateways);
         for place in Place::ALL.into_iter().chain(second) {
-            hosts.insert(place, Netns::create(&place.in_lab(&options.prefix))?);
+            hosts.insert(place, Netns::create(&place.scoped_name(&options.prefix))?);
         }
         let lan = options
             .two_gateways
@@ -192,38 +192,38 @@ impl Topology {
             variant: None,
             keep: false,
         };
-        topology.wire().context("cannot set up the namespaces")?;
+        topology.create_links().context("cannot set up the namespaces")?;
         Ok(topology)
     }
 
-    /// Everything with this prefix, whoever left it, its files included.
-    pub fn remove(prefix: &str) -> Result<Residue> {
-        let left = residue(prefix)?;
+    /// Removes everything with this prefix, files included.
+    pub fn remove(prefix: &str) -> Result<LeakReport> {
+        let left = find_leaks(prefix)?;
         left.remove()?;
-        remove_directory(&directory(prefix))?;
+        remove_directory(&work_dir(prefix))?;
         Ok(left)
     }
 
     /// The namespace at a place.
     ///
     /// # Panics
-    /// At a second gateway where there is none: a mistake of the caller.
+    /// At a place that the topology does not have: a mistake of the caller.
     #[must_use]
-    #[expect(clippy::panic, reason = "a test asks for a place it did not make")]
+    #[expect(clippy::panic, reason = "a test uses a place it did not create")]
     pub fn netns(&self, place: Place) -> &Netns {
         match self.hosts.get(&place) {
             Some(netns) => netns,
-            None => panic!("there is no {} in this topology", place.name()),
+            None => panic!("no {} in this topology", place.name()),
         }
     }
 
-    /// All places there are.
+    /// All places of the topology.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
         self.hosts.keys().copied().collect()
     }
 
-    /// Those with an agent.
+    /// The places with an agent.
     #[must_use]
     pub fn nodes(&self) -> Vec<Place> {
         self.places()
@@ -238,18 +238,18 @@ impl Topology {
         &self.traffic
     }
 
-    /// What the row was made with.
+    /// The options of this topology.
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Flags of every agent started from now on.
+    /// Sets the additional flags of agents started later.
     pub fn set_agent_flags(&mut self, flags: &[&str]) {
         self.options.agent_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
-    /// The program of every agent started from now on: how an upgrade, or a roll-back, begins.
+    /// Sets the program of agents started later, for upgrades and roll-backs.
     pub fn set_agent(&mut self, program: PathBuf) {
         self.options.agent = Some(program);
     }
@@ -260,23 +260,23 @@ impl Topology {
         &self.directory
     }
 
-    /// Where the agent at a place pins its maps and links.
+    /// Pin directory of the agent at a place.
     #[must_use]
     pub fn bpf_dir(&self, place: Place) -> PathBuf {
-        Path::new("/sys/fs/bpf").join(place.in_lab(&self.options.prefix))
+        Path::new("/sys/fs/bpf").join(place.scoped_name(&self.options.prefix))
     }
 
-    /// Leaves everything in place, running agents included, when this value is dropped.
+    /// Keeps everything, running agents included, after this value is dropped.
     pub fn keep(&mut self) {
         self.keep = true;
     }
 
-    /// Devices, addresses, and the routes within each cluster.
-    fn wire(&self) -> Result<()> {
+    /// Creates devices, addresses and the routes within each cluster.
+    fn create_links(&self) -> Result<()> {
         let v6 = self.options.underlay_families().contains(&Family::V6);
         for place in self.places() {
             let netns = self.netns(place);
-            // The chatter of a family that is not used would only be noise in counters and captures.
+            // Packets of an unused family would be noise in counters and captures.
             let off = if v6 { "0" } else { "1" };
             netns.sysctl(&[
                 ("net.ipv6.conf.all.disable_ipv6", off),
@@ -297,7 +297,7 @@ impl Topology {
             for bridge in Cluster::ALL
                 .map(Cluster::name)
                 .into_iter()
-                .chain([BETWEEN_BRIDGE])
+                .chain([INTER_GATEWAY_BRIDGE])
             {
                 lan.ip(&[
                     format!("link add {bridge} type bridge"),
@@ -306,36 +306,38 @@ impl Topology {
             }
         }
         for cluster in Cluster::ALL {
-            self.wire_cluster(cluster)?;
+            self.create_cluster_links(cluster)?;
         }
         let [east, west] = Cluster::ALL.map(Cluster::gateway);
-        self.join(east, west, plan::BETWEEN, BETWEEN_BRIDGE)?;
+        self.connect(east, west, plan::INTER_GATEWAY, INTER_GATEWAY_BRIDGE)?;
         if self.lan.is_some() {
-            for place in Place::SECOND {
-                self.plug(place, plan::BETWEEN, BETWEEN_BRIDGE)?;
+            for place in Place::SECOND_GATEWAYS {
+                self.connect_to_bridge(place, plan::INTER_GATEWAY, INTER_GATEWAY_BRIDGE)?;
             }
         }
         for cluster in Cluster::ALL {
             let gateways = [cluster.gateway(), cluster.second_gateway()];
             for (index, place) in gateways.into_iter().take(self.options.gateways()).enumerate() {
-                self.address(place, plan::BETWEEN, |nets| nets.gateway.get(index).copied())?;
+                self.add_underlay_address(place, plan::INTER_GATEWAY, |nets| {
+                    nets.gateway.get(index).copied()
+                })?;
             }
         }
         Ok(())
     }
 
-    /// Joins two nodes: directly, or where there are more than two by a bridge.
-    fn join(&self, one: Place, other: Place, device: &str, bridge: &str) -> Result<()> {
+    /// Connects two nodes directly, or by a bridge in a topology with more than two.
+    fn connect(&self, one: Place, other: Place, device: &str, bridge: &str) -> Result<()> {
         if self.lan.is_some() {
-            self.plug(one, device, bridge)?;
-            return self.plug(other, device, bridge);
+            self.connect_to_bridge(one, device, bridge)?;
+            return self.connect_to_bridge(other, device, bridge);
         }
         self.netns(one).veth(device, self.netns(other), device)
     }
 
     /// Connects a node to a bridge.
-    fn plug(&self, place: Place, device: &str, bridge: &str) -> Result<()> {
-        let lan = self.lan.as_ref().context("there are no bridges")?;
+    fn connect_to_bridge(&self, place: Place, device: &str, bridge: &str) -> Result<()> {
+        let lan = self.lan.as_ref().context("topology has no bridges")?;
         let port = format!("{device}-{}", place.name());
         self.netns(place).veth(device, lan, &port)?;
         lan.ip(&[format!(
@@ -345,22 +347,27 @@ impl Topology {
         Ok(())
     }
 
-    /// Gives a node its addresses on an underlay device.
-    fn address(&self, place: Place, device: &str, net: impl Fn(&Nets) -> Option<IpNet>) -> Result<()> {
+    /// Adds a node's addresses to an underlay device.
+    fn add_underlay_address(
+        &self,
+        place: Place,
+        device: &str,
+        net: impl Fn(&Nets) -> Option<IpNet>,
+    ) -> Result<()> {
         let node = self.netns(place);
         node.ip(&[format!("link set {device} mtu {} up", self.options.mtu)])?;
         for family in self.options.underlay_families() {
             let nets = place.cluster().nets(family);
-            node.address(device, net(&nets).context("an address of the plan")?)?;
+            node.add_address(device, net(&nets).context("no address in the plan")?)?;
         }
         Ok(())
     }
 
-    fn wire_cluster(&self, cluster: Cluster) -> Result<()> {
+    fn create_cluster_links(&self, cluster: Cluster) -> Result<()> {
         let [pod, node, _] = cluster.places().map(|place| self.netns(place));
         let mut pod_mtu = self.options.mtu - self.options.overhead();
         if self.options.inner.families().contains(&Family::V6) {
-            // The kernel does no IPv6 below that (RFC 8200).
+            // The minimum for IPv6 (RFC 8200).
             pod_mtu = pod_mtu.max(1280);
         }
 
@@ -380,8 +387,8 @@ impl Topology {
         };
         for family in self.options.inner.families() {
             let nets = cluster.nets(*family);
-            pod.up(plan::POD, nets.pod, pod_mtu)?;
-            node.up(node_side, nets.pod_gateway, pod_mtu)?;
+            pod.configure_device(plan::POD, nets.pod, pod_mtu)?;
+            node.configure_device(node_side, nets.pod_gateway, pod_mtu)?;
             let any = match family {
                 Family::V4 => "0.0.0.0/0",
                 Family::V6 => "::/0",
@@ -392,21 +399,21 @@ impl Topology {
             }
         }
 
-        self.join(cluster.node(), cluster.gateway(), plan::UNDERLAY, cluster.name())?;
-        self.address(cluster.node(), plan::UNDERLAY, |nets| Some(nets.node))?;
-        self.address(cluster.gateway(), plan::UNDERLAY, |nets| {
+        self.connect(cluster.node(), cluster.gateway(), plan::UNDERLAY, cluster.name())?;
+        self.add_underlay_address(cluster.node(), plan::UNDERLAY, |nets| Some(nets.node))?;
+        self.add_underlay_address(cluster.gateway(), plan::UNDERLAY, |nets| {
             nets.internal.first().copied()
         })?;
         if self.options.two_gateways {
             let second = cluster.second_gateway();
-            self.plug(second, plan::UNDERLAY, cluster.name())?;
-            self.address(second, plan::UNDERLAY, |nets| nets.internal.get(1).copied())?;
+            self.connect_to_bridge(second, plan::UNDERLAY, cluster.name())?;
+            self.add_underlay_address(second, plan::UNDERLAY, |nets| nets.internal.get(1).copied())?;
         }
-        self.cluster_routes(cluster)
+        self.add_cni_routes(cluster)
     }
 
-    /// Routes between the nodes of one cluster: the CNI's work.
-    fn cluster_routes(&self, cluster: Cluster) -> Result<()> {
+    /// Adds the routes between the nodes of one cluster, as a CNI does.
+    fn add_cni_routes(&self, cluster: Cluster) -> Result<()> {
         for family in self.options.inner.families() {
             let nets = cluster.nets(*family);
             let mut nodes = vec![
@@ -431,7 +438,7 @@ impl Drop for Topology {
     fn drop(&mut self) {
         if self.keep {
             for process in self.agents.values_mut() {
-                process.leave();
+                process.detach();
             }
             for netns in self.hosts.values_mut().chain(&mut self.lan) {
                 netns.keep();
@@ -452,8 +459,8 @@ impl Drop for Topology {
     }
 }
 
-/// Where a topology keeps its files: fixed, so that another process can remove them.
-fn directory(prefix: &str) -> PathBuf {
+/// Directory of a topology's files; fixed, so that another process can remove it.
+fn work_dir(prefix: &str) -> PathBuf {
     std::env::temp_dir().join(format!("{prefix}-lab"))
 }
 

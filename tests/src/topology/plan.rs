@@ -1,4 +1,4 @@
-//! Who stands where and has which address. Pure: nothing here touches the system.
+//! Address plan of the topology.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ pub(super) const POD: &str = "eth0";
 pub(super) const NODE_TO_POD: &str = "pod0";
 pub(super) const BRIDGE: &str = "cni0";
 pub(super) const UNDERLAY: &str = "eth0";
-pub(super) const BETWEEN: &str = "eth1";
+pub(super) const INTER_GATEWAY: &str = "eth1";
 
 /// An address family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub enum Family {
     V6,
 }
 
-/// What Pods and Services have addresses of.
+/// Address families of Pods and Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inner {
     /// IPv4 only.
@@ -29,7 +29,7 @@ pub enum Inner {
     V4,
     /// IPv6 only.
     V6,
-    /// Both; underlay addresses are of both families, too.
+    /// Both, also on the underlay.
     Dual,
 }
 
@@ -43,7 +43,7 @@ pub enum Format {
     Vxlan,
 }
 
-/// The networks of a cluster in one family; those of a device carry the device's address.
+/// The networks of a cluster in one family; networks of a device include the device's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nets {
     /// All Pods.
@@ -52,22 +52,22 @@ pub struct Nets {
     pub services: IpNet,
     /// Pods of the regular node, of the gateway and of the second gateway.
     pub node_pods: [IpNet; 3],
-    /// The Pod.
+    /// The Pod's address.
     pub pod: IpNet,
-    /// The regular node towards the Pod.
+    /// The regular node's address on the Pod's link.
     pub pod_gateway: IpNet,
-    /// The regular node on the underlay (its `InternalIP`).
+    /// The regular node's underlay address (`InternalIP`).
     pub node: IpNet,
-    /// The gateway and the second one in the cluster's network (their `InternalIP`).
+    /// Addresses of the gateways in the cluster's network (`InternalIP`).
     pub internal: [IpNet; 2],
-    /// The gateway and the second one in the network between the clusters (their `gatewayIP`).
+    /// Addresses of the gateways in the network between the clusters (`gatewayIP`).
     pub gateway: [IpNet; 2],
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// The families, the one tests use first.
+    /// The families; tests use the first one by default.
     #[must_use]
     pub const fn families(self) -> &'static [Family] {
         match self {
@@ -78,7 +78,7 @@ impl Inner {
     }
 }
 
-/// A place in the row.
+/// A position in the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The Pod of cluster east.
@@ -102,16 +102,16 @@ pub enum Place {
 /// One of the two clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cluster {
-    /// The one the demo's client is in.
+    /// The client's cluster in the demo.
     East,
-    /// The one the demo's server is in.
+    /// The server's cluster in the demo.
     West,
 }
 
 // === impl Place ===
 
 impl Place {
-    /// The row from east to west.
+    /// The path from east to west.
     pub const ALL: [Self; 6] = [
         Self::PodEast,
         Self::NodeEast,
@@ -120,18 +120,17 @@ impl Place {
         Self::NodeWest,
         Self::PodWest,
     ];
-    /// Those with an agent.
+    /// The nodes on that path, each with an agent.
     pub const NODES: [Self; 4] = [
         Self::NodeEast,
         Self::GatewayEast,
         Self::GatewayWest,
         Self::NodeWest,
     ];
+    /// Second gateways, which are not on that path.
+    pub const SECOND_GATEWAYS: [Self; 2] = [Self::SecondGatewayEast, Self::SecondGatewayWest];
 
-    /// Those of clusters with two gateways, besides the row.
-    pub const SECOND: [Self; 2] = [Self::SecondGatewayEast, Self::SecondGatewayWest];
-
-    /// Short name, also the name of the Kubernetes Node.
+    /// Name of the place and of its Kubernetes Node.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -148,11 +147,11 @@ impl Place {
 
     /// Name of the namespace and of the pin directory.
     #[must_use]
-    pub fn in_lab(self, prefix: &str) -> String {
+    pub fn scoped_name(self, prefix: &str) -> String {
         format!("{prefix}-{}", self.name())
     }
 
-    /// The cluster it belongs to.
+    /// Cluster of the place.
     #[must_use]
     pub const fn cluster(self) -> Cluster {
         match self {
@@ -161,7 +160,7 @@ impl Place {
         }
     }
 
-    /// Whether it is a node, as opposed to a Pod.
+    /// Whether the place is a node rather than a Pod.
     #[must_use]
     pub const fn is_node(self) -> bool {
         !matches!(self, Self::PodEast | Self::PodWest)
@@ -174,7 +173,7 @@ impl Place {
             Self::PodEast | Self::PodWest => &[],
             Self::NodeEast | Self::NodeWest => &[UNDERLAY],
             Self::GatewayEast | Self::GatewayWest | Self::SecondGatewayEast | Self::SecondGatewayWest => {
-                &[UNDERLAY, BETWEEN]
+                &[UNDERLAY, INTER_GATEWAY]
             }
         }
     }
@@ -231,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// The second gateway node, where there are two.
+    /// The second gateway node of a topology with two gateways.
     #[must_use]
     pub const fn second_gateway(self) -> Place {
         match self {
@@ -240,7 +239,7 @@ impl Cluster {
         }
     }
 
-    /// Its networks in one family.
+    /// The networks of the cluster in one family.
     #[must_use]
     pub fn nets(self, family: Family) -> Nets {
         let n = self.number();
@@ -326,34 +325,34 @@ impl Cluster {
         self.pod_net().addr()
     }
 
-    /// The node's address towards the Pod.
+    /// The node's address on the Pod's link.
     #[must_use]
     pub fn pod_gateway_net(self) -> Ipv4Net {
         net([10, 10 + self.number(), 1, 1], 24)
     }
 
-    /// The regular node's underlay address (its `InternalIP`) in the cluster's network.
+    /// The regular node's address in the cluster's network (`InternalIP`).
     #[must_use]
     pub fn node_net(self) -> Ipv4Net {
         net([192, 168, 10 + self.number(), 2], 24)
     }
 
-    /// The gateway's address in the cluster's network (its `InternalIP`).
+    /// The gateway's address in the cluster's network (`InternalIP`).
     #[must_use]
     pub fn internal_net(self) -> Ipv4Net {
         net([192, 168, 10 + self.number(), 1], 24)
     }
 
-    /// The gateway's address in the network between the clusters (its `gatewayIP`).
+    /// The gateway's address in the network between the clusters (`gatewayIP`).
     #[must_use]
     pub fn gateway_net(self) -> Ipv4Net {
         net([192, 168, 100, self.number()], 24)
     }
 }
 
-/// A network whose prefix length is known to be valid.
+/// A network with a valid prefix length.
 fn net(address: [u8; 4], prefix: u8) -> Ipv4Net {
-    // 32 is the largest valid length, and no literal above exceeds it.
+    // No literal above exceeds 32, the largest valid length.
     Ipv4Net::new_assert(Ipv4Addr::from(address), prefix)
 }
 
@@ -368,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_networks_of_the_plan_overlap() {
+    fn networks_do_not_overlap() {
         let nets = [Family::V4, Family::V6].map(|family| Cluster::ALL.map(|cluster| cluster.nets(family)));
         let all: Vec<IpNet> = nets
             .iter()
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_in_their_node_and_nodes_in_their_cluster() {
+    fn pod_networks_are_nested_in_node_and_cluster_networks() {
         for cluster in Cluster::ALL {
             assert!(cluster.node_pod_cidr().contains(&cluster.pod_ip()));
             assert!(cluster.pod_cidr().contains(&cluster.node_pod_cidr()));

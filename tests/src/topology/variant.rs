@@ -1,4 +1,4 @@
-//! The ways the two clusters can reach each other.
+//! Data paths between the two clusters.
 
 use std::{
     fmt,
@@ -14,20 +14,20 @@ use super::{
     plan::{Cluster, Family, Place},
 };
 
-/// A way the two clusters reach each other.
+/// A data path between the two clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// Routes on all four nodes, nothing encapsulated: the yardstick.
+    /// Routes on all four nodes, no encapsulation: the baseline.
     Plain,
-    /// A VXLAN device of the kernel at both ends of each of the three legs: each node decapsulates, routes
-    /// and encapsulates again.
+    /// A kernel VXLAN device at both ends of each of the three legs: each node decapsulates, routes and encapsulates
+    /// again.
     KernelVxlan,
     /// An `mc-gateway` agent on each of the four nodes.
     McGateway,
 }
 
-/// One VXLAN leg: its devices and their addresses.
+/// A VXLAN leg with the places and underlay addresses of its ends.
 struct Leg {
     id: u8,
     family: Family,
@@ -40,7 +40,7 @@ impl Variant {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Plain, Self::KernelVxlan, Self::McGateway];
 
-    /// Name for people.
+    /// Display name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl fmt::Display for Variant {
 // === impl Leg ===
 
 impl Leg {
-    /// The legs from east to west over one family.
+    /// The legs from east to west in one family.
     fn all(family: Family) -> [Self; 3] {
         let [east, west] = Cluster::ALL.map(|cluster| cluster.nets(family));
         let [east_inside, east_outside] = [east.internal[0].addr(), east.gateway[0].addr()];
@@ -95,7 +95,7 @@ impl Leg {
         format!("vx{}", self.id)
     }
 
-    /// Address inside the leg of its eastern (1) or western (2) end, with its prefix length.
+    /// Inner address and prefix length of the eastern (1) or western (2) end.
     fn address(&self, end: u8, inner: Family) -> (IpAddr, u8) {
         match inner {
             Family::V4 => (Ipv4Addr::new(172, 16, self.id, end).into(), 30),
@@ -106,15 +106,15 @@ impl Leg {
         }
     }
 
-    /// How the device is made at an end.
+    /// The `ip` line that creates the device at an end.
     fn link(&self, local: IpAddr, remote: IpAddr) -> String {
-        // Without a checksum, as over IPv4 and as mc-gateway does it.
+        // No outer UDP checksum, as mc-gateway sends none; the kernel computes one by default.
         let checksum = match self.family {
-            Family::V4 => "",
-            Family::V6 => " udp6zerocsumtx udp6zerocsumrx",
+            Family::V4 => "noudpcsum",
+            Family::V6 => "udp6zerocsumtx udp6zerocsumrx",
         };
         format!(
-            "link add {} type vxlan id {} dstport 4789 local {local} remote {remote}{checksum}",
+            "link add {} type vxlan id {} dstport 4789 local {local} remote {remote} {checksum}",
             self.device(),
             self.id
         )
@@ -122,10 +122,10 @@ impl Leg {
 }
 
 impl Topology {
-    /// Makes the clusters reach each other in one way; what was set up for another is removed before.
+    /// Connects the clusters by a data path, after removal of the previous one.
     pub fn configure(&mut self, variant: Variant) -> Result<()> {
         self.reset()?;
-        // Set first: a half configured variant is reset like a whole one.
+        // Set first, so that a partial configuration is reset too.
         self.variant = Some(variant);
         match variant {
             Variant::Plain => self.plain(),
@@ -135,7 +135,7 @@ impl Topology {
         .with_context(|| format!("cannot set up {variant}"))
     }
 
-    /// Removes what makes the clusters reach each other.
+    /// Removes the data path between the clusters.
     pub fn reset(&mut self) -> Result<()> {
         let Some(variant) = self.variant.take() else {
             return Ok(());
@@ -145,10 +145,10 @@ impl Topology {
             Variant::KernelVxlan => self.remove_kernel_vxlan(),
             Variant::McGateway => self.remove_agents(),
         }
-        .with_context(|| format!("cannot take down {variant}"))
+        .with_context(|| format!("cannot remove {variant}"))
     }
 
-    /// The variant that is set up.
+    /// The configured data path.
     #[must_use]
     pub fn variant(&self) -> Option<Variant> {
         self.variant
@@ -189,10 +189,10 @@ impl Topology {
                 netns.ip(&[leg.link(local, remote), format!("link set {device} mtu {mtu} up")])?;
                 for inner in self.options.inner.families() {
                     let (address, bits) = leg.address(end, *inner);
-                    netns.address(&device, IpNet::new(address, bits)?)?;
+                    netns.add_address(&device, IpNet::new(address, bits)?)?;
                 }
             }
-            // From an end, everything further on is behind the other end.
+            // Each end routes everything beyond the leg to the other end.
             for inner in self.options.inner.families() {
                 let via = |end| format!("via {}", leg.address(end, *inner).0);
                 let [eastwards, westwards] = Cluster::ALL.map(|cluster| cluster.nets(*inner).pods);
@@ -200,7 +200,7 @@ impl Topology {
                 self.netns(at_west).route(eastwards, &via(1))?;
             }
         }
-        // A gateway reaches its own regular node through the tunnel, too.
+        // A gateway also reaches its own regular node through the tunnel.
         let [first, _, last] = &legs;
         for inner in self.options.inner.families() {
             for (cluster, leg, end) in [(Cluster::East, first, 1), (Cluster::West, last, 2)] {
@@ -215,12 +215,31 @@ impl Topology {
     fn remove_kernel_vxlan(&self) -> Result<()> {
         for leg in Leg::all(self.options.outer) {
             for (place, _) in leg.ends {
-                // Its routes go with the device.
+                // The kernel removes its routes with the device.
                 self.netns(place).ip(&[format!("link del {}", leg.device())])?;
             }
         }
         Cluster::ALL
             .into_iter()
-            .try_for_each(|cluster| self.cluster_routes(cluster))
+            .try_for_each(|cluster| self.add_cni_routes(cluster))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vxlan_devices_send_no_outer_udp_checksum() {
+        for (family, word) in [
+            (Family::V4, " noudpcsum"),
+            (Family::V6, " udp6zerocsumtx udp6zerocsumrx"),
+        ] {
+            for leg in Leg::all(family) {
+                let [(_, local), (_, remote)] = leg.ends;
+                let link = leg.link(local, remote);
+                assert!(link.ends_with(word), "{link}");
+            }
+        }
     }
 }

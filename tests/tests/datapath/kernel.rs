@@ -1,4 +1,4 @@
-//! The loaded programs, their maps, and `BPF_PROG_TEST_RUN`.
+//! The loaded programs with their maps, and `BPF_PROG_TEST_RUN`.
 
 use std::{
     cell::RefCell,
@@ -13,18 +13,19 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::{
-        CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, GROUPS, Group, MAX_DROP_REASONS, MAX_EVENTS,
-        MAX_PATHS, MAX_TRAFFIC, MEMBERS, Member, PATHS, PEERS, PREFIXES, Peer, Prefix, TRAFFIC, Traffic,
-        health::{SEEN, SENT, Seen, Sent},
-        limit::{Bucket, ICMP_LIMIT},
+        CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
+        MAX_PEER_STATS, NEXT_HOP_GROUPS, NEXT_HOPS, NextHop, NextHopGroup, OUTCOMES, PEER_STATS, PEERS,
+        PREFIXES, Peer, PeerStats, Prefix,
+        liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
+        rate_limit::{ICMP_LIMIT, TokenBucket},
         service::{self, Flow, FlowKey},
     },
-    tables::{MapTables, service::MapServices},
+    maps::{MemoryMaps, service::ServiceMaps},
 };
 
-/// What the kernel did with a packet.
+/// Action and packet bytes of a run in the kernel.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
+pub(crate) struct RunResult {
     pub(crate) action: u32,
     pub(crate) bytes: Vec<u8>,
 }
@@ -35,12 +36,12 @@ pub(crate) struct Counts {
     pub(crate) drops: Vec<u64>,
     pub(crate) paths: Vec<(u64, u64)>,
     pub(crate) events: Vec<u64>,
-    /// By slot, those that are not zero.
-    pub(crate) traffic: BTreeMap<u32, Traffic>,
+    /// By slot; zero entries are absent.
+    pub(crate) traffic: BTreeMap<u32, PeerStats>,
 }
 
-/// Adds what was counted of a peer to what was before.
-pub(crate) fn add(all: &mut BTreeMap<u32, Traffic>, slot: u32, more: &Traffic) {
+/// Adds a peer's traffic to the sum of its slot.
+pub(crate) fn add_traffic(all: &mut BTreeMap<u32, PeerStats>, slot: u32, more: &PeerStats) {
     let sum = all.entry(slot).or_default();
     sum.sent_packets += more.sent_packets;
     sum.sent_bytes += more.sent_bytes;
@@ -48,31 +49,31 @@ pub(crate) fn add(all: &mut BTreeMap<u32, Traffic>, slot: u32, more: &Traffic) {
     sum.received_bytes += more.received_bytes;
 }
 
-/// What is known of a member, without the times, which the host and the kernel see differently.
-pub(crate) type Known = (u32, u32, u32, u32, bool);
+/// Liveness of a next hop without its times, which differ between host and kernel.
+pub(crate) type LivenessRecord = (u32, u32, u32, u32, bool);
 
-fn known(seen: Seen) -> Known {
+fn liveness_record(seen: ProbeReply) -> LivenessRecord {
     let held = seen.held_since != 0;
     (seen.id, seen.sequence, seen.size, seen.size_sequence, held)
 }
 
-/// What members have answered on the host.
-pub(crate) fn health(tables: &MapTables) -> Vec<Known> {
+/// Liveness records of the host.
+pub(crate) fn health(tables: &MemoryMaps) -> Vec<LivenessRecord> {
     tables
         .health
         .seen
         .borrow()
         .values()
-        .map(|seen| known(*seen))
+        .map(|seen| liveness_record(*seen))
         .collect()
 }
 
-/// The programs and their maps, and the slots of `mc_traffic` that peers and members were ever given.
+/// The programs with their maps, and the slots of `mc_peer_stats` in use so far.
 pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 
 impl Kernel {
-    /// Loads the object `cargo xtask build-ebpf` has built and fills its maps.
-    pub(crate) fn load(tables: &MapTables) -> Self {
+    /// Loads the object of `cargo xtask build-ebpf` and fills its maps.
+    pub(crate) fn load(tables: &MemoryMaps) -> Self {
         let object = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf.o"),
             PathBuf::from,
@@ -93,10 +94,9 @@ impl Kernel {
         kernel
     }
 
-    /// Puts other tables in the place of those it was loaded with: the verifier takes its time for programs, not
-    /// for maps.
-    pub(crate) fn refill(&mut self, old: &MapTables, new: &MapTables) {
-        self.empty(old);
+    /// Replaces the contents of the maps, which avoids another verification of the programs.
+    pub(crate) fn refill(&mut self, old: &MemoryMaps, new: &MemoryMaps) {
+        self.clear(old);
         self.fill(new);
         if old.services.services != new.services.services
             || old.services.maglev != new.services.maglev
@@ -107,28 +107,37 @@ impl Kernel {
     }
 
     /// Undoes [`Self::fill`].
-    fn empty(&mut self, tables: &MapTables) {
-        let zeros = MapTables {
+    fn clear(&mut self, tables: &MemoryMaps) {
+        let zeros = MemoryMaps {
             config: Some(Config::default()),
             groups: tables
                 .groups
                 .keys()
-                .map(|slot| (*slot, Group::default()))
+                .map(|slot| (*slot, NextHopGroup::default()))
                 .collect(),
-            members: tables
-                .members
+            next_hops: tables
+                .next_hops
                 .keys()
-                .map(|slot| (*slot, Member::default()))
+                .map(|slot| (*slot, NextHop::default()))
                 .collect(),
-            ..MapTables::default()
+            ..MemoryMaps::default()
         };
         for slot in tables.health.seen.borrow().keys() {
-            zeros.health.seen.borrow_mut().insert(*slot, Seen::default());
+            zeros
+                .health
+                .seen
+                .borrow_mut()
+                .insert(*slot, ProbeReply::default());
         }
         self.fill(&zeros);
-        let mut sent: Array<_, Sent> = self.0.map_mut(SENT).expect(SENT).try_into().expect(SENT);
+        let mut sent: Array<_, ProbeSent> = self
+            .0
+            .map_mut(PROBE_SENT)
+            .expect(PROBE_SENT)
+            .try_into()
+            .expect(PROBE_SENT);
         for slot in tables.health.sent.keys() {
-            sent.set(*slot, Sent::default(), 0).expect(SENT);
+            sent.set(*slot, ProbeSent::default(), 0).expect(PROBE_SENT);
         }
         let mut prefixes = self.prefixes();
         for (bits, network) in tables.prefixes.keys() {
@@ -154,26 +163,34 @@ impl Kernel {
         self.0.program(name).expect(name).try_into().expect(name)
     }
 
-    fn fill(&mut self, tables: &MapTables) {
-        self.1.extend(tables.peers.values().map(|peer| peer.traffic));
+    fn fill(&mut self, tables: &MemoryMaps) {
+        self.1.extend(tables.peers.values().map(|peer| peer.stats));
         self.1
-            .extend(tables.members.values().map(|member| member.traffic));
+            .extend(tables.next_hops.values().map(|next_hop| next_hop.stats));
         let ebpf = &mut self.0;
         let mut config: Array<_, Config> = ebpf.map_mut(CONFIG).expect(CONFIG).try_into().expect(CONFIG);
         if let Some(value) = tables.config {
             config.set(0, value, 0).expect(CONFIG);
         }
         let mut epoch: Array<_, u32> = ebpf.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
-        // What the programs remember of former prefixes counts no longer.
+        // A new epoch invalidates the programs' caches.
         let last = epoch.get(&0, 0).expect(EPOCH);
         epoch.set(0, last + 1, 0).expect(EPOCH);
-        let mut groups: Array<_, Group> = ebpf.map_mut(GROUPS).expect(GROUPS).try_into().expect(GROUPS);
+        let mut groups: Array<_, NextHopGroup> = ebpf
+            .map_mut(NEXT_HOP_GROUPS)
+            .expect(NEXT_HOP_GROUPS)
+            .try_into()
+            .expect(NEXT_HOP_GROUPS);
         for (slot, value) in &tables.groups {
-            groups.set(*slot, value, 0).expect(GROUPS);
+            groups.set(*slot, value, 0).expect(NEXT_HOP_GROUPS);
         }
-        let mut members: Array<_, Member> = ebpf.map_mut(MEMBERS).expect(MEMBERS).try_into().expect(MEMBERS);
-        for (slot, value) in &tables.members {
-            members.set(*slot, value, 0).expect(MEMBERS);
+        let mut next_hops: Array<_, NextHop> = ebpf
+            .map_mut(NEXT_HOPS)
+            .expect(NEXT_HOPS)
+            .try_into()
+            .expect(NEXT_HOPS);
+        for (slot, value) in &tables.next_hops {
+            next_hops.set(*slot, value, 0).expect(NEXT_HOPS);
         }
         let mut prefixes = self.prefixes();
         for ((bits, network), value) in &tables.prefixes {
@@ -188,21 +205,31 @@ impl Kernel {
         self.set_health(tables);
     }
 
-    /// Writes what was sent to members and what they answered.
-    pub(crate) fn set_health(&mut self, tables: &MapTables) {
-        let mut sent: Array<_, Sent> = self.0.map_mut(SENT).expect(SENT).try_into().expect(SENT);
+    /// Writes probes and replies of next hops.
+    pub(crate) fn set_health(&mut self, tables: &MemoryMaps) {
+        let mut sent: Array<_, ProbeSent> = self
+            .0
+            .map_mut(PROBE_SENT)
+            .expect(PROBE_SENT)
+            .try_into()
+            .expect(PROBE_SENT);
         for (slot, value) in &tables.health.sent {
-            sent.set(*slot, *value, 0).expect(SENT);
+            sent.set(*slot, *value, 0).expect(PROBE_SENT);
         }
-        let mut seen: Array<_, Seen> = self.0.map_mut(SEEN).expect(SEEN).try_into().expect(SEEN);
+        let mut seen: Array<_, ProbeReply> = self
+            .0
+            .map_mut(PROBE_REPLY)
+            .expect(PROBE_REPLY)
+            .try_into()
+            .expect(PROBE_REPLY);
         for (slot, value) in &*tables.health.seen.borrow() {
-            seen.set(*slot, *value, 0).expect(SEEN);
+            seen.set(*slot, *value, 0).expect(PROBE_REPLY);
         }
     }
 
-    /// Writes how many ICMP errors may be sent.
-    pub(crate) fn set_icmp_limit(&mut self, tables: &MapTables) {
-        let mut limit: PerCpuArray<_, Bucket> = self
+    /// Writes the token bucket of ICMP errors.
+    pub(crate) fn set_icmp_limit(&mut self, tables: &MemoryMaps) {
+        let mut limit: PerCpuArray<_, TokenBucket> = self
             .0
             .map_mut(ICMP_LIMIT)
             .expect(ICMP_LIMIT)
@@ -214,9 +241,9 @@ impl Kernel {
         limit.set(0, values, 0).expect(ICMP_LIMIT);
     }
 
-    /// How many ICMP errors may still be sent: on the CPU that has sent any, if one has.
+    /// Remaining tokens for ICMP errors, on the CPU that used any.
     pub(crate) fn icmp_errors_left(&self) -> u64 {
-        let limit: PerCpuArray<&MapData, Bucket> = self
+        let limit: PerCpuArray<&MapData, TokenBucket> = self
             .0
             .map(ICMP_LIMIT)
             .expect(ICMP_LIMIT)
@@ -226,9 +253,9 @@ impl Kernel {
         values.iter().map(|bucket| bucket.tokens).min().expect("a CPU")
     }
 
-    /// How many ICMP errors were sent, on all CPUs together, of `at_first` each.
+    /// ICMP errors sent on all CPUs, each with `at_first` tokens initially.
     pub(crate) fn icmp_errors_sent(&self, at_first: u64) -> u64 {
-        let limit: PerCpuArray<&MapData, Bucket> = self
+        let limit: PerCpuArray<&MapData, TokenBucket> = self
             .0
             .map(ICMP_LIMIT)
             .expect(ICMP_LIMIT)
@@ -238,13 +265,18 @@ impl Kernel {
         values.iter().map(|bucket| at_first - bucket.tokens).sum()
     }
 
-    /// What members have answered, of those the host's tables know.
-    pub(crate) fn health(&self, tables: &MapTables) -> Vec<Known> {
-        let seen: Array<&MapData, Seen> = self.0.map(SEEN).expect(SEEN).try_into().expect(SEEN);
+    /// Liveness records of the next hops in the host's tables.
+    pub(crate) fn health(&self, tables: &MemoryMaps) -> Vec<LivenessRecord> {
+        let seen: Array<&MapData, ProbeReply> = self
+            .0
+            .map(PROBE_REPLY)
+            .expect(PROBE_REPLY)
+            .try_into()
+            .expect(PROBE_REPLY);
         let slots = tables.health.seen.borrow();
         slots
             .keys()
-            .map(|slot| known(seen.get(slot, 0).expect(SEEN)))
+            .map(|slot| liveness_record(seen.get(slot, 0).expect(PROBE_REPLY)))
             .collect()
     }
 
@@ -252,7 +284,7 @@ impl Kernel {
         self.0.map_mut(name).expect(name).try_into().expect(name)
     }
 
-    /// Makes a map hold exactly these entries.
+    /// Replaces the entries of a map.
     fn set<K: aya::Pod, V: aya::Pod>(&mut self, name: &str, wanted: impl Iterator<Item = (K, V)>) {
         let mut map = self.hash::<K, V>(name);
         let known: Vec<K> = map.keys().map(|key| key.expect("a key")).collect();
@@ -264,8 +296,8 @@ impl Kernel {
         }
     }
 
-    /// Makes the programs know exactly these Services.
-    fn set_services(&mut self, services: &MapServices) {
+    /// Replaces the Services in the maps.
+    fn set_services(&mut self, services: &ServiceMaps) {
         let entries = services.services.iter().map(|(key, value)| (*key, *value));
         self.set(service::SERVICES, entries);
         let entries = services.maglev.iter().map(|(key, value)| (*key, *value));
@@ -274,8 +306,8 @@ impl Kernel {
         self.set(service::BACKENDS, entries);
     }
 
-    /// Makes the programs know exactly the flows of `services`.
-    pub(crate) fn set_flows(&mut self, services: &MapServices) {
+    /// Replaces the flows in the maps by those of `services`.
+    pub(crate) fn set_flows(&mut self, services: &ServiceMaps) {
         let flows = services.flows.borrow();
         let flows = flows.iter().map(|(key, id)| (*key, Flow { backend: *id }));
         self.set(service::FLOWS, flows);
@@ -291,13 +323,13 @@ impl Kernel {
         );
     }
 
-    /// The flows the programs know, in `services` like those the host knows.
-    pub(crate) fn flows(&mut self, services: &MapServices) -> MapServices {
+    /// `services` with the flows of the kernel's maps.
+    pub(crate) fn flows(&mut self, services: &ServiceMaps) -> ServiceMaps {
         fn read<K: aya::Pod + Ord, V: aya::Pod>(map: &HashMap<&mut MapData, K, V>) -> BTreeMap<K, V> {
             map.iter().map(|entry| entry.expect("an entry")).collect()
         }
         let flows: BTreeMap<FlowKey, Flow> = read(&self.hash(service::FLOWS));
-        MapServices {
+        ServiceMaps {
             flows: RefCell::new(flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect()),
             replies: RefCell::new(read(&self.hash(service::REPLIES))),
             fragments: RefCell::new(read(&self.hash(service::FRAGMENTS))),
@@ -305,9 +337,9 @@ impl Kernel {
         }
     }
 
-    /// Whether `BPF_PROG_TEST_RUN` takes the frame: 6.18 refuses an IP ethertype without a whole IP header
-    /// behind it (`net/bpf/test_run.c`).
-    pub(crate) fn can_stage(frame: &[u8]) -> bool {
+    /// Whether `BPF_PROG_TEST_RUN` accepts the frame: 6.18 rejects an IP ethertype without a complete IP header
+    /// (`net/bpf/test_run.c`).
+    pub(crate) fn accepts_frame(frame: &[u8]) -> bool {
         match frame.get(12..14) {
             Some([0x08, 0x00]) => frame.len() >= 14 + 20,
             Some([0x86, 0xdd]) => frame.len() >= 14 + 40,
@@ -317,7 +349,7 @@ impl Kernel {
     }
 
     /// Runs one packet through a program.
-    pub(crate) fn run(&mut self, program: &str, frame: &[u8]) -> Outcome {
+    pub(crate) fn run(&mut self, program: &str, frame: &[u8]) -> RunResult {
         let program: &SchedClassifier = self.0.program(program).expect(program).try_into().expect(program);
         let mut out = vec![0; frame.len() + 256];
         let result = program
@@ -328,10 +360,10 @@ impl Kernel {
             })
             .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));
         out.truncate(usize::try_from(result.data_size_out).expect("a length"));
-        if before_6_3() {
+        if is_before_6_3() {
             remove_padding(&mut out);
         }
-        Outcome {
+        RunResult {
             action: result.return_value,
             bytes: out,
         }
@@ -343,10 +375,11 @@ impl Kernel {
         let drops = (0..MAX_DROP_REASONS)
             .map(|i| drops.get(&i, 0).expect(DROPS).iter().sum())
             .collect();
-        let paths: PerCpuArray<&MapData, Counter> = self.0.map(PATHS).expect(PATHS).try_into().expect(PATHS);
-        let paths = (0..MAX_PATHS)
+        let paths: PerCpuArray<&MapData, Counter> =
+            self.0.map(OUTCOMES).expect(OUTCOMES).try_into().expect(OUTCOMES);
+        let paths = (0..MAX_OUTCOMES)
             .map(|i| {
-                let values = paths.get(&i, 0).expect(PATHS);
+                let values = paths.get(&i, 0).expect(OUTCOMES);
                 (
                     values.iter().map(|c| c.packets).sum(),
                     values.iter().map(|c| c.bytes).sum(),
@@ -357,14 +390,18 @@ impl Kernel {
         let events = (0..MAX_EVENTS)
             .map(|i| events.get(&i, 0).expect(EVENTS).iter().sum())
             .collect();
-        let map: PerCpuArray<&MapData, Traffic> =
-            self.0.map(TRAFFIC).expect(TRAFFIC).try_into().expect(TRAFFIC);
+        let map: PerCpuArray<&MapData, PeerStats> = self
+            .0
+            .map(PEER_STATS)
+            .expect(PEER_STATS)
+            .try_into()
+            .expect(PEER_STATS);
         let mut traffic = BTreeMap::new();
-        // All 4,096 would be most of the time a case takes.
-        for slot in self.1.iter().filter(|slot| **slot < MAX_TRAFFIC) {
-            for one in map.get(slot, 0).expect(TRAFFIC).iter() {
-                if *one != Traffic::default() {
-                    add(&mut traffic, *slot, one);
+        // Reading all 4,096 slots would dominate the time of a case.
+        for slot in self.1.iter().filter(|slot| **slot < MAX_PEER_STATS) {
+            for one in map.get(slot, 0).expect(PEER_STATS).iter() {
+                if *one != PeerStats::default() {
+                    add_traffic(&mut traffic, *slot, one);
                 }
             }
         }
@@ -377,14 +414,14 @@ impl Kernel {
     }
 }
 
-/// Whether the kernel is older than 6.3, which cannot tell `bpf_skb_adjust_room` that the IP version changes.
-fn before_6_3() -> bool {
+/// Whether the kernel is older than 6.3, without the flags of `bpf_skb_adjust_room` for a change of IP version.
+fn is_before_6_3() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("the kernel's release");
     let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next(), numbers.next()) < (Some(6), Some(3))
 }
 
-/// Takes away the zeros such a kernel needs behind a decapsulated IPv4 packet that is shorter than an IPv6 header.
+/// Removes the zero padding that such a kernel requires behind a decapsulated IPv4 packet shorter than an IPv6 header.
 fn remove_padding(frame: &mut Vec<u8>) {
     const PADDED: usize = 14 + 40;
     let Some([0x08, 0x00, _, _, high, low]) = frame.get(12..18) else {

@@ -1,16 +1,16 @@
-//! The programs load, and the verifier's work for them stays known.
+//! Verification of the programs, with its number of instructions.
 
 use aya::programs::SchedClassifier;
 
-use crate::{kernel::Kernel, world};
+use crate::{fixture, kernel::Kernel};
 
-/// What this prints is compared with `tests/verified-instructions.toml` by `cargo xtask matrix`.
+/// `cargo xtask matrix` compares the printed numbers with `tests/verified-instructions.toml`.
 #[test]
-fn programs_load_and_tell_what_the_verifier_walked() {
-    let kernel = Kernel::load(&world::gateway());
+fn programs_load_and_report_verified_instructions() {
+    let kernel = Kernel::load(&fixture::gateway());
     for name in ["to_remote", "from_underlay"] {
         let program: &SchedClassifier = kernel.program(name);
-        // Linux 5.16 and later tell.
+        // Reported since Linux 5.16.
         if let Some(count) = program.info().expect("info").verified_instruction_count() {
             println!("\nverified {name} {count}");
         }

@@ -1,17 +1,17 @@
-//! Frames for the cases, built from scratch: nothing here comes from the code under test.
+//! Builders of test frames, independent of the code under test.
 
 use std::net::IpAddr;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-/// Multi-cluster inner destination address, on purpose written out again.
+/// Multi-cluster inner destination address, deliberately a copy.
 pub(crate) const F0: [u8; 6] = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
-/// Addresses of the outer Ethernet header; no program looks at them.
+/// Addresses of the outer Ethernet header, which no program reads.
 pub(crate) const OUTER_DST: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 pub(crate) const OUTER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 const INNER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
 
-/// RFC 1071 over any bytes, the slow and obvious way.
+/// RFC 1071 checksum in the slow and obvious form.
 pub(crate) fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes
         .chunks(2)
@@ -116,7 +116,7 @@ impl Ip {
         out.freeze()
     }
 
-    /// The frame `mc0` would send: Ethernet in front.
+    /// The packet with an Ethernet header, as sent on `mc0`.
     pub(crate) fn frame(&self) -> Vec<u8> {
         ethernet(OUTER_DST, OUTER_SRC, self.ethertype(), &self.bytes())
     }
@@ -126,7 +126,7 @@ impl Ip {
     }
 }
 
-/// UDP with a payload; the checksum is left out, as nothing here reads it.
+/// UDP with a payload and without a checksum.
 pub(crate) fn udp(src: u16, dst: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = BytesMut::new();
     out.put_u16(src);
@@ -173,7 +173,7 @@ pub(crate) struct Tunnel {
     pub(crate) outer_checksum_error: u16,
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
-    /// Write a UDP checksum instead of 0.
+    /// Include a UDP checksum instead of 0.
     pub(crate) udp_checksum: bool,
     /// First two bytes of the Geneve header: version and options length, flags.
     pub(crate) geneve: [u8; 2],
@@ -242,8 +242,8 @@ impl Tunnel {
     }
 }
 
-/// The checksum of a TCP, UDP or `ICMPv6` message whose own checksum field is zero: over pseudo header and
-/// message (RFC 9293, RFC 768, RFC 8200 section 8.1).
+/// Checksum over pseudo header and message of TCP, UDP or `ICMPv6` (RFC 9293, RFC 768, RFC 8200 section 8.1). The
+/// message's checksum field is zero.
 pub(crate) fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -> u16 {
     let mut all = BytesMut::new();
     for address in [src, dst] {
@@ -258,8 +258,8 @@ pub(crate) fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -
     checksum(&all)
 }
 
-/// A message with its checksum written at `at`.
-pub(crate) fn summed(src: IpAddr, dst: IpAddr, proto: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
+/// A message with its checksum at offset `at`.
+pub(crate) fn with_checksum(src: IpAddr, dst: IpAddr, proto: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
     message[at..at + 2].fill(0);
     let sum = l4_checksum(src, dst, proto, &message);
     message[at..at + 2].copy_from_slice(&sum.to_be_bytes());

@@ -1,8 +1,7 @@
-//! A cluster whose gateway is one of Antrea: west has no agents. What stands in for its gateway is made of parts
-//! of the kernel and does what Antrea's flows do: one tunnel to the first gateway of ours, its own address for
-//! what its clients ask, and the tunnel for whatever answers ours.
+//! A cluster with an Antrea gateway: west has no agents. A stand-in of kernel parts follows Antrea's flows: one tunnel
+//! to our first gateway, SNAT to its own address for requests of its clients, and the tunnel for replies to ours.
 //!
-//! (Antrea's gateway is Open vSwitch; its in-cluster legs are plain here, which is no business of ours.)
+//! Antrea's gateway is Open vSwitch with in-cluster tunnels; the stand-in routes plainly within its cluster.
 
 use std::fs;
 
@@ -12,36 +11,36 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, bpftool, options, web_service};
+use crate::fixture::{TIMEOUT, bpftool, options, web_service};
 
-/// The gateways as they know each other.
+/// `gatewayIP`s of the two gateways.
 const OURS: &str = "192.168.100.1";
 const THEIRS: &str = "192.168.100.2";
 /// A Service of each cluster: port 80 by TCP, 53 by UDP.
 const SERVICE_EAST: &str = "10.101.0.10";
 const SERVICE_WEST: &str = "10.102.0.10";
-/// What stands for west's clients in east.
+/// Alias of west's clients in east.
 const ALIAS: &str = "10.102.0.0";
-/// Pods on east's gateways: addresses of their own Pod CIDRs.
-const ON_GATEWAYS: [(Place, &str); 2] = [
+/// Pods on east's gateways, with addresses in their Pod CIDRs.
+const GATEWAY_PODS: [(Place, &str); 2] = [
     (Place::GatewayEast, "10.11.0.5"),
     (Place::SecondGatewayEast, "10.11.2.5"),
 ];
-/// Those of east's nodes with an agent.
+/// East's nodes.
 const EAST: [Place; 3] = [Place::NodeEast, Place::GatewayEast, Place::SecondGatewayEast];
 
-/// The tunnel of the stand-in.
+/// Tunnel device of the stand-in.
 const TUNNEL: &str = "antrea0";
-/// Where a route through the tunnel leads: nobody, at the address of all gateways.
+/// Next hop of routes through the tunnel: an unused address with the multi-cluster MAC address.
 const VIA: &str = "via 169.254.9.1 dev antrea0 onlink";
 
-/// East's Service as its cluster has it.
+/// Manifests of east's Service.
 fn service() -> String {
     web_service(SERVICE_EAST, "None", &[(Cluster::East.pod_ip(), "node-east")])
 }
 
-/// West's gateway and node as Antrea has them.
-fn stand_in(bed: &Topology) {
+/// Configures west's gateway and node like Antrea.
+fn configure_stand_in(bed: &Topology) {
     let gateway = bed.netns(Place::GatewayWest);
     let (pods, services) = (Cluster::East.pod_cidr(), Cluster::East.service_cidr());
     let west_pod = Cluster::West.pod_ip();
@@ -55,7 +54,7 @@ fn stand_in(bed: &Topology) {
             format!("route add {pods} {VIA}"),
             format!("route add {services} {VIA}"),
             format!("route add default {VIA} src {THEIRS} table 100"),
-            // Only what it passes on: the tunnel's own packets have the mark of those inside.
+            // Only for forwarded packets: encapsulated ones inherit the mark of their inner packets.
             "rule add iif eth0 fwmark 1 lookup 100".to_owned(),
         ])
         .expect("a tunnel");
@@ -108,7 +107,7 @@ fn connected(name: &str) -> Topology {
         .agent_flags
         .extend(["--antrea-clusters", "west"].map(str::to_owned));
     let mut bed = Topology::create(options).expect("the namespaces");
-    for (place, pod) in ON_GATEWAYS {
+    for (place, pod) in GATEWAY_PODS {
         bed.netns(place)
             .ip(&[format!("address add {pod}/32 dev lo")])
             .expect("an address");
@@ -116,14 +115,14 @@ fn connected(name: &str) -> Topology {
     let manifests = bed.manifests_dir(Cluster::East);
     write_manifests(Cluster::East, bed.options(), &manifests).expect("manifests");
     fs::write(manifests.join("web.yaml"), service()).expect("a manifest");
-    stand_in(&bed);
+    configure_stand_in(&bed);
     for place in EAST {
         bed.spawn_agent(place).expect("an agent");
     }
     for place in EAST {
         bed.wait_agent(place).expect("an agent");
     }
-    wait_for("the Service at the gateway", SOON, || {
+    wait_for("the Service at the gateway", TIMEOUT, || {
         let map = bed
             .bpf_dir(Place::GatewayEast)
             .join(mc_gateway_common::abi::MAPS_DIR);
@@ -149,16 +148,16 @@ fn get(bed: &Topology, from: Place, to: &str) -> String {
         .unwrap_or_else(|error| format!("{error:#}"))
 }
 
-/// Sends a datagram over a socket that takes answers of that address only.
-fn ask(bed: &Topology, from: Place, to: &str) -> String {
+/// Sends a datagram from a connected socket and returns the reply.
+fn udp_request(bed: &Topology, from: Place, to: &str) -> String {
     let script = format!("exec 3<>/dev/udp/{to}; printf hello >&3; timeout 5 head -c 5 <&3 2>&1 || true");
     bed.netns(from)
         .run("bash", ["-c", script.as_str()])
         .expect("bash")
 }
 
-/// Packets that rules of a namespace with these words have counted.
-fn counted(bed: &Topology, place: Place, words: &str) -> u64 {
+/// Sum of the packet counters of nftables rules that contain `words`.
+fn nft_packets(bed: &Topology, place: Place, words: &str) -> u64 {
     let rules = bed.netns(place).run("nft", ["list", "ruleset"]).expect("rules");
     let lines = rules.lines().filter(|line| line.contains(words));
     let packets = lines.filter_map(|line| {
@@ -168,41 +167,47 @@ fn counted(bed: &Topology, place: Place, words: &str) -> u64 {
     packets.sum()
 }
 
-/// Nothing was dropped on east's nodes, and west has seen nobody but our gateway.
-fn nothing_is_lost(bed: &Topology) {
+/// Asserts that east's nodes dropped no packet and west saw no source but our gateway.
+fn assert_no_drops(bed: &Topology) {
     for place in EAST {
         let counters = Counters::read(&bed.bpf_dir(place)).expect("counters");
         assert!(
-            counters.drops.is_empty() && !counters.events.contains_key("all-members-dead"),
+            counters.drops.is_empty() && !counters.events.contains_key("all-next-hops-dead"),
             "{}: {counters:?}",
             place.name()
         );
     }
-    assert_eq!(counted(bed, Place::GatewayEast, "ip daddr 192.168.100.1"), 0);
-    assert_eq!(counted(bed, Place::GatewayWest, "comment \"foreign\""), 0);
+    assert_eq!(nft_packets(bed, Place::GatewayEast, "ip daddr 192.168.100.1"), 0);
+    assert_eq!(nft_packets(bed, Place::GatewayWest, "comment \"foreign\""), 0);
 }
 
 #[test]
-fn a_cluster_with_an_antrea_gateway_is_reached_and_reaches_us() {
+fn traffic_to_and_from_a_cluster_with_an_antrea_gateway() {
     let mut bed = connected("antrea");
     let [east, west] = [Place::PodEast, Place::PodWest].map(|pod| bed.netns(pod));
     let _west = bed.traffic().echo_server(west, "west", 8080).expect("a server");
     let _east = bed.traffic().echo_server(east, "east", 8080).expect("a server");
     let (pod_east, pod_west) = (Cluster::East.pod_ip(), Cluster::West.pod_ip());
-    // Outwards: everybody is our gateway there.
+    // Outbound: every client has our gateway's address.
     let hidden = format!("west {OURS}");
     assert_eq!(get(&bed, Place::PodEast, SERVICE_WEST), hidden);
     assert_eq!(get(&bed, Place::PodEast, &format!("{pod_west}:8080")), hidden);
-    assert_eq!(ask(&bed, Place::PodEast, &format!("{SERVICE_WEST}/53")), "hello");
-    for (place, _) in ON_GATEWAYS {
+    assert_eq!(
+        udp_request(&bed, Place::PodEast, &format!("{SERVICE_WEST}/53")),
+        "hello"
+    );
+    for (place, _) in GATEWAY_PODS {
         assert_eq!(get(&bed, place, SERVICE_WEST), hidden, "from {}", place.name());
     }
-    // Inwards: all their clients are the alias, whichever Pod answers, and the Service is translated.
+    // Inbound: all clients have the alias, for every Pod, and Services are translated.
     let alias = format!("east {ALIAS}");
     assert_eq!(get(&bed, Place::PodWest, SERVICE_EAST), alias);
     assert_eq!(get(&bed, Place::PodWest, &format!("{pod_east}:8080")), alias);
-    assert_eq!(ask(&bed, Place::PodWest, &format!("{SERVICE_EAST}/53")), "hello");
-    for (place, pod) in ON_GATEWAYS {
+    assert_eq!(
+        udp_request(&bed, Place::PodWest, &format!("{SERVICE_EAST}/53")),
+        "hello"
+    );
+    for (place, pod) in GATEWAY_PODS {
         let _server = bed
             .traffic()
             .echo_server(bed.netns(place), "gw", 8080)
@@ -214,15 +219,15 @@ fn a_cluster_with_an_antrea_gateway_is_reached_and_reaches_us() {
     for (from, to) in [(Place::PodEast, pod_west), (Place::PodWest, pod_east)] {
         let pings = traffic.ping(bed.netns(from), to, 3).expect("pings");
         assert_eq!(pings.received, 3, "{} to {to}: {pings:?}", from.name());
-        // Nobody listens there, which an ICMP error tells the client about its own packet.
-        let answer = ask(&bed, from, &format!("{to}/9"));
+        // No listener: the client receives an ICMP error about its own packet.
+        let answer = udp_request(&bed, from, &format!("{to}/9"));
         assert!(answer.contains("refused"), "{} to {to}: {answer:?}", from.name());
     }
-    nothing_is_lost(&bed);
-    let ours = counted(&bed, Place::GatewayWest, "comment \"ours\"");
-    assert!(ours > 0, "no packet of ours was counted");
+    assert_no_drops(&bed);
+    let ours = nft_packets(&bed, Place::GatewayWest, "comment \"ours\"");
+    assert!(ours > 0, "no packet of our gateway was counted");
     let out = bed
-        .ask_agent(Place::GatewayEast, &["inspect", "peers"])
+        .run_agent(Place::GatewayEast, &["inspect", "peers"])
         .expect("inspect");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(
@@ -230,19 +235,19 @@ fn a_cluster_with_an_antrea_gateway_is_reached_and_reaches_us() {
         "{text}"
     );
     for place in EAST {
-        bed.stop_agent(place).expect("the end of an agent");
+        bed.stop_agent(place).expect("SIGTERM");
         bed.cleanup_agent(place).expect("cleanup");
-        let left = bed.agent_residue(place).expect("a look");
+        let left = bed.agent_leaks(place).expect("leftovers");
         assert!(left.is_empty(), "{}: {left:?}", place.name());
     }
 }
 
 #[test]
-fn clients_at_one_port_are_told_apart_by_an_antrea_gateway() {
+fn clients_with_the_same_port_reach_an_antrea_gateway() {
     let bed = connected("antport");
     let west = bed.netns(Place::PodWest);
     let _west = bed.traffic().echo_server(west, "west", 8080).expect("a server");
-    // Each has the same port to choose, and the connections before are not forgotten yet.
+    // All clients share one port, while earlier connections are still tracked.
     let clients = [Place::PodEast, Place::GatewayEast, Place::SecondGatewayEast];
     for place in clients {
         bed.netns(place)
@@ -255,24 +260,24 @@ fn clients_at_one_port_are_told_apart_by_an_antrea_gateway() {
     }
     for place in clients {
         assert_eq!(
-            ask(&bed, place, &format!("{SERVICE_WEST}/53")),
+            udp_request(&bed, place, &format!("{SERVICE_WEST}/53")),
             "hello",
             "from {}",
             place.name()
         );
     }
-    nothing_is_lost(&bed);
+    assert_no_drops(&bed);
 }
 
 #[test]
-fn what_an_antrea_gateway_was_not_asked_for_does_not_reach_our_gateway() {
+fn unsolicited_packets_of_an_antrea_gateway_are_dropped() {
     let bed = connected("antguard");
     let gateway = bed.netns(Place::GatewayEast);
     let _server = bed
         .traffic()
         .echo_server(gateway, "gateway", 9999)
         .expect("a server");
-    // In clear it is reached, as ever.
+    // Outside the tunnel it remains reachable.
     assert!(get(&bed, Place::GatewayWest, &format!("{OURS}:9999")).starts_with("gateway "));
     bed.netns(Place::GatewayWest)
         .ip(&["rule add ipproto tcp to 192.168.100.1 dport 9999 lookup 100"])
@@ -280,7 +285,7 @@ fn what_an_antrea_gateway_was_not_asked_for_does_not_reach_our_gateway() {
     let answer = get(&bed, Place::GatewayWest, &format!("{OURS}:9999"));
     assert!(!answer.starts_with("gateway "), "{answer}");
     assert!(
-        counted(
+        nft_packets(
             &bed,
             Place::GatewayEast,
             "ip daddr 192.168.100.1 ct direction original"

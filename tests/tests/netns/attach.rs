@@ -1,4 +1,4 @@
-//! How programs are attached: TCX and clsact, next to programs of others, and from one to the other.
+//! Attach modes TCX and clsact, coexistence with foreign programs, and switching between the modes.
 
 use std::{fs::File, path::Path, path::PathBuf, thread};
 
@@ -13,9 +13,9 @@ use mc_tests::{
 };
 use nix::sched::{CloneFlags, setns};
 
-use crate::bed::{LONGEST, SOON, options};
+use crate::fixture::{MAX_STREAM, TIMEOUT, options};
 
-/// Device between the two gateways.
+/// Device towards the other gateway.
 const BETWEEN: &str = "eth1";
 
 fn connected(name: &str, attach: &str) -> Topology {
@@ -56,8 +56,8 @@ fn pings(bed: &Topology, from: Place, to: std::net::Ipv4Addr, count: u32) {
     assert_eq!(ping.received, count, "{from:?} to {to}");
 }
 
-/// A program of somebody else: the same code, but nobody ever tells it anything, so that it lets everything
-/// pass. Attached to the ingress of a device, or only pinned.
+/// A foreign program: the same code without configuration, which passes everything. Attached to the ingress of a
+/// device, or only pinned.
 struct Foreign {
     ebpf: aya::Ebpf,
     pin: PathBuf,
@@ -100,25 +100,22 @@ impl Drop for Foreign {
     }
 }
 
-/// Packets for us never reach the other program, all others do.
-fn only_others_packets_reach(bed: &Topology, foreign: &mut Foreign) {
+/// Asserts that the foreign program receives all packets but ours.
+fn assert_only_unrelated_packets_reach(bed: &Topology, foreign: &mut Foreign) {
     let _stats = enable_stats(Stats::RunTime).expect("program statistics");
     let before = foreign.runs();
     pings(bed, Place::GatewayEast, Cluster::West.gateway_net().addr(), 20);
     let others = foreign.runs() - before;
-    assert!(
-        others >= 20,
-        "it ran for {others} of 20 packets that are not ours"
-    );
+    assert!(others >= 20, "{others} runs for 20 unrelated packets");
     let before = foreign.runs();
     pings(bed, Place::PodEast, Cluster::West.pod_ip(), 20);
     let ours = foreign.runs() - before;
-    // An ARP packet may be among them.
-    assert!(ours < 10, "it ran for {ours} packets while 20 of ours arrived");
+    // ARP packets may be among them.
+    assert!(ours < 10, "{ours} runs while 20 of our packets arrived");
 }
 
 #[test]
-fn a_foreign_tcx_program_stays_and_gets_what_is_not_ours() {
+fn a_foreign_tcx_program_stays_and_receives_unrelated_packets() {
     let mut bed = connected("tcxnext", "tcx");
     let place = Place::GatewayEast;
     let mut foreign = Foreign::load(&bed, "foreign");
@@ -134,14 +131,14 @@ fn a_foreign_tcx_program_stays_and_gets_what_is_not_ours() {
         });
         attached.join().expect("the thread").expect("attach");
     });
-    only_others_packets_reach(&bed, &mut foreign);
+    assert_only_unrelated_packets_reach(&bed, &mut foreign);
     bed.stop_agent(place).expect("SIGTERM");
     bed.start_agent(place).expect("a new agent");
-    only_others_packets_reach(&bed, &mut foreign);
+    assert_only_unrelated_packets_reach(&bed, &mut foreign);
 }
 
 #[test]
-fn a_foreign_filter_stays_and_gets_what_is_not_ours() {
+fn a_foreign_filter_stays_and_receives_unrelated_packets() {
     let mut bed = connected("clsnext", "clsact");
     let place = Place::GatewayEast;
     let mut foreign = Foreign::load(&bed, "foreign");
@@ -150,28 +147,28 @@ fn a_foreign_filter_stays_and_gets_what_is_not_ours() {
         .split(' ')
         .chain([&*pin]);
     bed.netns(place).run("tc", add).expect("a filter");
-    only_others_packets_reach(&bed, &mut foreign);
+    assert_only_unrelated_packets_reach(&bed, &mut foreign);
     bed.kill_agent(place).expect("SIGKILL");
     bed.start_agent(place).expect("a new agent");
-    only_others_packets_reach(&bed, &mut foreign);
+    assert_only_unrelated_packets_reach(&bed, &mut foreign);
     bed.stop_agent(place).expect("SIGTERM");
     bed.cleanup_agent(place).expect("cleanup");
     let left = filters(&bed, place, BETWEEN, "ingress");
-    assert!(left.contains("pref 7"), "the foreign filter is gone: {left}");
-    assert!(!left.contains("0x6d63"), "ours is left: {left}");
+    assert!(left.contains("pref 7"), "the foreign filter was removed: {left}");
+    assert!(!left.contains("0x6d63"), "our filter remains: {left}");
     assert!(
         qdiscs(&bed, place).contains("clsact"),
-        "the qdisc went with a foreign filter in it"
+        "the qdisc of a foreign filter was removed"
     );
 }
 
 #[test]
-fn clsact_filters_are_replaced_in_place_without_loss() {
+fn replacing_clsact_filters_loses_no_packet() {
     let mut bed = connected("clsagain", "clsact");
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let stream = bed
         .traffic()
-        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, LONGEST);
+        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, MAX_STREAM);
     let stream = stream.expect("a stream");
     for place in [Place::GatewayEast, Place::NodeWest] {
         assert_eq!(links(&bed, place), [""; 0]);
@@ -181,28 +178,28 @@ fn clsact_filters_are_replaced_in_place_without_loss() {
         bed.start_agent(place).expect("a new agent");
         let shown = filters(&bed, place, "eth0", "ingress");
         assert_eq!(shown.matches("handle 0x6d63").count(), 1, "{shown}");
-        let told = bed.ask_agent(place, &["inspect", "config"]).expect("inspect");
-        let told = String::from_utf8_lossy(&told.stdout);
+        let shown = bed.run_agent(place, &["inspect", "config"]).expect("inspect");
+        let shown = String::from_utf8_lossy(&shown.stdout);
         let filter = "from_underlay on eth0 (clsact, priority ";
-        assert!(told.contains(filter), "{told}");
+        assert!(shown.contains(filter), "{shown}");
     }
-    let report = stream.end(SOON).expect("a report");
+    let report = stream.stop(TIMEOUT).expect("a report");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
     for place in Place::NODES {
         bed.stop_agent(place).expect("SIGTERM");
         bed.cleanup_agent(place).expect("cleanup");
         let left = qdiscs(&bed, place);
         assert!(!left.contains("clsact"), "{left}");
-        assert!(!bed.bpf_dir(place).exists(), "pins are left");
+        assert!(!bed.bpf_dir(place).exists(), "pins remain");
     }
 }
 
 #[test]
-fn from_one_way_of_attaching_to_the_other_without_loss() {
+fn switching_the_attach_mode_loses_no_packet() {
     let mut bed = connected("switch", "tcx");
     let places = [Place::GatewayEast, Place::GatewayWest];
-    // To add a qdisc the kernel stops the device for a moment, which is not ours to mend; where another
-    // user has made one there is nothing to add.
+    // The kernel stops a device briefly to add a qdisc, which would lose packets; an existing qdisc of another user
+    // avoids it.
     for place in places {
         for device in ["eth0", BETWEEN, "mc0"] {
             let add = ["qdisc", "add", "dev", device, "clsact"];
@@ -212,7 +209,7 @@ fn from_one_way_of_attaching_to_the_other_without_loss() {
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let stream = bed
         .traffic()
-        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, LONGEST);
+        .sequenced(east, west, Cluster::West.pod_ip(), 10_000, MAX_STREAM);
     let stream = stream.expect("a stream");
     for attach in ["clsact", "tcx"] {
         bed.set_agent_flags(&["--attach", attach]);
@@ -228,11 +225,11 @@ fn from_one_way_of_attaching_to_the_other_without_loss() {
             assert_eq!((filters, links(&bed, place).len()), want, "{attach}: {shown:?}");
         }
     }
-    let report = stream.end(SOON).expect("a report");
+    let report = stream.stop(TIMEOUT).expect("a report");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
 }
 
-fn a_device_that_comes_back_gets_its_program(attach: &str) {
+fn recreated_device_gets_its_program(attach: &str) {
     let mut bed = connected(&format!("{attach}dev"), attach);
     pings(&bed, Place::PodEast, Cluster::West.pod_ip(), 1);
     let (east, west) = (bed.netns(Place::GatewayEast), bed.netns(Place::GatewayWest));
@@ -240,10 +237,10 @@ fn a_device_that_comes_back_gets_its_program(attach: &str) {
     east.veth(BETWEEN, west, BETWEEN).expect("a device");
     for (netns, cluster) in [(east, Cluster::East), (west, Cluster::West)] {
         netns
-            .up(BETWEEN, cluster.gateway_net(), bed.options().mtu)
+            .configure_device(BETWEEN, cluster.gateway_net(), bed.options().mtu)
             .expect("up");
     }
-    wait_for("an answer over the new device", SOON, || {
+    wait_for("a reply over the new device", TIMEOUT, || {
         let from = bed.netns(Place::PodEast);
         match bed.traffic().ping(from, Cluster::West.pod_ip(), 1) {
             Ok(ping) if ping.received == 1 => Ok(()),
@@ -259,11 +256,11 @@ fn a_device_that_comes_back_gets_its_program(attach: &str) {
 }
 
 #[test]
-fn a_device_that_comes_back_gets_its_filter() {
-    a_device_that_comes_back_gets_its_program("clsact");
+fn a_recreated_device_gets_its_filter() {
+    recreated_device_gets_its_program("clsact");
 }
 
 #[test]
-fn a_device_that_comes_back_gets_its_link() {
-    a_device_that_comes_back_gets_its_program("tcx");
+fn a_recreated_device_gets_its_link() {
+    recreated_device_gets_its_program("tcx");
 }

@@ -1,4 +1,4 @@
-//! IPv4 and IPv6, inside and outside, in both formats: one test body for all of them.
+//! All combinations of inner and outer family in both formats, with one test body.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, a_hundred_connections, options, wait_for_log, with_two_gateways};
+use crate::fixture::{TIMEOUT, open_hundred_connections, options, wait_for_log, with_two_gateways};
 
-pub(crate) fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
+pub(crate) fn connected(name: &str, inner: Inner, outer: Family, format: Format) -> Topology {
     let mut options = options(name);
     options.inner = inner;
     options.outer = outer;
@@ -21,8 +21,8 @@ pub(crate) fn bed(name: &str, inner: Inner, outer: Family, format: Format) -> To
     bed
 }
 
-/// Ping, TCP and UDP from Pod to Pod in one family, with the client's address kept.
-pub(crate) fn talk(bed: &Topology, family: Family) {
+/// Asserts ping, TCP and UDP between the Pods in one family, with the client's address preserved.
+pub(crate) fn assert_connectivity(bed: &Topology, family: Family) {
     let traffic = bed.traffic();
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let [client, server] = Cluster::ALL.map(|cluster| cluster.pod_addr(family));
@@ -35,15 +35,15 @@ pub(crate) fn talk(bed: &Topology, family: Family) {
     let stream = traffic
         .sequenced(east, west, server, 2_000, Duration::from_millis(500))
         .expect("a stream");
-    let report = stream.finish(SOON).expect("a report");
+    let report = stream.finish(TIMEOUT).expect("a report");
     assert!(
         report.ended && report.lost == 0 && report.duplicated == 0,
         "{family:?}: {report:?}"
     );
 }
 
-/// How many frames between the gateways are UDP to `port` over `outer`, out of how many IP frames.
-fn on_the_wire(bed: &Topology, outer: Family, port: u16, traffic: impl FnOnce()) -> (usize, usize) {
+/// Counts frames between the gateways: UDP to `port` over `outer`, and all IP frames.
+fn count_tunnel_frames(bed: &Topology, outer: Family, port: u16, traffic: impl FnOnce()) -> (usize, usize) {
     let file = bed.directory().join("between.pcap");
     let device = Place::GatewayEast.underlay_devices()[1];
     let netns = bed.netns(Place::GatewayEast);
@@ -60,7 +60,7 @@ fn on_the_wire(bed: &Topology, outer: Family, port: u16, traffic: impl FnOnce())
             && frame[proto] == 17
             && frame[14 + header + 2..14 + header + 4] == port.to_be_bytes()
     };
-    // ICMPv6 between neighbours and multicast listeners is the link's own.
+    // Excludes neighbour and multicast listener discovery.
     let is_other = |frame: &&Vec<u8>| match frame[12..14] {
         [0x08, 0x00] => true,
         [0x86, 0xdd] => frame[20] != 58 && frame[20] != 0,
@@ -72,29 +72,29 @@ fn on_the_wire(bed: &Topology, outer: Family, port: u16, traffic: impl FnOnce())
     )
 }
 
-fn all_of(name: &str, inner: Inner, outer: Family) {
+fn check_families(name: &str, inner: Inner, outer: Family) {
     for (format, port) in [(Format::Geneve, 6081), (Format::Vxlan, 4789)] {
-        let bed = bed(name, inner, outer, format);
-        let (tunnelled, all) = on_the_wire(&bed, outer, port, || {
+        let bed = connected(name, inner, outer, format);
+        let (tunnelled, all) = count_tunnel_frames(&bed, outer, port, || {
             for family in inner.families() {
-                talk(&bed, *family);
+                assert_connectivity(&bed, *family);
             }
         });
         assert!(tunnelled > 1_000, "{format:?}: {tunnelled} of {all} frames");
-        assert_eq!(tunnelled, all, "{format:?}: something else is on the wire");
+        assert_eq!(tunnelled, all, "{format:?}: frames outside the tunnel");
         for node in [Place::NodeEast, Place::NodeWest] {
             assert_eq!(bed.masqueraded(node).expect("a counter"), 0, "{}", node.name());
         }
-        withdrawn(&bed, inner);
+        check_withdrawal(&bed, inner);
     }
 }
 
-/// Once the other cluster is gone, so are its routes; packets to it are not sent out in clear.
-fn withdrawn(bed: &Topology, inner: Inner) {
+/// Asserts that routes to a removed cluster are withdrawn and packets to it do not leave unencapsulated.
+fn check_withdrawal(bed: &Topology, inner: Inner) {
     let file = bed.manifests_dir(Cluster::East).join("west.yaml");
     std::fs::remove_file(file).expect("remove");
     for place in [Place::NodeEast, Place::GatewayEast] {
-        wait_for("routes to the other cluster gone", SOON, || {
+        wait_for("the withdrawal of routes to the other cluster", TIMEOUT, || {
             let seen: Vec<String> = ["-4", "-6"]
                 .into_iter()
                 .filter_map(|family| {
@@ -124,34 +124,34 @@ fn withdrawn(bed: &Topology, inner: Inner) {
 
 #[test]
 fn ipv4_in_ipv4() {
-    all_of("f44", Inner::V4, Family::V4);
+    check_families("f44", Inner::V4, Family::V4);
 }
 
 #[test]
 fn ipv4_in_ipv6() {
-    all_of("f46", Inner::V4, Family::V6);
+    check_families("f46", Inner::V4, Family::V6);
 }
 
 #[test]
 fn ipv6_in_ipv4() {
-    all_of("f64", Inner::V6, Family::V4);
+    check_families("f64", Inner::V6, Family::V4);
 }
 
 #[test]
 fn ipv6_in_ipv6() {
-    all_of("f66", Inner::V6, Family::V6);
+    check_families("f66", Inner::V6, Family::V6);
 }
 
 #[test]
-fn both_families_in_either() {
-    all_of("fd4", Inner::Dual, Family::V4);
-    all_of("fd6", Inner::Dual, Family::V6);
+fn dual_stack_in_either() {
+    check_families("fd4", Inner::Dual, Family::V4);
+    check_families("fd6", Inner::Dual, Family::V6);
 }
 
 #[test]
-fn mc0_is_silent_in_ipv6() {
-    let bed = bed("quiet", Inner::V6, Family::V6, Format::Geneve);
-    talk(&bed, Family::V6);
+fn mc0_sends_no_ipv6_of_its_own() {
+    let bed = connected("quiet", Inner::V6, Family::V6, Format::Geneve);
+    assert_connectivity(&bed, Family::V6);
     for place in Place::NODES {
         let link_only = ["-6", "-o", "addr", "show", "dev", "mc0", "scope", "link"];
         let addresses = bed.netns(place).run("ip", link_only);
@@ -162,7 +162,7 @@ fn mc0_is_silent_in_ipv6() {
 }
 
 #[test]
-fn an_underlay_too_small_for_ipv6_is_named() {
+fn an_underlay_mtu_too_small_for_ipv6_is_reported() {
     let mut options = options("small");
     options.inner = Inner::Dual;
     options.mtu = 1320;
@@ -173,7 +173,7 @@ fn an_underlay_too_small_for_ipv6_is_named() {
         Place::NodeEast,
         &["MTU of 1320", "IPv6 packets need 1280", "raise it to 1330"],
     );
-    // What fits still passes, in both families.
+    // Smaller packets pass in both families.
     for family in [Family::V4, Family::V6] {
         let ping = bed
             .traffic()
@@ -186,12 +186,12 @@ fn an_underlay_too_small_for_ipv6_is_named() {
 #[test]
 fn two_gateways_share_the_flows() {
     let bed = with_two_gateways("two");
-    talk(&bed, Family::V4);
-    a_hundred_connections(&bed);
+    assert_connectivity(&bed, Family::V4);
+    open_hundred_connections(&bed);
     let transit = |place: Place| {
         mc_tests::counters::Counters::read(&bed.bpf_dir(place))
             .expect("counters")
-            .packets(mc_gateway_common::verdict::Path::Transit)
+            .packets(mc_gateway_common::verdict::Outcome::Transit)
     };
     for cluster in Cluster::ALL {
         let both = [transit(cluster.gateway()), transit(cluster.second_gateway())];
@@ -204,7 +204,7 @@ fn two_gateways_share_the_flows() {
 }
 
 #[test]
-fn pods_whose_addresses_follow_no_node() {
+fn pods_with_addresses_outside_node_cidrs_are_reachable() {
     let mut options = options("cloud");
     options.inner = Inner::Dual;
     let mut bed = Topology::create(options).expect("the namespaces");
@@ -233,11 +233,11 @@ fn pods_whose_addresses_follow_no_node() {
     }
     bed.configure(Variant::McGateway).expect("the agents");
     for family in [Family::V4, Family::V6] {
-        talk(&bed, family);
+        assert_connectivity(&bed, family);
     }
-    // Once the Pod is gone, so is its address.
+    // The address is withdrawn with its Pod.
     std::fs::remove_file(bed.manifests_dir(Cluster::West).join("pod.yaml")).expect("remove");
-    wait_for("a Pod that cannot be reached any more", SOON, || {
+    wait_for("the Pod to become unreachable", TIMEOUT, || {
         let server = Cluster::West.pod_ip().to_string();
         let args = ["ping", &server, "--count", "1", "--timeout", "0.2"];
         match bed.traffic().run(bed.netns(Place::PodEast), &args) {

@@ -1,17 +1,17 @@
-//! Faults a host or a neighbour makes that fit nowhere else: pins of another shape, gateways that move.
+//! Pinned maps with another spec, and gateways with changed addresses.
 
 use std::fs;
 
 use mc_tests::topology::{Cluster, Family, Place};
 
 use crate::{
-    bed::{bpftool, connected},
-    host_changes::works_again,
-    restart::refused,
+    fixture::{bpftool, connected},
+    host_changes::wait_connectivity,
+    restart::run_failing_agent,
 };
 
 #[test]
-fn a_map_of_our_name_and_another_shape_is_refused_and_left_alone() {
+fn a_pinned_map_with_another_spec_is_refused_and_kept() {
     let mut bed = connected("shape");
     let place = Place::NodeEast;
     bed.stop_agent(place).expect("SIGTERM");
@@ -20,7 +20,7 @@ fn a_map_of_our_name_and_another_shape_is_refused_and_left_alone() {
         .join(mc_gateway_common::abi::MAPS_DIR)
         .join("mc_peers");
     let file = pin.to_string_lossy().into_owned();
-    // Key, value, entries and type in turn are not what this version makes.
+    // Value, key, entries and type differ from this version's in turn.
     for (what, shape) in [
         ("value 4 bytes", ["hash", "16", "4", "64"]),
         ("key 4 bytes", ["hash", "4", "16", "64"]),
@@ -33,9 +33,9 @@ fn a_map_of_our_name_and_another_shape_is_refused_and_left_alone() {
             "map", "create", &file, "type", kind, "key", key, "value", value, "entries", entries, "name",
             "mc_peers",
         ]);
-        let said = refused(&bed, place, &bed.bpf_dir(place));
+        let output = run_failing_agent(&bed, place, &bed.bpf_dir(place));
         for word in ["foreign pin", "mc_peers", what] {
-            assert!(said.contains(word), "no {word} in {said}");
+            assert!(output.contains(word), "no {word} in {output}");
         }
         let left = bpftool(&["-j", "map", "show", "pinned", &file]);
         assert!(left.contains(&format!("\"max_entries\":{entries}")), "{left}");
@@ -59,7 +59,7 @@ fn a_gateway_may_change_its_addresses() {
             ])
             .expect("addresses");
     }
-    // What the CNI routes through the old address goes through the new one.
+    // The CNI's routes use the new address.
     let (_, _, internal) = &moves[0];
     gateway
         .route(
@@ -76,11 +76,11 @@ fn a_gateway_may_change_its_addresses() {
             let mut text = fs::read_to_string(&file).expect("a manifest");
             for (_, old, new) in &moves {
                 let old = old.split('/').next().unwrap_or_default();
-                // Whole addresses only: 192.168.11.1 also begins others.
+                // Whole lines only: 192.168.11.1 is a prefix of other addresses.
                 text = text.replace(&format!("{old}\n"), &format!("{new}\n"));
             }
             fs::write(&file, text).expect("write");
         }
     }
-    works_again(&bed);
+    wait_connectivity(&bed);
 }

@@ -1,4 +1,4 @@
-//! What the host does under the agent: devices and addresses go, come, and change, and steps fail.
+//! Changes of the host under a running agent: devices, addresses, routes, and failing steps.
 
 use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
@@ -8,13 +8,13 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, bpftool, connected, options, routes};
+use crate::fixture::{TIMEOUT, bpftool, connected, options, routes};
 
 const GATEWAY: Place = Place::GatewayEast;
 
-/// Waits until the Pods reach each other.
-pub(crate) fn works_again(bed: &Topology) {
-    wait_for("an answer from west", SOON, || {
+/// Waits until the Pods can reach each other.
+pub(crate) fn wait_connectivity(bed: &Topology) {
+    wait_for("a reply from west", TIMEOUT, || {
         let server = Cluster::West.pod_ip().to_string();
         let args = ["ping", &server, "--count", "1", "--timeout", "0.2"];
         let answer = bed.traffic().run(bed.netns(Place::PodEast), &args);
@@ -23,9 +23,9 @@ pub(crate) fn works_again(bed: &Topology) {
     .expect("traffic");
 }
 
-/// Waits until `from_underlay` is attached to these devices and no others.
-fn attached_to(bed: &Topology, place: Place, devices: &[&str]) {
-    wait_for("programs on the underlay devices", SOON, || {
+/// Waits until `from_underlay` is attached to exactly these devices.
+fn wait_attached(bed: &Topology, place: Place, devices: &[&str]) {
+    wait_for("programs on the underlay devices", TIMEOUT, || {
         let mut seen: Vec<String> = fs::read_dir(bed.bpf_dir(place).join("links"))
             .map_err(|error| error.to_string())?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
@@ -42,12 +42,12 @@ fn attached_to(bed: &Topology, place: Place, devices: &[&str]) {
 }
 
 #[test]
-fn mc0_that_was_deleted_is_made_again() {
+fn a_deleted_mc0_is_recreated() {
     let bed = connected("nomc0");
     for place in [Place::NodeEast, GATEWAY, Place::NodeWest] {
         bed.netns(place).ip(&["link del mc0"]).expect("delete");
-        works_again(&bed);
-        wait_for("routes into a new mc0", SOON, || {
+        wait_connectivity(&bed);
+        wait_for("routes to the new mc0", TIMEOUT, || {
             let seen = routes(&bed, place);
             if seen.contains("dev mc0") {
                 Ok(())
@@ -69,8 +69,8 @@ fn an_underlay_device_may_change_its_name() {
             "link set between1 up",
         ])
         .expect("rename");
-    attached_to(&bed, GATEWAY, &["between1", "eth0"]);
-    works_again(&bed);
+    wait_attached(&bed, GATEWAY, &["between1", "eth0"]);
+    wait_connectivity(&bed);
 }
 
 #[test]
@@ -78,13 +78,15 @@ fn an_underlay_device_may_be_replaced() {
     let bed = connected("replace");
     let [east, west] = [GATEWAY, Place::GatewayWest].map(|place| bed.netns(place));
     east.ip(&["link del eth1"]).expect("delete");
-    attached_to(&bed, GATEWAY, &["eth0"]);
+    wait_attached(&bed, GATEWAY, &["eth0"]);
     east.veth("eth1", west, "eth1").expect("a new pair");
     for (netns, cluster) in [(east, Cluster::East), (west, Cluster::West)] {
-        netns.up("eth1", cluster.gateway_net(), 1500).expect("up");
+        netns
+            .configure_device("eth1", cluster.gateway_net(), 1500)
+            .expect("up");
     }
-    attached_to(&bed, GATEWAY, &["eth0", "eth1"]);
-    works_again(&bed);
+    wait_attached(&bed, GATEWAY, &["eth0", "eth1"]);
+    wait_connectivity(&bed);
 }
 
 #[test]
@@ -103,11 +105,11 @@ fn a_node_may_change_its_address() {
     let file = bed.manifests_dir(Cluster::East).join("nodes.yaml");
     let text = fs::read_to_string(&file).expect("a manifest");
     fs::write(&file, text.replace("192.168.11.2\n", "192.168.11.77\n")).expect("write");
-    works_again(&bed);
+    wait_connectivity(&bed);
 }
 
 #[test]
-fn the_way_to_a_gateway_may_move_to_another_device() {
+fn the_route_to_a_gateway_may_move_to_another_device() {
     let bed = connected("moved");
     let [east, west] = [GATEWAY, Place::GatewayWest].map(|place| bed.netns(place));
     east.veth("eth2", west, "eth2").expect("another pair");
@@ -124,9 +126,9 @@ fn the_way_to_a_gateway_may_move_to_another_device() {
             ])
             .expect("a route");
     }
-    attached_to(&bed, GATEWAY, &["eth0", "eth1", "eth2"]);
-    works_again(&bed);
-    wait_for("the MTU of the new way", SOON, || {
+    wait_attached(&bed, GATEWAY, &["eth0", "eth1", "eth2"]);
+    wait_connectivity(&bed);
+    wait_for("the MTU of the new path", TIMEOUT, || {
         let mc0 = east
             .run("ip", ["link", "show", "mc0"])
             .map_err(|error| format!("{error:#}"))?;
@@ -139,7 +141,7 @@ fn the_way_to_a_gateway_may_move_to_another_device() {
     .expect("an MTU");
 }
 
-/// A program `nft` that refuses to write while a file named `fail` is beside it.
+/// A program `nft` that fails to write while a file named `fail` exists beside it.
 fn failing_nft(options: &Options) -> std::path::PathBuf {
     let directory = std::env::temp_dir().join(format!("{}-bin", options.prefix));
     fs::create_dir_all(&directory).expect("a directory");
@@ -153,7 +155,7 @@ fn failing_nft(options: &Options) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_step_that_fails_in_the_middle_takes_back_those_before_it() {
+fn a_failed_step_rolls_back_the_steps_before_it() {
     let options = options("undo");
     let bin = failing_nft(&options);
     let fail = bin.join("fail");
@@ -163,7 +165,7 @@ fn a_step_that_fails_in_the_middle_takes_back_those_before_it() {
     let manifests = bed.manifests_dir(place.cluster());
     mc_tests::topology::write_manifests(place.cluster(), bed.options(), &manifests).expect("manifests");
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut command: Command = bed.netns(place).command(crate::bed::agent_program());
+    let mut command: Command = bed.netns(place).command(crate::fixture::agent_program());
     command
         .env("PATH", format!("{}:{path}", bin.display()))
         .args(["run", "--node-name", place.name(), "--manifests"])
@@ -173,17 +175,17 @@ fn a_step_that_fails_in_the_middle_takes_back_those_before_it() {
     let log = bed.directory().join("undo.log");
     let mut agent = Process::spawn("mc-gateway", &mut command, &log).expect("an agent");
     agent
-        .wait_for_line("earlier changes were taken back", SOON)
+        .wait_for_line("earlier changes were taken back", TIMEOUT)
         .expect("a failure");
-    let said = agent.output();
+    let output = agent.output();
     assert!(
-        said.contains("cannot write nftables table: nft: made to fail") && !said.contains("not these"),
-        "{said}"
+        output.contains("cannot write nftables table: nft: made to fail") && !output.contains("not these"),
+        "{output}"
     );
     assert_eq!(routes(&bed, place), "");
     let pins = bed.bpf_dir(place);
     assert_eq!(fs::read_dir(pins.join("links")).expect("links").count(), 0);
-    // Maps that are not complete yet have a directory of that name.
+    // The directory of incomplete maps also begins with "maps".
     let maps = fs::read_dir(&pins).expect("pins").filter_map(|entry| {
         let path = entry.ok()?.path();
         let name = path.file_name()?.to_string_lossy().into_owned();
@@ -197,7 +199,7 @@ fn a_step_that_fails_in_the_middle_takes_back_those_before_it() {
         assert_eq!(dump.trim(), "[]", "{map}");
     }
     fs::remove_file(&fail).expect("remove");
-    agent.wait_for_line(READY, SOON).expect("another try");
+    agent.wait_for_line(READY, TIMEOUT).expect("a retry");
     assert!(routes(&bed, place).contains(&Cluster::West.nets(Family::V4).pods.to_string()));
     drop(agent);
     fs::remove_dir_all(bin).expect("remove");

@@ -1,4 +1,4 @@
-//! Processes on nodes and what a service proxy sends on: clients that are no Pods.
+//! Clients other than Pods: processes on nodes, and packets forwarded by a service proxy.
 
 use std::{
     fmt::Write as _,
@@ -13,14 +13,14 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, options};
+use crate::fixture::{TIMEOUT, options};
 
-/// Port of a Service, of its Pod, and of the same Service on every node.
+/// Ports of a Service: its own, its Pod's and its node port.
 const SERVICE_PORT: u16 = 80;
 const POD_PORT: u16 = 8080;
 const NODE_PORT: u16 = 30_080;
 
-/// What Pods of a CNI that only routes send to.
+/// Default gateway of Pods behind a routing CNI.
 const fn router(family: Family) -> &'static str {
     match family {
         Family::V4 => "169.254.1.1",
@@ -28,8 +28,8 @@ const fn router(family: Family) -> &'static str {
     }
 }
 
-/// Writes the manifests of a cluster whose Pods' addresses follow no Node.
-fn follow_no_node(bed: &Topology, cluster: Cluster) {
+/// Writes the manifests of a cluster with Pod addresses outside of node CIDRs.
+fn use_pod_objects(bed: &Topology, cluster: Cluster) {
     let directory = bed.manifests_dir(cluster);
     write_manifests(cluster, bed.options(), &directory).expect("manifests");
     let file = directory.join("nodes.yaml");
@@ -48,10 +48,10 @@ fn follow_no_node(bed: &Topology, cluster: Cluster) {
     fs::write(directory.join("pod.yaml"), pod).expect("write");
 }
 
-/// Tells each node an address of its own among Pods that follow no Node, as Calico does by an annotation.
-fn annotate(bed: &Topology) {
+/// Annotates each node with its own address among such Pods, as Calico does.
+fn annotate_node_addresses(bed: &Topology) {
     for cluster in Cluster::ALL {
-        follow_no_node(bed, cluster);
+        use_pod_objects(bed, cluster);
         let file = bed.manifests_dir(cluster).join("nodes.yaml");
         let text = fs::read_to_string(&file).expect("a manifest");
         let [v4, v6] = [Family::V4, Family::V6].map(|family| cluster.nets(family).pod_gateway.addr());
@@ -63,19 +63,19 @@ fn annotate(bed: &Topology) {
     }
 }
 
-/// An address of the Service range that is reserved for a node.
-fn reserved(node: Place, family: Family) -> IpAddr {
+/// The address in the Service CIDR reserved for a node.
+fn reserved_addr(node: Place, family: Family) -> IpAddr {
     let nth = if node == node.cluster().node() { 200 } else { 201 };
     let mut hosts = node.cluster().nets(family).services.hosts();
     hosts.nth(nth).expect("an address")
 }
 
-/// Lets Pods follow no node, and reserves addresses for nodes as their agents do where there is an API server.
-fn reserve(bed: &Topology) {
+/// Uses Pod addresses outside of node CIDRs, with addresses reserved for nodes as their agents do through the API.
+fn reserve_addresses(bed: &Topology) {
     for cluster in Cluster::ALL {
-        follow_no_node(bed, cluster);
+        use_pod_objects(bed, cluster);
         let services = [cluster.node(), cluster.gateway()].map(|node| {
-            let [v4, v6] = [Family::V4, Family::V6].map(|family| reserved(node, family));
+            let [v4, v6] = [Family::V4, Family::V6].map(|family| reserved_addr(node, family));
             format!(
                 "apiVersion: v1\nkind: Service\nmetadata:\n  name: mc-node-{}\n  namespace: kube-system\n\
                  \x20 labels: {{mc-gateway.io/reserved-for: node}}\n\
@@ -88,7 +88,7 @@ fn reserve(bed: &Topology) {
     }
 }
 
-fn created(name: &str, bridge: bool) -> Topology {
+fn create(name: &str, bridge: bool) -> Topology {
     let mut options = options(name);
     options.inner = Inner::Dual;
     options.bridge = bridge;
@@ -96,8 +96,8 @@ fn created(name: &str, bridge: bool) -> Topology {
     Topology::create(options).expect("the namespaces")
 }
 
-/// Makes the CNI one that only routes: devices of Pods have no address among theirs.
-fn route_only(bed: &Topology) {
+/// Configures a routing CNI: the nodes' devices have no address in the Pod CIDRs.
+fn use_routed_cni(bed: &Topology) {
     for cluster in Cluster::ALL {
         let [pod, node, _] = cluster.places().map(|place| bed.netns(place));
         for family in [Family::V4, Family::V6] {
@@ -124,20 +124,20 @@ fn route_only(bed: &Topology) {
     }
 }
 
-fn bed(name: &str, bridge: bool) -> Topology {
-    let mut bed = created(name, bridge);
+fn connected(name: &str, bridge: bool) -> Topology {
+    let mut bed = create(name, bridge);
     bed.configure(Variant::McGateway).expect("the agents");
     bed
 }
 
-/// The first or second Service address of a cluster that is not reserved.
-fn service(cluster: Cluster, family: Family, nth: usize) -> SocketAddr {
+/// The n-th unreserved Service address of a cluster.
+fn service_addr(cluster: Cluster, family: Family, nth: usize) -> SocketAddr {
     let mut hosts = cluster.nets(family).services.hosts();
     SocketAddr::new(hosts.nth(10 + nth).expect("an address"), SERVICE_PORT)
 }
 
-/// Translation as a service proxy does it, masquerading what is not from a Pod: at its ordinary priority.
-fn proxy(bed: &Topology, place: Place, family: Family, services: &[(SocketAddr, SocketAddr)]) {
+/// Installs the rules of a service proxy: DNAT at the usual priority, and masquerading for clients other than Pods.
+fn install_proxy_rules(bed: &Topology, place: Place, family: Family, services: &[(SocketAddr, SocketAddr)]) {
     let ip = match family {
         Family::V4 => "ip",
         Family::V6 => "ip6",
@@ -173,11 +173,11 @@ fn proxy(bed: &Topology, place: Place, family: Family, services: &[(SocketAddr, 
 
 fn get(bed: &Topology, from: Place, to: SocketAddr) -> String {
     let answer = bed.traffic().get(bed.netns(from), &format!("http://{to}/"));
-    let answer = answer.map_err(|error| format!("{} asks {to}: {error:#}", from.name()));
-    answer.expect("an answer")
+    let answer = answer.map_err(|error| format!("request from {} to {to}: {error:#}", from.name()));
+    answer.expect("a response")
 }
 
-/// Packets that were dropped anywhere, by node.
+/// Dropped packets by node.
 fn drops(bed: &Topology) -> Vec<String> {
     let all = bed.nodes().into_iter().filter_map(|place| {
         let counters = Counters::read(&bed.bpf_dir(place)).expect("counters");
@@ -186,23 +186,23 @@ fn drops(bed: &Topology) -> Vec<String> {
     all.collect()
 }
 
-/// A process on a regular node asks Pods and Services of the other cluster, in whatever way.
-fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -> IpAddr) {
+/// Requests from a process on a regular node to Pods and Services of the other cluster over all paths.
+fn check_node_processes(bed: &Topology, own: impl Fn(Family) -> IpAddr) {
     let traffic = bed.traffic();
     let (node, west) = (Place::NodeEast, bed.netns(Place::PodWest));
     let _web = traffic.echo_server(west, "west", POD_PORT).expect("a server");
     for family in [Family::V4, Family::V6] {
         let east = Cluster::East.nets(family);
         let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
-        let [imported, by_address] = [0, 1].map(|nth| service(Cluster::East, family, nth));
-        let exported = service(Cluster::West, family, 0);
+        let [imported, by_address] = [0, 1].map(|nth| service_addr(Cluster::East, family, nth));
+        let exported = service_addr(Cluster::West, family, 0);
         let on_node = SocketAddr::new(east.node.addr(), NODE_PORT);
         let services = [(imported, pod), (by_address, exported), (on_node, pod)];
-        // A node looks up a route to a Service address before its proxy translates it: the default route.
+        // The route lookup for a Service address precedes its translation: the default route.
         let anywhere = format!("via {}", east.internal[0].addr());
         bed.netns(node).route(east.services, &anywhere).expect("a route");
-        proxy(bed, node, family, &services);
-        proxy(bed, Place::GatewayWest, family, &[(exported, pod)]);
+        install_proxy_rules(bed, node, family, &services);
+        install_proxy_rules(bed, Place::GatewayWest, family, &[(exported, pod)]);
 
         let expected = format!("west {}", own(family));
         let ping = traffic.ping(bed.netns(node), pod.ip(), 2).expect("ping");
@@ -211,13 +211,13 @@ fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -
         assert_eq!(
             get(bed, node, imported),
             expected,
-            "a Service whose endpoint is a Pod"
+            "a Service with a Pod as endpoint"
         );
         // From another address of the node.
-        let other = elsewhere(family);
+        let other = unrelated_addr(family);
         let bound = format!("{} dev mc0 src {other}", pod.ip());
         let address: IpAddr = other.parse().expect("an address");
-        bed.netns(node).address("lo", address).expect("an address");
+        bed.netns(node).add_address("lo", address).expect("an address");
         bed.netns(node)
             .ip(&[format!("route add {bound}")])
             .expect("a route");
@@ -229,14 +229,14 @@ fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -
             get(bed, node, by_address).starts_with("west "),
             "a Service address"
         );
-        // What the proxy sends on for somebody who is no Pod.
+        // Forwarded by the proxy for a client other than a Pod.
         assert_eq!(get(bed, Place::GatewayEast, on_node), expected, "a node port");
         let stream = traffic
             .sequenced(bed.netns(node), west, pod.ip(), 1_000, Duration::from_millis(300))
             .expect("a stream");
-        let report = stream.finish(SOON).expect("a report");
+        let report = stream.finish(TIMEOUT).expect("a report");
         assert!(report.ended && report.lost == 0, "{family:?}: {report:?}");
-        // Pods keep theirs.
+        // Pods keep their addresses.
         let client = format!("west {}", Cluster::East.pod_addr(family));
         assert_eq!(get(bed, Place::PodEast, pod), client, "a Pod's request");
         assert_eq!(
@@ -251,18 +251,18 @@ fn node_processes_reach_pods_and_services(bed: &Topology, own: impl Fn(Family) -
     assert_eq!(drops(bed), Vec::<String>::new());
 }
 
-/// The address of the regular node in the network of its Pods.
-fn towards_pods(family: Family) -> IpAddr {
+/// The regular node's address in the network of its Pods.
+fn pod_side_addr(family: Family) -> IpAddr {
     Cluster::East.nets(family).pod_gateway.addr()
 }
 
-/// The address that names that network.
-fn network(family: Family) -> IpAddr {
+/// The network address of its Pods.
+fn pod_network_addr(family: Family) -> IpAddr {
     Cluster::East.nets(family).pod_gateway.network()
 }
 
-/// An address that is in no network of the clusters.
-const fn elsewhere(family: Family) -> &'static str {
+/// An address outside of all networks of the clusters.
+const fn unrelated_addr(family: Family) -> &'static str {
     match family {
         Family::V4 => "198.51.100.9",
         Family::V6 => "2001:db8::9",
@@ -278,30 +278,30 @@ const fn ip(family: Family) -> &'static str {
 
 #[test]
 fn node_processes_reach_pods_and_services_behind_a_bridge() {
-    node_processes_reach_pods_and_services(&bed("hostbr", true), towards_pods);
+    check_node_processes(&connected("hostbr", true), pod_side_addr);
 }
 
 #[test]
 fn node_processes_reach_pods_and_services_behind_routed_devices() {
-    node_processes_reach_pods_and_services(&bed("hostveth", false), towards_pods);
+    check_node_processes(&connected("hostveth", false), pod_side_addr);
 }
 
 #[test]
-fn node_processes_reach_pods_and_services_where_addresses_follow_no_node() {
-    let mut bed = created("hostcal", false);
-    annotate(&bed);
+fn node_processes_reach_pods_and_services_with_annotated_node_addresses() {
+    let mut bed = create("hostcal", false);
+    annotate_node_addresses(&bed);
     bed.configure(Variant::McGateway).expect("the agents");
-    node_processes_reach_pods_and_services(&bed, towards_pods);
+    check_node_processes(&bed, pod_side_addr);
 }
 
 #[test]
 fn node_processes_reach_pods_and_services_from_reserved_addresses() {
-    let mut bed = created("hostres", false);
-    route_only(&bed);
-    reserve(&bed);
+    let mut bed = create("hostres", false);
+    use_routed_cni(&bed);
+    reserve_addresses(&bed);
     bed.configure(Variant::McGateway).expect("the agents");
-    node_processes_reach_pods_and_services(&bed, |family| reserved(Place::NodeEast, family));
-    // So do processes of the gateway.
+    check_node_processes(&bed, |family| reserved_addr(Place::NodeEast, family));
+    // Processes on the gateway use its reserved address.
     let west = bed.netns(Place::PodWest);
     let _web = bed
         .traffic()
@@ -309,38 +309,38 @@ fn node_processes_reach_pods_and_services_from_reserved_addresses() {
         .expect("a server");
     for family in [Family::V4, Family::V6] {
         let pod = SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT);
-        let expected = format!("west {}", reserved(Place::GatewayEast, family));
+        let expected = format!("west {}", reserved_addr(Place::GatewayEast, family));
         assert_eq!(get(&bed, Place::GatewayEast, pod), expected);
     }
 }
 
 #[test]
-fn node_processes_reach_pods_and_services_where_the_cni_only_routes() {
-    let mut bed = created("hostroute", false);
-    route_only(&bed);
+fn node_processes_reach_pods_and_services_with_a_routing_cni() {
+    let mut bed = create("hostroute", false);
+    use_routed_cni(&bed);
     bed.configure(Variant::McGateway).expect("the agents");
-    node_processes_reach_pods_and_services(&bed, network);
-    // The kernel does not choose it for anything else.
+    check_node_processes(&bed, pod_network_addr);
+    // The kernel selects it for nothing else.
     for family in [Family::V4, Family::V6] {
         let pod = Cluster::East.pod_addr(family).to_string();
         let route = bed.netns(Place::NodeEast).run("ip", ["route", "get", &pod]);
         let route = route.expect("a route to the node's own Pod");
         assert!(
-            route.contains("dev pod0") && !route.contains(&format!("src {} ", network(family))),
+            route.contains("dev pod0") && !route.contains(&format!("src {} ", pod_network_addr(family))),
             "{route}"
         );
     }
 }
 
-/// Our routes of a family on a node.
+/// The agent's routes of a family on a node.
 fn routes(bed: &Topology, place: Place, family: &str) -> String {
     let args = [family, "route", "show", "proto", "109"];
     bed.netns(place).run("ip", args).expect("routes")
 }
 
-/// Waits until the preferred routes of both families say these sources.
+/// Waits until the routes of both families have these sources.
 fn wait_source(bed: &Topology, place: Place, sources: [&str; 2]) {
-    wait_for(&format!("routes from {sources:?}"), SOON, || {
+    wait_for(&format!("routes from {sources:?}"), TIMEOUT, || {
         let seen = ["-4", "-6"].map(|family| routes(bed, place, family));
         let good = seen
             .iter()
@@ -352,14 +352,14 @@ fn wait_source(bed: &Topology, place: Place, sources: [&str; 2]) {
 }
 
 #[test]
-fn an_address_among_the_pods_may_come_and_go() {
-    let bed = bed("hostaddr", false);
+fn the_node_address_in_the_pod_cidr_may_change() {
+    let bed = connected("hostaddr", false);
     let (traffic, gateway) = (bed.traffic(), Place::GatewayEast);
     let netns = bed.netns(gateway);
     let _web = traffic
         .echo_server(bed.netns(Place::PodWest), "west", POD_PORT)
         .expect("a server");
-    // Until there is one, the address that names the Node's Pod CIDR has to do.
+    // The network address of the node's Pod CIDR is the fallback.
     let without = ["10.11.0.0", "fd00:11::"];
     wait_source(&bed, gateway, without);
     let held = [Family::V4, Family::V6].map(|family| {
@@ -368,14 +368,14 @@ fn an_address_among_the_pods_may_come_and_go() {
             SocketAddr::new(Cluster::West.pod_addr(family), POD_PORT)
         );
         let log = bed.directory().join(format!("hold-{family:?}.log"));
-        let args = ["hold", &url, "--interval", "5", "--duration", "120"];
+        let args = ["keepalive", &url, "--interval", "5", "--duration", "120"];
         let mut held = netns
             .spawn(&bed.options().traffic, args, &log)
             .expect("a connection");
-        held.wait_for_line("holding", SOON).expect("an answer");
+        held.wait_for_line("connected", TIMEOUT).expect("a connection");
         held
     });
-    // The first Pod of a node makes the bridge.
+    // The CNI creates the bridge for the first Pod.
     let addresses = ["10.11.0.1", "fd00:11::1"];
     let [v4, v6] = addresses;
     netns
@@ -392,10 +392,10 @@ fn an_address_among_the_pods_may_come_and_go() {
         assert_eq!(get(&bed, gateway, pod), format!("west {addr}"));
     }
     for mut held in held {
-        held.conclude(SOON)
-            .expect("a connection from the address before lives on");
+        held.stop_cleanly(TIMEOUT)
+            .expect("connections from the previous address survive");
     }
-    // The kernel takes the preferred routes with the address. There is no moment without a route.
+    // The kernel removes the routes with the address; a route exists at any time.
     netns
         .ip(&[
             format!("addr del {v4}/24 dev cni0"),

@@ -1,7 +1,7 @@
-//! Real agents, real programs and real traffic between the namespaces of two stand-alone clusters.
+//! Agents, programs and traffic between the namespaces of two stand-alone clusters.
 //!
-//! Runs as root with `MC_AGENT` naming the agent and `MC_TRAFFIC` the traffic program, one test after the
-//! other: `cargo xtask test --suite netns`.
+//! Runs as root, one test at a time, with the paths of agent and traffic program in `MC_AGENT` and `MC_TRAFFIC`:
+//! `cargo xtask test --suite netns`.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -11,15 +11,15 @@
 mod antrea;
 mod attach;
 mod bad_input;
-mod bed;
 mod bench;
 mod families;
 mod faults;
+mod fixture;
 mod host_changes;
 mod host_clients;
+mod memory;
 mod mtu;
+mod observability;
 mod restart;
-mod seeing;
 mod services;
-mod size;
 mod traffic;

@@ -1,15 +1,13 @@
-//! Agents that die, come back, come twice, or leave.
+//! Agents that are killed, restarted, started twice, refused, or cleaned up.
 
 use std::{path::Path, process::Command};
 
 use mc_tests::topology::{Cluster, Place, Topology, Variant};
 
-use crate::bed::{LONGEST, SOON, agent_program, bpftool, connected, options, routes, wait_for_log};
+use crate::fixture::{MAX_STREAM, TIMEOUT, agent_program, bpftool, connected, options, routes, wait_for_log};
 
-/// Programs and links of a node as the kernel knows them.
+/// Pinned links of a node with their kernel IDs.
 fn links(bed: &Topology, place: Place) -> Vec<String> {
-    let all = bpftool(&["-j", "net", "show"]);
-    let _ = all;
     let mut links: Vec<String> = std::fs::read_dir(bed.bpf_dir(place).join("links"))
         .expect("pinned links")
         .map(|entry| {
@@ -38,7 +36,7 @@ fn killing_and_restarting_agents_loses_no_packet() {
             bed.netns(Place::PodWest),
             Cluster::West.pod_ip(),
             10_000,
-            LONGEST,
+            MAX_STREAM,
         )
         .expect("a stream");
     for place in [Place::GatewayEast, Place::NodeWest] {
@@ -47,14 +45,14 @@ fn killing_and_restarting_agents_loses_no_packet() {
         bed.stop_agent(place).expect("SIGTERM");
         bed.start_agent(place).expect("a new agent");
     }
-    let report = stream.end(SOON).expect("a report");
+    let report = stream.stop(TIMEOUT).expect("a report");
     println!("{report:?}");
     assert!(report.ended, "{report:?}");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
 }
 
 #[test]
-fn a_restart_changes_nothing() {
+fn a_restart_keeps_links_and_routes() {
     let mut bed = connected("again");
     let before: Vec<_> = Place::NODES
         .iter()
@@ -81,14 +79,14 @@ fn cleanup_leaves_nothing() {
         assert_eq!(routes(&bed, place), "");
         assert!(
             !bed.bpf_dir(place).exists(),
-            "{} is left",
+            "{} remains",
             bed.bpf_dir(place).display()
         );
         let devices = netns.run("ip", ["-o", "link", "show"]).expect("devices");
         assert!(!devices.contains("mc0"), "{devices}");
         let rules = netns.run("nft", ["list", "ruleset"]).expect("rules");
         assert!(!rules.contains("mc_gateway"), "{rules}");
-        // Nothing there to remove is no error.
+        // Cleanup without anything to remove is no error.
         bed.cleanup_agent(place).expect("cleanup again");
     }
 }
@@ -96,7 +94,7 @@ fn cleanup_leaves_nothing() {
 #[test]
 fn a_second_agent_on_a_node_is_refused() {
     let bed = connected("twice");
-    let out = refused(&bed, Place::NodeEast, &bed.bpf_dir(Place::NodeEast));
+    let out = run_failing_agent(&bed, Place::NodeEast, &bed.bpf_dir(Place::NodeEast));
     assert!(
         out.contains("another agent runs in this network namespace"),
         "{out}"
@@ -104,30 +102,30 @@ fn a_second_agent_on_a_node_is_refused() {
 }
 
 #[test]
-fn foreign_pins_are_refused_and_left_alone() {
+fn foreign_pins_are_refused_and_kept() {
     let mut bed = connected("foreign");
     let place = Place::NodeEast;
     bed.stop_agent(place).expect("SIGTERM");
     let maps = bed.bpf_dir(place).join(mc_gateway_common::abi::MAPS_DIR);
-    let pin = maps.join("mc_groups");
+    let pin = maps.join("mc_nh_groups");
     std::fs::remove_file(&pin).expect("unpin");
     let pin = pin.to_string_lossy().into_owned();
     bpftool(&[
         "map", "create", &pin, "type", "array", "key", "4", "value", "8", "entries", "4", "name", "stranger",
     ]);
-    let out = refused(&bed, place, &bed.bpf_dir(place));
+    let out = run_failing_agent(&bed, place, &bed.bpf_dir(place));
     assert!(
-        out.contains("mc_groups") && out.contains("stranger"),
-        "the pin and what it holds are not named: {out}"
+        out.contains("mc_nh_groups") && out.contains("stranger"),
+        "pin and map are not in {out}"
     );
     let left = bpftool(&["map", "show", "pinned", &pin]);
     assert!(left.contains("stranger"), "{left}");
 }
 
 #[test]
-fn a_directory_that_is_no_bpf_file_system_is_refused() {
+fn a_pin_directory_outside_bpffs_is_refused() {
     let bed = Topology::create(options("nobpf")).expect("the namespaces");
-    let out = refused(&bed, Place::NodeEast, &bed.directory().join("pins"));
+    let out = run_failing_agent(&bed, Place::NodeEast, &bed.directory().join("pins"));
     assert!(
         out.contains("is not on a BPF file system") && out.contains("mount -t bpf"),
         "{out}"
@@ -135,7 +133,7 @@ fn a_directory_that_is_no_bpf_file_system_is_refused() {
 }
 
 #[test]
-fn a_missing_capability_is_named() {
+fn a_missing_capability_is_reported() {
     let bed = Topology::create(options("caps")).expect("the namespaces");
     for (set, missing) in [
         ("-perfmon,-sys_admin", "CAP_PERFMON"),
@@ -147,18 +145,18 @@ fn a_missing_capability_is_named() {
             .arg(format!("--bounding-set={set}"))
             .arg(format!("--inh-caps={set}"))
             .arg(agent_program());
-        let out = failed(&mut agent_args(
+        let out = run_failing(&mut agent_args(
             &bed,
             Place::NodeEast,
             command,
             &bed.bpf_dir(Place::NodeEast),
         ));
-        assert!(out.contains(missing), "{missing} is not named: {out}");
+        assert!(out.contains(missing), "no {missing} in {out}");
     }
 }
 
 #[test]
-fn an_agent_that_finds_its_node_later_starts_working() {
+fn a_cluster_may_be_removed_and_added_again() {
     let mut bed = Topology::create(options("later")).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the agents");
     let manifests = bed.manifests_dir(Cluster::East);
@@ -166,7 +164,7 @@ fn an_agent_that_finds_its_node_later_starts_working() {
     let text = std::fs::read_to_string(&remote).expect("a manifest");
     std::fs::remove_file(&remote).expect("remove");
     wait_for_log(&mut bed, Place::NodeEast, &["datapath updated"]);
-    assert_eq!(routes(&bed, Place::NodeEast), "", "routes of a cluster that left");
+    assert_eq!(routes(&bed, Place::NodeEast), "", "routes of a removed cluster");
     std::fs::write(&remote, text).expect("write");
     bed.wait_agent_updated(Place::NodeEast, 2).expect("an update");
     bed.wait_agent_updated(Place::GatewayEast, 2).expect("an update");
@@ -188,19 +186,19 @@ fn agent_args(bed: &Topology, place: Place, mut command: Command, bpf_dir: &Path
     command
 }
 
-pub(crate) fn refused(bed: &Topology, place: Place, bpf_dir: &Path) -> String {
+pub(crate) fn run_failing_agent(bed: &Topology, place: Place, bpf_dir: &Path) -> String {
     let command = bed.netns(place).command(agent_program());
-    failed(&mut agent_args(bed, place, command, bpf_dir))
+    run_failing(&mut agent_args(bed, place, command, bpf_dir))
 }
 
-/// Runs a command that has to fail and returns what it said.
-fn failed(command: &mut Command) -> String {
+/// Runs a command that must fail and returns its output.
+fn run_failing(command: &mut Command) -> String {
     let out = command.output().expect("the agent");
-    let said = format!(
+    let output = format!(
         "{}{}",
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr)
     );
-    assert!(!out.status.success(), "it started: {said}");
-    said
+    assert!(!out.status.success(), "unexpected success: {output}");
+    output
 }

@@ -1,4 +1,4 @@
-//! Service addresses: translated at the Pod's node, chosen by the gateway, with the client's address kept.
+//! Service addresses: backend selection at the gateway and DNAT at the Pod's node, with the client's address preserved.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -11,31 +11,31 @@ use mc_gateway_common::{
     verdict::Event,
 };
 use mc_tests::{
-    failover::events,
+    failover::event_count,
     process::Process,
     topology::{Cluster, Fault, Place, Topology},
     wait::wait_for,
 };
 
 use crate::{
-    bed::{SOON, bpftool, connected, web_service, with_two_gateways},
-    seeing::metrics,
+    fixture::{TIMEOUT, bpftool, connected, web_service, with_two_gateways},
+    observability::metrics,
 };
 
 /// West's Service: port 80 by TCP, 53 by UDP.
 const SERVICE: &str = "10.102.0.10";
-/// A Pod on west's gateway: an address of the gateway's own Pod CIDR.
+/// A Pod on west's gateway, with an address in the gateway's Pod CIDR.
 const GATEWAY_POD: &str = "10.12.0.5";
 
-/// The Service as its cluster has it: a Pod on the regular node, and one on the gateway if wanted.
+/// Manifests of the Service with a Pod on the regular node and optionally one on the gateway.
 fn service(affinity: &str, on_gateway: bool) -> String {
     let mut endpoints = vec![(Cluster::West.pod_ip(), "node-west")];
     endpoints.extend(on_gateway.then(|| (GATEWAY_POD.parse().expect("an address"), "gw-west")));
     web_service(SERVICE, affinity, &endpoints)
 }
 
-/// Writes the Service into west's manifests and waits until its gateway knows `backends` of it.
-fn offer(bed: &Topology, text: &str, backends: usize) {
+/// Writes the Service to west's manifests and waits until its gateway has `backends` of them.
+fn publish(bed: &Topology, text: &str, backends: usize) {
     fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
     let map = |place: Place, name: &str| bed.bpf_dir(place).join(MAPS_DIR).join(name).display().to_string();
     let dump = |place, name: &str| -> Vec<serde_json::Value> {
@@ -43,7 +43,7 @@ fn offer(bed: &Topology, text: &str, backends: usize) {
         serde_json::from_str(&dump).expect("JSON")
     };
     let flags = u64::from(text.contains("sessionAffinity: ClientIP"));
-    wait_for("the Service in the maps", SOON, || {
+    wait_for("the Service in the maps", TIMEOUT, || {
         let seen = (
             dump(Place::GatewayWest, "mc_services")
                 .iter()
@@ -61,8 +61,8 @@ fn offer(bed: &Topology, text: &str, backends: usize) {
     .expect("the Service");
 }
 
-/// Sends a datagram over a socket that takes answers of the Service address only.
-fn ask(bed: &Topology) -> String {
+/// Sends a datagram from a socket connected to the Service address and returns the reply.
+fn udp_request(bed: &Topology) -> String {
     let script = format!("exec 3<>/dev/udp/{SERVICE}/53; printf hello >&3; timeout 5 head -c 5 <&3");
     bed.netns(Place::PodEast)
         .run("bash", ["-c", script.as_str()])
@@ -75,14 +75,14 @@ fn get(bed: &Topology) -> String {
         .expect("an answer")
 }
 
-/// The Pod on the regular node answers with its name and the client's address.
+/// Starts the server of the Pod on the regular node.
 fn pod_on_node(bed: &Topology) -> Process {
     let pod = bed.netns(Place::PodWest);
     bed.traffic().echo_server(pod, "on-node", 8080).expect("a server")
 }
 
 #[test]
-fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept() {
+fn a_service_address_answers_tcp_and_udp_and_sees_the_client_address() {
     let bed = connected("service");
     let gateway = bed.netns(Place::GatewayWest);
     gateway
@@ -93,28 +93,25 @@ fn a_service_address_is_reached_by_tcp_and_udp_and_the_clients_address_is_kept()
         .traffic()
         .echo_server(gateway, "on-gateway", 8080)
         .expect("a server");
-    offer(&bed, &service("None", false), 1);
+    publish(&bed, &service("None", false), 1);
     let client = Cluster::East.pod_ip();
     assert_eq!(get(&bed), format!("on-node {client}"));
-    assert!(
-        !ask(&bed).is_empty(),
-        "no datagram came back from the Service address"
-    );
-    offer(&bed, &service("None", true), 2);
+    assert!(!udp_request(&bed).is_empty(), "no reply from the Service address");
+    publish(&bed, &service("None", true), 2);
     let answers: BTreeSet<String> = (0..40).map(|_| get(&bed)).collect();
     let expected = ["on-gateway", "on-node"].map(|name| format!("{name} {client}"));
     assert_eq!(answers, expected.into());
-    offer(&bed, &service("ClientIP", true), 2);
+    publish(&bed, &service("ClientIP", true), 2);
     let answers: BTreeSet<String> = (0..20).map(|_| get(&bed)).collect();
     assert_eq!(answers.len(), 1, "one client, one Pod: {answers:?}");
 }
 
 #[test]
-fn a_connection_stays_on_its_pod_when_another_one_comes() {
+fn a_connection_stays_on_its_pod_when_a_pod_is_added() {
     let bed = connected("svcstay");
     let _pod = pod_on_node(&bed);
-    offer(&bed, &service("None", false), 1);
-    // A connection over which something is asked after the change.
+    publish(&bed, &service("None", false), 1);
+    // The connection is opened before the change and used after it.
     let client = open_client(&bed);
     let flows = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join("mc_flows");
     wait_for("the flow at the gateway", Duration::from_secs(20), || {
@@ -126,13 +123,13 @@ fn a_connection_stays_on_its_pod_when_another_one_comes() {
         }
     })
     .expect("a flow");
-    // Nothing listens behind the other one: a connection that moved there would be refused.
-    offer(&bed, &service("None", true), 2);
-    let answer = asked(client);
+    // The other Pod has no listener: a connection that moved there would be refused.
+    publish(&bed, &service("None", true), 2);
+    let answer = send_request(client);
     assert!(answer.contains("on-node"), "{answer}");
 }
 
-/// A client that connects, waits for a line on its standard input, and asks then.
+/// A client that connects, waits for the end of its stdin, and then sends a request.
 fn open_client(bed: &Topology) -> std::process::Child {
     let script = format!(
         "exec 3<>/dev/tcp/{SERVICE}/80; read -r _; \
@@ -147,8 +144,8 @@ fn open_client(bed: &Topology) -> std::process::Child {
         .expect("a client")
 }
 
-/// What the client got after it was told to ask.
-fn asked(mut client: std::process::Child) -> String {
+/// Lets a client send its request and returns the response.
+fn send_request(mut client: std::process::Child) -> String {
     drop(client.stdin.take());
     let output = client.wait_with_output().expect("the client's end");
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -157,7 +154,7 @@ fn asked(mut client: std::process::Child) -> String {
 /// Rows of a section of `inspect`.
 fn inspect(bed: &Topology, place: Place, section: &str) -> Vec<serde_json::Value> {
     let out = bed
-        .ask_agent(place, &["inspect", section, "-o", "json"])
+        .run_agent(place, &["inspect", section, "-o", "json"])
         .expect("inspect");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let value: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
@@ -172,7 +169,7 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
     let pod = bed.netns(Place::PodWest);
     let _servers = [("first", 8080), ("second", 8081)]
         .map(|(name, port)| bed.traffic().echo_server(pod, name, port).expect("a server"));
-    // Two endpoints, told apart by their ports.
+    // Two endpoints with different ports.
     let one = service("None", false);
     let other = one
         .split("---\n")
@@ -183,7 +180,7 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
     let text = format!("{one}---\n{other}");
     fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
     for place in [GATEWAYS[0], GATEWAYS[1], Place::NodeWest] {
-        wait_for("all endpoints", SOON, || {
+        wait_for("all endpoints", TIMEOUT, || {
             let rows = inspect(&bed, place, "services");
             (rows.len() == 4).then_some(()).ok_or(format!("{rows:?}"))
         })
@@ -194,7 +191,7 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
         let rows = inspect(&bed, place, "flows");
         rows.iter().filter(|row| row["kind"] == "chosen").count()
     };
-    wait_for("a flow of each client", SOON, || {
+    wait_for("a flow of each client", TIMEOUT, || {
         let found = GATEWAYS.map(flows);
         (found.iter().sum::<usize>() == CLIENTS)
             .then_some(())
@@ -206,13 +203,13 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
         .into_iter()
         .max_by_key(|(_, flows)| *flows)
         .expect("a gateway");
-    println!("{} is lost with {lost} of {CLIENTS} connections", victim.name());
+    println!("{} fails with {lost} of {CLIENTS} connections", victim.name());
     let translated = inspect(&bed, Place::NodeWest, "flows");
     let pods: BTreeSet<String> = translated.iter().map(|row| row["pod"].to_string()).collect();
     assert_eq!(translated.len(), CLIENTS, "{translated:?}");
-    bed.break_gateway(victim, Fault::Freeze).expect("a fault");
+    bed.inject_fault(victim, Fault::Freeze).expect("a fault");
     for client in clients {
-        let answer = asked(client);
+        let answer = send_request(client);
         assert!(
             answer.contains("first 10.") || answer.contains("second 10."),
             "{answer:?} after the loss of {}; Pods: {pods:?}",
@@ -222,17 +219,17 @@ fn connections_survive_the_loss_of_a_gateway_of_their_service() {
 }
 
 #[test]
-fn a_service_without_a_ready_pod_is_left_to_the_stack_and_counted() {
+fn a_service_without_a_ready_pod_is_delivered_to_the_host_and_counted() {
     let bed = connected("svcnone");
     let _pod = pod_on_node(&bed);
-    offer(&bed, &service("None", false), 1);
+    publish(&bed, &service("None", false), 1);
     assert!(get(&bed).starts_with("on-node"));
     let text = service("None", false).replace(
         "nodeName: node-west",
         "nodeName: node-west, conditions: {ready: false}",
     );
     fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
-    wait_for("no Service at the gateway", SOON, || {
+    wait_for("no Service at the gateway", TIMEOUT, || {
         let rows = inspect(&bed, Place::GatewayWest, "services");
         let ready = rows.iter().filter(|row| row["ready"] == true).count();
         (ready == 0 && rows.len() == 2)
@@ -240,20 +237,20 @@ fn a_service_without_a_ready_pod_is_left_to_the_stack_and_counted() {
             .ok_or(format!("{rows:?}"))
     })
     .expect("no Service");
-    let stack = || events(&bed, Place::GatewayWest, Event::ServiceToStack).expect("a count");
+    let stack = || event_count(&bed, Place::GatewayWest, Event::ServiceToStack).expect("a count");
     let before = stack();
     let url = format!("http://{SERVICE}/");
     let traffic = bed.traffic();
-    // There is no service proxy here: the stack has nobody to give it to.
+    // Without a service proxy the host's stack drops the request.
     assert!(traffic.get(bed.netns(Place::PodEast), &url).is_err());
-    assert!(stack() > before, "{before} packets before and after");
+    assert!(stack() > before, "{before} packets before and now");
 }
 
 #[test]
-fn inspect_trace_and_metrics_tell_of_services() {
+fn inspect_trace_and_metrics_cover_services() {
     let bed = connected("svcsee");
     let _pod = pod_on_node(&bed);
-    offer(&bed, &service("ClientIP", false), 1);
+    publish(&bed, &service("ClientIP", false), 1);
     get(&bed);
     let pod = format!("{}:8080", Cluster::West.pod_ip());
     let rows = inspect(&bed, Place::GatewayWest, "services");
@@ -283,7 +280,7 @@ fn inspect_trace_and_metrics_tell_of_services() {
     let client = Cluster::East.pod_ip().to_string();
     let trace = |place, from: &str, protocol| {
         let out = bed
-            .ask_agent(place, &["trace", &client, SERVICE, protocol, "--from", from])
+            .run_agent(place, &["trace", &client, SERVICE, protocol, "--from", from])
             .expect("trace");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(
@@ -311,58 +308,61 @@ fn inspect_trace_and_metrics_tell_of_services() {
         .get(bed.netns(Place::GatewayWest), "http://127.0.0.1:9469/metrics")
         .expect("metrics");
     for line in [
-        "mcgateway_table_entries{table=\"mc_services\"} 2",
-        "mcgateway_table_entries{table=\"mc_backends\"} 2",
-        "mcgateway_table_capacity_entries{table=\"mc_flows\"} 65536",
+        "mcgateway_map_entries{map=\"mc_services\"} 2",
+        "mcgateway_map_entries{map=\"mc_backends\"} 2",
+        "mcgateway_map_capacity_entries{map=\"mc_flows\"} 65536",
         "mcgateway_events_total{event=\"service-to-stack\"}",
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");
     }
 }
 
-/// The flow table of a gateway is full: new connections and those it has forgotten go on, and `/metrics` says so.
+/// With a full flow table new and evicted connections continue, and `/metrics` reports it.
 #[test]
-fn a_gateway_with_a_full_flow_table_goes_on_and_says_so() {
+fn a_gateway_with_a_full_flow_table_works_and_reports_it() {
     let bed = connected("fullflows");
     let _pod = pod_on_node(&bed);
-    offer(&bed, &service("None", false), 1);
+    publish(&bed, &service("None", false), 1);
     let client = bed.netns(Place::PodEast);
     let url = format!("http://{SERVICE}/");
     let mut held = bed
         .traffic()
-        .spawn(client, &["hold", &url, "--interval", "50", "--duration", "120"])
+        .spawn(
+            client,
+            &["keepalive", &url, "--interval", "50", "--duration", "120"],
+        )
         .expect("a connection");
-    held.wait_for_line("holding", SOON).expect("a connection");
+    held.wait_for_line("connected", TIMEOUT).expect("a connection");
     let pin = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join(FLOWS);
     let mut flows: aya::maps::HashMap<_, FlowKey, Flow> = MapData::from_pin(&pin)
         .and_then(Map::from_map_data)
         .and_then(TryInto::try_into)
         .expect("the flow table");
-    // Flows of clients nobody is: more than it holds.
+    // Flows of non-existent clients, beyond the capacity.
     for flow in 0..MAX_FLOWS + 8_192 {
         let mut key = FlowKey {
             proto: 17,
             ..FlowKey::default()
         };
         key.client[..4].copy_from_slice(&flow.to_be_bytes());
-        flows.insert(key, Flow { backend: 1 }, 0).expect("room is made");
+        flows.insert(key, Flow { backend: 1 }, 0).expect("an eviction");
     }
     let seen = metrics(&bed, Place::GatewayWest);
-    let of_flows = |name: &str| seen.sum(name, &["table=\"mc_flows\""]);
+    let of_flows = |name: &str| seen.sum(name, &["map=\"mc_flows\""]);
     let (used, capacity) = (
-        of_flows("mcgateway_table_entries"),
-        of_flows("mcgateway_table_capacity_entries"),
+        of_flows("mcgateway_map_entries"),
+        of_flows("mcgateway_map_capacity_entries"),
     );
     assert!((capacity - f64::from(MAX_FLOWS)).abs() < 0.1, "{capacity}");
     assert!(used > capacity * 0.9 && used <= capacity, "{used} of {capacity}");
-    let before = events(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
+    let before = event_count(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
     for _ in 0..20 {
         assert!(get(&bed).starts_with("on-node"));
     }
-    let after = events(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
+    let after = event_count(&bed, Place::GatewayWest, Event::ServiceFlow).expect("events");
     assert!(after >= before + 20, "{before}, then {after}");
-    let refused = events(&bed, Place::GatewayWest, Event::ServiceTableFull).expect("events");
+    let refused = event_count(&bed, Place::GatewayWest, Event::ServiceTableFull).expect("events");
     assert_eq!(refused, 0);
-    let report = held.conclude(SOON).expect("the open connection goes on");
+    let report = held.stop_cleanly(TIMEOUT).expect("the open connection survives");
     println!("{used} of {capacity} flows; the open connection: {report}");
 }

@@ -1,4 +1,4 @@
-//! What moves between the clusters, and what is seen of it on the way.
+//! Traffic between the clusters and its form on the underlay.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use mc_tests::{
     topology::{Cluster, Place},
 };
 
-use crate::bed::{bpftool, connected};
+use crate::fixture::{bpftool, connected};
 
 #[test]
 fn pods_reach_each_other_and_keep_their_addresses() {
@@ -71,7 +71,7 @@ fn the_underlay_carries_only_encapsulated_packets_of_these_flows() {
         let Some(ip) = &frame.ip else { continue };
         assert!(
             !pods.contains(&ip.from) && !pods.contains(&ip.to),
-            "in clear on {device}: {frame:?}"
+            "unencapsulated on {device}: {frame:?}"
         );
         let Payload::Geneve(udp, geneve) = &ip.payload else {
             continue;
@@ -96,13 +96,13 @@ fn the_underlay_carries_only_encapsulated_packets_of_these_flows() {
     }
     assert!(
         tunnelled >= 5 * 8,
-        "only {tunnelled} encapsulated packets of 5 connections in {} frames",
+        "{tunnelled} encapsulated packets of 5 connections in {} frames",
         frames.len()
     );
 }
 
 #[test]
-fn large_transfers_cross_whole() {
+fn bulk_transfers_drop_no_packet() {
     let bed = connected("bulk");
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let report = bed
@@ -110,7 +110,7 @@ fn large_transfers_cross_whole() {
         .stream(east, west, Cluster::West.pod_ip(), Duration::from_secs(1))
         .expect("a stream");
     assert!(report.bytes > 50_000_000, "{report:?}");
-    // Nothing was refused on the way.
+    // No packet was dropped.
     for place in Place::NODES {
         let drops = bpftool(&["-j", "map", "dump", "pinned", &pin(&bed, place, "mc_drops")]);
         let drops: serde_json::Value = serde_json::from_str(&drops).expect("JSON");
@@ -122,7 +122,7 @@ fn large_transfers_cross_whole() {
                 .iter()
                 .map(|cpu| cpu["value"].as_u64().expect("a count"))
                 .sum();
-            // 2: the kernel's own IPv6 chatter on mc0.
+            // 2: IPv6 packets of the kernel itself on mc0.
             assert!(
                 count == 0 || reason == 2,
                 "{}: {count} packets dropped for reason {reason}",
@@ -144,11 +144,11 @@ fn maps_read_like_tables() {
     for field in ["abi", "mc0_ifindex", "port", "mc0_mac", "local"] {
         assert!(config.contains(&format!("\"{field}\"")), "no {field} in {config}");
     }
-    let members = bpftool(&[
+    let next_hops = bpftool(&[
         "map",
         "lookup",
         "pinned",
-        &pin(&bed, Place::NodeEast, "mc_members"),
+        &pin(&bed, Place::NodeEast, "mc_nexthops"),
         "key",
         "1",
         "0",
@@ -157,8 +157,8 @@ fn maps_read_like_tables() {
     ]);
     for field in ["addr", "ifindex", "id", "mtu", "weight"] {
         assert!(
-            members.contains(&format!("\"{field}\"")),
-            "no {field} in {members}"
+            next_hops.contains(&format!("\"{field}\"")),
+            "no {field} in {next_hops}"
         );
     }
 }

@@ -1,25 +1,25 @@
-//! Pins as agents of other layout versions leave them.
+//! Synthetic pins of other layout versions.
 
 use std::path::Path;
 
 use mc_gateway_common::abi;
 
-use crate::bed::bpftool;
+use crate::fixture::bpftool;
 
-/// Maps of layout 1: name, kind, sizes of key and value, entries.
+/// Maps of layout 1: name, type, sizes of key and value, entries.
 const V1: [(&str, &str, u32, u32, u32); 7] = [
     ("mc_prefixes", "lpm_trie", 20, 16, 131_072),
-    ("mc_groups", "array", 4, 72, 8_192),
-    ("mc_members", "array", 4, 48, 16_384),
+    ("mc_nh_groups", "array", 4, 72, 8_192),
+    ("mc_nexthops", "array", 4, 48, 16_384),
     ("mc_peers", "hash", 16, 16, 16_384),
     ("mc_config", "array", 4, 84, 1),
     ("mc_drops", "percpu_array", 4, 8, 64),
-    ("mc_paths", "percpu_array", 4, 16, 8),
+    ("mc_outcomes", "percpu_array", 4, 16, 8),
 ];
 
-/// Pins maps of a version below `root`, with that version in their configuration, and returns the name of
-/// their directory. Of versions to come only the names of the maps and the first field are known.
-pub(crate) fn pin(root: &Path, version: u32) -> String {
+/// Pins maps of a version below `root`, with the version in their configuration, and returns the name of their
+/// directory. For future versions only the maps' names and the first field of the configuration are fixed.
+pub(crate) fn pin_layout(root: &Path, version: u32) -> String {
     let (name, config) = if version == 1 {
         ("maps".to_owned(), 84)
     } else {
@@ -43,8 +43,8 @@ pub(crate) fn pin(root: &Path, version: u32) -> String {
     name
 }
 
-/// Pins an array under any name.
-pub(crate) fn map(path: &Path, name: &str, key: u32, value: u32, entries: u32) {
+/// Pins an array with any name.
+pub(crate) fn pin_array(path: &Path, name: &str, key: u32, value: u32, entries: u32) {
     create(path, name, "array", key, value, entries);
 }
 
@@ -55,7 +55,7 @@ fn create(path: &Path, name: &str, kind: &str, key: u32, value: u32, entries: u3
         "map", "create", &pin, "type", kind, "key", &key, "value", &value, "entries", &entries, "name", name,
     ];
     if kind == "lpm_trie" {
-        // BPF_F_NO_PREALLOC, without which the kernel makes none.
+        // BPF_F_NO_PREALLOC, mandatory for this type.
         args.extend(["flags", "1"]);
     }
     bpftool(&args);

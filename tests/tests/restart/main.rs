@@ -1,16 +1,16 @@
-//! Agents restarted, upgraded and rolled back under traffic: not one packet is lost.
+//! Restarts, upgrades and roll-backs of agents under traffic lose no packet.
 //!
-//! Runs as root with `MC_AGENT` naming the agent and `MC_TRAFFIC` the traffic program, one test after the
-//! other: `cargo xtask test --suite restart`; `MC_LONG=1` runs more rounds.
+//! Runs as root, one test at a time, with the paths of agent and traffic program in `MC_AGENT` and `MC_TRAFFIC`:
+//! `cargo xtask test --suite restart`; `MC_LONG=1` selects more rounds.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
 
-#[path = "../netns/bed.rs"]
-#[expect(dead_code, reason = "the suites share a test bed, not every part of it")]
-mod bed;
+#[path = "../netns/fixture.rs"]
+#[expect(dead_code, reason = "the suites share the file, not every item")]
+mod fixture;
 mod layouts;
 
 use std::{env, path::PathBuf};
@@ -18,22 +18,27 @@ use std::{env, path::PathBuf};
 use mc_gateway_common::abi;
 use mc_tests::{
     sequence::SequenceReport,
-    topology::{Cluster, Place, Topology},
+    skip::skipped,
+    topology::{Cluster, Masquerade, Place, Topology, Variant},
     traffic::SequencedStream,
 };
 
-use bed::{LONGEST, SOON, connected};
+use fixture::{MAX_STREAM, TIMEOUT, connected};
 
-/// Packets per second while agents come and go.
+/// Packets per second during the tests.
 const RATE: u32 = 10_000;
-/// A node and a gateway on the packets' way: one encapsulates, one passes on.
+/// The agent of the previous release; `cargo xtask test` builds it.
+const PREVIOUS_AGENT: &str = "MC_AGENT_PREVIOUS";
+/// The directory of that agent's maps.
+const PREVIOUS_MAPS: &str = "maps-v5";
+/// A node and a gateway on the packets' path: encapsulation and transit.
 const PLACES: [Place; 2] = [Place::NodeEast, Place::GatewayEast];
 
 fn long() -> bool {
     env::var_os("MC_LONG").is_some_and(|value| value == "1")
 }
 
-/// Packets from Pod to Pod for as long as `meanwhile` takes.
+/// Runs `meanwhile` under a stream between the Pods and asserts that no packet is lost.
 fn under_traffic(bed: &mut Topology, meanwhile: impl FnOnce(&mut Topology)) -> SequenceReport {
     let stream: SequencedStream = bed
         .traffic()
@@ -42,11 +47,11 @@ fn under_traffic(bed: &mut Topology, meanwhile: impl FnOnce(&mut Topology)) -> S
             bed.netns(Place::PodWest),
             Cluster::West.pod_ip(),
             RATE,
-            LONGEST,
+            MAX_STREAM,
         )
         .expect("a stream");
     meanwhile(bed);
-    let report = stream.end(SOON).expect("a report");
+    let report = stream.stop(TIMEOUT).expect("a report");
     assert!(report.ended, "{report:?}");
     assert_eq!((report.lost, report.duplicated), (0, 0), "{report:?}");
     report
@@ -61,7 +66,7 @@ fn restart(bed: &mut Topology, place: Place, kill: bool) {
     bed.start_agent(place).expect("a new agent");
 }
 
-/// Restarts agents in batches of ten, a stream for each.
+/// Restarts agents in batches of ten, with a stream for each batch.
 fn restarts(name: &str, attach: &str, batches: usize) {
     let batches = if long() { 10 } else { batches };
     let cycles = 10;
@@ -96,8 +101,8 @@ fn restarts_with_clsact_lose_no_packet() {
     restarts("cls", "clsact", 1);
 }
 
-/// Names of the directories with maps.
-fn generations(bed: &Topology, place: Place) -> Vec<String> {
+/// Names of the map directories.
+fn map_dirs(bed: &Topology, place: Place) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(bed.bpf_dir(place))
         .expect("the pin directory")
         .map(|entry| {
@@ -113,25 +118,25 @@ fn generations(bed: &Topology, place: Place) -> Vec<String> {
     names
 }
 
-fn maps(bed: &Topology, place: Place) -> PathBuf {
+fn maps_dir(bed: &Topology, place: Place) -> PathBuf {
     bed.bpf_dir(place).join(abi::MAPS_DIR)
 }
 
-/// Whatever is in the maps of another version, its programs run until ours have the whole desired state.
-fn migrates(name: &str, version: u32) {
+/// Migration from another layout: its programs run until ours have the complete desired state.
+fn check_migration(name: &str, version: u32) {
     let mut bed = connected(name);
     let report = under_traffic(&mut bed, |bed| {
         for place in PLACES {
             bed.stop_agent(place).expect("SIGTERM");
-            // The attached programs keep their maps; only the pins become those of another version.
-            std::fs::remove_dir_all(maps(bed, place)).expect("unpin");
-            let pins = layouts::pin(&bed.bpf_dir(place), version);
-            assert_eq!(generations(bed, place), std::slice::from_ref(&pins));
+            // The attached programs keep their maps; only the pins change to another version.
+            std::fs::remove_dir_all(maps_dir(bed, place)).expect("unpin");
+            let pins = layouts::pin_layout(&bed.bpf_dir(place), version);
+            assert_eq!(map_dirs(bed, place), std::slice::from_ref(&pins));
             bed.start_agent(place).expect("a new agent");
-            assert_eq!(generations(bed, place), [abi::MAPS_DIR], "{pins} stayed");
-            // What was made is taken over as it is by the next one.
+            assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR], "{pins} remains");
+            // The next agent adopts the new maps.
             restart(bed, place, true);
-            assert_eq!(generations(bed, place), [abi::MAPS_DIR]);
+            assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
         }
     });
     println!(
@@ -143,80 +148,95 @@ fn migrates(name: &str, version: u32) {
 
 #[test]
 fn an_upgrade_from_layout_1_loses_no_packet() {
-    migrates("upgrade", 1);
+    check_migration("upgrade", 1);
 }
 
 #[test]
 fn a_roll_back_from_a_later_layout_loses_no_packet() {
-    migrates("rollback", abi::ABI_VERSION + 1);
+    check_migration("rollback", abi::ABI_VERSION + 1);
 }
 
 #[test]
-fn a_half_written_generation_is_begun_anew() {
+fn an_incomplete_migration_is_restarted() {
     let mut bed = connected("half");
     let place = Place::GatewayEast;
     under_traffic(&mut bed, |bed| {
         bed.kill_agent(place).expect("SIGKILL");
-        // As if the agent had been killed before its first plan was carried out …
+        // Killed before its first plan was applied …
         let provisional = bed.bpf_dir(place).join(format!("{}-new", abi::MAPS_DIR));
-        std::fs::rename(maps(bed, place), &provisional).expect("rename");
+        std::fs::rename(maps_dir(bed, place), &provisional).expect("rename");
         bed.start_agent(place).expect("a new agent");
-        assert_eq!(generations(bed, place), [abi::MAPS_DIR]);
-        // … or half-way through pinning.
+        assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
+        // … during pinning …
         bed.kill_agent(place).expect("SIGKILL");
-        std::fs::remove_file(maps(bed, place).join(abi::GROUPS)).expect("unpin");
+        std::fs::remove_file(maps_dir(bed, place).join(abi::NEXT_HOP_GROUPS)).expect("unpin");
         bed.start_agent(place).expect("a new agent");
-        assert_eq!(generations(bed, place), [abi::MAPS_DIR]);
-        // … or between giving the maps their name and removing those of another version.
+        assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
+        // … or between the rename of its maps and the removal of another version's.
         bed.kill_agent(place).expect("SIGKILL");
-        layouts::pin(&bed.bpf_dir(place), 1);
+        layouts::pin_layout(&bed.bpf_dir(place), 1);
         bed.start_agent(place).expect("a new agent");
-        assert_eq!(generations(bed, place), [abi::MAPS_DIR]);
+        assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
     });
 }
 
 #[test]
-fn foreign_pins_among_another_versions_are_refused() {
+fn foreign_pins_in_another_versions_directory_are_refused() {
     let mut bed = connected("mixed");
     let place = Place::NodeEast;
     bed.stop_agent(place).expect("SIGTERM");
-    let pins = bed.bpf_dir(place).join(layouts::pin(&bed.bpf_dir(place), 1));
+    let pins = bed
+        .bpf_dir(place)
+        .join(layouts::pin_layout(&bed.bpf_dir(place), 1));
     let stranger = pins.join("mc_peers");
     std::fs::remove_file(&stranger).expect("unpin");
-    layouts::map(&stranger, "stranger", 4, 4, 1);
+    layouts::pin_array(&stranger, "stranger", 4, 4, 1);
     bed.spawn_agent(place).expect("an agent");
-    let line = bed::wait_for_log(&mut bed, place, &["foreign pin"]);
+    let line = fixture::wait_for_log(&mut bed, place, &["foreign pin"]);
     assert!(
         line.contains("mc_peers") && line.contains("stranger"),
-        "the pin and what it holds are not named: {line}"
+        "pin and map are not in {line}"
     );
     assert!(
-        stranger.exists() && maps(&bed, place).exists(),
-        "something was removed"
+        stranger.exists() && maps_dir(&bed, place).exists(),
+        "pins were removed"
     );
 }
 
-/// The release before layout 2, where somebody has it: `MC_AGENT_V1` names the program.
+/// A real build of the previous release: its agent, programs and pins, in both directions.
 #[test]
-fn to_the_release_before_and_back_without_loss() {
-    let Some(old) = env::var_os("MC_AGENT_V1") else {
-        println!("MC_AGENT_V1 is not set: pins of layout 1 are made up by another test");
+fn an_upgrade_from_the_previous_release_and_the_roll_back_lose_no_packet() {
+    let Some(previous) = env::var_os(PREVIOUS_AGENT).map(PathBuf::from) else {
+        skipped(format!(
+            "upgrade from the previous release: {PREVIOUS_AGENT} is not set"
+        ));
         return;
     };
-    let mut bed = connected("release");
-    under_traffic(&mut bed, |bed| {
-        for (agent, generation) in [
-            (PathBuf::from(old), "maps"),
-            (bed::agent_program(), abi::MAPS_DIR),
+    let mut options = fixture::options("release");
+    options.masquerade = Masquerade::LeavingCluster;
+    options.agent = Some(previous.clone());
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the previous agents");
+    for place in Place::NODES {
+        assert_eq!(map_dirs(&bed, place), [PREVIOUS_MAPS], "{}", place.name());
+    }
+    let report = under_traffic(&mut bed, |bed| {
+        for (agent, maps) in [
+            (fixture::agent_program(), abi::MAPS_DIR),
+            (previous, PREVIOUS_MAPS),
+            (fixture::agent_program(), abi::MAPS_DIR),
         ] {
             bed.set_agent(agent);
-            for place in PLACES {
+            for place in Place::NODES {
                 restart(bed, place, false);
-                assert!(generations(bed, place).contains(&generation.to_owned()));
+                assert_eq!(map_dirs(bed, place), [maps], "{}", place.name());
             }
         }
-        for place in PLACES {
-            assert_eq!(generations(bed, place), [abi::MAPS_DIR]);
-        }
     });
+    println!(
+        "restart: {PREVIOUS_MAPS} to {} and back, twice through all nodes, {} packets, 0 lost, longest gap {:.1} ms",
+        abi::MAPS_DIR,
+        report.sent,
+        report.longest_gap_ms
+    );
 }

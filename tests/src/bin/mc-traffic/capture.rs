@@ -1,4 +1,4 @@
-//! `capture`: frames of one device into a pcap file.
+//! `capture`: writes the frames of one device to a pcap file.
 
 use std::{
     fs::File,
@@ -24,9 +24,9 @@ use nix::{
     },
 };
 
-/// Receive buffer: what arrives while the file is written.
+/// Receive buffer for frames that arrive during a write.
 const RECEIVE_BUFFER: usize = 64 << 20;
-/// `sll_pkttype` of a frame the device sent (`linux/if_packet.h`).
+/// `sll_pkttype` of a frame sent by the device (`linux/if_packet.h`).
 const PACKET_OUTGOING: u8 = 4;
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -38,16 +38,16 @@ enum Direction {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Device to listen on.
+    /// Device to capture on.
     #[arg(long)]
     device: String,
-    /// Which way frames go, seen from the device.
+    /// Direction of frames, seen from the device.
     #[arg(long, value_enum, default_value_t = Direction::Both)]
     direction: Direction,
-    /// End after so many frames.
+    /// Stop after this number of frames.
     #[arg(long)]
     count: Option<u64>,
-    /// End after so many seconds (SIGTERM ends the capture, too).
+    /// Stop after this number of seconds; SIGTERM also stops the capture.
     #[arg(long)]
     timeout: Option<f64>,
     /// File to write, in pcap format.
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     signals.add(Signal::SIGINT);
     signals.thread_block()?;
     let signals = SignalFd::new(&signals)?;
-    // Not bound to the device: frames of other devices of the namespace are sorted out below.
+    // Not bound to the device: the loop below filters out frames of other devices.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)
         .context("cannot open a packet socket (CAP_NET_RAW is needed)")?;
@@ -79,17 +79,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
     let mut buffer = vec![0; SNAP_LENGTH];
     let mut frames = 0u64;
-    let mut asked_to_end = false;
+    let mut stopping = false;
     while args.count.is_none_or(|count| frames < count) {
         match recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer) {
-            Ok((length, Some(from))) if from.ifindex() == index && wanted(args.direction, &from) => {
+            Ok((length, Some(from))) if from.ifindex() == index && matches(args.direction, &from) => {
                 let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
                 pcap.frame(at, buffer.get(..length).unwrap_or(&buffer))?;
                 frames += 1;
             }
             Ok(_) | Err(Errno::EINTR) => {}
-            // What had arrived before the signal is in the file.
-            Err(Errno::EAGAIN) if asked_to_end => break,
+            // All frames from before the signal are written.
+            Err(Errno::EAGAIN) if stopping => break,
             Err(Errno::EAGAIN) => {
                 let timeout = match deadline {
                     Some(deadline) => {
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     count => count?,
                 };
                 let [_, signal] = ready;
-                asked_to_end = count == 0 || signal.any().unwrap_or(false);
+                stopping = count == 0 || signal.any().unwrap_or(false);
             }
             Err(error) => return Err(error).with_context(|| format!("capture on {}", args.device)),
         }
@@ -117,8 +117,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whether frames of this direction were asked for.
-fn wanted(direction: Direction, from: &LinkAddr) -> bool {
+/// Whether a frame has the requested direction.
+fn matches(direction: Direction, from: &LinkAddr) -> bool {
     match direction {
         Direction::In => from.pkttype() != PACKET_OUTGOING,
         Direction::Out => from.pkttype() == PACKET_OUTGOING,

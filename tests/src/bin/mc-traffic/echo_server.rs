@@ -1,4 +1,4 @@
-//! `echo-server`: HTTP answers that name the server and the client it sees; UDP echo on the same port.
+//! `echo-server`: HTTP responses with the names of server and client; UDP echo on the same port.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     /// TCP and UDP port.
     #[arg(long, default_value_t = 8080)]
     port: u16,
-    /// Name to answer with instead of the host name.
+    /// Name in the responses instead of the host name.
     #[arg(long)]
     name: Option<String>,
 }
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Some(name) => name.clone(),
         None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
     };
-    // Both families, or IPv4 where there is no other.
+    // Dual-stack, or IPv4 on a host without IPv6.
     let address = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, args.port)) {
         Ok(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, args.port)),
         Err(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.port)),
@@ -36,17 +36,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     thread::spawn(move || echo(&udp));
     for connection in listener.incoming() {
         let (connection, name) = (connection?, name.clone());
-        // A client that goes away in the middle is its own business.
+        // A broken connection is not an error of the server.
         thread::spawn(move || drop(serve(&connection, &name)));
     }
     Ok(())
 }
 
-/// Sends every datagram back to where it came from.
+/// Returns every datagram to its sender.
 fn echo(socket: &UdpSocket) {
     let mut buffer = vec![0; 65_536];
     loop {
-        // ICMP errors of earlier answers surface here; the next datagram is unaffected.
+        // ICMP errors about earlier responses surface here; the next datagram is unaffected.
         let Ok((length, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
@@ -56,7 +56,7 @@ fn echo(socket: &UdpSocket) {
     }
 }
 
-/// Answers the requests of one connection until the client closes it or asks for that.
+/// Serves the requests of one connection until the client closes it or requests its closure.
 fn serve(connection: &TcpStream, name: &str) -> Result<()> {
     connection.set_nodelay(true)?;
     let body = format!("{name} {}\n", connection.peer_addr()?.ip().to_canonical());

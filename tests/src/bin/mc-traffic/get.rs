@@ -1,4 +1,4 @@
-//! `get`: the smallest HTTP client that tells whether a Service answers, and who answered.
+//! `get`: a minimal HTTP client that prints the bodies of the responses.
 
 use std::{
     io::{BufRead, BufReader, Read as _, Write as _},
@@ -13,13 +13,13 @@ use anyhow::{Context as _, Result, bail};
 pub(crate) struct Args {
     /// `http://HOST[:PORT][/PATH]`.
     url: String,
-    /// Requests to send, each over a connection of its own.
+    /// Requests to send, each over its own connection.
     #[arg(long, default_value_t = 1)]
     count: u32,
     /// Seconds between two requests.
     #[arg(long, default_value_t = 0.0)]
     interval: f64,
-    /// Seconds to wait for a connection and for each answer.
+    /// Timeout in seconds for the connection and for each response.
     #[arg(long, default_value_t = 3.0)]
     timeout: f64,
 }
@@ -35,14 +35,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut connection = url
             .connect(timeout)
             .with_context(|| format!("request {number}"))?;
-        url.ask(&mut connection, "close")?;
-        let answer = answer(&mut BufReader::new(&connection));
+        url.send_request(&mut connection, "close")?;
+        let answer = read_response(&mut BufReader::new(&connection));
         print!("{}", answer.with_context(|| format!("request {number}"))?);
     }
     Ok(())
 }
 
-/// The parts of a URL that matter here.
+/// A URL without scheme.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Url {
     host: String,
@@ -53,7 +53,7 @@ pub(crate) struct Url {
 impl Url {
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let Some(rest) = url.strip_prefix("http://") else {
-            bail!("`{url}` does not start with http://")
+            bail!("URL `{url}` does not start with http://")
         };
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, format!("/{path}")),
@@ -64,7 +64,7 @@ impl Url {
             None => (authority, 80),
         };
         if host.is_empty() {
-            bail!("`{url}` names no host");
+            bail!("URL `{url}` has no host");
         }
         Ok(Self {
             // An IPv6 address is in brackets (RFC 3986).
@@ -88,7 +88,7 @@ impl Url {
         Ok(connection)
     }
 
-    pub(crate) fn ask(&self, connection: &mut TcpStream, connection_header: &str) -> Result<()> {
+    pub(crate) fn send_request(&self, connection: &mut TcpStream, connection_header: &str) -> Result<()> {
         write!(
             connection,
             "GET {} HTTP/1.1\r\nHost: {}\r\nConnection: {connection_header}\r\n\r\n",
@@ -98,17 +98,17 @@ impl Url {
     }
 }
 
-/// Reads one answer and returns its body; a status other than 200 is an error.
-pub(crate) fn answer(from: &mut impl BufRead) -> Result<String> {
+/// Reads one response and returns its body; a status other than 200 is an error.
+pub(crate) fn read_response(from: &mut impl BufRead) -> Result<String> {
     let mut status = String::new();
-    from.read_line(&mut status).context("no answer")?;
+    from.read_line(&mut status).context("no response")?;
     if status.split_whitespace().nth(1) != Some("200") {
         bail!("status `{}`", status.trim_end());
     }
     let mut length = None;
     loop {
         let mut line = String::new();
-        from.read_line(&mut line).context("answer ends in its headers")?;
+        from.read_line(&mut line).context("truncated headers")?;
         let line = line.trim_end();
         if line.is_empty() {
             break;
@@ -129,7 +129,7 @@ pub(crate) fn answer(from: &mut impl BufRead) -> Result<String> {
         Some(length) => from.take(length).read_to_string(&mut body),
         None => from.read_to_string(&mut body),
     }
-    .context("answer ends in its body")?;
+    .context("truncated body")?;
     Ok(body)
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn url_parts() {
+    fn urls_are_parsed() {
         let url = Url::parse("http://10.0.0.1:8080/a/b").unwrap();
         assert_eq!(
             url,
@@ -155,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn body_is_as_long_as_the_answer_says() {
+    fn the_body_ends_at_its_content_length() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1";
-        assert_eq!(answer(&mut text.as_bytes()).unwrap(), "abc");
-        assert!(answer(&mut "HTTP/1.1 503 Busy\r\n\r\n".as_bytes()).is_err());
+        assert_eq!(read_response(&mut text.as_bytes()).unwrap(), "abc");
+        assert!(read_response(&mut "HTTP/1.1 503 Busy\r\n\r\n".as_bytes()).is_err());
     }
 }

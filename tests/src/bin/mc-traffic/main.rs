@@ -1,18 +1,18 @@
-//! `mc-traffic`: small servers and clients for the test beds and the test image, one file each.
+//! `mc-traffic`: small servers and clients for the topologies and the test image.
 
 #![forbid(unsafe_code)]
 
-mod blast;
 mod capture;
 mod echo_server;
+mod fake_prober;
 mod get;
-mod hold;
-mod liar;
+mod keepalive;
 mod pause;
 mod ping;
-mod rr;
 mod stream;
+mod tcp_rr;
 mod udp;
+mod udp_flood;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -34,35 +34,35 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer HTTP with `<name> <client address>` and UDP with what was received.
+    /// Respond to HTTP with `<name> <client address>` and echo UDP.
     EchoServer(echo_server::Args),
-    /// Get a URL, print the body of each answer.
+    /// Request a URL and print the body of each response.
     Get(get::Args),
-    /// Keep one HTTP connection open and use it at an interval.
-    Hold(hold::Args),
+    /// Send periodic requests over one HTTP connection.
+    Keepalive(keepalive::Args),
     /// Send ICMP echo requests.
     Ping(ping::Args),
     /// Send numbered datagrams at a steady rate.
     UdpSend(udp::SendArgs),
-    /// Receive numbered datagrams, report what is missing.
+    /// Receive numbered datagrams and report loss.
     UdpRecv(udp::RecvArgs),
-    /// Send bytes over one TCP connection as fast as possible.
+    /// Send bytes over TCP connections at the maximum rate.
     StreamSend(stream::SendArgs),
-    /// Receive such bytes, report the throughput.
+    /// Receive these bytes and report the throughput.
     StreamRecv(stream::RecvArgs),
-    /// Send small datagrams as fast as possible.
-    Blast(blast::BlastArgs),
-    /// Receive such datagrams, report the rate.
-    Sink(blast::SinkArgs),
-    /// Ask over one TCP connection, one question at a time, report the round-trip times.
-    RrClient(rr::ClientArgs),
-    /// Answer such questions.
-    RrServer(rr::ServerArgs),
+    /// Send small datagrams at the maximum rate.
+    UdpFlood(udp_flood::FloodArgs),
+    /// Receive these datagrams and report the rate.
+    UdpSink(udp_flood::SinkArgs),
+    /// Send requests one by one over a TCP connection and report the round-trip times.
+    TcpRrClient(tcp_rr::ClientArgs),
+    /// Respond to these requests.
+    TcpRrServer(tcp_rr::ServerArgs),
     /// Write the frames of one device to a pcap file.
     Capture(capture::Args),
-    /// Answer probes of the data path with garbage or too late.
-    Liar(liar::Args),
-    /// Sleep until SIGTERM, reaping children: the process that keeps a Pod's namespaces.
+    /// Reply to probes of the data path with garbage or too late.
+    FakeProber(fake_prober::Args),
+    /// Sleep until SIGTERM and reap children, like a Pod's pause container.
     Pause,
 }
 
@@ -77,18 +77,18 @@ fn main() -> anyhow::Result<()> {
     match cli.command {
         Command::EchoServer(args) => echo_server::run(&args),
         Command::Get(args) => get::run(&args),
-        Command::Hold(args) => hold::run(&args),
+        Command::Keepalive(args) => keepalive::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::UdpSend(args) => udp::send(&args),
         Command::UdpRecv(args) => udp::recv(&args),
         Command::StreamSend(args) => stream::send(&args),
         Command::StreamRecv(args) => stream::recv(&args),
-        Command::Blast(args) => blast::blast(&args),
-        Command::Sink(args) => blast::sink(&args),
-        Command::RrClient(args) => rr::client(&args),
-        Command::RrServer(args) => rr::server(&args),
+        Command::UdpFlood(args) => udp_flood::flood(&args),
+        Command::UdpSink(args) => udp_flood::sink(&args),
+        Command::TcpRrClient(args) => tcp_rr::client(&args),
+        Command::TcpRrServer(args) => tcp_rr::server(&args),
         Command::Capture(args) => capture::run(&args),
-        Command::Liar(args) => liar::run(&args),
+        Command::FakeProber(args) => fake_prober::run(&args),
         Command::Pause => pause::run(),
     }
 }

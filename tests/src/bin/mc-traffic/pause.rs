@@ -1,4 +1,4 @@
-//! `pause`: what a Pod's first container does.
+//! `pause`: the process of a Pod's pause container.
 
 use anyhow::Result;
 use nix::{
@@ -21,7 +21,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Collects every child that has ended: signals of several may arrive as one.
+/// Reaps every exited child: their signals may be merged.
 fn reap() {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

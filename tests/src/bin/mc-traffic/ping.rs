@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Bytes of payload.
     #[arg(long, default_value_t = 56)]
     size: usize,
-    /// Seconds to wait for each answer.
+    /// Timeout in seconds for each reply.
     #[arg(long, default_value_t = 2.0)]
     timeout: f64,
 }
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let socket = socket(family, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)
         .context("cannot open a raw ICMP socket (CAP_NET_RAW is needed)")?;
-    // Shorter than the deadline: the socket sees other ICMP packets, and each restarts the timer.
+    // Shorter than the deadline: other ICMP packets restart the timer.
     let slice = timeout.min(Duration::from_millis(100));
     setsockopt(
         &socket,
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 continue;
             };
             let packet = buffer.get(..length).unwrap_or_default();
-            // Only an IPv4 socket sees the IP header.
+            // Only IPv4 sockets receive the IP header.
             let header = packet
                 .first()
                 .filter(|_| !v6)
@@ -95,12 +95,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     println!("{}", serde_json::to_string(&report)?);
     if received == 0 {
-        bail!("no answer from {} to {} requests", args.address, args.count);
+        bail!("no reply from {} to {} requests", args.address, args.count);
     }
     Ok(())
 }
 
-/// The bytes of a request; the kernel computes the checksum of `ICMPv6` anew.
+/// The bytes of a request; the kernel recomputes the `ICMPv6` checksum.
 fn echo_request(kind: u8, identifier: u16, sequence: u16, size: usize) -> Vec<u8> {
     let header = |checksum: u16| {
         let [check_high, check_low] = checksum.to_be_bytes();
@@ -134,7 +134,7 @@ fn checksum(bytes: impl Iterator<Item = u8>) -> u16 {
     !u16::try_from(sum).unwrap_or_default()
 }
 
-/// Whether an ICMP message is the answer to one request.
+/// Whether an ICMP message is the reply to a request.
 fn is_reply(message: &[u8], reply: u8, identifier: u16, sequence: u16) -> bool {
     let Some([kind, _, _, _, id_high, id_low, sequence_high, sequence_low]) = message.get(..ICMP_HEADER)
     else {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checksum_over_a_whole_request_is_zero() {
+    fn the_checksum_over_a_request_is_zero() {
         for size in [0, 1, 56, 57] {
             assert_eq!(
                 checksum(echo_request(V4.0, 7, 9, size).into_iter()),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn reply_to_another_request_is_not_ours() {
+    fn replies_to_other_requests_are_ignored() {
         let message = [V6.1, 0, 0, 0, 0, 7, 0, 9];
         assert!(is_reply(&message, V6.1, 7, 9));
         assert!(!is_reply(&message, V6.1, 7, 8));

@@ -1,4 +1,4 @@
-//! `stream-send` and `stream-recv`: throughput of TCP connections, a thread each.
+//! `stream-send` and `stream-recv`: throughput of TCP connections, one thread each.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -12,17 +12,17 @@ use mc_tests::traffic::{LISTENING, StreamReport};
 
 /// Bytes per read and write.
 const BLOCK: usize = 128 << 10;
-/// How long a connection may take.
+/// Timeout for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SendArgs {
     /// Destination `ADDRESS:PORT`.
     to: SocketAddr,
-    /// Seconds to go on for.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 3.0)]
     duration: f64,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 1)]
     streams: usize,
 }
@@ -38,13 +38,13 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
     let connections = (0..args.streams)
         .map(|_| connect())
         .collect::<Result<Vec<TcpStream>>>()?;
-    together(connections, |connection| fill(connection, duration))?;
+    in_parallel(connections, |connection| write_until(connection, duration))?;
     println!("sent");
     Ok(())
 }
 
-/// Does something with every connection at the same time and returns all results.
-fn together<T: Send>(
+/// Runs `work` on every connection in parallel and returns the results.
+fn in_parallel<T: Send>(
     connections: Vec<TcpStream>,
     work: impl Fn(TcpStream) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
@@ -64,14 +64,12 @@ fn together<T: Send>(
     })
 }
 
-/// Writes until the time is over.
-fn fill(mut connection: TcpStream, duration: Duration) -> Result<()> {
+/// Writes for the given duration.
+fn write_until(mut connection: TcpStream, duration: Duration) -> Result<()> {
     let block = vec![0x6d; BLOCK];
     let start = Instant::now();
     while start.elapsed() < duration {
-        connection
-            .write_all(&block)
-            .context("the stream stalled or broke")?;
+        connection.write_all(&block).context("stream stalled or broken")?;
     }
     Ok(())
 }
@@ -81,16 +79,16 @@ pub(crate) struct RecvArgs {
     /// TCP port.
     #[arg(long)]
     port: u16,
-    /// Address to listen at.
+    /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     bind: IpAddr,
-    /// Seconds after the first byte that are not counted: slow start.
+    /// Uncounted seconds after the first byte, for slow start.
     #[arg(long, default_value_t = 0.3)]
     warm_up: f64,
-    /// Seconds to wait for a connection and for more bytes.
+    /// Timeout in seconds for a connection and for more bytes.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 1)]
     streams: usize,
 }
@@ -107,9 +105,9 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
         connection.set_read_timeout(Some(timeout))?;
         connections.push(connection);
     }
-    let streams = together(connections, |connection| count(connection, warm_up))?;
+    let streams = in_parallel(connections, |connection| measure(connection, warm_up))?;
     if streams.iter().all(|one| one.seconds <= 0.0) {
-        bail!("every stream ended before the warm-up of {warm_up:?} was over");
+        bail!("every stream ended within the warm-up of {warm_up:?}");
     }
     let report = StreamReport {
         bytes: streams.iter().map(|one| one.bytes).sum(),
@@ -120,8 +118,8 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     Ok(())
 }
 
-/// Reads one stream to its end.
-fn count(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
+/// Reads one stream to its end and measures it.
+fn measure(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
     let mut block = vec![0; BLOCK];
     let (mut bytes, mut first, mut counted_from) = (0u64, None, None);
     let mut last = Instant::now();
@@ -130,7 +128,7 @@ fn count(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
             Ok(0) => break,
             Ok(length) => length,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            Err(error) => bail!("the stream stalled or broke: {error}"),
+            Err(error) => bail!("stream stalled or broken: {error}"),
         };
         last = Instant::now();
         let first = *first.get_or_insert(last);
@@ -138,7 +136,7 @@ fn count(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
             continue;
         }
         if counted_from.is_none() {
-            // This read ends the warm-up: the clock starts with it, its bytes came before.
+            // This read ends the warm-up and starts the clock; its bytes arrived before.
             counted_from = Some(last);
             continue;
         }
@@ -147,7 +145,7 @@ fn count(mut connection: TcpStream, warm_up: Duration) -> Result<StreamReport> {
     let seconds = counted_from.map_or(0.0, |from| last.duration_since(from).as_secs_f64());
     #[expect(clippy::cast_precision_loss, reason = "no run has 2^52 bytes")]
     let bits = bytes as f64 * 8.0;
-    // One of several streams may be starved for longer than a short measurement takes.
+    // One of several streams may be starved during a short measurement.
     let bits_per_second = if seconds > 0.0 { bits / seconds } else { 0.0 };
     Ok(StreamReport {
         bytes,

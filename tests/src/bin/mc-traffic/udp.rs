@@ -1,4 +1,4 @@
-//! `udp-send` and `udp-recv`: numbered datagrams at a steady rate, and what is missing of them.
+//! `udp-send` and `udp-recv`: numbered datagrams at a steady rate, with loss statistics.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -18,9 +18,9 @@ use mc_tests::{
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use signal_hook::{consts::SIGTERM, flag};
 
-/// Receive buffer: holds what arrives while the receiver waits for a CPU.
+/// Receive buffer for datagrams that arrive while the receiver waits for a CPU.
 const RECEIVE_BUFFER: usize = 32 << 20;
-/// How often a marker of the beginning or the end is repeated, and how long each time its answer is waited for.
+/// Retransmissions of a begin or end marker, and the timeout of each reply.
 const MARKERS: u32 = 50;
 const MARKER_WAIT: Duration = Duration::from_millis(100);
 
@@ -31,7 +31,7 @@ pub(crate) struct SendArgs {
     /// Datagrams per second.
     #[arg(long, default_value_t = 1000)]
     rate: u32,
-    /// Seconds to go on for.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 5.0)]
     duration: f64,
     /// Bytes of payload.
@@ -46,7 +46,7 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
     let socket = connect(args.to)?;
     let stream = std::process::id();
     let total = (f64::from(args.rate) * args.duration).max(1.0).round();
-    // Asked to end, it ends as it would at its time.
+    // SIGTERM ends the stream like the end of its duration.
     let stop = Arc::new(AtomicBool::new(false));
     flag::register(SIGTERM, Arc::clone(&stop))?;
     begin(&socket, stream)?;
@@ -58,7 +58,7 @@ pub(crate) fn send(args: &SendArgs) -> Result<()> {
     #[expect(clippy::cast_precision_loss, reason = "no stream has 2^52 datagrams")]
     while (sent as f64) < total && !stop.load(Ordering::Relaxed) {
         let due = start + Duration::from_secs_f64(sent as f64 / f64::from(args.rate));
-        // Pacing. A late sender catches up, so that the mean rate is what was asked for.
+        // Pacing: a late sender catches up, so that the mean rate is the requested one.
         thread::sleep(due.saturating_duration_since(Instant::now()));
         transmit(
             &socket,
@@ -87,7 +87,7 @@ pub(crate) fn connect(to: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Sends one datagram; one the local kernel refuses counts as sent and lost.
+/// Sends a datagram; one rejected by the local kernel counts as sent and lost.
 pub(crate) fn transmit(socket: &UdpSocket, payload: &mut [u8], datagram: Datagram) {
     payload
         .iter_mut()
@@ -96,11 +96,11 @@ pub(crate) fn transmit(socket: &UdpSocket, payload: &mut [u8], datagram: Datagra
     drop(socket.send(payload));
 }
 
-/// Waits until the receiver has answered over the way the stream will take: while a neighbour's address is
-/// not known yet the kernel holds few packets for it and drops the rest, and that is not to be measured.
+/// Waits for a reply of the receiver over the path of the stream: during neighbour resolution the kernel queues few
+/// packets and drops the rest, which must not be measured.
 fn begin(socket: &UdpSocket, stream: u32) -> Result<()> {
-    if !asked(socket, Datagram::Begin { stream }, Datagram::Ready { stream })? {
-        bail!("the receiver did not answer {MARKERS} attempts to begin");
+    if !handshake(socket, Datagram::Begin { stream }, Datagram::Ready { stream })? {
+        bail!("no reply of the receiver to {MARKERS} begin markers");
     }
     Ok(())
 }
@@ -108,25 +108,25 @@ fn begin(socket: &UdpSocket, stream: u32) -> Result<()> {
 /// Sends the end marker until the receiver confirms it.
 pub(crate) fn end(socket: &UdpSocket, stream: u32, sent: u64) -> Result<()> {
     let marker = Datagram::End { stream, sent };
-    if !asked(socket, marker, Datagram::Received { stream })? {
-        bail!("the receiver did not confirm the end of the stream after {MARKERS} attempts");
+    if !handshake(socket, marker, Datagram::Received { stream })? {
+        bail!("no confirmation of the receiver for {MARKERS} end markers");
     }
     Ok(())
 }
 
-/// Sends `question` until `answer` arrives; whether it did.
-fn asked(socket: &UdpSocket, question: Datagram, answer: Datagram) -> Result<bool> {
+/// Sends `request` until `reply` arrives; returns whether it did.
+fn handshake(socket: &UdpSocket, request: Datagram, reply: Datagram) -> Result<bool> {
     let mut bytes = [0; HEADER];
     for _ in 0..MARKERS {
         let start = Instant::now();
-        drop(socket.send(&question.encode()));
-        // Other datagrams and refusals by ICMP are no answer and do not end the wait.
+        drop(socket.send(&request.encode()));
+        // Other datagrams and ICMP errors do not end the wait.
         while let Some(left) = MARKER_WAIT
             .checked_sub(start.elapsed())
             .filter(|left| !left.is_zero())
         {
             socket.set_read_timeout(Some(left))?;
-            if socket.recv(&mut bytes).is_ok() && Datagram::decode(&bytes) == Some(answer) {
+            if socket.recv(&mut bytes).is_ok() && Datagram::decode(&bytes) == Some(reply) {
                 return Ok(true);
             }
         }
@@ -139,10 +139,10 @@ pub(crate) struct RecvArgs {
     /// UDP port.
     #[arg(long)]
     port: u16,
-    /// Address to listen at.
+    /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     bind: IpAddr,
-    /// Seconds to wait for the end marker after the last datagram.
+    /// Timeout in seconds for the end marker after the last datagram.
     #[arg(long, default_value_t = 30.0)]
     timeout: f64,
 }
@@ -154,14 +154,14 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     let mut sequence = Sequence::default();
     let mut current = None;
     let mut buffer = vec![0; 65_536];
-    // A timeout ends the stream too; the report then says that it did not end by itself.
+    // A timeout also ends the stream; the report then has `ended: false`.
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         match Datagram::decode(buffer.get(..length).unwrap_or_default()) {
             Some(Datagram::Data {
                 stream,
                 sequence: number,
             }) if *current.get_or_insert(stream) == stream => {
-                sequence.arrival(number, start.elapsed());
+                sequence.record(number, start.elapsed());
             }
             Some(Datagram::End { stream, sent }) if *current.get_or_insert(stream) == stream => {
                 sequence.end(sent);
@@ -178,18 +178,18 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<()> {
     Ok(())
 }
 
-/// A socket with a large buffer; says so once it can be reached.
+/// A socket with a large receive buffer; prints a line once it listens.
 pub(crate) fn listen(bind: IpAddr, port: u16, timeout: Duration) -> Result<UdpSocket> {
     let socket =
         UdpSocket::bind((bind, port)).with_context(|| format!("cannot listen on UDP port {port}"))?;
-    // Needs CAP_NET_ADMIN; without it the kernel's default has to do.
+    // Requires CAP_NET_ADMIN; the kernel's default remains without it.
     setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER).ok();
     socket.set_read_timeout(Some(timeout))?;
     println!("{LISTENING} on port {port}");
     Ok(socket)
 }
 
-/// Confirms the end marker. Repeated in case the answer is lost: the receiver is gone afterwards.
+/// Confirms the end marker, several times in case of loss: the receiver exits afterwards.
 pub(crate) fn confirm(socket: &UdpSocket, stream: u32, to: SocketAddr) {
     const ANSWERS: usize = 3;
     for _ in 0..ANSWERS {

@@ -1,38 +1,37 @@
-//! Peers that are gateways of Antrea: their clients come as an alias and are answered at their own address, and
-//! what goes to them takes the way through the stack.
+//! Antrea gateways as peers: their clients are rewritten to an alias and back, and packets to them pass the host's
+//! stack.
 
 use std::net::IpAddr;
 
 use mc_gateway_common::{
     abi::CONFIG_UDP_CHECKSUM,
+    maps::MemoryMaps,
+    nexthop_select,
     packet::encap::source_port,
-    select,
-    tables::MapTables,
-    verdict::DropReason::{self, InnerSource, NoMember, NoRoute},
+    verdict::DropReason::{self, InnerSource, NoNextHop, NoRoute},
 };
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, passed_on},
+    from_underlay::{decapsulated, forwarded},
     to_remote::encapsulated,
 };
 use crate::{
-    packets::{Ip, Tunnel, checksum, summed, tcp_syn, udp},
-    world::{
+    fixture::{
         self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, MC0_MAC, NODE, POD_HERE, POD_NODE,
         POD_SOUTH, POD_WEST, SERVICE_SOUTH, SOUTH_GATEWAY, WEST_GATEWAY,
     },
+    packets::{Ip, Tunnel, checksum, tcp_syn, udp, with_checksum},
 };
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 
-/// A kind of packet, made for two addresses.
+/// Builds a kind of packet for two addresses.
 type Make = fn([u8; 4], [u8; 4]) -> Ip;
 
-/// Every kind that has its addresses in another place, or under another checksum. What one says of a flow the
-/// other way round is quoted.
+/// Kinds of packets that differ in the position of addresses or checksums. ICMP errors quote the reverse flow.
 const KINDS: [(&str, Make); 9] = [
     ("TCP", |src, dst| ip(src, dst, TCP, tcp_syn(40_000, 80))),
     ("UDP", |src, dst| ip(src, dst, UDP, udp(40_000, 53, b"datagram"))),
@@ -58,7 +57,7 @@ const KINDS: [(&str, Make); 9] = [
         icmp(src, dst, &[8, 0, 0, 0, 0, 7, 0, 1, 1, 2, 3, 4])
     }),
     ("an error about TCP", |src, dst| {
-        // What is quoted keeps its checksum, which nobody can verify.
+        // The quoted packet keeps its checksum, which cannot be verified.
         let about = Ip::new(dst, src, TCP, tcp_syn(80, 40_000));
         icmp(
             src,
@@ -80,7 +79,7 @@ const KINDS: [(&str, Make); 9] = [
 fn ip(src: [u8; 4], dst: [u8; 4], proto: u8, message: Vec<u8>) -> Ip {
     let at = if proto == TCP { 16 } else { 6 };
     let (from, to) = (IpAddr::from(src), IpAddr::from(dst));
-    Ip::new(src, dst, proto, summed(from, to, proto, message, at))
+    Ip::new(src, dst, proto, with_checksum(from, to, proto, message, at))
 }
 
 fn icmp(src: [u8; 4], dst: [u8; 4], message: &[u8]) -> Ip {
@@ -90,7 +89,7 @@ fn icmp(src: [u8; 4], dst: [u8; 4], message: &[u8]) -> Ip {
     Ip::new(src, dst, ICMP, message)
 }
 
-fn to_remote(name: impl Into<String>, tables: MapTables, inner: &Ip, expect: Expect) -> Case {
+fn to_remote(name: impl Into<String>, tables: MemoryMaps, inner: &Ip, expect: Expect) -> Case {
     Case {
         name: name.into(),
         program: Program::ToRemote,
@@ -101,7 +100,7 @@ fn to_remote(name: impl Into<String>, tables: MapTables, inner: &Ip, expect: Exp
 }
 
 /// `tunnel` with another packet inside.
-fn with(tunnel: &Tunnel, inner: &Ip) -> Tunnel {
+fn with_inner(tunnel: &Tunnel, inner: &Ip) -> Tunnel {
     Tunnel {
         inner: inner.bytes().to_vec(),
         ..tunnel.clone()
@@ -110,9 +109,9 @@ fn with(tunnel: &Tunnel, inner: &Ip) -> Tunnel {
 
 pub(crate) fn antrea(cases: &mut Vec<Case>) {
     clients(cases);
-    answers(cases);
-    outwards(cases);
-    refused(cases);
+    replies(cases);
+    outbound(cases);
+    dropped(cases);
     too_big(cases);
 }
 
@@ -127,61 +126,61 @@ fn clients(cases: &mut Vec<Case>) {
                 tunnel.udp_checksum = checksum;
                 tunnel
             };
-            let came = tunnel(POD_NODE);
-            let goes = with(&came, &make(ALIAS_SOUTH, POD_NODE));
+            let incoming = tunnel(POD_NODE);
+            let outgoing = with_inner(&incoming, &make(ALIAS_SOUTH, POD_NODE));
             cases.push(case_from_underlay(
                 format!("antrea: {kind} of a client to a node{summed}"),
-                world::antrea(),
-                came.frame(),
-                Expect::Transit(passed_on(&goes, GATEWAY_INSIDE, NODE)),
+                fixture::antrea(),
+                incoming.frame(),
+                Expect::Transit(forwarded(&outgoing, GATEWAY_INSIDE, NODE)),
             ));
-            let came = tunnel(POD_HERE);
-            let goes = with(&came, &make(ALIAS_SOUTH, POD_HERE));
+            let incoming = tunnel(POD_HERE);
+            let outgoing = with_inner(&incoming, &make(ALIAS_SOUTH, POD_HERE));
             cases.push(case_from_underlay(
                 format!("antrea: {kind} of a client to a Pod here{summed}"),
-                world::antrea(),
-                came.frame(),
-                Expect::Deliver(decapsulated(&goes)),
+                fixture::antrea(),
+                incoming.frame(),
+                Expect::Deliver(decapsulated(&outgoing)),
             ));
         }
     }
-    // Its own Pods' and Services' addresses are what they say.
-    let came = Tunnel::new(
+    // Addresses of its own Pods and Services are not rewritten.
+    let incoming = Tunnel::new(
         SOUTH_GATEWAY,
         GATEWAY_OUTSIDE,
         &ip(POD_SOUTH, POD_NODE, TCP, tcp_syn(80, 40_000)),
     );
     cases.push(case_from_underlay(
         "antrea: a Pod's own address",
-        world::antrea(),
-        came.frame(),
-        Expect::Transit(passed_on(&came, GATEWAY_INSIDE, NODE)),
+        fixture::antrea(),
+        incoming.frame(),
+        Expect::Transit(forwarded(&incoming, GATEWAY_INSIDE, NODE)),
     ));
 }
 
-/// What answers such clients: from a node, and from a Pod here.
-fn answers(cases: &mut Vec<Case>) {
+/// Replies to such clients, from a node and from a Pod of the gateway.
+fn replies(cases: &mut Vec<Case>) {
     for (kind, make) in KINDS {
         for checksum in [false, true] {
             let summed = if checksum { ", with an outer checksum" } else { "" };
-            let mut came = Tunnel::new(NODE, GATEWAY_INSIDE, &make(POD_NODE, ALIAS_SOUTH));
-            came.udp_checksum = checksum;
-            let goes = with(&came, &make(POD_NODE, SOUTH_GATEWAY));
+            let mut incoming = Tunnel::new(NODE, GATEWAY_INSIDE, &make(POD_NODE, ALIAS_SOUTH));
+            incoming.udp_checksum = checksum;
+            let outgoing = with_inner(&incoming, &make(POD_NODE, SOUTH_GATEWAY));
             cases.push(case_from_underlay(
                 format!("antrea: {kind} from a node to a client{summed}"),
-                world::antrea(),
-                came.frame(),
-                Expect::Transit(passed_on(&goes, GATEWAY_OUTSIDE, SOUTH_GATEWAY)),
+                fixture::antrea(),
+                incoming.frame(),
+                Expect::Transit(forwarded(&outgoing, GATEWAY_OUTSIDE, SOUTH_GATEWAY)),
             ));
-            let mut tables = world::antrea();
+            let mut tables = fixture::antrea();
             if let Some(config) = tables.config.as_mut().filter(|_| checksum) {
                 config.flags |= CONFIG_UDP_CHECKSUM;
             }
-            let (inner, goes) = (make(POD_HERE, ALIAS_SOUTH), make(POD_HERE, SOUTH_GATEWAY));
-            // The flow is that of the alias.
+            let (inner, outgoing) = (make(POD_HERE, ALIAS_SOUTH), make(POD_HERE, SOUTH_GATEWAY));
+            // The flow hash is that of the alias.
             let mut tunnel = encapsulated(&inner, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
-            tunnel.inner = goes.bytes().to_vec();
-            // Fragments, and what is behind options, have none.
+            tunnel.inner = outgoing.bytes().to_vec();
+            // Fragments and packets with options have no outer checksum.
             let sums = !matches!(
                 kind,
                 "a first fragment" | "a later fragment" | "TCP behind options" | "UDP without a checksum"
@@ -198,50 +197,50 @@ fn answers(cases: &mut Vec<Case>) {
             ));
         }
     }
-    let mut tables = world::antrea();
-    tables.groups.entry(GROUP_SOUTH).or_default().n = 0;
-    tables.groups.entry(GROUP_SOUTH).or_default().members[0] = 0;
-    let came = Tunnel::new(
+    let mut tables = fixture::antrea();
+    tables.groups.entry(GROUP_SOUTH).or_default().len = 0;
+    tables.groups.entry(GROUP_SOUTH).or_default().next_hops[0] = 0;
+    let incoming = Tunnel::new(
         NODE,
         GATEWAY_INSIDE,
         &ip(POD_NODE, ALIAS_SOUTH, TCP, tcp_syn(80, 4)),
     );
     cases.push(case_from_underlay(
-        "antrea: nobody is there to answer",
+        "antrea: no next hop for a reply",
         tables,
-        came.frame(),
-        Expect::Drop(NoMember),
+        incoming.frame(),
+        Expect::Drop(NoNextHop),
     ));
 }
 
-/// What our cluster asks, and the replies.
-fn outwards(cases: &mut Vec<Case>) {
+/// Requests of this cluster, and the replies.
+fn outbound(cases: &mut Vec<Case>) {
     for to in [POD_SOUTH, SERVICE_SOUTH] {
-        let came = Tunnel::new(NODE, GATEWAY_INSIDE, &ip(POD_NODE, to, TCP, tcp_syn(40_000, 80)));
+        let incoming = Tunnel::new(NODE, GATEWAY_INSIDE, &ip(POD_NODE, to, TCP, tcp_syn(40_000, 80)));
         cases.push(case_from_underlay(
             format!("antrea: from a node to {to:?}, through the stack"),
-            world::antrea(),
-            came.frame(),
-            Expect::Deliver(decapsulated(&came)),
+            fixture::antrea(),
+            incoming.frame(),
+            Expect::Deliver(decapsulated(&incoming)),
         ));
     }
     let translated = ip(GATEWAY_OUTSIDE, SERVICE_SOUTH, TCP, tcp_syn(40_000, 80));
     let tunnel = encapsulated(&translated, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
     cases.push(to_remote(
-        "antrea: what the stack has translated",
-        world::antrea(),
+        "antrea: translated by the stack",
+        fixture::antrea(),
         &translated,
         Expect::Encap(tunnel.frame()),
     ));
     let reply = ip(SERVICE_SOUTH, GATEWAY_OUTSIDE, TCP, tcp_syn(80, 40_000));
-    let came = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &reply);
+    let incoming = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &reply);
     cases.push(case_from_underlay(
         "antrea: a reply to our own address",
-        world::antrea(),
-        came.frame(),
-        Expect::Deliver(decapsulated(&came)),
+        fixture::antrea(),
+        incoming.frame(),
+        Expect::Deliver(decapsulated(&incoming)),
     ));
-    // An error of the gateway itself about what it was sent.
+    // An ICMP error of the gateway itself.
     let about = ip(GATEWAY_OUTSIDE, SERVICE_SOUTH, TCP, tcp_syn(40_000, 80));
     let error = |src| {
         icmp(
@@ -250,31 +249,31 @@ fn outwards(cases: &mut Vec<Case>) {
             &[&[3, 4, 0, 0, 0, 0, 5, 0][..], &about.bytes()[..]].concat(),
         )
     };
-    let came = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &error(SOUTH_GATEWAY));
-    let goes = with(&came, &error(ALIAS_SOUTH));
+    let incoming = Tunnel::new(SOUTH_GATEWAY, GATEWAY_OUTSIDE, &error(SOUTH_GATEWAY));
+    let outgoing = with_inner(&incoming, &error(ALIAS_SOUTH));
     cases.push(case_from_underlay(
         "antrea: an error of the gateway to our own address",
-        world::antrea(),
-        came.frame(),
-        Expect::Deliver(decapsulated(&goes)),
+        fixture::antrea(),
+        incoming.frame(),
+        Expect::Deliver(decapsulated(&outgoing)),
     ));
     let back = ip(SERVICE_SOUTH, POD_NODE, TCP, tcp_syn(80, 40_000));
     let tunnel = encapsulated(&back, GATEWAY_INSIDE, NODE);
     cases.push(to_remote(
-        "antrea: a reply the stack has translated back",
-        world::antrea(),
+        "antrea: a reply translated back by the stack",
+        fixture::antrea(),
         &back,
         Expect::Encap(tunnel.frame()),
     ));
     cases.push(to_remote(
-        "antrea: without such peers nothing on mc0 leads to own nodes",
-        world::gateway(),
+        "antrea: without such peers mc0 has no route to own nodes",
+        fixture::gateway(),
         &back,
         Expect::Drop(NoRoute),
     ));
 }
 
-fn refused(cases: &mut Vec<Case>) {
+fn dropped(cases: &mut Vec<Case>) {
     let mut drop = |name: &str, tables, tunnel: Tunnel, reason: DropReason| {
         let name = format!("antrea: {name}");
         cases.push(case_from_underlay(
@@ -288,36 +287,36 @@ fn refused(cases: &mut Vec<Case>) {
     let south = |from, to| t(SOUTH_GATEWAY, GATEWAY_OUTSIDE, from, to);
     drop(
         "an address that is neither its own nor its cluster's",
-        world::antrea(),
+        fixture::antrea(),
         south([192, 0, 2, 9], POD_NODE),
         InnerSource,
     );
     drop(
         "another cluster's Pod",
-        world::antrea(),
+        fixture::antrea(),
         south(POD_WEST, POD_NODE),
         InnerSource,
     );
     drop(
         "another gateway's address",
-        world::antrea(),
+        fixture::antrea(),
         south(WEST_GATEWAY, POD_NODE),
         InnerSource,
     );
     drop(
-        "the address of a gateway that is none of Antrea's",
-        world::antrea(),
+        "the address of a gateway that is not Antrea's",
+        fixture::antrea(),
         t(WEST_GATEWAY, GATEWAY_OUTSIDE, WEST_GATEWAY, POD_NODE),
         InnerSource,
     );
     drop(
-        "a client where no alias is known",
+        "a client without a configured alias",
         {
-            let mut tables = world::antrea();
+            let mut tables = fixture::antrea();
             for peer in tables
                 .peers
                 .values_mut()
-                .filter(|peer| peer.cluster == world::SOUTH)
+                .filter(|peer| peer.cluster == fixture::SOUTH)
             {
                 peer.group = 0;
             }
@@ -328,32 +327,32 @@ fn refused(cases: &mut Vec<Case>) {
     );
     drop(
         "a client to another cluster",
-        world::antrea(),
+        fixture::antrea(),
         south(SOUTH_GATEWAY, POD_WEST),
         NoRoute,
     );
     drop(
         "a client to its own alias",
-        world::antrea(),
+        fixture::antrea(),
         south(SOUTH_GATEWAY, ALIAS_SOUTH),
         NoRoute,
     );
     drop(
         "a cluster without Antrea to our own address",
-        world::antrea(),
+        fixture::antrea(),
         t(WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, GATEWAY_OUTSIDE),
         NoRoute,
     );
     drop(
         "a node to our own address",
-        world::antrea(),
+        fixture::antrea(),
         t(NODE, GATEWAY_INSIDE, POD_NODE, GATEWAY_OUTSIDE),
         NoRoute,
     );
     drop(
         "a node from our own address",
         {
-            let mut tables = world::antrea();
+            let mut tables = fixture::antrea();
             for peer in tables.peers.values_mut() {
                 if peer.flags & mc_gateway_common::abi::PEER_LOCAL_NODE != 0 {
                     peer.group = 0;
@@ -366,19 +365,19 @@ fn refused(cases: &mut Vec<Case>) {
     );
     drop(
         "a cluster without Antrea to an alias",
-        world::antrea(),
+        fixture::antrea(),
         t(WEST_GATEWAY, GATEWAY_OUTSIDE, POD_WEST, ALIAS_SOUTH),
         NoRoute,
     );
 }
 
-/// Packets that do not fit the next leg are answered as their sender knows them.
+/// ICMP errors about rewritten packets quote the packet as its sender sent it.
 fn too_big(cases: &mut Vec<Case>) {
     const MTU: u32 = 1300;
     let tables = || {
-        let mut tables = world::antrea();
-        for member in tables.members.values_mut() {
-            member.mtu = MTU;
+        let mut tables = fixture::antrea();
+        for next_hop in tables.next_hops.values_mut() {
+            next_hop.mtu = MTU;
         }
         tables
     };
@@ -393,7 +392,7 @@ fn too_big(cases: &mut Vec<Case>) {
         ("an answer", NODE, GATEWAY_INSIDE, POD_NODE, ALIAS_SOUTH),
     ] {
         let big = ip(src, dst, UDP, udp(40_000, 53, &[0x5a; 1400]));
-        let came = Tunnel::new(from, to, &big);
+        let incoming = Tunnel::new(from, to, &big);
         let quoted = &big.bytes()[..548];
         let mut error = icmp(dst, src, &[&[3, 4, 0, 0, 0, 0, 5, 20][..], quoted].concat());
         (error.tos, error.id) = (0xc0, 0);
@@ -402,14 +401,14 @@ fn too_big(cases: &mut Vec<Case>) {
         answer.inner_src = MC0_MAC;
         let hash = {
             let [a, b] = [to, from].map(|address| u64::from(u32::from_le_bytes(address)));
-            select::mix(u32::from(mc_gateway_common::packet::checksum::fold(a + b)), 0)
+            nexthop_select::mix(u32::from(mc_gateway_common::packet::checksum::fold(a + b)), 0)
         };
         answer.src_port = source_port(hash);
         cases.push(case_from_underlay(
             format!("antrea: {name} does not fit"),
             tables(),
-            came.frame(),
-            Expect::AnswerBack(answer.frame()),
+            incoming.frame(),
+            Expect::ErrorThroughTunnel(answer.frame()),
         ));
     }
 }

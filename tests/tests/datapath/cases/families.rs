@@ -1,22 +1,22 @@
-//! The same packets in every combination of inner and outer IP version and tunnel header.
+//! The same packets in every combination of inner and outer family and tunnel format.
 
 use mc_gateway_common::{
     abi::{CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM},
-    tables::MapTables,
+    maps::MemoryMaps,
     verdict::DropReason,
 };
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, passed_on},
+    from_underlay::{decapsulated, forwarded},
     to_remote::encapsulated,
 };
 use crate::{
-    packets::{Ip, Tunnel, summed, tcp_syn, udp},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, STRANGER,
         Shape, WEST_GATEWAY,
     },
+    packets::{Ip, Tunnel, tcp_syn, udp, with_checksum},
 };
 
 /// Builds the cases of one shape.
@@ -32,7 +32,7 @@ pub(crate) fn families(cases: &mut Vec<Case>) {
         cases.encap_checksums();
         cases.transit();
         cases.deliver();
-        cases.refused();
+        cases.dropped();
     }
 }
 
@@ -41,22 +41,22 @@ impl Cases<'_> {
         format!("{}: {name}", self.shape.name())
     }
 
-    fn node(&self) -> MapTables {
-        self.shape.tables(world::node())
+    fn node(&self) -> MemoryMaps {
+        self.shape.tables(fixture::node())
     }
 
-    fn gateway(&self) -> MapTables {
-        self.shape.tables(world::gateway())
+    fn gateway(&self) -> MemoryMaps {
+        self.shape.tables(fixture::gateway())
     }
 
     fn ip(&self, src: [u8; 4], dst: [u8; 4], proto: u8, payload: Vec<u8>) -> Ip {
         Ip::new(self.shape.inner(src), self.shape.inner(dst), proto, payload)
     }
 
-    /// TCP with a right checksum.
+    /// TCP with a valid checksum.
     fn tcp(&self, src: [u8; 4], dst: [u8; 4]) -> Ip {
         let (from, to) = (self.shape.inner(src), self.shape.inner(dst));
-        let payload = summed(from, to, 6, tcp_syn(40_000, 80), 16);
+        let payload = with_checksum(from, to, 6, tcp_syn(40_000, 80), 16);
         Ip::new(from, to, 6, payload)
     }
 
@@ -67,7 +67,7 @@ impl Cases<'_> {
         tunnel
     }
 
-    fn push_encap(&mut self, name: &str, tables: MapTables, inner: &Ip, expected: &Tunnel) {
+    fn push_encap(&mut self, name: &str, tables: MemoryMaps, inner: &Ip, expected: &Tunnel) {
         self.cases.push(Case {
             name: self.name(name),
             program: Program::ToRemote,
@@ -77,7 +77,7 @@ impl Cases<'_> {
         });
     }
 
-    fn push(&mut self, name: &str, tables: MapTables, tunnel: &Tunnel, expect: Expect) {
+    fn push(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, expect: Expect) {
         self.cases.push(case_from_underlay(
             self.name(name),
             tables,
@@ -86,7 +86,7 @@ impl Cases<'_> {
         ));
     }
 
-    /// What `to_remote` makes of a packet.
+    /// The packet encapsulated by `to_remote`.
     fn encapsulated(&self, src: [u8; 4], dst: [u8; 4], inner: &Ip) -> Tunnel {
         let mut expected = encapsulated(inner, self.shape.outer(src), self.shape.outer(dst));
         expected.vxlan = self.shape.vxlan;
@@ -100,7 +100,12 @@ impl Cases<'_> {
         self.push_encap("node to its gateway", self.node(), &tcp, &expected);
         let local = self.tcp(POD_HERE, POD_WEST);
         let expected = self.encapsulated(GATEWAY_OUTSIDE, WEST_GATEWAY, &local);
-        self.push_encap("gateway to the other", self.gateway(), &local, &expected);
+        self.push_encap(
+            "gateway to the other cluster's gateway",
+            self.gateway(),
+            &local,
+            &expected,
+        );
         let bare = self.ip(POD_NODE, POD_WEST, 59, Vec::new());
         let expected = self.encapsulated(NODE, GATEWAY_INSIDE, &bare);
         self.push_encap("no payload", self.node(), &bare, &expected);
@@ -124,7 +129,7 @@ impl Cases<'_> {
         let icmp = if self.shape.inner_v6 { 58 } else { 1 };
         let echo = vec![if self.shape.inner_v6 { 128 } else { 8 }, 0, 0, 0, 1, 2, 3, 4, 5];
         let echo = if self.shape.inner_v6 {
-            summed(from, to, icmp, echo, 2)
+            with_checksum(from, to, icmp, echo, 2)
         } else {
             let mut echo = echo;
             let sum = crate::packets::checksum(&echo);
@@ -136,7 +141,7 @@ impl Cases<'_> {
             (
                 "UDP",
                 true,
-                Ip::new(from, to, 17, summed(from, to, 17, odd.clone(), 6)),
+                Ip::new(from, to, 17, with_checksum(from, to, 17, odd.clone(), 6)),
             ),
             ("ICMP", true, Ip::new(from, to, icmp, echo)),
             ("UDP without a checksum", false, Ip::new(from, to, 17, odd)),
@@ -183,7 +188,7 @@ impl Cases<'_> {
                 let mut tunnel = self.tunnel(from, to, &self.tcp(src, dst));
                 tunnel.udp_checksum = checksum;
                 (tunnel.tos, tunnel.label, tunnel.vni) = (0x2b, 0x000a_bcde, 0x0012_3456);
-                let next = passed_on(&tunnel, self.shape.outer(next_from), self.shape.outer(next_to));
+                let next = forwarded(&tunnel, self.shape.outer(next_from), self.shape.outer(next_to));
                 let name = format!("{name}, outer checksum {checksum}");
                 self.push(&name, self.gateway(), &tunnel, Expect::Transit(next));
             }
@@ -239,7 +244,7 @@ impl Cases<'_> {
         }
     }
 
-    fn refused(&mut self) {
+    fn dropped(&mut self) {
         let good = self.tunnel(NODE, GATEWAY_INSIDE, &self.tcp(POD_NODE, POD_WEST));
         let mut spoofed = good.clone();
         spoofed.src = self.shape.outer(STRANGER);
@@ -294,31 +299,31 @@ impl Cases<'_> {
         let mut foreign = good.clone();
         foreign.mac = [2, 0, 0, 0, 0, 1];
         self.push(
-            "another MAC address is not ours",
+            "another MAC address passes",
             self.gateway(),
             &foreign,
             Expect::Pass,
         );
         let mut port = good;
         port.dst_port += 1;
-        self.push("another port is not ours", self.gateway(), &port, Expect::Pass);
+        self.push("another port passes", self.gateway(), &port, Expect::Pass);
     }
 
-    /// A gateway whose next hop is of the other IP version.
+    /// A gateway with a next hop of the other family.
     fn other_family(&mut self, good: &Tunnel) {
         let mut other = self.shape;
         other.outer_v6 = !other.outer_v6;
         let mut tables = self.gateway();
-        tables.members = other.tables(world::gateway()).members;
+        tables.next_hops = other.tables(fixture::gateway()).next_hops;
         self.push(
-            "next hop of the other version",
+            "next hop of the other family",
             tables,
             good,
             Expect::Drop(DropReason::OuterFamily),
         );
     }
 
-    /// The outer packet as a first fragment, which peers never send.
+    /// The outer packet as a fragment, which peers never send.
     fn fragmented(&mut self, good: &Tunnel) {
         let mut fragment = good.clone();
         if !self.shape.outer_v6 {

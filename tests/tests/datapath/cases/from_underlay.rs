@@ -1,18 +1,18 @@
-//! `from_underlay`: what is passed on at a gateway, and what is delivered.
+//! `from_underlay`: transit at a gateway, and delivery.
 
 use std::net::IpAddr;
 
 use super::{Case, Expect, case_from_underlay, web};
 use crate::{
-    packets::{Ip, Tunnel, ethernet, udp},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
         POD_NODE, POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_WEST, WEST_GATEWAY,
     },
+    packets::{Ip, Tunnel, ethernet, udp},
 };
 
-/// The frame a gateway must make of an encapsulated packet.
-pub(super) fn passed_on(tunnel: &Tunnel, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Vec<u8> {
+/// The expected frame of a gateway for an encapsulated packet.
+pub(super) fn forwarded(tunnel: &Tunnel, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Vec<u8> {
     let mut next = tunnel.clone();
     next.src = src.into();
     next.dst = dst.into();
@@ -22,8 +22,13 @@ pub(super) fn passed_on(tunnel: &Tunnel, src: impl Into<IpAddr>, dst: impl Into<
 
 pub(crate) fn transit(cases: &mut Vec<Case>) {
     let mut push = |name, tunnel: &Tunnel, src, dst| {
-        let expect = Expect::Transit(passed_on(tunnel, src, dst));
-        cases.push(case_from_underlay(name, world::gateway(), tunnel.frame(), expect));
+        let expect = Expect::Transit(forwarded(tunnel, src, dst));
+        cases.push(case_from_underlay(
+            name,
+            fixture::gateway(),
+            tunnel.frame(),
+            expect,
+        ));
     };
     let out = Tunnel::new(NODE, GATEWAY_INSIDE, &web(POD_NODE, POD_WEST));
     push(
@@ -90,7 +95,7 @@ pub(crate) fn transit(cases: &mut Vec<Case>) {
     );
 }
 
-/// The frame `mc0` must receive.
+/// The expected frame on `mc0`.
 pub(super) fn decapsulated(tunnel: &Tunnel) -> Vec<u8> {
     let frame = tunnel.frame();
     ethernet(
@@ -111,30 +116,38 @@ pub(crate) fn deliver(cases: &mut Vec<Case>) {
         ));
     };
     let to_node = Tunnel::new(GATEWAY_INSIDE, NODE, &web(POD_WEST, POD_NODE));
-    push("node: from the gateway to a Pod", world::node(), &to_node);
+    push("node: from the gateway to a Pod", fixture::node(), &to_node);
     let reply = Tunnel::new(GATEWAY_INSIDE, NODE, &web(SERVICE_WEST, POD_NODE));
-    push("node: reply of a remote Service", world::node(), &reply);
+    push("node: reply of a remote Service", fixture::node(), &reply);
     let to_gateway = Tunnel::new(WEST_GATEWAY, GATEWAY_OUTSIDE, &web(POD_WEST, POD_HERE));
-    push("gateway: to a Pod of its own", world::gateway(), &to_gateway);
+    push("gateway: to its own Pod", fixture::gateway(), &to_gateway);
     let service = Tunnel::new(WEST_GATEWAY, GATEWAY_OUTSIDE, &web(POD_WEST, SERVICE_HERE));
-    push("gateway: to a Service of its cluster", world::gateway(), &service);
+    push(
+        "gateway: to a Service of its cluster",
+        fixture::gateway(),
+        &service,
+    );
     let north = Tunnel::new(NORTH_GATEWAY, GATEWAY_OUTSIDE, &web(POD_NORTH, POD_HERE));
-    push("gateway: from a third cluster", world::gateway(), &north);
+    push("gateway: from a third cluster", fixture::gateway(), &north);
     let other = Tunnel::new(OTHER_GATEWAY, GATEWAY_INSIDE, &web(POD_WEST, POD_HERE));
-    push("gateway: from a second local gateway", world::gateway(), &other);
+    push("gateway: from a second local gateway", fixture::gateway(), &other);
     let small = Tunnel::new(GATEWAY_INSIDE, NODE, &Ip::new(POD_WEST, POD_NODE, 59, []));
-    push("node: delivers a header and nothing else", world::node(), &small);
+    push(
+        "node: delivers a header and nothing else",
+        fixture::node(),
+        &small,
+    );
     let mut options = web(POD_WEST, POD_NODE);
     options.options = vec![1; 8];
     push(
         "node: inner IP options",
-        world::node(),
+        fixture::node(),
         &Tunnel::new(GATEWAY_INSIDE, NODE, &options),
     );
     let mut summed = to_node.clone();
     summed.udp_checksum = true;
-    push("node: outer UDP checksum present", world::node(), &summed);
+    push("node: outer UDP checksum present", fixture::node(), &summed);
     let mut ttl = to_node;
     ttl.ttl = 1;
-    push("node: outer TTL 1 is enough to arrive", world::node(), &ttl);
+    push("node: outer TTL 1 is delivered", fixture::node(), &ttl);
 }

@@ -1,18 +1,21 @@
-//! The cases: a packet, the tables it meets, and what must come out, byte for byte.
+//! Test cases: a packet, the tables, and the expected result byte for byte.
 
 mod antrea;
+mod drop;
 mod families;
 mod from_underlay;
 mod mtu;
-mod not_ours;
+mod pass;
 pub(crate) mod probes;
-mod refused;
 pub(crate) mod services;
 mod to_remote;
 
 use std::net::IpAddr;
 
-use mc_gateway_common::{tables::MapTables, verdict::DropReason};
+use mc_gateway_common::{
+    maps::MemoryMaps,
+    verdict::{DropReason, Outcome},
+};
 
 use crate::packets::{Ip, tcp_syn};
 
@@ -39,11 +42,11 @@ pub(crate) enum Expect {
     Transit(Vec<u8>),
     Deliver(Vec<u8>),
     Reflect(Vec<u8>),
-    /// An ICMP error into the own stack.
-    AnswerHere(Vec<u8>),
-    /// An ICMP error through the tunnel.
-    AnswerBack(Vec<u8>),
-    /// What is known of the member in the slot afterwards.
+    /// An ICMP error delivered to the host's stack.
+    ErrorToHost(Vec<u8>),
+    /// An ICMP error sent through the tunnel.
+    ErrorThroughTunnel(Vec<u8>),
+    /// A probe reply, with the next hop's resulting liveness record.
     Consume {
         slot: u32,
         sequence: u32,
@@ -51,11 +54,26 @@ pub(crate) enum Expect {
     },
 }
 
+impl Expect {
+    /// The outcome counter that moves.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::Pass | Self::Drop(_) => None,
+            Self::Encap(_) => Some(Outcome::Encap),
+            Self::Transit(_) => Some(Outcome::Transit),
+            Self::Deliver(_) => Some(Outcome::Deliver),
+            Self::Reflect(_) => Some(Outcome::Reflect),
+            Self::ErrorToHost(_) | Self::ErrorThroughTunnel(_) => Some(Outcome::TooBig),
+            Self::Consume { .. } => Some(Outcome::ProbeReply),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) program: Program,
-    pub(crate) tables: MapTables,
+    pub(crate) tables: MemoryMaps,
     pub(crate) frame: Vec<u8>,
     pub(crate) expect: Expect,
 }
@@ -63,12 +81,12 @@ pub(crate) struct Case {
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     to_remote::encap(&mut cases);
-    to_remote::refused(&mut cases);
+    to_remote::dropped(&mut cases);
     from_underlay::transit(&mut cases);
     from_underlay::deliver(&mut cases);
-    refused::spoofed(&mut cases);
-    refused::malformed(&mut cases);
-    not_ours::not_ours(&mut cases);
+    drop::spoofed(&mut cases);
+    drop::malformed(&mut cases);
+    pass::pass(&mut cases);
     families::families(&mut cases);
     probes::probes(&mut cases);
     mtu::mtu(&mut cases);
@@ -77,7 +95,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases
 }
 
-fn case_from_underlay(name: impl Into<String>, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
+fn case_from_underlay(name: impl Into<String>, tables: MemoryMaps, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
         name: name.into(),
         program: Program::FromUnderlay,
@@ -87,7 +105,7 @@ fn case_from_underlay(name: impl Into<String>, tables: MapTables, frame: Vec<u8>
     }
 }
 
-/// A connection to port 80.
+/// A TCP SYN to port 80.
 pub(crate) fn web(src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Ip {
     Ip::new(src, dst, 6, tcp_syn(40_000, 80))
 }

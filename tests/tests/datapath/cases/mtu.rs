@@ -1,27 +1,27 @@
-//! Packets larger than the next hop takes, and the MSS of connections, in every combination of families.
+//! Packets larger than the next hop's MTU, and MSS clamping, in every combination of families.
 
 use mc_gateway_common::{
-    abi::{CONFIG_UDP_CHECKSUM, limit::Bucket},
+    abi::{CONFIG_UDP_CHECKSUM, rate_limit::TokenBucket},
+    maps::MemoryMaps,
+    nexthop_select,
     packet::{checksum, encap::source_port},
-    select,
-    tables::MapTables,
     verdict::DropReason::{BelowIpv6Minimum, TooBig, TooBigLimited},
 };
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, passed_on},
+    from_underlay::{decapsulated, forwarded},
     to_remote::encapsulated,
 };
 use crate::{
-    packets::{Ip, OUTER_SRC, Tunnel, checksum as sum_of, ethernet, summed, udp},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, POD_HERE, POD_NODE, POD_WEST, Shape,
         WEST_GATEWAY,
     },
+    packets::{Ip, OUTER_SRC, Tunnel, checksum as sum_of, ethernet, udp, with_checksum},
 };
 
-/// MTU of the members in these cases.
+/// MTU of the next hops in these cases.
 const MTU: u32 = 1300;
 
 struct Cases<'c> {
@@ -32,9 +32,9 @@ struct Cases<'c> {
 pub(crate) fn mtu(cases: &mut Vec<Case>) {
     for shape in Shape::all() {
         let mut cases = Cases { shape, cases };
-        cases.answered_here();
-        cases.answered_back();
-        cases.not_answered();
+        cases.errors_to_host();
+        cases.errors_through_tunnel();
+        cases.dropped();
         cases.mss();
     }
 }
@@ -44,10 +44,10 @@ impl Cases<'_> {
         format!("{}: {name}", self.shape.name())
     }
 
-    fn tables(&self, tables: MapTables, mtu: u32) -> MapTables {
+    fn tables(&self, tables: MemoryMaps, mtu: u32) -> MemoryMaps {
         let mut tables = self.shape.tables(tables);
-        for member in tables.members.values_mut() {
-            member.mtu = mtu;
+        for next_hop in tables.next_hops.values_mut() {
+            next_hop.mtu = mtu;
         }
         tables
     }
@@ -56,7 +56,7 @@ impl Cases<'_> {
         Ip::new(self.shape.inner(src), self.shape.inner(dst), proto, payload)
     }
 
-    /// A datagram that makes a packet of `len` bytes, its bytes all different.
+    /// A datagram in a packet of `len` bytes with varying payload.
     fn datagram(&self, src: [u8; 4], dst: [u8; 4], len: usize) -> Ip {
         let header = if self.shape.inner_v6 { 40 } else { 20 };
         let payload: Vec<u8> = (0..len - header - 8)
@@ -64,7 +64,7 @@ impl Cases<'_> {
             .collect();
         let datagram = udp(40_000, 53, &payload);
         let (from, to) = (self.shape.inner(src), self.shape.inner(dst));
-        Ip::new(from, to, 17, summed(from, to, 17, datagram, 6))
+        Ip::new(from, to, 17, with_checksum(from, to, 17, datagram, 6))
     }
 
     fn tunnel(&self, src: [u8; 4], dst: [u8; 4], inner: &Ip) -> Tunnel {
@@ -74,7 +74,7 @@ impl Cases<'_> {
         tunnel
     }
 
-    /// The error about a packet, as RFC 1191 and RFC 4443 draw it.
+    /// The ICMP error about a packet (RFC 1191, RFC 4443).
     fn error(&self, about: &Ip, mtu: u32) -> Ip {
         let most = if self.shape.inner_v6 { 1280 - 48 } else { 576 - 28 };
         let mut quoted = about.bytes().to_vec();
@@ -83,7 +83,7 @@ impl Cases<'_> {
         let [m0, m1, m2, m3] = mtu.to_be_bytes();
         let mut error = if self.shape.inner_v6 {
             let message = [vec![2, 0, 0, 0, m0, m1, m2, m3], quoted].concat();
-            let message = summed(about.dst, about.src, 58, message, 2);
+            let message = with_checksum(about.dst, about.src, 58, message, 2);
             Ip::new(about.dst, about.src, 58, message)
         } else {
             let mut message = [vec![3, 4, 0, 0, 0, 0, m2, m3], quoted].concat();
@@ -95,7 +95,7 @@ impl Cases<'_> {
         error
     }
 
-    fn push_to_remote(&mut self, name: &str, tables: MapTables, inner: &Ip, expect: Expect) {
+    fn push_to_remote(&mut self, name: &str, tables: MemoryMaps, inner: &Ip, expect: Expect) {
         self.cases.push(Case {
             name: self.name(name),
             program: Program::ToRemote,
@@ -105,19 +105,19 @@ impl Cases<'_> {
         });
     }
 
-    fn push_from_underlay(&mut self, name: &str, tables: MapTables, tunnel: &Tunnel, expect: Expect) {
+    fn push_from_underlay(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, expect: Expect) {
         let name = self.name(name);
         self.cases
             .push(case_from_underlay(name, tables, tunnel.frame(), expect));
     }
 
-    fn answered_here(&mut self) {
+    fn errors_to_host(&mut self) {
         let error_frame = |error: &Ip| ethernet(MC0_MAC, OUTER_SRC, error.ethertype(), &error.bytes());
         for len in [1301, 1303, 1450] {
             let big = self.datagram(POD_NODE, POD_WEST, len);
-            let expect = Expect::AnswerHere(error_frame(&self.error(&big, MTU)));
+            let expect = Expect::ErrorToHost(error_frame(&self.error(&big, MTU)));
             let name = format!("node: {len} bytes do not fit {MTU}");
-            self.push_to_remote(&name, self.tables(world::node(), MTU), &big, expect);
+            self.push_to_remote(&name, self.tables(fixture::node(), MTU), &big, expect);
         }
         let fits = self.datagram(POD_NODE, POD_WEST, 1300);
         let mut expected = encapsulated(&fits, self.shape.outer(NODE), self.shape.outer(GATEWAY_INSIDE));
@@ -125,7 +125,7 @@ impl Cases<'_> {
         let expect = Expect::Encap(expected.frame());
         self.push_to_remote(
             "node: 1300 bytes fit",
-            self.tables(world::node(), MTU),
+            self.tables(fixture::node(), MTU),
             &fits,
             expect,
         );
@@ -135,48 +135,53 @@ impl Cases<'_> {
         let expect = Expect::Encap(expected.frame());
         self.push_to_remote(
             "node: MTU unknown",
-            self.tables(world::node(), 0),
+            self.tables(fixture::node(), 0),
             &unknown,
             expect,
         );
         if self.shape.inner_v6 {
             let big = self.datagram(POD_NODE, POD_WEST, 1281);
-            let expect = Expect::AnswerHere(error_frame(&self.error(&big, 1280)));
+            let expect = Expect::ErrorToHost(error_frame(&self.error(&big, 1280)));
             self.push_to_remote(
-                "never told less than 1280",
-                self.tables(world::node(), 1000),
+                "reported MTU at least 1280",
+                self.tables(fixture::node(), 1000),
                 &big,
                 expect,
             );
         } else {
             let mut may_fragment = self.datagram(POD_NODE, POD_WEST, 1400);
             may_fragment.frags = 0;
-            let expect = Expect::AnswerHere(error_frame(&self.error(&may_fragment, MTU)));
+            let expect = Expect::ErrorToHost(error_frame(&self.error(&may_fragment, MTU)));
             self.push_to_remote(
                 "DF is not set",
-                self.tables(world::node(), MTU),
+                self.tables(fixture::node(), MTU),
                 &may_fragment,
                 expect,
             );
             let mut first = self.datagram(POD_NODE, POD_WEST, 1400);
             first.frags = 0x2000;
-            let expect = Expect::AnswerHere(error_frame(&self.error(&first, MTU)));
-            self.push_to_remote("first fragment", self.tables(world::node(), MTU), &first, expect);
+            let expect = Expect::ErrorToHost(error_frame(&self.error(&first, MTU)));
+            self.push_to_remote(
+                "first fragment",
+                self.tables(fixture::node(), MTU),
+                &first,
+                expect,
+            );
             let tiny = self.datagram(POD_NODE, POD_WEST, 301);
-            let expect = Expect::AnswerHere(error_frame(&self.error(&tiny, 300)));
+            let expect = Expect::ErrorToHost(error_frame(&self.error(&tiny, 300)));
             self.push_to_remote(
                 "the whole packet is quoted",
-                self.tables(world::node(), 300),
+                self.tables(fixture::node(), 300),
                 &tiny,
                 expect,
             );
         }
     }
 
-    /// What a gateway sends back to the peer a packet came from.
-    fn back(&self, came: &Tunnel, error: &Ip, udp_checksum: bool) -> Tunnel {
+    /// The encapsulated error that a gateway returns to a packet's peer.
+    fn error_tunnel(&self, incoming: &Tunnel, error: &Ip, udp_checksum: bool) -> Tunnel {
         let mut back = self.tunnel(NODE, NODE, error);
-        (back.src, back.dst) = (came.dst, came.src);
+        (back.src, back.dst) = (incoming.dst, incoming.src);
         let mut addresses = Vec::new();
         for address in [back.src, back.dst] {
             match address {
@@ -186,12 +191,12 @@ impl Cases<'_> {
         }
         addresses.resize(32, 0);
         let sum = checksum::sum::<32>(addresses.as_slice().try_into().expect("32 bytes"));
-        back.src_port = source_port(select::mix(u32::from(checksum::fold(sum)), 0));
+        back.src_port = source_port(nexthop_select::mix(u32::from(checksum::fold(sum)), 0));
         (back.tos, back.inner_src, back.udp_checksum) = (0xc0, MC0_MAC, udp_checksum);
         back
     }
 
-    fn answered_back(&mut self) {
+    fn errors_through_tunnel(&mut self) {
         for (name, from, at, src, dst) in [
             (
                 "gateway: back to the node",
@@ -201,7 +206,7 @@ impl Cases<'_> {
                 POD_WEST,
             ),
             (
-                "gateway: back to the other",
+                "gateway: back to the other cluster",
                 WEST_GATEWAY,
                 GATEWAY_OUTSIDE,
                 POD_WEST,
@@ -209,22 +214,26 @@ impl Cases<'_> {
             ),
         ] {
             let big = self.datagram(src, dst, 1402);
-            let came = self.tunnel(from, at, &big);
-            let expect = Expect::AnswerBack(self.back(&came, &self.error(&big, MTU), false).frame());
-            self.push_from_underlay(name, self.tables(world::gateway(), MTU), &came, expect);
+            let incoming = self.tunnel(from, at, &big);
+            let expect = Expect::ErrorThroughTunnel(
+                self.error_tunnel(&incoming, &self.error(&big, MTU), false)
+                    .frame(),
+            );
+            self.push_from_underlay(name, self.tables(fixture::gateway(), MTU), &incoming, expect);
         }
         let big = self.datagram(POD_NODE, POD_WEST, 1402);
-        let came = self.tunnel(NODE, GATEWAY_INSIDE, &big);
-        let mut tables = self.tables(world::gateway(), MTU);
+        let incoming = self.tunnel(NODE, GATEWAY_INSIDE, &big);
+        let mut tables = self.tables(fixture::gateway(), MTU);
         if let Some(config) = &mut tables.config {
             config.flags |= CONFIG_UDP_CHECKSUM;
         }
-        let expect = Expect::AnswerBack(self.back(&came, &self.error(&big, MTU), true).frame());
-        self.push_from_underlay("gateway: back with an outer checksum", tables, &came, expect);
+        let expect =
+            Expect::ErrorThroughTunnel(self.error_tunnel(&incoming, &self.error(&big, MTU), true).frame());
+        self.push_from_underlay("gateway: back with an outer checksum", tables, &incoming, expect);
     }
 
-    fn not_answered(&mut self) {
-        let node = || self.tables(world::node(), MTU);
+    fn dropped(&mut self) {
+        let node = || self.tables(fixture::node(), MTU);
         let mut drops = Vec::new();
         let error = if self.shape.inner_v6 {
             self.ip(POD_NODE, POD_WEST, 58, [vec![1; 8], vec![0; 1400]].concat())
@@ -245,7 +254,7 @@ impl Cases<'_> {
             drops.push(("from a multicast address", node(), multicast, TooBig));
         }
         let limited = node();
-        *limited.icmp_limit.borrow_mut() = Bucket {
+        *limited.icmp_limit.borrow_mut() = TokenBucket {
             tokens: 0,
             at: u64::MAX,
         };
@@ -255,18 +264,18 @@ impl Cases<'_> {
             let small = self.datagram(POD_NODE, POD_WEST, 1280);
             drops.push((
                 "below IPv6's minimum",
-                self.tables(world::node(), 1000),
+                self.tables(fixture::node(), 1000),
                 small,
                 BelowIpv6Minimum,
             ));
         }
         for (name, tables, inner, reason) in drops {
-            let name = format!("too big, not told: {name}");
+            let name = format!("too big, no error: {name}");
             self.push_to_remote(&name, tables, &inner, Expect::Drop(reason));
         }
     }
 
-    /// A SYN with these options and a right checksum.
+    /// A SYN with options and a valid checksum.
     fn syn(&self, src: [u8; 4], dst: [u8; 4], flags: u8, options: &[u8]) -> Ip {
         let words = u8::try_from(5 + options.len() / 4).expect("at most 60 bytes");
         let mut tcp = vec![
@@ -293,7 +302,7 @@ impl Cases<'_> {
         ];
         tcp.extend(options);
         let (from, to) = (self.shape.inner(src), self.shape.inner(dst));
-        Ip::new(from, to, 6, summed(from, to, 6, tcp, 16))
+        Ip::new(from, to, 6, with_checksum(from, to, 6, tcp, 16))
     }
 
     fn mss(&mut self) {
@@ -320,34 +329,34 @@ impl Cases<'_> {
             let expect = Expect::Encap(expected.frame());
             self.push_to_remote(
                 &format!("MSS, encap: {name}"),
-                self.tables(world::node(), MTU),
+                self.tables(fixture::node(), MTU),
                 &syn,
                 expect,
             );
-            let came = self.tunnel(NODE, GATEWAY_INSIDE, &syn);
+            let incoming = self.tunnel(NODE, GATEWAY_INSIDE, &syn);
             let next = self.tunnel(NODE, GATEWAY_INSIDE, &lowered);
             let (src, dst) = (self.shape.outer(GATEWAY_OUTSIDE), self.shape.outer(WEST_GATEWAY));
-            let expect = Expect::Transit(passed_on(&next, src, dst));
+            let expect = Expect::Transit(forwarded(&next, src, dst));
             self.push_from_underlay(
                 &format!("MSS, transit: {name}"),
-                self.tables(world::gateway(), MTU),
-                &came,
+                self.tables(fixture::gateway(), MTU),
+                &incoming,
                 expect,
             );
             let (syn, lowered) = (
                 self.syn(POD_WEST, POD_HERE, flags, &before),
                 self.syn(POD_WEST, POD_HERE, flags, &after),
             );
-            let came = self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &syn);
+            let incoming = self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &syn);
             let expect = Expect::Deliver(decapsulated(&self.tunnel(
                 WEST_GATEWAY,
                 GATEWAY_OUTSIDE,
                 &lowered,
             )));
             self.push_from_underlay(
-                &format!("MSS, way back: {name}"),
-                self.tables(world::gateway(), MTU),
-                &came,
+                &format!("MSS, return path: {name}"),
+                self.tables(fixture::gateway(), MTU),
+                &incoming,
                 expect,
             );
         }

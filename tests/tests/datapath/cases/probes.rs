@@ -1,23 +1,23 @@
-//! Probes: sent back, taken, refused; and what their absence does to the choice of a member.
+//! Probes: reflected, consumed and dropped; and next-hop selection by liveness.
 
 use mc_gateway_common::{
     abi::{
-        CONFIG_VXLAN, MAX_MEMBERS,
-        health::{Seen, Sent},
+        CONFIG_VXLAN, MAX_NEXT_HOPS,
+        liveness::{ProbeReply, ProbeSent},
     },
-    tables::MapTables,
+    maps::MemoryMaps,
     verdict::DropReason::{
-        self, OuterChecksum, ProbeLate, ProbeMalformed, ProbeMember, ProbeUnsent, Truncated, UnknownPeer,
+        self, OuterChecksum, ProbeMalformed, ProbeNextHop, ProbeStale, ProbeUnsent, Truncated, UnknownPeer,
     },
 };
 
 use super::{Case, Expect, Program, case_from_underlay, to_remote::encapsulated, web};
 use crate::{
-    packets::{Ip, Tunnel},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
         POD_NORTH, POD_WEST, STRANGER, Shape, WEST_GATEWAY, WEST_GATEWAY_2,
     },
+    packets::{Ip, Tunnel},
 };
 
 const REQUEST: u8 = 1;
@@ -25,7 +25,7 @@ const REPLY: u8 = 2;
 const SIZE_REQUEST: u8 = 3;
 const SIZE_REPLY: u8 = 4;
 
-/// A probe, field by field, written out again.
+/// A probe, field by field, independent of the code under test.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     version: u8,
@@ -39,7 +39,7 @@ struct Probe {
 }
 
 impl Probe {
-    /// The answer of member 1 (the gateway of west) to probe 10, the last one sent.
+    /// The reply of next hop 1 (the gateway of west) to probe 10, the last one sent.
     fn new(kind: u8) -> Self {
         Self {
             version: 1,
@@ -75,25 +75,25 @@ impl Probe {
     }
 }
 
-/// A member that was sent probe `sent` and has answered probe `seen`.
-fn probed(tables: &mut MapTables, slot: u32, sent: u32, seen: u32) {
-    let id = tables.members[&slot].id;
+/// Sets the last sent and the last answered probe of a next hop.
+fn probed(tables: &mut MemoryMaps, slot: u32, sent: u32, seen: u32) {
+    let id = tables.next_hops[&slot].id;
     let config = tables.config.as_mut().expect("a configuration");
     config.detect = 3;
     config.hold_down_ms = 1_000;
-    tables.health.now = world::now();
-    tables.health.sent.insert(slot, Sent { id, sequence: sent });
-    let seen = Seen {
+    tables.health.now = fixture::now();
+    tables.health.sent.insert(slot, ProbeSent { id, sequence: sent });
+    let seen = ProbeReply {
         id,
         sequence: seen,
-        ..Seen::default()
+        ..ProbeReply::default()
     };
     tables.health.seen.borrow_mut().insert(slot, seen);
 }
 
-/// The gateway, which has probed member 1 up to 10 and got the answers up to 8.
-pub(crate) fn gateway() -> MapTables {
-    let mut tables = world::gateway();
+/// The gateway with next hop 1 probed up to 10 and answered up to 8.
+pub(crate) fn gateway() -> MemoryMaps {
+    let mut tables = fixture::gateway();
     probed(&mut tables, 1, 10, 8);
     tables
 }
@@ -164,8 +164,8 @@ pub(crate) fn probes(cases: &mut Vec<Case>) {
         }
         size_reply(cases, shape);
     }
-    refused(cases);
-    choice(cases);
+    dropped(cases);
+    selection(cases);
 }
 
 fn size_reply(cases: &mut Vec<Case>, shape: Shape) {
@@ -188,7 +188,7 @@ fn size_reply(cases: &mut Vec<Case>, shape: Shape) {
         expect,
     ));
     probe.size += 1;
-    let name = format!("{}: probe: size reply that lies about its size", shape.name());
+    let name = format!("{}: probe: size reply with a wrong size", shape.name());
     let expect = Expect::Drop(ProbeMalformed);
     cases.push(case_from_underlay(
         name,
@@ -198,9 +198,9 @@ fn size_reply(cases: &mut Vec<Case>, shape: Shape) {
     ));
 }
 
-fn refused(cases: &mut Vec<Case>) {
+fn dropped(cases: &mut Vec<Case>) {
     let shape = Shape::default();
-    let mut drop = |name: &str, tables: MapTables, tunnel: &Tunnel, reason: DropReason| {
+    let mut drop = |name: &str, tables: MemoryMaps, tunnel: &Tunnel, reason: DropReason| {
         let name = format!("probe: {name}");
         cases.push(case_from_underlay(
             name,
@@ -241,7 +241,7 @@ fn refused(cases: &mut Vec<Case>) {
         (
             "slot beyond the map",
             Probe {
-                slot: MAX_MEMBERS,
+                slot: MAX_NEXT_HOPS,
                 ..reply
             },
         ),
@@ -261,9 +261,9 @@ fn refused(cases: &mut Vec<Case>) {
                 ..reply
             },
         ),
-        ("another member's slot", Probe { slot: 3, ..reply }),
+        ("another next hop's slot", Probe { slot: 3, ..reply }),
         (
-            "another member's slot and id",
+            "another next hop's slot and id",
             Probe {
                 slot: 3,
                 id: 3_007,
@@ -272,43 +272,43 @@ fn refused(cases: &mut Vec<Case>) {
         ),
         ("another id", Probe { id: 1_008, ..reply }),
     ] {
-        drop(name, gateway(), &from_west(probe), ProbeMember);
+        drop(name, gateway(), &from_west(probe), ProbeNextHop);
     }
     let inside = reply.tunnel(shape, WEST_GATEWAY, GATEWAY_INSIDE);
-    drop(
-        "answer to another address than was used",
-        gateway(),
-        &inside,
-        ProbeMember,
-    );
+    drop("reply to another local address", gateway(), &inside, ProbeNextHop);
     let north = reply.tunnel(shape, NORTH_GATEWAY, GATEWAY_OUTSIDE);
-    drop("answer in another's name", gateway(), &north, ProbeMember);
+    drop(
+        "reply from another next hop's address",
+        gateway(),
+        &north,
+        ProbeNextHop,
+    );
     let own = Probe::new(REQUEST).tunnel(shape, GATEWAY_OUTSIDE, GATEWAY_OUTSIDE);
-    drop("own request comes back", gateway(), &own, UnknownPeer);
+    drop("own request looped back", gateway(), &own, UnknownPeer);
     let stranger = Probe::new(REQUEST).tunnel(shape, STRANGER, GATEWAY_OUTSIDE);
-    drop("request of a stranger", gateway(), &stranger, UnknownPeer);
+    drop("request of an unknown peer", gateway(), &stranger, UnknownPeer);
     let mut forged = from_west(Probe::new(REQUEST));
     forged.outer_checksum_error = 1;
     drop("request with a wrong checksum", gateway(), &forged, OuterChecksum);
     for (name, sequence, reason) in [
-        ("answer that came before", 8, ProbeLate),
-        ("answer that is too late", 7, ProbeLate),
-        ("answer that is far too late", 0x8000_000b, ProbeLate),
-        ("answer to the next probe", 11, ProbeUnsent),
-        ("answer to a probe far ahead", 0x7fff_ffff, ProbeUnsent),
+        ("duplicate reply", 8, ProbeStale),
+        ("late reply", 7, ProbeStale),
+        ("very late reply", 0x8000_000b, ProbeStale),
+        ("reply to the next probe", 11, ProbeUnsent),
+        ("reply to a far later probe", 0x7fff_ffff, ProbeUnsent),
     ] {
         drop(name, gateway(), &from_west(Probe { sequence, ..reply }), reason);
     }
     drop(
-        "answer to nothing",
-        world::gateway(),
+        "reply without any probe",
+        fixture::gateway(),
         &from_west(reply),
         ProbeUnsent,
     );
     let mut reused = gateway();
     reused.health.sent.get_mut(&1).expect("sent").id = 5;
     drop(
-        "answer to the slot's last owner",
+        "reply for the slot's previous owner",
         reused,
         &from_west(reply),
         ProbeUnsent,
@@ -317,7 +317,7 @@ fn refused(cases: &mut Vec<Case>) {
     other.mac = [0xff; 6];
     let frame = other.frame();
     cases.push(case_from_underlay(
-        "probe: another MAC address is not ours",
+        "probe: another MAC address passes",
         gateway(),
         frame,
         Expect::Pass,
@@ -329,13 +329,13 @@ fn refused(cases: &mut Vec<Case>) {
     cases.push(case_from_underlay("probe: Geneve to VXLAN", vxlan, frame, expect));
 }
 
-/// Flows to north: members 3 and 4.
-fn choice(cases: &mut Vec<Case>) {
+/// Flows to north, with next hops 3 and 4.
+fn selection(cases: &mut Vec<Case>) {
     let inner = Ip::new(POD_HERE, POD_NORTH, 17, crate::packets::udp(40_002, 53, b"x"));
-    let mut to = |name: &str, tables: MapTables, gateway: [u8; 4]| {
+    let mut to = |name: &str, tables: MemoryMaps, gateway: [u8; 4]| {
         let expect = Expect::Encap(encapsulated(&inner, GATEWAY_OUTSIDE, gateway).frame());
         cases.push(Case {
-            name: format!("choice: {name}"),
+            name: format!("selection: {name}"),
             program: Program::ToRemote,
             tables,
             frame: inner.frame(),
@@ -343,10 +343,10 @@ fn choice(cases: &mut Vec<Case>) {
         });
     };
     let with = |dead: &[u32], weights: [u32; 2]| {
-        let mut tables = world::gateway();
+        let mut tables = fixture::gateway();
         for (slot, weight) in [3, 4].into_iter().zip(weights) {
             probed(&mut tables, slot, 14, if dead.contains(&slot) { 10 } else { 11 });
-            tables.members.get_mut(&slot).expect("a member").weight = weight;
+            tables.next_hops.get_mut(&slot).expect("a next hop").weight = weight;
         }
         tables
     };
@@ -378,10 +378,10 @@ fn choice(cases: &mut Vec<Case>) {
     to("liveness is off", off, FIRST);
     let mut reused = with(&[FIRST_SLOT], [1, 1]);
     reused.health.sent.get_mut(&FIRST_SLOT).expect("sent").id = 1;
-    to("the slot's last owner was dead", reused, FIRST);
+    to("the slot's previous owner was dead", reused, FIRST);
 }
 
-/// The flow's first and second choice.
+/// The flow's preferred next hop and the second one.
 const FIRST_SLOT: u32 = 4;
 const SECOND_SLOT: u32 = 3;
 const FIRST: [u8; 4] = WEST_GATEWAY_2;

@@ -1,4 +1,4 @@
-//! Service addresses: a gateway's choice, the translation at the Pod's node, and the way back.
+//! Service addresses: backend selection at a gateway, DNAT at the Pod's node, and replies.
 
 use std::net::IpAddr;
 
@@ -11,53 +11,66 @@ use mc_gateway_common::{
         },
     },
     maglev,
-    tables::MapTables,
+    maps::MemoryMaps,
     verdict::DropReason,
 };
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, passed_on},
+    from_underlay::{decapsulated, forwarded},
     to_remote::encapsulated,
 };
 use crate::{
-    packets::{Ip, Tunnel, checksum, summed, tcp_syn, udp},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, Shape,
         WEST_GATEWAY,
     },
+    packets::{Ip, Tunnel, checksum, tcp_syn, udp, with_checksum},
 };
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Ports of the Service: to a Pod of the node by TCP and UDP, to a Pod of the gateway by UDP, and one whose
-/// lookup table names a backend that does not exist.
+/// Ports of the Service: to a Pod of the node by TCP and UDP, to a Pod of the gateway by UDP, and one with a missing
+/// backend in its lookup table.
 const WEB: u16 = 80;
 const DATAGRAMS: u16 = 5000;
 const LOCAL: u16 = 53;
 const BROKEN: u16 = 7;
-/// The same with session affinity.
+/// A port with session affinity.
 const STICKY: u16 = 81;
 /// The Pods' port.
 const POD_PORT: u16 = 8080;
 /// The client's port.
 const CLIENT: u16 = 40_000;
 
-/// Ids of the backends: those of the ports above, one that takes no new flows, and one of [`STICKY`] that no
-/// lookup table names.
+/// IDs of the backends: those of the ports above, two that accept no new flows, one of [`STICKY`] outside its lookup
+/// table, and a missing one.
 const ON_NODE: u64 = 0x01_0203_0405;
 const BY_UDP: u64 = 0x02_0000_0001;
 const HERE: u64 = 0xff_ffff_fffe;
 const ENDING: u64 = 0x03_0000_0001;
 const ENDING_UDP: u64 = 0x03_0000_0002;
-const STUCK: u64 = 0x04_0000_0001;
+const STICKY_KNOWN: u64 = 0x04_0000_0001;
 const STICKY_FIRST: u64 = 0x04_0000_0002;
 const GONE: u64 = 0x05_0000_0001;
 
-/// `mc_groups` slot of the node in [`world::gateway`].
+/// `mc_nh_groups` slot of the node in [`world::gateway`].
 const GROUP_NODE: u32 = 2;
 
-fn mac(backend: u64) -> [u8; 6] {
+/// All of them.
+pub(crate) const BACKENDS: [u64; 8] = [
+    ON_NODE,
+    BY_UDP,
+    HERE,
+    ENDING,
+    ENDING_UDP,
+    STICKY_KNOWN,
+    STICKY_FIRST,
+    GONE,
+];
+
+/// The MAC address that names a backend.
+pub(crate) fn mac(backend: u64) -> [u8; 6] {
     let bytes = backend.to_be_bytes();
     [6, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]
 }
@@ -78,19 +91,19 @@ struct Cases<'c> {
 pub(crate) fn services(cases: &mut Vec<Case>) {
     for shape in Shape::all() {
         let mut cases = Cases { shape, cases };
-        cases.chosen();
-        cases.kept_and_moved();
-        cases.left_to_the_stack();
+        cases.selected();
+        cases.existing_flows();
+        cases.to_host_stack();
         cases.translated();
-        cases.refused();
+        cases.dropped();
         cases.replies();
         cases.fragments();
         cases.errors();
     }
 }
 
-/// The node of a shape with everything that is known of Services, for the mutated packets.
-pub(crate) fn world(shape: Shape, gateway: bool) -> MapTables {
+/// The gateway or the node of a shape with all Services.
+pub(crate) fn world(shape: Shape, gateway: bool) -> MemoryMaps {
     let cases = Cases {
         shape,
         cases: &mut Vec::new(),
@@ -99,14 +112,14 @@ pub(crate) fn world(shape: Shape, gateway: bool) -> MapTables {
 }
 
 impl Cases<'_> {
-    fn at(&self, address: [u8; 4]) -> IpAddr {
+    fn addr_of(&self, address: [u8; 4]) -> IpAddr {
         self.shape.inner(address)
     }
 
     fn backend(&self, pod: [u8; 4], port: u16, proto: u8, group: u32) -> Backend {
         Backend {
-            pod: addr(self.at(pod)),
-            service: addr(self.at(SERVICE_HERE)),
+            pod: addr(self.addr_of(pod)),
+            service: addr(self.addr_of(SERVICE_HERE)),
             group,
             pod_port: POD_PORT,
             service_port: port,
@@ -118,20 +131,20 @@ impl Cases<'_> {
 
     fn key(&self, port: u16, proto: u8) -> ServiceKey {
         ServiceKey {
-            addr: addr(self.at(SERVICE_HERE)),
+            addr: addr(self.addr_of(SERVICE_HERE)),
             port,
             proto,
             pad: 0,
         }
     }
 
-    fn with_service_prefix(&self, tables: MapTables) -> MapTables {
+    fn with_service_prefix(&self, tables: MemoryMaps) -> MemoryMaps {
         let mut tables = self.shape.tables(tables);
         let Some(config) = &mut tables.config else {
             return tables;
         };
         config.flags |= CONFIG_BACKENDS;
-        let network = addr(self.at([10, 101, 0, 0]));
+        let network = addr(self.addr_of([10, 101, 0, 0]));
         let value = Prefix {
             cluster: CLUSTER_LOCAL,
             group: 0,
@@ -142,21 +155,21 @@ impl Cases<'_> {
         tables
     }
 
-    /// With a Pod of this node that is behind a Service.
-    fn with_backend(&self, mut tables: MapTables, pod: [u8; 4]) -> MapTables {
+    /// Adds the prefix of a local Pod behind a Service.
+    fn with_backend(&self, mut tables: MemoryMaps, pod: [u8; 4]) -> MemoryMaps {
         let value = Prefix {
             cluster: CLUSTER_LOCAL,
             group: 0,
             action: ACTION_DELIVER,
             flags: PREFIX_BACKENDS,
         };
-        tables.prefixes.insert((128, addr(self.at(pod))), value);
+        tables.prefixes.insert((128, addr(self.addr_of(pod))), value);
         tables
     }
 
-    /// East's gateway, which knows all Services.
-    fn gateway(&self) -> MapTables {
-        let mut tables = self.with_backend(self.with_service_prefix(world::gateway()), POD_HERE);
+    /// East's gateway with all Services.
+    fn gateway(&self) -> MemoryMaps {
+        let mut tables = self.with_backend(self.with_service_prefix(fixture::gateway()), POD_HERE);
         let services = &mut tables.services;
         for (port, proto, ids, flags) in [
             (WEB, TCP, [ON_NODE], 0),
@@ -174,7 +187,7 @@ impl Cases<'_> {
             (ON_NODE, self.backend(POD_NODE, WEB, TCP, GROUP_NODE)),
             (BY_UDP, self.backend(POD_NODE, DATAGRAMS, UDP, GROUP_NODE)),
             (HERE, self.backend(POD_HERE, LOCAL, UDP, 0)),
-            (STUCK, self.backend(POD_NODE, STICKY, TCP, GROUP_NODE)),
+            (STICKY_KNOWN, self.backend(POD_NODE, STICKY, TCP, GROUP_NODE)),
             (STICKY_FIRST, self.backend(POD_NODE, STICKY, TCP, GROUP_NODE)),
             (ENDING, self.backend(POD_NODE, WEB, TCP, GROUP_NODE)),
             (ENDING_UDP, self.backend(POD_NODE, DATAGRAMS, UDP, GROUP_NODE)),
@@ -188,12 +201,12 @@ impl Cases<'_> {
         tables
     }
 
-    /// The gateway with a flow it has given away before.
-    fn gateway_with_flow(&self, client_port: u16, port: u16, proto: u8, backend: u64) -> MapTables {
+    /// The gateway with an existing flow.
+    fn gateway_with_flow(&self, client_port: u16, port: u16, proto: u8, backend: u64) -> MemoryMaps {
         let tables = self.gateway();
         let key = FlowKey {
-            client: addr(self.at(POD_WEST)),
-            service: addr(self.at(SERVICE_HERE)),
+            client: addr(self.addr_of(POD_WEST)),
+            service: addr(self.addr_of(SERVICE_HERE)),
             client_port,
             service_port: port,
             proto: proto.into(),
@@ -202,9 +215,9 @@ impl Cases<'_> {
         tables
     }
 
-    /// East's regular node, which knows its own Pods.
-    fn node(&self) -> MapTables {
-        let mut tables = self.with_backend(self.with_service_prefix(world::node()), POD_NODE);
+    /// East's regular node with its own Pods.
+    fn node(&self) -> MemoryMaps {
+        let mut tables = self.with_backend(self.with_service_prefix(fixture::node()), POD_NODE);
         tables.services.backends = [
             (ON_NODE, self.backend(POD_NODE, WEB, TCP, 0)),
             (BY_UDP, self.backend(POD_NODE, DATAGRAMS, UDP, 0)),
@@ -214,18 +227,18 @@ impl Cases<'_> {
         tables
     }
 
-    /// The node with a flow that came by the Service.
-    fn node_with_flow(&self, port: u16, proto: u8) -> MapTables {
+    /// The node with an existing flow to the Service.
+    fn node_with_flow(&self, port: u16, proto: u8) -> MemoryMaps {
         let tables = self.node();
         let key = ReplyKey {
-            pod: addr(self.at(POD_NODE)),
-            client: addr(self.at(POD_WEST)),
+            pod: addr(self.addr_of(POD_NODE)),
+            client: addr(self.addr_of(POD_WEST)),
             pod_port: POD_PORT,
             client_port: CLIENT,
             proto: proto.into(),
         };
         let reply = Reply {
-            addr: addr(self.at(SERVICE_HERE)),
+            addr: addr(self.addr_of(SERVICE_HERE)),
             port,
             pad: 0,
         };
@@ -233,18 +246,23 @@ impl Cases<'_> {
         tables
     }
 
-    /// A TCP segment with a right checksum.
+    /// A TCP segment with a valid checksum.
     fn tcp(&self, src: ([u8; 4], u16), dst: ([u8; 4], u16), flags: u8) -> Ip {
-        let (from, to) = (self.at(src.0), self.at(dst.0));
+        let (from, to) = (self.addr_of(src.0), self.addr_of(dst.0));
         let mut segment = tcp_syn(src.1, dst.1);
         segment[13] = flags;
-        Ip::new(from, to, TCP, summed(from, to, TCP, segment, 16))
+        Ip::new(from, to, TCP, with_checksum(from, to, TCP, segment, 16))
     }
 
-    /// A UDP datagram with a right checksum.
+    /// A UDP datagram with a valid checksum.
     fn udp(&self, src: ([u8; 4], u16), dst: ([u8; 4], u16)) -> Ip {
-        let (from, to) = (self.at(src.0), self.at(dst.0));
-        Ip::new(from, to, UDP, summed(from, to, UDP, udp(src.1, dst.1, b"odd"), 6))
+        let (from, to) = (self.addr_of(src.0), self.addr_of(dst.0));
+        Ip::new(
+            from,
+            to,
+            UDP,
+            with_checksum(from, to, UDP, udp(src.1, dst.1, b"odd"), 6),
+        )
     }
 
     fn syn(&self, port: u16) -> Ip {
@@ -267,41 +285,41 @@ impl Cases<'_> {
     }
 
     /// From the other cluster's gateway.
-    fn arrives(&self, inner: &Ip) -> Tunnel {
+    fn from_west(&self, inner: &Ip) -> Tunnel {
         self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, inner)
     }
 
-    /// From our own cluster's gateway, which has chosen.
-    fn chosen_for(&self, backend: u64, inner: &Ip) -> Tunnel {
+    /// From the own cluster's gateway, with a selected backend.
+    fn from_gateway(&self, backend: u64, inner: &Ip) -> Tunnel {
         let mut tunnel = self.tunnel(GATEWAY_INSIDE, NODE, inner);
         tunnel.inner_src = mac(backend);
         tunnel
     }
 
-    fn push(&mut self, name: &str, tables: MapTables, tunnel: &Tunnel, expect: Expect) {
+    fn push(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, expect: Expect) {
         let name = format!("{}: Service, {name}", self.shape.name());
         self.cases
             .push(case_from_underlay(name, tables, tunnel.frame(), expect));
     }
 
-    /// Passed on to the node with the backend's name in it.
-    fn push_choice(&mut self, name: &str, tables: MapTables, tunnel: &Tunnel, backend: u64) {
+    /// Forwarded to the node with the backend's MAC address.
+    fn push_selection(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, backend: u64) {
         let mut next = tunnel.clone();
         next.inner_src = mac(backend);
         let (src, dst) = (self.shape.outer(GATEWAY_INSIDE), self.shape.outer(NODE));
-        self.push(name, tables, tunnel, Expect::Transit(passed_on(&next, src, dst)));
+        self.push(name, tables, tunnel, Expect::Transit(forwarded(&next, src, dst)));
     }
 
-    fn push_delivery(&mut self, name: &str, tables: MapTables, tunnel: &Tunnel, inner: &Ip) {
+    fn push_delivery(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, inner: &Ip) {
         let mut translated = tunnel.clone();
         translated.inner = inner.bytes().to_vec();
         self.push(name, tables, tunnel, Expect::Deliver(decapsulated(&translated)));
     }
 
-    fn push_reply(&mut self, name: &str, tables: MapTables, from_pod: &Ip, on_the_wire: &Ip) {
+    fn push_reply(&mut self, name: &str, tables: MemoryMaps, from_pod: &Ip, on_the_wire: &Ip) {
         let (src, dst) = (self.shape.outer(NODE), self.shape.outer(GATEWAY_INSIDE));
         let mut expected = encapsulated(on_the_wire, src, dst);
-        // The way is chosen before the translation, so that all packets of a flow take the same.
+        // Next-hop selection precedes the translation, so that all packets of a flow use the same next hop.
         let chosen = encapsulated(from_pod, src, dst);
         (expected.src_port, expected.label) = (chosen.src_port, chosen.label);
         expected.vxlan = self.shape.vxlan;
@@ -315,22 +333,22 @@ impl Cases<'_> {
         });
     }
 
-    fn chosen(&mut self) {
-        let web = self.arrives(&self.syn(WEB));
-        self.push_choice("TCP to a Pod of a node", self.gateway(), &web, ON_NODE);
+    fn selected(&mut self) {
+        let web = self.from_west(&self.syn(WEB));
+        self.push_selection("TCP to a Pod of a node", self.gateway(), &web, ON_NODE);
         let mut with_checksum = web.clone();
         with_checksum.udp_checksum = true;
-        self.push_choice(
-            "the outer checksum covers the choice",
+        self.push_selection(
+            "the outer checksum covers the selected backend",
             self.gateway(),
             &with_checksum,
             ON_NODE,
         );
         let mut forged = web.clone();
         forged.inner_src = mac(HERE);
-        self.push_choice("another cluster cannot choose", self.gateway(), &forged, ON_NODE);
-        let datagram = self.arrives(&self.datagram(DATAGRAMS));
-        self.push_choice("UDP to a Pod of a node", self.gateway(), &datagram, BY_UDP);
+        self.push_selection("another cluster cannot select", self.gateway(), &forged, ON_NODE);
+        let datagram = self.from_west(&self.datagram(DATAGRAMS));
+        self.push_selection("UDP to a Pod of a node", self.gateway(), &datagram, BY_UDP);
         let mut last_hop = web.clone();
         last_hop.ttl = 1;
         self.push(
@@ -339,45 +357,45 @@ impl Cases<'_> {
             &last_hop,
             Expect::Drop(DropReason::TtlExceeded),
         );
-        let sticky = self.arrives(&self.syn(STICKY));
-        self.push_choice("affinity, first flow", self.gateway(), &sticky, STICKY_FIRST);
-        let known = self.gateway_with_flow(0, STICKY, TCP, STUCK);
-        self.push_choice("affinity, known client", known, &sticky, STUCK);
-        let local = self.arrives(&self.datagram(LOCAL));
+        let sticky = self.from_west(&self.syn(STICKY));
+        self.push_selection("affinity, first flow", self.gateway(), &sticky, STICKY_FIRST);
+        let known = self.gateway_with_flow(0, STICKY, TCP, STICKY_KNOWN);
+        self.push_selection("affinity, known client", known, &sticky, STICKY_KNOWN);
+        let local = self.from_west(&self.datagram(LOCAL));
         let translated = self.udp((POD_WEST, CLIENT), (POD_HERE, POD_PORT));
         self.push_delivery("a Pod of the gateway itself", self.gateway(), &local, &translated);
     }
 
-    fn kept_and_moved(&mut self) {
-        let data = self.arrives(&self.ack(WEB));
+    fn existing_flows(&mut self) {
+        let data = self.from_west(&self.ack(WEB));
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, ENDING);
-        self.push_choice("a connection stays on a Pod that ends", flow, &data, ENDING);
-        let syn = self.arrives(&self.syn(WEB));
+        self.push_selection("a connection stays on a terminating Pod", flow, &data, ENDING);
+        let syn = self.from_west(&self.syn(WEB));
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, ENDING);
-        self.push_choice("a new connection leaves it", flow, &syn, ON_NODE);
+        self.push_selection("a new connection avoids a terminating Pod", flow, &syn, ON_NODE);
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, GONE);
-        self.push_choice("a backend that is gone is replaced", flow, &data, ON_NODE);
-        let datagram = self.arrives(&self.datagram(DATAGRAMS));
+        self.push_selection("a removed backend is replaced", flow, &data, ON_NODE);
+        let datagram = self.from_west(&self.datagram(DATAGRAMS));
         let flow = self.gateway_with_flow(CLIENT, DATAGRAMS, UDP, ENDING_UDP);
-        self.push_choice("datagrams leave a Pod that ends", flow, &datagram, BY_UDP);
-        self.push_choice(
-            "a flow of another gateway goes on",
+        self.push_selection("datagrams leave a terminating Pod", flow, &datagram, BY_UDP);
+        self.push_selection(
+            "a flow of another gateway continues",
             self.gateway(),
             &data,
             ON_NODE,
         );
     }
 
-    fn left_to_the_stack(&mut self) {
+    fn to_host_stack(&mut self) {
         let echo = Ip::new(
-            self.at(POD_WEST),
-            self.at(SERVICE_HERE),
+            self.addr_of(POD_WEST),
+            self.addr_of(SERVICE_HERE),
             if self.shape.inner_v6 { 58 } else { 1 },
             vec![if self.shape.inner_v6 { 128 } else { 8 }, 0, 0, 0, 0, 0, 0, 0],
         );
         let sctp = Ip::new(
-            self.at(POD_WEST),
-            self.at(SERVICE_HERE),
+            self.addr_of(POD_WEST),
+            self.addr_of(SERVICE_HERE),
             132,
             tcp_syn(CLIENT, WEB),
         );
@@ -386,15 +404,20 @@ impl Cases<'_> {
             ("other protocol", self.datagram(WEB)),
             ("echo request", echo),
             ("SCTP", sctp),
-            ("backend of the lookup table is missing", self.syn(BROKEN)),
+            ("missing backend in the lookup table", self.syn(BROKEN)),
         ] {
-            let tunnel = self.arrives(&inner);
+            let tunnel = self.from_west(&inner);
             self.push_delivery(&format!("to the stack: {name}"), self.gateway(), &tunnel, &inner);
         }
-        let cut = Ip::new(self.at(POD_WEST), self.at(SERVICE_HERE), TCP, vec![0x9c, 0x40]);
-        let cut = self.arrives(&cut);
+        let cut = Ip::new(
+            self.addr_of(POD_WEST),
+            self.addr_of(SERVICE_HERE),
+            TCP,
+            vec![0x9c, 0x40],
+        );
+        let cut = self.from_west(&cut);
         self.push(
-            "cut off before the ports",
+            "truncated before the ports",
             self.gateway(),
             &cut,
             Expect::Drop(DropReason::InnerMalformed),
@@ -402,7 +425,7 @@ impl Cases<'_> {
     }
 
     fn translated(&mut self) {
-        let web = self.chosen_for(ON_NODE, &self.syn(WEB));
+        let web = self.from_gateway(ON_NODE, &self.syn(WEB));
         let translated = self.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
         self.push_delivery("TCP to the Pod", self.node(), &web, &translated);
         self.push_delivery(
@@ -412,32 +435,32 @@ impl Cases<'_> {
             &translated,
         );
         self.push_delivery(
-            "TCP to the Pod, by another Service before",
+            "TCP to the Pod, previously of another Service",
             self.node_with_flow(443, TCP),
             &web,
             &translated,
         );
-        let datagram = self.chosen_for(BY_UDP, &self.datagram(DATAGRAMS));
+        let datagram = self.from_gateway(BY_UDP, &self.datagram(DATAGRAMS));
         let translated = self.udp((POD_WEST, CLIENT), (POD_NODE, POD_PORT));
         self.push_delivery("UDP to the Pod", self.node(), &datagram, &translated);
-        let same_port = self.chosen_for(ON_NODE, &self.syn(POD_PORT));
+        let same_port = self.from_gateway(ON_NODE, &self.syn(POD_PORT));
         let mut tables = self.node();
         if let Some(backend) = tables.services.backends.get_mut(&ON_NODE) {
             backend.service_port = POD_PORT;
         }
         let expected = self.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
-        self.push_delivery("port stays", tables, &same_port, &expected);
+        self.push_delivery("unchanged port", tables, &same_port, &expected);
         if !self.shape.inner_v6 {
             let bare = |dst, port| {
-                let (from, to) = (self.at(POD_WEST), self.at(dst));
+                let (from, to) = (self.addr_of(POD_WEST), self.addr_of(dst));
                 Ip::new(from, to, UDP, udp(CLIENT, port, b"bare"))
             };
-            let tunnel = self.chosen_for(BY_UDP, &bare(SERVICE_HERE, DATAGRAMS));
+            let tunnel = self.from_gateway(BY_UDP, &bare(SERVICE_HERE, DATAGRAMS));
             let translated = bare(POD_NODE, POD_PORT);
-            self.push_delivery("no UDP checksum stays none", self.node(), &tunnel, &translated);
+            self.push_delivery("no UDP checksum", self.node(), &tunnel, &translated);
             let mut options = self.syn(WEB);
             options.options = vec![1; 8];
-            let tunnel = self.chosen_for(ON_NODE, &options);
+            let tunnel = self.from_gateway(ON_NODE, &options);
             let mut translated = self.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
             translated.options = vec![1; 8];
             self.push_delivery("IPv4 options", self.node(), &tunnel, &translated);
@@ -452,30 +475,30 @@ impl Cases<'_> {
         );
     }
 
-    fn refused(&mut self) {
+    fn dropped(&mut self) {
         let unknown = Expect::Drop(DropReason::UnknownBackend);
         let foreign = Expect::Drop(DropReason::ForeignBackend);
         let syn = self.syn(WEB);
         let unnamed = self.tunnel(GATEWAY_INSIDE, NODE, &syn);
-        self.push("no choice", self.node(), &unnamed, unknown.clone());
-        let gone = self.chosen_for(GONE, &syn);
-        self.push("a backend nobody knows", self.node(), &gone, unknown.clone());
-        let elsewhere = self.chosen_for(HERE, &self.datagram(LOCAL));
+        self.push("no selected backend", self.node(), &unnamed, unknown.clone());
+        let gone = self.from_gateway(GONE, &syn);
+        self.push("an unknown backend", self.node(), &gone, unknown.clone());
+        let elsewhere = self.from_gateway(HERE, &self.datagram(LOCAL));
         self.push("a backend of another node", self.node(), &elsewhere, unknown);
-        let port = self.chosen_for(ON_NODE, &self.syn(443));
+        let port = self.from_gateway(ON_NODE, &self.syn(443));
         self.push("another port", self.node(), &port, foreign.clone());
-        let proto = self.chosen_for(ON_NODE, &self.datagram(WEB));
+        let proto = self.from_gateway(ON_NODE, &self.datagram(WEB));
         self.push("another protocol", self.node(), &proto, foreign.clone());
         let other = self.tcp((POD_WEST, CLIENT), ([10, 101, 0, 11], WEB), 0x02);
-        let other = self.chosen_for(ON_NODE, &other);
+        let other = self.from_gateway(ON_NODE, &other);
         self.push("another address", self.node(), &other, foreign.clone());
         let sctp = Ip::new(
-            self.at(POD_WEST),
-            self.at(SERVICE_HERE),
+            self.addr_of(POD_WEST),
+            self.addr_of(SERVICE_HERE),
             132,
             tcp_syn(CLIENT, WEB),
         );
-        let sctp = self.chosen_for(ON_NODE, &sctp);
+        let sctp = self.from_gateway(ON_NODE, &sctp);
         self.push("SCTP is never translated", self.node(), &sctp, foreign);
     }
 
@@ -493,14 +516,14 @@ impl Cases<'_> {
         self.push_reply("reply to another port", flow, &other, &other);
         let tunnel = self.tunnel(NODE, GATEWAY_INSIDE, &translated);
         let (src, dst) = (self.shape.outer(GATEWAY_OUTSIDE), self.shape.outer(WEST_GATEWAY));
-        let expect = Expect::Transit(passed_on(&tunnel, src, dst));
-        self.push("a node answers for a Service", self.gateway(), &tunnel, expect);
+        let expect = Expect::Transit(forwarded(&tunnel, src, dst));
+        self.push("a reply from a node", self.gateway(), &tunnel, expect);
     }
 
-    /// A fragment of a datagram of 24 bytes of payload: the first 16 bytes, or the rest.
+    /// A fragment of a datagram with 24 bytes of payload: the first 16 bytes, or the rest.
     fn fragment(&self, src: ([u8; 4], u16), dst: ([u8; 4], u16), later: bool) -> Ip {
-        let (from, to) = (self.at(src.0), self.at(dst.0));
-        let whole = summed(from, to, UDP, udp(src.1, dst.1, &[0x5a; 24]), 6);
+        let (from, to) = (self.addr_of(src.0), self.addr_of(dst.0));
+        let whole = with_checksum(from, to, UDP, udp(src.1, dst.1, &[0x5a; 24]), 6);
         let part = if later { &whole[16..] } else { &whole[..16] };
         let mut ip = Ip::new(from, to, UDP, part);
         if self.shape.inner_v6 {
@@ -515,8 +538,8 @@ impl Cases<'_> {
 
     fn fragment_key(&self, src: [u8; 4], dst: [u8; 4]) -> FragmentKey {
         FragmentKey {
-            src: addr(self.at(src)),
-            dst: addr(self.at(dst)),
+            src: addr(self.addr_of(src)),
+            dst: addr(self.addr_of(dst)),
             id: if self.shape.inner_v6 {
                 u32::from_ne_bytes([0x12, 0x34, 0x56, 0x78])
             } else {
@@ -531,8 +554,8 @@ impl Cases<'_> {
         let pod = (POD_NODE, POD_PORT);
         let first = self.fragment(client, service, false);
         let later = self.fragment(client, service, true);
-        let tunnel = self.arrives(&first);
-        self.push_choice("first fragment", self.gateway(), &tunnel, BY_UDP);
+        let tunnel = self.from_west(&first);
+        self.push_selection("first fragment", self.gateway(), &tunnel, BY_UDP);
         let known = self.gateway();
         let fragment = Fragment {
             backend: BY_UDP,
@@ -540,13 +563,13 @@ impl Cases<'_> {
         };
         let key = self.fragment_key(POD_WEST, SERVICE_HERE);
         known.services.fragments.borrow_mut().insert(key, fragment);
-        let tunnel = self.arrives(&later);
-        self.push_choice("later fragment", known, &tunnel, BY_UDP);
+        let tunnel = self.from_west(&later);
+        self.push_selection("later fragment", known, &tunnel, BY_UDP);
         self.push_delivery("later fragment alone", self.gateway(), &tunnel, &later);
-        let tunnel = self.chosen_for(BY_UDP, &first);
+        let tunnel = self.from_gateway(BY_UDP, &first);
         let translated = self.fragment(client, pod, false);
         self.push_delivery("first fragment to the Pod", self.node(), &tunnel, &translated);
-        let tunnel = self.chosen_for(BY_UDP, &later);
+        let tunnel = self.from_gateway(BY_UDP, &later);
         let translated = self.fragment(client, pod, true);
         self.push_delivery("later fragment to the Pod", self.node(), &tunnel, &translated);
         let from_pod = self.fragment(pod, client, false);
@@ -556,7 +579,7 @@ impl Cases<'_> {
         let flow = self.node();
         let fragment = Fragment {
             backend: 0,
-            service: addr(self.at(SERVICE_HERE)),
+            service: addr(self.addr_of(SERVICE_HERE)),
         };
         let key = self.fragment_key(POD_NODE, POD_WEST);
         flow.services.fragments.borrow_mut().insert(key, fragment);
@@ -571,11 +594,16 @@ impl Cases<'_> {
         );
     }
 
-    /// "Port unreachable" from `src` to `dst`, about the first bytes of a datagram. The quoted UDP checksum is
-    /// that of the packet as its receiver saw it, whatever the quote has become since.
+    /// "Port unreachable" from `src` to `dst` about the first bytes of a datagram. The quoted UDP checksum is that of
+    /// the packet at its receiver, even after a translation of the quote.
     fn error(&self, src: [u8; 4], dst: [u8; 4], from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Ip {
         let v6 = self.shape.inner_v6;
-        let mut quoted = Ip::new(self.at(from.0), self.at(to.0), UDP, udp(from.1, to.1, &[0x11; 8]));
+        let mut quoted = Ip::new(
+            self.addr_of(from.0),
+            self.addr_of(to.0),
+            UDP,
+            udp(from.1, to.1, &[0x11; 8]),
+        );
         quoted.payload[6..8].copy_from_slice(&[0xab, 0xcd]);
         let mut message = if v6 {
             vec![1, 4, 0, 0, 0, 0, 0, 0]
@@ -583,9 +611,9 @@ impl Cases<'_> {
             vec![3, 3, 0, 0, 0, 0, 0, 0]
         };
         message.extend_from_slice(&quoted.bytes());
-        let (src, dst) = (self.at(src), self.at(dst));
+        let (src, dst) = (self.addr_of(src), self.addr_of(dst));
         if v6 {
-            return Ip::new(src, dst, 58, summed(src, dst, 58, message, 2));
+            return Ip::new(src, dst, 58, with_checksum(src, dst, 58, message, 2));
         }
         let sum = checksum(&message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
@@ -596,15 +624,15 @@ impl Cases<'_> {
         let (client, service) = ((POD_WEST, CLIENT), (SERVICE_HERE, DATAGRAMS));
         let pod = (POD_NODE, POD_PORT);
         let about_reply = self.error(POD_WEST, SERVICE_HERE, service, client);
-        let tunnel = self.arrives(&about_reply);
-        self.push_choice("an error about a reply", self.gateway(), &tunnel, BY_UDP);
+        let tunnel = self.from_west(&about_reply);
+        self.push_selection("an error about a reply", self.gateway(), &tunnel, BY_UDP);
         let other = self.error(POD_WEST, SERVICE_HERE, (SERVICE_HERE, 444), client);
-        let tunnel = self.arrives(&other);
+        let tunnel = self.from_west(&other);
         self.push_delivery("an error about an unknown port", self.gateway(), &tunnel, &other);
-        let tunnel = self.chosen_for(BY_UDP, &about_reply);
+        let tunnel = self.from_gateway(BY_UDP, &about_reply);
         let translated = self.error(POD_WEST, POD_NODE, pod, client);
         self.push_delivery("an error to the Pod", self.node(), &tunnel, &translated);
-        let tunnel = self.chosen_for(BY_UDP, &other);
+        let tunnel = self.from_gateway(BY_UDP, &other);
         self.push(
             "an error about another port",
             self.node(),

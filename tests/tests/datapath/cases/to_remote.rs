@@ -1,24 +1,24 @@
-//! `to_remote`: what is encapsulated, and what is refused.
+//! `to_remote`: encapsulation and drops.
 
 use std::net::IpAddr;
 
 use mc_gateway_common::{
     flow,
+    maps::MemoryMaps,
     packet::{SlicePacket, encap::source_port, ip::Header},
-    tables::MapTables,
     verdict::DropReason,
 };
 
 use super::{Case, Expect, Program, web};
 use crate::{
-    packets::{Ip, OUTER_DST, Tunnel, checksum, ethernet, udp},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE,
         SERVICE_WEST, WEST_GATEWAY,
     },
+    packets::{Ip, OUTER_DST, Tunnel, checksum, ethernet, udp},
 };
 
-fn case(name: impl Into<String>, tables: MapTables, frame: Vec<u8>, expect: Expect) -> Case {
+fn case(name: impl Into<String>, tables: MemoryMaps, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
         name: name.into(),
         program: Program::ToRemote,
@@ -28,8 +28,7 @@ fn case(name: impl Into<String>, tables: MapTables, frame: Vec<u8>, expect: Expe
     }
 }
 
-/// The frame an encapsulated packet must become. The entropy is read back from the result of the flow
-/// hash's contract: the same for the same flow.
+/// The expected encapsulated packet. Source port and flow label derive from the flow hash under test.
 pub(super) fn encapsulated(inner: &Ip, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Tunnel {
     let mut tunnel = Tunnel::new(src, dst, inner);
     let hash = hash_of(inner);
@@ -56,15 +55,15 @@ fn hash_of(inner: &Ip) -> u32 {
     )
 }
 
-fn encap_case(name: &'static str, tables: MapTables, inner: &Ip, src: [u8; 4], dst: [u8; 4]) -> Case {
+fn encap_case(name: &'static str, tables: MemoryMaps, inner: &Ip, src: [u8; 4], dst: [u8; 4]) -> Case {
     let expect = Expect::Encap(encapsulated(inner, src, dst).frame());
     case(name, tables, inner.frame(), expect)
 }
 
 pub(crate) fn encap(cases: &mut Vec<Case>) {
-    let from_node = |name, inner: &Ip| encap_case(name, world::node(), inner, NODE, GATEWAY_INSIDE);
+    let from_node = |name, inner: &Ip| encap_case(name, fixture::node(), inner, NODE, GATEWAY_INSIDE);
     let from_gateway =
-        |name, inner: &Ip| encap_case(name, world::gateway(), inner, GATEWAY_OUTSIDE, WEST_GATEWAY);
+        |name, inner: &Ip| encap_case(name, fixture::gateway(), inner, GATEWAY_OUTSIDE, WEST_GATEWAY);
     cases.push(from_node("node: TCP to a remote Pod", &web(POD_NODE, POD_WEST)));
     cases.push(from_node(
         "node: TCP to a remote Service",
@@ -110,7 +109,7 @@ pub(crate) fn encap(cases: &mut Vec<Case>) {
     let inner = web(POD_NODE, POD_WEST);
     padded.extend([0; 6]);
     let mut expected = encapsulated(&inner, NODE, GATEWAY_INSIDE).frame();
-    // Padding travels along: the outer lengths cover it.
+    // Padding is encapsulated: the outer lengths cover it.
     expected.extend([0; 6]);
     let total = u16::from_be_bytes([expected[16], expected[17]]) + 6;
     expected[16..18].copy_from_slice(&total.to_be_bytes());
@@ -120,75 +119,75 @@ pub(crate) fn encap(cases: &mut Vec<Case>) {
     expected[38..40].copy_from_slice(&(total - 20).to_be_bytes());
     cases.push(case(
         "node: frame with padding",
-        world::node(),
+        fixture::node(),
         padded,
         Expect::Encap(expected),
     ));
 }
 
-pub(crate) fn refused(cases: &mut Vec<Case>) {
+pub(crate) fn dropped(cases: &mut Vec<Case>) {
     let mut drop = |name, tables, frame, reason| cases.push(case(name, tables, frame, Expect::Drop(reason)));
     let west = web(POD_NODE, POD_WEST);
     drop(
         "mc0: no configuration",
-        MapTables::default(),
+        MemoryMaps::default(),
         west.frame(),
         DropReason::NotConfigured,
     );
     drop(
         "mc0: tables of another ABI",
-        world::foreign_abi(),
+        fixture::foreign_abi(),
         west.frame(),
         DropReason::NotConfigured,
     );
     let ipv6 = ethernet(OUTER_DST, OUTER_DST, 0x86dd, &[0x60; 40]);
     drop(
         "mc0: IPv6 of a wrong length",
-        world::node(),
+        fixture::node(),
         ipv6,
         DropReason::InnerMalformed,
     );
     let arp = ethernet(OUTER_DST, OUTER_DST, 0x0806, &[0; 28]);
-    drop("mc0: ARP", world::node(), arp, DropReason::NotIp);
+    drop("mc0: ARP", fixture::node(), arp, DropReason::NotIp);
     let elsewhere = web(POD_NODE, [192, 0, 2, 1]);
     drop(
         "mc0: destination in no prefix",
-        world::node(),
+        fixture::node(),
         elsewhere.frame(),
         DropReason::NoRoute,
     );
     let local = web(POD_NODE, POD_NODE);
     drop(
         "mc0: destination in the own cluster",
-        world::node(),
+        fixture::node(),
         local.frame(),
         DropReason::NoRoute,
     );
     let sibling = web(POD_HERE, POD_NODE);
     drop(
         "mc0: destination on another node",
-        world::gateway(),
+        fixture::gateway(),
         sibling.frame(),
         DropReason::NoRoute,
     );
     let empty = web(POD_HERE, [10, 4, 0, 1]);
     drop(
-        "mc0: group without members",
-        world::gateway(),
+        "mc0: group without next hops",
+        fixture::gateway(),
         empty.frame(),
-        DropReason::NoMember,
+        DropReason::NoNextHop,
     );
     let nowhere = web(POD_HERE, [10, 5, 0, 1]);
     drop(
         "mc0: group beyond the table",
-        world::gateway(),
+        fixture::gateway(),
         nowhere.frame(),
-        DropReason::NoMember,
+        DropReason::NoNextHop,
     );
     let undecided = web(POD_HERE, [10, 6, 0, 1]);
     drop(
         "mc0: prefix without an action",
-        world::gateway(),
+        fixture::gateway(),
         undecided.frame(),
         DropReason::NoRoute,
     );
@@ -196,7 +195,7 @@ pub(crate) fn refused(cases: &mut Vec<Case>) {
     frame.truncate(14 + 19);
     drop(
         "mc0: truncated header",
-        world::node(),
+        fixture::node(),
         frame,
         DropReason::InnerMalformed,
     );
@@ -204,7 +203,7 @@ pub(crate) fn refused(cases: &mut Vec<Case>) {
     frame.pop();
     drop(
         "mc0: shorter than its total length",
-        world::node(),
+        fixture::node(),
         frame,
         DropReason::InnerMalformed,
     );
@@ -215,31 +214,31 @@ pub(crate) fn refused(cases: &mut Vec<Case>) {
     };
     drop(
         "mc0: version 6 as IPv4",
-        world::node(),
+        fixture::node(),
         with(|ip| ip.vihl = Some(0x65)),
         DropReason::InnerMalformed,
     );
     drop(
         "mc0: header length 4",
-        world::node(),
+        fixture::node(),
         with(|ip| ip.vihl = Some(0x44)),
         DropReason::InnerMalformed,
     );
     drop(
         "mc0: header beyond the frame",
-        world::node(),
+        fixture::node(),
         with(|ip| ip.vihl = Some(0x4f)),
         DropReason::InnerMalformed,
     );
     drop(
         "mc0: total length 0",
-        world::node(),
+        fixture::node(),
         with(|ip| ip.total = Some(0)),
         DropReason::InnerMalformed,
     );
     drop(
         "mc0: total length 19",
-        world::node(),
+        fixture::node(),
         with(|ip| ip.total = Some(19)),
         DropReason::InnerMalformed,
     );

@@ -1,4 +1,4 @@
-//! Where the fuzz targets' corpus begins: the frames of all cases, in the form the targets read.
+//! Initial corpus of the fuzz targets: the frames of all cases in the targets' input format.
 
 use std::{fs, path::PathBuf};
 
@@ -9,8 +9,8 @@ use mc_gateway_common::{
 
 use crate::cases::{self, Case, Program};
 
-/// See `tests/fuzz/src/input.rs`: four bytes that stand for the tables.
-fn head(case: &Case) -> [u8; 4] {
+/// Four bytes that encode the tables; see `tests/fuzz/src/decode_input.rs`.
+fn input_head(case: &Case) -> [u8; 4] {
     let config = case.tables.config.unwrap_or_default();
     let mut flags = 0;
     for (bit, set) in [
@@ -28,7 +28,7 @@ fn head(case: &Case) -> [u8; 4] {
 
 #[test]
 #[ignore = "writes files: MC_SEEDS names the directory"]
-fn write_seeds() {
+fn write_fuzz_seeds() {
     let dir = PathBuf::from(std::env::var_os("MC_SEEDS").expect("MC_SEEDS names a directory"));
     for (number, case) in cases::all().into_iter().enumerate() {
         let target = match case.program {
@@ -37,7 +37,7 @@ fn write_seeds() {
         };
         let dir = dir.join(target);
         fs::create_dir_all(&dir).expect("a directory");
-        let mut input = head(&case).to_vec();
+        let mut input = input_head(&case).to_vec();
         input.extend(&case.frame);
         fs::write(dir.join(format!("case-{number:04}")), input).expect("a file");
     }

@@ -1,10 +1,10 @@
-//! Headers of a frame, read by other code than the data path's: what an outcome is judged by.
+//! Header parser independent of the data path, used to check its results.
 
 use std::net::IpAddr;
 
 use crate::packets::{checksum, l4_checksum};
 
-/// An IP packet's header, and the packet without what follows its announced end.
+/// An IP packet, split at the end of its header and at its total length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ip<'p> {
     pub(crate) v6: bool,
@@ -16,7 +16,7 @@ pub(crate) struct Ip<'p> {
     pub(crate) fragment: bool,
     pub(crate) header: &'p [u8],
     pub(crate) payload: &'p [u8],
-    /// Behind the announced end.
+    /// Bytes behind the total length.
     pub(crate) rest: &'p [u8],
 }
 
@@ -28,9 +28,9 @@ pub(crate) fn ip(bytes: &[u8]) -> Option<Ip<'_>> {
     }
 }
 
-/// As [`ip`], whatever length the header announces: the payload is all there is. Nobody on the way relies on
-/// an outer length; the inner one is checked before a packet goes on.
-pub(crate) fn outer(bytes: &[u8]) -> Option<Ip<'_>> {
+/// Like [`ip`], but with the payload up to the end of the frame: the outer length is not used on the path, and the
+/// inner one is validated before forwarding.
+pub(crate) fn outer_ip(bytes: &[u8]) -> Option<Ip<'_>> {
     let mut whole = bytes.to_vec();
     let at = if bytes.first()? >> 4 == 6 { 4 } else { 2 };
     let len = bytes.len() - if at == 4 { 40.min(bytes.len()) } else { 0 };
@@ -52,9 +52,9 @@ pub(crate) fn outer(bytes: &[u8]) -> Option<Ip<'_>> {
     })
 }
 
-/// Whether a packet's length and the message's checksum are right.
-pub(crate) fn is_right(bytes: &[u8]) -> bool {
-    ip(bytes).is_some_and(|packet| packet.is_sound())
+/// Whether a packet's length and its payload's checksum are valid.
+pub(crate) fn checksum_is_valid(bytes: &[u8]) -> bool {
+    ip(bytes).is_some_and(|packet| packet.payload_checksum_is_valid())
 }
 
 fn v4(bytes: &[u8]) -> Option<Ip<'_>> {
@@ -99,13 +99,13 @@ fn v6(bytes: &[u8]) -> Option<Ip<'_>> {
 }
 
 impl Ip<'_> {
-    /// Whether the IPv4 header sums up; IPv6 has no checksum.
-    pub(crate) fn header_is_sound(&self) -> bool {
+    /// Whether the IPv4 header checksum is valid; IPv6 has none.
+    pub(crate) fn header_checksum_is_valid(&self) -> bool {
         self.v6 || checksum(self.header) == 0
     }
 
-    /// Whether the message of a protocol with a pseudo header sums up.
-    pub(crate) fn is_sound(&self) -> bool {
+    /// Whether the checksum over pseudo header and payload is valid.
+    pub(crate) fn payload_checksum_is_valid(&self) -> bool {
         l4_checksum(self.src, self.dst, self.proto, self.payload) == 0
     }
 
@@ -114,7 +114,7 @@ impl Ip<'_> {
     }
 }
 
-/// Checksum field of a transport header that has one.
+/// Offset of the checksum in a transport header.
 pub(crate) fn checksum_at(proto: u8) -> Option<usize> {
     match proto {
         6 => Some(16),
@@ -124,7 +124,7 @@ pub(crate) fn checksum_at(proto: u8) -> Option<usize> {
     }
 }
 
-/// Where a segment's MSS option has its value, and the value.
+/// Offset and value of a segment's MSS option.
 pub(crate) fn mss(segment: &[u8]) -> Option<(usize, u16)> {
     let end = usize::from(segment.get(12)? >> 4) * 4;
     let mut at = 20;

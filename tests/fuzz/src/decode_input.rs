@@ -1,26 +1,26 @@
-//! What the bytes of a data path target mean: the tables first, the frame behind.
+//! Decoder for the input of data path targets: tables, then a frame.
 
 use mc_gateway_common::{
     abi::{CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM},
+    maps::MemoryMaps,
     packet::SlicePacket,
-    tables::MapTables,
 };
 
-use crate::world::{self, Shape};
+use crate::fixture::{self, Shape};
 
-/// MTUs of all members: none, tiny, and around every limit.
+/// MTUs of all next hops: unknown, tiny, and around every limit.
 const MTUS: [u32; 8] = [0, 68, 576, 1_279, 1_280, 1_300, 1_450, 9_000];
-/// Bytes in front of the frame.
-const HEAD: usize = 4;
-/// Most bytes behind a frame that need not be in the input.
-pub(crate) const MOST_FILL: usize = 4_096;
+/// Bytes before the frame.
+const HEAD_LEN: usize = 4;
+/// Maximum number of bytes appended to a frame.
+pub(crate) const MAX_FILL: usize = 4_096;
 
-/// The first bytes of an input.
+/// The decoded head of an input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input {
     pub(crate) shape: Shape,
     pub(crate) gateway: bool,
-    pub(crate) summed_later: bool,
+    pub(crate) partial_checksum: bool,
     pub(crate) mtu: u32,
     gso_size: u32,
     fill: usize,
@@ -29,9 +29,9 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Head and rest; `None` where there are too few bytes.
+    /// Decodes the head; `None` if the input is too short.
     pub(crate) fn read(data: &[u8]) -> Option<(Self, &[u8])> {
-        let (&[flags, sizes, low, high], rest) = data.split_first_chunk::<HEAD>()?;
+        let (&[flags, sizes, low, high], rest) = data.split_first_chunk::<HEAD_LEN>()?;
         let shape = Shape {
             inner_v6: flags & 1 != 0,
             outer_v6: flags & 2 != 0,
@@ -47,22 +47,22 @@ impl Input {
         let input = Self {
             shape,
             gateway: flags & 8 != 0,
-            summed_later: flags & 0x40 != 0,
+            partial_checksum: flags & 0x40 != 0,
             mtu: MTUS[usize::from(sizes & 7)],
             gso_size: [0, 0, 500, 1_400][usize::from(sizes >> 3 & 3)],
-            fill: usize::from(u16::from_le_bytes([low, high])) % MOST_FILL,
+            fill: usize::from(u16::from_le_bytes([low, high])) % MAX_FILL,
             config_flags,
             no_tokens: sizes & 0x20 != 0,
         };
         Some((input, rest))
     }
 
-    /// The tables it stands for: every member is probed, and one of them is dead.
-    pub(crate) fn tables(&self) -> MapTables {
+    /// The encoded tables: every next hop is probed, and one of them is dead.
+    pub(crate) fn tables(&self) -> MemoryMaps {
         let tables = if self.gateway {
-            world::gateway()
+            fixture::gateway()
         } else {
-            world::node()
+            fixture::node()
         };
         let mut tables = self.shape.tables(tables);
         if let Some(config) = &mut tables.config {
@@ -71,20 +71,20 @@ impl Input {
             config.detect = 3;
             config.hold_down_ms = 1_000;
         }
-        for member in tables.members.values_mut() {
-            member.mtu = self.mtu;
+        for next_hop in tables.next_hops.values_mut() {
+            next_hop.mtu = self.mtu;
         }
         if self.no_tokens {
             tables.icmp_limit.borrow_mut().tokens = 0;
         }
         tables.health.now = 1 << 40;
-        for (slot, member) in &tables.members {
-            let sent = mc_gateway_common::abi::health::Sent {
-                id: member.id,
+        for (slot, next_hop) in &tables.next_hops {
+            let sent = mc_gateway_common::abi::liveness::ProbeSent {
+                id: next_hop.id,
                 sequence: 12,
             };
-            let seen = mc_gateway_common::abi::health::Seen {
-                id: member.id,
+            let seen = mc_gateway_common::abi::liveness::ProbeReply {
+                id: next_hop.id,
                 sequence: 8 + slot,
                 ..Default::default()
             };
@@ -94,9 +94,8 @@ impl Input {
         tables
     }
 
-    /// The frame with everything behind it that the input leaves out; none shorter than an Ethernet header
-    /// ever reaches a program.
-    pub(crate) fn packet(&self, frame: &[u8]) -> Option<SlicePacket> {
+    /// The frame with the appended bytes; `None` if it is shorter than an Ethernet header, which no program receives.
+    pub(crate) fn to_packet(&self, frame: &[u8]) -> Option<SlicePacket> {
         let mut frame = frame.to_vec();
         frame.extend((0..self.fill).map(|at| at.to_le_bytes()[0]));
         if frame.len() < 14 {
@@ -104,11 +103,11 @@ impl Input {
         }
         let mut packet = SlicePacket::new(frame);
         packet.set_gso_size(self.gso_size);
-        packet.set_summed_later(self.summed_later);
+        packet.set_checksum_partial(self.partial_checksum);
         Some(packet)
     }
 
-    /// Whether the packet is a super-packet.
+    /// Whether the packet is a GSO packet.
     pub(crate) fn is_gso(&self) -> bool {
         self.gso_size != 0
     }

@@ -1,4 +1,4 @@
-//! `from_underlay`: what is ours and refused, because somebody lies or something is broken.
+//! `from_underlay`: dropped packets, spoofed or malformed.
 
 use mc_gateway_common::verdict::DropReason::{
     self, InnerMalformed, InnerProtocol, InnerSource, NoRoute, OuterChecksum, OuterFragment, Truncated,
@@ -7,11 +7,11 @@ use mc_gateway_common::verdict::DropReason::{
 
 use super::{Case, Expect, case_from_underlay, web};
 use crate::{
-    packets::{Ip, Tunnel},
-    world::{
+    fixture::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, OTHER_GATEWAY, POD_HERE, POD_NODE, POD_NORTH, POD_WEST,
         SERVICE_HERE, SERVICE_WEST, STRANGER, WEST_GATEWAY,
     },
+    packets::{Ip, Tunnel},
 };
 
 pub(crate) fn spoofed(cases: &mut Vec<Case>) {
@@ -23,10 +23,10 @@ pub(crate) fn spoofed(cases: &mut Vec<Case>) {
             Expect::Drop(reason),
         ));
     };
-    let g = world::gateway;
+    let g = fixture::gateway;
     let t = |src, dst, from, to| Tunnel::new(src, dst, &web(from, to));
     drop(
-        "spoof: outer source is no peer",
+        "spoof: unknown outer source",
         g(),
         &t(STRANGER, GATEWAY_OUTSIDE, POD_WEST, POD_HERE),
         UnknownPeer,
@@ -111,13 +111,13 @@ pub(crate) fn spoofed(cases: &mut Vec<Case>) {
     );
     drop(
         "node: transit through a regular node",
-        world::node(),
+        fixture::node(),
         &t(GATEWAY_INSIDE, NODE, POD_WEST, SERVICE_WEST),
         NoRoute,
     );
     drop(
         "node: local source from the gateway",
-        world::node(),
+        fixture::node(),
         &t(GATEWAY_INSIDE, NODE, POD_NODE, POD_WEST),
         InnerSource,
     );
@@ -131,7 +131,7 @@ pub(crate) fn spoofed(cases: &mut Vec<Case>) {
         "gateway: empty group",
         g(),
         &t(NODE, GATEWAY_INSIDE, POD_NODE, [10, 4, 0, 1]),
-        DropReason::NoMember,
+        DropReason::NoNextHop,
     );
     let mut looping = t(NODE, GATEWAY_INSIDE, POD_NODE, POD_WEST);
     looping.ttl = 1;
@@ -145,7 +145,7 @@ pub(crate) fn malformed(cases: &mut Vec<Case>) {
     let mut drop = |name, frame, reason| {
         cases.push(case_from_underlay(
             name,
-            world::gateway(),
+            fixture::gateway(),
             frame,
             Expect::Drop(reason),
         ));
@@ -176,7 +176,7 @@ pub(crate) fn malformed(cases: &mut Vec<Case>) {
         TunnelOptions,
     );
     drop(
-        "tunnel: an IPv4 packet called IPv6",
+        "tunnel: IPv4 packet with the IPv6 ethertype",
         with(|t| t.inner_type = 0x86dd),
         InnerMalformed,
     );
@@ -219,7 +219,7 @@ pub(crate) fn malformed(cases: &mut Vec<Case>) {
         Truncated,
     );
     drop(
-        "tunnel: cut behind the inner MAC",
+        "tunnel: truncated behind the inner MAC",
         {
             let mut f = base().frame();
             f.truncate(14 + 42);
@@ -228,7 +228,7 @@ pub(crate) fn malformed(cases: &mut Vec<Case>) {
         Truncated,
     );
     drop(
-        "tunnel: cut behind the UDP header",
+        "tunnel: truncated behind the UDP header",
         {
             let mut f = base().frame();
             f.truncate(14 + 28);

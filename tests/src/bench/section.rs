@@ -1,40 +1,40 @@
-//! The parts of a run, each of which can be run alone, and how long each takes its time.
+//! Sections of a run and the durations of their measurements.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// A part of the benchmark.
+/// A section of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Part {
-    /// TCP with 1, 2 and 4 streams and small datagrams per second over four hops, every variant in turn.
+pub enum Section {
+    /// TCP with 1, 2 and 4 streams and rate of small datagrams over four hops, for every case.
     Throughput,
-    /// Request and response of three sizes over four hops, every variant in turn.
+    /// Requests and responses of three sizes over four hops, for every case.
     Latency,
-    /// One hop alone: transit at a gateway against plain forwarding by the kernel.
+    /// A single hop: transit at a gateway compared with forwarding by the kernel.
     Transit,
-    /// Time in each program under small datagrams, next to a program that does nothing.
+    /// Time per packet in each program, compared with an empty program.
     Programs,
-    /// Time in a program as its tables grow.
-    Growth,
-    /// Flows over one and over two destination gateways.
+    /// Time per packet by size of the maps.
+    Scaling,
+    /// Distribution of flows over one and two destination gateways.
     Gateways,
-    /// How long packets are lost when a gateway is.
+    /// Duration of packet loss after a gateway failure.
     Failover,
 }
 
 // === impl Part ===
 
-impl Part {
-    /// All of them, in the order they run.
+impl Section {
+    /// All sections in the order of their execution.
     pub const ALL: [Self; 7] = [
         Self::Throughput,
         Self::Latency,
         Self::Transit,
         Self::Programs,
-        Self::Growth,
+        Self::Scaling,
         Self::Gateways,
         Self::Failover,
     ];
@@ -47,32 +47,32 @@ impl Part {
             Self::Latency => "latency",
             Self::Transit => "transit",
             Self::Programs => "programs",
-            Self::Growth => "growth",
+            Self::Scaling => "scaling",
             Self::Gateways => "gateways",
             Self::Failover => "failover",
         }
     }
 }
 
-/// How long single measurements take.
+/// Durations of single measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// TCP with one stream, and small datagrams.
     pub traffic: Duration,
-    /// TCP with more streams.
+    /// TCP with several streams.
     pub streams: Duration,
-    /// Requests of each size.
+    /// Number of requests of each size.
     pub requests: usize,
-    /// Frames through one hop, for each of its kinds and each size of a table.
+    /// A single hop, for each kind and each size of the maps.
     pub hop: Duration,
-    /// Gateways lost.
+    /// Number of gateway failures.
     pub trials: u32,
 }
 
 // === impl Pace ===
 
 impl Pace {
-    /// For figures one can rely on: with 7 rounds everything takes at most 20 minutes, failover aside.
+    /// Reliable figures: 7 rounds take at most 20 minutes, without failover.
     pub const FULL: Self = Self {
         traffic: Duration::from_millis(1500),
         streams: Duration::from_secs(1),
@@ -80,10 +80,10 @@ impl Pace {
         hop: Duration::from_millis(400),
         trials: 12,
     };
-    /// Gateways lost in a run of all parts, which states the outage nobody should exceed.
+    /// Gateway failures in a run of all sections, enough for the maximum outage.
     pub const ALL_TRIALS: u32 = 200;
 
-    /// For a look at whether everything works.
+    /// A smoke test.
     pub const QUICK: Self = Self {
         traffic: Duration::from_millis(500),
         streams: Duration::from_millis(500),
@@ -98,14 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_command_line_and_of_the_report() {
-        for part in Part::ALL {
-            assert_eq!(Part::from_str(part.name(), false), Ok(part));
+    fn names_match_the_command_line_and_the_report() {
+        for section in Section::ALL {
+            assert_eq!(Section::from_str(section.name(), false), Ok(section));
             assert_eq!(
-                serde_json::to_string(&part).unwrap(),
-                format!("\"{}\"", part.name())
+                serde_json::to_string(&section).unwrap(),
+                format!("\"{}\"", section.name())
             );
         }
-        assert_eq!(Part::value_variants(), Part::ALL);
+        assert_eq!(Section::value_variants(), Section::ALL);
     }
 }

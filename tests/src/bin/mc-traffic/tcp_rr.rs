@@ -1,4 +1,4 @@
-//! `rr-client` and `rr-server`: round-trip times of requests over one TCP connection.
+//! `tcp-rr-client` and `tcp-rr-server`: round-trip times of requests over one TCP connection.
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
@@ -9,19 +9,19 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use mc_tests::traffic::{LISTENING, LatencyReport};
 
-/// Requests whose time is not counted.
+/// Untimed requests at the start.
 const WARM_UP: usize = 500;
-/// How long a connection and an answer may take.
+/// Timeout for a connection and for a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClientArgs {
     /// Destination `ADDRESS:PORT`.
     to: SocketAddr,
-    /// Requests to time.
+    /// Timed requests.
     #[arg(long, default_value_t = 10_000)]
     requests: usize,
-    /// Bytes of each request and of each answer.
+    /// Bytes of each request and each response.
     #[arg(long, default_value_t = 1)]
     size: usize,
 }
@@ -31,21 +31,21 @@ pub(crate) fn client(args: &ClientArgs) -> Result<()> {
         bail!("--requests 0 measures nothing");
     }
     if args.size == 0 {
-        bail!("--size 0 asks for nothing");
+        bail!("--size 0 sends nothing");
     }
     let mut connection = TcpStream::connect_timeout(&args.to, TIMEOUT)
         .with_context(|| format!("cannot connect to {}", args.to))?;
     connection.set_nodelay(true)?;
     connection.set_read_timeout(Some(TIMEOUT))?;
     let mut times = Vec::with_capacity(args.requests);
-    let question = vec![b'?'; args.size];
-    let mut answer = vec![0; args.size];
+    let request = vec![b'?'; args.size];
+    let mut response = vec![0; args.size];
     for number in 0..WARM_UP + args.requests {
-        let asked = Instant::now();
-        connection.write_all(&question)?;
-        connection.read_exact(&mut answer).context("no answer")?;
+        let sent = Instant::now();
+        connection.write_all(&request)?;
+        connection.read_exact(&mut response).context("no response")?;
         if number >= WARM_UP {
-            times.push(asked.elapsed());
+            times.push(sent.elapsed());
         }
     }
     println!("{}", serde_json::to_string(&report(times))?);
@@ -80,10 +80,10 @@ pub(crate) struct ServerArgs {
     /// TCP port.
     #[arg(long)]
     port: u16,
-    /// Bytes of each request and of each answer.
+    /// Bytes of each request and each response.
     #[arg(long, default_value_t = 1)]
     size: usize,
-    /// Address to listen at.
+    /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     bind: IpAddr,
 }
@@ -94,12 +94,12 @@ pub(crate) fn server(args: &ServerArgs) -> Result<()> {
     println!("{LISTENING} on port {}", args.port);
     let (mut connection, _) = listener.accept()?;
     connection.set_nodelay(true)?;
-    let mut question = vec![0; args.size.max(1)];
+    let mut request = vec![0; args.size.max(1)];
     loop {
-        match connection.read_exact(&mut question) {
-            Ok(()) => connection.write_all(&question)?,
+        match connection.read_exact(&mut request) {
+            Ok(()) => connection.write_all(&request)?,
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(error).context("the connection broke"),
+            Err(error) => return Err(error).context("connection lost"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `blast` and `sink`: how many small datagrams per second arrive.
+//! `udp-flood` and `udp-sink`: rate of small datagrams.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -8,27 +8,27 @@ use std::{
 use anyhow::{Context as _, Result};
 use mc_tests::{
     sequence::{Datagram, HEADER},
-    traffic::SinkReport,
+    traffic::FloodReport,
 };
 
 use crate::udp::{confirm, connect, end, listen, transmit};
 
-/// Datagrams between two looks at the clock.
+/// Datagrams between two readings of the clock.
 const BATCH: u64 = 64;
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct BlastArgs {
+pub(crate) struct FloodArgs {
     /// Destination `ADDRESS:PORT`.
     to: SocketAddr,
     /// Bytes of payload.
     #[arg(long, default_value_t = 64)]
     size: usize,
-    /// Seconds to go on for.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 3.0)]
     duration: f64,
 }
 
-pub(crate) fn blast(args: &BlastArgs) -> Result<()> {
+pub(crate) fn flood(args: &FloodArgs) -> Result<()> {
     let duration = Duration::try_from_secs_f64(args.duration).context("--duration")?;
     let socket = connect(args.to)?;
     let stream = std::process::id();
@@ -58,7 +58,7 @@ pub(crate) struct SinkArgs {
     /// UDP port.
     #[arg(long)]
     port: u16,
-    /// Address to listen at.
+    /// Address to listen on.
     #[arg(long, default_value = "0.0.0.0")]
     bind: IpAddr,
     /// Seconds to wait for the end marker after the last datagram.
@@ -70,7 +70,7 @@ pub(crate) fn sink(args: &SinkArgs) -> Result<()> {
     let timeout = Duration::try_from_secs_f64(args.timeout).context("--timeout")?;
     let socket = listen(args.bind, args.port, timeout)?;
     let mut buffer = vec![0; 2048];
-    let mut report = SinkReport::default();
+    let mut report = FloodReport::default();
     let (mut first, mut last) = (None, None);
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         match Datagram::decode(buffer.get(..length).unwrap_or_default()) {

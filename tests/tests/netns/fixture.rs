@@ -1,4 +1,4 @@
-//! The row of namespaces a test runs in.
+//! Topologies and helpers of the tests.
 
 use std::{env, net::Ipv4Addr, path::PathBuf, time::Duration};
 
@@ -7,16 +7,16 @@ use mc_tests::{
     wait::wait_for,
 };
 
-/// How long something that takes milliseconds may take on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+/// Timeout for steps that take milliseconds on a quiet machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long packets are sent at most while something is done: that takes seconds, on a busy machine more.
-pub(crate) const LONGEST: Duration = Duration::from_mins(5);
+/// Upper bound for streams that run during a test step.
+pub(crate) const MAX_STREAM: Duration = Duration::from_mins(5);
 
 pub(crate) fn agent_program() -> PathBuf {
     env::var_os("MC_AGENT")
         .map(PathBuf::from)
-        .expect("MC_AGENT names the agent: run `cargo xtask test --suite netns`")
+        .expect("MC_AGENT is the path of the agent: run `cargo xtask test --suite netns`")
 }
 
 pub(crate) fn options(name: &str) -> Options {
@@ -31,7 +31,7 @@ pub(crate) fn options(name: &str) -> Options {
     options
 }
 
-/// The exported Service `web` as its cluster has it, with an endpoint for each address and Node.
+/// Manifests of the exported Service `web`, with an endpoint for each address and Node.
 pub(crate) fn web_service(ip: &str, affinity: &str, endpoints: &[(Ipv4Addr, &str)]) -> String {
     let endpoints: Vec<_> = endpoints
         .iter()
@@ -62,7 +62,7 @@ metadata: {{name: web, namespace: shop}}
     )
 }
 
-/// Two clusters that reach each other through mc-gateway, behind a CNI that masquerades.
+/// Two clusters connected through mc-gateway, with a masquerading CNI.
 pub(crate) fn connected(name: &str) -> Topology {
     let mut options = options(name);
     options.masquerade = Masquerade::LeavingCluster;
@@ -71,7 +71,7 @@ pub(crate) fn connected(name: &str) -> Topology {
     bed
 }
 
-/// Two clusters with two gateways each.
+/// Two connected clusters with two gateways each.
 pub(crate) fn with_two_gateways(name: &str) -> Topology {
     let mut options = options(name);
     options.two_gateways = true;
@@ -80,8 +80,8 @@ pub(crate) fn with_two_gateways(name: &str) -> Topology {
     bed
 }
 
-/// A hundred connections from the Pod in east to the Pod in west, one after the other.
-pub(crate) fn a_hundred_connections(bed: &Topology) {
+/// Opens a hundred connections from the Pod in east to the Pod in west, one after the other.
+pub(crate) fn open_hundred_connections(bed: &Topology) {
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
     let url = format!("http://{}:8081/", Cluster::West.pod_ip());
@@ -90,11 +90,11 @@ pub(crate) fn a_hundred_connections(bed: &Topology) {
         .expect("answers");
 }
 
-/// Waits until the agent of a node has logged every one of the words on one line.
+/// Waits for a log line of a node's agent that contains all words.
 pub(crate) fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> String {
     wait_for(
         &format!("a line with {words:?} in the log of {}", place.name()),
-        SOON,
+        TIMEOUT,
         || {
             let log = bed.agent_log(place).unwrap_or_else(|error| error.to_string());
             log.lines()
@@ -106,7 +106,7 @@ pub(crate) fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> 
     .expect("a log line")
 }
 
-/// Routes to other clusters of a node.
+/// A node's routes to other clusters.
 pub(crate) fn routes(bed: &Topology, place: Place) -> String {
     bed.netns(place)
         .run("ip", ["route", "show", "proto", "109"])

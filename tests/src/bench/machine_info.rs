@@ -1,15 +1,15 @@
-//! On what is measured.
+//! Machine and versions of a run.
 
 use std::{collections::BTreeMap, fs, process::Command};
 
-use super::{Settings, report::Setup};
+use super::{Settings, report::MachineInfo};
 use crate::{process::run, topology::OVERHEAD};
 
-/// Reads it. What cannot be found out stays empty: no reason not to measure.
-pub(super) fn read(settings: &Settings) -> Setup {
+/// Collects the information; unavailable values remain empty.
+pub(super) fn collect(settings: &Settings) -> MachineInfo {
     let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let load = file("/proc/loadavg");
-    Setup {
+    MachineInfo {
         kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
         cpu: cpu_model(&file("/proc/cpuinfo")).unwrap_or_default(),
         cpus: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
@@ -19,7 +19,7 @@ pub(super) fn read(settings: &Settings) -> Setup {
             .and_then(|load| load.parse().ok())
             .unwrap_or_default(),
         versions: versions(settings),
-        parts: settings.parts.iter().copied().collect(),
+        sections: settings.sections.iter().copied().collect(),
         rounds: settings.rounds,
         pace: settings.pace,
         underlay_mtu: settings.mtu,
@@ -29,18 +29,21 @@ pub(super) fn read(settings: &Settings) -> Setup {
 }
 
 fn versions(settings: &Settings) -> BTreeMap<String, String> {
-    let said = |command: &mut Command| run(command).unwrap_or_default().trim().to_owned();
+    let version = |command: &mut Command| run(command).unwrap_or_default().trim().to_owned();
     BTreeMap::from([
         (
             "mc-gateway".to_owned(),
-            said(Command::new(&settings.agent).arg("--version")),
+            version(Command::new(&settings.agent).arg("--version")),
         ),
         (
             "commit".to_owned(),
-            said(Command::new("git").args(["describe", "--always", "--dirty"])),
+            version(Command::new("git").args(["describe", "--always", "--dirty"])),
         ),
-        ("iproute2".to_owned(), said(Command::new("ip").arg("-V"))),
-        ("nftables".to_owned(), said(Command::new("nft").arg("--version"))),
+        ("iproute2".to_owned(), version(Command::new("ip").arg("-V"))),
+        (
+            "nftables".to_owned(),
+            version(Command::new("nft").arg("--version")),
+        ),
     ])
 }
 
@@ -56,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_model_is_found() {
+    fn the_first_cpu_model_is_found() {
         let text = "processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\nmodel name\t: Other\n";
         assert_eq!(cpu_model(text).as_deref(), Some("Some CPU @ 3 GHz"));
         assert_eq!(cpu_model("Hardware: none"), None);

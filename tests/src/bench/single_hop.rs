@@ -1,12 +1,12 @@
-//! One hop alone: a gateway-like namespace, a packet source inside the kernel before it and sinks behind it.
+//! A single hop: a namespace with the role of a gateway between a packet source in the kernel and two sinks.
 //!
 //! ```text
 //!  source → in [ hop ] out0 ── eth0 [ sink0 ]
 //!                      out1 ── eth0 [ sink1 ]
 //! ```
 //!
-//! Everything happens on one CPU, one frame after the other, so the time per frame is the sum of what each
-//! step costs, and what differs between two kinds of hop is the hop.
+//! Everything runs on one CPU, frame by frame, so the time per frame is the sum of all steps, and two kinds of hop
+//! differ by the hop alone.
 
 use std::{net::Ipv4Addr, path::Path};
 
@@ -15,23 +15,23 @@ use ipnet::Ipv4Net;
 use nix::net::if_::if_nametoindex;
 
 use super::{
-    objects::{SINK, Yardstick, inside},
-    world::Leg,
+    bpf_objects::{BenchPrograms, SINK, inside},
+    fixture::Leg,
 };
 use crate::netns::Netns;
 
-/// Device the frames arrive at.
-pub(super) const IN: &str = "in";
-/// Its address.
+/// Ingress device of the frames.
+pub(super) const IN_DEVICE: &str = "in";
+/// Its MAC address.
 pub(super) const IN_MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x10];
 /// Device of a sink.
 pub(super) const SINK_DEVICE: &str = "eth0";
 
-/// The namespaces, and the source that is ready at `in`.
+/// The namespaces, with the packet source attached to `in`.
 #[derive(Debug)]
-pub(super) struct Hop {
-    // Drops first: its programs are attached in the namespaces.
-    pub(super) yardstick: Yardstick,
+pub(super) struct SingleHop {
+    // Dropped first: attached in the namespaces.
+    pub(super) programs: BenchPrograms,
     pub(super) netns: Netns,
     pub(super) sinks: [Netns; 2],
     pub(super) inside: Leg,
@@ -40,7 +40,7 @@ pub(super) struct Hop {
 
 // === impl Hop ===
 
-impl Hop {
+impl SingleHop {
     /// Creates the namespaces.
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
         let hop = Netns::create(&format!("{prefix}-hop"))?;
@@ -52,7 +52,7 @@ impl Hop {
             netns.sysctl(&[
                 ("net.ipv6.conf.all.disable_ipv6", "1"),
                 ("net.ipv6.conf.default.disable_ipv6", "1"),
-                // As on the nodes of the row.
+                // As on the nodes of the topology.
                 ("net.ipv4.conf.all.rp_filter", "1"),
                 ("net.ipv4.conf.default.rp_filter", "1"),
             ])?;
@@ -60,24 +60,27 @@ impl Hop {
         hop.sysctl(&[("net.ipv4.ip_forward", "1")])?;
         hop.ip(&[
             format!(
-                "link add {IN} address {} type veth peer name in-peer",
+                "link add {IN_DEVICE} address {} type veth peer name in-peer",
                 mac(IN_MAC)
             ),
             "link set in-peer up".to_owned(),
         ])?;
-        hop.up(IN, net(50, 1), 1500)?;
+        hop.configure_device(IN_DEVICE, net(50, 1), 1500)?;
         hop.ip(&[
-            format!("neigh replace {} lladdr 02:be:00:00:00:11 dev {IN}", host(50, 2)),
-            format!("route add 10.11.0.0/16 via {} dev {IN}", host(50, 2)),
+            format!(
+                "neigh replace {} lladdr 02:be:00:00:00:11 dev {IN_DEVICE}",
+                host(50, 2)
+            ),
+            format!("route add 10.11.0.0/16 via {} dev {IN_DEVICE}", host(50, 2)),
         ])?;
         let mut outside = Vec::new();
         for (number, (leg, sink)) in (51..).zip(&sinks).enumerate() {
             let (device, there) = (format!("out{number}"), format!("02:be:00:00:00:2{number}"));
             hop.veth(&device, sink, SINK_DEVICE)?;
             sink.ip(&[format!("link set {SINK_DEVICE} address {there}")])?;
-            sink.up(SINK_DEVICE, net(leg, 2), 1500)?;
-            hop.up(&device, net(leg, 1), 1500)?;
-            // Known for good: no frame waits for a neighbour.
+            sink.configure_device(SINK_DEVICE, net(leg, 2), 1500)?;
+            hop.configure_device(&device, net(leg, 1), 1500)?;
+            // Permanent: no frame waits for neighbour resolution.
             hop.ip(&[format!(
                 "neigh replace {} lladdr {there} dev {device} nud permanent",
                 host(leg, 2)
@@ -89,12 +92,12 @@ impl Hop {
             });
         }
         hop.ip(&[format!("route add 16.0.0.0/7 via {} dev out0", host(51, 2))])?;
-        let mut yardstick = Yardstick::load(objects)?;
-        yardstick.feed(&hop, IN)?;
+        let mut programs = BenchPrograms::load(objects)?;
+        programs.attach_source(&hop, IN_DEVICE)?;
         Ok(Self {
-            yardstick,
+            programs,
             inside: Leg {
-                ifindex: ifindex(&hop, IN)?,
+                ifindex: ifindex(&hop, IN_DEVICE)?,
                 local: host(50, 1),
                 remote: host(50, 2),
             },
@@ -104,15 +107,15 @@ impl Hop {
         })
     }
 
-    /// Drops whatever arrives at a sink as soon as it arrives.
-    pub(super) fn close(&mut self, sink: usize) -> Result<()> {
+    /// Drops all packets at the ingress of a sink.
+    pub(super) fn attach_sink(&mut self, sink: usize) -> Result<()> {
         let netns = self.sinks.get(sink).context("no such sink")?;
-        self.yardstick.attach(netns, SINK, SINK_DEVICE)?;
+        self.programs.attach(netns, SINK, SINK_DEVICE)?;
         Ok(())
     }
 
-    /// Frames that have arrived at the first sink.
-    pub(super) fn arrived(&self) -> Result<u64> {
+    /// Frames received by the first sink.
+    pub(super) fn received_frames(&self) -> Result<u64> {
         let [sink, _] = &self.sinks;
         let shown = sink.run("ip", ["-json", "-statistics", "link", "show", "dev", SINK_DEVICE])?;
         let shown: serde_json::Value = serde_json::from_str(&shown)?;

@@ -1,4 +1,4 @@
-//! How much memory an agent needs.
+//! Memory usage of an agent.
 
 use std::{fmt::Write as _, fs};
 
@@ -7,13 +7,13 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::bed::{SOON, connected};
+use crate::fixture::{TIMEOUT, connected};
 
-/// Clusters besides the one that is there, and Pod CIDRs of each: 10,000 prefixes.
+/// Additional clusters, and Pod CIDRs of each: 10,000 prefixes with the Service CIDRs.
 const CLUSTERS: u32 = 100;
 const PREFIXES: u32 = 99;
-/// Promised: 30 MiB.
-const LIMIT_KIB: u64 = 30 * 1024;
+/// The promised limit of 30 MiB.
+const MAX_RSS_KIB: u64 = 30 * 1024;
 
 #[test]
 fn ten_thousand_prefixes_fit_30_mib() {
@@ -38,7 +38,7 @@ fn ten_thousand_prefixes_fit_30_mib() {
             .expect("text");
         }
     }
-    // Underlay addresses without a route would be left out.
+    // Gateways without a route would be omitted.
     bed.netns(Place::GatewayEast)
         .run(
             "ip",
@@ -53,7 +53,7 @@ fn ten_thousand_prefixes_fit_30_mib() {
         .expect("a route");
     fs::write(bed.manifests_dir(Cluster::East).join("many.yaml"), text).expect("manifests");
     let wanted = format!("prefixes={}", 10_000);
-    wait_for("10,000 prefixes on the gateway", SOON * 9, || {
+    wait_for("10,000 prefixes on the gateway", TIMEOUT * 9, || {
         let log = bed
             .agent_log(Place::GatewayEast)
             .unwrap_or_else(|error| error.to_string());
@@ -78,7 +78,7 @@ fn ten_thousand_prefixes_fit_30_mib() {
         after,
         status_kib(pid, "VmHWM:")
     );
-    assert!(after <= LIMIT_KIB, "{after} KiB are more than {LIMIT_KIB}");
+    assert!(after <= MAX_RSS_KIB, "{after} KiB are more than {MAX_RSS_KIB}");
 }
 
 fn resident_kib(pid: u32) -> u64 {

@@ -1,5 +1,5 @@
-//! The eBPF objects, loaded by the benchmark itself: the product's programs with tables of its choice, and
-//! its own source and sink.
+//! eBPF objects loaded by the benchmark: mc-gateway's programs with generated maps, and its own packet source and
+//! classifiers.
 
 use std::{
     fs,
@@ -18,8 +18,8 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::{self, Addr, Counter},
-    tables::MapTables,
-    verdict::Path as PacketPath,
+    maps::MemoryMaps,
+    verdict::Outcome as PacketPath,
 };
 use nix::{
     sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns},
@@ -28,20 +28,20 @@ use nix::{
 
 use crate::netns::Netns;
 
-/// Frames of one call of the kernel's packet source: short enough that most calls are not interrupted.
-const CALL: u32 = 4096;
-/// Frames the source hands to the stack at a time; a device that polls takes as many.
+/// Frames per call of the packet source: few enough that most calls are not interrupted.
+const FRAMES_PER_CALL: u32 = 4096;
+/// Frames per batch of the source, the budget of a NAPI poll.
 const BATCH: u32 = 64;
-/// First bytes of a frame the source writes anew each time.
-pub(super) const HEAD: usize = 96;
-/// Beginnings the source can hold.
-pub(super) const MAX_HEADS: usize = 4096;
+/// Leading bytes of a frame that the source writes each time.
+pub(super) const HEADER_LEN: usize = 96;
+/// Capacity of the source in headers.
+pub(super) const MAX_HEADERS: usize = 4096;
 
-/// Runs something inside a namespace: what is attached or looked up by name is found there.
+/// Runs `work` inside a namespace.
 pub(super) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let path = Path::new("/run/netns").join(netns.name());
     let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    // A thread of its own: the caller stays where it is.
+    // In a separate thread, since the caller must remain in its namespace.
     thread::scope(|scope| {
         let worker = scope.spawn(move || {
             setns(file, CloneFlags::CLONE_NEWNET)
@@ -55,17 +55,17 @@ pub(super) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> Result<T> + 
     })
 }
 
-/// Time a program has run, and how often.
+/// Run time and number of runs of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct CpuTime {
     time: Duration,
     runs: u64,
 }
 
 // === impl Spent ===
 
-impl Spent {
-    /// What the kernel has counted for a program while statistics were on.
+impl CpuTime {
+    /// Reads the kernel's statistics of a program.
     pub(super) fn read(info: &ProgramInfo) -> Self {
         Self {
             time: info.run_time(),
@@ -73,7 +73,7 @@ impl Spent {
         }
     }
 
-    /// Nanoseconds per run since `before`; `None` if it has not run.
+    /// Nanoseconds per run since `before`; `None` without runs.
     pub(super) fn nanoseconds_since(self, before: Self) -> Option<f64> {
         let runs = self.runs.saturating_sub(before.runs);
         let time = self.time.saturating_sub(before.time);
@@ -82,25 +82,25 @@ impl Spent {
     }
 }
 
-/// The product's programs, with tables the benchmark has filled. Dropping it detaches them.
+/// mc-gateway's programs with filled maps; dropping it detaches them.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(super) struct LoadedGateway {
     ebpf: Ebpf,
     attached: Vec<(&'static str, SchedClassifierLinkId)>,
 }
 
 // === impl Gateway ===
 
-impl Gateway {
+impl LoadedGateway {
     /// Loads the object `mc-gateway-ebpf.o` and fills its maps.
-    pub(super) fn load(objects: &Path, tables: &MapTables) -> Result<Self> {
+    pub(super) fn load(objects: &Path, tables: &MemoryMaps) -> Result<Self> {
         let mut ebpf = load(objects, "mc-gateway-ebpf.o")?;
         for name in [abi::PROGRAM_TO_REMOTE, abi::PROGRAM_FROM_UNDERLAY] {
             classifier(&mut ebpf, name)?
                 .load()
-                .with_context(|| format!("the kernel refused {name}"))?;
+                .with_context(|| format!("cannot load {name}"))?;
         }
-        fill(&mut ebpf, tables)?;
+        fill_maps(&mut ebpf, tables)?;
         Ok(Self {
             ebpf,
             attached: Vec::new(),
@@ -123,19 +123,19 @@ impl Gateway {
     }
 
     /// Time and runs of a program.
-    pub(super) fn spent(&mut self, name: &str) -> Result<Spent> {
-        Ok(Spent::read(&classifier(&mut self.ebpf, name)?.info()?))
+    pub(super) fn cpu_time(&mut self, name: &str) -> Result<CpuTime> {
+        Ok(CpuTime::read(&classifier(&mut self.ebpf, name)?.info()?))
     }
 
-    /// Packets that took a way.
+    /// Packets with an outcome.
     pub(super) fn packets(&self, path: PacketPath) -> Result<u64> {
-        let map = self.ebpf.map(abi::PATHS).context("no path counters")?;
+        let map = self.ebpf.map(abi::OUTCOMES).context("no path counters")?;
         let counters: PerCpuArray<&MapData, Counter> = map.try_into()?;
         let values = counters.get(&(path as u32), 0)?;
         Ok(values.iter().map(|counter| counter.packets).sum())
     }
 
-    /// Drop counters that are not zero, for a measurement that went wrong.
+    /// Drop counters that are not zero, for error messages.
     pub(super) fn drops(&self) -> Result<Vec<(u32, u64)>> {
         let map = self.ebpf.map(abi::DROPS).context("no drop counters")?;
         let counters: PerCpuArray<&MapData, u64> = map.try_into()?;
@@ -150,22 +150,22 @@ impl Gateway {
     }
 }
 
-/// The benchmark's own programs: frames made inside the kernel, and two classifiers.
+/// The benchmark's own programs: a packet source and three classifiers.
 #[derive(Debug)]
-pub(super) struct Yardstick {
+pub(super) struct BenchPrograms {
     ebpf: Ebpf,
 }
 
-/// The classifier that leaves every packet alone.
+/// The classifier without any effect.
 pub(super) const EMPTY: &str = "empty";
 /// The classifier that drops every packet.
 pub(super) const SINK: &str = "sink";
-/// The classifier that sends every packet to one device.
+/// The classifier that redirects every packet to one device.
 pub(super) const WIRE: &str = "wire";
 
 // === impl Yardstick ===
 
-impl Yardstick {
+impl BenchPrograms {
     /// Loads the object `yardstick.o`.
     pub(super) fn load(objects: &Path) -> Result<Self> {
         let mut ebpf = load(objects, "yardstick.o")?;
@@ -176,10 +176,10 @@ impl Yardstick {
         Ok(Self { ebpf })
     }
 
-    /// Makes frames arrive at this device from now on.
-    pub(super) fn feed(&mut self, netns: &Netns, device: &str) -> Result<()> {
+    /// Attaches the packet source to a device.
+    pub(super) fn attach_source(&mut self, netns: &Netns, device: &str) -> Result<()> {
         let program = source(&mut self.ebpf)?;
-        // The kernel takes live frames for a device only where its queues are ready for XDP.
+        // Live frames require a device with XDP enabled.
         inside(netns, || {
             program
                 .attach(device, XdpMode::Driver)
@@ -188,7 +188,7 @@ impl Yardstick {
         Ok(())
     }
 
-    /// Attaches one of the classifiers to a device's ingress until [`Self::detach`].
+    /// Attaches a classifier to a device's ingress until [`Self::detach`].
     pub(super) fn attach(
         &mut self,
         netns: &Netns,
@@ -198,8 +198,8 @@ impl Yardstick {
         attach(&mut self.ebpf, netns, name, device)
     }
 
-    /// Tells [`WIRE`] where to send to.
-    pub(super) fn aim(&mut self, ifindex: u32) -> Result<()> {
+    /// Sets the target device of [`WIRE`].
+    pub(super) fn set_wire_target(&mut self, ifindex: u32) -> Result<()> {
         Ok(array(&mut self.ebpf, "target")?.set(0, ifindex, 0)?)
     }
 
@@ -209,19 +209,24 @@ impl Yardstick {
     }
 
     /// Time and runs of a classifier.
-    pub(super) fn spent(&mut self, name: &str) -> Result<Spent> {
-        Ok(Spent::read(&classifier(&mut self.ebpf, name)?.info()?))
+    pub(super) fn cpu_time(&mut self, name: &str) -> Result<CpuTime> {
+        Ok(CpuTime::read(&classifier(&mut self.ebpf, name)?.info()?))
     }
 
-    /// The frames to send, in turn; their number is a power of two. All are as long as the first.
-    pub(super) fn prepare(&mut self, frames: &[Vec<u8>]) -> Result<()> {
-        if !frames.len().is_power_of_two() || frames.len() > MAX_HEADS {
-            bail!("{} frames are not a power of two up to {MAX_HEADS}", frames.len());
+    /// Sets the frames to send in rotation; their number must be a power of two and their lengths equal.
+    pub(super) fn set_frames(&mut self, frames: &[Vec<u8>]) -> Result<()> {
+        if !frames.len().is_power_of_two() || frames.len() > MAX_HEADERS {
+            bail!(
+                "{} frames are not a power of two up to {MAX_HEADERS}",
+                frames.len()
+            );
         }
-        let mut heads: Array<_, [u64; HEAD / 8]> = array(&mut self.ebpf, "heads")?;
+        let mut heads: Array<_, [u64; HEADER_LEN / 8]> = array(&mut self.ebpf, "heads")?;
         for (slot, frame) in frames.iter().enumerate() {
-            let head = frame.first_chunk::<HEAD>().context("a frame is too short")?;
-            let mut words = [0; HEAD / 8];
+            let head = frame
+                .first_chunk::<HEADER_LEN>()
+                .context("a frame is too short")?;
+            let mut words = [0; HEADER_LEN / 8];
             for (word, bytes) in words.iter_mut().zip(head.as_chunks::<8>().0) {
                 *word = u64::from_ne_bytes(*bytes);
             }
@@ -231,64 +236,64 @@ impl Yardstick {
         Ok(())
     }
 
-    /// Makes frames like `frame` arrive at a device for about `duration`; tells how many and how long one
-    /// took on its way through this CPU, in nanoseconds.
+    /// Injects frames like `frame` at a device for about `duration`; returns their number and the time per frame on
+    /// this CPU in nanoseconds.
     pub(super) fn send(
         &mut self,
         netns: &Netns,
         ifindex: u32,
         frame: &[u8],
         duration: Duration,
-    ) -> Result<Sent> {
+    ) -> Result<SendResult> {
         let program: &Xdp = self.ebpf.program("source").context("no source")?.try_into()?;
-        let context = context(frame.len(), ifindex)?;
+        let context = xdp_md(frame.len(), ifindex)?;
         inside(netns, || {
-            stay_on_one_cpu()?;
-            let mut sent = Sent::default();
+            pin_to_first_cpu()?;
+            let mut sent = SendResult::default();
             let mut per_frame = Vec::new();
             while sent.time < duration {
                 let result = program
                     .test_run(TestRunOptions {
                         data_in: Some(frame),
                         ctx_in: Some(&context),
-                        repeat: CALL,
+                        repeat: FRAMES_PER_CALL,
                         attrs: aya::TestRunAttrs::new().xdp_live_frames(BATCH),
                         ..TestRunOptions::default()
                     })
-                    .context("the kernel does not send live frames (Linux 5.18)")?;
-                sent.frames += u64::from(CALL);
-                sent.time += result.duration * CALL;
+                    .context("cannot run with live frames (requires Linux 5.18)")?;
+                sent.frames += u64::from(FRAMES_PER_CALL);
+                sent.time += result.duration * FRAMES_PER_CALL;
                 per_frame.push(result.duration.as_secs_f64() * 1e9);
             }
-            // The median over calls: an interrupted call does not count.
+            // The median discards interrupted calls.
             sent.nanoseconds = super::sample::percentile(per_frame, 50).unwrap_or_default();
             Ok(sent)
         })
     }
 }
 
-/// Keeps this thread on the first CPU it may use.
-fn stay_on_one_cpu() -> Result<()> {
+/// Pins this thread to the first available CPU.
+fn pin_to_first_cpu() -> Result<()> {
     let allowed = sched_getaffinity(Pid::from_raw(0))?;
     let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false));
     let mut cpus = CpuSet::new();
     cpus.set(first.context("no CPU")?)?;
-    sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot stay on one CPU")
+    sched_setaffinity(Pid::from_raw(0), &cpus).context("cannot set the CPU affinity")
 }
 
-/// What the source has sent.
+/// Result of a measurement with the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Sent {
-    /// Frames.
+pub(super) struct SendResult {
+    /// Number of frames.
     pub(super) frames: u64,
-    /// Time all of them took.
+    /// Total time.
     pub(super) time: Duration,
-    /// Nanoseconds a frame took, median over calls.
+    /// Nanoseconds per frame, median over calls.
     pub(super) nanoseconds: f64,
 }
 
-/// `struct xdp_md` of a frame that arrives at a device.
-fn context(len: usize, ifindex: u32) -> Result<Vec<u8>> {
+/// `struct xdp_md` of a frame received by a device.
+fn xdp_md(len: usize, ifindex: u32) -> Result<Vec<u8>> {
     let [data, data_end, data_meta, queue, egress] = [0, u32::try_from(len)?, 0, 0, 0];
     Ok([data, data_end, data_meta, ifindex, queue, egress]
         .into_iter()
@@ -325,17 +330,17 @@ fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<Sc
     })
 }
 
-fn fill(ebpf: &mut Ebpf, tables: &MapTables) -> Result<()> {
-    // In epoch 0 programs remember nothing; an agent has begun the first one before packets come.
+fn fill_maps(ebpf: &mut Ebpf, tables: &MemoryMaps) -> Result<()> {
+    // Epoch 0 disables the programs' caches; an agent starts with epoch 1.
     array(ebpf, abi::EPOCH)?.set(0, 1_u32, 0)?;
     if let Some(config) = tables.config {
         array(ebpf, abi::CONFIG)?.set(0, config, 0)?;
     }
     for (slot, group) in &tables.groups {
-        array(ebpf, abi::GROUPS)?.set(*slot, *group, 0)?;
+        array(ebpf, abi::NEXT_HOP_GROUPS)?.set(*slot, *group, 0)?;
     }
-    for (slot, member) in &tables.members {
-        array(ebpf, abi::MEMBERS)?.set(*slot, *member, 0)?;
+    for (slot, next_hop) in &tables.next_hops {
+        array(ebpf, abi::NEXT_HOPS)?.set(*slot, *next_hop, 0)?;
     }
     let map = ebpf.map_mut(abi::PREFIXES).context(abi::PREFIXES)?;
     let mut prefixes: LpmTrie<_, Addr, abi::Prefix> = map.try_into()?;
@@ -359,8 +364,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_per_run_is_that_of_the_new_runs() {
-        let spent = |micros, runs| Spent {
+    fn time_per_run_covers_new_runs_only() {
+        let spent = |micros, runs| CpuTime {
             time: Duration::from_micros(micros),
             runs,
         };
@@ -370,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn context_names_length_and_device() {
-        let context = context(156, 7).unwrap();
+    fn the_context_has_length_and_device() {
+        let context = xdp_md(156, 7).unwrap();
         assert_eq!(context.len(), 24);
         assert_eq!(context[4..8], 156_u32.to_ne_bytes());
         assert_eq!(context[12..16], 7_u32.to_ne_bytes());

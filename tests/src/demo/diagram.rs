@@ -1,11 +1,11 @@
-//! The path of a packet as a picture with real addresses, and what a person can try. Pure.
+//! Diagram of a packet's path with real addresses, and commands for exploration.
 
 use ipnet::IpNet;
 
 use crate::topology::{Cluster, Family, Nets, Place, Topology};
 
 /// Device between the gateways.
-pub(super) fn between_device() -> &'static str {
+pub(super) fn inter_gateway_device() -> &'static str {
     Place::GatewayWest
         .underlay_devices()
         .last()
@@ -13,8 +13,8 @@ pub(super) fn between_device() -> &'static str {
         .unwrap_or_default()
 }
 
-/// The path from the Pod in east down to its gateway, over to the other gateway, and up to the Pod in west.
-pub(super) fn picture(family: Family) -> String {
+/// The path from the Pod in east through both gateways to the Pod in west.
+pub(super) fn diagram(family: Family) -> String {
     let [east, west] = Cluster::ALL.map(|cluster| cluster.nets(family));
     let both = |left: &str, right: &str| format!("{left:<36}{right}\n");
     let hosts = |what: &str, address: fn(&Nets) -> IpNet| {
@@ -28,10 +28,7 @@ pub(super) fn picture(family: Family) -> String {
         hosts("Pod", |nets| nets.pod),
         both("  |", "  ^"),
         hosts("regular node", |nets| nets.node),
-        both(
-            "  |  to_remote: encapsulate",
-            "  ^  from_underlay: check, unwrap,",
-        ),
+        both("  |  to_remote: encapsulate", "  ^  from_underlay: check, decap,"),
         both("  |", "  |  deliver through mc0"),
         both("  | Geneve", "  | Geneve"),
         both("  v", "  |"),
@@ -41,27 +38,30 @@ pub(super) fn picture(family: Family) -> String {
             "     from_underlay: check, rewrite",
             "     from_underlay: check, rewrite",
         ),
-        both("     the outer header, send on", "     the outer header, send on"),
+        both("     outer header, forward", "     outer header, forward"),
     ]
     .concat()
 }
 
-/// The gateway in the network between the clusters.
+/// The gateway's address in the network between the clusters.
 fn gateway(nets: &Nets) -> IpNet {
     let [gateway, _] = nets.gateway;
     gateway
 }
 
-/// The gateway in its cluster's network.
+/// The gateway's address in its cluster's network.
 fn internal(nets: &Nets) -> IpNet {
     let [internal, _] = nets.internal;
     internal
 }
 
-/// What to look at in a topology that was left up.
-pub(super) fn try_this(topology: &Topology) -> String {
+/// Commands for a topology that was kept.
+pub(super) fn next_commands(topology: &Topology) -> String {
     let prefix = &topology.options().prefix;
-    let (pod, gateway) = (Place::PodEast.in_lab(prefix), Place::GatewayEast.in_lab(prefix));
+    let (pod, gateway) = (
+        Place::PodEast.scoped_name(prefix),
+        Place::GatewayEast.scoped_name(prefix),
+    );
     let family = topology.options().outer;
     let server = Cluster::West.pod_addr(family);
     let ip = match family {
@@ -71,20 +71,20 @@ pub(super) fn try_this(topology: &Topology) -> String {
     let bpf_dir = topology.bpf_dir(Place::GatewayEast);
     let manifests = topology.manifests_dir(Cluster::East);
     let traffic = topology.options().traffic.display();
-    let device = between_device();
+    let device = inter_gateway_device();
     let remove =
         std::env::current_exe().map_or_else(|_| "mc-demo".to_owned(), |own| own.display().to_string());
     format!(
         "\
-a shell in the Pod of east        nsenter --net=/run/netns/{pod} bash
-  and in it                       {traffic} ping {server}
+shell in the Pod of east          nsenter --net=/run/netns/{pod} bash
+  ping the Pod of west from it    {traffic} ping {server}
 packets between the gateways      nsenter --net=/run/netns/{gateway} tcpdump -ni {device} udp port 6081
-programs, maps and where attached find {bpf_dir}
+pinned programs, maps and links   find {bpf_dir}
 routes to the other cluster       {ip} -n {gateway} route show proto 109
-packets by path, per CPU          bpftool map dump pinned {bpf_dir}/{maps}/mc_paths
+packets by outcome, per CPU       bpftool map dump pinned {bpf_dir}/{maps}/mc_outcomes
 drops by reason, per CPU          bpftool map dump pinned {bpf_dir}/{maps}/mc_drops
-what an agent says                cat {logs}/agent-{name}.log
-change a manifest, it notices     $EDITOR {manifests}/west.yaml
+log of an agent                   cat {logs}/agent-{name}.log
+edit a watched manifest           $EDITOR {manifests}/west.yaml
 remove everything                 {remove} --prefix {prefix} --remove
 ",
         bpf_dir = bpf_dir.display(),
@@ -100,9 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn picture_has_every_address_and_fits_a_screen() {
+    fn the_diagram_has_every_address_and_fits_a_screen() {
         for family in [Family::V4, Family::V6] {
-            let picture = picture(family);
+            let picture = diagram(family);
             for cluster in Cluster::ALL {
                 let nets = cluster.nets(family);
                 for net in [nets.pod, nets.node, internal(&nets), gateway(&nets)] {

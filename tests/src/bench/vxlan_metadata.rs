@@ -1,8 +1,7 @@
-//! Collect-metadata VXLAN: one device per node for all tunnels, and routes that say which tunnel a packet
-//! takes (`ip route … encap ip`, Linux 4.3). Each node still decapsulates, routes and encapsulates again.
+//! Collect-metadata VXLAN: one device per node for all tunnels, selected by routes (`ip route … encap ip`, Linux 4.3).
+//! Each node decapsulates, routes and encapsulates again.
 //!
-//! The same device could be fed by a BPF program that sets the tunnel key; the tunnel itself, which is what
-//! costs, would be the same.
+//! A BPF program that sets the tunnel key could replace the routes; the tunnel, which causes the cost, is the same.
 
 use std::net::Ipv4Addr;
 
@@ -12,16 +11,16 @@ use ipnet::Ipv4Net;
 use crate::topology::{Cluster, OVERHEAD, Place, Topology};
 
 const DEVICE: &str = "be-vx";
-/// The next node of a tunnel: a neighbour that is known for good, because nobody can be asked for over a tunnel
-/// that is chosen by route. (A VXLAN device drops frames from its own MAC address: each needs its own.)
-struct Next {
+/// The next node of a tunnel as a permanent neighbour: neighbour discovery does not work over a tunnel that is selected
+/// by route. Each node has its own MAC address, since a VXLAN device drops frames from its own.
+struct TunnelNextHop {
     neighbour: Ipv4Addr,
     mac: String,
-    /// Where the tunnel to it ends.
+    /// Underlay address of the tunnel's end.
     outer: Ipv4Addr,
 }
 
-impl Next {
+impl TunnelNextHop {
     fn new(place: Place, outer: Ipv4Addr) -> Self {
         let number = Place::NODES.iter().zip(1..).find(|(node, _)| **node == place);
         let number: u8 = number.map_or(0, |(_, number)| number);
@@ -33,11 +32,11 @@ impl Next {
     }
 }
 
-/// `ip` lines that set up a node.
-fn lines(place: Place, mtu: u32) -> Vec<String> {
+/// `ip` commands that configure a node.
+fn ip_commands(place: Place, mtu: u32) -> Vec<String> {
     let cluster = place.cluster();
     let other = cluster.other();
-    let own = Next::new(place, Ipv4Addr::UNSPECIFIED);
+    let own = TunnelNextHop::new(place, Ipv4Addr::UNSPECIFIED);
     let mut lines = vec![
         format!(
             "link add {DEVICE} address {} type vxlan external nolearning dstport 4789",
@@ -45,8 +44,8 @@ fn lines(place: Place, mtu: u32) -> Vec<String> {
         ),
         format!("link set {DEVICE} mtu {mtu} up"),
     ];
-    let mut tunnel = |to: Ipv4Net, next: &Next| {
-        let Next {
+    let mut tunnel = |to: Ipv4Net, next: &TunnelNextHop| {
+        let TunnelNextHop {
             neighbour,
             mac,
             outer,
@@ -61,34 +60,34 @@ fn lines(place: Place, mtu: u32) -> Vec<String> {
     if place == cluster.gateway() {
         tunnel(
             other.pod_cidr(),
-            &Next::new(other.gateway(), other.gateway_net().addr()),
+            &TunnelNextHop::new(other.gateway(), other.gateway_net().addr()),
         );
         tunnel(
             cluster.node_pod_cidr(),
-            &Next::new(cluster.node(), cluster.node_net().addr()),
+            &TunnelNextHop::new(cluster.node(), cluster.node_net().addr()),
         );
     } else {
         tunnel(
             other.pod_cidr(),
-            &Next::new(cluster.gateway(), cluster.internal_net().addr()),
+            &TunnelNextHop::new(cluster.gateway(), cluster.internal_net().addr()),
         );
     }
     lines
 }
 
-/// Makes the clusters reach each other. Nothing else may do so at the time.
+/// Connects the clusters; no other data path may be configured.
 pub(super) fn set_up(topology: &Topology) -> Result<()> {
     let mtu = topology.options().mtu - OVERHEAD;
     Place::NODES.into_iter().try_for_each(|place| {
-        topology.netns(place).ip(&lines(place, mtu))?;
+        topology.netns(place).ip(&ip_commands(place, mtu))?;
         Ok(())
     })
 }
 
-/// Removes it and puts the CNI's route back.
+/// Removes the tunnels and restores the CNI's route.
 pub(super) fn take_down(topology: &Topology) -> Result<()> {
     for place in Place::NODES {
-        // Its routes go with the device.
+        // The kernel removes its routes with the device.
         topology.netns(place).ip(&[format!("link del {DEVICE}")])?;
     }
     Cluster::ALL.into_iter().try_for_each(|cluster| {
@@ -104,9 +103,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_knows_the_next_one_in_both_directions() {
+    fn every_node_has_a_route_in_both_directions() {
         let routes = |place| {
-            let lines = lines(place, 1450).split_off(2);
+            let lines = ip_commands(place, 1450).split_off(2);
             lines.join("\n")
         };
         let node = routes(Place::NodeEast);

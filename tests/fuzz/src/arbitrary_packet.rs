@@ -1,16 +1,16 @@
-//! Packets of a target before they are bytes, drawn from the bytes of an input.
+//! Packets drawn from the bytes of an input, before their encoding.
 
 use std::net::IpAddr;
 
 use crate::{
-    frame::checksum_at,
+    headers::checksum_at,
     packets::{Ip, checksum, summed, tcp_syn, udp},
 };
 
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 
-/// The bytes of an input, one after the other; zeros behind the last.
+/// The bytes of an input, followed by zeros.
 pub(crate) struct Bytes<'d>(pub(crate) &'d [u8]);
 
 impl Bytes<'_> {
@@ -22,27 +22,27 @@ impl Bytes<'_> {
         *first
     }
 
-    pub(crate) fn of<T: Copy, const N: usize>(&mut self, choices: [T; N]) -> T {
+    pub(crate) fn choose<T: Copy, const N: usize>(&mut self, choices: [T; N]) -> T {
         choices[usize::from(self.next()) % N]
     }
 }
 
-/// A packet between a client and a Service or a Pod, before it is bytes.
+/// A packet between a client and a Service or a Pod.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct ArbitraryPacket {
     pub(crate) src: (IpAddr, u16),
     pub(crate) dst: (IpAddr, u16),
     pub(crate) proto: u8,
     /// TCP flags.
     pub(crate) flags: u8,
     pub(crate) len: usize,
-    /// A UDP checksum that was left out.
-    pub(crate) unsummed: bool,
-    /// Added to a checksum.
-    pub(crate) wrong: bool,
+    /// The UDP checksum is omitted.
+    pub(crate) without_checksum: bool,
+    /// The checksum is wrong.
+    pub(crate) wrong_checksum: bool,
 }
 
-impl Draft {
+impl ArbitraryPacket {
     pub(crate) fn new(bytes: &mut Bytes<'_>, src: (IpAddr, u16), dst: (IpAddr, u16), proto: u8) -> Self {
         let bits = bytes.next();
         Self {
@@ -52,8 +52,8 @@ impl Draft {
             flags: [0x02, 0x10, 0x11, 0x12][usize::from(bits & 3)],
             len: usize::from(bytes.next()),
             // Mandatory in IPv6 (RFC 8200 section 8.1).
-            unsummed: bits & 4 != 0 && src.0.is_ipv4(),
-            wrong: bits & 0x38 == 0x38,
+            without_checksum: bits & 4 != 0 && src.0.is_ipv4(),
+            wrong_checksum: bits & 0x38 == 0x38,
         }
     }
 
@@ -70,24 +70,24 @@ impl Draft {
             udp(src, dst, &payload)
         };
         let at = checksum_at(self.proto).expect("a checksum");
-        if self.proto == TCP || !self.unsummed {
+        if self.proto == TCP || !self.without_checksum {
             message = summed(self.src.0, self.dst.0, self.proto, message, at);
             if self.proto == UDP && message[at..at + 2] == [0, 0] {
                 message[at..at + 2].fill(0xff);
             }
-            if self.wrong {
-                // Never the other zero of the same sum.
+            if self.wrong_checksum {
+                // Not the other representation of zero.
                 message[at] ^= 0x40;
             }
         }
         message
     }
 
-    pub(crate) fn whole(self) -> Ip {
+    pub(crate) fn to_ip(self) -> Ip {
         Ip::new(self.src.0, self.dst.0, self.proto, self.message())
     }
 
-    /// The packet in two fragments, the first with `cut` times eight bytes.
+    /// The packet in two fragments, the first one with `cut` times eight bytes.
     pub(crate) fn fragments(self, cut: usize) -> [Ip; 2] {
         let message = self.message();
         let at = (cut * 8).min((message.len() - 1) / 8 * 8);
@@ -112,8 +112,8 @@ impl Draft {
         Self { dst, ..self }
     }
 
-    /// The other way round.
-    pub(crate) fn answer(self) -> Self {
+    /// The reverse direction.
+    pub(crate) fn reply(self) -> Self {
         Self {
             src: self.dst,
             dst: self.src,
@@ -122,18 +122,18 @@ impl Draft {
         }
     }
 
-    /// Whether it is the first packet of a connection.
-    pub(crate) fn opens(self) -> bool {
+    /// Whether this is the first packet of a connection.
+    pub(crate) fn opens_connection(self) -> bool {
         self.proto == TCP && self.flags & 0x12 == 0x02
     }
 
-    pub(crate) fn is_wrong(self) -> bool {
-        self.wrong && (self.proto == TCP || !self.unsummed)
+    pub(crate) fn has_wrong_checksum(self) -> bool {
+        self.wrong_checksum && (self.proto == TCP || !self.without_checksum)
     }
 }
 
-/// An ICMP error of `from` about a packet, which is quoted with `len` bytes of its payload as one of `src`.
-pub(crate) fn complaint(from: IpAddr, about: &Draft, src: (IpAddr, u16), len: usize) -> Ip {
+/// An ICMP error of `from` that quotes a packet with source `src` and `len` bytes of its payload.
+pub(crate) fn icmp_error_about(from: IpAddr, about: &ArbitraryPacket, src: (IpAddr, u16), len: usize) -> Ip {
     let mut message = about.message();
     message[..2].copy_from_slice(&src.1.to_be_bytes());
     let quoted = Ip::new(src.0, about.dst.0, about.proto, message).bytes();

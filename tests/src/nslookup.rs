@@ -1,35 +1,35 @@
-//! What busybox's `nslookup` prints, record by record: nothing is sorted out on the way, so that repeated answers show.
+//! Parser of busybox's `nslookup` output that keeps duplicate records.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-/// Where a Service is served (RFC 2782).
+/// An SRV record (RFC 2782).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Srv {
     /// The port.
     pub port: u16,
-    /// The name of the host.
+    /// The host name.
     pub target: String,
 }
 
-/// The answers to one or several questions.
+/// The records of one or more queries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// A and AAAA records.
     pub addresses: Vec<IpAddr>,
     /// SRV records.
     pub services: Vec<Srv>,
-    /// Response codes of the questions that were refused: `NXDOMAIN`.
-    pub refusals: Vec<String>,
+    /// Error codes of failed queries, such as `NXDOMAIN`.
+    pub error_codes: Vec<String>,
 }
 
 impl Answer {
-    /// Reads what `nslookup` printed; a line that is nothing it is known to print is an error.
+    /// Parses the output; an unknown line is an error.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut answer = Self::default();
-        // The first `Address:` is the server's.
+        // The first `Address:` belongs to the server.
         let mut of_server = false;
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let unknown = || format!("nslookup printed `{line}`");
+            let unknown = || format!("unknown line `{line}` of nslookup");
             if line.starts_with("Server:") {
                 of_server = true;
             } else if let Some(address) = line.strip_prefix("Address:") {
@@ -45,7 +45,7 @@ impl Answer {
                 .split_once("can't find")
                 .and_then(|(_, l)| l.rsplit_once(": "))
             {
-                answer.refusals.push(code.to_owned());
+                answer.error_codes.push(code.to_owned());
             } else if !line.starts_with("Name:")
                 && !line.starts_with("*** Can't find")
                 && line != "Non-authoritative answer:"
@@ -56,22 +56,22 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The addresses as a set, or a text that says what else was answered.
+    /// The addresses as a set; an error if there are duplicates or other records.
     pub fn only_addresses(&self) -> Result<BTreeSet<IpAddr>, String> {
         let set: BTreeSet<_> = self.addresses.iter().copied().collect();
         let once = set.len() == self.addresses.len();
-        if once && self.services.is_empty() && self.refusals.is_empty() {
+        if once && self.services.is_empty() && self.error_codes.is_empty() {
             Ok(set)
         } else {
             Err(format!("{self:?}"))
         }
     }
 
-    /// The SRV records as a set, or a text that says what else was answered; the same one twice is something else.
+    /// The SRV records as a set; an error if there are duplicates or other records.
     pub fn only_services(&self) -> Result<BTreeSet<Srv>, String> {
         let set: BTreeSet<_> = self.services.iter().cloned().collect();
         let once = set.len() == self.services.len();
-        if once && self.addresses.is_empty() && self.refusals.is_empty() {
+        if once && self.addresses.is_empty() && self.error_codes.is_empty() {
             Ok(set)
         } else {
             Err(format!("{self:?}"))
@@ -80,7 +80,7 @@ impl Answer {
 }
 
 impl Srv {
-    /// Reads `priority weight port target`.
+    /// Parses `priority weight port target`.
     fn parse(record: &str) -> Option<Self> {
         let mut words = record.split_whitespace().skip(2);
         let (port, target) = (words.next()?, words.next()?);
@@ -98,7 +98,7 @@ mod tests {
     const SERVER: &str = "Server:\t\t10.20.0.10\nAddress:\t10.20.0.10:53\n\n";
 
     #[test]
-    fn addresses_are_those_of_the_name_not_of_the_server() {
+    fn the_servers_address_is_not_an_answer() {
         let text = format!(
             "{SERVER}Name:\tweb.ns.svc.clusterset.local\nAddress: 10.20.1.2\nName:\tweb.ns.svc.clusterset.local\nAddress: 10.20.1.3\n\n"
         );
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_comes_twice_is_noticed() {
+    fn duplicate_records_are_an_error() {
         let record = "web.ns.svc.clusterset.local\tservice = 0 50 42 web.ns.svc.clusterset.local\n";
         let answer = Answer::parse(&format!("{SERVER}{record}\n")).unwrap();
         let wanted = Srv {
@@ -122,10 +122,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_counted_and_no_record_is_no_refusal() {
+    fn error_codes_are_kept_and_an_empty_answer_is_no_error() {
         let refused = format!("{SERVER}** server can't find web.ns.svc.clusterset.local.: NXDOMAIN\n\n");
         let answer = Answer::parse(&format!("{refused}{refused}")).unwrap();
-        assert_eq!(answer.refusals, ["NXDOMAIN", "NXDOMAIN"]);
+        assert_eq!(answer.error_codes, ["NXDOMAIN", "NXDOMAIN"]);
         let none = format!("{SERVER}*** Can't find web.ns.svc.clusterset.local.: No answer\n\n");
         assert_eq!(Answer::parse(&none), Ok(Answer::default()));
         assert!(Answer::parse(";; connection timed out; no servers could be reached").is_err());

@@ -1,31 +1,31 @@
-//! Flow tables that are full, in the kernel: packets go on, what was quiet longest is forgotten and known again.
+//! Full flow tables in the kernel: packets are forwarded, the least recent flows are evicted and re-created.
 
 use mc_gateway_common::{
     abi::service::{FlowKey, MAX_FLOWS, MAX_REPLIES, ReplyKey},
+    maps::{MemoryMaps, service::ServiceMaps},
     packet::ip::mapped,
-    tables::{MapTables, service::MapServices},
-    verdict::{Event, Path},
+    verdict::{Event, Outcome},
 };
 
 use crate::{
-    UNSPEC,
+    TC_ACT_UNSPEC,
     cases::{self, Program, services},
+    fixture::{GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_NODE, SERVICE_HERE, Shape, WEST_GATEWAY},
     kernel::Kernel,
-    on_host,
     packets::{Ip, Tunnel, tcp_syn},
-    world::{GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_NODE, SERVICE_HERE, Shape, WEST_GATEWAY},
+    run_on_host,
 };
 
-/// More flows than a table holds.
+/// More flows than the capacity of a table.
 const FLOWS: u32 = 80_000;
-/// Forgotten flows that are used again.
-const AGAIN: usize = 100;
-/// The Service of `cases/services.rs` with a Pod of the node, and that Pod's name.
+/// Evicted flows that are resumed.
+const RESUMED: usize = 100;
+/// Ports of the Service in `cases/services.rs` with a Pod of the node, and the MAC address that names the Pod.
 const WEB: u16 = 80;
 const POD_PORT: u16 = 8080;
 const ON_NODE: [u8; 6] = [6, 1, 2, 3, 4, 5];
 
-/// The client of a flow: some of each of many addresses.
+/// The client of a flow: 16 ports of each address.
 fn client(flow: u32) -> ([u8; 4], u16) {
     let [_, _, high, low] = (flow / 16).to_be_bytes();
     let port = 40_000 + u16::try_from(flow % 16).expect("small");
@@ -37,28 +37,28 @@ fn syn(flow: u32) -> Ip {
     Ip::new(addr, SERVICE_HERE, 6, tcp_syn(port, WEB))
 }
 
-/// The same flow later on.
+/// A later packet of the flow.
 fn ack(flow: u32) -> Ip {
     let mut packet = syn(flow);
     packet.payload[13] = 0x10;
     packet
 }
 
-/// Runs a packet in the kernel and on a host that knows no flows: a full table makes no difference.
-fn goes_on(kernel: &mut Kernel, tables: &MapTables, program: Program, frame: &[u8]) {
-    let fresh = MapTables {
-        services: MapServices {
+/// Compares the kernel with a host that has no flows: a full table makes no difference.
+fn assert_same_as_host(kernel: &mut Kernel, tables: &MemoryMaps, program: Program, frame: &[u8]) {
+    let fresh = MemoryMaps {
+        services: ServiceMaps {
             services: tables.services.services.clone(),
             maglev: tables.services.maglev.clone(),
             backends: tables.services.backends.clone(),
-            ..MapServices::default()
+            ..ServiceMaps::default()
         },
         ..tables.clone()
     };
-    let (verdict, bytes) = on_host(program, &fresh, frame);
+    let (verdict, bytes) = run_on_host(program, &fresh, frame);
     let outcome = kernel.run(program.name(), frame);
-    assert_eq!(outcome.action, crate::action(verdict), "{verdict:?}");
-    assert_ne!(outcome.action, UNSPEC);
+    assert_eq!(outcome.action, crate::tc_action(verdict), "{verdict:?}");
+    assert_ne!(outcome.action, TC_ACT_UNSPEC);
     assert_eq!(outcome.bytes, bytes, "{verdict:?}");
 }
 
@@ -84,49 +84,49 @@ fn reply_key(flow: u32) -> ReplyKey {
     }
 }
 
-/// A full table has given up at least what it does not hold, and little more.
-fn forgotten(is_known: impl Fn(u32) -> bool, capacity: u32) -> Vec<u32> {
+/// The evicted flows: at least those beyond the capacity, and few more.
+fn evicted_flows(is_known: impl Fn(u32) -> bool, capacity: u32) -> Vec<u32> {
     let forgotten: Vec<u32> = (0..FLOWS).filter(|flow| !is_known(*flow)).collect();
     let count = u32::try_from(forgotten.len()).expect("few");
     let least = FLOWS - capacity;
-    assert!((least..least + 4_096).contains(&count), "{count} forgotten");
-    println!("{} of {FLOWS} flows known, {count} forgotten", FLOWS - count);
+    assert!((least..least + 4_096).contains(&count), "{count} evicted");
+    println!("{} of {FLOWS} flows kept, {count} evicted", FLOWS - count);
     forgotten
 }
 
 #[test]
-fn a_gateway_with_a_full_flow_table_chooses_as_before() {
+fn a_gateway_with_a_full_flow_table_selects_the_same_backends() {
     let tables = services::world(Shape::default(), true);
     let mut kernel = Kernel::load(&tables);
     let before = kernel.counts();
     let frame = |packet: &Ip| Tunnel::new(WEST_GATEWAY, GATEWAY_OUTSIDE, packet).frame();
     for flow in 0..FLOWS {
-        goes_on(&mut kernel, &tables, Program::FromUnderlay, &frame(&syn(flow)));
+        assert_same_as_host(&mut kernel, &tables, Program::FromUnderlay, &frame(&syn(flow)));
     }
     let known = kernel.flows(&tables.services).flows.into_inner();
-    let forgotten = forgotten(|flow| known.contains_key(&flow_key(flow)), MAX_FLOWS);
-    // Connections go on where they were, and are known again.
-    for flow in forgotten.iter().take(AGAIN) {
-        goes_on(&mut kernel, &tables, Program::FromUnderlay, &frame(&ack(*flow)));
+    let forgotten = evicted_flows(|flow| known.contains_key(&flow_key(flow)), MAX_FLOWS);
+    // Resumed connections keep their backend and are entered again.
+    for flow in forgotten.iter().take(RESUMED) {
+        assert_same_as_host(&mut kernel, &tables, Program::FromUnderlay, &frame(&ack(*flow)));
     }
     let known = kernel.flows(&tables.services).flows.into_inner();
     assert!(
         forgotten
             .iter()
-            .take(AGAIN)
+            .take(RESUMED)
             .all(|flow| known.contains_key(&flow_key(*flow)))
     );
     let after = kernel.counts();
     let counted = |event: Event| after.events[event as usize] - before.events[event as usize];
-    let sent = u64::from(FLOWS) + AGAIN as u64;
+    let sent = u64::from(FLOWS) + RESUMED as u64;
     assert_eq!(counted(Event::ServiceFlow), sent);
     assert_eq!(
         counted(Event::ServiceTableFull),
         0,
-        "room is made, nothing refused"
+        "the table evicts and never refuses"
     );
     assert_eq!(after.drops, before.drops);
-    let transit = after.paths[Path::Transit as usize].0 - before.paths[Path::Transit as usize].0;
+    let transit = after.paths[Outcome::Transit as usize].0 - before.paths[Outcome::Transit as usize].0;
     assert_eq!(transit, sent);
 }
 
@@ -141,27 +141,27 @@ fn a_node_with_a_full_flow_table_translates_as_before() {
         tunnel.frame()
     };
     for flow in 0..FLOWS {
-        goes_on(&mut kernel, &tables, Program::FromUnderlay, &frame(&syn(flow)));
+        assert_same_as_host(&mut kernel, &tables, Program::FromUnderlay, &frame(&syn(flow)));
     }
     let known = kernel.flows(&tables.services).replies.into_inner();
-    let forgotten = forgotten(|flow| known.contains_key(&reply_key(flow)), MAX_REPLIES);
+    let forgotten = evicted_flows(|flow| known.contains_key(&reply_key(flow)), MAX_REPLIES);
     let answer = |kernel: &mut Kernel, flow: u32| {
         let (addr, port) = client(flow);
         let mut packet = Ip::new(POD_NODE, addr, 6, tcp_syn(POD_PORT, port));
         packet.payload[13] = 0x12;
         let outcome = kernel.run("to_remote", &packet.frame());
-        assert_eq!(outcome.action, crate::REDIRECT);
-        // The inner source, behind Ethernet, outer headers and twelve bytes.
+        assert_eq!(outcome.action, crate::TC_ACT_REDIRECT);
+        // The inner source: behind Ethernet, outer headers and twelve bytes.
         <[u8; 4]>::try_from(&outcome.bytes[14 + 50 + 12..14 + 50 + 16]).expect("an address")
     };
-    for flow in forgotten.iter().take(AGAIN) {
+    for flow in forgotten.iter().take(RESUMED) {
         assert_eq!(
             answer(&mut kernel, *flow),
             POD_NODE,
-            "forgotten: the Pod's own packet"
+            "evicted: the Pod's own address"
         );
-        goes_on(&mut kernel, &tables, Program::FromUnderlay, &frame(&ack(*flow)));
-        assert_eq!(answer(&mut kernel, *flow), SERVICE_HERE, "known again");
+        assert_same_as_host(&mut kernel, &tables, Program::FromUnderlay, &frame(&ack(*flow)));
+        assert_eq!(answer(&mut kernel, *flow), SERVICE_HERE, "entered again");
     }
     let after = kernel.counts();
     assert_eq!(after.drops, before.drops);
@@ -169,23 +169,23 @@ fn a_node_with_a_full_flow_table_translates_as_before() {
     assert_eq!(after.events[full], before.events[full]);
 }
 
-/// What the kernel does when it has no memory left, which no test can make it do.
+/// The kernel refuses entries when it is out of memory, which only the host can simulate.
 #[test]
-fn an_entry_that_is_refused_is_counted_and_its_packet_goes_on() {
+fn a_refused_map_entry_is_counted_and_its_packet_is_forwarded() {
     let mut refused = 0;
     for case in cases::all() {
         let mut tables = case.tables.clone();
-        tables.services.refuses = true;
+        tables.services.full = true;
         let before = tables.services.clone();
-        let found = on_host(case.program, &tables, &case.frame);
-        let expected = on_host(case.program, &case.tables, &case.frame);
+        let found = run_on_host(case.program, &tables, &case.frame);
+        let expected = run_on_host(case.program, &case.tables, &case.frame);
         assert_eq!(found, expected, "{}", case.name);
         let full = tables.events.borrow().get(&Event::ServiceTableFull).copied();
         let written = {
             let (now, before) = (&case.tables.services, &before);
             now.flows != before.flows || now.replies != before.replies || now.fragments != before.fragments
         };
-        // What is forgotten on purpose needs no room.
+        // Removal needs no room.
         let forgets = case.tables.services.replies.borrow().len() < before.replies.borrow().len();
         assert_eq!(full.is_some(), written && !forgets, "{}", case.name);
         assert!(forgets || tables.services == before, "{}", case.name);

@@ -1,13 +1,14 @@
-//! Tables of a gateway and frames for it, of any size: one regular node behind it, other clusters before it.
-//! Pure.
+//! Maps of a gateway with one regular node and any number of other clusters, and frames for it.
 
 use std::net::Ipv4Addr;
 
 use mc_gateway_common::{
     abi::{
-        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_MEMBERS,
-        Group, Member, NextHop, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+        ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_NEXT_HOPS,
+        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
     },
+    maps::MemoryMaps,
+    nexthop_select::mix,
     packet::{
         checksum,
         encap::{Encap, HOP_LIMIT},
@@ -15,57 +16,55 @@ use mc_gateway_common::{
         ip::{self, mapped},
         tunnel::{Format, GENEVE_PORT, VNI_POLICY_OFF},
     },
-    select::mix,
-    tables::MapTables,
 };
 
-use super::row::SMALL;
+use super::end_to_end::SMALL_PAYLOAD;
 
 /// Group of the regular node.
 const GROUP_NODE: u32 = 1;
 /// The Pods of the regular node, and one of them.
 const NODE_PODS: [u8; 4] = [10, 11, 1, 0];
 const POD: [u8; 4] = [10, 11, 1, 2];
-/// First remote prefix; the others follow, 256 addresses each.
+/// First remote prefix, followed by the others with 256 addresses each.
 const REMOTE: u32 = 0x1000_0000;
 
-/// Sizes of a gateway's tables.
+/// Sizes of a gateway's maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Prefixes of other clusters.
     pub(super) prefixes: u32,
     /// Other clusters.
     pub(super) clusters: u32,
-    /// Gateways of each of them.
-    pub(super) members: u32,
-    /// Where the prefixes lie.
+    /// Gateways per cluster.
+    pub(super) next_hops: u32,
+    /// Distribution of the prefixes.
     pub(super) layout: Layout,
 }
 
-/// Where prefixes lie in the address space.
+/// Distribution of prefixes in the address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// Side by side.
+    /// Adjacent.
     #[default]
     Dense,
-    /// Anywhere, none next to another.
+    /// Spread over the address space.
     Scattered,
 }
 
 // === impl Sizes ===
 
 impl Sizes {
-    /// The network of a prefix, of 256 addresses.
+    /// The network of a prefix with 256 addresses.
     fn network(self, number: u32) -> Ipv4Addr {
         let place = match self.layout {
             Layout::Dense => number,
-            // An odd factor: no two numbers below 2^22 get the same place.
+            // An odd factor is a bijection on numbers below 2^22.
             Layout::Scattered => number.wrapping_mul(0x9e37_79b1) & 0x003f_ffff,
         };
         Ipv4Addr::from(REMOTE + (place << 8))
     }
 
-    /// For each of so many flows the number of the prefix it goes to: spread evenly.
+    /// The destination prefix of each flow, evenly distributed.
     fn spread(self, flows: u32) -> impl Iterator<Item = u32> {
         let prefixes = self.prefixes.max(1);
         (0..flows).map(move |flow| {
@@ -79,7 +78,7 @@ impl Sizes {
     }
 }
 
-/// A leg: the device and the addresses at both its ends.
+/// A leg: the device and the addresses of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leg {
     pub(super) ifindex: u32,
@@ -87,16 +86,16 @@ pub(super) struct Leg {
     pub(super) remote: Ipv4Addr,
 }
 
-/// A gateway that gets packets over one leg and passes them on over the others in turn.
-pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MapTables {
-    let mut tables = MapTables {
+/// Maps of a gateway that receives packets on one leg and forwards them to the others.
+pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MemoryMaps {
+    let mut tables = MemoryMaps {
         config: Some(config(inside, outside)),
-        ..MapTables::default()
+        ..MemoryMaps::default()
     };
     tables
         .groups
         .insert(GROUP_NODE, group(GROUP_NODE, &mut std::iter::once(1)));
-    tables.members.insert(1, member(1, inside));
+    tables.next_hops.insert(1, next_hop(1, inside));
     tables.peers.insert(
         mapped(inside.remote.octets()),
         peer(CLUSTER_LOCAL, PEER_LOCAL_NODE, GROUP_NODE),
@@ -108,15 +107,17 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MapTables {
         prefix(CLUSTER_LOCAL, GROUP_NODE, ACTION_FORWARD),
     );
     for cluster in 0..sizes.clusters {
-        let slots = |number: u32| 2 + cluster * sizes.members + number;
+        let slots = |number: u32| 2 + cluster * sizes.next_hops + number;
         let id = GROUP_NODE + 1 + cluster;
         tables
             .groups
-            .insert(id, group(id, &mut (0..sizes.members).map(slots)));
-        for (number, leg) in (0..sizes.members).zip(outside.iter().cycle()) {
-            tables.members.insert(slots(number), member(slots(number), *leg));
+            .insert(id, group(id, &mut (0..sizes.next_hops).map(slots)));
+        for (number, leg) in (0..sizes.next_hops).zip(outside.iter().cycle()) {
+            tables
+                .next_hops
+                .insert(slots(number), next_hop(slots(number), *leg));
         }
-        // Gateways that send nothing here: they only fill the table.
+        // Peers without traffic, which only fill the map.
         let address = Ipv4Addr::from(0x6440_0000 + cluster);
         tables.peers.insert(
             mapped(address.octets()),
@@ -131,12 +132,12 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MapTables {
     tables
 }
 
-/// The gateway at the other end of a leg: it delivers everything.
-pub(super) fn destination(leg: Leg) -> MapTables {
+/// Maps of the gateway at the other end of a leg, which delivers everything.
+pub(super) fn destination(leg: Leg) -> MemoryMaps {
     const EAST: u32 = 1;
-    let mut tables = MapTables {
+    let mut tables = MemoryMaps {
         config: Some(config(leg, &[])),
-        ..MapTables::default()
+        ..MemoryMaps::default()
     };
     insert(&mut tables, NODE_PODS, 24, prefix(EAST, 0, ACTION_FORWARD));
     let all = Ipv4Addr::from(REMOTE).octets();
@@ -147,8 +148,8 @@ pub(super) fn destination(leg: Leg) -> MapTables {
     tables
 }
 
-/// So many flows of small datagrams from the regular node's Pod, spread evenly over the remote prefixes.
-/// `first` tells one set of flows from another.
+/// Flows of small datagrams from the regular node's Pod, evenly distributed over the remote prefixes. Sets of flows
+/// with different `first` are disjoint.
 pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8; 6]) -> Vec<Vec<u8>> {
     (first..)
         .zip(sizes.spread(count))
@@ -173,7 +174,7 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
         .collect()
 }
 
-/// The same flows as they are without a tunnel.
+/// The same flows without encapsulation.
 pub(super) fn plain_flows(count: u32, sizes: Sizes, mac: [u8; 6]) -> Vec<Vec<u8>> {
     (0..)
         .zip(sizes.spread(count))
@@ -188,7 +189,7 @@ fn ethernet(to: [u8; 6]) -> Vec<u8> {
 
 /// A datagram to an address of a remote prefix.
 fn datagram(network: Ipv4Addr, flow: u32) -> Vec<u8> {
-    let udp = 8 + SMALL;
+    let udp = 8 + SMALL_PAYLOAD;
     let total = u16::try_from(ip::V4_LEN + udp).unwrap_or_default().to_be_bytes();
     let dst = Ipv4Addr::from(u32::from(network) + 5).octets();
     let mut header = [0; ip::V4_LEN];
@@ -196,16 +197,16 @@ fn datagram(network: Ipv4Addr, flow: u32) -> Vec<u8> {
     for (to, from) in header.iter_mut().zip(fields.into_iter().chain(POD).chain(dst)) {
         *to = from;
     }
-    let check = checksum::of_header(&header);
+    let check = checksum::header_checksum(&header);
     for (to, from) in header.iter_mut().skip(10).zip(check) {
         *to = from;
     }
     let source = 1024 + u16::try_from(flow % 60_000).unwrap_or_default();
     let [s0, s1] = source.to_be_bytes();
     let [l0, l1] = u16::try_from(udp).unwrap_or_default().to_be_bytes();
-    // Port 5202; without a checksum, as UDP over IPv4 may be.
+    // Port 5202; no checksum, which UDP over IPv4 permits.
     let ports = [s0, s1, 0x14, 0x52, l0, l1, 0, 0];
-    [&header[..], &ports, &[0x6d; SMALL]].concat()
+    [&header[..], &ports, &[0x6d; SMALL_PAYLOAD]].concat()
 }
 
 fn config(inside: Leg, outside: &[Leg]) -> Config {
@@ -226,7 +227,7 @@ fn config(inside: Leg, outside: &[Leg]) -> Config {
     config
 }
 
-fn insert(tables: &mut MapTables, network: [u8; 4], bits: u32, value: Prefix) {
+fn insert(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, value: Prefix) {
     let key = (V4_PREFIX_BITS + bits, mapped(network));
     tables.prefixes.insert(key, value);
 }
@@ -245,32 +246,32 @@ fn peer(cluster: u32, flags: u32, group: u32) -> Peer {
         cluster,
         flags,
         group,
-        traffic: 0,
+        stats: 0,
     }
 }
 
-fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> Group {
-    let mut group = Group {
+fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> NextHopGroup {
+    let mut group = NextHopGroup {
         id,
-        ..Group::default()
+        ..NextHopGroup::default()
     };
-    for (place, slot) in group.members.iter_mut().take(GROUP_MEMBERS).zip(slots) {
+    for (place, slot) in group.next_hops.iter_mut().take(GROUP_NEXT_HOPS).zip(slots) {
         *place = slot;
-        group.n += 1;
+        group.len += 1;
     }
     group
 }
 
-fn member(slot: u32, leg: Leg) -> Member {
-    Member {
+fn next_hop(slot: u32, leg: Leg) -> NextHop {
+    NextHop {
         addr: mapped(leg.remote.octets()),
         local: mapped(leg.local.octets()),
         ifindex: leg.ifindex,
         id: mix(slot, 0x6d63),
         mtu: 1450,
         weight: 1,
-        via: NextHop::default(),
-        traffic: slot,
+        neighbor: Neighbor::default(),
+        stats: slot,
     }
 }
 
@@ -280,8 +281,8 @@ mod tests {
 
     use mc_gateway_common::{
         packet::SlicePacket,
-        path,
-        verdict::{Path, Verdict},
+        pipeline,
+        verdict::{Outcome, Verdict},
     };
 
     use super::*;
@@ -305,23 +306,23 @@ mod tests {
         },
     ];
 
-    fn verdict(tables: &MapTables, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    fn verdict(tables: &MemoryMaps, frame: &[u8]) -> (Verdict, Vec<u8>) {
         let mut packet = SlicePacket::new(frame.to_vec());
-        let verdict = path::from_underlay(&mut packet, tables);
+        let verdict = pipeline::from_underlay(&mut packet, tables);
         (verdict, packet.bytes().to_vec())
     }
 
-    fn sizes(prefixes: u32, clusters: u32, members: u32) -> Sizes {
+    fn sizes(prefixes: u32, clusters: u32, next_hops: u32) -> Sizes {
         Sizes {
             prefixes,
             clusters,
-            members,
+            next_hops,
             layout: Layout::Dense,
         }
     }
 
     #[test]
-    fn every_frame_crosses_gateways_of_every_size() {
+    fn gateways_of_every_size_forward_every_frame() {
         let scattered = Sizes {
             layout: Layout::Scattered,
             ..sizes(1000, 1, 1)
@@ -334,20 +335,20 @@ mod tests {
             sizes(2, 1, 16),
         ] {
             let tables = gateway(sizes, INSIDE, &OUTSIDE[..1]);
-            let sent = |path| Verdict::Send { path, ifindex: 3 };
+            let sent = |outcome| Verdict::Send { outcome, ifindex: 3 };
             for frame in flows(64, 0, sizes, INSIDE, MAC) {
-                assert_eq!(verdict(&tables, &frame).0, sent(Path::Transit), "{sizes:?}");
+                assert_eq!(verdict(&tables, &frame).0, sent(Outcome::Transit), "{sizes:?}");
             }
             for frame in plain_flows(64, sizes, MAC) {
                 let mut packet = SlicePacket::new(frame);
-                let encapsulated = path::to_remote(&mut packet, &tables);
-                assert_eq!(encapsulated, sent(Path::Encap), "{sizes:?}");
+                let encapsulated = pipeline::to_remote(&mut packet, &tables);
+                assert_eq!(encapsulated, sent(Outcome::Encap), "{sizes:?}");
             }
         }
     }
 
     #[test]
-    fn scattered_prefixes_are_all_different_and_seldom_neighbours() {
+    fn scattered_prefixes_are_distinct_and_rarely_adjacent() {
         let sizes = Sizes {
             layout: Layout::Scattered,
             ..sizes(100_000, 1, 1)
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_to_two_gateways_arrive_at_both() {
+    fn two_gateways_both_receive_flows() {
         let sizes = sizes(1, 1, 2);
         let tables = gateway(sizes, INSIDE, &OUTSIDE);
         let mut taken = BTreeSet::new();
@@ -375,7 +376,7 @@ mod tests {
                 remote: leg.local,
             });
             let delivered = Verdict::Deliver {
-                path: Path::Deliver,
+                outcome: Outcome::Deliver,
                 ifindex: 1,
             };
             assert_eq!(verdict(&there, &sent).0, delivered);
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_are_spread_over_all_prefixes() {
+    fn flows_are_distributed_over_all_prefixes() {
         let numbers = |count, prefixes| -> BTreeSet<Vec<u8>> {
             flows(count, 0, sizes(prefixes, 1, 1), INSIDE, MAC)
                 .into_iter()
@@ -399,7 +400,11 @@ mod tests {
     #[test]
     fn plain_frames_are_long_enough_for_the_source() {
         for frame in plain_flows(4, sizes(4, 1, 1), MAC) {
-            assert!(frame.len() >= super::super::objects::HEAD, "{}", frame.len());
+            assert!(
+                frame.len() >= super::super::bpf_objects::HEADER_LEN,
+                "{}",
+                frame.len()
+            );
         }
     }
 }

@@ -1,22 +1,22 @@
-//! The tables the cases run against: a gateway of `east` and a regular node of `east`.
+//! Tables for the cases: a gateway and a regular node of cluster `east`.
 
 use std::{net::IpAddr, sync::OnceLock};
 
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY,
-        CONFIG_VXLAN, Config, Group, Member, NextHop, PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE,
-        PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_THROUGH_STACK, PREFIX_WAY_BACK, Peer, Prefix,
-        V4_PREFIX_BITS, limit::Bucket,
+        CONFIG_VXLAN, Config, Neighbor, NextHop, NextHopGroup, PEER_ANTREA, PEER_LOCAL_GATEWAY,
+        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Peer,
+        Prefix, V4_PREFIX_BITS, rate_limit::TokenBucket,
     },
+    maps::MemoryMaps,
     packet::ip::{mapped, unmapped},
-    tables::MapTables,
 };
 
-/// Stable ids of the remote clusters.
+/// Stable IDs of the remote clusters.
 pub(crate) const WEST: u32 = 0x77;
 pub(crate) const NORTH: u32 = 0x88;
-/// Its gateway is one of Antrea.
+/// A cluster with an Antrea gateway.
 pub(crate) const SOUTH: u32 = 0x99;
 
 /// Pods: on this gateway, on east's regular node, in west, in north.
@@ -27,7 +27,7 @@ pub(crate) const POD_NORTH: [u8; 4] = [10, 3, 0, 5];
 /// A Service address of east and of west.
 pub(crate) const SERVICE_HERE: [u8; 4] = [10, 101, 0, 10];
 pub(crate) const SERVICE_WEST: [u8; 4] = [10, 102, 0, 10];
-/// A Pod and a Service of south, and what stands for the clients of its gateway.
+/// A Pod and a Service of south, and the alias of its gateway's clients.
 pub(crate) const POD_SOUTH: [u8; 4] = [10, 7, 0, 5];
 pub(crate) const SERVICE_SOUTH: [u8; 4] = [10, 110, 0, 10];
 pub(crate) const ALIAS_SOUTH: [u8; 4] = [10, 110, 0, 0];
@@ -43,7 +43,7 @@ pub(crate) const NORTH_GATEWAY: [u8; 4] = [192, 168, 9, 4];
 pub(crate) const SOUTH_GATEWAY: [u8; 4] = [192, 168, 9, 5];
 pub(crate) const STRANGER: [u8; 4] = [192, 168, 9, 99];
 
-/// Address of `mc0`, and its index. Any device will do for a program that is not attached.
+/// MAC address of `mc0`, and its index; any device suffices for a program that is not attached.
 pub(crate) const MC0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 const LOOPBACK: u32 = 1;
 
@@ -54,13 +54,13 @@ const GROUP_TWO: u32 = 4;
 pub(crate) const GROUP_SOUTH: u32 = 5;
 const GROUP_GATEWAYS: u32 = 1;
 
-/// ICMP errors enough for any test, and no clock that adds to them.
-const PLENTY: Bucket = Bucket {
+/// Enough tokens for any test; the time stamp prevents a refill.
+const UNLIMITED: TokenBucket = TokenBucket {
     tokens: 1 << 40,
     at: u64::MAX,
 };
 
-/// The slot an underlay address counts in.
+/// The `mc_peer_stats` slot of an underlay address.
 pub(crate) fn traffic([_, _, net, host]: [u8; 4]) -> u32 {
     u32::from(net) * 100 + u32::from(host)
 }
@@ -80,7 +80,7 @@ fn config(flags: u32, local: &[[u8; 4]]) -> Config {
     config
 }
 
-fn prefix(tables: &mut MapTables, network: [u8; 4], bits: u32, cluster: u32, group: u32, action: u32) {
+fn prefix(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, cluster: u32, group: u32, action: u32) {
     let value = Prefix {
         cluster,
         group,
@@ -92,49 +92,49 @@ fn prefix(tables: &mut MapTables, network: [u8; 4], bits: u32, cluster: u32, gro
         .insert((V4_PREFIX_BITS + bits, mapped(network)), value);
 }
 
-fn member(tables: &mut MapTables, slot: u32, local: [u8; 4], addr: [u8; 4]) {
-    let value = Member {
+fn next_hop(tables: &mut MemoryMaps, slot: u32, local: [u8; 4], addr: [u8; 4]) {
+    let value = NextHop {
         addr: mapped(addr),
         local: mapped(local),
         ifindex: LOOPBACK,
         id: slot * 1_000 + 7,
         mtu: 1450,
         weight: 1,
-        via: NextHop::default(),
-        // The second gateways of other clusters are no peers of this world.
-        traffic: if addr == WEST_GATEWAY_2 { 0 } else { traffic(addr) },
+        neighbor: Neighbor::default(),
+        // Second gateways of other clusters are not peers here.
+        stats: if addr == WEST_GATEWAY_2 { 0 } else { traffic(addr) },
     };
-    tables.members.insert(slot, value);
+    tables.next_hops.insert(slot, value);
 }
 
-fn group(tables: &mut MapTables, slot: u32, members: &[u32]) {
-    let mut value = Group {
+fn group(tables: &mut MemoryMaps, slot: u32, next_hops: &[u32]) {
+    let mut value = NextHopGroup {
         id: slot + 500,
-        n: u32::try_from(members.len()).expect("few"),
-        ..Group::default()
+        len: u32::try_from(next_hops.len()).expect("few"),
+        ..NextHopGroup::default()
     };
-    value.members[..members.len()].copy_from_slice(members);
+    value.next_hops[..next_hops.len()].copy_from_slice(next_hops);
     tables.groups.insert(slot, value);
 }
 
-fn peer(tables: &mut MapTables, address: [u8; 4], cluster: u32, flags: u32, group: u32) {
+fn peer(tables: &mut MemoryMaps, address: [u8; 4], cluster: u32, flags: u32, group: u32) {
     tables.peers.insert(
         mapped(address),
         Peer {
             cluster,
             flags,
             group,
-            traffic: traffic(address),
+            stats: traffic(address),
         },
     );
 }
 
-/// East's gateway: both legs, a local Pod CIDR, a regular node, west with one gateway, north with two.
-pub(crate) fn gateway() -> MapTables {
-    let mut t = MapTables {
+/// East's gateway with both legs, a local Pod CIDR, a regular node, west with one gateway and north with two.
+pub(crate) fn gateway() -> MemoryMaps {
+    let mut t = MemoryMaps {
         config: Some(config(CONFIG_GATEWAY, &[GATEWAY_INSIDE, GATEWAY_OUTSIDE])),
-        icmp_limit: PLENTY.into(),
-        ..MapTables::default()
+        icmp_limit: UNLIMITED.into(),
+        ..MemoryMaps::default()
     };
     prefix(&mut t, [10, 1, 1, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);
     prefix(
@@ -152,10 +152,10 @@ pub(crate) fn gateway() -> MapTables {
     prefix(&mut t, [10, 4, 0, 0], 16, NORTH, GROUP_EMPTY, ACTION_FORWARD);
     prefix(&mut t, [10, 5, 0, 0], 16, NORTH, 8_000_000, ACTION_FORWARD);
     prefix(&mut t, [10, 6, 0, 0], 16, NORTH, GROUP_WEST, 0);
-    member(&mut t, 1, GATEWAY_OUTSIDE, WEST_GATEWAY);
-    member(&mut t, 2, GATEWAY_INSIDE, NODE);
-    member(&mut t, 3, GATEWAY_OUTSIDE, NORTH_GATEWAY);
-    member(&mut t, 4, GATEWAY_OUTSIDE, WEST_GATEWAY_2);
+    next_hop(&mut t, 1, GATEWAY_OUTSIDE, WEST_GATEWAY);
+    next_hop(&mut t, 2, GATEWAY_INSIDE, NODE);
+    next_hop(&mut t, 3, GATEWAY_OUTSIDE, NORTH_GATEWAY);
+    next_hop(&mut t, 4, GATEWAY_OUTSIDE, WEST_GATEWAY_2);
     group(&mut t, GROUP_WEST, &[1]);
     group(&mut t, GROUP_NODE, &[2]);
     group(&mut t, GROUP_EMPTY, &[]);
@@ -167,13 +167,13 @@ pub(crate) fn gateway() -> MapTables {
     t
 }
 
-/// East's gateway with south, whose gateway is one of Antrea, besides the others.
-pub(crate) fn antrea() -> MapTables {
+/// East's gateway with the additional cluster south, which has an Antrea gateway.
+pub(crate) fn antrea() -> MemoryMaps {
     let mut t = gateway();
     let (south, forward) = ((SOUTH, GROUP_SOUTH), ACTION_FORWARD);
     for (network, bits, (cluster, group), action, flags) in [
-        ([10, 7, 0, 0], 16, south, forward, PREFIX_THROUGH_STACK),
-        ([10, 110, 0, 0], 16, south, forward, PREFIX_THROUGH_STACK),
+        ([10, 7, 0, 0], 16, south, forward, PREFIX_HOST_SNAT),
+        ([10, 110, 0, 0], 16, south, forward, PREFIX_HOST_SNAT),
         (ALIAS_SOUTH, 32, south, forward, PREFIX_ALIAS),
         (GATEWAY_OUTSIDE, 32, (CLUSTER_LOCAL, 0), ACTION_REPLY, 0),
         (
@@ -181,7 +181,7 @@ pub(crate) fn antrea() -> MapTables {
             24,
             (CLUSTER_LOCAL, GROUP_NODE),
             forward,
-            PREFIX_WAY_BACK,
+            PREFIX_RETURN_ROUTE,
         ),
     ] {
         let value = Prefix {
@@ -192,7 +192,7 @@ pub(crate) fn antrea() -> MapTables {
         };
         t.prefixes.insert((V4_PREFIX_BITS + bits, mapped(network)), value);
     }
-    member(&mut t, 5, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
+    next_hop(&mut t, 5, GATEWAY_OUTSIDE, SOUTH_GATEWAY);
     group(&mut t, GROUP_SOUTH, &[5]);
     let alias = Peer::group_of_alias(ALIAS_SOUTH);
     peer(
@@ -205,24 +205,24 @@ pub(crate) fn antrea() -> MapTables {
     t
 }
 
-/// East's regular node: everything remote goes to the gateway.
-pub(crate) fn node() -> MapTables {
-    let mut t = MapTables {
+/// East's regular node, which forwards everything remote to the gateway.
+pub(crate) fn node() -> MemoryMaps {
+    let mut t = MemoryMaps {
         config: Some(config(0, &[NODE])),
-        icmp_limit: PLENTY.into(),
-        ..MapTables::default()
+        icmp_limit: UNLIMITED.into(),
+        ..MemoryMaps::default()
     };
     prefix(&mut t, [10, 1, 0, 0], 24, CLUSTER_LOCAL, 0, ACTION_DELIVER);
     prefix(&mut t, [10, 2, 0, 0], 16, WEST, GROUP_GATEWAYS, ACTION_FORWARD);
     prefix(&mut t, [10, 102, 0, 0], 16, WEST, GROUP_GATEWAYS, ACTION_FORWARD);
-    member(&mut t, 1, NODE, GATEWAY_INSIDE);
+    next_hop(&mut t, 1, NODE, GATEWAY_INSIDE);
     group(&mut t, GROUP_GATEWAYS, &[1]);
     peer(&mut t, GATEWAY_INSIDE, CLUSTER_LOCAL, PEER_LOCAL_GATEWAY, 0);
     t
 }
 
-/// Written by an agent of another ABI version.
-pub(crate) fn foreign_abi() -> MapTables {
+/// Tables of an agent with another ABI version.
+pub(crate) fn foreign_abi() -> MemoryMaps {
     let mut t = gateway();
     if let Some(config) = &mut t.config {
         config.abi = ABI_VERSION + 1;
@@ -230,7 +230,7 @@ pub(crate) fn foreign_abi() -> MapTables {
     t
 }
 
-/// Addresses of which family, and which tunnel header.
+/// Address families and tunnel format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) inner_v6: bool,
@@ -258,23 +258,23 @@ impl Shape {
         )
     }
 
-    /// The address of a Pod or Service of the IPv4 world in this one.
+    /// The Pod or Service address in this shape.
     pub(crate) fn inner(self, address: [u8; 4]) -> IpAddr {
-        shaped(self.inner_v6, 0x0a, address)
+        address_in(self.inner_v6, 0x0a, address)
     }
 
-    /// The underlay address of the IPv4 world in this one.
+    /// The underlay address in this shape.
     pub(crate) fn outer(self, address: [u8; 4]) -> IpAddr {
-        shaped(self.outer_v6, 0x0b, address)
+        address_in(self.outer_v6, 0x0b, address)
     }
 
-    /// The port of the format.
+    /// UDP port of the format.
     pub(crate) fn port(self) -> u16 {
         if self.vxlan { 4789 } else { 6081 }
     }
 
-    /// Tables of the IPv4 Geneve world in this shape.
-    pub(crate) fn tables(self, mut tables: MapTables) -> MapTables {
+    /// Converts IPv4 Geneve tables to this shape.
+    pub(crate) fn tables(self, mut tables: MemoryMaps) -> MemoryMaps {
         let addr = |address: IpAddr| match address {
             IpAddr::V4(v4) => mapped(v4.octets()),
             IpAddr::V6(v6) => v6.octets(),
@@ -294,8 +294,8 @@ impl Shape {
             .into_iter()
             .map(|((bits, network), value)| ((bits, addr(self.inner(unmapped(&network)))), value))
             .collect();
-        for member in tables.members.values_mut() {
-            (member.addr, member.local) = (outer(member.addr), outer(member.local));
+        for next_hop in tables.next_hops.values_mut() {
+            (next_hop.addr, next_hop.local) = (outer(next_hop.addr), outer(next_hop.local));
         }
         let peers = std::mem::take(&mut tables.peers);
         tables.peers = peers
@@ -306,9 +306,9 @@ impl Shape {
     }
 }
 
-/// An IPv4 address, or `fd00::/8` with the IPv4 address in its last bytes: prefix lengths stay the same
-/// counted from the end.
-fn shaped(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
+/// An IPv4 address, or one in `fd00::/8` with the IPv4 address in its last bytes, which keeps the number of host bits
+/// of prefixes.
+fn address_in(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
     if !v6 {
         return address.into();
     }
@@ -316,8 +316,8 @@ fn shaped(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
     IpAddr::from([0xfd, mark, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d])
 }
 
-/// The kernel's `CLOCK_MONOTONIC` in nanoseconds when the tests began, as far as the host can tell: what
-/// matters is that it is neither long ago nor far ahead.
+/// The kernel's `CLOCK_MONOTONIC` in nanoseconds at the start of the tests, approximately: it must be neither far in
+/// the past nor in the future.
 pub(crate) fn now() -> u64 {
     static NOW: OnceLock<u64> = OnceLock::new();
     *NOW.get_or_init(|| {

@@ -1,20 +1,20 @@
-//! What a node tells about itself: `inspect`, `trace`, metrics, probes and sampled drops.
+//! Observability of a node: `inspect`, `trace`, metrics, probes and sampled drops.
 
 use std::fs;
 
 use mc_tests::{
-    exposition::Exposition,
+    prom_parser::Exposition,
     topology::{Cluster, Family, Place, Topology},
     wait::wait_for,
 };
 use serde_json::Value;
 
-use crate::bed::{SOON, a_hundred_connections, connected, wait_for_log, with_two_gateways};
+use crate::fixture::{TIMEOUT, connected, open_hundred_connections, wait_for_log, with_two_gateways};
 
 const NODE: Place = Place::NodeEast;
 const GATEWAY: Place = Place::GatewayEast;
 
-/// What an HTTP request to the agent of a node gets; an error for any status but 200.
+/// Response body of an HTTP request to the agent of a node; an error for any status but 200.
 fn get(bed: &Topology, place: Place, path: &str) -> Result<String, String> {
     bed.traffic()
         .get(bed.netns(place), &format!("http://127.0.0.1:9469{path}"))
@@ -30,14 +30,14 @@ pub(crate) fn metrics(bed: &Topology, place: Place) -> Exposition {
 
 pub(crate) fn inspect(bed: &Topology, place: Place, section: &str) -> Value {
     let out = bed
-        .ask_agent(place, &["inspect", section, "-o", "json"])
+        .run_agent(place, &["inspect", section, "-o", "json"])
         .expect("inspect");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let mut value: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     value.get_mut(section).expect(section).take()
 }
 
-/// The row whose column has this value.
+/// The row with a value in a column.
 pub(crate) fn row<'v>(rows: &'v Value, column: &str, value: &str) -> &'v Value {
     let found = rows
         .as_array()
@@ -49,7 +49,7 @@ pub(crate) fn row<'v>(rows: &'v Value, column: &str, value: &str) -> &'v Value {
 }
 
 #[test]
-fn inspect_prints_names_with_and_without_an_agent() {
+fn inspect_prints_names_with_and_without_a_running_agent() {
     let mut bed = connected("inspect");
     for agent in ["running", "gone"] {
         let prefixes = inspect(&bed, NODE, "prefixes");
@@ -60,9 +60,9 @@ fn inspect_prints_names_with_and_without_an_agent() {
             "{agent}"
         );
         assert_eq!(west["group"], "gateways");
-        let members = inspect(&bed, NODE, "members");
+        let next_hops = inspect(&bed, NODE, "nexthops");
         let gateway = row(
-            &members,
+            &next_hops,
             "address",
             &Cluster::East.internal_net().addr().to_string(),
         );
@@ -74,15 +74,15 @@ fn inspect_prints_names_with_and_without_an_agent() {
             (&peer["cluster"], &peer["roles"][0]),
             (&"west".into(), &"remote-gateway".into())
         );
-        let tables = inspect(&bed, NODE, "tables");
-        assert_eq!(row(&tables, "table", "mc_prefixes")["capacity"], 131_072);
+        let maps = inspect(&bed, NODE, "maps");
+        assert_eq!(row(&maps, "map", "mc_prefixes")["capacity"], 131_072);
         if agent == "running" {
             for place in [NODE, GATEWAY] {
-                bed.stop_agent(place).expect("the agent ends");
+                bed.stop_agent(place).expect("SIGTERM");
             }
         }
     }
-    let text = bed.ask_agent(NODE, &["inspect"]).expect("inspect");
+    let text = bed.run_agent(NODE, &["inspect"]).expect("inspect");
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     for word in ["== config", "== prefixes", "from_underlay on eth0", "encap"] {
         assert!(text.contains(word), "no {word} in\n{text}");
@@ -90,9 +90,9 @@ fn inspect_prints_names_with_and_without_an_agent() {
 }
 
 #[test]
-fn inspect_without_pins_says_where_it_looked() {
+fn inspect_without_pins_reports_the_directory() {
     let bed = connected("nopins");
-    let out = bed.ask_agent(Place::PodEast, &["inspect"]).expect("inspect");
+    let out = bed.run_agent(Place::PodEast, &["inspect"]).expect("inspect");
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success());
     assert!(
@@ -124,13 +124,13 @@ fn metrics_are_well_formed_and_move_with_traffic() {
     let [node, gateway] = &after;
     assert!((node.sum("mcgateway_ready", &[]) - 1.0).abs() < 0.1);
     assert!((gateway.sum("mcgateway_gateway", &[]) - 1.0).abs() < 0.1);
-    assert!(node.sum("mcgateway_table_entries", &["mc_prefixes"]) >= 3.0);
+    assert!(node.sum("mcgateway_map_entries", &["mc_prefixes"]) >= 3.0);
     assert!(node.sum("mcgateway_reconciles_total", &["success"]) >= 1.0);
-    assert!(node.sum("mcgateway_member_mtu_bytes", &["Gateway gw-east"]) >= 1400.0);
-    assert!(node.sum("mcgateway_member_usable", &["gateways"]) >= 1.0);
+    assert!(node.sum("mcgateway_nexthop_mtu_bytes", &["Gateway gw-east"]) >= 1400.0);
+    assert!(node.sum("mcgateway_nexthop_usable", &["gateways"]) >= 1.0);
 }
 
-/// Every gateway of a bed, with its address among gateways.
+/// All gateways with their `gatewayIP`.
 fn gateways() -> [(Place, String); 4] {
     let [east, west] =
         Cluster::ALL.map(|cluster| cluster.nets(Family::V4).gateway.map(|net| net.addr().to_string()));
@@ -144,17 +144,17 @@ fn gateways() -> [(Place, String); 4] {
 }
 
 #[test]
-fn packets_and_bytes_by_peer_agree_at_both_ends() {
+fn per_peer_counters_agree_at_both_ends() {
     let bed = with_two_gateways("peers");
-    a_hundred_connections(&bed);
+    open_hundred_connections(&bed);
     let of_peer = |seen: &Exposition, direction: &str, address: &str| {
         seen.sum(
             &format!("mcgateway_peer_{direction}_total"),
             &[&format!("address=\"{address}\"")],
         )
     };
-    // The last connection closes by itself a moment later: until then one end has counted more.
-    let agreed = wait_for("both ends to have counted the same", SOON, || {
+    // Packets in flight, such as the closing of the last connection, make the ends differ for a moment.
+    let agreed = wait_for("equal counters at both ends", TIMEOUT, || {
         let all = gateways().map(|(place, address)| (metrics(&bed, place), address));
         for (here, here_addr) in &all {
             for (there, there_addr) in &all {
@@ -163,7 +163,7 @@ fn packets_and_bytes_by_peer_agree_at_both_ends() {
                     let received = of_peer(there, &format!("received_{unit}"), here_addr);
                     if (sent - received).abs() > 0.1 {
                         return Err(format!(
-                            "{here_addr} has sent {sent} {unit} to {there_addr}, which has received {received}"
+                            "{sent} {unit} sent from {here_addr} to {there_addr}, {received} received"
                         ));
                     }
                 }
@@ -171,9 +171,9 @@ fn packets_and_bytes_by_peer_agree_at_both_ends() {
         }
         Ok(all)
     });
-    let agreed = agreed.expect("the same");
+    let agreed = agreed.expect("equal counters");
     for (metrics, address) in &agreed {
-        let path = |name| metrics.sum("mcgateway_packets_total", &[&format!("path=\"{name}\"")]);
+        let path = |name| metrics.sum("mcgateway_packets_total", &[&format!("outcome=\"{name}\"")]);
         let all = |direction: &str| metrics.sum(&format!("mcgateway_peer_{direction}_total"), &[]);
         let (sent, received) = (all("sent_packets"), all("received_packets"));
         assert!(
@@ -187,7 +187,7 @@ fn packets_and_bytes_by_peer_agree_at_both_ends() {
         assert!(sent >= 100.0, "{address}: {sent} sent");
         assert!(all("sent_bytes") > sent * 100.0, "{address}: {sent} sent");
     }
-    // Somebody else's slot: a gateway that was unknown for a while begins anew.
+    // Slots are reset on reuse: a gateway that was removed and added again starts from zero.
     let [(gateway, _), .., (_, gone)] = gateways();
     let of_gone = |bed: &Topology, column: &str| {
         let peers = inspect(bed, gateway, "peers");
@@ -203,13 +203,15 @@ fn packets_and_bytes_by_peer_agree_at_both_ends() {
     let without = others.join("\n") + "\n";
     assert_ne!(whole, without);
     fs::write(&file, &without).expect("a manifest");
-    wait_for("the peer to go", SOON, || match of_gone(&bed, "sent_packets") {
-        None => Ok(()),
-        found => Err(format!("{found:?}")),
+    wait_for("the removal of the peer", TIMEOUT, || {
+        match of_gone(&bed, "sent_packets") {
+            None => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
     })
     .expect("gone");
-    // The agent tells of it when its round has ended; the map was first.
-    wait_for("its packets to go", SOON, || {
+    // The agent updates its metrics after the map.
+    wait_for("the removal of its metrics", TIMEOUT, || {
         match of_peer(&metrics(&bed, gateway), "sent_packets", &gone) {
             sent if sent.abs() < 0.1 => Ok(()),
             sent => Err(sent.to_string()),
@@ -217,35 +219,37 @@ fn packets_and_bytes_by_peer_agree_at_both_ends() {
     })
     .expect("gone");
     fs::write(&file, &whole).expect("a manifest");
-    wait_for("the peer to come back", SOON, || {
-        of_gone(&bed, "sent_packets").ok_or_else(|| "not there".to_owned())
+    wait_for("the new peer", TIMEOUT, || {
+        of_gone(&bed, "sent_packets").ok_or_else(|| "no such peer".to_owned())
     })
     .expect("back");
     assert!(
         of_gone(&bed, "received_packets") < Some(50),
-        "it kept what it had"
+        "its counters were kept"
     );
 }
 
 #[test]
-fn ready_only_while_the_objects_can_be_followed() {
+fn readiness_requires_the_own_node() {
     let bed = connected("ready");
     assert_eq!(get(&bed, NODE, "/healthz").as_deref().map(str::trim), Ok("ok"));
     assert_eq!(get(&bed, NODE, "/readyz").as_deref().map(str::trim), Ok("ok"));
     assert!(get(&bed, NODE, "/other").unwrap_err().contains("404"));
-    // Without its own Node an agent keeps the data path as it is and says so.
+    // Without its own Node an agent keeps the data path and is not ready.
     let nodes = bed.manifests_dir(Cluster::East).join("nodes.yaml");
     let text = fs::read_to_string(&nodes).expect("a manifest");
     fs::write(&nodes, text.replace("name: node-east", "name: node-else")).expect("a manifest");
-    wait_for("/readyz says 503", SOON, || match get(&bed, NODE, "/readyz") {
-        Err(error) if error.contains("503") => Ok(()),
-        other => Err(format!("{other:?}")),
+    wait_for("status 503 of /readyz", TIMEOUT, || {
+        match get(&bed, NODE, "/readyz") {
+            Err(error) if error.contains("503") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .expect("not ready");
     assert!(metrics(&bed, NODE).sum("mcgateway_reconciles_total", &["error"]) >= 1.0);
     assert!(get(&bed, NODE, "/healthz").is_ok());
     fs::write(&nodes, text).expect("a manifest");
-    wait_for("/readyz says ok", SOON, || get(&bed, NODE, "/readyz")).expect("ready again");
+    wait_for("status 200 of /readyz", TIMEOUT, || get(&bed, NODE, "/readyz")).expect("ready again");
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     let mut bed = connected("drops");
     let from = "198.51.100.9";
     let to = Cluster::West.pod_ip().to_string();
-    // A source that is in no Pod CIDR, and not the node itself: the node's gateway refuses it.
+    // A source outside of all Pod CIDRs and the node's addresses is dropped by the gateway.
     let (pod, node) = (Cluster::East.pod_ip(), Cluster::East.pod_gateway_net().addr());
     for (place, command) in [
         (Place::PodEast, format!("addr add {from}/32 dev lo")),
@@ -267,7 +271,7 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
         .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1);
     assert!(
         ping.map_or(true, |report| report.received == 0),
-        "{from} got an answer"
+        "{from} received a reply"
     );
     let line = wait_for_log(&mut bed, GATEWAY, &["packet dropped", "inner-source", &to]);
     for word in ["from_underlay", from, "Node node-east", "proto=1"] {
@@ -279,14 +283,14 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
 }
 
 #[test]
-fn trace_tells_every_decision_and_agrees_with_the_programs() {
+fn trace_reports_every_decision_and_agrees_with_the_programs() {
     let bed = connected("trace");
     let (east, west) = (
         Cluster::East.pod_ip().to_string(),
         Cluster::West.pod_ip().to_string(),
     );
-    let ask = |place: Place, args: &[&str]| {
-        let out = bed.ask_agent(place, args).expect("trace");
+    let trace = |place: Place, args: &[&str]| {
+        let out = bed.run_agent(place, args).expect("trace");
         let text = format!(
             "{}{}",
             String::from_utf8_lossy(&out.stdout),
@@ -340,13 +344,13 @@ fn trace_tells_every_decision_and_agrees_with_the_programs() {
         ),
     ];
     for (place, args, code, words) in cases {
-        let (status, text) = ask(place, args);
+        let (status, text) = trace(place, args);
         assert_eq!(status, Some(code), "{args:?}: {text}");
         for word in words {
             assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
         }
     }
-    let (status, text) = ask(NODE, &["trace", &east, &west, "--from", "nobody"]);
+    let (status, text) = trace(NODE, &["trace", &east, &west, "--from", "nobody"]);
     assert_eq!(status, Some(2), "{text}");
     assert!(
         text.contains("neither mc0 nor a peer") && text.contains("Gateway gw-east"),

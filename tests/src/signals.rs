@@ -1,4 +1,4 @@
-//! Cleaning up when a person interrupts a program.
+//! Cleanup on SIGINT and SIGTERM.
 
 use std::thread;
 
@@ -8,13 +8,12 @@ use signal_hook::{
     iterator::Signals,
 };
 
-/// Exit status of a program that was interrupted, as shells report it (128 + SIGINT).
+/// Exit status of an interrupted program by the shells' convention (128 + SIGINT).
 pub const INTERRUPTED: i32 = 130;
 
-/// On SIGINT or SIGTERM runs `clean_up` and exits with [`INTERRUPTED`].
+/// Runs `clean_up` on SIGINT or SIGTERM and exits with [`INTERRUPTED`].
 ///
-/// The signals are handled, not blocked: children would inherit a blocked signal and never end when
-/// asked to.
+/// The signals are handled, not blocked: children inherit blocked signals and could not be terminated.
 pub fn on_interrupt(clean_up: impl FnOnce() + Send + 'static) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     thread::spawn(move || {

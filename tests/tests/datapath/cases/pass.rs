@@ -1,26 +1,26 @@
-//! `from_underlay`: what is not ours and passes untouched.
+//! `from_underlay`: other traffic passes unmodified.
 
-use mc_gateway_common::tables::MapTables;
+use mc_gateway_common::maps::MemoryMaps;
 
 use super::{Case, Expect, case_from_underlay, web};
 use crate::{
+    fixture::{self, GATEWAY_OUTSIDE, POD_HERE, POD_WEST, STRANGER, WEST_GATEWAY},
     packets::{Ip, OUTER_DST, Tunnel, ethernet, udp},
-    world::{self, GATEWAY_OUTSIDE, POD_HERE, POD_WEST, STRANGER, WEST_GATEWAY},
 };
 
-pub(crate) fn not_ours(cases: &mut Vec<Case>) {
+pub(crate) fn pass(cases: &mut Vec<Case>) {
     let base = || Tunnel::new(WEST_GATEWAY, GATEWAY_OUTSIDE, &web(POD_WEST, POD_HERE));
     let mut pass = |name, tables, frame| cases.push(case_from_underlay(name, tables, frame, Expect::Pass));
-    let g = world::gateway;
+    let g = fixture::gateway;
     let with = |change: fn(&mut Tunnel)| {
         let mut tunnel = base();
         change(&mut tunnel);
         tunnel.frame()
     };
-    pass("other: not configured yet", MapTables::default(), base().frame());
+    pass("other: not configured yet", MemoryMaps::default(), base().frame());
     pass(
         "other: tables of another ABI",
-        world::foreign_abi(),
+        fixture::foreign_abi(),
         base().frame(),
     );
     pass(

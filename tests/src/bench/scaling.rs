@@ -1,4 +1,4 @@
-//! Time in a program as its tables grow. The traffic stays the same at every size.
+//! Time per packet in a program by size of its maps, with the same traffic at every size.
 
 use std::{path::Path, time::Duration};
 
@@ -6,49 +6,49 @@ use anyhow::{Context as _, Result, ensure};
 use aya::sys::{Stats, enable_stats};
 use mc_gateway_common::{
     abi::{PROGRAM_FROM_UNDERLAY, PROGRAM_TO_REMOTE},
-    verdict::Path as PacketPath,
+    verdict::Outcome as PacketPath,
 };
 
 use super::{
-    hop::{Hop, IN, IN_MAC},
-    objects::{Gateway, MAX_HEADS},
-    world::{self, Layout, Sizes},
+    bpf_objects::{LoadedGateway, MAX_HEADERS},
+    fixture::{self, Layout, Sizes},
+    single_hop::{IN_DEVICE, IN_MAC, SingleHop},
 };
 
-/// What grows.
+/// The varied size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
-    /// Prefixes of one other cluster, side by side; 64 flows.
+    /// Adjacent prefixes of one other cluster, 64 flows.
     Prefixes,
-    /// The same, with 4,096 flows to as many of them as there are: what programs remember no longer helps.
+    /// The same with 4,096 flows to as many prefixes, beyond the programs' caches.
     PrefixesManyFlows,
-    /// The same, with prefixes that are scattered over the address space.
+    /// The same with prefixes spread over the address space.
     PrefixesScattered,
     /// Other clusters, two prefixes each.
     Clusters,
     /// Gateways of one other cluster.
-    Members,
+    NextHops,
 }
 
-/// What is done to the packets, and by which program.
+/// The operation on the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
-    /// A gateway passes on: `from_underlay`.
+pub enum Operation {
+    /// Transit at a gateway: `from_underlay`.
     Transit,
-    /// A node encapsulates: `to_remote`.
+    /// Encapsulation at a node: `to_remote`.
     Encap,
 }
 
 // === impl Curve ===
 
 impl Curve {
-    /// All of them.
+    /// All curves.
     pub const ALL: [Self; 5] = [
         Self::Prefixes,
         Self::PrefixesManyFlows,
         Self::PrefixesScattered,
         Self::Clusters,
-        Self::Members,
+        Self::NextHops,
     ];
 
     /// Name in the report.
@@ -59,23 +59,23 @@ impl Curve {
             Self::PrefixesManyFlows => "prefixes-many-flows",
             Self::PrefixesScattered => "prefixes-scattered",
             Self::Clusters => "clusters",
-            Self::Members => "members",
+            Self::NextHops => "nexthops",
         }
     }
 
-    /// What it is, in a few words.
+    /// Short description.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Self::Prefixes => "prefixes side by side, 64 flows",
+            Self::Prefixes => "adjacent prefixes, 64 flows",
             Self::PrefixesManyFlows => "the same, 4096 flows",
-            Self::PrefixesScattered => "prefixes scattered, 4096 flows",
+            Self::PrefixesScattered => "scattered prefixes, 4096 flows",
             Self::Clusters => "clusters",
-            Self::Members => "gateways of a cluster",
+            Self::NextHops => "gateways of a cluster",
         }
     }
 
-    /// Sizes measured, ascending.
+    /// Measured sizes, ascending.
     #[must_use]
     pub const fn points(self) -> &'static [u32] {
         match self {
@@ -83,20 +83,20 @@ impl Curve {
                 &[10, 1_000, 10_000, 100_000]
             }
             Self::Clusters => &[1, 16, 64, 255],
-            Self::Members => &[1, 2, 4, 8, 16],
+            Self::NextHops => &[1, 2, 4, 8, 16],
         }
     }
 
     fn sizes(self, point: u32) -> Sizes {
-        let (prefixes, clusters, members) = match self {
+        let (prefixes, clusters, next_hops) = match self {
             Self::Prefixes | Self::PrefixesManyFlows | Self::PrefixesScattered => (point, 1, 1),
             Self::Clusters => (2 * point, point, 1),
-            Self::Members => (2, 1, point),
+            Self::NextHops => (2, 1, point),
         };
         Sizes {
             prefixes,
             clusters,
-            members,
+            next_hops,
             layout: if self == Self::PrefixesScattered {
                 Layout::Scattered
             } else {
@@ -107,7 +107,9 @@ impl Curve {
 
     fn flows(self) -> u32 {
         match self {
-            Self::PrefixesManyFlows | Self::PrefixesScattered => u32::try_from(MAX_HEADS).unwrap_or_default(),
+            Self::PrefixesManyFlows | Self::PrefixesScattered => {
+                u32::try_from(MAX_HEADERS).unwrap_or_default()
+            }
             _ => 64,
         }
     }
@@ -115,8 +117,8 @@ impl Curve {
 
 // === impl Work ===
 
-impl Work {
-    /// All of it.
+impl Operation {
+    /// Both operations.
     pub const ALL: [Self; 2] = [Self::Transit, Self::Encap];
 
     /// Name in the report.
@@ -145,32 +147,32 @@ impl Work {
 
 /// Subject of a curve in the report.
 #[must_use]
-pub fn subject(work: Work, curve: Curve) -> String {
+pub fn subject(work: Operation, curve: Curve) -> String {
     format!("{}-{}", work.name(), curve.name())
 }
 
-/// The same programs with tables of each size of a curve.
+/// The programs with maps of each size of a curve.
 #[derive(Debug)]
-pub(super) struct Growth {
+pub(super) struct Scaling {
     curve: Curve,
-    // Drop first: they are attached in the hop's namespace.
-    gateways: Vec<(u32, Gateway)>,
-    hop: Hop,
+    // Dropped first: attached in the namespace of the hop.
+    gateways: Vec<(u32, LoadedGateway)>,
+    hop: SingleHop,
 }
 
 // === impl Growth ===
 
-impl Growth {
+impl Scaling {
     pub(super) fn create(prefix: &str, objects: &Path, curve: Curve) -> Result<Self> {
-        let mut hop = Hop::create(prefix, objects)?;
-        hop.close(0)?;
+        let mut hop = SingleHop::create(prefix, objects)?;
+        hop.attach_sink(0)?;
         let [outside, _] = hop.outside;
         let gateways = curve
             .points()
             .iter()
             .map(|point| {
-                let tables = world::gateway(curve.sizes(*point), hop.inside, &[outside]);
-                let gateway = Gateway::load(objects, &tables);
+                let tables = fixture::gateway(curve.sizes(*point), hop.inside, &[outside]);
+                let gateway = LoadedGateway::load(objects, &tables);
                 Ok((
                     *point,
                     gateway.with_context(|| format!("{point} {}", curve.name()))?,
@@ -181,29 +183,29 @@ impl Growth {
     }
 
     /// Nanoseconds per packet at each size, once.
-    pub(super) fn measure(&mut self, work: Work, duration: Duration) -> Result<Vec<(u32, f64)>> {
-        let _statistics = enable_stats(Stats::RunTime).context("no program statistics")?;
+    pub(super) fn measure(&mut self, work: Operation, duration: Duration) -> Result<Vec<(u32, f64)>> {
+        let _statistics = enable_stats(Stats::RunTime).context("cannot enable program statistics")?;
         let Self { curve, gateways, hop } = self;
         let mut figures = Vec::new();
         for (point, gateway) in gateways {
             let (sizes, flows) = (curve.sizes(*point), curve.flows());
             let frames = match work {
-                Work::Transit => world::flows(flows, 0, sizes, hop.inside, IN_MAC),
-                Work::Encap => world::plain_flows(flows, sizes, IN_MAC),
+                Operation::Transit => fixture::flows(flows, 0, sizes, hop.inside, IN_MAC),
+                Operation::Encap => fixture::plain_flows(flows, sizes, IN_MAC),
             };
             let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
-            hop.yardstick.prepare(&frames)?;
-            gateway.attach(&hop.netns, work.program(), IN)?;
-            let (before, passed) = (gateway.spent(work.program())?, gateway.packets(work.path())?);
+            hop.programs.set_frames(&frames)?;
+            gateway.attach(&hop.netns, work.program(), IN_DEVICE)?;
+            let (before, passed) = (gateway.cpu_time(work.program())?, gateway.packets(work.path())?);
             let sent = hop
-                .yardstick
+                .programs
                 .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
-            let after = gateway.spent(work.program())?;
+            let after = gateway.cpu_time(work.program())?;
             let passed = gateway.packets(work.path())? - passed;
             gateway.detach()?;
             ensure!(
                 passed == sent.frames,
-                "{point} {}: {passed} of {} frames took the {} path; drops: {:?}",
+                "{point} {}: {passed} of {} frames with outcome {}; drops: {:?}",
                 curve.name(),
                 sent.frames,
                 work.path().name(),
@@ -211,7 +213,7 @@ impl Growth {
             );
             let nanoseconds = after
                 .nanoseconds_since(before)
-                .context("the kernel has counted no run of the program")?;
+                .context("the program did not run")?;
             figures.push((*point, nanoseconds));
         }
         Ok(figures)
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn curves_are_those_that_were_asked_for() {
+    fn curves_span_the_promised_sizes() {
         let ends = Curve::ALL.map(|curve| (curve.points().first().copied(), curve.points().last().copied()));
         assert_eq!(
             ends,
@@ -238,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn tables_of_every_size_have_room() {
-        use mc_gateway_common::abi::{MAX_GROUPS, MAX_MEMBERS, MAX_PREFIXES};
+    fn every_size_fits_the_maps() {
+        use mc_gateway_common::abi::{MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PREFIXES};
         for curve in Curve::ALL {
             for point in curve.points() {
                 let sizes = curve.sizes(*point);
                 assert!(sizes.prefixes < MAX_PREFIXES, "{sizes:?}");
-                assert!(sizes.clusters + 2 < MAX_GROUPS, "{sizes:?}");
-                assert!(sizes.clusters * sizes.members + 2 < MAX_MEMBERS, "{sizes:?}");
+                assert!(sizes.clusters + 2 < MAX_NEXT_HOP_GROUPS, "{sizes:?}");
+                assert!(sizes.clusters * sizes.next_hops + 2 < MAX_NEXT_HOPS, "{sizes:?}");
             }
         }
     }

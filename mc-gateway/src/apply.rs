@@ -1,4 +1,4 @@
-//! The one interpreter of plans: carries out actions in order and takes them back when one fails.
+//! The interpreter of plans: executes actions in order and rolls back when one fails.
 
 use std::fmt::Display;
 
@@ -7,26 +7,26 @@ use tracing::{debug, warn};
 
 use crate::plan::{Action, Plan};
 
-/// Whatever can carry out an [`Action`].
+/// Executes an [`Action`].
 pub trait Executor {
-    /// Why an action failed.
+    /// Error of an action.
     type Error: Display;
 
-    /// Carries out one action. An action that fails must have changed nothing.
+    /// Executes one action. A failed action must not have changed anything.
     fn execute(&mut self, action: &Action) -> impl Future<Output = Result<(), Self::Error>>;
 }
 
-/// A plan that was not carried out.
+/// A failed plan.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("cannot {action}: {error} ({rolled_back} earlier changes were taken back{})", format_not_undone(.not_undone))]
+#[error("cannot {action}: {error} ({rolled_back} earlier changes were rolled back{})", format_not_undone(.not_undone))]
 pub struct ApplyError {
     /// The action that failed.
     pub action: String,
-    /// Why.
+    /// Its error.
     pub error: String,
-    /// How many earlier actions were taken back.
+    /// Number of earlier actions rolled back.
     pub rolled_back: usize,
-    /// Earlier actions that could not be taken back, and why.
+    /// Earlier actions that could not be rolled back, each with its error.
     pub not_undone: Vec<String>,
 }
 
@@ -34,14 +34,14 @@ fn format_not_undone(left: &[String]) -> String {
     if left.is_empty() {
         String::new()
     } else {
-        format!("; not these: {}", left.join(", "))
+        format!("; not rolled back: {}", left.join(", "))
     }
 }
 
-/// Carries out `plan`.
+/// Executes `plan`.
 ///
-/// *Guarantees*: when an action fails, those before it are taken back, the last first; an action that
-/// has no undo (a program that was swapped) stays and is reported.
+/// *Guarantees*: when an action fails, the actions before it are undone in reverse order; an action without an undo
+/// (a replaced program) stays in place and is reported.
 pub async fn apply<E: Executor>(plan: &Plan, executor: &mut E) -> Result<(), ApplyError> {
     for (index, action) in plan.actions.iter().enumerate() {
         debug!(%action, "apply");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn in_order() {
+    async fn actions_are_executed_in_order() {
         let mut fake = Fake::default();
         apply(&plan(), &mut fake).await.unwrap();
         assert_eq!(fake.done.len(), 4);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failure_takes_back_in_reverse_order() {
+    async fn a_failure_rolls_back_in_reverse_order() {
         let mut fake = Fake {
             fail_on: "10.3.0.0",
             ..Fake::default()
@@ -137,7 +137,7 @@ mod tests {
         let error = apply(&plan(), &mut fake).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot add route 10.3.0.0/16: no (3 earlier changes were taken back)"
+            "cannot add route 10.3.0.0/16: no (3 earlier changes were rolled back)"
         );
         assert_eq!(
             fake.done[3..],
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_taken_back_is_named() {
+    async fn actions_without_undo_are_reported() {
         let mut fake = Fake {
             fail_on: "10.3.0.0",
             ..Fake::default()

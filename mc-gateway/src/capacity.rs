@@ -1,7 +1,7 @@
-//! Leaves out what the maps cannot hold. Pure.
+//! Truncates the resolved state to the capacity of the maps. Pure.
 //!
-//! *Guarantees*: what fits is used, chosen alike every time; what is left out is counted in one error
-//! for each map. A packet to something that was left out is dropped and counted: its route stays.
+//! *Guarantees*: the selection is deterministic; entries left out are counted in one error
+//! for each map. A packet to a destination left out is dropped and counted, because its route stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use mc_gateway_common::abi::{self, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PEERS
 use crate::objects::FieldError;
 use crate::resolved::ResolvedState;
 
-/// How many entries each map holds.
+/// Entries per map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Entries of `mc_prefixes`.
@@ -35,21 +35,21 @@ impl Default for Capacity {
     }
 }
 
-/// Shortens `target` to what fits.
-pub fn truncate_to_capacity(target: &mut ResolvedState, capacity: Capacity) -> Vec<FieldError> {
+/// Truncates `resolved` to the capacity.
+pub fn truncate_to_capacity(resolved: &mut ResolvedState, capacity: Capacity) -> Vec<FieldError> {
     let mut rejected = Vec::new();
-    // Short prefixes first: a network leads somewhere for many, an address of a Pod for one.
-    let keep = first(target.prefixes.keys().copied(), capacity.prefixes);
-    rejected.extend(retain(abi::PREFIXES, &mut target.prefixes, keep.as_ref()));
-    let keep = first(target.groups.keys().copied(), capacity.groups);
-    rejected.extend(retain(abi::NEXT_HOP_GROUPS, &mut target.groups, keep.as_ref()));
-    let keep = first(target.next_hops.keys().copied(), capacity.next_hops);
-    rejected.extend(retain(abi::NEXT_HOPS, &mut target.next_hops, keep.as_ref()));
-    for next_hops in target.groups.values_mut() {
-        next_hops.retain(|id| target.next_hops.contains_key(id));
+    // Short prefixes first: a network serves many Pods, an address one.
+    let keep = first(resolved.prefixes.keys().copied(), capacity.prefixes);
+    rejected.extend(retain(abi::PREFIXES, &mut resolved.prefixes, keep.as_ref()));
+    let keep = first(resolved.groups.keys().copied(), capacity.groups);
+    rejected.extend(retain(abi::NEXT_HOP_GROUPS, &mut resolved.groups, keep.as_ref()));
+    let keep = first(resolved.next_hops.keys().copied(), capacity.next_hops);
+    rejected.extend(retain(abi::NEXT_HOPS, &mut resolved.next_hops, keep.as_ref()));
+    for next_hops in resolved.groups.values_mut() {
+        next_hops.retain(|id| resolved.next_hops.contains_key(id));
     }
-    let keep = first(target.peers.keys().copied(), capacity.peers);
-    rejected.extend(retain(abi::PEERS, &mut target.peers, keep.as_ref()));
+    let keep = first(resolved.peers.keys().copied(), capacity.peers);
+    rejected.extend(retain(abi::PEERS, &mut resolved.peers, keep.as_ref()));
     rejected
 }
 
@@ -72,7 +72,7 @@ fn retain<K: Ord, V>(
         field: format!("map {map}"),
         value: needed.to_string(),
         reason: format!(
-            "entries are needed and {} fit: {left_out} are left out",
+            "entries exceed the capacity of {}: {left_out} are left out",
             keep.len()
         ),
     })
@@ -90,7 +90,7 @@ mod tests {
         peers: 1,
     };
 
-    fn target() -> ResolvedState {
+    fn resolved() -> ResolvedState {
         let prefix = |len, last, group| {
             let mut addr = [0; 16];
             addr[15] = last;
@@ -112,24 +112,24 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_left_alone() {
-        let mut fitted = target();
+    fn entries_within_the_capacity_are_kept() {
+        let mut fitted = resolved();
         assert_eq!(truncate_to_capacity(&mut fitted, Capacity::default()), []);
-        assert_eq!(fitted, target());
+        assert_eq!(fitted, resolved());
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_counted() {
-        let mut fitted = target();
+    fn entries_beyond_the_capacity_are_left_out_and_counted() {
+        let mut fitted = resolved();
         let rejected = truncate_to_capacity(&mut fitted, SMALL);
         let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
-                "this Node: map mc_prefixes: \"3\" entries are needed and 2 fit: 1 are left out",
-                "this Node: map mc_nh_groups: \"2\" entries are needed and 1 fit: 1 are left out",
-                "this Node: map mc_nexthops: \"3\" entries are needed and 2 fit: 1 are left out",
-                "this Node: map mc_peers: \"2\" entries are needed and 1 fit: 1 are left out",
+                "this Node: map mc_prefixes: \"3\" entries exceed the capacity of 2: 1 are left out",
+                "this Node: map mc_nh_groups: \"2\" entries exceed the capacity of 1: 1 are left out",
+                "this Node: map mc_nexthops: \"3\" entries exceed the capacity of 2: 1 are left out",
+                "this Node: map mc_peers: \"2\" entries exceed the capacity of 1: 1 are left out",
             ]
         );
         let lengths: Vec<u32> = fitted.prefixes.keys().map(|key| key.len).collect();

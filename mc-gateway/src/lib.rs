@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod apply;
+pub mod attachment;
 pub mod capacity;
 pub mod cidr;
 pub mod cleanup;

@@ -91,7 +91,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
         server::start(listener, Arc::clone(&agent.metrics));
     }
     let mut objects = source::start(&config).await?;
-    let mut changes = HostChanges::subscribe().map_err(io_error("subscribe to netlink"))?;
+    let mut host_changes = HostChanges::subscribe().map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
@@ -108,7 +108,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 }
                 schedule.objects_changed(Instant::now());
             }
-            () = changes.changed() => schedule.host_changed(Instant::now()),
+            () = host_changes.changed() => schedule.host_changed(Instant::now()),
             Ok(()) = status.changed() => {
                 let path_mtus = status.borrow_and_update().path_mtus();
                 if agent.path_mtus != path_mtus {

@@ -1,31 +1,31 @@
-//! When the next round is due. Pure: the time is an argument.
+//! Schedule of reconciles. Pure: the time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long it must be quiet before a burst of changes is looked at …
+/// Quiet time after a burst of changes …
 const QUIET: Duration = Duration::from_millis(50);
-/// … and how long a burst may delay that.
+/// … and the longest delay by a burst.
 const MAX_DELAY: Duration = Duration::from_millis(500);
-/// How often everything is read again, to repair what somebody else changed.
+/// Interval of full resyncs, which repair foreign changes.
 const RESYNC: Duration = Duration::from_secs(30);
-/// First and longest wait before a failed plan is tried again.
+/// First and longest delay before a failed reconcile is retried.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 
-/// Debounces changes, spaces retries, and wakes up now and then without either.
+/// Debounces changes, backs off retries, and schedules resyncs.
 #[derive(Debug)]
 pub(super) struct Schedule {
     due: Instant,
     burst_ends: Option<Instant>,
     resync: Instant,
     retry: Duration,
-    /// After a failure: what we took back looks like a change of the host, and must not hurry the retry.
+    /// After a failure: the rollback is notified as a change of the host, and must not advance the retry.
     not_before: Option<Instant>,
 }
 
 impl Schedule {
-    /// Due at once.
+    /// A reconcile is due immediately.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             due: now,
@@ -36,18 +36,18 @@ impl Schedule {
         }
     }
 
-    /// When the next round is due.
+    /// Time of the next reconcile.
     pub(super) fn due_at(&self) -> Instant {
         self.due
     }
 
-    /// A round when it is quiet, but not later than the burst allows.
+    /// Objects changed: a reconcile is due after the debounce, also during a back-off.
     pub(super) fn objects_changed(&mut self, now: Instant) {
         self.not_before = None;
         self.debounce(now);
     }
 
-    /// The same, but not earlier than a retry that waits.
+    /// The host changed: a reconcile is due after the debounce and the back-off.
     pub(super) fn host_changed(&mut self, now: Instant) {
         self.debounce(now);
     }
@@ -58,12 +58,12 @@ impl Schedule {
         self.due = self.not_before.map_or(due, |earliest| earliest.max(due));
     }
 
-    /// Whether everything has to be read again.
+    /// Whether a resync is due.
     pub(super) fn resync_due(&self, now: Instant) -> bool {
         now >= self.resync
     }
 
-    /// A round went well.
+    /// A reconcile succeeded.
     pub(super) fn done(&mut self, now: Instant) {
         self.burst_ends = None;
         self.not_before = None;
@@ -74,7 +74,7 @@ impl Schedule {
         self.due = self.resync;
     }
 
-    /// A round failed.
+    /// A reconcile failed.
     pub(super) fn failed(&mut self, now: Instant) {
         self.burst_ends = None;
         self.due = now + self.retry;
@@ -90,7 +90,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_burst_is_looked_at_once_and_not_too_late() {
+    fn a_burst_leads_to_one_reconcile_with_a_bounded_delay() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start);
         schedule.done(start);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_roll_back_does_not_hurry_the_retry_but_new_objects_do() {
+    fn a_rollback_does_not_advance_the_retry_but_new_objects_do() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start);
         schedule.failed(start);
@@ -121,12 +121,12 @@ mod tests {
         assert_eq!(
             schedule.due_at(),
             start + RETRY.0,
-            "a success makes retries quick again"
+            "a success resets the back-off"
         );
     }
 
     #[test]
-    fn retries_never_wait_longer_than_the_longest() {
+    fn the_retry_delay_is_bounded() {
         let start = Instant::now();
         let mut schedule = Schedule::new(start);
         for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! The opcodes of a plan.
+//! The actions of a plan.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,62 +9,62 @@ use super::{Attachment, Hook, ServiceAction};
 use crate::desired::Masquerade;
 use crate::resolved::{PrefixKey, ReturnRoutes, RouteKey};
 
-/// One change. Values carry what was there before, so that each action knows its own undo.
+/// One change. It contains the previous value, so that it can be undone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Makes `mc0`.
+    /// Creates `mc0`.
     CreateDevice {
         /// Its MTU.
         mtu: u32,
     },
-    /// Removes `mc0`; only ever an undo.
+    /// Removes `mc0`; only as an undo.
     DeleteDevice,
     /// Changes MTU and state of `mc0`.
     SetDevice {
-        /// MTU and up before.
+        /// Previous MTU and state.
         from: (u32, bool),
-        /// MTU and up after.
+        /// New MTU and state.
         to: (u32, bool),
     },
     /// Adds an address to `mc0` or removes it.
     SetAddress {
         /// The address.
         addr: IpAddr,
-        /// Whether it is there after; before it was the opposite.
+        /// Whether the address is added; else it is removed.
         to: bool,
     },
     /// Writes a slot of `mc_nexthops`; all zero frees it.
     SetNextHop {
         /// The slot.
         slot: u32,
-        /// Before.
+        /// Previous value.
         from: abi::NextHop,
-        /// After.
+        /// New value.
         to: abi::NextHop,
     },
     /// Writes a slot of `mc_nh_groups`; all zero frees it.
     SetGroup {
         /// The slot.
         slot: u32,
-        /// Before.
+        /// Previous value.
         from: abi::NextHopGroup,
-        /// After.
+        /// New value.
         to: abi::NextHopGroup,
     },
     /// Adds, changes or removes a peer.
     SetPeer {
         /// Outer source.
         addr: Addr,
-        /// Before.
+        /// Previous value.
         from: Option<abi::Peer>,
-        /// After.
+        /// New value.
         to: Option<abi::Peer>,
     },
     /// Writes `mc_config`.
     SetConfig {
-        /// Before.
+        /// Previous value.
         from: abi::Config,
-        /// After.
+        /// New value.
         to: abi::Config,
     },
     /// Changes a Service map.
@@ -73,54 +73,54 @@ pub enum Action {
     SetPrefix {
         /// The prefix.
         key: PrefixKey,
-        /// Before.
+        /// Previous value.
         from: Option<abi::Prefix>,
-        /// After.
+        /// New value.
         to: Option<abi::Prefix>,
     },
     /// Attaches a program to a device, or swaps the program of the link that is there.
     Attach {
-        /// What and where.
+        /// Program and device.
         hook: Hook,
         /// Index of the device.
         ifindex: u32,
-        /// What was there under this name.
+        /// Previous attachment of this hook.
         from: Option<Attachment>,
     },
     /// Removes a program from a device.
     Detach {
-        /// What and from where.
+        /// Program and device.
         hook: Hook,
-        /// What is there.
+        /// Current attachment.
         from: Attachment,
     },
-    /// Replaces our nftables table in one transaction; none removes it (only ever an undo).
+    /// Replaces the nftables table in one transaction; none removes it (only as an undo).
     SetNat {
-        /// Before.
+        /// Previous value.
         from: Option<Masquerade>,
-        /// After.
+        /// New value.
         to: Option<Masquerade>,
     },
-    /// Changes the way of replies of clusters with Antrea gateways.
+    /// Changes the policy routing of replies from clusters with Antrea gateways.
     SetReturnRoutes {
-        /// Before.
+        /// Previous value.
         from: ReturnRoutes,
-        /// After.
+        /// New value.
         to: ReturnRoutes,
     },
     /// Adds, changes or removes a route into `mc0`.
     SetRoute {
         /// The route.
         key: RouteKey,
-        /// Source address it named before, if it was there.
+        /// Previous source address, if the route existed.
         from: Option<Option<IpAddr>>,
-        /// Source address it names after, if it is there.
+        /// New source address; none removes the route.
         to: Option<Option<IpAddr>>,
     },
 }
 
 impl Action {
-    /// What takes this action back; none where the kernel forgets what was there before.
+    /// The inverse action; none if the previous state is lost.
     #[must_use]
     pub fn undo(&self) -> Option<Self> {
         Some(match self.clone() {
@@ -149,7 +149,7 @@ impl Action {
                 from: to,
                 to: from,
             },
-            // A program that was swapped out cannot come back, and a vanished device neither.
+            // A replaced program cannot be restored, nor can a removed device.
             Self::DeleteDevice | Self::Attach { from: Some(_), .. } => return None,
             Self::Attach {
                 hook,
@@ -204,7 +204,7 @@ impl fmt::Display for Action {
             Self::SetReturnRoutes { to, .. } => {
                 write!(
                     f,
-                    "set the way back from {} ranges of Antrea gateways",
+                    "set return routes for {} prefixes of Antrea gateways",
                     to.prefixes.len()
                 )
             }

@@ -1,10 +1,10 @@
-//! Which slot of `mc_peer_stats` belongs to which peer.
+//! Counter slots of peers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::{self, Addr, MAX_PEER_STATS};
 
-/// Slots by peer. A peer keeps its slot as long as it is one, and the peer map says whose a slot is.
+/// Counter slots by peer. A peer keeps its slot while it exists; the peer map records the assignment.
 #[derive(Debug, Default)]
 pub(super) struct CounterSlots {
     by_peer: BTreeMap<Addr, u32>,
@@ -12,9 +12,9 @@ pub(super) struct CounterSlots {
 }
 
 impl CounterSlots {
-    /// Keeps the slot of every peer that has one and gives the others free ones; peers for which none is left
-    /// share slot 0. Slots that peers leave are not given away by the same plan: a program may still be
-    /// counting there.
+    /// Keeps the slot of every peer that has one and assigns free slots to the others; without a free slot, peers
+    /// share slot 0. A slot released by a plan is not reused by the same plan: a program may still be counting in
+    /// it.
     pub(super) fn assign<'a>(
         observed: &BTreeMap<Addr, abi::Peer>,
         wanted: impl Iterator<Item = &'a Addr>,
@@ -47,19 +47,19 @@ impl CounterSlots {
                 Some(slot) => {
                     counters.by_peer.insert(*addr, slot);
                 }
-                // What is left by this plan can be given away by the next.
+                // Slots released by this plan are free in the next one.
                 None => counters.exhausted = left,
             }
         }
         counters
     }
 
-    /// The slot of a peer; 0 for one that shares, and for what is no peer.
+    /// The slot of a peer; 0 if shared or unknown.
     pub(super) fn slot(&self, addr: &Addr) -> u32 {
         self.by_peer.get(addr).copied().unwrap_or_default()
     }
 
-    /// Whether peers share slot 0 that have a slot of their own after the next plan.
+    /// Whether peers share slot 0 only until the next plan.
     pub(super) fn exhausted(&self) -> bool {
         self.exhausted
     }
@@ -89,18 +89,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_left_is_not_given_away_at_once() {
+    fn a_released_slot_is_not_reused_by_the_same_plan() {
         assert_eq!(assign(&[(1, 1), (2, 2)], &[2, 3]), (vec![2, 3], false));
         assert_eq!(assign(&[(2, 2), (3, 3)], &[2, 3, 4]), (vec![2, 3, 1], false));
     }
 
     #[test]
-    fn two_peers_never_keep_one_slot() {
+    fn two_peers_never_share_a_kept_slot() {
         assert_eq!(assign(&[(1, 2), (2, 2)], &[1, 2]), (vec![2, 1], false));
     }
 
     #[test]
-    fn what_does_not_fit_shares_the_first_slot() {
+    fn peers_beyond_the_capacity_share_slot_0() {
         assert_eq!(assign(&[], &[1, 2, 3, 4, 5]), (vec![1, 2, 3, 0, 0], false));
         let (slots, short) = assign(&[(1, 1), (2, 2), (3, 3)], &[1, 2, 4]);
         assert_eq!(
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_that_do_not_exist_are_not_kept() {
+    fn invalid_slots_are_not_kept() {
         assert_eq!(assign(&[(1, 4), (2, 9)], &[1, 2]), (vec![1, 2], false));
     }
 }

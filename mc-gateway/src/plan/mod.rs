@@ -1,8 +1,8 @@
-//! What to do so that what is there becomes what is desired. Pure.
+//! Ordered changes from the observed to the resolved state. Pure.
 //!
-//! *Guarantees*: whatever a table entry points to exists before the entry and goes after it, so that a
-//! packet meets the old state or the new one at every moment; a slot freed by a plan is not given away
-//! by the same plan; planning against the result of a plan gives an empty plan.
+//! *Guarantees*: the resolved of a map entry is added before the entry and removed after it, so that a packet meets
+//! the old or the new state at every moment; a slot freed by a plan is not reused by the same plan; planning against
+//! the result of a plan gives an empty plan.
 
 mod action;
 mod counter_slots;
@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use mc_gateway_common::abi::{self, Addr, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PEERS, MAX_PREFIXES};
 use thiserror::Error;
 
+pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
 use crate::desired::Masquerade;
 use crate::resolved::{DEFAULT_MTU, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 pub use action::Action;
@@ -24,30 +25,7 @@ use counter_slots::CounterSlots;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
 
-/// One of the two programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Program {
-    /// On the egress of `mc0`.
-    ToRemote,
-    /// On the ingress of every underlay device.
-    FromUnderlay,
-}
-
-impl Program {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::ToRemote, Self::FromUnderlay];
-
-    /// Name in the object, in `bpftool prog` and in pin names.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ToRemote => abi::PROGRAM_TO_REMOTE,
-            Self::FromUnderlay => abi::PROGRAM_FROM_UNDERLAY,
-        }
-    }
-}
-
-/// `mc0` as it is.
+/// `mc0` as observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Index.
@@ -60,37 +38,7 @@ pub struct Device {
     pub up: bool,
 }
 
-/// How a program is attached to a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AttachMode {
-    /// By a pinned TCX link (Linux 6.6).
-    #[default]
-    Tcx,
-    /// By a filter of the device's clsact qdisc.
-    Clsact,
-}
-
-/// A place for a program.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hook {
-    /// What is there, or should be.
-    pub program: Program,
-    /// Name of the device.
-    pub device: String,
-    /// In which of the two ways.
-    pub mode: AttachMode,
-}
-
-/// A program at a [`Hook`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attachment {
-    /// Device the program is on; 0 when the device is gone.
-    pub ifindex: u32,
-    /// Whether it runs the program this agent loaded, not one of an agent before it.
-    pub current: bool,
-}
-
-/// What is there.
+/// Observed state of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedState {
     /// `mc0`.
@@ -109,13 +57,13 @@ pub struct ObservedState {
     pub services: ServiceMaps,
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
-    /// Our routes into `mc0`, with the source address each names.
+    /// The agent's routes into `mc0`, each with its source address.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
-    /// The way of replies of clusters with Antrea gateways.
+    /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
-    /// What our nftables table does; none where it is missing or not as we write it.
+    /// Contents of the nftables table; none if it is missing or modified.
     pub masquerade: Option<Masquerade>,
-    /// Programs that are attached.
+    /// Attached programs.
     pub attachments: BTreeMap<Hook, Attachment>,
 }
 
@@ -123,17 +71,17 @@ pub struct ObservedState {
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// To be carried out from the first to the last.
+    /// Executed in this order.
     pub actions: Vec<Action>,
-    /// Whether the next plan depends on what this one does: the index and MAC address of a new `mc0`, slots
-    /// of a full table that become free.
+    /// Whether the next plan depends on the result of this one: index and MAC address of a new `mc0`, slots freed
+    /// in a full map.
     pub replan: bool,
 }
 
-/// Why there is no plan.
+/// No plan can be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// A map cannot hold what is desired.
+    /// A map is too small.
     #[error("map {map} is full: {needed} entries are needed, {capacity} fit")]
     Full {
         /// Name of the map.
@@ -145,18 +93,18 @@ pub enum PlanError {
     },
 }
 
-/// The changes from `observed` to `target`; `device` is the name of `mc0`.
-pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> Result<Plan, PlanError> {
+/// The changes from `observed` to `resolved`; `device` is the name of `mc0`.
+pub fn plan(observed: &ObservedState, resolved: &ResolvedState, device: &str) -> Result<Plan, PlanError> {
     let Some(mc0) = observed.device else {
         return Ok(Plan {
             actions: vec![Action::CreateDevice {
-                mtu: target.mtu.unwrap_or(DEFAULT_MTU),
+                mtu: resolved.mtu.unwrap_or(DEFAULT_MTU),
             }],
             replan: true,
         });
     };
-    check_capacity(abi::PREFIXES, target.prefixes.len(), MAX_PREFIXES)?;
-    check_capacity(abi::PEERS, target.peers.len(), MAX_PEERS)?;
+    check_capacity(abi::PREFIXES, resolved.prefixes.len(), MAX_PREFIXES)?;
+    check_capacity(abi::PEERS, resolved.peers.len(), MAX_PEERS)?;
     let next_hops = Slots::assign(
         abi::NEXT_HOPS,
         MAX_NEXT_HOPS,
@@ -164,33 +112,33 @@ pub fn plan(observed: &ObservedState, target: &ResolvedState, device: &str) -> R
             .next_hops
             .iter()
             .map(|(slot, next_hop)| (*slot, next_hop.id)),
-        target.next_hops.keys().copied(),
+        resolved.next_hops.keys().copied(),
     )?;
     let groups = Slots::assign(
         abi::NEXT_HOP_GROUPS,
         MAX_NEXT_HOP_GROUPS,
         observed.groups.iter().map(|(slot, group)| (*slot, group.id)),
-        target.groups.keys().copied(),
+        resolved.groups.keys().copied(),
     )?;
-    let counters = CounterSlots::assign(&observed.peers, target.peers.keys());
+    let counters = CounterSlots::assign(&observed.peers, resolved.peers.keys());
     let mut planner = Planner {
         adds: Vec::new(),
         removes: Vec::new(),
     };
-    planner.device(mc0, target);
-    planner.addresses(observed, target);
-    planner.next_hops(observed, target, &next_hops, &counters);
-    planner.groups(observed, target, &groups, &next_hops);
-    planner.peers(observed, target, &groups, &counters);
-    planner.services(observed, target, &groups);
-    planner.config(observed, target, mc0);
-    planner.prefixes(observed, target, &groups);
-    planner.attachments(observed, target, mc0, device);
-    planner.return_routes(observed, target);
-    planner.nat(observed, target);
-    planner.routes(observed, target);
+    planner.device(mc0, resolved);
+    planner.addresses(observed, resolved);
+    planner.next_hops(observed, resolved, &next_hops, &counters);
+    planner.groups(observed, resolved, &groups, &next_hops);
+    planner.peers(observed, resolved, &groups, &counters);
+    planner.services(observed, resolved, &groups);
+    planner.config(observed, resolved, mc0);
+    planner.prefixes(observed, resolved, &groups);
+    planner.attachments(observed, resolved, mc0, device);
+    planner.return_routes(observed, resolved);
+    planner.nat(observed, resolved);
+    planner.routes(observed, resolved);
     let Planner { mut adds, removes } = planner;
-    // Collected in the order of adding; what depends on others goes first.
+    // Collected in the order of addition; dependents are removed first.
     adds.extend(removes.into_iter().rev());
     Ok(Plan {
         actions: adds,
@@ -216,30 +164,30 @@ struct Planner {
 }
 
 impl Planner {
-    fn device(&mut self, mc0: Device, target: &ResolvedState) {
+    fn device(&mut self, mc0: Device, resolved: &ResolvedState) {
         let from = (mc0.mtu, mc0.up);
-        let to = (target.mtu.unwrap_or(mc0.mtu), true);
+        let to = (resolved.mtu.unwrap_or(mc0.mtu), true);
         if from != to {
             self.adds.push(Action::SetDevice { from, to });
         }
     }
 
-    fn addresses(&mut self, observed: &ObservedState, target: &ResolvedState) {
+    fn addresses(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
         let set = |addr: &IpAddr, to| Action::SetAddress { addr: *addr, to };
-        let missing = target.addresses.difference(&observed.addresses);
+        let missing = resolved.addresses.difference(&observed.addresses);
         self.adds.extend(missing.map(|addr| set(addr, true)));
-        let left = observed.addresses.difference(&target.addresses);
+        let left = observed.addresses.difference(&resolved.addresses);
         self.removes.extend(left.map(|addr| set(addr, false)));
     }
 
     fn next_hops(
         &mut self,
         observed: &ObservedState,
-        target: &ResolvedState,
+        resolved: &ResolvedState,
         slots: &Slots,
         counters: &CounterSlots,
     ) {
-        for (id, next_hop) in &target.next_hops {
+        for (id, next_hop) in &resolved.next_hops {
             let slot = slots.slot(*id);
             let from = observed.next_hops.get(&slot).copied().unwrap_or_default();
             let to = abi::NextHop {
@@ -261,8 +209,14 @@ impl Planner {
         }
     }
 
-    fn groups(&mut self, observed: &ObservedState, target: &ResolvedState, slots: &Slots, next_hops: &Slots) {
-        for (id, ids) in &target.groups {
+    fn groups(
+        &mut self,
+        observed: &ObservedState,
+        resolved: &ResolvedState,
+        slots: &Slots,
+        next_hops: &Slots,
+    ) {
+        for (id, ids) in &resolved.groups {
             let slot = slots.slot(*id);
             if slot == 0 {
                 continue;
@@ -295,11 +249,11 @@ impl Planner {
     fn peers(
         &mut self,
         observed: &ObservedState,
-        target: &ResolvedState,
+        resolved: &ResolvedState,
         groups: &Slots,
         counters: &CounterSlots,
     ) {
-        for (addr, peer) in &target.peers {
+        for (addr, peer) in &resolved.peers {
             let from = observed.peers.get(addr).copied();
             let to = Some(abi::Peer {
                 group: if peer.flags & abi::PEER_ANTREA == 0 {
@@ -319,7 +273,7 @@ impl Planner {
             }
         }
         for (addr, peer) in &observed.peers {
-            if !target.peers.contains_key(addr) {
+            if !resolved.peers.contains_key(addr) {
                 self.removes.push(Action::SetPeer {
                     addr: *addr,
                     from: Some(*peer),
@@ -329,32 +283,32 @@ impl Planner {
         }
     }
 
-    fn services(&mut self, observed: &ObservedState, target: &ResolvedState, groups: &Slots) {
-        let Some(wanted) = &target.services else { return };
+    fn services(&mut self, observed: &ObservedState, resolved: &ResolvedState, groups: &Slots) {
+        let Some(wanted) = &resolved.services else { return };
         let (adds, removes) = service::plan(&observed.services, wanted, groups);
         self.adds.extend(adds.into_iter().map(Action::Service));
         self.removes.extend(removes.into_iter().map(Action::Service));
     }
 
-    fn config(&mut self, observed: &ObservedState, target: &ResolvedState, mc0: Device) {
+    fn config(&mut self, observed: &ObservedState, resolved: &ResolvedState, mc0: Device) {
         let from = observed.config;
-        // While Services are not known, what was known of them holds.
-        let kept = if target.services.is_none() {
+        // While Services are unknown, their flag is kept.
+        let kept = if resolved.services.is_none() {
             from.flags & abi::CONFIG_BACKENDS
         } else {
             0
         };
         let to = abi::Config {
             abi: abi::ABI_VERSION,
-            flags: target.flags | kept,
+            flags: resolved.flags | kept,
             mc0_ifindex: mc0.ifindex,
-            port: target.port,
-            tos: target.tos,
-            hop_limit: target.hop_limit,
+            port: resolved.port,
+            tos: resolved.tos,
+            hop_limit: resolved.hop_limit,
             mc0_mac: mc0.mac,
-            local: target.local,
-            detect: target.detect,
-            hold_down_ms: target.hold_down_ms,
+            local: resolved.local,
+            detect: resolved.detect,
+            hold_down_ms: resolved.hold_down_ms,
             ..abi::Config::default()
         };
         if from != to {
@@ -362,10 +316,10 @@ impl Planner {
         }
     }
 
-    fn prefixes(&mut self, observed: &ObservedState, target: &ResolvedState, groups: &Slots) {
+    fn prefixes(&mut self, observed: &ObservedState, resolved: &ResolvedState, groups: &Slots) {
         let marked =
-            |prefix: &abi::Prefix| target.services.is_none() && prefix.flags & abi::PREFIX_BACKENDS != 0;
-        for (key, prefix) in &target.prefixes {
+            |prefix: &abi::Prefix| resolved.services.is_none() && prefix.flags & abi::PREFIX_BACKENDS != 0;
+        for (key, prefix) in &resolved.prefixes {
             let from = observed.prefixes.get(key).copied();
             let kept = from.filter(marked).map_or(0, |prefix| prefix.flags);
             let to = Some(abi::Prefix {
@@ -379,7 +333,7 @@ impl Planner {
             }
         }
         for (key, prefix) in &observed.prefixes {
-            if !target.prefixes.contains_key(key) && !marked(prefix) {
+            if !resolved.prefixes.contains_key(key) && !marked(prefix) {
                 self.removes.push(Action::SetPrefix {
                     key: *key,
                     from: Some(*prefix),
@@ -389,14 +343,14 @@ impl Planner {
         }
     }
 
-    fn attachments(&mut self, observed: &ObservedState, target: &ResolvedState, mc0: Device, device: &str) {
+    fn attachments(&mut self, observed: &ObservedState, resolved: &ResolvedState, mc0: Device, device: &str) {
         let hook = |program: Program, device: &str| Hook {
             program,
             device: device.to_owned(),
-            mode: target.attach_mode,
+            mode: resolved.attach_mode,
         };
         let own = std::iter::once((hook(Program::ToRemote, device), mc0.ifindex));
-        let underlay = target
+        let underlay = resolved
             .devices
             .iter()
             .map(|(name, ifindex)| (hook(Program::FromUnderlay, name), *ifindex));
@@ -409,7 +363,7 @@ impl Planner {
                 current: true,
             };
             if from != Some(done) {
-                // A device that was renamed: the kernel refuses the same program twice on it.
+                // A renamed device: the kernel rejects the same program twice on one device.
                 let known = observed.attachments.iter().find(|(other, at)| {
                     (other.program, other.mode) == (hook.program, hook.mode)
                         && at.ifindex == *ifindex
@@ -429,7 +383,7 @@ impl Planner {
                 });
             }
         }
-        // The same program attached in the other way goes, too, after it is there in this one.
+        // A program attached in the other mode is removed after it is attached in this one.
         for (hook, from) in &observed.attachments {
             if !wanted.contains_key(hook) && !renamed.contains(hook) {
                 self.removes.push(Action::Detach {
@@ -440,8 +394,8 @@ impl Planner {
         }
     }
 
-    fn return_routes(&mut self, observed: &ObservedState, target: &ResolvedState) {
-        let to = ReturnRoutes::new(&target.masquerade.antrea);
+    fn return_routes(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
+        let to = ReturnRoutes::new(&resolved.masquerade.antrea);
         if observed.return_routes != to {
             self.adds.push(Action::SetReturnRoutes {
                 from: observed.return_routes.clone(),
@@ -450,8 +404,8 @@ impl Planner {
         }
     }
 
-    fn nat(&mut self, observed: &ObservedState, target: &ResolvedState) {
-        let to = Some(target.masquerade.clone());
+    fn nat(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
+        let to = Some(resolved.masquerade.clone());
         if observed.masquerade != to {
             self.adds.push(Action::SetNat {
                 from: observed.masquerade.clone(),
@@ -460,8 +414,8 @@ impl Planner {
         }
     }
 
-    fn routes(&mut self, observed: &ObservedState, target: &ResolvedState) {
-        let wanted = target.host_routes();
+    fn routes(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
+        let wanted = resolved.host_routes();
         for (key, source) in &wanted {
             let from = observed.routes.get(key).copied();
             let to = Some(*source);

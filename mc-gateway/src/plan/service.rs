@@ -1,4 +1,4 @@
-//! Changes of the Service maps: a reader never meets a backend or lookup table that is not there.
+//! Changes of the Service maps, ordered so that a reader always finds the backend and lookup table of an entry.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use mc_gateway_common::maglev;
 use super::slots::Slots;
 use crate::desired::services::Services;
 
-/// What the Service maps hold.
+/// Contents of the Service maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceMaps {
     /// `mc_services`.
@@ -26,35 +26,35 @@ pub struct ServiceMaps {
 pub enum ServiceAction {
     /// An entry of `mc_backends`.
     Backend {
-        /// Its id.
+        /// Its ID.
         id: u64,
-        /// Before.
+        /// Previous value.
         from: Option<Backend>,
-        /// After.
+        /// New value.
         to: Option<Backend>,
     },
     /// An entry of `mc_maglev`.
     Table {
-        /// Whose table.
+        /// Address, port and protocol of its Service.
         key: ServiceKey,
-        /// Before.
+        /// Previous value.
         from: Option<Arc<Maglev>>,
-        /// After.
+        /// New value.
         to: Option<Arc<Maglev>>,
     },
     /// An entry of `mc_services`.
     Service {
         /// Address, port and protocol.
         key: ServiceKey,
-        /// Before.
+        /// Previous value.
         from: Option<Service>,
-        /// After.
+        /// New value.
         to: Option<Service>,
     },
 }
 
 impl ServiceAction {
-    /// What takes this action back.
+    /// The inverse action.
     #[must_use]
     pub fn undo(&self) -> Self {
         match self.clone() {
@@ -76,7 +76,7 @@ impl ServiceAction {
         }
     }
 
-    /// Does to `maps` what the action does to the kernel's maps.
+    /// Applies the action to `maps`, a copy of the maps in memory.
     pub fn apply_to(&self, maps: &mut ServiceMaps) {
         fn entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
             match value {
@@ -94,14 +94,14 @@ impl ServiceAction {
 
 impl fmt::Display for ServiceAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = |exists: bool| if exists { "set" } else { "remove" };
+        let verb = |exists: bool| if exists { "set" } else { "remove" };
         match self {
-            Self::Backend { id, to, .. } => write!(f, "{} backend {id:#x}", what(to.is_some())),
+            Self::Backend { id, to, .. } => write!(f, "{} backend {id:#x}", verb(to.is_some())),
             Self::Table { key, to, .. } => {
-                write!(f, "{} lookup table of {}", what(to.is_some()), Port(key))
+                write!(f, "{} lookup table of {}", verb(to.is_some()), Port(key))
             }
             Self::Service { key, to, .. } => {
-                write!(f, "{} Service {}", what(to.is_some()), Port(key))
+                write!(f, "{} Service {}", verb(to.is_some()), Port(key))
             }
         }
     }
@@ -119,8 +119,7 @@ impl fmt::Display for Port<'_> {
     }
 }
 
-/// The changes from `observed` to `wanted`: those that add or change in their order, and those that remove
-/// in the opposite order.
+/// The changes from `observed` to `wanted`: additions and updates in order, and removals in reverse order.
 pub(super) fn plan(
     observed: &ServiceMaps,
     wanted: &Services,
@@ -228,8 +227,8 @@ mod tests {
         })
     }
 
-    /// Whatever a reader starts with leads to a backend.
-    fn sound(maps: &ServiceMaps) -> bool {
+    /// Whether every entry leads to existing backends.
+    fn is_consistent(maps: &ServiceMaps) -> bool {
         maps.services.keys().all(|key| maps.tables.contains_key(key))
             && maps
                 .tables
@@ -246,12 +245,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_step_is_sound_and_the_next_plan_empty(first in wanted(), second in wanted()) {
+        fn every_step_is_consistent_and_the_next_plan_is_empty(first in wanted(), second in wanted()) {
             let mut maps = ServiceMaps::default();
             for wanted in [&first, &second] {
                 for action in ordered(&maps, wanted) {
                     action.apply_to(&mut maps);
-                    prop_assert!(sound(&maps), "after {action}: {maps:?}");
+                    prop_assert!(is_consistent(&maps), "after {action}: {maps:?}");
                 }
                 prop_assert_eq!(ordered(&maps, wanted), vec![]);
                 prop_assert_eq!(maps.backends.len(), wanted.backends.len());
@@ -260,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn undoing_restores_what_was_there(first in wanted(), second in wanted()) {
+        fn undo_restores_the_previous_maps(first in wanted(), second in wanted()) {
             let mut maps = ServiceMaps::default();
             for action in ordered(&maps, &first) {
                 action.apply_to(&mut maps);

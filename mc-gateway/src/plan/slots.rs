@@ -1,10 +1,10 @@
-//! Which slot of an array map belongs to which stable id.
+//! Slots of an array map, by stable ID.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PlanError;
 
-/// Slots of one array map. Slot 0 is never given away: it means "none".
+/// Slots of one array map. Slot 0 is never assigned: it means "none".
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     by_id: BTreeMap<u32, u32>,
@@ -13,9 +13,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Keeps the slot of every id that has one and gives the others free ones. `used` are the slots that
-    /// are not all zero; those nobody wants any more are freed but not given away again. An id for which only
-    /// such a slot is left has none for now.
+    /// Keeps the slot of every ID that has one and assigns free slots to the others. `used` are the slots that are
+    /// not all zero; those no longer wanted are freed but not reused. An ID gets no slot if only freed slots remain.
     pub(super) fn assign(
         map: &'static str,
         size: u32,
@@ -26,7 +25,7 @@ impl Slots {
         let wanted: BTreeSet<u32> = wanted.collect();
         let mut slots = Self::default();
         for (slot, id) in &used {
-            // Of two slots with the same id (a plan that was cut short) the first is kept.
+            // Of two slots with the same ID (after an interrupted plan) the first is kept.
             if *slot != 0 && wanted.contains(id) && !slots.by_id.contains_key(id) {
                 slots.by_id.insert(*id, *slot);
             } else {
@@ -56,17 +55,17 @@ impl Slots {
         Ok(slots)
     }
 
-    /// The slot of `id`; 0 for the id 0 and for ids that are not wanted.
+    /// The slot of `id`; 0 for ID 0 and unknown IDs.
     pub(super) fn slot(&self, id: u32) -> u32 {
         self.by_id.get(&id).copied().unwrap_or_default()
     }
 
-    /// Whether ids have no slot yet: the next plan gives them those this one frees.
+    /// Whether IDs have no slot until the next plan, which uses the slots freed by this one.
     pub(super) fn exhausted(&self) -> bool {
         self.exhausted
     }
 
-    /// Slots nobody wants any more.
+    /// Slots no longer wanted.
     pub(super) fn freed(&self) -> &BTreeSet<u32> {
         &self.freed
     }
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_the_map_is_full() {
+    fn a_full_map_is_an_error() {
         let error = assign(&[(1, 10), (2, 20)], &[30, 40, 50, 60]).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -19,9 +19,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 
+use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
-use crate::plan::AttachMode;
 pub use prefix::{Prefix, PrefixKey};
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;

@@ -8,12 +8,12 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS};
 
 use super::local_addrs::LocalAddrs;
 use super::{MIN_V6_MTU, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
+use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
 use crate::cidr::{from_abi_addr, is_ipv6, to_abi_addr};
 use crate::config::{Dscp, EncapFormat, Tunnel};
 use crate::desired::{DesiredState, NextHop, NextHopGroup, Peer};
 use crate::objects::FieldError;
-use crate::plan::AttachMode;
 
 /// Settings of the agent, and the path MTUs it has measured.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,6 @@ pub struct Resolution {
 /// Resolves the desired state. Next hops without a route are left out, as are routes that collide with foreign ones,
 /// IPv6 routes on a host without IPv6, and entries beyond the capacity of the maps; the rest is not affected.
 pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<'_>) -> Resolution {
-    let mut issues = Vec::new();
     let tunnel = &settings.tunnel;
     let mut state = ResolvedState {
         attach_mode: settings.attach_mode,
@@ -79,7 +78,6 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         ..ResolvedState::default()
     };
     state.assign_addresses(desired, &inputs.underlay);
-    let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut local = LocalAddrs::default();
     for addr in &desired.local_addrs {
         if let Some((ifindex, device)) = inputs.underlay.local_addrs.get(addr) {
@@ -90,57 +88,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
             local.add(*addr);
         }
     }
-    for (id, next_hop) in &desired.next_hops {
-        let Some(route) = inputs.underlay.routes.get(&next_hop.addr) else {
-            let reason = inputs.underlay.unreachable.get(&next_hop.addr);
-            issues.push(FieldError {
-                object: next_hop.object.clone(),
-                field: "address".to_owned(),
-                value: next_hop.addr.to_string(),
-                reason: reason.map_or("has no route", String::as_str).to_owned(),
-            });
-            continue;
-        };
-        let source = next_hop
-            .source
-            .filter(|source| inputs.underlay.local_addrs.contains_key(source))
-            .unwrap_or(route.source);
-        if !local.add(source) {
-            issues.push(FieldError {
-                object: next_hop.object.clone(),
-                field: "address".to_owned(),
-                value: next_hop.addr.to_string(),
-                reason: format!(
-                    "is reached from {source}, which exceeds the {LOCAL_ADDRS} local addresses of a node"
-                ),
-            });
-            continue;
-        }
-        state.devices.insert(route.device.clone(), route.ifindex);
-        let mtu = route.mtu.saturating_sub(overhead(next_hop.addr));
-        if carries_v6 && mtu < MIN_V6_MTU {
-            issues.push(too_small(next_hop, route, mtu));
-        }
-        state.mtu = Some(state.mtu.map_or(mtu, |least| least.min(mtu)));
-        state.next_hops.insert(
-            *id,
-            abi::NextHop {
-                addr: to_abi_addr(next_hop.addr),
-                local: to_abi_addr(source),
-                ifindex: route.ifindex,
-                id: *id,
-                mtu,
-                weight: next_hop.weight,
-                neighbor: route.neighbor.map_or_else(abi::Neighbor::default, neighbor),
-                stats: 0,
-            },
-        );
-    }
-    // With a smaller MTU the kernel would disable IPv6 on the device, and IPv6 packets would leave unencapsulated.
-    // The programs drop packets larger than the path MTU.
-    if carries_v6 {
-        state.mtu = state.mtu.map(|mtu| mtu.max(MIN_V6_MTU));
-    }
+    let mut issues = resolve_next_hops(&mut state, &mut local, desired, &inputs.underlay);
     // Packets of a peer arrive on the device of the route to it, also if the peer is in no group.
     for addr in desired.peers.keys() {
         if let Some(route) = inputs.underlay.routes.get(addr) {
@@ -174,6 +122,69 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         issues,
         link_mtus,
     }
+}
+
+/// Resolves the next hops and the MTU of `mc0`, and adds the devices and source addresses towards them.
+fn resolve_next_hops(
+    state: &mut ResolvedState,
+    local: &mut LocalAddrs,
+    desired: &DesiredState,
+    underlay: &Underlay,
+) -> Vec<FieldError> {
+    let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
+    let mut issues = Vec::new();
+    for (id, next_hop) in &desired.next_hops {
+        let Some(route) = underlay.routes.get(&next_hop.addr) else {
+            let reason = underlay.unreachable.get(&next_hop.addr);
+            issues.push(FieldError {
+                object: next_hop.object.clone(),
+                field: "address".to_owned(),
+                value: next_hop.addr.to_string(),
+                reason: reason.map_or("has no route", String::as_str).to_owned(),
+            });
+            continue;
+        };
+        let source = next_hop
+            .source
+            .filter(|source| underlay.local_addrs.contains_key(source))
+            .unwrap_or(route.source);
+        if !local.add(source) {
+            issues.push(FieldError {
+                object: next_hop.object.clone(),
+                field: "address".to_owned(),
+                value: next_hop.addr.to_string(),
+                reason: format!(
+                    "is reached from {source}, which exceeds the {LOCAL_ADDRS} local addresses of a node"
+                ),
+            });
+            continue;
+        }
+        state.devices.insert(route.device.clone(), route.ifindex);
+        let mtu = route.mtu.saturating_sub(overhead(next_hop.addr));
+        if carries_v6 && mtu < MIN_V6_MTU {
+            issues.push(path_too_small(next_hop, route, mtu));
+        }
+        state.mtu = Some(state.mtu.map_or(mtu, |least| least.min(mtu)));
+        state.next_hops.insert(
+            *id,
+            abi::NextHop {
+                addr: to_abi_addr(next_hop.addr),
+                local: to_abi_addr(source),
+                ifindex: route.ifindex,
+                id: *id,
+                mtu,
+                weight: next_hop.weight,
+                neighbor: route.neighbor.map_or_else(abi::Neighbor::default, neighbor),
+                stats: 0,
+            },
+        );
+    }
+    // With a smaller MTU the kernel would disable IPv6 on the device, and IPv6 packets would leave unencapsulated.
+    // The programs drop packets larger than the path MTU.
+    if carries_v6 {
+        state.mtu = state.mtu.map(|mtu| mtu.max(MIN_V6_MTU));
+    }
+    issues
 }
 
 impl ResolvedState {
@@ -287,7 +298,7 @@ fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
 }
 
 /// The issue of a path too small for IPv6.
-fn too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldError {
+fn path_too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldError {
     FieldError {
         object: next_hop.object.clone(),
         field: "address".to_owned(),

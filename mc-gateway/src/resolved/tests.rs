@@ -31,15 +31,12 @@ const SETTINGS: Settings<'static> = Settings {
 };
 
 /// The state and the issues on a host with nothing but an underlay.
-fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: &Tunnel) -> (ResolvedState, Vec<FieldError>) {
+fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: Tunnel) -> (ResolvedState, Vec<FieldError>) {
     let inputs = HostInputs {
         underlay: underlay.clone(),
         ..HostInputs::default()
     };
-    let settings = Settings {
-        tunnel: *tunnel,
-        ..SETTINGS
-    };
+    let settings = Settings { tunnel, ..SETTINGS };
     let resolution = super::resolve(desired, &inputs, &settings);
     (resolution.state, resolution.issues)
 }
@@ -97,7 +94,7 @@ fn world() -> (DesiredState, Underlay) {
 #[test]
 fn the_source_a_next_hop_knows_us_by_if_it_is_ours() {
     let (desired, underlay) = world();
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected, []);
     assert_eq!(target.next_hops[&7].local, to_abi_addr([192, 0, 2, 1].into()));
     // 203.0.113.1 is an address in front of a NAT: the host does not own it.
@@ -110,7 +107,7 @@ fn the_source_a_next_hop_knows_us_by_if_it_is_ours() {
 #[test]
 fn the_tunnel_in_the_words_of_the_maps() {
     let (desired, underlay) = world();
-    let (plain, _) = resolve(&desired, &underlay, &TUNNEL);
+    let (plain, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(
         (plain.flags, plain.port, plain.tos, plain.hop_limit),
         (0, 6081, 0, 64)
@@ -122,7 +119,7 @@ fn the_tunnel_in_the_words_of_the_maps() {
         dscp: Dscp::Fixed(46),
         hop_limit: 8,
     };
-    let (target, _) = resolve(&desired, &underlay, &tunnel);
+    let (target, _) = resolve(&desired, &underlay, tunnel);
     assert_eq!(
         target.flags,
         abi::CONFIG_VXLAN | abi::CONFIG_UDP_CHECKSUM | abi::CONFIG_DSCP_FIXED
@@ -138,7 +135,7 @@ fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
     let remotes = ["10.2.0.0/16", "fd00:2::/48"].map(|net| net.parse::<IpNet>().unwrap());
     desired.routes = remotes.into();
     let resolved = |underlay: &Underlay| {
-        let (target, rejected) = resolve(&desired, underlay, &TUNNEL);
+        let (target, rejected) = resolve(&desired, underlay, TUNNEL);
         assert_eq!(rejected, []);
         (target.masquerade.sources, target.host_routes())
     };
@@ -173,14 +170,14 @@ fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
     // One that follows no Node.
     desired.masquerade.pod_cidrs.clear();
     desired.host_addresses = [IpAddr::from([10, 1, 2, 1]).into()].into();
-    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(target.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
 }
 
 #[test]
 fn smallest_mtu_and_all_devices() {
     let (desired, underlay) = world();
-    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(target.mtu, Some(1350));
     assert_eq!(target.next_hops[&7].mtu, 1450);
     assert_eq!(
@@ -211,7 +208,7 @@ fn v6_world(mtu: u32) -> (DesiredState, Underlay) {
 #[test]
 fn an_outer_ipv6_header_is_20_bytes_longer() {
     let (desired, underlay) = v6_world(1500);
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected, []);
     assert_eq!(
         (target.next_hops[&7].mtu, target.next_hops[&8].mtu, target.mtu),
@@ -225,7 +222,7 @@ fn an_outer_ipv6_header_is_20_bytes_longer() {
 #[test]
 fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
     let (mut desired, underlay) = v6_world(1340);
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected.len(), 1);
     assert!(
         rejected[0]
@@ -238,7 +235,7 @@ fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
     assert_eq!((target.next_hops[&8].mtu, target.mtu), (1270, Some(1280)));
     // Without IPv6 inside there is nothing wrong with it.
     desired.prefixes.clear();
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!((rejected, target.mtu), (vec![], Some(1270)));
 }
 
@@ -246,7 +243,7 @@ fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
 fn next_hop_without_a_route_is_left_out_and_named() {
     let (desired, mut underlay) = world();
     underlay.routes.remove(&IpAddr::from([198, 51, 100, 2]));
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(target.groups[&1], [7].into());
     assert_eq!(rejected.len(), 1);
     assert_eq!(
@@ -282,7 +279,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
         ..Services::default()
     };
     desired.services = Some(services);
-    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, _) = resolve(&desired, &underlay, TUNNEL);
     assert_ne!(target.flags & abi::CONFIG_BACKENDS, 0);
     let of = |addr: [u8; 4]| {
         let key = PrefixKey {
@@ -305,7 +302,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
         "not a way in"
     );
     desired.services = Some(Services::default());
-    let (target, _) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(
         (target.flags & abi::CONFIG_BACKENDS, target.prefixes.len()),
         (0, 1)
@@ -321,7 +318,7 @@ fn fifth_own_address_is_refused() {
             .routes
             .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
     }
-    let (target, rejected) = resolve(&desired, &underlay, &TUNNEL);
+    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected.len(), 4);
     assert!(!target.local.contains(&Addr::default()));
 }
@@ -332,7 +329,7 @@ fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
     let spare = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
     desired.fallback_addrs = spare.into_iter().collect();
     let resolved = |desired: &DesiredState, underlay: &Underlay| {
-        let (target, rejected) = resolve(desired, underlay, &TUNNEL);
+        let (target, rejected) = resolve(desired, underlay, TUNNEL);
         assert_eq!(rejected, []);
         let sources: Vec<IpAddr> = target.masquerade.sources.iter().collect();
         (target.addresses.into_iter().collect::<Vec<_>>(), sources)
@@ -434,7 +431,7 @@ fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
 #[test]
 fn a_node_lacks_an_address_where_the_service_range_could_give_it_one() {
     let (mut desired, underlay) = world();
-    let lacks = |desired: &DesiredState| resolve(desired, &underlay, &TUNNEL).0.needs_address;
+    let lacks = |desired: &DesiredState| resolve(desired, &underlay, TUNNEL).0.needs_address;
     desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
     assert!(!lacks(&desired), "none can be reserved");
     desired.service_cidrs = ["fd00:96::/108".parse().unwrap()].into();

@@ -1,0 +1,56 @@
+//! The eBPF programs and their places on devices.
+
+use mc_gateway_common::abi;
+
+/// One of the two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Program {
+    /// On the egress of `mc0`.
+    ToRemote,
+    /// On the ingress of every underlay device.
+    FromUnderlay,
+}
+
+impl Program {
+    /// Both programs.
+    pub const ALL: [Self; 2] = [Self::ToRemote, Self::FromUnderlay];
+
+    /// Name in the object, in `bpftool prog` and in pin names.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ToRemote => abi::PROGRAM_TO_REMOTE,
+            Self::FromUnderlay => abi::PROGRAM_FROM_UNDERLAY,
+        }
+    }
+}
+
+/// How a program is attached to a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttachMode {
+    /// A pinned TCX link (Linux 6.6).
+    #[default]
+    Tcx,
+    /// A filter of the device's clsact qdisc.
+    Clsact,
+}
+
+/// The place of a program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hook {
+    /// The program.
+    pub program: Program,
+    /// Name of the device.
+    pub device: String,
+    /// How it is attached.
+    pub mode: AttachMode,
+}
+
+/// A program at a [`Hook`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Index of the device; 0 if the device no longer exists.
+    pub ifindex: u32,
+    /// Whether it is the program loaded by this agent, not one of a previous agent.
+    pub current: bool,
+}

@@ -15,9 +15,9 @@ use crate::resolved::ResolvedState;
 pub struct Capacity {
     /// Entries of `mc_prefixes`.
     pub prefixes: u32,
-    /// Slots of `mc_nh_groups` that can be used.
+    /// Slots of `mc_nh_groups` available.
     pub groups: u32,
-    /// Slots of `mc_nexthops` that can be used.
+    /// Slots of `mc_nexthops` available.
     pub next_hops: u32,
     /// Entries of `mc_peers`.
     pub peers: u32,

@@ -1,4 +1,4 @@
-//! Addresses and prefixes as people write them, checked before anything is built on them.
+//! Parsing and validation of addresses and prefixes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,28 +6,28 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use mc_gateway_common::abi::{Addr, V4_PREFIX_BITS};
 use thiserror::Error;
 
-/// Why a written address or prefix is not usable. The text completes "field X, value Y: …".
+/// An invalid address or prefix. The text completes "field X, value Y: …".
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CidrError {
-    /// Nothing was written.
+    /// Empty.
     #[error("is missing")]
     Missing,
-    /// Not an IP address at all.
+    /// Not an IP address.
     #[error("is not an IP address")]
     NotAnAddress,
     /// Not `address/length`.
-    #[error("is not a CIDR, which is written like 10.0.0.0/16 or fd00:10::/48")]
+    #[error("is not a CIDR, as 10.0.0.0/16 or fd00:10::/48")]
     NotACidr,
-    /// An IPv4 prefix or address in IPv6 clothes.
-    #[error("is an IPv4-mapped IPv6 notation; write it as plain IPv4")]
+    /// An IPv4 address or prefix in IPv4-mapped IPv6 notation.
+    #[error("is IPv4-mapped IPv6; use plain IPv4")]
     Ipv4Mapped,
-    /// Bits are set behind the prefix length.
-    #[error("has address bits behind its prefix length; the network is {0}")]
+    /// Bits are set after the prefix length.
+    #[error("has host bits set; the network is {0}")]
     HostBits(IpNet),
     /// `/0`.
-    #[error("covers every address; a cluster cannot own the default route")]
+    #[error("is the default route, which no cluster can own")]
     DefaultRoute,
-    /// Overlaps a range that is never routed to a cluster.
+    /// Overlaps a range that no cluster can own.
     #[error("overlaps {0}, which is {1}")]
     Martian(IpNet, &'static str),
 }
@@ -43,8 +43,8 @@ const fn v6(first: u16, len: u8) -> IpNet {
     ))
 }
 
-/// Ranges no cluster can own (RFC 6890, RFC 4291), and what they are. IPv4 in the maps' form lies in
-/// `::/8`: an IPv6 prefix can never cover it.
+/// Ranges that no cluster can own (RFC 6890, RFC 4291), with their names. IPv4 addresses in the maps are in `::/8`,
+/// which no valid IPv6 prefix overlaps.
 const MARTIANS: [(IpNet, &str); 8] = [
     (v4(0, 0, 8), "\"this network\""),
     (v4(127, 0, 8), "loopback"),
@@ -61,7 +61,7 @@ pub fn parse_prefix(text: &str) -> Result<IpNet, CidrError> {
     if text.is_empty() {
         return Err(CidrError::Missing);
     }
-    // The standard library's parser, unlike ipnet's, refuses leading zeros: 010 is 8 to some programs.
+    // Unlike ipnet's parser, the standard library's rejects leading zeros, which some programs read as octal.
     let (addr, len) = text.split_once('/').ok_or(CidrError::NotACidr)?;
     let canonical = !len.is_empty() && len.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = canonical && (len == "0" || !len.starts_with('0'));
@@ -96,8 +96,7 @@ pub fn parse_address(text: &str) -> Result<IpAddr, CidrError> {
     if is_ipv4_mapped(addr) {
         return Err(CidrError::Ipv4Mapped);
     }
-    // A gateway may well sit on an IPv4 link-local underlay: only what can never be a peer is refused. An
-    // IPv6 link-local address means nothing without the device it is on.
+    // A gateway may have an IPv4 link-local underlay. An IPv6 link-local address is ambiguous without its device.
     let link_local = matches!(addr, IpAddr::V4(v4) if v4.is_link_local());
     let refused = |(martian, _): &(IpNet, &str)| martian.contains(&addr) && !link_local;
     if let Some((martian, what)) = MARTIANS.into_iter().find(refused) {
@@ -116,13 +115,13 @@ pub fn overlaps(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// Whether two addresses are of one family.
+/// Whether two addresses have the same family.
 #[must_use]
 pub fn same_family(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }
 
-/// Length of a prefix that is one address.
+/// Length of a prefix of one address.
 #[must_use]
 pub const fn max_prefix_len(addr: IpAddr) -> u8 {
     if addr.is_ipv4() { 32 } else { 128 }
@@ -164,14 +163,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_prefixes() {
+    fn valid_prefixes() {
         for text in ["10.0.0.0/16", "10.0.0.7/32", "fd00:10::/48", "2001:db8::7/128"] {
             assert_eq!(parse_prefix(text), Ok(text.parse().unwrap()));
         }
     }
 
     #[test]
-    fn bad_prefixes_say_why() {
+    fn invalid_prefixes_are_rejected_with_a_reason() {
         let bad = [
             ("", CidrError::Missing),
             ("10.0.0.0", CidrError::NotACidr),
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_addresses_say_why() {
+    fn invalid_addresses_are_rejected_with_a_reason() {
         let bad = [
             ("", CidrError::Missing),
             ("gateway.example", CidrError::NotAnAddress),
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn form_of_the_maps() {
+    fn addresses_in_map_format() {
         let net: IpNet = "10.1.0.0/16".parse().unwrap();
         assert_eq!(abi_prefix_len(net), 112);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Removes everything the agent made on a node, and nothing else.
+//! Removes everything the agent created on a node, and nothing else.
 
 use std::fs;
 use std::io;
@@ -15,32 +15,31 @@ use crate::id_names;
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
 
-/// Why something is left.
+/// The cleanup is incomplete.
 #[derive(Debug, Error)]
 pub enum CleanupError {
-    /// An agent still runs.
+    /// An agent is running.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
-    /// The host refused.
+    /// Netlink or nftables.
     #[error(transparent)]
     Host(#[from] HostError),
     /// Pins cannot be listed.
     #[error(transparent)]
     Datapath(#[from] DatapathError),
-    /// The file system refused.
+    /// A file system error.
     #[error("{}", .path.display())]
     Io {
         /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// Removes routes and device, the nftables table and all pins. Doing it again does nothing.
+/// Removes routes and device, the nftables table and all pins; idempotent.
 ///
-/// The device goes first: its routes go with it, so that no packet is routed to a device without a
-/// program.
+/// The device is removed first, and its routes with it, so that no packet is routed to a device without a program.
 pub async fn cleanup(place: &Paths) -> Result<(), CleanupError> {
     let dir = bpffs_path(&place.bpf_dir, Path::exists);
     let _locks = Locks::acquire(LOCK_SOCKET, LOCK_TIMEOUT, || Ok(dir.clone())).await?;
@@ -65,11 +64,11 @@ pub async fn cleanup(place: &Paths) -> Result<(), CleanupError> {
         path: place.state_dir.clone(),
         source,
     })?;
-    info!(pins, "clean");
+    info!(pins, "cleanup complete");
     Ok(())
 }
 
-/// Removes our pins below `dir` and the directories that are empty then.
+/// Removes the agent's pins in `dir`, and directories left empty.
 fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
     let mut paths: Vec<PathBuf> = pinned_links(dir)?.into_iter().map(|(_, _, path)| path).collect();
     paths.extend(Program::ALL.map(|program| dir.join("programs").join(program.name())));
@@ -87,7 +86,7 @@ fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
         .chain([dir.to_owned()]);
     for path in own {
         match fs::remove_dir(&path) {
-            // Somebody else's pins keep their directory.
+            // Foreign pins keep their directory.
             Err(error)
                 if !matches!(
                     error.kind(),
@@ -107,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_pins_go_and_twice_is_fine() {
+    fn only_own_pins_are_removed_and_cleanup_is_idempotent() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("mc-gateway");
         for subdir in SUBDIRS {

@@ -1,7 +1,7 @@
-//! Names for the numbers in the maps, kept in a file so that `inspect` and `trace` have them without an agent.
+//! Names of the IDs in the maps, stored in a file for `inspect` and `trace`.
 //!
-//! The maps hold stable ids instead of strings. The agent writes what it made them from into its state
-//! directory after every change; whoever reads the maps prints the ids where the file is missing.
+//! The maps contain stable IDs instead of strings. The agent writes their names to its state directory after every
+//! change; without the file the IDs are printed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::desired::DesiredState;
 
-/// What the ids and addresses in one node's maps stand for.
+/// Names of the IDs and addresses in the maps of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IdNames {
     /// Pin directory the names belong to.
     pub bpf_dir: PathBuf,
-    /// The Node's name.
+    /// Name of the Node.
     pub node: String,
-    /// Remote clusters by id.
+    /// Remote clusters by ID.
     pub clusters: BTreeMap<u32, String>,
-    /// Groups by id.
+    /// Groups by ID.
     pub groups: BTreeMap<u32, String>,
-    /// Kind and name of the object that made a next hop, by the next hop's id.
+    /// Kind and name of the object that defines a next hop, by ID.
     pub next_hops: BTreeMap<u32, String>,
-    /// Kind and name of the object that made a peer, by its address.
+    /// Kind and name of the object that defines a peer, by its address.
     pub peers: BTreeMap<IpAddr, String>,
 }
 
 impl IdNames {
-    /// The names in a desired state.
+    /// The names in the desired state.
     #[must_use]
     pub fn new(desired: &DesiredState, bpf_dir: &Path, node: &str) -> Self {
         let groups = desired.groups.iter();
@@ -49,7 +49,7 @@ impl IdNames {
         }
     }
 
-    /// A cluster's name; its id where there is none.
+    /// Name of a cluster; its ID if unknown.
     #[must_use]
     pub fn cluster(&self, id: u32) -> String {
         if id == mc_gateway_common::abi::CLUSTER_LOCAL {
@@ -58,25 +58,25 @@ impl IdNames {
         name_or_id(&self.clusters, id)
     }
 
-    /// A group's name by its id; the id where there is none.
+    /// Name of a group; its ID if unknown.
     #[must_use]
     pub fn group(&self, id: u32) -> String {
         name_or_id(&self.groups, id)
     }
 
-    /// A next hop's name by its id; the id where there is none.
+    /// Name of a next hop; its ID if unknown.
     #[must_use]
     pub fn next_hop(&self, id: u32) -> String {
         name_or_id(&self.next_hops, id)
     }
 
-    /// A peer's name; empty where there is none.
+    /// Name of a peer; empty if unknown.
     #[must_use]
     pub fn peer(&self, addr: IpAddr) -> String {
         self.peers.get(&addr).cloned().unwrap_or_default()
     }
 
-    /// Reads the names of the agent that pins in `bpf_dir`; none where there is no usable file.
+    /// Reads the names of the agent with pins in `bpf_dir`; none without a valid file.
     #[must_use]
     pub fn load(state_dir: &Path, bpf_dir: &Path) -> Option<Self> {
         let text = fs::read(file(state_dir, bpf_dir)).ok()?;
@@ -84,7 +84,7 @@ impl IdNames {
         (names.bpf_dir == bpf_dir).then_some(names)
     }
 
-    /// Writes the names so that a reader sees the old ones or the new ones.
+    /// Replaces the file atomically.
     pub fn store(&self, state_dir: &Path) -> io::Result<()> {
         fs::create_dir_all(state_dir)?;
         let path = file(state_dir, &self.bpf_dir);
@@ -94,7 +94,7 @@ impl IdNames {
     }
 }
 
-/// Removes the names of the agent that pins in `bpf_dir`.
+/// Removes the names of the agent with pins in `bpf_dir`.
 pub fn remove(state_dir: &Path, bpf_dir: &Path) -> io::Result<()> {
     match fs::remove_file(file(state_dir, bpf_dir)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -102,7 +102,7 @@ pub fn remove(state_dir: &Path, bpf_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The file for a pin directory. Two directories may share one: the file says whose it is.
+/// The file of a pin directory. Two directories may map to one file, which records its directory.
 fn file(state_dir: &Path, bpf_dir: &Path) -> PathBuf {
     let dir = bpf_dir.to_string_lossy();
     state_dir.join(format!("{}.json", dir.trim_matches('/').replace('/', "-")))
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_survive_and_belong_to_one_pin_directory() {
+    fn stored_names_belong_to_one_pin_directory() {
         let dir = tempfile::tempdir().unwrap();
         let bpf_dir = Path::new("/sys/fs/bpf/a/b");
         let names = IdNames {

@@ -1,11 +1,11 @@
-//! Stable numbers for names: what the maps hold instead of strings.
+//! Stable IDs of names: the maps contain them instead of strings.
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::service::{BACKEND_ID_BITS, ServiceKey};
 
-/// A number for `name` that is the same on every node and after every restart, and never 0.
+/// ID of `name`: the same on every node and after every restart, never 0.
 ///
-/// 32-bit FNV-1a; whoever needs the number to be unique checks for collisions.
+/// 32-bit FNV-1a, written by hand because the map format depends on it; callers check for collisions.
 #[must_use]
 pub fn stable_id(name: &str) -> u32 {
     const OFFSET: u32 = 0x811c_9dc5;
@@ -16,10 +16,10 @@ pub fn stable_id(name: &str) -> u32 {
     hash.max(1)
 }
 
-/// The id of the Pod behind a port of a Service: the same on every node and after every restart, never 0,
-/// and short enough to be carried in a MAC address.
+/// ID of a backend of a Service port: the same on every node and after every restart, never 0, and short enough for a
+/// MAC address.
 ///
-/// 64-bit FNV-1a, folded; whoever needs the id to be unique checks for collisions.
+/// 64-bit FNV-1a, folded; callers check for collisions.
 #[must_use]
 pub fn backend_id(service: &ServiceKey, pod: &Addr, pod_port: u16) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn names_differ() {
+    fn different_names_have_different_ids() {
         assert_ne!(stable_id("cluster/east"), stable_id("cluster/west"));
     }
 }

@@ -1,4 +1,4 @@
-//! `mc-gateway`: flags, log, exit code.
+//! The `mc-gateway` binary: command line, log, exit code.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use mc_gateway::{EBPF_OBJECT, agent, cleanup, inspect};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    match start(Cli::parse()) {
+    match run(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("mc-gateway: {error:#}");
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(cli: Cli) -> anyhow::Result<ExitCode> {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -43,15 +43,15 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
             let text = runtime.block_on(inspect::inspect(&place, &args.sections, args.output))?;
             print(&text)?;
         }
-        Command::Trace(args) => return Ok(traced(args)),
+        Command::Trace(args) => return Ok(run_trace(args)),
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a trace; its exit code says what became of the packet.
-fn traced(args: TraceArgs) -> ExitCode {
-    /// Neither forwarded nor dropped, as far as is known.
-    const CANNOT_TELL: u8 = 2;
+/// Prints a trace; the exit code is the fate of the packet.
+fn run_trace(args: TraceArgs) -> ExitCode {
+    /// Exit code of an unknown result.
+    const EXIT_UNKNOWN: u8 = 2;
     let flow = TraceFlow {
         src: args.src,
         dst: args.dst,
@@ -65,16 +65,16 @@ fn traced(args: TraceArgs) -> ExitCode {
         Ok(report) => match report.result {
             TraceResult::Forwarded => ExitCode::SUCCESS,
             TraceResult::Dropped => ExitCode::FAILURE,
-            TraceResult::Unknown => ExitCode::from(CANNOT_TELL),
+            TraceResult::Unknown => ExitCode::from(EXIT_UNKNOWN),
         },
         Err(error) => {
             eprintln!("mc-gateway: {error:#}");
-            ExitCode::from(CANNOT_TELL)
+            ExitCode::from(EXIT_UNKNOWN)
         }
     }
 }
 
-/// Prints to standard output. Whoever reads only the first lines has seen enough.
+/// Prints to standard output; a closed pipe is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("print"),
@@ -82,8 +82,8 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// `RUST_LOG` chooses what is logged; by default `info` of ours. What the Kubernetes client says about
-/// broken connections is in our own messages.
+/// Logs to standard error, filtered by `RUST_LOG`; by default `info` of this crate. Connection errors of the Kubernetes
+/// client are part of its messages.
 fn log_to_stderr(format: LogFormat) {
     let default = "warn,kube_client=off,mc_gateway=info,drops=info".to_owned();
     let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());

@@ -1,7 +1,7 @@
-//! The objects a plan is made from, reduced to the fields the data path needs.
+//! Input objects, reduced to the fields of the data path.
 //!
-//! Values are kept as written: [`crate::desired`] checks them, so that both sources refuse the same
-//! things with the same words.
+//! Values are unvalidated: [`crate::desired`] validates them, so that both sources reject the same values with the same
+//! errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct NodeInfo {
     pub internal_ips: Vec<String>,
     /// `spec.podCIDRs`, else `spec.podCIDR`.
     pub pod_cidrs: Vec<String>,
-    /// Addresses the CNI took from its Pods' for the Node itself, by the annotation that says so.
+    /// Addresses in the Pod network assigned to the Node by its CNI, with their annotations.
     pub host_addresses: Vec<(&'static str, String)>,
 }
 
@@ -26,26 +26,26 @@ pub struct NodeInfo {
 pub struct GatewayInfo {
     /// `metadata.name`, the Node's name.
     pub name: String,
-    /// `gatewayIP`: what other clusters send to.
+    /// `gatewayIP`: destination of packets from other clusters.
     pub gateway_ip: String,
-    /// `internalIP`: what this cluster's Nodes send to.
+    /// `internalIP`: destination of packets from this cluster's Nodes.
     pub internal_ip: String,
-    /// `serviceCIDR` of this cluster; one for each family, with a comma between them.
+    /// `serviceCIDR` of this cluster; one per family, separated by a comma.
     pub service_cidr: String,
-    /// `weight`: its share of the flows next to other gateways, 0 while it is drained.
+    /// `weight`: share of the flows among the gateways; 0 drains.
     pub weight: u32,
-    /// `metadata.creationTimestamp` in RFC 3339, UTC, where there is one.
+    /// `metadata.creationTimestamp` in RFC 3339, UTC, if set.
     pub created: Option<String>,
-    /// Marked as the one other clusters are told of first, although it is not the oldest.
+    /// Whether it is marked as the primary gateway.
     pub primary: bool,
 }
 
-/// A `ClusterInfoImport`: another cluster of the ClusterSet.
+/// A `ClusterInfoImport`: a remote cluster of the ClusterSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCluster {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.creationTimestamp` in RFC 3339, UTC, where there is one.
+    /// `metadata.creationTimestamp` in RFC 3339, UTC, if set.
     pub created: Option<String>,
     /// `spec.clusterID`.
     pub cluster_id: String,
@@ -57,51 +57,51 @@ pub struct RemoteCluster {
     pub gateways: Vec<RemoteGateway>,
 }
 
-/// A gateway of another cluster.
+/// A gateway of a remote cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteGateway {
     /// `gatewayIP`.
     pub ip: String,
-    /// `weight`: its share of the flows next to other gateways, 0 while it is drained.
+    /// `weight`: share of the flows among the gateways; 0 drains.
     pub weight: u32,
 }
 
-/// A Pod that has addresses of its own.
+/// A Pod with addresses of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodInfo {
     /// `metadata.namespace/metadata.name`.
     pub name: String,
     /// `spec.nodeName`.
     pub node: String,
-    /// `status.podIPs`; none where it is not to be found by address.
+    /// `status.podIPs`; empty for Pods of the host network and finished Pods.
     pub ips: Vec<String>,
 }
 
-/// Everything a source knows, sorted by name within a kind; nothing is known of Services by default.
+/// All objects of a source, sorted by name within a kind; Services are unknown by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
     /// All Nodes of this cluster.
     pub nodes: Vec<NodeInfo>,
     /// All Gateways of this cluster.
     pub gateways: Vec<GatewayInfo>,
-    /// All other clusters.
+    /// All remote clusters.
     pub remotes: Vec<RemoteCluster>,
-    /// The Pods this node has to know; shared, because there may be many.
+    /// The Pods relevant to this node; shared, because there may be many.
     pub pods: Vec<Arc<PodInfo>>,
-    /// Services that are exported, by Namespace and name; none while they are not known.
+    /// Exported Services, by namespace and name; none while unknown.
     pub services: Option<Vec<ExportedService>>,
-    /// Services of ours that reserve addresses for Nodes, by Namespace and name.
+    /// Services that reserve addresses for Nodes, by namespace and name.
     pub reservations: Vec<ServiceInfo>,
 }
 
-/// Part of an object that is not used, and why. The rest of the object is.
+/// A rejected field of an object; the rest of the object is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldError {
     /// Kind and name.
     pub object: String,
     /// Path of the field inside the object.
     pub field: String,
-    /// Its value as written.
+    /// Its value.
     pub value: String,
     /// Completes "value …".
     pub reason: String,

@@ -1,4 +1,4 @@
-//! What must be true before anything is touched, each with a message that says what to do.
+//! Requirements checked before anything is changed; each error contains the remedy.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep};
 use crate::config::AttachPreference;
 use crate::plan::AttachMode;
 
-/// Oldest kernel that has what the programs use: `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` is of 5.13,
-/// `bpf_redirect_neigh` of 5.10, ring buffers and `CAP_BPF` of 5.8. What we can test begins at 6.1.
+/// Oldest supported kernel. The programs use `BPF_F_ADJ_ROOM_ENCAP_L2_ETH` (5.13), `bpf_redirect_neigh` (5.10), ring
+/// buffers and `CAP_BPF` (5.8). Tested kernels begin at 6.1.
 pub const MIN_KERNEL: (u32, u32) = (5, 15);
-/// Oldest kernel that lets a process without `CAP_BPF` use the maps it holds where unprivileged BPF is off
+/// Oldest kernel on which a process without `CAP_BPF` can use its open maps while unprivileged BPF is disabled
 /// (c8644cd0efe7).
 const MAPS_WITHOUT_CAP_BPF: (u32, u32) = (5, 19);
 
@@ -32,7 +32,7 @@ const CAP_BPF: u32 = 39;
 /// `BPF_FS_MAGIC` of linux/magic.h.
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// What is missing on this host.
+/// A missing requirement of this host.
 #[derive(Debug, Error)]
 pub enum PreflightError {
     /// Capabilities.
@@ -47,13 +47,13 @@ pub enum PreflightError {
         /// `uname -r`.
         release: String,
     },
-    /// TCX was asked for and is not there.
-    #[error("--attach tcx: this kernel has no TCX (Linux 6.6 has); use auto or clsact")]
+    /// TCX is configured but not supported.
+    #[error("--attach tcx: this kernel has no TCX (requires Linux 6.6); use auto or clsact")]
     NoTcx,
     /// No bpffs.
     #[error("bpf-dir {}: is not on a BPF file system (found type {found:#x}); run `mount -t bpf bpf /sys/fs/bpf`", .path.display())]
     NoBpffs {
-        /// The directory that was looked at.
+        /// The directory.
         path: PathBuf,
         /// Its file system's magic number.
         found: i64,
@@ -63,7 +63,7 @@ pub enum PreflightError {
     SecondAgent {
         /// Name of the abstract socket.
         name: String,
-        /// Who listens on it.
+        /// The process that holds it.
         holder: String,
     },
     /// Another agent uses the same pins.
@@ -72,12 +72,12 @@ pub enum PreflightError {
         /// The directory.
         path: PathBuf,
     },
-    /// Something cannot be read.
+    /// A path cannot be read.
     #[error("{}: {source}", .path.display())]
     Io {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ fn effective_capabilities(status: &str) -> Option<u64> {
     u64::from_str_radix(hex.trim(), 16).ok()
 }
 
-/// Capabilities the agent needs and `effective` lacks. `CAP_SYS_ADMIN` stands for BPF and PERFMON.
+/// Required capabilities missing in `effective`. `CAP_SYS_ADMIN` includes BPF and PERFMON.
 fn missing_capabilities(effective: u64) -> Vec<&'static str> {
     let has = |cap: u32| effective >> cap & 1 == 1;
     let needed = [
@@ -114,10 +114,10 @@ fn missing_capabilities(effective: u64) -> Vec<&'static str> {
         .collect()
 }
 
-/// Gives up, for good, the capabilities that only loading needs. What is left to do (map updates, links,
-/// netlink) goes through descriptors already held and `CAP_NET_ADMIN`.
+/// Drops the capabilities that only loading requires, permanently. Map updates, links and netlink use open file
+/// descriptors and `CAP_NET_ADMIN`.
 ///
-/// *Assumption*: the process has one thread; capabilities belong to threads.
+/// *Assumption*: the process has one thread, because capabilities are per thread.
 pub fn drop_load_capabilities() -> io::Result<()> {
     let mut only_for_loading = CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
     if version(&release()) >= MAPS_WITHOUT_CAP_BPF {
@@ -139,7 +139,7 @@ fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Major and minor version of a release; zeros where it has none.
+/// Major and minor version of a release; 0 for missing numbers.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
@@ -147,7 +147,7 @@ fn version(release: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// How programs are attached: as wanted, or the best the kernel has.
+/// How programs are attached: as configured, or the best supported mode.
 pub fn attach_mode(wanted: AttachPreference) -> Result<AttachMode, PreflightError> {
     match (wanted, has_tcx()) {
         (AttachPreference::Clsact, _) | (AttachPreference::Auto, false) => Ok(AttachMode::Clsact),
@@ -156,12 +156,12 @@ pub fn attach_mode(wanted: AttachPreference) -> Result<AttachMode, PreflightErro
     }
 }
 
-/// Whether the kernel knows TCX: asked for the programs on a device, one that does not says that there is
-/// no such attach type. (Programs of others may be there that we must not look at.)
+/// Whether the kernel supports TCX: without it, a query of the programs on a device fails with an invalid attach type.
+/// Other errors are ignored: foreign programs may not be readable.
 fn has_tcx() -> bool {
     match SchedClassifier::query_tcx("lo", TcAttachType::Ingress) {
         Err(ProgramError::SyscallError(error)) if error.call == "bpf_prog_query" => {
-            error.io_error.raw_os_error() != Some(libc::EINVAL)
+            error.io_error.raw_os_error() != Some(Errno::INVAL.raw_os_error())
         }
         _ => true,
     }
@@ -176,10 +176,10 @@ fn check_release(release: &str) -> Result<(), PreflightError> {
     })
 }
 
-/// Makes the pin directory on a bpffs and returns its path.
+/// Creates the pin directory on a bpffs and returns its path.
 pub fn prepare_bpf_dir(dir: &Path) -> Result<PathBuf, PreflightError> {
     let dir = bpffs_path(dir, Path::exists);
-    // What exists of the path must be on a bpffs: what is made below it then is, too.
+    // The existing part of the path must be on a bpffs; directories created in it then are, too.
     let existing = dir.ancestors().find(|path| path.exists()).unwrap_or(&dir);
     let io = |path: &Path, source| PreflightError::Io {
         path: path.to_owned(),
@@ -201,8 +201,8 @@ fn check_magic(path: &Path, found: i64) -> Result<(), PreflightError> {
     })
 }
 
-/// `path` with dots replaced in those components that still have to be made: the kernel reserves dots in
-/// names on a bpffs, and Node names may have some.
+/// `path` with dots replaced in missing components: the kernel rejects dots in names on a bpffs, and Node names may
+/// contain them.
 #[must_use]
 pub fn bpffs_path(path: &Path, exists: impl Fn(&Path) -> bool) -> PathBuf {
     let mut done = PathBuf::new();
@@ -218,8 +218,8 @@ pub fn bpffs_path(path: &Path, exists: impl Fn(&Path) -> bool) -> PathBuf {
     done
 }
 
-/// Proof that this process is the only agent of its network namespace and of its pin directory. The
-/// kernel gives both locks back when the process ends, however it ends.
+/// Proof that this process is the only agent of its network namespace and of its pin directory. The kernel releases
+/// both locks when the process exits or is killed.
 #[derive(Debug)]
 pub struct Locks {
     dir: PathBuf,
@@ -228,14 +228,14 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Takes both locks (the directory's if it exists), or says who has them. `prepare` makes the pin directory; it is not called where
-    /// another agent runs. An agent that is just ending is waited for as long as `patience`.
+    /// Acquires both locks (the directory's if it exists); the error names the holder. `prepare` creates the pin
+    /// directory, and is not called while another agent runs. Waits up to `timeout` for another agent to exit.
     pub async fn acquire(
         name: &str,
-        patience: Duration,
+        timeout: Duration,
         prepare: impl FnOnce() -> Result<PathBuf, PreflightError>,
     ) -> Result<Self, PreflightError> {
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         let socket = retry_until(deadline, || bind_lock_socket(name)).await?;
         let dir = prepare()?;
         let file = if dir.exists() {
@@ -257,7 +257,7 @@ impl Locks {
     }
 }
 
-/// Tries again until the deadline while somebody else has the lock.
+/// Retries until the deadline while the lock is held.
 async fn retry_until<T>(
     deadline: Instant,
     take: impl Fn() -> Result<T, PreflightError>,
@@ -303,7 +303,7 @@ fn bind_lock_socket(name: &str) -> Result<UnixListener, PreflightError> {
     }
 }
 
-/// Who listens on `addr`, as precisely as the kernel tells us.
+/// The process that listens on `addr`, as far as known.
 fn holder(addr: &SocketAddr) -> String {
     let peer = UnixStream::connect_addr(addr)
         .ok()
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_missing_capability_is_named() {
+    fn each_missing_capability_is_reported() {
         let all = 1 << CAP_BPF | 1 << CAP_NET_ADMIN | 1 << CAP_PERFMON;
         assert_eq!(missing_capabilities(all), Vec::<&str>::new());
         assert_eq!(
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_refused() {
+    fn old_kernels_are_rejected() {
         for good in [
             "5.15.0-generic",
             "6.1.0-50-cloud-amd64",
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bpffs_tells_how_to_mount_one() {
+    fn a_missing_bpffs_error_contains_the_mount_command() {
         assert!(check_magic(Path::new("/x"), BPF_FS_MAGIC).is_ok());
         let dir = tempfile::tempdir().unwrap();
         let error = prepare_bpf_dir(&dir.path().join("mc-gateway"))
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_only_where_directories_have_to_be_made() {
+    fn dots_are_replaced_in_new_directories_only() {
         let exists = |path: &Path| Path::new("/tmp/.x/bpf").starts_with(path);
         assert_eq!(
             bpffs_path(Path::new("/tmp/.x/bpf/mc/node-1.example.org"), exists),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn second_agent_learns_who_is_first() {
+    async fn the_error_of_a_second_agent_names_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let name = format!("mc-gateway-test-{}", std::process::id());
         let take = async |name: &str| {
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_another_agent_runs_nothing_is_made() {
+    async fn a_second_agent_creates_nothing() {
         let name = format!("mc-gateway-test-{}-made", std::process::id());
         let _first = bind_lock_socket(&name).unwrap();
         let result = Locks::acquire(&name, Duration::ZERO, || panic!("prepared")).await;

@@ -1,5 +1,5 @@
-//! An address for a Node that has none other clusters can answer to: a Service of ours without Pods, one for
-//! each Node, whose cluster IPs nobody else gets.
+//! Reservation of an address for a Node that has none other clusters can reply to: the cluster IPs of a Service without
+//! Pods, one per Node.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,42 +17,42 @@ use crate::config::{self, ObjectSource};
 use crate::ids::stable_id;
 use crate::source::kubernetes::client;
 
-/// Label of such a Service, and its value.
+/// Label of such a Service, with its value.
 pub const LABEL: (&str, &str) = ("mc-gateway.io/reserved-for", "node");
 
-/// Annotation with the whole name of the Node, for people.
+/// Annotation with the full name of the Node.
 const NODE_ANNOTATION: &str = "mc-gateway.io/node";
 
-/// How the names of such Services begin.
+/// Name prefix of such Services.
 const NAME_PREFIX: &str = "mc-node-";
 
-/// A port, because a Service has to have one: "discard" (RFC 863), behind which nobody listens.
+/// A Service requires a port: "discard" (RFC 863), without a listener.
 const PORT: u16 = 9;
 
 /// Longest name of a Service (RFC 1035 section 2.3.1).
 const MAX_NAME: usize = 63;
 
-/// How long a Node must lack an address: a CNI that is just starting may still give it one.
+/// Time a Node must need an address before it is reserved: a starting CNI may still assign one.
 const RESERVE_DELAY: Duration = Duration::from_secs(10);
 
-/// How long to wait after the API server refused.
+/// Delay between two attempts.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Why there is no such Service.
+/// The Service was not created.
 #[derive(Debug, Error)]
 enum ReserveError {
-    /// No way to the API server.
+    /// No client for the API server.
     #[error(transparent)]
     Source(#[from] crate::source::SourceError),
-    /// The API server refused.
+    /// An error of the API server.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The manifest is none.
+    /// An invalid manifest.
     #[error(transparent)]
     Manifest(#[from] serde_json::Error),
 }
 
-/// Name of the Service that reserves addresses for a Node: its own, shortened where it has to be.
+/// Name of the Service that reserves addresses for a Node: prefix and Node name, shortened if necessary.
 #[must_use]
 pub fn service_name(node: &str) -> String {
     let name = format!("{NAME_PREFIX}{node}");
@@ -66,7 +66,7 @@ pub fn service_name(node: &str) -> String {
     name
 }
 
-/// The Service that reserves addresses for a Node. It goes when the Node does.
+/// The Service that reserves addresses for a Node. Kubernetes deletes it with the Node.
 fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
     let (label, value) = LABEL;
     serde_json::from_value(json!({
@@ -86,7 +86,7 @@ fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
     }))
 }
 
-/// Reserves addresses once `wanted` has said so for a while; without an API server nobody can.
+/// Reserves addresses once `wanted` has been true for [`RESERVE_DELAY`]; requires an API server.
 pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
     let ObjectSource::Kubernetes {
         namespace,
@@ -101,7 +101,7 @@ pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
 
 async fn run(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted: watch::Receiver<bool>) {
     let service = service_name(node);
-    let mut said = String::new();
+    let mut logged = String::new();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         tokio::select! {
             left = wanted.wait_for(|wanted| !*wanted) => match left {
@@ -112,24 +112,24 @@ async fn run(namespace: &str, kubeconfig: Option<&Path>, node: &str, mut wanted:
         }
         let result = reserve(namespace, kubeconfig, node).await;
         let state = match &result {
-            Ok(true) => "made".to_owned(),
-            Ok(false) => "is there already".to_owned(),
-            Err(error) => format!("cannot be made: {}", crate::error_chain(error)),
+            Ok(true) => "created".to_owned(),
+            Ok(false) => "exists".to_owned(),
+            Err(error) => format!("failed: {}", crate::error_chain(error)),
         };
-        if state != said {
+        if state != logged {
             if result.is_ok() {
-                info!(namespace, service, %state, "an address other clusters can answer this Node at");
+                info!(namespace, service, %state, "address reserved for this Node");
             } else {
-                warn!(namespace, service, %state, "this Node has no address other clusters can answer");
+                warn!(namespace, service, %state, "no address reserved for this Node");
             }
-            said = state;
+            logged = state;
         }
-        // The watch brings its addresses.
+        // The watch of Services delivers the addresses.
         sleep(RETRY_DELAY).await;
     }
 }
 
-/// Makes the Service; false where it is there.
+/// Creates the Service; false if it exists.
 async fn reserve(namespace: &str, kubeconfig: Option<&Path>, node: &str) -> Result<bool, ReserveError> {
     let client: Client = client(kubeconfig).await?;
     let found = Api::<Node>::all(client.clone()).get(node).await?;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_nodes_where_they_can_be() {
+    fn service_names_contain_the_node_name() {
         assert_eq!(service_name("east-n2"), "mc-node-east-n2");
         let dots = service_name("ip-10-0-0-1.eu.internal");
         assert!(dots.starts_with("mc-node-ip-10-0-0-1-eu-internal-"), "{dots}");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_without_pods_that_goes_with_its_node() {
+    fn the_service_has_no_selector_and_is_owned_by_its_node() {
         let service = service("east-n2", "1-2-3").unwrap();
         let info = crate::source::convert::service(&service);
         assert!(info.reserves && info.cluster_ips.is_empty());

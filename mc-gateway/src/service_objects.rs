@@ -1,7 +1,7 @@
 //! Exported Services and their endpoints, reduced to the fields the data path needs.
 //!
-//! Values are kept as written: [`crate::desired`] checks them. Services nobody exports are left out here,
-//! so that what happens to them wakes nobody up.
+//! Values are unvalidated: [`crate::desired`] validates them. Services without an export are left out, so that their
+//! changes cause no reconcile.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub struct ServiceInfo {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// `spec.clusterIPs`, else `spec.clusterIP`; none of a headless Service.
+    /// `spec.clusterIPs`, else `spec.clusterIP`; empty for a headless Service.
     pub cluster_ips: Vec<String>,
     /// `spec.sessionAffinity` is `ClientIP`.
     pub client_ip_affinity: bool,
@@ -22,14 +22,14 @@ pub struct ServiceInfo {
     pub local_only: bool,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// Whether it is one of ours that reserves addresses for a Node.
+    /// Whether it reserves addresses for a Node.
     pub reserves: bool,
 }
 
 /// A port of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name, empty where it is the only one.
+    /// Its name; empty for a single port.
     pub name: String,
     /// The port.
     pub port: i32,
@@ -57,7 +57,7 @@ pub struct SliceInfo {
 pub struct SlicePort {
     /// The Service port's name.
     pub name: String,
-    /// The Pods' port; none stands for all ports.
+    /// Port of the Pods; none for all ports.
     pub port: Option<i32>,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
@@ -68,17 +68,17 @@ pub struct SlicePort {
 pub struct EndpointInfo {
     /// Its addresses.
     pub addresses: Vec<String>,
-    /// `nodeName`, where there is one.
+    /// `nodeName`, if set.
     pub node: Option<String>,
-    /// Takes new connections.
+    /// Accepts new connections.
     pub ready: bool,
-    /// Would take them if it were not ending.
+    /// Would accept them if it were not terminating.
     pub serving: bool,
-    /// Its Pod is ending.
+    /// Its Pod is terminating.
     pub terminating: bool,
 }
 
-/// A Service a `ServiceExport` names, with its slices.
+/// An exported Service with its slices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportedService {
     /// The Service.
@@ -87,7 +87,7 @@ pub struct ExportedService {
     pub slices: Vec<SliceInfo>,
 }
 
-/// The Services that are exported, sorted by Namespace and name.
+/// The exported Services, sorted by namespace and name.
 #[must_use]
 pub fn exported_services<'a>(
     services: impl IntoIterator<Item = &'a ServiceInfo>,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_an_export_of_the_same_namespace_names() {
+    fn only_services_with_an_export_in_their_namespace_are_exported() {
         let services = [service("b", "web"), service("a", "web"), service("a", "db")];
         let slices = [
             slice("a", "web-2", "web"),

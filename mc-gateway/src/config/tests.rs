@@ -5,7 +5,7 @@ use clap::Parser as _;
 use super::*;
 
 #[test]
-fn probes_by_default_and_by_flag() {
+fn probe_settings_by_default_and_by_flag() {
     let probes = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).map(|c| c.probes);
     let default = probe::Settings {
         interval: Duration::from_millis(100),

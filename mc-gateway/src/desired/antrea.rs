@@ -1,9 +1,9 @@
-//! Clusters whose gateways are Antrea's. Pure.
+//! Clusters with Antrea gateways. Pure.
 //!
-//! Such a gateway is one, knows one of ours, and hides its clients behind its own address, as it expects of
-//! others. So all that leaves for its cluster does so by the gateway of ours that it knows, with that one's
-//! address; and what stands for its clients inside our cluster is the address that names its Service CIDR, which
-//! Kubernetes gives to nobody.
+//! Such a cluster has one active gateway, which uses one gateway per remote cluster, masquerades its clients with its
+//! own address, and expects the same of others. So all packets to it leave through the local primary gateway, with
+//! that gateway's address; inside the local cluster its clients appear with an alias, the network address of its
+//! Service CIDR, which Kubernetes assigns to no Service.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,27 +17,27 @@ use super::{Builder, NextHop, Peer, PrefixRoute};
 use crate::cidr::parse_prefix;
 use crate::objects::{FieldError, GatewayInfo, RemoteCluster, RemoteGateway};
 
-/// Name of the group that is the gateway of ours Antrea gateways know.
+/// Name of the group of the primary gateway, the one Antrea gateways use.
 const PRIMARY: &str = "primary-gateway";
 
-/// Longest prefix that has an address to spare.
+/// Longest prefix whose network address is unused.
 const MAX_LENGTH: u8 = 30;
 
-/// What the gateway that serves clusters with gateways of Antrea does for them; nothing on other Nodes.
+/// Source NAT of the gateway that serves clusters with Antrea gateways; empty on other Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AntreaInterop {
-    /// What goes from our cluster to these prefixes …
+    /// Packets from the local cluster to these prefixes …
     pub prefixes: BTreeSet<IpNet>,
-    /// … but not to these, which stand for such gateways …
+    /// … except to these aliases of Antrea gateways …
     pub aliases: BTreeSet<Ipv4Addr>,
-    /// … gets this source, our own `gatewayIP`.
+    /// … get this source, the own `gatewayIP`.
     pub source: Option<Ipv4Addr>,
-    /// What is delivered on this Node; replies to all else of our cluster go on through the tunnel.
+    /// Prefixes delivered on this Node; replies to the rest of the local cluster are sent through the tunnel.
     pub local_prefixes: BTreeSet<IpNet>,
 }
 
-/// The Gateway that others are told of first, which is the only one Antrea knows: of those that are not drained the
-/// one that is marked, else the oldest. The member controller lists it first by the same rule.
+/// The primary gateway, which is announced first and is the only one Antrea uses: of those not drained the marked one,
+/// else the oldest. The member controller applies the same rule.
 pub(super) fn primary<'a>(gateways: &[&'a GatewayInfo]) -> Option<&'a GatewayInfo> {
     let order = |info: &&&GatewayInfo| {
         (
@@ -51,12 +51,12 @@ pub(super) fn primary<'a>(gateways: &[&'a GatewayInfo]) -> Option<&'a GatewayInf
     gateways.iter().min_by_key(order).copied()
 }
 
-/// Those gateways of the cluster that are one: the others are not told of new connections.
+/// The active gateway of the cluster: the others do not learn of new connections.
 pub(super) fn active_gateways(info: &RemoteCluster) -> &[RemoteGateway] {
     info.gateways.get(..1).unwrap_or_default()
 }
 
-/// What stands for the cluster's gateway: the address that names its first IPv4 Service CIDR.
+/// Alias of the cluster's gateway: the network address of its first IPv4 Service CIDR.
 pub(super) fn alias(
     info: &RemoteCluster,
     usable: &BTreeSet<IpNet>,
@@ -75,19 +75,19 @@ pub(super) fn alias(
             object: object.to_owned(),
             field: "spec.serviceCIDR".to_owned(),
             value: info.service_cidr.clone(),
-            reason: "holds no usable IPv4 range, whose first address stands for the clients of an Antrea gateway: they are refused".to_owned(),
+            reason: "has no usable IPv4 range, whose first address replaces the clients of an Antrea gateway: they are dropped".to_owned(),
         });
     }
     found
 }
 
 impl Builder {
-    /// The group of the gateway of ours that Antrea gateways know, where that is another Node.
+    /// The group of the primary gateway, if it is another Node.
     pub(super) fn primary_group(&mut self, cluster: &LocalCluster) -> Option<u32> {
         let group = self.add_group(PRIMARY, PRIMARY)?;
         let mut others = cluster.gateways.iter();
         let primary = others.find(|gateway| Some(&gateway.name) == cluster.primary.as_ref());
-        // Without it there is nobody to send to, and packets are dropped instead of leaving in clear.
+        // Without a primary gateway the group is empty: packets are dropped instead of leaving unencapsulated.
         let Some(primary) = primary else {
             return Some(group);
         };
@@ -101,7 +101,7 @@ impl Builder {
         Some(group)
     }
 
-    /// A cluster with a gateway of Antrea, at a gateway of ours.
+    /// Adds a cluster with an Antrea gateway to the state of a gateway.
     pub(super) fn antrea_cluster(&mut self, remote: &Remote, cluster: &LocalCluster) {
         for (addr, _) in &remote.gateways {
             let peer = Peer {
@@ -126,7 +126,7 @@ impl Builder {
                 object: remote.object.clone(),
                 addr: *addr,
                 source: cluster.source_to_gateway(*addr),
-                // There is no other.
+                // The only one.
                 weight: 1,
             };
             self.add_next_hop(group, "spec.gatewayInfos", next_hop);
@@ -138,7 +138,7 @@ impl Builder {
                 &format!("Gateway {}", cluster.own.name),
                 "gatewayIP",
                 &source.map(|addr| addr.to_string()).unwrap_or_default(),
-                "is no IPv4 address, which clusters with gateways of Antrea need".to_owned(),
+                "is no IPv4 address, which clusters with Antrea gateways require".to_owned(),
             );
             return;
         };

@@ -1,4 +1,4 @@
-//! Our own cluster: Nodes and Gateways with every value checked.
+//! The local cluster: validated Nodes and Gateways.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,33 +13,33 @@ use crate::config::PodLookup;
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::service_ip_reservation::service_name;
 
-/// A Node whose values are good.
+/// A validated Node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) name: String,
     /// Addresses of type InternalIP, of both families.
     pub(super) addrs: Vec<IpAddr>,
     pub(super) pod_cidrs: Vec<IpNet>,
-    /// Its own addresses among Pods, where they are in no CIDR of its own.
+    /// Its own addresses in the Pod network outside its Pod CIDRs.
     pub(super) host_addresses: Vec<IpNet>,
-    /// Addresses of the Service range that are reserved for it.
+    /// Service IPs reserved for it.
     pub(super) reserved: Vec<IpNet>,
 }
 
-/// A Gateway of our own cluster on another Node.
+/// A Gateway of the local cluster on another Node.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
     pub(super) name: String,
     pub(super) object: String,
-    /// Where our Nodes reach it: this decides the family of the outer packets.
+    /// Address the Nodes of the cluster send to; it determines the family of the outer packets.
     pub(super) addr: IpAddr,
-    /// Its share of the flows.
+    /// Share of the flows.
     pub(super) weight: u32,
-    /// Everything its packets may come from: that address and its Node's.
+    /// Addresses it may send from: that address and its Node's.
     pub(super) sources: Vec<IpAddr>,
 }
 
-/// The Gateway that is this Node.
+/// The Gateway on this Node.
 #[derive(Clone, Debug)]
 pub(super) struct OwnGateway {
     pub(super) gateway_ip: Option<IpAddr>,
@@ -47,7 +47,7 @@ pub(super) struct OwnGateway {
     pub(super) service_cidrs: Vec<IpNet>,
 }
 
-/// What is known of our own cluster.
+/// The local cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LocalCluster {
     pub(super) own: Node,
@@ -55,17 +55,17 @@ pub(super) struct LocalCluster {
     pub(super) other_nodes: Vec<Node>,
     /// Gateways on other Nodes.
     pub(super) gateways: Vec<Gateway>,
-    /// Name of the Gateway that others are told of first.
+    /// Name of the primary gateway.
     pub(super) primary: Option<String>,
-    /// Service CIDRs of our cluster, as any of its Gateways states them.
+    /// Service CIDRs of all its Gateways.
     pub(super) service_cidrs: BTreeSet<IpNet>,
-    /// Prefixes that are ours.
+    /// Owners of its prefixes.
     pub(super) prefix_owners: PrefixOwners,
-    /// Addresses no other cluster's prefix may contain, with whose they are.
+    /// Addresses that no remote prefix may contain, with their owners.
     pub(super) addresses: Vec<(IpAddr, String)>,
-    /// Pods that are found by their own address.
+    /// Owners of addresses that are routed individually.
     pods: BTreeMap<IpAddr, String>,
-    /// Their addresses by Node.
+    /// Addresses of such Pods by Node.
     pods_by_node: BTreeMap<String, Vec<IpNet>>,
 }
 
@@ -74,7 +74,7 @@ impl Node {
         format!("Node {}", self.name)
     }
 
-    /// Its own addresses that no CIDR of its own leads to.
+    /// Its own addresses outside its Pod CIDRs.
     pub(super) fn own_addresses(&self) -> impl Iterator<Item = &IpNet> {
         self.host_addresses.iter().chain(&self.reserved)
     }
@@ -83,7 +83,7 @@ impl Node {
         self.addrs.first().copied()
     }
 
-    /// The first address of the family of `like`, which is one of ours; else the first.
+    /// The first address of the family of `like`, a local address; else the first.
     pub(super) fn addr_of_family(&self, like: Option<IpAddr>) -> Option<IpAddr> {
         let same = |addr: &IpAddr| like.is_some_and(|like| same_family(*addr, like));
         self.addrs.iter().copied().find(same).or(self.addr())
@@ -100,7 +100,7 @@ impl LocalCluster {
     ) -> Self {
         let mut cluster = Self::default();
         cluster.read_gateways(objects, own_name, rejected);
-        // Our own Node first: whatever another Node claims, our Pods stay reachable.
+        // The local Node first: its Pods stay reachable whatever other Nodes state.
         let own_first = nodes
             .iter()
             .filter(|node| node.name == own_name)
@@ -119,10 +119,10 @@ impl LocalCluster {
         cluster
     }
 
-    /// Takes the addresses CNIs gave Nodes among their Pods', once all that others own is known.
+    /// Adds the addresses that CNIs assigned to Nodes in the Pod network; all other owners are known by now.
     fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, rejected: &mut Vec<FieldError>) {
         let underlay: Vec<(IpAddr, String)> = self.addresses.clone();
-        let mut taken: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
+        let mut used: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
         let all = self.other_nodes.iter().chain([&self.own]);
         let cidrs: Vec<(IpNet, String)> = all
             .flat_map(|node| node.pod_cidrs.iter().map(|net| (*net, node.object())))
@@ -139,20 +139,20 @@ impl LocalCluster {
                     }
                 };
                 let within = cidrs.iter().find(|(net, _)| net.contains(&addr));
-                if within.is_some_and(|(_, whose)| *whose == object) {
+                if within.is_some_and(|(_, owner)| *owner == object) {
                     continue;
                 }
-                let whose = within.map(|(_, whose)| whose).or(taken.get(&addr));
-                if let Some(whose) = whose.filter(|whose| **whose != object) {
+                let owner = within.map(|(_, owner)| owner).or(used.get(&addr));
+                if let Some(owner) = owner.filter(|owner| **owner != object) {
                     rejected.push(FieldError {
                         object: object.clone(),
                         field,
                         value: text.clone(),
-                        reason: format!("is an address of {whose}"),
+                        reason: format!("is an address of {owner}"),
                     });
                     continue;
                 }
-                if taken.insert(addr, object.clone()).is_some() {
+                if used.insert(addr, object.clone()).is_some() {
                     continue;
                 }
                 self.pods.insert(addr, object.clone());
@@ -202,8 +202,8 @@ impl LocalCluster {
         let mut gateways: Vec<_> = objects.gateways.iter().collect();
         gateways.sort_by(|a, b| a.name.cmp(&b.name));
         self.primary = antrea::primary(&gateways).map(|info| info.name.clone());
-        // All Gateways of a cluster state the same Service CIDR: one owner for all of them.
-        let owner = "our own cluster (Gateway.serviceCIDR)";
+        // All Gateways of a cluster have the same Service CIDR: one owner for all of them.
+        let owner = "the local cluster (Gateway.serviceCIDR)";
         for info in gateways {
             let object = format!("Gateway {}", info.name);
             let mut address = |field: &str, text: &str| {
@@ -248,7 +248,7 @@ impl LocalCluster {
         }
     }
 
-    /// Takes the addresses of Pods that no Node CIDR leads to.
+    /// Adds the addresses of Pods outside their Node's CIDRs.
     pub(super) fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, rejected: &mut Vec<FieldError>) {
         if lookup == PodLookup::NodeCidr {
             return;
@@ -258,26 +258,26 @@ impl LocalCluster {
         let underlay: BTreeMap<IpAddr, &str> = self
             .addresses
             .iter()
-            .map(|(addr, whose)| (*addr, whose.as_str()))
+            .map(|(addr, owner)| (*addr, owner.as_str()))
             .collect();
-        // Nodes have some already.
+        // Addresses of Nodes precede those of Pods.
         let mut pods = self.pods.clone();
         let mut by_node: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
         let mut sorted: Vec<_> = objects.pods.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         for info in sorted {
-            // A Pod may be known before its Node is.
+            // A Pod may be listed before its Node.
             let Some(node) = nodes.get(info.node.as_str()) else {
                 continue;
             };
             for (index, text) in info.ips.iter().enumerate() {
                 let result = parse_address(text).map_err(|error| error.to_string());
-                let led_to = |addr: IpAddr| node.pod_cidrs.iter().any(|net| net.contains(&addr));
+                let in_node_cidr = |addr: IpAddr| node.pod_cidrs.iter().any(|net| net.contains(&addr));
                 let reason = match result {
                     Err(reason) => reason,
-                    Ok(addr) if lookup == PodLookup::Auto && led_to(addr) => continue,
+                    Ok(addr) if lookup == PodLookup::Auto && in_node_cidr(addr) => continue,
                     Ok(addr) => match (underlay.get(&addr), pods.get(&addr)) {
-                        (Some(whose), _) => format!("is the address of {whose}"),
+                        (Some(owner), _) => format!("is the address of {owner}"),
                         (None, Some(other)) => format!("is already the address of {other}"),
                         (None, None) => {
                             pods.insert(addr, format!("Pod {}", info.name));
@@ -298,7 +298,7 @@ impl LocalCluster {
         self.pods_by_node = by_node;
     }
 
-    /// Takes the addresses that Services of ours reserve for Nodes.
+    /// Adds the Service IPs reserved for Nodes.
     pub(super) fn read_reservations(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
         let exported = objects
             .services
@@ -314,7 +314,7 @@ impl LocalCluster {
         let mut sorted: Vec<_> = objects.reservations.iter().collect();
         sorted.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         for service in sorted {
-            // It goes after its Node, and may be known before it.
+            // The Service outlives its Node briefly, and may be listed before it.
             let Some(node) = nodes.get_mut(&service.name) else {
                 continue;
             };
@@ -322,14 +322,14 @@ impl LocalCluster {
                 let reason = match parse_address(text) {
                     Err(error) => error.to_string(),
                     Ok(_) if exported.contains(&(&service.namespace, &service.name)) => {
-                        "is of a Service that reserves addresses and must not be exported".to_owned()
+                        "is reserved by a Service that must not be exported".to_owned()
                     }
                     Ok(addr) if !self.service_cidrs.iter().any(|net| net.contains(&addr)) => {
                         "is in no serviceCIDR of a Gateway".to_owned()
                     }
                     Ok(addr) => {
-                        if let Some(whose) = self.pods.get(&addr) {
-                            format!("is already the address of {whose}")
+                        if let Some(owner) = self.pods.get(&addr) {
+                            format!("is already the address of {owner}")
                         } else {
                             self.pods.insert(addr, node.object());
                             node.reserved.push(addr.into());
@@ -347,17 +347,17 @@ impl LocalCluster {
         }
     }
 
-    /// Addresses of Pods on a Node that are found by them.
+    /// Individually routed addresses of Pods on a Node.
     pub(super) fn pods_on(&self, node: &str) -> &[IpNet] {
         self.pods_by_node.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// A Pod found by its own address whose address is in `prefix`.
+    /// The first individually routed address in `prefix`, with its owner.
     pub(super) fn pod_within(&self, prefix: IpNet) -> Option<(&IpAddr, &String)> {
         self.pods.range(prefix.network()..=prefix.broadcast()).next()
     }
 
-    /// A gateway is a Node of the same name, and may send from any of its addresses.
+    /// Adds the addresses of the Node of each Gateway, which has the same name: it may send from any of them.
     fn gateway_sources(&mut self) {
         for gateway in &mut self.gateways {
             let node = self
@@ -372,18 +372,18 @@ impl LocalCluster {
         }
     }
 
-    /// The address Nodes of our cluster reach us at if we are a gateway: they decide the outer family by it.
+    /// The own `internalIP` on a gateway: it determines the outer family of packets from local Nodes.
     pub(super) fn internal_ip(&self) -> Option<IpAddr> {
         self.own_gateway.as_ref().and_then(|own| own.internal_ip)
     }
 
-    /// The address another Node of our cluster, which we reach at `peer`, knows us by.
+    /// The address that the local Node `peer` knows this node by.
     pub(super) fn source_to_node(&self, peer: IpAddr) -> Option<IpAddr> {
         let known = self.own.addrs.iter().copied().chain(self.internal_ip());
         known.into_iter().find(|addr| same_family(*addr, peer))
     }
 
-    /// The address another cluster's gateway, which we reach at `peer`, knows us by.
+    /// The address that the remote gateway `peer` knows this node by.
     pub(super) fn source_to_gateway(&self, peer: IpAddr) -> Option<IpAddr> {
         let gateway_ip = self.own_gateway.as_ref().and_then(|own| own.gateway_ip);
         gateway_ip
@@ -395,16 +395,16 @@ impl LocalCluster {
         self.own.pod_cidrs.clone()
     }
 
-    /// Addresses that lead to this Node and nobody else has.
+    /// Unused addresses that are routed to this Node.
     pub(super) fn fallback_addrs(&self, lookup: PodLookup) -> SourceAddrs {
         let reserved = self.own.reserved.iter().map(IpNet::addr).collect();
         self.network_addresses(lookup).or(reserved)
     }
 
-    /// The addresses that name this Node's Pod CIDRs, where Pods are found by them: they lead here and no Pod
-    /// gets them.
+    /// The network addresses of this Node's Pod CIDRs, if Pods are found by CIDR: they are routed here and assigned
+    /// to no Pod.
     fn network_addresses(&self, lookup: PodLookup) -> SourceAddrs {
-        // A range of one or two addresses has none to spare.
+        // A prefix of one or two addresses has no unused one.
         let large = |net: &&IpNet| net.max_prefix_len().saturating_sub(net.prefix_len()) > 1;
         let first: SourceAddrs = self
             .own
@@ -413,12 +413,12 @@ impl LocalCluster {
             .filter(large)
             .map(IpNet::network)
             .collect();
-        let strays = self.pods_on(&self.own.name);
+        let outside = self.pods_on(&self.own.name);
         first.filter(|addr| {
-            let follow = !strays.iter().any(|pod| same_family(pod.addr(), addr));
-            let taken =
+            let by_cidr = !outside.iter().any(|pod| same_family(pod.addr(), addr));
+            let used =
                 self.pods.contains_key(&addr) || self.addresses.iter().any(|(other, _)| *other == addr);
-            lookup != PodLookup::Pod && follow && !taken
+            lookup != PodLookup::Pod && by_cidr && !used
         })
     }
 
@@ -427,7 +427,7 @@ impl LocalCluster {
         own.flat_map(|own| own.service_cidrs.iter().copied()).collect()
     }
 
-    /// Outer destinations that may be ours, each once.
+    /// Possible outer destinations of this node, without duplicates.
     pub(super) fn local_addresses(&self) -> Vec<IpAddr> {
         let gateway = self
             .own_gateway
@@ -444,7 +444,7 @@ impl LocalCluster {
     }
 }
 
-/// The CIDRs of a field that holds one per family, with a comma between them.
+/// The CIDRs of a field with one per family, separated by commas.
 pub(super) fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }

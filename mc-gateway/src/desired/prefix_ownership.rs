@@ -1,36 +1,36 @@
-//! Who owns which prefix: the first claim wins, and overlapping ones are refused.
+//! Ownership of prefixes: the first owner wins, overlapping prefixes of others are rejected.
 
 use ipnet::IpNet;
 
 use crate::cidr::{overlaps, parse_prefix};
 use crate::objects::FieldError;
 
-/// Prefixes already given away, each with whom it belongs to.
+/// Assigned prefixes with their owners.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PrefixOwners {
     owners: Vec<(IpNet, String)>,
 }
 
 impl PrefixOwners {
-    /// Gives `prefix` to `owner` without asking.
-    pub(super) fn assign(&mut self, prefix: IpNet, owner: &str) {
+    /// Assigns `prefix` to `owner` unconditionally.
+    fn assign(&mut self, prefix: IpNet, owner: &str) {
         self.owners.push((prefix, owner.to_owned()));
     }
 
-    /// Takes back what [`Self::claim`] gave.
+    /// Reverts [`Self::parse_and_assign`].
     pub(super) fn release(&mut self, prefix: IpNet, owner: &str) {
         self.owners
             .retain(|(taken, by)| !(*taken == prefix && by == owner));
     }
 
-    /// Who else owns part of `prefix`, and which part.
+    /// The first prefix of another owner that overlaps `prefix`, with its owner.
     pub(super) fn conflict(&self, prefix: IpNet, owner: &str) -> Option<&(IpNet, String)> {
         self.owners
             .iter()
             .find(|(taken, by)| by != owner && overlaps(*taken, prefix))
     }
 
-    /// Parses `text` and gives it to `owner`, or says why not.
+    /// Parses `text` and assigns the prefix to `owner`, or rejects it.
     pub(super) fn parse_and_assign(
         &mut self,
         owner: &str,

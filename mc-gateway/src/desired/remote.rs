@@ -1,4 +1,4 @@
-//! The other clusters: every ClusterInfoImport with what can be used of it.
+//! Remote clusters: the valid parts of every ClusterInfoImport.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,24 +13,24 @@ use crate::cidr::parse_address;
 use crate::ids::stable_id;
 use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
 
-/// Another cluster, checked.
+/// A validated remote cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
     pub(super) object: String,
     pub(super) cluster_id: String,
-    /// The cluster's number in the maps.
+    /// ID of the cluster in the maps.
     pub(super) id: u32,
     pub(super) prefixes: BTreeSet<IpNet>,
-    /// Address and weight. Sorted, those that are drained last, so that every gateway uses the same ones
-    /// if there are too many.
+    /// Addresses and weights, sorted with drained gateways last: every local gateway uses the same ones if there are
+    /// too many.
     pub(super) gateways: Vec<(IpAddr, u32)>,
-    /// Its gateway is one of Antrea.
+    /// Whether it has an Antrea gateway.
     pub(super) antrea: bool,
-    /// What stands for that gateway inside our cluster.
+    /// Alias of that gateway inside the local cluster.
     pub(super) alias: Option<Ipv4Addr>,
 }
 
-/// All other clusters; of two that want the same thing the older keeps it, else the first by name.
+/// All remote clusters. A prefix, ID or address that two of them state belongs to the older, else to the first by name.
 pub(super) fn validate(
     objects: &Objects,
     cluster: &LocalCluster,
@@ -58,7 +58,7 @@ pub(super) fn validate(
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
         let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
-        // A cluster that shares only its Pods, or only its Services, is complete.
+        // One of Pod CIDRs and Service CIDR is sufficient.
         if services.is_empty() && info.pod_cidrs.is_empty() {
             services.push("");
         }
@@ -70,29 +70,29 @@ pub(super) fn validate(
             let Some(prefix) = claims.parse_and_assign(&object, &field, text, rejected) else {
                 continue;
             };
-            // A tunnel whose outer packets are routed into the tunnel would carry nothing.
+            // Outer packets must not be routed into the tunnel.
             let own = cluster
                 .addresses
                 .iter()
-                .map(|(addr, whose)| (*addr, whose.as_str()));
-            let theirs = gateway_owners.iter().map(|(addr, whose)| (*addr, whose.as_str()));
-            if let Some((addr, whose)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
+                .map(|(addr, owner)| (*addr, owner.as_str()));
+            let theirs = gateway_owners.iter().map(|(addr, owner)| (*addr, owner.as_str()));
+            if let Some((addr, owner)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
                 claims.release(prefix, &object);
                 rejected.push(FieldError {
                     object: object.clone(),
                     field,
                     value: text.to_owned(),
-                    reason: format!("contains the underlay address {addr} of {whose}"),
+                    reason: format!("contains the underlay address {addr} of {owner}"),
                 });
                 continue;
             }
-            if let Some((addr, whose)) = cluster.pod_within(prefix) {
+            if let Some((addr, owner)) = cluster.pod_within(prefix) {
                 claims.release(prefix, &object);
                 rejected.push(FieldError {
                     object: object.clone(),
                     field,
                     value: text.to_owned(),
-                    reason: format!("contains the address {addr} of {whose}"),
+                    reason: format!("contains the address {addr} of {owner}"),
                 });
                 continue;
             }
@@ -114,7 +114,7 @@ pub(super) fn validate(
     remotes
 }
 
-/// The cluster's number, if its id is usable and nobody else's.
+/// The ID of the cluster in the maps, if its cluster ID is valid and unique.
 fn cluster_number(
     info: &RemoteCluster,
     object: &str,
@@ -126,12 +126,12 @@ fn cluster_number(
     let reason = if info.cluster_id.is_empty() {
         "is missing".to_owned()
     } else if me.cluster_id.as_deref() == Some(info.cluster_id.as_str()) {
-        "is our own cluster's id".to_owned()
+        "is the local cluster's ID".to_owned()
     } else if let Some((other, by)) = ids.get(&id) {
         if *other == info.cluster_id {
-            format!("is already the id of {by}")
+            format!("is already the ID of {by}")
         } else {
-            format!("has the same number as {other:?} of {by}; rename one of the clusters")
+            format!("has the same hash as {other:?} of {by}; rename one of the clusters")
         }
     } else {
         ids.insert(id, (info.cluster_id.clone(), object.to_owned()));
@@ -146,8 +146,8 @@ fn cluster_number(
     None
 }
 
-/// The usable gateway addresses; each belongs to one cluster, is none of our own Nodes', and is in no prefix
-/// of anybody else, to whom packets for it would go.
+/// The valid gateway addresses: each belongs to one cluster, to no local Node, and to no prefix of another owner, which
+/// would receive its packets.
 fn usable_gateways(
     listed: &[RemoteGateway],
     object: &str,
@@ -171,23 +171,23 @@ fn usable_gateways(
             .addresses
             .iter()
             .find(|(own, _)| *own == addr)
-            .map(|(_, whose)| whose);
+            .map(|(_, owner)| owner);
         let other = owners.get(&addr).filter(|owner| *owner != object);
-        if let Some(whose) = own.or(other) {
+        if let Some(owner) = own.or(other) {
             rejected.push(FieldError {
                 object: object.to_owned(),
                 field,
                 value: text.clone(),
-                reason: format!("is the address of {whose}"),
+                reason: format!("is the address of {owner}"),
             });
             continue;
         }
-        if let Some((taken, whose)) = claims.conflict(addr.into(), object) {
+        if let Some((taken, owner)) = claims.conflict(addr.into(), object) {
             rejected.push(FieldError {
                 object: object.to_owned(),
                 field,
                 value: text.clone(),
-                reason: format!("is an address in {taken} of {whose}"),
+                reason: format!("is an address in {taken} of {owner}"),
             });
             continue;
         }
@@ -205,8 +205,7 @@ fn usable_gateways(
                 .map(|gateway| gateway.ip.as_str())
                 .collect::<Vec<_>>()
                 .join(", "),
-            reason: "holds no usable gatewayIP: packets to this cluster are dropped until there is one"
-                .to_owned(),
+            reason: "has no valid gatewayIP: packets to this cluster are dropped".to_owned(),
         });
     }
     usable.sort_by_key(|(addr, weight)| (*weight == 0, *addr));

@@ -1,4 +1,4 @@
-//! What is desired, and what is refused with which words.
+//! Desired state of gateways and regular Nodes, and rejected values with their errors.
 
 use std::net::IpAddr;
 
@@ -83,7 +83,7 @@ fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-/// What is desired on the gateway, and the one error as text.
+/// Desired state of the gateway, and the single error as text.
 fn refused(change: impl FnOnce(&mut Objects)) -> (DesiredState, String) {
     let mut objects = objects();
     change(&mut objects);
@@ -240,7 +240,7 @@ fn the_order_of_objects_does_not_matter() {
 }
 
 #[test]
-fn without_our_own_node_nothing_is_decided() {
+fn without_the_local_node_there_is_no_desired_state() {
     let mut objects = objects();
     objects.nodes.remove(0);
     let me = LocalNode {
@@ -252,18 +252,18 @@ fn without_our_own_node_nothing_is_decided() {
 }
 
 #[test]
-fn malformed_cidr_is_refused_alone() {
+fn a_malformed_cidr_is_rejected_alone() {
     let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
     assert_eq!(
         error,
-        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, which is written like 10.0.0.0/16 or fd00:10::/48"
+        "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, as 10.0.0.0/16 or fd00:10::/48"
     );
     assert!(desired.routes.contains(&net("10.2.0.0/16")));
     assert!(desired.routes.contains(&net("10.97.0.0/16")));
 }
 
 #[test]
-fn every_kind_of_bad_prefix_is_refused_alone() {
+fn every_kind_of_invalid_prefix_is_rejected_alone() {
     let bad = [
         "::ffff:10.5.0.0/112",
         "fd00::1/48",
@@ -283,18 +283,20 @@ fn every_kind_of_bad_prefix_is_refused_alone() {
 }
 
 #[test]
-fn missing_gateway_ip() {
+fn a_missing_gateway_ip_is_reported() {
     let (desired, error) = refused(|o| o.remotes[0].gateways.clear());
-    assert!(error.starts_with(
-        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" holds no usable gatewayIP"
-    ));
+    assert!(
+        error.starts_with(
+            "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" has no valid gatewayIP"
+        )
+    );
     // Better dropped and counted than sent out without a tunnel.
     assert_eq!(desired.routes.len(), 2);
     assert!(desired.groups[&stable_id("cluster/west")].next_hops.is_empty());
 }
 
 #[test]
-fn unparsable_gateway_ip_is_refused_alone() {
+fn an_unparsable_gateway_ip_is_rejected_alone() {
     let (desired, error) = refused(|o| {
         let gateways = &mut o.remotes[0].gateways;
         gateways.insert(0, peer_gateway("::ffff:203.0.113.7"));
@@ -304,7 +306,7 @@ fn unparsable_gateway_ip_is_refused_alone() {
 }
 
 #[test]
-fn own_gateway_without_addresses() {
+fn a_local_gateway_without_addresses_is_reported() {
     let mut objects = objects();
     objects.gateways[0].internal_ip = String::new();
     objects.gateways[0].gateway_ip = "nonsense".into();
@@ -363,11 +365,11 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
 }
 
 #[test]
-fn own_prefixes_cannot_be_claimed() {
+fn local_prefixes_have_no_remote_owner() {
     for (own, whose) in [
         ("10.1.1.0/25", "10.1.1.0/24 of Node b"),
         ("10.1.0.0/16", "10.1.0.0/24 of Node a"),
-        ("10.96.128.0/17", "10.96.0.0/16 of our own cluster"),
+        ("10.96.128.0/17", "10.96.0.0/16 of the local cluster"),
     ] {
         let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(own.into()));
         assert!(error.contains(&format!("\"{own}\" overlaps {whose}")), "{error}");
@@ -376,7 +378,7 @@ fn own_prefixes_cannot_be_claimed() {
 }
 
 #[test]
-fn underlay_addresses_cannot_be_claimed() {
+fn underlay_addresses_are_in_no_remote_prefix() {
     for (prefix, whose) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
         let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
         assert!(
@@ -388,27 +390,27 @@ fn underlay_addresses_cannot_be_claimed() {
 }
 
 #[test]
-fn our_own_cluster_is_not_another_one() {
+fn the_local_cluster_is_not_imported() {
     let (desired, error) = refused(|o| {
         o.remotes
             .push(remote("east", None, "203.0.113.7", "10.99.0.0/16", &[]));
     });
     assert!(
-        error.contains("spec.clusterID: \"east\" is our own cluster's id"),
+        error.contains("spec.clusterID: \"east\" is the local cluster's ID"),
         "{error}"
     );
     assert!(!desired.routes.contains(&net("10.99.0.0/16")));
 }
 
 #[test]
-fn cluster_ids_must_be_there_and_unique() {
+fn cluster_ids_are_required_and_unique() {
     let (_, error) = refused(|o| {
         let mut twin = remote("west", None, "203.0.113.7", "10.99.0.0/16", &[]);
         twin.name = "z".into();
         o.remotes.push(twin);
     });
     assert!(
-        error.contains("\"west\" is already the id of ClusterInfoImport west-clusterinfo"),
+        error.contains("\"west\" is already the ID of ClusterInfoImport west-clusterinfo"),
         "{error}"
     );
     let (_, error) = refused(|o| {
@@ -419,7 +421,7 @@ fn cluster_ids_must_be_there_and_unique() {
 }
 
 #[test]
-fn ids_with_the_same_number_are_refused() {
+fn cluster_ids_with_the_same_hash_are_rejected() {
     // Two strings whose 32-bit FNV-1a is the same.
     let (one, two) = ("costarring", "liquid");
     assert_eq!(stable_id(one), stable_id(two));
@@ -429,12 +431,12 @@ fn ids_with_the_same_number_are_refused() {
             remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
         ];
     });
-    assert!(error.contains("has the same number as \"costarring\""), "{error}");
+    assert!(error.contains("has the same hash as \"costarring\""), "{error}");
     assert_eq!(desired.routes, [net("10.98.0.0/16")].into());
 }
 
 #[test]
-fn a_gateway_address_belongs_to_one() {
+fn a_gateway_address_has_one_owner() {
     let (desired, error) = refused(|o| {
         o.remotes
             .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
@@ -456,7 +458,7 @@ fn a_gateway_address_belongs_to_one() {
 }
 
 #[test]
-fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
+fn the_first_16_gateways_of_a_group_are_used_in_any_order() {
     let mut objects = objects();
     objects.remotes[0].gateways = (1..=20)
         .map(|n| peer_gateway(&format!("198.51.100.{n}")))
@@ -465,7 +467,7 @@ fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
     assert_eq!(rejected.len(), 4);
     assert_eq!(
         rejected[0].to_string(),
-        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" is more than the 16 next hops a group can have; the first 16 in order are used"
+        "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"198.51.100.17\" exceeds the 16 next hops of a group; the first 16 in order are used"
     );
     assert_eq!(in_order.groups[&stable_id("cluster/west")].next_hops.len(), 16);
     assert_eq!(
@@ -478,7 +480,7 @@ fn of_more_gateways_than_a_group_holds_the_first_16_are_used_in_any_order() {
 }
 
 #[test]
-fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
+fn a_drained_gateway_has_weight_0_and_is_used_last() {
     let mut objects = objects();
     objects.remotes[0].gateways = (1..=17)
         .map(|n| peer_gateway(&format!("198.51.100.{n}")))
@@ -503,7 +505,7 @@ fn a_gateway_that_is_drained_has_weight_0_and_is_the_last_to_be_used() {
 }
 
 #[test]
-fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
+fn the_first_16_local_gateways_by_name_are_used() {
     let mut objects = objects();
     objects.gateways = (10..30)
         .map(|n| GatewayInfo {
@@ -521,7 +523,7 @@ fn of_more_local_gateways_than_a_group_holds_the_first_16_by_name_are_used() {
     assert_eq!(rejected.len(), 4);
     assert_eq!(
         rejected[0].to_string(),
-        "Gateway gw26: internalIP: \"192.0.2.26\" is more than the 16 next hops a group can have; the first 16 in order are used"
+        "Gateway gw26: internalIP: \"192.0.2.26\" exceeds the 16 next hops of a group; the first 16 in order are used"
     );
     assert_eq!(desired.groups[&stable_id("gateways")].next_hops.len(), 16);
     assert_eq!(desired.peers.len(), 20);
@@ -548,7 +550,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn both_families_inside_over_the_family_of_the_gateways() {
+fn both_inner_families_use_the_outer_family_of_the_gateways() {
     let mut objects = dual_stack();
     let (gateway, rejected) = on("a", &objects);
     assert_eq!(rejected, []);
@@ -578,7 +580,7 @@ fn both_families_inside_over_the_family_of_the_gateways() {
 }
 
 #[test]
-fn a_peer_is_known_by_its_addresses_of_both_families() {
+fn a_peer_is_accepted_from_its_addresses_of_both_families() {
     let objects = dual_stack();
     let (b, _) = on("b", &objects);
     let sources: Vec<_> = b.peers.keys().copied().collect();
@@ -594,7 +596,7 @@ fn a_peer_is_known_by_its_addresses_of_both_families() {
 }
 
 #[test]
-fn an_ipv6_gateway_of_another_cluster_is_reached_from_an_ipv6_address() {
+fn an_ipv6_gateway_is_reached_from_an_ipv6_address() {
     let mut objects = dual_stack();
     objects.remotes[0].gateways.push(peer_gateway("2001:db8::9"));
     let (a, rejected) = on("a", &objects);

@@ -6,18 +6,19 @@ use rtnetlink::packet_route::address::{
     AddressAttribute, AddressFlags, AddressMessage, AddressScope, CacheInfo,
 };
 use rtnetlink::{AddressMessageBuilder, Handle};
+use rustix::io::Errno;
 
 use super::{HostError, is_missing, netlink};
 use crate::cidr::max_prefix_len;
 
-/// A lifetime without end (`INFINITY_LIFE_TIME`).
+/// Infinite lifetime (`INFINITY_LIFE_TIME`).
 const FOREVER: u32 = u32::MAX;
 
-/// Gives the device an address that whoever names it can use, and that the kernel never chooses by itself.
+/// Adds an address that can be used explicitly, but is never selected by the kernel.
 ///
-/// It prefers addresses of the link for what is on the link only, and in IPv6 takes a deprecated one when
-/// there is no other (RFC 6724 section 5, rule 3). Otherwise the node could speak to its own Pods with this
-/// address, which rules that let a node through do not know.
+/// The kernel selects an IPv4 address of link scope only for destinations on the link, and a deprecated IPv6 address
+/// only without another (RFC 6724 section 5, rule 3). Otherwise the node could use this address towards its own Pods,
+/// and network policies that allow the node would not match it.
 pub async fn add(handle: &Handle, addr: IpAddr, ifindex: u32) -> Result<(), HostError> {
     let mut request = handle
         .address()
@@ -28,7 +29,7 @@ pub async fn add(handle: &Handle, addr: IpAddr, ifindex: u32) -> Result<(), Host
     added.map_err(netlink(format!("add address {addr} to device {ifindex}")))
 }
 
-/// Takes it away, if it is there.
+/// Removes the address, if present.
 pub async fn remove(handle: &Handle, addr: IpAddr, ifindex: u32) -> Result<(), HostError> {
     match handle.address().del(message(addr, ifindex)).execute().await {
         Err(error) if !is_missing(&error) && !is_no_address(&error) => Err(netlink(format!(
@@ -42,7 +43,7 @@ fn is_no_address(error: &rtnetlink::Error) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else {
         return false;
     };
-    message.raw_code().saturating_neg() == libc::EADDRNOTAVAIL
+    message.raw_code().saturating_neg() == Errno::ADDRNOTAVAIL.raw_os_error()
 }
 
 fn message(addr: IpAddr, ifindex: u32) -> AddressMessage {
@@ -57,7 +58,7 @@ fn message(addr: IpAddr, ifindex: u32) -> AddressMessage {
         IpAddr::V6(addr) => {
             let builder = AddressMessageBuilder::<Ipv6Addr>::new().index(ifindex);
             let mut message = builder.address(addr, len).build();
-            // Nobody else is on this device, and nothing but the address itself is to be reached by it.
+            // The device has no neighbours: no duplicate address detection, and no route to the prefix.
             let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
             message.attributes.push(AddressAttribute::Flags(flags));
             let mut lifetime = CacheInfo::default();
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_does_not_choose_it_by_itself() {
+    fn the_kernel_never_selects_the_address() {
         let v4 = message([10, 1, 1, 0].into(), 7);
         assert_eq!((v4.header.prefix_len, v4.header.scope), (32, AddressScope::Link));
         let v6 = message("fd00:1::".parse().unwrap(), 7);

@@ -1,20 +1,20 @@
-//! What the kernel's connection tracking could not do: translations of this host's own packets fail there.
+//! Error counters of the kernel's connection tracking, which translates this host's own packets.
 
 use std::collections::BTreeMap;
 
-/// Where the kernel tells, for the network namespace of this process.
+/// Statistics of the network namespace of this process.
 const FILE: &str = "/proc/self/net/stat/nf_conntrack";
 
-/// Columns that say that a packet was lost, or a connection for another one's sake.
+/// Columns that count dropped packets and evicted connections.
 const ERROR_COUNTERS: [&str; 3] = ["insert_failed", "drop", "early_drop"];
 
-/// Losses since the namespace was made, by the kernel's names; empty where there is no connection tracking.
+/// Errors since the creation of the namespace, by the kernel's names; empty without connection tracking.
 #[must_use]
 pub fn error_counters() -> BTreeMap<&'static str, u64> {
     std::fs::read_to_string(FILE).map_or_else(|_| BTreeMap::new(), |text| parse(&text))
 }
 
-/// Sums what each CPU counted: a line of names, then hexadecimal numbers in a line per CPU.
+/// Sums the counters of all CPUs: a line of names, then a line of hexadecimal numbers per CPU.
 fn parse(text: &str) -> BTreeMap<&'static str, u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let names: Vec<&str> = lines.next().map(Iterator::collect).unwrap_or_default();
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpus_are_summed() {
+    fn counters_of_all_cpus_are_summed() {
         let text = "entries  clashres found new insert insert_failed drop early_drop icmp_error\n\
                     00000010  00000000 00000001 00000000 00000000 0000000a 00000001 00000000 00000005\n\
                     00000010  00000000 00000001 00000000 00000000 00000010 00000000 00000002 00000005\n";

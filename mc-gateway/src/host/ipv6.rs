@@ -1,12 +1,12 @@
-//! Whether this host does IPv6, as its settings say.
+//! IPv6 support of the host, from its sysctls.
 
 use std::fs;
 use std::path::Path;
 
-/// Where settings are; those of the network namespace of whoever reads.
+/// Sysctls of the reader's network namespace.
 const SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 
-/// Why IPv6 cannot be routed into `device`, if it cannot. Completes "prefix …".
+/// Reason why IPv6 cannot be routed into `device`, if so. Completes "prefix …".
 #[must_use]
 pub fn unavailable_reason(device: &str) -> Option<String> {
     unavailable_reason_in(Path::new(SETTINGS), device)
@@ -14,9 +14,9 @@ pub fn unavailable_reason(device: &str) -> Option<String> {
 
 fn unavailable_reason_in(settings: &Path, device: &str) -> Option<String> {
     if !settings.exists() {
-        return Some("is not routed: this kernel does no IPv6".to_owned());
+        return Some("is not routed: this kernel has no IPv6".to_owned());
     }
-    // A device that is not there yet will get the defaults.
+    // A new device gets the defaults.
     let name = if settings.join(device).exists() {
         device
     } else {
@@ -30,7 +30,7 @@ fn unavailable_reason_in(settings: &Path, device: &str) -> Option<String> {
     })
 }
 
-/// Whether this host passes IPv6 packets on.
+/// Whether this host forwards IPv6 packets.
 #[must_use]
 pub fn is_forwarding() -> bool {
     let path = Path::new(SETTINGS).join("all/forwarding");
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_device_decides_and_before_it_exists_the_default() {
+    fn a_missing_device_gets_the_default() {
         let root = tempfile::tempdir().unwrap();
         let settings = root.path().join("conf");
         assert!(

@@ -1,4 +1,4 @@
-//! `mc0`: a device that exists only as a place to route to.
+//! `mc0`: the device that packets to other clusters are routed to.
 
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::link::{
@@ -10,11 +10,11 @@ use tracing::debug;
 use super::{HostError, is_missing, netlink};
 use crate::plan::Device;
 
-/// Link group that marks a device as ours ("mcg" in ASCII): set by the kernel in the same step as the
-/// device itself, so that no crash leaves one unmarked.
+/// Link group of the agent's device ("mcg" in ASCII): set in the request that creates the device, so that no crash
+/// leaves it without.
 pub const LINK_GROUP: u32 = 0x006d_6367;
 
-/// Name of the other end where `mc0` has to be a veth.
+/// Name of the other end if `mc0` is a veth.
 fn peer_name(name: &str) -> String {
     // Device names have at most 15 bytes.
     let mut peer: String = name.chars().take(14).collect();
@@ -22,7 +22,7 @@ fn peer_name(name: &str) -> String {
     peer
 }
 
-/// `mc0` as it is, if it is ours.
+/// Observes `mc0`; a foreign device is an error.
 pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, HostError> {
     let Some(message) = find(handle, name).await? else {
         return Ok(None);
@@ -60,16 +60,16 @@ async fn find(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostEr
     }
 }
 
-/// MTU of a device that is just being made: too small for IPv6, which the kernel therefore does not start
-/// on it before multicast is off (with it, a router would announce its groups).
+/// MTU of a new device: too small for IPv6, so that the kernel does not enable IPv6 before multicast is off (with
+/// multicast, a router would announce its groups).
 const MTU_WITHOUT_IPV6: u32 = 1000;
 
-/// Makes `mc0`, still down: a `dummy` where the kernel has it, else one end of a veth pair.
+/// Creates `mc0`, down: a `dummy` if the kernel supports it, else one end of a veth pair.
 pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
     add(handle, name).await?;
     let finished = configure(handle, name, mtu).await;
     if finished.is_err() {
-        // A step that fails must have changed nothing.
+        // A failed action must not have changed anything.
         delete(handle, name).await?;
     }
     finished
@@ -102,7 +102,7 @@ async fn add(handle: &Handle, name: &str) -> Result<(), HostError> {
     let Err(error) = handle.link().add(dummy).execute().await else {
         return Ok(());
     };
-    debug!(%error, "no dummy device, using veth");
+    debug!(%error, "no dummy device; using veth");
     let veth = LinkVeth::new(name, &peer_name(name))
         .arp(false)
         .mtu(mtu)
@@ -149,8 +149,8 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
         .map_err(netlink(format!("set device {name}")))
 }
 
-/// Keeps the kernel from talking about IPv6 on the device; best effort. Without an address of its own it
-/// neither looks for duplicates nor solicits routers. Nor does a device that is NOARP look for neighbours.
+/// Disables IPv6 address generation on the device, best effort: without a link-local address the kernel performs no
+/// duplicate address detection and solicits no routers. On a NOARP device it resolves no neighbours either.
 async fn disable_ipv6_autoconf(handle: &Handle, index: u32) {
     let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     let message = LinkMessageBuilder::<LinkUnspec>::default()
@@ -158,12 +158,12 @@ async fn disable_ipv6_autoconf(handle: &Handle, index: u32) {
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]))
         .build();
     if let Err(error) = handle.link().set(message).execute().await {
-        debug!(%error, "IPv6 address generation stays on");
+        debug!(%error, "IPv6 address generation not disabled");
     }
 }
 
-/// Lets packets in through `mc0` whose source the host would reach by another device: those that own nodes
-/// send to other clusters by way of this host. "Loosely" as RFC 3704 has it: the source must be reachable.
+/// Accepts packets on `mc0` whose source the host reaches through another device: local nodes send them to other
+/// clusters through this host. Loose mode of RFC 3704: the source must be reachable.
 pub async fn set_loose_rp_filter(handle: &Handle, name: &str, index: u32) -> Result<(), HostError> {
     let mut settings = InetDevConf::default();
     settings.rp_filter = 2;
@@ -177,7 +177,7 @@ pub async fn set_loose_rp_filter(handle: &Handle, name: &str, index: u32) -> Res
     set.map_err(netlink(format!("set rp_filter of device {name}")))
 }
 
-/// Removes `mc0` if it is ours; true if it was there.
+/// Removes `mc0` unless foreign; whether it existed.
 pub async fn delete(handle: &Handle, name: &str) -> Result<bool, HostError> {
     let Some(device) = observe(handle, name).await? else {
         return Ok(false);

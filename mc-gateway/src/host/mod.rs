@@ -1,4 +1,4 @@
-//! The node's side: everything outside the eBPF maps that the data path needs.
+//! State of the node outside the eBPF maps: devices, addresses, routes, nftables.
 
 pub mod address;
 pub mod conntrack;
@@ -13,22 +13,23 @@ pub mod underlay;
 
 use std::io;
 
+use rustix::io::Errno;
 use thiserror::Error;
 
-/// Why the host did not do what it was asked.
+/// A failed operation on the host.
 #[derive(Debug, Error)]
 pub enum HostError {
-    /// The kernel refused a netlink request.
+    /// A netlink request failed.
     #[error("{what}: {source}")]
     Netlink {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// `mc0` exists and is somebody else's.
+    /// `mc0` exists and is foreign.
     #[error(
-        "device {name}: exists already and is not ours (link group {group:#x}); remove it or choose another name with --device"
+        "device {name}: exists and is foreign (link group {group:#x}); remove it or set another name with --device"
     )]
     ForeignDevice {
         /// Its name.
@@ -36,7 +37,7 @@ pub enum HostError {
         /// Its link group.
         group: u32,
     },
-    /// `mc0` vanished between two steps.
+    /// `mc0` was removed meanwhile.
     #[error("device {name}: does not exist")]
     NoDevice {
         /// Its name.
@@ -47,7 +48,7 @@ pub enum HostError {
     Nft(#[from] nftables::NftError),
 }
 
-/// The netlink error behind `error`, as the operating system's own.
+/// The netlink error as an error of the operating system.
 pub(crate) fn to_io(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),
@@ -63,30 +64,31 @@ pub(crate) fn netlink(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) 
     }
 }
 
-/// Whether the kernel said that the thing is not there.
+/// Whether the object does not exist.
 pub(crate) fn is_missing(error: &rtnetlink::Error) -> bool {
     let rtnetlink::Error::NetlinkError(message) = error else {
         return false;
     };
     let code = message.raw_code().saturating_neg();
-    [libc::ENODEV, libc::ESRCH, libc::ENOENT].contains(&code)
+    let missing = [Errno::NODEV, Errno::SRCH, Errno::NOENT];
+    missing.iter().any(|errno| errno.raw_os_error() == code)
 }
 
-/// A netlink connection to the kernel, served by a task of its own.
+/// Opens a netlink connection, served by a background task.
 pub fn connect() -> io::Result<rtnetlink::Handle> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     tokio::spawn(connection);
     Ok(handle)
 }
 
-/// Tells that links, addresses or routes of the host changed.
+/// Notifications about changes of links, addresses and routes.
 #[derive(Debug)]
 pub struct HostChanges {
     receiver: tokio::sync::mpsc::Receiver<()>,
 }
 
 impl HostChanges {
-    /// Subscribes.
+    /// Subscribes to the notifications.
     pub fn subscribe() -> io::Result<Self> {
         use futures::StreamExt as _;
         use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Link};
@@ -94,7 +96,7 @@ impl HostChanges {
         let groups = [Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route];
         let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
         tokio::spawn(connection);
-        // One waiting notification stands for any number of changes: who reads it looks at everything.
+        // One pending notification covers any number of changes: the receiver reads everything.
         let (sender, receiver) = tokio::sync::mpsc::channel(1);
         tokio::spawn(async move {
             let _connected = handle;
@@ -107,8 +109,8 @@ impl HostChanges {
         Ok(Self { receiver })
     }
 
-    /// Waits for a change. Never returns once the kernel closed the subscription: the periodic look at
-    /// everything then has to do.
+    /// Waits for a change. Never returns after the kernel has closed the subscription: only the periodic resync
+    /// remains.
     pub async fn changed(&mut self) {
         if self.receiver.recv().await.is_none() {
             futures::future::pending::<()>().await;

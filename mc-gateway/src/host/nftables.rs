@@ -1,9 +1,9 @@
-//! The nftables table that keeps foreign masquerading away from cross-cluster packets, and gives those
-//! another source that could not be answered with the one they have.
+//! The nftables table that exempts cross-cluster packets from foreign masquerading, and changes sources that other
+//! clusters cannot reply to.
 //!
 //! `snat ip to ip saddr` maps an address to itself: the packet keeps its source, and later NAT chains (the
-//! CNI's masquerade rule) are skipped because the connection has its mapping. One `inet` table does it
-//! for both families (kernel 5.2).
+//! CNI's masquerade rule) are skipped because the connection has its mapping. One `inet` table serves both families
+//! (kernel 5.2).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,36 +21,36 @@ use tokio::process::Command;
 use crate::cidr::is_ipv6;
 use crate::desired::{AntreaInterop, Masquerade};
 
-/// Family and name of our table.
+/// Family and name of the table.
 pub const TABLE: &str = "inet mc_gateway";
 
-/// The table of versions that knew IPv4 only.
+/// The table of IPv4-only versions.
 const LEGACY_TABLE: &str = "ip mc_gateway";
 
-/// What kube-proxy marks packets with that it wants to masquerade, in all its modes (`masqueradeBit: 14`).
+/// Mark of packets that kube-proxy masquerades, in all its modes (`masqueradeBit: 14`).
 const PROXY_MARK: &str = "0x4000";
 
-/// Why nftables was not read or written.
+/// nftables was not read or written.
 #[derive(Debug, Error)]
 pub enum NftError {
-    /// The program cannot be run.
-    #[error("nft: cannot be run ({0}); install the package nftables")]
+    /// `nft` cannot be run.
+    #[error("nft: cannot be run ({0}); install nftables")]
     Run(io::Error),
-    /// The program refused.
+    /// `nft` failed.
     #[error("nft: {message}")]
     Failed {
-        /// What it printed.
+        /// Its error output.
         message: String,
     },
 }
 
-/// The script that makes the table from nothing or from an older version, in one transaction.
+/// The script that creates the table or replaces an older version, in one transaction.
 #[must_use]
 pub fn script(masquerade: &Masquerade, device: &str) -> String {
     let rules = rules(masquerade, device);
-    let guards = filter_chains(&masquerade.antrea, device);
-    let mark = fingerprint(&[rules.as_slice(), &guards.concat()].concat());
-    // Only the first rule says whose it is.
+    let filters = filter_chains(&masquerade.antrea, device);
+    let mark = fingerprint(&[rules.as_slice(), &filters.concat()].concat());
+    // The first rule carries the fingerprint.
     let comment = format!(" comment \"{mark}\"");
     let comments = std::iter::once(comment.as_str()).chain(std::iter::repeat(""));
     let body = rules
@@ -61,10 +61,10 @@ pub fn script(masquerade: &Masquerade, device: &str) -> String {
             writeln!(body, "\t\t{rule}{comment}").unwrap_or_default();
             body
         });
-    let none = delete_tables();
+    let delete = delete_tables();
     let chains = FILTER_CHAINS
         .iter()
-        .zip(&guards)
+        .zip(&filters)
         .filter(|(_, rules)| !rules.is_empty());
     let chains = chains.fold(String::new(), |mut text, ((name, hook), rules)| {
         let rules = rules.join("\n\t\t");
@@ -73,21 +73,21 @@ pub fn script(masquerade: &Masquerade, device: &str) -> String {
         text
     });
     format!(
-        "{none}table {TABLE} {{\n\
+        "{delete}table {TABLE} {{\n\
          \tchain postrouting {{\n\
          \t\ttype nat hook postrouting priority srcnat - 10; policy accept;\n\
          {body}\t}}\n{chains}}}\n"
     )
 }
 
-/// Removes both tables; adding them first makes that succeed in any case.
+/// Removes both tables; they are added first, so that the removal succeeds.
 fn delete_tables() -> String {
     [LEGACY_TABLE, TABLE]
         .map(|table| format!("add table {table}\ndelete table {table}\n"))
         .concat()
 }
 
-/// The rules in order; the first one that matches a connection decides.
+/// The rules in order; the first match of a connection applies.
 fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     let mut rules: Vec<String> = antrea_snat_rule(&masquerade.antrea, device).into_iter().collect();
     rules.extend(host_snat_rules(masquerade, device));
@@ -105,8 +105,8 @@ fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     rules
 }
 
-/// Gives all that leaves for clusters with Antrea gateways our own `gatewayIP` as source, which is all they
-/// answer to. What they have asked for is answered with the source it has.
+/// Changes the source of packets to clusters with Antrea gateways to the own `gatewayIP`, the only address they reply
+/// to. Replies to them keep their source.
 fn antrea_snat_rule(antrea: &AntreaInterop, device: &str) -> Option<String> {
     let source = antrea.source?;
     let prefixes = join_nets(&antrea.prefixes, false);
@@ -114,39 +114,40 @@ fn antrea_snat_rule(antrea: &AntreaInterop, device: &str) -> Option<String> {
         return None;
     }
     let aliases: Vec<String> = antrea.aliases.iter().map(ToString::to_string).collect();
-    let but = if aliases.is_empty() {
+    let except = if aliases.is_empty() {
         String::new()
     } else {
         format!(" ip daddr != {{ {} }}", aliases.join(", "))
     };
     Some(format!(
-        "oifname \"{device}\" ip daddr {{ {prefixes} }}{but} snat ip to {source}"
+        "oifname \"{device}\" ip daddr {{ {prefixes} }}{except} snat ip to {source}"
     ))
 }
 
-/// Chains besides the one that translates, with their hooks.
+/// Filter chains with their hooks.
 const FILTER_CHAINS: [(&str, &str); 2] = [
-    // Behind connection tracking, in front of anybody's destination NAT.
+    // After connection tracking, before any destination NAT.
     ("prerouting", "prerouting priority mangle"),
     ("output", "output priority filter"),
 ];
 
-/// The rules of [`GUARDS`]: of what comes through the tunnel to our own `gatewayIP` only replies get in, and
-/// nobody is told that there is a shorter way than in by `mc0` and out again.
+/// The rules of [`FILTER_CHAINS`]: from the tunnel only replies are accepted for the own `gatewayIP`, and no ICMP
+/// redirects are sent for packets that enter and leave through `mc0`.
 fn filter_chains(antrea: &AntreaInterop, device: &str) -> [Vec<String>; 2] {
     let Some(source) = antrea.source else {
         return Default::default();
     };
     let to_us = format!("iifname \"{device}\" ip daddr {source}");
-    let asked = format!("{to_us} ct direction original counter drop");
-    let unknown = format!("{to_us} ct state invalid,untracked counter drop");
+    let requests = format!("{to_us} ct direction original counter drop");
+    let untracked = format!("{to_us} ct state invalid,untracked counter drop");
     let redirect = format!("oifname \"{device}\" icmp type redirect drop");
-    [vec![asked, unknown], vec![redirect]]
+    [vec![requests, untracked], vec![redirect]]
 }
 
-/// Gives packets that are not from Pods of this Node a source other clusters can answer to: those of this
-/// host, which came in nowhere (`iif 0`; kernel 5.7), and those a service proxy sends on and wants to
-/// masquerade. A proxy of this host that speaks with a Pod's address keeps that. What somebody else sends through this host is left as it is, and refused at the gateway.
+/// Changes the source of packets that are not from Pods of this Node to one that other clusters can reply to: packets
+/// of this host, which have no input device (`iif 0`; kernel 5.7), and packets that a service proxy forwards and would
+/// masquerade. A proxy on this host that uses a Pod's address keeps it. Other forwarded packets are unchanged, and
+/// dropped at the gateway.
 fn host_snat_rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     let sources = masquerade.sources;
     let sources = [
@@ -163,9 +164,9 @@ fn host_snat_rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
         } else {
             format!("{ip} saddr != {{ {pods} }}")
         };
-        let sent_on = format!("ct status dnat meta mark & {PROXY_MARK} == {PROXY_MARK}");
+        let proxied = format!("ct status dnat meta mark & {PROXY_MARK} == {PROXY_MARK}");
         rules.extend(
-            ["iif 0", &sent_on].map(|whose| format!("oifname \"{device}\" {elsewhere} {whose} {to}")),
+            ["iif 0", &proxied].map(|origin| format!("oifname \"{device}\" {elsewhere} {origin} {to}")),
         );
     }
     rules
@@ -177,7 +178,7 @@ fn join_nets(nets: &BTreeSet<IpNet>, v6: bool) -> String {
     nets.join(", ")
 }
 
-/// What a rule's comment says, so that a table we wrote is known again after a restart.
+/// Comment with a hash of the rules, which identifies an unchanged table after a restart.
 fn fingerprint(rules: &[String]) -> String {
     let mut hash = Sha256::new();
     for rule in rules {
@@ -185,14 +186,11 @@ fn fingerprint(rules: &[String]) -> String {
         hash.update([0]);
     }
     let digest = hash.finalize();
-    let hex = digest.iter().take(8).fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").unwrap_or_default();
-        hex
-    });
-    format!("mc-gateway {hex}")
+    let short: Vec<u8> = digest.iter().copied().take(8).collect();
+    format!("mc-gateway {}", hex::encode(short))
 }
 
-/// Whether the table is as [`script`] makes it for `masquerade`.
+/// Whether the table has the rules of [`script`] for `masquerade`.
 pub async fn is_current(masquerade: &Masquerade, device: &str) -> Result<bool, NftError> {
     let output = run(&["-j", "list", "table", "inet", "mc_gateway"], "").await?;
     if !output.status.success() {
@@ -205,7 +203,7 @@ pub async fn is_current(masquerade: &Masquerade, device: &str) -> Result<bool, N
     ))
 }
 
-/// Whether `nft -j list table` printed the table of `masquerade`: the mark and the number of rules.
+/// Whether the output of `nft -j list table` is the table of `masquerade`: same fingerprint and number of rules.
 fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
     let Ok(document) = serde_json::from_str::<Value>(json) else {
         return false;
@@ -218,8 +216,8 @@ fn matches(json: &str, masquerade: &Masquerade, device: &str) -> bool {
         .first()
         .and_then(|rule| rule.get("comment"))
         .and_then(Value::as_str);
-    let guards = filter_chains(&masquerade.antrea, device).concat();
-    let all = [rules(masquerade, device), guards].concat();
+    let filters = filter_chains(&masquerade.antrea, device).concat();
+    let all = [rules(masquerade, device), filters].concat();
     comment == Some(fingerprint(&all).as_str()) && rules_found.len() == all.len()
 }
 
@@ -228,7 +226,7 @@ pub async fn write(masquerade: &Masquerade, device: &str) -> Result<(), NftError
     check_status(&run(&["-f", "-"], &script(masquerade, device)).await?)
 }
 
-/// Removes the table, whether it is there or not.
+/// Removes the table, if present.
 pub async fn remove() -> Result<(), NftError> {
     check_status(&run(&["-f", "-"], &delete_tables()).await?)
 }
@@ -251,7 +249,7 @@ async fn run(args: &[&str], input: &str) -> Result<Output, NftError> {
         .spawn()
         .map_err(NftError::Run)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // nft may stop reading early; its exit status says more than our broken pipe.
+        // nft may stop reading early; its exit status is more precise than a broken pipe.
         match stdin.write_all(input.as_bytes()).await {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(NftError::Run(error)),
             _ => {}
@@ -278,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_address_among_the_pods_there_are_only_the_identity_rules() {
+    fn without_a_source_address_there_are_only_the_identity_rules() {
         let pods = nets(["10.1.0.0/24"]);
         let masquerade = Masquerade {
             pod_cidrs: pods,
@@ -293,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn gateway_masquerades_only_remote_clients_of_its_services() {
+    fn a_gateway_masquerades_only_remote_clients_of_its_services() {
         let script = script(&masquerade(), "mc0");
         assert!(script.contains(
             "ip saddr { 10.1.0.0/16, 10.97.0.0/16 } ct original ip daddr { 10.96.0.0/16 } masquerade"
@@ -309,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_own_packets_are_decided_on_before_those_of_pods() {
+    fn rules_for_host_packets_precede_those_for_pods() {
         let masquerade = Masquerade {
             pod_cidrs: nets(["10.1.0.0/24", "fd00:1::/64"]),
             sources: SourceAddrs {
@@ -320,19 +318,19 @@ mod tests {
         };
         let own = "oifname \"mc0\" ip saddr != { 10.1.0.0/24 }";
         let own6 = "oifname \"mc0\" ip6 saddr != { fd00:1::/64 }";
-        let sent_on = "ct status dnat meta mark & 0x4000 == 0x4000";
+        let proxied = "ct status dnat meta mark & 0x4000 == 0x4000";
         assert_eq!(
             rules(&masquerade, "mc0"),
             [
                 format!("{own} iif 0 snat ip to 10.1.0.1"),
-                format!("{own} {sent_on} snat ip to 10.1.0.1"),
+                format!("{own} {proxied} snat ip to 10.1.0.1"),
                 format!("{own6} iif 0 snat ip6 to fd00:1::1"),
-                format!("{own6} {sent_on} snat ip6 to fd00:1::1"),
+                format!("{own6} {proxied} snat ip6 to fd00:1::1"),
                 "oifname \"mc0\" snat ip to ip saddr".to_owned(),
                 "oifname \"mc0\" snat ip6 to ip6 saddr".to_owned(),
             ]
         );
-        // Where Pods' addresses follow no Node.
+        // Pod addresses are independent of Nodes.
         let pods = BTreeSet::new();
         let without = Masquerade {
             pod_cidrs: pods,
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_for_antrea_gateways_gets_our_gateway_ip_first_of_all() {
+    fn packets_to_antrea_gateways_get_the_gateway_ip_by_the_first_rule() {
         let masquerade = Masquerade {
             sources: SourceAddrs {
                 v4: Some([10, 1, 0, 1].into()),
@@ -373,8 +371,8 @@ mod tests {
             )
         );
         let script = script(&masquerade, "mc0");
-        let guard = "\tchain prerouting {\n\t\ttype filter hook prerouting priority mangle; policy accept;\n\t\tiifname \"mc0\" ip daddr 192.0.2.1 ct direction original counter drop\n";
-        assert!(script.contains(guard), "{script}");
+        let filter = "\tchain prerouting {\n\t\ttype filter hook prerouting priority mangle; policy accept;\n\t\tiifname \"mc0\" ip daddr 192.0.2.1 ct direction original counter drop\n";
+        assert!(script.contains(filter), "{script}");
         assert_eq!(script.matches("comment").count(), 1);
         assert!(
             filter_chains(&AntreaInterop::default(), "mc0")
@@ -384,13 +382,13 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_an_ipv4_only_version_goes_with_the_new_one() {
+    fn the_table_of_an_ipv4_only_version_is_removed() {
         let script = script(&masquerade(), "mc0");
         assert!(script.starts_with("add table ip mc_gateway\ndelete table ip mc_gateway\n"));
     }
 
     #[test]
-    fn a_table_is_known_again_by_mark_and_size() {
+    fn a_table_is_identified_by_fingerprint_and_size() {
         let json = |mark: &str, rules: usize| {
             let more = ",{\"rule\":{\"expr\":[]}}".repeat(rules - 1);
             format!("{{\"nftables\":[{{\"metainfo\":{{}}}},{{\"rule\":{{\"comment\":\"{mark}\"}}}}{more}]}}")

@@ -1,4 +1,4 @@
-//! Our routes into `mc0`.
+//! The agent's routes into `mc0`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,25 +14,25 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 use super::{HostError, is_missing, netlink};
 use crate::resolved::RouteKey;
 
-/// Routing protocol number that marks a route as ours (`ip route show proto 109`).
+/// Routing protocol of the agent's routes (`ip route show proto 109`).
 pub const PROTOCOL: u8 = 109;
 
-/// Metrics of our IPv4 routes, the preferred one first. A route that names none has 0.
+/// Metrics of the IPv4 routes, the preferred one first. The default metric is 0.
 const V4_METRICS: [u32; 2] = [0, 1];
 
-/// Those of our IPv6 routes. One that names none has 1024 (`IP6_RT_PRIO_USER`).
+/// Metrics of the IPv6 routes. The default metric is 1024 (`IP6_RT_PRIO_USER`).
 const V6_METRICS: [u32; 2] = [1023, 1024];
 
-/// The main table's routes, as far as we care.
+/// Routes of the main table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Ours into the device that was asked for, with the source address each names.
+    /// The agent's routes into the device, each with its source address.
     pub ours: BTreeMap<RouteKey, Option<IpAddr>>,
-    /// Somebody else's that would collide with one of ours, and whose they are.
+    /// Foreign routes with a metric of the agent's, each with protocol and device.
     pub foreign: BTreeMap<IpNet, String>,
 }
 
-/// Reads the main table of both families. `ifindex` is the index of `mc0`, 0 while there is none.
+/// Reads the main table of both families. `ifindex` is the index of `mc0`, 0 if missing.
 pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError> {
     let mut routes = Routes::default();
     for all in [
@@ -48,19 +48,19 @@ pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError>
             if ours && listed.oif == Some(ifindex) {
                 routes.ours.insert(listed.key, listed.source);
             } else if !ours {
-                let whose = format!(
+                let owner = format!(
                     "{:?}, device index {}",
                     message.header.protocol,
                     listed.oif.unwrap_or_default()
                 );
-                routes.foreign.insert(listed.key.net, whose);
+                routes.foreign.insert(listed.key.net, owner);
             }
         }
     }
     Ok(routes)
 }
 
-/// What a listed route says.
+/// A parsed route.
 #[derive(Debug, PartialEq, Eq)]
 struct ParsedRoute {
     key: RouteKey,
@@ -75,7 +75,7 @@ const fn metrics(net: IpNet) -> [u32; 2] {
     }
 }
 
-/// A route of the main table with one of the metrics ours have.
+/// Parses a route of the main table that has a metric of the agent's routes.
 fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
     let header = &message.header;
     let mut destination = match header.address_family {
@@ -140,8 +140,7 @@ fn message(key: RouteKey, source: Option<IpAddr>, ifindex: u32) -> RouteMessage 
     message
 }
 
-/// Routes a prefix into the device, from `source` where the sender has not chosen one. Replaces the route
-/// of that key.
+/// Adds or replaces the route of `key` into the device; `source` is the default source address.
 pub async fn set(
     handle: &Handle,
     key: RouteKey,
@@ -157,7 +156,7 @@ pub async fn set(
         .map_err(netlink(format!("set route {}", key.net)))
 }
 
-/// Removes our route of that key, if it is there.
+/// Removes the route of `key`, if present.
 pub async fn delete(handle: &Handle, key: RouteKey, ifindex: u32) -> Result<(), HostError> {
     match handle.route().del(message(key, None, ifindex)).execute().await {
         Err(error) if !is_missing(&error) => Err(netlink(format!("delete route {}", key.net))(error)),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_of_both_families_are_known_again() {
+    fn routes_of_both_families_are_parsed() {
         for (net, source) in [
             ("10.2.0.0/16", "10.1.1.1"),
             ("fd00:2::/48", "fd00:1::1"),

@@ -1,4 +1,4 @@
-//! Filters of clsact qdiscs, as they are.
+//! Observed filters of clsact qdiscs.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::Handle;
 use rtnetlink::packet_route::link::LinkAttribute;
 use rtnetlink::packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
+use rustix::io::Errno;
 
 use super::{HostError, is_missing, netlink};
 use crate::plan::Program;
@@ -13,22 +14,22 @@ use crate::plan::Program;
 /// Handle of the agent's filters ("mc" in ASCII); with the program's name it identifies them.
 pub(crate) const HANDLE: u32 = 0x6d63;
 
-/// A filter of ours.
+/// A filter of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// What it runs.
+    /// Its program.
     pub program: Program,
-    /// Device it is on.
+    /// Name of its device.
     pub device: String,
     /// Index of the device.
     pub ifindex: u32,
     /// Priority.
     pub priority: u16,
-    /// Kernel id of the program it runs.
+    /// Kernel ID of the attached program.
     pub program_id: u32,
 }
 
-/// Our filters on all devices: those of kind `bpf` with our handle and a program's name at its direction.
+/// The agent's filters on all devices: those of kind `bpf` with its handle and the name of a program at its direction.
 pub async fn observe(handle: &Handle) -> Result<Vec<Filter>, HostError> {
     let qdiscs = qdiscs(handle).await?;
     if qdiscs.is_empty() {
@@ -57,7 +58,7 @@ pub async fn observe(handle: &Handle) -> Result<Vec<Filter>, HostError> {
     Ok(found)
 }
 
-/// Devices with a qdisc that has filters for ingress: `clsact`, or its predecessor.
+/// Devices with a qdisc for ingress filters: `clsact` or `ingress`.
 async fn qdiscs(handle: &Handle) -> Result<Vec<u32>, HostError> {
     let mut messages = handle.qdisc().get().execute();
     let mut found = Vec::new();
@@ -99,7 +100,7 @@ async fn filters(handle: &Handle, ifindex: u32, program: Program) -> Result<Vec<
     while let Some(message) = messages.next().await {
         match message {
             Ok(message) => found.push(message),
-            // The device went while we asked.
+            // The device was removed meanwhile.
             Err(error) if is_missing(&error) => break,
             Err(error) => return Err(netlink(format!("list filters of device {ifindex}"))(error)),
         }
@@ -107,7 +108,7 @@ async fn filters(handle: &Handle, ifindex: u32, program: Program) -> Result<Vec<
     Ok(found)
 }
 
-/// Priority and program id of a filter that is ours.
+/// Priority and program ID of a filter of the agent.
 fn ours(message: &TcMessage, program: Program) -> Option<(u16, u32)> {
     if u32::from(message.header.handle) != HANDLE {
         return None;
@@ -133,7 +134,7 @@ fn ours(message: &TcMessage, program: Program) -> Option<(u16, u32)> {
     named.then_some((priority, id))
 }
 
-/// Removes the clsact qdisc of a device, unless somebody has filters in it.
+/// Removes the clsact qdisc of a device, unless it has filters.
 pub async fn remove_unused_qdisc(handle: &Handle, ifindex: u32) -> Result<(), HostError> {
     for program in Program::ALL {
         if !filters(handle, ifindex, program).await?.is_empty() {
@@ -149,11 +150,11 @@ pub async fn remove_unused_qdisc(handle: &Handle, ifindex: u32) -> Result<(), Ho
     };
     let what = format!("remove the clsact qdisc of device {ifindex}");
     match request.execute().await.map_err(netlink(what)) {
-        // No such device, or another qdisc in the place of ours.
+        // No such device, or a foreign qdisc.
         Err(HostError::Netlink { source, .. })
             if matches!(
                 source.raw_os_error(),
-                Some(libc::ENODEV | libc::ENOENT | libc::EINVAL)
+                Some(code) if [Errno::NODEV, Errno::NOENT, Errno::INVAL].iter().any(|errno| errno.raw_os_error() == code)
             ) =>
         {
             Ok(())
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn filters_of_others_are_not_taken_for_ours() {
+    fn foreign_filters_are_ignored() {
         assert_eq!(
             ours(&filter(HANDLE, "to_remote"), Program::ToRemote),
             Some((7, 42))

@@ -228,7 +228,7 @@ fn targets() -> impl Strategy<Value = ResolvedState> {
 
 proptest! {
     #[test]
-    fn a_plan_makes_what_is_desired_and_the_next_one_is_empty(first in targets(), second in targets()) {
+    fn a_plan_reaches_the_resolved_state_and_the_next_plan_is_empty(first in targets(), second in targets()) {
         let mut world = ObservedState::default();
         for target in [&first, &second] {
             let _ = converge(&mut world, target);
@@ -260,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn undoing_in_reverse_order_restores_what_was_there(first in targets(), second in targets(), cut in 0_usize..40) {
+    fn undo_in_reverse_order_restores_the_previous_state(first in targets(), second in targets(), cut in 0_usize..40) {
         let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
@@ -278,7 +278,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_that_fails_anywhere_leaves_what_was_there(first in targets(), second in targets(), at in 0_usize..40) {
+    fn a_failed_plan_leaves_the_previous_state(first in targets(), second in targets(), at in 0_usize..40) {
         let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
@@ -296,7 +296,7 @@ proptest! {
     }
 
     #[test]
-    fn slots_freed_by_a_plan_are_not_given_away_by_it(first in targets(), second in targets()) {
+    fn slots_freed_by_a_plan_are_not_reused_by_it(first in targets(), second in targets()) {
         let mut world = ObservedState::default();
         let _ = converge(&mut world, &first);
         let before = world.clone();
@@ -317,14 +317,14 @@ proptest! {
 }
 
 #[test]
-fn the_device_comes_first_and_alone() {
+fn the_device_is_created_first_and_alone() {
     let plan = plan(&ObservedState::default(), &ResolvedState::default(), MC0).unwrap();
     assert_eq!(plan.actions, [Action::CreateDevice { mtu: 1450 }]);
     assert!(plan.replan);
 }
 
 #[test]
-fn routes_come_last_and_go_first() {
+fn routes_are_added_last_and_removed_first() {
     let target = ResolvedState {
         next_hops: [(1, next_hop(1, 2))].into(),
         groups: [(5, [1].into())].into(),
@@ -348,7 +348,7 @@ fn underlay_hook(mode: AttachMode) -> Hook {
 }
 
 #[test]
-fn the_other_way_of_attaching_goes_after_the_wanted_one_is_there() {
+fn an_attachment_in_the_other_mode_is_removed_after_the_new_one_exists() {
     let mut target = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
         ..ResolvedState::default()
@@ -388,7 +388,7 @@ fn the_other_way_of_attaching_goes_after_the_wanted_one_is_there() {
 }
 
 #[test]
-fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_again() {
+fn a_program_of_a_previous_agent_is_replaced_and_a_recreated_device_attached_again() {
     let target = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
         ..ResolvedState::default()
@@ -422,7 +422,7 @@ fn a_program_of_an_agent_before_us_is_swapped_and_a_vanished_device_attached_aga
 }
 
 #[test]
-fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_new_name() {
+fn a_renamed_device_is_detached_before_it_is_attached_again() {
     let target = |name: &str| ResolvedState {
         devices: [(name.to_owned(), 2)].into(),
         ..ResolvedState::default()
@@ -443,7 +443,7 @@ fn the_program_of_a_renamed_device_is_detached_before_it_is_attached_under_the_n
 }
 
 #[test]
-fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
+fn a_full_map_is_replaced_in_two_steps() {
     let target = |base: u32| ResolvedState {
         groups: (1..MAX_NEXT_HOP_GROUPS)
             .map(|n| (base + n, BTreeSet::new()))
@@ -465,7 +465,7 @@ fn a_full_table_whose_entries_all_change_is_replaced_in_two_steps() {
 }
 
 #[test]
-fn too_much_is_an_error_and_no_plan() {
+fn a_state_beyond_the_capacity_is_an_error() {
     let mut world = ObservedState::default();
     let _ = converge(&mut world, &ResolvedState::default());
     let target = ResolvedState {

@@ -92,7 +92,7 @@ fn world() -> (DesiredState, Underlay) {
 }
 
 #[test]
-fn the_source_a_next_hop_knows_us_by_if_it_is_ours() {
+fn the_source_a_next_hop_expects_is_used_if_the_host_owns_it() {
     let (desired, underlay) = world();
     let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected, []);
@@ -105,7 +105,7 @@ fn the_source_a_next_hop_knows_us_by_if_it_is_ours() {
 }
 
 #[test]
-fn the_tunnel_in_the_words_of_the_maps() {
+fn tunnel_settings_become_config_fields() {
     let (desired, underlay) = world();
     let (plain, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(
@@ -128,7 +128,7 @@ fn the_tunnel_in_the_words_of_the_maps() {
 }
 
 #[test]
-fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
+fn the_node_uses_a_source_address_in_the_pod_network() {
     let (mut desired, mut underlay) = world();
     let nets = ["10.1.1.0/24", "fd00:1:0:1::/64"].map(|net| net.parse::<IpNet>().unwrap());
     desired.masquerade.pod_cidrs = nets.into();
@@ -175,7 +175,7 @@ fn the_node_sends_from_an_address_of_its_own_among_its_pods() {
 }
 
 #[test]
-fn smallest_mtu_and_all_devices() {
+fn mc0_gets_the_smallest_mtu_and_all_underlay_devices_a_program() {
     let (desired, underlay) = world();
     let (target, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(target.mtu, Some(1350));
@@ -220,7 +220,7 @@ fn an_outer_ipv6_header_is_20_bytes_longer() {
 }
 
 #[test]
-fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
+fn an_underlay_mtu_too_small_for_ipv6_is_reported_and_mc0_keeps_ipv6() {
     let (mut desired, underlay) = v6_world(1340);
     let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected.len(), 1);
@@ -240,7 +240,7 @@ fn an_underlay_too_small_for_ipv6_is_named_and_mc0_keeps_ipv6() {
 }
 
 #[test]
-fn next_hop_without_a_route_is_left_out_and_named() {
+fn a_next_hop_without_a_route_is_left_out_and_reported() {
     let (desired, mut underlay) = world();
     underlay.routes.remove(&IpAddr::from([198, 51, 100, 2]));
     let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
@@ -253,7 +253,7 @@ fn next_hop_without_a_route_is_left_out_and_named() {
 }
 
 #[test]
-fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
+fn backends_are_marked_and_no_other_prefix_is_delivered() {
     let (mut desired, underlay) = world();
     let route = |deliver| desired::PrefixRoute {
         cluster: 0,
@@ -310,7 +310,7 @@ fn pods_behind_services_are_marked_and_nothing_else_is_opened() {
 }
 
 #[test]
-fn fifth_own_address_is_refused() {
+fn a_fifth_local_address_is_rejected() {
     let (mut desired, mut underlay) = world();
     for n in 10..16_u8 {
         desired.next_hops.insert(n.into(), next_hop([10, 0, n, 2], None));
@@ -324,7 +324,7 @@ fn fifth_own_address_is_refused() {
 }
 
 #[test]
-fn a_node_without_an_address_among_its_pods_takes_one_that_leads_to_it() {
+fn a_node_without_an_address_in_the_pod_network_uses_a_fallback() {
     let (mut desired, mut underlay) = world();
     let spare = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
     desired.fallback_addrs = spare.into_iter().collect();
@@ -429,7 +429,7 @@ fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
 }
 
 #[test]
-fn a_node_lacks_an_address_where_the_service_range_could_give_it_one() {
+fn a_node_needs_an_address_if_the_service_range_can_provide_one() {
     let (mut desired, underlay) = world();
     let lacks = |desired: &DesiredState| resolve(desired, &underlay, TUNNEL).0.needs_address;
     desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();

@@ -1,4 +1,4 @@
-//! From API objects to the few fields the data path needs, as written.
+//! Conversion of API objects to the fields of the data path, unvalidated.
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -20,8 +20,8 @@ pub const MCS_GROUP: &str = names::MCS_GROUP;
 /// API group of EndpointSlices.
 pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
 
-/// Annotations of a Node that hold an address of its own among the Pods': Calico's for its tunnel devices,
-/// and ours for other CNIs whose Pods' addresses do not follow `spec.podCIDRs`.
+/// Annotations of a Node with an address of its own in the Pod network: Calico's for its tunnel devices, and those for
+/// other CNIs with Pod addresses outside `spec.podCIDRs`.
 const HOST_ADDRESSES: [&str; 7] = [
     "mc-gateway.io/host-ipv4",
     "mc-gateway.io/host-ipv6",
@@ -32,7 +32,7 @@ const HOST_ADDRESSES: [&str; 7] = [
     "projectcalico.org/IPv6WireguardInterfaceAddr",
 ];
 
-/// A Node's name, internal addresses, Pod CIDRs and addresses among Pods.
+/// A Node's name, internal addresses, Pod CIDRs and addresses in the Pod network.
 #[must_use]
 pub fn node(node: &Node) -> NodeInfo {
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
@@ -43,7 +43,7 @@ pub fn node(node: &Node) -> NodeInfo {
     let mut pod_cidrs = Vec::new();
     if let Some(spec) = &node.spec {
         pod_cidrs.clone_from(spec.pod_cidrs.as_ref().unwrap_or(&Vec::new()));
-        // The API server keeps both equal; people who write a file fill in one.
+        // The API server keeps both equal; manifest files may set one.
         if let Some(cidr) = spec.pod_cidr.as_ref().filter(|_| pod_cidrs.is_empty()) {
             pod_cidrs.push(cidr.clone());
         }
@@ -74,13 +74,13 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
     }
 }
 
-/// RFC 3339 in UTC with whole seconds, as the API server writes it: sorts as text.
+/// RFC 3339 in UTC with whole seconds, as the API server writes it: the text sorts by time.
 fn created(metadata: &ObjectMeta) -> Option<String> {
     let time = metadata.creation_timestamp.as_ref()?;
     Some(time.0.to_string())
 }
 
-/// What a ClusterInfoImport says about another cluster.
+/// The remote cluster of a ClusterInfoImport.
 #[must_use]
 pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
     let spec = &import.spec;
@@ -101,7 +101,7 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
     }
 }
 
-/// All Service CIDRs in one field, as a dual-stack Gateway has them.
+/// All Service CIDRs in one field, as in a dual-stack Gateway.
 fn service_cidrs(info: &ClusterInfo) -> String {
     let cidrs: Vec<_> = info.service_cidrs().into_iter().map(|(_, cidr)| cidr).collect();
     cidrs.join(",")
@@ -116,7 +116,7 @@ fn namespaced(metadata: &ObjectMeta) -> NamespacedName {
     name
 }
 
-/// A Service's addresses, ports and rules.
+/// A Service's addresses, ports and policies.
 #[must_use]
 pub fn service(service: &Service) -> ServiceInfo {
     let NamespacedName { namespace, name } = namespaced(&service.metadata);
@@ -135,7 +135,7 @@ pub fn service(service: &Service) -> ServiceInfo {
     if info.cluster_ips.is_empty() {
         info.cluster_ips.extend(spec.cluster_ip.clone());
     }
-    // A headless Service has none, and says so.
+    // A headless Service has the value "None".
     info.cluster_ips.retain(|ip| !ip.is_empty() && ip != "None");
     info.client_ip_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
     info.local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
@@ -150,7 +150,7 @@ pub fn service(service: &Service) -> ServiceInfo {
     info
 }
 
-/// An EndpointSlice's ports and endpoints; the Service's name is empty where it is none's.
+/// An EndpointSlice's ports and endpoints; the Service name is empty without a Service.
 #[must_use]
 pub fn slice(slice: &EndpointSlice) -> SliceInfo {
     let NamespacedName { namespace, name } = namespaced(&slice.metadata);
@@ -186,14 +186,14 @@ pub fn slice(slice: &EndpointSlice) -> SliceInfo {
     }
 }
 
-/// The Service a ServiceExport names.
+/// The Service of a ServiceExport.
 #[must_use]
 pub fn export(export: &ServiceExport) -> NamespacedName {
     namespaced(&export.metadata)
 }
 
-fn protocol(written: Option<&String>) -> String {
-    written.cloned().unwrap_or_else(|| "TCP".to_owned())
+fn protocol(value: Option<&String>) -> String {
+    value.cloned().unwrap_or_else(|| "TCP".to_owned())
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_with_a_tunnel_device_of_its_cni() {
+    fn host_addresses_are_read_from_annotations() {
         let text = "{metadata: {name: n1, annotations: {projectcalico.org/IPv4VXLANTunnelAddr: 10.0.1.7, other: x}}}";
         let node = node(&serde_yaml_ng::from_str::<Node>(text).unwrap());
         let expected = ("projectcalico.org/IPv4VXLANTunnelAddr", "10.0.1.7".to_owned());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_both_kinds_of_cidr_fields() {
+    fn pod_cidrs_take_precedence_over_pod_cidr() {
         let parse = |yaml: &str| node(&serde_yaml_ng::from_str::<Node>(yaml).unwrap());
         let status =
             "status: {addresses: [{type: Hostname, address: n1}, {type: InternalIP, address: 192.0.2.1}]}";
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_and_its_slice_with_defaults_filled_in() {
+    fn services_and_slices_get_their_defaults() {
         let info = service(
             &serde_yaml_ng::from_str::<Service>(
                 "{metadata: {name: web}, spec: {clusterIP: 10.96.0.1, sessionAffinity: ClientIP, ports: [{port: 80}]}}",

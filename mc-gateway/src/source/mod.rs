@@ -1,7 +1,7 @@
-//! Where desired objects come from.
+//! Sources of objects: a directory of manifests, or an API server.
 //!
-//! *Guarantees* of every source: nothing is sent before everything was read once; what cannot be read
-//! or understood is reported and keeps its last good state; silence never deletes anything.
+//! *Guarantees* of every source: nothing is published before everything was read once; unreadable or invalid input is
+//! reported and keeps its last valid state; missing answers never delete objects.
 
 pub mod convert;
 pub mod kubernetes;
@@ -16,10 +16,10 @@ use tokio::sync::watch;
 use crate::config::{Config, ObjectSource};
 use crate::objects::Objects;
 
-/// What the sources send: none until everything was read once.
+/// Published objects; none until everything was read once.
 pub type Receiver = watch::Receiver<Option<Objects>>;
 
-/// Why a source cannot be started.
+/// A source cannot be started.
 #[derive(Debug, Error)]
 pub enum SourceError {
     /// The directory cannot be read or watched.
@@ -27,20 +27,20 @@ pub enum SourceError {
     Directory {
         /// The directory.
         dir: PathBuf,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The kubeconfig file, or the Pod's service account.
+    /// No client for the API server.
     #[error("Kubernetes client: {0}")]
     Client(#[from] mc_kube::ClientError),
-    /// The task that reads objects is gone.
-    #[error("the source of objects ended")]
+    /// The background task of the source exited.
+    #[error("the source of objects exited")]
     Ended,
 }
 
-/// Starts reading objects in a task of its own.
+/// Starts reading objects in a background task.
 pub async fn start(config: &Config) -> Result<Receiver, SourceError> {
     match &config.source {
         ObjectSource::Manifests(dir) => manifests::start(dir),

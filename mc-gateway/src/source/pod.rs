@@ -1,4 +1,4 @@
-//! Pods, reduced to what finding their Node takes: a cluster has many of them.
+//! Pods, reduced to the fields that locate them: a cluster has many.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::cidr::parse_prefix;
 use crate::config::PodLookup;
 use crate::objects::{GatewayInfo, NodeInfo, PodInfo};
 
-/// A `v1` Pod without the fields nobody here reads: they are not even kept while a list is decoded.
+/// A `v1` Pod without unused fields: they are skipped while a list is decoded.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Pod {
@@ -75,7 +75,7 @@ impl Resource for Pod {
     }
 }
 
-/// Where a Pod is and at which addresses; none while it has no address of its own.
+/// Node and addresses of a Pod; no addresses while it has none of its own.
 #[must_use]
 pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
@@ -84,7 +84,7 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     let mut ips = Vec::new();
     if !over && !pod.spec.host_network && !pod.spec.node_name.is_empty() {
         ips.extend(pod.status.pod_ips.iter().map(|ip| ip.ip.clone()));
-        // The API server keeps both; people who write a file fill in one.
+        // The API server sets both fields; manifest files may set one.
         if ips.is_empty() && !pod.status.pod_ip.is_empty() {
             ips.push(pod.status.pod_ip.clone());
         }
@@ -96,21 +96,20 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     })
 }
 
-/// Which Pods an agent has to know.
+/// Pods that an agent watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum PodScope {
     /// None.
     #[default]
     None,
-    /// Those of its own Node.
+    /// Those of the local Node.
     Node,
     /// All.
     Cluster,
 }
 
-/// Which Pods the agent on Node `own` has to know, which knew those of `now` until now. Everybody looks at
-/// its own Pods, which tell whether addresses follow Node CIDRs; only a gateway where they do not pays for
-/// knowing all, and goes on knowing them.
+/// Pods that the agent on Node `own` watches; `now` is its current scope. Every agent watches the Pods of its Node, which
+/// show whether addresses are in Node CIDRs; only a gateway watches all if they are not, and continues to.
 pub(super) fn scope<'a>(
     lookup: PodLookup,
     now: PodScope,
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_running_pods_with_an_address_of_their_own_count() {
+    fn only_running_pods_with_their_own_address_are_used() {
         let running = pod(
             "{metadata: {name: p, namespace: n, labels: {a: b}}, spec: {nodeName: a, containers: []}, \
              status: {phase: Running, podIP: 10.9.0.1, podIPs: [{ip: 10.9.0.1}, {ip: 'fd00:9::1'}]}}",
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pods_are_watched_only_where_a_gateway_needs_them() {
+    fn all_pods_are_watched_only_on_a_gateway_that_needs_them() {
         use PodLookup::{Auto, NodeCidr, Pod};
         let nodes = |cidrs: &[&str]| {
             let node = NodeInfo {

@@ -125,7 +125,7 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
                     "{refusal:?}"
                 );
             }
-            check_invariants(&compute);
+            check_invariants(&desired);
         }
         Err(DesiredError::NoSuchNode { name, .. }) => assert_eq!(name, node),
     }
@@ -142,7 +142,7 @@ fn names_are_unique(objects: &Objects) -> bool {
 
 /// Invariants of the desired state for any input.
 fn check_invariants(desired: &DesiredState) {
-    for (id, group) in &compute.groups {
+    for (id, group) in &desired.groups {
         assert!(group.next_hops.len() <= GROUP_NEXT_HOPS, "group {id}");
         for next_hop in &group.next_hops {
             assert!(
@@ -153,7 +153,7 @@ fn check_invariants(desired: &DesiredState) {
     }
     let mut remote: Vec<IpNet> = Vec::new();
     let mut local: Vec<IpNet> = Vec::new();
-    for (prefix, route) in &compute.prefixes {
+    for (prefix, route) in &desired.prefixes {
         assert_eq!(
             parse_prefix(&prefix.to_string()),
             Ok(*prefix),
@@ -177,14 +177,14 @@ fn check_invariants(desired: &DesiredState) {
                 "{prefix} of another cluster overlaps {own}"
             );
         }
-        for addr in compute.peers.keys() {
+        for addr in desired.peers.keys() {
             assert!(!prefix.contains(addr), "{prefix} contains the peer {addr}");
         }
     }
-    for net in &compute.routes {
+    for net in &desired.routes {
         assert!(remote.contains(net), "{net} is routed without an owner");
     }
-    for addr in compute.peers.keys() {
+    for addr in desired.peers.keys() {
         assert!(parse_address(&addr.to_string()).is_ok(), "peer {addr}");
     }
 }

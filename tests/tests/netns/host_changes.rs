@@ -175,7 +175,7 @@ fn a_failed_step_rolls_back_the_steps_before_it() {
     let log = bed.directory().join("undo.log");
     let mut agent = Process::spawn("mc-gateway", &mut command, &log).expect("an agent");
     agent
-        .wait_for_line("earlier changes were taken back", TIMEOUT)
+        .wait_for_line("earlier changes were rolled back", TIMEOUT)
         .expect("a failure");
     let output = agent.output();
     assert!(

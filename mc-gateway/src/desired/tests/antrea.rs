@@ -37,7 +37,7 @@ fn next_hops(desired: &DesiredState, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
+fn the_primary_gateway_serves_an_antrea_cluster_and_its_first_gateway_only() {
     let (desired, rejected) = on("a", |_| {});
     assert_eq!(rejected, []);
     for prefix in ["10.97.0.0/16", "10.2.0.0/16", "10.97.0.0/32"] {
@@ -63,7 +63,7 @@ fn the_gateway_it_knows_serves_it_and_its_first_gateway_only() {
 }
 
 #[test]
-fn all_other_nodes_send_to_that_gateway() {
+fn other_nodes_send_to_the_primary_gateway() {
     for name in ["b", "c"] {
         let (desired, rejected) = on(name, |_| {});
         assert_eq!(rejected, []);
@@ -81,7 +81,7 @@ fn all_other_nodes_send_to_that_gateway() {
 }
 
 #[test]
-fn other_clusters_are_served_as_ever() {
+fn clusters_without_antrea_gateways_are_unaffected() {
     let north = remote("north", None, "203.0.113.20", "10.98.0.0/16", &["10.3.0.0/16"]);
     let (desired, _) = on("b", |objects| objects.remotes.push(north));
     let both = next_hops(&desired, "10.98.0.0/16");
@@ -109,12 +109,12 @@ fn the_primary_is_the_oldest_gateway_that_is_not_drained() {
 }
 
 #[test]
-fn without_an_ipv4_range_of_services_its_clients_are_refused() {
+fn without_an_ipv4_service_range_clients_of_an_antrea_cluster_are_rejected() {
     let (desired, rejected) = on("a", |objects| objects.remotes[0].service_cidr.clear());
     assert_eq!(rejected.len(), 1);
     assert!(
         rejected[0].to_string().starts_with(
-            "ClusterInfoImport west-clusterinfo: spec.serviceCIDR: \"\" holds no usable IPv4 range"
+            "ClusterInfoImport west-clusterinfo: spec.serviceCIDR: \"\" has no usable IPv4 range"
         ),
         "{}",
         rejected[0]

@@ -4,7 +4,7 @@ use super::*;
 
 /// Found by the fuzz target `cluster_info`: packets to one cluster's gateway would have gone to another cluster.
 #[test]
-fn a_gateway_inside_a_prefix_of_another_cluster_is_refused() {
+fn a_gateway_inside_a_prefix_of_another_cluster_is_rejected() {
     let north = |gateway: &str, pods: &str| remote("north", None, gateway, "10.98.0.0/16", &[pods]);
     let (desired, error) = refused(|objects| {
         let mut late = north("10.2.0.7", "10.3.0.0/16");

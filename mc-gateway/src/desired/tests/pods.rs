@@ -25,7 +25,7 @@ fn cloud() -> Objects {
 }
 
 #[test]
-fn pods_without_node_cidrs_are_found_one_by_one() {
+fn pods_without_node_cidrs_are_routed_individually() {
     let (gateway, rejected) = on("a", &cloud());
     assert_eq!(rejected, []);
     let here = [net("10.9.0.1/32"), net("fd00:9::1/128")];
@@ -40,7 +40,7 @@ fn pods_without_node_cidrs_are_found_one_by_one() {
 }
 
 #[test]
-fn of_pods_with_node_cidrs_only_those_outside_are_found_one_by_one() {
+fn pods_outside_their_node_cidr_are_routed_individually() {
     let mut objects = objects();
     objects.pods = vec![
         pod("inside", "b", &["10.1.1.7"]),
@@ -63,7 +63,7 @@ fn of_pods_with_node_cidrs_only_those_outside_are_found_one_by_one() {
 }
 
 #[test]
-fn a_pod_address_belongs_to_one_and_to_no_other_cluster() {
+fn a_pod_address_has_one_owner_and_is_in_no_remote_prefix() {
     let mut objects = cloud();
     objects
         .pods
@@ -84,7 +84,7 @@ fn a_pod_address_belongs_to_one_and_to_no_other_cluster() {
 }
 
 #[test]
-fn ten_thousand_pods_are_sorted_out_in_no_time() {
+fn ten_thousand_pods_are_processed_quickly() {
     let mut objects = cloud();
     objects.pods = (0..10_000_u32)
         .map(|n| {
@@ -102,7 +102,7 @@ fn ten_thousand_pods_are_sorted_out_in_no_time() {
 }
 
 #[test]
-fn a_nodes_own_address_among_pods_leads_to_it() {
+fn a_host_address_in_the_pod_network_is_routed_to_its_node() {
     const CALICO: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
     let mut objects = objects();
     let own = |addr: &str| vec![(CALICO, addr.to_owned())];
@@ -141,7 +141,7 @@ fn a_nodes_own_address_among_pods_leads_to_it() {
 }
 
 #[test]
-fn the_address_that_names_a_nodes_pod_cidr_is_to_spare_where_pods_follow_it() {
+fn the_network_address_of_a_pod_cidr_is_a_fallback_if_pods_are_found_by_cidr() {
     let mut objects = objects();
     objects.nodes[1].pod_cidrs = ["10.1.1.0/24", "fd00:1::/64", "10.1.2.0/24"]
         .map(Into::into)
@@ -189,7 +189,7 @@ fn reservation(node: &str, ips: &[&str]) -> crate::service_objects::ServiceInfo 
 }
 
 #[test]
-fn an_address_reserved_for_a_node_leads_to_it() {
+fn a_reserved_address_is_routed_to_its_node() {
     let mut objects = cloud();
     objects.gateways[0].service_cidr = "10.96.0.0/16,fd00:96::/108".into();
     objects.reservations = vec![
@@ -219,7 +219,7 @@ fn an_address_reserved_for_a_node_leads_to_it() {
 }
 
 #[test]
-fn an_address_is_reserved_in_the_service_range_only_and_for_nothing_else() {
+fn reserved_addresses_are_in_the_service_range_and_of_unexported_services() {
     let mut objects = cloud();
     objects.reservations = vec![reservation("b", &["10.9.9.9", "nonsense", "10.96.0.7"])];
     let (gateway, rejected) = on("a", &objects);

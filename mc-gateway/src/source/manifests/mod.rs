@@ -28,13 +28,14 @@ use super::{Receiver, SourceError, convert};
 use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
 use crate::service_objects::{ServiceInfo, SliceInfo, exported_services};
 
-/// How long the directory must be quiet before it is read, and how long a burst may delay that.
+/// Quiet time after a burst of events …
 const QUIET: Duration = Duration::from_millis(50);
+/// … and the longest delay by a burst.
 const MAX_DELAY: Duration = Duration::from_millis(500);
-/// How often a directory that vanished is looked for.
+/// Interval of attempts to open a missing directory.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An object of one of the kinds we know.
+/// An object of a supported kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Object {
     /// `v1` Node.
@@ -70,14 +71,14 @@ impl Object {
     }
 }
 
-/// A document that cannot be used.
+/// An invalid document.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManifestError {
     /// The file.
     pub file: PathBuf,
-    /// Which document of the file, counted from 1; none when the file cannot be read.
+    /// Number of the document in the file, from 1; none if the file cannot be read.
     pub document: Option<usize>,
-    /// Field, value and what is wrong with it, as the parser says it.
+    /// The error of the parser, with field and value.
     pub reason: String,
 }
 
@@ -91,21 +92,21 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Parsed {
     objects: Vec<Object>,
-    /// Number of the document and what is wrong with it.
+    /// Number and error of invalid documents.
     errors: Vec<(Option<usize>, String)>,
-    /// Objects that are there but cannot be used.
+    /// Objects with invalid fields.
     invalid: BTreeSet<ObjectKey>,
-    /// Whether everything behind the last object is unreadable.
+    /// Whether the text after the last object is unreadable.
     truncated: bool,
-    /// Kinds that are none of ours.
+    /// Unsupported kinds.
     ignored: BTreeSet<String>,
 }
 
-/// Reads all documents of a file.
+/// Parses all documents of a file.
 fn parse(text: &str) -> Parsed {
     let mut parsed = Parsed::default();
     let mut values = Vec::new();
@@ -122,7 +123,7 @@ fn parse(text: &str) -> Parsed {
             }
         }
     }
-    // The second pass reads from the text, so that errors tell field, value and line.
+    // The second pass parses the text, so that errors contain field, value and line.
     for (index, (value, document)) in values.iter().zip(Deserializer::from_str(text)).enumerate() {
         let number = index.saturating_add(1);
         let kind = string(value, "kind");
@@ -140,7 +141,7 @@ fn parse(text: &str) -> Parsed {
     parsed
 }
 
-/// The name an object of a kind is known by.
+/// The name in the key of an object: with namespace for namespaced kinds.
 fn object_name(kind: &str, value: &Value, name: String) -> String {
     if !matches!(kind, "Pod" | "Service" | "EndpointSlice" | "ServiceExport") {
         return name;
@@ -249,18 +250,17 @@ impl Parsed {
     }
 }
 
-/// The files of a directory as they were last understood.
+/// The last valid objects of each file.
 #[derive(Debug, Default)]
 struct ManifestStore {
     files: BTreeMap<PathBuf, Vec<Object>>,
 }
 
 impl ManifestStore {
-    /// Takes what was read of each file; files that are not named are gone. Returns what cannot be used
-    /// and which kinds were ignored.
+    /// Replaces the texts of all files; other files no longer exist. Returns the errors and the ignored kinds.
     ///
-    /// *Guarantees*: an object that became unreadable keeps its last good state, as does everything in a
-    /// file that cannot be read or parsed to its end; only what is really gone goes.
+    /// *Guarantees*: an object that became invalid keeps its last valid state, as do all objects of a file that cannot
+    /// be read or parsed completely; only objects missing from a readable file are removed.
     fn update(
         &mut self,
         texts: BTreeMap<PathBuf, Result<String, String>>,
@@ -296,7 +296,7 @@ impl ManifestStore {
         (errors, ignored)
     }
 
-    /// All objects; of two with the same kind and name the one in the first file counts.
+    /// All objects; of two with the same kind and name the one in the first file is used.
     fn objects(&self) -> (Objects, Vec<ManifestError>) {
         let mut objects = Objects::default();
         let mut errors = Vec::new();
@@ -341,13 +341,13 @@ impl ManifestStore {
     }
 }
 
-/// The objects of one file's text, and what in it cannot be used.
+/// The objects in the text of a file, and its errors.
 #[must_use]
 pub fn parse_objects(text: &str) -> (Objects, Vec<ManifestError>) {
     let mut directory = ManifestStore::default();
     let (mut errors, _) = directory.update(BTreeMap::from([(PathBuf::new(), Ok(text.to_owned()))]));
-    let (objects, doubled) = directory.objects();
-    errors.extend(doubled);
+    let (objects, duplicates) = directory.objects();
+    errors.extend(duplicates);
     (objects, errors)
 }
 
@@ -358,7 +358,7 @@ pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
         move |source| SourceError::Directory { dir, what, source }
     };
     let mut reader = ManifestReader::new(dir);
-    // Watched before it is read: no change falls between.
+    // Watched before it is read, so that no change is missed.
     let events = watch_directory(dir).map_err(failed("cannot be watched"))?;
     reader.read().map_err(failed("cannot be read"))?;
     let (sender, receiver) = watch::channel(Some(reader.objects()));
@@ -381,14 +381,14 @@ fn watch_directory(dir: &Path) -> io::Result<Events> {
     inotify.into_event_stream([0; 4096])
 }
 
-/// Reads the directory whenever it changed, and sends what is different.
+/// Reads the directory after every change, and publishes changed objects.
 async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Sender<Option<Objects>>) {
     while !sender.is_closed() {
         match events.next().await {
             Some(Ok(_)) => debounce(&mut events).await,
             other => debug!(?other, "inotify"),
         }
-        // A new watch every time: the path may lead to another directory by now.
+        // The watch is opened anew: the path may refer to another directory now.
         events = loop {
             match watch_directory(&reader.dir) {
                 Ok(events) => break events,
@@ -396,7 +396,7 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
                     reader.report(vec![ManifestError {
                         file: reader.dir.clone(),
                         document: None,
-                        reason: format!("cannot be watched ({error}); the last state is kept"),
+                        reason: format!("cannot be watched ({error}); keeping the last state"),
                     }]);
                     sleep(REOPEN_INTERVAL).await;
                 }
@@ -406,7 +406,7 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
             reader.report(vec![ManifestError {
                 file: reader.dir.clone(),
                 document: None,
-                reason: format!("cannot be read ({error}); the last state is kept"),
+                reason: format!("cannot be read ({error}); keeping the last state"),
             }]);
             continue;
         }
@@ -419,7 +419,7 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
     }
 }
 
-/// Waits until a burst of events is over.
+/// Waits for the end of a burst of events.
 async fn debounce(events: &mut Events) {
     let end = Instant::now() + MAX_DELAY;
     while Instant::now() < end {
@@ -429,7 +429,7 @@ async fn debounce(events: &mut Events) {
     }
 }
 
-/// The directory and what was said about it.
+/// The directory, its objects and the errors logged.
 #[derive(Debug)]
 struct ManifestReader {
     dir: PathBuf,
@@ -460,7 +460,7 @@ impl ManifestReader {
         let (mut errors, ignored) = self.directory.update(texts);
         errors.extend(self.directory.objects().1);
         for kind in ignored.difference(&self.ignored) {
-            info!(%kind, "not a kind of ours: ignored");
+            info!(%kind, "unsupported kind ignored");
         }
         self.ignored = ignored;
         self.report(errors);
@@ -471,14 +471,14 @@ impl ManifestReader {
         self.directory.objects().0
     }
 
-    /// Says each error once until it is gone.
+    /// Logs each error once until it is resolved.
     fn report(&mut self, errors: Vec<ManifestError>) {
         let errors: BTreeSet<ManifestError> = errors.into_iter().collect();
         for error in errors.difference(&self.reported) {
-            error!(%error, "manifest not used; what it said before is kept");
+            error!(%error, "invalid manifest; keeping the previous objects");
         }
         for error in self.reported.difference(&errors) {
-            warn!(file = %error.file.display(), document = error.document, "manifest good again");
+            warn!(file = %error.file.display(), document = error.document, "manifest valid again");
         }
         self.reported = errors;
     }

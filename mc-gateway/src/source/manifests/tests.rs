@@ -22,7 +22,7 @@ fn errors(directory: &mut ManifestStore, files: &[(&str, &str)]) -> Vec<String> 
 }
 
 #[test]
-fn several_documents_json_and_lists() {
+fn documents_json_and_lists_are_parsed() {
     let list = format!(
         "{{\"kind\": \"List\", \"items\": [{}]}}",
         "{\"kind\": \"Node\", \"apiVersion\": \"v1\", \"metadata\": {\"name\": \"b\"}}"
@@ -42,7 +42,7 @@ fn several_documents_json_and_lists() {
 }
 
 #[test]
-fn other_kinds_are_ignored_by_name() {
+fn other_kinds_are_ignored_and_listed() {
     let parsed = parse("kind: ClusterSet\napiVersion: multicluster.crd.antrea.io/v1alpha2\n");
     assert_eq!(parsed.errors, []);
     assert_eq!(
@@ -52,7 +52,7 @@ fn other_kinds_are_ignored_by_name() {
 }
 
 #[test]
-fn malformed_yaml_names_file_document_and_line_and_loses_nothing() {
+fn malformed_yaml_is_reported_with_its_position_and_keeps_the_last_state() {
     let mut directory = ManifestStore::default();
     let good = format!("{NODE}---\n{REMOTE}");
     assert_eq!(errors(&mut directory, &[("a.yaml", &good)]), Vec::<String>::new());
@@ -69,7 +69,7 @@ fn malformed_yaml_names_file_document_and_line_and_loses_nothing() {
 }
 
 #[test]
-fn bad_value_names_field_and_value_and_keeps_the_object_as_it_was() {
+fn an_invalid_value_is_reported_and_keeps_the_previous_object() {
     let mut directory = ManifestStore::default();
     errors(&mut directory, &[("a.yaml", &format!("{NODE}---\n{REMOTE}"))]);
     let bad = REMOTE.replace("podCIDRs: [10.2.0.0/16]", "podCIDRs: {a: 7}");
@@ -92,7 +92,7 @@ fn bad_value_names_field_and_value_and_keeps_the_object_as_it_was() {
 }
 
 #[test]
-fn what_is_removed_from_a_good_file_is_gone() {
+fn objects_removed_from_a_valid_file_are_removed() {
     let mut directory = ManifestStore::default();
     errors(
         &mut directory,
@@ -107,7 +107,7 @@ fn what_is_removed_from_a_good_file_is_gone() {
 }
 
 #[test]
-fn documents_without_kind_or_name_are_named() {
+fn documents_without_kind_or_name_are_reported() {
     let mut directory = ManifestStore::default();
     let errors = errors(
         &mut directory,
@@ -123,7 +123,7 @@ fn documents_without_kind_or_name_are_named() {
 }
 
 #[test]
-fn of_two_objects_with_one_name_the_first_file_counts() {
+fn of_two_objects_with_one_name_the_first_file_wins() {
     let mut directory = ManifestStore::default();
     let other = NODE.replace("10.1.0.0/24", "10.9.0.0/24");
     errors(&mut directory, &[("a.yaml", NODE), ("b.yaml", &other)]);
@@ -134,7 +134,7 @@ fn of_two_objects_with_one_name_the_first_file_counts() {
 }
 
 #[test]
-fn only_yaml_and_json_files_that_are_not_hidden() {
+fn only_visible_yaml_and_json_files_are_read() {
     for good in ["a.yaml", "a.yml", "a.json", "A.YAML"] {
         assert!(is_manifest(Path::new(good)), "{good}");
     }
@@ -162,7 +162,7 @@ async fn a_changed_file_is_seen() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_named() {
+fn a_missing_directory_is_reported() {
     let error = start(Path::new("/does/not/exist")).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -171,7 +171,7 @@ fn a_directory_that_is_not_there_is_named() {
 }
 
 #[test]
-fn pods_are_known_by_namespace_and_name() {
+fn pods_are_keyed_by_namespace_and_name() {
     let pod = |namespace: &str, ip: &str| {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: {namespace}}}\nspec: {{nodeName: a}}\nstatus: {{podIP: {ip}}}\n"

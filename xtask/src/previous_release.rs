@@ -40,8 +40,23 @@ fn agent() -> Result<Option<PathBuf>> {
     fs::create_dir_all(&sources).with_context(|| sources.display().to_string())?;
     extract(&sources)?;
     for args in [
-        &["run", "--quiet", "--locked", "--package", "xtask", "--", "build-ebpf"][..],
-        &["build", "--quiet", "--locked", "--release", "--package", "mc-gateway"],
+        &[
+            "run",
+            "--quiet",
+            "--locked",
+            "--package",
+            "xtask",
+            "--",
+            "build-ebpf",
+        ][..],
+        &[
+            "build",
+            "--quiet",
+            "--locked",
+            "--release",
+            "--package",
+            "mc-gateway",
+        ],
     ] {
         let mut command = cmd::cargo();
         command.current_dir(&sources).env("CARGO_TARGET_DIR", &target);

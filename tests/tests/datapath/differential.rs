@@ -58,8 +58,9 @@ const BATCH: u64 = 2_000;
 /// Initial tokens for ICMP errors.
 const TOKENS: u64 = 1 << 40;
 
-/// Ports of clients and of the Services in `cases/services.rs`.
-const CLIENTS: [u16; 4] = [1, 40_000, 40_001, 65_535];
+/// Number of client ports: few, so that flows have several packets.
+const CLIENTS: usize = 256;
+/// Ports of the Services in `cases/services.rs`.
 const SERVICE_PORTS: [u16; 7] = [80, 80, 81, 53, 5_000, 7, 443];
 /// Port of the Services' Pods.
 const POD_PORT: u16 = 8_080;
@@ -188,7 +189,7 @@ impl Generator {
 
     /// A client's packet to a Service: from west's gateway, or from the own gateway with a selected backend.
     fn request(&mut self) -> Tunnel {
-        let client = (POD_WEST, *self.random.pick(&CLIENTS));
+        let client = (POD_WEST, self.client_port());
         let service = (SERVICE_HERE, *self.random.pick(&SERVICE_PORTS));
         let inner = self.transport(client, service);
         let (src, dst) = match self.world {
@@ -205,13 +206,17 @@ impl Generator {
         tunnel
     }
 
+    fn client_port(&mut self) -> u16 {
+        40_000 + self.random.index(CLIENTS) as u16
+    }
+
     /// A Pod's reply to a client of its Service.
     fn reply(&mut self) -> Ip {
         let pod = match self.world {
             World::ServiceGateway => POD_HERE,
             _ => POD_NODE,
         };
-        let client = (POD_WEST, *self.random.pick(&CLIENTS));
+        let client = (POD_WEST, self.client_port());
         self.transport((pod, POD_PORT), client)
     }
 

@@ -93,7 +93,7 @@ pub(crate) fn services(cases: &mut Vec<Case>) {
         let mut cases = Cases { shape, cases };
         cases.selected();
         cases.existing_flows();
-        cases.to_host_stack();
+        cases.host_stack();
         cases.translated();
         cases.dropped();
         cases.replies();
@@ -285,12 +285,12 @@ impl Cases<'_> {
     }
 
     /// From the other cluster's gateway.
-    fn from_west(&self, inner: &Ip) -> Tunnel {
+    fn sent_by_west(&self, inner: &Ip) -> Tunnel {
         self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, inner)
     }
 
     /// From the own cluster's gateway, with a selected backend.
-    fn from_gateway(&self, backend: u64, inner: &Ip) -> Tunnel {
+    fn sent_by_gateway(&self, backend: u64, inner: &Ip) -> Tunnel {
         let mut tunnel = self.tunnel(GATEWAY_INSIDE, NODE, inner);
         tunnel.inner_src = mac(backend);
         tunnel
@@ -334,7 +334,7 @@ impl Cases<'_> {
     }
 
     fn selected(&mut self) {
-        let web = self.from_west(&self.syn(WEB));
+        let web = self.sent_by_west(&self.syn(WEB));
         self.push_selection("TCP to a Pod of a node", self.gateway(), &web, ON_NODE);
         let mut with_checksum = web.clone();
         with_checksum.udp_checksum = true;
@@ -347,7 +347,7 @@ impl Cases<'_> {
         let mut forged = web.clone();
         forged.inner_src = mac(HERE);
         self.push_selection("another cluster cannot select", self.gateway(), &forged, ON_NODE);
-        let datagram = self.from_west(&self.datagram(DATAGRAMS));
+        let datagram = self.sent_by_west(&self.datagram(DATAGRAMS));
         self.push_selection("UDP to a Pod of a node", self.gateway(), &datagram, BY_UDP);
         let mut last_hop = web.clone();
         last_hop.ttl = 1;
@@ -357,25 +357,25 @@ impl Cases<'_> {
             &last_hop,
             Expect::Drop(DropReason::TtlExceeded),
         );
-        let sticky = self.from_west(&self.syn(STICKY));
+        let sticky = self.sent_by_west(&self.syn(STICKY));
         self.push_selection("affinity, first flow", self.gateway(), &sticky, STICKY_FIRST);
         let known = self.gateway_with_flow(0, STICKY, TCP, STICKY_KNOWN);
         self.push_selection("affinity, known client", known, &sticky, STICKY_KNOWN);
-        let local = self.from_west(&self.datagram(LOCAL));
+        let local = self.sent_by_west(&self.datagram(LOCAL));
         let translated = self.udp((POD_WEST, CLIENT), (POD_HERE, POD_PORT));
         self.push_delivery("a Pod of the gateway itself", self.gateway(), &local, &translated);
     }
 
     fn existing_flows(&mut self) {
-        let data = self.from_west(&self.ack(WEB));
+        let data = self.sent_by_west(&self.ack(WEB));
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, ENDING);
         self.push_selection("a connection stays on a terminating Pod", flow, &data, ENDING);
-        let syn = self.from_west(&self.syn(WEB));
+        let syn = self.sent_by_west(&self.syn(WEB));
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, ENDING);
         self.push_selection("a new connection avoids a terminating Pod", flow, &syn, ON_NODE);
         let flow = self.gateway_with_flow(CLIENT, WEB, TCP, GONE);
         self.push_selection("a removed backend is replaced", flow, &data, ON_NODE);
-        let datagram = self.from_west(&self.datagram(DATAGRAMS));
+        let datagram = self.sent_by_west(&self.datagram(DATAGRAMS));
         let flow = self.gateway_with_flow(CLIENT, DATAGRAMS, UDP, ENDING_UDP);
         self.push_selection("datagrams leave a terminating Pod", flow, &datagram, BY_UDP);
         self.push_selection(
@@ -386,7 +386,7 @@ impl Cases<'_> {
         );
     }
 
-    fn to_host_stack(&mut self) {
+    fn host_stack(&mut self) {
         let echo = Ip::new(
             self.addr_of(POD_WEST),
             self.addr_of(SERVICE_HERE),
@@ -406,7 +406,7 @@ impl Cases<'_> {
             ("SCTP", sctp),
             ("missing backend in the lookup table", self.syn(BROKEN)),
         ] {
-            let tunnel = self.from_west(&inner);
+            let tunnel = self.sent_by_west(&inner);
             self.push_delivery(&format!("to the stack: {name}"), self.gateway(), &tunnel, &inner);
         }
         let cut = Ip::new(
@@ -415,7 +415,7 @@ impl Cases<'_> {
             TCP,
             vec![0x9c, 0x40],
         );
-        let cut = self.from_west(&cut);
+        let cut = self.sent_by_west(&cut);
         self.push(
             "truncated before the ports",
             self.gateway(),
@@ -425,7 +425,7 @@ impl Cases<'_> {
     }
 
     fn translated(&mut self) {
-        let web = self.from_gateway(ON_NODE, &self.syn(WEB));
+        let web = self.sent_by_gateway(ON_NODE, &self.syn(WEB));
         let translated = self.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
         self.push_delivery("TCP to the Pod", self.node(), &web, &translated);
         self.push_delivery(
@@ -440,10 +440,10 @@ impl Cases<'_> {
             &web,
             &translated,
         );
-        let datagram = self.from_gateway(BY_UDP, &self.datagram(DATAGRAMS));
+        let datagram = self.sent_by_gateway(BY_UDP, &self.datagram(DATAGRAMS));
         let translated = self.udp((POD_WEST, CLIENT), (POD_NODE, POD_PORT));
         self.push_delivery("UDP to the Pod", self.node(), &datagram, &translated);
-        let same_port = self.from_gateway(ON_NODE, &self.syn(POD_PORT));
+        let same_port = self.sent_by_gateway(ON_NODE, &self.syn(POD_PORT));
         let mut tables = self.node();
         if let Some(backend) = tables.services.backends.get_mut(&ON_NODE) {
             backend.service_port = POD_PORT;
@@ -455,12 +455,12 @@ impl Cases<'_> {
                 let (from, to) = (self.addr_of(POD_WEST), self.addr_of(dst));
                 Ip::new(from, to, UDP, udp(CLIENT, port, b"bare"))
             };
-            let tunnel = self.from_gateway(BY_UDP, &bare(SERVICE_HERE, DATAGRAMS));
+            let tunnel = self.sent_by_gateway(BY_UDP, &bare(SERVICE_HERE, DATAGRAMS));
             let translated = bare(POD_NODE, POD_PORT);
             self.push_delivery("no UDP checksum", self.node(), &tunnel, &translated);
             let mut options = self.syn(WEB);
             options.options = vec![1; 8];
-            let tunnel = self.from_gateway(ON_NODE, &options);
+            let tunnel = self.sent_by_gateway(ON_NODE, &options);
             let mut translated = self.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
             translated.options = vec![1; 8];
             self.push_delivery("IPv4 options", self.node(), &tunnel, &translated);
@@ -481,16 +481,16 @@ impl Cases<'_> {
         let syn = self.syn(WEB);
         let unnamed = self.tunnel(GATEWAY_INSIDE, NODE, &syn);
         self.push("no selected backend", self.node(), &unnamed, unknown.clone());
-        let gone = self.from_gateway(GONE, &syn);
+        let gone = self.sent_by_gateway(GONE, &syn);
         self.push("an unknown backend", self.node(), &gone, unknown.clone());
-        let elsewhere = self.from_gateway(HERE, &self.datagram(LOCAL));
+        let elsewhere = self.sent_by_gateway(HERE, &self.datagram(LOCAL));
         self.push("a backend of another node", self.node(), &elsewhere, unknown);
-        let port = self.from_gateway(ON_NODE, &self.syn(443));
+        let port = self.sent_by_gateway(ON_NODE, &self.syn(443));
         self.push("another port", self.node(), &port, foreign.clone());
-        let proto = self.from_gateway(ON_NODE, &self.datagram(WEB));
+        let proto = self.sent_by_gateway(ON_NODE, &self.datagram(WEB));
         self.push("another protocol", self.node(), &proto, foreign.clone());
         let other = self.tcp((POD_WEST, CLIENT), ([10, 101, 0, 11], WEB), 0x02);
-        let other = self.from_gateway(ON_NODE, &other);
+        let other = self.sent_by_gateway(ON_NODE, &other);
         self.push("another address", self.node(), &other, foreign.clone());
         let sctp = Ip::new(
             self.addr_of(POD_WEST),
@@ -498,7 +498,7 @@ impl Cases<'_> {
             132,
             tcp_syn(CLIENT, WEB),
         );
-        let sctp = self.from_gateway(ON_NODE, &sctp);
+        let sctp = self.sent_by_gateway(ON_NODE, &sctp);
         self.push("SCTP is never translated", self.node(), &sctp, foreign);
     }
 
@@ -554,7 +554,7 @@ impl Cases<'_> {
         let pod = (POD_NODE, POD_PORT);
         let first = self.fragment(client, service, false);
         let later = self.fragment(client, service, true);
-        let tunnel = self.from_west(&first);
+        let tunnel = self.sent_by_west(&first);
         self.push_selection("first fragment", self.gateway(), &tunnel, BY_UDP);
         let known = self.gateway();
         let fragment = Fragment {
@@ -563,13 +563,13 @@ impl Cases<'_> {
         };
         let key = self.fragment_key(POD_WEST, SERVICE_HERE);
         known.services.fragments.borrow_mut().insert(key, fragment);
-        let tunnel = self.from_west(&later);
+        let tunnel = self.sent_by_west(&later);
         self.push_selection("later fragment", known, &tunnel, BY_UDP);
         self.push_delivery("later fragment alone", self.gateway(), &tunnel, &later);
-        let tunnel = self.from_gateway(BY_UDP, &first);
+        let tunnel = self.sent_by_gateway(BY_UDP, &first);
         let translated = self.fragment(client, pod, false);
         self.push_delivery("first fragment to the Pod", self.node(), &tunnel, &translated);
-        let tunnel = self.from_gateway(BY_UDP, &later);
+        let tunnel = self.sent_by_gateway(BY_UDP, &later);
         let translated = self.fragment(client, pod, true);
         self.push_delivery("later fragment to the Pod", self.node(), &tunnel, &translated);
         let from_pod = self.fragment(pod, client, false);
@@ -624,15 +624,15 @@ impl Cases<'_> {
         let (client, service) = ((POD_WEST, CLIENT), (SERVICE_HERE, DATAGRAMS));
         let pod = (POD_NODE, POD_PORT);
         let about_reply = self.error(POD_WEST, SERVICE_HERE, service, client);
-        let tunnel = self.from_west(&about_reply);
+        let tunnel = self.sent_by_west(&about_reply);
         self.push_selection("an error about a reply", self.gateway(), &tunnel, BY_UDP);
         let other = self.error(POD_WEST, SERVICE_HERE, (SERVICE_HERE, 444), client);
-        let tunnel = self.from_west(&other);
+        let tunnel = self.sent_by_west(&other);
         self.push_delivery("an error about an unknown port", self.gateway(), &tunnel, &other);
-        let tunnel = self.from_gateway(BY_UDP, &about_reply);
+        let tunnel = self.sent_by_gateway(BY_UDP, &about_reply);
         let translated = self.error(POD_WEST, POD_NODE, pod, client);
         self.push_delivery("an error to the Pod", self.node(), &tunnel, &translated);
-        let tunnel = self.from_gateway(BY_UDP, &other);
+        let tunnel = self.sent_by_gateway(BY_UDP, &other);
         self.push(
             "an error about another port",
             self.node(),

@@ -1,25 +1,25 @@
-//! What this process costs, as Prometheus' own clients tell it.
+//! Memory and CPU time of this process, under the names of Prometheus' own client libraries.
 
 use std::fs;
 
-use crate::text::{Kind, Text};
+use crate::scrape::{Kind, Scrape};
 
-/// How many ticks of `/proc/PID/stat` a second has: `USER_HZ`, 100 wherever this runs (proc(5)).
+/// Ticks per second in `/proc/PID/stat`: `USER_HZ`, 100 on every supported architecture (proc(5)).
 const TICKS: f64 = 100.0;
 
-/// Writes what is known of this process.
-pub fn write(text: &mut Text) {
+/// Adds the metrics that `/proc` provides.
+pub(crate) fn collect(scrape: &mut Scrape) {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    if let Some(bytes) = resident(&read("/proc/self/status")) {
-        text.single(
+    if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
+        scrape.single(
             "process_resident_memory_bytes",
             Kind::Gauge,
             "Resident memory of the process.",
             bytes,
         );
     }
-    if let Some(seconds) = cpu(&read("/proc/self/stat")) {
-        text.single(
+    if let Some(seconds) = cpu_seconds(&read("/proc/self/stat")) {
+        scrape.single(
             "process_cpu_seconds_total",
             Kind::Counter,
             "CPU time of the process, user and system.",
@@ -28,15 +28,15 @@ pub fn write(text: &mut Text) {
     }
 }
 
-/// Bytes, of `/proc/PID/status`.
-fn resident(status: &str) -> Option<u64> {
+/// `VmRSS` of `/proc/PID/status`.
+fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
-/// Seconds, of `/proc/PID/stat`: fields 14 and 15. The second one is a name in brackets, which may hold anything.
-fn cpu(stat: &str) -> Option<f64> {
+/// Fields 14 and 15 of `/proc/PID/stat`. The second field is a name in parentheses that may hold any character.
+fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();
@@ -48,18 +48,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_found() {
+    fn a_process_name_with_parentheses_does_not_shift_the_fields() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 25 3 4 20 0 3 0 12 1 2";
-        assert_eq!(cpu(stat), Some(1.75));
-        assert_eq!(cpu("7 (a"), None);
-        assert_eq!(resident("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12_288));
-        assert_eq!(resident("Name:\tx\n"), None);
-        let mut text = Text::default();
-        write(&mut text);
-        let text = text.finish();
-        assert!(
-            text.contains("process_resident_memory_bytes ") && text.contains("process_cpu_seconds_total "),
-            "{text}"
-        );
+        assert_eq!(cpu_seconds(stat), Some(1.75));
+        assert_eq!(cpu_seconds("7 (a"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_in_bytes() {
+        assert_eq!(resident_bytes("Name:\tx\nVmRSS:\t    12 kB\n"), Some(12_288));
+        assert_eq!(resident_bytes("Name:\tx\n"), None);
     }
 }

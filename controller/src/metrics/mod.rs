@@ -1,9 +1,9 @@
 //! `/metrics`, `/healthz` and `/readyz` of the controllers; `docs/metrics.md` lists the metrics.
 
-mod collect;
-pub mod counts;
+pub mod api_metrics;
+pub mod object_gauges;
+mod render;
 pub mod state;
-pub mod tally;
 
 use std::{
     net::SocketAddr,
@@ -13,41 +13,42 @@ use std::{
 
 use jiff::Timestamp;
 use mc_metrics::{
-    Source,
+    MetricsSource,
     server::{self, Listener},
 };
 use tokio::time::Instant;
 
-pub use counts::Counts;
-use state::{Seat, State};
-use tally::Tally;
+use api_metrics::ApiMetrics;
+use mc_api::config::Config;
+pub use object_gauges::ObjectGauges;
+use state::{ControllerState, ReplicaRole};
 
-use crate::{api::config::Config, plan::Plan, shell::election::Fence};
+use crate::{fence::Fence, plan::Plan};
 
-/// What a controller does.
+/// The role of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It turns exports into imports.
+    /// Merges exports into imports.
     Leader,
-    /// It exports and imports.
+    /// Exports and imports Services.
     Member,
 }
 
-/// What is known of a controller's work.
+/// The state and metrics of a controller.
 #[derive(Debug)]
 pub struct Metrics {
     role: Role,
-    state: Mutex<State>,
-    /// Of the API server of the controller's own cluster.
-    pub local: Arc<Tally>,
-    /// Of the leader's API server, where the controller is a member's.
-    pub remote: Arc<Tally>,
+    state: Mutex<ControllerState>,
+    /// The metrics of the local API server.
+    pub local: Arc<ApiMetrics>,
+    /// The metrics of the leader's API server, in a member.
+    pub remote: Arc<ApiMetrics>,
 }
 
 // === impl Role ===
 
 impl Role {
-    /// As labels name it.
+    /// The name in labels.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -60,76 +61,71 @@ impl Role {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Of a controller that starts now.
+    /// The metrics of a controller that starts now.
     #[must_use]
     pub fn new(role: Role) -> Arc<Self> {
         Arc::new(Self {
             role,
-            state: Mutex::new(State::new(Instant::now())),
+            state: Mutex::new(ControllerState::new(Instant::now())),
             local: Arc::default(),
             remote: Arc::default(),
         })
     }
 
-    /// The main loop has come round.
-    pub fn turned(&self) {
-        self.state().turned = Instant::now();
+    /// Records an iteration of the main loop.
+    pub fn loop_tick(&self) {
+        self.state().last_tick = Instant::now();
     }
 
-    /// The Lease was looked at: somebody else holds it, or why nobody knows.
-    pub fn waits(&self, seen: Result<(), String>) {
-        if seen.is_ok() {
-            self.local.answered();
+    /// Records a read of the Lease: another replica holds it, or the error.
+    pub fn standby(&self, read: Result<(), String>) {
+        if read.is_ok() {
+            self.local.contacted();
         }
         let mut state = self.state();
-        state.turned = Instant::now();
-        state.seat = Seat::Waits(seen);
+        state.last_tick = Instant::now();
+        state.replica = ReplicaRole::Standby(read);
     }
 
-    /// This replica works from now on, while `fence` is open.
-    pub fn works(&self, fence: Fence) {
+    /// Records that this replica is active while `fence` is open.
+    pub fn activated(&self, fence: Fence) {
         let mut state = self.state();
-        state.turned = Instant::now();
-        state.seat = Seat::Works(fence);
+        state.last_tick = Instant::now();
+        state.replica = ReplicaRole::Active(fence);
     }
 
-    /// Everything has been read once.
+    /// Records that all lists are complete.
     pub fn synced(&self) {
         self.state().synced = true;
     }
 
-    /// A plan was made of a world that `counts` tells of.
-    pub fn planned(&self, took: Duration, now: Timestamp, plan: &Plan, counts: Counts) {
-        self.state().planned(took, now, plan, counts);
+    /// Records a reconcile of a snapshot with `objects`.
+    pub fn reconciled(&self, took: Duration, now: Timestamp, plan: &Plan, objects: ObjectGauges) {
+        self.state().reconciled(took, now, plan, objects);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Every change of the state is complete on its own.
+    fn state(&self) -> MutexGuard<'_, ControllerState> {
+        // Every change leaves the state consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Source for Metrics {
+impl MetricsSource for Metrics {
     fn metrics(&self) -> Result<String, String> {
         let state = self.state().clone();
-        let tallies = [
+        let servers = [
             ("local", self.local.snapshot()),
             ("leader", self.remote.snapshot()),
         ];
-        // A leader's controller talks to one API server only.
+        // A leader has one API server.
         let known = if self.role == Role::Leader { 1 } else { 2 };
-        let tallies = tallies.get(..known).unwrap_or_default();
-        Ok(collect::render(
-            self.role,
-            &state,
-            tallies,
-            Instant::now(),
-            Timestamp::now(),
-        ))
+        let servers = servers.get(..known).unwrap_or_default();
+        render::render(self.role, &state, servers, Instant::now(), Timestamp::now())
+            .map_err(|error| error.to_string())
     }
 
-    fn alive(&self) -> Result<(), String> {
-        // A batch of writes that an API server lets wait is work, too.
+    fn healthy(&self) -> Result<(), String> {
+        // A batch delayed by the API server is progress, too.
         let progress = self.local.snapshot().progress;
         self.state().alive(progress, Instant::now())
     }
@@ -139,18 +135,18 @@ impl Source for Metrics {
     }
 }
 
-/// Serves `metrics` where the configuration says.
+/// Serves `metrics` on the configured addresses.
 pub fn serve(config: &Config, metrics: &Arc<Metrics>) {
     for listener in listeners(&config.health_addresses, &config.metrics_addresses) {
         server::start(listener, metrics.clone());
     }
 }
 
-/// One listener for both where both are asked for at one address.
+/// One listener for health and metrics if both have the same address.
 fn listeners(health: &[SocketAddr], metrics: &[SocketAddr]) -> Vec<Listener> {
     let listener = |addresses: &[SocketAddr], said, metrics, health| Listener {
         addresses: addresses.to_vec(),
-        said,
+        setting: said,
         metrics,
         health,
     };
@@ -175,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_address_is_one_listener() {
+    fn equal_addresses_share_a_listener() {
         let a: Vec<SocketAddr> = vec!["[::]:8080".parse().unwrap()];
         let b: Vec<SocketAddr> = vec!["127.0.0.1:8081".parse().unwrap()];
         let pages = |health: &[SocketAddr], metrics: &[SocketAddr]| -> Vec<(bool, bool)> {

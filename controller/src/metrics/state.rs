@@ -1,102 +1,101 @@
-//! What the loop tells those who watch it.
+//! State of the main loop, for health checks and metrics.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use mc_metrics::durations::Durations;
+use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 use tokio::time::Instant;
 
-use super::counts::Counts;
+use super::object_gauges::ObjectGauges;
 use crate::{
+    fence::Fence,
     plan::{Kind, Plan},
-    shell::election::Fence,
 };
 
-/// How long the loop may take for one turn before the process counts as stuck: it looks at everything every 30 s
-/// without any reason, and at the Lease every 2 s.
-pub(super) const STUCK: Duration = Duration::from_secs(90);
+/// The longest iteration of a healthy loop: it reconciles at least every 30 s, and reads the Lease every 2 s.
+pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Whether this replica is the one that works.
+/// The role of this replica.
 #[derive(Clone, Debug)]
-pub enum Seat {
-    /// Somebody else is, or nobody knows why not.
-    Waits(Result<(), String>),
-    /// It is, while this is open.
-    Works(Fence),
+pub enum ReplicaRole {
+    /// Another replica holds the Lease, or the error of the last read.
+    Standby(Result<(), String>),
+    /// This replica is active while the fence is open.
+    Active(Fence),
 }
 
-/// What is known of the loop's work.
+/// The state of the main loop.
 #[derive(Clone, Debug)]
-pub struct State {
-    /// When it last came round.
-    pub turned: Instant,
-    /// Whether this replica is the one that works.
-    pub seat: Seat,
-    /// Whether everything has been read once.
+pub struct ControllerState {
+    /// The time of the last iteration.
+    pub last_tick: Instant,
+    /// The role of this replica.
+    pub replica: ReplicaRole,
+    /// Whether all lists are complete.
     pub synced: bool,
-    /// How long plans took to make; their number, too.
-    pub plans: Durations,
-    /// When the last one was made.
-    pub last_plan: Option<Timestamp>,
-    /// What a person should know, now.
-    pub notices: usize,
-    /// Warnings told as Events, by kind of the object and reason, now.
+    /// The durations of reconciles.
+    pub reconcile_durations: Histogram,
+    /// The time of the last reconcile.
+    pub last_reconcile: Option<Timestamp>,
+    /// The number of active issues.
+    pub issues: usize,
+    /// The active warning Events, by kind of the object and reason.
     pub warnings: BTreeMap<(Kind, String), u64>,
-    /// What there was to plan for.
-    pub counts: Counts,
+    /// The numbers of objects.
+    pub objects: ObjectGauges,
 }
 
-impl State {
-    /// Of a controller that starts now.
+impl ControllerState {
+    /// The state of a controller that starts now.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
-            turned: now,
-            seat: Seat::Waits(Err("the Lease has not been looked at yet".to_owned())),
+            last_tick: now,
+            replica: ReplicaRole::Standby(Err("the Lease has not been read yet".to_owned())),
             synced: false,
-            plans: Durations::default(),
-            last_plan: None,
-            notices: 0,
+            reconcile_durations: mc_metrics::duration_histogram(),
+            last_reconcile: None,
+            issues: 0,
             warnings: BTreeMap::new(),
-            counts: Counts::None,
+            objects: ObjectGauges::None,
         }
     }
 
-    /// A plan was made.
-    pub fn planned(&mut self, took: Duration, now: Timestamp, plan: &Plan, counts: Counts) {
-        self.plans.add(took);
-        self.last_plan = Some(now);
-        self.notices = plan.notices.len();
+    /// Records a reconcile.
+    pub fn reconciled(&mut self, took: Duration, now: Timestamp, plan: &Plan, objects: ObjectGauges) {
+        self.reconcile_durations.observe(took.as_secs_f64());
+        self.last_reconcile = Some(now);
+        self.issues = plan.issues.len();
         self.warnings.clear();
-        for remark in &plan.remarks {
-            let key = (remark.about.kind, remark.reason.clone());
+        for warning_event in &plan.warning_events {
+            let key = (warning_event.object.kind, warning_event.reason.clone());
             let count = self.warnings.entry(key).or_default();
             *count = count.saturating_add(1);
         }
-        self.counts = counts;
+        self.objects = objects;
     }
 
-    /// Whether this replica works.
+    /// Whether this replica is active.
     #[must_use]
-    pub fn works(&self) -> bool {
-        matches!(&self.seat, Seat::Works(fence) if fence.is_open())
+    pub fn is_active(&self) -> bool {
+        matches!(&self.replica, ReplicaRole::Active(fence) if fence.is_open())
     }
 
-    /// Whether the loop turns; else why not. `progress` is when a write last ended.
+    /// Checks that the loop makes progress. `progress` is the time at which a write last ended.
     pub fn alive(&self, progress: Option<Instant>, now: Instant) -> Result<(), String> {
-        let last = progress.map_or(self.turned, |at| at.max(self.turned));
-        mc_metrics::turns(now.saturating_duration_since(last), STUCK)
+        let last = progress.map_or(self.last_tick, |at| at.max(self.last_tick));
+        mc_metrics::check_loop_age(now.saturating_duration_since(last), LOOP_TIMEOUT)
     }
 
-    /// Whether this replica works on everything there is, or could at once; else why not.
+    /// Checks that this replica is active with complete lists, or a standby.
     pub fn ready(&self) -> Result<(), String> {
-        match &self.seat {
-            Seat::Waits(Err(why)) => Err(format!("waiting for the Lease: {why}")),
-            Seat::Works(fence) if !fence.is_open() => Err("the Lease was not renewed in time".to_owned()),
-            Seat::Works(_) if !self.synced => {
-                Err("not everything has been read from the API server yet".to_owned())
+        match &self.replica {
+            ReplicaRole::Standby(Err(error)) => Err(format!("waiting for the Lease: {error}")),
+            ReplicaRole::Active(fence) if !fence.is_open() => {
+                Err("the Lease was not renewed in time".to_owned())
             }
-            Seat::Waits(Ok(())) | Seat::Works(_) => Ok(()),
+            ReplicaRole::Active(_) if !self.synced => Err("the lists are incomplete".to_owned()),
+            ReplicaRole::Standby(Ok(())) | ReplicaRole::Active(_) => Ok(()),
         }
     }
 }
@@ -106,34 +105,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_does_not_come_round_is_dead_unless_it_writes() {
+    fn a_stuck_loop_is_unhealthy_unless_it_writes() {
         let now = Instant::now();
-        let state = State::new(now);
-        assert_eq!(state.alive(None, now + STUCK), Ok(()));
-        let later = now + STUCK + Duration::from_secs(1);
+        let state = ControllerState::new(now);
+        assert_eq!(state.alive(None, now + LOOP_TIMEOUT), Ok(()));
+        let later = now + LOOP_TIMEOUT + Duration::from_secs(1);
         assert_eq!(
             state.alive(None, later),
-            Err("the main loop has not come round for 91 s".to_owned())
+            Err("the main loop has made no progress for 91 s".to_owned())
         );
         assert_eq!(state.alive(Some(now + Duration::from_mins(1)), later), Ok(()));
     }
 
     #[test]
-    fn ready_is_who_works_on_everything_or_could() {
-        let mut state = State::new(Instant::now());
-        assert!(state.ready().is_err() && !state.works());
-        state.seat = Seat::Waits(Ok(()));
+    fn a_standby_and_a_synced_active_replica_are_ready() {
+        let mut state = ControllerState::new(Instant::now());
+        assert!(state.ready().is_err() && !state.is_active());
+        state.replica = ReplicaRole::Standby(Ok(()));
         assert_eq!(state.ready(), Ok(()), "a standby");
-        state.seat = Seat::Waits(Err("no answer within 3 s".to_owned()));
+        state.replica = ReplicaRole::Standby(Err("no answer within 3 s".to_owned()));
         assert_eq!(
             state.ready(),
             Err("waiting for the Lease: no answer within 3 s".to_owned())
         );
-        state.seat = Seat::Works(Fence::open());
-        assert!(state.ready().unwrap_err().contains("read") && state.works());
+        state.replica = ReplicaRole::Active(Fence::open());
+        assert!(state.ready().unwrap_err().contains("lists") && state.is_active());
         state.synced = true;
         assert_eq!(state.ready(), Ok(()));
-        state.seat = Seat::Works(Fence::closed());
-        assert!(state.ready().is_err() && !state.works());
+        state.replica = ReplicaRole::Active(Fence::closed());
+        assert!(state.ready().is_err() && !state.is_active());
     }
 }

@@ -1,6 +1,7 @@
 //! Observed filters of clsact qdiscs.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use rtnetlink::Handle;
@@ -150,17 +151,15 @@ pub async fn remove_unused_qdisc(handle: &Handle, ifindex: u32) -> Result<(), Ho
     };
     let what = format!("remove the clsact qdisc of device {ifindex}");
     match request.execute().await.map_err(netlink(what)) {
-        // No such device, or a foreign qdisc.
-        Err(HostError::Netlink { source, .. })
-            if matches!(
-                source.raw_os_error(),
-                Some(code) if [Errno::NODEV, Errno::NOENT, Errno::INVAL].iter().any(|errno| errno.raw_os_error() == code)
-            ) =>
-        {
-            Ok(())
-        }
+        Err(HostError::Netlink { source, .. }) if is_no_clsact(&source) => Ok(()),
         result => result,
     }
+}
+
+/// Whether the device does not exist, or has no clsact qdisc but perhaps a foreign one.
+fn is_no_clsact(error: &io::Error) -> bool {
+    let codes = [Errno::NODEV, Errno::NOENT, Errno::INVAL].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
 }
 
 #[cfg(test)]

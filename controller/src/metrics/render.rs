@@ -1,106 +1,112 @@
 //! Every metric of the controllers. Pure.
 
+use std::fmt;
+
 use jiff::Timestamp;
-use mc_metrics::{
-    process,
-    text::{Kind, Text},
-};
+use mc_metrics::scrape::{Kind, Scrape};
 use tokio::time::Instant;
 
 use super::{
     Role,
-    counts::{Counts, Leader, Member},
-    state::State,
-    tally::Counted,
+    api_metrics::ApiMetricsSnapshot,
+    object_gauges::{LeaderGauges, MemberGauges, ObjectGauges},
+    state::ControllerState,
 };
-use crate::{leader::members::READY_FOR, plan};
+use crate::{leader::heartbeat::HEARTBEAT_TIMEOUT, plan};
 
 /// An API server as labels name it, and what is known of it.
-type Server = (&'static str, Counted);
+type Server = (&'static str, ApiMetricsSnapshot);
 
-pub(super) fn render(role: Role, state: &State, servers: &[Server], now: Instant, time: Timestamp) -> String {
-    let mut text = Text::default();
-    replica(&mut text, role, state);
-    plans(&mut text, state);
-    writes(&mut text, servers, now);
-    exchanges(&mut text, servers, now);
-    match &state.counts {
-        Counts::None => {}
-        Counts::Leader(counts) => leader(&mut text, counts, time),
-        Counts::Member(counts) => member(&mut text, counts, time),
+pub(super) fn render(
+    role: Role,
+    state: &ControllerState,
+    servers: &[Server],
+    now: Instant,
+    time: Timestamp,
+) -> Result<String, fmt::Error> {
+    let mut scrape = Scrape::default();
+    replica(&mut scrape, role, state);
+    plans(&mut scrape, state);
+    writes(&mut scrape, servers, now);
+    exchanges(&mut scrape, servers, now);
+    match &state.objects {
+        ObjectGauges::None => {}
+        ObjectGauges::Leader(counts) => leader(&mut scrape, counts, time),
+        ObjectGauges::Member(counts) => member(&mut scrape, counts, time),
     }
-    process::write(&mut text);
-    text.finish()
+    scrape.encode()
 }
 
-fn replica(text: &mut Text, role: Role, state: &State) {
-    text.family(
+fn replica(scrape: &mut Scrape, role: Role, state: &ControllerState) {
+    scrape.family(
         "mccontroller_build_info",
         Kind::Gauge,
         "Version of the controller, and what it does.",
     );
-    text.value(
+    scrape.value(
         &[("role", role.name()), ("version", env!("CARGO_PKG_VERSION"))],
-        1,
+        true,
     );
-    text.single(
-        "mccontroller_leading",
+    scrape.single(
+        "mccontroller_is_leader",
         Kind::Gauge,
         "1 while this replica is the one that works: it holds the Lease, or there is no election.",
-        u8::from(state.works()),
+        state.is_active(),
     );
-    text.single(
+    scrape.single(
         "mccontroller_ready",
         Kind::Gauge,
         "What /readyz says.",
-        u8::from(state.ready().is_ok()),
+        state.ready().is_ok(),
     );
 }
 
-fn plans(text: &mut Text, state: &State) {
-    text.family(
-        "mccontroller_plan_duration_seconds",
+fn plans(scrape: &mut Scrape, state: &ControllerState) {
+    scrape.family(
+        "mccontroller_reconcile_duration_seconds",
         Kind::Histogram,
         "How long plans took to make; their number, too.",
     );
-    state.plans.write(text, &[]);
-    text.single(
-        "mccontroller_last_plan_timestamp_seconds",
+    scrape.histogram(&[], &state.reconcile_durations);
+    scrape.single(
+        "mccontroller_last_reconcile_timestamp_seconds",
         Kind::Gauge,
         "When the last plan was made, 0 for never.",
-        state.last_plan.map_or(0.0, |at| at.as_duration().as_secs_f64()),
+        state
+            .last_reconcile
+            .map_or(0.0, |at| at.as_duration().as_secs_f64()),
     );
-    text.single(
-        "mccontroller_notices",
+    scrape.single(
+        "mccontroller_active_issues",
         Kind::Gauge,
         "What a person should know now; the log names each when it begins and when it ends.",
-        state.notices,
+        state.issues,
     );
-    text.family(
-        "mccontroller_warnings",
+    scrape.family(
+        "mccontroller_active_warning_events",
         Kind::Gauge,
         "Warnings that hold now and are told as Events, by kind of the object and reason.",
     );
     for ((kind, reason), count) in &state.warnings {
-        text.value(&[("kind", kind.name()), ("reason", reason)], count);
+        scrape.value(&[("kind", kind.name()), ("reason", reason)], count);
     }
 }
 
-fn writes(text: &mut Text, servers: &[Server], now: Instant) {
-    text.family(
+fn writes(scrape: &mut Scrape, servers: &[Server], now: Instant) {
+    scrape.family(
         "mccontroller_writes_total",
         Kind::Counter,
         "Writes that ended, by API server, kind of object and result.",
     );
     for (server, counted) in servers {
         for ((kind, fate), count) in &counted.writes {
-            text.value(
+            scrape.value(
                 &[("server", server), ("kind", kind.name()), ("result", fate.name())],
                 count,
             );
         }
     }
-    text.family(
+    scrape.family(
         "mccontroller_pending_writes",
         Kind::Gauge,
         "What the last plan asked for and is not done yet, by kind of object.",
@@ -112,10 +118,10 @@ fn writes(text: &mut Text, servers: &[Server], now: Instant) {
             *count = count.saturating_add(1);
         }
         for (kind, count) in kinds {
-            text.value(&[("server", server), ("kind", kind.name())], count);
+            scrape.value(&[("server", server), ("kind", kind.name())], count);
         }
     }
-    text.family(
+    scrape.family(
         "mccontroller_pending_write_age_seconds",
         Kind::Gauge,
         "How long the oldest of these has been asked for: the lag behind what should be; 0 for none.",
@@ -123,83 +129,86 @@ fn writes(text: &mut Text, servers: &[Server], now: Instant) {
     for (server, counted) in servers {
         let oldest = counted.pending.values().min();
         let age = oldest.map_or(0.0, |at| since(*at, now));
-        text.value(&[("server", server)], age);
+        scrape.value(&[("server", server)], age);
     }
-    text.family(
+    scrape.family(
         "mccontroller_failing_objects",
         Kind::Gauge,
         "Objects that could not be written more than once, and were not written since.",
     );
     for (server, counted) in servers {
         for (kind, count) in &counted.failing {
-            text.value(&[("server", server), ("kind", kind.name())], count);
+            scrape.value(&[("server", server), ("kind", kind.name())], count);
         }
     }
 }
 
-fn exchanges(text: &mut Text, servers: &[Server], now: Instant) {
-    text.family(
+fn exchanges(scrape: &mut Scrape, servers: &[Server], now: Instant) {
+    scrape.family(
         "mccontroller_api_contact_age_seconds",
         Kind::Gauge,
         "How long ago the API server last answered; absent until it has.",
     );
     for (server, counted) in servers {
-        if let Some(at) = counted.answered {
-            text.value(&[("server", server)], since(at, now));
+        if let Some(at) = counted.last_contact {
+            scrape.value(&[("server", server)], since(at, now));
         }
     }
-    text.family(
+    scrape.family(
         "mccontroller_watch_restarts_total",
         Kind::Counter,
         "Watches that ended in an error and were begun again, by kind of object.",
     );
     for (server, counted) in servers {
         for (kind, count) in &counted.watch_restarts {
-            text.value(&[("server", server), ("kind", kind)], count);
+            scrape.value(&[("server", server), ("kind", kind)], count);
         }
     }
-    text.family(
+    scrape.family(
         "mccontroller_events_total",
         Kind::Counter,
         "Kubernetes Events that were told, or could not be told when it was tried.",
     );
     for (server, counted) in servers {
-        text.value(&[("server", server), ("result", "told")], counted.told);
-        text.value(&[("server", server), ("result", "failed")], counted.untold);
+        scrape.value(
+            &[("server", server), ("result", "published")],
+            counted.events_published,
+        );
+        scrape.value(&[("server", server), ("result", "failed")], counted.events_failed);
     }
 }
 
-fn leader(text: &mut Text, counts: &Leader, time: Timestamp) {
-    text.family(
+fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
+    scrape.family(
         "mccontroller_member_heartbeat_age_seconds",
         Kind::Gauge,
         "How long ago the heartbeat of an accepted member was last seen to change, by the leader's clock.",
     );
     for (cluster, at) in &counts.members {
-        text.value(&[("cluster", cluster)], age(*at, time));
+        scrape.value(&[("cluster", cluster)], age(*at, time));
     }
-    text.family(
+    scrape.family(
         "mccontroller_member_connected",
         Kind::Gauge,
         "1 for an accepted member whose heartbeat is not older than 30 s.",
     );
     for (cluster, at) in &counts.members {
-        let connected = time.duration_since(*at) <= READY_FOR;
-        text.value(&[("cluster", cluster)], u8::from(connected));
+        let connected = time.duration_since(*at) <= HEARTBEAT_TIMEOUT;
+        scrape.value(&[("cluster", cluster)], connected);
     }
-    text.single(
-        "mccontroller_refused_members",
+    scrape.single(
+        "mccontroller_rejected_members",
         Kind::Gauge,
         "Clusters that announce themselves and are not accepted.",
-        counts.refused,
+        counts.rejected,
     );
-    text.family(
+    scrape.family(
         "mccontroller_resource_exports",
         Kind::Gauge,
         "ResourceExports by cluster and kind.",
     );
     for ((cluster, kind), count) in &counts.exports {
-        text.value(&[("cluster", cluster), ("kind", kind)], count);
+        scrape.value(&[("cluster", cluster), ("kind", kind)], count);
     }
     for (name, help, by_cluster) in [
         (
@@ -213,38 +222,38 @@ fn leader(text: &mut Text, counts: &Leader, time: Timestamp) {
             &counts.conflicting,
         ),
     ] {
-        text.family(name, Kind::Gauge, help);
+        scrape.family(name, Kind::Gauge, help);
         for (cluster, count) in by_cluster {
-            text.value(&[("cluster", cluster)], count);
+            scrape.value(&[("cluster", cluster)], count);
         }
     }
-    text.family(
+    scrape.family(
         "mccontroller_resource_imports",
         Kind::Gauge,
         "ResourceImports by kind; those of kind LabelIdentity are the numbers given away.",
     );
     for (kind, count) in &counts.imports {
-        text.value(&[("kind", kind)], count);
+        scrape.value(&[("kind", kind)], count);
     }
 }
 
-fn member(text: &mut Text, counts: &Member, time: Timestamp) {
+fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
     if counts.joined {
-        text.single(
+        scrape.single(
             "mccontroller_leader_connected",
             Kind::Gauge,
             "1 where the last exchange with the leader's API server succeeded; absent without a ClusterSet.",
-            u8::from(counts.connected),
+            counts.connected,
         );
-        text.single(
+        scrape.single(
             "mccontroller_leader_accepted",
             Kind::Gauge,
             "1 where the leader, as last seen, takes this cluster for a member; absent without a ClusterSet.",
-            u8::from(counts.accepted),
+            counts.accepted,
         );
     }
     if let Some(at) = counts.heartbeat {
-        text.single(
+        scrape.single(
             "mccontroller_heartbeat_age_seconds",
             Kind::Gauge,
             "Age of this cluster's last heartbeat that the leader, as last seen, has.",
@@ -263,7 +272,7 @@ fn member(text: &mut Text, counts: &Member, time: Timestamp) {
             counts.ready,
         ),
     ] {
-        text.single(name, Kind::Gauge, help, count);
+        scrape.single(name, Kind::Gauge, help, count);
     }
     for (name, help, by_reason) in [
         (
@@ -277,9 +286,9 @@ fn member(text: &mut Text, counts: &Member, time: Timestamp) {
             &counts.conflicting,
         ),
     ] {
-        text.family(name, Kind::Gauge, help);
+        scrape.family(name, Kind::Gauge, help);
         for (reason, count) in by_reason {
-            text.value(&[("reason", reason)], count);
+            scrape.value(&[("reason", reason)], count);
         }
     }
     for (name, help, count) in [
@@ -304,10 +313,10 @@ fn member(text: &mut Text, counts: &Member, time: Timestamp) {
             counts.clusters,
         ),
     ] {
-        text.single(name, Kind::Gauge, help, count);
+        scrape.single(name, Kind::Gauge, help, count);
     }
     if let Some(count) = counts.label_identities {
-        text.single(
+        scrape.single(
             "mccontroller_label_identities",
             Kind::Gauge,
             "LabelIdentities of this cluster.",

@@ -1,122 +1,121 @@
-//! What there is in a world, in numbers. Pure.
+//! Numbers of objects in a snapshot. Pure.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kube::ResourceExt;
-
-use crate::{
-    api::{
-        condition::{Condition, FALSE, TRUE},
-        names,
-        resource_export::{self, ResourceExport},
-        resource_import::kind as import_kind,
-        service_export::{CONFLICT, READY, ServiceExport, VALID},
-    },
-    member::{
-        exports::is_imported,
-        imports::is_for,
-        membership::{self, Acceptance},
-    },
-    world::{LeaderWorld, Link, MemberWorld},
+use mc_api::{
+    condition::{Condition, FALSE, TRUE},
+    names,
+    resource_export::{self, ResourceExport},
+    resource_import::kind as import_kind,
+    service_export::{CONFLICT, READY, ServiceExport, VALID},
 };
 
-/// What whatever is not among the known ones is counted as.
+use crate::{
+    member::{
+        imports::{is_imported, targets_cluster},
+        membership::{self, Acceptance},
+    },
+    snapshot::{LeaderConnectionState, LeaderSnapshot, MemberSnapshot},
+};
+
+/// The label value of unknown clusters and kinds.
 const OTHER: &str = "other";
 
-/// What there was to plan for.
+/// The numbers of objects of a controller.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Counts {
-    /// Nobody looked.
+pub enum ObjectGauges {
+    /// No reconcile yet.
     #[default]
     None,
-    /// At a leader.
-    Leader(Leader),
-    /// At a member.
-    Member(Member),
+    /// The numbers of a leader.
+    Leader(LeaderGauges),
+    /// The numbers of a member.
+    Member(MemberGauges),
 }
 
-/// What a leader sees.
+/// The numbers of a leader.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Leader {
-    /// Each accepted member, and when its heartbeat was last seen to change, by our clock.
+pub struct LeaderGauges {
+    /// The accepted members with the time of their last heartbeat, by the leader's clock.
     pub members: BTreeMap<String, Timestamp>,
-    /// Clusters that want to be members and are refused.
-    pub refused: u64,
+    /// Rejected clusters.
+    pub rejected: u64,
     /// `ResourceExport`s by cluster and kind.
     pub exports: BTreeMap<(String, &'static str), u64>,
-    /// Of those the ones that are not imported, by cluster.
+    /// `ResourceExport`s that are not imported, by cluster.
     pub failed: BTreeMap<String, u64>,
-    /// Of those the ones that others contradict, by cluster.
+    /// `ResourceExport`s in conflict with other clusters, by cluster.
     pub conflicting: BTreeMap<String, u64>,
     /// `ResourceImport`s by kind.
     pub imports: BTreeMap<&'static str, u64>,
 }
 
-/// What a member sees.
+/// The numbers of a member.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Member {
+pub struct MemberGauges {
     /// Whether there is a `ClusterSet`.
     pub joined: bool,
-    /// Whether the last exchange with the leader succeeded.
+    /// Whether the last request to the leader succeeded.
     pub connected: bool,
-    /// Whether the leader takes this cluster for a member.
+    /// Whether the leader has accepted this cluster.
     pub accepted: bool,
-    /// The last heartbeat the leader has, by our clock.
+    /// The last heartbeat in the leader cluster, by the member's clock.
     pub heartbeat: Option<Timestamp>,
     /// `ServiceExport`s.
     pub exports: u64,
-    /// Of those the ones the set imports.
+    /// `ServiceExport`s with condition Ready.
     pub ready: u64,
-    /// Of those the ones that cannot be exported, by reason.
+    /// `ServiceExport`s that are not Valid, by reason.
     pub invalid: BTreeMap<String, u64>,
-    /// Of those the ones that others contradict, by reason.
+    /// `ServiceExport`s in conflict with other clusters, by reason.
     pub conflicting: BTreeMap<String, u64>,
-    /// Services the set offers to this cluster.
+    /// Services offered to this cluster.
     pub offered: u64,
-    /// Services this controller imported.
+    /// Imported Services.
     pub imported: u64,
     /// Gateways.
     pub gateways: u64,
-    /// Other clusters whose networks are known.
+    /// Other clusters with a known network.
     pub clusters: u64,
-    /// Label identities, where the API server knows them.
+    /// Label identities, if the API server serves the kind.
     pub label_identities: Option<u64>,
 }
 
 // === impl Leader ===
 
-impl Leader {
-    /// Counts what a leader sees.
+impl LeaderGauges {
+    /// Counts the objects of a leader's snapshot.
     #[must_use]
-    pub fn of(world: &LeaderWorld) -> Self {
+    pub fn from_snapshot(snapshot: &LeaderSnapshot) -> Self {
         let mut counts = Self::default();
-        for announce in world.announces.values() {
+        for announce in snapshot.announces.values() {
             if announce.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             let finalizer = names::member_announce_finalizer(&announce.cluster_id);
-            if announce.annotations().contains_key(names::ANNOTATION_REFUSED) {
-                add(&mut counts.refused);
+            if names::ANNOTATION_REJECTED_REASON.get(announce.as_ref()).is_some() {
+                add(&mut counts.rejected);
             } else if announce.finalizers().contains(&finalizer) {
-                let heard = world.heard.get(&announce.name_any());
-                let at = heard.map_or(world.now, |h| h.at);
+                let heard = snapshot.heartbeats.get(&announce.name_any());
+                let at = heard.map_or(snapshot.now, |h| h.seen_at);
                 counts.members.insert(announce.cluster_id.clone(), at);
             }
         }
         let mut exports: BTreeMap<_, u64> = BTreeMap::new();
         let (mut failed, mut conflicting) = (BTreeMap::<&str, u64>::new(), BTreeMap::<&str, u64>::new());
-        for export in world.exports.values() {
-            // Whoever may write exports must not make up series.
+        for export in snapshot.exports.values() {
+            // The writer of an export must not be able to create metric series.
             let id = export.spec.cluster_id.as_str();
             let known = counts.members.contains_key(id);
             let cluster = if known { id } else { OTHER };
             let kind = known_kind(EXPORT_KINDS, &export.spec.kind);
             add(exports.entry((cluster, kind)).or_default());
-            if says(export, resource_export::FAILURE, FALSE) {
+            if has_condition(export, resource_export::FAILURE, FALSE) {
                 add(failed.entry(cluster).or_default());
             }
-            if says(export, CONFLICT, TRUE) {
+            if has_condition(export, CONFLICT, TRUE) {
                 add(conflicting.entry(cluster).or_default());
             }
         }
@@ -128,7 +127,7 @@ impl Leader {
             .collect();
         counts.failed = owned(failed);
         counts.conflicting = owned(conflicting);
-        for import in world.imports.values() {
+        for import in snapshot.imports.values() {
             let kind = known_kind(IMPORT_KINDS, &import.spec.kind);
             add(counts.imports.entry(kind).or_default());
         }
@@ -138,19 +137,19 @@ impl Leader {
 
 // === impl Member ===
 
-impl Member {
-    /// Counts what a member sees.
+impl MemberGauges {
+    /// Counts the objects of a member's snapshot.
     #[must_use]
-    pub fn of(world: &MemberWorld) -> Self {
+    pub fn from_snapshot(snapshot: &MemberSnapshot) -> Self {
         let mut counts = Self {
-            gateways: number(world.gateways.len()),
-            clusters: number(world.cluster_infos.len()),
-            label_identities: world.label_identities.objects().map(|o| number(o.len())),
-            imported: number(world.services.values().filter(|s| is_imported(s)).count()),
-            exports: number(world.service_exports.len()),
+            gateways: number(snapshot.gateways.len()),
+            clusters: number(snapshot.cluster_infos.len()),
+            label_identities: snapshot.label_identities.objects().map(|o| number(o.len())),
+            imported: number(snapshot.services.values().filter(|s| is_imported(s)).count()),
+            exports: number(snapshot.service_exports.len()),
             ..Self::default()
         };
-        for export in world.service_exports.values() {
+        for export in snapshot.service_exports.values() {
             if condition(export, READY, TRUE).is_some() {
                 add(&mut counts.ready);
             }
@@ -161,12 +160,12 @@ impl Member {
                 add(counts.conflicting.entry(why.reason.clone()).or_default());
             }
         }
-        let Some(set) = membership::current(world) else {
+        let Some(set) = membership::active_cluster_set(snapshot) else {
             return counts;
         };
         counts.joined = true;
-        counts.connected = world.link == Link::Up;
-        let Some(leader) = world.leader.as_ref().filter(|l| l.synced) else {
+        counts.connected = snapshot.connection == LeaderConnectionState::Up;
+        let Some(leader) = snapshot.leader.as_ref().filter(|l| l.synced) else {
             return counts;
         };
         counts.accepted = membership::acceptance(leader, set) == Acceptance::Accepted;
@@ -175,7 +174,7 @@ impl Member {
         let offered = leader.imports.values().filter(|i| {
             i.spec.kind == import_kind::SERVICE_IMPORT
                 && i.metadata.deletion_timestamp.is_none()
-                && is_for(i, &set.spec.cluster_id)
+                && targets_cluster(i, &set.spec.cluster_id)
         });
         counts.offered = number(offered.count());
         counts
@@ -203,7 +202,7 @@ fn known_kind(known: [&'static str; 5], kind: &str) -> &'static str {
     known.into_iter().find(|k| *k == kind).unwrap_or(OTHER)
 }
 
-fn says(export: &ResourceExport, type_: &str, status: &str) -> bool {
+fn has_condition(export: &ResourceExport, type_: &str, status: &str) -> bool {
     let conditions = export.status.iter().flat_map(|s| &s.conditions);
     find(conditions, type_, status).is_some()
 }

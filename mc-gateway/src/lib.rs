@@ -1,8 +1,8 @@
 //! The gateway agent: loads the eBPF programs and keeps their maps equal to the cluster's objects.
 //!
-//! Objects ([`source`]) become a desired state ([`desired`]), paths on the underlay complete it
-//! ([`target`]), the difference to what is there becomes a plan ([`plan`]), and one interpreter
-//! ([`apply`]) carries it out. Everything up to the plan is pure.
+//! One pipeline: objects ([`source`]) → desired state ([`desired`]) → resolved state on the observed host
+//! ([`resolved`]) → ordered changes ([`plan`]) → execution ([`apply`]). Everything from `desired` to `plan` is pure;
+//! [`agent`] is the loop.
 
 pub mod agent;
 pub mod apply;

@@ -51,7 +51,10 @@ pub enum PreflightError {
     #[error("--attach tcx: this kernel has no TCX (requires Linux 6.6); use auto or clsact")]
     NoTcx,
     /// No bpffs.
-    #[error("bpf-dir {}: is not on a BPF file system (found type {found:#x}); run `mount -t bpf bpf /sys/fs/bpf`", .path.display())]
+    #[error(
+        "bpf-dir {}: is not on a BPF file system (found type {found:#x}); run `mount -t bpf bpf /sys/fs/bpf`",
+        .path.display()
+    )]
     NoBpffs {
         /// The directory.
         path: PathBuf,

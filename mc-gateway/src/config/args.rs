@@ -31,7 +31,8 @@ pub enum Command {
     Cleanup(CleanupArgs),
     /// Print the contents of the data path, with names; works without an agent.
     Inspect(InspectArgs),
-    /// Run a packet through the loaded programs and print every decision. Exit code 0: forwarded, 1: dropped, 2: unknown.
+    /// Run a packet through the loaded programs and print every decision. Exit code 0: forwarded, 1: dropped,
+    /// 2: unknown.
     Trace(TraceArgs),
 }
 

@@ -75,7 +75,10 @@ pub(super) fn alias(
             object: object.to_owned(),
             field: "spec.serviceCIDR".to_owned(),
             value: info.service_cidr.clone(),
-            reason: "has no usable IPv4 range, whose first address replaces the clients of an Antrea gateway: they are dropped".to_owned(),
+            reason:
+                "has no usable IPv4 range, whose first address replaces the clients of an Antrea gateway: \
+                     they are dropped"
+                    .to_owned(),
         });
     }
     found

@@ -119,7 +119,7 @@ impl LocalCluster {
         cluster
     }
 
-    /// Adds the addresses that CNIs assigned to Nodes in the Pod network; all other owners are known by now.
+    /// Adds the addresses that CNIs assigned to Nodes in the Pod network; all other owners have been read.
     fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, rejected: &mut Vec<FieldError>) {
         let underlay: Vec<(IpAddr, String)> = self.addresses.clone();
         let mut used: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
@@ -377,13 +377,13 @@ impl LocalCluster {
         self.own_gateway.as_ref().and_then(|own| own.internal_ip)
     }
 
-    /// The address that the local Node `peer` knows this node by.
+    /// The address of this node as configured for the local Node `peer`.
     pub(super) fn source_to_node(&self, peer: IpAddr) -> Option<IpAddr> {
         let known = self.own.addrs.iter().copied().chain(self.internal_ip());
         known.into_iter().find(|addr| same_family(*addr, peer))
     }
 
-    /// The address that the remote gateway `peer` knows this node by.
+    /// The address of this node as announced to the remote gateway `peer`.
     pub(super) fn source_to_gateway(&self, peer: IpAddr) -> Option<IpAddr> {
         let gateway_ip = self.own_gateway.as_ref().and_then(|own| own.gateway_ip);
         gateway_ip

@@ -35,7 +35,7 @@ pub struct NextHop {
     pub object: String,
     /// Outer destination.
     pub addr: IpAddr,
-    /// Address the next hop knows this node by: the outer source if this host has it.
+    /// Address of this node in the configuration of the next hop: the outer source if the host has it.
     pub source: Option<IpAddr>,
     /// Share of the group's flows; 0 drains.
     pub weight: u32,

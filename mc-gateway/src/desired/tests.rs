@@ -40,7 +40,7 @@ fn remote(name: &str, created: Option<&str>, gateway: &str, service: &str, pods:
     }
 }
 
-/// Node a is the gateway, b is not; west is another cluster.
+/// Node a is the gateway, b a regular Node; west is a remote cluster.
 fn objects() -> Objects {
     Objects {
         nodes: vec![
@@ -84,7 +84,7 @@ fn net(text: &str) -> IpNet {
 }
 
 /// Desired state of the gateway, and the single error as text.
-fn refused(change: impl FnOnce(&mut Objects)) -> (DesiredState, String) {
+fn rejected_on_gateway(change: impl FnOnce(&mut Objects)) -> (DesiredState, String) {
     let mut objects = objects();
     change(&mut objects);
     let (desired, rejected) = on("a", &objects);
@@ -120,7 +120,7 @@ fn regular_node() {
         .into()
     );
     assert_eq!(desired.service_cidrs, [net("10.96.0.0/16")].into());
-    assert_eq!(desired.services, None, "what is not known stays as it is");
+    assert_eq!(desired.services, None, "unknown Services");
     assert_eq!(desired.groups.len(), 1);
     let next_hops: Vec<_> = desired.next_hops.values().map(|m| (m.addr, m.source)).collect();
     assert_eq!(next_hops, [([192, 0, 2, 1].into(), Some([192, 0, 2, 2].into()))]);
@@ -186,7 +186,7 @@ fn gateway_node() {
     assert_eq!(
         to_remote.source,
         Some([203, 0, 113, 1].into()),
-        "known there by our gatewayIP"
+        "source is the own gatewayIP"
     );
     let to_node = desired
         .next_hops
@@ -196,7 +196,7 @@ fn gateway_node() {
     assert_eq!(
         to_node.source,
         Some([192, 0, 2, 1].into()),
-        "known there by our internalIP"
+        "source is the own internalIP"
     );
     assert_eq!(desired.masquerade.service_cidrs, [net("10.96.0.0/16")].into());
     assert_eq!(desired.masquerade.remote_prefixes, desired.routes);
@@ -253,7 +253,7 @@ fn without_the_local_node_there_is_no_desired_state() {
 
 #[test]
 fn a_malformed_cidr_is_rejected_alone() {
-    let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
+    let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
     assert_eq!(
         error,
         "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, as 10.0.0.0/16 or fd00:10::/48"
@@ -276,7 +276,7 @@ fn every_kind_of_invalid_prefix_is_rejected_alone() {
         "",
     ];
     for text in bad {
-        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
+        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
         assert!(error.contains(&format!("spec.podCIDRs[0]: {text:?} ")), "{error}");
         assert_eq!(desired.routes.len(), 2, "{text}");
     }
@@ -284,24 +284,24 @@ fn every_kind_of_invalid_prefix_is_rejected_alone() {
 
 #[test]
 fn a_missing_gateway_ip_is_reported() {
-    let (desired, error) = refused(|o| o.remotes[0].gateways.clear());
+    let (desired, error) = rejected_on_gateway(|o| o.remotes[0].gateways.clear());
     assert!(
         error.starts_with(
             "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" has no valid gatewayIP"
         )
     );
-    // Better dropped and counted than sent out without a tunnel.
+    // The packets are dropped and counted instead of leaving unencapsulated.
     assert_eq!(desired.routes.len(), 2);
     assert!(desired.groups[&stable_id("cluster/west")].next_hops.is_empty());
 }
 
 #[test]
 fn an_unparsable_gateway_ip_is_rejected_alone() {
-    let (desired, error) = refused(|o| {
+    let (desired, error) = rejected_on_gateway(|o| {
         let gateways = &mut o.remotes[0].gateways;
         gateways.insert(0, peer_gateway("::ffff:203.0.113.7"));
     });
-    assert!(error.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is an IPv4-mapped"));
+    assert!(error.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is IPv4-mapped"));
     assert_eq!(desired.groups[&stable_id("cluster/west")].next_hops.len(), 1);
 }
 
@@ -356,7 +356,7 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
         desired.prefixes.contains_key(&net("10.97.0.0/16")),
         "west's good prefix stays"
     );
-    // Without times the first by name keeps it.
+    // Without creation times the first by name wins.
     for remote in &mut objects.remotes {
         remote.created = None;
     }
@@ -366,23 +366,23 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
 
 #[test]
 fn local_prefixes_have_no_remote_owner() {
-    for (own, whose) in [
+    for (own, owner) in [
         ("10.1.1.0/25", "10.1.1.0/24 of Node b"),
         ("10.1.0.0/16", "10.1.0.0/24 of Node a"),
         ("10.96.128.0/17", "10.96.0.0/16 of the local cluster"),
     ] {
-        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(own.into()));
-        assert!(error.contains(&format!("\"{own}\" overlaps {whose}")), "{error}");
+        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push(own.into()));
+        assert!(error.contains(&format!("\"{own}\" overlaps {owner}")), "{error}");
         assert_eq!(desired.routes.len(), 2);
     }
 }
 
 #[test]
 fn underlay_addresses_are_in_no_remote_prefix() {
-    for (prefix, whose) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
-        let (desired, error) = refused(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
+    for (prefix, owner) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
+        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
         assert!(
-            error.contains(&format!("contains the underlay address {whose}")),
+            error.contains(&format!("contains the underlay address {owner}")),
             "{error}"
         );
         assert_eq!(desired.routes.len(), 2);
@@ -391,7 +391,7 @@ fn underlay_addresses_are_in_no_remote_prefix() {
 
 #[test]
 fn the_local_cluster_is_not_imported() {
-    let (desired, error) = refused(|o| {
+    let (desired, error) = rejected_on_gateway(|o| {
         o.remotes
             .push(remote("east", None, "203.0.113.7", "10.99.0.0/16", &[]));
     });
@@ -404,7 +404,7 @@ fn the_local_cluster_is_not_imported() {
 
 #[test]
 fn cluster_ids_are_required_and_unique() {
-    let (_, error) = refused(|o| {
+    let (_, error) = rejected_on_gateway(|o| {
         let mut twin = remote("west", None, "203.0.113.7", "10.99.0.0/16", &[]);
         twin.name = "z".into();
         o.remotes.push(twin);
@@ -413,7 +413,7 @@ fn cluster_ids_are_required_and_unique() {
         error.contains("\"west\" is already the ID of ClusterInfoImport west-clusterinfo"),
         "{error}"
     );
-    let (_, error) = refused(|o| {
+    let (_, error) = rejected_on_gateway(|o| {
         o.remotes
             .push(remote("", None, "203.0.113.7", "10.99.0.0/16", &[]));
     });
@@ -422,10 +422,10 @@ fn cluster_ids_are_required_and_unique() {
 
 #[test]
 fn cluster_ids_with_the_same_hash_are_rejected() {
-    // Two strings whose 32-bit FNV-1a is the same.
+    // Two strings with the same 32-bit FNV-1a hash.
     let (one, two) = ("costarring", "liquid");
     assert_eq!(stable_id(one), stable_id(two));
-    let (desired, error) = refused(|o| {
+    let (desired, error) = rejected_on_gateway(|o| {
         o.remotes = vec![
             remote(one, None, "203.0.113.7", "10.98.0.0/16", &[]),
             remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
@@ -437,7 +437,7 @@ fn cluster_ids_with_the_same_hash_are_rejected() {
 
 #[test]
 fn a_gateway_address_has_one_owner() {
-    let (desired, error) = refused(|o| {
+    let (desired, error) = rejected_on_gateway(|o| {
         o.remotes
             .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
         o.remotes[1].gateways.push(peer_gateway("203.0.113.7"));
@@ -450,7 +450,7 @@ fn a_gateway_address_has_one_owner() {
         desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
         stable_id("west")
     );
-    let (_, error) = refused(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
+    let (_, error) = rejected_on_gateway(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
     assert!(
         error.contains("\"192.0.2.2\" is the address of Node b"),
         "{error}"
@@ -529,7 +529,7 @@ fn the_first_16_local_gateways_by_name_are_used() {
     assert_eq!(desired.peers.len(), 20);
 }
 
-/// Everything of both families: Nodes a (the gateway) and b, and the other cluster.
+/// Dual-stack Nodes a (the gateway) and b, and a dual-stack remote cluster.
 fn dual_stack() -> Objects {
     let mut objects = objects();
     for (node, addr, pods) in [
@@ -565,7 +565,7 @@ fn both_inner_families_use_the_outer_family_of_the_gateways() {
     // Node b sends over IPv4, because the Gateway's internalIP is IPv4.
     assert!(gateway.next_hops.values().all(|next_hop| next_hop.addr.is_ipv4()));
     assert_eq!(on("b", &objects).0.next_hops.len(), 1);
-    // IPv6 inside and outside, and back.
+    // IPv6 as inner and outer family.
     objects.gateways[0].internal_ip = "fd00:a::1".into();
     let (gateway, _) = on("a", &objects);
     let to_b = gateway

@@ -1,4 +1,4 @@
-//! Plans against a model of what is there.
+//! Plans against a model of the node.
 
 use ipnet::IpNet;
 use proptest::collection::{btree_map, btree_set};
@@ -11,8 +11,8 @@ use crate::resolved::Prefix;
 
 const MC0: &str = "mc0";
 
-/// What an action does to the world.
-fn carry_out(world: &mut ObservedState, action: &Action) {
+/// Executes an action on the model.
+fn execute_on(node: &mut ObservedState, action: &Action) {
     fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
         if value == V::default() {
             slots.remove(&slot);
@@ -28,56 +28,56 @@ fn carry_out(world: &mut ObservedState, action: &Action) {
     }
     match action.clone() {
         Action::CreateDevice { mtu } => {
-            world.device = Some(Device {
+            node.device = Some(Device {
                 ifindex: 9,
                 mac: [2, 0, 0, 0, 0, 9],
                 mtu,
                 up: false,
             });
         }
-        Action::DeleteDevice => world.device = None,
+        Action::DeleteDevice => node.device = None,
         Action::SetDevice { to: (mtu, up), .. } => {
-            let device = world.device.as_mut().unwrap();
+            let device = node.device.as_mut().unwrap();
             device.mtu = mtu;
             device.up = up;
         }
-        Action::SetNextHop { slot: at, to, .. } => slot(&mut world.next_hops, at, to),
-        Action::SetGroup { slot: at, to, .. } => slot(&mut world.groups, at, to),
-        Action::SetReturnRoutes { to, .. } => world.return_routes = to,
-        Action::SetPeer { addr, to, .. } => entry(&mut world.peers, addr, to),
-        Action::SetConfig { to, .. } => world.config = to,
-        Action::Service(action) => action.apply_to(&mut world.services),
-        Action::SetPrefix { key, to, .. } => entry(&mut world.prefixes, key, to),
+        Action::SetNextHop { slot: at, to, .. } => slot(&mut node.next_hops, at, to),
+        Action::SetGroup { slot: at, to, .. } => slot(&mut node.groups, at, to),
+        Action::SetReturnRoutes { to, .. } => node.return_routes = to,
+        Action::SetPeer { addr, to, .. } => entry(&mut node.peers, addr, to),
+        Action::SetConfig { to, .. } => node.config = to,
+        Action::Service(action) => action.apply_to(&mut node.services),
+        Action::SetPrefix { key, to, .. } => entry(&mut node.prefixes, key, to),
         Action::Attach { hook, ifindex, .. } => {
             let attachment = Attachment {
                 ifindex,
                 current: true,
             };
-            world.attachments.insert(hook, attachment);
+            node.attachments.insert(hook, attachment);
         }
         Action::Detach { hook, .. } => {
-            world.attachments.remove(&hook);
+            node.attachments.remove(&hook);
         }
-        Action::SetNat { to, .. } => world.masquerade = to,
-        Action::SetAddress { addr, to: true } => assert!(world.addresses.insert(addr), "{addr}"),
+        Action::SetNat { to, .. } => node.masquerade = to,
+        Action::SetAddress { addr, to: true } => assert!(node.addresses.insert(addr), "{addr}"),
         Action::SetAddress { addr, to: false } => {
-            assert!(world.addresses.remove(&addr), "{addr}");
-            let named = world.routes.values().flatten().any(|source| *source == addr);
+            assert!(node.addresses.remove(&addr), "{addr}");
+            let named = node.routes.values().flatten().any(|source| *source == addr);
             assert!(!named, "a route names {addr}");
         }
         Action::SetRoute { key, from, to } => {
-            assert_eq!(world.routes.get(&key).copied(), from);
+            assert_eq!(node.routes.get(&key).copied(), from);
             if let Some(Some(source)) = to {
-                assert!(world.addresses.contains(&source), "{source} is not there yet");
+                assert!(node.addresses.contains(&source), "{source} is not there yet");
             }
-            entry(&mut world.routes, key, to);
+            entry(&mut node.routes, key, to);
         }
     }
 }
 
-/// Carries out some actions, fails once, and carries out everything after that.
+/// Executes some actions, fails once, and executes all later ones.
 struct Model {
-    world: ObservedState,
+    node: ObservedState,
     left: usize,
 }
 
@@ -90,40 +90,40 @@ impl Executor for Model {
         if left == 0 {
             return Err("made to fail");
         }
-        carry_out(&mut self.world, action);
+        execute_on(&mut self.node, action);
         Ok(())
     }
 }
 
-/// Nothing a packet can follow leads into the void.
-fn check_references(world: &ObservedState) {
-    for prefix in world.prefixes.values() {
+/// Every reference of a map entry has a resolved.
+fn check_references(node: &ObservedState) {
+    for prefix in node.prefixes.values() {
         assert!(
-            prefix.group == 0 || world.groups.contains_key(&prefix.group),
-            "{world:?}"
+            prefix.group == 0 || node.groups.contains_key(&prefix.group),
+            "{node:?}"
         );
     }
-    for group in world.groups.values() {
+    for group in node.groups.values() {
         for next_hop in &group.next_hops[..group.len as usize] {
-            assert!(world.next_hops.contains_key(next_hop), "{world:?}");
+            assert!(node.next_hops.contains_key(next_hop), "{node:?}");
         }
     }
-    let programs_run = !world.attachments.is_empty();
+    let programs_run = !node.attachments.is_empty();
     assert!(
-        !programs_run || world.config.abi == abi::ABI_VERSION,
+        !programs_run || node.config.abi == abi::ABI_VERSION,
         "attached before configured"
     );
 }
 
-/// Carries out plans until there is nothing to do; every state on the way must be sound.
-fn converge(world: &mut ObservedState, target: &ResolvedState) -> Vec<Action> {
+/// Executes plans until one is empty; every intermediate state must be consistent.
+fn converge(node: &mut ObservedState, resolved: &ResolvedState) -> Vec<Action> {
     let mut done = Vec::new();
     for _ in 0..2 {
-        let plan = plan(world, target, MC0).unwrap();
+        let plan = plan(node, resolved, MC0).unwrap();
         for action in &plan.actions {
-            carry_out(world, action);
+            execute_on(node, action);
             if !plan.replan {
-                check_references(world);
+                check_references(node);
             }
         }
         done.extend(plan.actions);
@@ -229,78 +229,78 @@ fn targets() -> impl Strategy<Value = ResolvedState> {
 proptest! {
     #[test]
     fn a_plan_reaches_the_resolved_state_and_the_next_plan_is_empty(first in targets(), second in targets()) {
-        let mut world = ObservedState::default();
-        for target in [&first, &second] {
-            let _ = converge(&mut world, target);
-            prop_assert_eq!(plan(&world, target, MC0).unwrap().actions, vec![]);
-            prop_assert_eq!(&world.routes, &target.host_routes());
-            prop_assert_eq!(&world.addresses, &target.addresses);
-            prop_assert_eq!(world.next_hops.values().map(|m| m.id).collect::<BTreeSet<_>>(),
-                target.next_hops.keys().copied().collect::<BTreeSet<_>>());
-            prop_assert_eq!(world.prefixes.len(), target.prefixes.len());
-            for (key, prefix) in &target.prefixes {
-                let got = world.prefixes[key];
-                let group = world.groups.get(&got.group).map_or(0, |group| group.id);
+        let mut node = ObservedState::default();
+        for resolved in [&first, &second] {
+            let _ = converge(&mut node, resolved);
+            prop_assert_eq!(plan(&node, resolved, MC0).unwrap().actions, vec![]);
+            prop_assert_eq!(&node.routes, &resolved.host_routes());
+            prop_assert_eq!(&node.addresses, &resolved.addresses);
+            prop_assert_eq!(node.next_hops.values().map(|m| m.id).collect::<BTreeSet<_>>(),
+                resolved.next_hops.keys().copied().collect::<BTreeSet<_>>());
+            prop_assert_eq!(node.prefixes.len(), resolved.prefixes.len());
+            for (key, prefix) in &resolved.prefixes {
+                let got = node.prefixes[key];
+                let group = node.groups.get(&got.group).map_or(0, |group| group.id);
                 prop_assert_eq!((got.cluster, group, got.action), (prefix.cluster, prefix.group, prefix.action));
             }
-            for (id, next_hops) in &target.groups {
-                let group = world.groups.values().find(|group| group.id == *id).unwrap();
+            for (id, next_hops) in &resolved.groups {
+                let group = node.groups.values().find(|group| group.id == *id).unwrap();
                 let got: BTreeSet<u32> = group.next_hops[..group.len as usize].iter()
-                    .map(|slot| world.next_hops[slot].id).collect();
+                    .map(|slot| node.next_hops[slot].id).collect();
                 prop_assert_eq!(&got, next_hops);
             }
-            for (addr, peer) in &target.peers {
-                let got = world.peers[addr];
-                let group = world.groups.get(&got.group).map_or(0, |group| group.id);
+            for (addr, peer) in &resolved.peers {
+                let got = node.peers[addr];
+                let group = node.groups.get(&got.group).map_or(0, |group| group.id);
                 prop_assert_eq!((got.flags, group), (peer.flags, peer.group));
             }
-            prop_assert_eq!(world.attachments.len(), target.devices.len() + 1);
-            prop_assert_eq!(world.device.unwrap().up, true);
+            prop_assert_eq!(node.attachments.len(), resolved.devices.len() + 1);
+            prop_assert_eq!(node.device.unwrap().up, true);
         }
     }
 
     #[test]
     fn undo_in_reverse_order_restores_the_previous_state(first in targets(), second in targets(), cut in 0_usize..40) {
-        let mut world = ObservedState::default();
-        let _ = converge(&mut world, &first);
-        let before = world.clone();
-        let actions = plan(&world, &second, MC0).unwrap().actions;
+        let mut node = ObservedState::default();
+        let _ = converge(&mut node, &first);
+        let before = node.clone();
+        let actions = plan(&node, &second, MC0).unwrap().actions;
         let done = &actions[..cut.min(actions.len())];
         for action in done {
-            carry_out(&mut world, action);
+            execute_on(&mut node, action);
         }
         for action in done.iter().rev() {
             if let Some(undo) = action.undo() {
-                carry_out(&mut world, &undo);
+                execute_on(&mut node, &undo);
             }
         }
-        prop_assert_eq!(world, before);
+        prop_assert_eq!(node, before);
     }
 
     #[test]
     fn a_failed_plan_leaves_the_previous_state(first in targets(), second in targets(), at in 0_usize..40) {
-        let mut world = ObservedState::default();
-        let _ = converge(&mut world, &first);
-        let before = world.clone();
-        let plan = plan(&world, &second, MC0).unwrap();
-        let mut model = Model { world, left: at };
+        let mut node = ObservedState::default();
+        let _ = converge(&mut node, &first);
+        let before = node.clone();
+        let plan = plan(&node, &second, MC0).unwrap();
+        let mut model = Model { node, left: at };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let result = runtime.block_on(apply(&plan, &mut model));
         match result {
             Ok(()) => prop_assert!(plan.actions.len() <= at),
             Err(error) => {
                 prop_assert_eq!((error.rolled_back, error.not_undone), (at, vec![]));
-                prop_assert_eq!(model.world, before);
+                prop_assert_eq!(model.node, before);
             }
         }
     }
 
     #[test]
     fn slots_freed_by_a_plan_are_not_reused_by_it(first in targets(), second in targets()) {
-        let mut world = ObservedState::default();
-        let _ = converge(&mut world, &first);
-        let before = world.clone();
-        for action in converge(&mut world, &second) {
+        let mut node = ObservedState::default();
+        let _ = converge(&mut node, &first);
+        let before = node.clone();
+        for action in converge(&mut node, &second) {
             match action {
                 Action::SetGroup { slot, from, to } if to.id != 0 => {
                     prop_assert!(from.id == 0 || from.id == to.id, "slot {} changed hands", slot);
@@ -325,16 +325,16 @@ fn the_device_is_created_first_and_alone() {
 
 #[test]
 fn routes_are_added_last_and_removed_first() {
-    let target = ResolvedState {
+    let resolved = ResolvedState {
         next_hops: [(1, next_hop(1, 2))].into(),
         groups: [(5, [1].into())].into(),
         routes: ["10.2.0.0/16".parse().unwrap()].into(),
         ..ResolvedState::default()
     };
-    let mut world = ObservedState::default();
-    let there = converge(&mut world, &target);
+    let mut node = ObservedState::default();
+    let there = converge(&mut node, &resolved);
     assert!(matches!(there.last(), Some(Action::SetRoute { to: Some(_), .. })));
-    let back = converge(&mut world, &ResolvedState::default());
+    let back = converge(&mut node, &ResolvedState::default());
     assert!(matches!(back.first(), Some(Action::SetRoute { to: None, .. })));
     assert!(matches!(back.last(), Some(Action::SetNextHop { .. })));
 }
@@ -349,18 +349,18 @@ fn underlay_hook(mode: AttachMode) -> Hook {
 
 #[test]
 fn an_attachment_in_the_other_mode_is_removed_after_the_new_one_exists() {
-    let mut target = ResolvedState {
+    let mut resolved = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
         ..ResolvedState::default()
     };
-    let mut world = ObservedState::default();
+    let mut node = ObservedState::default();
     for (mode, other) in [
         (AttachMode::Tcx, AttachMode::Clsact),
         (AttachMode::Clsact, AttachMode::Tcx),
     ] {
-        target.attach_mode = mode;
-        let actions = converge(&mut world, &target);
-        let hooks: Vec<&Hook> = world.attachments.keys().collect();
+        resolved.attach_mode = mode;
+        let actions = converge(&mut node, &resolved);
+        let hooks: Vec<&Hook> = node.attachments.keys().collect();
         assert!(hooks.iter().all(|hook| hook.mode == mode), "{hooks:?}");
         let at = |wanted: fn(&Action) -> Option<&Hook>, mode: AttachMode| {
             let hook = underlay_hook(mode);
@@ -381,7 +381,7 @@ fn an_attachment_in_the_other_mode_is_removed_after_the_new_one_exists() {
             other,
         );
         assert!(attached.is_some());
-        // Nothing was there before the first time.
+        // No attachment existed before.
         assert_eq!(detached.is_some(), mode == AttachMode::Clsact);
         assert!(detached.is_none_or(|detached| Some(detached) > attached));
     }
@@ -389,12 +389,12 @@ fn an_attachment_in_the_other_mode_is_removed_after_the_new_one_exists() {
 
 #[test]
 fn a_program_of_a_previous_agent_is_replaced_and_a_recreated_device_attached_again() {
-    let target = ResolvedState {
+    let resolved = ResolvedState {
         devices: [("eth0".to_owned(), 2)].into(),
         ..ResolvedState::default()
     };
-    let mut world = ObservedState::default();
-    let _ = converge(&mut world, &target);
+    let mut node = ObservedState::default();
+    let _ = converge(&mut node, &resolved);
     let key = underlay_hook(AttachMode::Tcx);
     for from in [
         Attachment {
@@ -410,8 +410,8 @@ fn a_program_of_a_previous_agent_is_replaced_and_a_recreated_device_attached_aga
             current: true,
         },
     ] {
-        world.attachments.insert(key.clone(), from);
-        let actions = converge(&mut world, &target);
+        node.attachments.insert(key.clone(), from);
+        let actions = converge(&mut node, &resolved);
         let attach = Action::Attach {
             hook: key.clone(),
             ifindex: 2,
@@ -423,13 +423,13 @@ fn a_program_of_a_previous_agent_is_replaced_and_a_recreated_device_attached_aga
 
 #[test]
 fn a_renamed_device_is_detached_before_it_is_attached_again() {
-    let target = |name: &str| ResolvedState {
+    let resolved = |name: &str| ResolvedState {
         devices: [(name.to_owned(), 2)].into(),
         ..ResolvedState::default()
     };
-    let mut world = ObservedState::default();
-    let _ = converge(&mut world, &target("eth1"));
-    let actions: Vec<String> = converge(&mut world, &target("between1"))
+    let mut node = ObservedState::default();
+    let _ = converge(&mut node, &resolved("eth1"));
+    let actions: Vec<String> = converge(&mut node, &resolved("between1"))
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -444,31 +444,31 @@ fn a_renamed_device_is_detached_before_it_is_attached_again() {
 
 #[test]
 fn a_full_map_is_replaced_in_two_steps() {
-    let target = |base: u32| ResolvedState {
+    let resolved = |base: u32| ResolvedState {
         groups: (1..MAX_NEXT_HOP_GROUPS)
             .map(|n| (base + n, BTreeSet::new()))
             .collect(),
         ..ResolvedState::default()
     };
-    let mut world = ObservedState::default();
-    let _ = converge(&mut world, &target(0));
-    let second = target(MAX_NEXT_HOP_GROUPS);
-    let first_step = plan(&world, &second, MC0).unwrap();
+    let mut node = ObservedState::default();
+    let _ = converge(&mut node, &resolved(0));
+    let second = resolved(MAX_NEXT_HOP_GROUPS);
+    let first_step = plan(&node, &second, MC0).unwrap();
     assert!(first_step.replan);
     for _ in 0..2 {
-        for action in plan(&world, &second, MC0).unwrap().actions {
-            carry_out(&mut world, &action);
+        for action in plan(&node, &second, MC0).unwrap().actions {
+            execute_on(&mut node, &action);
         }
     }
-    assert_eq!(plan(&world, &second, MC0).unwrap().actions, []);
-    assert_eq!(world.groups.len(), second.groups.len());
+    assert_eq!(plan(&node, &second, MC0).unwrap().actions, []);
+    assert_eq!(node.groups.len(), second.groups.len());
 }
 
 #[test]
 fn a_state_beyond_the_capacity_is_an_error() {
-    let mut world = ObservedState::default();
-    let _ = converge(&mut world, &ResolvedState::default());
-    let target = ResolvedState {
+    let mut node = ObservedState::default();
+    let _ = converge(&mut node, &ResolvedState::default());
+    let resolved = ResolvedState {
         peers: (0..=MAX_PEERS)
             .map(|n| {
                 let mut addr = Addr::default();
@@ -478,7 +478,7 @@ fn a_state_beyond_the_capacity_is_an_error() {
             .collect(),
         ..ResolvedState::default()
     };
-    let error = plan(&world, &target, MC0).unwrap_err();
+    let error = plan(&node, &resolved, MC0).unwrap_err();
     assert_eq!(
         error.to_string(),
         "map mc_peers is full: 16385 entries are needed, 16384 fit"

@@ -56,13 +56,13 @@ pub struct ResolvedState {
     pub detect: u32,
     /// [`abi::Config::hold_down_ms`].
     pub hold_down_ms: u32,
-    /// MTU of `mc0`; none while no next hop is reachable: then it stays as it is.
+    /// MTU of `mc0`; none while no next hop is reachable: the MTU then stays unchanged.
     pub mtu: Option<u32>,
     /// Prefix map.
     pub prefixes: BTreeMap<PrefixKey, Prefix>,
-    /// Next hops of each group, by stable ids.
+    /// Next hops of each group, by stable IDs.
     pub groups: BTreeMap<u32, BTreeSet<u32>>,
-    /// Next hops by stable id; [`abi::Next hop::id`] is the key. Slots of `mc_peer_stats` are not known yet.
+    /// Next hops by stable ID; counter slots are assigned by the plan.
     pub next_hops: BTreeMap<u32, abi::NextHop>,
     /// Peers with the stable ID of their group; counter slots are assigned by the plan.
     pub peers: BTreeMap<Addr, abi::Peer>,

@@ -304,7 +304,8 @@ fn path_too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldE
         field: "address".to_owned(),
         value: next_hop.addr.to_string(),
         reason: format!(
-            "is reached over an MTU of {} ({}), which leaves {mtu} bytes: full-sized IPv6 packets need {MIN_V6_MTU} and are dropped; raise it to {}",
+            "is reached over an MTU of {} ({}), which leaves {mtu} bytes: \
+             full-sized IPv6 packets need {MIN_V6_MTU} and are dropped; raise it to {}",
             route.mtu,
             route.device,
             MIN_V6_MTU.saturating_add(overhead(next_hop.addr)),

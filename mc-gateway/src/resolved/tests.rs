@@ -1,4 +1,4 @@
-//! What next hops, addresses and routes become.
+//! Resolution of next hops, addresses and routes.
 
 use super::*;
 use crate::capacity::Capacity;
@@ -60,7 +60,7 @@ fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> UnderlayRoute 
     }
 }
 
-fn world() -> (DesiredState, Underlay) {
+fn fixture() -> (DesiredState, Underlay) {
     let mut desired = DesiredState {
         local_addrs: vec![[192, 0, 2, 1].into(), [203, 0, 113, 1].into()],
         ..DesiredState::default()
@@ -93,20 +93,20 @@ fn world() -> (DesiredState, Underlay) {
 
 #[test]
 fn the_source_a_next_hop_expects_is_used_if_the_host_owns_it() {
-    let (desired, underlay) = world();
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
+    let (desired, underlay) = fixture();
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected, []);
-    assert_eq!(target.next_hops[&7].local, to_abi_addr([192, 0, 2, 1].into()));
-    // 203.0.113.1 is an address in front of a NAT: the host does not own it.
-    assert_eq!(target.next_hops[&8].local, to_abi_addr([198, 51, 100, 1].into()));
-    assert_eq!(target.local[0], to_abi_addr([192, 0, 2, 1].into()));
-    assert_eq!(target.local[1], to_abi_addr([198, 51, 100, 1].into()));
-    assert_eq!(target.local[2], Addr::default());
+    assert_eq!(state.next_hops[&7].local, to_abi_addr([192, 0, 2, 1].into()));
+    // 203.0.113.1 is the outside address of a NAT: the host does not own it.
+    assert_eq!(state.next_hops[&8].local, to_abi_addr([198, 51, 100, 1].into()));
+    assert_eq!(state.local[0], to_abi_addr([192, 0, 2, 1].into()));
+    assert_eq!(state.local[1], to_abi_addr([198, 51, 100, 1].into()));
+    assert_eq!(state.local[2], Addr::default());
 }
 
 #[test]
 fn tunnel_settings_become_config_fields() {
-    let (desired, underlay) = world();
+    let (desired, underlay) = fixture();
     let (plain, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(
         (plain.flags, plain.port, plain.tos, plain.hop_limit),
@@ -119,25 +119,25 @@ fn tunnel_settings_become_config_fields() {
         dscp: Dscp::Fixed(46),
         hop_limit: 8,
     };
-    let (target, _) = resolve(&desired, &underlay, tunnel);
+    let (state, _) = resolve(&desired, &underlay, tunnel);
     assert_eq!(
-        target.flags,
+        state.flags,
         abi::CONFIG_VXLAN | abi::CONFIG_UDP_CHECKSUM | abi::CONFIG_DSCP_FIXED
     );
-    assert_eq!((target.port, target.tos, target.hop_limit), (4789, 0xb8, 8));
+    assert_eq!((state.port, state.tos, state.hop_limit), (4789, 0xb8, 8));
 }
 
 #[test]
 fn the_node_uses_a_source_address_in_the_pod_network() {
-    let (mut desired, mut underlay) = world();
+    let (mut desired, mut underlay) = fixture();
     let nets = ["10.1.1.0/24", "fd00:1:0:1::/64"].map(|net| net.parse::<IpNet>().unwrap());
     desired.masquerade.pod_cidrs = nets.into();
     let remotes = ["10.2.0.0/16", "fd00:2::/48"].map(|net| net.parse::<IpNet>().unwrap());
     desired.routes = remotes.into();
     let resolved = |underlay: &Underlay| {
-        let (target, rejected) = resolve(&desired, underlay, TUNNEL);
+        let (state, rejected) = resolve(&desired, underlay, TUNNEL);
         assert_eq!(rejected, []);
-        (target.masquerade.sources, target.host_routes())
+        (state.masquerade.sources, state.host_routes())
     };
     // The underlay's addresses are in no Pod CIDR.
     let (sources, routes) = resolved(&underlay);
@@ -159,36 +159,36 @@ fn the_node_uses_a_source_address_in_the_pod_network() {
     let keys = remotes.map(|net| RouteKey { net, preferred });
     assert_eq!(routes.len(), 4);
     assert_eq!(keys.map(|key| routes[&key]), [Some(v4), Some(v6)]);
-    // The kernel refuses a route from an address that is still being checked for a duplicate.
+    // The kernel rejects a route with a tentative source address.
     underlay.tentative.insert(v6);
     let (sources, routes) = resolved(&underlay);
     assert_eq!((sources.v6, routes.len()), (None, 3));
-    // A tunnel device's.
+    // The address of a tunnel device.
     underlay.local_addrs.remove(&v4);
     underlay.local_addrs.remove(&IpAddr::from([10, 1, 1, 9]));
     assert_eq!(resolved(&underlay).0.v4, Some([10, 1, 1, 0].into()));
-    // One that follows no Node.
+    // An address outside the Pod CIDRs.
     desired.masquerade.pod_cidrs.clear();
     desired.host_addresses = [IpAddr::from([10, 1, 2, 1]).into()].into();
-    let (target, _) = resolve(&desired, &underlay, TUNNEL);
-    assert_eq!(target.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(state.masquerade.sources.v4, Some([10, 1, 2, 1].into()));
 }
 
 #[test]
 fn mc0_gets_the_smallest_mtu_and_all_underlay_devices_a_program() {
-    let (desired, underlay) = world();
-    let (target, _) = resolve(&desired, &underlay, TUNNEL);
-    assert_eq!(target.mtu, Some(1350));
-    assert_eq!(target.next_hops[&7].mtu, 1450);
+    let (desired, underlay) = fixture();
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(state.mtu, Some(1350));
+    assert_eq!(state.next_hops[&7].mtu, 1450);
     assert_eq!(
-        target.devices,
+        state.devices,
         [("eth0".to_owned(), 2), ("eth1".to_owned(), 3)].into()
     );
 }
 
-/// The other next hop is reached over IPv6, and there is an IPv6 prefix.
-fn v6_world(mtu: u32) -> (DesiredState, Underlay) {
-    let (mut desired, mut underlay) = world();
+/// One next hop is reached over IPv6, and there is an IPv6 prefix.
+fn v6_fixture(mtu: u32) -> (DesiredState, Underlay) {
+    let (mut desired, mut underlay) = fixture();
     let addr: IpAddr = "2001:db8::2".parse().unwrap();
     desired.next_hops.get_mut(&8).unwrap().addr = addr;
     let v6 = UnderlayRoute {
@@ -207,22 +207,22 @@ fn v6_world(mtu: u32) -> (DesiredState, Underlay) {
 
 #[test]
 fn an_outer_ipv6_header_is_20_bytes_longer() {
-    let (desired, underlay) = v6_world(1500);
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
+    let (desired, underlay) = v6_fixture(1500);
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected, []);
     assert_eq!(
-        (target.next_hops[&7].mtu, target.next_hops[&8].mtu, target.mtu),
+        (state.next_hops[&7].mtu, state.next_hops[&8].mtu, state.mtu),
         (1450, 1430, Some(1430))
     );
-    assert_eq!(target.next_hops[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
-    let key = target.prefixes.keys().next().unwrap();
+    assert_eq!(state.next_hops[&8].local[..4], [0x20, 1, 0xd, 0xb8]);
+    let key = state.prefixes.keys().next().unwrap();
     assert_eq!((key.len, key.addr[..2].to_vec()), (48, vec![0xfd, 0]));
 }
 
 #[test]
 fn an_underlay_mtu_too_small_for_ipv6_is_reported_and_mc0_keeps_ipv6() {
-    let (mut desired, underlay) = v6_world(1340);
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
+    let (mut desired, underlay) = v6_fixture(1340);
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected.len(), 1);
     assert!(
         rejected[0]
@@ -232,19 +232,19 @@ fn an_underlay_mtu_too_small_for_ipv6_is_reported_and_mc0_keeps_ipv6() {
         "{}",
         rejected[0]
     );
-    assert_eq!((target.next_hops[&8].mtu, target.mtu), (1270, Some(1280)));
-    // Without IPv6 inside there is nothing wrong with it.
+    assert_eq!((state.next_hops[&8].mtu, state.mtu), (1270, Some(1280)));
+    // Without inner IPv6 the MTU is sufficient.
     desired.prefixes.clear();
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
-    assert_eq!((rejected, target.mtu), (vec![], Some(1270)));
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!((rejected, state.mtu), (vec![], Some(1270)));
 }
 
 #[test]
 fn a_next_hop_without_a_route_is_left_out_and_reported() {
-    let (desired, mut underlay) = world();
+    let (desired, mut underlay) = fixture();
     underlay.routes.remove(&IpAddr::from([198, 51, 100, 2]));
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
-    assert_eq!(target.groups[&1], [7].into());
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(state.groups[&1], [7].into());
     assert_eq!(rejected.len(), 1);
     assert_eq!(
         rejected[0].to_string(),
@@ -254,7 +254,7 @@ fn a_next_hop_without_a_route_is_left_out_and_reported() {
 
 #[test]
 fn backends_are_marked_and_no_other_prefix_is_delivered() {
-    let (mut desired, underlay) = world();
+    let (mut desired, underlay) = fixture();
     let route = |deliver| desired::PrefixRoute {
         cluster: 0,
         group: 0,
@@ -269,7 +269,7 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
         ..Default::default()
     };
     let services = Services {
-        // A Pod of this node, one of another, and one of this node's own network.
+        // A Pod of this node, one of another, and one in the host network.
         backends: [
             (1, backend([10, 1, 0, 5], 0)),
             (2, backend([10, 1, 1, 5], 77)),
@@ -279,14 +279,14 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
         ..Services::default()
     };
     desired.services = Some(services);
-    let (target, _) = resolve(&desired, &underlay, TUNNEL);
-    assert_ne!(target.flags & abi::CONFIG_BACKENDS, 0);
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_ne!(state.flags & abi::CONFIG_BACKENDS, 0);
     let of = |addr: [u8; 4]| {
         let key = PrefixKey {
             len: 128,
             addr: to_abi_addr(addr.into()),
         };
-        target
+        state
             .prefixes
             .get(&key)
             .map(|prefix| (prefix.action, prefix.flags))
@@ -302,73 +302,70 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
         "not a way in"
     );
     desired.services = Some(Services::default());
-    let (target, _) = resolve(&desired, &underlay, TUNNEL);
-    assert_eq!(
-        (target.flags & abi::CONFIG_BACKENDS, target.prefixes.len()),
-        (0, 1)
-    );
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!((state.flags & abi::CONFIG_BACKENDS, state.prefixes.len()), (0, 1));
 }
 
 #[test]
 fn a_fifth_local_address_is_rejected() {
-    let (mut desired, mut underlay) = world();
+    let (mut desired, mut underlay) = fixture();
     for n in 10..16_u8 {
         desired.next_hops.insert(n.into(), next_hop([10, 0, n, 2], None));
         underlay
             .routes
             .insert([10, 0, n, 2].into(), path("eth0", 2, [10, 0, n, 1], 1500));
     }
-    let (target, rejected) = resolve(&desired, &underlay, TUNNEL);
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(rejected.len(), 4);
-    assert!(!target.local.contains(&Addr::default()));
+    assert!(!state.local.contains(&Addr::default()));
 }
 
 #[test]
 fn a_node_without_an_address_in_the_pod_network_uses_a_fallback() {
-    let (mut desired, mut underlay) = world();
-    let spare = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
-    desired.fallback_addrs = spare.into_iter().collect();
+    let (mut desired, mut underlay) = fixture();
+    let fallback = [IpAddr::from([10, 1, 1, 0]), "fd00:1:0:1::".parse().unwrap()];
+    desired.fallback_addrs = fallback.into_iter().collect();
     let resolved = |desired: &DesiredState, underlay: &Underlay| {
-        let (target, rejected) = resolve(desired, underlay, TUNNEL);
+        let (state, rejected) = resolve(desired, underlay, TUNNEL);
         assert_eq!(rejected, []);
-        let sources: Vec<IpAddr> = target.masquerade.sources.iter().collect();
-        (target.addresses.into_iter().collect::<Vec<_>>(), sources)
+        let sources: Vec<IpAddr> = state.masquerade.sources.iter().collect();
+        (state.addresses.into_iter().collect::<Vec<_>>(), sources)
     };
-    // Nothing is sent to other clusters.
+    // No routes to other clusters.
     assert_eq!(resolved(&desired, &underlay), (vec![], vec![]));
     desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
     assert_eq!(
         resolved(&desired, &underlay),
-        (vec![spare[0]], vec![spare[0]]),
-        "in the families that are"
+        (vec![fallback[0]], vec![fallback[0]]),
+        "in the families with routes"
     );
     desired.routes.insert("fd00:2::/48".parse().unwrap());
     assert_eq!(
         resolved(&desired, &underlay),
-        (spare.to_vec(), spare.to_vec()),
+        (fallback.to_vec(), fallback.to_vec()),
         "both"
     );
-    // The CNI's bridge comes: new connections use its address, those there are keep theirs.
+    // The CNI creates its bridge: new connections use its address, existing ones keep theirs.
     let bridge = IpAddr::from([10, 1, 1, 1]);
     desired.masquerade.pod_cidrs = [IpNet::new([10, 1, 1, 0].into(), 24).unwrap()].into();
     underlay.local_addrs.insert(bridge, (5, "cni0".into()));
     assert_eq!(
         resolved(&desired, &underlay),
-        (vec![spare[1]], vec![bridge, spare[1]])
+        (vec![fallback[1]], vec![bridge, fallback[1]])
     );
-    underlay.mc0_addrs = spare.into();
+    underlay.mc0_addrs = fallback.into();
     assert_eq!(
         resolved(&desired, &underlay),
-        (spare.to_vec(), vec![bridge, spare[1]])
+        (fallback.to_vec(), vec![bridge, fallback[1]])
     );
-    // It leads here no more.
+    // It is no longer routed here.
     desired.fallback_addrs = SourceAddrs::default();
     assert_eq!(resolved(&desired, &underlay), (vec![], vec![bridge]));
 }
 
 #[test]
 fn a_host_without_ipv6_gets_no_ipv6_routes_and_addresses() {
-    let (mut desired, underlay) = world();
+    let (mut desired, underlay) = fixture();
     desired.fallback_addrs.v6 = "fd00:1:0:1::".parse().ok();
     desired.routes = ["10.2.0.0/16", "fd00:2::/48"]
         .map(|net| net.parse().unwrap())
@@ -392,7 +389,7 @@ fn a_host_without_ipv6_gets_no_ipv6_routes_and_addresses() {
 
 #[test]
 fn a_route_that_collides_with_a_foreign_one_is_left_out() {
-    let (mut desired, underlay) = world();
+    let (mut desired, underlay) = fixture();
     let nets = ["10.2.0.0/16", "10.3.0.0/16"].map(|net| net.parse::<IpNet>().unwrap());
     desired.routes = nets.into();
     let inputs = HostInputs {
@@ -410,7 +407,7 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
 
 #[test]
 fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
-    let (desired, underlay) = world();
+    let (desired, underlay) = fixture();
     let inputs = HostInputs {
         underlay,
         ..HostInputs::default()
@@ -430,16 +427,16 @@ fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
 
 #[test]
 fn a_node_needs_an_address_if_the_service_range_can_provide_one() {
-    let (mut desired, underlay) = world();
-    let lacks = |desired: &DesiredState| resolve(desired, &underlay, TUNNEL).0.needs_address;
+    let (mut desired, underlay) = fixture();
+    let needs = |desired: &DesiredState| resolve(desired, &underlay, TUNNEL).0.needs_address;
     desired.routes = [IpNet::new([10, 2, 0, 0].into(), 16).unwrap()].into();
-    assert!(!lacks(&desired), "none can be reserved");
+    assert!(!needs(&desired), "no Service range");
     desired.service_cidrs = ["fd00:96::/108".parse().unwrap()].into();
-    assert!(!lacks(&desired), "nothing is sent in that family");
+    assert!(!needs(&desired), "no route of that family");
     desired
         .service_cidrs
         .insert(IpNet::new([10, 96, 0, 0].into(), 16).unwrap());
-    assert!(lacks(&desired));
+    assert!(needs(&desired));
     desired.fallback_addrs.v4 = Some([10, 96, 0, 7].into());
-    assert!(!lacks(&desired));
+    assert!(!needs(&desired));
 }

@@ -108,8 +108,8 @@ pub(super) enum PodScope {
     Cluster,
 }
 
-/// Pods that the agent on Node `own` watches; `now` is its current scope. Every agent watches the Pods of its Node, which
-/// show whether addresses are in Node CIDRs; only a gateway watches all if they are not, and continues to.
+/// Pods that the agent on Node `own` watches; `now` is its current scope. Every agent watches the Pods of its Node,
+/// which show whether addresses are in Node CIDRs; if not, a gateway watches all from then on.
 pub(super) fn scope<'a>(
     lookup: PodLookup,
     now: PodScope,

@@ -1,10 +1,10 @@
-//! Clusters whose gateways are Antrea's.
+//! Clusters with Antrea gateways.
 
 use mc_gateway_common::abi::PEER_ANTREA;
 
 use super::*;
 
-/// Nodes a and c are gateways, b is not; west's gateway is one of Antrea.
+/// Nodes a and c are gateways, b is a regular Node; west has an Antrea gateway.
 fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (DesiredState, Vec<FieldError>) {
     let mut objects = objects();
     objects.nodes.push(node("c", "192.0.2.3", "10.1.2.0/24"));
@@ -58,7 +58,7 @@ fn the_primary_gateway_serves_an_antrea_cluster_and_its_first_gateway_only() {
     assert_eq!(antrea.prefixes, [net("10.2.0.0/16"), net("10.97.0.0/16")].into());
     assert_eq!(antrea.local_prefixes, [net("10.1.0.0/24")].into());
     assert!(desired.prefixes[&net("203.0.113.1/32")].deliver);
-    // What is routed stays the cluster's ranges.
+    // Only the cluster's prefixes are routed.
     assert_eq!(desired.routes, antrea.prefixes);
 }
 
@@ -71,7 +71,7 @@ fn other_nodes_send_to_the_primary_gateway() {
         assert_eq!(desired.masquerade.antrea, AntreaInterop::default(), "{name}");
         assert!(!desired.prefixes.contains_key(&net("10.97.0.0/32")), "{name}");
     }
-    // Whoever was the primary a moment ago may still get packets.
+    // A former primary may still receive packets.
     let (desired, _) = on("c", |_| {});
     assert!(
         desired.peers[&"203.0.113.9".parse::<IpAddr>().unwrap()]

@@ -1,4 +1,4 @@
-//! Pods that are found one by one.
+//! Individually routed Pods.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn pod(name: &str, node: &str, ips: &[&str]) -> std::sync::Arc<PodInfo> {
     })
 }
 
-/// As a cloud CNI has it: addresses of Pods follow no Node.
+/// As with a cloud CNI: Pod addresses are independent of Nodes.
 fn cloud() -> Objects {
     let mut objects = objects();
     for node in &mut objects.nodes {
@@ -33,7 +33,7 @@ fn pods_without_node_cidrs_are_routed_individually() {
     let to_b = gateway.prefixes[&net("10.9.0.2/32")];
     assert_eq!((to_b.group, to_b.deliver), (stable_id("node/b"), false));
     assert!(!gateway.prefixes.contains_key(&net("10.9.0.3/32")));
-    // A regular node knows its own.
+    // A regular Node routes its own Pods.
     let (b, _) = on("b", &cloud());
     assert!(b.prefixes[&net("10.9.0.2/32")].deliver);
     assert!(!b.prefixes.contains_key(&net("10.9.0.1/32")));
@@ -44,7 +44,7 @@ fn pods_outside_their_node_cidr_are_routed_individually() {
     let mut objects = objects();
     objects.pods = vec![
         pod("inside", "b", &["10.1.1.7"]),
-        // An address of Node a's range on Node b.
+        // An address in Node a's CIDR on Node b.
         pod("moved", "b", &["10.1.0.7"]),
     ];
     let (gateway, _) = on("a", &objects);
@@ -118,11 +118,11 @@ fn a_host_address_in_the_pod_network_is_routed_to_its_node() {
     let (node, _) = on("b", &objects);
     assert!(node.prefixes[&net("10.1.77.1/32")].deliver);
     assert_eq!(node.host_addresses, [net("10.1.77.1/32")].into());
-    // Found by the Node's CIDR anyway.
+    // In the Node's CIDR.
     objects.nodes[1].host_addresses = own("10.1.1.1");
     let (node, rejected) = on("b", &objects);
     assert_eq!((node.host_addresses.len(), rejected), (0, vec![]));
-    // Somebody else's.
+    // Of another owner.
     for (addr, reason) in [
         ("10.1.0.9", "is an address of Node a"),
         ("192.0.2.1", "is an address of Node a"),
@@ -167,7 +167,7 @@ fn the_network_address_of_a_pod_cidr_is_a_fallback_if_pods_are_found_by_cidr() {
     assert!(spare(&objects, PodLookup::Pod).is_empty());
     objects.pods = vec![pod("inside", "b", &["10.1.1.7"])];
     assert_eq!(spare(&objects, PodLookup::Auto), both);
-    // Its IPv4 addresses do not follow, and the first one of a range may be a Pod's.
+    // Its IPv4 Pods are outside the CIDR, and the network address may belong to a Pod.
     objects.pods.push(pod("outside", "b", &["10.9.0.7", "fd00:1::7"]));
     assert_eq!(spare(&objects, PodLookup::Auto), ["fd00:1::"]);
     assert_eq!(spare(&objects, PodLookup::NodeCidr), both);
@@ -211,7 +211,7 @@ fn a_reserved_address_is_routed_to_its_node() {
     assert!(!b.prefixes.contains_key(&net("10.96.0.78/32")));
     assert_eq!(b.fallback_addrs.iter().count(), 2);
     assert!(b.host_addresses.is_empty(), "it is on no device of the CNI's");
-    // What the Node's Pod CIDR has to spare comes first.
+    // The network address of the Node's Pod CIDR takes precedence.
     objects.nodes[1].pod_cidrs = vec!["10.1.1.0/24".into()];
     objects.pods.clear();
     let (b, _) = on("b", &objects);

@@ -1,4 +1,4 @@
-//! What files say, what is kept when they break, and what the errors name.
+//! Objects of files, kept objects of invalid files, and error texts.
 
 use std::fs;
 

@@ -40,17 +40,17 @@ pub enum CleanupError {
 /// Removes routes and device, the nftables table and all pins; idempotent.
 ///
 /// The device is removed first, and its routes with it, so that no packet is routed to a device without a program.
-pub async fn cleanup(place: &Paths) -> Result<(), CleanupError> {
-    let dir = bpffs_path(&place.bpf_dir, Path::exists);
+pub async fn cleanup(paths: &Paths) -> Result<(), CleanupError> {
+    let dir = bpffs_path(&paths.bpf_dir, Path::exists);
     let _locks = Locks::acquire(LOCK_SOCKET, LOCK_TIMEOUT, || Ok(dir.clone())).await?;
     let handle = host::connect().map_err(|source| HostError::Netlink {
-        what: "open a netlink socket".to_owned(),
+        operation: "open a netlink socket".to_owned(),
         source,
     })?;
-    if link::delete(&handle, &place.device).await? {
-        info!(device = %place.device, "device and routes removed");
+    if link::delete(&handle, &paths.device).await? {
+        info!(device = %paths.device, "device and routes removed");
     }
-    policy_routing::remove(&handle, &place.device).await?;
+    policy_routing::remove(&handle, &paths.device).await?;
     nftables::remove().await.map_err(HostError::from)?;
     for filter in tc_filter::observe(&handle).await? {
         clsact::detach(filter.program, &filter.device)?;
@@ -60,8 +60,8 @@ pub async fn cleanup(place: &Paths) -> Result<(), CleanupError> {
         fs::remove_dir(&note).map_err(|source| CleanupError::Io { path: note, source })?;
     }
     let pins = remove_pins(&dir)?;
-    id_names::remove(&place.state_dir, &place.bpf_dir).map_err(|source| CleanupError::Io {
-        path: place.state_dir.clone(),
+    id_names::remove(&paths.state_dir, &paths.bpf_dir).map_err(|source| CleanupError::Io {
+        path: paths.state_dir.clone(),
         source,
     })?;
     info!(pins, "cleanup complete");

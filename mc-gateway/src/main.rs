@@ -34,13 +34,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Cleanup(args) => {
             log_to_stderr(LogFormat::Text);
-            let place = Paths::try_from(args.paths)?;
-            runtime.block_on(cleanup::cleanup(&place))?;
+            let paths = Paths::try_from(args.paths)?;
+            runtime.block_on(cleanup::cleanup(&paths))?;
         }
         Command::Inspect(args) => {
             log_to_stderr(LogFormat::Text);
-            let place = Paths::try_from(args.paths)?;
-            let text = runtime.block_on(inspect::inspect(&place, &args.sections, args.output))?;
+            let paths = Paths::try_from(args.paths)?;
+            let text = runtime.block_on(inspect::inspect(&paths, &args.sections, args.output))?;
             print(&text)?;
         }
         Command::Trace(args) => return Ok(run_trace(args)),
@@ -59,7 +59,7 @@ fn run_trace(args: TraceArgs) -> ExitCode {
     };
     let report = Paths::try_from(args.paths)
         .map_err(anyhow::Error::from)
-        .and_then(|place| Ok(trace::trace(&place, &flow, &args.from)?))
+        .and_then(|paths| Ok(trace::trace(&paths, &flow, &args.from)?))
         .and_then(|report| print(&report.text).map(|()| report));
     match report {
         Ok(report) => match report.result {

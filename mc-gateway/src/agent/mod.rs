@@ -64,10 +64,10 @@ pub enum AgentError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// Netlink sockets or signals.
-    #[error("{what}")]
+    #[error("{operation}")]
     Io {
         /// The operation.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the operating system.
         source: io::Error,
     },
@@ -144,6 +144,6 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     }
 }
 
-fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> AgentError {
-    move |source| AgentError::Io { what, source }
+fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> AgentError {
+    move |source| AgentError::Io { operation, source }
 }

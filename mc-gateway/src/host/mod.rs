@@ -20,10 +20,10 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum HostError {
     /// A netlink request failed.
-    #[error("{what}: {source}")]
+    #[error("{operation}: {source}")]
     Netlink {
         /// The request.
-        what: String,
+        operation: String,
         /// The error of the kernel.
         source: io::Error,
     },
@@ -56,10 +56,10 @@ pub(crate) fn to_io(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-pub(crate) fn netlink(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> HostError {
-    let what = what.into();
+pub(crate) fn netlink(operation: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> HostError {
+    let operation = operation.into();
     move |error| HostError::Netlink {
-        what,
+        operation,
         source: to_io(error),
     }
 }

@@ -149,8 +149,8 @@ pub async fn remove_unused_qdisc(handle: &Handle, ifindex: u32) -> Result<(), Ho
         major: u16::MAX,
         minor: 0,
     };
-    let what = format!("remove the clsact qdisc of device {ifindex}");
-    match request.execute().await.map_err(netlink(what)) {
+    let operation = format!("remove the clsact qdisc of device {ifindex}");
+    match request.execute().await.map_err(netlink(operation)) {
         Err(HostError::Netlink { source, .. }) if is_no_clsact(&source) => Ok(()),
         result => result,
     }

@@ -1,6 +1,6 @@
 //! Ordered changes from the observed to the resolved state. Pure.
 //!
-//! *Guarantees*: the resolved of a map entry is added before the entry and removed after it, so that a packet meets
+//! *Guarantees*: an entry that another entry refers to is added before it and removed after it, so that a packet meets
 //! the old or the new state at every moment; a slot freed by a plan is not reused by the same plan; planning against
 //! the result of a plan gives an empty plan.
 

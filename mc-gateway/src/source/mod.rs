@@ -23,12 +23,12 @@ pub type Receiver = watch::Receiver<Option<Objects>>;
 #[derive(Debug, Error)]
 pub enum SourceError {
     /// The directory cannot be read or watched.
-    #[error("--manifests {}: {what}", .dir.display())]
+    #[error("--manifests {}: {operation}", .dir.display())]
     Directory {
         /// The directory.
         dir: PathBuf,
         /// The failed operation.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the operating system.
         source: std::io::Error,
     },

@@ -353,9 +353,13 @@ pub fn parse_objects(text: &str) -> (Objects, Vec<ManifestError>) {
 
 /// Reads `dir` and keeps watching it.
 pub(super) fn start(dir: &Path) -> Result<Receiver, SourceError> {
-    let failed = |what| {
+    let failed = |operation| {
         let dir = dir.to_owned();
-        move |source| SourceError::Directory { dir, what, source }
+        move |source| SourceError::Directory {
+            dir,
+            operation,
+            source,
+        }
     };
     let mut reader = ManifestReader::new(dir);
     // Watched before it is read, so that no change is missed.

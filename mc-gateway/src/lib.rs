@@ -24,6 +24,7 @@ pub mod objects;
 pub mod plan;
 pub mod preflight;
 pub mod probe;
+pub mod program_log;
 pub mod resolved;
 pub mod service_ip_reservation;
 pub mod service_objects;

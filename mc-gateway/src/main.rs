@@ -1,6 +1,8 @@
 //! The `mc-gateway` binary: command line, log, exit code.
 
+use std::fs;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -30,7 +32,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => {
             log_to_stderr(args.log_format);
             let config = Config::try_from(args)?;
-            runtime.block_on(agent::run(config, EBPF_OBJECT))?;
+            let read =
+                |path: &PathBuf| fs::read(path).with_context(|| format!("--program-log {}", path.display()));
+            let logging = config.program_log.as_ref().map(read).transpose()?;
+            runtime.block_on(agent::run(config, logging.as_deref().unwrap_or(EBPF_OBJECT)))?;
         }
         Command::Cleanup(args) => {
             log_to_stderr(LogFormat::Text);

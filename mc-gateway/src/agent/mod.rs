@@ -60,6 +60,9 @@ pub enum AgentError {
     /// Drop samples.
     #[error(transparent)]
     Samples(#[from] DropSamplesError),
+    /// Log of the programs.
+    #[error(transparent)]
+    ProgramLog(#[from] ProgramLogError),
     /// Netlink or nftables.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -79,6 +82,9 @@ pub enum AgentError {
 /// Runs until SIGTERM or SIGINT; the data path stays in place.
 pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut agent = Agent::start(config.clone(), object).await?;
+    if config.program_log.is_some() {
+        agent.datapath.start_program_log()?;
+    }
     drop_samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
     service_ip_reservation::start(&config, agent.needs_address.subscribe());
     if let Some(address) = config.metrics_address {

@@ -78,6 +78,9 @@ pub struct RunArgs {
     /// Format of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Load the programs from this object of `cargo xtask build-ebpf --log` and log every decision.
+    #[arg(long, value_name = "FILE")]
+    pub program_log: Option<PathBuf>,
     /// Pins and device.
     #[command(flatten)]
     pub paths: PathArgs,

@@ -72,6 +72,8 @@ pub struct Config {
     pub probes: probe::Settings,
     /// How the Node of a Pod is found.
     pub pod_lookup: PodLookup,
+    /// Object whose programs log every decision, in place of the embedded one.
+    pub program_log: Option<PathBuf>,
     /// Pins and device.
     pub paths: Paths,
 }
@@ -220,6 +222,7 @@ impl TryFrom<RunArgs> for Config {
             metrics_address,
             probes: args.probes.try_into()?,
             pod_lookup: args.pod_lookup,
+            program_log: args.program_log,
             paths: args.paths.try_into()?,
         })
     }

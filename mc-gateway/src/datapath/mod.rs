@@ -22,6 +22,7 @@ use mc_gateway_common::abi;
 use crate::config::TcxOrder;
 use crate::host::tc_filter::Filter;
 use crate::plan::{AttachMode, Attachment, Hook, Program};
+use crate::program_log::{self, ProgramLogError};
 pub use error::DatapathError;
 use error::remove_pin;
 use map_migration::MapDir;
@@ -73,6 +74,11 @@ impl Datapath {
             ids,
             order,
         })
+    }
+
+    /// Forwards the log records of the programs, if the object writes any.
+    pub fn start_program_log(&mut self) -> Result<(), ProgramLogError> {
+        program_log::start(&mut self.ebpf)
     }
 
     /// Directory of the pinned maps.

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::parse::{ObjectKey, parse};
 use super::*;
 
 const GATEWAY: &str = "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: Gateway\nmetadata: {name: a}\n\

@@ -1,0 +1,236 @@
+//! Parsing of manifest files: YAML and JSON documents to objects.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use mc_api::cluster_info::ClusterInfoImport;
+use mc_api::gateway::Gateway;
+use mc_api::service_export::ServiceExport;
+use mc_kube::NamespacedName;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_yaml_ng::{Deserializer, Value};
+
+use crate::objects::{GatewayInfo, NodeInfo, PodInfo, RemoteCluster};
+use crate::service_objects::{ServiceInfo, SliceInfo};
+use crate::source::convert;
+use crate::source::pod::{self, Pod};
+
+/// An object of a supported kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Object {
+    /// `v1` Node.
+    Node(NodeInfo),
+    /// Gateway.
+    Gateway(GatewayInfo),
+    /// ClusterInfoImport.
+    Remote(RemoteCluster),
+    /// `v1` Pod.
+    Pod(Arc<PodInfo>),
+    /// `v1` Service.
+    Service(ServiceInfo),
+    /// EndpointSlice.
+    Slice(SliceInfo),
+    /// ServiceExport.
+    Export(NamespacedName),
+}
+
+/// Kind, and name or `namespace/name`.
+pub(super) type ObjectKey = (&'static str, String);
+
+impl Object {
+    pub(super) fn key(&self) -> ObjectKey {
+        match self {
+            Self::Node(node) => ("Node", node.name.clone()),
+            Self::Gateway(gateway) => ("Gateway", gateway.name.clone()),
+            Self::Remote(remote) => ("ClusterInfoImport", remote.name.clone()),
+            Self::Pod(pod) => ("Pod", pod.name.clone()),
+            Self::Service(service) => ("Service", format!("{}/{}", service.namespace, service.name)),
+            Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
+            Self::Export(name) => ("ServiceExport", name.to_string()),
+        }
+    }
+}
+
+/// An invalid document.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManifestError {
+    /// The file.
+    pub file: PathBuf,
+    /// Number of the document in the file, from 1; none if the file cannot be read.
+    pub document: Option<usize>,
+    /// The error of the parser, with field and value.
+    pub reason: String,
+}
+
+impl fmt::Display for ManifestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.file.display())?;
+        if let Some(document) = self.document {
+            write!(f, "document {document}: ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// The contents of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parsed {
+    pub(super) objects: Vec<Object>,
+    /// Number and error of invalid documents.
+    pub(super) errors: Vec<(Option<usize>, String)>,
+    /// Objects with invalid fields.
+    pub(super) invalid: BTreeSet<ObjectKey>,
+    /// Whether the text after the last object is unreadable.
+    pub(super) truncated: bool,
+    /// Unsupported kinds.
+    pub(super) ignored: BTreeSet<String>,
+}
+
+/// Parses all documents of a file.
+pub(super) fn parse(text: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    let mut values = Vec::new();
+    for document in Deserializer::from_str(text) {
+        match Value::deserialize(document) {
+            Ok(value) => values.push(value),
+            Err(error) => {
+                let number = values.len().saturating_add(1);
+                parsed
+                    .errors
+                    .push((Some(number), format!("malformed YAML: {error}")));
+                parsed.truncated = true;
+                break;
+            }
+        }
+    }
+    // The second pass parses the text, so that errors contain field, value and line.
+    for (index, (value, document)) in values.iter().zip(Deserializer::from_str(text)).enumerate() {
+        let number = index.saturating_add(1);
+        let kind = string(value, "kind");
+        match (kind.as_str(), value) {
+            (_, Value::Null) => {}
+            ("List", _) => {
+                let items = value.get("items").and_then(Value::as_sequence);
+                for item in items.into_iter().flatten() {
+                    parsed.add(number, item, item.clone());
+                }
+            }
+            _ => parsed.add(number, value, document),
+        }
+    }
+    parsed
+}
+
+/// The name in the key of an object: with namespace for namespaced kinds.
+fn object_name(kind: &str, value: &Value, name: String) -> String {
+    if !matches!(kind, "Pod" | "Service" | "EndpointSlice" | "ServiceExport") {
+        return name;
+    }
+    let metadata = value.get("metadata");
+    let namespace = metadata.map(|metadata| string(metadata, "namespace"));
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    format!("{}/{name}", namespace.as_deref().unwrap_or("default"))
+}
+
+fn string(value: &Value, field: &str) -> String {
+    value
+        .get(field)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
+}
+
+impl Parsed {
+    fn add<'de, D: serde::Deserializer<'de>>(&mut self, number: usize, value: &Value, document: D)
+    where
+        D::Error: fmt::Display,
+    {
+        let kind = string(value, "kind");
+        let version = string(value, "apiVersion");
+        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        match (kind.as_str(), group) {
+            ("Node", "") => self.read("Node", number, value, document, |node: Node| {
+                Object::Node(convert::node(&node))
+            }),
+            ("Pod", "") => self.read("Pod", number, value, document, |pod: Pod| {
+                Object::Pod(pod::convert(&pod))
+            }),
+            ("Gateway", convert::GROUP) => {
+                self.read("Gateway", number, value, document, |gateway: Gateway| {
+                    Object::Gateway(convert::gateway(&gateway))
+                });
+            }
+            ("ClusterInfoImport", convert::GROUP) => {
+                self.read(
+                    "ClusterInfoImport",
+                    number,
+                    value,
+                    document,
+                    |import: ClusterInfoImport| Object::Remote(convert::remote(&import)),
+                );
+            }
+            ("Service", "") => self.read("Service", number, value, document, |service: Service| {
+                Object::Service(convert::service(&service))
+            }),
+            ("EndpointSlice", convert::DISCOVERY_GROUP) => {
+                self.read(
+                    "EndpointSlice",
+                    number,
+                    value,
+                    document,
+                    |slice: EndpointSlice| Object::Slice(convert::slice(&slice)),
+                );
+            }
+            ("ServiceExport", convert::MCS_GROUP) => {
+                self.read(
+                    "ServiceExport",
+                    number,
+                    value,
+                    document,
+                    |export: ServiceExport| Object::Export(convert::export(&export)),
+                );
+            }
+            ("", _) => {
+                let reason = format!("kind: {kind:?} is missing: not a Kubernetes object");
+                self.errors.push((Some(number), reason));
+            }
+            _ => {
+                self.ignored.insert(format!("{kind} ({version})"));
+            }
+        }
+    }
+
+    fn read<'de, T: DeserializeOwned, D: serde::Deserializer<'de>>(
+        &mut self,
+        kind: &'static str,
+        number: usize,
+        value: &Value,
+        document: D,
+        convert: impl Fn(T) -> Object,
+    ) where
+        D::Error: fmt::Display,
+    {
+        let name = value
+            .get("metadata")
+            .map(|metadata| string(metadata, "name"))
+            .unwrap_or_default();
+        if name.is_empty() {
+            let reason = format!("{kind}: metadata.name: {name:?} is missing");
+            self.errors.push((Some(number), reason));
+            return;
+        }
+        match T::deserialize(document) {
+            Ok(object) => self.objects.push(convert(object)),
+            Err(error) => {
+                self.errors
+                    .push((Some(number), format!("{kind} {name}: {error}")));
+                self.invalid.insert((kind, object_name(kind, value, name)));
+            }
+        }
+    }
+}

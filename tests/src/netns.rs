@@ -3,15 +3,17 @@
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use nix::{
+    sched::{CloneFlags, setns},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -149,6 +151,21 @@ impl Netns {
         run_with_input(self.command("nft").args(["-f", "-"]), rules)
             .with_context(|| format!("in namespace {}", self.name))?;
         Ok(())
+    }
+
+    /// Runs `work` in a thread inside the namespace; sockets and attached programs remain there.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let path = Path::new(NETNS_DIR).join(&self.name);
+        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let entered = || {
+            setns(file, CloneFlags::CLONE_NEWNET)
+                .with_context(|| format!("cannot enter {}", path.display()))?;
+            work()
+        };
+        match thread::scope(|scope| scope.spawn(entered).join()) {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     }
 
     /// Processes in this namespace.

@@ -4,7 +4,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    thread,
     time::Duration,
 };
 
@@ -22,7 +21,7 @@ use mc_gateway_common::{
     verdict::Outcome as PacketPath,
 };
 use nix::{
-    sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns},
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     unistd::Pid,
 };
 
@@ -36,24 +35,6 @@ const BATCH: u32 = 64;
 pub(super) const HEADER_LEN: usize = 96;
 /// Capacity of the source in headers.
 pub(super) const MAX_HEADERS: usize = 4096;
-
-/// Runs `work` inside a namespace.
-pub(super) fn inside<T: Send>(netns: &Netns, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    let path = Path::new("/run/netns").join(netns.name());
-    let file = fs::File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    // In a separate thread, since the caller must remain in its namespace.
-    thread::scope(|scope| {
-        let worker = scope.spawn(move || {
-            setns(file, CloneFlags::CLONE_NEWNET)
-                .with_context(|| format!("cannot enter {}", path.display()))?;
-            work()
-        });
-        match worker.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
-}
 
 /// Run time and number of runs of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,7 +161,7 @@ impl BenchPrograms {
     pub(super) fn attach_source(&mut self, netns: &Netns, device: &str) -> Result<()> {
         let program = source(&mut self.ebpf)?;
         // Live frames require a device with XDP enabled.
-        inside(netns, || {
+        netns.enter(|| {
             program
                 .attach(device, XdpMode::Driver)
                 .with_context(|| format!("cannot attach the source to {device}"))
@@ -247,7 +228,7 @@ impl BenchPrograms {
     ) -> Result<SendResult> {
         let program: &Xdp = self.ebpf.program("source").context("no source")?.try_into()?;
         let context = xdp_md(frame.len(), ifindex)?;
-        inside(netns, || {
+        netns.enter(|| {
             pin_to_first_cpu()?;
             let mut sent = SendResult::default();
             let mut per_frame = Vec::new();
@@ -323,7 +304,7 @@ fn source(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
 
 fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<SchedClassifierLinkId> {
     let program = classifier(ebpf, name)?;
-    inside(netns, || {
+    netns.enter(|| {
         program
             .attach(device, TcAttachType::Ingress)
             .with_context(|| format!("cannot attach {name} to {device}"))

@@ -15,7 +15,7 @@ use ipnet::Ipv4Net;
 use nix::net::if_::if_nametoindex;
 
 use super::{
-    bpf_objects::{BenchPrograms, SINK, inside},
+    bpf_objects::{BenchPrograms, SINK},
     fixture::Leg,
 };
 use crate::netns::Netns;
@@ -127,7 +127,9 @@ impl SingleHop {
 }
 
 fn ifindex(netns: &Netns, device: &str) -> Result<u32> {
-    inside(netns, || Ok(if_nametoindex(device)?)).with_context(|| format!("{device} in {}", netns.name()))
+    netns
+        .enter(|| Ok(if_nametoindex(device)?))
+        .with_context(|| format!("{device} in {}", netns.name()))
 }
 
 fn host(leg: u8, number: u8) -> Ipv4Addr {

@@ -24,7 +24,7 @@ struct Cli {
     /// Keep everything running and print commands to explore it.
     #[arg(long)]
     keep: bool,
-    /// Remove what `--keep` left running.
+    /// Remove the leftovers of `--keep`.
     #[arg(long, conflicts_with = "keep")]
     remove: bool,
     /// Name prefix of everything that is created.

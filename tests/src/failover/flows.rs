@@ -2,10 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::File,
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
-    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -14,11 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::socket::{setsockopt, sockopt::RcvBufForce},
-};
+use anyhow::Result;
+use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 
 use super::TIMEOUT;
 use crate::{
@@ -61,8 +56,8 @@ impl Flows {
             let family = bed.options().inner.families().first().copied();
             cluster.pod_addr(family.unwrap_or_default())
         });
-        let receiver = inside(bed, Place::PodWest, move || receiver(to))?;
-        let senders = inside(bed, Place::PodEast, move || senders(from, to))?;
+        let receiver = bed.netns(Place::PodWest).enter(|| receiver(to))?;
+        let senders = bed.netns(Place::PodEast).enter(|| senders(from, to))?;
         let arrivals = Arc::new(Mutex::new(vec![Vec::new(); FLOWS]));
         let stop = Arc::new(AtomicBool::new(false));
         let threads = vec![
@@ -162,24 +157,6 @@ impl Drop for Flows {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-    }
-}
-
-/// Runs `work` in the namespace of a place; sockets remain in the namespace of their creation.
-fn inside<T: Send + 'static>(
-    bed: &Topology,
-    place: Place,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let path = PathBuf::from("/run/netns").join(bed.netns(place).name());
-    let done = thread::spawn(move || {
-        let file = File::open(&path).with_context(|| path.display().to_string())?;
-        setns(file, CloneFlags::CLONE_NEWNET).with_context(|| path.display().to_string())?;
-        work()
-    });
-    match done.join() {
-        Ok(result) => result,
-        Err(panic) => std::panic::resume_unwind(panic),
     }
 }
 

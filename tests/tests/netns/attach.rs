@@ -1,6 +1,6 @@
 //! Attach modes TCX and clsact, coexistence with foreign programs, and switching between the modes.
 
-use std::{fs::File, path::Path, path::PathBuf, thread};
+use std::path::PathBuf;
 
 use aya::{
     EbpfLoader,
@@ -11,7 +11,6 @@ use mc_tests::{
     topology::{Cluster, Place, Topology, Variant},
     wait::wait_for,
 };
-use nix::sched::{CloneFlags, setns};
 
 use crate::fixture::{MAX_STREAM, TIMEOUT, options};
 
@@ -119,18 +118,14 @@ fn a_foreign_tcx_program_stays_and_receives_unrelated_packets() {
     let mut bed = connected("tcxnext", "tcx");
     let place = Place::GatewayEast;
     let mut foreign = Foreign::load(&bed, "foreign");
-    let netns = File::open(Path::new("/run/netns").join(bed.netns(place).name())).expect("the namespace");
-    thread::scope(|scope| {
-        let attached = scope.spawn(|| {
-            setns(netns, CloneFlags::CLONE_NEWNET).expect("setns");
+    bed.netns(place)
+        .enter(|| {
             let order = TcAttachOptions::TcxOrder(LinkOrder::default());
-            foreign
-                .program()
-                .attach_with_options(BETWEEN, TcAttachType::Ingress, order)
-                .map(drop)
-        });
-        attached.join().expect("the thread").expect("attach");
-    });
+            let program = foreign.program();
+            program.attach_with_options(BETWEEN, TcAttachType::Ingress, order)?;
+            Ok(())
+        })
+        .expect("attach");
     assert_only_unrelated_packets_reach(&bed, &mut foreign);
     bed.stop_agent(place).expect("SIGTERM");
     bed.start_agent(place).expect("a new agent");

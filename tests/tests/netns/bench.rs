@@ -48,7 +48,7 @@ fn a_quick_run_measures_everything_and_leaves_nothing() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A checksum would cost the competitor what mc-gateway does not pay.
+/// A checksum would be a cost of the competitor alone.
 #[test]
 fn kernel_vxlan_sends_no_outer_udp_checksum() {
     let mut topology = Topology::create(options("vxsum")).expect("the namespaces");

@@ -28,10 +28,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("start the runtime")?;
-    match cli.command.unwrap_or(Command::Run(cli.run)) {
+    match cli.command.unwrap_or(Command::Run(Box::new(cli.run))) {
         Command::Run(args) => {
             log_to_stderr(args.log_format);
-            let config = Config::try_from(args)?;
+            let config = Config::try_from(*args)?;
             let read =
                 |path: &PathBuf| fs::read(path).with_context(|| format!("--program-log {}", path.display()));
             let logging = config.program_log.as_ref().map(read).transpose()?;

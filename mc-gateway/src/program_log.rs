@@ -66,7 +66,9 @@ pub fn open<F: Fn(&str) + Send + Sync>(
 /// Forwards the records in a background task.
 pub fn start(ebpf: &mut Ebpf) -> Result<(), ProgramLogError> {
     let logger = open(ebpf, forward)?;
-    let mut logger = AsyncFd::with_interest(logger, Interest::READABLE).map_err(ProgramLogError::Poll)?;
+    // SAFETY: the logger owns its descriptor, keeps it and is dropped with the registration.
+    let mut logger = unsafe { AsyncFd::register_with_interest(logger, Interest::READABLE) }
+        .map_err(|error| ProgramLogError::Poll(error.into()))?;
     tokio::spawn(async move {
         loop {
             match logger.readable_mut().await {

@@ -25,6 +25,7 @@ use crate::host::{HostChanges, HostError};
 use crate::maps::MapsError;
 use crate::plan::PlanError;
 use crate::preflight::PreflightError;
+use crate::program_log::ProgramLogError;
 use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
 pub use reconcile::LOCK_SOCKET;

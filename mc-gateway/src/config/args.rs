@@ -26,7 +26,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Keep this node's data path equal to the cluster's objects (the default).
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Remove everything the agent created on this node.
     Cleanup(CleanupArgs),
     /// Print the contents of the data path, with names; works without an agent.

@@ -70,7 +70,7 @@ fn antrea_clusters_are_listed_once() {
 fn parse(args: &[&str]) -> Result<Config, String> {
     let cli = Cli::try_parse_from([&["mc-gateway"], args].concat()).map_err(|e| e.to_string())?;
     let run = match cli.command {
-        Some(Command::Run(run)) => run,
+        Some(Command::Run(run)) => *run,
         Some(other) => panic!("{other:?}"),
         None => cli.run,
     };

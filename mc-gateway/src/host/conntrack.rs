@@ -20,13 +20,13 @@ fn parse(text: &str) -> BTreeMap<&'static str, u64> {
     let names: Vec<&str> = lines.next().map(Iterator::collect).unwrap_or_default();
     let mut sums = BTreeMap::new();
     for (name, value) in lines.flat_map(|line| names.iter().zip(line)) {
-        let (Some(known), Ok(value)) = (
-            ERROR_COUNTERS.into_iter().find(|known| known == name),
+        let (Some(counter), Ok(value)) = (
+            ERROR_COUNTERS.into_iter().find(|counter| counter == name),
             u64::from_str_radix(value, 16),
         ) else {
             continue;
         };
-        let sum = sums.entry(known).or_insert(0_u64);
+        let sum = sums.entry(counter).or_insert(0_u64);
         *sum = sum.wrapping_add(value);
     }
     sums

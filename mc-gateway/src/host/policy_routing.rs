@@ -203,8 +203,8 @@ fn parse_rule(message: &RuleMessage, device: &str) -> Option<(u32, Ipv4Net)> {
             _ => {}
         }
     }
-    let known = ours && here && [BYPASS_PRIORITY, TUNNEL_PRIORITY].contains(&priority);
-    let net = Ipv4Net::new(source.filter(|_| known)?, message.header.src_len).ok()?;
+    let matches = ours && here && [BYPASS_PRIORITY, TUNNEL_PRIORITY].contains(&priority);
+    let net = Ipv4Net::new(source.filter(|_| matches)?, message.header.src_len).ok()?;
     Some((priority, net))
 }
 

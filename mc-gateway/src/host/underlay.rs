@@ -298,11 +298,11 @@ mod tests {
 
     #[test]
     fn unusable_routes_are_rejected() {
-        let refused = |kind, oif| parse_route(PEER, &route(kind, oif), &links(), "mc0").unwrap_err();
-        assert!(refused(RouteType::Unicast, 3).contains("loop"));
-        assert!(refused(RouteType::Unicast, 4).contains("down"));
-        assert!(refused(RouteType::Unicast, 9).contains("removed"));
-        assert!(refused(RouteType::Local, 2).contains("this host"));
-        assert!(refused(RouteType::BlackHole, 2).contains("BlackHole"));
+        let rejected = |kind, oif| parse_route(PEER, &route(kind, oif), &links(), "mc0").unwrap_err();
+        assert!(rejected(RouteType::Unicast, 3).contains("loop"));
+        assert!(rejected(RouteType::Unicast, 4).contains("down"));
+        assert!(rejected(RouteType::Unicast, 9).contains("removed"));
+        assert!(rejected(RouteType::Local, 2).contains("this host"));
+        assert!(rejected(RouteType::BlackHole, 2).contains("BlackHole"));
     }
 }

@@ -1,9 +1,9 @@
-//! Puts the eBPF object that `cargo xtask build-ebpf` made into the agent.
+//! Embeds the eBPF object built by `cargo xtask build-ebpf` into the agent.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Overrides where the object is.
+/// Environment variable with another path of the object.
 const OBJECT: &str = "MC_GATEWAY_EBPF_OBJECT";
 
 fn main() {

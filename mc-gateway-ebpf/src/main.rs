@@ -3,6 +3,8 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
+#[cfg(feature = "log")]
+mod decision_log;
 mod maps;
 mod skb;
 mod subprograms;

@@ -441,6 +441,8 @@ impl Packet for Skb {
 #[inline(always)]
 pub(crate) fn apply_verdict(packet: &Skb, verdict: Verdict, received: RxInfo, program: u32) -> i32 {
     let RxInfo { bytes, gso } = received;
+    #[cfg(feature = "log")]
+    crate::decision_log::log(packet.raw.cast(), program, &verdict);
     match verdict {
         // "Next" for TCX and "continue" for clsact: other programs on the device still run.
         Verdict::Pass => TC_ACT_UNSPEC,

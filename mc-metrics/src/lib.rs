@@ -16,7 +16,7 @@ const DURATION_BOUNDS: [f64; 8] = [0.001, 0.004, 0.016, 0.064, 0.256, 1.024, 4.0
 
 /// The state behind the three endpoints.
 pub trait MetricsSource: Send + Sync + 'static {
-    /// Every metric in the OpenMetrics text format, or the reason for a failed scrape.
+    /// Every metric in the `OpenMetrics` text format, or the reason for a failed scrape.
     fn metrics(&self) -> Result<String, String>;
 
     /// Liveness; an error means that the process has to be restarted.

@@ -1,7 +1,7 @@
 //! The metric families of one scrape, gathered when the request arrives.
 //!
 //! Most values live in BPF maps or in a snapshot of the main loop's state, so they are a [`Collector`] of constant
-//! samples instead of registered counters and gauges. `prometheus-client` writes the text: OpenMetrics 1.0, where a
+//! samples instead of registered counters and gauges. `prometheus-client` writes the text: `OpenMetrics` 1.0, where a
 //! counter family is declared without the suffix `_total` and its samples carry it.
 
 use std::fmt;
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use crate::process;
 
-/// Content type for a scraper that accepts OpenMetrics.
+/// Content type for a scraper that accepts `OpenMetrics`.
 pub const OPENMETRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Content type for every other scraper. The same text is valid in the Prometheus format, with untyped counters.
 pub const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -20,6 +20,7 @@ mod lint;
 mod manifests;
 mod matrix;
 mod mutants;
+mod previous_release;
 mod rbac;
 mod setup;
 mod test;
@@ -62,6 +63,9 @@ enum Command {
         /// Build it with no nightly, a fitting nightly and a too new one (downloads two toolchains into the cache).
         #[arg(long, conflicts_with = "check_reproducible")]
         check_toolchains: bool,
+        /// Build the programs that log every decision, for the agent's --program-log.
+        #[arg(long, conflicts_with_all = ["check_reproducible", "check_toolchains"])]
+        log: bool,
     },
     /// Real Kubernetes clusters in network namespaces of this machine.
     #[command(subcommand)]
@@ -72,6 +76,10 @@ enum Command {
     Crds,
     /// Write the one-file manifests of deploy/ from the kustomize bases.
     Manifests,
+    /// Write the tables of drop reasons in README.md and docs/metrics.md from the enum `DropReason`.
+    DropReasons,
+    /// List the seeded bugs of tests/mutants, and those that no longer apply or name a test that does not exist.
+    Mutants,
 }
 
 fn main() -> Result<()> {
@@ -82,6 +90,8 @@ fn main() -> Result<()> {
         Command::Matrix(args) => matrix::run(&args),
         Command::Crds => lint::crds("--out"),
         Command::Manifests => manifests::write(),
+        Command::DropReasons => lint::drop_reasons::write(),
+        Command::Mutants => mutants::list(),
         Command::BuildEbpf {
             check_reproducible: true,
             ..
@@ -90,6 +100,7 @@ fn main() -> Result<()> {
             check_toolchains: true,
             ..
         } => ebpf::check::toolchains(),
+        Command::BuildEbpf { log: true, .. } => ebpf::build_log_and_print(),
         Command::BuildEbpf { .. } => ebpf::build_and_print(),
         Command::Cluster(command) => cluster::run(command),
         Command::Images(args) => images::run(&args),

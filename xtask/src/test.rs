@@ -2,12 +2,13 @@
 
 use std::{process::Command, time::Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::{
-    background::Background, build, cluster_suites, cmd, ebpf, fuzz, lint, matrix, mutants, setup,
-    test_summary::TestSummary,
+    background::Background, build, cluster_suites, cmd, ebpf, fuzz, lint, matrix, mutants, previous_release,
+    setup,
+    test_summary::{self, SuiteResult, TestSummary},
 };
 
 /// A group of tests that needs the same things.
@@ -63,62 +64,78 @@ const ALL: [Suite; 9] = [
 /// end.
 const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 
-/// Runs the suites, or all without any; the last line tells the figures.
+/// Runs the given suites, or all; prints time and counts of each, and the sum on the last line.
 pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     setup::require_root("cargo xtask test")?;
     setup::ensure_packages("the tests", build::PACKAGES)?;
     setup::ensure_bpffs()?;
     ebpf::build_and_print()?;
-    let mut tally = TestSummary::default();
+    ebpf::build_log_and_print()?;
+    let mut results = Vec::new();
     let all = suites.is_empty();
     for suite in if all { &ALL } else { suites } {
-        let start = Instant::now();
-        let beside = (all && *suite == Suite::E2e).then(|| Background::start(&BACKGROUND, long));
-        let mut result = run_suite(*suite, long, &mut tally);
-        if let Some(beside) = beside {
-            result = result.and(beside.and_then(|beside| beside.finish(&mut tally)));
+        let background = (all && *suite == Suite::E2e).then(|| Background::start(&BACKGROUND, long));
+        results.push(timed(*suite, long));
+        if let Some(background) = background {
+            results.push(background.and_then(Background::finish)?);
         }
-        if let Err(error) = result {
-            println!("FAILED: {suite:?}: {error:#}");
-            tally.failed += 1;
-        }
-        println!("== {suite:?}: {:.0} s", start.elapsed().as_secs_f32());
     }
-    println!("{tally}");
-    if tally.failed > 0 {
-        bail!("tests failed");
+    print!("{}", test_summary::table(&results));
+    let mut total = TestSummary::default();
+    for result in &results {
+        total.add(result.summary);
     }
+    println!("{total}");
+    ensure!(total.failed == 0, "tests failed");
     Ok(())
 }
 
-fn run_suite(suite: Suite, long: bool, tally: &mut TestSummary) -> Result<()> {
+/// Runs a suite; an error counts as one failure.
+fn timed(suite: Suite, long: bool) -> SuiteResult {
+    let (start, mut summary) = (Instant::now(), TestSummary::default());
+    let value = suite.to_possible_value();
+    let name = value.map_or_else(String::new, |value| value.get_name().to_owned());
+    if let Err(error) = run_suite(suite, long, &mut summary) {
+        println!("FAILED: {name}: {error:#}");
+        summary.failed += 1;
+    }
+    let elapsed = start.elapsed();
+    println!("== {name}: {:.0} s", elapsed.as_secs_f32());
+    SuiteResult {
+        name,
+        elapsed,
+        summary,
+    }
+}
+
+fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> {
     match suite {
-        Suite::Lint => lint::run(tally),
-        Suite::Unit => tally.cargo_test(
+        Suite::Lint => lint::run(summary),
+        Suite::Unit => summary.cargo_test(
             "unit",
             cmd::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
         )?,
         Suite::Datapath => {
-            tally.step("the object is reproducible", ebpf::check::reproducible());
+            summary.step("the object is reproducible", ebpf::check::reproducible());
             if long {
-                tally.step(
+                summary.step(
                     "every compiler that fits builds the object",
                     ebpf::check::toolchains(),
                 );
             }
             let mut command = integration("datapath");
-            tally.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
+            summary.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
         }
         Suite::Differential => {
             let mut command = integration("datapath");
             command
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--nocapture", "differential"]);
-            tally.cargo_test("differential", &mut command)?;
+            summary.cargo_test("differential", &mut command)?;
         }
         Suite::Fuzz => {
-            tally.cargo_test("corpus", &mut integration("corpus"))?;
-            tally.step("fuzz", fuzz::run(long));
+            summary.cargo_test("corpus", &mut integration("corpus"))?;
+            summary.step("fuzz", fuzz::run(long));
         }
         Suite::Sim => {
             let mut command = integration("sim");
@@ -127,12 +144,12 @@ fn run_suite(suite: Suite, long: bool, tally: &mut TestSummary) -> Result<()> {
                 "--test-threads=1",
                 "--nocapture",
             ]);
-            tally.cargo_test("sim", &mut command)?;
+            summary.cargo_test("sim", &mut command)?;
         }
         Suite::Netns => {
             let programs = build::release()?;
             let mut command = integration("netns");
-            tally.cargo_test(
+            summary.cargo_test(
                 "netns",
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
@@ -145,18 +162,21 @@ fn run_suite(suite: Suite, long: bool, tally: &mut TestSummary) -> Result<()> {
             };
             let programs = build::release()?;
             let mut command = integration(name);
+            if suite == Suite::Restart {
+                command.envs(previous_release::env()?);
+            }
             command
                 .envs(programs.env())
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--test-threads=1", "--nocapture"]);
-            tally.cargo_test(name, &mut command)?;
+            summary.cargo_test(name, &mut command)?;
         }
-        Suite::Matrix => tally.step("the oldest kernel", matrix::oldest()),
-        Suite::E2e => cluster_suites::run(cluster_suites::ALL, long, tally)?,
-        Suite::Conformance => cluster_suites::run(cluster_suites::CONFORMANCE, long, tally)?,
-        Suite::Isolation => cluster_suites::run(cluster_suites::ISOLATION, long, tally)?,
-        Suite::Faults => cluster_suites::run(cluster_suites::FAULTS, long, tally)?,
-        Suite::Mutants => mutants::run(tally)?,
+        Suite::Matrix => summary.step("the oldest kernel", matrix::oldest()),
+        Suite::E2e => cluster_suites::run(cluster_suites::ALL, long, summary)?,
+        Suite::Conformance => cluster_suites::run(cluster_suites::CONFORMANCE, long, summary)?,
+        Suite::Isolation => cluster_suites::run(cluster_suites::ISOLATION, long, summary)?,
+        Suite::Faults => cluster_suites::run(cluster_suites::FAULTS, long, summary)?,
+        Suite::Mutants => mutants::run(summary)?,
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use aya::{
@@ -11,6 +11,7 @@ use aya::{
     maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, PerCpuValues, lpm_trie::Key},
     programs::{SchedClassifier, TestRun as _},
 };
+use mc_gateway::program_log;
 use mc_gateway_common::{
     abi::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
@@ -72,13 +73,29 @@ pub(crate) fn health(tables: &MemoryMaps) -> Vec<LivenessRecord> {
 pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 
 impl Kernel {
+    /// Loads the object of `cargo xtask build-ebpf --log` and fills its maps. The returned function passes the log
+    /// records written since its last call to `sink`.
+    pub(crate) fn load_logging<F: Fn(&str) + Send + Sync>(
+        tables: &MemoryMaps,
+        sink: F,
+    ) -> (Self, impl FnMut()) {
+        let object = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf-log.o");
+        let mut kernel = Self::load_object(&object, tables);
+        let mut logger = program_log::open(&mut kernel.0, sink).expect("the object logs");
+        (kernel, move || logger.flush())
+    }
+
     /// Loads the object of `cargo xtask build-ebpf` and fills its maps.
     pub(crate) fn load(tables: &MemoryMaps) -> Self {
         let object = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf.o"),
             PathBuf::from,
         );
-        let bytes = std::fs::read(&object)
+        Self::load_object(&object, tables)
+    }
+
+    fn load_object(object: &Path, tables: &MemoryMaps) -> Self {
+        let bytes = std::fs::read(object)
             .unwrap_or_else(|e| panic!("{}: {e}: run `cargo xtask build-ebpf` first", object.display()));
         let mut ebpf = EbpfLoader::new()
             .load(&bytes)

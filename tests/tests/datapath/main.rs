@@ -18,6 +18,7 @@ mod kernel;
 mod load;
 mod packets;
 mod peer_counters;
+mod program_log;
 
 use std::collections::BTreeSet;
 

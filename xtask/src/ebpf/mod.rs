@@ -29,20 +29,48 @@ pub(crate) struct Object {
 
 /// Builds the object of the workspace `root` into its `target/bpf`.
 pub(crate) fn build(root: &Path) -> Result<Object> {
+    build_with(toolchain()?, root)
+}
+
+/// Builds the agent's object alone, of the workspace `root` of any release.
+pub(crate) fn build_agent_object(root: &Path) -> Result<Object> {
+    let out = root.join("target/bpf");
+    let built = compile(toolchain()?, root, &out.join("build"), &["--bin", PROGRAMS])?;
+    install_object(&built, &out, PROGRAMS, PROGRAMS)
+}
+
+/// Builds the object whose programs log every decision.
+fn build_log(root: &Path) -> Result<Object> {
+    let out = root.join("target/bpf");
+    let built = compile(
+        toolchain()?,
+        root,
+        &out.join("build-log"),
+        &["--bin", PROGRAMS, "--features", "log"],
+    )?;
+    install_object(&built, &out, PROGRAMS, LOG_PROGRAMS)
+}
+
+fn toolchain() -> Result<&'static Toolchain> {
     // Chosen and reported once per process.
     static CHOSEN: OnceLock<Toolchain> = OnceLock::new();
-    let toolchain = if let Some(toolchain) = CHOSEN.get() {
-        toolchain
-    } else {
-        let found = toolchain::find(None)?;
-        CHOSEN.get_or_init(|| found)
-    };
-    build_with(toolchain, root)
+    if let Some(toolchain) = CHOSEN.get() {
+        return Ok(toolchain);
+    }
+    let found = toolchain::find(None)?;
+    Ok(CHOSEN.get_or_init(|| found))
 }
 
 fn build_with(toolchain: &Toolchain, root: &Path) -> Result<Object> {
-    let linker = linker::find_or_build()?;
     let out = root.join("target/bpf");
+    let built = compile(toolchain, root, &out.join("build"), &[])?;
+    install_object(&built, &out, BENCH_PROGRAMS, BENCH_PROGRAMS)?;
+    install_object(&built, &out, PROGRAMS, PROGRAMS)
+}
+
+/// Compiles the crate into a target directory; returns the directory of its binaries.
+fn compile(toolchain: &Toolchain, root: &Path, target_dir: &Path, selection: &[&str]) -> Result<PathBuf> {
+    let linker = linker::find_or_build()?;
     let arch = env::consts::ARCH;
     // Paths of this machine must not reach the object: same source, same bytes.
     let flags = [
@@ -59,8 +87,9 @@ fn build_with(toolchain: &Toolchain, root: &Path) -> Result<Object> {
         .current_dir(root)
         .args(["--locked", "--quiet", "--package", "mc-gateway-ebpf"])
         .args(["--profile", "bpf", "--target", TARGET])
+        .args(selection)
         .arg("--target-dir")
-        .arg(out.join("build"))
+        .arg(target_dir)
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     for inherited in [
         "RUSTUP_TOOLCHAIN",
@@ -73,17 +102,18 @@ fn build_with(toolchain: &Toolchain, root: &Path) -> Result<Object> {
     }
     cmd::inherit(&mut command)
         .with_context(|| format!("building mc-gateway-ebpf with {}", toolchain.compiler))?;
-    let built = out.join("build").join(TARGET).join("bpf");
-    install_object(&built, &out, BENCH_PROGRAMS)?;
-    install_object(&built, &out, "mc-gateway-ebpf")
+    Ok(target_dir.join(TARGET).join("bpf"))
 }
 
 /// The benchmark's baseline programs, a binary of the same crate.
 const BENCH_PROGRAMS: &str = "yardstick";
+/// The agent's programs, and the object of the same programs with the feature `log`.
+const PROGRAMS: &str = "mc-gateway-ebpf";
+const LOG_PROGRAMS: &str = "mc-gateway-ebpf-log";
 
 /// Copies a built object to its final path after checking it for BTF.
-fn install_object(built: &Path, out: &Path, name: &str) -> Result<Object> {
-    let built = built.join(name);
+fn install_object(built: &Path, out: &Path, binary: &str, name: &str) -> Result<Object> {
+    let built = built.join(binary);
     let bytes = fs::read(&built).with_context(|| built.display().to_string())?;
     if !has_btf(&bytes) {
         bail!(
@@ -103,9 +133,18 @@ fn install_object(built: &Path, out: &Path, name: &str) -> Result<Object> {
 
 /// Builds the object and prints its path and digest.
 pub(crate) fn build_and_print() -> Result<()> {
-    let object = build(&cmd::workspace())?;
-    println!("{}\nsha256 {}", object.path.display(), object.sha256);
+    print(&build(&cmd::workspace())?);
     Ok(())
+}
+
+/// Builds the object that logs and prints its path and digest.
+pub(crate) fn build_log_and_print() -> Result<()> {
+    print(&build_log(&cmd::workspace())?);
+    Ok(())
+}
+
+fn print(object: &Object) {
+    println!("{}\nsha256 {}", object.path.display(), object.sha256);
 }
 
 fn cargo_home() -> Result<PathBuf> {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::{
     headers::checksum_at,
-    packets::{Ip, checksum, summed, tcp_syn, udp},
+    packets::{Ip, checksum, tcp_syn, udp, with_checksum},
 };
 
 pub(crate) const TCP: u8 = 6;
@@ -71,7 +71,7 @@ impl ArbitraryPacket {
         };
         let at = checksum_at(self.proto).expect("a checksum");
         if self.proto == TCP || !self.without_checksum {
-            message = summed(self.src.0, self.dst.0, self.proto, message, at);
+            message = with_checksum(self.src.0, self.dst.0, self.proto, message, at);
             if self.proto == UDP && message[at..at + 2] == [0, 0] {
                 message[at..at + 2].fill(0xff);
             }
@@ -148,5 +148,5 @@ pub(crate) fn icmp_error_about(from: IpAddr, about: &ArbitraryPacket, src: (IpAd
     }
     let mut error = vec![1, 0, 0, 0, 0, 0, 0, 0];
     error.extend(quoted);
-    Ip::new(from, src.0, 58, summed(from, src.0, 58, error, 2))
+    Ip::new(from, src.0, 58, with_checksum(from, src.0, 58, error, 2))
 }

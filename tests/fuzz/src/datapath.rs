@@ -18,7 +18,7 @@ use crate::{
     decode_input::{Input, MAX_FILL},
     fixture::{POD_HERE, POD_NODE, POD_WEST, WEST_GATEWAY},
     headers::{Ip, checksum_at, checksum_is_valid, ip, mss, outer_ip as outer_of},
-    packets::{F0, checksum, l4_checksum, summed},
+    packets::{F0, checksum, l4_checksum, with_checksum},
 };
 
 /// Bytes of an Ethernet header.
@@ -78,7 +78,7 @@ pub fn too_big(data: &[u8]) {
         && whole.len() > at + 1
         && way & 4 == 0
     {
-        whole = summed(src, dst, proto, whole, at);
+        whole = with_checksum(src, dst, proto, whole, at);
     }
     let mut inner = crate::packets::Ip::new(src, dst, proto, whole);
     if way & 8 != 0 && !shape.inner_v6 {
@@ -106,7 +106,7 @@ pub fn too_big(data: &[u8]) {
 }
 
 fn run_to_remote(input: &Input, frame: &[u8]) {
-    let Some(mut packet) = input.to_packet(frame) else {
+    let Some(mut packet) = input.packet_with(frame) else {
         return;
     };
     let tables = input.tables();
@@ -138,7 +138,7 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
 }
 
 fn run_from_underlay(input: &Input, frame: &[u8]) {
-    let Some(mut packet) = input.to_packet(frame) else {
+    let Some(mut packet) = input.packet_with(frame) else {
         return;
     };
     let tables = input.tables();

@@ -95,7 +95,7 @@ impl Input {
     }
 
     /// The frame with the appended bytes; `None` if it is shorter than an Ethernet header, which no program receives.
-    pub(crate) fn to_packet(&self, frame: &[u8]) -> Option<SlicePacket> {
+    pub(crate) fn packet_with(&self, frame: &[u8]) -> Option<SlicePacket> {
         let mut frame = frame.to_vec();
         frame.extend((0..self.fill).map(|at| at.to_le_bytes()[0]));
         if frame.len() < 14 {

@@ -241,63 +241,66 @@ impl World {
     }
 
     fn request(&mut self, bytes: &mut Bytes<'_>) {
-        let draft = self.arbitrary_packet(bytes);
+        let request = self.arbitrary_packet(bytes);
         let udp_checksum = bytes.next() & 1 != 0;
-        self.check_gateways_agree(&draft);
-        let chosen = self.run_gateway(&draft.to_ip(), udp_checksum);
-        let Some((id, backend)) = self.check_selection(&draft, &chosen) else {
+        self.check_gateways_agree(&request);
+        let chosen = self.run_gateway(&request.to_ip(), udp_checksum);
+        let Some((id, backend)) = self.check_selection(&request, &chosen) else {
             return;
         };
-        let translated = draft.to((address(&backend.pod), backend.pod_port));
-        if self.check_delivery(&chosen, id, &translated.to_ip(), &draft) {
-            let (reply, expected) = (translated.reply(), draft.reply());
-            self.check_reply(backend.group == 0, &reply.to_ip(), &expected.to_ip(), &draft);
+        let translated = request.to((address(&backend.pod), backend.pod_port));
+        if self.check_delivery(&chosen, id, &translated.to_ip(), &request) {
+            let (reply, expected) = (translated.reply(), request.reply());
+            self.check_reply(backend.group == 0, &reply.to_ip(), &expected.to_ip(), &request);
         }
     }
 
     /// A packet in two fragments: the second has no ports and must follow the first.
     fn fragmented_request(&mut self, bytes: &mut Bytes<'_>) {
-        let mut draft = self.arbitrary_packet(bytes);
+        let mut request = self.arbitrary_packet(bytes);
         let udp_checksum = bytes.next() & 1 != 0;
         // The first fragment has the complete transport header (RFC 1858).
-        draft.len = draft.len.max(16);
+        request.len = request.len.max(16);
         let cut = 3 + usize::from(bytes.next() % 4);
-        let [first, later] = draft.fragments(cut);
+        let [first, later] = request.fragments(cut);
         let chosen = self.run_gateway(&first, udp_checksum);
-        let given = self.check_selection(&draft, &chosen);
+        let given = self.check_selection(&request, &chosen);
         let followed = self.run_gateway(&later, udp_checksum);
         let Some((id, backend)) = given else {
             assert!(matches!(followed, GatewayResult::HostStack), "{followed:?}");
             return;
         };
-        let translated = draft.to((address(&backend.pod), backend.pod_port));
+        let translated = request.to((address(&backend.pod), backend.pod_port));
         let [expected, expected_later] = translated.fragments(cut);
-        if !self.check_delivery(&chosen, id, &expected, &draft) {
+        if !self.check_delivery(&chosen, id, &expected, &request) {
             return;
         }
         // The second fragment does not include the checksum.
         let right = ArbitraryPacket {
             wrong_checksum: false,
-            ..draft
+            ..request
         };
         assert!(self.check_delivery(&followed, id, &expected_later, &right));
         let [reply, reply_later] = translated.reply().fragments(cut);
-        let [expected, expected_later] = draft.reply().fragments(cut);
+        let [expected, expected_later] = request.reply().fragments(cut);
         let here = backend.group == 0;
-        self.check_reply(here, &reply, &expected, &draft);
+        self.check_reply(here, &reply, &expected, &request);
         self.check_reply(here, &reply_later, &expected_later, &right);
     }
 
     /// An ICMP error of the client's network about a reply of the Service.
     fn icmp_error(&mut self, bytes: &mut Bytes<'_>) {
-        let draft = self.arbitrary_packet(bytes);
+        let request = self.arbitrary_packet(bytes);
         let udp_checksum = bytes.next() & 1 != 0;
         let len = 8 + usize::from(bytes.next() % 40);
-        let about = draft.reply();
-        let inner = icmp_error_about(draft.src.0, &about, about.src, len);
+        let about = request.reply();
+        let inner = icmp_error_about(request.src.0, &about, about.src, len);
         let chosen = self.run_gateway(&inner, udp_checksum);
         // An error opens no connection.
-        let later = ArbitraryPacket { flags: 0x10, ..draft };
+        let later = ArbitraryPacket {
+            flags: 0x10,
+            ..request
+        };
         let Some((id, backend)) = self.check_selection(&later, &chosen) else {
             return;
         };
@@ -305,12 +308,12 @@ impl World {
         // Its checksum covers the quote as it is.
         let right = ArbitraryPacket {
             wrong_checksum: false,
-            ..draft
+            ..request
         };
         self.check_delivery(
             &chosen,
             id,
-            &icmp_error_about(draft.src.0, &about, pod, len),
+            &icmp_error_about(request.src.0, &about, pod, len),
             &right,
         );
     }
@@ -320,8 +323,8 @@ impl World {
         let client = (self.addr(POD_WEST), bytes.choose(CLIENTS));
         let pod = (self.addr(POD_NODE), bytes.choose([80, 8_080, 1]));
         let proto = bytes.choose([TCP, UDP]);
-        let draft = ArbitraryPacket::new(bytes, client, pod, proto);
-        let inner = draft.to_ip();
+        let request = ArbitraryPacket::new(bytes, client, pod, proto);
+        let inner = request.to_ip();
         let tunnel = self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &inner);
         let mut packet = SlicePacket::new(tunnel.frame());
         let verdict = pipeline::from_underlay(&mut packet, &self.gateway);
@@ -348,20 +351,20 @@ impl World {
             "{verdict:?}"
         );
         assert_eq!(packet.bytes()[ETH..], inner.bytes()[..]);
-        let reply = draft.reply().to_ip();
-        self.check_reply(false, &reply, &reply, &draft);
+        let reply = request.reply().to_ip();
+        self.check_reply(false, &reply, &reply, &request);
     }
 
     /// Corrupted packets.
     fn corrupted(&mut self, bytes: &mut Bytes<'_>) {
         // It may still be a valid packet of any client.
         self.affinity.clear();
-        let draft = self.arbitrary_packet(bytes);
+        let request = self.arbitrary_packet(bytes);
         let (way, name) = (bytes.next(), bytes.next());
         let inner = if way & 4 == 0 {
-            draft.to_ip()
+            request.to_ip()
         } else {
-            draft.fragments(1 + usize::from(name % 4))[usize::from(way >> 3 & 1)].clone()
+            request.fragments(1 + usize::from(name % 4))[usize::from(way >> 3 & 1)].clone()
         };
         let mut frame = match way & 3 {
             0 => self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &inner).frame(),
@@ -372,7 +375,7 @@ impl World {
                 tunnel.inner_src = backend_mac(*id);
                 tunnel.frame()
             }
-            _ => draft.to(draft.src).to_ip().frame(),
+            _ => request.to(request.src).to_ip().frame(),
         };
         for _ in 0..bytes.next() % 6 {
             let at = usize::from(u16::from_le_bytes([bytes.next(), bytes.next()])) % frame.len();
@@ -410,10 +413,11 @@ impl World {
     }
 
     /// Checks that a gateway without flows selects the same Pod for a new flow.
-    fn check_gateways_agree(&self, draft: &ArbitraryPacket) {
-        let key = service_of(draft);
+    fn check_gateways_agree(&self, request: &ArbitraryPacket) {
+        let key = service_of(request);
         let service = self.gateway.services.services.get(&key);
-        if service.is_none_or(|service| service.flags & SERVICE_AFFINITY != 0) || !draft.opens_connection() {
+        if service.is_none_or(|service| service.flags & SERVICE_AFFINITY != 0) || !request.opens_connection()
+        {
             return;
         }
         let choice = |forget: bool| {
@@ -421,9 +425,9 @@ impl World {
             if forget {
                 tables.services.flows.take();
             }
-            let tunnel = self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &draft.to_ip());
+            let tunnel = self.tunnel(WEST_GATEWAY, GATEWAY_OUTSIDE, &request.to_ip());
             let _verdict = pipeline::from_underlay(&mut SlicePacket::new(tunnel.frame()), &tables);
-            tables.services.flows.take().get(&flow_key(draft)).copied()
+            tables.services.flows.take().get(&flow_key(request)).copied()
         };
         assert_eq!(choice(true), choice(false), "gateways differ");
     }
@@ -462,8 +466,12 @@ impl World {
     }
 
     /// Checks the Pod selected for a flow: a valid backend, and the previous one if it exists.
-    fn check_selection(&mut self, draft: &ArbitraryPacket, chosen: &GatewayResult) -> Option<(u64, Backend)> {
-        let key = service_of(draft);
+    fn check_selection(
+        &mut self,
+        request: &ArbitraryPacket,
+        chosen: &GatewayResult,
+    ) -> Option<(u64, Backend)> {
+        let key = service_of(request);
         let services = &self.gateway.services;
         if matches!(chosen, GatewayResult::HostStack) {
             assert!(
@@ -472,27 +480,27 @@ impl World {
             );
             return None;
         }
-        let id = *services.flows.borrow().get(&flow_key(draft)).expect("a flow");
+        let id = *services.flows.borrow().get(&flow_key(request)).expect("a flow");
         let backend = services.backends[&id];
         assert_eq!(key_of(&backend), key, "Pod of another Service");
         match chosen {
             GatewayResult::RemoteNode(name, _) => {
-                assert_eq!((*name, backend.group), (backend_mac(id), GROUP_NODE))
+                assert_eq!((*name, backend.group), (backend_mac(id), GROUP_NODE));
             }
             _ => assert_eq!(backend.group, 0, "Pod of another node"),
         }
-        let known = self.flows_before.get(&flow_key(draft));
+        let known = self.flows_before.get(&flow_key(request));
         let lives = known.and_then(|known| Some((known, services.backends.get(known)?)));
         if let Some((known, before)) = lives
-            && !draft.opens_connection()
-            && (draft.proto == TCP || before.flags & BACKEND_READY != 0)
+            && !request.opens_connection()
+            && (request.proto == TCP || before.flags & BACKEND_READY != 0)
         {
             assert_eq!(*known, id, "flow moved to another Pod");
             return Some((id, backend));
         }
         let service = services.services.get(&key);
         if service.is_some_and(|service| service.flags & SERVICE_AFFINITY != 0) {
-            let last = self.affinity.insert(client_key(draft), id);
+            let last = self.affinity.insert(client_key(request), id);
             let last = last.filter(|last| {
                 let backend = services.backends.get(last);
                 backend.is_some_and(|backend| backend.flags & BACKEND_READY != 0)
@@ -508,7 +516,7 @@ impl World {
         chosen: &GatewayResult,
         id: u64,
         expected: &Ip,
-        draft: &ArbitraryPacket,
+        request: &ArbitraryPacket,
     ) -> bool {
         let delivered = match chosen {
             GatewayResult::LocalPod(frame) => frame.clone(),
@@ -519,41 +527,41 @@ impl World {
                     assert_eq!(verdict, Verdict::Drop(DropReason::UnknownBackend));
                     return false;
                 }
-                let path = Outcome::Deliver;
+                let outcome = Outcome::Deliver;
                 assert_eq!(verdict, Verdict::Deliver { outcome, ifindex: 1 });
                 packet.bytes().to_vec()
             }
             GatewayResult::HostStack => panic!("no backend selected"),
         };
-        assert_packet(&delivered[ETH..], expected, draft);
+        assert_packet(&delivered[ETH..], expected, request);
         true
     }
 
     /// Checks the client's view of a Pod's reply.
-    fn check_reply(&self, here: bool, sent: &Ip, expected: &Ip, draft: &ArbitraryPacket) {
+    fn check_reply(&self, here: bool, sent: &Ip, expected: &Ip, request: &ArbitraryPacket) {
         let mut packet = SlicePacket::new(sent.frame());
         let tables = if here { &self.gateway } else { &self.node };
         let verdict = pipeline::to_remote(&mut packet, tables);
-        let path = Outcome::Encap;
+        let outcome = Outcome::Encap;
         assert_eq!(verdict, Verdict::Send { outcome, ifindex: 1 });
-        assert_packet(&packet.bytes()[self.inner_at()..], expected, draft);
+        assert_packet(&packet.bytes()[self.inner_at()..], expected, request);
     }
 }
 
 /// Compares a packet with the expected one byte for byte, except for a wrong checksum, which must stay wrong.
-fn assert_packet(packet: &[u8], expected: &Ip, draft: &ArbitraryPacket) {
+fn assert_packet(packet: &[u8], expected: &Ip, request: &ArbitraryPacket) {
     let whole = expected.bytes();
-    if !draft.has_wrong_checksum() {
+    if !request.has_wrong_checksum() {
         assert_eq!(packet, &whole[..], "differs from the expected packet");
         return;
     }
-    let at = whole.len() - expected.payload.len() + checksum_at(draft.proto).expect("a checksum");
+    let at = whole.len() - expected.payload.len() + checksum_at(request.proto).expect("a checksum");
     let mut rest = packet.to_vec();
     rest[at..at + 2].copy_from_slice(&whole[at..at + 2]);
     assert_eq!(rest, whole, "bytes other than the checksum");
     if expected.frags == 0x4000 && expected.options.is_empty() {
         let read = ip(packet).expect("a packet");
-        let left_out = draft.proto == UDP && packet[at..at + 2] == [0, 0];
+        let left_out = request.proto == UDP && packet[at..at + 2] == [0, 0];
         assert!(
             !read.payload_checksum_is_valid() && !left_out,
             "wrong checksum was corrected"
@@ -571,30 +579,30 @@ fn key_of(backend: &Backend) -> ServiceKey {
 }
 
 /// The Service port of a packet.
-fn service_of(draft: &ArbitraryPacket) -> ServiceKey {
+fn service_of(request: &ArbitraryPacket) -> ServiceKey {
     ServiceKey {
-        addr: mapped(draft.dst.0),
-        port: draft.dst.1,
-        proto: draft.proto,
+        addr: mapped(request.dst.0),
+        port: request.dst.1,
+        proto: request.proto,
         pad: 0,
     }
 }
 
-fn flow_key(draft: &ArbitraryPacket) -> FlowKey {
+fn flow_key(request: &ArbitraryPacket) -> FlowKey {
     FlowKey {
-        client: mapped(draft.src.0),
-        service: mapped(draft.dst.0),
-        client_port: draft.src.1,
-        service_port: draft.dst.1,
-        proto: draft.proto.into(),
+        client: mapped(request.src.0),
+        service: mapped(request.dst.0),
+        client_port: request.src.1,
+        service_port: request.dst.1,
+        proto: request.proto.into(),
     }
 }
 
 /// Key of a client's affinity entry.
-fn client_key(draft: &ArbitraryPacket) -> FlowKey {
+fn client_key(request: &ArbitraryPacket) -> FlowKey {
     FlowKey {
         client_port: 0,
-        ..flow_key(draft)
+        ..flow_key(request)
     }
 }
 

@@ -32,6 +32,8 @@ const TARGETS: [(&str, u32); 9] = [
 /// Seconds of one share, in the gate and with `--long`.
 const SHARE: u32 = 4;
 const LONG_SHARE: u32 = 120;
+/// Fewest executions per second of a target, in total over its time; fewer mean that it hardly ran.
+const MIN_RATE: u64 = 100;
 /// Longest input in bytes; frames get longer by a number in the input.
 const MAX_LEN: u32 = 2_048;
 
@@ -139,6 +141,7 @@ fn count_files(dir: &Path) -> Result<usize> {
 /// A target at work.
 struct FuzzProcess {
     name: &'static str,
+    seconds: u32,
     child: Child,
     log: PathBuf,
 }
@@ -166,7 +169,12 @@ impl FuzzProcess {
             .stderr(out)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { name, child, log })
+        Ok(Self {
+            name,
+            seconds,
+            child,
+            log,
+        })
     }
 
     /// Waits for its end; a crash shows what the target said last.
@@ -179,7 +187,16 @@ impl FuzzProcess {
             let last = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();
             bail!("{status}\n{}", last.join("\n"));
         }
-        Ok(parse_stats(&text))
+        let figures = parse_stats(&text);
+        let floor = MIN_RATE * u64::from(self.seconds);
+        if figures.executions < floor {
+            bail!(
+                "{} executions in {} s are fewer than {floor}",
+                figures.executions,
+                self.seconds
+            );
+        }
+        Ok(figures)
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{cmd, setup};
+use crate::{cmd, ebpf, setup};
 
 /// The last commit with map layout 4.
 const COMMIT: &str = "74343ea5da084aefe069528db4d03b6a41dc1441";
@@ -39,29 +39,20 @@ fn agent() -> Result<Option<PathBuf>> {
     let (sources, target) = (cache.join("src"), cache.join("target"));
     fs::create_dir_all(&sources).with_context(|| sources.display().to_string())?;
     extract(&sources)?;
-    for args in [
-        &[
-            "run",
-            "--quiet",
-            "--locked",
-            "--package",
-            "xtask",
-            "--",
-            "build-ebpf",
-        ][..],
-        &[
+    ebpf::build_agent_object(&sources).context("the previous release")?;
+    let mut command = cmd::cargo();
+    command
+        .current_dir(&sources)
+        .env("CARGO_TARGET_DIR", &target)
+        .args([
             "build",
             "--quiet",
             "--locked",
             "--release",
             "--package",
             "mc-gateway",
-        ],
-    ] {
-        let mut command = cmd::cargo();
-        command.current_dir(&sources).env("CARGO_TARGET_DIR", &target);
-        cmd::inherit(command.args(args)).context("the previous release")?;
-    }
+        ]);
+    cmd::inherit(&mut command).context("the previous release")?;
     // The path appears last: an interrupted build leaves no agent behind.
     let built = target.join("release/mc-gateway");
     let incomplete = cache.join("mc-gateway.incomplete");
@@ -89,7 +80,7 @@ fn extract(to: &Path) -> Result<()> {
         .spawn()
         .context("cannot start git")?;
     let files = archive.stdout.take().context("a piped stdout")?;
-    let unpacked = cmd::inherit(Command::new("tar").arg("-xC").arg(to).stdin(files));
+    let unpacked = cmd::inherit(Command::new("tar").args(["-xf", "-", "-C"]).arg(to).stdin(files));
     let status = archive.wait().context("git archive")?;
     if !status.success() {
         bail!("git archive {COMMIT} failed: {status}");

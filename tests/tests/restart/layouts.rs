@@ -9,12 +9,12 @@ use crate::fixture::bpftool;
 /// Maps of layout 1: name, type, sizes of key and value, entries.
 const V1: [(&str, &str, u32, u32, u32); 7] = [
     ("mc_prefixes", "lpm_trie", 20, 16, 131_072),
-    ("mc_nh_groups", "array", 4, 72, 8_192),
-    ("mc_nexthops", "array", 4, 48, 16_384),
+    ("mc_groups", "array", 4, 72, 8_192),
+    ("mc_members", "array", 4, 48, 16_384),
     ("mc_peers", "hash", 16, 16, 16_384),
     ("mc_config", "array", 4, 84, 1),
     ("mc_drops", "percpu_array", 4, 8, 64),
-    ("mc_outcomes", "percpu_array", 4, 16, 8),
+    ("mc_paths", "percpu_array", 4, 16, 8),
 ];
 
 /// Pins maps of a version below `root`, with the version in their configuration, and returns the name of their

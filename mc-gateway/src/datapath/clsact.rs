@@ -1,8 +1,8 @@
-//! Filters of the clsact qdisc: how programs are attached where the kernel has no TCX.
+//! Attachment by filters of a clsact qdisc, for kernels without TCX.
 //!
-//! *Guarantees*: a filter stays when the agent ends; it is replaced in place, so that no packet meets a
-//! device without a program; filters of others on the same device are neither moved nor removed. The
-//! qdisc itself stays until `cleanup`: the kernel stops a device for a moment to add or remove one.
+//! *Guarantees*: a filter outlives the agent; it is replaced in place, so that every packet on the device meets a
+//! program; filters of other programs are neither moved nor removed. The qdisc itself stays until `cleanup`, because
+//! the kernel stops a device for a moment to add or remove one.
 
 use std::fs;
 use std::io;
@@ -21,20 +21,20 @@ use crate::config::TcxOrder;
 use crate::host::tc_filter::HANDLE;
 use crate::plan::Program;
 
-/// Directory below the pin directory that remembers which qdiscs the agent made.
+/// Directory below the pin directory with a marker for each qdisc that the agent created.
 pub(super) const QDISCS: &str = "qdiscs";
 
-/// Priority of our filters: small numbers run first.
+/// Priority of the agent's filters: small numbers run first.
 #[must_use]
 pub(crate) const fn priority(order: TcxOrder) -> u16 {
     match order {
         TcxOrder::First => 1,
-        // Behind what the kernel numbers by itself, which is 49152 and less.
+        // After the priorities that the kernel assigns, which are 49152 and less.
         TcxOrder::Last => 60_000,
     }
 }
 
-/// Attaches the program, or replaces the one that is there in one step.
+/// Attaches the program, or replaces the attached one in one step.
 pub(super) fn attach(
     classifier: &mut SchedClassifier,
     program: Program,
@@ -55,7 +55,7 @@ pub(super) fn attach(
         result => result,
     };
     let link = classifier.take_link(id.map_err(failed())?).map_err(failed())?;
-    // Dropping it would detach, and a filter has to outlive the agent.
+    // Dropping the link would detach the filter.
     mem::forget(link);
     let other = match order {
         TcxOrder::First => TcxOrder::Last,
@@ -64,7 +64,7 @@ pub(super) fn attach(
     detach_at(program, device, other)
 }
 
-/// Removes our filter, whatever its place.
+/// Removes the agent's filter at either position.
 pub(crate) fn detach(program: Program, device: &str) -> Result<(), DatapathError> {
     detach_at(program, device, TcxOrder::First)?;
     detach_at(program, device, TcxOrder::Last)
@@ -87,7 +87,7 @@ fn existing(program: Program, device: &str, order: TcxOrder) -> io::Result<Sched
     SchedClassifierLink::attached(device, attach_type(program), priority(order), handle, None)
 }
 
-/// The kernel's answer in an error of a netlink request.
+/// Error number of a netlink request.
 fn errno(error: &ProgramError) -> Option<i32> {
     match error {
         ProgramError::NetlinkError(error) | ProgramError::TcError(TcError::NetlinkError(error)) => {
@@ -97,7 +97,7 @@ fn errno(error: &ProgramError) -> Option<i32> {
     }
 }
 
-/// Makes the qdisc that filters belong to, if the device has none, and remembers that we did.
+/// Creates the qdisc and its marker, unless the device has one.
 pub(super) fn ensure_qdisc(dir: &Path, device: &str, ifindex: u32) -> Result<(), DatapathError> {
     match qdisc_add_clsact(device) {
         Ok(()) => {
@@ -112,7 +112,7 @@ pub(super) fn ensure_qdisc(dir: &Path, device: &str, ifindex: u32) -> Result<(),
     }
 }
 
-/// Devices, by index, whose qdisc was made by an agent with this pin directory.
+/// Indexes of devices with a qdisc of this agent, with their markers.
 pub(crate) fn made_qdiscs(dir: &Path) -> Result<Vec<(u32, PathBuf)>, DatapathError> {
     let path = dir.join(QDISCS);
     let failed = |source| DatapathError::Io {
@@ -135,8 +135,8 @@ pub(crate) fn made_qdiscs(dir: &Path) -> Result<Vec<(u32, PathBuf)>, DatapathErr
     Ok(made)
 }
 
-/// A directory as a note: it survives the agent and needs no file system but the one pins live on. The
-/// index tells a device from another one of its name.
+/// A directory as a marker: it outlives the agent on the file system of the pins. The index distinguishes devices of
+/// one name.
 fn marker(dir: &Path, device: &str, ifindex: u32) -> PathBuf {
     // A dot is reserved on a bpffs but not in a device name; `%` is the other way round.
     dir.join(QDISCS)

@@ -1,14 +1,14 @@
-//! Generations of maps: which pins a new agent takes over, and how one layout follows another.
+//! Migration between map layouts.
 //!
-//! The maps of layout version *n* are pinned in a directory of their own. An agent that finds no complete
-//! directory of its version, or another version's beside it, makes new maps under a provisional name and
-//! leaves everything else alone: the ordinary plan fills them and swaps the programs, one attachment at a
-//! time, and each program has the whole desired state before and after. Only then the new maps get their
-//! name and those of other versions go.
+//! The maps of layout version *n* are pinned in a directory of their own. An agent without a complete directory of
+//! its version, or with another version's directory beside it, creates new maps under a provisional name and leaves
+//! the others alone: the ordinary plan fills them and replaces the programs, one attachment at a time, and each
+//! program has the whole desired state before and after. Then the new maps get their final name and the others are
+//! removed.
 //!
-//! *Guarantees*: at every moment, also when the agent is killed, whatever is attached runs on maps that
-//! are complete; what is pinned under a version's own name was complete once; nothing is removed that is
-//! not ours. It does not matter which version is newer: a roll-back is an upgrade.
+//! *Guarantees*: at every moment, also when the agent is killed, attached programs use complete maps; maps under a
+//! version's final name were complete once; foreign pins are never removed. The order of versions is irrelevant: a
+//! roll-back is an upgrade.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ use tracing::info;
 use super::error::{DatapathError, remove_pin};
 use super::pins;
 
-/// Follows the name of maps that no program has run on yet.
+/// Suffix of the directory of maps that no program uses yet.
 const PROVISIONAL: &str = "-new";
 
 /// The maps of this agent.
@@ -28,13 +28,13 @@ const PROVISIONAL: &str = "-new";
 pub(super) struct MapDir {
     /// The pin directory.
     root: PathBuf,
-    /// Whether the maps have their own name.
+    /// Whether the directory has its final name.
     complete: bool,
 }
 
 impl MapDir {
-    /// Chooses the maps below `root` to go on with, or makes room for new ones. Pins that are not ours are
-    /// refused and left as they are.
+    /// Selects the maps below `root` to adopt, or prepares a directory for new ones. Foreign pins are rejected and
+    /// left alone.
     pub(super) fn select(root: &Path) -> Result<Self, DatapathError> {
         let found = version_dirs(root)?;
         for directory in &found {
@@ -51,13 +51,13 @@ impl MapDir {
         if !complete {
             for directory in &found {
                 if directory.version == abi::ABI_VERSION {
-                    info!(pins = %directory.path(root).display(), "maps no program can be relied upon to use: begun anew");
+                    info!(pins = %directory.path(root).display(), "incomplete maps removed");
                     directory.remove(root)?;
                 } else if !directory.provisional {
                     info!(
                         from = directory.version,
                         to = abi::ABI_VERSION,
-                        "another layout of maps: migrating"
+                        "migrating maps to another layout"
                     );
                 }
             }
@@ -68,12 +68,12 @@ impl MapDir {
         })
     }
 
-    /// Where the maps are pinned.
+    /// Directory of the pinned maps.
     pub(super) fn path(&self) -> PathBuf {
         self.root.join(dir_name(abi::ABI_VERSION, !self.complete))
     }
 
-    /// All attached programs run on these maps: they get their name, and others' go.
+    /// Completes a migration: gives the new maps their final name and removes those of other versions.
     pub(super) fn commit(&mut self) -> Result<(), DatapathError> {
         if self.complete {
             return Ok(());
@@ -92,7 +92,7 @@ impl MapDir {
     }
 }
 
-/// The maps of this version below `root`, checked, for whoever only reads them; else what versions there are.
+/// The verified maps of this version below `root` for a reader, else the versions found.
 pub(crate) fn find(root: &Path) -> Result<Result<PathBuf, Vec<u32>>, DatapathError> {
     let found = version_dirs(root)?;
     // The complete ones come first.
@@ -105,7 +105,7 @@ pub(crate) fn find(root: &Path) -> Result<Result<PathBuf, Vec<u32>>, DatapathErr
     Ok(Err(found.iter().map(|directory| directory.version).collect()))
 }
 
-/// Name of the directory with the maps of a version. The first one knew no other.
+/// Name of the directory with the maps of a version; version 1 has none in it.
 fn dir_name(version: u32, provisional: bool) -> String {
     let name = match version {
         1 => "maps".to_owned(),
@@ -114,7 +114,7 @@ fn dir_name(version: u32, provisional: bool) -> String {
     if provisional { name + PROVISIONAL } else { name }
 }
 
-/// Version a directory's name stands for, and whether it is provisional.
+/// Version and provisional state from a directory's name.
 fn parse_dir_name(text: &str) -> Option<(u32, bool)> {
     let (complete, provisional) = match text.strip_suffix(PROVISIONAL) {
         Some(complete) => (complete, true),
@@ -127,7 +127,7 @@ fn parse_dir_name(text: &str) -> Option<(u32, bool)> {
     (dir_name(version, provisional) == text).then_some((version, provisional))
 }
 
-/// A directory with maps that has pins in it.
+/// A non-empty directory of maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VersionDir {
     version: u32,
@@ -154,7 +154,7 @@ impl VersionDir {
         Ok(())
     }
 
-    /// Removes our pins and the directory, if it is empty then.
+    /// Removes the agent's pins, and the directory if it is empty then.
     fn remove(&self, root: &Path) -> Result<usize, DatapathError> {
         let path = self.path(root);
         let mut removed: usize = 0;
@@ -176,7 +176,7 @@ impl VersionDir {
     }
 }
 
-/// Every directory with maps below the pin directory; empty ones do not count.
+/// The non-empty directories of maps below the pin directory.
 fn version_dirs(root: &Path) -> Result<Vec<VersionDir>, DatapathError> {
     let mut found = Vec::new();
     for text in entries(root)? {

@@ -1,4 +1,5 @@
-//! Whether pinned maps are ours: taken over when every property matches, refused otherwise, never reinterpreted.
+//! Verification of pinned maps and programs: adopted if every property matches, rejected otherwise, never
+//! reinterpreted.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use aya::programs::ProgramInfo;
 use mc_gateway_common::abi::{self, Addr};
 use thiserror::Error;
 
-/// A pin that is not what this version would have made.
+/// A pin with other properties than this version gives it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
     "foreign pin {}: found {found}, expected {expected}; run `mc-gateway cleanup` of the version that made it, or use another --bpf-dir",
@@ -18,9 +19,9 @@ use thiserror::Error;
 pub struct PinMismatch {
     /// The pin.
     pub path: PathBuf,
-    /// What it is.
+    /// Properties found.
     pub found: String,
-    /// What it should be.
+    /// Properties expected.
     pub expected: String,
 }
 
@@ -61,7 +62,7 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
     }
 }
 
-/// What this version makes.
+/// The maps of this version.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
     use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
     use abi::service;
@@ -109,7 +110,7 @@ pub(super) fn check_maps(dir: &Path) -> Result<(), PinMismatch> {
     Ok(())
 }
 
-/// Checks a map of another version: all that is known of it is its name.
+/// Checks a map of another version, of which only the name is known.
 pub(super) fn check_name(path: &Path, name: &str) -> Result<(), PinMismatch> {
     // The kernel keeps 15 bytes of a name.
     let name = name.get(..15).unwrap_or(name);
@@ -131,7 +132,7 @@ pub(super) fn check_name(path: &Path, name: &str) -> Result<(), PinMismatch> {
     }
 }
 
-/// Checks a pinned program: whatever version, it has the name of its pin.
+/// Checks a pinned program of any version: its name equals the name of its pin.
 pub(super) fn check_program(path: &Path, name: &str) -> Result<(), PinMismatch> {
     let found = match ProgramInfo::from_pin(path) {
         Ok(info) if info.name_as_str() == Some(name) => return Ok(()),
@@ -176,8 +177,7 @@ fn compare(path: &Path, found: &MapSpec, expected: &MapSpec) -> Result<(), PinMi
 /// Size of version 1's configuration in bytes; in every version it begins with the version's number.
 const CONFIG_V1_LEN: usize = 84;
 
-/// Checks that the configuration was written by the version whose directory it is in. One that was never
-/// written says 0.
+/// Checks the version in the configuration against the version of its directory. Before the first write it is 0.
 pub(super) fn check_version(path: &Path, version: u32) -> Result<(), PinMismatch> {
     if !path.exists() {
         return Ok(());
@@ -185,7 +185,7 @@ pub(super) fn check_version(path: &Path, version: u32) -> Result<(), PinMismatch
     let read = || match version {
         1 => first_word::<[u8; CONFIG_V1_LEN]>(path, |config| config.first_chunk().copied()),
         abi::ABI_VERSION => first_word::<abi::Config>(path, |config| Some(config.abi.to_ne_bytes())),
-        // A layout we do not know. Its name is right, and its directory says which one it is.
+        // An unknown layout; its name is right and its directory states the version.
         _ => Ok(None),
     };
     let found = match read() {

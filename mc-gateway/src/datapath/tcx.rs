@@ -1,4 +1,4 @@
-//! TCX links (Linux 6.6), one pin each: a pin keeps its link, a link keeps its program attached.
+//! TCX links (Linux 6.6), one pin each: a pin keeps its link, and a link keeps its program attached.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::program::{attach_type, program_error};
 use crate::config::TcxOrder;
 use crate::plan::{Attachment, Program};
 
-/// Makes a link to `device` and pins it at `path`.
+/// Creates a link to `device` and pins it at `path`.
 pub(super) fn attach(
     classifier: &mut SchedClassifier,
     program: Program,
@@ -36,7 +36,7 @@ pub(super) fn attach(
     })
 }
 
-/// Swaps the program of the link pinned at `path`.
+/// Replaces the program of the link pinned at `path`.
 pub(super) fn swap(
     classifier: &mut SchedClassifier,
     program: Program,
@@ -50,11 +50,11 @@ pub(super) fn swap(
     let id = classifier
         .attach_to_link(link)
         .map_err(program_error(program, format!("swap in {}", path.display())))?;
-    // The pin keeps the link; our descriptor of it may go.
+    // The pin keeps the link open.
     take_link(classifier, id, program).map(drop)
 }
 
-/// What the link pinned at `path` is on, and the id of the program it runs.
+/// Device of the link pinned at `path`, and whether it runs the program `current`.
 pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, DatapathError> {
     let link = open_link(path)?;
     let info = link.info().map_err(|source| DatapathError::Link {
@@ -68,7 +68,7 @@ pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, D
     })
 }
 
-/// Takes the link out of aya's hands, which would detach it when the program is dropped.
+/// Takes the link from aya, which detaches its links when the program is dropped.
 fn take_link(
     classifier: &mut SchedClassifier,
     id: SchedClassifierLinkId,
@@ -94,10 +94,9 @@ fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
         })
 }
 
-/// Index of the device a link of this process is on; 0 when the device is gone.
+/// Index of a link's device; 0 after the device is removed.
 ///
-/// The kernel tells it to everyone who holds the link, through fdinfo; the id-based queries would need
-/// `CAP_SYS_ADMIN`.
+/// Read from fdinfo, which needs no capability; the id-based queries require `CAP_SYS_ADMIN`.
 fn link_ifindex(link_id: u32) -> u32 {
     let Ok(entries) = fs::read_dir("/proc/self/fdinfo") else {
         return 0;
@@ -120,7 +119,7 @@ fn fdinfo_ifindex(fdinfo: &str, link_id: u32) -> Option<u32> {
     }
 }
 
-/// Path of a link's pin. A dot is reserved on a bpffs but not in a device name; `%` is the other way round.
+/// Path of a link's pin. A bpffs rejects `.` in names, a device name may contain it; `%` is the reverse.
 pub(super) fn link_path(dir: &Path, program: Program, device: &str) -> PathBuf {
     let device = device.replace('.', "%2e");
     dir.join("links").join(format!("{}-{device}", program.name()))
@@ -132,7 +131,7 @@ fn parse_link_name(name: &str) -> Option<(Program, String)> {
     Some((program, device.replace("%2e", ".")))
 }
 
-/// Every link pin of ours in the pin directory.
+/// The link pins of the agent in the pin directory.
 pub(crate) fn pinned_links(dir: &Path) -> Result<Vec<(Program, String, PathBuf)>, DatapathError> {
     let path = dir.join("links");
     let entries = match fs::read_dir(&path) {
@@ -150,7 +149,7 @@ pub(crate) fn pinned_links(dir: &Path) -> Result<Vec<(Program, String, PathBuf)>
         if let Some((program, device)) = parse_link_name(&name) {
             links.push((program, device, entry.path()));
         } else {
-            warn!(pin = %entry.path().display(), "not a pin of ours: left alone");
+            warn!(pin = %entry.path().display(), "foreign pin ignored");
         }
     }
     links.sort();

@@ -4,27 +4,27 @@ use mc_gateway_common::abi;
 use object::{Object as _, ObjectSection as _};
 use thiserror::Error;
 
-/// An object that does not belong to this agent.
+/// An object that does not fit this agent.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ObjectError {
-    /// It is no ELF file.
-    #[error("the eBPF object cannot be read: {0}")]
+    /// The object is not an ELF file.
+    #[error("eBPF object: not an ELF file: {0}")]
     Malformed(String),
-    /// It does not tell its version.
+    /// The object has no version.
     #[error("the eBPF object has no section {} with its layout version", abi::ABI_SECTION)]
     NoVersion,
-    /// Another version.
+    /// The object has another version.
     #[error(
         "the eBPF object has map layouts of version {found}, this agent has version {}",
         abi::ABI_VERSION
     )]
     Version {
-        /// What it says.
+        /// Version of the object.
         found: u32,
     },
 }
 
-/// Checks that `object` was built with our layouts.
+/// Checks the object's layout version.
 pub(super) fn check(object: &[u8]) -> Result<(), ObjectError> {
     let file = object::File::parse(object).map_err(|error| ObjectError::Malformed(error.to_string()))?;
     let section = file

@@ -1,6 +1,6 @@
-//! What a sampled packet was. Pure.
+//! Decoding of a sampled packet. Pure.
 //!
-//! *Guarantees*: any bytes give an answer; what cannot be read is left out.
+//! *Guarantees*: every input has a result; unreadable fields are absent.
 
 use std::net::IpAddr;
 
@@ -22,11 +22,11 @@ pub(super) struct DroppedPacket {
     pub(super) length: u32,
     /// Outer source of an encapsulated packet.
     pub(super) peer: Option<IpAddr>,
-    /// Of the packet itself, without its tunnel.
+    /// Flow of the inner packet.
     pub(super) flow: Option<FiveTuple>,
 }
 
-/// Who talks to whom.
+/// Addresses, protocol and ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FiveTuple {
     pub(super) src: IpAddr,
@@ -37,7 +37,7 @@ pub(super) struct FiveTuple {
     pub(super) dst_port: Option<u16>,
 }
 
-/// Takes a record of the ring apart; `None` where it is too short for one.
+/// Decodes a record of the ring; `None` if it is too short.
 pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let (head, bytes) = record.split_first_chunk::<32>()?;
     let words = head.as_chunks::<4>().0;
@@ -101,7 +101,7 @@ fn flow(frame: &SlicePacket, header: &ip::Header, at: u32) -> FiveTuple {
     }
 }
 
-/// Router and listener discovery, mDNS and the like: what a kernel sends on any device.
+/// Router and listener discovery, mDNS and similar packets that a kernel sends on every device.
 pub(super) fn is_link_local_multicast(addr: IpAddr) -> bool {
     match addr {
         IpAddr::V4(addr) => matches!(addr.octets(), [224, 0, 0, _]),

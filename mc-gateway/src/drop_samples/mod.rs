@@ -1,7 +1,7 @@
 //! Sampled drops as structured log lines (target `drops`).
 //!
-//! The programs take a few samples a second and CPU; this side logs a few lines a second whatever the
-//! number of CPUs, and counts everything it reads.
+//! The programs limit samples per second and CPU; this side limits log lines per second and node, and counts every
+//! sample.
 
 mod decode;
 
@@ -27,18 +27,18 @@ const MAX_LINES: u32 = 20;
 /// Span over which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Why samples are not read.
+/// A failure to read the samples.
 #[derive(Debug, Error)]
 pub enum DropSamplesError {
     /// The ring cannot be opened.
     #[error(transparent)]
     Tables(#[from] MapsError),
-    /// The ring cannot be waited for.
+    /// The ring cannot be polled.
     #[error("wait for {DROP_SAMPLES}")]
     Wait(#[source] io::Error),
 }
 
-/// Logs sampled drops in a task of its own and counts them in `metrics`.
+/// Logs and counts sampled drops in a background task.
 pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), DropSamplesError> {
     let ring: RingBuf<MapData> = open(maps, DROP_SAMPLES)?;
     // SAFETY: the ring owns its descriptor, keeps it and is dropped with the registration.
@@ -46,7 +46,7 @@ pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), DropSamplesError>
         .map_err(|error| DropSamplesError::Wait(error.into()))?;
     tokio::spawn(async move {
         if let Err(error) = read(ring, &metrics).await {
-            warn!(%error, "sampled drops are not logged any more");
+            warn!(%error, "drop samples are no longer logged");
         }
     });
     Ok(())
@@ -74,7 +74,7 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
     }
 }
 
-/// Whether `record` is a whole record of the ring, whatever the packet in it is.
+/// Whether `record` has a complete header, whatever its packet.
 #[must_use]
 pub fn is_valid_record(record: &[u8]) -> bool {
     decode(record).is_some()
@@ -101,7 +101,7 @@ fn log(dropped: &DroppedPacket, peer_name: &str) {
         flow.and_then(|flow| flow.src_port),
         flow.and_then(|flow| flow.dst_port),
     );
-    // The kernel's own chatter on a new device is nothing to wake anybody for.
+    // Multicast of the kernel itself on a new device is no reason for an alert.
     if flow.is_some_and(|flow| decode::is_link_local_multicast(flow.dst)) {
         debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, "packet dropped");
     } else {
@@ -109,7 +109,7 @@ fn log(dropped: &DroppedPacket, peer_name: &str) {
     }
 }
 
-/// So many lines a window.
+/// Limit of log lines per window.
 #[derive(Debug)]
 struct LogLimit {
     window_start: Instant,

@@ -1,7 +1,7 @@
-//! `mc-gateway inspect`: what the pinned maps hold, with names.
+//! `mc-gateway inspect`: the contents of the pinned maps, with names.
 //!
-//! *Guarantees*: nothing is written; the same with and without a running agent. Numbers that change under
-//! traffic are read one after the other, not at one moment.
+//! *Guarantees*: writes nothing; works with and without a running agent. Counters are read one after the other, not
+//! at one moment.
 
 pub mod notation;
 pub mod render;
@@ -22,10 +22,10 @@ pub use section::Section;
 pub(crate) use services::backend_location;
 pub use snapshot::{Snapshot, SnapshotError};
 
-/// Why nothing is printed.
+/// A failed inspection.
 #[derive(Debug, Error)]
 pub enum InspectError {
-    /// The pins.
+    /// The pins cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// The filters.

@@ -27,7 +27,7 @@ pub enum Section {
     Counters,
 }
 
-/// What is printed where nothing is chosen: everything that fits a screen on most nodes.
+/// Sections printed by default: everything that fits a screen on most nodes.
 pub(super) const DEFAULT: [Section; 6] = [
     Section::Config,
     Section::Maps,

@@ -254,10 +254,10 @@ fn config(snapshot: &Snapshot) -> Table {
 
 fn counters(snapshot: &Snapshot) -> Table {
     let counters = &snapshot.counters;
-    let paths = counters.outcomes.iter().map(|(path, counter)| {
+    let outcomes = counters.outcomes.iter().map(|(outcome, counter)| {
         vec![
-            json!("path"),
-            json!(path.name()),
+            json!("outcome"),
+            json!(outcome.name()),
             json!(counter.packets),
             json!(counter.bytes),
             json!(counter.gso),
@@ -271,7 +271,7 @@ fn counters(snapshot: &Snapshot) -> Table {
     Table {
         name: "counters",
         columns: &["kind", "name", "packets", "bytes", "super_packets"],
-        rows: paths
+        rows: outcomes
             .chain(drops.map(|(reason, packets)| plain("drop", reason.name(), *packets)))
             .chain(events.map(|(event, packets)| plain("event", event.name(), *packets)))
             .collect(),

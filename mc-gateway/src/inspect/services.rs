@@ -8,7 +8,7 @@ use super::render::Table;
 use super::snapshot::Snapshot;
 use crate::cidr::from_abi_addr;
 
-/// Where a backend runs.
+/// Node of a backend.
 pub(crate) fn backend_location(snapshot: &Snapshot, backend: &Backend) -> String {
     match backend.group {
         0 => "here".to_owned(),
@@ -57,7 +57,7 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
     }
 }
 
-/// A row for each flow: what a gateway chose, and what a Pod's node translates.
+/// A row for each flow: selections at a gateway, translations at the node of the Pod.
 pub(super) fn flows(snapshot: &Snapshot) -> Table {
     let backends = &snapshot.contents.services.backends;
     let chosen = snapshot.flows.flows.iter().map(|(key, backend)| {

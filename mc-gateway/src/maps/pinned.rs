@@ -13,10 +13,9 @@ use super::service::PinnedServiceMaps;
 use crate::plan::ServiceAction;
 use crate::resolved::PrefixKey;
 
-/// The maps the agent writes.
+/// The maps that the agent writes.
 ///
-/// *Assumption*: nobody else writes them (the lock on the pin directory sees to it), so that what was
-/// read once and written since is what they hold.
+/// *Assumption*: the lock on the pin directory excludes other writers, so the cached contents equal the maps.
 pub struct PinnedMaps {
     config: Array<MapData, abi::Config>,
     prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
@@ -25,7 +24,7 @@ pub struct PinnedMaps {
     peers: HashMap<MapData, Addr, abi::Peer>,
     peer_counters: PerCpuArray<MapData, abi::PeerStats>,
     epoch: Array<MapData, u32>,
-    /// Something programs remember was changed since the epoch was raised.
+    /// A cached decision of the programs may be outdated: the epoch must be raised.
     epoch_stale: bool,
     services: PinnedServiceMaps,
     contents: MapContents,
@@ -42,7 +41,7 @@ impl PinnedMaps {
             peers: open(dir, abi::PEERS)?,
             peer_counters: open(dir, abi::PEER_STATS)?,
             epoch: open(dir, abi::EPOCH)?,
-            // An agent before this one may have been killed between a change and its epoch.
+            // An earlier agent may have been killed between a change and its epoch.
             epoch_stale: true,
             services: PinnedServiceMaps::open(dir)?,
             contents: MapContents::default(),
@@ -83,15 +82,13 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Lets the programs forget what they remember of prefixes, peers, groups and next hops that were changed
-    /// since the last call.
+    /// Invalidates the programs' caches of prefixes, peers, groups and next hops changed since the last call.
     ///
-    /// To be called before anything a changed prefix or group no longer points to is reused, and after the
-    /// last change of a series.
+    /// Called before a slot that is no longer referenced is reused, and after the last change of a series.
     pub fn bump_epoch(&mut self) -> Result<(), MapsError> {
         if self.epoch_stale {
             let old = self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
-            // 0 means that nothing is remembered at all.
+            // 0 disables the caches.
             let new = old.wrapping_add(1).max(1);
             self.epoch
                 .set(0, new, 0)
@@ -120,7 +117,7 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Writes a slot of the group map so that a reader never counts a next hop that is not written yet.
+    /// Writes a group so that a reader never counts a next hop that is not written yet.
     pub fn set_group(&mut self, slot: u32, group: abi::NextHopGroup) -> Result<(), MapsError> {
         self.epoch_stale = true;
         let old = self.contents.groups.get(&slot).copied().unwrap_or_default();
@@ -133,7 +130,7 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Adds, changes or removes a peer. In a slot of `mc_peer_stats` that is new to it counting begins at 0.
+    /// Adds, changes or removes a peer. Counters in a slot new to the peer start at 0.
     pub fn set_peer(&mut self, addr: Addr, peer: Option<abi::Peer>) -> Result<(), MapsError> {
         self.epoch_stale = true;
         if let Some(peer) = peer {
@@ -208,9 +205,9 @@ fn store_slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, v
     }
 }
 
-/// The writes that lead from `old` to `new`. A map value is copied without a lock, so a reader may see
-/// its first words new and its last words old: next hops are written before they are counted, and are no
-/// longer counted before they go.
+/// The writes that lead from `old` to `new`. A map value is copied without a lock, so a reader may see its first
+/// words new and its last words old: next hops are written before they are counted, and uncounted before they are
+/// removed.
 fn group_steps(old: abi::NextHopGroup, new: abi::NextHopGroup) -> Vec<abi::NextHopGroup> {
     let between = abi::NextHopGroup {
         id: new.id,

@@ -14,7 +14,7 @@ use super::state::{NextHopLabels, State};
 use crate::cidr::from_abi_addr;
 use crate::maps::{Counters, NextHopHealth};
 
-/// What was counted elsewhere than in the agent's loop.
+/// Counters outside of the main loop.
 #[derive(Debug, Default)]
 pub(super) struct KernelCounters {
     /// By the programs.
@@ -174,7 +174,7 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
     }
 }
 
-/// A field of what was counted of a peer.
+/// A counter of a peer.
 type PeerField = fn(&PeerStats) -> u64;
 
 fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>) {
@@ -258,7 +258,7 @@ fn map_usage(scrape: &mut Scrape, state: &State) {
         "Entries in use of each table.",
     );
     for (table, entries, _) in &state.map_usage {
-        scrape.value(&[("table", table)], entries);
+        scrape.value(&[("map", table)], entries);
     }
     scrape.family(
         "mcgateway_map_capacity_entries",
@@ -266,7 +266,7 @@ fn map_usage(scrape: &mut Scrape, state: &State) {
         "Entries each table can hold.",
     );
     for (table, _, capacity) in &state.map_usage {
-        scrape.value(&[("table", table)], capacity);
+        scrape.value(&[("map", table)], capacity);
     }
 }
 
@@ -274,14 +274,14 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.family(
         "mcgateway_reconciles_total",
         Kind::Counter,
-        "Rounds of comparing objects and data path.",
+        "Reconciles of the data path with the objects.",
     );
     scrape.value(&[("result", "success")], state.succeeded);
     scrape.value(&[("result", "error")], state.failed);
     scrape.family(
         "mcgateway_reconcile_duration_seconds",
         Kind::Histogram,
-        "How long a round took.",
+        "Duration of reconciles.",
     );
     scrape.histogram(&[], &state.durations);
     let last = state
@@ -290,7 +290,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.single(
         "mcgateway_last_successful_reconcile_timestamp_seconds",
         Kind::Gauge,
-        "When a round last went well, 0 for never.",
+        "Time of the last successful reconcile, 0 for never.",
         last.map_or(0.0, |since| since.as_secs_f64()),
     );
     scrape.family(
@@ -304,7 +304,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.single(
         "mcgateway_ready",
         Kind::Gauge,
-        "What /readyz says.",
+        "1 while /readyz succeeds.",
         state.ready().is_ok(),
     );
     scrape.single(

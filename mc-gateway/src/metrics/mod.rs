@@ -16,7 +16,7 @@ use collect::KernelCounters;
 use mc_metrics::MetricsSource;
 pub use state::State;
 
-/// What is served: the state the loop writes, and the maps.
+/// State of the main loop, and the maps with counters.
 pub struct Metrics {
     state: Mutex<State>,
     counters: CounterMaps,
@@ -27,7 +27,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Opens the maps. `adopted` says whether an older agent's data path was found in place.
+    /// Opens the maps. `adopted`: an earlier agent's data path was in place.
     pub fn open(maps: &Path, now: Instant, adopted: bool) -> Result<Arc<Self>, MapsError> {
         Ok(Arc::new(Self {
             state: Mutex::new(State::new(now, adopted)),
@@ -39,7 +39,7 @@ impl Metrics {
         }))
     }
 
-    /// The state, for one look or one change.
+    /// The state, for one access.
     pub fn state(&self) -> MutexGuard<'_, State> {
         // Every change of the state is complete on its own.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

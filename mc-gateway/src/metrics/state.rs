@@ -1,4 +1,4 @@
-//! What the agent's loop tells those who watch it.
+//! State of the agent's main loop, for the metrics and the health endpoints.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use crate::id_names::IdNames;
 use crate::maps::{MapContents, nexthop_slots};
 use crate::objects::FieldError;
 
-/// How long the loop may take for one turn before the process counts as stuck: it looks at everything
-/// every 30 s without any reason.
+/// Largest age of the last iteration before the process counts as stuck; the loop reconciles every 30 s without a
+/// trigger.
 pub(super) const LOOP_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A next hop as metrics name it.
+/// Labels of a next hop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHopLabels {
     /// Slot in the maps.
@@ -29,7 +29,7 @@ pub struct NextHopLabels {
     pub name: String,
 }
 
-/// A peer as metrics name it.
+/// Labels of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerLabels {
     /// Slot in `mc_peer_stats`.
@@ -40,28 +40,28 @@ pub struct PeerLabels {
     pub name: String,
 }
 
-/// What is known of the agent's work.
+/// State of the agent.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// When the loop last came round.
+    /// Start of the last iteration.
     pub last_turn: Instant,
-    /// Rounds that went well.
+    /// Successful reconciles.
     pub succeeded: u64,
-    /// Rounds that failed.
+    /// Failed reconciles.
     pub failed: u64,
-    /// How long they took.
+    /// Durations of reconciles.
     pub durations: Histogram,
-    /// When a round last went well.
+    /// End of the last successful reconcile.
     pub last_success: Option<SystemTime>,
-    /// Why the last one did not.
+    /// Error of the last reconcile.
     pub error: Option<String>,
-    /// Whether a data path of an agent before this one was found in place.
+    /// Whether the data path of an earlier agent was adopted.
     pub adopted: bool,
     /// Whether this node is a gateway.
     pub gateway: bool,
-    /// Unanswered probes after which a next hop is dead; 0 where nobody is asked.
+    /// Unanswered probes after which a next hop is dead; 0 disables detection.
     pub detect: u32,
-    /// Refused fields by kind of object.
+    /// Rejected fields by kind of object.
     pub invalid_fields: BTreeMap<String, u64>,
     /// Map, entries, capacity.
     pub map_usage: Vec<(&'static str, usize, u32)>,
@@ -76,7 +76,7 @@ pub struct State {
 }
 
 impl State {
-    /// Of an agent that starts now.
+    /// State at the start of an agent.
     #[must_use]
     pub fn new(now: Instant, adopted: bool) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// A round is over.
+    /// Records a reconcile.
     pub fn record_reconcile(&mut self, took: Duration, now: SystemTime, result: Result<(), String>) {
         self.durations.observe(took.as_secs_f64());
         match result {
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// What the maps hold after a round, and what was refused.
+    /// Records contents of the maps and rejected fields after a reconcile.
     pub fn set_contents(&mut self, contents: &MapContents, names: &IdNames, refusals: &[FieldError]) {
         self.gateway = contents.config.flags & abi::CONFIG_GATEWAY != 0;
         self.detect = contents.config.detect;
@@ -171,12 +171,12 @@ impl State {
         }
     }
 
-    /// Whether the loop turns; else why not.
+    /// Liveness of the main loop.
     pub fn healthy(&self, now: Instant) -> Result<(), String> {
         mc_metrics::check_loop_age(now.saturating_duration_since(self.last_turn), LOOP_TIMEOUT)
     }
 
-    /// Whether the data path is as the objects want it, as far as is known; else why not.
+    /// Readiness: the data path is in place and the last reconcile succeeded.
     pub fn ready(&self) -> Result<(), String> {
         match &self.error {
             Some(error) => Err(format!("the last round failed: {error}")),

@@ -1,8 +1,8 @@
-//! The bytes of a probe as a UDP socket sends them. Pure.
+//! Encapsulation of probes, as the payload of a UDP socket. Pure.
 
 use mc_gateway_common::packet::{eth, probe, probe::Probe, tunnel};
 
-/// What all probes of a node have in common.
+/// Encapsulation shared by all probes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeEncap {
     /// Tunnel header in use.

@@ -1,9 +1,9 @@
-//! Asks next hops whether they are alive and how large packets their path carries.
+//! Liveness and path-MTU probes to next hops.
 //!
-//! The answers are taken by the eBPF program, which also decides who is alive. This side only sends, on a
-//! thread of its own so that a round of the agent never delays a probe, and reads what came of it.
-//! *Guarantees*: a number is written to `mc_probe_sent` before its probe is sent, whether sending works or not;
-//! a next hop that is new, or that an earlier agent left alive, counts as dead only after probes of this
+//! The eBPF programs receive the replies and decide which next hops are alive. This side sends, on its own thread so
+//! that a reconcile never delays a probe, and reads the results.
+//! *Guarantees*: a sequence number is written to `mc_probe_sent` before its probe is sent, whether or not the send
+//! succeeds; a next hop that is new, or that an earlier agent left alive, counts as dead only after probes of this
 //! agent went unanswered.
 
 mod encap;
@@ -35,26 +35,26 @@ pub use status::{NextHopStatus, ProbeStatus};
 use targets::ProbeTarget;
 pub(crate) use targets::{ProbeTargets, probe_targets};
 
-/// How next hops are asked.
+/// Timing of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Time between two probes to a next hop.
     pub interval: Duration,
     /// Probes in a row that may go unanswered; 0 turns liveness off.
     pub detect: u32,
-    /// How long a next hop that comes back has to answer before it is used again.
+    /// Time that a recovered next hop must reply before it is used again.
     pub hold_down: Duration,
 }
 
 impl Settings {
-    /// [`Self::hold_down`] as the maps hold it.
+    /// [`Self::hold_down`] in milliseconds, the unit of the maps.
     #[must_use]
     pub fn hold_down_ms(&self) -> u32 {
         u32::try_from(self.hold_down.as_millis()).unwrap_or(u32::MAX)
     }
 }
 
-/// The agent's hold on the thread that asks; dropping it ends the thread.
+/// Handle of the prober thread; the thread ends when it is dropped.
 pub(crate) struct Prober {
     targets: Sender<ProbeTargets>,
     last: Option<ProbeTargets>,
@@ -62,7 +62,7 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// Starts the thread, which asks nobody yet.
+    /// Starts the thread, without targets.
     pub(crate) fn start(maps: ProbeMaps, settings: Settings) -> io::Result<Self> {
         let (sender, receiver) = channel();
         let (publish, status) = watch::channel(ProbeStatus::default());
@@ -77,7 +77,7 @@ impl Prober {
         })
     }
 
-    /// Asks these next hops from now on.
+    /// Replaces the targets.
     pub(crate) fn set_targets(&mut self, wanted: ProbeTargets) {
         if self.last.as_ref() == Some(&wanted) {
             return;
@@ -88,7 +88,7 @@ impl Prober {
         self.last = Some(wanted);
     }
 
-    /// What is known of the next hops; a change is announced when a state or a path's size changed.
+    /// The latest status; a change is signalled when a state or a path MTU changes.
     pub(crate) fn status(&self) -> watch::Receiver<ProbeStatus> {
         self.status.clone()
     }
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// Says once that the maps cannot be used.
+    /// Logs the first of several consecutive failures.
     fn log_failure(&mut self, result: Result<(), MapsError>) {
         match result {
             Err(error) if !self.failed => {
@@ -221,7 +221,7 @@ impl Worker {
         self.poll(now)
     }
 
-    /// Sends a next hop its next probe. An error of the network is an unanswered probe.
+    /// Sends the next probe to a next hop. An error of the network is an unanswered probe.
     fn send_probe(&mut self, slot: u32) -> Result<(), MapsError> {
         let (Some(next_hop), Some(wanted)) = (self.next_hops.get_mut(&slot), &self.targets) else {
             return Ok(());
@@ -247,7 +247,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads what came of the probes, asks for sizes, and publishes.
+    /// Reads the results, sends path-MTU probes and publishes the status.
     fn poll(&mut self, now: Duration) -> Result<(), MapsError> {
         let Some(wanted) = &self.targets else {
             return Ok(());
@@ -296,7 +296,7 @@ impl Worker {
     }
 }
 
-/// Something that differs between agents: their numbers and their jitter shall not agree.
+/// A random number: sequence numbers and jitter of different agents must differ.
 fn seed() -> u32 {
     use std::hash::{BuildHasher as _, Hasher as _, RandomState};
     let hash = RandomState::new().build_hasher().finish();

@@ -1,22 +1,22 @@
-//! How large packets a path carries: a search with padded probes as RFC 8899 describes it. Pure.
+//! Path MTU discovery with padded probes (DPLPMTUD, RFC 8899). Pure.
 //!
-//! *Guarantees*: a path is taken to carry what its link carries until a probe of that size goes unanswered
-//! three times while smaller ones are answered; from then on only a size that was answered is used, at
-//! least 1280 bytes; larger sizes are tried again now and then. A dead path proves nothing.
+//! *Guarantees*: the path MTU is the link MTU until three probes of that size go unanswered while smaller ones are
+//! answered; from then on only a confirmed size is used, at least 1280 bytes; larger sizes are retried periodically.
+//! A dead path changes nothing.
 
 use std::time::Duration;
 
-/// What every path is believed to carry: the least an IPv6 link may (RFC 8200 section 5).
+/// Smallest path MTU: the minimum of an IPv6 link (RFC 8200 section 5).
 pub(super) const BASE_PLPMTU: u32 = 1280;
-/// How long an answer may take (`PROBE_TIMER`, RFC 8899 section 5.1.1: not below one second).
+/// Time to wait for a reply (`PROBE_TIMER`, RFC 8899 section 5.1.1: not below one second).
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Probes of one size in a row that prove it does not fit (`MAX_PROBES`, RFC 8899 section 5.1.2).
+/// Consecutive unanswered probes of one size that prove it too large (`MAX_PROBES`, RFC 8899 section 5.1.2).
 const MAX_PROBES: u32 = 3;
-/// How often the size in use is confirmed: how long a path that shrank may swallow packets.
+/// Interval of confirmation: the longest time that a shrunk path drops packets unnoticed.
 const CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
-/// How long after a search larger sizes are tried again (`PMTU_RAISE_TIMER`).
+/// Time from a search to the next attempt at larger sizes (`PMTU_RAISE_TIMER`).
 const RAISE_INTERVAL: Duration = Duration::from_mins(1);
-/// A search ends when what fits and what does not are this close, in bytes.
+/// Largest distance in bytes between a confirmed and a failed size at the end of a search.
 const SEARCH_RESOLUTION: u32 = 8;
 
 /// A probe to send now.
@@ -30,11 +30,11 @@ pub(super) struct PmtuProbe {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Nothing is asked until then.
+    /// No probe until then.
     Idle(Duration),
-    /// Does the size in use still fit?
+    /// Confirms the size in use.
     Confirm,
-    /// What fits between `works` and `fails`?
+    /// Searches between `works` and `fails`.
     Search,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct PmtuSearch {
 }
 
 impl PmtuSearch {
-    /// A path over a link of that MTU which was found to carry `known` bytes before.
+    /// A path over a link of that MTU with a path MTU known before.
     pub(super) fn new(link: u32, known: u32, now: Duration, sequence: u32) -> Self {
         let works = known.clamp(BASE_PLPMTU.min(link), link);
         Self {
@@ -78,7 +78,7 @@ impl PmtuSearch {
         self.link_mtu
     }
 
-    /// What the path carries.
+    /// The path MTU.
     pub(super) fn path_mtu(&self) -> u32 {
         self.works
     }
@@ -86,7 +86,7 @@ impl PmtuSearch {
     /// The probe to send now, if one is due. `alive`: whether small probes are answered.
     pub(super) fn next_probe(&mut self, now: Duration, alive: bool) -> Option<PmtuProbe> {
         if !alive {
-            // Whatever was asked stays unanswered for another reason than its size.
+            // A dead path explains the missing reply.
             if self.waiting.take().is_some() {
                 self.phase = Phase::Idle(now.saturating_add(PROBE_TIMEOUT));
             }
@@ -106,7 +106,7 @@ impl PmtuSearch {
             Phase::Idle(_) if self.works < self.link_mtu && now >= self.raise_at => {
                 self.phase = Phase::Search;
                 self.fails = self.link_mtu.saturating_add(1);
-                // Most likely everything fits again.
+                // The full size is the most likely one.
                 Some(self.start_probe(self.link_mtu, 1, now))
             }
             Phase::Idle(_) => {
@@ -118,7 +118,7 @@ impl PmtuSearch {
         }
     }
 
-    /// Notes that a probe was answered; anything but the answer waited for is ignored.
+    /// Records a reply; only the pending probe counts.
     pub(super) fn acknowledge(&mut self, sequence: u32, size: u32, now: Duration) {
         let expected = PmtuProbe { size, sequence };
         if self.waiting.is_none_or(|waiting| waiting.probe != expected) {
@@ -151,7 +151,7 @@ impl PmtuSearch {
         if self.phase == Phase::Search {
             self.fails = size;
         } else {
-            // A black hole (RFC 8899 section 4.3): back to what is safe, and up again from there.
+            // A black hole (RFC 8899 section 4.3): restart from the safe size.
             self.fails = self.works;
             self.works = BASE_PLPMTU.min(self.link_mtu);
             self.phase = Phase::Search;
@@ -180,7 +180,7 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
-    /// Runs the search for `ticks` over a path that carries `path` bytes; returns the sizes asked.
+    /// Runs the search for `ticks` over a path with MTU `path`; returns the probed sizes.
     fn run(search: &mut PmtuSearch, now: &mut Duration, ticks: u32, path: u32, alive: bool) -> Vec<u32> {
         let mut asked = Vec::new();
         for _ in 0..ticks {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the path carries and how often it changes: in the end what is used fits, closely.
+        /// The search converges for every sequence of path MTUs.
         #[test]
         fn the_search_ends_at_the_path(link in BASE_PLPMTU..9_100_u32, paths in prop::collection::vec(BASE_PLPMTU..9_100_u32, 1..4)) {
             let (mut search, mut now) = (PmtuSearch::new(link, link, Duration::ZERO, 7), Duration::ZERO);

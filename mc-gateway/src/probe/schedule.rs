@@ -1,15 +1,15 @@
-//! When which next hop is asked next. Pure: time and randomness are arguments.
+//! Send times of the probes. Pure: time and randomness are arguments.
 //!
-//! *Guarantees*: next hops are asked at most once an interval and a little more often than that on average;
-//! after a stall each is asked once, not once for every interval missed.
+//! *Guarantees*: at most one probe per interval to each next hop, slightly more often on average; after a stall one
+//! probe, not one for every missed interval.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Part of the interval that chance may take off, so that nodes do not fall into step.
+/// Divisor of the interval for the random reduction that keeps nodes from synchronising.
 const JITTER_DIVISOR: u32 = 10;
 
-/// The next time of each next hop, by slot. Times count from any fixed moment.
+/// Next send time by slot. Times count from any fixed moment.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     interval: Duration,
@@ -24,23 +24,23 @@ impl Schedule {
         }
     }
 
-    /// Asks a next hop from now on, first at a random moment of the first interval.
+    /// Adds a slot, first due at a random moment of the first interval.
     pub(super) fn add(&mut self, slot: u32, now: Duration, random: u32) {
         let first = now.saturating_add(fraction(self.interval, random));
         self.due.entry(slot).or_insert(first);
     }
 
-    /// No longer asks a next hop.
+    /// Removes a slot.
     pub(super) fn remove(&mut self, slot: u32) {
         self.due.remove(&slot);
     }
 
-    /// When the next next hop is due.
+    /// Earliest send time.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.due.values().min().copied()
     }
 
-    /// The next hops that are due, each of which gets its next time.
+    /// The slots that are due; each gets its next send time.
     pub(super) fn pop_due(&mut self, now: Duration, mut random: impl FnMut() -> u32) -> Vec<u32> {
         let mut slots = Vec::new();
         for (slot, due) in &mut self.due {

@@ -1,4 +1,4 @@
-//! What is known of every next hop that is asked: for the log, for metrics, for whoever looks.
+//! Status of every probed next hop, for the log and the metrics.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
 use mc_gateway_common::liveness::{self, State};
 use tracing::{info, warn};
 
-/// What is known of a next hop.
+/// Status of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHopStatus {
-    /// [`mc_gateway_common::abi::Next hop::id`].
+    /// [`mc_gateway_common::abi::NextHop::id`].
     pub id: u32,
     /// Its underlay address.
     pub addr: IpAddr,
-    /// Whether it is used.
+    /// Liveness state.
     pub state: State,
     /// Round-trip time of the newest answer; none before the first.
     pub rtt: Option<Duration>,
@@ -25,7 +25,7 @@ pub struct NextHopStatus {
     pub path_mtu: u32,
 }
 
-/// What is known of all next hops that are asked, by slot in `mc_nexthops`.
+/// Status of all probed next hops, by slot in `mc_nexthops`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeStatus {
     /// The next hops.
@@ -33,7 +33,7 @@ pub struct ProbeStatus {
 }
 
 impl ProbeStatus {
-    /// What paths carry, by next hop id.
+    /// Path MTUs by next-hop ID.
     #[must_use]
     pub fn path_mtus(&self) -> BTreeMap<u32, u32> {
         self.next_hops
@@ -42,7 +42,7 @@ impl ProbeStatus {
             .collect()
     }
 
-    /// Whether somebody has to act or be told: a next hop changed its state, or the size its path carries.
+    /// Whether a next hop changed its state or its path MTU.
     pub(super) fn needs_announcement(&self, new: &Self) -> bool {
         let matters = |status: &Self| {
             let next_hops = status.next_hops.iter();
@@ -53,7 +53,7 @@ impl ProbeStatus {
         matters(self) != matters(new)
     }
 
-    /// Logs what changed since `self`.
+    /// Logs the changes since `self`.
     pub(super) fn log_changes(&self, new: &Self) {
         for (slot, now) in &new.next_hops {
             let before = self.next_hops.get(slot).filter(|before| before.id == now.id);
@@ -69,7 +69,7 @@ impl ProbeStatus {
 }
 
 impl NextHopStatus {
-    /// What `sent` and `seen` say about a next hop.
+    /// Status from the entries of the maps.
     pub(super) fn new(
         id: u32,
         addr: IpAddr,

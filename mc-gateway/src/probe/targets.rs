@@ -1,4 +1,4 @@
-//! Who is asked, and how: read off what the maps hold. Pure.
+//! Probe targets, derived from the maps. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use crate::cidr::from_abi_addr;
 use crate::maps::MapContents;
 use crate::resolved::overhead;
 
-/// A next hop that is asked.
+/// A next hop to probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeTarget {
-    /// [`abi::Next hop::id`].
+    /// [`abi::NextHop::id`].
     pub(super) id: u32,
     /// Its underlay address.
     pub(super) addr: IpAddr,
-    /// The address of ours it knows us by.
+    /// Local address of probes to it.
     pub(super) local: IpAddr,
-    /// MTU of the link that leads to it.
+    /// MTU of the link to it.
     pub(super) link_mtu: u32,
-    /// What the path is known to carry, as an outer IP packet in bytes.
+    /// Known path MTU, as the length of an outer IP packet in bytes.
     pub(super) known_mtu: u32,
 }
 
-/// Everything the prober needs to know.
+/// The targets and the encapsulation of their probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeTargets {
     pub(super) port: u16,
@@ -43,8 +43,8 @@ pub(super) fn outer_mtu(next_hop: &abi::NextHop) -> u32 {
         .saturating_add(overhead(from_abi_addr(&next_hop.addr)))
 }
 
-/// The next hops to ask: those that share a group, and gateways: those of other clusters at a gateway, our
-/// own at a regular node; none of Antrea's.
+/// Derives the targets: next hops that share a group, and gateways, remote ones at a gateway and local ones at a
+/// regular node. Antrea gateways do not reply and are no targets.
 pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) -> ProbeTargets {
     let config = &contents.config;
     let gateway_flag = if config.flags & CONFIG_GATEWAY != 0 {
@@ -117,7 +117,7 @@ mod tests {
             };
             contents.next_hops.insert(slot.into(), next_hop);
         }
-        // One remote gateway, one own gateway, two that share a group, one that is just a node.
+        // One remote gateway, one local gateway, two next hops in one group, one regular node.
         for (slot, next_hops) in [(1, vec![1]), (2, vec![2]), (3, vec![3, 4]), (4, vec![5])] {
             let mut group = abi::NextHopGroup {
                 id: slot,

@@ -1,7 +1,7 @@
-//! Every decision on a packet's way in words, from the tables the programs read. Pure.
+//! Explanation of every decision on a packet, from the entries of the maps. Pure.
 //!
-//! The words follow the decisions of [`mc_gateway_common::path`] one by one; the verdict itself is always
-//! the decision's own, so that a word too many or too few can mislead but never contradict what happens.
+//! The lines follow [`mc_gateway_common::pipeline`] step by step. The verdict is always computed by the pipeline
+//! itself, so a wrong line cannot contradict the result.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ use crate::inspect::snapshot::Snapshot;
 use crate::maps::nexthop_slots;
 use crate::resolved::PrefixKey;
 
-/// What is decided about a packet that leaves through `mc0`.
+/// Decisions on a packet that leaves through `mc0`.
 pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     let mut lines = Vec::new();
     let Some((_, dst)) = lookup_prefix(snapshot, "destination", flow.dst, &mut lines) else {
@@ -50,7 +50,7 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     lines
 }
 
-/// What is decided about a packet that arrives from `peer`.
+/// Decisions on a packet that arrives from `peer`.
 pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> Vec<String> {
     let mut lines = Vec::new();
     let Some(entry) = snapshot.contents.peers.get(&to_abi_addr(peer)) else {
@@ -98,7 +98,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
     lines
 }
 
-/// What becomes of a destination that stands for an Antrea gateway.
+/// Rewriting of an alias destination.
 fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
     if dst.flags & abi::PREFIX_ALIAS != 0 {
         lines
@@ -106,7 +106,7 @@ fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
     }
 }
 
-/// What is decided about a packet to a Service of this cluster.
+/// Decisions on a packet to a Service of this cluster.
 fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mut Vec<String>) {
     let Some((proto, port)) = flow.proto_and_port() else {
         lines.push("it has no port: given to this node's stack on mc0".to_owned());
@@ -160,7 +160,7 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
     }
 }
 
-/// The Pod a gateway has chosen, by the name it has written into the packet.
+/// The Pod that a gateway has selected, by its ID in the inner source MAC address.
 pub(super) fn chosen_backend(snapshot: &Snapshot, bytes: &[u8], inner_at: usize) -> Option<String> {
     let at = inner_at.checked_sub(8)?;
     let mac: [u8; 6] = *bytes.get(at..)?.first_chunk()?;
@@ -180,7 +180,7 @@ fn or_default(text: String, other: &str) -> String {
     if text.is_empty() { other.to_owned() } else { text }
 }
 
-/// The prefix an address is in, said in a line.
+/// Longest prefix of an address, with a line about it.
 fn lookup_prefix<'s>(
     snapshot: &'s Snapshot,
     what: &str,
@@ -273,7 +273,7 @@ fn hrw_winner(next_hops: &[(u32, &abi::NextHop)], hash: u32) -> Option<usize> {
     best.map(|(place, _)| place)
 }
 
-/// What to do about a drop.
+/// Advice for a drop reason.
 pub(super) const fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::NotConfigured => {

@@ -1,8 +1,8 @@
-//! `mc-gateway trace`: what the loaded programs do with a packet, and why.
+//! `mc-gateway trace`: the decisions of the loaded programs on one packet.
 //!
-//! A synthetic packet runs through the pinned program (`BPF_PROG_TEST_RUN`) and, on a snapshot of the
-//! maps, through the same decision in this process; verdict and bytes of the two must agree. Nothing is
-//! sent, but the program counts the packet like any other.
+//! A synthetic packet runs through the pinned program (`BPF_PROG_TEST_RUN`) and, on a snapshot of the maps, through
+//! the same pipeline in this process; verdict and bytes must be equal. Nothing is sent, but the program counts the
+//! packet.
 
 mod explain;
 pub mod packet;
@@ -29,12 +29,12 @@ use packet::TraceFlow;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
-/// More than any outer header is long.
+/// Room for any outer header.
 const HEADROOM: usize = 256;
-/// Looks at maps that change meanwhile.
+/// Attempts while the maps change.
 const ATTEMPTS: usize = 3;
 
-/// Why nothing can be told.
+/// A trace that cannot run.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The pins.
@@ -71,7 +71,7 @@ pub enum TraceError {
     },
 }
 
-/// What became of the packet.
+/// Result of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceResult {
     /// Sent on or delivered.
@@ -82,7 +82,7 @@ pub enum TraceResult {
     Unknown,
 }
 
-/// What a trace says.
+/// Explanation and result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceReport {
     /// One decision a line.
@@ -91,7 +91,7 @@ pub struct TraceReport {
     pub result: TraceResult,
 }
 
-/// What a program made of the packet.
+/// Result of the run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TestRunResult {
     action: u32,

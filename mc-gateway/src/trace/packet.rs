@@ -13,14 +13,14 @@ use super::protocol::Protocol;
 use crate::cidr::to_abi_addr;
 use crate::inspect::snapshot::Snapshot;
 
-/// TTL of the packet: one router, the node, has passed it on.
+/// TTL of the packet, decremented once by the node.
 const TTL: u8 = 63;
 /// Source port, from the dynamic range (RFC 6335).
 const SOURCE_PORT: u16 = 54_321;
 /// What follows the transport header.
 const PAYLOAD: [u8; 8] = *b"mc-trace";
 
-/// Who sends what to whom.
+/// Addresses and protocol of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceFlow {
     /// Source.
@@ -53,7 +53,7 @@ impl TraceFlow {
         }
     }
 
-    /// The first Pod of this node that is behind the Service the packet is for.
+    /// The first Pod of this node behind the destination Service.
     #[must_use]
     pub fn backend<'s>(&self, snapshot: &'s Snapshot) -> Option<(u64, &'s Backend)> {
         let (proto, port) = self.proto_and_port()?;
@@ -146,7 +146,7 @@ impl TraceFlow {
         )
     }
 
-    /// The frame as `peer` would send it to `local`, both of one family. With `name` as inner source MAC address.
+    /// The frame from `peer` to `local`, both of one family, with `name` as inner source MAC address.
     #[must_use]
     pub fn underlay_frame(
         &self,

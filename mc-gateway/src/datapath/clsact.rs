@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_made_is_remembered_by_index() {
+    fn created_qdiscs_are_recorded_by_index() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(made_qdiscs(dir.path()).unwrap(), []);
         let notes = [(3, "eth0.7"), (12, "mc-0")].map(|(index, device)| {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn last_is_behind_what_the_kernel_numbers_by_itself() {
+    fn the_last_position_follows_the_priorities_of_the_kernel() {
         assert!(priority(TcxOrder::Last) > 49_152);
         assert!(priority(TcxOrder::First) > 0);
     }

@@ -96,7 +96,7 @@ fn samples(scrape: &mut Scrape, state: &State, gates: &[SampleLimiter]) {
     scrape.family(
         "mcgateway_drop_samples_total",
         Kind::Counter,
-        "Dropped packets whose beginning was read, left out by the rate limit, or lost because nobody read it.",
+        "Samples of dropped packets: read, suppressed by the rate limit, or lost in a full ring.",
     );
     scrape.value(&[("result", "read")], state.samples_read);
     scrape.value(&[("result", "limited")], sum(|gate| gate.suppressed));
@@ -126,7 +126,7 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
     family(
         "mcgateway_nexthop_usable",
         Kind::Gauge,
-        "1 while the next hop answers probes or nobody asks it, 0 while it is dead or held down.",
+        "1 while the next hop is alive or not probed, 0 while it is dead or held down.",
         &|next_hop, health| u64::from(usable(next_hop, health, state.detect)),
     );
     family(

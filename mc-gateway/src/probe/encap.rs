@@ -1,5 +1,6 @@
 //! Encapsulation of probes, as the payload of a UDP socket. Pure.
 
+use bytes::{BufMut as _, Bytes, BytesMut};
 use mc_gateway_common::packet::{eth, probe, probe::Probe, tunnel};
 
 /// Encapsulation shared by all probes of a node.
@@ -19,19 +20,19 @@ pub(super) const fn outer_header_len(v6: bool) -> u32 {
 impl ProbeEncap {
     /// The UDP payload of a probe, padded so that the outer IP packet has `probe.size` bytes where that is
     /// more than the probe needs.
-    pub(super) fn encode(self, probe: &Probe, v6: bool) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        bytes.extend(self.format.header(tunnel::VNI_POLICY_OFF));
-        bytes.extend(eth::MULTICLUSTER_MAC);
-        bytes.extend(self.mac);
-        bytes.extend(probe::ETHERTYPE.to_be_bytes());
-        bytes.extend(probe.bytes());
+    pub(super) fn encode(self, probe: &Probe, v6: bool) -> Bytes {
+        let mut bytes = BytesMut::new();
+        bytes.put_slice(&self.format.header(tunnel::VNI_POLICY_OFF));
+        bytes.put_slice(&eth::MULTICLUSTER_MAC);
+        bytes.put_slice(&self.mac);
+        bytes.put_u16(probe::ETHERTYPE);
+        bytes.put_slice(&probe.bytes());
         let wanted = u32::from(probe.size).saturating_sub(outer_header_len(v6));
         let wanted = usize::try_from(wanted).unwrap_or_default();
         if bytes.len() < wanted {
             bytes.resize(wanted, 0);
         }
-        bytes
+        bytes.freeze()
     }
 }
 
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_tunnel_header_is_a_frame_of_ours() {
+    fn a_multicluster_frame_follows_the_tunnel_header() {
         let bytes = DRESS.encode(&probe(0), false);
         assert_eq!(bytes[2..4], [0x65, 0x58]);
         assert_eq!(bytes[8..14], eth::MULTICLUSTER_MAC);

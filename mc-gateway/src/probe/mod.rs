@@ -83,7 +83,7 @@ impl Prober {
             return;
         }
         if self.targets.send(wanted.clone()).is_err() {
-            warn!("nobody asks next hops whether they are alive any more: restart the agent");
+            warn!("prober thread exited; liveness is no longer updated: restart the agent");
         }
         self.last = Some(wanted);
     }
@@ -166,7 +166,7 @@ impl Worker {
     fn log_failure(&mut self, result: Result<(), MapsError>) {
         match result {
             Err(error) if !self.failed => {
-                warn!(error = %crate::error_chain(&error), "next hops are not asked whether they are alive");
+                warn!(error = %crate::error_chain(&error), "cannot access the liveness maps; no probes are sent");
                 self.failed = true;
             }
             Err(_) => {}

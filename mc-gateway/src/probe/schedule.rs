@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_removed_is_not_asked() {
+    fn a_removed_slot_is_never_due() {
         let mut schedule = Schedule::new(INTERVAL);
         schedule.add(1, Duration::ZERO, 0);
         schedule.remove(1);

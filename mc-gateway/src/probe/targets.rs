@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_group_and_who_is_a_gateway() {
+    fn targets_share_a_group_or_are_gateways() {
         assert_eq!(slots(&contents(CONFIG_GATEWAY)), [1, 3, 4]);
         assert_eq!(slots(&contents(0)), [2, 3, 4]);
     }

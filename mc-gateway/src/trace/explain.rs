@@ -80,7 +80,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
             "decapsulated and given to this node's stack on mc0, which makes its own gatewayIP the source: an Antrea gateway answers to nothing else".to_owned(),
         ),
         abi::ACTION_REPLY => lines.push(
-            "decapsulated and given to this node's stack on mc0, which knows whom it answers".to_owned(),
+            "decapsulated and passed to this node's stack on mc0, which has the connection".to_owned(),
         ),
         abi::ACTION_FORWARD => {
             let hash = nexthop_select::mix(
@@ -101,8 +101,9 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
 /// Rewriting of an alias destination.
 fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
     if dst.flags & abi::PREFIX_ALIAS != 0 {
-        lines
-            .push("it stands for the clients of an Antrea gateway, whose address takes its place".to_owned());
+        lines.push(
+            "alias of the clients of an Antrea gateway: replaced by the address of the gateway".to_owned(),
+        );
     }
 }
 

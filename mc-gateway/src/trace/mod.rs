@@ -171,12 +171,12 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     lines.push(said);
     if agree {
         lines.push(format!(
-            "the loaded program says the same (it counted this packet in {})",
+            "the loaded program agrees (it counted this packet in {})",
             abi::OUTCOMES
         ));
     } else {
         lines.push(format!(
-            "ERROR: the loaded program does otherwise: action {}, {} bytes; expected from the maps: {verdict:?}, {} bytes",
+            "ERROR: the loaded program disagrees: action {}, {} bytes; expected from the maps: {verdict:?}, {} bytes",
             kernel.action,
             kernel.bytes.len(),
             packet.bytes().len()
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_say_what_to_do() {
+    fn a_drop_comes_with_advice() {
         let (text, fate) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
         assert!(
             text.contains("no-next-hop") && text.contains("inspect groups"),

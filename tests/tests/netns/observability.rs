@@ -309,20 +309,20 @@ fn trace_reports_every_decision_and_agrees_with_the_programs() {
                 "(Gateway gw-east)",
                 "<- chosen",
                 "=> encap",
-                "says the same",
+                "program agrees",
             ],
         ),
         (
             GATEWAY,
             &["trace", &east, &west, "--from", "node-east"],
             0,
-            &["Node node-east", "local-node", "=> transit", "says the same"],
+            &["Node node-east", "local-node", "=> transit", "program agrees"],
         ),
         (
             NODE,
             &["trace", &west, &east, "udp:53", "--from", "gw-east"],
             0,
-            &["decapsulated", "=> deliver", "says the same"],
+            &["decapsulated", "=> deliver", "program agrees"],
         ),
         (
             NODE,

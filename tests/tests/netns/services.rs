@@ -293,14 +293,17 @@ fn inspect_trace_and_metrics_cover_services() {
     let from_east = Cluster::East.gateway_net().addr().to_string();
     let text = trace(Place::GatewayWest, &from_east, "tcp:80");
     let chosen = format!("chosen: the Pod {pod} on node/node-west");
-    assert!(text.contains(&chosen) && text.contains("says the same"), "{text}");
+    assert!(
+        text.contains(&chosen) && text.contains("program agrees"),
+        "{text}"
+    );
     let text = trace(Place::GatewayWest, &from_east, "tcp:443");
     assert!(text.contains("no exported Service with a ready Pod"), "{text}");
     let from_gateway = Cluster::West.internal_net().addr().to_string();
     let text = trace(Place::NodeWest, &from_gateway, "udp:53");
     let translated = format!("translated to the Pod {pod}");
     assert!(
-        text.contains(&translated) && text.contains("says the same"),
+        text.contains(&translated) && text.contains("program agrees"),
         "{text}"
     );
     let metrics = bed

@@ -1,48 +1,45 @@
-//! `cargo xtask bench --suite control`: what the control plane takes and how fast it is, on real API servers.
+//! `cargo xtask bench --suite control`: resource use and latency of the control plane on real API servers.
 //!
-//! Three clusters run and are joined (`MC_KUBECONFIG`); `report.json` goes to `MC_BENCH_OUT`. `MC_QUICK=1` asks only
-//! whether everything works, `MC_ONLY` for some of the parts. The clusters are not fit for anything else afterwards.
+//! Three joined clusters run (`MC_KUBECONFIG`); `report.json` is written to `MC_BENCH_OUT`. `MC_QUICK=1` is a smoke
+//! test, `MC_ONLY` selects sections. The clusters cannot be used for anything else afterwards.
 #![expect(clippy::indexing_slicing, reason = "JSON objects are made by indexing them")]
 
-mod bed;
-mod bulk;
+mod bulk_export;
+mod endpoint_latency;
+mod fixture;
 mod join;
 mod members;
 mod process;
-#[path = "../../tests/reach/mod.rs"]
-mod reach;
-mod steer;
 
 use std::{env, fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use controller::api::service_export::ServiceExport;
+use fixture::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, NAMESPACE};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
+use mc_api::service_export::ServiceExport;
 use mc_tests::bench::sample::percentile;
 use serde_json::{Value, json};
 
-use bed::{Cluster, EXCHANGE, MEMBER, NAMESPACE};
+/// All sections.
+const SECTIONS: [&str; 4] = ["join", "exports", "steer", "members"];
 
-/// What can be asked for.
-const PARTS: [&str; 4] = ["join", "exports", "steer", "members"];
-
-/// Everything the parts need.
-pub(crate) struct Bed {
+/// Clusters and Pods of all sections.
+pub(crate) struct Fixture {
     pub(crate) leader: Cluster,
     pub(crate) east: Cluster,
     pub(crate) west: Cluster,
-    /// A process in a Pod of east.
+    /// PID of a client Pod in east.
     pub(crate) client: u32,
-    /// Addresses of two Pods of west that answer with `one` and `two`.
+    /// Addresses of two Pods of west that answer `one` and `two`.
     pub(crate) one: String,
     pub(crate) two: String,
-    /// The first three bytes of addresses of Pods on a Node of west.
+    /// First three bytes of the Pod addresses on a Node of west.
     pub(crate) pods_of_west: String,
 }
 
-/// How much of each.
-struct Amount {
+/// Repetitions and object counts.
+struct Sizes {
     joins: u32,
     exports: usize,
     trials: u32,
@@ -51,30 +48,30 @@ struct Amount {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let amount = if env::var("MC_QUICK").is_ok_and(|quick| quick == "1") {
-        Amount {
+    let sizes = if env::var("MC_QUICK").is_ok_and(|quick| quick == "1") {
+        Sizes {
             joins: 1,
             exports: 20,
             trials: 4,
             members: 5,
         }
     } else {
-        Amount {
+        Sizes {
             joins: 5,
             exports: 1000,
             trials: 100,
             members: 250,
         }
     };
-    let wanted = parts(&env::var("MC_ONLY").unwrap_or_default())?;
-    let bed = prepare().await.context("preparing")?;
-    let mut report = json!({ "joins": amount.joins, "exports": amount.exports, "trials": amount.trials });
+    let wanted = select_sections(&env::var("MC_ONLY").unwrap_or_default())?;
+    let fixture = prepare().await.context("preparing")?;
+    let mut report = json!({ "joins": sizes.joins, "exports": sizes.exports, "trials": sizes.trials });
     for part in wanted {
         match part {
-            "join" => joins(&bed, amount.joins, &mut report).await,
-            "exports" => exports(&bed, amount.exports, &mut report).await,
-            "steer" => steering(&bed, amount.trials, &mut report).await,
-            _ => many(&bed, amount.members, &mut report).await,
+            "join" => joins(&fixture, sizes.joins, &mut report).await,
+            "exports" => exports(&fixture, sizes.exports, &mut report).await,
+            "steer" => steering(&fixture, sizes.trials, &mut report).await,
+            _ => run_members(&fixture, sizes.members, &mut report).await,
         }
         .context(part)?;
     }
@@ -86,19 +83,19 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// The parts `list` names, all without names, in their order: each finds the clusters as those before it left them.
-fn parts(list: &str) -> Result<Vec<&'static str>> {
+/// The selected sections (all if empty) in their fixed order: each depends on the state the previous ones left.
+fn select_sections(list: &str) -> Result<Vec<&'static str>> {
     let asked: Vec<_> = list.split(',').filter(|part| !part.is_empty()).collect();
-    if let Some(unknown) = asked.iter().find(|part| !PARTS.contains(part)) {
-        bail!("unknown part {unknown:?}: there are {}", PARTS.join(", "));
+    if let Some(unknown) = asked.iter().find(|part| !SECTIONS.contains(part)) {
+        bail!("unknown part {unknown:?}: there are {}", SECTIONS.join(", "));
     }
-    Ok(PARTS
+    Ok(SECTIONS
         .into_iter()
         .filter(|part| asked.is_empty() || asked.contains(part))
         .collect())
 }
 
-async fn prepare() -> Result<Bed> {
+async fn prepare() -> Result<Fixture> {
     let leader = Cluster::connect("leader").await?;
     let east = Cluster::connect("east").await?;
     let west = Cluster::connect("west").await?;
@@ -114,7 +111,7 @@ async fn prepare() -> Result<Bed> {
     let range = range.context("west-n2 has no Pod CIDR")?;
     let (pods_of_west, _) = range.rsplit_once('.').context("an IPv4 Pod CIDR")?;
     let (one_ip, pods_of_west) = (one.clone(), pods_of_west.to_owned());
-    let bed = Bed {
+    let fixture = Fixture {
         leader,
         east,
         west,
@@ -123,20 +120,22 @@ async fn prepare() -> Result<Bed> {
         two,
         pods_of_west,
     };
-    bed.west.service("join", &[(one_ip, "west-n2", true)]).await?;
-    bed.west
+    fixture.west.service("join", &[(one_ip, "west-n2", true)]).await?;
+    fixture
+        .west
         .apply::<ServiceExport>(NAMESPACE, "join", json!({}))
         .await?;
-    bed.east
+    fixture
+        .east
         .imported("join", std::time::Duration::from_mins(1))
         .await?;
-    Ok(bed)
+    Ok(fixture)
 }
 
-async fn joins(bed: &Bed, count: u32, report: &mut Value) -> Result<()> {
+async fn joins(fixture: &Fixture, count: u32, report: &mut Value) -> Result<()> {
     let (mut ready, mut answered) = (vec![], vec![]);
     for _ in 0..count {
-        let (one, other) = join::once(bed).await?;
+        let (one, other) = join::once(fixture).await?;
         println!("join: Ready after {one:.2} s, answered after {other:.2} s");
         ready.push(one);
         answered.push(other);
@@ -147,9 +146,9 @@ async fn joins(bed: &Bed, count: u32, report: &mut Value) -> Result<()> {
     Ok(())
 }
 
-async fn exports(bed: &Bed, count: usize, report: &mut Value) -> Result<()> {
-    bulk::serve(bed, count).await?;
-    let lags = bulk::export(bed, count).await?;
+async fn exports(fixture: &Fixture, count: usize, report: &mut Value) -> Result<()> {
+    bulk_export::serve(fixture, count).await?;
+    let lags = bulk_export::export(fixture, count).await?;
     println!(
         "exports: {count} imported {:.2} s after the last of them was created ({:.1} s for all), all told after {:.1} s",
         lags.imported, lags.creating, lags.told
@@ -160,14 +159,18 @@ async fn exports(bed: &Bed, count: usize, report: &mut Value) -> Result<()> {
     Ok(())
 }
 
-async fn steering(bed: &Bed, trials: u32, report: &mut Value) -> Result<()> {
-    let steer = steer::ready(bed, trials).await?;
+async fn steering(fixture: &Fixture, trials: u32, report: &mut Value) -> Result<()> {
+    let steer = endpoint_latency::ready(fixture, trials).await?;
     report["steer_ms"] = figures(&steer);
     println!("steer: {}", report["steer_ms"]);
-    let export = steer::exported(bed, trials.div_ceil(2)).await?;
+    let export = endpoint_latency::exported(fixture, trials.div_ceil(2)).await?;
     report["export_to_request_ms"] = figures(&export);
     println!("export to request: {}", report["export_to_request_ms"]);
-    for (cluster, namespace) in [(&bed.leader, EXCHANGE), (&bed.east, MEMBER), (&bed.west, MEMBER)] {
+    for (cluster, namespace) in [
+        (&fixture.leader, LEADER_NAMESPACE),
+        (&fixture.east, MEMBER_NAMESPACE),
+        (&fixture.west, MEMBER_NAMESPACE),
+    ] {
         let (_, pid) = members::controller(cluster, namespace).await?;
         let usage = process::usage(pid)?;
         println!("{}: {usage:?}", cluster.name);
@@ -178,8 +181,8 @@ async fn steering(bed: &Bed, trials: u32, report: &mut Value) -> Result<()> {
     Ok(())
 }
 
-async fn many(bed: &Bed, members: usize, report: &mut Value) -> Result<()> {
-    let outcome = members::run(bed, members).await?;
+async fn run_members(fixture: &Fixture, members: usize, report: &mut Value) -> Result<()> {
+    let outcome = members::run(fixture, members).await?;
     report["members"] = json!(members);
     report["member_exports"] = json!(outcome.exports);
     report["member_imports"] = json!(outcome.imports);
@@ -190,7 +193,7 @@ async fn many(bed: &Bed, members: usize, report: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// Median, 99th percentile and largest.
+/// Median, 99th percentile and maximum.
 fn figures(of: &[f64]) -> Value {
     let at = |percent| percentile(of.iter().copied(), percent);
     json!({ "p50": at(50), "p99": at(99), "max": at(100) })

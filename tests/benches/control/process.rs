@@ -1,4 +1,4 @@
-//! Processes of Pods on this machine: which they are, what they need, and requests from their networks.
+//! Processes of Pods on this machine: lookup, resource use, and requests from their network namespaces.
 
 use std::{
     fs,
@@ -11,26 +11,26 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CloneFlags, setns};
 
-/// The unit of times in /proc, per second (Linux, include/asm-generic/param.h: `USER_HZ`).
+/// Unit of times in /proc, per second (Linux, include/asm-generic/param.h: `USER_HZ`).
 const TICKS: f64 = 100.0;
-/// How long one try may take: a packet that is lost is not waited for.
+/// Timeout of one request, so that lost packets cost little.
 const TRY: Duration = Duration::from_millis(100);
-/// Between two tries.
+/// Pause between requests.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What a process has used since its start.
+/// Resource use of a process since its start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
-    /// Resident memory now and at most, MiB.
+    /// Current and peak resident memory, MiB.
     pub(crate) rss_mib: f64,
     pub(crate) peak_mib: f64,
     /// CPU time, seconds.
     pub(crate) cpu_s: f64,
-    /// Since when it runs, seconds since boot.
+    /// Start time, seconds since boot.
     pub(crate) since: f64,
 }
 
-/// What a process has used.
+/// Resource use of a process.
 pub(crate) fn usage(pid: u32) -> Result<Usage> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let mib = |key: &str| -> Result<f64> {
@@ -42,7 +42,7 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
         Ok(f64::from(kib) / 1024.0)
     };
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may have spaces; fields count from the state, the third.
+    // The command name may contain spaces; field numbers start at the state, the third.
     let (_, fields) = stat.rsplit_once(") ").context("stat")?;
     let fields: Vec<_> = fields.split(' ').collect();
     let seconds = |field: usize| -> Result<f64> {
@@ -57,26 +57,31 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
     })
 }
 
-/// Seconds since boot, as [`Usage::since`] counts them.
+/// Seconds since boot, the clock of [`Usage::since`].
 pub(crate) fn uptime() -> Result<f64> {
     let text = fs::read_to_string("/proc/uptime")?;
     Ok(text.split(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Asks from the network of a process until an answer begins with `wanted`; when that was.
-pub(crate) async fn asked(pid: u32, to: SocketAddr, wanted: String, deadline: Duration) -> Result<Instant> {
+/// Sends requests from a process's network namespace until an answer starts with `wanted`; returns the time.
+pub(crate) async fn wait_answer(
+    pid: u32,
+    to: SocketAddr,
+    wanted: String,
+    deadline: Duration,
+) -> Result<Instant> {
     let (tell, told) = tokio::sync::oneshot::channel();
-    // A thread of its own: a network is left by ending.
-    thread::spawn(move || tell.send(ask(pid, to, &wanted, deadline)));
+    // A thread of its own, because a network namespace is left by ending the thread.
+    thread::spawn(move || tell.send(request_until(pid, to, &wanted, deadline)));
     told.await?
 }
 
-fn ask(pid: u32, to: SocketAddr, wanted: &str, deadline: Duration) -> Result<Instant> {
+fn request_until(pid: u32, to: SocketAddr, wanted: &str, deadline: Duration) -> Result<Instant> {
     let netns = fs::File::open(format!("/proc/{pid}/ns/net"))?;
     setns(netns, CloneFlags::CLONE_NEWNET)?;
     let start = Instant::now();
     loop {
-        let seen = match once(to) {
+        let seen = match get(to) {
             Ok(answer) if answer.starts_with(wanted) => return Ok(Instant::now()),
             Ok(answer) => answer,
             Err(error) => error.to_string(),
@@ -88,7 +93,7 @@ fn ask(pid: u32, to: SocketAddr, wanted: &str, deadline: Duration) -> Result<Ins
     }
 }
 
-fn once(to: SocketAddr) -> std::io::Result<String> {
+fn get(to: SocketAddr) -> std::io::Result<String> {
     let mut connection = TcpStream::connect_timeout(&to, TRY)?;
     connection.set_read_timeout(Some(TRY))?;
     connection.write_all(b"GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;

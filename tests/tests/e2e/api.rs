@@ -1,5 +1,4 @@
-//! The API servers asked without kubectl: tests look hundreds of times, and a process for each look takes longer than
-//! the answer.
+//! API access without kubectl: tests poll hundreds of times, and a kubectl process takes longer than its request.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +16,9 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{clusters::Cluster, reach};
+use mc_test_kit::kube_clients;
+
+use crate::clusters::Cluster;
 
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     let mut builder = Builder::new_multi_thread();
@@ -25,26 +26,26 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     runtime.expect("a runtime")
 });
 
-/// What each cluster knew when somebody asked last.
-static KINDS: Mutex<BTreeMap<&str, Arc<Discovery>>> = Mutex::new(BTreeMap::new());
+/// Cached discovery per cluster.
+static DISCOVERY: Mutex<BTreeMap<&str, Arc<Discovery>>> = Mutex::new(BTreeMap::new());
 
-/// Waits for what a future comes to.
+/// Blocks on a future.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
 }
 
-/// A client of the cluster's API server, with a connection of its own: servers are killed meanwhile.
+/// A client with its own connection, because tests kill API servers.
 pub(crate) async fn connect(cluster: Cluster) -> Client {
     connect_as(cluster, None).await
 }
 
-/// The same as a `ServiceAccount`: its Namespace and name.
+/// The same as a `ServiceAccount` (namespace, name).
 pub(crate) async fn connect_as(cluster: Cluster, account: Option<(&str, &str)>) -> Client {
-    let client = reach::connect(cluster.0, account).await;
+    let client = kube_clients::connect(cluster.0, account).await;
     client.unwrap_or_else(|error| panic!("{}: {error:#}", cluster.0))
 }
 
-/// A request with a body of some content type, its code and its answer.
+/// Sends a request; returns status code and body.
 pub(crate) async fn send(
     client: &Client,
     method: Method,
@@ -69,8 +70,8 @@ pub(crate) async fn send(
     (code, serde_json::from_slice(&bytes).unwrap_or(json!(text)))
 }
 
-/// An object, or `None` where there is none of that name; `kind` as for kubectl, in singular or plural, with group and
-/// version if need be.
+/// An object, or `None` if it does not exist; `kind` in kubectl's notation: singular or plural, optionally with group
+/// and version.
 pub(crate) fn get(
     cluster: Cluster,
     namespace: &str,
@@ -80,11 +81,11 @@ pub(crate) fn get(
     wait(async {
         let (api, resource) = api(cluster, namespace, kind).await?;
         let object = api.get_opt(name).await.map_err(|error| error.to_string())?;
-        Ok(object.map(|object| shown(object, &resource)))
+        Ok(object.map(|object| without_managed_fields(object, &resource)))
     })
 }
 
-/// All objects with the labels.
+/// All objects that match a label selector.
 pub(crate) fn list(
     cluster: Cluster,
     namespace: &str,
@@ -95,7 +96,9 @@ pub(crate) fn list(
         let (api, resource) = api(cluster, namespace, kind).await?;
         let list = api.list(&ListParams::default().labels(labels)).await;
         let objects = list.map_err(|error| error.to_string())?.items.into_iter();
-        Ok(objects.map(|object| shown(object, &resource)).collect())
+        Ok(objects
+            .map(|object| without_managed_fields(object, &resource))
+            .collect())
     })
 }
 
@@ -105,16 +108,16 @@ async fn api(
     kind: &str,
 ) -> Result<(Api<DynamicObject>, ApiResource), String> {
     let client = connect(cluster).await;
-    let known = || KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = || DISCOVERY.lock().unwrap_or_else(PoisonError::into_inner);
     let cached = known().get(cluster.0).cloned();
-    let found = cached.and_then(|all| find(&all, kind));
+    let found = cached.and_then(|all| find_resource(&all, kind));
     let (resource, scope) = if let Some(found) = found {
         found
     } else {
-        // It may have come since.
+        // The CRD may be newer than the cache.
         let all = Discovery::new(client.clone()).run().await;
         let all = Arc::new(all.map_err(|error| error.to_string())?);
-        let found = find(&all, kind);
+        let found = find_resource(&all, kind);
         known().insert(cluster.0, all);
         found.ok_or_else(|| format!("{}: there is no kind {kind:?}", cluster.0))?
     };
@@ -125,8 +128,8 @@ async fn api(
     Ok((api, resource))
 }
 
-/// The kind, of the recommended version unless one is named, and of the core group before others.
-fn find(all: &Discovery, kind: &str) -> Option<(ApiResource, Scope)> {
+/// The resource type, in its preferred version unless one is named; the core group first.
+fn find_resource(all: &Discovery, kind: &str) -> Option<(ApiResource, Scope)> {
     let (name, of) = kind.split_once('.').unwrap_or((kind, ""));
     let fits = |resource: &ApiResource| {
         let with_version = format!("{}.{}", resource.version, resource.group);
@@ -145,8 +148,8 @@ fn find(all: &Discovery, kind: &str) -> Option<(ApiResource, Scope)> {
         .map(|(resource, capabilities)| (resource, capabilities.scope))
 }
 
-/// As kubectl shows it.
-fn shown(mut object: DynamicObject, resource: &ApiResource) -> Value {
+/// The object without managed fields, as kubectl shows it.
+fn without_managed_fields(mut object: DynamicObject, resource: &ApiResource) -> Value {
     object.metadata.managed_fields = None;
     let mut object = serde_json::to_value(object).expect("JSON");
     object["apiVersion"] = json!(resource.api_version);

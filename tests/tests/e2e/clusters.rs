@@ -1,4 +1,4 @@
-//! The clusters, changed with kubectl as a user would.
+//! The clusters, and changes with kubectl as a user makes them.
 
 use std::{
     env,
@@ -12,12 +12,17 @@ use serde_json::Value;
 
 use crate::api;
 
-/// For what the control plane does in milliseconds, on a machine that runs three clusters on two cores.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
-/// For Pods to start and images to unpack.
-pub(crate) const LATER: Duration = Duration::from_mins(2);
+/// Timeout for operations of the control plane, on a machine that runs three clusters on two cores.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for Pod starts and image unpacking.
+pub(crate) const LONG_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// One cluster by its kubeconfig context.
+/// True for `cargo xtask test --long`: tests that take minutes run, and timing promises are asserted.
+pub(crate) fn is_long() -> bool {
+    env::var_os("MC_LONG").is_some_and(|long| long == "1")
+}
+
+/// A cluster, by its kubeconfig context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster(pub(crate) &'static str);
 
@@ -39,7 +44,7 @@ impl Cluster {
         command
     }
 
-    /// Runs kubectl; `Err` is what it said.
+    /// Runs kubectl; `Err` is its standard error.
     pub(crate) fn try_kubectl(self, args: &[&str]) -> Result<String, String> {
         let out = self.command().args(args).output().expect("kubectl");
         if out.status.success() {
@@ -49,8 +54,8 @@ impl Cluster {
         }
     }
 
-    /// The same with something to read.
-    pub(crate) fn try_kubectl_with(self, args: &[&str], stdin: &str) -> Result<String, String> {
+    /// The same with standard input.
+    pub(crate) fn try_kubectl_stdin(self, args: &[&str], stdin: &str) -> Result<String, String> {
         let mut child = self
             .command()
             .args(args)
@@ -60,7 +65,7 @@ impl Cluster {
             .spawn()
             .expect("kubectl");
         let sent = child.stdin.take().expect("stdin").write_all(stdin.as_bytes());
-        // One that ends before it has read everything says itself why.
+        // If kubectl exits before it has read everything, its output has the reason.
         sent.unwrap_or_default();
         let out = child.wait_with_output().expect("kubectl");
         if out.status.success() {
@@ -96,7 +101,7 @@ impl Cluster {
         );
     }
 
-    /// An object, or `None` where there is none of that name.
+    /// An object, or `None` if it does not exist.
     pub(crate) fn get(self, namespace: &str, kind: &str, name: &str) -> Option<Value> {
         api::get(self, namespace, kind, name)
             .unwrap_or_else(|error| panic!("{}: {kind} {namespace}/{name}: {error}", self.0))
@@ -107,7 +112,7 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{}: {kind} in {namespace}: {error}", self.0))
     }
 
-    /// Waits until the object is gone and tells how long that took.
+    /// Waits until the object is gone; returns the time this took.
     pub(crate) fn wait_gone(self, namespace: &str, kind: &str, name: &str, deadline: Duration) -> Duration {
         let start = Instant::now();
         wait_for(
@@ -131,12 +136,12 @@ impl Cluster {
         wait_for(&format!("{}: {what}", self.0), deadline, probe).unwrap_or_else(|error| panic!("{error:#}"))
     }
 
-    /// Sets a key of the controller's configuration as the user guide says: `ConfigMap`, then restart.
+    /// Sets a key of the member controller's configuration as in the user guide: ConfigMap, then restart.
     pub(crate) fn configure(self, key: &str, value: &str) {
         self.configure_in("kube-system", key, value);
     }
 
-    /// The same for the controller of some Namespace.
+    /// The same for the controller in a Namespace.
     pub(crate) fn configure_in(self, namespace: &str, key: &str, value: &str) {
         let config = "antrea-mc-controller-config";
         let path = "jsonpath={.data.controller_manager_config\\.yaml}";
@@ -163,14 +168,14 @@ impl Cluster {
 
     pub(crate) fn restart_controller(self, namespace: &str) {
         let deployment = "deployment/antrea-mc-controller";
-        // kubectl refuses the second within a second, which a controller may be restarted in.
-        self.wait_for("the restart of the controller", SOON, || {
+        // kubectl rejects a second restart within the same second.
+        self.wait_for("the restart of the controller", SHORT_TIMEOUT, || {
             self.try_kubectl(&["rollout", "restart", deployment, "-n", namespace])
         });
         self.kubectl(&["rollout", "status", deployment, "-n", namespace, "--timeout=120s"]);
     }
 
-    /// The first address of a Node.
+    /// The first internal address of a Node.
     pub(crate) fn node_ip(self, node: &str) -> String {
         let path = "jsonpath={.status.addresses[?(@.type=='InternalIP')].address}";
         let all = self.kubectl(&["get", "node", node, "-o", path]);
@@ -193,7 +198,7 @@ pub(crate) fn on_node(node: &str, program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-/// The process of the agent in a node's network namespace.
+/// PID of the agent on a Node.
 pub(crate) fn agent_pid(node: &str) -> u32 {
     let out = Command::new("ip")
         .args(["netns", "pids", &format!("mc-{node}")])
@@ -210,9 +215,9 @@ pub(crate) fn agent_pid(node: &str) -> u32 {
         .expect("a pid")
 }
 
-/// What the programs of a node have counted.
+/// The data-path counters of a Node.
 pub(crate) fn counters(node: &str) -> Counters {
-    // The pins are in the node's own bpf file system.
+    // The pins are in the Node's own bpf file system.
     let dir = format!("/proc/{}/root/sys/fs/bpf/mc-gateway/{node}", agent_pid(node));
     Counters::read(dir.as_ref()).unwrap_or_else(|error| panic!("{node}: {error:#}"))
 }

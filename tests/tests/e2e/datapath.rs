@@ -1,4 +1,4 @@
-//! What the nodes see of cross-cluster packets, and what the agents may do.
+//! Cross-cluster packets on the wire, and the agents' capabilities.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -13,13 +13,13 @@ use mc_tests::{
 };
 
 use crate::{
-    clusters::{EAST, SOON, WEST, agent_pid, on_node},
+    clusters::{EAST, SHORT_TIMEOUT, WEST, agent_pid, on_node},
     workload::Namespace,
 };
 
-/// `CAP_NET_ADMIN` of linux/capability.h: what is left once the programs are loaded.
+/// `CAP_NET_ADMIN` of linux/capability.h, the only capability kept after loading.
 const NET_ADMIN: u64 = 1 << 12;
-/// With `CAP_PERFMON` and `CAP_BPF`, what the DaemonSet grants.
+/// With `CAP_PERFMON` and `CAP_BPF`: the capabilities the DaemonSet grants.
 const GRANTED: u64 = NET_ADMIN | 1 << 38 | 1 << 39;
 
 #[test]
@@ -31,25 +31,25 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
     ns.wait_imported(EAST, 1);
     client.get(&client.imported_url());
     let servers = ns.pod_addresses(WEST, "app=web").remove(0).1;
-    let ways: Vec<_> = servers
+    let paths: Vec<_> = servers
         .iter()
         .map(|server| (client.ip_like(*server), *server))
         .collect();
-    assert_eq!(ways.len(), 2, "IPv4 and IPv6: {ways:?}");
-    let counters = || ways.iter().map(|(pod, _)| masquerade_counters("east-n2", *pod));
+    assert_eq!(paths.len(), 2, "IPv4 and IPv6: {paths:?}");
+    let counters = || paths.iter().map(|(pod, _)| masquerade_counters("east-n2", *pod));
     let before: Vec<_> = counters().collect();
-    let recording = Recording::start("east-n1");
+    let capturing = PacketCapture::start("east-n1");
     let answers = client.get_many(&client.imported_url(), 10);
     assert_eq!(answers.len(), 10);
-    for (pod, server) in &ways {
+    for (pod, server) in &paths {
         let answers = client.get_many(&format!("http://{}/", SocketAddr::new(*server, 8080)), 10);
         assert!(
             answers.iter().all(|answer| answer.ends_with(&format!(" {pod}"))),
             "{answers:?}"
         );
     }
-    let frames = recording.finish();
-    let pods: Vec<_> = ways.iter().map(|(pod, _)| *pod).collect();
+    let frames = capturing.finish();
+    let pods: Vec<_> = paths.iter().map(|(pod, _)| *pod).collect();
     let mut tunnelled = 0;
     for frame in &frames {
         let Some(ip) = &frame.ip else { continue };
@@ -86,7 +86,7 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
     );
 }
 
-/// Pods here have the underlay's MTU, as with most CNIs: what they send at first does not fit the tunnel.
+/// Pods have the underlay's MTU, as with most CNIs, so their first packets do not fit the tunnel.
 #[test]
 fn a_bulk_transfer_crosses_although_pods_have_the_underlays_mtu() {
     let ns = Namespace::create("e2e-bulk");
@@ -104,7 +104,7 @@ fn a_bulk_transfer_crosses_although_pods_have_the_underlays_mtu() {
         client
             .run(&["stream-send", &to, "--duration", "1"])
             .expect("a stream");
-        let report = WEST.wait_for(&format!("the report of {sink}"), SOON, || {
+        let report = WEST.wait_for(&format!("the report of {sink}"), SHORT_TIMEOUT, || {
             let log = WEST.kubectl(&["logs", sink, "-n", ns.0]);
             let line = log.lines().last().unwrap_or_default().to_owned();
             serde_json::from_str::<StreamReport>(&line).map_err(|_| log)
@@ -125,7 +125,7 @@ fn agents_load_with_three_capabilities_and_keep_one() {
     }
 }
 
-/// The effective and the bounding set of the agent on a node.
+/// Effective and bounding capability set of the agent on a Node.
 fn agent_capabilities(node: &str) -> (u64, u64) {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", agent_pid(node))).expect("the agent's status");
@@ -139,7 +139,7 @@ fn agent_capabilities(node: &str) -> (u64, u64) {
     (set("CapEff:"), set("CapBnd:"))
 }
 
-/// Packets of the rules that masquerade what a Pod sends, as iptables lists them.
+/// Packet counters of the rules that masquerade a Pod's traffic.
 fn masquerade_counters(node: &str, pod: IpAddr) -> Vec<String> {
     let (program, source) = if pod.is_ipv6() {
         ("ip6tables-save", format!("-s {pod}/128"))
@@ -147,7 +147,7 @@ fn masquerade_counters(node: &str, pod: IpAddr) -> Vec<String> {
         ("iptables-save", format!("-s {pod}/32"))
     };
     let rules = on_node(node, program, &["-t", "nat", "-c"]);
-    // `[packets:bytes] -A POSTROUTING -s POD/32 -j CNI-…`, and the chain it jumps to.
+    // `[packets:bytes] -A POSTROUTING -s POD/32 -j CNI-…`, and its target chain.
     let chain = rules
         .lines()
         .find(|line| line.contains("-A POSTROUTING") && line.contains(&source))
@@ -162,13 +162,13 @@ fn masquerade_counters(node: &str, pod: IpAddr) -> Vec<String> {
     counters
 }
 
-/// A capture on a node's underlay device.
-struct Recording {
+/// A packet capture on a Node's underlay device.
+struct PacketCapture {
     child: Child,
     file: PathBuf,
 }
 
-impl Recording {
+impl PacketCapture {
     fn start(node: &str) -> Self {
         let file = std::env::temp_dir().join(format!("mc-e2e-{}-{node}.pcap", std::process::id()));
         let log = file.with_extension("log");
@@ -181,7 +181,7 @@ impl Recording {
             .stdout(std::fs::File::create(&log).expect("a log"))
             .spawn()
             .expect("a capture");
-        EAST.wait_for("the capture", SOON, || {
+        EAST.wait_for("the capture", SHORT_TIMEOUT, || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             if text.contains(capture::CAPTURING) {
                 Ok(())

@@ -1,13 +1,13 @@
-//! Names of `clusterset.local`, asked for in Pods with the Pods' own resolver, and who answers behind them: what the MCS
-//! API's conformance suite asks of DNS and connectivity.
+//! DNS of `clusterset.local` with the Pods' own resolver, and connectivity by these names: the DNS and connectivity
+//! specs of the MCS API's conformance suite.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use mc_tests::lookup::Srv;
+use mc_tests::nslookup::Srv;
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LATER, SOON, WEST},
+    clusters::{Cluster, EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
     specs,
     workload::{Client, Namespace},
 };
@@ -16,18 +16,18 @@ const EAST_ID: &str = "test-cluster-east";
 pub(crate) const WEST_ID: &str = "test-cluster-west";
 pub(crate) const IMPORT: &str = "serviceimports.v1beta1.multicluster.x-k8s.io";
 pub(crate) const EXPORT: &str = "serviceexports.v1beta1.multicluster.x-k8s.io";
-/// In how many answers a thing has to be the same.
-const TIMES: u32 = 10;
+/// Number of consecutive identical answers.
+const REPEATS: u32 = 10;
 
-/// The members, each with its regular node.
+/// The members, each with its regular Node.
 const MEMBERS: [(Cluster, &str); 2] = [(EAST, "east-n2"), (WEST, "west-n2")];
 
-/// The names of Service `web`.
-pub(crate) fn of_set(ns: &Namespace) -> String {
+/// The clusterset name of Service `web`.
+pub(crate) fn clusterset_name(ns: &Namespace) -> String {
     format!("web.{}.svc.clusterset.local", ns.0)
 }
 
-pub(crate) fn of_cluster(ns: &Namespace) -> String {
+pub(crate) fn cluster_local_name(ns: &Namespace) -> String {
     format!("web.{}.svc.cluster.local", ns.0)
 }
 
@@ -35,7 +35,7 @@ fn port(name: &str, number: u16, protocol: &str) -> Value {
     json!({ "name": name, "port": number, "protocol": protocol, "targetPort": 8080 })
 }
 
-/// Service `web` with those ports; clients stay where they were for a while, as in the conformance suite.
+/// Applies Service `web` with these ports and client affinity, as in the conformance suite.
 fn set_ports(ns: &Namespace, cluster: Cluster, ports: &Value) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": ns.0 },
@@ -51,25 +51,28 @@ pub(crate) fn clients(ns: &Namespace) -> [(Cluster, Client); 2] {
     MEMBERS.map(|(cluster, node)| (cluster, ns.client(cluster, node)))
 }
 
-/// Waits until the name has exactly these addresses for the client, those of one family as A records and those of the
-/// other as AAAA records.
+/// Waits until the name resolves to exactly these addresses: IPv4 in A records, IPv6 in AAAA records.
 pub(crate) fn wait_addresses(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<IpAddr>) {
     let dotted = format!("{name}.");
     for (kind, v6) in [("a", false), ("aaaa", true)] {
         let wanted: BTreeSet<_> = wanted.iter().filter(|ip| ip.is_ipv6() == v6).copied().collect();
-        cluster.wait_for(&format!("{kind} of {name} to be {wanted:?}"), SOON, || {
-            let seen = client.lookup(kind, &dotted, 1)?.only_addresses()?;
-            if seen == wanted {
-                Ok(())
-            } else {
-                Err(format!("{seen:?}"))
-            }
-        });
+        cluster.wait_for(
+            &format!("{kind} of {name} to be {wanted:?}"),
+            SHORT_TIMEOUT,
+            || {
+                let seen = client.lookup(kind, &dotted, 1)?.only_addresses()?;
+                if seen == wanted {
+                    Ok(())
+                } else {
+                    Err(format!("{seen:?}"))
+                }
+            },
+        );
     }
 }
 
-pub(crate) fn wait_services(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<Srv>) {
-    cluster.wait_for(&format!("SRV of {name} to be {wanted:?}"), SOON, || {
+pub(crate) fn wait_srv(cluster: Cluster, client: &Client, name: &str, wanted: &BTreeSet<Srv>) {
+    cluster.wait_for(&format!("SRV of {name} to be {wanted:?}"), SHORT_TIMEOUT, || {
         let seen = client.lookup("srv", &format!("{name}."), 1)?.only_services()?;
         if seen == *wanted {
             Ok(())
@@ -83,46 +86,50 @@ pub(crate) fn assert_no_such_name(cluster: Cluster, client: &Client, name: &str,
     let answer = client.lookup("a", &format!("{name}."), times).expect("an answer");
     let refused = vec!["NXDOMAIN".to_owned(); times as usize];
     assert!(
-        answer.addresses.is_empty() && answer.refusals == refused,
+        answer.addresses.is_empty() && answer.error_codes == refused,
         "{cluster:?}: {name}: {answer:?}"
     );
 }
 
-/// The addresses of the import in that cluster, once it has some.
-pub(crate) fn set_addresses(ns: &Namespace, cluster: Cluster) -> BTreeSet<IpAddr> {
-    cluster.wait_for(&format!("addresses of ServiceImport {}/web", ns.0), SOON, || {
-        let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
-        let ips = import["spec"]["ips"].as_array().cloned().unwrap_or_default();
-        if ips.is_empty() {
-            return Err(import.to_string());
-        }
-        Ok(ips.iter().map(address).collect())
-    })
+/// The addresses of the import in a cluster, once it has some.
+pub(crate) fn import_addresses(ns: &Namespace, cluster: Cluster) -> BTreeSet<IpAddr> {
+    cluster.wait_for(
+        &format!("addresses of ServiceImport {}/web", ns.0),
+        SHORT_TIMEOUT,
+        || {
+            let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
+            let ips = import["spec"]["ips"].as_array().cloned().unwrap_or_default();
+            if ips.is_empty() {
+                return Err(import.to_string());
+            }
+            Ok(ips.iter().map(parse_ip).collect())
+        },
+    )
 }
 
-pub(crate) fn address(text: &Value) -> IpAddr {
+pub(crate) fn parse_ip(text: &Value) -> IpAddr {
     text.as_str()
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(|| panic!("no address: {text}"))
 }
 
-/// The Pods `web` of a cluster: name and address.
-fn pods(ns: &Namespace, cluster: Cluster) -> Vec<(String, IpAddr)> {
+/// Name and address of the Pods `web` of a cluster.
+fn pod_ips(ns: &Namespace, cluster: Cluster) -> Vec<(String, IpAddr)> {
     let pods = cluster.list(ns.0, "pods", "app=web");
     pods.iter()
         .map(|pod| {
             let name = pod["metadata"]["name"].as_str().expect("a name");
-            (name.to_owned(), address(&pod["status"]["podIP"]))
+            (name.to_owned(), parse_ip(&pod["status"]["podIP"]))
         })
         .collect()
 }
 
-/// Waits for an answer at that port of the name, then wants as many in a row from Pods of one cluster only.
+/// Waits for a first answer, then expects only answers from Pods of one cluster.
 fn assert_served_by(ns: &Namespace, (cluster, client): (Cluster, Client), port: u16, server: Cluster) {
-    let servers: Vec<String> = pods(ns, server).into_iter().map(|(name, _)| name).collect();
-    let url = format!("http://{}:{port}/", of_set(ns));
+    let servers: Vec<String> = pod_ips(ns, server).into_iter().map(|(name, _)| name).collect();
+    let url = format!("http://{}:{port}/", clusterset_name(ns));
     let first = client.get(&url);
-    for answer in client.get_many(&url, TIMES).iter().chain([&first]) {
+    for answer in client.get_many(&url, REPEATS).iter().chain([&first]) {
         let by = answer.split(' ').next().unwrap_or_default();
         assert!(
             servers.iter().any(|name| name == by),
@@ -132,7 +139,7 @@ fn assert_served_by(ns: &Namespace, (cluster, client): (Cluster, Client), port: 
 }
 
 fn wait_conflict(ns: &Namespace, cluster: Cluster) {
-    cluster.wait_for("condition Conflict=True", SOON, || {
+    cluster.wait_for("condition Conflict=True", SHORT_TIMEOUT, || {
         let export = cluster.get(ns.0, EXPORT, "web").unwrap_or_default();
         let conditions = export["status"]["conditions"].as_array().cloned();
         let conflict = conditions
@@ -143,9 +150,9 @@ fn wait_conflict(ns: &Namespace, cluster: Cluster) {
     });
 }
 
-/// Waits until the import has ports of these numbers.
+/// Waits until the import has exactly these port numbers.
 fn wait_ports(ns: &Namespace, cluster: Cluster, wanted: &[u64]) {
-    cluster.wait_for(&format!("ports {wanted:?}"), SOON, || {
+    cluster.wait_for(&format!("ports {wanted:?}"), SHORT_TIMEOUT, || {
         let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
         let ports = import["spec"]["ports"].as_array().cloned().unwrap_or_default();
         let numbers: BTreeSet<_> = ports.iter().filter_map(|p| p["port"].as_u64()).collect();
@@ -164,33 +171,38 @@ fn only_an_exported_service_has_a_name_in_the_set() {
     let clients = clients(&ns);
     let (_, local) = clients[1];
     let service = WEST.get(ns.0, "service", "web").expect("the Service");
-    // The DNS knows it, and yet:
-    let own = BTreeSet::from([address(&service["spec"]["clusterIP"])]);
-    wait_addresses(WEST, &local, &of_cluster(&ns), &own);
+    // The cluster-local name resolves in the exporting cluster.
+    let own = BTreeSet::from([parse_ip(&service["spec"]["clusterIP"])]);
+    wait_addresses(WEST, &local, &cluster_local_name(&ns), &own);
     for (cluster, client) in &clients {
-        assert_no_such_name(*cluster, client, &of_set(&ns), 2 * TIMES);
+        assert_no_such_name(*cluster, client, &clusterset_name(&ns), 2 * REPEATS);
     }
     ns.export(WEST);
     for (cluster, client) in &clients {
-        wait_addresses(*cluster, client, &of_set(&ns), &set_addresses(&ns, *cluster));
+        wait_addresses(
+            *cluster,
+            client,
+            &clusterset_name(&ns),
+            &import_addresses(&ns, *cluster),
+        );
     }
     ns.unexport(WEST);
     for (cluster, client) in &clients {
-        cluster.wait_for("the name to be gone", SOON, || {
-            let answer = client.lookup("a", &format!("{}.", of_set(&ns)), 1)?;
-            (answer.refusals == ["NXDOMAIN"])
+        cluster.wait_for("the name to be gone", SHORT_TIMEOUT, || {
+            let answer = client.lookup("a", &format!("{}.", clusterset_name(&ns)), 1)?;
+            (answer.error_codes == ["NXDOMAIN"])
                 .then_some(())
                 .ok_or_else(|| format!("{answer:?}"))
         });
     }
-    specs::hold(&["a Service that is not exported has no name in the set"]);
+    specs::record(&["a Service that is not exported has no name in the set"]);
 }
 
 #[test]
 fn an_exported_service_has_one_name_and_its_address_in_every_cluster() {
     let ns = Namespace::create("e2e-dns-clusterip");
     ns.servers(WEST, "west-n2", 1);
-    // TCP and UDP at the same number.
+    // TCP and UDP with the same port number.
     set_ports(
         &ns,
         WEST,
@@ -199,35 +211,35 @@ fn an_exported_service_has_one_name_and_its_address_in_every_cluster() {
     let clients = clients(&ns);
     ns.export(WEST);
     let service = WEST.get(ns.0, "service", "web").expect("the Service");
-    let own = address(&service["spec"]["clusterIP"]);
-    let name = of_set(&ns);
+    let own = parse_ip(&service["spec"]["clusterIP"]);
+    let name = clusterset_name(&ns);
     for (cluster, client) in clients {
-        let ips = set_addresses(&ns, cluster);
+        let ips = import_addresses(&ns, cluster);
         assert_eq!(ips.len(), 1, "{cluster:?}: {ips:?}");
         assert!(
             !ips.contains(&own),
             "{cluster:?}: the set's address is the cluster's"
         );
         wait_addresses(cluster, &client, &name, &ips);
-        // Two ports of one number, one answer.
+        // Two ports with one number share an SRV record.
         let record = Srv {
             port: 42,
             target: name.clone(),
         };
-        wait_services(cluster, &client, &name, &BTreeSet::from([record.clone()]));
+        wait_srv(cluster, &client, &name, &BTreeSet::from([record.clone()]));
         for protocol in ["tcp", "udp"] {
             let of_port = format!("_{protocol}._{protocol}.{name}");
-            wait_services(cluster, &client, &of_port, &BTreeSet::from([record.clone()]));
+            wait_srv(cluster, &client, &of_port, &BTreeSet::from([record.clone()]));
         }
-        // What the cluster calls so itself is its own.
+        // The cluster-local name is unchanged.
         if cluster == WEST {
-            wait_addresses(cluster, &client, &of_cluster(&ns), &BTreeSet::from([own]));
+            wait_addresses(cluster, &client, &cluster_local_name(&ns), &BTreeSet::from([own]));
         } else {
-            assert_no_such_name(cluster, &client, &of_cluster(&ns), 1);
+            assert_no_such_name(cluster, &client, &cluster_local_name(&ns), 1);
         }
         assert_served_by(&ns, (cluster, client), 42, WEST);
     }
-    specs::hold(&[
+    specs::record(&[
         "a name stands for the addresses of its import",
         "ports of one number have one SRV record",
         "the cluster's own name is what it was",
@@ -235,8 +247,8 @@ fn an_exported_service_has_one_name_and_its_address_in_every_cluster() {
     ]);
 }
 
-/// A headless Service `web` of three Pods with names of their own, the last of which is not ready.
-fn serve_by_name(ns: &Namespace, cluster: Cluster, node: &str) {
+/// A headless Service `web` with three named Pods, the last not ready.
+fn serve_stateful_set(ns: &Namespace, cluster: Cluster, node: &str) {
     let script =
         "case $HOSTNAME in web-2) ;; *) touch /tmp/ready ;; esac; exec mc-traffic echo-server --port=8080";
     let container = json!({
@@ -256,8 +268,8 @@ fn serve_by_name(ns: &Namespace, cluster: Cluster, node: &str) {
         },
     });
     cluster.apply(&set.to_string());
-    headless(ns, cluster);
-    cluster.wait_for("two ready Pods of three", LATER, || {
+    put_headless_service(ns, cluster);
+    cluster.wait_for("two ready Pods of three", LONG_TIMEOUT, || {
         let set = cluster.get(ns.0, "statefulset", "web").unwrap_or_default();
         let pods = cluster.list(ns.0, "pods", "app=web");
         let have_addresses = pods
@@ -273,7 +285,7 @@ fn serve_by_name(ns: &Namespace, cluster: Cluster, node: &str) {
     });
 }
 
-fn headless(ns: &Namespace, cluster: Cluster) {
+fn put_headless_service(ns: &Namespace, cluster: Cluster) {
     let ports = json!([port("tcp", 8080, "TCP"), port("udp", 8080, "UDP")]);
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": ns.0 },
@@ -285,11 +297,11 @@ fn headless(ns: &Namespace, cluster: Cluster) {
 #[test]
 fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
     let ns = Namespace::create("e2e-dns-headless");
-    serve_by_name(&ns, WEST, "west-n2");
+    serve_stateful_set(&ns, WEST, "west-n2");
     let clients = clients(&ns);
     ns.export(WEST);
-    let name = of_set(&ns);
-    let all = pods(&ns, WEST);
+    let name = clusterset_name(&ns);
+    let all = pod_ips(&ns, WEST);
     let of = |names: &[&str]| -> BTreeSet<IpAddr> {
         let found = all.iter().filter(|(pod, _)| names.contains(&pod.as_str()));
         found.map(|(_, ip)| *ip).collect()
@@ -305,7 +317,7 @@ fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
     let ready = ["web-0", "web-1"];
     for (cluster, client) in &clients {
         wait_addresses(*cluster, client, &name, &of(&ready));
-        // One Pod by its name.
+        // Each Pod by its hostname.
         for pod in ready {
             let one = format!("{pod}.{WEST_ID}.{name}");
             wait_addresses(*cluster, client, &one, &of(&[pod]));
@@ -316,29 +328,29 @@ fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
             assert_no_such_name(*cluster, client, &format!("{nobody}.{WEST_ID}.{name}"), 1);
         }
         assert_no_such_name(*cluster, client, &format!("web-0.{EAST_ID}.{name}"), 1);
-        wait_services(*cluster, client, &name, &served_by(&ready));
+        wait_srv(*cluster, client, &name, &served_by(&ready));
     }
     WEST.kubectl(&["exec", "-n", ns.0, "web-2", "--", "touch", "/tmp/ready"]);
     let all_three = ["web-0", "web-1", "web-2"];
     for (cluster, client) in &clients {
         wait_addresses(*cluster, client, &name, &of(&all_three));
-        wait_services(*cluster, client, &name, &served_by(&all_three));
+        wait_srv(*cluster, client, &name, &served_by(&all_three));
     }
-    specs::hold(&[
+    specs::record(&[
         "a headless Service's name stands for its ready Pods",
         "a Pod of a headless Service has a name",
     ]);
 }
 
 #[test]
-fn pods_without_names_are_called_by_their_addresses() {
+fn pods_without_hostnames_are_named_by_address() {
     let ns = Namespace::create("e2e-dns-nameless");
-    let name = of_set(&ns);
+    let name = clusterset_name(&ns);
     let mut wanted = (BTreeSet::new(), BTreeSet::new());
     for ((cluster, node), id) in MEMBERS.into_iter().zip([EAST_ID, WEST_ID]) {
-        headless(&ns, cluster);
+        put_headless_service(&ns, cluster);
         ns.servers(cluster, node, 2);
-        for (_, ip) in pods(&ns, cluster) {
+        for (_, ip) in pod_ips(&ns, cluster) {
             wanted.0.insert(ip);
             let dashed = ip.to_string().replace('.', "-");
             wanted.1.insert(Srv {
@@ -348,17 +360,17 @@ fn pods_without_names_are_called_by_their_addresses() {
         }
         ns.export(cluster);
     }
-    // Those of all exporters.
+    // The Pods of all exporters.
     assert_eq!(wanted.0.len(), 4, "{wanted:?}");
     for (cluster, client) in clients(&ns) {
         wait_addresses(cluster, &client, &name, &wanted.0);
-        wait_services(cluster, &client, &name, &wanted.1);
+        wait_srv(cluster, &client, &name, &wanted.1);
     }
-    specs::hold(&["a headless Service has an SRV record for each Pod"]);
+    specs::record(&["a headless Service has an SRV record for each Pod"]);
 }
 
 #[test]
-fn the_exporter_alone_serves_a_service_that_others_have_too() {
+fn only_the_exporter_serves_a_service_that_others_also_have() {
     let ns = Namespace::create("e2e-dns-one-of-two");
     for (cluster, node) in MEMBERS {
         ns.servers(cluster, node, 1);
@@ -367,16 +379,16 @@ fn the_exporter_alone_serves_a_service_that_others_have_too() {
     ns.export(WEST);
     for (cluster, client) in clients(&ns) {
         assert_served_by(&ns, (cluster, client), 42, WEST);
-        // Its own is still there under its own name.
-        let local = client.get(&format!("http://{}:42/", of_cluster(&ns)));
-        let servers = pods(&ns, cluster);
+        // The cluster-local name still resolves to the local Service.
+        let local = client.get(&format!("http://{}:42/", cluster_local_name(&ns)));
+        let servers = pod_ips(&ns, cluster);
         assert!(servers.iter().any(|(pod, _)| local.starts_with(pod)), "{local}");
     }
-    specs::hold(&["only exporters serve"]);
+    specs::record(&["only exporters serve"]);
 }
 
 #[test]
-fn a_port_two_clusters_disagree_on_is_the_older_exporters() {
+fn the_oldest_exporter_decides_a_conflicting_port() {
     let ns = Namespace::create("e2e-dns-disagree");
     for (cluster, node) in MEMBERS {
         ns.servers(cluster, node, 1);
@@ -393,7 +405,7 @@ fn a_port_two_clusters_disagree_on_is_the_older_exporters() {
     for asking in clients(&ns) {
         assert_served_by(&ns, asking, 42, WEST);
     }
-    specs::hold(&["of one port with two numbers only the oldest export's is served"]);
+    specs::record(&["of one port with two numbers only the oldest export's is served"]);
 }
 
 #[test]
@@ -411,7 +423,7 @@ fn each_port_is_served_by_the_clusters_that_export_it() {
         wait_conflict(&ns, cluster);
         wait_ports(&ns, cluster, &[42, 4242]);
     }
-    let name = of_set(&ns);
+    let name = clusterset_name(&ns);
     for asking in clients(&ns) {
         assert_served_by(&ns, asking, 42, WEST);
         assert_served_by(&ns, asking, 4242, EAST);
@@ -419,7 +431,7 @@ fn each_port_is_served_by_the_clusters_that_export_it() {
             port,
             target: name.clone(),
         };
-        wait_services(asking.0, &asking.1, &name, &[42, 4242].map(record).into());
+        wait_srv(asking.0, &asking.1, &name, &[42, 4242].map(record).into());
     }
-    specs::hold(&["each port is served by those who export it"]);
+    specs::record(&["each port is served by those who export it"]);
 }

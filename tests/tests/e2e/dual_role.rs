@@ -1,46 +1,53 @@
-//! A leader cluster that is a member of its own set, too, as "Deploy leader and member in one cluster" and "Initialize
-//! ClusterSet for a dual-role cluster" of the guide say.
+//! A leader cluster that is also a member of its own ClusterSet, as in the guide's sections "Deploy leader and member
+//! in one cluster" and "Initialize ClusterSet for a dual-role cluster".
 //!
-//! It has one Node and one IP version, the other members have two of each.
+//! It has one Node and one IP family; the other members have two of each.
 
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LATER, LEADER, SOON, WEST},
+    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
     workload::{Client, Namespace},
 };
 
-const LED_IN: &str = "antrea-multicluster";
-const MEMBER: &str = "kube-system";
+const LEADER_NAMESPACE: &str = "antrea-multicluster";
+const MEMBER_NAMESPACE: &str = "kube-system";
 const SET: &str = "test-clusterset";
 const ID: &str = "test-cluster-north";
 const NODE: &str = "leader-n1";
 const SECRET: &str = "member-north-token";
-/// What a member cluster gets.
+/// Manifests of a member cluster.
 const MANIFESTS: [&str; 2] = [
     include_str!("../../../deploy/mc-gateway-member.yml"),
     include_str!("../../../deploy/mc-gateway-datapath.yml"),
 ];
-/// What stays in the cluster: the leader has some of it as well, and the CRDs of the other kinds do nothing.
-const STAYS: [&str; 2] = ["kind: CustomResourceDefinition", "name: antrea-mc-clustersets"];
+/// Documents that stay: the leader needs some of them, and unused CRDs have no effect.
+const KEPT_DOCUMENTS: [&str; 2] = ["kind: CustomResourceDefinition", "name: antrea-mc-clustersets"];
 
-/// The leader cluster as a member; it is none any more at the end, whatever happens.
-struct North;
+/// The leader cluster's membership, ended on drop.
+struct LeaderMembership;
 
-impl North {
-    /// "Follow the steps in section Deploy in a Member Cluster", "repeat the steps in Set up Access to Leader Cluster",
-    /// and annotate the Node.
+impl LeaderMembership {
+    /// Guide: "Follow the steps in section Deploy in a Member Cluster", "repeat the steps in Set up Access to Leader
+    /// Cluster", and annotate the Node.
     fn join() -> Self {
         for manifest in MANIFESTS {
             LEADER.apply(manifest);
         }
-        let north = Self;
+        let membership = Self;
         for workload in ["deployment/antrea-mc-controller", "daemonset/mc-gateway"] {
-            LEADER.kubectl(&["rollout", "status", workload, "-n", MEMBER, "--timeout=120s"]);
+            LEADER.kubectl(&[
+                "rollout",
+                "status",
+                workload,
+                "-n",
+                MEMBER_NAMESPACE,
+                "--timeout=120s",
+            ]);
         }
         LEADER.apply(&access());
-        let data = LEADER.wait_for("the token", SOON, || {
-            let secret = LEADER.get(LED_IN, "secret", SECRET).unwrap_or_default();
+        let data = LEADER.wait_for("the token", SHORT_TIMEOUT, || {
+            let secret = LEADER.get(LEADER_NAMESPACE, "secret", SECRET).unwrap_or_default();
             match secret["data"]["token"] {
                 Value::String(_) => Ok(secret["data"].clone()),
                 _ => Err("no token".to_owned()),
@@ -48,55 +55,57 @@ impl North {
         });
         let copy = json!({
             "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": data,
-            "metadata": {"name": SECRET, "namespace": MEMBER},
+            "metadata": {"name": SECRET, "namespace": MEMBER_NAMESPACE},
         });
         LEADER.apply(&copy.to_string());
-        let others = EAST.get(MEMBER, "clusterset", SET).expect("east is a member");
+        let others = EAST
+            .get(MEMBER_NAMESPACE, "clusterset", SET)
+            .expect("east is a member");
         let server = &others["spec"]["leaders"][0]["server"];
         let set = json!({
             "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet",
-            "metadata": {"name": SET, "namespace": MEMBER},
+            "metadata": {"name": SET, "namespace": MEMBER_NAMESPACE},
             "spec": {
-                "clusterID": ID, "namespace": LED_IN,
+                "clusterID": ID, "namespace": LEADER_NAMESPACE,
                 "leaders": [{"clusterID": ID, "secret": SECRET, "server": server}],
             },
         });
         LEADER.apply(&set.to_string());
         annotate("multicluster.antrea.io/gateway=true").expect("a gateway");
-        north
+        membership
     }
 
-    /// It leaves, and what runs for a member only is removed.
+    /// Leaves the ClusterSet and removes the member's components.
     fn leave() -> Result<(), String> {
-        let gone = ["--ignore-not-found", "-n", MEMBER];
+        let gone = ["--ignore-not-found", "-n", MEMBER_NAMESPACE];
         LEADER.try_kubectl(&[&["delete", "clusterset", SET][..], &gone].concat())?;
-        soon(|| {
+        eventually(|| {
             let announce = format!("member-announce-from-{ID}");
-            let found = LEADER.get(LED_IN, "memberclusterannounce", &announce);
-            let record = LEADER.get(MEMBER, "configmap", "mc-gateway-memberships");
+            let found = LEADER.get(LEADER_NAMESPACE, "memberclusterannounce", &announce);
+            let record = LEADER.get(MEMBER_NAMESPACE, "configmap", "mc-gateway-memberships");
             match found.or(record) {
                 None => Ok(()),
                 Some(left) => Err(left.to_string()),
             }
         })?;
         annotate("multicluster.antrea.io/gateway-")?;
-        soon(|| match &LEADER.list(MEMBER, "gateway", "")[..] {
+        eventually(|| match &LEADER.list(MEMBER_NAMESPACE, "gateway", "")[..] {
             [] => Ok(()),
             left => Err(format!("{left:?}")),
         })?;
-        let of_members = |document: &&str| !STAYS.iter().any(|line| document.contains(line));
+        let of_members = |document: &&str| !KEPT_DOCUMENTS.iter().any(|line| document.contains(line));
         for manifest in MANIFESTS {
             let documents: Vec<_> = manifest.split("\n---\n").filter(of_members).collect();
             let args = ["delete", "--ignore-not-found", "-f", "-"];
-            LEADER.try_kubectl_with(&args, &documents.join("\n---\n"))?;
+            LEADER.try_kubectl_stdin(&args, &documents.join("\n---\n"))?;
         }
         LEADER.try_kubectl(&[&["delete", "secret", SECRET][..], &gone].concat())?;
-        LEADER.try_kubectl_with(&["delete", "--ignore-not-found", "-f", "-"], &access())?;
-        wait_ready(LEADER, LED_IN, 2)
+        LEADER.try_kubectl_stdin(&["delete", "--ignore-not-found", "-f", "-"], &access())?;
+        wait_ready(LEADER, LEADER_NAMESPACE, 2)
     }
 }
 
-impl Drop for North {
+impl Drop for LeaderMembership {
     fn drop(&mut self) {
         if let Err(error) = Self::leave() {
             eprintln!("the leader is not what it was: {error}");
@@ -111,46 +120,47 @@ fn annotate(annotation: &str) -> Result<(), String> {
 }
 
 /// Waits without panicking.
-fn soon<T>(mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    mc_tests::wait::wait_for("the leader as it was", LATER, &mut probe).map_err(|error| format!("{error:#}"))
+fn eventually<T>(mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    mc_tests::wait::wait_for("the leader as it was", LONG_TIMEOUT, &mut probe)
+        .map_err(|error| format!("{error:#}"))
 }
 
-/// An account of the guide with its token, bound to the ID.
+/// The guide's ServiceAccount with token, bound to the cluster ID.
 fn access() -> String {
     format!(
         "apiVersion: v1
 kind: ServiceAccount
 metadata:
   name: member-north
-  namespace: {LED_IN}
+  namespace: {LEADER_NAMESPACE}
   annotations: {{multicluster.antrea.io/cluster-id: {ID}}}
 ---
 apiVersion: v1
 kind: Secret
 metadata:
   name: {SECRET}
-  namespace: {LED_IN}
+  namespace: {LEADER_NAMESPACE}
   annotations: {{kubernetes.io/service-account.name: member-north}}
 type: kubernetes.io/service-account-token
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
-metadata: {{name: member-north, namespace: {LED_IN}}}
+metadata: {{name: member-north, namespace: {LEADER_NAMESPACE}}}
 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: antrea-mc-member-cluster-role}}
 subjects:
-- {{kind: ServiceAccount, name: member-north, namespace: {LED_IN}}}
+- {{kind: ServiceAccount, name: member-north, namespace: {LEADER_NAMESPACE}}}
 "
     )
 }
 
-/// Waits until a `ClusterSet` is ready; one of a leader, with as many members.
+/// Waits until a `ClusterSet` is ready; for a leader with this number of members.
 fn wait_ready(cluster: Cluster, namespace: &str, members: u64) -> Result<(), String> {
-    soon(|| {
+    eventually(|| {
         let status = cluster
             .get(namespace, "clusterset", SET)
             .map(|set| set["status"].clone())
             .unwrap_or_default();
-        let counted = namespace != LED_IN
+        let counted = namespace != LEADER_NAMESPACE
             || [&status["totalClusters"], &status["readyClusters"]].map(Value::as_u64) == [Some(members); 2];
         if counted && status["conditions"][0]["status"] == "True" {
             Ok(())
@@ -160,29 +170,33 @@ fn wait_ready(cluster: Cluster, namespace: &str, members: u64) -> Result<(), Str
     })
 }
 
-/// Waits until a cluster knows another.
+/// Waits for the other cluster's ClusterInfoImport.
 fn wait_known(cluster: Cluster, other: &str) {
     let info = format!("test-cluster-{other}-clusterinfo");
-    cluster.wait_for(&info, LATER, || {
-        let found = cluster.get(MEMBER, "clusterinfoimport", &info);
+    cluster.wait_for(&info, LONG_TIMEOUT, || {
+        let found = cluster.get(MEMBER_NAMESPACE, "clusterinfoimport", &info);
         found.map(drop).ok_or_else(|| "not there".to_owned())
     });
 }
 
-/// Every request is answered, in the end all by servers that see the client's own address: until a gateway has heard of
-/// an export, its service proxy answers.
-fn answers(client: Client) {
+/// Every request is answered, in the end with the client's own address: until the gateway has the export, its service
+/// proxy answers.
+fn check_answers(client: Client) {
     let (url, ip) = (client.imported_url(), client.ip());
     client.get(&url);
-    LEADER.wait_for("answers that name the client's own address", SOON, || {
-        let answers = client.get_many(&url, 20);
-        let kept = answers.iter().all(|answer| answer.ends_with(&format!(" {ip}")));
-        if kept { Ok(()) } else { Err(format!("{answers:?}")) }
-    });
+    LEADER.wait_for(
+        "answers that name the client's own address",
+        SHORT_TIMEOUT,
+        || {
+            let answers = client.get_many(&url, 20);
+            let kept = answers.iter().all(|answer| answer.ends_with(&format!(" {ip}")));
+            if kept { Ok(()) } else { Err(format!("{answers:?}")) }
+        },
+    );
 }
 
-/// Of a Service that has none of its IP versions a cluster is told that.
-fn wait_unsupported(ns: &Namespace) {
+/// A Service without a supported IP family is reported as such.
+fn check_unsupported_family(ns: &Namespace) {
     EAST.apply(&format!(
         "apiVersion: v1
 kind: Service
@@ -198,7 +212,7 @@ metadata: {{name: six, namespace: {0}}}
 ",
         ns.0
     ));
-    LEADER.wait_for("ServiceImport six that is not ready", SOON, || {
+    LEADER.wait_for("ServiceImport six that is not ready", SHORT_TIMEOUT, || {
         let import = LEADER.get(ns.0, "serviceimport", "six").unwrap_or_default();
         let mut conditions = import["status"]["conditions"].as_array().into_iter().flatten();
         match conditions.find(|c| c["type"] == "Ready") {
@@ -209,12 +223,12 @@ metadata: {{name: six, namespace: {0}}}
 }
 
 #[test]
-fn a_leader_cluster_may_be_a_member_too() {
+fn a_leader_cluster_can_be_a_member_too() {
     let ns = Namespace::create_in("e2e-dual-role", &[LEADER, EAST, WEST]);
     {
-        let _north = North::join();
-        wait_ready(LEADER, MEMBER, 3).expect("a member that is ready");
-        wait_ready(LEADER, LED_IN, 3).expect("a leader of three members");
+        let _north = LeaderMembership::join();
+        wait_ready(LEADER, MEMBER_NAMESPACE, 3).expect("a member that is ready");
+        wait_ready(LEADER, LEADER_NAMESPACE, 3).expect("a leader of three members");
         for (cluster, other) in [
             (LEADER, "east"),
             (LEADER, "west"),
@@ -223,39 +237,43 @@ fn a_leader_cluster_may_be_a_member_too() {
         ] {
             wait_known(cluster, other);
         }
-        // There and back, between one Node with one IP version and regular ones with two.
+        // Both directions, between one single-stack Node and regular dual-stack Nodes.
         ns.serve(LEADER, NODE, 1);
         ns.serve(EAST, "east-n2", 1);
         ns.export(LEADER);
         let from_west = ns.client(WEST, "west-n2");
         ns.wait_imported(WEST, 1);
-        answers(from_west);
+        check_answers(from_west);
         ns.unexport(LEADER);
         for cluster in [LEADER, WEST] {
-            cluster.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+            cluster.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
         }
         let both = r#"{"spec":{"ipFamilyPolicy":"PreferDualStack"}}"#;
         EAST.kubectl(&["patch", "service", "web", "-n", ns.0, "-p", both]);
         ns.export(EAST);
         let from_north = ns.client(LEADER, NODE);
-        // Slices of both versions; what has one uses its own.
+        // Slices of both families; the single-stack cluster uses its own.
         ns.wait_imported(LEADER, 2);
         let service = LEADER.get(ns.0, "service", "antrea-mc-web").expect("a Service");
         assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4"]), "{service}");
-        answers(from_north);
-        wait_unsupported(&ns);
+        check_answers(from_north);
+        check_unsupported_family(&ns);
         let said = LEADER
-            .try_kubectl(&["delete", "clusterset", SET, "-n", LED_IN])
+            .try_kubectl(&["delete", "clusterset", SET, "-n", LEADER_NAMESPACE])
             .expect_err("the leader's ClusterSet has members, this cluster among them");
         assert!(said.contains("still has members"), "{said}");
     }
-    assert!(LEADER.get(LED_IN, "deployment", "antrea-mc-controller").is_some());
+    assert!(
+        LEADER
+            .get(LEADER_NAMESPACE, "deployment", "antrea-mc-controller")
+            .is_some()
+    );
     for other in [EAST, WEST] {
         other.wait_gone(
-            MEMBER,
+            MEMBER_NAMESPACE,
             "clusterinfoimport",
             "test-cluster-north-clusterinfo",
-            SOON,
+            SHORT_TIMEOUT,
         );
     }
 }

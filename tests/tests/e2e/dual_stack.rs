@@ -1,5 +1,5 @@
-//! Services and Pods of both IP families: what the MCS API says of them (R7, O3 to O10 of its conformance suite), and
-//! packets of either family on the way they take. The members have both families, IPv4 first.
+//! Dual-stack Services and Pods: the MCS API's requirements (R7, O3 to O10 of its conformance suite), and packets of
+//! both families. The members are dual-stack, IPv4 first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,25 +7,25 @@ use std::{
     panic::{catch_unwind, resume_unwind},
 };
 
-use mc_tests::lookup::Srv;
+use mc_tests::nslookup::Srv;
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, SOON, WEST, on_node},
+    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST, on_node},
     dns::{
-        EXPORT, IMPORT, WEST_ID, address, assert_no_such_name, clients, of_cluster, of_set, set_addresses,
-        wait_addresses, wait_services,
+        EXPORT, IMPORT, WEST_ID, assert_no_such_name, clients, cluster_local_name, clusterset_name,
+        import_addresses, parse_ip, wait_addresses, wait_srv,
     },
     services::set_endpoint_type,
     specs,
     workload::{Client, Namespace},
 };
 
-/// As many answers in a row.
-const TIMES: u32 = 10;
+/// Number of consecutive identical answers.
+const REPEATS: u32 = 10;
 const BOTH: [&str; 2] = ["IPv4", "IPv6"];
 
-/// The spec of a Service `web` of these families, TCP and UDP at the same port.
+/// Spec of Service `web` with these families, TCP and UDP on the same port.
 fn spec(families: &[&str]) -> Value {
     let port = |name: &str, protocol: &str| json!({ "name": name, "port": 42, "protocol": protocol, "targetPort": 8080 });
     let policy = if families.len() == 2 {
@@ -48,35 +48,39 @@ fn put_service(ns: &Namespace, cluster: Cluster, spec: &Value) {
 fn service_ips(ns: &Namespace, cluster: Cluster, name: &str) -> Vec<IpAddr> {
     let service = cluster.get(ns.0, "service", name).unwrap_or_default();
     let ips = service["spec"]["clusterIPs"].as_array().into_iter().flatten();
-    ips.map(address).collect()
+    ips.map(parse_ip).collect()
 }
 
 fn families(ips: &[IpAddr]) -> Vec<&'static str> {
     ips.iter().map(|ip| BOTH[usize::from(ip.is_ipv6())]).collect()
 }
 
-/// Waits for an import of exactly these families, and returns its addresses in order.
+/// Waits for an import of exactly these families; returns its addresses in order.
 fn wait_import(ns: &Namespace, cluster: Cluster, wanted: &[&str]) -> Vec<IpAddr> {
-    cluster.wait_for(&format!("ServiceImport {}/web of {wanted:?}", ns.0), SOON, || {
-        let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
-        let ips: Vec<_> = import["spec"]["ips"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .map(address)
-            .collect();
-        if import["spec"]["ipFamilies"] == json!(wanted) && families(&ips) == wanted {
-            Ok(ips)
-        } else {
-            Err(import["spec"].to_string())
-        }
-    })
+    cluster.wait_for(
+        &format!("ServiceImport {}/web of {wanted:?}", ns.0),
+        SHORT_TIMEOUT,
+        || {
+            let import = cluster.get(ns.0, IMPORT, "web").unwrap_or_default();
+            let ips: Vec<_> = import["spec"]["ips"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(parse_ip)
+                .collect();
+            if import["spec"]["ipFamilies"] == json!(wanted) && families(&ips) == wanted {
+                Ok(ips)
+            } else {
+                Err(import["spec"].to_string())
+            }
+        },
+    )
 }
 
-/// Waits until the slices of the one exporter hold exactly these addresses, one kind of slice for each family.
+/// Waits until the exporter's slices hold exactly these addresses, one address type per slice.
 fn wait_slices(ns: &Namespace, cluster: Cluster, wanted: &BTreeSet<IpAddr>) {
     let selector = "multicluster.kubernetes.io/service-name=web";
-    cluster.wait_for(&format!("slices with {wanted:?}"), SOON, || {
+    cluster.wait_for(&format!("slices with {wanted:?}"), SHORT_TIMEOUT, || {
         let slices = cluster.list(ns.0, "endpointslice", selector);
         let mut seen: BTreeSet<IpAddr> = BTreeSet::new();
         for slice in &slices {
@@ -87,7 +91,7 @@ fn wait_slices(ns: &Namespace, cluster: Cluster, wanted: &BTreeSet<IpAddr>) {
             let endpoints = slice["endpoints"].as_array().into_iter().flatten();
             let addresses: Vec<_> = endpoints
                 .flat_map(|e| e["addresses"].as_array().cloned().unwrap_or_default())
-                .map(|ip| address(&ip))
+                .map(|ip| parse_ip(&ip))
                 .collect();
             let family = slice["addressType"].as_str().unwrap_or_default();
             if !good || addresses.is_empty() || families(&addresses).iter().any(|f| *f != family) {
@@ -107,17 +111,21 @@ fn url(ip: IpAddr, port: u16) -> String {
     format!("http://{}/", SocketAddr::new(ip, port))
 }
 
-/// Waits until one, then many answers of `web-…` come from there, all of which name the client's own address.
+/// Waits for answers of `web-…` that name the client's own address.
 fn assert_reached(cluster: Cluster, client: &Client, ip: IpAddr, port: u16) {
     let url = url(ip, port);
     let own = format!(" {}", client.ip_like(ip));
     client.get(&url);
-    // The gateway may hear of an export after the other cluster did; its service proxy answers until then.
-    cluster.wait_for(&format!("answers from {url} that name{own}"), SOON, || {
-        let answer = client.get(&url);
-        answer.ends_with(&own).then_some(()).ok_or(answer)
-    });
-    for answer in client.get_many(&url, TIMES) {
+    // The gateway may receive the export after the importing cluster; until then its service proxy answers.
+    cluster.wait_for(
+        &format!("answers from {url} that name{own}"),
+        SHORT_TIMEOUT,
+        || {
+            let answer = client.get(&url);
+            answer.ends_with(&own).then_some(()).ok_or(answer)
+        },
+    );
+    for answer in client.get_many(&url, REPEATS) {
         assert!(
             answer.starts_with("web-") && answer.ends_with(&own),
             "{cluster:?}: {url}: {answer}"
@@ -125,16 +133,16 @@ fn assert_reached(cluster: Cluster, client: &Client, ip: IpAddr, port: u16) {
     }
 }
 
-/// Answers come from there; the exporting cluster's own proxy may speak for its Pods' clients.
+/// Expects answers; the exporting cluster's own proxy may change the client address.
 fn assert_answered(client: &Client, ip: IpAddr, port: u16) {
     let url = url(ip, port);
     client.get(&url);
-    for answer in client.get_many(&url, TIMES) {
+    for answer in client.get_many(&url, REPEATS) {
         assert!(answer.starts_with("web-"), "{url}: {answer}");
     }
 }
 
-fn reach(asking: &(Cluster, Client), ips: &[IpAddr], port: u16) {
+fn assert_reachable(asking: &(Cluster, Client), ips: &[IpAddr], port: u16) {
     for ip in ips {
         if asking.0 == WEST {
             assert_answered(&asking.1, *ip, port);
@@ -144,7 +152,7 @@ fn reach(asking: &(Cluster, Client), ips: &[IpAddr], port: u16) {
     }
 }
 
-fn flat(pods: &[(String, Vec<IpAddr>)]) -> BTreeSet<IpAddr> {
+fn all_ips(pods: &[(String, Vec<IpAddr>)]) -> BTreeSet<IpAddr> {
     pods.iter().flat_map(|(_, ips)| ips.clone()).collect()
 }
 
@@ -158,7 +166,7 @@ fn both_families_of_a_cluster_are_announced_and_routed() {
         )
         .expect("west's ClusterInfoImport");
     let spec = &import["spec"];
-    // What knows one Service CIDR reads the first field.
+    // The first Service CIDR is repeated in the singular field, for older readers.
     let services = spec["serviceCIDRs"].as_array().expect("serviceCIDRs");
     assert_eq!(spec["serviceCIDR"], services[0], "{spec}");
     let of_nodes = WEST.kubectl(&["get", "nodes", "-o", "jsonpath={.items[*].spec.podCIDRs[*]}"]);
@@ -193,14 +201,14 @@ fn a_dual_stack_service_has_an_address_of_each_family_in_every_cluster() {
     let clients = clients(&ns);
     ns.export(WEST);
     let own = service_ips(&ns, WEST, "web");
-    let pods = flat(&ns.pod_addresses(WEST, "app=web"));
+    let pods = all_ips(&ns.pod_addresses(WEST, "app=web"));
     assert_eq!((own.len(), pods.len()), (2, 2), "{own:?} {pods:?}");
-    let name = of_set(&ns);
+    let name = clusterset_name(&ns);
     for asking in &clients {
         let (cluster, client) = asking;
         let ips = wait_import(&ns, *cluster, &BOTH);
         assert_eq!(ips, service_ips(&ns, *cluster, "antrea-mc-web"));
-        // The exporter's own endpoints are its Pods.
+        // In the exporting cluster the endpoints are its Pods.
         let endpoints = if *cluster == WEST {
             pods.clone()
         } else {
@@ -208,27 +216,32 @@ fn a_dual_stack_service_has_an_address_of_each_family_in_every_cluster() {
         };
         wait_slices(&ns, *cluster, &endpoints);
         wait_addresses(*cluster, client, &name, &ips.iter().copied().collect());
-        // One answer, although there are two ports and two addresses.
+        // One SRV record, although there are two ports and two addresses.
         let record = Srv {
             port: 42,
             target: name.clone(),
         };
-        wait_services(*cluster, client, &name, &BTreeSet::from([record]));
-        reach(asking, &ips, 42);
+        wait_srv(*cluster, client, &name, &BTreeSet::from([record]));
+        assert_reachable(asking, &ips, 42);
         client.get(&format!("http://{name}:42/"));
-        // What the cluster calls so itself is its own.
+        // The cluster-local name is unchanged.
         if *cluster == WEST {
-            wait_addresses(*cluster, client, &of_cluster(&ns), &own.iter().copied().collect());
+            wait_addresses(
+                *cluster,
+                client,
+                &cluster_local_name(&ns),
+                &own.iter().copied().collect(),
+            );
         } else {
-            assert_no_such_name(*cluster, client, &of_cluster(&ns), 1);
+            assert_no_such_name(*cluster, client, &cluster_local_name(&ns), 1);
         }
     }
     ns.unexport(WEST);
     for (cluster, _) in clients {
-        cluster.wait_gone(ns.0, IMPORT, "web", SOON);
+        cluster.wait_gone(ns.0, IMPORT, "web", SHORT_TIMEOUT);
         wait_slices(&ns, cluster, &BTreeSet::new());
     }
-    specs::hold(&[
+    specs::record(&[
         "an import has an address for each of its families",
         "each cluster has slices by exporting cluster that nobody else keeps, and they go with the export",
         "a name stands for the addresses of its import",
@@ -248,8 +261,13 @@ fn an_ipv6_service_of_dual_stack_clusters_is_ipv6_everywhere() {
     for asking in &clients {
         let (cluster, client) = asking;
         let ips = wait_import(&ns, *cluster, &["IPv6"]);
-        wait_addresses(*cluster, client, &of_set(&ns), &ips.iter().copied().collect());
-        reach(asking, &ips, 42);
+        wait_addresses(
+            *cluster,
+            client,
+            &clusterset_name(&ns),
+            &ips.iter().copied().collect(),
+        );
+        assert_reachable(asking, &ips, 42);
     }
 }
 
@@ -286,9 +304,9 @@ fn a_headless_dual_stack_service_has_all_addresses_of_its_pods() {
     ]);
     ns.export(WEST);
     let pods = ns.pod_addresses(WEST, "app=web");
-    let all = flat(&pods);
+    let all = all_ips(&pods);
     assert_eq!(all.len(), 4, "{pods:?}");
-    let name = of_set(&ns);
+    let name = clusterset_name(&ns);
     for asking in &clients {
         let (cluster, client) = asking;
         wait_slices(&ns, *cluster, &all);
@@ -297,16 +315,16 @@ fn a_headless_dual_stack_service_has_all_addresses_of_its_pods() {
         for (pod, ips) in &pods {
             let target = format!("{pod}.{WEST_ID}.{name}");
             wait_addresses(*cluster, client, &target, &ips.iter().copied().collect());
-            // A Pod's own address: nobody comes between.
+            // Direct Pod address without translation.
             for ip in ips {
                 assert_reached(*cluster, client, *ip, 8080);
             }
-            // What is served is the Service's port.
+            // The SRV record has the Service's port.
             records.insert(Srv { port: 8080, target });
         }
-        wait_services(*cluster, client, &name, &records);
+        wait_srv(*cluster, client, &name, &records);
     }
-    specs::hold(&[
+    specs::record(&[
         "a headless Service's name stands for its ready Pods",
         "a Pod of a headless Service has a name",
         "a headless Service has an SRV record for each Pod",
@@ -323,14 +341,14 @@ fn pod_endpoints_of_both_families_are_imported() {
         let client = ns.client(EAST, "east-n2");
         ns.export(WEST);
         let ips = wait_import(&ns, EAST, &BOTH);
-        wait_slices(&ns, EAST, &flat(&ns.pod_addresses(WEST, "app=web")));
+        wait_slices(&ns, EAST, &all_ips(&ns.pod_addresses(WEST, "app=web")));
         for ip in ips {
             assert_reached(EAST, &client, ip, 42);
         }
-        // One family of two: no endpoint of the other is left.
+        // After a change to one family no endpoint of the other is left.
         put_service(&ns, WEST, &spec(&["IPv4"]));
         let ips = wait_import(&ns, EAST, &["IPv4"]);
-        let mut v4 = flat(&ns.pod_addresses(WEST, "app=web"));
+        let mut v4 = all_ips(&ns.pod_addresses(WEST, "app=web"));
         v4.retain(IpAddr::is_ipv4);
         wait_slices(&ns, EAST, &v4);
         assert_reached(EAST, &client, ips[0], 42);
@@ -341,13 +359,13 @@ fn pod_endpoints_of_both_families_are_imported() {
     }
 }
 
-/// On both kinds of nodes: of those, only the gateway has the way to the other cluster itself.
+/// On both kinds of Nodes: only the gateway has a direct route to the other cluster.
 #[test]
 fn host_clients_reach_both_families() {
     let ns = Namespace::create("e2e-dual-hosts");
     ns.servers(WEST, "west-n2", 1);
     put_service(&ns, WEST, &spec(&BOTH));
-    // The CNI makes its bridge for the first Pod of a Node.
+    // The CNI creates its bridge for the first Pod of a Node.
     let nodes = ["east-n1", "east-n2"];
     ns.client_named(EAST, nodes[0], "a");
     let client = ns.client_named(EAST, nodes[1], "b");
@@ -399,16 +417,16 @@ fn an_import_follows_its_export_from_one_family_to_two_and_back() {
 }
 
 #[test]
-fn exporters_of_different_families_are_both_told() {
+fn a_family_conflict_is_reported_to_both_exporters() {
     let ns = Namespace::create("e2e-dual-conflict");
     for (cluster, node, families) in [(WEST, "west-n2", &BOTH[..]), (EAST, "east-n2", &["IPv4"][..])] {
         ns.servers(cluster, node, 1);
         put_service(&ns, cluster, &spec(families));
         ns.export(cluster);
-        set_addresses(&ns, EAST);
+        import_addresses(&ns, EAST);
     }
     for cluster in [EAST, WEST] {
-        cluster.wait_for("condition Conflict", SOON, || {
+        cluster.wait_for("condition Conflict", SHORT_TIMEOUT, || {
             let export = cluster.get(ns.0, EXPORT, "web").unwrap_or_default();
             let conditions = export["status"]["conditions"].as_array().into_iter().flatten();
             let mut conflicts = conditions.filter(|c| c["type"] == "Conflict" && c["status"] == "True");
@@ -417,7 +435,7 @@ fn exporters_of_different_families_are_both_told() {
                 _ => Err(export["status"].to_string()),
             }
         });
-        // The older one's count.
+        // The older exporter's families are used.
         wait_import(&ns, cluster, &BOTH);
     }
 }

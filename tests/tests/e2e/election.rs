@@ -1,23 +1,23 @@
-//! Two replicas of a controller: one works, the other takes over.
+//! Leader election between two replicas of a controller.
 
 use std::{
     process::Command,
     time::{Duration, Instant},
 };
 
-use mc_tests::process::of_pod;
+use mc_tests::process::find_pod_process;
 
 use crate::{
-    clusters::{EAST, LATER, SOON, WEST},
+    clusters::{EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
 const DEPLOYMENT: &str = "deployment/antrea-mc-controller";
 const LEASE: &str = "mc-controller-member";
-/// A holder that fell silent is respected for 15 s, and looked at every 2 s.
-const TAKEN: Duration = Duration::from_secs(30);
+/// A Lease expires 15 s after its last renewal and is checked every 2 s.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Back to one replica, whatever happened.
+/// Two replicas; one again on drop.
 struct Replicas;
 
 impl Replicas {
@@ -30,7 +30,7 @@ impl Replicas {
 impl Drop for Replicas {
     fn drop(&mut self) {
         scale(1);
-        // Others look at how often containers had to be started again.
+        // Other tests compare restart counts.
         let restart = ["rollout", "restart", DEPLOYMENT, "-n", "kube-system"];
         if let Err(error) = EAST.try_kubectl(&restart) {
             eprintln!("restart: {error}");
@@ -39,24 +39,24 @@ impl Drop for Replicas {
     }
 }
 
-/// Lets a stopped process go on, whatever happened.
-struct Stopped(String);
+/// A process stopped with SIGSTOP; continued on drop.
+struct PausedProcess(String);
 
-impl Stopped {
+impl PausedProcess {
     fn new(pid: String) -> Self {
         signal("-STOP", &pid);
         Self(pid)
     }
 }
 
-impl Drop for Stopped {
+impl Drop for PausedProcess {
     fn drop(&mut self) {
         signal("-CONT", &self.0);
     }
 }
 
 fn signal(signal: &str, pid: &str) {
-    // It may be gone already.
+    // The process may have ended.
     if let Err(error) = Command::new("kill").args([signal, pid]).status() {
         eprintln!("kill {signal} {pid}: {error}");
     }
@@ -102,9 +102,9 @@ fn wait_for_another(than: &str, deadline: Duration) -> (String, Duration) {
     (new, start.elapsed())
 }
 
-/// The process of a controller's Pod, on this host.
+/// PID of a controller's Pod on this host.
 fn process_of(pod: &str) -> String {
-    let pid = of_pod("mc-controller", "POD_NAME", pod);
+    let pid = find_pod_process("mc-controller", "POD_NAME", pod);
     pid.unwrap_or_else(|| panic!("no process of {pod}")).to_string()
 }
 
@@ -114,13 +114,13 @@ fn restarts(pod: &str) -> String {
 }
 
 #[test]
-fn of_two_replicas_one_works_and_the_other_takes_over() {
+fn of_two_replicas_one_is_active_and_the_other_takes_over() {
     let ns = Namespace::create("e2e-election");
     let _replicas = Replicas::two();
     let first = holder();
-    // One that is told to stop gives the Lease back.
+    // A terminated replica releases the Lease.
     EAST.kubectl(&["delete", "pod", &first, "-n", "kube-system", "--wait=false"]);
-    let (second, took) = wait_for_another(&first, SOON);
+    let (second, took) = wait_for_another(&first, SHORT_TIMEOUT);
     println!("told to stop: {second} took over after {took:?}");
     EAST.kubectl(&[
         "rollout",
@@ -131,19 +131,21 @@ fn of_two_replicas_one_works_and_the_other_takes_over() {
         "--timeout=120s",
     ]);
 
-    // One that stalls loses it, and ends as soon as it goes on.
-    let stopped = Stopped::new(process_of(&second));
-    let (third, took) = wait_for_another(&second, TAKEN);
+    // A stalled replica loses the Lease and exits once it continues.
+    let stopped = PausedProcess::new(process_of(&second));
+    let (third, took) = wait_for_another(&second, TAKEOVER_TIMEOUT);
     println!("stalled: {third} took over after {took:?}");
     ns.serve(WEST, "west-n2", 1);
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     drop(stopped);
-    EAST.wait_for("the end of the one that stalled", LATER, || {
-        match restarts(&second).as_str() {
+    EAST.wait_for(
+        "the end of the one that stalled",
+        LONG_TIMEOUT,
+        || match restarts(&second).as_str() {
             "0" => Err("no restart".to_owned()),
             _ => Ok(()),
-        }
-    });
+        },
+    );
     assert_eq!(holder(), third, "the one that stalled did not take it back");
 }

@@ -1,9 +1,8 @@
-//! API servers that are killed, a member that is cut off, and a leader whose etcd comes back from an older snapshot.
+//! Killed API servers, a partitioned member, and a leader whose etcd is restored from an older snapshot.
 //!
-//! While something is away nothing that was imported goes, and traffic flows; afterwards everything is as everybody wants
-//! it by then, and the clusters are as they were before.
+//! During an outage no import is removed and traffic flows; afterwards all clusters converge to the current objects.
 
-mod moved;
+mod leader_relocation;
 mod rollout;
 
 use std::{
@@ -13,42 +12,43 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mc_tests::skip::skipped;
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, LATER, LEADER, SOON, WEST, on_node},
+    clusters::{Cluster, EAST, LEADER, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, is_long, on_node},
     mcs,
-    workload::{Client, Namespace, Stream},
+    workload::{Client, Namespace, RequestStream},
 };
 
 const LEADER_NAMESPACE: &str = "antrea-multicluster";
 const MEMBER_NAMESPACE: &str = "kube-system";
 const SET: &str = "test-clusterset";
 const WEST_ID: &str = "test-cluster-west";
-/// Longer than a controller works on without its Lease (10 s), shorter than Nodes may be silent (50 s).
-const AWAY: Duration = Duration::from_secs(12);
-/// A member is not ready 30 s after its last heartbeat.
-const SILENT: Duration = Duration::from_mins(1);
-/// A silent member is removed a minute after the leader has noticed, at the shortest.
-const REMOVED: Duration = Duration::from_mins(4);
-/// Between two looks at what must not change.
-const LOOK: Duration = Duration::from_millis(100);
-/// The nodes of the member that is cut off, and its control plane.
-const CUT_OFF: [&str; 3] = ["west-cp", "west-n1", "west-n2"];
-/// Every address of the leader cluster.
+/// Longer than a controller runs without its Lease (10 s), shorter than the Node grace period (50 s).
+const OUTAGE: Duration = Duration::from_secs(12);
+/// The leader reports a member as disconnected 30 s after its last heartbeat.
+const DISCONNECTED_TIMEOUT: Duration = Duration::from_mins(1);
+/// A stale member is removed at the earliest one minute after detection.
+const REMOVAL_TIMEOUT: Duration = Duration::from_mins(4);
+/// Poll interval of invariants.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Machines of the partitioned member: Nodes and control plane.
+const PARTITIONED: [&str; 3] = ["west-cp", "west-n1", "west-n2"];
+/// Address range of the leader cluster.
 const LEADER_RANGE: &str = "172.30.1.0/24";
 
 fn try_xtask(args: &[&str]) -> Result<(), String> {
     let program = env::var_os("MC_XTASK").expect("MC_XTASK: run `cargo xtask test --suite e2e`");
-    said(Command::new(program).arg("cluster").args(args))
+    run(Command::new(program).arg("cluster").args(args))
 }
 
 fn xtask(args: &[&str]) {
     try_xtask(args).unwrap_or_else(|error| panic!("cluster {args:?}: {error}"));
 }
 
-/// Runs a command; `Err` is what it said.
-fn said(command: &mut Command) -> Result<(), String> {
+/// Runs a command; `Err` is its standard error.
+fn run(command: &mut Command) -> Result<(), String> {
     let out = command.output().map_err(|error| error.to_string())?;
     if out.status.success() {
         Ok(())
@@ -57,42 +57,42 @@ fn said(command: &mut Command) -> Result<(), String> {
     }
 }
 
-/// An API server that was killed; started again at the end, whatever happened.
-struct Killed {
+/// A killed API server, restarted on drop.
+struct KilledApiServer {
     cluster: Cluster,
     program: String,
 }
 
-impl Killed {
-    fn api_server(cluster: Cluster) -> Self {
+impl KilledApiServer {
+    fn kill(cluster: Cluster) -> Self {
         let program = format!("{}-cp/kube-apiserver", cluster.0);
         xtask(&["kill", &program]);
         Self { cluster, program }
     }
 }
 
-impl Drop for Killed {
+impl Drop for KilledApiServer {
     fn drop(&mut self) {
-        // A test that fails fails once.
+        // No second panic.
         if let Err(error) = try_xtask(&["start", &self.program]) {
             println!("{}: {error}", self.program);
         }
         if !thread::panicking() {
-            answers(self.cluster);
+            wait_api_server(self.cluster);
         }
     }
 }
 
-fn answers(cluster: Cluster) {
-    cluster.wait_for("an answer of the API server", LATER, || {
+fn wait_api_server(cluster: Cluster) {
+    cluster.wait_for("an answer of the API server", LONG_TIMEOUT, || {
         cluster.try_kubectl(&["get", "--raw=/readyz"])
     });
 }
 
-/// West without the leader, until the end, whatever happens.
-struct Cut;
+/// A partition between west and the leader, healed on drop.
+struct Partition;
 
-impl Cut {
+impl Partition {
     fn west() -> Self {
         let rules = format!(
             "table inet mc_fault {{ \
@@ -100,24 +100,22 @@ impl Cut {
              chain out {{ type filter hook output priority -300; ip daddr {LEADER_RANGE} drop; }}; \
              chain on {{ type filter hook forward priority -300; ip saddr {LEADER_RANGE} drop; ip daddr {LEADER_RANGE} drop; }}; }}"
         );
-        let cut = Self;
-        for machine in CUT_OFF {
+        let partition = Self;
+        for machine in PARTITIONED {
             on_node(machine, "nft", &[&rules]);
         }
-        cut
+        partition
     }
 }
 
-impl Drop for Cut {
+impl Drop for Partition {
     fn drop(&mut self) {
-        for machine in CUT_OFF {
+        for machine in PARTITIONED {
             let namespace = format!("mc-{machine}");
             let delete = ["nft", "delete", "table", "inet", "mc_fault"];
-            let deleted = said(
-                Command::new("ip")
-                    .args(["netns", "exec", &namespace])
-                    .args(delete),
-            );
+            let deleted = run(Command::new("ip")
+                .args(["netns", "exec", &namespace])
+                .args(delete));
             if let Err(error) = deleted {
                 println!("{machine}: {error}");
             }
@@ -125,7 +123,7 @@ impl Drop for Cut {
     }
 }
 
-fn condition(conditions: &Value) -> String {
+fn ready_condition(conditions: &Value) -> String {
     let all = conditions.as_array().cloned().unwrap_or_default();
     let ready = all
         .iter()
@@ -136,14 +134,14 @@ fn condition(conditions: &Value) -> String {
     format!("{} {}", text("status"), text("reason"))
 }
 
-/// What a member says of itself.
-fn own(member: Cluster) -> String {
+/// West's or east's own Ready condition.
+fn member_condition(member: Cluster) -> String {
     let set = member.get(MEMBER_NAMESPACE, "clusterset", SET);
-    condition(&set.unwrap_or_default()["status"]["conditions"])
+    ready_condition(&set.unwrap_or_default()["status"]["conditions"])
 }
 
-/// What the leader says of west.
-fn leaders() -> String {
+/// The leader's condition of west.
+fn leader_condition() -> String {
     let set = LEADER
         .get(LEADER_NAMESPACE, "clusterset", SET)
         .unwrap_or_default();
@@ -152,10 +150,10 @@ fn leaders() -> String {
         .cloned()
         .unwrap_or_default();
     let west = all.iter().find(|one| one["clusterID"] == WEST_ID).cloned();
-    condition(&west.unwrap_or_default()["conditions"])
+    ready_condition(&west.unwrap_or_default()["conditions"])
 }
 
-fn wait_said(what: &str, deadline: Duration, wanted: &str, said: impl Fn() -> String) -> Duration {
+fn wait_condition(what: &str, deadline: Duration, wanted: &str, said: impl Fn() -> String) -> Duration {
     let start = Instant::now();
     LEADER.wait_for(&format!("{what} is {wanted}"), deadline, || {
         let said = said();
@@ -164,19 +162,26 @@ fn wait_said(what: &str, deadline: Duration, wanted: &str, said: impl Fn() -> St
     start.elapsed()
 }
 
-/// Waits until everybody says that all is well.
-fn all_is_well() {
+/// Waits until all members are connected, in their own view and the leader's.
+fn wait_all_connected() {
     for member in [EAST, WEST] {
-        wait_said(member.0, LATER, "True Connected", || own(member));
+        wait_condition(member.0, LONG_TIMEOUT, "True Connected", || {
+            member_condition(member)
+        });
     }
-    wait_said("west at the leader", LATER, "True Connected", leaders);
+    wait_condition(
+        "west at the leader",
+        LONG_TIMEOUT,
+        "True Connected",
+        leader_condition,
+    );
 }
 
 fn one_port() -> Value {
     json!({ "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] })
 }
 
-/// Makes and exports a Service whose endpoint nobody asks.
+/// Exports a Service whose endpoint receives no requests.
 fn export(ns: &Namespace, cluster: Cluster) {
     let address = if cluster == EAST {
         "10.12.2.250"
@@ -187,20 +192,20 @@ fn export(ns: &Namespace, cluster: Cluster) {
     mcs::export(ns, cluster, &json!({}));
 }
 
-/// Which Service the import is: another one of the same name would have another address.
-fn imported(ns: &Namespace, cluster: Cluster) -> String {
+/// UID of the imported Service, which changes if it is created anew.
+fn import_uid(ns: &Namespace, cluster: Cluster) -> String {
     let service = cluster.get(ns.0, "service", "antrea-mc-web").unwrap_or_default();
     service["metadata"]["uid"].as_str().unwrap_or("gone").to_owned()
 }
 
-/// West's servers and a client in east that asks them all the time, by the import.
-struct Flow {
+/// Servers in west, and a client in east that sends requests continuously through the import.
+struct TrafficFlow {
     ns: Namespace,
-    stream: Stream,
+    stream: RequestStream,
     import: String,
 }
 
-impl Flow {
+impl TrafficFlow {
     fn start(name: &'static str) -> Self {
         let ns = Namespace::create(name);
         ns.serve(WEST, "west-n2", 1);
@@ -211,51 +216,53 @@ impl Flow {
         client.get(&url);
         Self {
             stream: client.stream(&url),
-            import: imported(&ns, EAST),
+            import: import_uid(&ns, EAST),
             ns,
         }
     }
 
-    /// Fails unless the import is the same as ever and every request was answered so far.
+    /// Fails unless the import is unchanged and every request so far was answered.
     fn assert_undisturbed(&mut self) {
-        assert_eq!(imported(&self.ns, EAST), self.import);
+        assert_eq!(import_uid(&self.ns, EAST), self.import);
         self.stream.assert_running();
     }
 
-    /// The same all the time.
+    /// Checks this for a period.
     fn assert_undisturbed_for(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
             self.assert_undisturbed();
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     fn finish(self) {
-        assert_eq!(imported(&self.ns, EAST), self.import);
+        assert_eq!(import_uid(&self.ns, EAST), self.import);
         self.stream.finish();
         self.ns.unexport(WEST);
-        EAST.wait_gone(self.ns.0, "service", "antrea-mc-web", LATER);
+        EAST.wait_gone(self.ns.0, "service", "antrea-mc-web", LONG_TIMEOUT);
     }
 }
 
-/// Takes an export back and waits until nobody has it.
+/// Withdraws an export and waits until its import is removed.
 fn withdraw(ns: &Namespace, from: Cluster) {
     ns.unexport(from);
     let other = if from == EAST { WEST } else { EAST };
-    other.wait_gone(ns.0, "service", "antrea-mc-web", LATER);
+    other.wait_gone(ns.0, "service", "antrea-mc-web", LONG_TIMEOUT);
 }
 
 #[test]
-fn members_go_on_while_the_leaders_api_server_is_away() {
-    let mut flow = Flow::start("e2e-leader-away");
+fn members_keep_working_while_the_leaders_api_server_is_down() {
+    let mut flow = TrafficFlow::start("e2e-leader-away");
     let late = Namespace::create("e2e-leader-away-late");
-    let killed = Killed::api_server(LEADER);
+    let killed = KilledApiServer::kill(LEADER);
     export(&late, EAST);
     for member in [EAST, WEST] {
-        wait_said(member.0, SOON, "False Disconnected", || own(member));
+        wait_condition(member.0, SHORT_TIMEOUT, "False Disconnected", || {
+            member_condition(member)
+        });
     }
-    flow.assert_undisturbed_for(AWAY);
+    flow.assert_undisturbed_for(OUTAGE);
     drop(killed);
     let back = Instant::now();
     late.wait_imported(WEST, 1);
@@ -263,18 +270,23 @@ fn members_go_on_while_the_leaders_api_server_is_away() {
         "faults: leader back, the export arrived after {:?}",
         back.elapsed()
     );
-    all_is_well();
+    wait_all_connected();
     withdraw(&late, EAST);
     flow.finish();
 }
 
 #[test]
-fn others_go_on_while_a_members_api_server_is_away() {
-    let mut flow = Flow::start("e2e-member-away");
+fn other_members_keep_working_while_one_members_api_server_is_down() {
+    let mut flow = TrafficFlow::start("e2e-member-away");
     let late = Namespace::create("e2e-member-away-late");
-    let killed = Killed::api_server(WEST);
+    let killed = KilledApiServer::kill(WEST);
     export(&late, EAST);
-    wait_said("west at the leader", SILENT, "False Disconnected", leaders);
+    wait_condition(
+        "west at the leader",
+        DISCONNECTED_TIMEOUT,
+        "False Disconnected",
+        leader_condition,
+    );
     flow.assert_undisturbed();
     drop(killed);
     let back = Instant::now();
@@ -283,43 +295,50 @@ fn others_go_on_while_a_members_api_server_is_away() {
         "faults: member back, the export arrived after {:?}",
         back.elapsed()
     );
-    all_is_well();
+    wait_all_connected();
     withdraw(&late, EAST);
     flow.finish();
 }
 
 #[test]
-fn a_member_that_was_cut_off_and_the_others_agree_afterwards() {
-    let mut flow = Flow::start("e2e-cut-off");
+fn a_partitioned_member_converges_after_healing() {
+    let mut flow = TrafficFlow::start("e2e-cut-off");
     let [gone, fresh, late] =
         ["e2e-cut-off-gone", "e2e-cut-off-fresh", "e2e-cut-off-late"].map(Namespace::create);
     export(&gone, WEST);
     gone.wait_imported(EAST, 1);
-    let cut = Cut::west();
+    let partition = Partition::west();
     gone.unexport(WEST);
     export(&fresh, WEST);
     export(&late, EAST);
-    wait_said("west at the leader", SILENT, "False Disconnected", leaders);
-    wait_said("west", SOON, "False Disconnected", || own(WEST));
+    wait_condition(
+        "west at the leader",
+        DISCONNECTED_TIMEOUT,
+        "False Disconnected",
+        leader_condition,
+    );
+    wait_condition("west", SHORT_TIMEOUT, "False Disconnected", || {
+        member_condition(WEST)
+    });
     flow.assert_undisturbed();
-    assert_ne!(imported(&gone, EAST), "gone", "silence removes nothing");
-    assert_eq!(imported(&fresh, EAST), "gone");
-    assert_eq!(imported(&late, WEST), "gone");
-    drop(cut);
+    assert_ne!(import_uid(&gone, EAST), "gone", "silence removes nothing");
+    assert_eq!(import_uid(&fresh, EAST), "gone");
+    assert_eq!(import_uid(&late, WEST), "gone");
+    drop(partition);
     let healed = Instant::now();
     fresh.wait_imported(EAST, 1);
     late.wait_imported(WEST, 1);
-    EAST.wait_gone(gone.0, "service", "antrea-mc-web", LATER);
+    EAST.wait_gone(gone.0, "service", "antrea-mc-web", LONG_TIMEOUT);
     println!("faults: healed, all changes arrived after {:?}", healed.elapsed());
-    all_is_well();
+    wait_all_connected();
     withdraw(&fresh, WEST);
     withdraw(&late, EAST);
     flow.finish();
 }
 
 #[test]
-fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
-    let mut flow = Flow::start("e2e-snapshot");
+fn a_leader_restored_from_an_older_snapshot_converges() {
+    let mut flow = TrafficFlow::start("e2e-snapshot");
     let [gone, after] = ["e2e-snapshot-gone", "e2e-snapshot-after"].map(Namespace::create);
     export(&gone, EAST);
     gone.wait_imported(WEST, 1);
@@ -329,9 +348,9 @@ fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
     withdraw(&gone, EAST);
     export(&after, EAST);
     after.wait_imported(WEST, 1);
-    let import = imported(&after, WEST);
+    let import = import_uid(&after, WEST);
     xtask(&["restore", LEADER.0, &file]);
-    answers(LEADER);
+    wait_api_server(LEADER);
     let back = Instant::now();
     flow.assert_undisturbed();
     let known = |export: &str| {
@@ -347,32 +366,32 @@ fn a_leader_from_an_older_snapshot_learns_what_came_after_it() {
             ])
             .map(drop)
     };
-    LEADER.wait_for("the export that came after", LATER, || {
+    LEADER.wait_for("the export that came after", LONG_TIMEOUT, || {
         known("test-cluster-east-e2e-snapshot-after-web-service")
     });
     LEADER.wait_for(
         "the end of the export that had been taken back",
-        LATER,
+        LONG_TIMEOUT,
         || match known("test-cluster-east-e2e-snapshot-gone-web-service") {
             Ok(()) => Err("it is there".to_owned()),
             Err(_) => Ok(()),
         },
     );
     println!("faults: restored, the leader knew all after {:?}", back.elapsed());
-    all_is_well();
+    wait_all_connected();
     after.wait_imported(WEST, 1);
-    WEST.wait_gone(gone.0, "service", "antrea-mc-web", LATER);
-    assert_eq!(imported(&after, WEST), import, "the import stayed meanwhile");
+    WEST.wait_gone(gone.0, "service", "antrea-mc-web", LONG_TIMEOUT);
+    assert_eq!(import_uid(&after, WEST), import, "the import stayed meanwhile");
     withdraw(&after, EAST);
     flow.finish();
 }
 
-/// West without its `ClusterSet`, until the end, whatever happens.
-struct Left {
+/// West without its `ClusterSet`, re-created on drop.
+struct DepartedMember {
     set: Value,
 }
 
-impl Left {
+impl DepartedMember {
     fn west() -> Self {
         let seen = WEST
             .get(MEMBER_NAMESPACE, "clusterset", SET)
@@ -388,39 +407,44 @@ impl Left {
     }
 }
 
-impl Drop for Left {
+impl Drop for DepartedMember {
     fn drop(&mut self) {
-        if let Err(error) = WEST.try_kubectl_with(&["apply", "-f", "-"], &self.set.to_string()) {
+        if let Err(error) = WEST.try_kubectl_stdin(&["apply", "-f", "-"], &self.set.to_string()) {
             println!("west is not a member again: {error}");
         }
     }
 }
 
 #[test]
-fn a_member_that_left_while_the_leader_was_away_says_so_by_its_next_controller() {
+fn a_member_that_left_during_a_leader_outage_deregisters_after_a_restart() {
     let ns = Namespace::create("e2e-leaves");
     export(&ns, WEST);
     ns.wait_imported(EAST, 1);
-    let killed = Killed::api_server(LEADER);
-    let left = Left::west();
-    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    let killed = KilledApiServer::kill(LEADER);
+    let departed = DepartedMember::west();
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     WEST.restart_controller(MEMBER_NAMESPACE);
-    assert_ne!(imported(&ns, EAST), "gone", "nobody has heard of it");
+    assert_ne!(import_uid(&ns, EAST), "gone", "nobody has heard of it");
     drop(killed);
     let back = Instant::now();
     let announce = format!("member-announce-from-{WEST_ID}");
-    LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounce", &announce, LATER);
-    EAST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounce", &announce, LONG_TIMEOUT);
+    EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     println!(
         "faults: leader back, it knew who had left after {:?}",
         back.elapsed()
     );
-    WEST.wait_gone(MEMBER_NAMESPACE, "configmap", "mc-gateway-memberships", SOON);
-    drop(left);
-    all_is_well();
+    WEST.wait_gone(
+        MEMBER_NAMESPACE,
+        "configmap",
+        "mc-gateway-memberships",
+        SHORT_TIMEOUT,
+    );
+    drop(departed);
+    wait_all_connected();
     for (cluster, other) in [(EAST, "west"), (WEST, "east")] {
         let info = format!("test-cluster-{other}-clusterinfo");
-        cluster.wait_for("the network of the other", LATER, || {
+        cluster.wait_for("the network of the other", LONG_TIMEOUT, || {
             cluster.try_kubectl(&["get", "clusterinfoimport", &info, "-n", MEMBER_NAMESPACE])
         });
     }
@@ -428,10 +452,10 @@ fn a_member_that_left_while_the_leader_was_away_says_so_by_its_next_controller()
     withdraw(&ns, WEST);
 }
 
-/// Keeps a member that falls silent, as ever.
-struct Policy;
+/// Policy `Remove` with the shortest timeout; the default again on drop.
+struct StalePolicy;
 
-impl Policy {
+impl StalePolicy {
     fn remove() -> Self {
         LEADER.configure_in(LEADER_NAMESPACE, "staleMemberTimeout", "1m");
         LEADER.configure_in(LEADER_NAMESPACE, "staleMemberPolicy", "Remove");
@@ -439,7 +463,7 @@ impl Policy {
     }
 }
 
-impl Drop for Policy {
+impl Drop for StalePolicy {
     fn drop(&mut self) {
         LEADER.configure_in(LEADER_NAMESPACE, "staleMemberPolicy", "Keep");
         LEADER.configure_in(LEADER_NAMESPACE, "staleMemberTimeout", "24h");
@@ -447,25 +471,30 @@ impl Drop for Policy {
 }
 
 #[test]
-fn a_silent_member_is_removed_where_an_administrator_said_so_and_comes_back() {
-    if env::var_os("MC_LONG").is_none_or(|long| long != "1") {
-        println!("left out: takes minutes (`cargo xtask test --long`)");
+fn a_silent_member_is_removed_under_policy_remove_and_rejoins() {
+    if !is_long() {
+        skipped("the removal of a silent member takes minutes (`cargo xtask test --long`)");
         return;
     }
     let ns = Namespace::create("e2e-silent");
     export(&ns, WEST);
     ns.wait_imported(EAST, 1);
-    let policy = Policy::remove();
-    let cut = Cut::west();
+    let policy = StalePolicy::remove();
+    let partition = Partition::west();
     let start = Instant::now();
     let announce = format!("member-announce-from-{WEST_ID}");
-    LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounce", &announce, REMOVED);
+    LEADER.wait_gone(
+        LEADER_NAMESPACE,
+        "memberclusterannounce",
+        &announce,
+        REMOVAL_TIMEOUT,
+    );
     assert!(start.elapsed() > Duration::from_mins(1), "{:?}", start.elapsed());
-    EAST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     println!("faults: silent member removed after {:?}", start.elapsed());
-    drop(cut);
+    drop(partition);
     ns.wait_imported(EAST, 1);
     drop(policy);
-    all_is_well();
+    wait_all_connected();
     withdraw(&ns, WEST);
 }

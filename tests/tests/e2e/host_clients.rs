@@ -1,4 +1,4 @@
-//! Pods on their Node's network and processes on Nodes reach what other clusters export.
+//! Host-network Pods and Node processes reach exported Services.
 
 use std::{
     panic::{catch_unwind, resume_unwind},
@@ -6,15 +6,15 @@ use std::{
 };
 
 use crate::{
-    clusters::{EAST, LATER, SOON, WEST, on_node},
+    clusters::{EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST, on_node},
     services::set_endpoint_type,
     workload::Namespace,
 };
 
-/// A regular node and the gateway.
+/// A regular Node and the gateway.
 const CLIENTS: [&str; 2] = ["east-n2", "east-n1"];
 
-/// Address of the bridge the CNI makes on a Node.
+/// Address of the CNI's bridge on a Node.
 fn bridge(node: &str) -> String {
     let listed = on_node(node, "ip", &["-4", "-oneline", "addr", "show", "dev", "cni0"]);
     let address = listed.split_whitespace().find(|word| word.contains('/'));
@@ -24,8 +24,8 @@ fn bridge(node: &str) -> String {
     address.to_owned()
 }
 
-/// Every kind of host client on both kinds of Nodes; the server sees what `seen` makes of the Node.
-fn reach(ns: &Namespace, url: &str, seen: impl Fn(&str) -> Option<String>) {
+/// Sends requests from every kind of host client on both kinds of Nodes; `seen` is the expected client address.
+fn assert_reachable(ns: &Namespace, url: &str, seen: impl Fn(&str) -> Option<String>) {
     let program = std::env::var("MC_TRAFFIC").expect("MC_TRAFFIC");
     for node in CLIENTS {
         let client = ns.host_client(EAST, node);
@@ -46,7 +46,7 @@ fn reach(ns: &Namespace, url: &str, seen: impl Fn(&str) -> Option<String>) {
             }
         }
         EAST.kubectl(&["delete", "pod", "host-client", "-n", ns.0, "--now"]);
-        EAST.wait_gone(ns.0, "pod", "host-client", SOON);
+        EAST.wait_gone(ns.0, "pod", "host-client", SHORT_TIMEOUT);
     }
 }
 
@@ -54,14 +54,14 @@ fn reach(ns: &Namespace, url: &str, seen: impl Fn(&str) -> Option<String>) {
 fn host_clients_reach_services_with_cluster_ip_endpoints() {
     let ns = Namespace::create("e2e-hosts");
     ns.serve(WEST, "west-n2", 1);
-    // The CNI makes its bridge for the first Pod of a Node.
+    // The CNI creates its bridge for the first Pod of a Node.
     let pods = CLIENTS.map(|node| ns.client_named(EAST, node, if node == CLIENTS[0] { "a" } else { "b" }));
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     let url = pods[0].imported_url();
     pods[0].get(&url);
-    // The gateway of the exporting cluster makes itself the source.
-    reach(&ns, &url, |_| None);
+    // The exporting cluster's gateway changes the source address.
+    assert_reachable(&ns, &url, |_| None);
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn host_clients_reach_services_with_pod_endpoints() {
         ns.wait_imported(EAST, 2);
         let url = pods[0].imported_url();
         pods[0].get(&url);
-        reach(&ns, &url, |node| Some(bridge(node)));
-        // And Pods by their addresses.
+        assert_reachable(&ns, &url, |node| Some(bridge(node)));
+        // Pods by their addresses.
         let url = format!("http://{}:8080/", ns.pod_ip(WEST, "app=web"));
-        reach(&ns, &url, |node| Some(bridge(node)));
+        assert_reachable(&ns, &url, |node| Some(bridge(node)));
     });
     set_endpoint_type("ClusterIP");
     if let Err(panic) = result {
@@ -88,7 +88,7 @@ fn host_clients_reach_services_with_pod_endpoints() {
 }
 
 /// Starts the traffic program in the network namespace of a Node.
-fn start(node: &str, args: &[&str]) -> Child {
+fn spawn_on_node(node: &str, args: &[&str]) -> Child {
     let program = std::env::var("MC_TRAFFIC").expect("MC_TRAFFIC");
     Command::new("ip")
         .args(["netns", "exec", &format!("mc-{node}"), &program])
@@ -98,8 +98,8 @@ fn start(node: &str, args: &[&str]) -> Child {
         .expect("ip netns exec")
 }
 
-/// Waits until the agents of east are those of the last change.
-fn rolled_out() {
+/// Waits for the rollout of east's agents.
+fn wait_rollout() {
     EAST.kubectl(&[
         "rollout",
         "status",
@@ -110,7 +110,7 @@ fn rolled_out() {
     ]);
 }
 
-/// Changes the flags of the agents of east and waits for new ones.
+/// Patches the flags of east's agents and waits for the rollout.
 fn patch_agents(patch: &str) {
     let daemonset = "daemonset/mc-gateway";
     EAST.kubectl(&[
@@ -122,13 +122,13 @@ fn patch_agents(patch: &str) {
         "-p",
         patch,
     ]);
-    rolled_out();
+    wait_rollout();
 }
 
-/// The address a Service reserves for a Node; waits until the Node sends from them.
-fn reserved(node: &str) -> String {
+/// The address reserved for a Node by a Service; waits until the Node routes use it.
+fn wait_reserved_address(node: &str) -> String {
     let name = format!("mc-node-{node}");
-    let service = EAST.wait_for(&name, LATER, || {
+    let service = EAST.wait_for(&name, LONG_TIMEOUT, || {
         EAST.get("kube-system", "service", &name)
             .ok_or_else(|| "no Service".to_owned())
     });
@@ -138,7 +138,7 @@ fn reserved(node: &str) -> String {
         .as_str()
         .expect("an address")
         .to_owned();
-    EAST.wait_for(&format!("routes from {address}"), SOON, || {
+    EAST.wait_for(&format!("routes from {address}"), SHORT_TIMEOUT, || {
         let routes = on_node(node, "ip", &["route", "show", "proto", "109"]);
         let good = routes.contains(&format!(" src {address} "));
         if good { Ok(()) } else { Err(routes) }
@@ -147,7 +147,7 @@ fn reserved(node: &str) -> String {
 }
 
 #[test]
-fn nodes_without_an_address_among_pods_get_one_reserved() {
+fn nodes_without_a_pod_network_address_get_one_reserved() {
     let ns = Namespace::create("e2e-hosts-reserved");
     let bridges = CLIENTS.map(|node| {
         let listed = on_node(node, "ip", &["-4", "-oneline", "addr", "show"]);
@@ -167,7 +167,7 @@ fn nodes_without_an_address_among_pods_get_one_reserved() {
             service["spec"]["clusterIP"].as_str().expect("an address")
         );
         let pod = format!("http://{}:8080/", ns.pod_ip(WEST, "app=web"));
-        // As where the CNI's addresses follow no Node, and it gives the Node none.
+        // CNIs whose Pod addresses are not per Node and that assign the Node none.
         patch_agents(
             r#"[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--pod-lookup=pod"}]"#,
         );
@@ -177,19 +177,20 @@ fn nodes_without_an_address_among_pods_get_one_reserved() {
             }
         }
         for node in CLIENTS {
-            let address = reserved(node);
-            let answer = EAST.wait_for(&format!("an answer to {node}"), SOON, || {
-                let out = start(node, &["get", &pod]).wait_with_output();
+            let address = wait_reserved_address(node);
+            let answer = EAST.wait_for(&format!("an answer to {node}"), SHORT_TIMEOUT, || {
+                let out = spawn_on_node(node, &["get", &pod]).wait_with_output();
                 let out = out.map_err(|error| error.to_string())?;
                 let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
                 if out.status.success() { Ok(text) } else { Err(text) }
             });
             assert!(answer.ends_with(&format!(" {address}")), "{node}: {answer}");
         }
-        // New agents take no address away.
-        let requests = CLIENTS.map(|node| start(node, &["get", &url, "--count=400", "--interval=0.02"]));
+        // A restart of the agents keeps the addresses.
+        let requests =
+            CLIENTS.map(|node| spawn_on_node(node, &["get", &url, "--count=400", "--interval=0.02"]));
         EAST.kubectl(&["rollout", "restart", "daemonset/mc-gateway", "-n", "kube-system"]);
-        rolled_out();
+        wait_rollout();
         for (node, requests) in CLIENTS.into_iter().zip(requests) {
             let out = requests.wait_with_output().expect("requests");
             let text = String::from_utf8_lossy(&out.stdout).into_owned();

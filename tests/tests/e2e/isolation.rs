@@ -1,29 +1,37 @@
-//! What a member's token may not do: write, take over or forge what is another member's, on a real API server.
+//! Isolation of members: a member's token cannot write, take over or forge another member's objects.
 //!
-//! Every cell is one request as the member's ServiceAccount; all have to be refused, and the last line counts them.
+//! Requests are sent as the member's ServiceAccount to a real API server, most as dry runs, some to be persisted; all
+//! must be denied. `SubjectAccessReview`s, which only evaluate the Role, are counted apart.
+
+use std::collections::BTreeMap;
 
 use futures::{StreamExt as _, stream};
 use http::Method;
+use mc_test_kit::fake_apiserver::fields::json_merge_patch;
 use serde_json::{Value, json};
 
 use crate::{
     api::{connect, connect_as, send, wait},
-    clusters::{EAST, LEADER, SOON, WEST},
+    clusters::{EAST, LEADER, SHORT_TIMEOUT, WEST},
     mcs,
     workload::Namespace,
 };
 
 const NAMESPACE: &str = "antrea-multicluster";
-/// What both members export a Service of.
+/// Namespace of the Service that both members export.
 const NS: &str = "e2e-isolation";
-/// Keeps an object there that its member would clear up.
+/// Finalizer on objects that their member would delete.
 const HOLD: &str = "mc-gateway.io/isolation-test";
 const EXPORT: &str = "resourceexports.multicluster.crd.antrea.io";
 const EXPORTS: &str = "resourceexports";
 const ANNOUNCES: &str = "memberclusterannounces";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// Promised number of denied requests, without access reviews.
+const MIN_REQUESTS: usize = 300;
+/// Attempts of a replacement that conflicts with the object's controller.
+const REPLACE_ATTEMPTS: usize = 10;
 
-/// A member, as the leader cluster knows it.
+/// ServiceAccount and ID of a member.
 #[derive(Clone, Copy)]
 struct Member {
     account: &'static str,
@@ -41,89 +49,164 @@ const MEMBERS: [Member; 2] = [
     },
 ];
 
-/// What is asked about one object: its resource and name, or the object itself.
-enum Ask<'a> {
+/// Resource and name of an object.
+type ObjectName<'a> = (&'a str, &'a str);
+
+/// A request about one object.
+enum MemberRequest<'a> {
     Create(&'a Value),
     Apply(&'a Value),
+    /// PUT of the current object after this merge patch.
+    Replace(ObjectName<'a>, Value),
     /// JSON merge patch.
-    Patch((&'a str, &'a str), Value),
-    /// The same of the status.
-    Status((&'a str, &'a str), Value),
-    Delete((&'a str, &'a str)),
+    Patch(ObjectName<'a>, Value),
+    /// JSON patch (RFC 6902).
+    JsonPatch(ObjectName<'a>, Value),
+    /// JSON merge patch of the status.
+    PatchStatus(ObjectName<'a>, Value),
+    /// PUT of the status after this merge patch.
+    ReplaceStatus(ObjectName<'a>, Value),
+    Delete(ObjectName<'a>),
 }
 
-impl Ask<'_> {
-    fn request(&self) -> (Method, String, Option<(&'static str, Value)>) {
-        let at = |resource: &str, name: &str| {
-            format!("/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/{NAMESPACE}/{resource}{name}")
-        };
-        let of = |(resource, name): (&str, &str)| at(resource, &format!("/{name}"));
-        let resource = |object: &Value| {
-            if object["kind"] == "ResourceExport" {
-                EXPORTS
-            } else {
-                ANNOUNCES
-            }
-        };
-        match self {
-            Self::Create(object) => (
-                Method::POST,
-                at(resource(object), ""),
-                Some(("application/json", (*object).clone())),
-            ),
-            Self::Apply(object) => (
-                Method::PATCH,
-                format!("{}?force=true", of((resource(object), &name_of(object)))),
-                Some(("application/apply-patch+yaml", (*object).clone())),
-            ),
-            Self::Patch(object, patch) => (Method::PATCH, of(*object), Some(merge(patch))),
-            Self::Status(object, patch) => (Method::PATCH, of(*object) + "/status", Some(merge(patch))),
-            Self::Delete(object) => (Method::DELETE, of(*object), None),
-        }
+/// Whether a request is persisted if it is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    DryRun,
+    Persisted,
+}
+
+fn collection(resource: &str) -> String {
+    format!("/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/{NAMESPACE}/{resource}")
+}
+
+fn path_of((resource, name): ObjectName<'_>) -> String {
+    format!("{}/{name}", collection(resource))
+}
+
+fn resource_of(object: &Value) -> &'static str {
+    if object["kind"] == "ResourceExport" {
+        EXPORTS
+    } else {
+        ANNOUNCES
     }
 }
 
-fn merge(patch: &Value) -> (&'static str, Value) {
+fn merge_patch(patch: &Value) -> (&'static str, Value) {
     ("application/merge-patch+json", patch.clone())
 }
 
-/// A request of the member: what it gave, or why it was refused.
-fn ask_as(member: Member, ask: &Ask<'_>, dry: bool) -> Result<Value, String> {
-    let (method, path, body) = ask.request();
+/// Sends a request as the member; returns the object, or the error response.
+fn request_as(member: Member, request: &MemberRequest<'_>, mode: Mode) -> Result<Value, String> {
+    let json = |body: Value| Some(("application/json", body));
+    let (method, path, body) = match request {
+        MemberRequest::Create(object) => (
+            Method::POST,
+            collection(resource_of(object)),
+            json((*object).clone()),
+        ),
+        MemberRequest::Apply(object) => (
+            Method::PATCH,
+            format!("{}?force=true", path_of((resource_of(object), &name_of(object)))),
+            Some(("application/apply-patch+yaml", (*object).clone())),
+        ),
+        MemberRequest::Patch(object, patch) => (Method::PATCH, path_of(*object), Some(merge_patch(patch))),
+        MemberRequest::JsonPatch(object, patch) => (
+            Method::PATCH,
+            path_of(*object),
+            Some(("application/json-patch+json", patch.clone())),
+        ),
+        MemberRequest::PatchStatus(object, patch) => (
+            Method::PATCH,
+            path_of(*object) + "/status",
+            Some(merge_patch(patch)),
+        ),
+        MemberRequest::Delete(object) => (Method::DELETE, path_of(*object), None),
+        MemberRequest::Replace(object, patch) => return replace_as(member, *object, patch, "", mode),
+        MemberRequest::ReplaceStatus(object, patch) => {
+            return replace_as(member, *object, patch, "/status", mode);
+        }
+    };
     let and = if path.contains('?') { '&' } else { '?' };
-    let dry = if dry { "&dryRun=All" } else { "" };
-    let path = format!("{path}{and}fieldManager=isolation{dry}");
-    let (code, said) = wait(async {
+    let path = format!("{path}{and}{}", parameters(mode));
+    let (code, answer) = wait(async {
         let client = connect_as(LEADER, Some((NAMESPACE, member.account))).await;
         send(&client, method, &path, body).await
     });
     if code < 300 {
-        Ok(said)
+        Ok(answer)
     } else {
-        Err(said.to_string())
+        Err(answer.to_string())
     }
 }
 
-/// What would come of it.
-fn try_as(member: Member, ask: &Ask<'_>) -> Result<Value, String> {
-    ask_as(member, ask, true)
+/// Reads an object as the member, which the Role allows, and replaces it.
+fn replace_as(
+    member: Member,
+    object: ObjectName<'_>,
+    patch: &Value,
+    subresource: &str,
+    mode: Mode,
+) -> Result<Value, String> {
+    wait(async {
+        let client = connect_as(LEADER, Some((NAMESPACE, member.account))).await;
+        let mut answer = Value::Null;
+        for _ in 0..REPLACE_ATTEMPTS {
+            let (code, mut body) = send(&client, Method::GET, &path_of(object), None).await;
+            if code != 200 {
+                return Err(format!("not read: {body}"));
+            }
+            json_merge_patch(&mut body, patch);
+            let target = format!("{}{subresource}?{}", path_of(object), parameters(mode));
+            let (code, said) = send(&client, Method::PUT, &target, Some(("application/json", body))).await;
+            match code {
+                // Its controller wrote in between.
+                409 => answer = said,
+                code if code < 300 => return Ok(said),
+                _ => return Err(said.to_string()),
+            }
+        }
+        Err(answer.to_string())
+    })
 }
 
-/// Refused cells, and those that were not.
+fn parameters(mode: Mode) -> &'static str {
+    match mode {
+        Mode::DryRun => "fieldManager=isolation&dryRun=All",
+        Mode::Persisted => "fieldManager=isolation",
+    }
+}
+
+/// Counts of denied requests, and failures.
 #[derive(Default)]
 struct Cells {
-    refused: usize,
-    allowed: Vec<String>,
+    dry_runs: usize,
+    persisted: usize,
+    /// `SubjectAccessReview`s.
+    reviews: usize,
+    failures: Vec<String>,
 }
 
 impl Cells {
-    fn refused(&mut self, what: &str, outcome: Result<Value, String>) {
-        match outcome {
-            // Refused for the right reason: by admission or by authorization, not because the request is wrong.
-            Err(why) if why.contains("denied request") || why.contains("orbidden") => self.refused += 1,
-            Err(why) => self.allowed.push(format!("{what}: not judged: {why}")),
-            Ok(said) => self.allowed.push(format!("{what}: {said}")),
+    /// Sends a request that must be denied.
+    fn deny(&mut self, cell: &str, member: Member, request: &MemberRequest<'_>, mode: Mode) {
+        self.denied(cell, request_as(member, request, mode), mode);
+    }
+
+    fn denied(&mut self, cell: &str, result: Result<Value, String>, mode: Mode) {
+        match result {
+            // By admission or authorization, not because the request is invalid.
+            Err(error) if error.contains("denied request") || error.contains("orbidden") => match mode {
+                Mode::DryRun => self.dry_runs += 1,
+                Mode::Persisted => self.persisted += 1,
+            },
+            Err(error) => self.failures.push(format!("{cell}: another error: {error}")),
+            Ok(object) => self.failures.push(format!("{cell}: allowed: {object}")),
         }
+    }
+
+    fn requests(&self) -> usize {
+        self.dry_runs + self.persisted
     }
 }
 
@@ -189,40 +272,102 @@ fn announce(id: &str) -> Value {
 
 const KINDS: [&str; 4] = ["Service", "Endpoints", "ClusterInfo", "LabelIdentity"];
 
-/// Objects of the other member: changed, taken over, deleted, reported on.
+/// Merge patches of another member's object.
+fn mutations(kind: &str, me: Member) -> Vec<(&'static str, Value)> {
+    let payload = match kind {
+        "Service" => json!({ "spec": { "service": { "serviceSpec": { "ports": [{ "port": 81 }] } } } }),
+        "Endpoints" => json!({ "spec": { "endpoints": {
+            "subsets": [{ "addresses": [{ "ip": "10.99.0.2" }], "ports": [{ "port": 80 }] }],
+        } } }),
+        "ClusterInfo" => json!({ "spec": { "clusterInfo": { "serviceCIDR": "10.98.0.0/16" } } }),
+        "LabelIdentity" => json!({ "spec": { "labelIdentity": { "normalizedLabel": "ns:x&pod:y" } } }),
+        _ => json!({ "leaderClusterID": "test-cluster-south" }),
+    };
+    vec![
+        (
+            "annotate",
+            json!({ "metadata": { "annotations": { "isolation": "x" } } }),
+        ),
+        (
+            "clear finalizers of",
+            json!({ "metadata": { "finalizers": null, "annotations": { "isolation": "x" } } }),
+        ),
+        (
+            "take over",
+            json!({ "spec": { "clusterID": me.id }, "clusterID": me.id }),
+        ),
+        (
+            "relabel",
+            json!({ "metadata": { "labels": { "sourceClusterID": me.id } } }),
+        ),
+        ("change payload of", payload),
+    ]
+}
+
+/// Changes, takeovers, deletions and status writes of another member's objects.
 fn others(cells: &mut Cells, me: Member, other: Member) {
     let mut objects: Vec<(&str, &str, Value)> = KINDS
         .iter()
         .map(|kind| (EXPORTS, *kind, export(other.id, kind)))
         .collect();
     objects.push((ANNOUNCES, "announce", announce(other.id)));
-    for (resource, what, body) in &objects {
+    for (resource, kind, body) in &objects {
         let name = name_of(body);
         let object = (*resource, name.as_str());
-        let mut cell = |verb: &str, ask: Ask<'_>| {
-            let cell = format!("{}: {verb} {what} of {}", me.account, other.id);
-            cells.refused(&cell, try_as(me, &ask));
+        let mut deny = |verb: &str, request: MemberRequest<'_>, mode: Mode| {
+            let cell = format!("{}: {verb} {kind} of {} ({mode:?})", me.account, other.id);
+            cells.deny(&cell, me, &request, mode);
         };
-        // One that is held is being deleted already, which asks nobody.
-        if *what != "LabelIdentity" {
-            cell("delete", Ask::Delete(object));
+        for (verb, mut patch) in mutations(kind, me) {
+            // A merge patch writes the announce's top-level fields, an export has none.
+            if *kind == "announce" {
+                patch.as_object_mut().expect("an object").remove("spec");
+            }
+            let persisted = ["annotate", "change payload of"].contains(&verb);
+            let modes: &[Mode] = if persisted {
+                &[Mode::DryRun, Mode::Persisted]
+            } else {
+                &[Mode::DryRun]
+            };
+            for mode in modes {
+                deny(verb, MemberRequest::Patch(object, patch.clone()), *mode);
+                let put = format!("replace to {verb}");
+                deny(&put, MemberRequest::Replace(object, patch.clone()), *mode);
+            }
         }
-        let annotate = json!({ "metadata": { "annotations": { "isolation": "x" } } });
-        cell("patch", Ask::Patch(object, annotate));
-        let free = json!({ "metadata": { "finalizers": null, "annotations": { "isolation": "x" } } });
-        cell("patch finalizers of", Ask::Patch(object, free));
-        let mine = json!({ "spec": { "clusterID": me.id }, "clusterID": me.id });
-        cell("take over", Ask::Patch(object, mine));
-        cell("apply", Ask::Apply(body));
-        if *what != "announce" {
+        for mode in [Mode::DryRun, Mode::Persisted] {
+            // The held LabelIdentity is terminating: a second deletion passes no admission.
+            if *kind != "LabelIdentity" {
+                deny("delete", MemberRequest::Delete(object), mode);
+            }
+            deny("apply", MemberRequest::Apply(body), mode);
+        }
+        if *kind != "announce" {
+            let add = json!([{ "op": "add", "path": "/metadata/labels/isolation", "value": "x" }]);
+            deny(
+                "JSON patch of",
+                MemberRequest::JsonPatch(object, add),
+                Mode::DryRun,
+            );
             let condition = json!({ "type": "Failure", "status": "False", "message": "", "reason": "x" });
             let status = json!({ "status": { "conditions": [condition] } });
-            cell("report on", Ask::Status(object, status));
+            for mode in [Mode::DryRun, Mode::Persisted] {
+                deny(
+                    "patch status of",
+                    MemberRequest::PatchStatus(object, status.clone()),
+                    mode,
+                );
+                deny(
+                    "replace status of",
+                    MemberRequest::ReplaceStatus(object, status.clone()),
+                    mode,
+                );
+            }
         }
     }
 }
 
-/// Objects of its own that claim to be the other's, or that no member may make.
+/// Creations that claim another identity or that no member may make.
 fn forged(cells: &mut Cells, me: Member, other: Member) {
     let mut forgeries: Vec<(String, Value)> = Vec::new();
     for kind in KINDS {
@@ -230,7 +375,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
         let mut with = |what: &str, path: &str, value: Value| {
             let mut object = own.clone();
             *object.pointer_mut(path).expect("a field of the object") = value;
-            // Fresh names: what is judged is a creation.
+            // A new name, so that the request is a creation.
             if !path.ends_with("metadata/name") && kind == "LabelIdentity" {
                 object["metadata"]["name"] = json!(format!("{}-fedcba9876543210", me.id));
             }
@@ -291,11 +436,13 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
     );
     for (what, object) in forgeries {
         let cell = format!("{}: create {what}", me.account);
-        cells.refused(&cell, try_as(me, &Ask::Create(&object)));
+        for mode in [Mode::DryRun, Mode::Persisted] {
+            cells.deny(&cell, me, &MemberRequest::Create(&object), mode);
+        }
     }
 }
 
-/// A ServiceAccount that is bound to no cluster: the guides of older releases know no others.
+/// A ServiceAccount bound to no cluster, as the guides of older releases create it.
 fn unbound(cells: &mut Cells) {
     let plain = Member {
         account: "default",
@@ -313,8 +460,8 @@ fn unbound(cells: &mut Cells) {
     ];
     LEADER.kubectl(&bind);
     let own = export(plain.id, "Service");
-    let made = LEADER.wait_for("an export of a cluster nobody is bound to", SOON, || {
-        try_as(plain, &Ask::Create(&own))
+    let made = LEADER.wait_for("an export of an unbound cluster", SHORT_TIMEOUT, || {
+        request_as(plain, &MemberRequest::Create(&own), Mode::DryRun)
     });
     assert_eq!(made["spec"]["clusterID"], plain.id, "{made}");
     for other in MEMBERS {
@@ -323,29 +470,29 @@ fn unbound(cells: &mut Cells) {
             if kind == "LabelIdentity" {
                 fresh["metadata"]["name"] = json!(format!("{}-fedcba9876543210", other.id));
             }
-            cells.refused(
-                &format!("unbound: create {kind} of {}", other.id),
-                try_as(plain, &Ask::Create(&fresh)),
-            );
+            let cell = format!("unbound: create {kind} of {}", other.id);
+            cells.deny(&cell, plain, &MemberRequest::Create(&fresh), Mode::DryRun);
         }
-        cells.refused(
-            &format!("unbound: announce of {}", other.id),
-            try_as(plain, &Ask::Create(&announce(other.id))),
-        );
+        let cell = format!("unbound: announce of {}", other.id);
+        let own = announce(other.id);
+        cells.deny(&cell, plain, &MemberRequest::Create(&own), Mode::DryRun);
         let mut near = announce(other.id);
         let id = format!("{}-2", other.id);
         near["clusterID"] = json!(id);
         near["metadata"]["name"] = json!(format!("member-announce-from-{id}"));
-        cells.refused(
-            &format!("unbound: announce of {id}"),
-            try_as(plain, &Ask::Create(&near)),
-        );
+        let cell = format!("unbound: announce of {id}");
+        cells.deny(&cell, plain, &MemberRequest::Create(&near), Mode::DryRun);
     }
     LEADER.kubectl(&["delete", role, "-n", NAMESPACE]);
 }
 
-/// Whether the member may do that.
-fn access_review(me: Member, namespace: &str, group: &str, resource: &str, verb: &str) -> Value {
+/// Namespace (empty for cluster-scoped), group, resource with subresource, verb.
+type Access = (&'static str, &'static str, &'static str, &'static str);
+
+const ANTREA: &str = "multicluster.crd.antrea.io";
+
+/// A `SubjectAccessReview` of the member.
+fn access_review(me: Member, (namespace, group, resource, verb): Access) -> Value {
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
@@ -360,8 +507,43 @@ fn access_review(me: Member, namespace: &str, group: &str, resource: &str, verb:
     })
 }
 
-/// What the Role does not give.
-fn ungranted(cells: &mut Cells, me: Member) {
+/// Method and path of the request that needs this access; `None` for verbs that a subresource does not have.
+fn access_request((namespace, group, resource, verb): Access) -> Option<(Method, String)> {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let root = match (group, resource) {
+        ("", _) => "/api/v1".to_owned(),
+        (ANTREA, "clustersets") => format!("/apis/{ANTREA}/v1alpha2"),
+        (ANTREA, _) => format!("/apis/{ANTREA}/v1alpha1"),
+        _ => format!("/apis/{group}/v1"),
+    };
+    let collection = if namespace.is_empty() {
+        format!("{root}/{resource}")
+    } else {
+        format!("{root}/namespaces/{namespace}/{resource}")
+    };
+    let object = if subresource.is_empty() {
+        format!("{collection}/isolation")
+    } else {
+        format!("{collection}/isolation/{subresource}")
+    };
+    let dry = "dryRun=All";
+    let request = match (verb, subresource) {
+        ("get", _) => (Method::GET, object),
+        ("update", _) => (Method::PUT, format!("{object}?{dry}")),
+        ("patch", _) => (Method::PATCH, format!("{object}?{dry}")),
+        ("delete", _) => (Method::DELETE, format!("{object}?{dry}")),
+        ("create", "") => (Method::POST, format!("{collection}?{dry}")),
+        ("create", _) => (Method::POST, format!("{object}?{dry}")),
+        ("list", "") => (Method::GET, collection),
+        ("watch", "") => (Method::GET, format!("{collection}?watch=true&timeoutSeconds=1")),
+        ("deletecollection", "") => (Method::DELETE, format!("{collection}?{dry}")),
+        _ => return None,
+    };
+    Some(request)
+}
+
+/// All access that the members' Role does not grant.
+fn ungranted_access() -> Vec<Access> {
     let verbs = [
         "get",
         "list",
@@ -384,60 +566,51 @@ fn ungranted(cells: &mut Cells, me: Member) {
         ("rbac.authorization.k8s.io", "roles"),
         ("rbac.authorization.k8s.io", "rolebindings"),
         ("coordination.k8s.io", "leases"),
-        ("multicluster.crd.antrea.io", "clustersets"),
+        (ANTREA, "clustersets"),
     ];
-    let mut reviews = Vec::new();
-    let mut review = |namespace: &str, group: &str, resource: &str, verb: &str| {
-        reviews.push(access_review(me, namespace, group, resource, verb));
-    };
+    let cluster_scoped = [
+        ("", "namespaces"),
+        ("", "nodes"),
+        ("rbac.authorization.k8s.io", "clusterroles"),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ];
+    let mut all = Vec::new();
     for verb in verbs {
         for (group, resource) in everywhere {
-            review(NAMESPACE, group, resource, verb);
-            review("kube-system", group, resource, verb);
+            all.push((NAMESPACE, group, resource, verb));
+            all.push(("kube-system", group, resource, verb));
         }
         for resource in ["resourceexports", "resourceimports", "memberclusterannounces"] {
-            review("kube-system", "multicluster.crd.antrea.io", resource, verb);
+            all.push(("kube-system", ANTREA, resource, verb));
         }
-        for (group, resource) in [
-            ("", "namespaces"),
-            ("", "nodes"),
-            ("rbac.authorization.k8s.io", "clusterroles"),
-            ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
-        ] {
-            review("", group, resource, verb);
-        }
+        all.extend(cluster_scoped.map(|(group, resource)| ("", group, resource, verb)));
     }
+    let read_only = [
+        "resourceimports",
+        "resourceimports/status",
+        "memberclusterannounces/status",
+    ];
     for verb in ["create", "update", "patch", "delete", "deletecollection"] {
-        review(NAMESPACE, "multicluster.crd.antrea.io", "resourceimports", verb);
-        review(
-            NAMESPACE,
-            "multicluster.crd.antrea.io",
-            "resourceimports/status",
-            verb,
-        );
-        review(
-            NAMESPACE,
-            "multicluster.crd.antrea.io",
-            "memberclusterannounces/status",
-            verb,
-        );
+        all.extend(read_only.map(|resource| (NAMESPACE, ANTREA, resource, verb)));
     }
     for resource in ["resourceexports", "memberclusterannounces"] {
-        review(
-            NAMESPACE,
-            "multicluster.crd.antrea.io",
-            resource,
-            "deletecollection",
-        );
+        all.push((NAMESPACE, ANTREA, resource, "deletecollection"));
     }
+    all
+}
+
+/// Access beyond the Role: one request and one access review each.
+fn ungranted(cells: &mut Cells, me: Member) {
+    let all = ungranted_access();
+    let reviews = all.iter().map(|access| access_review(me, *access));
     let answers = wait(async {
         let client = &connect(LEADER).await;
         stream::iter(reviews)
             .map(|review| async move {
-                let (code, said) =
-                    send(client, Method::POST, REVIEWS, Some(("application/json", review))).await;
-                assert_eq!(code, 201, "{said}");
-                said
+                let body = Some(("application/json", review));
+                let (code, answer) = send(client, Method::POST, REVIEWS, body).await;
+                assert_eq!(code, 201, "{answer}");
+                answer
             })
             .buffer_unordered(8)
             .collect::<Vec<_>>()
@@ -445,17 +618,44 @@ fn ungranted(cells: &mut Cells, me: Member) {
     });
     for answer in answers {
         if answer["status"]["allowed"] == json!(false) {
-            cells.refused += 1;
+            cells.reviews += 1;
         } else {
-            cells.allowed.push(format!(
-                "{}: {}",
-                me.account, answer["spec"]["resourceAttributes"]
-            ));
+            let access = &answer["spec"]["resourceAttributes"];
+            cells
+                .failures
+                .push(format!("{}: review: allowed: {access}", me.account));
         }
+    }
+    let requests = all.iter().filter_map(|access| access_request(*access));
+    let answers = wait(async {
+        let client = &connect_as(LEADER, Some((NAMESPACE, me.account))).await;
+        stream::iter(requests)
+            .map(|(method, path)| async move {
+                let type_ = if method == Method::PATCH {
+                    "application/merge-patch+json"
+                } else {
+                    "application/json"
+                };
+                let body = (method != Method::GET && method != Method::DELETE).then(|| (type_, json!({})));
+                let (code, answer) = send(client, method.clone(), &path, body).await;
+                (format!("{method} {path}"), code, answer)
+            })
+            .buffer_unordered(8)
+            .collect::<Vec<_>>()
+            .await
+    });
+    for (request, code, answer) in answers {
+        let cell = format!("{}: {request}", me.account);
+        let result = if code < 300 {
+            Ok(answer)
+        } else {
+            Err(answer.to_string())
+        };
+        cells.denied(&cell, result, Mode::DryRun);
     }
 }
 
-/// The other's objects have to exist for a change to be judged: exported as users do, and one that is written by hand.
+/// Objects of both members, so that changes reach admission: exported Services, and a LabelIdentity written by hand.
 struct Objects(#[expect(dead_code, reason = "removed at the end")] Namespace);
 
 impl Objects {
@@ -470,7 +670,7 @@ impl Objects {
         for member in MEMBERS {
             for kind in ["Service", "Endpoints"] {
                 let name = name_of(&export(member.id, kind));
-                LEADER.wait_for(&format!("ResourceExport {name}"), SOON, || {
+                LEADER.wait_for(&format!("ResourceExport {name}"), SHORT_TIMEOUT, || {
                     LEADER
                         .get(NAMESPACE, EXPORT, &name)
                         .ok_or_else(|| "not there".to_owned())
@@ -479,9 +679,9 @@ impl Objects {
             let mut held = export(member.id, "LabelIdentity");
             held["metadata"]["finalizers"] = json!([HOLD]);
             LEADER.wait_for(
-                &format!("a LabelIdentity of {} made by itself", member.id),
-                SOON,
-                || ask_as(member, &Ask::Apply(&held), false),
+                &format!("LabelIdentity of {} created by its own account", member.id),
+                SHORT_TIMEOUT,
+                || request_as(member, &MemberRequest::Apply(&held), Mode::Persisted),
             );
         }
         objects
@@ -506,9 +706,29 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().expect("a name").to_owned()
 }
 
+/// UID, spec, labels and annotations of the members' objects, by name, without heartbeats.
+fn contents() -> BTreeMap<String, Value> {
+    let mut contents = BTreeMap::new();
+    for member in MEMBERS {
+        let exports = KINDS.map(|kind| (EXPORT, name_of(&export(member.id, kind))));
+        let announce = ("memberclusterannounce", name_of(&announce(member.id)));
+        for (resource, name) in exports.into_iter().chain([announce]) {
+            let mut object = LEADER.get(NAMESPACE, resource, &name).unwrap_or_default();
+            let metadata = object["metadata"].take();
+            let mut annotations = metadata["annotations"].clone();
+            annotations.as_object_mut().map(|all| all.remove("touch-ts"));
+            object.as_object_mut().map(|fields| fields.remove("status"));
+            object["metadata"] = json!([metadata["uid"], metadata["labels"], annotations]);
+            contents.insert(name, object);
+        }
+    }
+    contents
+}
+
 #[test]
-fn a_member_cannot_write_or_forge_what_is_anothers() {
+fn a_member_cannot_write_or_forge_objects_of_another() {
     let _objects = Objects::create();
+    let before = contents();
     let mut cells = Cells::default();
     for (me, other) in [(MEMBERS[0], MEMBERS[1]), (MEMBERS[1], MEMBERS[0])] {
         others(&mut cells, me, other);
@@ -517,13 +737,29 @@ fn a_member_cannot_write_or_forge_what_is_anothers() {
     }
     unbound(&mut cells);
     println!(
-        "isolation: {} cells refused, {} allowed",
-        cells.refused,
-        cells.allowed.len()
+        "isolation: {} requests denied ({} dry runs, {} persisted), {} access reviews denied, {} failures",
+        cells.requests(),
+        cells.dry_runs,
+        cells.persisted,
+        cells.reviews,
+        cells.failures.len()
     );
-    assert!(cells.allowed.is_empty(), "{:#?}", cells.allowed);
-    assert!(cells.refused >= 300, "{}", cells.refused);
-    // And the members go on meanwhile.
+    assert!(cells.failures.is_empty(), "{:#?}", cells.failures);
+    assert!(
+        cells.requests() >= MIN_REQUESTS,
+        "only {} requests",
+        cells.requests()
+    );
+    assert_eq!(contents(), before, "denied requests changed an object");
+    // A member's own object is really written, so that a denial of everything is no success.
+    for member in MEMBERS {
+        let name = name_of(&export(member.id, "Service"));
+        let patch = json!({ "metadata": { "annotations": { "isolation": member.id } } });
+        let own = MemberRequest::Patch((EXPORTS, &name), patch);
+        let written = request_as(member, &own, Mode::Persisted).expect("a change of the member's own export");
+        assert_eq!(written["metadata"]["annotations"]["isolation"], member.id);
+    }
+    // The members stay Ready.
     for member in [EAST, WEST] {
         let ready = member.kubectl(&[
             "get",

@@ -1,7 +1,7 @@
-//! The main job on three real Kubernetes clusters, with controllers and agents running as Pods.
+//! End-to-end tests on three real Kubernetes clusters, with controllers and agents in Pods.
 //!
-//! `cargo xtask test --suite e2e` boots the clusters, installs `deploy/`, joins them and runs this with
-//! `MC_KUBECONFIG` and `MC_KUBECTL` set. Tests run one after the other and clean up behind themselves.
+//! `cargo xtask test --suite e2e` boots and joins the clusters, installs `deploy/` and runs these tests one at a time
+//! with `MC_KUBECONFIG` and `MC_KUBECTL` set. Each test removes what it created.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -10,7 +10,6 @@
 )]
 
 mod api;
-mod claims;
 mod clusters;
 mod datapath;
 mod dns;
@@ -21,14 +20,10 @@ mod faults;
 mod gateways;
 mod host_clients;
 mod isolation;
+mod legacy_api;
 mod mcs;
-#[path = "../model/mod.rs"]
-#[expect(dead_code, reason = "the simulation asks for more")]
-mod model;
+mod observability;
 mod policies;
-#[path = "../reach/mod.rs"]
-mod reach;
-mod seeing;
 mod services;
 mod specs;
 mod traces;

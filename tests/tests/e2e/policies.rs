@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    clusters::{Cluster, EAST, LEADER, SOON, WEST},
+    clusters::{Cluster, EAST, LEADER, SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
@@ -14,34 +14,34 @@ const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
 const TIERS: &str = "tiers.crd.antrea.io";
 const MISSING: &str = "ACNP Tier e2e-tier does not exist in importing cluster test-cluster-east";
 const STRETCHED: &str = "enableStretchedNetworkPolicy";
-/// A label that nobody has is kept for half a minute, and the leader looks after that.
-const FORGOTTEN: Duration = Duration::from_mins(2);
-/// A kind that an API server does not know is asked for every ten seconds.
-const NOTICED: Duration = Duration::from_mins(1);
+/// An unused label is released after 30 s, at the leader's next pass.
+const RELEASE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Missing kinds are looked up every 10 s.
+const CRD_DISCOVERY_TIMEOUT: Duration = Duration::from_mins(1);
 
-fn stretch(on: &str) {
+fn set_stretched_policy(on: &str) {
     LEADER.configure_in(LEADER_NAMESPACE, STRETCHED, on);
     for member in [EAST, WEST] {
         member.configure(STRETCHED, on);
     }
 }
 
-/// The number a cluster knows for a label.
-fn number(cluster: Cluster, label: &str) -> Option<i64> {
+/// The ID of a label in a cluster.
+fn label_id(cluster: Cluster, label: &str) -> Option<i64> {
     let items = cluster.list("", "labelidentities", "");
     let found = items.iter().find(|item| item["spec"]["label"] == label)?;
     found["spec"]["id"].as_i64()
 }
 
-fn wait_number(cluster: Cluster, label: &str) -> i64 {
-    cluster.wait_for(&format!("a number for {label}"), SOON, || {
-        number(cluster, label).ok_or_else(|| "none".to_owned())
+fn wait_label_id(cluster: Cluster, label: &str) -> i64 {
+    cluster.wait_for(&format!("a number for {label}"), SHORT_TIMEOUT, || {
+        label_id(cluster, label).ok_or_else(|| "none".to_owned())
     })
 }
 
 #[test]
-fn labels_of_two_clusters_have_one_number() {
-    stretch("true");
+fn a_label_has_one_id_in_all_clusters() {
+    set_stretched_policy("true");
     let result = std::panic::catch_unwind(|| {
         let ns = Namespace::create("e2e-labels");
         let label = |app: &str| format!("ns:kubernetes.io/metadata.name={}&pod:app={app}", ns.0);
@@ -49,12 +49,12 @@ fn labels_of_two_clusters_have_one_number() {
             ns.pod(cluster, node, "twin", &["pause"]);
         }
         ns.pod(EAST, "east-n2", "single", &["pause"]);
-        let twin = wait_number(EAST, &label("twin"));
-        let single = wait_number(WEST, &label("single"));
-        assert_eq!(wait_number(WEST, &label("twin")), twin);
-        assert_eq!(wait_number(EAST, &label("single")), single);
+        let twin = wait_label_id(EAST, &label("twin"));
+        let single = wait_label_id(WEST, &label("single"));
+        assert_eq!(wait_label_id(WEST, &label("twin")), twin);
+        assert_eq!(wait_label_id(EAST, &label("single")), single);
         assert_ne!(twin, single);
-        // What a user of Antrea looks at in the leader cluster.
+        // The objects that Antrea users inspect in the leader cluster.
         let exports = LEADER.list(LEADER_NAMESPACE, "resourceexports", "sourceKind=LabelIdentity");
         let of_twin: Vec<_> = exports
             .iter()
@@ -62,28 +62,28 @@ fn labels_of_two_clusters_have_one_number() {
             .map(|e| e["spec"]["clusterID"].as_str().expect("an ID").to_owned())
             .collect();
         assert_eq!(of_twin.len(), 2, "{of_twin:?}");
-        // A leader that starts anew gives the same numbers.
+        // IDs survive a restart of the leader.
         LEADER.restart_controller(LEADER_NAMESPACE);
         ns.pod(WEST, "west-n2", "later", &["pause"]);
-        let later = wait_number(EAST, &label("later"));
+        let later = wait_label_id(EAST, &label("later"));
         assert!(![twin, single].contains(&later));
-        assert_eq!(number(EAST, &label("twin")), Some(twin));
-        // One cluster's Pod goes, the other's keeps the label; the label of the last one goes after its time.
+        assert_eq!(label_id(EAST, &label("twin")), Some(twin));
+        // A label stays while one cluster has a Pod with it; an unused one is released after the quarantine.
         EAST.kubectl(&["delete", "pod", "twin", "single", "-n", ns.0, "--wait=true"]);
-        WEST.wait_for("the label nobody has is gone", FORGOTTEN, || {
-            number(WEST, &label("single")).map_or(Ok(()), |id| Err(format!("{id}")))
+        WEST.wait_for("the label nobody has is gone", RELEASE_TIMEOUT, || {
+            label_id(WEST, &label("single")).map_or(Ok(()), |id| Err(format!("{id}")))
         });
-        assert_eq!(number(EAST, &label("twin")), Some(twin));
+        assert_eq!(label_id(EAST, &label("twin")), Some(twin));
         ns.pod(WEST, "west-n2", "single", &["pause"]);
         assert_eq!(
-            wait_number(EAST, &label("single")),
+            wait_label_id(EAST, &label("single")),
             single,
             "it has its number again"
         );
     });
-    stretch("false");
+    set_stretched_policy("false");
     for member in [EAST, WEST] {
-        member.wait_for("no identities where they are off", SOON, || {
+        member.wait_for("no identities where they are off", SHORT_TIMEOUT, || {
             let left = member.kubectl(&["get", "labelidentities", "-o", "name"]);
             if left.is_empty() { Ok(()) } else { Err(left) }
         });
@@ -93,7 +93,7 @@ fn labels_of_two_clusters_have_one_number() {
     }
 }
 
-/// A kind of Antrea's with any content.
+/// A CRD of Antrea's group that preserves unknown fields.
 fn crd(kind: &str, plural: &str) -> String {
     format!(
         "apiVersion: apiextensions.k8s.io/v1
@@ -118,7 +118,7 @@ spec:
     )
 }
 
-/// Events about the import with this UID that say so.
+/// Events of an object (by UID) with this message.
 fn events(uid: &str, message: &str) -> Vec<Value> {
     let selector = format!("involvedObject.uid={uid}");
     let text = LEADER.kubectl(&[
@@ -137,10 +137,10 @@ fn events(uid: &str, message: &str) -> Vec<Value> {
     items
 }
 
-/// The policy is there, stays what it is, and goes with its export.
-fn replicated(uid: &str) {
+/// The policy is created, restored after a change, and deleted with its export.
+fn check_replicated(uid: &str) {
     let name = "antrea-mc-e2e-strict";
-    let made = EAST.wait_for("the policy", SOON, || {
+    let made = EAST.wait_for("the policy", SHORT_TIMEOUT, || {
         EAST.get("", POLICIES, name).ok_or_else(|| "none".to_owned())
     });
     assert_eq!(
@@ -149,10 +149,10 @@ fn replicated(uid: &str) {
     );
     assert_eq!(made["spec"]["ingress"][1]["action"], "Drop");
     assert_eq!(events(uid, MISSING).len(), 1, "told once");
-    // Somebody opens it.
+    // A user weakens the policy.
     let open = r#"{"spec":{"ingress":[{"action":"Allow"}]}}"#;
     EAST.kubectl(&["patch", POLICIES, name, "--type=merge", "-p", open]);
-    EAST.wait_for("the policy put right", SOON, || {
+    EAST.wait_for("the policy put right", SHORT_TIMEOUT, || {
         let seen = EAST.get("", POLICIES, name).unwrap_or_default();
         if seen["spec"] == made["spec"] {
             Ok(())
@@ -167,11 +167,11 @@ fn replicated(uid: &str) {
         "-n",
         LEADER_NAMESPACE,
     ]);
-    EAST.wait_gone("", POLICIES, name, SOON);
+    EAST.wait_gone("", POLICIES, name, SHORT_TIMEOUT);
 }
 
-/// How often the containers of east's controllers were started again, by Pod.
-fn starts() -> BTreeMap<String, u64> {
+/// Restart counts of east's controllers, by Pod.
+fn restart_counts() -> BTreeMap<String, u64> {
     EAST.list("kube-system", "pods", "component=antrea-mc-controller")
         .iter()
         .map(|pod| {
@@ -182,20 +182,20 @@ fn starts() -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// The kinds went while their watches ran; the member goes on.
-fn goes_on(before: &BTreeMap<String, u64>) {
+/// The member survives the removal of CRDs with open watches.
+fn check_still_running(before: &BTreeMap<String, u64>) {
     let ns = Namespace::create("e2e-after-crds");
     ns.serve(EAST, "east-n2", 1);
     ns.export(EAST);
     ns.wait_imported(WEST, 1);
-    for (pod, count) in starts() {
+    for (pod, count) in restart_counts() {
         let said = || EAST.try_kubectl(&["logs", &pod, "-n", "kube-system", "--previous", "--tail=20"]);
         assert_eq!(before.get(&pod), Some(&count), "{pod} ended: {:?}", said());
     }
 }
 
 #[test]
-fn a_policy_is_replicated_once_its_tier_is_there() {
+fn a_policy_is_replicated_once_its_tier_exists() {
     let import = "e2e-strict-antreaclusternetworkpolicy";
     let crds = crd("ClusterNetworkPolicy", "clusternetworkpolicies") + &crd("Tier", "tiers");
     LEADER.apply(&format!(
@@ -216,26 +216,26 @@ spec:
       from: [{{namespaceSelector: {{}}}}]
 "
     ));
-    let made = LEADER.wait_for("the import", SOON, || {
+    let made = LEADER.wait_for("the import", SHORT_TIMEOUT, || {
         LEADER
             .get(LEADER_NAMESPACE, "resourceimport", import)
             .ok_or_else(|| "none".to_owned())
     });
     let uid = made["metadata"]["uid"].as_str().expect("a UID");
-    let before = starts();
+    let before = restart_counts();
     let result = std::panic::catch_unwind(|| {
-        // West never knows these kinds, east learns them now.
+        // West never has these CRDs, east gets them now.
         EAST.apply(&crds);
-        let told = LEADER.wait_for("an Event about the Tier", NOTICED, || {
+        let told = LEADER.wait_for("an Event about the Tier", CRD_DISCOVERY_TIMEOUT, || {
             events(uid, MISSING).pop().ok_or_else(|| "none".to_owned())
         });
         assert_eq!(told["reason"], "ACNPImportFailed");
         let described = LEADER.kubectl(&["describe", "resourceimport", import, "-n", LEADER_NAMESPACE]);
         assert!(described.contains("ACNPImportFailed"), "{described}");
         EAST.apply("apiVersion: crd.antrea.io/v1beta1\nkind: Tier\nmetadata: {name: e2e-tier}\nspec: {priority: 100}\n");
-        replicated(uid);
+        check_replicated(uid);
         EAST.kubectl(&["delete", "crd", POLICIES, TIERS]);
-        goes_on(&before);
+        check_still_running(&before);
     });
     let export = [
         "delete",

@@ -1,4 +1,4 @@
-//! Export, import and withdrawal of Services, with both kinds of endpoints.
+//! Export, import and withdrawal of Services with both endpoint types.
 
 use std::{
     collections::BTreeSet,
@@ -6,16 +6,16 @@ use std::{
 };
 
 use crate::{
-    clusters::{EAST, LEADER, SOON, WEST},
+    clusters::{EAST, LEADER, SHORT_TIMEOUT, WEST, is_long},
     workload::Namespace,
 };
 
-/// Regular nodes: the gateways are the first ones.
+/// Regular Nodes; the first Nodes are the gateways.
 const EAST_NODE: &str = "east-n2";
 const WEST_NODE: &str = "west-n2";
 
-/// A withdrawn Service has to be gone by then.
-const WITHDRAWN: Duration = Duration::from_secs(2);
+/// Promised time until a withdrawn Service is gone.
+const WITHDRAWAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_service_with_cluster_ip_endpoints_is_reached_from_a_regular_node() {
@@ -42,22 +42,26 @@ fn a_service_with_cluster_ip_endpoints_is_reached_from_a_regular_node() {
     );
     let answer = client.get(&client.imported_url());
     assert!(answer.starts_with("web-"), "{answer}");
-    // The gateway may hear of the export after the other cluster did; its service proxy answers until then.
+    // The gateway may receive the export after the importing cluster; until then its service proxy answers.
     let kept = format!(" {}", client.ip());
-    WEST.wait_for("answers that name the client's own address", SOON, || {
-        let answer = client.get(&client.imported_url());
-        if answer.ends_with(&kept) {
-            Ok(())
-        } else {
-            Err(answer)
-        }
-    });
+    WEST.wait_for(
+        "answers that name the client's own address",
+        SHORT_TIMEOUT,
+        || {
+            let answer = client.get(&client.imported_url());
+            if answer.ends_with(&kept) {
+                Ok(())
+            } else {
+                Err(answer)
+            }
+        },
+    );
     for answer in client.get_many(&client.imported_url(), 20) {
         assert!(answer.starts_with("web-") && answer.ends_with(&kept), "{answer}");
     }
     let import = EAST.get(ns.0, "serviceimport", "web").expect("a ServiceImport");
     assert_eq!(import["spec"]["type"], "ClusterSetIP");
-    // What a user of Antrea looks at in the leader cluster.
+    // The objects that Antrea users inspect in the leader cluster.
     for (kind, name) in [
         ("resourceexport", "test-cluster-west-e2e-clusterip-web-service"),
         ("resourceexport", "test-cluster-west-e2e-clusterip-web-endpoints"),
@@ -88,8 +92,8 @@ fn both_exporters_of_a_service_receive_requests() {
     ns.export(EAST);
     ns.wait_imported(EAST, 2);
     client.get(&client.imported_url());
-    // The service proxy learns of the second endpoint some time after it is there.
-    EAST.wait_for("answers of both exporters", SOON, || {
+    // The service proxy receives the second endpoint some time after it exists.
+    EAST.wait_for("answers of both exporters", SHORT_TIMEOUT, || {
         let answers = client.get_many(&client.imported_url(), 20);
         let servers: BTreeSet<&str> = answers
             .iter()
@@ -110,15 +114,15 @@ fn deleting_the_export_withdraws_the_service() {
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     ns.unexport(WEST);
-    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWN);
+    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWAL_TIMEOUT);
     println!("Service gone after {took:?}");
-    EAST.wait_gone(ns.0, "serviceimport", "web", WITHDRAWN);
-    WEST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWN);
+    EAST.wait_gone(ns.0, "serviceimport", "web", WITHDRAWAL_TIMEOUT);
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", WITHDRAWAL_TIMEOUT);
     LEADER.wait_gone(
         "antrea-multicluster",
         "resourceexport",
         "test-cluster-west-e2e-withdraw-web-service",
-        WITHDRAWN,
+        WITHDRAWAL_TIMEOUT,
     );
 }
 
@@ -129,10 +133,17 @@ fn scaling_to_zero_withdraws_the_service() {
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
     WEST.kubectl(&["scale", "deployment/web", "-n", ns.0, "--replicas=0"]);
-    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    let took = EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     println!("Service gone {took:?} after scaling to zero");
+    // The promised time includes the cluster's own controllers, which share two CPUs with three clusters in the gate.
+    if is_long() {
+        assert!(
+            took <= WITHDRAWAL_TIMEOUT,
+            "withdrawn {took:?} after scaling to zero, promised: {WITHDRAWAL_TIMEOUT:?}"
+        );
+    }
     let reason = "jsonpath={.status.conditions[?(@.type=='Valid')].reason}";
-    WEST.wait_for("condition ServiceWithoutEndpoints", SOON, || {
+    WEST.wait_for("condition ServiceWithoutEndpoints", SHORT_TIMEOUT, || {
         let seen = WEST.kubectl(&["get", "serviceexport", "web", "-n", ns.0, "-o", reason]);
         if seen == "ServiceWithoutEndpoints" {
             Ok(())
@@ -155,7 +166,7 @@ fn a_users_own_service_of_the_imported_name_is_left_alone() {
     ns.export(WEST);
     ns.wait_imported(WEST, 1);
     ns.unexport(WEST);
-    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SOON);
+    WEST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     let own = EAST
         .get(ns.0, "service", "antrea-mc-web")
         .expect("the user's Service");

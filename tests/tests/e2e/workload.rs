@@ -1,15 +1,15 @@
-//! Servers and clients in a namespace of a test's own.
+//! Servers and clients in a Namespace per test.
 
 use std::{collections::BTreeSet, fs::File, net::IpAddr, path::PathBuf, process::Child};
 
-use mc_tests::lookup::Answer;
+use mc_tests::nslookup::Answer;
 
-use crate::clusters::{Cluster, EAST, LATER, SOON, WEST};
+use crate::clusters::{Cluster, EAST, LONG_TIMEOUT, SHORT_TIMEOUT, WEST};
 
-/// Requests of a stream that nobody ends: ten minutes of them.
-const MOST: u32 = 60_000;
+/// Limit of a request stream that is never stopped: ten minutes.
+const MAX_STREAM_REQUESTS: u32 = 60_000;
 
-/// A namespace of the same name in some clusters, removed at the end.
+/// A Namespace in some clusters, deleted on drop.
 pub(crate) struct Namespace(pub(crate) &'static str, &'static [Cluster]);
 
 impl Namespace {
@@ -27,7 +27,7 @@ impl Namespace {
         Self(name, clusters)
     }
 
-    /// A Deployment of HTTP servers on one Node, and its Service `web`.
+    /// A Deployment of HTTP servers on one Node, and Service `web`.
     pub(crate) fn serve(&self, cluster: Cluster, node: &str, replicas: u32) {
         let namespace = self.0;
         cluster.apply(&format!(
@@ -42,7 +42,7 @@ spec:
         self.servers(cluster, node, replicas);
     }
 
-    /// The Deployment alone, once all of it is ready.
+    /// The Deployment alone; returns once all Pods are ready.
     pub(crate) fn servers(&self, cluster: Cluster, node: &str, replicas: u32) {
         let namespace = self.0;
         cluster.apply(&format!(
@@ -79,7 +79,7 @@ spec:
         self.pod_in(cluster, node, name, args, "false");
     }
 
-    /// A Pod with a network of its own or with its Node's.
+    /// A Pod with its own network or its Node's.
     fn pod_in(&self, cluster: Cluster, node: &str, name: &str, args: &[&str], host_network: &str) {
         let namespace = self.0;
         let args = args.join(", ");
@@ -110,12 +110,12 @@ spec:
         ]);
     }
 
-    /// A Pod to send requests from.
+    /// A Pod that sends requests.
     pub(crate) fn client(&self, cluster: Cluster, node: &str) -> Client {
         self.client_named(cluster, node, "client")
     }
 
-    /// Another Pod to send requests from.
+    /// A client Pod with this name.
     pub(crate) fn client_named(&self, cluster: Cluster, node: &str, pod: &'static str) -> Client {
         self.pod(cluster, node, pod, &["pause"]);
         Client {
@@ -125,7 +125,7 @@ spec:
         }
     }
 
-    /// A Pod on its Node's network to send requests from.
+    /// A host-network Pod that sends requests.
     pub(crate) fn host_client(&self, cluster: Cluster, node: &str) -> Client {
         let pod = "host-client";
         self.pod_in(cluster, node, pod, &["pause"], "true");
@@ -154,11 +154,11 @@ spec:
         ]);
     }
 
-    /// Waits until the imported Service of a cluster has as many ready endpoints as wanted.
+    /// Waits until the imported Service has this number of ready endpoints.
     pub(crate) fn wait_imported(&self, cluster: Cluster, endpoints: usize) -> BTreeSet<String> {
         cluster.wait_for(
             &format!("antrea-mc-web with {endpoints} endpoints in {}", self.0),
-            LATER,
+            LONG_TIMEOUT,
             || {
                 if cluster.get(self.0, "service", "antrea-mc-web").is_none() {
                     return Err("no Service antrea-mc-web".to_owned());
@@ -183,7 +183,7 @@ spec:
         )
     }
 
-    /// All addresses of the Pods of a selector, by name.
+    /// Addresses of the selected Pods, by name.
     pub(crate) fn pod_addresses(&self, cluster: Cluster, selector: &str) -> Vec<(String, Vec<IpAddr>)> {
         let pods = cluster.list(self.0, "pods", selector);
         pods.iter()
@@ -227,7 +227,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A Pod requests are sent from.
+/// A Pod that sends requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Client {
     cluster: Cluster,
@@ -248,7 +248,7 @@ impl Client {
         ])
     }
 
-    /// Its address of the family of `like`.
+    /// Its address of the same family as `like`.
     pub(crate) fn ip_like(&self, like: IpAddr) -> IpAddr {
         let path = "jsonpath={.status.podIPs[*].ip}";
         let all = self
@@ -259,9 +259,9 @@ impl Client {
             .unwrap_or_else(|| panic!("{} has no address like {like}", self.pod))
     }
 
-    /// Asks `nslookup` in the Pod, which asks whom the Pod's own resolv.conf names, as often as wanted.
+    /// Runs `nslookup` in the Pod, with the Pod's resolv.conf, `times` times.
     pub(crate) fn lookup(&self, kind: &str, name: &str, times: u32) -> Result<Answer, String> {
-        // It fails where a name is refused; what it prints says so.
+        // nslookup fails on NXDOMAIN; the printed answer is parsed.
         let script = format!("for i in $(seq {times}); do nslookup -type={kind} {name} 2>&1 || true; done");
         let args = ["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", &script];
         Answer::parse(&self.cluster.try_kubectl(&args)?)
@@ -283,35 +283,43 @@ impl Client {
         ]
     }
 
-    /// Starts requests, a hundredth of a second apart, each over a connection of its own, until it is ended.
-    pub(crate) fn stream(&self, url: &str) -> Stream {
+    /// Starts a stream of requests, 10 ms apart, each on its own connection.
+    pub(crate) fn stream(&self, url: &str) -> RequestStream {
         let log = std::env::temp_dir().join(format!("mc-e2e-{}-{}.log", std::process::id(), self.pod));
         let file = File::create(&log).expect("a log");
         let child = self
             .cluster
             .command()
             .args(self.program())
-            .args(["get", url, "--count", &MOST.to_string(), "--interval=0.01"])
+            .args([
+                "get",
+                url,
+                "--count",
+                &MAX_STREAM_REQUESTS.to_string(),
+                "--interval=0.01",
+            ])
             .stderr(file.try_clone().expect("a log"))
             .stdout(file)
             .spawn()
             .expect("kubectl");
-        Stream { child, log }
+        RequestStream { child, log }
     }
 
     fn try_get(&self, url: &str, count: u32) -> Result<String, String> {
         self.run(&["get", url, "--count", &count.to_string()])
     }
 
-    /// The answer of a server, `<Pod> <client address>`, waiting until there is one.
+    /// Waits for a server's answer: `<Pod> <client address>`.
     pub(crate) fn get(&self, url: &str) -> String {
         self.cluster
-            .wait_for(&format!("an answer from {url}"), SOON, || self.try_get(url, 1))
+            .wait_for(&format!("an answer from {url}"), SHORT_TIMEOUT, || {
+                self.try_get(url, 1)
+            })
             .trim()
             .to_owned()
     }
 
-    /// Many answers, every one of which has to come.
+    /// Sends `count` requests; each must be answered.
     pub(crate) fn get_many(&self, url: &str, count: u32) -> Vec<String> {
         let answers = self
             .try_get(url, count)
@@ -334,27 +342,27 @@ impl Client {
     }
 }
 
-/// Requests under way.
-pub(crate) struct Stream {
+/// A running stream of requests.
+pub(crate) struct RequestStream {
     child: Child,
     log: PathBuf,
 }
 
-impl Stream {
-    /// Fails unless requests are still being sent, and were all answered so far.
+impl RequestStream {
+    /// Fails unless the stream runs and every request so far was answered.
     pub(crate) fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().expect("kubectl") {
             panic!("the requests ended early, {status}: {}", self.tail());
         }
     }
 
-    /// Ends it, and fails unless requests were sent until now and each was answered.
+    /// Stops the stream; fails unless every request was answered.
     pub(crate) fn finish(mut self) {
         self.assert_running();
         self.child.kill().expect("kubectl");
         self.child.wait().expect("kubectl");
         let text = std::fs::read_to_string(&self.log).expect("the log");
-        // Of the last line a part may be missing.
+        // The last line may be incomplete.
         let lines: Vec<&str> = text
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
@@ -375,7 +383,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for RequestStream {
     fn drop(&mut self) {
         // Either may be over already.
         let _ended = self.child.kill();

@@ -1,4 +1,4 @@
-//! The holder of a Lease against a server that answers badly.
+//! Lease renewal against an API server with faults.
 
 use std::{
     convert::Infallible,
@@ -7,8 +7,8 @@ use std::{
 };
 
 use controller::{
-    lease::{DEADLINE, PERIOD},
-    shell::election::Election,
+    lease::{RENEW_DEADLINE, RETRY_PERIOD},
+    runtime::election::Election,
 };
 use http::{Method, Request, Response, StatusCode};
 use kube::{Client, client::Body};
@@ -20,12 +20,12 @@ const ME: &str = "me";
 
 /// A server with one Lease.
 #[derive(Clone, Default)]
-struct Server(Arc<Mutex<Kept>>);
+struct Server(Arc<Mutex<LeaseState>>);
 
 #[derive(Default)]
-struct Kept {
+struct LeaseState {
     holder: &'static str,
-    /// How many writes are to be refused as conflicts.
+    /// Number of writes to reject as conflicts.
     conflicts: u32,
     written: u32,
 }
@@ -73,39 +73,41 @@ fn status(code: u16, reason: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": ""})
 }
 
-/// An election that is won, on a server one can change.
-async fn won() -> (Server, Election) {
+/// An election won on a controllable server.
+async fn elected() -> (Server, Election) {
     let server = Server::default();
     let client = server.client();
     let mut election = Election::new(&client, "mc", "lease", ME.to_owned());
-    election.win().await;
+    election.acquire().await;
     (server, election)
 }
 
-/// A write that was given up may be carried out later: the next one then conflicts, with nobody else about.
+/// A timed-out write can take effect later; the next one then conflicts although there is no other holder.
 #[tokio::test(start_paused = true)]
-async fn a_conflict_alone_is_no_loss_of_the_lease() {
-    let (server, mut election) = won().await;
+async fn a_conflict_alone_does_not_lose_the_lease() {
+    let (server, mut election) = elected().await;
     server.0.lock().expect("no panic").conflicts = 2;
-    let kept = timeout(DEADLINE * 2, election.keep()).await;
+    let kept = timeout(RENEW_DEADLINE * 2, election.renew_until_lost()).await;
     assert!(kept.is_err(), "given up: {kept:?}");
     assert!(election.fence().is_open());
     assert!(server.0.lock().expect("no panic").written > 1, "renewed");
 }
 
-/// The rules that make a holder stop hold as before.
+/// A taken or expired Lease ends leadership.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_taken_or_not_renewed_is_lost() {
-    let (server, mut election) = won().await;
+    let (server, mut election) = elected().await;
     server.0.lock().expect("no panic").conflicts = u32::MAX;
-    let why = timeout(DEADLINE + PERIOD * 2, election.keep())
+    let why = timeout(RENEW_DEADLINE + RETRY_PERIOD * 2, election.renew_until_lost())
         .await
         .expect("lost");
     assert!(why.contains("not renewed"), "{why}");
     assert!(!election.fence().is_open());
 
-    let (server, mut election) = won().await;
+    let (server, mut election) = elected().await;
     server.0.lock().expect("no panic").holder = "other";
-    let why = timeout(PERIOD * 2, election.keep()).await.expect("lost");
+    let why = timeout(RETRY_PERIOD * 2, election.renew_until_lost())
+        .await
+        .expect("lost");
     assert!(why.contains("\"other\""), "{why}");
 }

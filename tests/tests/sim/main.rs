@@ -1,29 +1,26 @@
-//! The controllers as they are, against simulated API servers, on simulated time, from a seed.
+//! Simulation of the controllers against fake API servers on virtual time, deterministic by seed.
 //!
-//! One leader and two to four members run in one thread on paused time. Users, faults and deaths come from the seed,
-//! and so does every delay: `MC_SIM_SEED=N` repeats a run and tells its story. After every write the rules of
-//! [`rules`] are checked; when the faults stop, everything has to come to what [`truth`] says, within a bound, and to
-//! stay there without a write. `MC_LONG=1` runs 50,000 seeds, otherwise the first 10,000, or as
-//! many of them as fit into five minutes.
+//! One leader and two to four members run in one thread on paused time. The seed decides user actions, faults, crashes
+//! and delays; `MC_SIM_SEED=N` repeats a run and prints its log. [`invariants`] are checked after every write. After
+//! the faults stop, all clusters must converge to [`expected_state`] within a bound and stay there without a write.
+//! `MC_LONG=1` runs 50,000 seeds; the gate runs the first 10,000, or as many of them as fit into eight minutes.
 #![expect(
     clippy::indexing_slicing,
     clippy::panic,
     reason = "a test fails by panicking, and a simulation knows its indices"
 )]
 
+mod apply_requests;
+mod deregistration;
 mod election;
-mod goodbyes;
-#[path = "../model/mod.rs"]
-mod model;
+mod expected_state;
+mod heartbeats;
+mod invariants;
 mod ports;
-mod rules;
 mod run;
-mod silence;
-mod truth;
-mod users;
-mod wire;
-mod world;
-mod writes;
+mod simulation;
+mod transport;
+mod user_actions;
 
 use std::{
     env,
@@ -35,50 +32,50 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model::kinds::Kinds;
+use mc_test_kit::fake_apiserver::resources::Scheme;
 use run::{Outcome, Plan, Scenario, run};
-use world::{Counts, Crash};
+use simulation::{Counts, Crash};
 
-/// How long seeds are tried in the gate: two minutes and a half on two CPUs, and a slow machine has to come to an end.
-const GATE: Duration = Duration::from_mins(8);
-/// How many are tried in the long variant, at least.
-const LONG: u64 = 50_000;
-/// Seeds in the gate: always the same ones, so that a failure is of the change and not of the machine's speed.
-const SHORT: u64 = 10_000;
+/// Time limit of the gate; two CPUs need two and a half minutes.
+const GATE_TIMEOUT: Duration = Duration::from_mins(8);
+/// Seeds of the long variant.
+const LONG_SEEDS: u64 = 50_000;
+/// Seeds of the gate, always the same: a failure comes from the change, not from the machine's speed.
+const GATE_SEEDS: u64 = 10_000;
 
-fn number(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
 fn add(total: &mut Counts, one: &Counts) {
     total.requests += one.requests;
     total.writes += one.writes;
-    total.ours += one.ours;
+    total.controller_writes += one.controller_writes;
     total.faults += one.faults;
     total.crashes += one.crashes;
 }
 
-/// How many threads there are for it.
-fn width() -> usize {
+/// One worker thread per CPU.
+fn worker_threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// What all seeds came to.
+/// Results of all seeds.
 #[derive(Default)]
-struct Total {
+struct Summary {
     seeds: u64,
     counts: Counts,
-    rest: Duration,
-    ghosts: usize,
+    settle_time: Duration,
+    leftovers: usize,
     failed: Vec<(u64, Vec<String>)>,
 }
 
-impl Total {
+impl Summary {
     fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
         add(&mut self.counts, &outcome.counts);
-        self.rest = self.rest.max(outcome.rest);
-        self.ghosts += outcome.ghosts;
+        self.settle_time = self.settle_time.max(outcome.settle_time);
+        self.leftovers += outcome.leftovers;
         if !outcome.failures.is_empty() {
             self.failed.push((seed, outcome.failures));
         }
@@ -87,13 +84,13 @@ impl Total {
 
 #[test]
 fn seeds() {
-    let kinds = Arc::new(Kinds::new());
-    if let Some(seed) = number("MC_SIM_SEED") {
+    let kinds = Arc::new(Scheme::new());
+    if let Some(seed) = env_number("MC_SIM_SEED") {
         let outcome = run(seed, Plan::Random, &kinds, true);
-        println!("{}", outcome.story.unwrap_or_default());
+        println!("{}", outcome.log.unwrap_or_default());
         println!(
             "seed {seed}: {:?}, at rest after {:?}",
-            outcome.counts, outcome.rest
+            outcome.counts, outcome.settle_time
         );
         assert!(
             outcome.failures.is_empty(),
@@ -103,17 +100,17 @@ fn seeds() {
         return;
     }
     let long = env::var_os("MC_LONG").is_some_and(|v| v != "0" && !v.is_empty());
-    let most = number("MC_SIM_SEEDS").unwrap_or(if long { LONG } else { SHORT });
-    let base = number("MC_SIM_BASE").unwrap_or(1);
-    let gate = if long || number("MC_SIM_SEEDS").is_some() {
+    let most = env_number("MC_SIM_SEEDS").unwrap_or(if long { LONG_SEEDS } else { GATE_SEEDS });
+    let base = env_number("MC_SIM_BASE").unwrap_or(1);
+    let gate = if long || env_number("MC_SIM_SEEDS").is_some() {
         Duration::MAX
     } else {
-        GATE
+        GATE_TIMEOUT
     };
     let (next, start) = (AtomicU64::new(0), Instant::now());
-    let total = Mutex::new(Total::default());
+    let total = Mutex::new(Summary::default());
     thread::scope(|scope| {
-        for _ in 0..width() {
+        for _ in 0..worker_threads() {
             scope.spawn(|| {
                 while start.elapsed() < gate {
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -143,22 +140,22 @@ fn seeds() {
         total.failed.len(),
         f64::from(u32::try_from(total.seeds).unwrap_or(u32::MAX)) / seconds,
         total.counts.writes,
-        total.counts.ours,
+        total.counts.controller_writes,
         total.counts.requests,
         total.counts.faults,
         total.counts.crashes,
-        total.rest.as_secs_f64(),
-        total.ghosts,
+        total.settle_time.as_secs_f64(),
+        total.leftovers,
     );
     assert!(total.failed.is_empty(), "{} seeds failed", total.failed.len());
 }
 
 #[test]
-fn a_seed_gives_the_same_run_again() {
-    let kinds = Arc::new(Kinds::new());
+fn a_seed_is_deterministic() {
+    let kinds = Arc::new(Scheme::new());
     for seed in 1..=20 {
         let [a, b] = [(); 2].map(|()| run(seed, Plan::Random, &kinds, false));
-        assert_eq!(a.trace, b.trace, "seed {seed}");
+        assert_eq!(a.trace_hash, b.trace_hash, "seed {seed}");
         assert_eq!(
             (a.counts.writes, a.counts.requests),
             (b.counts.writes, b.counts.requests),
@@ -167,17 +164,17 @@ fn a_seed_gives_the_same_run_again() {
     }
 }
 
-/// Each controller dies before and after each of its writes, in each scenario.
+/// Crashes each controller before and after each of its writes, in each scenario.
 #[test]
-fn every_death_is_recovered_from() {
-    let kinds = Arc::new(Kinds::new());
+fn every_crash_is_recovered_from() {
+    let kinds = Arc::new(Scheme::new());
     let scenarios = [
         Scenario::Join,
         Scenario::Export,
         Scenario::Conflict,
         Scenario::Gateways,
         Scenario::Leave,
-        Scenario::Silent,
+        Scenario::StaleMember,
     ];
     let mut deaths = vec![];
     for scenario in scenarios {
@@ -187,7 +184,7 @@ fn every_death_is_recovered_from() {
             "{scenario:?}: {:#?}",
             outcome.failures
         );
-        assert_eq!(outcome.ghosts, 0, "{scenario:?}");
+        assert_eq!(outcome.leftovers, 0, "{scenario:?}");
         for (actor, writes) in outcome.writes {
             for write in 1..=writes {
                 for after in [false, true] {
@@ -198,7 +195,7 @@ fn every_death_is_recovered_from() {
     }
     let (next, failed) = (AtomicU64::new(0), Mutex::new(vec![]));
     thread::scope(|scope| {
-        for _ in 0..width() {
+        for _ in 0..worker_threads() {
             scope.spawn(|| {
                 while let Some((scenario, crash)) = usize::try_from(next.fetch_add(1, Ordering::Relaxed))
                     .ok()

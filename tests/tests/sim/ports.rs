@@ -1,9 +1,9 @@
-//! Ports of Services, as text that can be compared.
+//! Service ports in a comparable text form.
 
 use serde_json::Value;
 
-/// Ports as everybody compares them: name, protocol, number.
-pub(crate) fn ports(value: &Value) -> String {
+/// Name, protocol and number of all ports.
+pub(crate) fn format_ports(value: &Value) -> String {
     let all: Vec<_> = value
         .as_array()
         .into_iter()
@@ -20,7 +20,7 @@ pub(crate) fn ports(value: &Value) -> String {
     all.join(",")
 }
 
-/// Them one by one.
-pub(crate) fn each(ports: &str) -> impl Iterator<Item = String> {
+/// The ports one by one.
+pub(crate) fn split_ports(ports: &str) -> impl Iterator<Item = String> {
     ports.split(',').map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! One run: controllers that are real, on time that is not, from the first write to the last.
+//! One run: real controllers on virtual time, from the first write to convergence.
 
 use std::{
     cell::Cell,
@@ -9,101 +9,103 @@ use std::{
 };
 
 use controller::{
-    api::config::{EndpointIpType, MIN_STALE, StaleMemberPolicy},
-    member::membership::LinkSpec,
+    fence::Fence,
+    member::membership::LeaderConnectionConfig,
     metrics::{Metrics, Role},
-    shell::{self, election::Fence, link::LinkError, outside::Outside},
+    runtime::{self, env::Environment, leader_connection::LeaderConnectionError},
 };
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
+use mc_api::config::{EndpointIpType, MIN_STALE_TIMEOUT, StaleMemberPolicy};
+use mc_test_kit::fake_apiserver::{resources::Scheme, store::Actor};
+use mc_tests::rng::Rng;
 use tokio::{
     runtime::Builder,
     time::{Instant, sleep},
 };
 
-use mc_tests::rng::Rng;
-
 use crate::{
-    model::{kinds::Kinds, store::Actor},
-    rules::{antrea, wants},
-    truth,
-    wire::Wire,
-    world::{Counts, Crash, Faults, LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, Shared, World},
+    expected_state,
+    invariants::{antrea, wanted_cluster_id},
+    simulation::{
+        Counts, Crash, Faults, LEADER_NAMESPACE, LEADER_URL, MEMBER_NAMESPACE, SharedSimulation, Simulation,
+    },
+    transport::Transport,
 };
 
-/// The IDs of members; one is the beginning of another.
+/// Cluster IDs of members; one is a prefix of another.
 const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
-/// How long everything may take to come to rest: what was swallowed is answered after 30 s, retries come at most
-/// 10 s apart, leaving is tried every 30 s, and a drain takes another 30 s.
-const BOUND: Duration = Duration::from_secs(150);
-/// How long what was under way may still go wrong: what was swallowed is answered, badly, after 30 s.
-const AFTERMATH: Duration = Duration::from_secs(31);
-/// When an administrator removes what a restored leader knows again.
-const CLEAN_UP: Duration = Duration::from_secs(45);
-/// How long nothing may be written then: longer than the controllers wait between two looks.
-const QUIET: Duration = Duration::from_secs(35);
+/// Convergence bound after the last fault: black-holed requests fail after 30 s, retries are at most 10 s apart,
+/// deregistration is retried every 30 s, and a drain takes another 30 s.
+const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
+/// Minimum wait after the last fault: black-holed requests still fail 30 s later.
+const MIN_SETTLE_TIME: Duration = Duration::from_secs(31);
+/// When the simulated administrator removes leftovers of a restored leader.
+const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(45);
+/// Quiet period without writes; longer than the controllers' resync interval.
+const QUIET_PERIOD: Duration = Duration::from_secs(35);
 
 thread_local! {
-    /// Panics of this thread: tasks swallow theirs.
+    /// Panics of this thread; tasks swallow their own.
     static PANICS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// What went wrong; empty: nothing.
+    /// Failures; empty on success.
     pub(crate) failures: Vec<String>,
-    /// Counts.
+    /// Counters.
     pub(crate) counts: Counts,
-    /// What happened, in a number.
-    pub(crate) trace: u64,
-    /// What happened, in words.
-    pub(crate) story: Option<String>,
-    /// How long it took to come to rest, in virtual time.
-    pub(crate) rest: Duration,
-    /// Writes each controller asked for.
+    /// Hash of all changes.
+    pub(crate) trace_hash: u64,
+    /// Log of the run, if requested.
+    pub(crate) log: Option<String>,
+    /// Virtual time until convergence.
+    pub(crate) settle_time: Duration,
+    /// Write requests per controller.
     pub(crate) writes: Vec<(Actor, u64)>,
-    /// What had to be removed by an administrator.
-    pub(crate) ghosts: usize,
+    /// Objects removed by the simulated administrator.
+    pub(crate) leftovers: usize,
 }
 
-/// What is done in a run, beside faults.
+/// Actions of a run, besides faults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
-    /// Whatever the seed says, with the faults it says.
+    /// Actions and faults from the seed.
     Random,
-    /// A scenario, without faults but this death.
+    /// A scenario without faults except this crash.
     Fixed(Scenario, Option<Crash>),
 }
 
-/// A scenario for deaths at each write.
+/// A scenario for crashes at each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scenario {
-    /// Two clusters become members.
+    /// Two clusters join.
     Join,
-    /// A Service is exported, changed and taken back.
+    /// A Service is exported, changed and withdrawn.
     Export,
-    /// Two clusters export a Service with different ports; the first leaves off.
+    /// Two clusters export a Service with different ports; the first withdraws.
     Conflict,
-    /// Gateways come, are drained and go.
+    /// Gateways are added, drained and removed.
     Gateways,
-    /// A member leaves and comes back.
+    /// A member leaves and rejoins.
     Leave,
-    /// A member falls silent, is removed for it and comes back.
-    Silent,
+    /// A member is silent, is removed by policy and rejoins.
+    StaleMember,
 }
 
-/// What a simulated controller has around it.
-struct Surroundings {
-    world: Shared,
+/// Clock and connections of a simulated controller.
+struct SimEnvironment {
+    world: SharedSimulation,
     actor: Actor,
     incarnation: u64,
 }
 
 // === impl Surroundings ===
 
-impl Surroundings {
+impl SimEnvironment {
     fn cluster(&self) -> usize {
         match self.actor {
             Actor::Member(i) => i,
@@ -112,7 +114,7 @@ impl Surroundings {
     }
 
     fn client(&self, server: usize, token: Option<String>) -> Client {
-        let wire = Wire {
+        let wire = Transport {
             world: self.world.clone(),
             server,
             actor: self.actor,
@@ -123,43 +125,46 @@ impl Surroundings {
     }
 }
 
-impl Outside for Surroundings {
+impl Environment for SimEnvironment {
     fn now(&self) -> Timestamp {
         self.world.lock().now(self.cluster())
     }
 
-    fn connect<'a>(&'a self, spec: &'a LinkSpec) -> BoxFuture<'a, Result<Client, LinkError>> {
+    fn connect<'a>(
+        &'a self,
+        spec: &'a LeaderConnectionConfig,
+    ) -> BoxFuture<'a, Result<Client, LeaderConnectionError>> {
         let right = spec.server == LEADER_URL;
         let client = self.client(0, Some(spec.token.clone()));
         Box::pin(async move {
-            right.then_some(client).ok_or(LinkError::Client {
+            right.then_some(client).ok_or(LeaderConnectionError::Client {
                 cause: "no such server".to_owned(),
             })
         })
     }
 }
 
-/// Lets a controller live, again and again.
-async fn live(world: Shared, actor: Actor) {
+/// Runs a controller and restarts it after each crash.
+async fn run_controller(world: SharedSimulation, actor: Actor) {
     loop {
-        let (surroundings, ended, config) = {
+        let (environment, ended, config) = {
             let world = &world;
             let locked = world.lock();
-            let Some(life) = locked.lives.get(&actor) else {
+            let Some(life) = locked.processes.get(&actor) else {
                 return;
             };
-            let surroundings = Surroundings {
+            let environment = SimEnvironment {
                 world: world.clone(),
                 actor,
                 incarnation: life.incarnation,
             };
-            let config = locked.clusters[surroundings.cluster()].config.clone();
-            (surroundings, life.ended.clone(), config)
+            let config = locked.clusters[environment.cluster()].config.clone();
+            (environment, life.ended.clone(), config)
         };
-        let client = surroundings.client(surroundings.cluster(), None);
-        let outside: Arc<dyn Outside> = Arc::new(surroundings);
+        let client = environment.client(environment.cluster(), None);
+        let outside: Arc<dyn Environment> = Arc::new(environment);
         let work: BoxFuture<'static, ()> = if actor == Actor::Leader {
-            Box::pin(shell::leader::run(
+            Box::pin(runtime::leader::run(
                 client,
                 LEADER_NAMESPACE.to_owned(),
                 config,
@@ -168,7 +173,7 @@ async fn live(world: Shared, actor: Actor) {
                 Metrics::new(Role::Leader),
             ))
         } else {
-            Box::pin(shell::member::run(
+            Box::pin(runtime::member::run(
                 client,
                 MEMBER_NAMESPACE.to_owned(),
                 config,
@@ -180,7 +185,7 @@ async fn live(world: Shared, actor: Actor) {
         tokio::select! {
             biased;
             () = ended.notified() => {}
-            () = work => world.lock().rules.broken.push(format!("{actor:?} ended by itself")),
+            () = work => world.lock().invariants.violations.push(format!("{actor:?} ended by itself")),
         }
         let pause = world.lock().rng.range(1, 4000);
         sleep(Duration::from_millis(pause)).await;
@@ -188,10 +193,10 @@ async fn live(world: Shared, actor: Actor) {
 }
 
 /// Runs a seed.
-pub(crate) fn run(seed: u64, plan: Plan, kinds: &Arc<Kinds>, talk: bool) -> Outcome {
-    count_panics();
+pub(crate) fn run(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Outcome {
+    install_panic_counter();
     PANICS.set(0);
-    // No reactor: nothing here has a file descriptor.
+    // No reactor: the simulation has no file descriptors.
     let built = Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -200,7 +205,7 @@ pub(crate) fn run(seed: u64, plan: Plan, kinds: &Arc<Kinds>, talk: bool) -> Outc
         Ok(runtime) => runtime,
         Err(error) => panic!("no runtime: {error}"),
     };
-    let mut outcome = runtime.block_on(drive(seed, plan, kinds, talk));
+    let mut outcome = runtime.block_on(run_async(seed, plan, kinds, talk));
     drop(runtime);
     if PANICS.get() > 0 {
         outcome.failures.push(format!("{} panics", PANICS.get()));
@@ -208,7 +213,7 @@ pub(crate) fn run(seed: u64, plan: Plan, kinds: &Arc<Kinds>, talk: bool) -> Outc
     outcome
 }
 
-fn count_panics() {
+fn install_panic_counter() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let print = panic::take_hook();
@@ -219,75 +224,75 @@ fn count_panics() {
     });
 }
 
-async fn drive(seed: u64, plan: Plan, kinds: &Arc<Kinds>, talk: bool) -> Outcome {
+async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Outcome {
     let mut rng = Rng::new(seed);
     let members = match plan {
         Plan::Random => 2 + rng.index(3),
         Plan::Fixed(..) => 2,
     };
-    let mut world = World::new(rng, &IDS[..members], kinds, talk);
-    world.rules.window = Duration::from_secs(12);
+    let mut world = Simulation::new(rng, &IDS[..members], kinds, talk);
+    world.invariants.staleness_window = Duration::from_secs(12);
     for server in 0..=members {
-        world.furnish(server);
+        world.set_up(server);
     }
     if let Plan::Fixed(_, crash) = plan {
-        world.crash = crash;
+        world.planned_crash = crash;
     } else {
-        dice(&mut world);
+        draw_faults(&mut world);
     }
-    // In some runs the silent are removed, as early as can be configured.
+    // In some runs stale members are removed, after the shortest timeout the configuration allows.
     let removes = match plan {
         Plan::Random => seed.is_multiple_of(4),
-        Plan::Fixed(scenario, _) => scenario == Scenario::Silent,
+        Plan::Fixed(scenario, _) => scenario == Scenario::StaleMember,
     };
     if removes {
         world.clusters[0].config.stale_member_policy = StaleMemberPolicy::Remove;
-        world.clusters[0].config.stale_member_timeout = MIN_STALE;
+        world.clusters[0].config.stale_member_timeout = MIN_STALE_TIMEOUT;
     }
-    let world = Shared::new(world);
-    let actors: Vec<_> = world.lock().lives.keys().copied().collect();
+    let world = SharedSimulation::new(world);
+    let actors: Vec<_> = world.lock().processes.keys().copied().collect();
     let mut tasks: Vec<_> = actors
         .iter()
-        .map(|a| tokio::spawn(live(world.clone(), *a)))
+        .map(|a| tokio::spawn(run_controller(world.clone(), *a)))
         .collect();
     let keeper = world.clone();
     tasks.push(tokio::spawn(async move {
         loop {
             sleep(Duration::from_millis(900)).await;
-            keeper.lock().housekeeping();
+            keeper.lock().collect_garbage();
         }
     }));
     match plan {
-        Plan::Random => scenario(&world).await,
-        Plan::Fixed(scenario, _) => fixed(&world, scenario).await,
+        Plan::Random => run_random(&world).await,
+        Plan::Fixed(scenario, _) => run_scenario(&world, scenario).await,
     }
-    heal(&world);
-    let (rest, ghosts, mut failures) = rest(&world).await;
+    stop_faults(&world);
+    let (rest, leftovers, mut failures) = await_convergence(&world).await;
     if failures.is_empty() {
-        failures = quiet(&world).await;
+        failures = check_quiet(&world).await;
     }
     for task in tasks {
         task.abort();
     }
     let mut world = world.lock();
-    failures.extend(world.rules.broken.drain(..).take(5));
+    failures.extend(world.invariants.violations.drain(..).take(5));
     Outcome {
         failures,
         counts: world.counts,
-        trace: world.trace,
-        story: world.story.take(),
-        rest,
-        writes: world.lives.iter().map(|(a, l)| (*a, l.writes)).collect(),
-        ghosts,
+        trace_hash: world.trace_hash,
+        log: world.log.take(),
+        settle_time: rest,
+        writes: world.processes.iter().map(|(a, l)| (*a, l.writes)).collect(),
+        leftovers,
     }
 }
 
-/// Clocks, faults and configuration of a run.
-fn dice(world: &mut World) {
+/// Draws clock skew, fault rates and configuration.
+fn draw_faults(world: &mut Simulation) {
     world.page = *world.rng.pick(&[2, 3, 500]);
     for i in 0..world.clusters.len() {
         let seconds = *world.rng.pick(&[0, 0, 0, 1, -7, 300, -7200, 200_000, -200_000]);
-        world.clusters[i].skew = SignedDuration::from_secs(seconds);
+        world.clusters[i].clock_skew = SignedDuration::from_secs(seconds);
     }
     for i in 1..world.clusters.len() {
         if world.rng.permille(300) {
@@ -296,29 +301,29 @@ fn dice(world: &mut World) {
     }
     let level = *world.rng.pick(&[0, 1, 1, 3, 8]);
     if level > 0 {
-        world.rules.window = Duration::from_mins(1);
+        world.invariants.staleness_window = Duration::from_mins(1);
     }
     let mut draw = |most: u64| {
         let on = world.rng.permille(600);
         if on { world.rng.below(most * level + 1) } else { 0 }
     };
     world.faults = Faults {
-        on: level > 0,
-        refuse: draw(15),
-        fail: draw(15),
-        lose: draw(15),
-        slow: draw(10),
-        cut: draw(15),
-        late: draw(25),
-        twice: draw(20),
-        gone: draw(8),
-        stale: draw(25),
+        enabled: level > 0,
+        connection_refused: draw(15),
+        error_status: draw(15),
+        response_lost: draw(15),
+        request_delayed: draw(10),
+        watch_closed: draw(15),
+        event_delayed: draw(25),
+        event_repeated: draw(20),
+        version_expired: draw(8),
+        stale_list: draw(25),
         crash: draw(8),
     };
 }
 
-/// People and misfortune.
-async fn scenario(world: &Shared) {
+/// Random user actions and disruptions.
+async fn run_random(world: &SharedSimulation) {
     {
         let mut world = world.lock();
         for server in 1..world.clusters.len() {
@@ -327,7 +332,7 @@ async fn scenario(world: &Shared) {
                 world.join(server, &id);
             }
             if world.rng.permille(800) {
-                world.gateway(server, "n1", true);
+                world.set_gateway(server, "n1", true);
             }
         }
     }
@@ -336,11 +341,11 @@ async fn scenario(world: &Shared) {
     for _ in 0..acts {
         let pause = {
             let mut world = world.lock();
-            world.act();
-            if world.faults.on {
-                misfortune(&mut world, &mut old);
+            world.random_action();
+            if world.faults.enabled {
+                disrupt(&mut world, &mut old);
             }
-            // Mostly at once, now and then long after everything has settled.
+            // Mostly without a pause, sometimes after everything has settled.
             match world.rng.below(20) {
                 0 => world.rng.range(10_000, 60_000),
                 1..4 => world.rng.range(1000, 10_000),
@@ -351,70 +356,70 @@ async fn scenario(world: &Shared) {
     }
 }
 
-/// What befalls servers and controllers as a whole.
-fn misfortune(world: &mut World, old: &mut Option<crate::model::store::Store>) {
+/// Faults of whole servers and controllers.
+fn disrupt(world: &mut Simulation, old: &mut Option<mc_test_kit::fake_apiserver::store::Store>) {
     let now = Instant::now();
     let server = world.rng.index(world.clusters.len());
     let time = Duration::from_millis(world.rng.range(10, 35_000));
     match world.rng.below(60) {
         0 | 1 => {
-            world.tell(|| format!("server {server} is down for {time:?}"));
+            world.record(|| format!("server {server} is down for {time:?}"));
             world.clusters[server].down = Some(now + time);
             world.clusters[server].epoch += 1;
-            nudge(world, server);
+            wake_watches(world, server);
         }
         2..5 if server > 0 => {
             let swallows = world.rng.permille(500);
-            world.tell(|| format!("cluster {server} does not reach the leader for {time:?}"));
-            world.clusters[server].parted = Some((now + time, swallows));
-            nudge(world, 0);
+            world.record(|| format!("cluster {server} does not reach the leader for {time:?}"));
+            world.clusters[server].partitioned = Some((now + time, swallows));
+            wake_watches(world, 0);
         }
         5 | 6 => {
             let store = &mut world.clusters[server].store;
             store.compact(store.version());
             world.clusters[server].epoch += 1;
-            world.tell(|| format!("server {server} is compacted and restarted"));
-            nudge(world, server);
+            world.record(|| format!("server {server} is compacted and restarted"));
+            wake_watches(world, server);
         }
         7..9 => {
-            let actors: Vec<_> = world.lives.keys().copied().collect();
+            let actors: Vec<_> = world.processes.keys().copied().collect();
             let actor = *world.rng.pick(&actors);
             world.kill(actor);
         }
         9..12 => *old = Some(world.clusters[0].store.clone()),
         12 => {
             if let Some(old) = old.take() {
-                world.tell(|| "the leader's server is restored".to_owned());
+                world.record(|| "the leader's server is restored".to_owned());
                 world.clusters[0].store.restore(&old);
                 world.restored = true;
                 world.clusters[0].epoch += 1;
                 let at = world.elapsed();
                 let clusters = std::mem::take(&mut world.clusters);
-                world.rules.restored(&clusters, at);
+                world.invariants.reevaluate(&clusters, at);
                 world.clusters = clusters;
-                nudge(world, 0);
+                wake_watches(world, 0);
             }
         }
         _ => {}
     }
 }
 
-/// Wakes all watches of a server: their connections are gone.
-fn nudge(world: &mut World, server: usize) {
+/// Wakes all watches of a server, whose connections are broken.
+fn wake_watches(world: &mut Simulation, server: usize) {
     let store = &mut world.clusters[server].store;
     for resource in store.resources() {
         store.notify(&resource).notify_waiters();
     }
 }
 
-/// What happens in a fixed scenario.
-async fn fixed(world: &Shared, scenario: Scenario) {
+/// The actions of a fixed scenario.
+async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
     let wait = |seconds| sleep(Duration::from_secs(seconds));
-    let start = |world: &mut World| {
+    let start = |world: &mut Simulation| {
         for server in 1..=2 {
             let id = world.clusters[server].id.clone();
             world.join(server, &id);
-            world.gateway(server, "n1", true);
+            world.set_gateway(server, "n1", true);
         }
     };
     start(&mut world.lock());
@@ -422,62 +427,62 @@ async fn fixed(world: &Shared, scenario: Scenario) {
         Scenario::Join => wait(12).await,
         Scenario::Export => {
             wait(1).await;
-            world.lock().service(1, "shop", "web", 0, 2);
-            world.lock().export(1, "shop", "web", true);
+            world.lock().put_service(1, "shop", "web", 0, 2);
+            world.lock().set_export(1, "shop", "web", true);
             wait(8).await;
-            world.lock().service(1, "shop", "web", 2, 3);
+            world.lock().put_service(1, "shop", "web", 2, 3);
             wait(8).await;
-            world.lock().export(1, "shop", "web", false);
+            world.lock().set_export(1, "shop", "web", false);
             wait(8).await;
         }
         Scenario::Conflict => {
             wait(1).await;
             for (server, ports) in [(1, 0), (2, 1)] {
-                world.lock().service(server, "shop", "web", ports, 2);
-                world.lock().export(server, "shop", "web", true);
+                world.lock().put_service(server, "shop", "web", ports, 2);
+                world.lock().set_export(server, "shop", "web", true);
                 wait(8).await;
             }
-            world.lock().export(1, "shop", "web", false);
+            world.lock().set_export(1, "shop", "web", false);
             wait(8).await;
         }
         Scenario::Gateways => {
             wait(6).await;
-            world.lock().gateway(1, "n2", true);
+            world.lock().set_gateway(1, "n2", true);
             wait(6).await;
-            world.lock().gateway(1, "n1", false);
+            world.lock().set_gateway(1, "n1", false);
             wait(40).await;
         }
         Scenario::Leave => {
-            world.lock().service(1, "shop", "web", 0, 2);
-            world.lock().export(1, "shop", "web", true);
+            world.lock().put_service(1, "shop", "web", 0, 2);
+            world.lock().set_export(1, "shop", "web", true);
             wait(8).await;
             world.lock().leave(1);
             wait(8).await;
             world.lock().join(1, "east");
             wait(8).await;
         }
-        Scenario::Silent => {
-            world.lock().service(1, "shop", "web", 0, 2);
-            world.lock().export(1, "shop", "web", true);
+        Scenario::StaleMember => {
+            world.lock().put_service(1, "shop", "web", 0, 2);
+            world.lock().set_export(1, "shop", "web", true);
             wait(8).await;
-            part(world, Duration::from_secs(150));
-            // Until it is noticed, until it is time, and twice until a leader that died is back and has listened.
+            disconnect_first_member(world, Duration::from_secs(150));
+            // Detection, timeout, and twice the restart of a crashed leader plus its observation period.
             wait(140).await;
-            left_nothing(&mut world.lock());
+            check_first_member_removed(&mut world.lock());
             wait(20).await;
         }
     }
 }
 
-/// The first member does not reach the leader.
-fn part(world: &Shared, time: Duration) {
+/// Cuts the first member's connection to the leader.
+fn disconnect_first_member(world: &SharedSimulation, time: Duration) {
     let mut world = world.lock();
-    world.clusters[1].parted = Some((Instant::now() + time, false));
-    nudge(&mut world, 0);
+    world.clusters[1].partitioned = Some((Instant::now() + time, false));
+    wake_watches(&mut world, 0);
 }
 
-/// The first member was removed, with all it exported.
-fn left_nothing(world: &mut World) {
+/// Checks that the first member and its exports were removed.
+fn check_first_member_removed(world: &mut Simulation) {
     let id = world.clusters[1].id.clone();
     let leader = &world.clusters[0].store;
     let announces = leader.all(&antrea("memberclusterannounces"));
@@ -489,70 +494,75 @@ fn left_nothing(world: &mut World) {
         .collect();
     if !left.is_empty() {
         world
-            .rules
-            .broken
+            .invariants
+            .violations
             .push(format!("still there of a silent member: {left:?}"));
     }
 }
 
-/// Nothing goes wrong any more.
-fn heal(world: &Shared) {
+/// Ends all faults.
+fn stop_faults(world: &SharedSimulation) {
     let mut world = world.lock();
-    world.tell(|| "everything works again".to_owned());
-    world.faults.on = false;
+    world.record(|| "everything works again".to_owned());
+    world.faults.enabled = false;
     for cluster in &mut world.clusters {
         cluster.down = None;
-        cluster.parted = None;
+        cluster.partitioned = None;
     }
 }
 
-/// Waits until everything is as it should be; says how long that took, and what had to be cleaned up.
-async fn rest(world: &Shared) -> (Duration, usize, Vec<String>) {
+/// Waits for convergence; returns the time, the number of removed leftovers and the remaining differences.
+async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<String>) {
     let begin = Instant::now();
     let mut cleaned = None;
     loop {
         sleep(Duration::from_secs(3)).await;
         let mut world = world.lock();
-        if cleaned.is_none() && begin.elapsed() > CLEAN_UP {
-            cleaned = Some(clean_up(&mut world));
+        if cleaned.is_none() && begin.elapsed() > ADMIN_CLEANUP_AFTER {
+            cleaned = Some(remove_leftovers(&mut world));
         }
-        let differences = truth::differences(&world);
-        let over = begin.elapsed() > AFTERMATH;
-        if differences.is_empty() && over || begin.elapsed() > BOUND {
+        let differences = expected_state::differences(&world);
+        let over = begin.elapsed() > MIN_SETTLE_TIME;
+        if differences.is_empty() && over || begin.elapsed() > CONVERGENCE_BOUND {
             return (begin.elapsed(), cleaned.unwrap_or(0), differences);
         }
     }
 }
 
-/// An administrator removes what a restored leader knows again of members that left for good.
-fn clean_up(world: &mut World) -> usize {
+/// Removes what a restored leader still has of members that left for good.
+fn remove_leftovers(world: &mut Simulation) -> usize {
     if !world.restored {
         return 0;
     }
-    let (announces, exports) = truth::ghosts(world);
+    let (announces, exports) = expected_state::leftovers(world);
     let count = announces.len() + exports.len();
     for key in announces {
-        world.cut(0, &antrea("memberclusterannounces"), &key);
+        world.delete_as_user(0, &antrea("memberclusterannounces"), &key);
     }
     for key in exports {
-        world.cut(0, &antrea("resourceexports"), &key);
+        world.delete_as_user(0, &antrea("resourceexports"), &key);
     }
     count
 }
 
-/// Once everything is as it should be, nothing is written but heartbeats, and nothing changes.
-async fn quiet(world: &Shared) -> Vec<String> {
+/// Checks that after convergence nothing but heartbeats is written and nothing changes.
+async fn check_quiet(world: &SharedSimulation) -> Vec<String> {
     let before: Vec<u64> = {
         let world = world.lock();
         world.clusters.iter().map(|c| c.store.version()).collect()
     };
-    sleep(QUIET).await;
+    sleep(QUIET_PERIOD).await;
     let world = world.lock();
-    let mut failures = truth::differences(&world);
-    let ids: BTreeSet<_> = world.clusters.iter().skip(1).filter_map(wants).collect();
+    let mut failures = expected_state::differences(&world);
+    let ids: BTreeSet<_> = world
+        .clusters
+        .iter()
+        .skip(1)
+        .filter_map(wanted_cluster_id)
+        .collect();
     for (number, cluster) in world.clusters.iter().enumerate() {
         for resource in cluster.store.resources() {
-            for change in cluster.store.since(&resource, before[number]) {
+            for change in cluster.store.changes_since(&resource, before[number]) {
                 let beat = resource.1 == "memberclusterannounces"
                     && ids.contains(change.new.value["clusterID"].as_str().unwrap_or_default());
                 if !beat {

@@ -1,32 +1,32 @@
-//! All controllers started anew one after the other, as an upgrade does it.
+//! Rolling restart of all controllers, as in an upgrade.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
-use super::{Flow, LEADER_NAMESPACE, MEMBER_NAMESPACE, export, withdraw};
+use super::{LEADER_NAMESPACE, MEMBER_NAMESPACE, TrafficFlow, export, withdraw};
 use crate::{
-    clusters::{Cluster, EAST, LEADER, SOON, WEST},
+    clusters::{Cluster, EAST, LEADER, SHORT_TIMEOUT, WEST},
     workload::Namespace,
 };
 
-/// Where each controller runs, and what is written there for an export and the ClusterSet. Heartbeats are not among it.
-const WRITTEN: [(Cluster, &str, &[&str]); 3] = [
+/// Controllers with the kinds they write for exports and the ClusterSet, without heartbeats.
+const CONTROLLERS: [(Cluster, &str, &[&str]); 3] = [
     (LEADER, LEADER_NAMESPACE, &["resourceexport", "resourceimport"]),
     (EAST, MEMBER_NAMESPACE, &["clusterinfoimport", "gateway"]),
     (WEST, MEMBER_NAMESPACE, &["clusterinfoimport", "gateway"]),
 ];
-const MADE_OF_IT: [&str; 3] = ["serviceimport", "serviceexport", "endpointslice"];
-/// Who has written nothing for that long has nothing to write.
-const REST: Duration = Duration::from_secs(1);
+const DERIVED_KINDS: [&str; 3] = ["serviceimport", "serviceexport", "endpointslice"];
+/// Period without writes that counts as idle.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// UID and version of all of it, by cluster, kind and name.
+/// UID and resource version by cluster, kind and name.
 fn versions(namespace: &str) -> BTreeMap<String, String> {
-    let of_members = [EAST, WEST].map(|member| (member, namespace, &MADE_OF_IT[..]));
+    let of_members = [EAST, WEST].map(|member| (member, namespace, &DERIVED_KINDS[..]));
     let mut versions = BTreeMap::new();
-    for (cluster, from, kinds) in WRITTEN.into_iter().chain(of_members) {
+    for (cluster, from, kinds) in CONTROLLERS.into_iter().chain(of_members) {
         for kind in kinds {
             for object in cluster.list(from, kind, "") {
                 let metadata = &object["metadata"];
-                // Exports of tests before this one may still be going.
+                // Exports of earlier tests may still be terminating.
                 let of = object["spec"]["namespace"].as_str().unwrap_or_default();
                 if ![namespace, MEMBER_NAMESPACE, LEADER_NAMESPACE, ""].contains(&of) {
                     continue;
@@ -42,24 +42,24 @@ fn versions(namespace: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn new_controllers_find_everything_as_it_should_be() {
-    let mut flow = Flow::start("e2e-rollout");
+fn restarted_controllers_write_nothing() {
+    let mut flow = TrafficFlow::start("e2e-rollout");
     let namespace = flow.ns.0;
-    // The export's conditions come a moment after its import.
-    let before = EAST.wait_for("the controllers at rest", SOON, || {
+    // The export's conditions are written shortly after its import.
+    let before = EAST.wait_for("the controllers at rest", SHORT_TIMEOUT, || {
         let before = versions(namespace);
-        thread::sleep(REST);
+        thread::sleep(QUIET_PERIOD);
         if versions(namespace) == before {
             Ok(before)
         } else {
             Err("still writing".to_owned())
         }
     });
-    for (cluster, from, _) in WRITTEN {
+    for (cluster, from, _) in CONTROLLERS {
         cluster.restart_controller(from);
         flow.assert_undisturbed();
     }
-    // Each has looked at everything once it has done what is new.
+    // A new export shows that each controller has completed a pass.
     let late = Namespace::create("e2e-rollout-late");
     export(&late, EAST);
     late.wait_imported(WEST, 1);

@@ -1,18 +1,18 @@
-//! What is written: of each kind a small choice of fields with a small choice of values, so that writers meet.
+//! Object bodies of traces: few fields with few values, so that writers collide.
 
 use mc_tests::rng::Rng;
 use serde_json::{Map, Value, json};
 
-use super::place::{Place, SPACES};
+use super::object_ref::{NAMESPACES, ObjectRef};
 
-/// Selectors of lists and watches.
+/// Label selectors of lists and watches.
 pub(super) const SELECTORS: [&str; 2] = ["a=1", "b=1"];
-/// What stands in a body for the UID of the Namespace named behind it.
+/// Placeholder for the UID of the Namespace named after it.
 pub(super) const UID_OF: &str = "uid-of:";
-/// When conditions changed.
-const THEN: &str = "2026-01-01T00:00:00Z";
+/// Transition time of conditions.
+const TRANSITION_TIME: &str = "2026-01-01T00:00:00Z";
 
-/// The kinds, all of them written by the controllers.
+/// Kinds of traces; controllers write all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     ServiceExport,
@@ -23,7 +23,7 @@ pub(super) enum Kind {
     Lease,
 }
 
-/// All of them.
+/// All kinds.
 pub(super) const KINDS: [Kind; 6] = [
     Kind::ServiceExport,
     Kind::ServiceImport,
@@ -47,24 +47,24 @@ impl Kind {
         }
     }
 
-    /// Where the paths of its group begin.
+    /// Root path of the group version.
     pub(super) fn root(self) -> String {
         let begin = if self == Self::Service { "/api" } else { "/apis" };
         format!("{begin}/{}", self.version())
     }
 
-    /// As in paths.
+    /// Plural name, as in paths.
     pub(super) fn plural(self) -> String {
         format!("{self:?}s").to_lowercase()
     }
 
-    /// Whether nobody but traces has such objects in the leader cluster.
-    pub(super) fn has_no_others(self) -> bool {
+    /// True if the leader cluster has no other objects of the kind.
+    pub(super) fn is_used_by_traces_only(self) -> bool {
         matches!(self, Self::ServiceExport | Self::ServiceImport)
     }
 
-    /// Whether a CRD of ours describes it; then controllers write its status, too.
-    pub(super) fn is_ours(self) -> bool {
+    /// True for kinds with a CRD of this project; controllers also write their status.
+    pub(super) fn is_custom_resource(self) -> bool {
         matches!(
             self,
             Self::ServiceExport | Self::ServiceImport | Self::ResourceExport
@@ -72,61 +72,61 @@ impl Kind {
     }
 }
 
-/// An object as it is created, or put in the place of another.
-pub(super) fn whole(rng: &mut Rng, place: &Place, invalid: bool) -> Value {
-    let mut body = begun(rng, place, false);
-    for (field, value) in content(rng, place.kind) {
+/// A complete object for create or replace.
+pub(super) fn complete_object(rng: &mut Rng, object: &ObjectRef, invalid: bool) -> Value {
+    let mut body = skeleton(rng, object, false);
+    for (field, value) in content(rng, object.kind) {
         body[field] = value;
     }
-    if place.kind.is_ours() && rng.permille(200) {
-        body["status"] = status(rng, place.kind);
+    if object.kind.is_custom_resource() && rng.permille(200) {
+        body["status"] = status(rng, object.kind);
     }
     if invalid {
-        spoil(rng, place.kind, &mut body);
-    } else if place.kind.is_ours() {
-        unknown(rng, &mut body);
+        invalidate(rng, object.kind, &mut body);
+    } else if object.kind.is_custom_resource() {
+        add_unknown_field(rng, &mut body);
     }
     body
 }
 
-/// Now and then a field that the schema does not know.
-fn unknown(rng: &mut Rng, body: &mut Value) {
+/// Sometimes adds a field that the schema does not declare.
+fn add_unknown_field(rng: &mut Rng, body: &mut Value) {
     if rng.permille(50) {
         body["spec"]["mystery"] = json!({ "x": "1" });
     }
 }
 
-/// An object as somebody applies it who has an opinion on some of its fields.
-pub(super) fn part(rng: &mut Rng, place: &Place) -> Value {
-    let mut body = begun(rng, place, false);
-    if place.kind.is_ours()
+/// A partial object for server-side apply.
+pub(super) fn partial_object(rng: &mut Rng, object: &ObjectRef) -> Value {
+    let mut body = skeleton(rng, object, false);
+    if object.kind.is_custom_resource()
         && let Some(metadata) = body["metadata"].as_object_mut()
     {
-        // A real server keeps them until the next write, which nobody sees but by its version.
+        // A real server keeps empty maps until the next write, visible only by its resource version.
         metadata.retain(|_, value| *value != json!({}) && *value != json!([]));
     }
-    for (field, value) in content(rng, place.kind) {
+    for (field, value) in content(rng, object.kind) {
         body[field] = value;
     }
-    // What has to be there in a new object is left out now and then: then somebody else has to have said it.
+    // Sometimes omits required fields, which then must exist already.
     if rng.permille(300) {
         for field in ["spec", "endpoints", "ports"] {
             body.as_object_mut().map(|b| b.remove(field));
         }
     }
-    if rng.permille(100) && place.kind.is_ours() {
-        body["status"] = status(rng, place.kind);
+    if rng.permille(100) && object.kind.is_custom_resource() {
+        body["status"] = status(rng, object.kind);
     }
-    if place.kind.is_ours() {
-        unknown(rng, &mut body);
+    if object.kind.is_custom_resource() {
+        add_unknown_field(rng, &mut body);
     }
     body
 }
 
 /// A JSON merge patch.
-pub(super) fn patch(rng: &mut Rng, place: &Place, of_status: bool) -> Value {
+pub(super) fn patch(rng: &mut Rng, object: &ObjectRef, of_status: bool) -> Value {
     if of_status {
-        let mut patch = json!({ "status": status(rng, place.kind) });
+        let mut patch = json!({ "status": status(rng, object.kind) });
         if rng.permille(200) {
             patch["spec"] = json!({ "exportedLabels": { "x": "9" } });
         }
@@ -141,39 +141,39 @@ pub(super) fn patch(rng: &mut Rng, place: &Place, of_status: bool) -> Value {
         patch["metadata"] = metadata(rng, true);
     }
     if rng.permille(600) {
-        for (field, value) in content(rng, place.kind) {
+        for (field, value) in content(rng, object.kind) {
             patch[field] = value;
         }
     }
-    if place.kind.is_ours() && rng.permille(100) {
-        patch["status"] = status(rng, place.kind);
+    if object.kind.is_custom_resource() && rng.permille(100) {
+        patch["status"] = status(rng, object.kind);
     }
     patch
 }
 
-/// The object that ends a watch; every selector takes it.
-pub(super) fn last(place: &Place) -> Value {
+/// The object that ends a watch; it matches all selectors.
+pub(super) fn final_object(object: &ObjectRef) -> Value {
     let mut rng = Rng::new(0);
-    let mut body = begun(&mut rng, place, false);
-    body["metadata"] = json!({ "name": place.name, "labels": { "a": "1", "b": "1" } });
-    for (field, value) in content(&mut rng, place.kind) {
+    let mut body = skeleton(&mut rng, object, false);
+    body["metadata"] = json!({ "name": object.name, "labels": { "a": "1", "b": "1" } });
+    for (field, value) in content(&mut rng, object.kind) {
         body[field] = value;
     }
     body
 }
 
-fn begun(rng: &mut Rng, place: &Place, takes_back: bool) -> Value {
+fn skeleton(rng: &mut Rng, object: &ObjectRef, clears_fields: bool) -> Value {
     let mut body = json!({
-        "apiVersion": place.kind.version(),
-        "kind": format!("{:?}", place.kind),
-        "metadata": metadata(rng, takes_back),
+        "apiVersion": object.kind.version(),
+        "kind": format!("{:?}", object.kind),
+        "metadata": metadata(rng, clears_fields),
     });
-    body["metadata"]["name"] = json!(place.name);
+    body["metadata"]["name"] = json!(object.name);
     body
 }
 
-/// Some metadata; whoever `takes_back` also says what has to go.
-fn metadata(rng: &mut Rng, takes_back: bool) -> Value {
+/// Random metadata; `clears_fields` also sets fields to null.
+fn metadata(rng: &mut Rng, clears_fields: bool) -> Value {
     let mut metadata = Map::new();
     let mut map = |rng: &mut Rng, field: &str, keys: &[&str]| {
         if rng.permille(500) {
@@ -183,7 +183,7 @@ fn metadata(rng: &mut Rng, takes_back: bool) -> Value {
         for key in keys {
             match rng.below(4) {
                 0 => {}
-                1 if takes_back => drop(values.insert((*key).to_owned(), Value::Null)),
+                1 if clears_fields => drop(values.insert((*key).to_owned(), Value::Null)),
                 n => drop(values.insert((*key).to_owned(), json!((1 + n % 2).to_string()))),
             }
         }
@@ -195,9 +195,9 @@ fn metadata(rng: &mut Rng, takes_back: bool) -> Value {
         metadata.insert("finalizers".to_owned(), finalizers(rng));
     }
     if rng.permille(200) {
-        let owners = SPACES.iter().filter(|_| rng.permille(600));
-        let owners = owners.map(|space| {
-            json!({ "apiVersion": "v1", "kind": "Namespace", "name": space, "uid": format!("{UID_OF}{space}") })
+        let owners = NAMESPACES.iter().filter(|_| rng.permille(600));
+        let owners = owners.map(|namespace| {
+            json!({ "apiVersion": "v1", "kind": "Namespace", "name": namespace, "uid": format!("{UID_OF}{namespace}") })
         });
         metadata.insert("ownerReferences".to_owned(), owners.collect());
     }
@@ -262,7 +262,7 @@ fn content(rng: &mut Rng, kind: Kind) -> Vec<(&'static str, Value)> {
             spec
         }
         Kind::Service => {
-            // A selector would call the cluster's own controllers.
+            // No selector: the cluster's own controllers would write slices.
             let mut spec = json!({ "ports": ports(rng, 3) });
             if rng.permille(200) {
                 spec["publishNotReadyAddresses"] = json!(true);
@@ -295,7 +295,7 @@ fn status(rng: &mut Rng, kind: Kind) -> Value {
         .into_iter()
         .map(|type_| {
             let status = *rng.pick(&["True", "False"]);
-            json!({ "type": type_, "status": status, "reason": "Why", "message": "", "lastTransitionTime": THEN })
+            json!({ "type": type_, "status": status, "reason": "Why", "message": "", "lastTransitionTime": TRANSITION_TIME })
         })
         .collect();
     let mut status = json!({ "conditions": conditions });
@@ -305,8 +305,8 @@ fn status(rng: &mut Rng, kind: Kind) -> Value {
     status
 }
 
-/// Makes an object one that is refused.
-fn spoil(rng: &mut Rng, kind: Kind, body: &mut Value) {
+/// Makes an object invalid.
+fn invalidate(rng: &mut Rng, kind: Kind, body: &mut Value) {
     if rng.permille(400) {
         body["metadata"]["labels"] = json!({ "a": "1".repeat(64) });
         return;

@@ -1,47 +1,51 @@
-//! The model of an API server that the suite `sim` runs the controllers against, next to a real one: the same traces of
-//! operations on both, and every answer and event has to be the same.
+//! The fake API server of the suite `sim` compared with a real one: the same traces of operations on both must give the
+//! same responses and events.
 //!
-//! What servers make up themselves (UIDs, versions, addresses, times) is compared by where it is the same and, for
-//! versions, by order; `managedFields` by what they lead to. `MC_TRACE_SEED=N` repeats one trace; a difference is
-//! shown with the shortest trace that leads to it.
+//! Server-generated values (UIDs, versions, addresses, times) are compared by identity and, for versions, by order;
+//! `managedFields` by their effects. `MC_TRACE_SEED=N` repeats one trace; a difference is shown with the shortest trace
+//! that produces it.
 
 mod body;
-mod modelled;
-mod names;
+mod fake_server;
+mod normalize;
+mod object_ref;
 mod op;
-mod place;
-mod real;
+mod real_server;
 mod run;
-mod side;
+mod server;
 
 use std::env;
 
 use op::Op;
 use run::{Counts, Difference, Pair};
-use side::Side;
+use server::Server;
 
-use crate::api::wait;
+use crate::{api::wait, clusters::is_long};
 
-/// Traces in the gate: always the same ones.
-const SHORT: u64 = 16;
-/// In the long variant.
-const LONG: u64 = 300;
-/// Operations in each, beside lists at its begin, watches at its end and the removal of everything.
-const LENGTH: usize = 50;
-/// How often a trace that fails is tried again to make it shorter.
-const TRIES: usize = 150;
+/// Traces of the gate, always the same.
+const GATE_TRACES: u64 = 16;
+/// Traces of the long variant.
+const LONG_TRACES: u64 = 300;
+/// Operations per trace, besides the initial lists, the final watches and the clean-up.
+const TRACE_LENGTH: usize = 50;
+/// Limit of attempts to shorten a failing trace.
+const MAX_SHRINK_ATTEMPTS: usize = 150;
 
-fn number(name: &str) -> Option<u64> {
+fn env_number(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// A trace on both servers, from nothing.
-async fn compare(real: &real::Server, kinds: &[body::Kind], ops: &[Op]) -> (Counts, Result<(), Difference>) {
-    let model = modelled::client();
-    let spaces = real::furnish(&model).await;
+/// Runs a trace on both servers, starting empty.
+async fn compare(
+    real: &real_server::Server,
+    kinds: &[body::Kind],
+    ops: &[Op],
+) -> (Counts, Result<(), Difference>) {
+    let model = fake_server::client();
+    let namespaces = real_server::create_namespaces(&model).await;
     let mut pair = Pair {
-        model: Side::new(model, spaces),
-        real: Side::new(real.client.clone(), real.spaces.clone()),
+        model: Server::new(model, namespaces),
+        real: Server::new(real.client.clone(), real.namespaces.clone()),
         counts: Counts::default(),
     };
     let result = pair.run(kinds, ops).await;
@@ -51,21 +55,21 @@ async fn compare(real: &real::Server, kinds: &[body::Kind], ops: &[Op]) -> (Coun
     (pair.counts, result)
 }
 
-/// The shortest trace that still leads to a difference, and that difference.
+/// The shortest trace that still produces a difference.
 async fn shortest(
-    real: &real::Server,
+    real: &real_server::Server,
     kinds: &[body::Kind],
     ops: Vec<Op>,
     first: Difference,
 ) -> (Vec<Op>, Difference) {
     let (mut ops, mut found, mut tries) = (ops, first, 0);
     ops.truncate(found.after);
-    // Half of it, a quarter, ..., one operation at a time.
+    // Drops half of it, a quarter, ..., single operations.
     let mut size = ops.len().div_ceil(2);
-    while size > 0 && tries < TRIES {
+    while size > 0 && tries < MAX_SHRINK_ATTEMPTS {
         let mut at = 0;
         let mut shorter = false;
-        while at < ops.len() && tries < TRIES {
+        while at < ops.len() && tries < MAX_SHRINK_ATTEMPTS {
             let mut fewer = ops.clone();
             fewer.drain(at..(at + size).min(ops.len()));
             tries += 1;
@@ -85,24 +89,24 @@ async fn shortest(
 }
 
 async fn traces() {
-    let real = real::Server::open().await;
-    let long = env::var_os("MC_LONG").is_some_and(|v| v != "0" && !v.is_empty());
-    let seeds = match number("MC_TRACE_SEED") {
+    let real = real_server::Server::open().await;
+    let long = is_long();
+    let seeds = match env_number("MC_TRACE_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 1..1 + number("MC_TRACE_SEEDS").unwrap_or(if long { LONG } else { SHORT }),
+        None => 1..1 + env_number("MC_TRACE_SEEDS").unwrap_or(if long { LONG_TRACES } else { GATE_TRACES }),
     };
     let (mut all, mut failed) = (Counts::default(), vec![]);
     for seed in seeds.clone() {
-        let (kinds, ops) = op::trace(seed, LENGTH);
+        let (kinds, ops) = op::trace(seed, TRACE_LENGTH);
         let (counts, result) = compare(&real, &kinds, &ops).await;
         all.answers += counts.answers;
         all.events += counts.events;
         let Err(difference) = result else { continue };
-        let place = format!(
-            "seed {seed} (MC_TRACE_SEED={seed} repeats it), operation {} of {LENGTH}",
+        let object = format!(
+            "seed {seed} (MC_TRACE_SEED={seed} repeats it), operation {} of {TRACE_LENGTH}",
             difference.after
         );
-        println!("{place}: {}", difference.tell());
+        println!("{object}: {}", difference.describe());
         failed.push(seed);
         if failed.len() <= 3 {
             let (ops, difference) = shortest(&real, &kinds, ops, difference).await;
@@ -110,7 +114,7 @@ async fn traces() {
             for op in ops {
                 println!("  {op}");
             }
-            println!("{}", difference.tell());
+            println!("{}", difference.describe());
         }
     }
     real.close().await;
@@ -125,6 +129,6 @@ async fn traces() {
 }
 
 #[test]
-fn the_model_answers_as_a_real_server_does() {
+fn the_fake_api_server_answers_like_a_real_one() {
     wait(traces());
 }

@@ -7,50 +7,50 @@ use serde_json::{Value, json};
 
 use super::{
     body::{self, Kind},
-    place::{GOING, NOWHERE, Place, SPACES},
+    object_ref::{MISSING_NAMESPACE, NAMESPACES, ObjectRef, TERMINATING_NAMESPACE},
 };
 
-/// The names objects have.
+/// Object names.
 const NAMES: [&str; 2] = ["web", "api"];
-/// Names no object can have.
+/// Invalid object names.
 const IMPOSSIBLE: [&str; 5] = ["Web", "web_", "-web", "web.", "0.web"];
-/// Who writes.
+/// Field managers.
 const MANAGERS: [&str; 3] = ["mc-gateway", "antrea", "kubectl"];
 
-/// Which UID or version a request names.
+/// UID or resource version sent with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum Precondition {
     /// None.
-    Unsaid,
-    /// The last that was seen.
-    Seen,
+    Absent,
+    /// The last one received.
+    Current,
     /// The one before.
-    Old,
-    /// One that never was.
-    Invented,
+    Previous,
+    /// One that never existed.
+    Unknown,
 }
 
-/// What is done.
+/// The action of an operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum Action {
     Get,
-    /// Of one Namespace or all, with a selector or not, and that many at a time.
+    /// Of one Namespace or all.
     List {
         everywhere: bool,
         selector: Option<&'static str>,
         limit: Option<usize>,
     },
-    /// What comes after the last list.
+    /// The next page of the last list.
     Next,
     Create {
         body: Value,
         dry: bool,
     },
-    /// Puts a new object in place of the old.
+    /// PUT of a new object.
     Replace {
         body: Value,
     },
-    /// Puts the object that was seen there again, with this change.
+    /// PUT of the last received object with this change.
     Edit {
         patch: Value,
         status: bool,
@@ -69,16 +69,16 @@ pub(super) enum What {
 /// One operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Op {
-    pub(super) place: Place,
-    pub(super) what: What,
+    pub(super) object: ObjectRef,
+    pub(super) action: Action,
     pub(super) manager: &'static str,
-    pub(super) uid: Which,
-    pub(super) version: Which,
+    pub(super) uid: Precondition,
+    pub(super) version: Precondition,
 }
 
 // === impl What ===
 
-impl What {
+impl Action {
     fn verb(&self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -110,150 +110,156 @@ impl What {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} by {}", self.what.verb(), self.place, self.manager)?;
-        if self.version != Which::Unsaid {
+        write!(f, "{} {} by {}", self.action.verb(), self.object, self.manager)?;
+        if self.version != Precondition::Absent {
             write!(f, ", version {:?}", self.version)?;
         }
-        if self.uid != Which::Unsaid {
+        if self.uid != Precondition::Absent {
             write!(f, ", UID {:?}", self.uid)?;
         }
-        if let What::List {
+        if let Action::List {
             everywhere,
             selector,
             limit,
-        } = &self.what
+        } = &self.action
         {
             write!(f, ", everywhere {everywhere}, {selector:?}, limit {limit:?}")?;
         }
-        // A thousand endpoints are as good as some.
-        let body = self.what.body().map(ToString::to_string).unwrap_or_default();
+        // Long bodies are truncated.
+        let body = self.action.body().map(ToString::to_string).unwrap_or_default();
         write!(f, " {}", body.chars().take(2000).collect::<String>())
     }
 }
 
 impl Op {
-    fn on(place: Place, what: What) -> Self {
+    fn on(object: ObjectRef, action: Action) -> Self {
         Self {
-            place,
-            what,
+            object,
+            action,
             manager: "kubectl",
-            uid: Which::Unsaid,
-            version: Which::Unsaid,
+            uid: Precondition::Absent,
+            version: Precondition::Absent,
         }
     }
 
-    /// A list of everything of a kind, which is where watches begin.
+    /// A list of all objects of a kind, the start of watches.
     pub(super) fn begin(kind: Kind) -> Self {
-        let what = What::List {
+        let action = Action::List {
             everywhere: true,
             selector: Some(body::SELECTORS[0]),
             limit: None,
         };
-        Self::on(Place::new(kind, SPACES[0], ""), what)
+        Self::on(ObjectRef::new(kind, NAMESPACES[0], ""), action)
     }
 
-    /// The object that ends a watch of a Namespace.
-    pub(super) fn end(place: Place) -> Self {
-        let body = body::last(&place);
-        Self::on(place, What::Create { body, dry: false })
+    /// Creates the object that ends a watch of a Namespace.
+    pub(super) fn end(object: ObjectRef) -> Self {
+        let body = body::final_object(&object);
+        Self::on(object, Action::Create { body, dry: false })
     }
 
-    /// Takes away what holds an object, and the object.
-    pub(super) fn clear(place: &Place) -> [Self; 2] {
+    /// Removes finalizers and deletes an object.
+    pub(super) fn clear(object: &ObjectRef) -> [Self; 2] {
         let patch = json!({ "metadata": { "finalizers": null } });
-        let free = What::Merge { patch, status: false };
-        [free, What::Delete].map(|what| Self::on(place.clone(), what))
+        let free = Action::Merge { patch, status: false };
+        [free, Action::Delete].map(|action| Self::on(object.clone(), action))
     }
 
-    /// One from a seed.
+    /// A random operation.
     fn draw(rng: &mut Rng, kinds: &[Kind]) -> Self {
         let kind = *rng.pick(kinds);
-        // Most of it to one object, so that there is something to meet.
-        let [space, name] =
-            [SPACES, NAMES].map(|[first, other]| if rng.permille(700) { first } else { other });
-        let mut place = Place::new(kind, space, name);
-        let what = Self::what(rng, &mut place);
+        // Mostly on one object, so that writers collide.
+        let [namespace, name] =
+            [NAMESPACES, NAMES].map(|[first, other]| if rng.permille(700) { first } else { other });
+        let mut object = ObjectRef::new(kind, namespace, name);
+        let action = Self::draw_action(rng, &mut object);
         let mut which = |unsaid: u64| {
             if rng.permille(unsaid) {
-                Which::Unsaid
+                Precondition::Absent
             } else {
-                *rng.pick(&[Which::Seen, Which::Seen, Which::Seen, Which::Old, Which::Invented])
+                *rng.pick(&[
+                    Precondition::Current,
+                    Precondition::Current,
+                    Precondition::Current,
+                    Precondition::Previous,
+                    Precondition::Unknown,
+                ])
             }
         };
-        let (uid, version) = match what {
-            What::Delete => (which(500), which(500)),
-            // A finished object has both.
-            What::Edit { .. } => (Which::Unsaid, which(100)),
-            What::Replace { .. } => (which(900), which(300)),
-            What::Merge { .. } | What::Apply { .. } => (which(950), which(700)),
-            What::Create { dry: false, .. } => (Which::Unsaid, which(970)),
-            _ => (Which::Unsaid, Which::Unsaid),
+        let (uid, version) = match action {
+            Action::Delete => (which(500), which(500)),
+            // An edited object has both.
+            Action::Edit { .. } => (Precondition::Absent, which(100)),
+            Action::Replace { .. } => (which(900), which(300)),
+            Action::Merge { .. } | Action::Apply { .. } => (which(950), which(700)),
+            Action::Create { dry: false, .. } => (Precondition::Absent, which(970)),
+            _ => (Precondition::Absent, Precondition::Absent),
         };
         Self {
-            place,
-            what,
+            object,
+            action,
             manager: *rng.pick(&MANAGERS),
             uid,
             version,
         }
     }
 
-    fn what(rng: &mut Rng, place: &mut Place) -> What {
-        let kind = place.kind;
+    fn draw_action(rng: &mut Rng, object: &mut ObjectRef) -> Action {
+        let kind = object.kind;
         match rng.below(100) {
-            0..4 => What::Get,
-            4..8 => What::List {
+            0..4 => Action::Get,
+            4..8 => Action::List {
                 everywhere: rng.permille(300),
                 selector: Some(*rng.pick(&body::SELECTORS)).filter(|_| rng.permille(700)),
                 limit: Some(1 + rng.index(2)).filter(|_| rng.permille(800)),
             }
-            .without_others(kind),
-            8..12 => What::Next,
+            .excluding_foreign_objects(kind),
+            8..12 => Action::Next,
             12..28 => {
-                // Where nothing can be created, and what cannot be.
+                // Missing or terminating Namespaces, and invalid names.
                 match rng.below(20) {
-                    0 => place.space = NOWHERE,
-                    1 => place.space = GOING,
-                    2 => place.name = *rng.pick(&IMPOSSIBLE),
+                    0 => object.namespace = MISSING_NAMESPACE,
+                    1 => object.namespace = TERMINATING_NAMESPACE,
+                    2 => object.name = *rng.pick(&IMPOSSIBLE),
                     _ => {}
                 }
                 let invalid = rng.permille(100);
-                let body = body::whole(rng, place, invalid);
+                let body = body::complete_object(rng, object, invalid);
                 let dry = rng.permille(60);
-                What::Create { body, dry }
+                Action::Create { body, dry }
             }
-            28..34 => What::Replace {
-                body: body::whole(rng, place, false),
+            28..34 => Action::Replace {
+                body: body::complete_object(rng, object, false),
             },
             34..44 => {
-                let status = kind.is_ours() && rng.permille(300);
-                let patch = body::patch(rng, place, status);
-                What::Edit { patch, status }
+                let status = kind.is_custom_resource() && rng.permille(300);
+                let patch = body::patch(rng, object, status);
+                Action::Edit { patch, status }
             }
             44..60 => {
-                let status = kind.is_ours() && rng.permille(400);
-                let patch = body::patch(rng, place, status);
-                What::Merge { patch, status }
+                let status = kind.is_custom_resource() && rng.permille(400);
+                let patch = body::patch(rng, object, status);
+                Action::Merge { patch, status }
             }
             60..88 => {
                 match rng.below(40) {
-                    0 => place.space = NOWHERE,
-                    1 => place.space = GOING,
+                    0 => object.namespace = MISSING_NAMESPACE,
+                    1 => object.namespace = TERMINATING_NAMESPACE,
                     _ => {}
                 }
                 let force = rng.permille(500);
-                let body = body::part(rng, place);
-                What::Apply { body, force }
+                let body = body::partial_object(rng, object);
+                Action::Apply { body, force }
             }
-            _ => What::Delete,
+            _ => Action::Delete,
         }
     }
 }
 
-impl What {
-    /// A list of all Namespaces shows objects of others, unless it selects; and where they have some, that there are
-    /// more.
-    fn without_others(self, kind: Kind) -> Self {
+impl Action {
+    /// Lists of all Namespaces also show foreign objects unless they select labels, and their continue tokens reveal
+    /// foreign objects.
+    fn excluding_foreign_objects(self, kind: Kind) -> Self {
         match self {
             Self::List {
                 everywhere: true,
@@ -262,14 +268,14 @@ impl What {
             } => Self::List {
                 everywhere: selector.is_some(),
                 selector,
-                limit: limit.filter(|_| kind.has_no_others()),
+                limit: limit.filter(|_| kind.is_used_by_traces_only()),
             },
             other => other,
         }
     }
 }
 
-/// The trace of a seed: the kinds it is about, and what is done.
+/// Kinds and operations of the trace of a seed.
 pub(super) fn trace(seed: u64, length: usize) -> (Vec<Kind>, Vec<Op>) {
     let mut rng = Rng::new(seed);
     let first = *rng.pick(&body::KINDS);

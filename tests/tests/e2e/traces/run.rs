@@ -1,28 +1,28 @@
-//! A trace on both servers, compared answer by answer.
+//! A trace on both servers, compared response by response.
 
 use std::fmt::Write as _;
 
 use super::{
     body::{Kind, SELECTORS},
+    object_ref::{NAMESPACES, ObjectRef},
     op::Op,
-    place::{Place, SPACES},
-    side::{Answer, Side},
+    server::{Outcome, Server},
 };
 
-/// The name of the object that ends a watch; after all others in a list.
+/// Name of the object that ends a watch; sorts last.
 const LAST: &str = "z-last";
 
-/// What the two said.
+/// A difference between the two servers.
 #[derive(Debug)]
 pub(super) struct Difference {
-    /// After how many operations of the trace.
+    /// Number of completed operations.
     pub(super) after: usize,
     what: String,
-    model: Answer,
-    real: Answer,
+    model: Outcome,
+    real: Outcome,
 }
 
-/// How much was compared.
+/// Number of comparisons.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) answers: usize,
@@ -31,16 +31,16 @@ pub(super) struct Counts {
 
 /// Both servers.
 pub(super) struct Pair {
-    pub(super) model: Side,
-    pub(super) real: Side,
+    pub(super) model: Server,
+    pub(super) real: Server,
     pub(super) counts: Counts,
 }
 
 // === impl Difference ===
 
 impl Difference {
-    /// For people.
-    pub(super) fn tell(&self) -> String {
+    /// A readable description.
+    pub(super) fn describe(&self) -> String {
         let mut text = format!("{}\n", self.what);
         for (who, answer) in [("model", &self.model), ("real", &self.real)] {
             // Writing to a String cannot fail.
@@ -53,22 +53,22 @@ impl Difference {
 // === impl Pair ===
 
 impl Pair {
-    /// Everything a trace asks for; the first difference ends it.
+    /// Runs a trace up to the first difference.
     pub(super) async fn run(&mut self, kinds: &[Kind], ops: &[Op]) -> Result<(), Difference> {
         for kind in kinds {
-            self.same(0, &Op::begin(*kind)).await?;
+            self.compare_op(0, &Op::begin(*kind)).await?;
         }
         for (number, op) in ops.iter().enumerate() {
-            self.same(number + 1, op).await?;
+            self.compare_op(number + 1, op).await?;
         }
         let all = ops.len();
         for (number, kind) in kinds.iter().enumerate() {
-            let ends = SPACES.map(|space| Place::new(*kind, space, LAST));
+            let ends = NAMESPACES.map(|namespace| ObjectRef::new(*kind, namespace, LAST));
             for end in &ends {
-                self.same(all, &Op::end(end.clone())).await?;
+                self.compare_op(all, &Op::end(end.clone())).await?;
             }
-            // All that happened, and what happened since some list.
-            let later = self.model.lists() - 1 - number;
+            // All events, and those since a later list.
+            let later = self.model.list_count() - 1 - number;
             for (list, everywhere, selector, end) in [
                 (number, false, None, &ends[0]),
                 (number, false, None, &ends[1]),
@@ -78,18 +78,18 @@ impl Pair {
                 self.watch(all, list, everywhere, selector, end).await?;
             }
         }
-        let places: Vec<_> = self.model.places().cloned().collect();
-        for op in places.iter().flat_map(Op::clear) {
-            self.same(all, &op).await?;
+        let objects: Vec<_> = self.model.objects().cloned().collect();
+        for op in objects.iter().flat_map(Op::clear) {
+            self.compare_op(all, &op).await?;
         }
         let (model, real) = (self.model.order(), self.real.order());
-        differ(all, || "the order of versions".to_owned(), model, real)
+        compare_outcomes(all, || "the order of versions".to_owned(), model, real)
     }
 
-    async fn same(&mut self, after: usize, op: &Op) -> Result<(), Difference> {
+    async fn compare_op(&mut self, after: usize, op: &Op) -> Result<(), Difference> {
         let (model, real) = (self.model.run(op).await, self.real.run(op).await);
         self.counts.answers += 1;
-        differ(after, || op.to_string(), model, real)
+        compare_outcomes(after, || op.to_string(), model, real)
     }
 
     async fn watch(
@@ -98,7 +98,7 @@ impl Pair {
         list: usize,
         everywhere: bool,
         selector: Option<&str>,
-        end: &Place,
+        end: &ObjectRef,
     ) -> Result<(), Difference> {
         let model = self.model.watch(list, everywhere, selector, end).await;
         let real = self.real.watch(list, everywhere, selector, end).await;
@@ -108,13 +108,18 @@ impl Pair {
             && let Some(at) = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at))
         {
             let [ours, theirs] = [ours, theirs].map(|events| events.get(at).cloned().unwrap_or_default());
-            return differ(after, || format!("{}, event {at}", what()), ours, theirs);
+            return compare_outcomes(after, || format!("{}, event {at}", what()), ours, theirs);
         }
-        differ(after, what, model, real)
+        compare_outcomes(after, what, model, real)
     }
 }
 
-fn differ(after: usize, what: impl Fn() -> String, model: Answer, real: Answer) -> Result<(), Difference> {
+fn compare_outcomes(
+    after: usize,
+    what: impl Fn() -> String,
+    model: Outcome,
+    real: Outcome,
+) -> Result<(), Difference> {
     if model == real {
         return Ok(());
     }

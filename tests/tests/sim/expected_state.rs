@@ -1,0 +1,519 @@
+//! The expected final state, computed from the users' objects alone, without any plan of the controllers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mc_api::{config::EndpointIpType, names};
+use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
+use serde_json::{Value, json};
+
+use crate::{
+    invariants::{antrea, core, is_exportable, is_ready, mcs, slices, wanted_cluster_id},
+    ports::format_ports,
+    simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
+    user_actions::is_malformed,
+};
+
+/// Differences between actual and expected state.
+struct Differences(Vec<String>);
+
+/// Ports and addresses of a Service by exporting cluster.
+type Exporters = BTreeMap<String, (String, Vec<String>)>;
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Status and reason of a condition.
+fn condition(object: &StoredObject, type_: &str) -> (String, String) {
+    list(&object.value["status"]["conditions"])
+        .find(|c| c["type"] == type_)
+        .map(|c| (text(&c["status"]), text(&c["reason"])))
+        .unwrap_or_default()
+}
+
+/// All port unions that some age order of the exporters allows; of ports with the same name the oldest wins.
+fn possible_port_unions(offers: &[&str]) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for (i, first) in offers.iter().enumerate() {
+        let mut rest = offers.to_vec();
+        rest.remove(i);
+        let tails = if rest.is_empty() {
+            BTreeSet::from([String::new()])
+        } else {
+            possible_port_unions(&rest)
+        };
+        for tail in tails {
+            let mut union: Vec<&str> = first.split(',').collect();
+            for port in tail.split(',').filter(|port| !port.is_empty()) {
+                let name = |port: &str| port.split('/').next().unwrap_or_default().to_owned();
+                if union.iter().all(|known| name(known) != name(port)) {
+                    union.push(port);
+                }
+            }
+            all.insert(union.join(","));
+        }
+    }
+    all
+}
+
+/// True if a cluster has at least one port of the import.
+fn shares_port(ports: &str, import: &str) -> bool {
+    ports
+        .split(',')
+        .any(|port| import.split(',').any(|known| known == port))
+}
+
+impl Differences {
+    fn expect_eq<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, have: &T, want: &T) {
+        if have != want {
+            self.0.push(format!("{what}: {have:?} instead of {want:?}"));
+        }
+    }
+}
+
+/// Announces and exports on the leader of cluster IDs no longer in use.
+pub(crate) fn leftovers(world: &Simulation) -> (Vec<Key>, Vec<Key>) {
+    let ids: BTreeSet<_> = world
+        .clusters
+        .iter()
+        .skip(1)
+        .filter_map(wanted_cluster_id)
+        .collect();
+    let leader = &world.clusters[0].store;
+    let announces = leader
+        .all(&antrea("memberclusterannounces"))
+        .filter(|(_, a)| !ids.contains(&text(&a.value["clusterID"])));
+    let exports = leader
+        .all(&antrea("resourceexports"))
+        .filter(|(key, e)| !is_malformed(key) && !ids.contains(&text(&e.value["spec"]["clusterID"])));
+    (
+        announces.map(|(k, _)| k.clone()).collect(),
+        exports.map(|(k, _)| k.clone()).collect(),
+    )
+}
+
+/// All differences from the expected state.
+pub(crate) fn differences(world: &Simulation) -> Vec<String> {
+    let mut report = Differences(vec![]);
+    let members: BTreeMap<usize, String> = (1..world.clusters.len())
+        .filter_map(|i| Some((i, wanted_cluster_id(&world.clusters[i])?)))
+        .collect();
+    let mut services: BTreeMap<Key, Exporters> = BTreeMap::new();
+    for (i, id) in &members {
+        let cluster = &world.clusters[*i];
+        let mut by_name: BTreeMap<String, Vec<&Key>> = BTreeMap::new();
+        for (key, _) in cluster.store.all(&mcs("serviceexports")) {
+            if is_exportable(cluster, key) {
+                by_name.entry(import_name(key)).or_default().push(key);
+            }
+        }
+        for keys in by_name.values() {
+            let holder = name_owner(cluster, keys, &mut report);
+            if let Some(service) = cluster.store.get(&core("services"), holder) {
+                let addresses = match cluster.config.endpoint_ip_type {
+                    EndpointIpType::ClusterIp => vec![text(&service.value["spec"]["clusterIP"])],
+                    EndpointIpType::PodIp => ready_pod_ips(cluster, holder),
+                };
+                let offer = (format_ports(&service.value["spec"]["ports"]), addresses);
+                services
+                    .entry(holder.clone())
+                    .or_default()
+                    .insert(id.clone(), offer);
+            }
+        }
+    }
+    let networks: BTreeSet<_> = members
+        .iter()
+        .filter(|(i, _)| {
+            world.clusters[**i]
+                .store
+                .all(&antrea("gateways"))
+                .next()
+                .is_some()
+        })
+        .map(|(_, id)| id.clone())
+        .collect();
+    for i in 1..world.clusters.len() {
+        let key = (MEMBER_NAMESPACE.to_owned(), names::MEMBERSHIP_RECORDS.to_owned());
+        let record = world.clusters[i].store.get(&core("configmaps"), &key);
+        let data = record.and_then(|record| record.value["data"].as_object().cloned());
+        let of = members.get(&i).map(|id| format!("{SET}_{id}_{LEADER_NAMESPACE}"));
+        let outstanding: Vec<_> = data
+            .iter()
+            .flat_map(|data| data.keys())
+            .filter(|key| Some(*key) != of.as_ref())
+            .collect();
+        report.expect_eq(&format!("cluster {i}: goodbyes"), &outstanding, &vec![]);
+    }
+    let winners = check_leader(world, &members, &services, &networks, &mut report);
+    for i in 1..world.clusters.len() {
+        let before = report.0.len();
+        match members.get(&i) {
+            Some(id) => check_member(
+                &world.clusters[i],
+                i,
+                id,
+                &services,
+                &winners,
+                &networks,
+                &mut report,
+            ),
+            None => check_non_member(&world.clusters[i], &mut report),
+        }
+        for line in report.0.iter_mut().skip(before) {
+            *line = format!("cluster {i}: {line}");
+        }
+    }
+    report.0
+}
+
+/// The Service's name in the leader cluster; two Services can have the same one.
+fn import_name(key: &Key) -> String {
+    names::service_import(&key.0, &key.1)
+}
+
+/// The Service that owns a name within its cluster; all others must report `NameTaken`.
+fn name_owner<'a>(cluster: &Cluster, keys: &[&'a Key], report: &mut Differences) -> &'a Key {
+    let taken = ("False".to_owned(), "NameTaken".to_owned());
+    let is_told = |key: &Key| {
+        let export = cluster.store.get(&mcs("serviceexports"), key);
+        export.is_some_and(|e| condition(e, "Valid") == taken)
+    };
+    let (told, mut holders): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| is_told(key));
+    if keys.len() > 1 {
+        report.expect_eq(&format!("holders of the name of {keys:?}"), &holders.len(), &1);
+    }
+    holders.extend(told);
+    holders.swap_remove(0)
+}
+
+/// True if another Service with the same name on the leader is imported instead.
+fn has_lost_name(winners: &BTreeMap<Key, String>, key: &Key) -> bool {
+    !winners.contains_key(key) && winners.keys().any(|other| import_name(other) == import_name(key))
+}
+
+/// The sorted addresses of all subsets.
+fn addresses(subsets: &Value) -> Vec<String> {
+    let all = list(subsets).flat_map(|s| list(&s["addresses"]));
+    let mut ips: Vec<_> = all.map(|a| text(&a["ip"])).collect();
+    ips.sort();
+    ips
+}
+
+/// Checks the leader; returns the ports of each import.
+fn check_leader(
+    world: &Simulation,
+    members: &BTreeMap<usize, String>,
+    services: &BTreeMap<Key, Exporters>,
+    networks: &BTreeSet<String>,
+    report: &mut Differences,
+) -> BTreeMap<Key, String> {
+    let store = &world.clusters[0].store;
+    let ids: BTreeSet<_> = members.values().cloned().collect();
+    let announced: BTreeSet<_> = store
+        .all(&antrea("memberclusterannounces"))
+        .map(|(_, a)| text(&a.value["clusterID"]))
+        .collect();
+    report.expect_eq("announces", &announced, &ids);
+    if let Some(set) = store.get(
+        &antrea("clustersets"),
+        &(LEADER_NAMESPACE.to_owned(), SET.to_owned()),
+    ) {
+        let status = &set.value["status"];
+        let counts = (status["totalClusters"].as_u64(), status["readyClusters"].as_u64());
+        let all = u64::try_from(ids.len()).ok();
+        report.expect_eq("ClusterSet status", &counts, &(all, all));
+        report.expect_eq("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
+    }
+    let mut exports = BTreeSet::new();
+    for (_, export) in store
+        .all(&antrea("resourceexports"))
+        .filter(|(key, _)| !is_malformed(key))
+    {
+        let spec = &export.value["spec"];
+        exports.insert((
+            text(&spec["kind"]),
+            text(&spec["clusterID"]),
+            text(&spec["namespace"]),
+            text(&spec["name"]),
+        ));
+    }
+    let mut wanted = BTreeSet::new();
+    for (key, offers) in services {
+        for id in offers.keys() {
+            for kind in ["Service", "Endpoints"] {
+                wanted.insert((kind.to_owned(), id.clone(), key.0.clone(), key.1.clone()));
+            }
+        }
+    }
+    for id in networks {
+        wanted.insert((
+            "ClusterInfo".to_owned(),
+            id.clone(),
+            MEMBER_NAMESPACE.to_owned(),
+            id.clone(),
+        ));
+    }
+    report.expect_eq("exports", &exports, &wanted);
+    let mut imported = BTreeSet::new();
+    let mut winners = BTreeMap::new();
+    let mut endpoints: BTreeMap<Key, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for (_, import) in store
+        .all(&antrea("resourceimports"))
+        .filter(|(key, _)| !is_malformed(key))
+    {
+        let spec = &import.value["spec"];
+        let key = (text(&spec["namespace"]), text(&spec["name"]));
+        match spec["kind"].as_str() {
+            Some("ServiceImport") => {
+                winners.insert(key, format_ports(&spec["serviceImport"]["spec"]["ports"]));
+            }
+            Some("Endpoints") => {
+                let by = endpoints.entry(key).or_default();
+                for cluster in list(&spec["endpoints"]["clusters"]) {
+                    by.insert(text(&cluster["clusterID"]), addresses(&cluster["subsets"]));
+                }
+            }
+            _ => {
+                imported.insert(text(&spec["clusterinfo"]["clusterID"]));
+            }
+        }
+    }
+    report.expect_eq("imported networks", &imported, networks);
+    report.expect_eq(
+        "imports",
+        &winners.keys().collect::<Vec<_>>(),
+        &services
+            .keys()
+            .filter(|key| !has_lost_name(&winners, key))
+            .collect::<Vec<_>>(),
+    );
+    for (key, offers) in services {
+        let Some(winner) = winners.get(key) else { continue };
+        let said: Vec<&str> = offers.values().map(|(ports, _)| ports.as_str()).collect();
+        if !possible_port_unions(&said).contains(winner) {
+            report
+                .0
+                .push(format!("import {key:?} has ports {winner}, no union of {said:?}"));
+        }
+        let want: BTreeMap<_, _> = offers
+            .iter()
+            .filter(|(_, (ports, _))| shares_port(ports, winner))
+            .map(|(id, (_, ips))| (id.clone(), ips.clone()))
+            .collect();
+        let have = endpoints.remove(key).unwrap_or_default();
+        report.expect_eq(&format!("endpoints of {key:?}"), &have, &want);
+    }
+    report.expect_eq("endpoints of nothing", &endpoints.len(), &0);
+    winners
+}
+
+/// Checks a cluster that is not a member.
+fn check_non_member(cluster: &Cluster, report: &mut Differences) {
+    for plural in ["gateways", "clusterinfoimports"] {
+        let all = cluster.store.all(&antrea(plural));
+        let left = all.filter(|(key, _)| !is_malformed(key)).count();
+        report.expect_eq(plural, &left, &0);
+    }
+    check_imports(cluster, "", &BTreeMap::new(), &BTreeMap::new(), report);
+}
+
+fn check_member(
+    cluster: &Cluster,
+    number: usize,
+    id: &str,
+    services: &BTreeMap<Key, Exporters>,
+    winners: &BTreeMap<Key, String>,
+    networks: &BTreeSet<String>,
+    report: &mut Differences,
+) {
+    if let Some(set) = cluster.store.get(
+        &antrea("clustersets"),
+        &(MEMBER_NAMESPACE.to_owned(), SET.to_owned()),
+    ) {
+        report.expect_eq("ClusterSet Ready", &condition(set, "Ready").0, &"True".to_owned());
+    }
+    check_gateways(cluster, number, report);
+    let infos: BTreeSet<_> = cluster
+        .store
+        .all(&antrea("clusterinfoimports"))
+        .filter(|(key, _)| !is_malformed(key))
+        .map(|(_, i)| text(&i.value["spec"]["clusterID"]))
+        .collect();
+    let others: BTreeSet<_> = networks.iter().filter(|n| *n != id).cloned().collect();
+    report.expect_eq("ClusterInfoImports", &infos, &others);
+    check_imports(cluster, id, services, winners, report);
+    for (key, export) in cluster.store.all(&mcs("serviceexports")) {
+        if is_malformed(key) {
+            continue;
+        }
+        let (valid, reason) = condition(export, "Valid");
+        let offer = services.get(key).and_then(|o| o.get(id));
+        let want = if offer.is_some() { "True" } else { "False" };
+        if valid != want {
+            report.0.push(format!(
+                "ServiceExport {key:?}: Valid is {valid:?} ({reason}) instead of {want}"
+            ));
+        }
+        // On a conflict all exporters report it.
+        let said: BTreeSet<_> = services
+            .get(key)
+            .into_iter()
+            .flatten()
+            .map(|(_, (ports, _))| ports)
+            .collect();
+        let conflict = offer.is_some() && (said.len() > 1 || has_lost_name(winners, key));
+        let told = condition(export, "Conflict").0 == "True";
+        report.expect_eq(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
+    }
+}
+
+/// Exactly the eligible Nodes are gateways.
+fn check_gateways(cluster: &Cluster, number: usize, report: &mut Differences) {
+    let mut serving = BTreeSet::new();
+    let mut annotated = 0;
+    for (key, node) in cluster.store.all(&core("nodes")) {
+        if node.annotation(names::ANNOTATION_GATEWAY).is_none() {
+            continue;
+        }
+        let address = node.annotation(names::ANNOTATION_GATEWAY_IP);
+        if address == Some("127.0.0.1") {
+            continue;
+        }
+        annotated += 1;
+        let ready = condition(node, "Ready").0 == "True";
+        if ready && node.value["spec"]["unschedulable"] != json!(true) {
+            let own = format!("172.16.{number}.{}", key.1.trim_start_matches('n'));
+            serving.insert((key.1.clone(), address.unwrap_or(&own).to_owned()));
+        }
+    }
+    let have: BTreeSet<_> = cluster
+        .store
+        .all(&antrea("gateways"))
+        .map(|(key, g)| (key.1.clone(), text(&g.value["gatewayIP"])))
+        .collect();
+    if serving.is_empty() {
+        if annotated == 0 {
+            report.expect_eq("Gateways", &have, &serving);
+        }
+        return;
+    }
+    report.expect_eq("Gateways", &have, &serving);
+    let drained = cluster
+        .store
+        .all(&antrea("gateways"))
+        .filter(|(_, g)| g.value["weight"] == json!(0))
+        .count();
+    report.expect_eq("drained Gateways", &drained, &0);
+}
+
+/// Checks imported Services, their slices and `ServiceImport`s.
+fn check_imports(
+    cluster: &Cluster,
+    id: &str,
+    services: &BTreeMap<Key, Exporters>,
+    winners: &BTreeMap<Key, String>,
+    report: &mut Differences,
+) {
+    let store = &cluster.store;
+    let mut want: BTreeMap<Key, (String, BTreeMap<String, Vec<String>>)> = BTreeMap::new();
+    for (key, offers) in services {
+        let space = store.get(&core("namespaces"), &(String::new(), key.0.clone()));
+        let name = names::imported_service(&key.1);
+        let taken = store
+            .get(&core("services"), &(key.0.clone(), name.clone()))
+            .is_some_and(|s| s.creator == Actor::User);
+        if space.is_none() || taken || name.len() > 63 {
+            continue;
+        }
+        let Some(winner) = winners.get(key) else { continue };
+        let clusters = offers
+            .iter()
+            .filter(|(_, (ports, _))| shares_port(ports, winner))
+            .map(|(of, (_, ips))| {
+                let ips = if of == id {
+                    ready_pod_ips(cluster, key)
+                } else {
+                    ips.clone()
+                };
+                (of.clone(), ips)
+            })
+            .collect();
+        want.insert(key.clone(), (winner.clone(), clusters));
+    }
+    let mut have: BTreeMap<Key, (String, BTreeMap<String, Vec<String>>)> = BTreeMap::new();
+    for (key, service) in store.all(&core("services")) {
+        let imported = service.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some();
+        if imported && let Some(of) = names::exported_service(&key.1) {
+            let ports = format_ports(&service.value["spec"]["ports"]);
+            have.insert((key.0.clone(), of.to_owned()), (ports, BTreeMap::new()));
+        }
+    }
+    for (key, slice) in store.all(&slices()) {
+        if slice.label(names::LABEL_MANAGED_BY) != Some(names::MANAGED_BY) {
+            continue;
+        }
+        let of = slice.label(names::LABEL_MCS_SERVICE_NAME).unwrap_or_default();
+        let by = slice.label(names::LABEL_MCS_SOURCE_CLUSTER).unwrap_or_default();
+        let Some((_, clusters)) = have.get_mut(&(key.0.clone(), of.to_owned())) else {
+            report.0.push(format!("slice {key:?} of no Service"));
+            continue;
+        };
+        let ips: &mut Vec<_> = clusters.entry(by.to_owned()).or_default();
+        ips.extend(
+            list(&slice.value["endpoints"])
+                .flat_map(|e| list(&e["addresses"]))
+                .map(text),
+        );
+        ips.sort();
+    }
+    report.expect_eq("imported Services", &have, &want);
+    let have: BTreeMap<_, _> = store
+        .all(&mcs("serviceimports"))
+        .filter(|(key, _)| !is_malformed(key))
+        .map(|(key, import)| {
+            let mut clusters: Vec<_> = list(&import.value["status"]["clusters"])
+                .map(|c| text(&c["cluster"]))
+                .collect();
+            clusters.sort();
+            (
+                key.clone(),
+                (
+                    list(&import.value["spec"]["ips"]).map(text).collect::<Vec<_>>(),
+                    clusters,
+                ),
+            )
+        })
+        .collect();
+    let want: BTreeMap<_, _> = want
+        .into_iter()
+        .map(|(key, (_, clusters))| {
+            let service = store.get(
+                &core("services"),
+                &(key.0.clone(), names::imported_service(&key.1)),
+            );
+            let ip = service
+                .map(|s| text(&s.value["spec"]["clusterIP"]))
+                .unwrap_or_default();
+            (key, (vec![ip], clusters.into_keys().collect::<Vec<_>>()))
+        })
+        .collect();
+    report.expect_eq("ServiceImports", &have, &want);
+}
+
+/// Ready Pod addresses of a Service.
+fn ready_pod_ips(cluster: &Cluster, service: &Key) -> Vec<String> {
+    let mut ips: Vec<_> = cluster
+        .store
+        .all(&slices())
+        .filter(|(key, s)| key.0 == service.0 && s.label(names::LABEL_SERVICE_NAME) == Some(&service.1))
+        .flat_map(|(_, s)| list(&s.value["endpoints"]).filter(|e| is_ready(e)))
+        .flat_map(|e| list(&e["addresses"]).map(text))
+        .collect();
+    ips.sort();
+    ips
+}

@@ -1,0 +1,37 @@
+//! Heartbeats as the leader's API server received them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use mc_api::{config::StaleMemberPolicy, names};
+use mc_test_kit::fake_apiserver::store::{Actor, Change};
+
+use crate::simulation::Cluster;
+
+/// The last heartbeat and its arrival time, by announce name.
+#[derive(Debug, Default)]
+pub(crate) struct HeartbeatLog(BTreeMap<String, (String, Duration)>);
+
+impl HeartbeatLog {
+    /// Records a write to an announce.
+    pub(crate) fn observe(&mut self, change: &Change, at: Duration) {
+        let touch = change
+            .new
+            .annotation(names::ANNOTATION_TOUCH_TS)
+            .unwrap_or_default();
+        let old = self.0.get(&change.key.1);
+        if old.is_none_or(|(known, _)| known != touch) {
+            self.0.insert(change.key.1.clone(), (touch.to_owned(), at));
+        }
+    }
+
+    /// True if the leader may remove the member: the policy is `Remove` and the timeout has expired.
+    pub(crate) fn may_remove(&self, leader: &Cluster, actor: Actor, announce: &str, at: Duration) -> bool {
+        let Some((_, heard)) = self.0.get(announce) else {
+            return false;
+        };
+        let timeout = Duration::try_from(leader.config.stale_member_timeout).unwrap_or(Duration::MAX);
+        actor == Actor::Leader
+            && leader.config.stale_member_policy == StaleMemberPolicy::Remove
+            && at.saturating_sub(*heard) > timeout
+    }
+}

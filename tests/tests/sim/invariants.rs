@@ -1,0 +1,719 @@
+//! Invariants that hold after every write, under all faults.
+//!
+//! Controllers act on delayed state, so a deletion is checked against the facts that held during all of the last
+//! [`Invariants::staleness_window`], which is longer than any fault delays a controller.
+//!
+//! | invariant | forbidden |
+//! |---|---|
+//! | foreign | changes or deletions of other writers' objects (except the status of ServiceExports and ClusterSets), or
+//! of their labels, annotations and finalizers on ours |
+//! | out-of-scope | writes of a member on the leader to anything but its own announce and exports; writes of the leader
+//! to anything but imports, status and finalizers |
+//! | unfounded | an export, import, Service, slice or ClusterInfo with content that no cluster ever had or exported |
+//! | stale-port | an import with a port that no current export has |
+//! | premature-deletion | the deletion of an import, an imported object or an export while all its sources exist |
+//! | silent-removal | the end of a membership that no user ended, unless policy `Remove` and its timeout apply |
+//! | undrained | the deletion of a Gateway with weight, or before the end of its drain period |
+//! | self-import | a ClusterInfoImport of the cluster itself, or of its own Service range |
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use mc_api::names;
+use mc_test_kit::fake_apiserver::{
+    resources::Resource,
+    store::{Actor, Change, StoredObject},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    heartbeats::HeartbeatLog,
+    ports::{format_ports, split_ports},
+    simulation::{Cluster, MEMBER_NAMESPACE},
+};
+
+/// Namespace and name of an exported Service.
+type ServiceKey = (String, String);
+
+/// A fact about the leader or the cluster with this index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fact {
+    /// A cluster exports the Service.
+    Exported(ServiceKey),
+    /// A cluster exports the Service with this port.
+    ExportedWithPort(ServiceKey, String),
+    /// A cluster exports endpoints of the Service, and all exporters agree on its ports.
+    EndpointsExported(ServiceKey),
+    /// The leader has an import of the Service.
+    Imported(ServiceKey),
+    /// The cluster with this ID exports its ClusterInfo.
+    ClusterInfoExported(String),
+    /// The leader has a ClusterInfo import of this name.
+    ClusterInfoImported(String),
+    /// The leader has an announce of this cluster.
+    Announced(String),
+    /// The cluster has a ClusterSet with this ID.
+    WantsMembership(usize, String),
+    /// The cluster has all sources of an export of the Service.
+    Exportable(usize, ServiceKey),
+    /// The cluster has the Namespace.
+    NamespaceExists(usize, String),
+    /// The cluster has a Gateway that is not draining.
+    ActiveGateway(usize),
+}
+
+/// The invariants and the history they need.
+#[derive(Debug, Default)]
+pub(crate) struct Invariants {
+    /// Maximum delay of a controller's view.
+    pub(crate) staleness_window: Duration,
+    /// Violations found so far.
+    pub(crate) violations: Vec<String>,
+    facts: BTreeMap<Fact, (bool, Duration)>,
+    heartbeats: HeartbeatLog,
+    /// Ports that users ever gave a Service in a cluster.
+    service_ports: BTreeSet<(usize, ServiceKey, String)>,
+    /// Addresses a Service or its Pods ever had in a cluster.
+    service_addresses: BTreeSet<(usize, ServiceKey, String)>,
+    /// Addresses Nodes of a cluster ever had or were assigned.
+    node_addresses: BTreeSet<(usize, String)>,
+    /// Every Service and port ever exported.
+    exported_ports: BTreeSet<(ServiceKey, String)>,
+    /// Cluster ID, Service and address ever exported.
+    exported_addresses: BTreeSet<(String, ServiceKey, String)>,
+    /// Cluster ID and ClusterInfo ever exported.
+    exported_cluster_infos: BTreeSet<(String, String)>,
+}
+
+/// A resource of Antrea's multi-cluster group.
+pub(crate) fn antrea(plural: &str) -> Resource {
+    (names::GROUP.to_owned(), plural.to_owned())
+}
+
+/// A resource of the MCS API.
+pub(crate) fn mcs(plural: &str) -> Resource {
+    (names::MCS_GROUP.to_owned(), plural.to_owned())
+}
+
+/// A resource of the core group.
+pub(crate) fn core(plural: &str) -> Resource {
+    (String::new(), plural.to_owned())
+}
+
+/// The `endpointslices` resource.
+pub(crate) fn slices() -> Resource {
+    ("discovery.k8s.io".to_owned(), "endpointslices".to_owned())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
+    list(subsets)
+        .flat_map(|s| list(&s["addresses"]))
+        .map(|a| text(&a["ip"]))
+}
+
+/// The Service of an export or import.
+fn service_key(spec: &Value) -> ServiceKey {
+    (text(&spec["namespace"]), text(&spec["name"]))
+}
+
+/// True unless the endpoint is not ready.
+pub(crate) fn is_ready(endpoint: &Value) -> bool {
+    endpoint["conditions"]["ready"] != json!(false)
+}
+
+/// True if a cluster has an export, a Service of a supported type and a ready endpoint.
+pub(crate) fn is_exportable(cluster: &Cluster, key: &ServiceKey) -> bool {
+    let live = |resource: &Resource| cluster.store.get(resource, key).filter(|o| !o.is_terminating());
+    let Some(service) = live(&core("services")) else {
+        return false;
+    };
+    if live(&mcs("serviceexports")).is_none()
+        || service.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some()
+    {
+        return false;
+    }
+    let spec = &service.value["spec"];
+    if spec["type"] == "ExternalName" || spec["clusterIP"] == "None" {
+        return false;
+    }
+    cluster.store.all(&slices()).any(|(name, slice)| {
+        name.0 == key.0
+            && slice.label(names::LABEL_SERVICE_NAME) == Some(&key.1)
+            && slice.value["addressType"] == "IPv4"
+            && list(&slice.value["endpoints"]).any(is_ready)
+    })
+}
+
+/// The cluster ID of the oldest ClusterSet that is not being deleted.
+pub(crate) fn wanted_cluster_id(cluster: &Cluster) -> Option<String> {
+    let sets = cluster.store.all(&antrea("clustersets"));
+    let set = sets
+        .filter(|(_, s)| !s.is_terminating())
+        .min_by_key(|(key, s)| (text(s.meta("creationTimestamp")), key.1.clone()))?;
+    Some(text(&set.1.value["spec"]["clusterID"]))
+}
+
+// === impl Rules ===
+
+impl Invariants {
+    /// Checks a change; `at` is the time since the start, `now` the server's clock.
+    pub(crate) fn check(
+        &mut self,
+        clusters: &[Cluster],
+        server: usize,
+        actor: Actor,
+        change: &Change,
+        at: Duration,
+        now: Timestamp,
+    ) -> Vec<String> {
+        let mut found = vec![];
+        if matches!(actor, Actor::Leader | Actor::Member(_)) {
+            check_foreign(server, actor, change, &mut found);
+            check_scope(clusters, server, actor, change, &mut found);
+            if change.deleted
+                || change.new.is_terminating() && change.old.as_ref().is_some_and(|o| !o.is_terminating())
+            {
+                // The removal of the last finalizer completes a deletion requested earlier.
+                if change.old.as_ref().is_none_or(|o| !o.is_terminating()) {
+                    self.check_deletion(clusters, server, actor, change, at, now, &mut found);
+                }
+            }
+        }
+        self.observe(clusters, server, change, at);
+        if matches!(actor, Actor::Leader | Actor::Member(_)) && !change.deleted {
+            self.check_provenance(
+                clusters,
+                server,
+                actor,
+                &change.resource.1,
+                &change.new,
+                at,
+                &mut found,
+            );
+        }
+        let broken: Vec<_> = found
+            .into_iter()
+            .map(|rule| {
+                let (resource, key) = (&change.resource.1, &change.key);
+                format!(
+                    "{rule}: {actor:?} on server {server}, {resource} {}/{}",
+                    key.0, key.1
+                )
+            })
+            .collect();
+        self.violations.extend(broken.iter().cloned());
+        broken
+    }
+
+    /// Re-evaluates all facts after the leader's objects were replaced by older ones.
+    pub(crate) fn reevaluate(&mut self, clusters: &[Cluster], at: Duration) {
+        let facts: Vec<_> = self.facts.keys().cloned().collect();
+        for fact in facts {
+            self.update_fact(clusters, fact, at);
+        }
+    }
+
+    fn is_stable(&self, fact: &Fact, holds: bool, at: Duration) -> bool {
+        let (now, since) = self.facts.get(fact).copied().unwrap_or((false, Duration::ZERO));
+        now == holds && at.saturating_sub(since) > self.staleness_window
+    }
+
+    fn update_fact(&mut self, clusters: &[Cluster], fact: Fact, at: Duration) {
+        let holds = fact_holds(clusters, &fact);
+        let old = self.facts.get(&fact).copied();
+        if old.is_none_or(|(was, _)| was != holds) {
+            // A fact never observed before was false from the beginning.
+            let since = if old.is_none() && !holds {
+                Duration::ZERO
+            } else {
+                at
+            };
+            self.facts.insert(fact, (holds, since));
+        }
+    }
+
+    /// Updates the facts and the history with a change.
+    fn observe(&mut self, clusters: &[Cluster], server: usize, change: &Change, at: Duration) {
+        let mut facts = vec![];
+        if (server, change.resource.1.as_str()) == (0, "memberclusterannounces") {
+            self.heartbeats.observe(change, at);
+        }
+        let versions: Vec<_> = change.old.iter().chain([&change.new]).collect();
+        for stored in &versions {
+            let spec = &stored.value["spec"];
+            match (server, change.resource.1.as_str()) {
+                (0, "resourceexports") if spec["kind"] == "ClusterInfo" => {
+                    facts.push(Fact::ClusterInfoExported(text(&spec["clusterID"])));
+                }
+                (0, "resourceexports") => {
+                    facts.push(Fact::Exported(service_key(spec)));
+                    facts.push(Fact::EndpointsExported(service_key(spec)));
+                    let ports = format_ports(&spec["service"]["serviceSpec"]["ports"]);
+                    facts.extend(
+                        split_ports(&ports).map(|port| Fact::ExportedWithPort(service_key(spec), port)),
+                    );
+                }
+                (0, "resourceimports") if spec["kind"] == "ClusterInfo" => {
+                    facts.push(Fact::ClusterInfoImported(change.key.1.clone()));
+                }
+                (0, "resourceimports") => facts.push(Fact::Imported(service_key(spec))),
+                (0, "memberclusterannounces") => {
+                    facts.push(Fact::Announced(text(&stored.value["clusterID"])));
+                }
+                (0, _) => {}
+                (i, "services" | "serviceexports") => facts.push(Fact::Exportable(i, change.key.clone())),
+                (i, "endpointslices") => {
+                    let service = stored.label(names::LABEL_SERVICE_NAME).unwrap_or_default();
+                    facts.push(Fact::Exportable(i, (change.key.0.clone(), service.to_owned())));
+                }
+                (i, "clustersets") => facts.push(Fact::WantsMembership(i, text(&spec["clusterID"]))),
+                (i, "namespaces") => facts.push(Fact::NamespaceExists(i, change.key.1.clone())),
+                (i, "gateways") => facts.push(Fact::ActiveGateway(i)),
+                _ => {}
+            }
+        }
+        for fact in facts {
+            self.update_fact(clusters, fact, at);
+        }
+        self.record_history(server, change);
+    }
+
+    fn record_history(&mut self, server: usize, change: &Change) {
+        let value = &change.new.value;
+        let spec = &value["spec"];
+        match (server, change.resource.1.as_str()) {
+            (0, "resourceexports") => {
+                let id = text(&spec["clusterID"]);
+                match spec["kind"].as_str() {
+                    Some("Service") => {
+                        let ports = format_ports(&spec["service"]["serviceSpec"]["ports"]);
+                        self.exported_ports
+                            .extend(split_ports(&ports).map(|port| (service_key(spec), port)));
+                    }
+                    Some("Endpoints") => {
+                        for ip in subset_addresses(&spec["endpoints"]["subsets"]) {
+                            self.exported_addresses
+                                .insert((id.clone(), service_key(spec), ip));
+                        }
+                    }
+                    Some("ClusterInfo") => {
+                        self.exported_cluster_infos
+                            .insert((id, spec["clusterInfo"].to_string()));
+                    }
+                    _ => {}
+                }
+            }
+            (0, _) => {}
+            (i, "services") => {
+                let key = change.key.clone();
+                self.service_ports
+                    .insert((i, key.clone(), format_ports(&spec["ports"])));
+                self.service_addresses.insert((i, key, text(&spec["clusterIP"])));
+            }
+            (i, "endpointslices") => {
+                let service = change.new.label(names::LABEL_SERVICE_NAME).unwrap_or_default();
+                let key = (change.key.0.clone(), service.to_owned());
+                for ip in list(&value["endpoints"]).flat_map(|e| list(&e["addresses"])) {
+                    self.service_addresses.insert((i, key.clone(), text(ip)));
+                }
+            }
+            (i, "nodes") => {
+                for address in list(&value["status"]["addresses"]) {
+                    self.node_addresses.insert((i, text(&address["address"])));
+                }
+                if let Some(ip) = change.new.annotation(names::ANNOTATION_GATEWAY_IP) {
+                    self.node_addresses.insert((i, ip.to_owned()));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one invariant and its inputs")]
+    fn check_deletion(
+        &self,
+        clusters: &[Cluster],
+        server: usize,
+        actor: Actor,
+        change: &Change,
+        at: Duration,
+        now: Timestamp,
+        found: &mut Vec<String>,
+    ) {
+        let Some(old) = &change.old else { return };
+        let spec = &old.value["spec"];
+        let steady = |fact: Fact| self.is_stable(&fact, true, at);
+        let wanted =
+            |i: usize| wanted_cluster_id(&clusters[i]).is_some_and(|id| steady(Fact::WantsMembership(i, id)));
+        let id_of = |i: usize| wanted_cluster_id(&clusters[i]).unwrap_or_default();
+        let vanished = match (actor, change.resource.1.as_str()) {
+            (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
+                Some("ServiceImport") => steady(Fact::Exported(service_key(spec))),
+                Some("Endpoints") => steady(Fact::EndpointsExported(service_key(spec))),
+                _ => steady(Fact::ClusterInfoExported(text(&spec["clusterinfo"]["clusterID"]))),
+            },
+            (Actor::Leader, "resourceexports") => steady(Fact::Announced(text(&spec["clusterID"]))),
+            (_, "memberclusterannounces") => {
+                let id = text(&old.value["clusterID"]);
+                let whose = (1..clusters.len()).find(|i| id_of(*i) == id);
+                let silent = self.heartbeats.may_remove(&clusters[0], actor, &change.key.1, at);
+                if whose.is_some_and(wanted) && !silent {
+                    found.push("silent-removal".to_owned());
+                }
+                false
+            }
+            (Actor::Member(i), "resourceexports") if server == 0 => {
+                let mine = id_of(i) == text(&spec["clusterID"]) && wanted(i);
+                mine && match spec["kind"].as_str() {
+                    Some("ClusterInfo") => steady(Fact::ActiveGateway(i)),
+                    _ => steady(Fact::Exportable(i, service_key(spec))),
+                }
+            }
+            (Actor::Member(i), "services" | "serviceimports") => {
+                let name = names::exported_service(&change.key.1).unwrap_or(&change.key.1);
+                let key = (change.key.0.clone(), name.to_owned());
+                wanted(i)
+                    && steady(Fact::Imported(key))
+                    && steady(Fact::NamespaceExists(i, change.key.0.clone()))
+            }
+            (Actor::Member(i), "clusterinfoimports") => {
+                wanted(i)
+                    && steady(Fact::ClusterInfoImported(change.key.1.clone()))
+                    && text(&spec["clusterID"]) != id_of(i)
+            }
+            (Actor::Member(i), "gateways") => {
+                if wanted(i) {
+                    check_drained(&clusters[i], old, now, found);
+                }
+                false
+            }
+            _ => false,
+        };
+        if vanished {
+            found.push("premature-deletion".to_owned());
+        }
+    }
+
+    /// Ports of an import that no export has or had.
+    fn unexported_ports(&self, of: &ServiceKey, ports: &str, at: Duration) -> Vec<String> {
+        let mut found = vec![];
+        for port in split_ports(ports) {
+            if !self.exported_ports.contains(&(of.clone(), port.clone())) {
+                found.push(format!("unfounded: {port}"));
+            }
+            if self.is_stable(&Fact::ExportedWithPort(of.clone(), port.clone()), false, at) {
+                found.push(format!("stale-port: {port}"));
+            }
+        }
+        found
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one invariant and its inputs")]
+    fn check_provenance(
+        &self,
+        clusters: &[Cluster],
+        server: usize,
+        actor: Actor,
+        plural: &str,
+        new: &StoredObject,
+        at: Duration,
+        found: &mut Vec<String>,
+    ) {
+        let spec = &new.value["spec"];
+        let mut demand = |truth: bool, what: String| {
+            if !truth {
+                found.push(format!("unfounded: {what}"));
+            }
+        };
+        match (actor, plural) {
+            (Actor::Member(i), "resourceexports") => match spec["kind"].as_str() {
+                Some("Service") => {
+                    let ports = format_ports(&spec["service"]["serviceSpec"]["ports"]);
+                    demand(
+                        self.service_ports
+                            .contains(&(i, service_key(spec), ports.clone())),
+                        ports,
+                    );
+                }
+                Some("Endpoints") => {
+                    for ip in subset_addresses(&spec["endpoints"]["subsets"]) {
+                        demand(
+                            self.service_addresses
+                                .contains(&(i, service_key(spec), ip.clone())),
+                            ip,
+                        );
+                    }
+                }
+                Some("ClusterInfo") => self.check_cluster_info(i, &spec["clusterInfo"], at, &mut demand),
+                _ => {}
+            },
+            (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
+                Some("ServiceImport") => {
+                    let ports = format_ports(&spec["serviceImport"]["spec"]["ports"]);
+                    found.extend(self.unexported_ports(&service_key(spec), &ports, at));
+                }
+                Some("Endpoints") => {
+                    for cluster in list(&spec["endpoints"]["clusters"]) {
+                        let id = text(&cluster["clusterID"]);
+                        for ip in subset_addresses(&cluster["subsets"]) {
+                            let known = self.exported_addresses.contains(&(
+                                id.clone(),
+                                service_key(spec),
+                                ip.clone(),
+                            ));
+                            demand(known, format!("{ip} of {id}"));
+                        }
+                    }
+                }
+                Some("ClusterInfo") => {
+                    let id = text(&spec["clusterinfo"]["clusterID"]);
+                    demand(
+                        self.exported_cluster_infos
+                            .contains(&(id.clone(), spec["clusterinfo"].to_string())),
+                        id,
+                    );
+                }
+                _ => {}
+            },
+            (Actor::Member(i), "clusterinfoimports") if server == i => {
+                let id = text(&spec["clusterID"]);
+                demand(
+                    self.exported_cluster_infos
+                        .contains(&(id.clone(), spec.to_string())),
+                    id.clone(),
+                );
+                let own = format!("10.{}.0.0/16", 100 + i);
+                // The cluster's own export under a former ID may remain; gateways ignore it.
+                let formerly = is_own_id(&id, &clusters[i].id);
+                if wanted_cluster_id(&clusters[i]).as_ref() == Some(&id)
+                    || spec["serviceCIDR"] == own.as_str() && !formerly
+                {
+                    found.push("self-import".to_owned());
+                }
+            }
+            (Actor::Member(i), "services") if server == i => {
+                let name = text(new.meta("name"));
+                let of = names::exported_service(&name).unwrap_or_default().to_owned();
+                let key = (text(new.meta("namespace")), of);
+                for port in split_ports(&format_ports(&spec["ports"])) {
+                    demand(self.exported_ports.contains(&(key.clone(), port.clone())), port);
+                }
+            }
+            (Actor::Member(i), "endpointslices") if server == i => {
+                let label = |name| new.label(name).unwrap_or_default().to_owned();
+                let key = (text(new.meta("namespace")), label(names::LABEL_MCS_SERVICE_NAME));
+                let id = label(names::LABEL_MCS_SOURCE_CLUSTER);
+                for ip in list(&new.value["endpoints"])
+                    .flat_map(|e| list(&e["addresses"]))
+                    .map(text)
+                {
+                    let known = self
+                        .exported_addresses
+                        .contains(&(id.clone(), key.clone(), ip.clone()))
+                        || self.service_addresses.contains(&(i, key.clone(), ip.clone()));
+                    demand(known, format!("{ip} of {id:?}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A ClusterInfo contains only the cluster's own ranges and Nodes.
+    fn check_cluster_info(
+        &self,
+        i: usize,
+        info: &Value,
+        at: Duration,
+        demand: &mut impl FnMut(bool, String),
+    ) {
+        let own = format!("10.{}.0.0/16", 100 + i);
+        demand(
+            info["serviceCIDR"] == own.as_str(),
+            info["serviceCIDR"].to_string(),
+        );
+        for gateway in list(&info["gatewayInfos"]) {
+            let ip = text(&gateway["gatewayIP"]);
+            demand(self.node_addresses.contains(&(i, ip.clone())), ip);
+        }
+        let prefix = format!("10.{}.", 10 + i);
+        for cidr in list(&info["podCIDRs"]) {
+            demand(text(cidr).starts_with(&prefix), cidr.to_string());
+        }
+        // A controller with stale state may still use the former ID.
+        let id = Fact::WantsMembership(i, text(&info["clusterID"]));
+        demand(!self.is_stable(&id, false, at), info["clusterID"].to_string());
+    }
+}
+
+fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
+    let leader = &clusters[0].store;
+    let exports = |kind: &'static str, service: ServiceKey| {
+        leader
+            .all(&antrea("resourceexports"))
+            .map(|(_, e)| e)
+            .filter(move |e| {
+                let spec = &e.value["spec"];
+                !e.is_terminating() && spec["kind"] == kind && service_key(spec) == service
+            })
+    };
+    let ports_of = |e: &StoredObject| format_ports(&e.value["spec"]["service"]["serviceSpec"]["ports"]);
+    match fact {
+        Fact::Exported(service) => exports("Service", service.clone()).next().is_some(),
+        Fact::ExportedWithPort(service, ports) => {
+            exports("Service", service.clone()).any(|e| split_ports(&ports_of(e)).any(|port| port == *ports))
+        }
+        Fact::EndpointsExported(service) => {
+            let services: Vec<_> = exports("Service", service.clone()).collect();
+            let all: BTreeSet<_> = services.iter().map(|e| ports_of(e)).collect();
+            let of = |e: &StoredObject| text(&e.value["spec"]["clusterID"]);
+            all.len() == 1
+                && exports("Endpoints", service.clone()).any(|e| services.iter().any(|s| of(s) == of(e)))
+        }
+        Fact::Imported(service) => leader.all(&antrea("resourceimports")).any(|(_, i)| {
+            let spec = &i.value["spec"];
+            !i.is_terminating() && spec["kind"] == "ServiceImport" && service_key(spec) == *service
+        }),
+        Fact::ClusterInfoExported(id) => leader.all(&antrea("resourceexports")).any(|(_, e)| {
+            let spec = &e.value["spec"];
+            !e.is_terminating() && spec["kind"] == "ClusterInfo" && spec["clusterID"] == id.as_str()
+        }),
+        Fact::ClusterInfoImported(name) => leader.all(&antrea("resourceimports")).any(|(key, i)| {
+            key.1 == *name && !i.is_terminating() && i.value["spec"]["kind"] == "ClusterInfo"
+        }),
+        Fact::Announced(id) => leader
+            .all(&antrea("memberclusterannounces"))
+            .any(|(_, a)| !a.is_terminating() && a.value["clusterID"] == id.as_str()),
+        Fact::WantsMembership(i, id) => wanted_cluster_id(&clusters[*i]).as_ref() == Some(id),
+        Fact::Exportable(i, service) => is_exportable(&clusters[*i], service),
+        Fact::NamespaceExists(i, name) => clusters[*i]
+            .store
+            .get(&core("namespaces"), &(String::new(), name.clone()))
+            .is_some_and(|n| !n.is_terminating()),
+        Fact::ActiveGateway(i) => clusters[*i]
+            .store
+            .all(&antrea("gateways"))
+            .any(|(_, g)| !g.is_terminating() && g.value["weight"] != json!(0)),
+    }
+}
+
+/// An object without the parts that any writer may change.
+fn comparable(stored: &StoredObject, status: bool) -> Value {
+    let mut value = stored.value.clone();
+    if let Some(metadata) = value["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+    }
+    if status && let Some(map) = value.as_object_mut() {
+        map.remove("status");
+    }
+    value
+}
+
+fn check_foreign(server: usize, actor: Actor, change: &Change, found: &mut Vec<String>) {
+    let Some(old) = &change.old else { return };
+    if old.creator == Actor::User {
+        let told = matches!(
+            (actor, server, change.resource.1.as_str()),
+            (Actor::Leader, 0, "clustersets") | (Actor::Member(_), 1.., "clustersets" | "serviceexports")
+        );
+        if change.deleted || comparable(old, told) != comparable(&change.new, told) {
+            found.push("foreign: the object".to_owned());
+        }
+        return;
+    }
+    if change.deleted {
+        let held = list(old.meta("finalizers")).any(|f| f == "example.com/hold");
+        if held {
+            found.push("foreign: the finalizer".to_owned());
+        }
+        return;
+    }
+    let Some(users) = old.managed_fields.get(&("kubectl".to_owned(), false)) else {
+        return;
+    };
+    let have = mc_test_kit::fake_apiserver::fields::leaf_fields(&change.new.value);
+    let had = mc_test_kit::fake_apiserver::fields::leaf_fields(&old.value);
+    for path in users {
+        let metadata = ["labels", "annotations", "finalizers"]
+            .iter()
+            .any(|f| path.starts_with(&format!("\u{1}metadata\u{1}{f}\u{1}")));
+        if metadata && had.get(path) != have.get(path) {
+            found.push(format!(
+                "foreign: {}",
+                mc_test_kit::fake_apiserver::fields::display_path(path)
+            ));
+        }
+    }
+}
+
+fn check_scope(clusters: &[Cluster], server: usize, actor: Actor, change: &Change, found: &mut Vec<String>) {
+    let plural = change.resource.1.as_str();
+    let versions = || change.old.iter().chain([&change.new]);
+    let right = match (actor, server) {
+        (Actor::Leader, 0) => match plural {
+            "resourceimports" => true,
+            "clustersets" => change.old.is_some(),
+            "resourceexports" | "memberclusterannounces" => change
+                .old
+                .as_ref()
+                .is_some_and(|old| old.value["spec"] == change.new.value["spec"]),
+            _ => !["secrets", "serviceaccounts"].contains(&plural),
+        },
+        (Actor::Member(i), 0) => {
+            // Former IDs of the cluster are allowed: its controller also ends former memberships.
+            let id = &clusters[i].id;
+            match plural {
+                "memberclusterannounces" => versions().all(|a| {
+                    let said = text(&a.value["clusterID"]);
+                    is_own_id(&said, id) && change.key.1 == names::member_announce(&said)
+                }),
+                "resourceexports" => versions().all(|e| {
+                    let said = text(&e.value["spec"]["clusterID"]);
+                    is_own_id(&said, id)
+                        && e.label(names::LABEL_SOURCE_CLUSTER_ID) == Some(&said)
+                        && change.key.1.starts_with(&format!("{said}-"))
+                }),
+                _ => false,
+            }
+        }
+        (Actor::Member(i), server) if server == i => match plural {
+            "gateways" | "clusterinfoimports" => change.key.0 == MEMBER_NAMESPACE,
+            "services" => versions().all(|s| s.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some()),
+            "endpointslices" => {
+                versions().all(|s| s.label(names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY))
+            }
+            _ => !["secrets", "nodes", "namespaces"].contains(&plural),
+        },
+        _ => false,
+    };
+    if !right {
+        found.push("out-of-scope".to_owned());
+    }
+}
+
+/// A cluster has its ID, or after rejoining the same with a suffix.
+fn is_own_id(said: &str, id: &str) -> bool {
+    said == id || said.strip_suffix("-2") == Some(id)
+}
+
+fn check_drained(cluster: &Cluster, old: &StoredObject, now: Timestamp, found: &mut Vec<String>) {
+    let since: Option<Timestamp> = old
+        .annotation(names::ANNOTATION_DRAINING_SINCE)
+        .and_then(|t| t.parse().ok());
+    let over = since
+        .and_then(|t| t.checked_add(cluster.config.drain_period).ok())
+        .is_some_and(|end| end <= now);
+    if old.value["weight"] != json!(0) || !over {
+        found.push("undrained".to_owned());
+    }
+}

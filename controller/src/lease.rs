@@ -1,58 +1,65 @@
-//! Which of several replicas works: one `Lease` (coordination.k8s.io/v1), used as client-go's leader election does, so
-//! that `kubectl get lease` reads as users know it.
+//! The decisions of the leader election: one `Lease` (coordination.k8s.io/v1) with the fields and timing of client-go's,
+//! so that `kubectl get lease` reads as users know it.
 //!
-//! Pure: what is in the Lease, what was seen of it before and the time give the next step. Guarantees: a Lease that
-//! somebody else renews is never taken, whatever the clocks of the others say; times of others are compared with
-//! each other only, never with our own.
+//! Pure: the Lease, its earlier observation and the time give the next action. Guarantees: a Lease that another replica
+//! renews is never acquired, whatever that replica's clock shows; times of other replicas are compared with each other
+//! only, never with the local clock.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::meta::v1::MicroTime};
 
-/// How long a Lease is respected after its last renewal was seen.
-pub const DURATION: Duration = Duration::from_secs(15);
-/// How long the holder works on after its last renewal: less than [`DURATION`] by what a request may take.
-pub const DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is renewed, or looked at by those who wait.
-pub const PERIOD: Duration = Duration::from_secs(2);
+/// The time after the last observed renewal at which a Lease expires.
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// The time after its last renewal at which the holder stops writing: less than [`LEASE_DURATION`] by the time limit of a
+/// request.
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// The interval of renewals, and of reads by standbys.
+pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// What was last seen of the Lease.
+/// The last observation of a Lease held by another replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct LeaseObserver {
     record: Option<(String, Option<Timestamp>, Option<i32>)>,
-    /// By our own clock, which never jumps.
+    /// The time of the observation, by the local monotonic clock.
     at: Duration,
 }
 
-/// What to do about the Lease.
+/// The next action on the Lease.
 #[derive(Clone, Debug, PartialEq)]
-#[must_use = "a step that nobody takes changes nothing"]
-pub enum Step {
-    /// Write this; it makes us the holder unless somebody else was faster.
+#[must_use = "an action has no effect until it is executed"]
+pub enum LeaseAction {
+    /// Write this spec; a conflict means that another replica was faster.
     Write(LeaseSpec),
-    /// Somebody else holds it.
+    /// Another replica holds the Lease.
     Wait {
-        /// Who.
+        /// Its identity.
         holder: String,
     },
 }
 
-impl Seen {
-    /// The next step of `me` at `now` (of a clock that never jumps) and `time` (for people to read).
-    pub fn step(&mut self, me: &str, lease: Option<&LeaseSpec>, now: Duration, time: Timestamp) -> Step {
+impl LeaseObserver {
+    /// The next action of replica `me` at `now` (monotonic) and `time` (written to the Lease for readers).
+    pub fn next_action(
+        &mut self,
+        me: &str,
+        lease: Option<&LeaseSpec>,
+        now: Duration,
+        time: Timestamp,
+    ) -> LeaseAction {
         let Some(lease) = lease else {
-            return Step::Write(held_by(me, 0, time, time));
+            return LeaseAction::Write(held_by(me, 0, time, time));
         };
         let holder = lease.holder_identity.as_deref().unwrap_or_default();
         let transitions = lease.lease_transitions.unwrap_or_default();
         if holder == me {
             let acquired = lease.acquire_time.as_ref().map_or(time, |at| at.0);
-            return Step::Write(held_by(me, transitions, acquired, time));
+            return LeaseAction::Write(held_by(me, transitions, acquired, time));
         }
         let taken = held_by(me, transitions.saturating_add(1), time, time);
         if holder.is_empty() {
-            return Step::Write(taken);
+            return LeaseAction::Write(taken);
         }
         let record = Some((
             holder.to_owned(),
@@ -63,18 +70,20 @@ impl Seen {
             (self.record, self.at) = (record, now);
         }
         let seconds = lease.lease_duration_seconds.and_then(|s| u64::try_from(s).ok());
-        // One without a duration, or a shorter one than we would work on with, is respected all the same.
-        let duration = seconds.map_or(DURATION, Duration::from_secs).max(DEADLINE);
+        // A missing or short duration is replaced by one that a holder of this program may rely on.
+        let duration = seconds
+            .map_or(LEASE_DURATION, Duration::from_secs)
+            .max(RENEW_DEADLINE);
         if now.saturating_sub(self.at) < duration {
-            return Step::Wait {
+            return LeaseAction::Wait {
                 holder: holder.to_owned(),
             };
         }
-        Step::Write(taken)
+        LeaseAction::Write(taken)
     }
 }
 
-/// What the holder leaves behind when it stops: nobody has to wait.
+/// The spec of a released Lease: a standby acquires it at once.
 #[must_use]
 pub fn released(lease: &LeaseSpec, time: Timestamp) -> LeaseSpec {
     LeaseSpec {
@@ -88,7 +97,7 @@ pub fn released(lease: &LeaseSpec, time: Timestamp) -> LeaseSpec {
 fn held_by(me: &str, transitions: i32, acquired: Timestamp, renewed: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(me.to_owned()),
-        lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
+        lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
         lease_transitions: Some(transitions),
         acquire_time: Some(MicroTime(acquired)),
         renew_time: Some(MicroTime(renewed)),
@@ -108,23 +117,23 @@ mod tests {
         T0 + Duration::from_secs(seconds)
     }
 
-    fn written(step: Step) -> LeaseSpec {
+    fn written(step: LeaseAction) -> LeaseSpec {
         match step {
-            Step::Write(lease) => lease,
-            Step::Wait { holder } => panic!("waits for {holder}"),
+            LeaseAction::Write(lease) => lease,
+            LeaseAction::Wait { holder } => panic!("waits for {holder}"),
         }
     }
 
     #[test]
-    fn nobodys_lease_is_taken_at_once() {
-        let lease = written(Seen::default().step("a", None, Duration::ZERO, at(5)));
+    fn a_free_lease_is_acquired_at_once() {
+        let lease = written(LeaseObserver::default().next_action("a", None, Duration::ZERO, at(5)));
         assert_eq!(lease.holder_identity.as_deref(), Some("a"));
         assert_eq!(
             (lease.lease_transitions, lease.lease_duration_seconds),
             (Some(0), Some(15))
         );
         let free = released(&lease, at(6));
-        let taken = written(Seen::default().step("b", Some(&free), Duration::ZERO, at(7)));
+        let taken = written(LeaseObserver::default().next_action("b", Some(&free), Duration::ZERO, at(7)));
         assert_eq!(
             (taken.holder_identity.as_deref(), taken.lease_transitions),
             (Some("b"), Some(1))
@@ -132,29 +141,29 @@ mod tests {
     }
 
     #[test]
-    fn our_own_is_renewed_and_keeps_its_beginning() {
+    fn a_renewal_keeps_the_acquire_time() {
         let mine = held_by("a", 3, at(1), at(2));
-        let renewed = written(Seen::default().step("a", Some(&mine), Duration::ZERO, at(4)));
+        let renewed = written(LeaseObserver::default().next_action("a", Some(&mine), Duration::ZERO, at(4)));
         assert_eq!(renewed, held_by("a", 3, at(1), at(4)));
     }
 
     #[test]
-    fn somebody_elses_is_taken_when_it_was_not_renewed_for_its_duration() {
-        let mut seen = Seen::default();
-        // Its clock is a year ahead: that means nothing.
+    fn an_expired_lease_is_acquired() {
+        let mut observer = LeaseObserver::default();
+        // The other clock is a year ahead.
         let theirs = held_by("b", 3, at(31_536_000), at(31_536_000));
-        let look = |seen: &mut Seen, lease: &LeaseSpec, now: u64| {
-            seen.step("a", Some(lease), Duration::from_secs(now), at(now))
+        let action = |observer: &mut LeaseObserver, lease: &LeaseSpec, now: u64| {
+            observer.next_action("a", Some(lease), Duration::from_secs(now), at(now))
         };
-        let wait = Step::Wait {
+        let wait = LeaseAction::Wait {
             holder: "b".to_owned(),
         };
-        assert_eq!(look(&mut seen, &theirs, 100), wait);
-        assert_eq!(look(&mut seen, &theirs, 114), wait);
+        assert_eq!(action(&mut observer, &theirs, 100), wait);
+        assert_eq!(action(&mut observer, &theirs, 114), wait);
         let renewed = held_by("b", 3, at(31_536_000), at(31_536_001));
-        assert_eq!(look(&mut seen, &renewed, 114), wait);
-        assert_eq!(look(&mut seen, &renewed, 128), wait);
-        let taken = written(look(&mut seen, &renewed, 129));
+        assert_eq!(action(&mut observer, &renewed, 114), wait);
+        assert_eq!(action(&mut observer, &renewed, 128), wait);
+        let taken = written(action(&mut observer, &renewed, 129));
         assert_eq!(
             (taken.holder_identity.as_deref(), taken.lease_transitions),
             (Some("a"), Some(4))
@@ -162,50 +171,50 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_says_nonsense_is_respected_long_enough() {
+    fn a_lease_with_an_invalid_duration_is_respected() {
         for seconds in [None, Some(-1), Some(0), Some(1)] {
-            let mut seen = Seen::default();
+            let mut observer = LeaseObserver::default();
             let theirs = LeaseSpec {
                 lease_duration_seconds: seconds,
                 renew_time: None,
                 ..held_by("b", 0, T0, T0)
             };
             for now in [0, 9] {
-                let step = seen.step("a", Some(&theirs), Duration::from_secs(now), T0);
-                assert!(matches!(step, Step::Wait { .. }), "{seconds:?} {now}");
+                let step = observer.next_action("a", Some(&theirs), Duration::from_secs(now), T0);
+                assert!(matches!(step, LeaseAction::Wait { .. }), "{seconds:?} {now}");
             }
-            let _ = written(seen.step("a", Some(&theirs), Duration::from_secs(15), T0));
+            let _ = written(observer.next_action("a", Some(&theirs), Duration::from_secs(15), T0));
         }
     }
 
     proptest! {
-        /// Two replicas with clocks of their own, one API server that takes a write only on the version it was made
-        /// from, requests lost and stalls at will: no two of them work at a time.
+        /// Three replicas with different clocks, one API server with optimistic concurrency, lost requests, lost answers
+        /// and stalls: no two replicas are active at a time.
         #[test]
-        fn never_two_at_a_time(
+        fn at_most_one_replica_is_active(
             events in proptest::collection::vec((0_usize..3, 0_u64..4_000, any::<bool>(), any::<bool>()), 1..200),
             skews in [0_u64..100_000, 0_u64..100_000, 0_u64..100_000],
         ) {
             let names = ["a", "b", "c"];
             let mut lease: Option<(u64, LeaseSpec)> = None;
-            let mut replicas = [(); 3].map(|()| (Seen::default(), None::<Duration>));
+            let mut replicas = [(); 3].map(|()| (LeaseObserver::default(), None::<Duration>));
             let mut now = Duration::ZERO;
-            for (who, pause, lost, answer_lost) in events {
+            for (replica, pause, lost, answer_lost) in events {
                 now += Duration::from_millis(pause);
-                let (seen, works_until) = &mut replicas[who];
-                let own_time = T0 + now + Duration::from_secs(skews[who]);
+                let (observer, active_until) = &mut replicas[replica];
+                let own_time = T0 + now + Duration::from_secs(skews[replica]);
                 let version = lease.as_ref().map(|(version, _)| *version);
-                let step = seen.step(names[who], lease.as_ref().map(|(_, spec)| spec), now, own_time);
-                if let Step::Write(spec) = step && !lost {
+                let step = observer.next_action(names[replica], lease.as_ref().map(|(_, spec)| spec), now, own_time);
+                if let LeaseAction::Write(spec) = step && !lost {
                     lease = Some((version.map_or(0, |v| v + 1), spec));
                     if !answer_lost {
-                        *works_until = Some(now + DEADLINE);
+                        *active_until = Some(now + RENEW_DEADLINE);
                     }
                 }
-                let working: Vec<_> = (0..3)
+                let active: Vec<_> = (0..3)
                     .filter(|i| replicas[*i].1.is_some_and(|until| now < until))
                     .collect();
-                prop_assert!(working.len() < 2, "{working:?} at {now:?}: {lease:?}");
+                prop_assert!(active.len() < 2, "{active:?} at {now:?}: {lease:?}");
             }
         }
     }

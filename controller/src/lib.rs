@@ -1,25 +1,14 @@
-//! The multi-cluster API (feature `api`) and the leader and member controllers (feature `runtime`).
+//! The leader and member controllers.
 #![forbid(unsafe_code)]
 
-pub mod api;
-
-#[cfg(feature = "runtime")]
-pub mod body;
-#[cfg(feature = "runtime")]
-pub mod claim;
-#[cfg(feature = "runtime")]
-pub mod identity;
-#[cfg(feature = "runtime")]
+pub mod cluster_id;
+pub mod fence;
 pub mod leader;
-#[cfg(feature = "runtime")]
 pub mod lease;
-#[cfg(feature = "runtime")]
 pub mod member;
-#[cfg(feature = "runtime")]
 pub mod metrics;
-#[cfg(feature = "runtime")]
+pub mod name_conflict;
 pub mod plan;
-#[cfg(feature = "runtime")]
-pub mod shell;
-#[cfg(feature = "runtime")]
-pub mod world;
+pub mod raw_json;
+pub mod runtime;
+pub mod snapshot;

@@ -1,4 +1,7 @@
-//! What is to be done, as data: the pure part decides, [`crate::apply`] carries out.
+//! The output of a reconcile as data: [`crate::leader`] and [`crate::member`] decide, [`crate::runtime`] executes.
+//!
+//! Instead of the `Controller` of kube, which reconciles one object at a time: imports depend on all exports of a name, and
+//! names and label IDs on all objects of a kind.
 
 use std::fmt;
 
@@ -8,31 +11,29 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{Resource, ResourceExt, core::ApiResource};
+use mc_api::{
+    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
+    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
+    network_policy::ClusterNetworkPolicy, resource_export::ResourceExport, resource_import::ResourceImport,
+    service_export::ServiceExport, service_import::ServiceImport,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{
-        cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-        label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
-        network_policy::ClusterNetworkPolicy, resource_export::ResourceExport,
-        resource_import::ResourceImport, service_export::ServiceExport, service_import::ServiceImport,
-    },
-    body::Body,
-};
+use crate::raw_json::RawJson;
 
-/// Which API server.
+/// The API server of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
-    /// That of the cluster this controller runs in.
+pub enum ApiServer {
+    /// That of the own cluster.
     Local,
-    /// That of the leader, reached with the member's token.
+    /// That of the leader cluster, accessed with the member's token.
     Leader,
 }
 
-/// The kinds this controller writes.
+/// The kinds written by the controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "each is the kind of that name")]
+#[expect(missing_docs, reason = "the variants are named like the kinds")]
 pub enum Kind {
     ClusterInfoImport,
     ClusterNetworkPolicy,
@@ -49,103 +50,102 @@ pub enum Kind {
     ServiceImport,
 }
 
-/// One object, wherever it is.
+/// A reference to an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Target {
-    /// Which API server.
-    pub side: Side,
-    /// What kind of object.
+pub struct ObjectRef {
+    /// The API server.
+    pub side: ApiServer,
+    /// The kind.
     pub kind: Kind,
-    /// Its Namespace; empty where the kind has none.
+    /// The Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
-/// What is done to one object.
+/// The operation of a write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Op {
-    /// Create it; an object of that name that is there already is left alone.
-    Create(Body),
-    /// Server-side apply: the object is ours, fields that vanish from the value vanish from the object.
-    Apply(Body),
-    /// JSON merge patch; with `metadata.resourceVersion` only if nobody wrote in between.
-    Patch(Body),
+pub enum WriteOp {
+    /// Create; an existing object of the name is not changed.
+    Create(RawJson),
+    /// Server-side apply: fields absent from the value are removed from the object.
+    Apply(RawJson),
+    /// JSON merge patch; with `metadata.resourceVersion` it fails if the object has changed.
+    Patch(RawJson),
     /// JSON merge patch of the status subresource.
-    Status(Body),
-    /// Delete it, if it still has this UID.
+    Status(RawJson),
+    /// Delete, with preconditions.
     Delete {
-        /// The UID it was seen with.
+        /// The UID in the snapshot.
         uid: Option<String>,
-        /// The resource version it has to have still, if so.
+        /// The required resource version, if any.
         version: Option<String>,
     },
 }
 
-/// One step.
+/// One write to one object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Action {
-    /// To which object.
-    pub target: Target,
-    /// What.
-    pub op: Op,
+pub struct Write {
+    /// The object.
+    pub target: ObjectRef,
+    /// The operation.
+    pub op: WriteOp,
 }
 
-/// Something a person should know; reported once for as long as it stays true.
+/// A problem for the log; logged once while it persists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Notice {
-    /// The object it is about, `Node node-1` for example.
+pub struct Issue {
+    /// Kind and name of the object, such as `Node node-1`.
     pub subject: String,
-    /// Field, value and consequence.
+    /// Field, value and effect.
     pub message: String,
 }
 
-/// Something the people of a cluster should know, told on an object there: an Event of type Warning, once while it
-/// stays true.
+/// An Event of type Warning on an object; published once while its cause persists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Remark {
-    /// The object it is about, which exists.
-    pub about: Target,
+pub struct WarningEvent {
+    /// The regarding object, which exists.
+    pub object: ObjectRef,
     /// Its UID.
     pub uid: String,
-    /// In one word.
+    /// The reason in `CamelCase`.
     pub reason: String,
-    /// In a sentence.
+    /// The message.
     pub message: String,
 }
 
-/// Everything one look at the world asks for.
+/// The result of one reconcile.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[must_use = "a plan that nobody applies changes nothing"]
+#[must_use = "a plan has no effect until it is applied"]
 pub struct Plan {
-    /// In this order where order matters: what is added comes before what is removed.
-    pub actions: Vec<Action>,
-    /// What a person should know.
-    pub notices: Vec<Notice>,
-    /// What the people of a cluster should know on the object itself.
-    pub remarks: Vec<Remark>,
-    /// When to look again even if nothing happens.
-    pub wake_at: Option<Timestamp>,
+    /// In order: additions before removals.
+    pub writes: Vec<Write>,
+    /// Problems for the log.
+    pub issues: Vec<Issue>,
+    /// Events for the objects.
+    pub warning_events: Vec<WarningEvent>,
+    /// Time of the next reconcile without a change.
+    pub next_requeue: Option<Timestamp>,
 }
 
-/// A kind with a name in [`Kind`].
-pub trait Known: Resource<DynamicType = ()> + Serialize {
-    /// Which.
+/// A kind of [`Kind`].
+pub trait WritableKind: Resource<DynamicType = ()> + Serialize {
+    /// The kind.
     const KIND: Kind;
 }
 
-macro_rules! known {
+macro_rules! writable_kinds {
     ($($kind:ident),*) => {
-        $(impl Known for $kind { const KIND: Kind = Kind::$kind; })*
+        $(impl WritableKind for $kind { const KIND: Kind = Kind::$kind; })*
 
         impl Kind {
-            /// How the API server calls it.
+            /// Group, version and plural name.
             #[must_use]
             pub fn api_resource(self) -> ApiResource {
                 match self { $(Self::$kind => ApiResource::erase::<$kind>(&()),)* }
             }
 
-            /// As objects say it.
+            /// The kind's name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$kind => stringify!($kind),)* }
@@ -154,7 +154,7 @@ macro_rules! known {
     };
 }
 
-known!(
+writable_kinds!(
     ClusterInfoImport,
     ClusterNetworkPolicy,
     ClusterSet,
@@ -170,11 +170,11 @@ known!(
     ServiceImport
 );
 
-// === impl Target ===
+// === impl ObjectRef ===
 
-impl Target {
-    /// Where `object` is.
-    pub fn of<K: Known>(side: Side, object: &K) -> Self {
+impl ObjectRef {
+    /// The reference to `object`.
+    pub fn new<K: WritableKind>(side: ApiServer, object: &K) -> Self {
         Self {
             side,
             kind: K::KIND,
@@ -184,21 +184,21 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = match self.side {
-            Side::Local => "",
-            Side::Leader => " in the leader cluster",
+            ApiServer::Local => "",
+            ApiServer::Leader => " in the leader cluster",
         };
         let slash = if self.namespace.is_empty() { "" } else { "/" };
         write!(f, "{:?} {}{slash}{}{at}", self.kind, self.namespace, self.name)
     }
 }
 
-// === impl Op ===
+// === impl WriteOp ===
 
-impl Op {
-    /// For logs.
+impl WriteOp {
+    /// The verb for logs.
     #[must_use]
     pub fn verb(&self) -> &'static str {
         match self {
@@ -214,117 +214,117 @@ impl Op {
 // === impl Plan ===
 
 impl Plan {
-    /// Create `object`.
-    pub fn create<K: Known>(&mut self, side: Side, object: &K) {
-        self.push(Target::of(side, object), Op::Create(body(object)));
+    /// Creates `object`.
+    pub fn create<K: WritableKind>(&mut self, side: ApiServer, object: &K) {
+        self.push(ObjectRef::new(side, object), WriteOp::Create(body(object)));
     }
 
-    /// Make `object` what it is here.
-    pub fn apply<K: Known>(&mut self, side: Side, object: &K) {
-        self.push(Target::of(side, object), Op::Apply(body(object)));
+    /// Applies `object` server-side.
+    pub fn apply<K: WritableKind>(&mut self, side: ApiServer, object: &K) {
+        self.push(ObjectRef::new(side, object), WriteOp::Apply(body(object)));
     }
 
-    /// Change `object` as the JSON merge patch says, unless somebody else changed it since.
-    pub fn patch<K: Known>(&mut self, side: Side, object: &K, mut patch: Value) {
+    /// Applies a JSON merge patch, conditional on the resource version of `object`.
+    pub fn patch<K: WritableKind>(&mut self, side: ApiServer, object: &K, mut patch: Value) {
         if let (Some(version), Some(patch)) = (object.resource_version(), patch.as_object_mut()) {
             let metadata = patch.entry("metadata").or_insert_with(|| json!({}));
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.insert("resourceVersion".to_owned(), json!(version));
             }
         }
-        self.push(Target::of(side, object), Op::Patch(patch.into()));
+        self.push(ObjectRef::new(side, object), WriteOp::Patch(patch.into()));
     }
 
-    /// Change `object` as the JSON merge patch says, whatever else changed.
-    pub fn merge<K: Known>(&mut self, side: Side, object: &K, patch: Value) {
-        self.push(Target::of(side, object), Op::Patch(patch.into()));
+    /// Applies a JSON merge patch unconditionally.
+    pub fn merge<K: WritableKind>(&mut self, side: ApiServer, object: &K, patch: Value) {
+        self.push(ObjectRef::new(side, object), WriteOp::Patch(patch.into()));
     }
 
-    /// Replace the status of `object`.
-    pub fn status<K: Known>(&mut self, side: Side, object: &K, status: &impl Serialize) {
+    /// Patches the status of `object`.
+    pub fn status<K: WritableKind>(&mut self, side: ApiServer, object: &K, status: &impl Serialize) {
         let status = serde_json::to_value(status).unwrap_or_default();
         self.push(
-            Target::of(side, object),
-            Op::Status(json!({ "status": status }).into()),
+            ObjectRef::new(side, object),
+            WriteOp::Status(json!({ "status": status }).into()),
         );
     }
 
-    /// Delete `object` as it was seen, unless that is under way.
-    pub fn delete<K: Known>(&mut self, side: Side, object: &K) {
+    /// Deletes `object` by its UID, unless it is being deleted.
+    pub fn delete<K: WritableKind>(&mut self, side: ApiServer, object: &K) {
         if object.meta().deletion_timestamp.is_none() {
             let (uid, version) = (object.uid(), None);
-            self.push(Target::of(side, object), Op::Delete { uid, version });
+            self.push(ObjectRef::new(side, object), WriteOp::Delete { uid, version });
         }
     }
 
-    /// Delete `object` as it was seen, unless somebody changed it since.
-    pub fn delete_unchanged<K: Known>(&mut self, side: Side, object: &K) {
+    /// Deletes `object` by its UID and resource version, unless it is being deleted.
+    pub fn delete_unchanged<K: WritableKind>(&mut self, side: ApiServer, object: &K) {
         if object.meta().deletion_timestamp.is_none() {
             let (uid, version) = (object.uid(), object.resource_version());
-            self.push(Target::of(side, object), Op::Delete { uid, version });
+            self.push(ObjectRef::new(side, object), WriteOp::Delete { uid, version });
         }
     }
 
-    /// Tell people.
-    pub fn notice(&mut self, subject: impl Into<String>, message: impl Into<String>) {
-        self.notices.push(Notice {
+    /// Reports an issue.
+    pub fn issue(&mut self, subject: impl Into<String>, message: impl Into<String>) {
+        self.issues.push(Issue {
             subject: subject.into(),
             message: message.into(),
         });
     }
 
-    /// Tell the people of the cluster `object` is in, on the object.
-    pub fn remark<K: Known>(
+    /// Reports an Event on `object`.
+    pub fn warning_event<K: WritableKind>(
         &mut self,
-        side: Side,
+        side: ApiServer,
         object: &K,
         reason: impl Into<String>,
         message: impl Into<String>,
     ) {
-        self.remarks.push(Remark {
-            about: Target::of(side, object),
+        self.warning_events.push(WarningEvent {
+            object: ObjectRef::new(side, object),
             uid: object.uid().unwrap_or_default(),
             reason: reason.into(),
             message: message.into(),
         });
     }
 
-    /// Tell people of each of many things: of the first ten in full, of the others how many.
-    pub fn notices(&mut self, about: &str, all: Vec<(String, String)>) {
-        let more = all.len().saturating_sub(MANY);
-        for (subject, message) in all.into_iter().take(MANY) {
-            self.notice(subject, message);
+    /// Reports up to [`MAX_ISSUES`] issues and the number of the others under `summary_subject`.
+    pub fn issues(&mut self, summary_subject: &str, all: Vec<(String, String)>) {
+        let more = all.len().saturating_sub(MAX_ISSUES);
+        for (subject, message) in all.into_iter().take(MAX_ISSUES) {
+            self.issue(subject, message);
         }
         if more > 0 {
-            self.notice(about, format!("the same is true of {more} more"));
+            self.issue(summary_subject, format!("{more} more issues of this kind"));
         }
     }
 
-    /// Whether there is room for another step of a kind of which there may be thousands. `before` is how many steps
-    /// there were before the first of it. What is left out comes with the next plan, and heartbeats with it.
+    /// Whether a batch that began at write number `before` has room for another write. The next plan continues with the
+    /// rest, so that thousands of writes do not delay heartbeats.
     #[must_use]
     pub fn has_room(&self, before: usize) -> bool {
-        self.actions.len() < before.saturating_add(BATCH)
+        self.writes.len() < before.saturating_add(BATCH)
     }
 
-    /// Look again at `at`, or earlier.
-    pub fn wake(&mut self, at: Timestamp) {
-        self.wake_at = Some(self.wake_at.map_or(at, |old| old.min(at)));
+    /// Requeues at `at` or earlier.
+    pub fn requeue_at(&mut self, at: Timestamp) {
+        self.next_requeue = Some(self.next_requeue.map_or(at, |old| old.min(at)));
     }
 
-    fn push(&mut self, target: Target, op: Op) {
-        self.actions.push(Action { target, op });
+    fn push(&mut self, target: ObjectRef, op: WriteOp) {
+        self.writes.push(Write { target, op });
     }
 }
 
-/// So many steps of one sort are in one plan: a second's work, more or less.
+/// Maximum number of writes of one batch: about a second of work.
 pub const BATCH: usize = 256;
-/// So many notices of one sort are given in full.
-const MANY: usize = 10;
+/// Maximum number of issues of one kind reported in full.
+const MAX_ISSUES: usize = 10;
 
-fn body<K: Known>(object: &K) -> Body {
+fn body<K: WritableKind>(object: &K) -> RawJson {
     let mut body = serde_json::to_value(object).unwrap_or_default();
-    // The status belongs to the subresource; sending it along would only be ignored.
+    // The API server ignores the status here: it is a subresource.
     if let Some(body) = body.as_object_mut() {
         body.remove("status");
     }
@@ -336,17 +336,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_say_what_they_are() {
+    fn bodies_have_their_type() {
         let mut plan = Plan::default();
-        let mut export = ResourceExport::new("x", crate::api::resource_export::ResourceExportSpec::default());
+        let mut export = ResourceExport::new("x", mc_api::resource_export::ResourceExportSpec::default());
         export.metadata.namespace = Some("ns".to_owned());
-        plan.apply(Side::Leader, &export);
+        plan.apply(ApiServer::Leader, &export);
         let [
-            Action {
+            Write {
                 target,
-                op: Op::Apply(body),
+                op: WriteOp::Apply(body),
             },
-        ] = &plan.actions[..]
+        ] = &plan.writes[..]
         else {
             panic!("{plan:?}")
         };
@@ -357,20 +357,20 @@ mod tests {
     }
 
     #[test]
-    fn of_many_things_of_one_sort_some_are_told() {
+    fn only_some_of_many_issues_are_reported_in_full() {
         let mut plan = Plan::default();
-        plan.notices(
+        plan.issues(
             "exports",
             (0..25).map(|i| (i.to_string(), "bad".to_owned())).collect(),
         );
-        assert_eq!(plan.notices.len(), 11);
-        assert_eq!(plan.notices[10].message, "the same is true of 15 more");
+        assert_eq!(plan.issues.len(), 11);
+        assert_eq!(plan.issues[10].message, "15 more issues of this kind");
         let identity = LabelIdentity::new(
             "c5d961e1f6175a5a",
-            crate::api::label_identity::LabelIdentitySpec::default(),
+            mc_api::label_identity::LabelIdentitySpec::default(),
         );
         assert_eq!(
-            Target::of(Side::Local, &identity).to_string(),
+            ObjectRef::new(ApiServer::Local, &identity).to_string(),
             "LabelIdentity c5d961e1f6175a5a"
         );
     }

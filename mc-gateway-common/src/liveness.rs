@@ -1,16 +1,16 @@
-//! Whether a member is alive, from the probes it was sent and the answers it gave. Pure.
+//! Whether a next hop is alive, from the probes it was sent and the answers it gave. Pure.
 //!
 //! *Guarantees*: the distance between sending and answering is counted in probes, not in time, so an agent
-//! that stalls or dies changes nothing; a member that was never probed is alive; a member that comes back
+//! that stalls or dies changes nothing; a next hop that was never probed is alive; a next hop that comes back
 //! is used again only after it has answered for the whole hold-down; sequence numbers may wrap around.
 
 use crate::{
-    abi::liveness::{RTT_BUCKETS, RTT_FIRST_BUCKET, Seen, Sent},
+    abi::liveness::{ProbeReply, ProbeSent, RTT_BUCKETS, RTT_FIRST_BUCKET},
     maps::Maps,
     verdict::DropReason,
 };
 
-/// What is known of a member.
+/// What is known of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// It answers, or nobody asks it.
@@ -21,11 +21,11 @@ pub enum State {
     Dead,
 }
 
-/// State of the member `id`. `detect` is the number of probes in a row that may go unanswered; 0 turns
+/// State of the next hop `id`. `detect` is the number of probes in a row that may go unanswered; 0 turns
 /// liveness off.
 #[inline(always)]
 #[must_use]
-pub fn state(id: u32, sent: Sent, seen: Seen, detect: u32) -> State {
+pub fn state(id: u32, sent: ProbeSent, seen: ProbeReply, detect: u32) -> State {
     if detect == 0 || sent.id != id || seen.id != id {
         return State::Alive;
     }
@@ -42,18 +42,18 @@ pub fn state(id: u32, sent: Sent, seen: Seen, detect: u32) -> State {
 /// two numbers are written by two sides) is no distance.
 #[inline(always)]
 #[must_use]
-pub fn unanswered(sent: Sent, seen: Seen) -> u32 {
+pub fn unanswered(sent: ProbeSent, seen: ProbeReply) -> u32 {
     let distance = sent.sequence.wrapping_sub(seen.sequence);
     if distance > u32::MAX / 2 { 0 } else { distance }
 }
 
-/// Whether the member `id` in `slot` must not be used.
+/// Whether the next hop `id` in `slot` must not be used.
 #[inline(always)]
 pub fn is_dead<T: Maps>(tables: &T, slot: u32, id: u32) -> bool {
     let Some(sent) = tables.sent(slot) else {
         return false;
     };
-    // Most members of a group of one are never probed: nothing else needs to be read.
+    // Most next hops of a group of one are never probed: nothing else needs to be read.
     if sent.id != id {
         return false;
     }
@@ -63,15 +63,15 @@ pub fn is_dead<T: Maps>(tables: &T, slot: u32, id: u32) -> bool {
     state(id, sent, seen, config.detect) != State::Alive
 }
 
-/// What is known of the member after it answered probe `sequence`, or why that is no answer.
+/// What is known of the next hop after it answered probe `sequence`, or why that is no answer.
 #[inline(always)]
 pub fn accept_reply(
-    sent: Sent,
-    seen: Seen,
+    sent: ProbeSent,
+    seen: ProbeReply,
     answer: ReceivedReply,
     detect: u32,
     hold_down_ms: u32,
-) -> Result<Seen, DropReason> {
+) -> Result<ProbeReply, DropReason> {
     let ReceivedReply { sequence, rtt, now } = answer;
     // How many probes ago it was sent.
     let age = sent.sequence.wrapping_sub(sequence);
@@ -80,7 +80,7 @@ pub fn accept_reply(
         return Err(DropReason::ProbeUnsent);
     }
     if age >= distance {
-        return Err(DropReason::ProbeLate);
+        return Err(DropReason::ProbeStale);
     }
     let came_back = detect != 0 && distance > detect;
     let hold_down = u64::from(hold_down_ms).wrapping_mul(1_000_000);
@@ -91,7 +91,7 @@ pub fn accept_reply(
     } else {
         seen.held_since
     };
-    Ok(Seen {
+    Ok(ProbeReply {
         sequence,
         at: now,
         held_since,
@@ -136,15 +136,15 @@ mod tests {
     const HOLD_MS: u32 = 1_000;
     const SECOND: u64 = 1_000_000_000;
 
-    fn sent(sequence: u32) -> Sent {
-        Sent { id: ID, sequence }
+    fn sent(sequence: u32) -> ProbeSent {
+        ProbeSent { id: ID, sequence }
     }
 
-    fn seen(sequence: u32) -> Seen {
-        Seen {
+    fn seen(sequence: u32) -> ProbeReply {
+        ProbeReply {
             id: ID,
             sequence,
-            ..Seen::default()
+            ..ProbeReply::default()
         }
     }
 
@@ -178,15 +178,18 @@ mod tests {
 
     #[test]
     fn never_probed_or_switched_off_is_alive() {
-        assert_eq!(state(ID, Sent::default(), Seen::default(), DETECT), State::Alive);
-        let other = Sent { id: 8, sequence: 100 };
+        assert_eq!(
+            state(ID, ProbeSent::default(), ProbeReply::default(), DETECT),
+            State::Alive
+        );
+        let other = ProbeSent { id: 8, sequence: 100 };
         assert_eq!(
             state(ID, other, seen(1), DETECT),
             State::Alive,
-            "of another member"
+            "of another next hop"
         );
         assert_eq!(
-            state(ID, sent(100), Seen::default(), DETECT),
+            state(ID, sent(100), ProbeReply::default(), DETECT),
             State::Alive,
             "never initialised"
         );
@@ -200,8 +203,8 @@ mod tests {
         };
         assert_eq!(check(9), Ok(9));
         assert_eq!(check(10), Ok(10));
-        assert_eq!(check(8), Err(DropReason::ProbeLate), "seen already");
-        assert_eq!(check(3), Err(DropReason::ProbeLate));
+        assert_eq!(check(8), Err(DropReason::ProbeStale), "seen already");
+        assert_eq!(check(3), Err(DropReason::ProbeStale));
         assert_eq!(check(11), Err(DropReason::ProbeUnsent));
     }
 
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_late_answer_of_the_dead_does_not_make_it_alive_at_once() {
-        // Probe 11 of 14 is answered: the distance is small again, but the member was dead.
+        // Probe 11 of 14 is answered: the distance is small again, but the next hop was dead.
         let known = accept_reply(sent(14), seen(10), answer(11, SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(14), known, DETECT), State::HeldDown);
     }
@@ -254,7 +257,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the agent stalls, a member that answers every probe is never dead.
+        /// However the agent stalls, a next hop that answers every probe is never dead.
         #[test]
         fn who_answers_every_probe_is_never_dead(start: u32, pauses in prop::collection::vec(1..10_000_000_000_u64, 1..50)) {
             let mut known = seen(start);

@@ -1,7 +1,7 @@
-//! Which member of a group carries a flow: the flow hash, rendezvous hashing and liveness.
+//! Which next hop of a group carries a flow: the flow hash, rendezvous hashing and liveness.
 
 use crate::{
-    abi::{GROUP_MEMBERS, NextHopGroup, NextHop},
+    abi::{GROUP_NEXT_HOPS, NextHop, NextHopGroup},
     liveness,
     maps::Maps,
     rendezvous::{Candidate, hrw_better},
@@ -20,17 +20,17 @@ pub fn mix(value: u32, seed: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// The member of the group in slot `group` that carries a flow.
+/// The next hop of the group in slot `group` that carries a flow.
 ///
 /// That is the one the flow prefers ([`prefers`]) among those that are alive; where none is, the one it
-/// prefers among all, and that is counted. Depends on the members' ids, weights and liveness only, not on
-/// their order, so a lost member moves only its own flows. `None` where no slot holds a member.
+/// prefers among all, and that is counted. Depends on the next hops' ids, weights and liveness only, not on
+/// their order, so a lost next hop moves only its own flows. `None` where no slot holds a next hop.
 #[inline(always)]
 pub fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Option<&NextHop> {
-    let members = tables.group(group)?;
-    let alone = members.len == 1;
+    let next_hops = tables.group(group)?;
+    let alone = next_hops.len == 1;
     let (slot, first) = if alone {
-        usable(tables, members, 0)?
+        usable(tables, next_hops, 0)?
     } else {
         let slot = tables.hrw_winner(group, hash, false);
         (slot, tables.nexthop(slot).filter(is_set)?)
@@ -45,11 +45,11 @@ pub fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Option<&Nex
             return Some(alive);
         }
     }
-    tables.count(Event::AllMembersDead);
+    tables.count(Event::AllNextHopsDead);
     Some(first)
 }
 
-/// The slot of the member of the group in slot `group` a flow prefers, among those that are alive if
+/// The slot of the next hop of the group in slot `group` a flow prefers, among those that are alive if
 /// `alive` says so; 0 for none.
 #[inline(always)]
 pub fn hrw_winner<T: Maps>(tables: &T, group: u32, hash: u32, alive: bool) -> u32 {
@@ -59,16 +59,16 @@ pub fn hrw_winner<T: Maps>(tables: &T, group: u32, hash: u32, alive: bool) -> u3
     let mut best = Candidate { hash: 0, weight: 0 };
     let mut chosen = 0;
     let mut i = 0;
-    while i < GROUP_MEMBERS {
+    while i < GROUP_NEXT_HOPS {
         if u32::try_from(i).is_ok_and(|i| i >= group.len) {
             break;
         }
-        if let Some((slot, member)) = usable(tables, group, i) {
+        if let Some((slot, next_hop)) = usable(tables, group, i) {
             let candidate = Candidate {
-                hash: mix(hash, member.id),
-                weight: member.weight,
+                hash: mix(hash, next_hop.id),
+                weight: next_hop.weight,
             };
-            let out = alive && tables.is_dead(slot, member.id);
+            let out = alive && tables.is_dead(slot, next_hop.id);
             if !out && (hrw_better(candidate, best)) {
                 best = candidate;
                 chosen = slot;
@@ -79,18 +79,18 @@ pub fn hrw_winner<T: Maps>(tables: &T, group: u32, hash: u32, alive: bool) -> u3
     chosen
 }
 
-/// The member at place `i` and its slot.
+/// The next hop at place `i` and its slot.
 #[inline(always)]
 fn usable<'t, T: Maps>(tables: &'t T, group: &NextHopGroup, i: usize) -> Option<(u32, &'t NextHop)> {
     // The mask is what the verifier sees; `i` is below it anyway.
-    let slot = *group.next_hops.get(i & (GROUP_MEMBERS - 1))?;
+    let slot = *group.next_hops.get(i & (GROUP_NEXT_HOPS - 1))?;
     Some((slot, tables.nexthop(slot).filter(is_set)?))
 }
 
-/// Whether a slot holds a member.
+/// Whether a slot holds a next hop.
 #[inline(always)]
-fn is_set(member: &&NextHop) -> bool {
-    member.ifindex != 0
+fn is_set(next_hop: &&NextHop) -> bool {
+    next_hop.ifindex != 0
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     use crate::{
         abi::{
             Config,
-            liveness::{Seen, Sent},
+            liveness::{ProbeReply, ProbeSent},
         },
         maps::MemoryMaps,
     };
@@ -118,7 +118,7 @@ mod tests {
         for (i, id) in ids.iter().enumerate() {
             let slot = u32::try_from(i + 1).unwrap();
             group.next_hops[i] = slot;
-            tables.members.insert(
+            tables.next_hops.insert(
                 slot,
                 NextHop {
                     id: *id,
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_group_has_no_member() {
+    fn an_empty_group_has_no_next_hop() {
         assert_eq!(pick(&[], 5), None);
     }
 
     #[test]
-    fn a_member_without_a_device_is_not_chosen() {
+    fn a_next_hop_without_a_device_is_not_chosen() {
         let (mut tables, group) = group_of(&[1, 2]);
-        tables.members.get_mut(&1).unwrap().ifindex = 0;
+        tables.next_hops.get_mut(&1).unwrap().ifindex = 0;
         for hash in 0..100 {
             assert_eq!(select_nexthop(&tables, group, hash).map(|m| m.id), Some(2));
         }
@@ -163,27 +163,27 @@ mod tests {
         }
     }
 
-    /// The id the flow is given, and how often all members were found dead.
+    /// The id the flow is given, and how often all next hops were found dead.
     fn pick_of(tables: &MemoryMaps, group: u32, hash: u32) -> (Option<u32>, u64) {
         tables.events.borrow_mut().clear();
         let id = select_nexthop(tables, group, hash).map(|m| m.id);
         let events = tables.events.borrow();
-        (id, events.get(&Event::AllMembersDead).copied().unwrap_or(0))
+        (id, events.get(&Event::AllNextHopsDead).copied().unwrap_or(0))
     }
 
-    /// Marks the members with these ids dead, four probes unanswered of three allowed.
+    /// Marks the next hops with these ids dead, four probes unanswered of three allowed.
     fn kill(tables: &mut MemoryMaps, ids: &[u32]) {
         tables.config = Some(Config {
             detect: 3,
             ..Config::default()
         });
-        for (slot, member) in &tables.members {
-            let id = member.id;
+        for (slot, next_hop) in &tables.next_hops {
+            let id = next_hop.id;
             if ids.contains(&id) {
-                tables.health.sent.insert(*slot, Sent { id, sequence: 4 });
-                let seen = Seen {
+                tables.health.sent.insert(*slot, ProbeSent { id, sequence: 4 });
+                let seen = ProbeReply {
                     id,
-                    ..Seen::default()
+                    ..ProbeReply::default()
                 };
                 tables.health.seen.borrow_mut().insert(*slot, seen);
             }
@@ -191,13 +191,13 @@ mod tests {
     }
 
     fn weigh(tables: &mut MemoryMaps, weights: &[u32]) {
-        for (member, weight) in tables.members.values_mut().zip(weights) {
-            member.weight = *weight;
+        for (next_hop, weight) in tables.next_hops.values_mut().zip(weights) {
+            next_hop.weight = *weight;
         }
     }
 
     #[test]
-    fn a_single_dead_member_is_used_and_counted() {
+    fn a_single_dead_next_hop_is_used_and_counted() {
         let (mut tables, group) = group_of(&[1]);
         assert_eq!(pick_of(&tables, group, 5), (Some(1), 0));
         kill(&mut tables, &[1]);
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_dead_member_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(0..4_u32, 16), hash: u32, lost: prop::sample::Index) {
+        fn a_dead_next_hop_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(0..4_u32, 16), hash: u32, lost: prop::sample::Index) {
             let ids: Vec<_> = ids.into_iter().collect();
             let (mut tables, group) = group_of(&ids);
             weigh(&mut tables, &weights);
@@ -284,7 +284,7 @@ mod tests {
             // Dead is like not there at all.
             let (mut rest, group) = group_of(&ids);
             weigh(&mut rest, &weights);
-            rest.members.retain(|_, member| member.id != lost);
+            rest.next_hops.retain(|_, next_hop| next_hop.id != lost);
             prop_assert_eq!(pick_of(&rest, group, hash).0, after.0);
         }
 
@@ -294,31 +294,31 @@ mod tests {
             let (mut tables, group) = group_of(&ids);
             weigh(&mut tables, &weights);
             let before = pick_of(&tables, group, hash).0;
-            tables.members.get_mut(&1).unwrap().weight += more;
+            tables.next_hops.get_mut(&1).unwrap().weight += more;
             let after = pick_of(&tables, group, hash).0;
             prop_assert!(after == before || after == Some(ids[0]));
         }
 
         #[test]
-        fn weighted_order_of_members_does_not_matter(members in prop::collection::btree_map(any::<u32>(), 0..5_u32, 1..16), hash: u32) {
-            let pick = |members: Vec<(&u32, &u32)>| {
-                let (ids, weights): (Vec<u32>, Vec<u32>) = members.into_iter().unzip();
+        fn weighted_order_of_next_hops_does_not_matter(next_hops in prop::collection::btree_map(any::<u32>(), 0..5_u32, 1..16), hash: u32) {
+            let pick = |next_hops: Vec<(&u32, &u32)>| {
+                let (ids, weights): (Vec<u32>, Vec<u32>) = next_hops.into_iter().unzip();
                 let (mut tables, group) = group_of(&ids);
                 weigh(&mut tables, &weights);
                 pick_of(&tables, group, hash).0
             };
-            prop_assert_eq!(pick(members.iter().collect()), pick(members.iter().rev().collect()));
+            prop_assert_eq!(pick(next_hops.iter().collect()), pick(next_hops.iter().rev().collect()));
         }
 
         #[test]
-        fn the_order_of_members_does_not_matter(ids in prop::collection::hash_set(any::<u32>(), 1..16), hash: u32) {
+        fn the_order_of_next_hops_does_not_matter(ids in prop::collection::hash_set(any::<u32>(), 1..16), hash: u32) {
             let forward: Vec<_> = ids.into_iter().collect();
             let backward: Vec<_> = forward.iter().rev().copied().collect();
             prop_assert_eq!(pick(&forward, hash), pick(&backward, hash));
         }
 
         #[test]
-        fn losing_a_member_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), hash: u32, lost: prop::sample::Index) {
+        fn losing_a_next_hop_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), hash: u32, lost: prop::sample::Index) {
             let all: Vec<_> = ids.into_iter().collect();
             let lost = *lost.get(&all);
             let rest: Vec<_> = all.iter().copied().filter(|id| *id != lost).collect();

@@ -4,10 +4,10 @@
 //! its order, and taking one away moves only the flows that preferred it; shares follow the weights; a
 //! candidate of weight 0 is preferred to nobody but another of weight 0.
 
-/// A member as a flow sees it.
+/// A next hop as a flow sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Hash of the flow and the member's id together.
+    /// Hash of the flow and the next hop's id together.
     pub hash: u32,
     /// Relative share.
     pub weight: u32,

@@ -12,14 +12,14 @@ pub enum DropReason {
     InnerMalformed = 3,
     /// Destination is in no prefix, or in one that cannot be reached from where the packet came.
     NoRoute = 4,
-    /// The group of the prefix has no usable member.
-    NoMember = 5,
+    /// The group of the prefix has no usable next hop.
+    NoNextHop = 5,
     /// `bpf_skb_adjust_room` refused to grow the packet.
-    Grow = 6,
+    EncapFailed = 6,
     /// `bpf_skb_adjust_room` refused to shrink the packet.
-    Shrink = 7,
+    DecapFailed = 7,
     /// Packet bytes could not be written.
-    Store = 8,
+    WriteFailed = 8,
     /// Outer source is no peer, though the inner frame carries the multi-cluster MAC address.
     UnknownPeer = 9,
     /// Outer packet of a peer is too short for the headers it announces.
@@ -40,14 +40,14 @@ pub enum DropReason {
     OuterChecksum = 17,
     /// The outer packet met congestion and the inner one cannot say so (RFC 6040 section 4.2).
     Ecn = 18,
-    /// Gateway: the next member is reached by the other IP version than the packet came with.
+    /// Gateway: the next next hop is reached by the other IP version than the packet came with.
     OuterFamily = 19,
     /// Probe of a peer that is cut off, of another version, or says impossible things.
     ProbeMalformed = 20,
     /// Answer to a probe that is older than the newest one answered, or was answered already.
-    ProbeLate = 21,
-    /// Answer that does not come from the member it names.
-    ProbeMember = 22,
+    ProbeStale = 21,
+    /// Answer that does not come from the next hop it names.
+    ProbeNextHop = 22,
     /// Answer to a probe that was never sent.
     ProbeUnsent = 23,
     /// A packet to a Service address that comes from a gateway of this cluster names no backend of this node.
@@ -70,10 +70,10 @@ impl DropReason {
         Self::NotIp,
         Self::InnerMalformed,
         Self::NoRoute,
-        Self::NoMember,
-        Self::Grow,
-        Self::Shrink,
-        Self::Store,
+        Self::NoNextHop,
+        Self::EncapFailed,
+        Self::DecapFailed,
+        Self::WriteFailed,
         Self::UnknownPeer,
         Self::Truncated,
         Self::OuterFragment,
@@ -86,8 +86,8 @@ impl DropReason {
         Self::Ecn,
         Self::OuterFamily,
         Self::ProbeMalformed,
-        Self::ProbeLate,
-        Self::ProbeMember,
+        Self::ProbeStale,
+        Self::ProbeNextHop,
         Self::ProbeUnsent,
         Self::UnknownBackend,
         Self::ForeignBackend,
@@ -104,10 +104,10 @@ impl DropReason {
             2 => Self::NotIp,
             3 => Self::InnerMalformed,
             4 => Self::NoRoute,
-            5 => Self::NoMember,
-            6 => Self::Grow,
-            7 => Self::Shrink,
-            8 => Self::Store,
+            5 => Self::NoNextHop,
+            6 => Self::EncapFailed,
+            7 => Self::DecapFailed,
+            8 => Self::WriteFailed,
             9 => Self::UnknownPeer,
             10 => Self::Truncated,
             11 => Self::OuterFragment,
@@ -120,8 +120,8 @@ impl DropReason {
             18 => Self::Ecn,
             19 => Self::OuterFamily,
             20 => Self::ProbeMalformed,
-            21 => Self::ProbeLate,
-            22 => Self::ProbeMember,
+            21 => Self::ProbeStale,
+            22 => Self::ProbeNextHop,
             23 => Self::ProbeUnsent,
             24 => Self::UnknownBackend,
             25 => Self::ForeignBackend,
@@ -140,10 +140,10 @@ impl DropReason {
             Self::NotIp => "not-ip",
             Self::InnerMalformed => "inner-malformed",
             Self::NoRoute => "no-route",
-            Self::NoMember => "no-member",
-            Self::Grow => "grow",
-            Self::Shrink => "shrink",
-            Self::Store => "store",
+            Self::NoNextHop => "no-next-hop",
+            Self::EncapFailed => "encap-failed",
+            Self::DecapFailed => "decap-failed",
+            Self::WriteFailed => "write-failed",
             Self::UnknownPeer => "unknown-peer",
             Self::Truncated => "truncated",
             Self::OuterFragment => "outer-fragment",
@@ -156,8 +156,8 @@ impl DropReason {
             Self::Ecn => "ecn",
             Self::OuterFamily => "outer-family",
             Self::ProbeMalformed => "probe-malformed",
-            Self::ProbeLate => "probe-late",
-            Self::ProbeMember => "probe-member",
+            Self::ProbeStale => "probe-stale",
+            Self::ProbeNextHop => "probe-next-hop",
             Self::ProbeUnsent => "probe-unsent",
             Self::UnknownBackend => "unknown-backend",
             Self::ForeignBackend => "foreign-backend",
@@ -168,7 +168,7 @@ impl DropReason {
     }
 }
 
-/// What became of a packet that was neither refused nor left alone. The number is the index into `mc_paths`.
+/// What became of a packet that was neither refused nor left alone. The number is the index into `mc_outcomes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
@@ -216,8 +216,8 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Event {
-    /// Every member of the group is dead: the first choice was used.
-    AllMembersDead = 1,
+    /// Every next hop of the group is dead: the first choice was used.
+    AllNextHopsDead = 1,
     /// Congestion marked on the outer packet was passed on to the inner one (RFC 6040).
     EcnMarked = 2,
     /// Gateway: a flow to a Service address was given to a backend.
@@ -241,7 +241,7 @@ pub enum Event {
 impl Event {
     /// Every event, in the order of its number.
     pub const ALL: [Self; 10] = [
-        Self::AllMembersDead,
+        Self::AllNextHopsDead,
         Self::EcnMarked,
         Self::ServiceFlow,
         Self::ServiceFlowMoved,
@@ -257,7 +257,7 @@ impl Event {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::AllMembersDead => "all-members-dead",
+            Self::AllNextHopsDead => "all-next-hops-dead",
             Self::EcnMarked => "ecn-marked",
             Self::ServiceFlow => "service-flow",
             Self::ServiceFlowMoved => "service-flow-moved",

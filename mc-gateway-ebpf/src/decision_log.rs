@@ -53,7 +53,9 @@ fn destination(skb: *mut __sk_buff) -> [u8; 16] {
             eth::IPV4 => {
                 let mut v4 = [0_u8; 4];
                 if bpf_skb_load_bytes(skb.cast(), eth::END + DST_V4, v4.as_mut_ptr().cast(), 4) == 0 {
-                    addr = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, v4[0], v4[1], v4[2], v4[3]];
+                    addr = [
+                        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, v4[0], v4[1], v4[2], v4[3],
+                    ];
                 }
             }
             eth::IPV6 => {

@@ -7,7 +7,10 @@
 use mc_gateway_common::{
     flow,
     maps::{Admission, AdmissionKey},
-    packet::{icmp, l4::{self, L4Location}},
+    packet::{
+        icmp,
+        l4::{self, L4Location},
+    },
     pipeline::{self, icmp_too_big, mss, service},
     verdict::DropReason,
 };

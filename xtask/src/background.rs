@@ -1,18 +1,23 @@
-//! Suites that run beside others: a process of their own, which gets the CPU time nobody else wants.
+//! Suites that run in the background of others, as a process of lowest priority.
 
 use std::{
     env,
     process::{Command, ExitStatus},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::ValueEnum as _;
 
-use crate::{cmd, test::Suite, test_summary::TestSummary};
+use crate::{
+    cmd,
+    test::Suite,
+    test_summary::{SuiteResult, TestSummary},
+};
 
-/// Lowest priority among the processes of a session, and of the session where the kernel groups by it
-/// (`sched(7)`, autogroup), so in a session of its own. It is told when the process that started it ends.
+/// Lowest priority within a session, and of the session where the kernel schedules by session (`sched(7)`, autogroup);
+/// hence `setsid`. SIGTERM follows the end of the parent process.
 const LOWEST_PRIORITY: [&str; 10] = [
     "setsid",
     "setpriv",
@@ -26,16 +31,16 @@ const LOWEST_PRIORITY: [&str; 10] = [
     "sh",
 ];
 
-/// Suites under way.
+/// Running suites.
 pub(crate) struct Background {
     names: String,
-    running: JoinHandle<Result<(ExitStatus, TestSummary)>>,
+    running: JoinHandle<Result<(ExitStatus, TestSummary, Duration)>>,
 }
 
-// === impl Beside ===
+// === impl Background ===
 
 impl Background {
-    /// Starts `suites`, one after the other; their lines are shown with a mark.
+    /// Starts `suites`, one after the other; their output is shown with the prefix `|`.
     pub(crate) fn start(suites: &[Suite], long: bool) -> Result<Self> {
         let names: Vec<_> = suites
             .iter()
@@ -47,33 +52,37 @@ impl Background {
         let mut command = Command::new(program);
         command
             .args(args)
-            .arg(env::current_exe().context("this program's path")?)
+            .arg(env::current_exe().context("path of this program")?)
             .args(["test", "--suite", &names])
             .args(long.then_some("--long"));
-        println!("== {names}: beside what follows, on lines that begin with `|`");
+        println!("== {names}: in the background, on lines that begin with `|`");
         let running = thread::spawn(move || {
+            let start = Instant::now();
             let mut last = TestSummary::default();
             let status = cmd::stream_lines(&mut command, |line| {
                 println!("| {line}");
                 last = TestSummary::parse(line).unwrap_or(last);
             })?;
-            Ok((status, last))
+            Ok((status, last, start.elapsed()))
         });
         Ok(Self { names, running })
     }
 
-    /// Waits for the end and adds what was counted. One that ends without a count has failed.
-    pub(crate) fn finish(self, tally: &mut TestSummary) -> Result<()> {
+    /// Waits for the end. A process without a closing line, or that fails without a failed test, counts as one failure.
+    pub(crate) fn finish(self) -> Result<SuiteResult> {
         let ended = self
             .running
             .join()
             .map_err(|_| anyhow!("{}: panicked", self.names))?;
-        let (status, counted) = ended?;
-        tally.add(counted);
-        if counted == TestSummary::default() || (!status.success() && counted.failed == 0) {
+        let (status, mut summary, elapsed) = ended?;
+        if summary == TestSummary::default() || (!status.success() && summary.failed == 0) {
             println!("FAILED: {}: ended with {status}", self.names);
-            tally.failed += 1;
+            summary.failed += 1;
         }
-        Ok(())
+        Ok(SuiteResult {
+            name: self.names,
+            elapsed,
+            summary,
+        })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct BenchArgs {
     /// Rounds in which the cases alternate; medians are taken over them [default: 7].
     #[arg(long)]
     rounds: Option<u32>,
-    /// Parts to run: throughput, latency, transit, programs, growth, gateways, failover; of `control`: join, exports,
+    /// Sections to run: throughput, latency, transit, programs, scaling, gateways, failover; of `control`: join, exports,
     /// steer, members [default: all].
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,

@@ -126,7 +126,11 @@ mod tests {
         ] {
             figures.read("isolation", line);
         }
-        let tests = TestSummary { passed: 2, failed: 1 };
+        let tests = TestSummary {
+            passed: 2,
+            failed: 1,
+            ..TestSummary::default()
+        };
         assert_eq!(
             figures.line("isolation", tests),
             "isolation: 2 passed, 1 failed; 2 of 27 specs hold; 3 cells refused, 0 allowed"

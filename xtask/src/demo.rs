@@ -69,7 +69,7 @@ fn kubernetes(keep: bool) -> Result<()> {
         println!("  kubectl --context east get clusterset,gateway,clusterinfoimport -n kube-system");
         println!("  kubectl --context leader get resourceexport,resourceimport -n antrea-multicluster");
         println!(
-            "  cargo xtask cluster enter east-n1 -- bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps-v4/mc_prefixes"
+            "  cargo xtask cluster enter east-n1 -- bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps-v5/mc_prefixes"
         );
         println!("  cargo xtask cluster down");
         return shown;
@@ -165,9 +165,9 @@ impl Walkthrough {
         }
 
         println!(
-            "\n5. What east's gateway has passed on, counted by its eBPF programs (map mc_paths, key 1):\n"
+            "\n5. What east's gateway has passed on, counted by its eBPF programs (map mc_outcomes, key 1):\n"
         );
-        let map = "/sys/fs/bpf/mc-gateway/east-n1/maps-v4/mc_paths";
+        let map = "/sys/fs/bpf/mc-gateway/east-n1/maps-v5/mc_outcomes";
         cluster::on_node(
             "east-n1",
             &[

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::{
-    background::Background, build, cluster_suites, cmd, ebpf, fuzz, lint, matrix, mutants, previous_release,
-    setup,
+    background::Background,
+    build, cluster_suites, cmd, ebpf, fuzz, lint, matrix, mutants, previous_release, setup,
     test_summary::{self, SuiteResult, TestSummary},
 };
 

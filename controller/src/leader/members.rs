@@ -1,97 +1,67 @@
-//! Which clusters are members, and how they are.
+//! Membership: admission of announces, departure of members, status of the `ClusterSet`.
 
-use std::collections::BTreeMap;
-
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use kube::ResourceExt;
+use mc_api::{
+    cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
+    condition::{self, Condition},
+    member_cluster_announce::MemberClusterAnnounce,
+    names,
+};
 use serde_json::{Value, json};
 
 use super::{
-    live,
-    stale::{self, Fate},
+    heartbeat::HEARTBEAT_TIMEOUT,
+    resources::is_active,
+    stale::{self, StaleDecision},
 };
 use crate::{
-    api::{
-        cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
-        condition::{self, Condition},
-        member_cluster_announce::MemberClusterAnnounce,
-        names,
-    },
-    identity,
-    plan::{Plan, Side},
-    world::{Heard, LeaderWorld, time},
+    cluster_id,
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderSnapshot, api_time},
 };
 
-/// A member that was not heard of for so long is not ready: three heartbeats.
-pub const READY_FOR: SignedDuration = SignedDuration::from_secs(30);
+/// The reason of Events on rejected announces.
+pub const MEMBER_REFUSED: &str = "MemberRefused";
 
-/// The reason of Events about clusters that are not accepted.
-pub const REFUSED: &str = "MemberRefused";
-
-/// Notes which announces changed since the last look.
-///
-/// The member's clock is not trusted: what counts is when the heartbeat was seen to change. A controller
-/// that has just started takes every member for alive.
-pub fn hear(heard: &mut BTreeMap<String, Heard>, announces: &[&MemberClusterAnnounce], now: Timestamp) {
-    heard.retain(|name, _| announces.iter().any(|a| a.name_any() == *name));
-    for announce in announces {
-        let touch = touch(announce);
-        let new = heard.get(&announce.name_any()).is_none_or(|h| h.touch != touch);
-        if new {
-            heard.insert(
-                announce.name_any(),
-                Heard {
-                    touch: touch.to_owned(),
-                    at: now,
-                },
-            );
-        }
-    }
-}
-
-/// The `ClusterSet` that counts: the oldest.
+/// The `ClusterSet` in force: the oldest.
 #[must_use]
-pub fn current(world: &LeaderWorld) -> Option<&ClusterSet> {
-    world
+pub fn current_cluster_set(snapshot: &LeaderSnapshot) -> Option<&ClusterSet> {
+    snapshot
         .cluster_sets
         .values()
         .min_by_key(|s| (s.creation_timestamp(), s.name_any()))
         .map(AsRef::as_ref)
 }
 
-/// Accepts or refuses announces, lets leavers go, keeps the status of the set. Silence, however long, is no
-/// leaving, unless an administrator decided so ([`stale`]): what a member exported stays until it leaves or an
-/// administrator deletes its announce.
-pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
-    let set = current(world);
-    for announce in world.announces.values() {
+/// Admits or rejects announces, deregisters leaving members, maintains the status of the `ClusterSet`. Missing heartbeats
+/// do not end a membership, unless configured ([`stale`]): exports stay until the member leaves or an administrator
+/// deletes its announce.
+pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
+    let set = current_cluster_set(snapshot);
+    for announce in snapshot.announces.values() {
         if announce.metadata.deletion_timestamp.is_some() {
-            leave(world, announce, plan);
+            deregister(snapshot, announce, plan);
         } else {
-            judge(world, announce, refusal(set, announce), plan);
+            admit(snapshot, announce, rejection(set, announce), plan);
         }
     }
-    if let Some(set) = set {
-        let status = status(world, set, plan);
-        if set.status.as_ref() != Some(&status) {
-            plan.status(Side::Local, set, &status);
-        }
+    let Some(set) = set else { return };
+    let status = status(snapshot, set, plan);
+    if set.status.as_ref() != Some(&status) {
+        plan.status(ApiServer::Local, set, &status);
     }
-    for other in world
-        .cluster_sets
-        .values()
-        .filter(|s| set.is_some_and(|set| s.name_any() != set.name_any()))
-    {
-        let set = set.map(ResourceExt::name_any).unwrap_or_default();
-        plan.notice(
+    let name = set.name_any();
+    for other in snapshot.cluster_sets.values().filter(|s| s.name_any() != name) {
+        plan.issue(
             format!("ClusterSet {}", other.name_any()),
-            format!("ignored: ClusterSet {set:?} is already in this Namespace"),
+            format!("ignored: ClusterSet {name:?} is already in this Namespace"),
         );
     }
 }
 
-/// Why a cluster cannot be a member, if so.
-fn refusal(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
+/// The reason to reject an announce, if any.
+fn rejection(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option<String> {
     let Some(set) = set else {
         return Some("the leader cluster has no ClusterSet yet".to_owned());
     };
@@ -104,7 +74,7 @@ fn refusal(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option
     }
     if announce.name_any() != names::member_announce(id) {
         return Some(format!(
-            "clusterID {id:?} does not fit the name {:?}",
+            "clusterID {id:?} does not match the name {:?}",
             announce.name_any()
         ));
     }
@@ -118,92 +88,93 @@ fn refusal(set: Option<&ClusterSet>, announce: &MemberClusterAnnounce) -> Option
     None
 }
 
-fn judge(world: &LeaderWorld, announce: &MemberClusterAnnounce, refusal: Option<String>, plan: &mut Plan) {
+fn admit(
+    snapshot: &LeaderSnapshot,
+    announce: &MemberClusterAnnounce,
+    rejection: Option<String>,
+    plan: &mut Plan,
+) {
     let finalizer = names::member_announce_finalizer(&announce.cluster_id);
-    let accepted = announce.finalizers().contains(&finalizer);
-    // Without the finalizer its exports would be left behind.
-    let silent = match stale::fate(world, announce) {
-        Fate::Goes if accepted => return stale::remove(announce, world.config.stale_member_timeout, plan),
-        Fate::Stays(silent) if accepted => silent,
-        Fate::Goes | Fate::Stays(_) => None,
+    let is_admitted = announce.finalizers().contains(&finalizer);
+    // Without the finalizer the exports of a deleted member would remain.
+    let stale_marker = match stale::evaluate(snapshot, announce) {
+        StaleDecision::Remove if is_admitted => {
+            return stale::remove(announce, snapshot.config.stale_member_timeout, plan);
+        }
+        StaleDecision::Keep(marker) if is_admitted => marker,
+        StaleDecision::Remove | StaleDecision::Keep(_) => None,
     };
-    stale::wake(world, announce, plan);
+    stale::requeue(snapshot, announce, plan);
     let mut metadata = serde_json::Map::new();
     let annotations: serde_json::Map<_, _> = [
-        (names::ANNOTATION_REFUSED, &refusal),
-        (names::ANNOTATION_SILENT_SINCE, &silent),
+        (names::ANNOTATION_REJECTED_REASON, &rejection),
+        (names::ANNOTATION_STALE_SINCE, &stale_marker),
     ]
     .into_iter()
-    .filter(|(key, wanted)| announce.annotations().get(*key) != wanted.as_ref())
-    .map(|(key, wanted)| (key.to_owned(), json!(wanted)))
+    .flat_map(|(annotation, wanted)| annotation.changes(announce, wanted.as_deref()))
+    .map(|(key, value)| (key.to_owned(), json!(value)))
     .collect();
     if !annotations.is_empty() {
         metadata.insert("annotations".to_owned(), Value::Object(annotations));
     }
-    if refusal.is_none() && !accepted {
+    if rejection.is_none() && !is_admitted {
         let finalizers: Vec<_> = announce.finalizers().iter().cloned().chain([finalizer]).collect();
         metadata.insert("finalizers".to_owned(), json!(finalizers));
     }
-    if let Some(why) = refusal {
-        plan.remark(Side::Local, announce, REFUSED, why.as_str());
-        plan.notice(subject(announce), format!("refused: {why}"));
+    if let Some(reason) = rejection {
+        plan.warning_event(ApiServer::Local, announce, MEMBER_REFUSED, reason.as_str());
+        plan.issue(
+            format!("MemberClusterAnnounce {}", announce.name_any()),
+            format!("rejected: {reason}"),
+        );
     }
     if !metadata.is_empty() {
-        plan.patch(
-            Side::Local,
-            announce,
-            json!({ "metadata": Value::Object(metadata) }),
-        );
+        let patch = json!({ "metadata": Value::Object(metadata) });
+        plan.patch(ApiServer::Local, announce, patch);
     }
 }
 
-/// Its exports go first, then the announce itself.
-fn leave(world: &LeaderWorld, announce: &MemberClusterAnnounce, plan: &mut Plan) {
-    let mut theirs = world
+/// Deletes the exports of a leaving member, then releases its announce.
+fn deregister(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce, plan: &mut Plan) {
+    let mut exports = snapshot
         .exports
         .values()
-        .filter(|e| e.spec.cluster_id == announce.cluster_id && live(e))
+        .filter(|e| e.spec.cluster_id == announce.cluster_id && is_active(e))
         .peekable();
     let finalizer = names::member_announce_finalizer(&announce.cluster_id);
-    let waits = theirs.peek().is_some();
-    for export in theirs {
-        plan.delete(Side::Local, export.as_ref());
+    let has_exports = exports.peek().is_some();
+    for export in exports {
+        plan.delete(ApiServer::Local, export.as_ref());
     }
-    if !waits && announce.finalizers().contains(&finalizer) {
-        let keep: Vec<_> = announce
-            .finalizers()
-            .iter()
-            .filter(|f| **f != finalizer)
-            .collect();
-        plan.patch(
-            Side::Local,
-            announce,
-            json!({ "metadata": { "finalizers": keep } }),
-        );
+    if !has_exports && announce.finalizers().contains(&finalizer) {
+        let finalizers = announce.finalizers().iter();
+        let keep: Vec<_> = finalizers.filter(|f| **f != finalizer).collect();
+        let patch = json!({ "metadata": { "finalizers": keep } });
+        plan.patch(ApiServer::Local, announce, patch);
     }
 }
 
-fn status(world: &LeaderWorld, set: &ClusterSet, plan: &mut Plan) -> ClusterSetStatus {
+fn status(snapshot: &LeaderSnapshot, set: &ClusterSet, plan: &mut Plan) -> ClusterSetStatus {
     let mut status = set.status.clone().unwrap_or_default();
-    let members: Vec<_> = world
+    let members: Vec<_> = snapshot
         .announces
         .values()
-        .filter(|a| a.metadata.deletion_timestamp.is_none() && refusal(Some(set), a).is_none())
+        .filter(|a| a.metadata.deletion_timestamp.is_none() && rejection(Some(set), a).is_none())
         .collect();
     status
         .cluster_statuses
         .retain(|s| members.iter().any(|m| m.cluster_id == s.cluster_id));
     for member in &members {
-        let ready = readiness(world, member, plan);
+        let ready = readiness(snapshot, member, plan);
         match status
             .cluster_statuses
             .iter_mut()
             .find(|s| s.cluster_id == member.cluster_id)
         {
-            Some(known) => condition::upsert(&mut known.conditions, ready, &time(world.now)),
+            Some(known) => condition::upsert(&mut known.conditions, ready, &api_time(snapshot.now)),
             None => status.cluster_statuses.push(ClusterStatus {
                 cluster_id: member.cluster_id.clone(),
-                conditions: vec![ready.at(&time(world.now))],
+                conditions: vec![ready.with_transition_time(&api_time(snapshot.now))],
             }),
         }
     }
@@ -215,34 +186,36 @@ fn status(world: &LeaderWorld, set: &ClusterSet, plan: &mut Plan) -> ClusterSetS
     status.total_clusters = i32::try_from(members.len()).unwrap_or(i32::MAX);
     status.ready_clusters = i32::try_from(ready).unwrap_or(i32::MAX);
     status.observed_generation = set.metadata.generation;
-    let overall = if let Some(wrong) = wrong(world, set) {
-        plan.notice(format!("ClusterSet {}", set.name_any()), &wrong);
-        Condition::new("Ready", condition::FALSE, "InvalidClusterSet", wrong)
+    let overall = if let Some(error) = cluster_set_error(snapshot, set) {
+        plan.issue(format!("ClusterSet {}", set.name_any()), &error);
+        Condition::new("Ready", condition::FALSE, "InvalidClusterSet", error)
     } else if ready == members.len() {
         Condition::new("Ready", condition::TRUE, "", "")
     } else {
         Condition::new("Ready", condition::FALSE, "NoReadyCluster", "")
     };
-    condition::upsert(&mut status.conditions, overall, &time(world.now));
+    condition::upsert(&mut status.conditions, overall, &api_time(snapshot.now));
     status
 }
 
-/// What is wrong with who this cluster says it is. Members go on meanwhile.
-fn wrong(world: &LeaderWorld, set: &ClusterSet) -> Option<String> {
-    let unknown = identity::unknown(set, &world.claims).filter(|u| !u.transient());
-    if let Some(unknown) = unknown {
-        return Some(unknown.to_string());
+/// An inconsistency of the leader's own IDs; it does not affect the members.
+fn cluster_set_error(snapshot: &LeaderSnapshot, set: &ClusterSet) -> Option<String> {
+    if let Some(error) = cluster_id::error(set, &snapshot.cluster_claims).filter(|e| !e.is_transient()) {
+        return Some(error.to_string());
     }
     let (own, leader) = (&set.spec.cluster_id, &set.spec.leaders.first()?.cluster_id);
     (!own.is_empty() && !leader.is_empty() && own != leader)
         .then(|| format!("spec.clusterID: {own:?} is not spec.leaders[0].clusterID, {leader:?}"))
 }
 
-fn readiness(world: &LeaderWorld, member: &MemberClusterAnnounce, plan: &mut Plan) -> Condition {
-    let last = world.heard.get(&member.name_any()).map_or(world.now, |h| h.at);
-    if world.now.duration_since(last) <= READY_FOR {
-        if let Ok(end) = last.checked_add(READY_FOR + SignedDuration::from_millis(100)) {
-            plan.wake(end);
+fn readiness(snapshot: &LeaderSnapshot, member: &MemberClusterAnnounce, plan: &mut Plan) -> Condition {
+    let last = snapshot
+        .heartbeats
+        .get(&member.name_any())
+        .map_or(snapshot.now, |h| h.seen_at);
+    if snapshot.now.duration_since(last) <= HEARTBEAT_TIMEOUT {
+        if let Ok(end) = last.checked_add(HEARTBEAT_TIMEOUT + SignedDuration::from_millis(100)) {
+            plan.requeue_at(end);
         }
         Condition::new("Ready", condition::TRUE, "Connected", "Member Connected")
     } else {
@@ -250,16 +223,4 @@ fn readiness(world: &LeaderWorld, member: &MemberClusterAnnounce, plan: &mut Pla
         let message = format!("No MemberClusterAnnounce update after {last}");
         Condition::new("Ready", condition::FALSE, "Disconnected", message)
     }
-}
-
-/// The heartbeat.
-pub(super) fn touch(announce: &MemberClusterAnnounce) -> &str {
-    announce
-        .annotations()
-        .get(names::ANNOTATION_TOUCH_TS)
-        .map_or("", String::as_str)
-}
-
-fn subject(announce: &MemberClusterAnnounce) -> String {
-    format!("MemberClusterAnnounce {}", announce.name_any())
 }

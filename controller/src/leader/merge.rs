@@ -1,114 +1,116 @@
-//! Merging what several clusters say about one Service, as KEP-1645 asks: ports are united, and where clusters
-//! contradict each other the oldest export decides and all of them are told.
+//! Merges the exports of one Service by several clusters as specified by KEP-1645: the ports are united; of conflicting
+//! fields that of the oldest export is used, and the conflict is reported to all exporters.
 //!
-//! Guarantees: the result depends on the offers and their order only; no two ports of it have the same name, or
-//! the same number and protocol; a cluster is never asked for a port it does not serve under that name.
+//! Guarantees: the result depends on the exporters and their order only; no two ports of it have the same name, or the
+//! same number and protocol; `ports_by_cluster` has only ports which the cluster serves under that name.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
 
-use serde_json::Value;
-
-use crate::api::{
+use mc_api::{
     resource_export::ServiceExportPayload,
     service_export::conflict,
     service_import::{CLUSTER_SET_IP, HEADLESS, ServiceImport, ServiceImportSpec, ServicePort, is_headless},
 };
+use serde_json::Value;
 
-/// How many contradictions a message names.
-const NAMED: usize = 5;
+/// Maximum number of conflicts of one reason in a message.
+const MAX_CONFLICTS: usize = 5;
 
-/// What one cluster says.
+/// The exported Service of one cluster.
 #[derive(Clone, Copy, Debug)]
-pub struct Offer<'a> {
+pub struct ExporterSpec<'a> {
     /// The cluster.
     pub cluster: &'a str,
-    /// Its export of the Service.
+    /// Its exported Service.
     pub service: &'a ServiceExportPayload,
 }
 
-/// What the set offers.
+/// The merged Service.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Merged {
+pub struct MergeResult {
     /// The import, without addresses.
     pub spec: ServiceImportSpec,
     /// Labels of the import.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the import.
     pub annotations: BTreeMap<String, String>,
-    /// By cluster the names of the ports that it serves; one without is left out altogether.
-    pub served: BTreeMap<String, BTreeSet<String>>,
-    /// Where the clusters contradict each other.
+    /// The names of the ports served by each cluster; a cluster that serves none is absent.
+    pub ports_by_cluster: BTreeMap<String, BTreeSet<String>>,
+    /// Conflicts between the clusters.
     pub conflicts: Conflicts,
 }
 
-/// Contradictions: reasons in the order of the API, and what to tell people.
+/// Conflicts: messages by reason, in the order of the API.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conflicts {
     found: BTreeMap<&'static str, Vec<String>>,
 }
 
-/// The ports of all clusters, in the order in which they came, with places by name and by number and protocol.
+/// The ports of all clusters in order of appearance, indexed by name and by number and protocol.
 #[derive(Debug, Default)]
-struct Union {
+struct PortUnion {
     ports: Vec<ServicePort>,
     names: BTreeMap<String, usize>,
     numbers: BTreeMap<(i32, String), usize>,
 }
 
-/// Merges `offers`, the oldest first; `None` where there are none.
+/// Merges the exports, the oldest first; `None` without exports.
 #[must_use]
-pub fn merge(offers: &[Offer<'_>]) -> Option<Merged> {
-    let oldest = offers.first()?;
-    let mut merged = Merged {
-        spec: facts(oldest.service),
+pub fn merge(exporters: &[ExporterSpec<'_>]) -> Option<MergeResult> {
+    let oldest = exporters.first()?;
+    let mut merged = MergeResult {
+        spec: non_port_fields(oldest.service),
         labels: oldest.service.exported_labels.clone(),
         annotations: oldest.service.exported_annotations.clone(),
-        ..Merged::default()
+        ..MergeResult::default()
     };
-    let mut union = Union::default();
-    for offer in offers {
-        let theirs = facts(offer.service);
+    let mut union = PortUnion::default();
+    for exporter in exporters {
+        let theirs = non_port_fields(exporter.service);
         if theirs.type_ == merged.spec.type_ {
-            let served = union.add(offer, &mut merged.conflicts);
-            if !served.is_empty() || ports(offer.service).is_empty() {
-                merged.served.insert(offer.cluster.to_owned(), served);
+            let served_ports = union.add(exporter, &mut merged.conflicts);
+            if !served_ports.is_empty() || ports(exporter.service).is_empty() {
+                merged
+                    .ports_by_cluster
+                    .insert(exporter.cluster.to_owned(), served_ports);
             }
-            compare(&mut merged, oldest, offer, &theirs);
+            compare(&mut merged, oldest, exporter, &theirs);
         } else {
-            // Nothing of it is used, so nothing else about it matters.
-            let contradiction = contradiction(offer, oldest, "type", &theirs.type_, &merged.spec.type_);
-            merged.conflicts.add(conflict::TYPE, contradiction);
+            // The whole export is unused, so its other fields do not conflict.
+            let conflict_message =
+                conflict_message(exporter, oldest, "type", &theirs.type_, &merged.spec.type_);
+            merged.conflicts.add(conflict::TYPE, conflict_message);
         }
     }
     merged.spec.ports = union.ports;
-    for missing in lacking(&merged, offers) {
+    for missing in missing_ports(&merged, exporters) {
         merged.conflicts.add(conflict::PORT, missing);
     }
     Some(merged)
 }
 
-/// Whether `import` says all that `service` does: its ports among others, and whatever the oldest export alone decides.
+/// Whether `import` equals `service` in all fields of the oldest export and includes its ports.
 #[must_use]
-pub fn stands(service: &ServiceExportPayload, import: &ServiceImport) -> bool {
-    let facts = ServiceImportSpec {
+pub fn matches_import(service: &ServiceExportPayload, import: &ServiceImport) -> bool {
+    let fields = ServiceImportSpec {
         ports: import.spec.ports.clone(),
-        ..facts(service)
+        ..non_port_fields(service)
     };
     let metadata = &import.metadata;
-    let same = |known: &Option<BTreeMap<String, String>>, said: &BTreeMap<String, String>| {
-        known.as_ref().map_or(said.is_empty(), |known| known == said)
+    let same = |old: &Option<BTreeMap<String, String>>, new: &BTreeMap<String, String>| {
+        old.as_ref().map_or(new.is_empty(), |old| old == new)
     };
-    facts == import.spec
+    fields == import.spec
         && same(&metadata.labels, &service.exported_labels)
         && same(&metadata.annotations, &service.exported_annotations)
         && ports(service).iter().all(|port| import.spec.ports.contains(port))
 }
 
-/// Everything but ports and addresses.
-fn facts(service: &ServiceExportPayload) -> ServiceImportSpec {
+/// All fields except ports and addresses.
+fn non_port_fields(service: &ServiceExportPayload) -> ServiceImportSpec {
     let spec = &service.service_spec;
     let type_ = if is_headless(spec) {
         HEADLESS
@@ -129,7 +131,7 @@ fn facts(service: &ServiceExportPayload) -> ServiceImportSpec {
     }
 }
 
-/// The ports of an export, as imports have them.
+/// The ports of an export in the form of imports.
 #[must_use]
 pub fn ports(service: &ServiceExportPayload) -> Vec<ServicePort> {
     let ports = service.service_spec.ports.iter().flatten();
@@ -143,14 +145,14 @@ pub fn ports(service: &ServiceExportPayload) -> Vec<ServicePort> {
         .collect()
 }
 
-// === impl Union ===
+// === impl PortUnion ===
 
-impl Union {
-    /// The port that keeps `port` out, or that it is.
-    fn met(&self, port: &ServicePort) -> Option<&ServicePort> {
+impl PortUnion {
+    /// The port of the union that equals `port` or conflicts with it.
+    fn conflicting_port(&self, port: &ServicePort) -> Option<&ServicePort> {
         let by_name = self.names.get(&port.name);
         let by_number = || self.numbers.get(&(port.port, port.protocol.clone()));
-        // A Service with several ports needs a name for each; so one without is alone.
+        // A Service with several ports requires a name for each: a nameless port conflicts with every other.
         let nameless = || {
             let first = self.ports.first()?;
             (first.name.is_empty() || port.name.is_empty()).then_some(&0)
@@ -166,70 +168,75 @@ impl Union {
         self.ports.push(port);
     }
 
-    /// Adds what is new of the offer's ports; says which of the union the cluster serves.
-    fn add(&mut self, offer: &Offer<'_>, conflicts: &mut Conflicts) -> BTreeSet<String> {
-        let mut served = BTreeSet::new();
-        for port in ports(offer.service) {
-            let Some(known) = self.met(&port) else {
-                served.insert(port.name.clone());
+    /// Adds the new ports of an exporter; returns the names of all ports of the union it serves.
+    fn add(&mut self, exporter: &ExporterSpec<'_>, conflicts: &mut Conflicts) -> BTreeSet<String> {
+        let mut served_ports = BTreeSet::new();
+        for port in ports(exporter.service) {
+            let Some(known) = self.conflicting_port(&port) else {
+                served_ports.insert(port.name.clone());
                 self.push(port);
                 continue;
             };
             if (&known.name, known.port, &known.protocol) != (&port.name, port.port, &port.protocol) {
-                let contradiction = format!(
-                    "port {:?} {}/{} of cluster {:?} contradicts port {:?} {}/{}, which is used",
+                let conflict_message = format!(
+                    "port {:?} {}/{} of cluster {:?} conflicts with port {:?} {}/{}, which is used",
                     port.name,
                     port.port,
                     port.protocol,
-                    offer.cluster,
+                    exporter.cluster,
                     known.name,
                     known.port,
                     known.protocol,
                 );
-                conflicts.add(conflict::PORT, contradiction);
+                conflicts.add(conflict::PORT, conflict_message);
                 continue;
             }
             if known.app_protocol != port.app_protocol {
-                let contradiction = format!(
+                let conflict_message = format!(
                     "port {:?} has appProtocol {:?} in cluster {:?}, and {:?} is used",
                     port.name,
                     port.app_protocol.as_deref().unwrap_or_default(),
-                    offer.cluster,
+                    exporter.cluster,
                     known.app_protocol.as_deref().unwrap_or_default(),
                 );
-                conflicts.add(conflict::PORT, contradiction);
+                conflicts.add(conflict::PORT, conflict_message);
             }
-            served.insert(port.name);
+            served_ports.insert(port.name);
         }
-        served
+        served_ports
     }
 }
 
-/// Ports some clusters have and others have not.
-fn lacking(merged: &Merged, offers: &[Offer<'_>]) -> Vec<String> {
-    let mut lacking = Vec::new();
-    for offer in offers {
-        let have: BTreeSet<_> = ports(offer.service).into_iter().map(|p| p.name).collect();
-        let Some(_) = merged.served.get(offer.cluster) else {
+/// Ports of the union missing in some clusters.
+fn missing_ports(merged: &MergeResult, exporters: &[ExporterSpec<'_>]) -> Vec<String> {
+    let mut missing = Vec::new();
+    for exporter in exporters {
+        let have: BTreeSet<_> = ports(exporter.service).into_iter().map(|p| p.name).collect();
+        let Some(_) = merged.ports_by_cluster.get(exporter.cluster) else {
             continue;
         };
-        lacking.extend(
+        missing.extend(
             merged
                 .spec
                 .ports
                 .iter()
                 .filter(|p| !have.contains(&p.name))
-                .map(|p| format!("cluster {:?} has no port {:?}", offer.cluster, p.name)),
+                .map(|p| format!("cluster {:?} has no port {:?}", exporter.cluster, p.name)),
         );
     }
-    lacking
+    missing
 }
 
-/// Notes what an offer of the same type says otherwise than the oldest.
-fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &ServiceImportSpec) {
+/// Records the fields of an exporter of the same type that differ from the oldest.
+fn compare(
+    merged: &mut MergeResult,
+    oldest: &ExporterSpec<'_>,
+    exporter: &ExporterSpec<'_>,
+    theirs: &ServiceImportSpec,
+) {
     let spec = &merged.spec;
     let families = |s: &ServiceImportSpec| -> BTreeSet<String> {
-        // What does not say is older than dual stack.
+        // An export without families is older than dual stack.
         let all = s.ip_families.iter().cloned().collect::<BTreeSet<_>>();
         if all.is_empty() {
             ["IPv4".to_owned()].into()
@@ -282,37 +289,43 @@ fn compare(merged: &mut Merged, oldest: &Offer<'_>, offer: &Offer<'_>, theirs: &
             conflict::LABELS,
             "exportedLabels",
             &oldest.service.exported_labels,
-            &offer.service.exported_labels,
+            &exporter.service.exported_labels,
         ),
         (
             conflict::ANNOTATIONS,
             "exportedAnnotations",
             &oldest.service.exported_annotations,
-            &offer.service.exported_annotations,
+            &exporter.service.exported_annotations,
         ),
     ];
-    for (reason, field, used, said) in texts {
-        if used != said {
-            let contradiction = contradiction(offer, oldest, field, &said, &used);
-            merged.conflicts.add(reason, contradiction);
+    for (reason, field, used, exported) in texts {
+        if used != exported {
+            let conflict_message = conflict_message(exporter, oldest, field, &exported, &used);
+            merged.conflicts.add(reason, conflict_message);
         }
     }
-    for (reason, field, used, said) in maps {
-        if used != said {
-            // Values may be long; whose they are is enough to find them.
-            let contradiction = format!(
+    for (reason, field, used, exported) in maps {
+        if used != exported {
+            // The values may be long; the cluster is enough to find them.
+            let conflict_message = format!(
                 "{field} of cluster {:?} differ from those of cluster {:?}, which are used",
-                offer.cluster, oldest.cluster
+                exporter.cluster, oldest.cluster
             );
-            merged.conflicts.add(reason, contradiction);
+            merged.conflicts.add(reason, conflict_message);
         }
     }
 }
 
-fn contradiction(offer: &Offer<'_>, oldest: &Offer<'_>, field: &str, said: &str, used: &str) -> String {
+fn conflict_message(
+    exporter: &ExporterSpec<'_>,
+    oldest: &ExporterSpec<'_>,
+    field: &str,
+    exported: &str,
+    used: &str,
+) -> String {
     format!(
-        "{field} {said:?} of cluster {:?} contradicts {used:?} of cluster {:?}, which is used",
-        offer.cluster, oldest.cluster
+        "{field} {exported:?} of cluster {:?} conflicts with {used:?} of cluster {:?}, which is used",
+        exporter.cluster, oldest.cluster
     )
 }
 
@@ -323,33 +336,33 @@ fn or(value: &str, default: &str) -> String {
 // === impl Conflicts ===
 
 impl Conflicts {
-    fn add(&mut self, reason: &'static str, contradiction: String) {
-        self.found.entry(reason).or_default().push(contradiction);
+    fn add(&mut self, reason: &'static str, conflict_message: String) {
+        self.found.entry(reason).or_default().push(conflict_message);
     }
 
-    /// Whether there are none.
+    /// Whether there are no conflicts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Reasons, joined by commas as the API has it.
+    /// The reasons, joined by commas as specified by the API.
     #[must_use]
     pub fn reason(&self) -> String {
         self.found.keys().copied().collect::<Vec<_>>().join(",")
     }
 
-    /// The first contradictions of each reason, and how many more there are.
+    /// The first messages of each reason and the number of the others.
     #[must_use]
     pub fn message(&self) -> String {
         let mut message = String::new();
-        for contradictions in self.found.values() {
-            for text in contradictions.iter().take(NAMED) {
+        for messages in self.found.values() {
+            for text in messages.iter().take(MAX_CONFLICTS) {
                 let between = if message.is_empty() { "" } else { "; " };
-                // Writing into a String cannot fail.
+                // Writing to a String cannot fail.
                 write!(message, "{between}{text}").unwrap_or_default();
             }
-            if let Some(more) = contradictions.len().checked_sub(NAMED).filter(|more| *more > 0) {
+            if let Some(more) = messages.len().checked_sub(MAX_CONFLICTS).filter(|more| *more > 0) {
                 write!(message, "; and {more} more").unwrap_or_default();
             }
         }

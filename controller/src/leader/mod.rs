@@ -1,80 +1,39 @@
-//! The leader: what members export becomes what members import.
+//! The leader: merges the members' `ResourceExport`s into `ResourceImport`s.
 //!
-//! Pure: a [`LeaderWorld`] gives a [`Plan`]; applying it and looking again gives an empty one.
+//! Pure: a [`LeaderSnapshot`] yields a [`Plan`]; a snapshot taken after its application yields an empty one.
 
 pub mod cluster_infos;
-pub mod identities;
-pub mod label_record;
-pub mod labels;
+mod export_status;
+pub mod heartbeat;
+pub mod label_id_store;
+pub mod label_identities;
 pub mod members;
 pub mod merge;
 mod payload;
 pub mod policies;
+mod resources;
+pub mod service_account_bindings;
 pub mod services;
 pub mod stale;
 
-use kube::ResourceExt;
-use serde_json::json;
+use crate::{cluster_id, plan::Plan, snapshot::LeaderSnapshot};
 
-use crate::{
-    api::{
-        names,
-        resource_export::{ResourceExport, kind},
-    },
-    identity,
-    plan::{Plan, Side},
-    world::LeaderWorld,
-};
-
-/// Everything that is to be done now.
-pub fn plan(world: &LeaderWorld) -> Plan {
+/// Reconciles the ClusterSet.
+pub fn plan(snapshot: &LeaderSnapshot) -> Plan {
     let mut plan = Plan::default();
-    if let Some(set) = members::current(world) {
-        identity::plan(set, &world.claims, &mut plan);
+    if let Some(set) = members::current_cluster_set(snapshot) {
+        cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }
-    identities::plan(world, &mut plan);
-    members::plan(world, &mut plan);
-    services::plan(world, &mut plan);
-    cluster_infos::plan(world, &mut plan);
-    labels::plan(world, &mut plan);
-    policies::plan(world, &mut plan);
-    for export in world.exports.values() {
-        let known = [
-            kind::SERVICE,
-            kind::ENDPOINTS,
-            kind::CLUSTER_INFO,
-            kind::LABEL_IDENTITY,
-            kind::CLUSTER_NETWORK_POLICY,
-        ]
-        .contains(&export.spec.kind.as_str());
-        if !known {
-            release(export, &mut plan);
-        }
+    service_account_bindings::plan(snapshot, &mut plan);
+    members::plan(snapshot, &mut plan);
+    services::plan(snapshot, &mut plan);
+    cluster_infos::plan(snapshot, &mut plan);
+    label_identities::plan(snapshot, &mut plan);
+    policies::plan(snapshot, &mut plan);
+    for export in snapshot.exports.values().filter(|e| !resources::is_known_kind(e)) {
+        resources::remove_finalizer(export, &mut plan);
     }
     plan
-}
-
-/// Whether the export still counts.
-fn live(export: &ResourceExport) -> bool {
-    export.metadata.deletion_timestamp.is_none()
-}
-
-/// Lets a deleted export go. To be called only when no import speaks of it any more.
-fn release(export: &ResourceExport, plan: &mut Plan) {
-    if live(export) {
-        return;
-    }
-    let ours = [
-        names::FINALIZER_RESOURCE_EXPORT,
-        names::FINALIZER_RESOURCE_EXPORT_LEGACY,
-    ];
-    let (strip, keep): (Vec<_>, Vec<_>) = export
-        .finalizers()
-        .iter()
-        .partition(|f| ours.contains(&f.as_str()));
-    if !strip.is_empty() {
-        plan.patch(Side::Local, export, json!({ "metadata": { "finalizers": keep } }));
-    }
 }
 
 #[cfg(test)]

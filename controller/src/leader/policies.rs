@@ -1,4 +1,4 @@
-//! Policies that an administrator exports in the leader cluster, passed on to all members.
+//! Replicates policies, exported by administrators in the leader cluster, to all members.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,28 +6,31 @@ use std::{
 };
 
 use kube::ResourceExt;
+use mc_api::{
+    names,
+    network_policy::without_nulls,
+    resource_export::{ResourceExport, kind as export_kind},
+    resource_import::{ResourceImportSpec, kind},
+    validation,
+};
 use serde_json::Value;
 
-use super::{cluster_infos::import, live, release, services::report};
+use super::{
+    export_status,
+    resources::{import, is_active, remove_finalizer},
+};
 use crate::{
-    api::{
-        names,
-        network_policy::without_nulls,
-        resource_export::{ResourceExport, kind as export_kind},
-        resource_import::{ResourceImportSpec, kind},
-        validation,
-    },
-    plan::{Plan, Side},
-    world::{LeaderWorld, get},
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderSnapshot, get},
 };
 
-/// The longest name whose import and imported policy can have names of their own.
+/// The longest policy name for which the derived names of import and imported policy are valid.
 const MAX_NAME: usize = 226;
 
-/// One import for each policy; of exports that contradict each other the first counts.
-pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
+/// Plans one import for each policy; of conflicting exports the first is used.
+pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let mut groups: BTreeMap<&str, Vec<&Arc<ResourceExport>>> = BTreeMap::new();
-    for export in world
+    for export in snapshot
         .exports
         .values()
         .filter(|e| e.spec.kind == export_kind::CLUSTER_NETWORK_POLICY)
@@ -36,28 +39,28 @@ pub fn plan(world: &LeaderWorld, plan: &mut Plan) {
     }
     let mut wanted = BTreeSet::new();
     for (name, exports) in groups {
-        let settled = merge(world, name, &exports, &mut wanted, plan);
-        for export in exports.iter().filter(|_| settled) {
-            release(export, plan);
+        let imports_current = merge(snapshot, name, &exports, &mut wanted, plan);
+        for export in exports.iter().filter(|_| imports_current) {
+            remove_finalizer(export, plan);
         }
     }
-    for import in world.imports.values() {
+    for import in snapshot.imports.values() {
         if import.spec.kind == kind::CLUSTER_NETWORK_POLICY && !wanted.contains(&import.name_any()) {
-            plan.delete(Side::Local, import.as_ref());
+            plan.delete(ApiServer::Local, import.as_ref());
         }
     }
 }
 
-/// Whether the import is what it should be, so that deleted exports may go.
+/// Plans the import of a policy. Returns whether it is current, so that deleted exports may be released.
 fn merge(
-    world: &LeaderWorld,
+    snapshot: &LeaderSnapshot,
     name: &str,
     exports: &[&Arc<ResourceExport>],
     wanted: &mut BTreeSet<String>,
     plan: &mut Plan,
 ) -> bool {
     let import_name = names::policy_import(name);
-    let old = get(&world.imports, &world.namespace, &import_name);
+    let old = get(&snapshot.imports, &snapshot.namespace, &import_name);
     let taken = old
         .filter(|o| o.spec.kind != kind::CLUSTER_NETWORK_POLICY)
         .map(|o| {
@@ -66,33 +69,33 @@ fn merge(
                 o.spec.kind
             )
         });
-    let standing = old.and_then(|o| o.spec.cluster_network_policy.as_ref());
-    let mut good: Vec<(&Arc<ResourceExport>, Value)> = vec![];
+    let current = old.and_then(|o| o.spec.cluster_network_policy.as_ref());
+    let mut valid: Vec<(&Arc<ResourceExport>, Value)> = vec![];
     for export in exports {
-        match policy(world, export).and_then(|p| taken.clone().map_or(Ok(p), Err)) {
-            Ok(policy) => good.push((export, policy)),
-            Err(why) => report(world, export, Some(&why), plan),
+        match policy(snapshot, export).and_then(|p| taken.clone().map_or(Ok(p), Err)) {
+            Ok(policy) => valid.push((export, policy)),
+            Err(why) => export_status::write(snapshot, export, Some(&why), plan),
         }
     }
-    good.sort_by_key(|(export, policy)| {
+    valid.sort_by_key(|(export, policy)| {
         (
-            !live(export),
-            standing != Some(policy),
+            !is_active(export),
+            current != Some(policy),
             export.creation_timestamp(),
             export.name_any(),
         )
     });
-    let Some((first, policy)) = good.first().filter(|(export, _)| live(export)) else {
+    let Some((first, policy)) = valid.first().filter(|(export, _)| is_active(export)) else {
         return old.is_none() || taken.is_some();
     };
-    for (export, other) in &good {
+    for (export, other) in &valid {
         let why = (other != policy).then(|| {
             format!(
-                "ResourceExport {:?} was first to say what policy {name:?} is, and says something else",
+                "conflicts with ResourceExport {:?}, the first of policy {name:?}",
                 first.name_any()
             )
         });
-        report(world, export, why.as_deref(), plan);
+        export_status::write(snapshot, export, why.as_deref(), plan);
     }
     wanted.insert(import_name.clone());
     let spec = ResourceImportSpec {
@@ -103,27 +106,27 @@ fn merge(
     };
     let same = old.is_some_and(|o| o.spec == spec);
     if !same {
-        plan.apply(Side::Local, &import(&world.namespace, &import_name, spec));
+        plan.apply(ApiServer::Local, &import(&snapshot.namespace, &import_name, spec));
     }
     same
 }
 
-/// What an export says, or why it counts for nothing.
-fn policy(world: &LeaderWorld, export: &ResourceExport) -> Result<Value, String> {
+/// The policy of an export, or the reason to reject it.
+fn policy(snapshot: &LeaderSnapshot, export: &ResourceExport) -> Result<Value, String> {
     let spec = &export.spec;
     validation::dns_subdomain(&spec.name, MAX_NAME).map_err(|e| format!("spec.name: {e}"))?;
-    let leader = |id: &str| world.cluster_sets.values().any(|s| s.spec.cluster_id == id);
-    let member = [
+    let is_leader = |id: &str| snapshot.cluster_sets.values().any(|s| s.spec.cluster_id == id);
+    let stated_ids = [
         Some(&spec.cluster_id),
         export.labels().get(names::LABEL_SOURCE_CLUSTER_ID),
     ];
-    if let Some(id) = member
+    if let Some(id) = stated_ids
         .into_iter()
         .flatten()
-        .find(|id| !id.is_empty() && !leader(id))
+        .find(|id| !id.is_empty() && !is_leader(id))
     {
         return Err(format!(
-            "spec.clusterID {id:?}: policies are exported by administrators of the set, not by members"
+            "spec.clusterID {id:?}: policies are exported by administrators of the ClusterSet, not by members"
         ));
     }
     match &spec.cluster_network_policy {

@@ -1,88 +1,87 @@
-//! Members that fell silent: kept and shown, or, where an administrator decided so (`staleMemberPolicy: Remove`), removed
-//! after a time.
+//! Stale members: kept as not Ready or, with `staleMemberPolicy: Remove`, removed after a timeout.
 //!
-//! Pure. Guarantees: with `Keep` nothing is removed because of silence. With `Remove` only a member goes whose heartbeat is
-//! the same now as when its silence was written down, by this clock and so long ago; nobody's clock but the leader's counts,
-//! and what is written down outlives the controller. A heartbeat in the last moment makes the removal fail.
+//! Pure. Guarantees: with `Keep` no member is removed for missing heartbeats. With `Remove` a member is removed only if its
+//! heartbeat equals that of its stale marker and the marker is older than the timeout by the leader's clock. The marker is
+//! an annotation, so it outlives the controller. A concurrent heartbeat makes the deletion fail.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
+use mc_api::{config::StaleMemberPolicy, member_cluster_announce::MemberClusterAnnounce, names};
 
-use super::members::{self, READY_FOR};
+use super::heartbeat::{HEARTBEAT_TIMEOUT, heartbeat};
 use crate::{
-    api::{config::StaleMemberPolicy, member_cluster_announce::MemberClusterAnnounce, names},
-    plan::{Plan, Side},
-    world::{LeaderWorld, time},
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderSnapshot, api_time},
 };
 
-/// What is to become of a member.
+/// The treatment of an accepted member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It stays, and this is what is written down of its silence.
-    Stays(Option<String>),
-    /// It goes.
-    Goes,
-}
-
-/// Since when a member has been silent, as it is written down: the time, and the heartbeat that was the last one then.
-fn note(at: Timestamp, announce: &MemberClusterAnnounce) -> String {
-    format!("{} after {}", time(at).0, last(announce))
-}
-
-/// The heartbeat, as much of it as is written down: it is the member's text, and could be long.
-fn last(announce: &MemberClusterAnnounce) -> String {
-    members::touch(announce).chars().take(64).collect()
-}
-
-/// When this silence began, if that is what is written down.
-fn since(announce: &MemberClusterAnnounce, now: Timestamp) -> Option<Timestamp> {
-    let note = announce.annotations().get(names::ANNOTATION_SILENT_SINCE)?;
-    let (at, touch) = note.split_once(" after ")?;
-    // A time to come is of a clock that was set back since.
-    let at = at.parse().ok().filter(|at| *at <= now)?;
-    (touch == last(announce)).then_some(at)
-}
-
-/// What is to become of a member that the leader has accepted.
 #[must_use]
-pub fn fate(world: &LeaderWorld, announce: &MemberClusterAnnounce) -> Fate {
-    if world.config.stale_member_policy == StaleMemberPolicy::Keep {
-        return Fate::Stays(None);
+pub enum StaleDecision {
+    /// The member stays, with this stale marker.
+    Keep(Option<String>),
+    /// The member is removed.
+    Remove,
+}
+
+/// The stale marker: the time at which the member was found stale and its last heartbeat.
+fn format_marker(at: Timestamp, announce: &MemberClusterAnnounce) -> String {
+    format!("{} after {}", api_time(at).0, heartbeat_prefix(announce))
+}
+
+/// The heartbeat, truncated: its length is up to the member.
+fn heartbeat_prefix(announce: &MemberClusterAnnounce) -> String {
+    heartbeat(announce).chars().take(64).collect()
+}
+
+/// The time of the stale marker, unless there was a heartbeat since.
+fn stale_since(announce: &MemberClusterAnnounce, now: Timestamp) -> Option<Timestamp> {
+    let marker = names::ANNOTATION_STALE_SINCE.get(announce)?;
+    let (at, heartbeat) = marker.split_once(" after ")?;
+    // A future time means that the leader's clock was set back.
+    let at = at.parse().ok().filter(|at| *at <= now)?;
+    (heartbeat == heartbeat_prefix(announce)).then_some(at)
+}
+
+/// Decides on an accepted member.
+pub fn evaluate(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce) -> StaleDecision {
+    if snapshot.config.stale_member_policy == StaleMemberPolicy::Keep {
+        return StaleDecision::Keep(None);
     }
-    let heard = world.heard.get(&announce.name_any()).map_or(world.now, |h| h.at);
-    // A controller that has just started listens for a while before it calls anybody silent.
-    let silent = world.now.duration_since(heard) > READY_FOR;
-    let timeout = world.config.stale_member_timeout;
-    match since(announce, world.now) {
-        Some(at) if silent && world.now.duration_since(at) >= timeout => Fate::Goes,
-        Some(_) => Fate::Stays(
-            announce
-                .annotations()
-                .get(names::ANNOTATION_SILENT_SINCE)
-                .cloned(),
-        ),
-        None => Fate::Stays(silent.then(|| note(world.now, announce))),
+    let last = snapshot
+        .heartbeats
+        .get(&announce.name_any())
+        .map_or(snapshot.now, |h| h.seen_at);
+    // After a restart `last` is the time of the start, so no member is stale before the heartbeat timeout.
+    let is_stale = snapshot.now.duration_since(last) > HEARTBEAT_TIMEOUT;
+    let timeout = snapshot.config.stale_member_timeout;
+    match stale_since(announce, snapshot.now) {
+        Some(at) if is_stale && snapshot.now.duration_since(at) >= timeout => StaleDecision::Remove,
+        Some(_) => StaleDecision::Keep(names::ANNOTATION_STALE_SINCE.get(announce).map(str::to_owned)),
+        None => StaleDecision::Keep(is_stale.then(|| format_marker(snapshot.now, announce))),
     }
 }
 
-/// Removes a member; its exports go as if it had left.
+/// Removes a member; its exports are deleted as if it had left.
 pub fn remove(announce: &MemberClusterAnnounce, timeout: SignedDuration, plan: &mut Plan) {
-    plan.notice(
+    plan.issue(
         format!("MemberClusterAnnounce {}", announce.name_any()),
         format!(
-            "removed with all its exports: silent for more than {timeout:#} (staleMemberPolicy: Remove, staleMemberTimeout)"
+            "removed with all its exports: no heartbeat for more than {timeout:#} (staleMemberPolicy: Remove, staleMemberTimeout)"
         ),
     );
-    plan.delete_unchanged(Side::Local, announce);
+    plan.delete_unchanged(ApiServer::Local, announce);
 }
 
-/// When to look at a silent member again. One that is due already waits for something else: that this controller has
-/// listened long enough, or for an answer of the API server.
-pub fn wake(world: &LeaderWorld, announce: &MemberClusterAnnounce, plan: &mut Plan) {
-    let due =
-        since(announce, world.now).and_then(|at| at.checked_add(world.config.stale_member_timeout).ok());
-    let removes = world.config.stale_member_policy == StaleMemberPolicy::Remove;
-    if let Some(due) = due.filter(|due| removes && *due > world.now) {
-        plan.wake(due);
+/// Requeues at the timeout of a stale member. A timeout in the past waits for something else: the heartbeat timeout after a
+/// restart, or a response of the API server.
+pub fn requeue(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce, plan: &mut Plan) {
+    if snapshot.config.stale_member_policy == StaleMemberPolicy::Keep {
+        return;
+    }
+    let due = stale_since(announce, snapshot.now)
+        .and_then(|at| at.checked_add(snapshot.config.stale_member_timeout).ok());
+    if let Some(due) = due.filter(|due| *due > snapshot.now) {
+        plan.requeue_at(due);
     }
 }

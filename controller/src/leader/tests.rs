@@ -1,9 +1,9 @@
 //! The leader's plan on made-up worlds.
 
-mod labels;
-mod older;
+mod label_identities;
+mod legacy_api;
+mod observability;
 mod policies;
-mod seeing;
 mod services;
 mod stale;
 
@@ -11,45 +11,45 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use mc_api::{
+    cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
+    resource_export::ResourceExport,
+};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{members, plan};
+use super::{heartbeat, plan};
 use crate::{
-    api::{
-        cluster_set::ClusterSet, config::Config, member_cluster_announce::MemberClusterAnnounce, names,
-        resource_export::ResourceExport,
-    },
-    plan::{Action, Plan},
-    world::{
-        LeaderWorld, Objects, Optional,
-        fake::{NOW, carry_out, delete, insert, object},
+    plan::{Plan, Write},
+    snapshot::{
+        LeaderSnapshot, ObjectMap, OptionalKind,
+        fake::{NOW, apply_write, delete, insert, object},
     },
 };
 
 const NS: &str = "antrea-multicluster";
 
-fn world() -> LeaderWorld {
-    let mut cluster_sets = Objects::default();
+fn world() -> LeaderSnapshot {
+    let mut cluster_sets = ObjectMap::default();
     let set = json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet",
         "metadata": { "name": "set", "namespace": NS },
         "spec": { "clusterID": "north", "leaders": [{ "clusterID": "north" }] },
     });
     insert(&mut cluster_sets, object::<ClusterSet>(set));
-    LeaderWorld {
+    LeaderSnapshot {
         now: NOW.parse().unwrap(),
         namespace: NS.to_owned(),
         config: Config::default(),
         cluster_sets,
-        claims: Optional::Absent,
-        service_accounts: Objects::default(),
-        identities: Objects::default(),
-        announces: Objects::default(),
-        exports: Objects::default(),
-        imports: Objects::default(),
-        records: None,
-        heard: BTreeMap::new(),
+        cluster_claims: OptionalKind::Absent,
+        service_accounts: ObjectMap::default(),
+        service_account_bindings: ObjectMap::default(),
+        announces: ObjectMap::default(),
+        exports: ObjectMap::default(),
+        imports: ObjectMap::default(),
+        label_id_shards: None,
+        heartbeats: BTreeMap::new(),
     }
 }
 
@@ -105,34 +105,34 @@ fn cluster_info(cluster: &str) -> ResourceExport {
     }))
 }
 
-fn step(world: &mut LeaderWorld) -> Vec<Action> {
+fn step(world: &mut LeaderSnapshot) -> Vec<Write> {
     let plan = look(world);
-    for action in &plan.actions {
-        carry_out(&mut world.cluster_sets, action);
-        carry_out(&mut world.identities, action);
-        carry_out(&mut world.announces, action);
-        carry_out(&mut world.exports, action);
-        carry_out(&mut world.imports, action);
-        if let Some(records) = &mut world.records {
-            carry_out(records, action);
+    for action in &plan.writes {
+        apply_write(&mut world.cluster_sets, action);
+        apply_write(&mut world.service_account_bindings, action);
+        apply_write(&mut world.announces, action);
+        apply_write(&mut world.exports, action);
+        apply_write(&mut world.imports, action);
+        if let Some(records) = &mut world.label_id_shards {
+            apply_write(records, action);
         }
     }
-    plan.actions
+    plan.writes
 }
 
-fn look(world: &mut LeaderWorld) -> Plan {
+fn look(world: &mut LeaderSnapshot) -> Plan {
     let all: Vec<_> = world.announces.values().map(AsRef::as_ref).collect();
-    members::hear(&mut world.heard, &all, world.now);
+    heartbeat::record_heartbeats(&mut world.heartbeats, &all, world.now);
     plan(world)
 }
 
 /// Steps until nothing is left to do.
-fn settle(world: &mut LeaderWorld) {
+fn settle(world: &mut LeaderSnapshot) {
     let quiet = (0..8).any(|_| step(world).is_empty());
-    assert!(quiet, "still to do after 8 rounds: {:#?}", look(world).actions);
+    assert!(quiet, "still to do after 8 rounds: {:#?}", look(world).writes);
 }
 
-fn import(world: &LeaderWorld, name: &str) -> serde_json::Value {
+fn import(world: &LeaderSnapshot, name: &str) -> serde_json::Value {
     let found = world.imports.get(&(NS.to_owned(), name.to_owned()));
     found.map_or(serde_json::Value::Null, |i| {
         serde_json::to_value(&i.spec).unwrap()
@@ -163,7 +163,10 @@ fn a_member_is_accepted_and_counted() {
         status.cluster_statuses[0].conditions[0].message,
         "Member Connected"
     );
-    assert!(last.wake_at.is_some(), "the end of its readiness is waited for");
+    assert!(
+        last.next_requeue.is_some(),
+        "the end of its readiness is waited for"
+    );
 }
 
 #[test]
@@ -187,7 +190,7 @@ fn silence_makes_a_member_unready_by_our_clock() {
         1
     );
     world.now = world.now.checked_add(SignedDuration::from_secs(31)).unwrap();
-    world.announces = Objects::default();
+    world.announces = ObjectMap::default();
     insert(&mut world.announces, announce("east", "set", "north"));
     settle(&mut world);
     assert_eq!(
@@ -257,14 +260,14 @@ fn a_wrong_cluster_set_name_is_refused_with_both_names() {
         let plan = look(&mut world);
         let announce = world.announces.values().next().unwrap();
         assert_eq!(
-            announce.metadata.annotations.as_ref().unwrap()[names::ANNOTATION_REFUSED],
+            announce.metadata.annotations.as_ref().unwrap()[names::ANNOTATION_REJECTED_REASON.key],
             wanted
         );
         assert_eq!(announce.metadata.finalizers, None);
         assert!(
-            plan.notices.iter().any(|n| n.message.contains(wanted)),
+            plan.issues.iter().any(|n| n.message.contains(wanted)),
             "{:?}",
-            plan.notices
+            plan.issues
         );
         assert_eq!(
             world
@@ -287,14 +290,9 @@ fn a_refusal_is_taken_back() {
     let sets = std::mem::take(&mut world.cluster_sets);
     insert(&mut world.announces, announce("east", "set", "north"));
     settle(&mut world);
-    let refused = |w: &LeaderWorld| {
+    let refused = |w: &LeaderSnapshot| {
         let announce = w.announces.values().next().unwrap().clone();
-        announce
-            .metadata
-            .annotations
-            .as_ref()
-            .unwrap()
-            .contains_key(names::ANNOTATION_REFUSED)
+        names::ANNOTATION_REJECTED_REASON.get(announce.as_ref()).is_some()
     };
     assert!(refused(&world));
     world.cluster_sets = sets;
@@ -418,8 +416,9 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
     insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
     settle(&mut world);
     let plan = look(&mut world);
-    let ports =
-        |w: &LeaderWorld| import(w, "shop-web-service")["serviceImport"]["spec"]["ports"][0]["port"].clone();
+    let ports = |w: &LeaderSnapshot| {
+        import(w, "shop-web-service")["serviceImport"]["spec"]["ports"][0]["port"].clone()
+    };
     assert_eq!(ports(&world), 80);
     assert_eq!(
         import(&world, "shop-web-endpoints")["endpoints"]["clusters"]
@@ -429,7 +428,7 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
         1
     );
     assert!(
-        plan.notices
+        plan.issues
             .iter()
             .any(|n| n.subject.contains("east-shop-web-service"))
     );
@@ -465,10 +464,10 @@ fn which_account_is_which_cluster_is_written_down() {
             .collect();
         object(json!({ "metadata": { "name": name, "namespace": NS, "annotations": annotations } }))
     };
-    let identities = |world: &LeaderWorld| {
+    let identities = |world: &LeaderSnapshot| {
         let map = world
-            .identities
-            .get(&(NS.to_owned(), names::MEMBER_IDENTITIES.to_owned()));
+            .service_account_bindings
+            .get(&(NS.to_owned(), names::SERVICE_ACCOUNT_BINDINGS.to_owned()));
         json!(map.expect("a ConfigMap").data)
     };
     settle(&mut world);
@@ -481,11 +480,11 @@ fn which_account_is_which_cluster_is_written_down() {
     );
     let plan = look(&mut world);
     assert!(
-        plan.notices
+        plan.issues
             .iter()
             .any(|n| n.subject == "ServiceAccount member-odd" && n.message.contains("\"Odd One\"")),
         "{:?}",
-        plan.notices
+        plan.issues
     );
     settle(&mut world);
     assert_eq!(
@@ -502,8 +501,8 @@ fn which_account_is_which_cluster_is_written_down() {
         json!({ "member-east": "east-2", "member-odd": "" })
     );
     // Somebody who writes into it does not get far.
-    let map = json!({ "metadata": { "name": names::MEMBER_IDENTITIES, "namespace": NS }, "data": { "default": "east" } });
-    insert(&mut world.identities, object::<ConfigMap>(map));
+    let map = json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": { "default": "east" } });
+    insert(&mut world.service_account_bindings, object::<ConfigMap>(map));
     settle(&mut world);
     assert_eq!(
         identities(&world),
@@ -526,11 +525,11 @@ fn two_services_that_want_one_name_do_not_mix() {
     let plan = look(&mut world);
     assert_eq!(import(&world, "prod-web-api-service")["namespace"], "prod");
     assert!(
-        plan.notices
+        plan.issues
             .iter()
             .any(|n| n.message.contains("taken by Service prod/web-api")),
         "{:?}",
-        plan.notices
+        plan.issues
     );
     delete(
         &mut world.exports,
@@ -643,12 +642,12 @@ fn what_is_heard_is_timed_by_our_clock() {
         "2027-01-01T12:00:00Z".to_owned(),
     );
     east.metadata.annotations = Some([touch].into());
-    members::hear(&mut heard, &[&east], t0);
-    members::hear(&mut heard, &[&east], t1);
+    heartbeat::record_heartbeats(&mut heard, &[&east], t0);
+    heartbeat::record_heartbeats(&mut heard, &[&east], t1);
     assert_eq!(
-        heard["member-announce-from-east"].at, t0,
+        heard["member-announce-from-east"].seen_at, t0,
         "no change, no sign of life"
     );
-    members::hear(&mut heard, &[], t1);
+    heartbeat::record_heartbeats(&mut heard, &[], t1);
     assert!(heard.is_empty());
 }

@@ -1,47 +1,55 @@
-//! This cluster's network, told to the others; and theirs, told to us.
+//! The exchange of cluster networks: Service and Pod CIDRs, gateways.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Node;
-use kube::{ResourceExt, core::ObjectMeta};
-
-use super::{Session, exports};
-use crate::{
-    api::{
-        cluster_info::{ClusterInfo, ClusterInfoImport, GatewayInfo},
-        gateway::Gateway,
-        names,
-        resource_export::{ResourceExportSpec, kind as export_kind},
-        resource_import::kind,
-        validation,
-    },
-    plan::{Plan, Side},
-    world::MemberWorld,
+use kube::ResourceExt;
+use mc_api::{
+    cluster_info::{ClusterInfo, ClusterInfoImport, GatewayInfo},
+    gateway::Gateway,
+    names,
+    resource_export::{ResourceExportSpec, kind as export_kind},
+    resource_import::kind,
+    validation,
 };
 
-/// Keeps the export of this cluster's network: updated in place, withdrawn with the last gateway.
-pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], plan: &mut Plan) {
-    let name = names::cluster_info(session.cluster_id);
-    let old = exports::own(session, &name);
-    let former = old.and_then(|o| o.spec.cluster_info.as_ref());
-    let gateways = in_order(gateways, former.map_or(&[], |f| &f.gateway_infos));
+use super::{
+    ActiveMembership, is_managed,
+    pod_cidrs::pod_cidrs,
+    resource_exports::{apply_export, existing_export},
+};
+use crate::{
+    plan::{ApiServer, Plan},
+    snapshot::MemberSnapshot,
+};
+
+/// Keeps the export of this cluster's network; withdraws it with the last gateway.
+pub fn export(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
+    gateways: &[Gateway],
+    plan: &mut Plan,
+) {
+    let name = names::cluster_info(membership.cluster_id);
+    let old = existing_export(membership, &name);
+    let previous = old.and_then(|o| o.spec.cluster_info.as_ref());
+    let gateways = ordered_gateways(gateways, previous.map_or(&[], |f| &f.gateway_infos));
     let Some(primary) = gateways.first() else {
-        // Without the Service CIDR no gateway is planned yet: that is not knowing, not a withdrawal.
-        if let Some(old) = old.filter(|_| !world.service_cidrs.is_empty()) {
-            plan.delete(Side::Leader, old);
+        // Without the Service CIDR no gateway is planned yet, which is no withdrawal.
+        if let Some(old) = old.filter(|_| !snapshot.service_cidrs.is_empty()) {
+            plan.delete(ApiServer::Leader, old);
         }
         return;
     };
     let spec = ResourceExportSpec {
-        cluster_id: session.cluster_id.to_owned(),
-        name: session.cluster_id.to_owned(),
-        namespace: world.namespace.clone(),
+        cluster_id: membership.cluster_id.to_owned(),
+        name: membership.cluster_id.to_owned(),
+        namespace: snapshot.namespace.clone(),
         kind: export_kind::CLUSTER_INFO.to_owned(),
         cluster_info: Some(Box::new(ClusterInfo {
-            cluster_id: session.cluster_id.to_owned(),
-            service_cidr: first_of(&world.service_cidrs),
-            service_cidrs: more_than_one(&world.service_cidrs),
+            cluster_id: membership.cluster_id.to_owned(),
+            service_cidr: primary_cidr(&snapshot.service_cidrs),
+            service_cidrs: dual_stack_cidrs(&snapshot.service_cidrs),
             gateway_infos: gateways
                 .iter()
                 .map(|g| GatewayInfo {
@@ -49,32 +57,32 @@ pub fn export(world: &MemberWorld, session: &Session<'_>, gateways: &[Gateway], 
                     weight: g.weight,
                 })
                 .collect(),
-            pod_cidrs: pod_cidrs(world).iter().map(ToString::to_string).collect(),
+            pod_cidrs: pod_cidrs(snapshot).iter().map(ToString::to_string).collect(),
             wire_guard: primary.wire_guard.clone(),
         })),
         ..ResourceExportSpec::default()
     };
-    exports::put(session, &name, spec, plan);
+    apply_export(membership, &name, spec, plan);
 }
 
-/// The one that implementations which know one Service CIDR use: IPv4 where there is any.
-fn first_of(cidrs: &[IpNet]) -> String {
+/// The CIDR for implementations with a single Service CIDR: IPv4 if there is one.
+fn primary_cidr(cidrs: &[IpNet]) -> String {
     let v4 = cidrs.iter().find(|cidr| matches!(cidr, IpNet::V4(_)));
     v4.or(cidrs.first()).map(ToString::to_string).unwrap_or_default()
 }
 
-/// Not written where other implementations would not write it either.
-fn more_than_one(cidrs: &[IpNet]) -> Vec<String> {
+/// All CIDRs of a dual-stack cluster; empty for one CIDR, as other implementations write it.
+fn dual_stack_cidrs(cidrs: &[IpNet]) -> Vec<String> {
     let all = cidrs.iter().map(ToString::to_string);
     all.filter(|_| cidrs.len() > 1).collect()
 }
 
-/// Each address once: the first one, which is the only one that some clusters use, then the others, active gateways
-/// before those being drained, and otherwise as told before.
-fn in_order<'a>(gateways: &'a [Gateway], former: &[GatewayInfo]) -> Vec<&'a Gateway> {
+/// Each address once: the primary, the only one that Antrea clusters use, then the other active gateways, then draining
+/// ones, each group in the previously exported order.
+fn ordered_gateways<'a>(gateways: &'a [Gateway], previous: &[GatewayInfo]) -> Vec<&'a Gateway> {
     let mut order: Vec<_> = gateways.iter().collect();
     order.sort_by_key(|g| {
-        let place = former.iter().position(|f| f.gateway_ip == g.gateway_ip);
+        let place = previous.iter().position(|f| f.gateway_ip == g.gateway_ip);
         let first = gateways
             .first()
             .is_some_and(|first| first.gateway_ip == g.gateway_ip);
@@ -85,30 +93,10 @@ fn in_order<'a>(gateways: &'a [Gateway], former: &[GatewayInfo]) -> Vec<&'a Gate
     order
 }
 
-/// Configured, else what the Nodes have; adjacent ones joined.
-pub(super) fn pod_cidrs(world: &MemberWorld) -> Vec<IpNet> {
-    if !world.config.pod_cidrs.is_empty() {
-        return world.config.pod_cidrs.clone();
-    }
-    let mut all: Vec<_> = world.nodes.values().flat_map(|n| node_cidrs(n)).collect();
-    all.sort_unstable();
-    IpNet::aggregate(&all)
-}
-
-fn node_cidrs(node: &Node) -> Vec<IpNet> {
-    let spec = node.spec.as_ref();
-    let many = spec
-        .and_then(|s| s.pod_cidrs.as_deref())
-        .unwrap_or_default()
-        .iter();
-    let one = spec.and_then(|s| s.pod_cidr.as_ref()).into_iter();
-    many.chain(one).filter_map(|c| validation::cidr(c).ok()).collect()
-}
-
 /// One `ClusterInfoImport` for each other cluster.
-pub fn import(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
-    let mut wanted = vec![];
-    for import in session
+pub fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &mut Plan) {
+    let mut desired = vec![];
+    for import in membership
         .leader
         .imports
         .values()
@@ -117,55 +105,49 @@ pub fn import(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         let Some(info) = &import.spec.cluster_info else {
             continue;
         };
-        if info.cluster_id == session.cluster_id || import.metadata.deletion_timestamp.is_some() {
+        if info.cluster_id == membership.cluster_id || import.metadata.deletion_timestamp.is_some() {
             continue;
         }
         let mut new = ClusterInfoImport::new(&import.name_any(), (**info).clone());
-        new.metadata.namespace = Some(world.namespace.clone());
-        new.labels_mut()
-            .insert(names::LABEL_MADE_BY.to_owned(), names::MANAGED_BY.to_owned());
-        wanted.push(new);
+        new.metadata.namespace = Some(snapshot.namespace.clone());
+        new.labels_mut().insert(
+            names::LABEL_APP_MANAGED_BY.to_owned(),
+            names::MANAGED_BY.to_owned(),
+        );
+        desired.push(new);
     }
-    check(world, &wanted, plan);
-    for new in &wanted {
-        let old = world
+    report_invalid(snapshot, &desired, plan);
+    for new in &desired {
+        let old = snapshot
             .cluster_infos
             .values()
             .find(|o| o.name_any() == new.name_any());
-        if old.is_none_or(|o| o.spec != new.spec || !made_by_us(&o.metadata)) {
-            plan.apply(Side::Local, new);
+        if old.is_none_or(|o| o.spec != new.spec || !is_managed(o.as_ref())) {
+            plan.apply(ApiServer::Local, new);
         }
     }
-    for old in world.cluster_infos.values().filter(|o| made_by_us(&o.metadata)) {
-        if !wanted.iter().any(|w| w.name_any() == old.name_any()) {
-            plan.delete(Side::Local, old.as_ref());
+    for old in snapshot.cluster_infos.values().filter(|o| is_managed(o.as_ref())) {
+        if !desired.iter().any(|d| d.name_any() == old.name_any()) {
+            plan.delete(ApiServer::Local, old.as_ref());
         }
     }
 }
 
-/// No membership, no other clusters.
-pub fn withdraw(world: &MemberWorld, plan: &mut Plan) {
-    for old in world.cluster_infos.values().filter(|o| made_by_us(&o.metadata)) {
-        plan.delete(Side::Local, old.as_ref());
+/// Deletes the networks of other clusters: there is no membership.
+pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
+    for old in snapshot.cluster_infos.values().filter(|o| is_managed(o.as_ref())) {
+        plan.delete(ApiServer::Local, old.as_ref());
     }
 }
 
-fn made_by_us(metadata: &ObjectMeta) -> bool {
-    metadata
-        .labels
-        .as_ref()
-        .and_then(|l| l.get(names::LABEL_MADE_BY))
-        .is_some_and(|v| v == names::MANAGED_BY)
-}
-
-/// What the gateways will refuse. They are told all the same, so that the refusal shows where traffic is missed.
-fn check(world: &MemberWorld, infos: &[ClusterInfoImport], plan: &mut Plan) {
-    let own = world
+/// Reports fields that the agents will reject. They are written all the same, so that the agents report them, too.
+fn report_invalid(snapshot: &MemberSnapshot, infos: &[ClusterInfoImport], plan: &mut Plan) {
+    let own = snapshot
         .service_cidrs
         .iter()
         .map(|c| ("this cluster's Service CIDR".to_owned(), *c));
     let own = own.chain(
-        pod_cidrs(world)
+        pod_cidrs(snapshot)
             .into_iter()
             .map(|c| ("this cluster's Pod CIDR".to_owned(), c)),
     );
@@ -180,32 +162,29 @@ fn check(world: &MemberWorld, infos: &[ClusterInfoImport], plan: &mut Plan) {
             .iter()
             .enumerate()
             .map(|(i, c)| (format!("spec.podCIDRs[{i}]"), c.as_str()));
-        let mut theirs = vec![];
+        let mut prefixes = vec![];
         for (field, value) in service.chain(pods) {
             match validation::cidr(value) {
-                Err(cause) => plan.notice(&subject, format!("{field}: {cause}")),
+                Err(cause) => plan.issue(&subject, format!("{field}: {cause}")),
                 Ok(net) => {
-                    for (whose, other) in &taken {
+                    for (owner, other) in &taken {
                         if overlap(*other, net) {
-                            plan.notice(&subject, format!("{field}: {net} overlaps {whose}, {other}"));
+                            plan.issue(&subject, format!("{field}: {net} overlaps {owner}, {other}"));
                         }
                     }
-                    theirs.push((format!("{field} of cluster {:?}", info.spec.cluster_id), net));
+                    prefixes.push((format!("{field} of cluster {:?}", info.spec.cluster_id), net));
                 }
             }
         }
         for (i, gateway) in info.spec.gateway_infos.iter().enumerate() {
             if let Err(cause) = validation::gateway_ip(&gateway.gateway_ip) {
-                plan.notice(&subject, format!("spec.gatewayInfos[{i}].gatewayIP: {cause}"));
+                plan.issue(&subject, format!("spec.gatewayInfos[{i}].gatewayIP: {cause}"));
             }
         }
         if info.spec.gateway_infos.is_empty() {
-            plan.notice(
-                &subject,
-                "spec.gatewayInfos is empty: the cluster cannot be reached",
-            );
+            plan.issue(&subject, "spec.gatewayInfos is empty: the cluster is unreachable");
         }
-        taken.extend(theirs);
+        taken.extend(prefixes);
     }
 }
 

@@ -1,89 +1,90 @@
-//! Being a member: the `ClusterSet`, its Secret, the announce and its heartbeat, the status.
+//! The membership: `ClusterSet`, Secret, announce with heartbeat, status.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
+use mc_api::{
+    cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
+    condition::{self, Condition},
+    member_cluster_announce::MemberClusterAnnounce,
+    names, validation,
+};
 use serde_json::json;
 
-use super::parting;
+use super::membership_record;
+pub use crate::snapshot::leader_namespace;
 use crate::{
-    api::{
-        cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
-        condition::{self, Condition},
-        member_cluster_announce::MemberClusterAnnounce,
-        names, validation,
-    },
-    identity::{self, Unknown},
-    plan::{Plan, Side},
-    world::{LeaderView, Link, MemberWorld, SecretSeen, time},
+    cluster_id::{self, ClusterIdError},
+    plan::{ApiServer, Plan},
+    snapshot::{LeaderConnectionState, MemberSnapshot, Membership, RemoteObjects, SecretState, api_time},
 };
 
-/// How often the member says that it is alive.
-pub const HEARTBEAT: SignedDuration = SignedDuration::from_secs(10);
+/// The interval of heartbeats.
+pub const HEARTBEAT_PERIOD: SignedDuration = SignedDuration::from_secs(10);
 
-/// How to talk to the leader; a change of any part makes a new connection.
+/// The configuration of a connection to the leader; a change of any field opens a new one.
 #[derive(Clone, PartialEq, Eq)]
-pub struct LinkSpec {
+pub struct LeaderConnectionConfig {
     /// The ID of the set.
     pub cluster_set: String,
     /// The ID of the local cluster.
     pub cluster_id: String,
-    /// Where the leader keeps the exchanged objects.
+    /// The namespace of the exchanged objects in the leader cluster.
     pub namespace: String,
-    /// The URL of its API server.
+    /// The URL of the leader's API server.
     pub server: String,
-    /// The certificates to trust, PEM.
+    /// The CA bundle, PEM.
     pub ca: Vec<u8>,
     /// The bearer token.
     pub token: String,
 }
 
-/// Why a member is not ready.
+/// The reason why a member is not ready.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The `ClusterSet` says something that cannot be.
+pub enum NotReadyReason {
+    /// A field of the `ClusterSet` is invalid.
     #[error("{field}: {why}")]
-    Field {
-        /// Where.
+    InvalidField {
+        /// The field.
         field: &'static str,
-        /// What.
+        /// The error.
         why: String,
     },
-    /// It is not known what this cluster is called.
+    /// The cluster's ID is unknown or invalid.
     #[error(transparent)]
-    Identity(#[from] Unknown),
+    ClusterId(#[from] ClusterIdError),
     /// The Secret does not exist.
     #[error("spec.leaders[0].secret: Secret \"{namespace}/{name}\" does not exist")]
     SecretNotFound {
-        /// Where it is looked for.
+        /// Its namespace.
         namespace: String,
         /// Its name.
         name: String,
     },
-    /// The Secret lacks something.
+    /// A key of the Secret is missing or unusable.
     #[error("spec.leaders[0].secret: Secret \"{namespace}/{name}\" has no usable key {key:?}: {why}")]
     SecretIncomplete {
-        /// Where it is.
+        /// Its namespace.
         namespace: String,
         /// Its name.
         name: String,
-        /// The key in question.
+        /// The key.
         key: &'static str,
-        /// What is wrong.
+        /// The error.
         why: &'static str,
     },
-    /// The Secret is being looked up.
+    /// The list of Secrets is incomplete.
     #[error("reading Secret {name:?}")]
     SecretPending {
         /// Its name.
         name: String,
     },
-    /// The leader does not answer as it should.
+    /// The last request to the leader failed.
     #[error("spec.leaders[0].server: {server:?}: {error}")]
     Disconnected {
         /// The URL.
         server: String,
-        /// What happened.
+        /// The error.
         error: String,
     },
     /// The first answer is outstanding.
@@ -92,59 +93,71 @@ pub enum Problem {
         /// The URL.
         server: String,
     },
-    /// The leader's controller has not looked yet.
+    /// The leader's controller has not processed the announce yet.
     #[error("the leader has not accepted this cluster yet")]
     NotAccepted,
-    /// The leader's controller says no.
-    #[error("the leader refuses this cluster: {why}")]
-    Refused {
-        /// Its words.
+    /// The leader's controller rejects this cluster.
+    #[error("the leader rejects this cluster: {why}")]
+    Rejected {
+        /// The leader's reason.
         why: String,
     },
 }
 
-/// What the leader thinks of this member.
+/// The leader's decision about this member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acceptance {
-    /// Nothing yet.
+    /// No decision yet.
     Pending,
-    /// It is a member.
+    /// The cluster is a member.
     Accepted,
-    /// It is not, and why.
-    Refused(String),
+    /// The cluster is rejected for this reason.
+    Rejected(String),
 }
 
-// === impl Problem ===
+// === impl LeaderConnectionConfig ===
 
-impl Problem {
+impl From<&LeaderConnectionConfig> for Membership {
+    fn from(config: &LeaderConnectionConfig) -> Self {
+        Self {
+            cluster_set: config.cluster_set.clone(),
+            cluster_id: config.cluster_id.clone(),
+            namespace: config.namespace.clone(),
+        }
+    }
+}
+
+// === impl NotReadyReason ===
+
+impl NotReadyReason {
     /// The reason of the condition.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Identity(unknown) if unknown.transient() => "Connecting",
-            Self::Field { .. } | Self::Identity(_) => "InvalidClusterSet",
+            Self::ClusterId(error) if error.is_transient() => "Connecting",
+            Self::InvalidField { .. } | Self::ClusterId(_) => "InvalidClusterSet",
             Self::SecretNotFound { .. } => "SecretNotFound",
             Self::SecretIncomplete { .. } => "SecretIncomplete",
             Self::SecretPending { .. } | Self::Connecting { .. } => "Connecting",
             Self::Disconnected { .. } => "Disconnected",
             Self::NotAccepted => "NotAccepted",
-            Self::Refused { .. } => "Refused",
+            Self::Rejected { .. } => "Refused",
         }
     }
 
-    fn transient(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Self::SecretPending { .. } | Self::Connecting { .. } | Self::NotAccepted => true,
-            Self::Identity(unknown) => unknown.transient(),
+            Self::ClusterId(error) => error.is_transient(),
             _ => false,
         }
     }
 }
 
-/// The `ClusterSet` that counts: the oldest of this controller's Namespace.
+/// The active `ClusterSet`: the oldest of this controller's namespace.
 #[must_use]
-pub fn current(world: &MemberWorld) -> Option<&ClusterSet> {
-    world
+pub fn active_cluster_set(snapshot: &MemberSnapshot) -> Option<&ClusterSet> {
+    snapshot
         .cluster_sets
         .values()
         .filter(|s| s.metadata.deletion_timestamp.is_none())
@@ -152,17 +165,7 @@ pub fn current(world: &MemberWorld) -> Option<&ClusterSet> {
         .map(AsRef::as_ref)
 }
 
-/// Where the leader keeps the exchanged objects.
-#[must_use]
-pub fn leader_namespace(set: &ClusterSet) -> &str {
-    if set.spec.namespace.is_empty() {
-        names::LEADER_NAMESPACE
-    } else {
-        &set.spec.namespace
-    }
-}
-
-/// The Secret a `ClusterSet` names.
+/// The Secret that a `ClusterSet` refers to.
 #[must_use]
 pub fn secret_name(set: &ClusterSet) -> Option<&str> {
     set.spec
@@ -172,13 +175,16 @@ pub fn secret_name(set: &ClusterSet) -> Option<&str> {
         .filter(|s| !s.is_empty())
 }
 
-/// How to reach the leader, or what is missing for that.
-pub fn link_spec(set: &ClusterSet, secret: &SecretSeen) -> Result<LinkSpec, Problem> {
-    let field = |field, why: &str| Problem::Field {
+/// The configuration of the connection to the leader.
+pub fn connection_config(
+    set: &ClusterSet,
+    secret: &SecretState,
+) -> Result<LeaderConnectionConfig, NotReadyReason> {
+    let field = |field, why: &str| NotReadyReason::InvalidField {
         field,
         why: why.to_owned(),
     };
-    // 63 is the limit of a label's value, and the ID becomes one.
+    // The ID is used as a label value, which has at most 63 characters.
     validation::dns_label(&set.spec.cluster_id, 63).map_err(|e| field("spec.clusterID", &e.to_string()))?;
     let leader = set
         .spec
@@ -197,21 +203,21 @@ pub fn link_spec(set: &ClusterSet, secret: &SecretSeen) -> Result<LinkSpec, Prob
     let name = secret_name(set).ok_or_else(|| field("spec.leaders[0].secret", "is empty"))?;
     let namespace = set.namespace().unwrap_or_default();
     let secret = match secret {
-        SecretSeen::Pending => {
-            return Err(Problem::SecretPending {
+        SecretState::Pending => {
+            return Err(NotReadyReason::SecretPending {
                 name: name.to_owned(),
             });
         }
-        SecretSeen::Missing => {
-            return Err(Problem::SecretNotFound {
+        SecretState::Missing => {
+            return Err(NotReadyReason::SecretNotFound {
                 namespace,
                 name: name.to_owned(),
             });
         }
-        SecretSeen::Present(secret) => secret,
+        SecretState::Present(secret) => secret,
     };
     let (ca, token) = credentials(secret)?;
-    Ok(LinkSpec {
+    Ok(LeaderConnectionConfig {
         cluster_set: set.name_any(),
         cluster_id: set.spec.cluster_id.clone(),
         namespace: leader_namespace(set).to_owned(),
@@ -221,8 +227,8 @@ pub fn link_spec(set: &ClusterSet, secret: &SecretSeen) -> Result<LinkSpec, Prob
     })
 }
 
-/// The certificates and the token of a Secret.
-pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), Problem> {
+/// The CA bundle and the token of a Secret.
+pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), NotReadyReason> {
     let ca = key(secret, "ca.crt")?;
     if !ca.starts_with(b"-----BEGIN CERTIFICATE-----") {
         return Err(incomplete(secret, "ca.crt", "not a PEM certificate"));
@@ -232,7 +238,7 @@ pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), Problem> {
     Ok((ca, token.trim().to_owned()))
 }
 
-fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, Problem> {
+fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, NotReadyReason> {
     match secret.data.as_ref().and_then(|d| d.get(key)) {
         None => Err(incomplete(secret, key, "it is absent")),
         Some(value) if value.0.trim_ascii().is_empty() => Err(incomplete(secret, key, "it is empty")),
@@ -240,8 +246,8 @@ fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, Problem> {
     }
 }
 
-fn incomplete(secret: &Secret, key: &'static str, why: &'static str) -> Problem {
-    Problem::SecretIncomplete {
+fn incomplete(secret: &Secret, key: &'static str, why: &'static str) -> NotReadyReason {
+    NotReadyReason::SecretIncomplete {
         namespace: secret.namespace().unwrap_or_default(),
         name: secret.name_any(),
         key,
@@ -249,9 +255,9 @@ fn incomplete(secret: &Secret, key: &'static str, why: &'static str) -> Problem 
     }
 }
 
-/// This cluster's announce, as the leader has it.
+/// This cluster's announce in the leader cluster.
 #[must_use]
-pub fn announce<'a>(leader: &'a LeaderView, set: &ClusterSet) -> Option<&'a MemberClusterAnnounce> {
+pub fn announce<'a>(leader: &'a RemoteObjects, set: &ClusterSet) -> Option<&'a MemberClusterAnnounce> {
     let name = names::member_announce(&set.spec.cluster_id);
     leader
         .announces
@@ -260,17 +266,17 @@ pub fn announce<'a>(leader: &'a LeaderView, set: &ClusterSet) -> Option<&'a Memb
         .map(AsRef::as_ref)
 }
 
-/// What the leader thinks of this member: it sets its finalizer on an announce it accepts.
+/// The leader's decision: it sets its finalizer on the announce of an accepted member.
 #[must_use]
-pub fn acceptance(leader: &LeaderView, set: &ClusterSet) -> Acceptance {
+pub fn acceptance(leader: &RemoteObjects, set: &ClusterSet) -> Acceptance {
     let Some(announce) = announce(leader, set).filter(|a| a.metadata.deletion_timestamp.is_none()) else {
         return Acceptance::Pending;
     };
     if announce.cluster_set_id != set.name_any() {
-        return Acceptance::Refused(mismatch("name", &set.name_any(), &announce.cluster_set_id));
+        return Acceptance::Rejected(id_mismatch("name", &set.name_any(), &announce.cluster_set_id));
     }
-    if let Some(why) = announce.annotations().get(names::ANNOTATION_REFUSED) {
-        return Acceptance::Refused(why.clone());
+    if let Some(why) = names::ANNOTATION_REJECTED_REASON.get(announce) {
+        return Acceptance::Rejected(why.to_owned());
     }
     let finalizer = names::member_announce_finalizer(&set.spec.cluster_id);
     if announce.finalizers().contains(&finalizer) {
@@ -280,24 +286,24 @@ pub fn acceptance(leader: &LeaderView, set: &ClusterSet) -> Acceptance {
     }
 }
 
-fn mismatch(field: &str, ours: &str, theirs: &str) -> String {
+fn id_mismatch(field: &str, ours: &str, theirs: &str) -> String {
     format!("ClusterSet {field} {ours:?} is not the {theirs:?} this cluster announced before")
 }
 
-/// The announce, its heartbeat and the status of the `ClusterSet`.
-pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
+/// Keeps the announce, its heartbeat and the status of the `ClusterSet`.
+pub fn plan(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, plan: &mut Plan) {
     let Some(set) = set else { return };
-    // A connection may stand of a ClusterSet that was deleted a moment ago, and the new one says no ID yet.
-    let named = !set.spec.cluster_id.is_empty();
-    if let Some(leader) = world.leader.as_ref().filter(|l| l.synced && named) {
-        heartbeat(world, set, leader, plan);
+    // The connection may still be that of a deleted ClusterSet while the ID of its successor is unknown.
+    let has_id = !set.spec.cluster_id.is_empty();
+    if let Some(leader) = snapshot.leader.as_ref().filter(|l| l.synced && has_id) {
+        heartbeat(snapshot, set, leader, plan);
     }
-    for other in world
+    for other in snapshot
         .cluster_sets
         .values()
         .filter(|s| s.name_any() != set.name_any())
     {
-        plan.notice(
+        plan.issue(
             format!("ClusterSet {}", other.name_any()),
             format!(
                 "ignored: ClusterSet {:?} is already in this Namespace",
@@ -305,30 +311,30 @@ pub fn plan(world: &MemberWorld, set: Option<&ClusterSet>, plan: &mut Plan) {
             ),
         );
     }
-    let problem = problem(world, set);
-    if let Some(problem) = problem.as_ref().filter(|p| !p.transient()) {
-        plan.notice(format!("ClusterSet {}", set.name_any()), problem.to_string());
+    let reason = not_ready_reason(snapshot, set);
+    if let Some(reason) = reason.as_ref().filter(|p| !p.is_transient()) {
+        plan.issue(format!("ClusterSet {}", set.name_any()), reason.to_string());
     }
-    // A controller that has just started says nothing until it knows.
-    let trying = matches!(
-        problem,
+    // A controller that has just started keeps the status until the state is known.
+    let connecting = matches!(
+        reason,
         Some(
-            Problem::SecretPending { .. }
-                | Problem::Connecting { .. }
-                | Problem::Identity(Unknown::Pending { .. })
+            NotReadyReason::SecretPending { .. }
+                | NotReadyReason::Connecting { .. }
+                | NotReadyReason::ClusterId(ClusterIdError::Pending { .. })
         )
     );
-    if trying && set.status.as_ref().is_some_and(|s| !s.conditions.is_empty()) {
+    if connecting && set.status.as_ref().is_some_and(|s| !s.conditions.is_empty()) {
         return;
     }
-    let status = status(world, set, problem.as_ref());
+    let status = status(snapshot, set, reason.as_ref());
     if set.status.as_ref() != Some(&status) {
-        plan.status(Side::Local, set, &status);
+        plan.status(ApiServer::Local, set, &status);
     }
 }
 
-fn heartbeat(world: &MemberWorld, set: &ClusterSet, leader: &LeaderView, plan: &mut Plan) {
-    let now = time(world.now).0.to_string();
+fn heartbeat(snapshot: &MemberSnapshot, set: &ClusterSet, leader: &RemoteObjects, plan: &mut Plan) {
+    let now = api_time(snapshot.now).0.to_string();
     let leader_id = set
         .spec
         .leaders
@@ -336,8 +342,8 @@ fn heartbeat(world: &MemberWorld, set: &ClusterSet, leader: &LeaderView, plan: &
         .map(|l| l.cluster_id.clone())
         .unwrap_or_default();
     let Some(old) = announce(leader, set) else {
-        // Whoever starts after an announce nobody recorded would not know that it has to be taken back.
-        if !parting::is_recorded(world, set) {
+        // An announce without a record would not be deregistered after a restart.
+        if !membership_record::is_recorded(snapshot, set) {
             return;
         }
         let mut new = MemberClusterAnnounce {
@@ -350,71 +356,73 @@ fn heartbeat(world: &MemberWorld, set: &ClusterSet, leader: &LeaderView, plan: &
         new.metadata.namespace = Some(leader_namespace(set).to_owned());
         new.annotations_mut()
             .insert(names::ANNOTATION_TOUCH_TS.to_owned(), now);
-        return plan.create(Side::Leader, &new);
+        return plan.create(ApiServer::Leader, &new);
     };
     if old.metadata.deletion_timestamp.is_some() {
         return;
     }
-    // IDs never change in place: this is the announce of an earlier membership.
+    // IDs are immutable: this is the announce of an earlier membership.
     if old.cluster_set_id != set.name_any() || old.leader_cluster_id != leader_id {
-        return plan.delete(Side::Leader, old);
+        return plan.delete(ApiServer::Leader, old);
     }
     let last: Option<Timestamp> = old
         .annotations()
         .get(names::ANNOTATION_TOUCH_TS)
         .and_then(|t| t.parse().ok());
     let due = last
-        .and_then(|t| t.checked_add(HEARTBEAT).ok())
-        .filter(|due| *due > world.now);
+        .and_then(|t| t.checked_add(HEARTBEAT_PERIOD).ok())
+        .filter(|due| *due > snapshot.now);
     match due {
-        Some(due) if due.duration_since(world.now) <= HEARTBEAT => plan.wake(due),
-        // Never, overdue, or a time from the future: a clock was set back.
+        Some(due) if due.duration_since(snapshot.now) <= HEARTBEAT_PERIOD => plan.requeue_at(due),
+        // No heartbeat, an overdue one, or a time in the future after a clock was set back.
         _ => {
             let touch = json!({ "metadata": { "annotations": { names::ANNOTATION_TOUCH_TS: now } } });
-            plan.merge(Side::Leader, old, touch);
+            plan.merge(ApiServer::Leader, old, touch);
         }
     }
 }
 
-/// What keeps this member from being ready.
+/// The reason why this member is not ready, if any.
 #[must_use]
-pub fn problem(world: &MemberWorld, set: &ClusterSet) -> Option<Problem> {
-    if let Some(unknown) = identity::unknown(set, &world.claims) {
+pub fn not_ready_reason(snapshot: &MemberSnapshot, set: &ClusterSet) -> Option<NotReadyReason> {
+    if let Some(unknown) = cluster_id::error(set, &snapshot.cluster_claims) {
         return Some(unknown.into());
     }
-    let spec = match link_spec(set, &world.secret) {
+    let spec = match connection_config(set, &snapshot.secret) {
         Ok(spec) => spec,
-        Err(problem) => return Some(problem),
+        Err(reason) => return Some(reason),
     };
-    match &world.link {
-        Link::Down { error } => {
-            return Some(Problem::Disconnected {
+    match &snapshot.connection {
+        LeaderConnectionState::Down { error } => {
+            return Some(NotReadyReason::Disconnected {
                 server: spec.server,
                 error: error.clone(),
             });
         }
-        Link::Idle | Link::Connecting => return Some(Problem::Connecting { server: spec.server }),
-        Link::Up => {}
+        LeaderConnectionState::Idle | LeaderConnectionState::Connecting => {
+            return Some(NotReadyReason::Connecting { server: spec.server });
+        }
+        LeaderConnectionState::Up => {}
     }
-    let Some(leader) = world.leader.as_ref().filter(|l| l.synced) else {
-        return Some(Problem::Connecting { server: spec.server });
+    let Some(leader) = snapshot.leader.as_ref().filter(|l| l.synced) else {
+        return Some(NotReadyReason::Connecting { server: spec.server });
     };
     match acceptance(leader, set) {
         Acceptance::Accepted => None,
-        Acceptance::Pending => Some(Problem::NotAccepted),
-        Acceptance::Refused(why) => Some(Problem::Refused { why }),
+        Acceptance::Pending => Some(NotReadyReason::NotAccepted),
+        Acceptance::Rejected(why) => Some(NotReadyReason::Rejected { why }),
     }
 }
 
-fn status(world: &MemberWorld, set: &ClusterSet, problem: Option<&Problem>) -> ClusterSetStatus {
-    let now = time(world.now);
+fn status(snapshot: &MemberSnapshot, set: &ClusterSet, reason: Option<&NotReadyReason>) -> ClusterSetStatus {
+    let now = api_time(snapshot.now);
     let mut status = set.status.clone().unwrap_or_default();
     status.total_clusters = 1;
-    status.ready_clusters = i32::from(problem.is_none());
+    status.ready_clusters = i32::from(reason.is_none());
     status.observed_generation = set.metadata.generation;
-    let ready = match problem {
+    let ready = match reason {
         None => Condition::new("Ready", condition::TRUE, "Connected", ""),
-        Some(p) if p.transient() => Condition::new("Ready", condition::UNKNOWN, p.reason(), p.to_string()),
+        Some(p) if p.is_transient() => Condition::new("Ready", condition::UNKNOWN, p.reason(), p.to_string()),
         Some(p) => Condition::new("Ready", condition::FALSE, p.reason(), p.to_string()),
     };
     condition::upsert(&mut status.conditions, ready.clone(), &now);
@@ -431,7 +439,7 @@ fn status(world: &MemberWorld, set: &ClusterSet, problem: Option<&Problem>) -> C
         .map(|s| s.conditions.clone())
         .unwrap_or_default();
     condition::upsert(&mut conditions, ready, &now);
-    let is_leader = if problem.is_none() {
+    let is_leader = if reason.is_none() {
         let message = "This leader cluster is the leader for local cluster";
         Condition::new("IsLeader", condition::TRUE, "", message)
     } else {

@@ -1,87 +1,103 @@
-//! A member: what is exported to the leader, and what is made of what others exported.
+//! The member's plan: exports to the leader, imports from it, gateways.
 //!
-//! Pure: a [`MemberWorld`] gives a [`Plan`]; applying it and looking again gives an empty one. Silence of
-//! the leader removes nothing: lists that were never read, or not completely, are not acted upon.
+//! Pure: the plan of a snapshot that a plan was applied to is empty. An unreachable leader removes nothing: incomplete
+//! lists have no effect.
 
-pub mod candidates;
 pub mod cluster_info;
-pub mod doubt;
+pub mod deletion_guard;
+pub mod deregistration;
+pub mod export_payload;
+mod export_status;
 pub mod exports;
-pub mod families;
+pub mod gateway_candidates;
 pub mod gateways;
+mod imported_endpoints;
+mod imported_service;
 pub mod imports;
-pub mod labels;
+pub mod ip_families;
+pub mod label_identities;
 pub mod membership;
-pub mod parting;
+pub mod membership_record;
+mod pod_cidrs;
 pub mod policies;
-pub mod selectors;
+pub mod policy_selectors;
+mod resource_exports;
+mod service_imports;
 pub mod slices;
 
-use self::slices::ByService;
+use kube::ResourceExt;
+use mc_api::{cluster_set::ClusterSet, config::EndpointIpType, names};
+
+use self::slices::SliceIndex;
 use crate::{
-    api::{cluster_set::ClusterSet, config::EndpointIpType},
-    identity,
+    cluster_id,
     plan::Plan,
-    world::{LeaderView, MemberWorld},
+    snapshot::{MemberSnapshot, RemoteObjects},
 };
 
-/// What the subjects need to know of a membership in force.
+/// A membership accepted by the leader.
 #[derive(Clone, Copy, Debug)]
-pub struct Session<'a> {
+pub struct ActiveMembership<'a> {
     /// The ID of the local cluster.
     pub cluster_id: &'a str,
-    /// Where the leader keeps the exchanged objects.
+    /// The namespace of the exchanged objects in the leader cluster.
     pub leader_namespace: &'a str,
-    /// The leader's objects, complete.
-    pub leader: &'a LeaderView,
-    /// What is exported as endpoints.
+    /// The leader's objects; the lists are complete.
+    pub leader: &'a RemoteObjects,
+    /// The addresses exported as endpoints.
     pub endpoint_ip_type: EndpointIpType,
 }
 
-/// Everything that is to be done now.
-pub fn plan(world: &MemberWorld) -> Plan {
+/// The writes, issues and Events for a snapshot.
+pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     let mut plan = Plan::default();
-    let set = membership::current(world);
+    let set = membership::active_cluster_set(snapshot);
     if let Some(set) = set {
-        identity::plan(set, &world.claims, &mut plan);
+        cluster_id::plan(set, &snapshot.cluster_claims, &mut plan);
     }
-    parting::plan(world, set, &mut plan);
-    membership::plan(world, set, &mut plan);
+    membership_record::plan(snapshot, set, &mut plan);
+    membership::plan(snapshot, set, &mut plan);
     let Some(set) = set else {
-        gateways::withdraw(world, &mut plan);
-        imports::withdraw_all(world, &mut plan);
-        cluster_info::withdraw(world, &mut plan);
-        labels::withdraw(world, &mut plan);
-        policies::withdraw(world, &mut plan);
+        gateways::withdraw(snapshot, &mut plan);
+        imports::withdraw(snapshot, &mut plan);
+        cluster_info::withdraw(snapshot, &mut plan);
+        label_identities::withdraw(snapshot, &mut plan);
+        policies::withdraw(snapshot, &mut plan);
         return plan;
     };
-    let gateways = gateways::plan(world, &mut plan);
-    let session = session(world, set);
-    let slices = ByService::new(world);
-    exports::plan(world, session.as_ref(), &slices, &mut plan);
-    if let Some(session) = session {
-        cluster_info::export(world, &session, &gateways, &mut plan);
-        cluster_info::import(world, &session, &mut plan);
-        imports::plan(world, &session, &slices, &mut plan);
-        labels::plan(world, &session, &mut plan);
-        policies::plan(world, &session, &mut plan);
-        if let Some(until) = session.leader.doubt {
-            doubt::hold_back(&mut plan, until);
+    let gateways = gateways::plan(snapshot, &mut plan);
+    let membership = active_membership(snapshot, set);
+    let slices = SliceIndex::new(snapshot);
+    exports::plan(snapshot, membership.as_ref(), &slices, &mut plan);
+    if let Some(membership) = membership {
+        cluster_info::export(snapshot, &membership, &gateways, &mut plan);
+        cluster_info::import(snapshot, &membership, &mut plan);
+        imports::plan(snapshot, &membership, &slices, &mut plan);
+        label_identities::plan(snapshot, &membership, &mut plan);
+        policies::plan(snapshot, &membership, &mut plan);
+        if let Some(until) = membership.leader.suppress_deletions_until {
+            deletion_guard::suppress_deletions(&mut plan, until);
         }
     }
     plan
 }
 
-/// The membership in force: accepted by the leader, and everything it offers has been read.
-fn session<'a>(world: &'a MemberWorld, set: &'a ClusterSet) -> Option<Session<'a>> {
-    let leader = world.leader.as_ref().filter(|l| l.synced)?;
+/// The membership, if the leader has accepted it and its lists are complete.
+fn active_membership<'a>(snapshot: &'a MemberSnapshot, set: &'a ClusterSet) -> Option<ActiveMembership<'a>> {
+    let leader = snapshot.leader.as_ref().filter(|l| l.synced)?;
     let accepted = membership::acceptance(leader, set) == membership::Acceptance::Accepted;
-    accepted.then_some(Session {
+    accepted.then_some(ActiveMembership {
         cluster_id: &set.spec.cluster_id,
         leader_namespace: membership::leader_namespace(set),
         leader,
-        endpoint_ip_type: world.config.endpoint_ip_type,
+        endpoint_ip_type: snapshot.config.endpoint_ip_type,
     })
+}
+
+/// Whether an object is labelled as written by this controller.
+fn is_managed<K: ResourceExt>(object: &K) -> bool {
+    let manager = object.labels().get(names::LABEL_APP_MANAGED_BY);
+    manager.is_some_and(|manager| manager == names::MANAGED_BY)
 }
 
 #[cfg(test)]

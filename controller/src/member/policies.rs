@@ -1,44 +1,44 @@
 //! Replicated `ClusterNetworkPolicy`s: `antrea-mc-<name>`, where the Tier they name exists.
 //!
-//! What others make of a policy (defaults, names of rules, fields this cluster's API does not know) is left as it is:
-//! a policy is written again when the leader says something new, or when somebody contradicts what it says.
+//! Changes by other writers (defaults, names of rules, fields unknown to this cluster's API) are kept: a policy is written
+//! again when the leader's spec changes, or when a local field contradicts it.
 
 use std::collections::BTreeSet;
 
 use kube::{ResourceExt, core::ObjectMeta};
+use mc_api::{
+    label_identity::digest,
+    names,
+    network_policy::{ClusterNetworkPolicy, Tier, tier, without_nulls},
+    resource_import::ResourceImport,
+    validation,
+};
 use serde_json::{Map, Value, json};
 
-use super::{Session, labels::offered_policies};
+use super::{ActiveMembership, label_identities::offered_policies};
 use crate::{
-    api::{
-        label_identity::digest,
-        names,
-        network_policy::{ClusterNetworkPolicy, Tier, tier, without_nulls},
-        resource_import::ResourceImport,
-        validation,
-    },
-    plan::{Plan, Side, Target},
-    world::{MemberWorld, Objects, Optional, get},
+    plan::{ApiServer, ObjectRef, Plan},
+    snapshot::{MemberSnapshot, ObjectMap, OptionalKind, get},
 };
 
-/// The reason of every event about these imports.
+/// The reason of Events about these imports.
 pub const IMPORT_FAILED: &str = "ACNPImportFailed";
 
-/// What a policy has whatever version of the API reads it.
-const FIELDS: [&str; 5] = ["appliedTo", "egress", "ingress", "priority", "tier"];
+/// The fields of all versions of the API.
+const SHARED_FIELDS: [&str; 5] = ["appliedTo", "egress", "ingress", "priority", "tier"];
 
-/// Every replicated policy is here, and none that was replicated once.
-pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
-    let local = match &world.policies {
-        Optional::Present(local) => local,
-        Optional::Pending => return,
-        Optional::Absent => {
-            let count = offered_policies(session).count();
+/// Keeps all replicated policies and deletes the others of this controller.
+pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &mut Plan) {
+    let local = match &snapshot.policies {
+        OptionalKind::Present(local) => local,
+        OptionalKind::Pending => return,
+        OptionalKind::Absent => {
+            let count = offered_policies(membership).count();
             if count > 0 {
-                plan.notice(
+                plan.issue(
                     "clusternetworkpolicies.crd.antrea.io",
                     format!(
-                        "this cluster does not know the kind: {count} replicated policies are not imported"
+                        "this cluster's API server does not serve the kind: {count} replicated policies are not imported"
                     ),
                 );
             }
@@ -46,40 +46,40 @@ pub fn plan(world: &MemberWorld, session: &Session<'_>, plan: &mut Plan) {
         }
     };
     let mut kept = BTreeSet::new();
-    for import in offered_policies(session) {
+    for import in offered_policies(membership) {
         let name = names::imported_policy(&import.spec.name);
-        let good = validation::dns_subdomain(&name, 253)
+        let valid = validation::dns_subdomain(&name, 253)
             .map_err(|e| format!("spec.name: {e}"))
-            .and_then(|_| spec(import));
-        // One that says nothing changes nothing; the leader has not taken it back.
+            .and_then(|_| desired_spec(import));
+        // An invalid import is no withdrawal: the local policy is kept.
         let first = kept.insert(name.clone());
-        match good {
-            Err(why) => plan.notice(subject(import), format!("not imported: {why}")),
-            Ok(_) if !first => plan.notice(
+        match valid {
+            Err(why) => plan.issue(subject(import), format!("not imported: {why}")),
+            Ok(_) if !first => plan.issue(
                 subject(import),
-                format!("not imported: another import is policy {name:?}, too"),
+                format!("not imported: another import has the same policy name {name:?}"),
             ),
-            Ok(spec) => put(world, session, import, local, &name, &spec, plan),
+            Ok(spec) => apply_policy(snapshot, membership, import, local, &name, &spec, plan),
         }
     }
     for old in local.values().filter(|o| is_imported(o)) {
         if !kept.contains(&old.name_any()) {
-            plan.delete(Side::Local, old.as_ref());
+            plan.delete(ApiServer::Local, old.as_ref());
         }
     }
 }
 
-/// No membership, no policies of others.
-pub fn withdraw(world: &MemberWorld, plan: &mut Plan) {
-    for old in world.policies.objects().into_iter().flat_map(|o| o.values()) {
+/// Deletes all replicated policies: there is no membership.
+pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
+    for old in snapshot.policies.objects().into_iter().flat_map(|o| o.values()) {
         if is_imported(old) {
-            plan.delete(Side::Local, old.as_ref());
+            plan.delete(ApiServer::Local, old.as_ref());
         }
     }
 }
 
-/// What the policy is to say.
-fn spec(import: &ResourceImport) -> Result<Value, String> {
+/// The desired spec.
+fn desired_spec(import: &ResourceImport) -> Result<Value, String> {
     if names::policy_import(&import.spec.name) != import.name_any() {
         return Err(format!("spec.name {:?} does not fit its name", import.spec.name));
     }
@@ -89,44 +89,50 @@ fn spec(import: &ResourceImport) -> Result<Value, String> {
     }
 }
 
-fn put(
-    world: &MemberWorld,
-    session: &Session<'_>,
+fn apply_policy(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
     import: &ResourceImport,
-    local: &Objects<ClusterNetworkPolicy>,
+    local: &ObjectMap<ClusterNetworkPolicy>,
     name: &str,
     spec: &Value,
     plan: &mut Plan,
 ) {
-    let cluster = session.cluster_id;
+    let cluster = membership.cluster_id;
     let old = get(local, "", name).map(AsRef::as_ref);
     if old.is_some_and(|o| !is_imported(o)) {
         let message = format!(
             "Unable to import Antrea ClusterNetworkPolicy which conflicts with existing one in cluster {cluster}"
         );
-        return fail(import, message, plan);
+        return report_failure(import, message, plan);
     }
     let tier = tier(spec);
-    match exists(world, tier) {
+    match tier_exists(snapshot, tier) {
         None => return,
         Some(Err(())) => {
-            return fail(
+            return report_failure(
                 import,
                 format!("Failed to get Tier {tier} in member cluster {cluster}"),
                 plan,
             );
         }
         Some(Ok(false)) => {
-            fail(
+            report_failure(
                 import,
                 format!("ACNP Tier {tier} does not exist in importing cluster {cluster}"),
                 plan,
             );
             if let Some(old) = old {
-                plan.delete(Side::Local, old);
+                plan.delete(ApiServer::Local, old);
                 let action =
                     "delete imported Antrea ClusterNetworkPolicy that no longer has a valid Tier for";
-                failing(world, old, import, &format!("{action} cluster {cluster}"), plan);
+                report_persistent_failure(
+                    snapshot,
+                    old,
+                    import,
+                    &format!("{action} cluster {cluster}"),
+                    plan,
+                );
             }
             return;
         }
@@ -134,43 +140,41 @@ fn put(
     }
     let new = policy(name, spec);
     let Some(old) = old else {
-        plan.create(Side::Local, &new);
+        plan.create(ApiServer::Local, &new);
         let action = format!("create imported Antrea ClusterNetworkPolicy in cluster {cluster}");
-        return failing(world, &new, import, &action, plan);
+        return report_persistent_failure(snapshot, &new, import, &action, plan);
     };
     if old.metadata.deletion_timestamp.is_some() || !differs(old, &new) {
         return;
     }
     let patch = json!({
-        "metadata": { "annotations": { names::ANNOTATION_APPLIED: fingerprint(spec) } },
-        "spec": difference(&old.spec, spec),
+        "metadata": { "annotations": names::ANNOTATION_APPLIED_SPEC_HASH.entries(&fingerprint(spec)) },
+        "spec": merge_patch(&old.spec, spec),
     });
-    plan.patch(Side::Local, old, patch);
+    plan.patch(ApiServer::Local, old, patch);
     let action = format!("update imported Antrea ClusterNetworkPolicy in cluster {cluster}");
-    failing(world, old, import, &action, plan);
+    report_persistent_failure(snapshot, old, import, &action, plan);
 }
 
-/// Whether there is such a Tier: `None` where that is not known yet, `Err` where there are no Tiers at all.
-fn exists(world: &MemberWorld, name: &str) -> Option<Result<bool, ()>> {
-    match &world.tiers {
-        Optional::Pending => None,
-        Optional::Absent => Some(Err(())),
-        Optional::Present(tiers) => {
-            let standing = |t: &Tier| t.metadata.deletion_timestamp.is_none();
-            Some(Ok(get(tiers, "", name).is_some_and(|t| standing(t))))
+/// Whether a Tier exists: `None` while unknown, `Err` if the API server does not serve the kind.
+fn tier_exists(snapshot: &MemberSnapshot, name: &str) -> Option<Result<bool, ()>> {
+    match &snapshot.tiers {
+        OptionalKind::Pending => None,
+        OptionalKind::Absent => Some(Err(())),
+        OptionalKind::Present(tiers) => {
+            let is_active = |t: &Tier| t.metadata.deletion_timestamp.is_none();
+            Some(Ok(get(tiers, "", name).is_some_and(|t| is_active(t))))
         }
     }
 }
 
 fn policy(name: &str, spec: &Value) -> ClusterNetworkPolicy {
-    let annotations = [
-        (names::ANNOTATION_IMPORTED_POLICY, "true".to_owned()),
-        (names::ANNOTATION_APPLIED, fingerprint(spec)),
-    ];
+    let mut annotations = names::ANNOTATION_APPLIED_SPEC_HASH.entries(&fingerprint(spec));
+    annotations.insert(names::ANNOTATION_IMPORTED_POLICY.to_owned(), "true".to_owned());
     ClusterNetworkPolicy {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
-            annotations: Some(annotations.map(|(k, v)| (k.to_owned(), v)).into()),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
         },
         spec: spec.clone(),
@@ -178,24 +182,24 @@ fn policy(name: &str, spec: &Value) -> ClusterNetworkPolicy {
     }
 }
 
-/// Whether the leader says something new, or somebody here something else.
+/// Whether the leader's spec has changed, or a local field contradicts it.
 fn differs(old: &ClusterNetworkPolicy, new: &ClusterNetworkPolicy) -> bool {
-    let applied = |p: &ClusterNetworkPolicy| p.annotations().get(names::ANNOTATION_APPLIED).cloned();
+    let applied = |p: &ClusterNetworkPolicy| names::ANNOTATION_APPLIED_SPEC_HASH.get(p).map(str::to_owned);
     let missing = |field: &&str| new.spec.get(field).is_some() && old.spec.get(field).is_none();
     let added = |field: &&str| {
-        // Whoever is asked for no Tier names one.
-        *field != "tier" && new.spec.get(field).is_none() && old.spec.get(field).is_some_and(|v| !empty(v))
+        // The API server sets a default Tier.
+        *field != "tier" && new.spec.get(field).is_none() && old.spec.get(field).is_some_and(|v| !is_empty(v))
     };
     applied(old) != applied(new)
-        || FIELDS.iter().any(|f| missing(f) || added(f))
+        || SHARED_FIELDS.iter().any(|f| missing(f) || added(f))
         || contradicts(&old.spec, &new.spec)
 }
 
-fn empty(value: &Value) -> bool {
+fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Whether two values disagree in anything both state.
+/// Whether two values differ in a field that both have.
 fn contradicts(old: &Value, new: &Value) -> bool {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
@@ -209,8 +213,8 @@ fn contradicts(old: &Value, new: &Value) -> bool {
     }
 }
 
-/// The JSON merge patch (RFC 7386) that makes `old` to `new`.
-fn difference(old: &Value, new: &Value) -> Value {
+/// The JSON merge patch (RFC 7386) from `old` to `new`.
+fn merge_patch(old: &Value, new: &Value) -> Value {
     let (Value::Object(old), Value::Object(new)) = (old, new) else {
         return new.clone();
     };
@@ -220,7 +224,7 @@ fn difference(old: &Value, new: &Value) -> Value {
         match old.get(key) {
             Some(old) if old == new => {}
             Some(old) => {
-                patch.insert(key.clone(), difference(old, new));
+                patch.insert(key.clone(), merge_patch(old, new));
             }
             None => {
                 patch.insert(key.clone(), new.clone());
@@ -230,7 +234,7 @@ fn difference(old: &Value, new: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// Short, and the same for the same spec: JSON objects have their keys sorted here.
+/// A short hash, equal for equal specs: `serde_json` sorts the keys of objects.
 fn fingerprint(spec: &Value) -> String {
     digest(&spec.to_string()).chars().take(16).collect()
 }
@@ -241,28 +245,31 @@ fn is_imported(policy: &ClusterNetworkPolicy) -> bool {
         .contains_key(names::ANNOTATION_IMPORTED_POLICY)
 }
 
-/// The API server has refused this more than once.
-fn failing(
-    world: &MemberWorld,
+/// Reports a write that the API server rejected more than once.
+fn report_persistent_failure(
+    snapshot: &MemberSnapshot,
     policy: &ClusterNetworkPolicy,
     import: &ResourceImport,
     action: &str,
     plan: &mut Plan,
 ) {
-    if let Some(why) = world.failing.get(&Target::of(Side::Local, policy)) {
-        plan.notice(subject(import), format!("not imported: {why}"));
-        remark(import, format!("Failed to {action}"), plan);
+    if let Some(why) = snapshot
+        .persistent_failures
+        .get(&ObjectRef::new(ApiServer::Local, policy))
+    {
+        plan.issue(subject(import), format!("not imported: {why}"));
+        warn_at_leader(import, format!("Failed to {action}"), plan);
     }
 }
 
-/// Says so here and in the leader cluster.
-fn fail(import: &ResourceImport, message: String, plan: &mut Plan) {
-    plan.notice(subject(import), message.clone());
-    remark(import, message, plan);
+/// Reports a failure in the log and in the leader cluster.
+fn report_failure(import: &ResourceImport, message: String, plan: &mut Plan) {
+    plan.issue(subject(import), message.clone());
+    warn_at_leader(import, message, plan);
 }
 
-fn remark(import: &ResourceImport, message: String, plan: &mut Plan) {
-    plan.remark(Side::Leader, import, IMPORT_FAILED, message);
+fn warn_at_leader(import: &ResourceImport, message: String, plan: &mut Plan) {
+    plan.warning_event(ApiServer::Leader, import, IMPORT_FAILED, message);
 }
 
 fn subject(import: &ResourceImport) -> String {

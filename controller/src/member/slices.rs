@@ -1,4 +1,4 @@
-//! `EndpointSlice`s: those of local Services, and those made of imported endpoints.
+//! `EndpointSlice`s of local Services and of imported endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,47 +10,45 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{ResourceExt, core::ObjectMeta};
+use mc_api::{names, service_import::is_headless, validation};
 
-use super::families::Family;
-use crate::{
-    api::{names, service_import::is_headless, validation},
-    world::MemberWorld,
-};
+use super::ip_families::IpFamily;
+use crate::snapshot::MemberSnapshot;
 
-/// As many endpoints as Kubernetes' own controller puts into one slice.
-pub const PER_SLICE: usize = 100;
-/// As many ports as the API server lets a slice have.
-const PORTS: usize = 100;
+/// Endpoints per slice, as in Kubernetes' own controller.
+pub const MAX_ENDPOINTS: usize = 100;
+/// The API server's limit of ports per slice.
+const MAX_PORTS: usize = 100;
 
 /// Endpoints of one cluster that serve the same ports, in either IP family.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Group {
+pub struct EndpointGroup {
     /// The ports.
     pub ports: Vec<EndpointPort>,
     /// The endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// The slices of every Service, found once for all that ask: a Namespace may have thousands.
+/// The slices of each Service, indexed once per plan: a namespace may have thousands.
 #[derive(Debug)]
-pub struct ByService<'a>(BTreeMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>);
+pub struct SliceIndex<'a>(BTreeMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>);
 
-impl<'a> ByService<'a> {
-    /// All of `world`, in the order of their names.
+impl<'a> SliceIndex<'a> {
+    /// Indexes the slices of a snapshot; those of a Service are in the order of their names.
     #[must_use]
-    pub fn new(world: &'a MemberWorld) -> Self {
+    pub fn new(snapshot: &'a MemberSnapshot) -> Self {
         let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for ((namespace, _), slice) in world.slices.iter() {
+        for (name, slice) in snapshot.endpoint_slices.iter() {
             if let Some(service) = slice.labels().get(names::LABEL_SERVICE_NAME) {
-                let key = (namespace.as_str(), service.as_str());
+                let key = (name.namespace.as_str(), service.as_str());
                 all.entry(key).or_default().push(slice.as_ref());
             }
         }
         Self(all)
     }
 
-    /// Those of one Service.
-    pub(super) fn of<'s>(
+    /// The slices of one Service.
+    pub(super) fn for_service<'s>(
         &'s self,
         namespace: &'s str,
         name: &'s str,
@@ -59,27 +57,27 @@ impl<'a> ByService<'a> {
     }
 }
 
-/// Whether an endpoint takes new connections; not knowing counts as ready, as the API says.
+/// Whether an endpoint accepts new connections; an unknown state counts as ready, as the API specifies.
 pub(super) fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|c| c.ready) != Some(false)
 }
 
-/// Whether a slice is one this controller made.
-pub(super) fn is_ours(slice: &EndpointSlice) -> bool {
+/// Whether a slice was written by this controller.
+pub(super) fn is_managed(slice: &EndpointSlice) -> bool {
     slice
         .labels()
         .get(names::LABEL_MANAGED_BY)
         .is_some_and(|v| v == names::MANAGED_BY)
 }
 
-/// What another cluster exported.
+/// The endpoints exported by another cluster.
 #[must_use]
-pub fn from_subsets<'a>(subsets: impl IntoIterator<Item = &'a EndpointSubset>) -> Vec<Group> {
+pub fn from_subsets<'a>(subsets: impl IntoIterator<Item = &'a EndpointSubset>) -> Vec<EndpointGroup> {
     subsets.into_iter().map(from_subset).collect()
 }
 
-fn from_subset(subset: &EndpointSubset) -> Group {
-    Group {
+fn from_subset(subset: &EndpointSubset) -> EndpointGroup {
+    EndpointGroup {
         ports: subset
             .ports
             .iter()
@@ -102,22 +100,22 @@ fn from_subset(subset: &EndpointSubset) -> Group {
     }
 }
 
-/// This cluster's own ready Pods, on those ports only that the set has accepted of what it exports: an address of the
-/// Service CIDR is no endpoint a service proxy can use.
+/// This cluster's own ready Pods, on the ports that the set has accepted of its export: a service proxy cannot use an
+/// address of the Service CIDR as an endpoint.
 #[must_use]
 pub fn from_local(
-    slices: &ByService<'_>,
+    slices: &SliceIndex<'_>,
     namespace: &str,
     name: &str,
     accepted: &[EndpointSubset],
-) -> Vec<Group> {
+) -> Vec<EndpointGroup> {
     let accepted: BTreeSet<_> = accepted
         .iter()
         .flat_map(|s| s.ports.iter().flatten())
         .map(|p| p.name.as_deref().unwrap_or_default())
         .collect();
     slices
-        .of(namespace, name)
+        .for_service(namespace, name)
         .filter_map(|slice| {
             let all = slice.ports.as_deref().unwrap_or_default();
             let known = all
@@ -132,12 +130,12 @@ pub fn from_local(
                 ))
             });
             let ports: Vec<_> = ports.collect();
-            // Without any ports of its own it is a headless Service's.
+            // A slice without ports belongs to a headless Service.
             if ports.is_empty() && !all.is_empty() {
                 return None;
             }
             let ready = slice.endpoints.iter().filter(|e| is_ready(e));
-            Some(Group {
+            Some(EndpointGroup {
                 ports,
                 endpoints: ready
                     .filter_map(|e| {
@@ -175,29 +173,32 @@ fn endpoint(ip: String, node_name: Option<String>, hostname: Option<String>) -> 
     }
 }
 
-/// The slices of one exporting cluster (empty: not known) for an imported Service. What is no address is left out.
+/// The slices of one exporting cluster (empty: unknown) for an imported Service. Invalid addresses are left out.
 #[must_use]
-pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<Group>) -> Vec<EndpointSlice> {
-    let mut merged: BTreeMap<(Family, String), Group> = BTreeMap::new();
+pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<EndpointGroup>) -> Vec<EndpointSlice> {
+    let mut merged: BTreeMap<(IpFamily, String), EndpointGroup> = BTreeMap::new();
     for mut group in groups {
         group
             .ports
             .sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
-        let mut by_family: BTreeMap<Family, Vec<Endpoint>> = BTreeMap::new();
+        let mut by_family: BTreeMap<IpFamily, Vec<Endpoint>> = BTreeMap::new();
         for endpoint in group.endpoints {
             let ip = endpoint.addresses.first().map(|ip| validation::gateway_ip(ip));
             if let Some(Ok(ip)) = ip {
-                by_family.entry(Family::of(ip)).or_default().push(endpoint);
+                by_family
+                    .entry(IpFamily::from_addr(ip))
+                    .or_default()
+                    .push(endpoint);
             }
         }
         for (family, endpoints) in by_family {
-            // No ports at all is what a headless Service may have.
+            // A headless Service may have no ports.
             let chunks = group
                 .ports
-                .chunks(PORTS)
+                .chunks(MAX_PORTS)
                 .chain(group.ports.is_empty().then_some(&[][..]));
             for ports in chunks {
-                let known = merged.entry((family, key(ports))).or_default();
+                let known = merged.entry((family, ports_key(ports))).or_default();
                 known.ports = ports.to_vec();
                 known.endpoints.extend_from_slice(&endpoints);
             }
@@ -207,11 +208,11 @@ pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<Group>) -> 
     for ((family, key), mut group) in merged {
         group.endpoints.sort_by(|a, b| a.addresses.cmp(&b.addresses));
         group.endpoints.dedup_by(|a, b| a.addresses == b.addresses);
-        for (i, chunk) in group.endpoints.chunks(PER_SLICE).enumerate() {
+        for (i, chunk) in group.endpoints.chunks(MAX_ENDPOINTS).enumerate() {
             let hash = fnv1a(&format!("{cluster}{key}"));
             let suffix = match family {
-                Family::V4 => "",
-                Family::V6 => "-v6",
+                IpFamily::V4 => "",
+                IpFamily::V6 => "-v6",
             };
             let name = format!("{}-{hash:016x}-{i}{suffix}", service.name_any());
             slices.push(slice(service, of, cluster, (name, family), &group.ports, chunk));
@@ -220,7 +221,7 @@ pub fn build(service: &Service, of: &str, cluster: &str, groups: Vec<Group>) -> 
     slices
 }
 
-fn key(ports: &[EndpointPort]) -> String {
+fn ports_key(ports: &[EndpointPort]) -> String {
     ports.iter().fold(String::new(), |key, p| {
         format!(
             "{key};{:?},{:?},{:?},{:?}",
@@ -233,7 +234,7 @@ fn slice(
     service: &Service,
     of: &str,
     cluster: &str,
-    (name, family): (String, Family),
+    (name, family): (String, IpFamily),
     ports: &[EndpointPort],
     endpoints: &[Endpoint],
 ) -> EndpointSlice {
@@ -270,9 +271,9 @@ fn slice(
     }
 }
 
-/// Whether the slice that exists is the one that is wanted.
+/// Whether an existing slice equals the desired one.
 #[must_use]
-pub fn same(old: &EndpointSlice, new: &EndpointSlice) -> bool {
+pub fn is_up_to_date(old: &EndpointSlice, new: &EndpointSlice) -> bool {
     old.address_type == new.address_type
         && old.endpoints == new.endpoints
         && old.ports == new.ports
@@ -280,7 +281,7 @@ pub fn same(old: &EndpointSlice, new: &EndpointSlice) -> bool {
         && new.labels().iter().all(|(k, v)| old.labels().get(k) == Some(v))
 }
 
-/// Stable names need a stable hash; nothing depends on its strength.
+/// FNV-1a: a stable hash for stable names; its strength is irrelevant.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -11,12 +11,12 @@ pub mod sample;
 pub mod service;
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, with the pins of this version's maps. In every version
 /// [`Config`] begins with the version's number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v4";
+pub const MAPS_DIR: &str = "maps-v5";
 
 /// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
 ///
@@ -28,31 +28,31 @@ pub const V4_PREFIX_BITS: u32 = 96;
 
 /// Prefixes the `mc_prefixes` map can hold.
 pub const MAX_PREFIXES: u32 = 131_072;
-/// Slots of the `mc_groups` array. Slot 0 is never used: group 0 means "no group".
-pub const MAX_GROUPS: u32 = 8_192;
-/// Slots of the `mc_members` array. Slot 0 is never used.
-pub const MAX_MEMBERS: u32 = 16_384;
+/// Slots of the `mc_nh_groups` array. Slot 0 is never used: group 0 means "no group".
+pub const MAX_NEXT_HOP_GROUPS: u32 = 8_192;
+/// Slots of the `mc_nexthops` array. Slot 0 is never used.
+pub const MAX_NEXT_HOPS: u32 = 16_384;
 /// Entries the `mc_peers` map can hold.
 pub const MAX_PEERS: u32 = 16_384;
-/// Slots of the per-CPU `mc_traffic` array. Slot 0 is shared by all peers that have none of their own.
-pub const MAX_TRAFFIC: u32 = 4_096;
-/// Members one group can have.
-pub const GROUP_MEMBERS: usize = 16;
+/// Slots of the per-CPU `mc_peer_stats` array. Slot 0 is shared by all peers that have none of their own.
+pub const MAX_PEER_STATS: u32 = 4_096;
+/// Next hops one group can have.
+pub const GROUP_NEXT_HOPS: usize = 16;
 /// Local underlay addresses a node can have.
 pub const LOCAL_ADDRS: usize = 4;
 /// Slots of the per-CPU `mc_drops` array; [`crate::verdict::DropReason`] numbers index it.
 pub const MAX_DROP_REASONS: u32 = 64;
-/// Slots of the per-CPU `mc_paths` array; [`crate::verdict::Path`] numbers index it.
-pub const MAX_PATHS: u32 = 16;
+/// Slots of the per-CPU `mc_outcomes` array; [`crate::verdict::Path`] numbers index it.
+pub const MAX_OUTCOMES: u32 = 16;
 /// Slots of the per-CPU `mc_events` array; [`crate::verdict::Event`] numbers index it.
 pub const MAX_EVENTS: u32 = 32;
 
 /// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
 pub const PREFIXES: &str = "mc_prefixes";
 /// Name of the group map: array of [`Group`].
-pub const GROUPS: &str = "mc_groups";
-/// Name of the member map: array of [`Member`].
-pub const MEMBERS: &str = "mc_members";
+pub const NEXT_HOP_GROUPS: &str = "mc_nh_groups";
+/// Name of the next hop map: array of [`NextHop`].
+pub const NEXT_HOPS: &str = "mc_nexthops";
 /// Name of the peer map: hash of outer source [`Addr`] to [`Peer`].
 pub const PEERS: &str = "mc_peers";
 /// Name of the configuration map: array of one [`Config`].
@@ -60,33 +60,33 @@ pub const CONFIG: &str = "mc_config";
 /// Name of the drop counters: per-CPU array of `u64`, indexed by [`crate::verdict::DropReason`].
 pub const DROPS: &str = "mc_drops";
 /// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Path`].
-pub const PATHS: &str = "mc_paths";
+pub const OUTCOMES: &str = "mc_outcomes";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
 /// Name of the counters by peer: per-CPU array of [`Traffic`], indexed by [`Peer::traffic`] and
-/// [`Member::traffic`].
-pub const TRAFFIC: &str = "mc_traffic";
+/// [`Next hop::traffic`].
+pub const PEER_STATS: &str = "mc_peer_stats";
 /// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
-/// addresses, and which member of a group a flow prefers, as long as it stays the same; 0 turns that off.
-/// Whoever changes `mc_prefixes`, `mc_peers`, `mc_groups` or `mc_members` raises it afterwards.
+/// addresses, and which next hop of a group a flow prefers, as long as it stays the same; 0 turns that off.
+/// Whoever changes `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops` raises it afterwards.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the order the agent pins them.
 pub const ALL_MAPS: [&str; 22] = [
     PREFIXES,
-    GROUPS,
-    MEMBERS,
+    NEXT_HOP_GROUPS,
+    NEXT_HOPS,
     PEERS,
     CONFIG,
     DROPS,
-    PATHS,
+    OUTCOMES,
     EVENTS,
-    TRAFFIC,
-    liveness::SENT,
-    liveness::SEEN,
-    liveness::RTT,
+    PEER_STATS,
+    liveness::PROBE_SENT,
+    liveness::PROBE_REPLY,
+    liveness::PROBE_RTT,
     EPOCH,
-    sample::SAMPLES,
-    sample::SAMPLE_GATE,
+    sample::DROP_SAMPLES,
+    sample::SAMPLE_LIMIT,
     rate_limit::ICMP_LIMIT,
     service::SERVICES,
     service::MAGLEV,
@@ -106,7 +106,7 @@ pub const CLUSTER_LOCAL: u32 = 0;
 
 /// [`Prefix::action`]: packets to this prefix are delivered into this node's stack.
 pub const ACTION_DELIVER: u32 = 1;
-/// [`Prefix::action`]: packets to this prefix are forwarded to a member of [`Prefix::group`].
+/// [`Prefix::action`]: packets to this prefix are forwarded to a next hop of [`Prefix::group`].
 pub const ACTION_FORWARD: u32 = 2;
 /// [`Prefix::action`]: Service addresses of this cluster: translated where the Service is known, else
 /// delivered into this node's stack, where the node's service proxy takes over.
@@ -142,14 +142,14 @@ pub const CONFIG_BACKENDS: u32 = 1 << 8;
 pub const PREFIX_BACKENDS: u32 = 1;
 /// [`Prefix::flags`]: packets from nodes of our cluster take the way through this node's stack, which gives
 /// them its own address as source.
-pub const PREFIX_THROUGH_STACK: u32 = 1 << 1;
-/// [`Prefix::flags`]: one address that stands for the only member of the group: packets leave with the
-/// member's own address as destination ([`Peer::alias`]).
+pub const PREFIX_HOST_SNAT: u32 = 1 << 1;
+/// [`Prefix::flags`]: one address that stands for the only next hop of the group: packets leave with the
+/// next hop's own address as destination ([`Peer::alias`]).
 pub const PREFIX_ALIAS: u32 = 1 << 2;
 
 /// [`Prefix::flags`]: of a node of our cluster, at the gateway that serves Antrea gateways: what this node's
 /// stack sends there through `mc0` is encapsulated, too: replies the stack has translated.
-pub const PREFIX_WAY_BACK: u32 = 1 << 3;
+pub const PREFIX_RETURN_ROUTE: u32 = 1 << 3;
 
 /// Where packets to (and from) an address prefix belong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +157,7 @@ pub const PREFIX_WAY_BACK: u32 = 1 << 3;
 pub struct Prefix {
     /// Cluster that owns the prefix: [`CLUSTER_LOCAL`] or the stable id of a remote cluster.
     pub cluster: u32,
-    /// Slot in `mc_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
+    /// Slot in `mc_nh_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
     /// group of that Node, also when the prefix is looked up as an inner source.
     pub group: u32,
     /// [`ACTION_DELIVER`], [`ACTION_FORWARD`], [`ACTION_SERVICE`] or [`ACTION_REPLY`]; anything else is
@@ -173,10 +173,10 @@ pub struct Prefix {
 pub struct NextHopGroup {
     /// Stable id of the group (a hash of its name): tells the agent after a restart whose slot this is.
     pub id: u32,
-    /// Used entries of `members`, at most [`GROUP_MEMBERS`].
+    /// Used entries of `next_hops`, at most [`GROUP_NEXT_HOPS`].
     pub len: u32,
-    /// Slots in `mc_members`.
-    pub next_hops: [u32; GROUP_MEMBERS],
+    /// Slots in `mc_nexthops`.
+    pub next_hops: [u32; GROUP_NEXT_HOPS],
 }
 
 /// One node packets can be sent to.
@@ -189,15 +189,15 @@ pub struct NextHop {
     pub local: Addr,
     /// Underlay device the packet leaves through.
     pub ifindex: u32,
-    /// Stable id of the member (a hash of its name and address), the input of rendezvous hashing.
+    /// Stable id of the next hop (a hash of its name and address), the input of rendezvous hashing.
     pub id: u32,
-    /// Largest inner IP packet in bytes the path to the member carries.
+    /// Largest inner IP packet in bytes the path to the next hop carries.
     pub mtu: u32,
-    /// Relative share of flows; 0 drains: used only where no other member is usable.
+    /// Relative share of flows; 0 drains: used only where no other next hop is usable.
     pub weight: u32,
     /// Neighbour on that device the packet is handed to.
     pub neighbor: Neighbor,
-    /// Slot in `mc_traffic` that packets to the member count in: that of the peer with its address.
+    /// Slot in `mc_peer_stats` that packets to the next hop count in: that of the peer with its address.
     pub stats: u32,
 }
 
@@ -231,7 +231,7 @@ pub struct Peer {
     /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group. Of a [`PEER_ANTREA`], which has none:
     /// [`Peer::alias`], its bytes in network order.
     pub group: u32,
-    /// Slot in `mc_traffic` that packets from the peer count in.
+    /// Slot in `mc_peer_stats` that packets from the peer count in.
     pub stats: u32,
 }
 
@@ -272,9 +272,9 @@ pub struct Config {
     pub hop_limit: u8,
     /// Always 0.
     pub pad: u16,
-    /// Probes in a row without an answer after which a member counts as dead; 0 turns liveness off.
+    /// Probes in a row without an answer after which a next hop counts as dead; 0 turns liveness off.
     pub detect: u32,
-    /// How long, in milliseconds of answered probes, a member that comes back counts as dead.
+    /// How long, in milliseconds of answered probes, a next hop that comes back counts as dead.
     pub hold_down_ms: u32,
     /// Outer destinations that are this node's; unused entries are all zero.
     pub local: [Addr; LOCAL_ADDRS],
@@ -310,7 +310,8 @@ pub struct PeerStats {
 
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
 const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
-const _: () = assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_MEMBERS && align_of::<NextHopGroup>() == 4);
+const _: () =
+    assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_NEXT_HOPS && align_of::<NextHopGroup>() == 4);
 const _: () = assert!(size_of::<NextHop>() == 72 && align_of::<NextHop>() == 4);
 const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
 const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
@@ -321,8 +322,8 @@ const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() ==
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{
-        Config, Counter, NextHopGroup, NextHop, Peer, Prefix, PeerStats,
-        liveness::{Rtt, Seen, Sent},
+        Config, Counter, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
+        liveness::{ProbeReply, ProbeRtt, ProbeSent},
         sample::SampleLimiter,
     };
 
@@ -340,9 +341,9 @@ mod user {
         Config,
         Counter,
         PeerStats,
-        Sent,
-        Seen,
-        Rtt,
+        ProbeSent,
+        ProbeReply,
+        ProbeRtt,
         SampleLimiter
     );
 }

@@ -4,9 +4,9 @@
 //! apart. So a drop costs the program one copy at most, and nothing but a counter once the gate is shut.
 
 /// Name of the ring buffer of [`Sample`].
-pub const SAMPLES: &str = "mc_samples";
+pub const DROP_SAMPLES: &str = "mc_drop_samples";
 /// Name of the gate: per-CPU array of one [`Gate`].
-pub const SAMPLE_GATE: &str = "mc_sample_gate";
+pub const SAMPLE_LIMIT: &str = "mc_sample_limit";
 
 /// Size of the ring in bytes: a power of two and a multiple of the page size (Linux 5.8).
 pub const RING_BYTES: u32 = 65_536;

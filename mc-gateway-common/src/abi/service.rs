@@ -90,7 +90,7 @@ pub struct Backend {
     pub pod: Addr,
     /// Address of the Service.
     pub service: Addr,
-    /// Slot in `mc_groups` of the Pod's Node; 0 where the Pod runs on this node.
+    /// Slot in `mc_nh_groups` of the Pod's Node; 0 where the Pod runs on this node.
     pub group: u32,
     /// Port of the Pod, host order.
     pub pod_port: u16,

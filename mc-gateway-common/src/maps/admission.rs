@@ -3,7 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
 
 use crate::{
-    abi::{MAX_GROUPS, MAX_TRAFFIC},
+    abi::{MAX_NEXT_HOP_GROUPS, MAX_PEER_STATS},
     packet::Address,
     verdict::DropReason,
 };
@@ -51,7 +51,7 @@ const ACTION: u32 = 7;
 const _: () = assert!(ACTION & ALIAS_MASK == 0 && ALIAS_MASK < 0x100);
 /// Slots a packed slot has room for; the last is no slot of any map and stands for all above it.
 const SLOT: u32 = 0xffff;
-const _: () = assert!(MAX_GROUPS <= SLOT && MAX_TRAFFIC <= SLOT);
+const _: () = assert!(MAX_NEXT_HOP_GROUPS <= SLOT && MAX_PEER_STATS <= SLOT);
 /// Where a packed admission says [`Admission::backend`].
 const BACKEND: u64 = 1 << 7;
 /// The lowest bit tells a refusal from an admission.

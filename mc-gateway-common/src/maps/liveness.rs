@@ -1,20 +1,20 @@
 //! What liveness reads and writes.
 
-use crate::abi::liveness::{Seen, Sent};
+use crate::abi::liveness::{ProbeReply, ProbeSent};
 
-/// Liveness of members, by their slots.
+/// Liveness of next hops, by their slots.
 pub trait Liveness {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     fn now(&self) -> u64;
-    /// What was sent to the member in `slot`.
-    fn sent(&self, slot: u32) -> Option<Sent>;
-    /// What the member in `slot` answered.
-    fn seen(&self, slot: u32) -> Option<Seen>;
-    /// Writes what the member in `slot` answered. A slot that does not exist is left alone.
-    fn set_seen(&self, slot: u32, seen: Seen);
+    /// What was sent to the next hop in `slot`.
+    fn sent(&self, slot: u32) -> Option<ProbeSent>;
+    /// What the next hop in `slot` answered.
+    fn seen(&self, slot: u32) -> Option<ProbeReply>;
+    /// Writes what the next hop in `slot` answered. A slot that does not exist is left alone.
+    fn set_seen(&self, slot: u32, seen: ProbeReply);
     /// [`crate::select::preferred`]; here so that programs can have it verified on its own.
     fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32;
-    /// Whether the member `id` in `slot` must not be used: [`crate::liveness::is_dead`], likewise.
+    /// Whether the next hop `id` in `slot` must not be used: [`crate::liveness::is_dead`], likewise.
     fn is_dead(&self, slot: u32, id: u32) -> bool;
     /// Counts a round-trip time of `rtt` nanoseconds.
     fn count_rtt(&self, slot: u32, rtt: u32);
@@ -27,9 +27,9 @@ pub use host::LivenessMaps;
 mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Liveness, Seen, Sent};
+    use super::{Liveness, ProbeReply, ProbeSent};
     use crate::{
-        abi::{MAX_MEMBERS, liveness::Rtt},
+        abi::{MAX_NEXT_HOPS, liveness::ProbeRtt},
         liveness::rtt_bucket,
         maps::MemoryMaps,
     };
@@ -40,11 +40,11 @@ mod host {
         /// See [`Health::now`].
         pub now: u64,
         /// Slot to what was sent.
-        pub sent: BTreeMap<u32, Sent>,
+        pub sent: BTreeMap<u32, ProbeSent>,
         /// Slot to what was answered.
-        pub seen: RefCell<BTreeMap<u32, Seen>>,
+        pub seen: RefCell<BTreeMap<u32, ProbeReply>>,
         /// Slot to round-trip times.
-        pub rtt: RefCell<BTreeMap<u32, Rtt>>,
+        pub rtt: RefCell<BTreeMap<u32, ProbeRtt>>,
     }
 
     impl Liveness for MemoryMaps {
@@ -52,17 +52,17 @@ mod host {
             self.health.now
         }
 
-        fn sent(&self, slot: u32) -> Option<Sent> {
-            (slot < MAX_MEMBERS).then(|| self.health.sent.get(&slot).copied().unwrap_or_default())
+        fn sent(&self, slot: u32) -> Option<ProbeSent> {
+            (slot < MAX_NEXT_HOPS).then(|| self.health.sent.get(&slot).copied().unwrap_or_default())
         }
 
-        fn seen(&self, slot: u32) -> Option<Seen> {
+        fn seen(&self, slot: u32) -> Option<ProbeReply> {
             let seen = self.health.seen.borrow();
-            (slot < MAX_MEMBERS).then(|| seen.get(&slot).copied().unwrap_or_default())
+            (slot < MAX_NEXT_HOPS).then(|| seen.get(&slot).copied().unwrap_or_default())
         }
 
-        fn set_seen(&self, slot: u32, seen: Seen) {
-            if slot < MAX_MEMBERS {
+        fn set_seen(&self, slot: u32, seen: ProbeReply) {
+            if slot < MAX_NEXT_HOPS {
                 self.health.seen.borrow_mut().insert(slot, seen);
             }
         }

@@ -8,7 +8,7 @@ pub mod service;
 pub use admission::{ALIAS_DESTINATION, ALIAS_MASK, ALIAS_SOURCE, Admission, AdmissionKey};
 
 use crate::{
-    abi::{Config, NextHopGroup, NextHop, Peer, Prefix},
+    abi::{Config, NextHop, NextHopGroup, Peer, Prefix},
     packet::Address,
     pipeline::{self, mss},
     verdict::Event,
@@ -22,13 +22,13 @@ pub trait Maps: liveness::Liveness + rate_limit::RateLimiter + service::Services
     fn prefix(&self, address: Address) -> Option<Prefix>;
     /// The group in `slot`.
     fn group(&self, slot: u32) -> Option<&NextHopGroup>;
-    /// The member in `slot`.
+    /// The next hop in `slot`.
     fn nexthop(&self, slot: u32) -> Option<&NextHop>;
     /// The peer with this underlay address.
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
-    /// Counts a packet of `bytes` that goes to the peers of a slot of `mc_traffic`.
+    /// Counts a packet of `bytes` that goes to the peers of a slot of `mc_peer_stats`.
     fn count_sent(&self, slot: u32, bytes: u32);
     /// Counts a packet of `bytes` that has come from them.
     fn count_received(&self, slot: u32, bytes: u32);
@@ -57,8 +57,8 @@ pub use host::MemoryMaps;
 mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Address, Config, Event, NextHopGroup, Maps, NextHop, Peer, Prefix, service::ServiceMaps};
-    use crate::abi::{Addr, MAX_TRAFFIC, PeerStats};
+    use super::{Address, Config, Event, Maps, NextHop, NextHopGroup, Peer, Prefix, service::ServiceMaps};
+    use crate::abi::{Addr, MAX_PEER_STATS, PeerStats};
 
     /// Tables in memory, for tests and for explaining a decision outside the kernel.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,8 +69,8 @@ mod host {
         pub prefixes: BTreeMap<(u32, Addr), Prefix>,
         /// Slot to group.
         pub groups: BTreeMap<u32, NextHopGroup>,
-        /// Slot to member.
-        pub members: BTreeMap<u32, NextHop>,
+        /// Slot to next hop.
+        pub next_hops: BTreeMap<u32, NextHop>,
         /// Underlay address to peer.
         pub peers: BTreeMap<Addr, Peer>,
         /// Services, their backends and flows.
@@ -107,7 +107,7 @@ mod host {
         }
 
         fn nexthop(&self, slot: u32) -> Option<&NextHop> {
-            self.members.get(&slot)
+            self.next_hops.get(&slot)
         }
 
         fn peer(&self, address: Address) -> Option<&Peer> {
@@ -121,7 +121,7 @@ mod host {
         }
 
         fn count_sent(&self, slot: u32, bytes: u32) {
-            if slot < MAX_TRAFFIC {
+            if slot < MAX_PEER_STATS {
                 let mut all = self.traffic.borrow_mut();
                 let one = all.entry(slot).or_default();
                 one.sent_packets = one.sent_packets.wrapping_add(1);
@@ -130,7 +130,7 @@ mod host {
         }
 
         fn count_received(&self, slot: u32, bytes: u32) {
-            if slot < MAX_TRAFFIC {
+            if slot < MAX_PEER_STATS {
                 let mut all = self.traffic.borrow_mut();
                 let one = all.entry(slot).or_default();
                 one.received_packets = one.received_packets.wrapping_add(1);

@@ -3,7 +3,7 @@
 //! ```text
 //!  0  version  kind  size
 //!  4  slot
-//!  8  member id
+//!  8  next hop id
 //! 12  sequence
 //! 16  time of sending, nanoseconds of the sender's CLOCK_MONOTONIC
 //! 24  zero up to the end: 16 bytes, or as many as it takes to reach `size`
@@ -73,9 +73,9 @@ pub struct Probe {
     pub kind: Kind,
     /// Length of the outer IP packet in bytes, of size probes; 0 of others.
     pub size: u16,
-    /// Slot of the member in the sender's tables.
+    /// Slot of the next hop in the sender's tables.
     pub slot: u32,
-    /// Stable id of the member there.
+    /// Stable id of the next hop there.
     pub id: u32,
     /// Number of the probe: liveness probes and size probes count on their own.
     pub sequence: u32,

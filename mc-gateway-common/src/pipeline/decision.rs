@@ -14,7 +14,7 @@ pub(super) enum Decision {
     Drop(DropReason),
     /// A probe, or the answer to one.
     Probe,
-    /// To the next node of its way: a member of a group, chosen by a hash.
+    /// To the next node of its way: a next hop of a group, chosen by a hash.
     Forward {
         /// Slot of the group.
         group: u32,

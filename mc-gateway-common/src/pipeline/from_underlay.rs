@@ -13,7 +13,7 @@ use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, Config, NextHop,
         PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_BACKENDS,
-        PREFIX_THROUGH_STACK, Peer, Prefix,
+        PREFIX_HOST_SNAT, Peer, Prefix,
     },
     maps::{ALIAS_DESTINATION, ALIAS_SOURCE, Admission, AdmissionKey, Maps},
     nexthop_select,
@@ -72,7 +72,7 @@ fn process<const N: usize, P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Ve
         Decision::Drop(reason) => return Verdict::Drop(reason),
         Decision::Probe => handle_probe::<N, P, T>(packet, tables, config),
         Decision::Forward { group, hash, syn } => select_nexthop(tables, group, hash.unwrap_or(0))
-            .and_then(|member| forward::<N, P, T>(packet, tables, member, syn, finding)),
+            .and_then(|next_hop| forward::<N, P, T>(packet, tables, next_hop, syn, finding)),
         Decision::Deliver(DeliveryInfo {
             v6,
             outer_tos,
@@ -227,7 +227,7 @@ fn evaluate_admission<T: Maps>(tables: &T, way: &AdmissionKey) -> Result<Admissi
     let dst = tables.prefix(way.dst).ok_or(DropReason::NoRoute)?;
     admit(peer, &src, &dst)?;
     Ok(Admission {
-        action: if dst.flags & PREFIX_THROUGH_STACK == 0 {
+        action: if dst.flags & PREFIX_HOST_SNAT == 0 {
             dst.action
         } else {
             ACTION_DELIVER
@@ -319,15 +319,15 @@ fn handle_probe<const N: usize, P: Packet, T: Maps>(
 fn forward<const N: usize, P: Packet, T: Maps>(
     packet: &mut P,
     tables: &T,
-    member: &NextHop,
+    next_hop: &NextHop,
     syn: bool,
     finding: u64,
 ) -> Result<Verdict, DropReason> {
     let at = Headers::<N>::INNER_AT;
-    if Address::from(member.addr).is_v4() == Headers::<N>::V6 {
+    if Address::from(next_hop.addr).is_v4() == Headers::<N>::V6 {
         return Err(DropReason::OuterFamily);
     }
-    if let Some(size) = icmp_too_big::exceeds(packet, at, member.mtu) {
+    if let Some(size) = icmp_too_big::exceeds(packet, at, next_hop.mtu) {
         // The sender is to find its packet in the answer as it has sent it.
         if !Headers::<N>::V6 && Decision::renames(finding) != 0 {
             let undone = packet.rewrite_ingress_alias(tables, finding, true);
@@ -338,37 +338,41 @@ fn forward<const N: usize, P: Packet, T: Maps>(
         let too_big = PacketTooBig {
             at,
             size,
-            mtu: member.mtu,
+            mtu: next_hop.mtu,
             ifindex: packet.ifindex(),
         };
         return Ok(too_big.reply(packet, tables));
     }
     if syn {
-        mss::clamp_to_mtu(packet, tables, at, member.mtu)?;
+        mss::clamp_to_mtu(packet, tables, at, next_hop.mtu)?;
     }
-    packet.set_neighbor(&member.neighbor);
+    packet.set_neighbor(&next_hop.neighbor);
     let verdict = if Headers::<N>::V6 {
-        rewrite_outer_v6(packet, member)
+        rewrite_outer_v6(packet, next_hop)
     } else {
-        rewrite_outer::<N, P>(packet, member)
+        rewrite_outer::<N, P>(packet, next_hop)
     }?;
-    tables.count_sent(member.stats, packet.frame_len());
+    tables.count_sent(next_hop.stats, packet.frame_len());
     Ok(verdict)
 }
 
 /// [`pass_on`], which over IPv6 needs more of the stack than its caller has left.
 #[inline(never)]
-fn rewrite_outer_v6<P: Packet>(packet: &mut P, member: &NextHop) -> Result<Verdict, DropReason> {
-    rewrite_outer::<HEADERS_V6, P>(packet, member)
+fn rewrite_outer_v6<P: Packet>(packet: &mut P, next_hop: &NextHop) -> Result<Verdict, DropReason> {
+    rewrite_outer::<HEADERS_V6, P>(packet, next_hop)
 }
 
 /// Sends the packet to the next node as it is: only the outer header changes.
 #[inline(always)]
-fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, member: &NextHop) -> Result<Verdict, DropReason> {
-    outer::rewrite_outer::<N, P>(packet, member.local.into(), member.addr.into()).ok_or(DropReason::Store)?;
+fn rewrite_outer<const N: usize, P: Packet>(
+    packet: &mut P,
+    next_hop: &NextHop,
+) -> Result<Verdict, DropReason> {
+    outer::rewrite_outer::<N, P>(packet, next_hop.local.into(), next_hop.addr.into())
+        .ok_or(DropReason::WriteFailed)?;
     Ok(Verdict::Send {
         outcome: Outcome::Transit,
-        ifindex: member.ifindex,
+        ifindex: next_hop.ifindex,
     })
 }
 
@@ -383,7 +387,7 @@ fn propagate_ecn<const N: usize, P: Packet, T: Maps>(
 ) -> Result<(), DropReason> {
     let tos = ecn::decapsulated(outer, inner).ok_or(DropReason::Ecn)?;
     if tos != inner {
-        set_inner_tos(packet, Headers::<N>::INNER_AT, v6, inner, tos).ok_or(DropReason::Store)?;
+        set_inner_tos(packet, Headers::<N>::INNER_AT, v6, inner, tos).ok_or(DropReason::WriteFailed)?;
         tables.count(Event::EcnMarked);
     }
     Ok(())
@@ -398,7 +402,7 @@ fn deliver<const N: usize, P: Packet>(
 ) -> Result<Verdict, DropReason> {
     packet
         .shrink(Headers::<N>::FAMILY, v6)
-        .ok_or(DropReason::Shrink)?;
+        .ok_or(DropReason::DecapFailed)?;
     if v6 != Headers::<N>::V6 {
         let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
         set_ethertype(packet, ethertype)?;

@@ -123,21 +123,27 @@ pub fn reply_too_big<P: Packet, T: Maps>(
         return Err(DropReason::TooBigLimited);
     }
     let quoted = icmp::quoted_len(v6, packet.frame_len().wrapping_sub(at));
-    let sum = packet.sum_bytes(at, quoted).ok_or(DropReason::Store)?;
+    let sum = packet.sum_bytes(at, quoted).ok_or(DropReason::WriteFailed)?;
     let sum = packet
         .finalize_checksum(at, quoted, sum, transport)
-        .ok_or(DropReason::Store)?;
-    packet.resize(at.wrapping_add(quoted)).ok_or(DropReason::Shrink)?;
+        .ok_or(DropReason::WriteFailed)?;
+    packet
+        .resize(at.wrapping_add(quoted))
+        .ok_or(DropReason::DecapFailed)?;
     // Room in front of everything: the quoted packet stays where it is, what precedes it is written anew.
-    packet.insert(icmp::headers_len(v6)).ok_or(DropReason::Grow)?;
+    packet
+        .insert(icmp::headers_len(v6))
+        .ok_or(DropReason::EncapFailed)?;
     if at == eth::END {
         address_to_mc0(packet, load_config(tables)?)?;
     } else {
         packet
             .write_return_encap(tables, v6, at)
-            .ok_or(DropReason::Store)?;
+            .ok_or(DropReason::WriteFailed)?;
     }
-    packet.store_icmp_error(v6, at, mtu, sum).ok_or(DropReason::Store)
+    packet
+        .store_icmp_error(v6, at, mtu, sum)
+        .ok_or(DropReason::WriteFailed)
 }
 
 /// RFC 1122 section 3.2.2, RFC 4443 section 2.4: no errors about errors, later fragments, or packets that

@@ -28,10 +28,10 @@ fn load_config<T: Maps>(tables: &T) -> Result<&Config, DropReason> {
         .ok_or(DropReason::NotConfigured)
 }
 
-/// The member a packet to a prefix of `group` is sent to.
+/// The next hop a packet to a prefix of `group` is sent to.
 #[inline(always)]
 fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Result<&NextHop, DropReason> {
-    nexthop_select::select_nexthop(tables, group, hash).ok_or(DropReason::NoMember)
+    nexthop_select::select_nexthop(tables, group, hash).ok_or(DropReason::NoNextHop)
 }
 
 /// Addresses the packet to `mc0`, where the kernel classifies it again: only the device's own address makes
@@ -39,14 +39,14 @@ fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Result<&NextHop
 #[inline(always)]
 fn address_to_mc0<P: Packet>(packet: &mut P, config: &Config) -> Result<(), DropReason> {
     let written = packet.write_linear::<{ eth::DST }, 1, 6>([eth::mac_to_u64(config.mc0_mac)]);
-    written.ok_or(DropReason::Store)
+    written.ok_or(DropReason::WriteFailed)
 }
 
 /// Writes the ethertype.
 #[inline(always)]
 fn set_ethertype<P: Packet>(packet: &mut P, ethertype: u16) -> Result<(), DropReason> {
     let written = packet.write_linear::<{ eth::ETHERTYPE }, 1, 2>([u64::from(ethertype.swap_bytes())]);
-    written.ok_or(DropReason::Store)
+    written.ok_or(DropReason::WriteFailed)
 }
 
 /// TTL or hop limit of outer packets.

@@ -4,7 +4,7 @@
 //! carries data (TCP Fast Open) is not looked for: its connection learns the MTU from an ICMP error.
 
 use crate::{
-    abi::GROUP_MEMBERS,
+    abi::GROUP_NEXT_HOPS,
     maps::Maps,
     packet::{Packet, eth, ip, tcp},
     verdict::{DropReason, Event},
@@ -43,14 +43,14 @@ pub(super) fn clamp_to_mtu<P: Packet, T: Maps>(
     at: u32,
     mtu: u32,
 ) -> Result<(), DropReason> {
-    if packet.clamp_mss(at, mtu).ok_or(DropReason::Store)? {
+    if packet.clamp_mss(at, mtu).ok_or(DropReason::WriteFailed)? {
         tables.count(Event::MssLowered);
     }
     Ok(())
 }
 
 /// Lowers the MSS of a packet that is delivered here to the MTU of the way its answers take: the smallest
-/// of the members of the group `back`, whichever of them will be chosen. 0 stands for no group.
+/// of the next hops of the group `back`, whichever of them will be chosen. 0 stands for no group.
 #[inline(always)]
 pub(super) fn clamp_to_return_path<P: Packet, T: Maps>(
     packet: &mut P,
@@ -93,7 +93,7 @@ pub(super) fn is_v6<P: Packet>(packet: &P, at: u32) -> Option<bool> {
     Some(u16::from_be_bytes(packet.load(at.wrapping_sub(2))?) == eth::IPV6)
 }
 
-/// The smallest known MTU of the members of the group in slot `group`; 0 where none is known.
+/// The smallest known MTU of the next hops of the group in slot `group`; 0 where none is known.
 #[inline(always)]
 pub fn smallest_mtu<T: Maps>(tables: &T, group: u32) -> u32 {
     let Some(group) = tables.group(group) else {
@@ -101,17 +101,17 @@ pub fn smallest_mtu<T: Maps>(tables: &T, group: u32) -> u32 {
     };
     let mut smallest = 0;
     let mut i = 0;
-    while i < GROUP_MEMBERS {
+    while i < GROUP_NEXT_HOPS {
         if u32::try_from(i).is_ok_and(|i| i >= group.len) {
             break;
         }
         // The mask is what the verifier sees; `i` is below it anyway.
-        if let Some(slot) = group.next_hops.get(i & (GROUP_MEMBERS - 1))
-            && let Some(member) = tables.nexthop(*slot)
-            && member.mtu != 0
-            && (smallest == 0 || member.mtu < smallest)
+        if let Some(slot) = group.next_hops.get(i & (GROUP_NEXT_HOPS - 1))
+            && let Some(next_hop) = tables.nexthop(*slot)
+            && next_hop.mtu != 0
+            && (smallest == 0 || next_hop.mtu < smallest)
         {
-            smallest = member.mtu;
+            smallest = next_hop.mtu;
         }
         i = i.wrapping_add(1);
     }

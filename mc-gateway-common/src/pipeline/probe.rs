@@ -1,11 +1,11 @@
 //! Probes on their way through `from_underlay`: a peer's is sent back, the answer to one of ours is taken.
 //!
 //! *Guarantees*: a probe never reaches the stack; an answer is never answered; an answer changes only what
-//! is known of the member that gave it, and only if this node has asked that.
+//! is known of the next hop that gave it, and only if this node has asked that.
 
 use super::hop_limit;
 use crate::{
-    abi::{Config, NextHop, liveness::Seen},
+    abi::{Config, NextHop, liveness::ProbeReply},
     liveness::{self, ReceivedReply},
     maps::Maps,
     packet::{
@@ -34,7 +34,7 @@ pub(super) fn process_probe<const N: usize, P: Packet, T: Maps>(
             outcome: Outcome::ProbeReply,
         });
     };
-    reflect(packet, config, headers, probe.kind, reply).ok_or(DropReason::Store)?;
+    reflect(packet, config, headers, probe.kind, reply).ok_or(DropReason::WriteFailed)?;
     Ok(Verdict::Send {
         outcome: Outcome::Reflect,
         ifindex: packet.ifindex(),
@@ -78,7 +78,7 @@ const fn changed_bytes(mac: [u8; 6], kind: Kind) -> [u8; 8] {
     [m0, m1, m2, m3, m4, m5, version, kind]
 }
 
-/// Notes what an answer says about the member it comes from.
+/// Notes what an answer says about the next hop it comes from.
 #[inline(always)]
 fn record_reply<const N: usize, T: Maps>(
     tables: &T,
@@ -87,12 +87,12 @@ fn record_reply<const N: usize, T: Maps>(
     probe: &Probe,
     len: u32,
 ) -> Result<(), DropReason> {
-    let member = tables.nexthop(probe.slot).ok_or(DropReason::ProbeMember)?;
-    if !is_sender(member, headers, probe.id) {
-        return Err(DropReason::ProbeMember);
+    let next_hop = tables.nexthop(probe.slot).ok_or(DropReason::ProbeNextHop)?;
+    if !is_sender(next_hop, headers, probe.id) {
+        return Err(DropReason::ProbeNextHop);
     }
-    let sent = tables.sent(probe.slot).ok_or(DropReason::ProbeMember)?;
-    let seen = tables.seen(probe.slot).ok_or(DropReason::ProbeMember)?;
+    let sent = tables.sent(probe.slot).ok_or(DropReason::ProbeNextHop)?;
+    let seen = tables.seen(probe.slot).ok_or(DropReason::ProbeNextHop)?;
     if sent.id != probe.id || seen.id != probe.id {
         return Err(DropReason::ProbeUnsent);
     }
@@ -102,7 +102,7 @@ fn record_reply<const N: usize, T: Maps>(
         if u32::from(probe.size) != len {
             return Err(DropReason::ProbeMalformed);
         }
-        Seen {
+        ProbeReply {
             size: len,
             size_sequence: probe.sequence,
             ..seen
@@ -121,11 +121,11 @@ fn record_reply<const N: usize, T: Maps>(
     Ok(())
 }
 
-/// Whether the member is the one with this id, and the packet comes from it to where it was asked from.
+/// Whether the next hop is the one with this id, and the packet comes from it to where it was asked from.
 #[inline(always)]
-fn is_sender<const N: usize>(member: &NextHop, headers: &Headers<N>, id: u32) -> bool {
-    member.ifindex != 0
-        && member.id == id
-        && Address::from(member.addr) == headers.outer.src
-        && Address::from(member.local) == headers.outer.dst
+fn is_sender<const N: usize>(next_hop: &NextHop, headers: &Headers<N>, id: u32) -> bool {
+    next_hop.ifindex != 0
+        && next_hop.id == id
+        && Address::from(next_hop.addr) == headers.outer.src
+        && Address::from(next_hop.local) == headers.outer.dst
 }

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     abi::{
         ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop, PREFIX_ALIAS,
-        PREFIX_WAY_BACK,
+        PREFIX_RETURN_ROUTE,
     },
     flow,
     maps::{ALIAS_DESTINATION, Maps},
@@ -52,35 +52,35 @@ fn process<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
         Some(hash) => hash,
         None => packet.hash_slow(packet.ethertype() == eth::IPV6, eth::END),
     };
-    let member = select_nexthop(tables, group, hash)?;
-    if let Some(size) = icmp_too_big::exceeds(packet, eth::END, member.mtu) {
+    let next_hop = select_nexthop(tables, group, hash)?;
+    if let Some(size) = icmp_too_big::exceeds(packet, eth::END, next_hop.mtu) {
         let too_big = PacketTooBig {
             at: eth::END,
             size,
-            mtu: member.mtu,
+            mtu: next_hop.mtu,
             ifindex: config.mc0_ifindex,
         };
         return Ok(too_big.reply(packet, tables));
     }
     if syn {
-        mss::clamp_to_mtu(packet, tables, eth::END, member.mtu)?;
+        mss::clamp_to_mtu(packet, tables, eth::END, next_hop.mtu)?;
     }
     // After everything that may have to be told to the Pod, which knows no Service address.
     if config.flags & CONFIG_BACKENDS != 0 {
         packet.snat_reply(tables)?;
     }
     if Decision::renames(finding) != 0 {
-        packet.rewrite_alias(eth::END, false, Address::from(member.addr).v4_u32())?;
+        packet.rewrite_alias(eth::END, false, Address::from(next_hop.addr).v4_u32())?;
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
-    encapsulate(packet, config, member, hash, sum)?;
-    tables.count_sent(member.stats, packet.frame_len());
+    encapsulate(packet, config, next_hop, hash, sum)?;
+    tables.count_sent(next_hop.stats, packet.frame_len());
     // The next hop is not named here: a packet on mc0 has a route already, which bpf_redirect_neigh only
     // replaces where it looks one up. Kept, it leads back to mc0 when the packet has to wait for the
     // neighbour (neigh_update, net/core/neighbour.c, Linux 6.18).
     Ok(Verdict::Send {
         outcome: Outcome::Encap,
-        ifindex: member.ifindex,
+        ifindex: next_hop.ifindex,
     })
 }
 
@@ -105,7 +105,7 @@ fn route<P: Packet, T: Maps>(packet: &P, tables: &T) -> Result<u64, DropReason> 
         return Err(DropReason::InnerMalformed);
     }
     let prefix = tables.prefix(header.dst).ok_or(DropReason::NoRoute)?;
-    let back = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_WAY_BACK == 0;
+    let back = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_RETURN_ROUTE == 0;
     if prefix.action != ACTION_FORWARD || back {
         return Err(DropReason::NoRoute);
     }
@@ -127,7 +127,7 @@ fn route<P: Packet, T: Maps>(packet: &P, tables: &T) -> Result<u64, DropReason> 
 fn encapsulate<P: Packet>(
     packet: &mut P,
     config: &Config,
-    member: &NextHop,
+    next_hop: &NextHop,
     hash: u32,
     sum: u64,
 ) -> Result<(), DropReason> {
@@ -144,8 +144,8 @@ fn encapsulate<P: Packet>(
     let inner_len = packet.frame_len().wrapping_sub(eth::END);
     let outer = Encap {
         format: Format::of(config),
-        src: member.local.into(),
-        dst: member.addr.into(),
+        src: next_hop.local.into(),
+        dst: next_hop.addr.into(),
         tos: ecn::outer(tos, fixed_tos(config)),
         ttl: hop_limit(config),
         hash,
@@ -161,8 +161,8 @@ fn encapsulate<P: Packet>(
     } else {
         OuterFamily::V6
     };
-    packet.grow(room).ok_or(DropReason::Grow)?;
-    write_outer(packet, &outer, room).ok_or(DropReason::Store)?;
+    packet.grow(room).ok_or(DropReason::EncapFailed)?;
+    write_outer(packet, &outer, room).ok_or(DropReason::WriteFailed)?;
     if room.ethertype() != inner_type {
         set_ethertype(packet, room.ethertype())?;
     }

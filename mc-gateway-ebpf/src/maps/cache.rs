@@ -1,8 +1,8 @@
 //! What was found of recent addresses and flows, per CPU: a lookup in the LPM trie, or the choice among 16
-//! members, costs as much as all else a gateway decides about a packet.
+//! next hops, costs as much as all else a gateway decides about a packet.
 //!
 //! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes, peers,
-//! groups or members followed by a new epoch forgets all of them at once.
+//! groups or next hops followed by a new epoch forgets all of them at once.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
@@ -33,7 +33,7 @@ struct CachedPrefix {
     pad: u32,
 }
 
-#[btf_map(name = "mc_cache")]
+#[btf_map(name = "mc_prefix_cache")]
 static CACHE: PerCpuArray<CachedPrefix, { ENTRIES as usize }> = PerCpuArray::new();
 
 /// The prefix of `address` as found in this epoch, else what `find` says. Epoch 0 remembers nothing.
@@ -71,7 +71,7 @@ struct CachedAdmission {
     epoch: u64,
 }
 
-#[btf_map(name = "mc_ways")]
+#[btf_map(name = "mc_admit_cache")]
 static WAYS: PerCpuArray<CachedAdmission, { ENTRIES as usize }> = PerCpuArray::new();
 
 /// What was found of packets that come this way in this epoch, else what the tables say. Refusals are not
@@ -99,7 +99,7 @@ pub(super) fn cached_admission(way: &AdmissionKey, epoch: u32) -> u64 {
     admission
 }
 
-/// The member a flow prefers, whether it is alive or not.
+/// The next hop a flow prefers, whether it is alive or not.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedNextHop {
@@ -109,10 +109,10 @@ struct CachedNextHop {
     epoch: u32,
 }
 
-#[btf_map(name = "mc_preferences")]
+#[btf_map(name = "mc_nh_cache")]
 static PREFERENCES: PerCpuArray<CachedNextHop, { ENTRIES as usize }> = PerCpuArray::new();
 
-/// The slot of the member a flow prefers as found in this epoch, else what `find` says. That it is alive is no
+/// The slot of the next hop a flow prefers as found in this epoch, else what `find` says. That it is alive is no
 /// part of it: the choice among those that are is made anew for every packet.
 #[inline(always)]
 pub(super) fn cached_hrw_winner(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {

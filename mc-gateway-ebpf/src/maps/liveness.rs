@@ -3,8 +3,8 @@
 use aya_ebpf::{btf_maps::Array, helpers::bpf_ktime_get_ns, macros::btf_map};
 use mc_gateway_common::{
     abi::{
-        MAX_MEMBERS,
-        liveness::{Rtt, Seen, Sent},
+        MAX_NEXT_HOPS,
+        liveness::{ProbeReply, ProbeRtt, ProbeSent},
     },
     liveness::{self, rtt_bucket},
     maps::liveness::Liveness,
@@ -13,12 +13,12 @@ use mc_gateway_common::{
 
 use super::{KernelMaps, cache, epoch};
 
-#[btf_map(name = "mc_sent")]
-static SENT: Array<Sent, { MAX_MEMBERS as usize }> = Array::new();
-#[btf_map(name = "mc_seen")]
-static SEEN: Array<Seen, { MAX_MEMBERS as usize }> = Array::new();
-#[btf_map(name = "mc_rtt")]
-static RTT: Array<Rtt, { MAX_MEMBERS as usize }> = Array::new();
+#[btf_map(name = "mc_probe_sent")]
+static SENT: Array<ProbeSent, { MAX_NEXT_HOPS as usize }> = Array::new();
+#[btf_map(name = "mc_probe_reply")]
+static SEEN: Array<ProbeReply, { MAX_NEXT_HOPS as usize }> = Array::new();
+#[btf_map(name = "mc_probe_rtt")]
+static RTT: Array<ProbeRtt, { MAX_NEXT_HOPS as usize }> = Array::new();
 
 impl Liveness for KernelMaps {
     #[inline(always)]
@@ -28,17 +28,17 @@ impl Liveness for KernelMaps {
     }
 
     #[inline(always)]
-    fn sent(&self, slot: u32) -> Option<Sent> {
+    fn sent(&self, slot: u32) -> Option<ProbeSent> {
         SENT.get(slot).copied()
     }
 
     #[inline(always)]
-    fn seen(&self, slot: u32) -> Option<Seen> {
+    fn seen(&self, slot: u32) -> Option<ProbeReply> {
         SEEN.get(slot).copied()
     }
 
     #[inline(always)]
-    fn set_seen(&self, slot: u32, seen: Seen) {
+    fn set_seen(&self, slot: u32, seen: ProbeReply) {
         if let Some(entry) = SEEN.get_ptr_mut(slot) {
             // SAFETY: the pointer is into the map; every field stands for itself, so a reader on another CPU
             // that sees half of the change judges by an answer that is one probe older.
@@ -73,7 +73,7 @@ impl Liveness for KernelMaps {
     }
 }
 
-/// [`select::preferred`] as a global function: the verifier looks at the choice between 16 members once,
+/// [`select::preferred`] as a global function: the verifier looks at the choice between 16 next hops once,
 /// not once for every way that leads to it.
 #[unsafe(no_mangle)]
 #[inline(never)]

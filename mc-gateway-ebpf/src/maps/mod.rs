@@ -12,8 +12,9 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::{
-        Addr, Config, Counter, NextHopGroup, MAX_DROP_REASONS, MAX_EVENTS, MAX_GROUPS, MAX_MEMBERS, MAX_PATHS,
-        MAX_PEERS, MAX_PREFIXES, MAX_TRAFFIC, NextHop, Peer, Prefix, PeerStats,
+        Addr, Config, Counter, MAX_DROP_REASONS, MAX_EVENTS, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS,
+        MAX_OUTCOMES, MAX_PEER_STATS, MAX_PEERS, MAX_PREFIXES, NextHop, NextHopGroup, Peer, PeerStats,
+        Prefix,
     },
     maps::{AdmissionKey, Maps},
     packet::{Address, Aligned},
@@ -24,20 +25,20 @@ use crate::subprograms::mc_smallest_mtu;
 
 #[btf_map(name = "mc_prefixes")]
 static PREFIXES: LpmTrie<Addr, Prefix, { MAX_PREFIXES as usize }> = LpmTrie::new();
-#[btf_map(name = "mc_groups")]
-static GROUPS: Array<NextHopGroup, { MAX_GROUPS as usize }> = Array::new();
-#[btf_map(name = "mc_members")]
-static MEMBERS: Array<NextHop, { MAX_MEMBERS as usize }> = Array::new();
+#[btf_map(name = "mc_nh_groups")]
+static GROUPS: Array<NextHopGroup, { MAX_NEXT_HOP_GROUPS as usize }> = Array::new();
+#[btf_map(name = "mc_nexthops")]
+static NEXT_HOPS: Array<NextHop, { MAX_NEXT_HOPS as usize }> = Array::new();
 #[btf_map(name = "mc_peers")]
 static PEERS: HashMap<Addr, Peer, { MAX_PEERS as usize }> = HashMap::new();
 #[btf_map(name = "mc_config")]
 static CONFIG: Array<Config, 1> = Array::new();
 #[btf_map(name = "mc_drops")]
 static DROPS: PerCpuArray<u64, { MAX_DROP_REASONS as usize }> = PerCpuArray::new();
-#[btf_map(name = "mc_paths")]
-static PATHS: PerCpuArray<Counter, { MAX_PATHS as usize }> = PerCpuArray::new();
-#[btf_map(name = "mc_traffic")]
-static TRAFFIC: PerCpuArray<PeerStats, { MAX_TRAFFIC as usize }> = PerCpuArray::new();
+#[btf_map(name = "mc_outcomes")]
+static PATHS: PerCpuArray<Counter, { MAX_OUTCOMES as usize }> = PerCpuArray::new();
+#[btf_map(name = "mc_peer_stats")]
+static TRAFFIC: PerCpuArray<PeerStats, { MAX_PEER_STATS as usize }> = PerCpuArray::new();
 
 #[btf_map(name = "mc_epoch")]
 static EPOCH: Array<u32, 1> = Array::new();
@@ -79,7 +80,7 @@ impl Maps for KernelMaps {
 
     #[inline(always)]
     fn nexthop(&self, slot: u32) -> Option<&NextHop> {
-        MEMBERS.get(slot)
+        NEXT_HOPS.get(slot)
     }
 
     #[inline(always)]

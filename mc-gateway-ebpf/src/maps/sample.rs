@@ -11,9 +11,9 @@ use aya_ebpf::{
 use mc_gateway_common::abi::sample::{DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
 
 // Without a value type: libbpf refuses one for a ring.
-#[btf_map(name = "mc_samples")]
+#[btf_map(name = "mc_drop_samples")]
 static SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
-#[btf_map(name = "mc_sample_gate")]
+#[btf_map(name = "mc_sample_limit")]
 static GATE: PerCpuArray<SampleLimiter, 1> = PerCpuArray::new();
 
 /// Hands the beginning of a dropped packet to whoever reads the ring, a few times a second.

@@ -47,7 +47,7 @@ pub(crate) struct Lags {
     /// Until all imports exist.
     pub(crate) imported: f64,
     /// Until all conditions are written.
-    pub(crate) told: f64,
+    pub(crate) written: f64,
     /// Duration of the creation.
     pub(crate) creating: f64,
 }
@@ -83,7 +83,7 @@ pub(crate) async fn export(fixture: &Fixture, count: usize) -> Result<Lags> {
     wait_condition::<ServiceExport>(&fixture.west, NAMESPACE, "Ready", count).await?;
     Ok(Lags {
         imported: imported.as_secs_f64(),
-        told: last.elapsed().as_secs_f64(),
+        written: last.elapsed().as_secs_f64(),
         creating: created.as_secs_f64(),
     })
 }
@@ -95,15 +95,15 @@ async fn wait_condition<K: Kind>(
     condition: &str,
     count: usize,
 ) -> Result<()> {
-    wait_until("all told", DEADLINE, async || {
+    wait_until("all conditions", DEADLINE, async || {
         sleep(POLL_INTERVAL).await;
         match cluster
             .count_with::<K>(namespace, condition)
             .await
             .map_err(error_text)?
         {
-            told if told >= count => Ok(()),
-            told => Err(format!("{told} of {count}")),
+            written if written >= count => Ok(()),
+            written => Err(format!("{written} of {count}")),
         }
     })
     .await

@@ -66,10 +66,10 @@ pub(crate) async fn exported(fixture: &Fixture, trials: u32) -> Result<Vec<f64>>
         let answer = wait_answer(fixture.client, to, "one".to_owned(), DEADLINE).await?;
         took.push(millis(answer.saturating_duration_since(start)));
         fixture.west.endpoints("rise", &none(false)).await?;
-        wait_until("the import to be gone", DEADLINE, async || {
+        wait_until("the removal of the import", DEADLINE, async || {
             match services.get_opt("antrea-mc-rise").await.map_err(error_text)? {
                 None => Ok(()),
-                Some(_) => Err("it is there".to_owned()),
+                Some(_) => Err("it exists".to_owned()),
             }
         })
         .await?;

@@ -144,7 +144,7 @@ async fn announce(fixture: &Fixture, members: usize) -> Result<()> {
     .await?;
     let announces: Api<MemberClusterAnnounce> = fixture.leader.api(LEADER_NAMESPACE);
     let Some(model) = announces.list(&ListParams::default()).await?.items.pop() else {
-        anyhow::bail!("nobody is a member");
+        anyhow::bail!("no member is announced");
     };
     for member in 0..members {
         let id = id(member);

@@ -70,10 +70,10 @@ pub(crate) async fn wait_answer(
     wanted: String,
     deadline: Duration,
 ) -> Result<Instant> {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     // A thread of its own, because a network namespace is left by ending the thread.
-    thread::spawn(move || tell.send(request_until(pid, to, &wanted, deadline)));
-    told.await?
+    thread::spawn(move || sender.send(request_until(pid, to, &wanted, deadline)));
+    receiver.await?
 }
 
 fn request_until(pid: u32, to: SocketAddr, wanted: &str, deadline: Duration) -> Result<Instant> {

@@ -59,13 +59,13 @@ pub(crate) async fn send(
             .body(Body::from(body.to_string().into_bytes())),
         None => request.body(Body::empty()),
     };
-    let said = async {
+    let reply = async {
         let response = client.send(request.expect("a request")).await?;
         let code = response.status().as_u16();
         let bytes = response.into_body().collect_bytes().await?;
         Ok::<_, kube::Error>((code, bytes))
     };
-    let (code, bytes) = said.await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    let (code, bytes) = reply.await.unwrap_or_else(|error| panic!("{path}: {error}"));
     let text = String::from_utf8_lossy(&bytes).into_owned();
     (code, serde_json::from_slice(&bytes).unwrap_or(json!(text)))
 }
@@ -119,7 +119,7 @@ async fn api(
         let all = Arc::new(all.map_err(|error| error.to_string())?);
         let found = find_resource(&all, kind);
         known().insert(cluster.0, all);
-        found.ok_or_else(|| format!("{}: there is no kind {kind:?}", cluster.0))?
+        found.ok_or_else(|| format!("{}: unknown kind {kind:?}", cluster.0))?
     };
     let api = match scope {
         Scope::Namespaced => Api::namespaced_with(client, namespace, &resource),

@@ -133,7 +133,7 @@ fn assert_served_by(ns: &Namespace, (cluster, client): (Cluster, Client), port: 
         let by = answer.split(' ').next().unwrap_or_default();
         assert!(
             servers.iter().any(|name| name == by),
-            "{cluster:?} asked {url} and was answered `{answer}`, not by one of {servers:?}"
+            "{cluster:?} requested {url} and got `{answer}`, not from one of {servers:?}"
         );
     }
 }
@@ -188,7 +188,7 @@ fn only_an_exported_service_has_a_name_in_the_set() {
     }
     ns.unexport(WEST);
     for (cluster, client) in &clients {
-        cluster.wait_for("the name to be gone", SHORT_TIMEOUT, || {
+        cluster.wait_for("NXDOMAIN", SHORT_TIMEOUT, || {
             let answer = client.lookup("a", &format!("{}.", clusterset_name(&ns)), 1)?;
             (answer.error_codes == ["NXDOMAIN"])
                 .then_some(())
@@ -240,9 +240,9 @@ fn an_exported_service_has_one_name_and_its_address_in_every_cluster() {
         assert_served_by(&ns, (cluster, client), 42, WEST);
     }
     specs::record(&[
-        "a name stands for the addresses of its import",
+        "a name resolves to the addresses of its import",
         "ports of one number have one SRV record",
-        "the cluster's own name is what it was",
+        "the cluster's own name is unchanged",
         "an exported Service answers in every cluster",
     ]);
 }
@@ -324,8 +324,8 @@ fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
             let answer = client.get(&format!("http://{one}:8080/"));
             assert!(answer.starts_with(&format!("{pod} ")), "{one}: {answer}");
         }
-        for nobody in ["web-2", "web-3"] {
-            assert_no_such_name(*cluster, client, &format!("{nobody}.{WEST_ID}.{name}"), 1);
+        for missing in ["web-2", "web-3"] {
+            assert_no_such_name(*cluster, client, &format!("{missing}.{WEST_ID}.{name}"), 1);
         }
         assert_no_such_name(*cluster, client, &format!("web-0.{EAST_ID}.{name}"), 1);
         wait_srv(*cluster, client, &name, &served_by(&ready));
@@ -337,7 +337,7 @@ fn a_headless_service_has_the_names_and_addresses_of_its_ready_pods() {
         wait_srv(*cluster, client, &name, &served_by(&all_three));
     }
     specs::record(&[
-        "a headless Service's name stands for its ready Pods",
+        "a headless Service's name resolves to its ready Pods",
         "a Pod of a headless Service has a name",
     ]);
 }
@@ -405,7 +405,7 @@ fn the_oldest_exporter_decides_a_conflicting_port() {
     for asking in clients(&ns) {
         assert_served_by(&ns, asking, 42, WEST);
     }
-    specs::record(&["of one port with two numbers only the oldest export's is served"]);
+    specs::record(&["only the oldest export's number of a port is served"]);
 }
 
 #[test]
@@ -433,5 +433,5 @@ fn each_port_is_served_by_the_clusters_that_export_it() {
         };
         wait_srv(asking.0, &asking.1, &name, &[42, 4242].map(record).into());
     }
-    specs::record(&["each port is served by those who export it"]);
+    specs::record(&["each port is served by its exporters"]);
 }

@@ -108,8 +108,8 @@ impl LeaderMembership {
 impl Drop for LeaderMembership {
     fn drop(&mut self) {
         if let Err(error) = Self::leave() {
-            eprintln!("the leader is not what it was: {error}");
-            assert!(std::thread::panicking(), "the leader is not what it was: {error}");
+            eprintln!("the leader is not restored: {error}");
+            assert!(std::thread::panicking(), "the leader is not restored: {error}");
         }
     }
 }
@@ -121,7 +121,7 @@ fn annotate(annotation: &str) -> Result<(), String> {
 
 /// Waits without panicking.
 fn eventually<T>(mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    mc_tests::wait::wait_for("the leader as it was", LONG_TIMEOUT, &mut probe)
+    mc_tests::wait::wait_for("the leader's original state", LONG_TIMEOUT, &mut probe)
         .map_err(|error| format!("{error:#}"))
 }
 
@@ -175,7 +175,7 @@ fn wait_known(cluster: Cluster, other: &str) {
     let info = format!("test-cluster-{other}-clusterinfo");
     cluster.wait_for(&info, LONG_TIMEOUT, || {
         let found = cluster.get(MEMBER_NAMESPACE, "clusterinfoimport", &info);
-        found.map(drop).ok_or_else(|| "not there".to_owned())
+        found.map(drop).ok_or_else(|| "missing".to_owned())
     });
 }
 
@@ -258,10 +258,10 @@ fn a_leader_cluster_can_be_a_member_too() {
         assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4"]), "{service}");
         check_answers(from_north);
         check_unsupported_family(&ns);
-        let said = LEADER
+        let reply = LEADER
             .try_kubectl(&["delete", "clusterset", SET, "-n", LEADER_NAMESPACE])
             .expect_err("the leader's ClusterSet has members, this cluster among them");
-        assert!(said.contains("still has members"), "{said}");
+        assert!(reply.contains("still has members"), "{reply}");
     }
     assert!(
         LEADER

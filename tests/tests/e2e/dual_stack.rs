@@ -243,10 +243,10 @@ fn a_dual_stack_service_has_an_address_of_each_family_in_every_cluster() {
     }
     specs::record(&[
         "an import has an address for each of its families",
-        "each cluster has slices by exporting cluster that nobody else keeps, and they go with the export",
-        "a name stands for the addresses of its import",
+        "each cluster has slices per exporting cluster with their own manager, removed with the export",
+        "a name resolves to the addresses of its import",
         "ports of one number have one SRV record",
-        "the cluster's own name is what it was",
+        "the cluster's own name is unchanged",
         "an exported Service answers in every cluster",
     ]);
 }
@@ -325,7 +325,7 @@ fn a_headless_dual_stack_service_has_all_addresses_of_its_pods() {
         wait_srv(*cluster, client, &name, &records);
     }
     specs::record(&[
-        "a headless Service's name stands for its ready Pods",
+        "a headless Service's name resolves to its ready Pods",
         "a Pod of a headless Service has a name",
         "a headless Service has an SRV record for each Pod",
     ]);
@@ -403,7 +403,7 @@ fn an_import_follows_its_export_from_one_family_to_two_and_back() {
         let both = wait_import(&ns, cluster, &BOTH);
         assert!(
             cluster != EAST || both[0] == first[0],
-            "the address it had changed: {both:?}"
+            "the former address changed: {both:?}"
         );
     }
     put_service(&ns, WEST, &spec(&["IPv4"]));
@@ -411,7 +411,7 @@ fn an_import_follows_its_export_from_one_family_to_two_and_back() {
         let one = wait_import(&ns, cluster, &["IPv4"]);
         assert!(
             cluster != EAST || one == first,
-            "the address it had changed: {one:?}"
+            "the former address changed: {one:?}"
         );
     }
 }

@@ -121,7 +121,7 @@ fn of_two_replicas_one_is_active_and_the_other_takes_over() {
     // A terminated replica releases the Lease.
     EAST.kubectl(&["delete", "pod", &first, "-n", "kube-system", "--wait=false"]);
     let (second, took) = wait_for_another(&first, SHORT_TIMEOUT);
-    println!("told to stop: {second} took over after {took:?}");
+    println!("terminated: {second} took over after {took:?}");
     EAST.kubectl(&[
         "rollout",
         "status",
@@ -140,12 +140,12 @@ fn of_two_replicas_one_is_active_and_the_other_takes_over() {
     ns.wait_imported(EAST, 1);
     drop(stopped);
     EAST.wait_for(
-        "the end of the one that stalled",
+        "the restart of the stalled replica",
         LONG_TIMEOUT,
         || match restarts(&second).as_str() {
             "0" => Err("no restart".to_owned()),
             _ => Ok(()),
         },
     );
-    assert_eq!(holder(), third, "the one that stalled did not take it back");
+    assert_eq!(holder(), third, "the stalled replica took the Lease back");
 }

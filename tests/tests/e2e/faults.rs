@@ -153,11 +153,11 @@ fn leader_condition() -> String {
     ready_condition(&west.unwrap_or_default()["conditions"])
 }
 
-fn wait_condition(what: &str, deadline: Duration, wanted: &str, said: impl Fn() -> String) -> Duration {
+fn wait_condition(what: &str, deadline: Duration, wanted: &str, reply: impl Fn() -> String) -> Duration {
     let start = Instant::now();
     LEADER.wait_for(&format!("{what} is {wanted}"), deadline, || {
-        let said = said();
-        if said == wanted { Ok(()) } else { Err(said) }
+        let reply = reply();
+        if reply == wanted { Ok(()) } else { Err(reply) }
     });
     start.elapsed()
 }
@@ -321,7 +321,7 @@ fn a_partitioned_member_converges_after_healing() {
         member_condition(WEST)
     });
     flow.assert_undisturbed();
-    assert_ne!(import_uid(&gone, EAST), "gone", "silence removes nothing");
+    assert_ne!(import_uid(&gone, EAST), "gone", "a partition removes nothing");
     assert_eq!(import_uid(&fresh, EAST), "gone");
     assert_eq!(import_uid(&late, WEST), "gone");
     drop(partition);
@@ -366,22 +366,25 @@ fn a_leader_restored_from_an_older_snapshot_converges() {
             ])
             .map(drop)
     };
-    LEADER.wait_for("the export that came after", LONG_TIMEOUT, || {
+    LEADER.wait_for("the export created after the snapshot", LONG_TIMEOUT, || {
         known("test-cluster-east-e2e-snapshot-after-web-service")
     });
     LEADER.wait_for(
-        "the end of the export that had been taken back",
+        "the removal of the withdrawn export",
         LONG_TIMEOUT,
         || match known("test-cluster-east-e2e-snapshot-gone-web-service") {
-            Ok(()) => Err("it is there".to_owned()),
+            Ok(()) => Err("it exists".to_owned()),
             Err(_) => Ok(()),
         },
     );
-    println!("faults: restored, the leader knew all after {:?}", back.elapsed());
+    println!(
+        "faults: restored, the leader converged after {:?}",
+        back.elapsed()
+    );
     wait_all_connected();
     after.wait_imported(WEST, 1);
     WEST.wait_gone(gone.0, "service", "antrea-mc-web", LONG_TIMEOUT);
-    assert_eq!(import_uid(&after, WEST), import, "the import stayed meanwhile");
+    assert_eq!(import_uid(&after, WEST), import, "the import was created anew");
     withdraw(&after, EAST);
     flow.finish();
 }
@@ -424,14 +427,14 @@ fn a_member_that_left_during_a_leader_outage_deregisters_after_a_restart() {
     let departed = DepartedMember::west();
     WEST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     WEST.restart_controller(MEMBER_NAMESPACE);
-    assert_ne!(import_uid(&ns, EAST), "gone", "nobody has heard of it");
+    assert_ne!(import_uid(&ns, EAST), "gone", "the departure is not known yet");
     drop(killed);
     let back = Instant::now();
     let announce = format!("member-announce-from-{WEST_ID}");
     LEADER.wait_gone(LEADER_NAMESPACE, "memberclusterannounce", &announce, LONG_TIMEOUT);
     EAST.wait_gone(ns.0, "service", "antrea-mc-web", SHORT_TIMEOUT);
     println!(
-        "faults: leader back, it knew who had left after {:?}",
+        "faults: leader back, the departure was known after {:?}",
         back.elapsed()
     );
     WEST.wait_gone(
@@ -444,7 +447,7 @@ fn a_member_that_left_during_a_leader_outage_deregisters_after_a_restart() {
     wait_all_connected();
     for (cluster, other) in [(EAST, "west"), (WEST, "east")] {
         let info = format!("test-cluster-{other}-clusterinfo");
-        cluster.wait_for("the network of the other", LONG_TIMEOUT, || {
+        cluster.wait_for("the other's ClusterInfoImport", LONG_TIMEOUT, || {
             cluster.try_kubectl(&["get", "clusterinfoimport", &info, "-n", MEMBER_NAMESPACE])
         });
     }

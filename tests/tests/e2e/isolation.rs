@@ -158,12 +158,12 @@ fn replace_as(
             }
             json_merge_patch(&mut body, patch);
             let target = format!("{}{subresource}?{}", path_of(object), parameters(mode));
-            let (code, said) = send(&client, Method::PUT, &target, Some(("application/json", body))).await;
+            let (code, reply) = send(&client, Method::PUT, &target, Some(("application/json", body))).await;
             match code {
                 // Its controller wrote in between.
-                409 => answer = said,
-                code if code < 300 => return Ok(said),
-                _ => return Err(said.to_string()),
+                409 => answer = reply,
+                code if code < 300 => return Ok(reply),
+                _ => return Err(reply.to_string()),
             }
         }
         Err(answer.to_string())
@@ -673,7 +673,7 @@ impl Objects {
                 LEADER.wait_for(&format!("ResourceExport {name}"), SHORT_TIMEOUT, || {
                     LEADER
                         .get(NAMESPACE, EXPORT, &name)
-                        .ok_or_else(|| "not there".to_owned())
+                        .ok_or_else(|| "missing".to_owned())
                 });
             }
             let mut held = export(member.id, "LabelIdentity");

@@ -132,14 +132,14 @@ impl Drop for OriginalMembership {
             return;
         }
         if let Err(error) = self.restore() {
-            eprintln!("east is not what it was: {error}");
+            eprintln!("east is not restored: {error}");
         }
     }
 }
 
 /// Waits without panicking.
 fn eventually<T>(mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
-    let what = "what was before";
+    let what = "the original state";
     mc_tests::wait::wait_for(what, LONG_TIMEOUT, &mut probe).map_err(|error| format!("{error:#}"))
 }
 
@@ -277,10 +277,10 @@ fn check_denied_changes() {
                 "-p",
                 patch,
             ];
-            let said = EAST.try_kubectl(&patch).expect_err("an ID changes");
+            let reply = EAST.try_kubectl(&patch).expect_err("an ID changes");
             let right =
-                said.contains(field) && (said.contains("may not change") || said.contains("Required"));
-            assert!(right, "{said}");
+                reply.contains(field) && (reply.contains("may not change") || reply.contains("Required"));
+            assert!(right, "{reply}");
         }
     }
     let other = |cluster: Cluster, namespace: &str| {
@@ -293,24 +293,27 @@ fn check_denied_changes() {
             .try_kubectl_stdin(&["create", "-f", "-"], &set.to_string())
             .expect_err("a second ClusterSet")
     };
-    for said in [other(EAST, MEMBER_NAMESPACE), other(LEADER, GUIDE_NAMESPACE)] {
+    for reply in [other(EAST, MEMBER_NAMESPACE), other(LEADER, GUIDE_NAMESPACE)] {
         assert!(
-            said.contains("ClusterSet test-clusterset is already in this Namespace"),
-            "{said}"
+            reply.contains("ClusterSet test-clusterset is already in this Namespace"),
+            "{reply}"
         );
     }
-    let said = LEADER
+    let reply = LEADER
         .try_kubectl(&["delete", "clusterset", SET, "-n", GUIDE_NAMESPACE])
         .expect_err("it has a member");
-    assert!(said.contains("member-announce-from-test-cluster-east"), "{said}");
+    assert!(
+        reply.contains("member-announce-from-test-cluster-east"),
+        "{reply}"
+    );
     let gateway = json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway",
         "metadata": {"name": "by-hand", "namespace": MEMBER_NAMESPACE}, "gatewayIP": "192.0.2.1", "internalIP": "192.0.2.1",
     });
-    let said = EAST
+    let reply = EAST
         .try_kubectl_stdin(&["create", "-f", "-"], &gateway.to_string())
         .expect_err("a Gateway by hand");
-    assert!(said.contains("annotate a Node"), "{said}");
+    assert!(reply.contains("annotate a Node"), "{reply}");
 }
 
 /// East joins with older objects, exports a Service, and leaves.
@@ -395,5 +398,5 @@ fn the_steps_of_older_guides_work() {
     LEADER.wait_for("the end of the leader's ClusterSet", SHORT_TIMEOUT, || {
         LEADER.try_kubectl(&["delete", "clusterset", SET, "-n", GUIDE_NAMESPACE])
     });
-    original.restore().expect("east is what it was");
+    original.restore().expect("the original state of east");
 }

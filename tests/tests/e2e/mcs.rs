@@ -198,13 +198,13 @@ fn an_import_mirrors_its_export() {
         cluster.wait_gone(ns.0, IMPORT, "web", SHORT_TIMEOUT);
     }
     specs::record(&[
-        "an export is valid, and its import of type ClusterSetIP comes and goes with it",
+        "an export is valid, and its import of type ClusterSetIP exists as long as it",
         "an import has the session affinity of the Service",
         "an import has the internalTrafficPolicy of the Service",
         "an import has the trafficDistribution of the Service",
         "an import has an address for each of its families",
         "an import has the ports of the Service",
-        "labels and annotations of the export are the import's",
+        "an import has the exported labels and annotations",
     ]);
 }
 
@@ -232,7 +232,7 @@ fn an_import_exists_while_one_cluster_exports() {
     wait_import(&ns, EAST, clusters(1));
     ns.unexport(WEST);
     EAST.wait_gone(ns.0, IMPORT, "web", SHORT_TIMEOUT);
-    specs::record(&["an import lives as long as one cluster exports"]);
+    specs::record(&["an import exists while one cluster exports"]);
 }
 
 #[test]
@@ -294,8 +294,8 @@ fn different_ports_are_merged_and_both_exporters_report_a_conflict() {
     assert_eq!(wait_condition(&ns, EAST, "Conflict", "False"), "NoConflicts");
     wait_import(&ns, EAST, |i| ports(i) == port_list(&[("b", 4343), ("c", 44)]));
     specs::record(&[
-        "different ports are united, and all exporters are told",
-        "of one port with two numbers the oldest export's is used, and all exporters are told",
+        "different ports are merged, and all exporters report a conflict",
+        "the oldest export decides the number of a port, and all exporters report a conflict",
     ]);
 }
 

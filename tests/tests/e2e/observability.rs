@@ -195,9 +195,11 @@ fn a_missing_service_is_reported_on_the_service_export() {
         &["reason=\"ServiceNotFound\""],
         |v| v < 0.5,
     );
-    let told = warnings(EAST, ns.0, "ServiceExport", "web");
-    let missing = told.iter().filter(|(reason, _)| reason == "ServiceNotFound");
-    assert_eq!(missing.count(), 1, "{told:?}");
+    let warnings_seen = warnings(EAST, ns.0, "ServiceExport", "web");
+    let missing = warnings_seen
+        .iter()
+        .filter(|(reason, _)| reason == "ServiceNotFound");
+    assert_eq!(missing.count(), 1, "{warnings_seen:?}");
     ns.unexport(EAST);
 }
 

@@ -70,7 +70,7 @@ fn a_label_has_one_id_in_all_clusters() {
         assert_eq!(label_id(EAST, &label("twin")), Some(twin));
         // A label stays while one cluster has a Pod with it; an unused one is released after the quarantine.
         EAST.kubectl(&["delete", "pod", "twin", "single", "-n", ns.0, "--wait=true"]);
-        WEST.wait_for("the label nobody has is gone", RELEASE_TIMEOUT, || {
+        WEST.wait_for("the release of an unused label", RELEASE_TIMEOUT, || {
             label_id(WEST, &label("single")).map_or(Ok(()), |id| Err(format!("{id}")))
         });
         assert_eq!(label_id(EAST, &label("twin")), Some(twin));
@@ -78,12 +78,12 @@ fn a_label_has_one_id_in_all_clusters() {
         assert_eq!(
             wait_label_id(EAST, &label("single")),
             single,
-            "it has its number again"
+            "the label has its former ID"
         );
     });
     set_stretched_policy("false");
     for member in [EAST, WEST] {
-        member.wait_for("no identities where they are off", SHORT_TIMEOUT, || {
+        member.wait_for("no identities while the feature is off", SHORT_TIMEOUT, || {
             let left = member.kubectl(&["get", "labelidentities", "-o", "name"]);
             if left.is_empty() { Ok(()) } else { Err(left) }
         });
@@ -148,11 +148,11 @@ fn check_replicated(uid: &str) {
         "true"
     );
     assert_eq!(made["spec"]["ingress"][1]["action"], "Drop");
-    assert_eq!(events(uid, MISSING).len(), 1, "told once");
+    assert_eq!(events(uid, MISSING).len(), 1, "one Event");
     // A user weakens the policy.
     let open = r#"{"spec":{"ingress":[{"action":"Allow"}]}}"#;
     EAST.kubectl(&["patch", POLICIES, name, "--type=merge", "-p", open]);
-    EAST.wait_for("the policy put right", SHORT_TIMEOUT, || {
+    EAST.wait_for("the restored policy", SHORT_TIMEOUT, || {
         let seen = EAST.get("", POLICIES, name).unwrap_or_default();
         if seen["spec"] == made["spec"] {
             Ok(())
@@ -189,8 +189,8 @@ fn check_still_running(before: &BTreeMap<String, u64>) {
     ns.export(EAST);
     ns.wait_imported(WEST, 1);
     for (pod, count) in restart_counts() {
-        let said = || EAST.try_kubectl(&["logs", &pod, "-n", "kube-system", "--previous", "--tail=20"]);
-        assert_eq!(before.get(&pod), Some(&count), "{pod} ended: {:?}", said());
+        let reply = || EAST.try_kubectl(&["logs", &pod, "-n", "kube-system", "--previous", "--tail=20"]);
+        assert_eq!(before.get(&pod), Some(&count), "{pod} ended: {:?}", reply());
     }
 }
 
@@ -226,10 +226,10 @@ spec:
     let result = std::panic::catch_unwind(|| {
         // West never has these CRDs, east gets them now.
         EAST.apply(&crds);
-        let told = LEADER.wait_for("an Event about the Tier", CRD_DISCOVERY_TIMEOUT, || {
+        let event = LEADER.wait_for("an Event about the Tier", CRD_DISCOVERY_TIMEOUT, || {
             events(uid, MISSING).pop().ok_or_else(|| "none".to_owned())
         });
-        assert_eq!(told["reason"], "ACNPImportFailed");
+        assert_eq!(event["reason"], "ACNPImportFailed");
         let described = LEADER.kubectl(&["describe", "resourceimport", import, "-n", LEADER_NAMESPACE]);
         assert!(described.contains("ACNPImportFailed"), "{described}");
         EAST.apply("apiVersion: crd.antrea.io/v1beta1\nkind: Tier\nmetadata: {name: e2e-tier}\nspec: {priority: 100}\n");

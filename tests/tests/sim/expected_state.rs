@@ -294,11 +294,11 @@ fn check_leader(
     );
     for (key, offers) in services {
         let Some(winner) = winners.get(key) else { continue };
-        let said: Vec<&str> = offers.values().map(|(ports, _)| ports.as_str()).collect();
-        if !possible_port_unions(&said).contains(winner) {
-            report
-                .0
-                .push(format!("import {key:?} has ports {winner}, no union of {said:?}"));
+        let reply: Vec<&str> = offers.values().map(|(ports, _)| ports.as_str()).collect();
+        if !possible_port_unions(&reply).contains(winner) {
+            report.0.push(format!(
+                "import {key:?} has ports {winner}, no union of {reply:?}"
+            ));
         }
         let want: BTreeMap<_, _> = offers
             .iter()
@@ -360,13 +360,13 @@ fn check_member(
             ));
         }
         // On a conflict all exporters report it.
-        let said: BTreeSet<_> = services
+        let reply: BTreeSet<_> = services
             .get(key)
             .into_iter()
             .flatten()
             .map(|(_, (ports, _))| ports)
             .collect();
-        let conflict = offer.is_some() && (said.len() > 1 || has_lost_name(winners, key));
+        let conflict = offer.is_some() && (reply.len() > 1 || has_lost_name(winners, key));
         let told = condition(export, "Conflict").0 == "True";
         report.expect_eq(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
     }

@@ -674,14 +674,14 @@ fn check_scope(clusters: &[Cluster], server: usize, actor: Actor, change: &Chang
             let id = &clusters[i].id;
             match plural {
                 "memberclusterannounces" => versions().all(|a| {
-                    let said = text(&a.value["clusterID"]);
-                    is_own_id(&said, id) && change.key.1 == names::member_announce(&said)
+                    let reply = text(&a.value["clusterID"]);
+                    is_own_id(&reply, id) && change.key.1 == names::member_announce(&reply)
                 }),
                 "resourceexports" => versions().all(|e| {
-                    let said = text(&e.value["spec"]["clusterID"]);
-                    is_own_id(&said, id)
-                        && e.label(names::LABEL_SOURCE_CLUSTER_ID) == Some(&said)
-                        && change.key.1.starts_with(&format!("{said}-"))
+                    let reply = text(&e.value["spec"]["clusterID"]);
+                    is_own_id(&reply, id)
+                        && e.label(names::LABEL_SOURCE_CLUSTER_ID) == Some(&reply)
+                        && change.key.1.starts_with(&format!("{reply}-"))
                 }),
                 _ => false,
             }
@@ -702,8 +702,8 @@ fn check_scope(clusters: &[Cluster], server: usize, actor: Actor, change: &Chang
 }
 
 /// A cluster has its ID, or after rejoining the same with a suffix.
-fn is_own_id(said: &str, id: &str) -> bool {
-    said == id || said.strip_suffix("-2") == Some(id)
+fn is_own_id(reply: &str, id: &str) -> bool {
+    reply == id || reply.strip_suffix("-2") == Some(id)
 }
 
 fn check_drained(cluster: &Cluster, old: &StoredObject, now: Timestamp, found: &mut Vec<String>) {

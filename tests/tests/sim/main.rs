@@ -126,7 +126,7 @@ fn seeds() {
     let mut total = total.into_inner().expect("no thread panics");
     total.failed.sort();
     for (seed, failures) in total.failed.iter().take(10) {
-        println!("seed {seed} (MC_SIM_SEED={seed} repeats it and tells its story):");
+        println!("seed {seed} (MC_SIM_SEED={seed} repeats it and prints its log):");
         for failure in failures {
             println!("    {failure}");
         }

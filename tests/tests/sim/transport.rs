@@ -126,14 +126,14 @@ impl Transport {
             BeforeServer::ClientDead => pending::<()>().await,
             BeforeServer::Delay(time) => {
                 // A sent request reaches the server even if the client stops waiting.
-                let (tell, told) = oneshot::channel();
+                let (sender, receiver) = oneshot::channel();
                 let wire = self.clone();
                 tokio::spawn(async move {
                     sleep(time).await;
                     let answer = wire.at_server(&ask);
-                    drop(tell.send(answer));
+                    drop(sender.send(answer));
                 });
-                return into_response(told.await.unwrap_or(AfterServer::ClientDead)).await;
+                return into_response(receiver.await.unwrap_or(AfterServer::ClientDead)).await;
             }
         }
         into_response(self.at_server(&ask)).await
@@ -289,7 +289,7 @@ enum AfterServer {
 
 async fn into_response(late: AfterServer) -> Result<Response<ResponseBody>, BoxError> {
     match late {
-        AfterServer::Respond(Ok(said)) => respond(said.code, ResponseBody::Full(Some(said.text.into()))),
+        AfterServer::Respond(Ok(reply)) => respond(reply.code, ResponseBody::Full(Some(reply.text.into()))),
         AfterServer::Respond(Err(refusal)) => respond_error(&refusal),
         AfterServer::Watch(watching) => respond(
             200,

@@ -22,7 +22,10 @@ use self::{
     mutant::{Mutant, TestSelection},
     source_copy::SourceCopy,
 };
-use crate::{build, cmd, test_summary::TestSummary};
+use crate::{
+    build, cmd,
+    test_summary::{ResultReader, TestSummary},
+};
 
 /// How long a test may take: one that never ends has not failed.
 const TEST_TIMEOUT: Duration = Duration::from_mins(5);
@@ -43,7 +46,7 @@ enum Detection {
 }
 
 /// Tries every bug; the last line tells how many of them were noticed.
-pub(crate) fn run(tally: &mut TestSummary) -> Result<()> {
+pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
     let start = Instant::now();
     let only = env::var("MC_MUTANT").unwrap_or_default();
     let mut mutants = all()?;
@@ -76,7 +79,7 @@ pub(crate) fn run(tally: &mut TestSummary) -> Result<()> {
             )),
             Err(error) => Err(error),
         };
-        tally.step(&format!("{} is caught, {seconds:.0} s", mutant.name), outcome);
+        summary.step(&format!("{} is caught, {seconds:.0} s", mutant.name), outcome);
     }
     println!(
         "mutants: {} seeded, {caught} caught, {:.0} s",
@@ -86,33 +89,58 @@ pub(crate) fn run(tally: &mut TestSummary) -> Result<()> {
     Ok(())
 }
 
-/// Whether every bug can still be put into the sources as they are, and names tests that exist.
+/// Fails with every mutant that no longer applies to the sources or names a test that does not exist.
 pub(crate) fn check() -> Result<()> {
+    let defects: Vec<_> = defects()?.into_iter().flat_map(|(_, defects)| defects).collect();
+    if defects.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", defects.join("\n"))
+}
+
+/// Prints every mutant with `ok` or its defects; fails if there are any.
+pub(crate) fn list() -> Result<()> {
+    let all = defects()?;
+    for (mutant, defects) in &all {
+        if defects.is_empty() {
+            println!("ok: {}", mutant.name);
+        }
+        for defect in defects {
+            println!("FAILED: {defect}");
+        }
+    }
+    let broken = all.iter().filter(|(_, defects)| !defects.is_empty()).count();
+    println!("mutants: {} seeded, {broken} to be remade", all.len());
+    ensure!(broken == 0, "{broken} mutants have to be remade");
+    Ok(())
+}
+
+/// Every mutant with the reasons why it cannot be tried.
+fn defects() -> Result<Vec<(Mutant, Vec<String>)>> {
     let root = cmd::workspace();
-    let mut wrong = Vec::new();
     let sources = sources(&root)?;
+    let mut all_defects = Vec::new();
     for mutant in all()? {
-        let fits = cmd::capture(
+        let mut defects = Vec::new();
+        let applied = cmd::capture(
             Command::new("git")
                 .current_dir(&root)
                 .args(["apply", "--check"])
                 .arg(&mutant.patch),
         );
-        if let Err(error) = fits {
-            wrong.push(format!("{}: {error:#}", mutant.name));
+        if let Err(error) = applied {
+            defects.push(format!("{}: does not apply: {error:#}", mutant.name));
         }
         for test in mutant.test.names() {
             let function = test.rsplit("::").next().unwrap_or(test);
             let definition = format!("fn {function}(");
             if !sources.iter().any(|text| text.contains(&definition)) {
-                wrong.push(format!("{}: there is no test {test}", mutant.name));
+                defects.push(format!("{}: no test {test}", mutant.name));
             }
         }
+        all_defects.push((mutant, defects));
     }
-    if wrong.is_empty() {
-        return Ok(());
-    }
-    bail!("{}", wrong.join("\n"))
+    Ok(all_defects)
 }
 
 /// All mutants, by name.
@@ -165,15 +193,15 @@ fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
         bail!("the test does not end within {} s", TEST_TIMEOUT.as_secs());
     }
     let text = String::from_utf8_lossy(&ran.stdout);
-    let mut results = TestSummary::default();
+    let mut results = ResultReader::default();
     for line in text.lines() {
-        results.add_result_line(line);
+        results.read_line(line);
     }
     let failed = selection.names().any(|name| {
         let line = format!("test {name} ... FAILED");
         text.lines().any(|l| l == line)
     });
-    match (ran.status.success(), failed, results) {
+    match (ran.status.success(), failed, results.summary()) {
         (false, true, _) => Ok(Detection::Caught),
         (
             true,
@@ -181,9 +209,11 @@ fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
             TestSummary {
                 passed: 1..,
                 failed: 0,
+                ..
+                ..
             },
         ) => Ok(Detection::Missed),
-        (true, false, TestSummary { passed: 0, .. }) => bail!("no test has this name"),
+        (true, false, TestSummary { passed: 0, .. }) => bail!("the test does not exist or was skipped"),
         _ => bail!("the test neither passed nor failed:\n{}", last_lines(ran)),
     }
 }

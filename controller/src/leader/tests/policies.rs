@@ -19,7 +19,7 @@ fn rule(action: &str) -> Value {
     })
 }
 
-fn outcome(world: &LeaderWorld, export: &str) -> (String, String) {
+fn outcome(world: &LeaderSnapshot, export: &str) -> (String, String) {
     let export = &world.exports[&(NS.to_owned(), export.to_owned())];
     let condition = export.status.clone().unwrap().conditions[0].clone();
     (condition.type_, condition.message)
@@ -82,7 +82,7 @@ fn the_first_to_say_what_a_policy_is_wins_until_it_leaves() {
         policy("c", "strict", &rule("Pass"), "2026-01-01T12:00:00Z"),
     );
     settle(&mut world);
-    let action = |w: &LeaderWorld| {
+    let action = |w: &LeaderSnapshot| {
         import(w, "strict-antreaclusternetworkpolicy")["clusternetworkpolicy"]["ingress"][0]["action"].clone()
     };
     assert_eq!(action(&world), "Pass");

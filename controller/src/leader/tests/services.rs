@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn conditions(world: &LeaderWorld, export: &str) -> Vec<(String, String, String)> {
+fn conditions(world: &LeaderSnapshot, export: &str) -> Vec<(String, String, String)> {
     let status = world.exports[&(NS.to_owned(), export.to_owned())].status.clone();
     let conditions = status.unwrap_or_default().conditions.into_iter();
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()

@@ -1,15 +1,15 @@
 //! Members that fell silent, where an administrator wants them removed.
 
 use jiff::SignedDuration;
+use mc_api::{config::StaleMemberPolicy, names, resource_export::ResourceExport};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::{NS, announce, look, service, settle, step, world};
 use crate::{
-    api::{config::StaleMemberPolicy, names, resource_export::ResourceExport},
-    plan::Op,
-    world::{
-        LeaderWorld,
+    plan::WriteOp,
+    snapshot::{
+        LeaderSnapshot,
         fake::{insert, object},
     },
 };
@@ -17,7 +17,7 @@ use crate::{
 const TIMEOUT: SignedDuration = SignedDuration::from_hours(24);
 
 /// Members east and west, each with a Service, and a policy of an administrator.
-fn removing() -> LeaderWorld {
+fn removing() -> LeaderSnapshot {
     let mut world = world();
     world.config.stale_member_policy = StaleMemberPolicy::Remove;
     for id in ["east", "west"] {
@@ -36,12 +36,12 @@ fn removing() -> LeaderWorld {
     world
 }
 
-fn later(world: &mut LeaderWorld, by: SignedDuration) {
+fn later(world: &mut LeaderSnapshot, by: SignedDuration) {
     world.now = world.now.checked_add(by).unwrap();
 }
 
 /// A heartbeat, by the member's clock, which has nothing to do with ours.
-fn beat(world: &mut LeaderWorld, id: &str, touch: u64) {
+fn beat(world: &mut LeaderSnapshot, id: &str, touch: u64) {
     let key = (NS.to_owned(), names::member_announce(id));
     let Some(seen) = world.announces.get(&key) else {
         return;
@@ -52,19 +52,20 @@ fn beat(world: &mut LeaderWorld, id: &str, touch: u64) {
     insert(&mut world.announces, announce);
 }
 
-fn members(world: &LeaderWorld) -> Vec<&str> {
+fn members(world: &LeaderSnapshot) -> Vec<&str> {
     world.announces.values().map(|a| a.cluster_id.as_str()).collect()
 }
 
-fn silent_since(world: &LeaderWorld, id: &str) -> Option<String> {
+fn silent_since(world: &LeaderSnapshot, id: &str) -> Option<String> {
     let key = (NS.to_owned(), names::member_announce(id));
     let announce = world.announces.get(&key)?;
-    let annotations = announce.metadata.annotations.as_ref()?;
-    annotations.get(names::ANNOTATION_SILENT_SINCE).cloned()
+    names::ANNOTATION_STALE_SINCE
+        .get(announce.as_ref())
+        .map(str::to_owned)
 }
 
 /// East is silent, west is not, for so long.
-fn pass(world: &mut LeaderWorld, mut time: SignedDuration) {
+fn pass(world: &mut LeaderSnapshot, mut time: SignedDuration) {
     let mut touch = world.now.as_second().unsigned_abs();
     while time.is_positive() {
         let hop = time.min(SignedDuration::from_mins(30));
@@ -92,7 +93,7 @@ fn a_silent_member_is_removed_with_its_exports_after_the_timeout() {
         Some(first),
         "it is the same silence"
     );
-    let wake = look(&mut world).wake_at.expect("a time to look again");
+    let wake = look(&mut world).next_requeue.expect("a time to look again");
     assert!(wake <= world.now.checked_add(SignedDuration::from_secs(1)).unwrap());
     pass(&mut world, SignedDuration::from_secs(1));
     assert_eq!(members(&world), ["west"]);
@@ -118,14 +119,14 @@ fn silence_counts_on_over_a_restart_of_the_leader() {
     let mut world = removing();
     pass(&mut world, SignedDuration::from_secs(31));
     pass(&mut world, SignedDuration::from_hours(23));
-    world.heard.clear();
+    world.heartbeats.clear();
     settle(&mut world);
     later(&mut world, SignedDuration::from_hours(1));
-    world.heard.clear();
+    world.heartbeats.clear();
     settle(&mut world);
     assert_eq!(members(&world), ["east", "west"], "it may speak now");
     // It was due already, and the leader looked again and again without a pause.
-    let wake = look(&mut world).wake_at.expect("a time to look again");
+    let wake = look(&mut world).next_requeue.expect("a time to look again");
     assert!(wake > world.now, "{wake}");
     pass(&mut world, SignedDuration::from_secs(31));
     assert_eq!(members(&world), ["west"]);
@@ -175,20 +176,20 @@ fn a_removal_fails_when_the_member_speaks_at_that_moment() {
     beat(&mut world, "west", 1);
     let plan = look(&mut world);
     let deletes: Vec<_> = plan
-        .actions
+        .writes
         .iter()
         .filter_map(|a| match &a.op {
-            Op::Delete { version, .. } => Some((a.target.name.as_str(), version.as_deref())),
+            WriteOp::Delete { version, .. } => Some((a.target.name.as_str(), version.as_deref())),
             _ => None,
         })
         .collect();
     assert_eq!(deletes, [("member-announce-from-east", Some("7"))]);
     assert!(
-        plan.notices
+        plan.issues
             .iter()
             .any(|n| n.message.contains("silent for more than 24h")),
         "{:?}",
-        plan.notices
+        plan.issues
     );
 }
 
@@ -214,7 +215,7 @@ proptest! {
             world.config.stale_member_policy = StaleMemberPolicy::Keep;
         }
         let mut spoke = [world.now; 2];
-        let there = |world: &LeaderWorld, id: &str| members(world).contains(&id);
+        let there = |world: &LeaderSnapshot, id: &str| members(world).contains(&id);
         for (touch, (event, seconds)) in (1u64..).zip(events) {
             match event {
                 0 | 1 => {
@@ -224,7 +225,7 @@ proptest! {
                         spoke[i] = world.now;
                     }
                 }
-                2 => world.heard.clear(),
+                2 => world.heartbeats.clear(),
                 _ => later(&mut world, SignedDuration::from_secs(seconds)),
             }
             let before: Vec<String> = members(&world).into_iter().map(str::to_owned).collect();

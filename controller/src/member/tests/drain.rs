@@ -1,10 +1,11 @@
 //! Several gateways: which of them are active, and how one is taken away.
 
 use jiff::Timestamp;
+use mc_api::config::GatewayMode;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{api::config::GatewayMode, plan::Op};
+use crate::plan::WriteOp;
 
 /// A candidate by number.
 fn number(n: u8) -> Node {
@@ -35,20 +36,20 @@ fn plain(n: u8) -> Node {
 }
 
 /// A member whose Nodes with these numbers are gateways.
-fn with_gateways(numbers: impl IntoIterator<Item = u8>) -> MemberWorld {
-    let mut world = world();
+fn with_gateways(numbers: impl IntoIterator<Item = u8>) -> MemberSnapshot {
+    let mut snapshot = snapshot();
     for n in numbers {
-        insert(&mut world.nodes, number(n));
+        insert(&mut snapshot.nodes, number(n));
     }
-    settle(&mut world);
-    world
+    settle(&mut snapshot);
+    snapshot
 }
 
 /// Address of the gateway that agents take for the one announced first.
-fn first(world: &MemberWorld) -> Option<String> {
-    let first = world.gateways.values().min_by_key(|g| {
+fn first(snapshot: &MemberSnapshot) -> Option<String> {
+    let first = snapshot.gateways.values().min_by_key(|g| {
         let created = g.creation_timestamp();
-        let late = (g.weight() == 0, !g.is_primary(), created.is_none());
+        let late = (g.weight() == 0, !g.is_marked_primary(), created.is_none());
         (late, created, g.name_any())
     });
     first.map(|g| g.gateway_ip.clone())
@@ -58,19 +59,19 @@ fn weights(expected: &[(u8, u32)]) -> Vec<(String, u32)> {
     expected.iter().map(|(n, weight)| (ip(*n), *weight)).collect()
 }
 
-fn wake(world: &MemberWorld) -> Timestamp {
+fn wake(snapshot: &MemberSnapshot) -> Timestamp {
     // The heartbeat is always due at some time; what is asked for here is later.
-    let mut quiet = world.clone();
+    let mut quiet = snapshot.clone();
     leader(&mut quiet).synced = false;
-    plan(&quiet).wake_at.unwrap()
+    plan(&quiet).next_requeue.unwrap()
 }
 
 #[test]
 fn every_ready_candidate_is_gateway_and_announced() {
-    let world = with_gateways([2, 1, 3]);
-    assert_eq!(gateway_names(&world), ["node-01", "node-02", "node-03"]);
-    assert_eq!(announced(&world), weights(&[(1, 1), (2, 1), (3, 1)]));
-    let written = export(&world, "east-clusterinfo").unwrap();
+    let snapshot = with_gateways([2, 1, 3]);
+    assert_eq!(gateway_names(&snapshot), ["node-01", "node-02", "node-03"]);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 1), (3, 1)]));
+    let written = export(&snapshot, "east-clusterinfo").unwrap();
     let written = serde_json::to_string(&written.spec).unwrap();
     assert!(
         !written.contains("weight"),
@@ -80,46 +81,52 @@ fn every_ready_candidate_is_gateway_and_announced() {
 
 #[test]
 fn the_first_one_announced_changes_only_when_it_has_to() {
-    let mut world = with_gateways([5]);
-    insert(&mut world.nodes, number(1));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(5, 1), (1, 1)]));
-    insert(&mut world.nodes, cordoned(number(5)));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1), (5, 0)]));
-    insert(&mut world.nodes, number(5));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1), (5, 1)]));
-    let marked = |world: &MemberWorld| world.gateways.values().filter(|g| g.is_primary()).count();
-    assert_eq!(first(&world), Some(ip(1)));
+    let mut snapshot = with_gateways([5]);
+    insert(&mut snapshot.nodes, number(1));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 1)]));
+    insert(&mut snapshot.nodes, cordoned(number(5)));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (5, 0)]));
+    insert(&mut snapshot.nodes, number(5));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (5, 1)]));
+    let marked = |snapshot: &MemberSnapshot| {
+        snapshot
+            .gateways
+            .values()
+            .filter(|g| g.is_marked_primary())
+            .count()
+    };
+    assert_eq!(first(&snapshot), Some(ip(1)));
     // Whoever goes takes the mark along.
-    insert(&mut world.nodes, cordoned(number(1)));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(5, 1), (1, 0)]));
-    insert(&mut world.nodes, number(1));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(5, 1), (1, 1)]));
-    assert_eq!((first(&world), marked(&world)), (Some(ip(5)), 1));
+    insert(&mut snapshot.nodes, cordoned(number(1)));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 0)]));
+    insert(&mut snapshot.nodes, number(1));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 1)]));
+    assert_eq!((first(&snapshot), marked(&snapshot)), (Some(ip(5)), 1));
 }
 
 #[test]
 fn an_address_two_nodes_share_is_announced_once() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     for n in [1, 2] {
         insert(
-            &mut world.nodes,
+            &mut snapshot.nodes,
             with(number(n), names::ANNOTATION_GATEWAY_IP, "203.0.113.9"),
         );
     }
-    settle(&mut world);
-    insert(&mut world.nodes, plain(1));
-    settle(&mut world);
-    assert_eq!(announced(&world), [("203.0.113.9".to_owned(), 1)]);
+    settle(&mut snapshot);
+    insert(&mut snapshot.nodes, plain(1));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), [("203.0.113.9".to_owned(), 1)]);
 }
 
 #[test]
 fn a_gateway_is_drained_announced_and_removed_after_the_period() {
-    type Change = (&'static str, fn(&mut MemberWorld));
+    type Change = (&'static str, fn(&mut MemberSnapshot));
     let changes: [Change; 5] = [
         ("is not Ready", |w| insert(&mut w.nodes, not_ready(1))),
         ("is cordoned", |w| insert(&mut w.nodes, cordoned(number(1)))),
@@ -134,50 +141,50 @@ fn a_gateway_is_drained_announced_and_removed_after_the_period() {
         }),
     ];
     for (why, change) in changes {
-        let mut world = with_gateways([1, 2]);
-        let start = world.now;
-        change(&mut world);
+        let mut snapshot = with_gateways([1, 2]);
+        let start = snapshot.now;
+        change(&mut snapshot);
         let end = start.checked_add(SignedDuration::from_secs(30)).unwrap();
-        settle(&mut world);
+        settle(&mut snapshot);
         says(
-            &plan(&world),
+            &plan(&snapshot),
             &format!("Gateway node-01: its Node {why}: no new flows, removed at {end}"),
         );
-        assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]), "{why}");
-        assert_eq!(wake(&world), end, "{why}");
-        pass(&mut world, 29);
-        settle(&mut world);
-        assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]), "{why}");
-        assert_eq!(wake(&world), end, "{why}: the period began once");
-        pass(&mut world, 1);
-        settle(&mut world);
-        assert_eq!(announced(&world), weights(&[(2, 1)]), "{why}");
-        assert_eq!(gateway_names(&world), ["node-02"], "{why}");
-        insert(&mut world.nodes, number(1));
-        settle(&mut world);
-        assert_eq!(announced(&world), weights(&[(2, 1), (1, 1)]), "{why}: back");
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{why}");
+        assert_eq!(wake(&snapshot), end, "{why}");
+        pass(&mut snapshot, 29);
+        settle(&mut snapshot);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{why}");
+        assert_eq!(wake(&snapshot), end, "{why}: the period began once");
+        pass(&mut snapshot, 1);
+        settle(&mut snapshot);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1)]), "{why}");
+        assert_eq!(gateway_names(&snapshot), ["node-02"], "{why}");
+        insert(&mut snapshot.nodes, number(1));
+        settle(&mut snapshot);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 1)]), "{why}: back");
     }
 }
 
 #[test]
 fn coming_back_within_the_period_ends_the_drain() {
-    let mut world = with_gateways([1, 2]);
-    insert(&mut world.nodes, not_ready(1));
-    settle(&mut world);
-    pass(&mut world, 29);
-    insert(&mut world.nodes, number(1));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(2, 1), (1, 1)]));
-    let gateway = world.gateways.values().next().unwrap();
+    let mut snapshot = with_gateways([1, 2]);
+    insert(&mut snapshot.nodes, not_ready(1));
+    settle(&mut snapshot);
+    pass(&mut snapshot, 29);
+    insert(&mut snapshot.nodes, number(1));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 1)]));
+    let gateway = snapshot.gateways.values().next().unwrap();
     assert!(
         gateway.annotations().is_empty() && gateway.weight.is_none(),
         "{gateway:?}"
     );
-    pass(&mut world, 3600);
-    insert(&mut world.nodes, not_ready(1));
-    settle(&mut world);
+    pass(&mut snapshot, 3600);
+    insert(&mut snapshot.nodes, not_ready(1));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world),
+        announced(&snapshot),
         weights(&[(2, 1), (1, 0)]),
         "a new drain, not the rest of the old"
     );
@@ -185,53 +192,53 @@ fn coming_back_within_the_period_ends_the_drain() {
 
 #[test]
 fn a_drain_survives_the_controller_and_a_clock_that_was_set_back() {
-    let mut world = with_gateways([1, 2]);
-    insert(&mut world.nodes, cordoned(number(1)));
-    settle(&mut world);
-    let since = world.now;
-    pass(&mut world, -600);
-    settle(&mut world);
+    let mut snapshot = with_gateways([1, 2]);
+    insert(&mut snapshot.nodes, cordoned(number(1)));
+    settle(&mut snapshot);
+    let since = snapshot.now;
+    pass(&mut snapshot, -600);
+    settle(&mut snapshot);
     assert_eq!(
-        wake(&world),
-        world.now.checked_add(SignedDuration::from_secs(30)).unwrap()
+        wake(&snapshot),
+        snapshot.now.checked_add(SignedDuration::from_secs(30)).unwrap()
     );
-    assert!(world.now < since);
-    pass(&mut world, 30);
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-02"]);
+    assert!(snapshot.now < since);
+    pass(&mut snapshot, 30);
+    settle(&mut snapshot);
+    assert_eq!(gateway_names(&snapshot), ["node-02"]);
 }
 
 #[test]
 fn what_cannot_be_read_as_the_start_of_a_drain_starts_it_anew() {
-    let mut world = with_gateways([1, 2]);
-    insert(&mut world.nodes, cordoned(number(1)));
-    settle(&mut world);
-    let mut broken = world.gateways.values().next().unwrap().as_ref().clone();
+    let mut snapshot = with_gateways([1, 2]);
+    insert(&mut snapshot.nodes, cordoned(number(1)));
+    settle(&mut snapshot);
+    let mut broken = snapshot.gateways.values().next().unwrap().as_ref().clone();
     broken
         .annotations_mut()
         .insert(names::ANNOTATION_DRAINING_SINCE.to_owned(), "soon".to_owned());
-    insert(&mut world.gateways, broken);
-    pass(&mut world, 60);
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+    insert(&mut snapshot.gateways, broken);
+    pass(&mut snapshot, 60);
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
 }
 
 #[test]
 fn the_last_gateway_is_not_drained_by_a_cordon() {
-    let mut world = with_gateways([1, 2, 3]);
+    let mut snapshot = with_gateways([1, 2, 3]);
     for n in [2, 1, 3] {
-        insert(&mut world.nodes, cordoned(number(n)));
-        settle(&mut world);
-        pass(&mut world, 1);
+        insert(&mut snapshot.nodes, cordoned(number(n)));
+        settle(&mut snapshot);
+        pass(&mut snapshot, 1);
     }
-    assert_eq!(announced(&world), weights(&[(3, 1), (1, 0), (2, 0)]));
-    pass(&mut world, 3600);
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(3, 1)]));
-    insert(&mut world.nodes, number(1));
-    settle(&mut world);
+    assert_eq!(announced(&snapshot), weights(&[(3, 1), (1, 0), (2, 0)]));
+    pass(&mut snapshot, 3600);
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(3, 1)]));
+    insert(&mut snapshot.nodes, number(1));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world),
+        announced(&snapshot),
         weights(&[(1, 1), (3, 0)]),
         "another one can take over"
     );
@@ -239,76 +246,76 @@ fn the_last_gateway_is_not_drained_by_a_cordon() {
 
 #[test]
 fn of_gateways_cordoned_at_once_one_stays() {
-    let mut world = with_gateways([1, 2, 3]);
+    let mut snapshot = with_gateways([1, 2, 3]);
     for n in [1, 2, 3] {
-        insert(&mut world.nodes, cordoned(number(n)));
+        insert(&mut snapshot.nodes, cordoned(number(n)));
     }
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1), (2, 0), (3, 0)]));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 0), (3, 0)]));
 }
 
 #[test]
 fn a_cordoned_node_becomes_gateway_only_where_no_other_can() {
-    let mut world = world();
-    insert(&mut world.nodes, cordoned(number(1)));
-    insert(&mut world.nodes, not_ready(2));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1)]));
-    insert(&mut world.nodes, number(2));
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.nodes, cordoned(number(1)));
+    insert(&mut snapshot.nodes, not_ready(2));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1)]));
+    insert(&mut snapshot.nodes, number(2));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
 }
 
 #[test]
 fn silence_of_all_nodes_changes_nothing() {
-    let mut world = with_gateways([1, 2, 3]);
+    let mut snapshot = with_gateways([1, 2, 3]);
     for n in [1, 2, 3] {
-        insert(&mut world.nodes, not_ready(n));
-        settle(&mut world);
-        pass(&mut world, 5);
+        insert(&mut snapshot.nodes, not_ready(n));
+        settle(&mut snapshot);
+        pass(&mut snapshot, 5);
     }
-    pass(&mut world, 3600);
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-01", "node-02", "node-03"]);
+    pass(&mut snapshot, 3600);
+    settle(&mut snapshot);
+    assert_eq!(gateway_names(&snapshot), ["node-01", "node-02", "node-03"]);
     assert!(
-        announced(&world).iter().all(|(_, weight)| *weight == 1),
+        announced(&snapshot).iter().all(|(_, weight)| *weight == 1),
         "{:?}",
-        announced(&world)
+        announced(&snapshot)
     );
-    insert(&mut world.nodes, number(2));
-    settle(&mut world);
+    insert(&mut snapshot.nodes, number(2));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world)[0],
+        announced(&snapshot)[0],
         (ip(2), 1),
         "who is known to work carries all"
     );
-    assert_eq!(announced(&world).len(), 3);
+    assert_eq!(announced(&snapshot).len(), 3);
 }
 
 #[test]
 fn a_gateway_nobody_wants_any_more_goes_even_if_it_is_the_last() {
-    let mut world = with_gateways([1]);
-    insert(&mut world.nodes, plain(1));
-    settle(&mut world);
+    let mut snapshot = with_gateways([1]);
+    insert(&mut snapshot.nodes, plain(1));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world),
+        announced(&snapshot),
         weights(&[(1, 0)]),
         "time to annotate another Node"
     );
-    pass(&mut world, 30);
-    settle(&mut world);
-    assert!(world.gateways.is_empty());
+    pass(&mut snapshot, 30);
+    settle(&mut snapshot);
+    assert!(snapshot.gateways.is_empty());
 }
 
 #[test]
 fn a_bad_address_drains_the_gateway_it_was() {
-    let mut world = with_gateways([1, 2]);
+    let mut snapshot = with_gateways([1, 2]);
     insert(
-        &mut world.nodes,
+        &mut snapshot.nodes,
         with(number(1), names::ANNOTATION_GATEWAY_IP, "x"),
     );
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(2, 1), (1, 0)]));
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
 }
 
 #[test]
@@ -331,22 +338,22 @@ fn weights_are_those_of_the_annotation() {
         ),
         ("", 1, Some("\"\"")),
     ] {
-        let mut world = with_gateways([2]);
+        let mut snapshot = with_gateways([2]);
         insert(
-            &mut world.nodes,
+            &mut snapshot.nodes,
             with(number(1), names::ANNOTATION_GATEWAY_WEIGHT, value),
         );
         if let Some(message) = message {
-            says(&plan(&world), message);
+            says(&plan(&snapshot), message);
         } else {
-            assert!(plan(&world).notices.is_empty(), "{value}");
+            assert!(plan(&snapshot).issues.is_empty(), "{value}");
         }
-        settle(&mut world);
-        assert_eq!(announced(&world), weights(&[(2, 1), (1, wanted)]), "{value}");
-        insert(&mut world.nodes, number(1));
-        settle(&mut world);
+        settle(&mut snapshot);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, wanted)]), "{value}");
+        insert(&mut snapshot.nodes, number(1));
+        settle(&mut snapshot);
         assert_eq!(
-            announced(&world),
+            announced(&snapshot),
             weights(&[(2, 1), (1, 1)]),
             "{value}: taken back"
         );
@@ -355,46 +362,46 @@ fn weights_are_those_of_the_annotation() {
 
 #[test]
 fn more_nodes_than_a_cluster_can_have_wait_and_are_named() {
-    let mut world = with_gateways(3..=18);
-    assert_eq!(world.gateways.len(), 16);
-    insert(&mut world.nodes, number(1));
-    insert(&mut world.nodes, number(2));
-    settle(&mut world);
+    let mut snapshot = with_gateways(3..=18);
+    assert_eq!(snapshot.gateways.len(), 16);
+    insert(&mut snapshot.nodes, number(1));
+    insert(&mut snapshot.nodes, number(2));
+    settle(&mut snapshot);
     assert!(
-        !gateway_names(&world).contains(&"node-01".to_owned()),
+        !gateway_names(&snapshot).contains(&"node-01".to_owned()),
         "who is gateway stays it"
     );
     says(
-        &plan(&world),
+        &plan(&snapshot),
         "Node node-01: not used: 16 other Nodes are gateways",
     );
-    says(&plan(&world), "Node node-02: not used");
-    insert(&mut world.nodes, cordoned(number(9)));
-    settle(&mut world);
+    says(&plan(&snapshot), "Node node-02: not used");
+    insert(&mut snapshot.nodes, cordoned(number(9)));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world).len(),
+        announced(&snapshot).len(),
         16,
         "no room for one that is being drained"
     );
-    assert_eq!(announced(&world).last(), Some(&(ip(1), 1)));
+    assert_eq!(announced(&snapshot).last(), Some(&(ip(1), 1)));
 }
 
 #[test]
 fn the_mode_changes_without_a_gap() {
-    let mut world = with_gateways([1, 2]);
-    world.config.gateway_mode = GatewayMode::ActiveStandby;
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1), (2, 0)]));
+    let mut snapshot = with_gateways([1, 2]);
+    snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 0)]));
     says(
-        &plan(&world),
+        &plan(&snapshot),
         "Gateway node-02: another Node is gateway instead: no new flows",
     );
-    pass(&mut world, 30);
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1)]));
-    world.config.gateway_mode = GatewayMode::ActiveActive;
-    settle(&mut world);
-    assert_eq!(announced(&world), weights(&[(1, 1), (2, 1)]));
+    pass(&mut snapshot, 30);
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1)]));
+    snapshot.config.gateway_mode = GatewayMode::ActiveActive;
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 1)]));
 }
 
 /// What may happen to a Node.
@@ -409,7 +416,7 @@ enum Event {
     Bad,
 }
 
-fn happen(world: &mut MemberWorld, n: u8, event: Event) {
+fn happen(snapshot: &mut MemberSnapshot, n: u8, event: Event) {
     let node = match event {
         Event::Plain => plain(n),
         Event::Serving => number(n),
@@ -418,11 +425,11 @@ fn happen(world: &mut MemberWorld, n: u8, event: Event) {
         Event::Leaving => cordoned(not_ready(n)),
         Event::Bad => with(number(n), names::ANNOTATION_GATEWAY_IP, "bad"),
         Event::Gone => {
-            Arc::make_mut(&mut world.nodes).remove(&(String::new(), format!("node-{n:02}")));
+            Arc::make_mut(&mut snapshot.nodes).remove(&(String::new(), format!("node-{n:02}")));
             return;
         }
     };
-    insert(&mut world.nodes, node);
+    insert(&mut snapshot.nodes, node);
 }
 
 proptest! {
@@ -445,36 +452,36 @@ proptest! {
             1..60,
         ),
     ) {
-        let mut world = world();
+        let mut snapshot = snapshot();
         if standby {
-            world.config.gateway_mode = GatewayMode::ActiveStandby;
+            snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
         }
         let mut states = BTreeMap::new();
         for (n, event, seconds) in story {
-            happen(&mut world, n, event);
+            happen(&mut snapshot, n, event);
             states.insert(n, event);
-            let before = announced(&world);
-            let removed: Vec<_> = plan(&world).actions.into_iter()
-                .filter(|a| a.target.kind == crate::plan::Kind::Gateway && matches!(a.op, Op::Delete { .. }))
+            let before = announced(&snapshot);
+            let removed: Vec<_> = plan(&snapshot).writes.into_iter()
+                .filter(|a| a.target.kind == crate::plan::Kind::Gateway && matches!(a.op, WriteOp::Delete { .. }))
                 .map(|a| a.target.name)
                 .collect();
             // Nothing is removed that was not drained first, unless its place is needed.
             for name in removed {
-                let was = world.gateways.values().find(|g| g.name_any() == name).unwrap();
-                prop_assert!(was.weight() == 0 || world.gateways.len() >= 16, "{name} removed at once");
+                let was = snapshot.gateways.values().find(|g| g.name_any() == name).unwrap();
+                prop_assert!(was.weight() == 0 || snapshot.gateways.len() >= 16, "{name} removed at once");
             }
-            settle(&mut world);
+            settle(&mut snapshot);
             // The leader lets go of what was withdrawn.
-            Arc::make_mut(&mut leader(&mut world).exports).retain(|_, e| e.metadata.deletion_timestamp.is_none());
-            settle(&mut world);
-            let after = announced(&world);
-            prop_assert_eq!(after.first().map(|(ip, _)| ip.clone()), first(&world), "{:?}", after);
+            Arc::make_mut(&mut leader(&mut snapshot).exports).retain(|_, e| e.metadata.deletion_timestamp.is_none());
+            settle(&mut snapshot);
+            let after = announced(&snapshot);
+            prop_assert_eq!(after.first().map(|(ip, _)| ip.clone()), first(&snapshot), "{:?}", after);
             let serving: Vec<_> = states.iter()
                 .filter(|(_, e)| matches!(e, Event::Serving))
                 .map(|(n, _)| ip(*n))
                 .collect();
             let active: Vec<_> = after.iter().filter(|(_, w)| *w > 0).map(|(ip, _)| ip.clone()).collect();
-            prop_assert!(after.len() <= 16 && after.len() == world.gateways.len(), "{after:?}");
+            prop_assert!(after.len() <= 16 && after.len() == snapshot.gateways.len(), "{after:?}");
             prop_assert!(after.is_sorted_by_key(|(_, weight)| *weight == 0), "{after:?}");
             if !serving.is_empty() {
                 let wanted = if standby { 1 } else { serving.len().min(16) };
@@ -489,14 +496,14 @@ proptest! {
             {
                 prop_assert_eq!(&after[0].0, first);
             }
-            pass(&mut world, seconds);
+            pass(&mut snapshot, seconds);
         }
         // In time all drains end.
-        settle(&mut world);
-        pass(&mut world, 30);
-        settle(&mut world);
+        settle(&mut snapshot);
+        pass(&mut snapshot, 30);
+        settle(&mut snapshot);
         if states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned)) {
-            prop_assert!(announced(&world).iter().all(|(_, weight)| *weight > 0));
+            prop_assert!(announced(&snapshot).iter().all(|(_, weight)| *weight > 0));
         }
     }
 }

@@ -1,55 +1,57 @@
 //! Gateways, and what the clusters tell each other of their networks.
 
 use kube::ResourceExt;
+use mc_api::{
+    config::{GatewayIpPrecedence, GatewayMode},
+    gateway::Gateway,
+};
 
 use super::*;
-use crate::{
-    api::{
-        config::{GatewayIpPrecedence, GatewayMode},
-        gateway::Gateway,
-    },
-    plan::{Kind, Op},
-};
+use crate::plan::{Kind, WriteOp};
 
 #[test]
 fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
-    let mut world = world();
-    world.config.gateway_mode = GatewayMode::ActiveStandby;
-    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
-    insert(&mut world.nodes, candidate("node-b", true, "172.18.0.2"));
-    insert(&mut world.nodes, candidate("node-c", true, "172.18.0.3"));
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-b"]);
-    let gateway: Gateway = world.gateways.values().next().unwrap().as_ref().clone();
+    let mut snapshot = snapshot();
+    snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
+    insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
+    insert(&mut snapshot.nodes, candidate("node-b", true, "172.18.0.2"));
+    insert(&mut snapshot.nodes, candidate("node-c", true, "172.18.0.3"));
+    settle(&mut snapshot);
+    assert_eq!(gateway_names(&snapshot), ["node-b"]);
+    let gateway: Gateway = snapshot.gateways.values().next().unwrap().as_ref().clone();
     assert_eq!(
         (gateway.gateway_ip.as_str(), gateway.internal_ip.as_str()),
         ("172.18.0.2", "172.18.0.2")
     );
     assert_eq!(gateway.service_cidr, "10.20.0.0/16");
-    insert(&mut world.nodes, candidate("node-a", true, "172.18.0.1"));
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-b"], "no preemption");
-    insert(&mut world.nodes, candidate("node-b", false, "172.18.0.2"));
-    settle(&mut world);
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    settle(&mut snapshot);
+    assert_eq!(gateway_names(&snapshot), ["node-b"], "no preemption");
+    insert(&mut snapshot.nodes, candidate("node-b", false, "172.18.0.2"));
+    settle(&mut snapshot);
     assert_eq!(
-        announced(&world),
+        announced(&snapshot),
         [("172.18.0.1".to_owned(), 1), ("172.18.0.2".to_owned(), 0)]
     );
-    pass(&mut world, 30);
-    settle(&mut world);
-    assert_eq!(gateway_names(&world), ["node-a"]);
-    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
-    insert(&mut world.nodes, candidate("node-c", false, "172.18.0.3"));
-    settle(&mut world);
-    pass(&mut world, 3600);
-    settle(&mut world);
-    assert_eq!(announced(&world), [("172.18.0.1".to_owned(), 1)], "nobody better");
-    world.nodes = Objects::default();
-    settle(&mut world);
-    pass(&mut world, 30);
-    settle(&mut world);
-    assert!(gateway_names(&world).is_empty());
-    let withdrawn = export(&world, "east-clusterinfo")
+    pass(&mut snapshot, 30);
+    settle(&mut snapshot);
+    assert_eq!(gateway_names(&snapshot), ["node-a"]);
+    insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
+    insert(&mut snapshot.nodes, candidate("node-c", false, "172.18.0.3"));
+    settle(&mut snapshot);
+    pass(&mut snapshot, 3600);
+    settle(&mut snapshot);
+    assert_eq!(
+        announced(&snapshot),
+        [("172.18.0.1".to_owned(), 1)],
+        "nobody better"
+    );
+    snapshot.nodes = ObjectMap::default();
+    settle(&mut snapshot);
+    pass(&mut snapshot, 30);
+    settle(&mut snapshot);
+    assert!(gateway_names(&snapshot).is_empty());
+    let withdrawn = export(&snapshot, "east-clusterinfo")
         .unwrap()
         .metadata
         .deletion_timestamp
@@ -59,37 +61,37 @@ fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
 
 #[test]
 fn without_a_drain_period_the_next_gateway_is_there_before_the_last_one_goes() {
-    let mut world = world();
-    world.config.gateway_mode = GatewayMode::ActiveStandby;
-    world.config.drain_period = SignedDuration::ZERO;
-    insert(&mut world.nodes, candidate("node-a", true, "172.18.0.1"));
-    insert(&mut world.nodes, candidate("node-b", true, "172.18.0.2"));
-    settle(&mut world);
-    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
-    let plan = plan(&world);
+    let mut snapshot = snapshot();
+    snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
+    snapshot.config.drain_period = SignedDuration::ZERO;
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    insert(&mut snapshot.nodes, candidate("node-b", true, "172.18.0.2"));
+    settle(&mut snapshot);
+    insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
+    let plan = plan(&snapshot);
     let gateways: Vec<_> = plan
-        .actions
+        .writes
         .iter()
         .filter(|a| a.target.kind == Kind::Gateway)
         .collect();
     assert!(
-        matches!(gateways[0].op, Op::Apply(_)) && matches!(gateways[1].op, Op::Delete { .. }),
+        matches!(gateways[0].op, WriteOp::Apply(_)) && matches!(gateways[1].op, WriteOp::Delete { .. }),
         "add first"
     );
-    settle(&mut world);
-    assert_eq!(announced(&world), [("172.18.0.2".to_owned(), 1)]);
+    settle(&mut snapshot);
+    assert_eq!(announced(&snapshot), [("172.18.0.2".to_owned(), 1)]);
 }
 
 #[test]
 fn gateways_need_no_leader() {
-    let mut world = world();
-    world.link = Link::Down {
+    let mut snapshot = snapshot();
+    snapshot.connection = LeaderConnectionState::Down {
         error: "no route to host".to_owned(),
     };
-    world.leader = None;
-    insert(&mut world.nodes, candidate("node-a", true, "172.18.0.1"));
-    let local = plan(&world)
-        .actions
+    snapshot.leader = None;
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    let local = plan(&snapshot)
+        .writes
         .into_iter()
         .filter(|a| a.target.kind == Kind::Gateway)
         .count();
@@ -98,19 +100,25 @@ fn gateways_need_no_leader() {
 
 #[test]
 fn failover_updates_the_cluster_info_in_place() {
-    let mut world = world();
-    insert(&mut world.nodes, candidate("node-a", true, "172.18.0.1"));
-    insert(&mut world.nodes, candidate("node-b", true, "172.18.0.2"));
-    settle(&mut world);
-    insert(&mut world.nodes, candidate("node-a", false, "172.18.0.1"));
-    let plan = plan(&world);
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    insert(&mut snapshot.nodes, candidate("node-b", true, "172.18.0.2"));
+    settle(&mut snapshot);
+    insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
+    let plan = plan(&snapshot);
     let on_export: Vec<_> = plan
-        .actions
+        .writes
         .iter()
         .filter(|a| a.target.kind == Kind::ResourceExport)
         .collect();
     assert!(
-        matches!(on_export[..], [Action { op: Op::Apply(_), .. }]),
+        matches!(
+            on_export[..],
+            [Write {
+                op: WriteOp::Apply(_),
+                ..
+            }]
+        ),
         "{on_export:?}"
     );
 }
@@ -171,13 +179,16 @@ fn a_node_without_a_usable_address_is_no_gateway_and_the_log_says_why() {
         ),
     ];
     for (annotations, addresses, precedence, message) in cases {
-        let mut world = world();
-        world.config.precedence = precedence;
-        insert(&mut world.nodes, node("node-a", true, &annotations, &addresses));
-        says(&plan(&world), message);
-        says(&plan(&world), "Node node-a");
-        settle(&mut world);
-        assert!(world.gateways.is_empty(), "{message}");
+        let mut snapshot = snapshot();
+        snapshot.config.gateway_ip_precedence = precedence;
+        insert(
+            &mut snapshot.nodes,
+            node("node-a", true, &annotations, &addresses),
+        );
+        says(&plan(&snapshot), message);
+        says(&plan(&snapshot), "Node node-a");
+        settle(&mut snapshot);
+        assert!(snapshot.gateways.is_empty(), "{message}");
     }
 }
 
@@ -195,11 +206,14 @@ fn the_annotation_and_the_precedence_choose_the_gateway_ip() {
     ] {
         let mut annotations = vec![(names::ANNOTATION_GATEWAY, "true")];
         annotations.extend(extra.map(|ip| (names::ANNOTATION_GATEWAY_IP, ip)));
-        let mut world = world();
-        world.config.precedence = precedence;
-        insert(&mut world.nodes, node("node-a", true, &annotations, &addresses));
-        settle(&mut world);
-        let gateway = world.gateways.values().next().unwrap();
+        let mut snapshot = snapshot();
+        snapshot.config.gateway_ip_precedence = precedence;
+        insert(
+            &mut snapshot.nodes,
+            node("node-a", true, &annotations, &addresses),
+        );
+        settle(&mut snapshot);
+        let gateway = snapshot.gateways.values().next().unwrap();
         assert_eq!(
             (gateway.gateway_ip.as_str(), gateway.internal_ip.as_str()),
             (wanted, "172.18.0.1")
@@ -209,12 +223,12 @@ fn the_annotation_and_the_precedence_choose_the_gateway_ip() {
 
 #[test]
 fn pod_cidrs_are_configured_or_those_of_the_nodes_joined() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     for name in ["aa", "bbb", "cccc"] {
-        insert(&mut world.nodes, candidate(name, true, "172.18.0.1"));
+        insert(&mut snapshot.nodes, candidate(name, true, "172.18.0.1"));
     }
-    settle(&mut world);
-    let info = |w: &MemberWorld| {
+    settle(&mut snapshot);
+    let info = |w: &MemberSnapshot| {
         export(w, "east-clusterinfo")
             .unwrap()
             .spec
@@ -222,30 +236,30 @@ fn pod_cidrs_are_configured_or_those_of_the_nodes_joined() {
             .clone()
             .unwrap()
     };
-    assert_eq!(info(&world).pod_cidrs, ["10.11.2.0/23", "10.11.4.0/24"]);
-    assert_eq!(info(&world).service_cidr, "10.20.0.0/16");
-    world.config.pod_cidrs = vec!["10.11.0.0/16".parse().unwrap()];
-    settle(&mut world);
-    assert_eq!(info(&world).pod_cidrs, ["10.11.0.0/16"]);
+    assert_eq!(info(&snapshot).pod_cidrs, ["10.11.2.0/23", "10.11.4.0/24"]);
+    assert_eq!(info(&snapshot).service_cidr, "10.20.0.0/16");
+    snapshot.config.pod_cidrs = vec!["10.11.0.0/16".parse().unwrap()];
+    settle(&mut snapshot);
+    assert_eq!(info(&snapshot).pod_cidrs, ["10.11.0.0/16"]);
 }
 
 #[test]
 fn other_clusters_are_imported_and_our_own_is_not() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
     );
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_info("east", "10.20.0.0/16", &["172.18.0.1"]),
     );
-    settle(&mut world);
-    let names: Vec<_> = world.cluster_infos.values().map(|c| c.name_any()).collect();
+    settle(&mut snapshot);
+    let names: Vec<_> = snapshot.cluster_infos.values().map(|c| c.name_any()).collect();
     assert_eq!(names, ["west-clusterinfo"]);
-    leader(&mut world).imports = Objects::default();
-    settle(&mut world);
-    assert!(world.cluster_infos.is_empty());
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
+    assert!(snapshot.cluster_infos.is_empty());
 }
 
 #[test]
@@ -279,18 +293,22 @@ fn prefixes_that_cannot_be_used_are_named() {
         ),
     ];
     for (cidr, gateways, message) in cases {
-        let mut world = world();
+        let mut snapshot = snapshot();
         insert(
-            &mut leader(&mut world).imports,
+            &mut leader(&mut snapshot).imports,
             import_info("south", "10.30.0.0/16", &["172.18.0.8"]),
         );
         insert(
-            &mut leader(&mut world).imports,
+            &mut leader(&mut snapshot).imports,
             import_info("west", cidr, &gateways),
         );
-        says(&plan(&world), message);
-        says(&plan(&world), "ClusterInfoImport west-clusterinfo");
-        settle(&mut world);
-        assert_eq!(world.cluster_infos.len(), 2, "the gateways are told all the same");
+        says(&plan(&snapshot), message);
+        says(&plan(&snapshot), "ClusterInfoImport west-clusterinfo");
+        settle(&mut snapshot);
+        assert_eq!(
+            snapshot.cluster_infos.len(),
+            2,
+            "the gateways are told all the same"
+        );
     }
 }

@@ -7,36 +7,40 @@ use super::*;
 
 #[test]
 fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
-    let mut world = world();
-    insert(&mut world.services, web());
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.services, web());
     insert(
-        &mut world.slices,
+        &mut snapshot.endpoint_slices,
         slice(&[("10.11.0.5", true), ("10.11.0.6", false)]),
     );
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     let clusters = [
         ("east", vec!["10.20.0.5".to_owned()]),
         ("west", vec!["10.30.0.9".to_owned()]),
     ];
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "web", &clusters),
     );
-    settle(&mut world);
-    let ips = imported_ips(&world);
+    settle(&mut snapshot);
+    let ips = imported_ips(&snapshot);
     assert_eq!(
         ips["east"],
         ["10.11.0.5"],
         "our own ready Pods, never the cluster IP"
     );
     assert_eq!(ips["west"], ["10.30.0.9"]);
-    let service = &world.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
+    let service = &snapshot.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
     assert_eq!(service.annotations()[names::ANNOTATION_IMPORTED_SERVICE], "true");
-    for slice in world.slices.values().filter(|s| s.name_any() != "web-1") {
+    for slice in snapshot
+        .endpoint_slices
+        .values()
+        .filter(|s| s.name_any() != "web-1")
+    {
         assert_eq!(slice.labels()["kubernetes.io/service-name"], "antrea-mc-web");
         assert_eq!(slice.owner_references()[0].uid, service.uid().unwrap());
     }
-    let import = world.service_imports.values().next().unwrap();
+    let import = snapshot.service_imports.values().next().unwrap();
     assert_eq!(import.spec.ips, ["10.20.0.77"]);
     let clusters: Vec<_> = import
         .status
@@ -47,13 +51,13 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
         .map(|c| c.cluster)
         .collect();
     assert_eq!(clusters, ["east", "west"]);
-    leader(&mut world).imports = Objects::default();
-    settle(&mut world);
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
     assert_eq!(
         (
-            world.services.len(),
-            world.slices.len(),
-            world.service_imports.len()
+            snapshot.services.len(),
+            snapshot.endpoint_slices.len(),
+            snapshot.service_imports.len()
         ),
         (1, 1, 0)
     );
@@ -61,39 +65,39 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
 
 #[test]
 fn an_import_that_a_restored_leader_forgot_stays_until_it_had_time_to_be_told() {
-    let mut world = world();
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
-    settle(&mut world);
-    let until = world.now + SignedDuration::from_secs(60);
-    leader(&mut world).doubt = Some(until);
-    let forgotten = std::mem::take(&mut leader(&mut world).imports);
-    let held = plan(&world);
-    assert!(held.actions.is_empty(), "{held:?}");
-    assert!(held.wake_at.is_some_and(|at| at <= until), "{held:?}");
-    assert!(held.notices.iter().any(|notice| notice.subject == "leader"));
-    leader(&mut world).imports = forgotten;
-    assert_eq!(plan(&world).notices, []);
-    leader(&mut world).imports = Objects::default();
-    leader(&mut world).doubt = None;
-    settle(&mut world);
-    assert_eq!((world.services.len(), world.service_imports.len()), (0, 0));
+    let mut snapshot = snapshot();
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
+    settle(&mut snapshot);
+    let until = snapshot.now + SignedDuration::from_secs(60);
+    leader(&mut snapshot).suppress_deletions_until = Some(until);
+    let forgotten = std::mem::take(&mut leader(&mut snapshot).imports);
+    let held = plan(&snapshot);
+    assert!(held.writes.is_empty(), "{held:?}");
+    assert!(held.next_requeue.is_some_and(|at| at <= until), "{held:?}");
+    assert!(held.issues.iter().any(|issue| issue.subject == "leader"));
+    leader(&mut snapshot).imports = forgotten;
+    assert_eq!(plan(&snapshot).issues, []);
+    leader(&mut snapshot).imports = ObjectMap::default();
+    leader(&mut snapshot).suppress_deletions_until = None;
+    settle(&mut snapshot);
+    assert_eq!((snapshot.services.len(), snapshot.service_imports.len()), (0, 0));
 }
 
 #[test]
 fn endpoints_of_another_leader_are_told_apart_by_address() {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.services, web());
+    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     let mut plain = import_endpoints(
         "shop",
         "web",
         &[("", vec!["10.20.0.5".into(), "10.30.0.9".into()])],
     );
     plain.spec.endpoints.as_mut().unwrap().clusters.clear();
-    insert(&mut leader(&mut world).imports, plain);
-    settle(&mut world);
-    let ips = imported_ips(&world);
+    insert(&mut leader(&mut snapshot).imports, plain);
+    settle(&mut snapshot);
+    let ips = imported_ips(&snapshot);
     assert_eq!(
         (&ips[""][..], &ips["east"][..]),
         (&["10.30.0.9".to_owned()][..], &["10.11.0.5".to_owned()][..])
@@ -102,64 +106,71 @@ fn endpoints_of_another_leader_are_told_apart_by_address() {
 
 #[test]
 fn somebody_elses_objects_are_not_touched() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let own = service(
         "antrea-mc-web",
         &json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] }),
     );
-    insert(&mut world.services, own);
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(&mut snapshot.services, own);
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     says(
-        &plan(&world),
+        &plan(&snapshot),
         "Service shop/antrea-mc-web: exists and was not imported",
     );
-    settle(&mut world);
-    leader(&mut world).imports = Objects::default();
-    settle(&mut world);
-    assert_eq!(world.services.len(), 1);
+    settle(&mut snapshot);
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
+    assert_eq!(snapshot.services.len(), 1);
 }
 
 #[test]
 fn what_cannot_exist_here_is_said() {
-    let mut world = world();
-    insert(&mut leader(&mut world).imports, import_service("nowhere", "web"));
+    let mut snapshot = snapshot();
+    insert(
+        &mut leader(&mut snapshot).imports,
+        import_service("nowhere", "web"),
+    );
     let long = "w".repeat(60);
-    insert(&mut leader(&mut world).imports, import_service("shop", &long));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", &long));
     says(
-        &plan(&world),
+        &plan(&snapshot),
         "spec.namespace: Namespace \"nowhere\" does not exist in this cluster",
     );
-    says(&plan(&world), "no Service can have this name");
-    settle(&mut world);
-    assert!(world.services.is_empty());
+    says(&plan(&snapshot), "no Service can have this name");
+    settle(&mut snapshot);
+    assert!(snapshot.services.is_empty());
     insert(
-        &mut world.namespaces,
+        &mut snapshot.namespaces,
         object::<Namespace>(json!({ "metadata": { "name": "nowhere" } })),
     );
-    settle(&mut world);
-    assert_eq!(world.services.len(), 1);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.services.len(), 1);
 }
 
 #[test]
 fn many_endpoints_make_many_slices() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let ips: Vec<_> = (0..250)
         .map(|i| format!("10.12.{}.{}", i / 200, i % 200))
         .collect();
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "web", &[("west", ips.clone())]),
     );
-    settle(&mut world);
-    let sizes: Vec<_> = world.slices.values().map(|s| s.endpoints.len()).collect();
+    settle(&mut snapshot);
+    let sizes: Vec<_> = snapshot
+        .endpoint_slices
+        .values()
+        .map(|s| s.endpoints.len())
+        .collect();
     assert_eq!(sizes, [100, 100, 50]);
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "web", &[("west", ips[..120].to_vec())]),
     );
-    settle(&mut world);
-    assert_eq!(world.slices.len(), 2);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.endpoint_slices.len(), 2);
 }
 
 fn import_with(spec: Value, labels: Value) -> ResourceImport {
@@ -170,14 +181,14 @@ fn import_with(spec: Value, labels: Value) -> ResourceImport {
     import
 }
 
-fn imported(world: &MemberWorld) -> k8s_openapi::api::core::v1::ServiceSpec {
-    let service = &world.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
+fn imported(snapshot: &MemberSnapshot) -> k8s_openapi::api::core::v1::ServiceSpec {
+    let service = &snapshot.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
     service.spec.clone().unwrap()
 }
 
 #[test]
 fn the_rules_of_a_service_are_those_of_the_import() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "http" }]);
     let rules = json!({
         "type": "ClusterSetIP", "ports": ports, "sessionAffinity": "ClientIP",
@@ -185,11 +196,11 @@ fn the_rules_of_a_service_are_those_of_the_import() {
         "internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose",
     });
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_with(rules.clone(), json!({})),
     );
-    settle(&mut world);
-    let spec = imported(&world);
+    settle(&mut snapshot);
+    let spec = imported(&snapshot);
     assert_eq!(spec.session_affinity.as_deref(), Some("ClientIP"));
     assert_eq!(
         spec.session_affinity_config
@@ -202,7 +213,7 @@ fn the_rules_of_a_service_are_those_of_the_import() {
     assert_eq!(spec.internal_traffic_policy.as_deref(), Some("Local"));
     assert_eq!(spec.traffic_distribution.as_deref(), Some("PreferClose"));
     assert_eq!(spec.ports.unwrap()[0].app_protocol.as_deref(), Some("http"));
-    let import = world.service_imports.values().next().unwrap();
+    let import = snapshot.service_imports.values().next().unwrap();
     let mut shown = serde_json::to_value(&import.spec).unwrap();
     assert_eq!(
         (&shown["ips"], &shown["ipFamilies"]),
@@ -223,11 +234,11 @@ fn the_rules_of_a_service_are_those_of_the_import() {
     assert_eq!(status["endpointSliceObjects"], "Present");
     // They are taken back again.
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_with(json!({ "type": "ClusterSetIP", "ports": ports }), json!({})),
     );
-    settle(&mut world);
-    let spec = imported(&world);
+    settle(&mut snapshot);
+    let spec = imported(&snapshot);
     assert_eq!(spec.session_affinity.as_deref(), Some("None"));
     assert_eq!(
         (spec.session_affinity_config, spec.traffic_distribution),
@@ -237,30 +248,30 @@ fn the_rules_of_a_service_are_those_of_the_import() {
 
 #[test]
 fn a_headless_import_has_no_address_and_its_pods_have_names() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let spec = json!({ "type": "Headless", "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] });
-    insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
+    insert(&mut leader(&mut snapshot).imports, import_with(spec, json!({})));
     let mut endpoints = import_endpoints("shop", "web", &[("west", vec!["10.30.0.9".to_owned()])]);
     let subsets = &mut endpoints.spec.endpoints.as_mut().unwrap().clusters[0].subsets;
     subsets[0].addresses.as_mut().unwrap()[0].hostname = Some("web-0".to_owned());
-    insert(&mut leader(&mut world).imports, endpoints);
-    settle(&mut world);
-    assert_eq!(imported(&world).cluster_ip.as_deref(), Some("None"));
-    let import = world.service_imports.values().next().unwrap();
+    insert(&mut leader(&mut snapshot).imports, endpoints);
+    settle(&mut snapshot);
+    assert_eq!(imported(&snapshot).cluster_ip.as_deref(), Some("None"));
+    let import = snapshot.service_imports.values().next().unwrap();
     assert_eq!(
         (import.spec.type_.as_str(), import.spec.ips.len()),
         ("Headless", 0)
     );
     assert!(import.status.as_ref().unwrap().conditions[0].is_true());
-    let slice = world.slices.values().next().unwrap();
+    let slice = snapshot.endpoint_slices.values().next().unwrap();
     assert_eq!(slice.endpoints[0].hostname.as_deref(), Some("web-0"));
     assert!(slice.labels().contains_key("service.kubernetes.io/headless"));
     // One that gets an address is made anew.
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
-    settle(&mut world);
-    assert_eq!(imported(&world).cluster_ip.as_deref(), Some("10.20.0.77"));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
+    settle(&mut snapshot);
+    assert_eq!(imported(&snapshot).cluster_ip.as_deref(), Some("10.20.0.77"));
     assert_eq!(
-        world.service_imports.values().next().unwrap().spec.ips,
+        snapshot.service_imports.values().next().unwrap().spec.ips,
         ["10.20.0.77"]
     );
 }
@@ -282,23 +293,23 @@ fn families_of_an_import_are_those_of_the_export() {
             json!(["10.20.0.77", "fd00:20::77"]),
         ),
     ] {
-        let mut world = world();
+        let mut snapshot = snapshot();
         let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }], "ipFamilies": families });
-        insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
+        insert(&mut leader(&mut snapshot).imports, import_with(spec, json!({})));
         let both = ["10.30.0.9", "fd00:30::9"].map(str::to_owned).to_vec();
         insert(
-            &mut leader(&mut world).imports,
+            &mut leader(&mut snapshot).imports,
             import_endpoints("shop", "web", &[("west", both)]),
         );
-        settle(&mut world);
-        let service = imported(&world);
+        settle(&mut snapshot);
+        let service = imported(&snapshot);
         assert_eq!(service.ip_family_policy.as_deref(), Some(policy));
         assert_eq!(json!(service.ip_families), given);
         // Each address once: no API server takes the first one twice.
-        let import = &world.service_imports.values().next().unwrap().spec;
+        let import = &snapshot.service_imports.values().next().unwrap().spec;
         assert_eq!((json!(import.ip_families), json!(import.ips)), (given, ips));
-        let mut slices: Vec<_> = world
-            .slices
+        let mut slices: Vec<_> = snapshot
+            .endpoint_slices
             .values()
             .map(|s| (s.address_type.as_str(), s.endpoints[0].addresses[0].as_str()))
             .collect();
@@ -309,33 +320,36 @@ fn families_of_an_import_are_those_of_the_export() {
 
 #[test]
 fn exported_labels_come_and_go_and_never_hide_whose_the_import_is() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }] });
     let labels = json!({ "team": "web", "app.kubernetes.io/managed-by": "somebody" });
-    insert(&mut leader(&mut world).imports, import_with(spec.clone(), labels));
-    settle(&mut world);
-    let import = world.service_imports.values().next().unwrap();
+    insert(
+        &mut leader(&mut snapshot).imports,
+        import_with(spec.clone(), labels),
+    );
+    settle(&mut snapshot);
+    let import = snapshot.service_imports.values().next().unwrap();
     assert_eq!(import.labels()["team"], "web");
     assert_eq!(import.labels()["app.kubernetes.io/managed-by"], names::MANAGED_BY);
-    insert(&mut leader(&mut world).imports, import_with(spec, json!({})));
-    settle(&mut world);
-    let import = world.service_imports.values().next().unwrap();
+    insert(&mut leader(&mut snapshot).imports, import_with(spec, json!({})));
+    settle(&mut snapshot);
+    let import = snapshot.service_imports.values().next().unwrap();
     assert!(!import.labels().contains_key("team"), "{:?}", import.labels());
 }
 
 #[test]
 fn more_ports_than_a_slice_can_have_make_more_slices() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let ports: Vec<_> = (0..250)
         .map(|i| json!({ "name": format!("p{i}"), "port": 1000 + i }))
         .collect();
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     let mut endpoints = import_endpoints("shop", "web", &[("west", vec!["10.30.0.9".to_owned()])]);
     endpoints.spec.endpoints.as_mut().unwrap().clusters[0].subsets[0].ports = object(json!(ports));
-    insert(&mut leader(&mut world).imports, endpoints);
-    settle(&mut world);
-    let mut sizes: Vec<_> = world
-        .slices
+    insert(&mut leader(&mut snapshot).imports, endpoints);
+    settle(&mut snapshot);
+    let mut sizes: Vec<_> = snapshot
+        .endpoint_slices
         .values()
         .map(|s| s.ports.as_ref().unwrap().len())
         .collect();
@@ -345,19 +359,19 @@ fn more_ports_than_a_slice_can_have_make_more_slices() {
 
 #[test]
 fn of_our_own_export_only_the_accepted_ports_are_imported() {
-    let mut world = world();
-    insert(&mut world.services, web());
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.services, web());
     let mut pods = slice(&[("10.11.0.5", true)]);
     pods.ports = object(json!([{ "name": "http", "port": 8080 }, { "name": "other", "port": 9090 }]));
-    insert(&mut world.slices, pods);
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    insert(&mut snapshot.endpoint_slices, pods);
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "web", &[("east", vec!["10.20.0.5".to_owned()])]),
     );
-    settle(&mut world);
-    let own: Vec<_> = world
-        .slices
+    settle(&mut snapshot);
+    let own: Vec<_> = snapshot
+        .endpoint_slices
         .values()
         .filter(|s| s.name_any() != "web-1")
         .collect();
@@ -379,10 +393,10 @@ proptest! {
         offers in proptest::collection::vec((0usize..3, 0usize..3, proptest::collection::btree_set(1u8..250, 0..5)), 0..8),
         local in proptest::collection::btree_set(1u8..250, 0..3),
     ) {
-        let mut world = world();
-        insert(&mut world.services, web());
+        let mut snapshot = snapshot();
+        insert(&mut snapshot.services, web());
         let ready: Vec<_> = local.iter().map(|i| format!("10.11.0.{i}")).collect();
-        insert(&mut world.slices, slice(&ready.iter().map(|ip| (ip.as_str(), true)).collect::<Vec<_>>()));
+        insert(&mut snapshot.endpoint_slices, slice(&ready.iter().map(|ip| (ip.as_str(), true)).collect::<Vec<_>>()));
         let mut wanted: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
         for (service, cluster, ips) in offers {
             let (service, cluster) = (["web", "api", "db"][service], ["east", "west", "south"][cluster]);
@@ -390,14 +404,14 @@ proptest! {
             wanted.entry(service).or_default().insert(cluster, ips);
         }
         for (name, clusters) in &wanted {
-            insert(&mut leader(&mut world).imports, import_service("shop", name));
+            insert(&mut leader(&mut snapshot).imports, import_service("shop", name));
             let clusters: Vec<_> = clusters.iter().map(|(c, ips)| (*c, ips.clone())).collect();
-            insert(&mut leader(&mut world).imports, import_endpoints("shop", name, &clusters));
+            insert(&mut leader(&mut snapshot).imports, import_endpoints("shop", name, &clusters));
         }
-        settle(&mut world);
+        settle(&mut snapshot);
         for (name, clusters) in &wanted {
             for (cluster, ips) in clusters {
-                let mut found: Vec<_> = world.slices.values()
+                let mut found: Vec<_> = snapshot.endpoint_slices.values()
                     .filter(|s| s.labels().get(names::LABEL_MCS_SERVICE_NAME).is_some_and(|n| n == name))
                     .filter(|s| s.labels().get(names::LABEL_MCS_SOURCE_CLUSTER).is_some_and(|c| c == cluster))
                     .flat_map(|s| s.endpoints.iter().map(|e| e.addresses[0].clone()))
@@ -412,8 +426,8 @@ proptest! {
                 prop_assert_eq!(found, expected, "{} of {}", name, cluster);
             }
         }
-        leader(&mut world).imports = Objects::default();
-        settle(&mut world);
-        prop_assert_eq!((world.services.len(), world.slices.len(), world.service_imports.len()), (1, 1, 0));
+        leader(&mut snapshot).imports = ObjectMap::default();
+        settle(&mut snapshot);
+        prop_assert_eq!((snapshot.services.len(), snapshot.endpoint_slices.len(), snapshot.service_imports.len()), (1, 1, 0));
     }
 }

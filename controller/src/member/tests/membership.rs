@@ -1,21 +1,22 @@
 //! Joining, staying, leaving.
 
 use kube::ResourceExt;
+use mc_api::cluster_claim::ClusterClaim;
 
 use super::{
-    super::membership::{self, Problem},
+    super::membership::{self, NotReadyReason},
     *,
 };
-use crate::{api::cluster_claim::ClusterClaim, plan::Op};
+use crate::plan::WriteOp;
 
-type Break = Box<dyn Fn(&mut MemberWorld)>;
+type Break = Box<dyn Fn(&mut MemberSnapshot)>;
 
 #[test]
 fn a_good_member_is_ready_and_quiet() {
-    let mut world = world();
-    settle(&mut world);
-    assert_eq!(ready(&world).0, "True");
-    let status = world
+    let mut snapshot = snapshot();
+    settle(&mut snapshot);
+    assert_eq!(ready(&snapshot).0, "True");
+    let status = snapshot
         .cluster_sets
         .values()
         .next()
@@ -25,42 +26,42 @@ fn a_good_member_is_ready_and_quiet() {
         .unwrap();
     assert_eq!((status.total_clusters, status.ready_clusters), (1, 1));
     assert_eq!(status.cluster_statuses[0].cluster_id, "north");
-    assert!(plan(&world).wake_at.is_some(), "for the next heartbeat");
+    assert!(plan(&snapshot).next_requeue.is_some(), "for the next heartbeat");
 }
 
 #[test]
 fn a_new_member_announces_itself_and_its_heart_beats() {
-    let mut world = world();
-    leader(&mut world).announces = Objects::default();
-    settle(&mut world);
-    assert_eq!(ready(&world).1, "NotAccepted");
-    let announce = leader(&mut world).announces.values().next().unwrap().clone();
+    let mut snapshot = snapshot();
+    leader(&mut snapshot).announces = ObjectMap::default();
+    settle(&mut snapshot);
+    assert_eq!(ready(&snapshot).1, "NotAccepted");
+    let announce = leader(&mut snapshot).announces.values().next().unwrap().clone();
     assert_eq!(
         (announce.cluster_id.as_str(), announce.cluster_set_id.as_str()),
         ("east", "set")
     );
-    world.now = "2026-01-01T12:00:10Z".parse().unwrap();
-    settle(&mut world);
-    let announce = leader(&mut world).announces.values().next().unwrap().clone();
+    snapshot.now = "2026-01-01T12:00:10Z".parse().unwrap();
+    settle(&mut snapshot);
+    let announce = leader(&mut snapshot).announces.values().next().unwrap().clone();
     assert_eq!(announce.annotations()["touch-ts"], "2026-01-01T12:00:10Z");
 }
 
 #[test]
 fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
-    let down = |w: &mut MemberWorld| {
-        w.link = Link::Down {
+    let down = |w: &mut MemberSnapshot| {
+        w.connection = LeaderConnectionState::Down {
             error: "connection refused".to_owned(),
         }
     };
-    let refuse = |w: &mut MemberWorld| {
+    let refuse = |w: &mut MemberSnapshot| {
         let mut refused = announce("set");
         let why = "ClusterSet name \"set\" is not that of the leader's ClusterSet, \"other\"";
         refused
             .annotations_mut()
-            .insert(names::ANNOTATION_REFUSED.to_owned(), why.to_owned());
+            .extend(names::ANNOTATION_REJECTED_REASON.entries(why));
         insert(&mut leader(w).announces, refused);
     };
-    let server = |w: &mut MemberWorld, server: &str| {
+    let server = |w: &mut MemberSnapshot, server: &str| {
         let mut set = cluster_set("set");
         set.spec.leaders[0].server = server.to_owned();
         insert(&mut w.cluster_sets, set);
@@ -68,7 +69,7 @@ fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
     let pem = ("ca.crt", "-----BEGIN CERTIFICATE-----");
     let cases: Vec<(Break, &str, &str)> = vec![
         (
-            Box::new(|w| w.secret = SecretSeen::Missing),
+            Box::new(|w| w.secret = SecretState::Missing),
             "SecretNotFound",
             "spec.leaders[0].secret: Secret \"kube-system/member-east-token\" does not exist",
         ),
@@ -109,42 +110,46 @@ fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
         ),
     ];
     for (break_it, reason, message) in cases {
-        let mut world = world();
-        break_it(&mut world);
-        says(&plan(&world), message);
-        settle(&mut world);
-        let (status, found, text) = ready(&world);
+        let mut snapshot = snapshot();
+        break_it(&mut snapshot);
+        says(&plan(&snapshot), message);
+        settle(&mut snapshot);
+        let (status, found, text) = ready(&snapshot);
         assert_eq!((status.as_str(), found.as_str()), ("False", reason), "{text}");
         assert!(text.contains(message), "{text}");
         // And back.
-        let good = self::world();
-        (world.secret, world.link, world.leader) = (good.secret, good.link, good.leader);
-        let status = world.cluster_sets.values().next().unwrap().status.clone();
+        let good = self::snapshot();
+        (snapshot.secret, snapshot.connection, snapshot.leader) = (good.secret, good.connection, good.leader);
+        let status = snapshot.cluster_sets.values().next().unwrap().status.clone();
         insert(
-            &mut world.cluster_sets,
+            &mut snapshot.cluster_sets,
             ClusterSet {
                 status,
                 ..cluster_set("set")
             },
         );
-        settle(&mut world);
-        assert_eq!(ready(&world).0, "True");
-        assert_eq!(plan(&world).notices, []);
+        settle(&mut snapshot);
+        assert_eq!(ready(&snapshot).0, "True");
+        assert_eq!(plan(&snapshot).issues, []);
     }
 }
 
 #[test]
 fn trailing_white_space_of_a_token_is_no_part_of_it() {
-    let world = world();
-    let spec = membership::link_spec(world.cluster_sets.values().next().unwrap(), &world.secret).unwrap();
+    let snapshot = snapshot();
+    let spec =
+        membership::connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret)
+            .unwrap();
     assert_eq!(spec.token, "t");
     let mut bad = cluster_set("set");
     bad.spec.cluster_id = "East_1".to_owned();
-    let error = membership::link_spec(&bad, &world.secret).err().unwrap();
+    let error = membership::connection_config(&bad, &snapshot.secret)
+        .err()
+        .unwrap();
     assert!(
         matches!(
             error,
-            Problem::Field {
+            NotReadyReason::InvalidField {
                 field: "spec.clusterID",
                 ..
             }
@@ -155,41 +160,42 @@ fn trailing_white_space_of_a_token_is_no_part_of_it() {
 
 #[test]
 fn a_restart_says_nothing_until_it_knows() {
-    let mut world = world();
-    settle(&mut world);
-    (world.link, world.leader, world.secret) = (Link::Idle, None, SecretSeen::Pending);
-    assert_eq!(plan(&world).actions, []);
+    let mut snapshot = snapshot();
+    settle(&mut snapshot);
+    (snapshot.connection, snapshot.leader, snapshot.secret) =
+        (LeaderConnectionState::Idle, None, SecretState::Pending);
+    assert_eq!(plan(&snapshot).writes, []);
 }
 
 #[test]
 fn the_silence_of_the_leader_removes_nothing() {
-    let mut world = world();
-    insert(&mut leader(&mut world).imports, import_service("shop", "web"));
+    let mut snapshot = snapshot();
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "web", &[("west", vec!["10.30.0.9".into()])]),
     );
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     // The announce alone has been read so far.
-    let half = LeaderView {
+    let half = RemoteObjects {
         synced: false,
-        announces: leader(&mut world).announces.clone(),
-        ..LeaderView::default()
+        announces: leader(&mut snapshot).announces.clone(),
+        ..RemoteObjects::default()
     };
-    for view in [None, Some(LeaderView::default()), Some(half)] {
-        let mut world = world.clone();
-        world.leader = view;
-        world.link = Link::Down {
+    for view in [None, Some(RemoteObjects::default()), Some(half)] {
+        let mut snapshot = snapshot.clone();
+        snapshot.leader = view;
+        snapshot.connection = LeaderConnectionState::Down {
             error: "timeout".to_owned(),
         };
-        let deletes = plan(&world)
-            .actions
+        let deletes = plan(&snapshot)
+            .writes
             .iter()
-            .filter(|a| matches!(a.op, Op::Delete { .. }))
+            .filter(|a| matches!(a.op, WriteOp::Delete { .. }))
             .count();
         assert_eq!(deletes, 0);
     }
@@ -197,52 +203,52 @@ fn the_silence_of_the_leader_removes_nothing() {
 
 #[test]
 fn leaving_removes_what_we_made_and_nothing_else() {
-    let mut world = world();
-    insert(&mut world.nodes, candidate("node-1", true, "172.18.0.2"));
-    insert(&mut world.services, web());
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.nodes, candidate("node-1", true, "172.18.0.2"));
+    insert(&mut snapshot.services, web());
     // Called like ours, and nobody said that it was imported.
     let own = json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] });
-    insert(&mut world.services, service("antrea-mc-own", &own));
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut leader(&mut world).imports, import_service("shop", "api"));
+    insert(&mut snapshot.services, service("antrea-mc-own", &own));
+    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "api"));
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_endpoints("shop", "api", &[("west", vec!["10.30.0.9".into()])]),
     );
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     assert_eq!(
         (
-            world.services.len(),
-            world.slices.len(),
-            world.service_imports.len()
+            snapshot.services.len(),
+            snapshot.endpoint_slices.len(),
+            snapshot.service_imports.len()
         ),
         (3, 2, 1)
     );
-    assert_eq!((world.gateways.len(), world.cluster_infos.len()), (1, 1));
-    world.cluster_sets = Objects::default();
-    world.leader = None;
-    settle(&mut world);
+    assert_eq!((snapshot.gateways.len(), snapshot.cluster_infos.len()), (1, 1));
+    snapshot.cluster_sets = ObjectMap::default();
+    snapshot.leader = None;
+    settle(&mut snapshot);
     assert_eq!(
         (
-            world.services.len(),
-            world.slices.len(),
-            world.service_imports.len()
+            snapshot.services.len(),
+            snapshot.endpoint_slices.len(),
+            snapshot.service_imports.len()
         ),
         (2, 1, 0)
     );
-    assert_eq!((world.gateways.len(), world.cluster_infos.len()), (0, 0));
+    assert_eq!((snapshot.gateways.len(), snapshot.cluster_infos.len()), (0, 0));
 }
 
 /// The `ClusterSet` of an older guide, and what it claims the ID to be.
-fn older(world: &mut MemberWorld, id: &str) {
+fn older(snapshot: &mut MemberSnapshot, id: &str) {
     let mut set = cluster_set("set");
     set.spec.cluster_id = String::new();
-    insert(&mut world.cluster_sets, set);
-    let mut claims = Objects::default();
+    insert(&mut snapshot.cluster_sets, set);
+    let mut claims = ObjectMap::default();
     for (name, property, value) in [
         ("east-membercluster-id", "id.k8s.io", id),
         ("clusterset-id", "clusterSet.k8s.io", "set"),
@@ -251,18 +257,18 @@ fn older(world: &mut MemberWorld, id: &str) {
             json!({ "metadata": { "name": name, "namespace": NS }, "name": property, "value": value });
         insert(&mut claims, object::<ClusterClaim>(claim));
     }
-    world.claims = Optional::Present(claims);
+    snapshot.cluster_claims = OptionalKind::Present(claims);
 }
 
 #[test]
 fn a_member_of_an_older_guide_is_named_by_its_claim() {
-    let mut world = world();
-    older(&mut world, "east");
-    settle(&mut world);
-    let set = world.cluster_sets.values().next().unwrap();
+    let mut snapshot = snapshot();
+    older(&mut snapshot, "east");
+    settle(&mut snapshot);
+    let set = snapshot.cluster_sets.values().next().unwrap();
     assert_eq!(set.spec.cluster_id, "east");
-    assert_eq!(ready(&world).0, "True");
-    assert_eq!(plan(&world).notices, []);
+    assert_eq!(ready(&snapshot).0, "True");
+    assert_eq!(plan(&snapshot).issues, []);
 }
 
 #[test]
@@ -277,39 +283,39 @@ fn a_member_nobody_names_says_so_and_announces_nothing() {
             "ClusterClaim kube-system/east-membercluster-id: value: \"\" is not a DNS label",
         ),
     ] {
-        let mut world = world();
-        older(&mut world, id);
-        says(&plan(&world), message);
-        settle(&mut world);
-        let (status, reason, text) = ready(&world);
+        let mut snapshot = snapshot();
+        older(&mut snapshot, id);
+        says(&plan(&snapshot), message);
+        settle(&mut snapshot);
+        let (status, reason, text) = ready(&snapshot);
         assert_eq!((status.as_str(), reason.as_str()), ("False", "InvalidClusterSet"));
         assert!(text.contains(message), "{text}");
         // A connection of before may still be there.
-        let names: Vec<_> = leader(&mut world)
+        let names: Vec<_> = leader(&mut snapshot)
             .announces
             .values()
             .map(|a| a.name_any())
             .collect();
         assert_eq!(names, ["member-announce-from-east"]);
         // Correcting it is enough.
-        let status = world.cluster_sets.values().next().unwrap().status.clone();
-        older(&mut world, "east");
-        let corrected = world.cluster_sets.values().next().unwrap().as_ref().clone();
-        insert(&mut world.cluster_sets, ClusterSet { status, ..corrected });
-        settle(&mut world);
-        assert_eq!(ready(&world).0, "True");
+        let status = snapshot.cluster_sets.values().next().unwrap().status.clone();
+        older(&mut snapshot, "east");
+        let corrected = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
+        insert(&mut snapshot.cluster_sets, ClusterSet { status, ..corrected });
+        settle(&mut snapshot);
+        assert_eq!(ready(&snapshot).0, "True");
     }
 }
 
 #[test]
 fn nothing_is_said_while_claims_are_being_read() {
-    let mut world = world();
-    settle(&mut world);
-    let status = world.cluster_sets.values().next().unwrap().status.clone();
-    older(&mut world, "east");
-    let set = world.cluster_sets.values().next().unwrap().as_ref().clone();
-    insert(&mut world.cluster_sets, ClusterSet { status, ..set });
-    world.claims = Optional::Pending;
-    let plan = plan(&world);
-    assert_eq!((plan.actions, plan.notices), (vec![], vec![]));
+    let mut snapshot = snapshot();
+    settle(&mut snapshot);
+    let status = snapshot.cluster_sets.values().next().unwrap().status.clone();
+    older(&mut snapshot, "east");
+    let set = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
+    insert(&mut snapshot.cluster_sets, ClusterSet { status, ..set });
+    snapshot.cluster_claims = OptionalKind::Pending;
+    let plan = plan(&snapshot);
+    assert_eq!((plan.writes, plan.issues), (vec![], vec![]));
 }

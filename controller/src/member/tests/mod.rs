@@ -1,15 +1,15 @@
-//! The member's plan on made-up worlds: the worlds.
+//! The member's plan on made-up snapshots.
 
 mod collisions;
 mod drain;
 mod exports;
 mod gateways;
 mod imports;
-mod labels;
+mod label_identities;
 mod membership;
-mod parting;
+mod membership_record;
+mod observability;
 mod policies;
-mod seeing;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -22,19 +22,19 @@ use k8s_openapi::{
     },
 };
 use kube::ResourceExt;
+use mc_api::{
+    cluster_set::ClusterSet, condition::Condition, config::Config,
+    member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
+    resource_import::ResourceImport, service_export::ServiceExport,
+};
 use serde_json::{Value, json};
 
 use super::plan;
 use crate::{
-    api::{
-        cluster_set::ClusterSet, condition::Condition, config::Config,
-        member_cluster_announce::MemberClusterAnnounce, names, resource_export::ResourceExport,
-        resource_import::ResourceImport, service_export::ServiceExport,
-    },
-    plan::{Action, Plan, Side},
-    world::{
-        LeaderView, Link, MemberWorld, Objects, Optional, SecretSeen,
-        fake::{NOW, carry_out, insert, object},
+    plan::{ApiServer, Plan, Write},
+    snapshot::{
+        LeaderConnectionState, MemberSnapshot, ObjectMap, OptionalKind, RemoteObjects, SecretState,
+        fake::{NOW, apply_write, insert, object},
     },
 };
 
@@ -42,47 +42,47 @@ const NS: &str = "kube-system";
 const LEADER_NS: &str = "antrea-multicluster";
 
 /// A member "east" in good standing, with nothing exported or imported yet.
-fn world() -> MemberWorld {
-    let mut world = MemberWorld {
+fn snapshot() -> MemberSnapshot {
+    let mut snapshot = MemberSnapshot {
         now: NOW.parse().unwrap(),
         namespace: NS.to_owned(),
         config: Config::default(),
         service_cidrs: vec!["10.20.0.0/16".parse().unwrap()],
-        cluster_sets: Objects::default(),
-        claims: Optional::Absent,
-        memberships: Objects::default(),
-        goodbyes: BTreeMap::new(),
-        nodes: Objects::default(),
-        namespaces: Objects::default(),
-        services: Objects::default(),
-        slices: Objects::default(),
-        service_exports: Objects::default(),
-        service_imports: Objects::default(),
-        gateways: Objects::default(),
-        cluster_infos: Objects::default(),
+        cluster_sets: ObjectMap::default(),
+        cluster_claims: OptionalKind::Absent,
+        memberships: ObjectMap::default(),
+        deregistrations: BTreeMap::new(),
+        nodes: ObjectMap::default(),
+        namespaces: ObjectMap::default(),
+        services: ObjectMap::default(),
+        endpoint_slices: ObjectMap::default(),
+        service_exports: ObjectMap::default(),
+        service_imports: ObjectMap::default(),
+        gateways: ObjectMap::default(),
+        cluster_infos: ObjectMap::default(),
         pod_labels: None,
-        label_identities: Optional::Present(Objects::default()),
-        policies: Optional::Absent,
-        tiers: Optional::Absent,
-        failing: BTreeMap::new(),
+        label_identities: OptionalKind::Present(ObjectMap::default()),
+        policies: OptionalKind::Absent,
+        tiers: OptionalKind::Absent,
+        persistent_failures: BTreeMap::new(),
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
-        link: Link::Up,
-        leader: Some(LeaderView {
+        connection: LeaderConnectionState::Up,
+        leader: Some(RemoteObjects {
             synced: true,
-            ..LeaderView::default()
+            ..RemoteObjects::default()
         }),
     };
-    insert(&mut world.cluster_sets, cluster_set("set"));
-    insert(&mut leader(&mut world).announces, announce("set"));
+    insert(&mut snapshot.cluster_sets, cluster_set("set"));
+    insert(&mut leader(&mut snapshot).announces, announce("set"));
     insert(
-        &mut world.namespaces,
+        &mut snapshot.namespaces,
         object::<Namespace>(json!({ "metadata": { "name": "shop" } })),
     );
-    world
+    snapshot
 }
 
-fn leader(world: &mut MemberWorld) -> &mut LeaderView {
-    world.leader.as_mut().unwrap()
+fn leader(snapshot: &mut MemberSnapshot) -> &mut RemoteObjects {
+    snapshot.leader.as_mut().unwrap()
 }
 
 fn cluster_set(name: &str) -> ClusterSet {
@@ -106,13 +106,13 @@ fn announce(set: &str) -> MemberClusterAnnounce {
     }))
 }
 
-fn secret(data: &[(&str, &str)]) -> SecretSeen {
+fn secret(data: &[(&str, &str)]) -> SecretState {
     let mut secret: Secret = object(json!({ "metadata": { "name": "member-east-token", "namespace": NS } }));
     let data = data
         .iter()
         .map(|(k, v)| ((*k).to_owned(), ByteString((*v).into())));
     secret.data = Some(data.collect());
-    SecretSeen::Present(Arc::new(secret))
+    SecretState::Present(Arc::new(secret))
 }
 
 fn node(name: &str, ready: bool, annotations: &[(&str, &str)], addresses: &[(&str, &str)]) -> Node {
@@ -139,13 +139,13 @@ fn candidate(name: &str, ready: bool, ip: &str) -> Node {
     )
 }
 
-fn gateway_names(world: &MemberWorld) -> Vec<String> {
-    world.gateways.values().map(|g| g.name_any()).collect()
+fn gateway_names(snapshot: &MemberSnapshot) -> Vec<String> {
+    snapshot.gateways.values().map(|g| g.name_any()).collect()
 }
 
 /// Addresses and weights of the gateways, as the other clusters are told.
-fn announced(world: &MemberWorld) -> Vec<(String, u32)> {
-    let export = export(world, "east-clusterinfo").filter(|e| e.metadata.deletion_timestamp.is_none());
+fn announced(snapshot: &MemberSnapshot) -> Vec<(String, u32)> {
+    let export = export(snapshot, "east-clusterinfo").filter(|e| e.metadata.deletion_timestamp.is_none());
     let info = export.and_then(|e| e.spec.cluster_info.clone());
     info.into_iter()
         .flat_map(|info| info.gateway_infos)
@@ -153,8 +153,11 @@ fn announced(world: &MemberWorld) -> Vec<(String, u32)> {
         .collect()
 }
 
-fn pass(world: &mut MemberWorld, seconds: i64) {
-    world.now = world.now.checked_add(SignedDuration::from_secs(seconds)).unwrap();
+fn pass(snapshot: &mut MemberSnapshot, seconds: i64) {
+    snapshot.now = snapshot
+        .now
+        .checked_add(SignedDuration::from_secs(seconds))
+        .unwrap();
 }
 
 fn service(name: &str, spec: &Value) -> Service {
@@ -226,57 +229,57 @@ fn import_info(cluster: &str, service_cidr: &str, gateways: &[&str]) -> Resource
     }))
 }
 
-fn step(world: &mut MemberWorld) -> Vec<Action> {
-    let plan = plan(world);
-    for action in &plan.actions {
+fn step(snapshot: &mut MemberSnapshot) -> Vec<Write> {
+    let plan = plan(snapshot);
+    for action in &plan.writes {
         match action.target.side {
-            Side::Local => {
-                carry_out(&mut world.cluster_sets, action);
-                carry_out(&mut world.memberships, action);
-                carry_out(&mut world.services, action);
-                carry_out(&mut world.slices, action);
-                carry_out(&mut world.service_exports, action);
-                carry_out(&mut world.service_imports, action);
-                carry_out(&mut world.gateways, action);
-                carry_out(&mut world.cluster_infos, action);
-                if let Optional::Present(objects) = &mut world.label_identities {
-                    carry_out(objects, action);
+            ApiServer::Local => {
+                apply_write(&mut snapshot.cluster_sets, action);
+                apply_write(&mut snapshot.memberships, action);
+                apply_write(&mut snapshot.services, action);
+                apply_write(&mut snapshot.endpoint_slices, action);
+                apply_write(&mut snapshot.service_exports, action);
+                apply_write(&mut snapshot.service_imports, action);
+                apply_write(&mut snapshot.gateways, action);
+                apply_write(&mut snapshot.cluster_infos, action);
+                if let OptionalKind::Present(objects) = &mut snapshot.label_identities {
+                    apply_write(objects, action);
                 }
-                if let Optional::Present(objects) = &mut world.policies {
-                    carry_out(objects, action);
+                if let OptionalKind::Present(objects) = &mut snapshot.policies {
+                    apply_write(objects, action);
                 }
             }
-            Side::Leader => {
-                carry_out(&mut leader(world).announces, action);
-                carry_out(&mut leader(world).exports, action);
+            ApiServer::Leader => {
+                apply_write(&mut leader(snapshot).announces, action);
+                apply_write(&mut leader(snapshot).exports, action);
             }
         }
     }
-    plan.actions
+    plan.writes
 }
 
 /// Steps until nothing is left to do.
-fn settle(world: &mut MemberWorld) {
-    let quiet = (0..8).any(|_| step(world).is_empty());
-    assert!(quiet, "still to do after 8 rounds: {:#?}", plan(world).actions);
+fn settle(snapshot: &mut MemberSnapshot) {
+    let quiet = (0..8).any(|_| step(snapshot).is_empty());
+    assert!(quiet, "still to do after 8 rounds: {:#?}", plan(snapshot).writes);
 }
 
 fn says(plan: &Plan, text: &str) {
     let found = plan
-        .notices
+        .issues
         .iter()
         .any(|n| format!("{}: {}", n.subject, n.message).contains(text));
-    assert!(found, "{text:?} not in {:#?}", plan.notices);
+    assert!(found, "{text:?} not in {:#?}", plan.issues);
 }
 
-fn ready(world: &MemberWorld) -> (String, String, String) {
-    let set = world.cluster_sets.values().next().unwrap();
+fn ready(snapshot: &MemberSnapshot) -> (String, String, String) {
+    let set = snapshot.cluster_sets.values().next().unwrap();
     let ready = set.status.as_ref().unwrap().conditions[0].clone();
     (ready.status, ready.reason, ready.message)
 }
 
-fn export<'a>(world: &'a MemberWorld, name: &str) -> Option<&'a Arc<ResourceExport>> {
-    world
+fn export<'a>(snapshot: &'a MemberSnapshot, name: &str) -> Option<&'a Arc<ResourceExport>> {
+    snapshot
         .leader
         .as_ref()
         .unwrap()
@@ -284,30 +287,30 @@ fn export<'a>(world: &'a MemberWorld, name: &str) -> Option<&'a Arc<ResourceExpo
         .get(&(LEADER_NS.to_owned(), name.to_owned()))
 }
 
-/// [`world`] with Service `web`, one ready Pod behind it, and a `ServiceExport`.
-fn exporting() -> MemberWorld {
-    let mut world = world();
-    insert(&mut world.services, web());
-    insert(&mut world.slices, slice(&[("10.11.0.5", true)]));
-    insert(&mut world.service_exports, service_export());
-    world
+/// [`snapshot`] with Service `web`, one ready Pod behind it, and a `ServiceExport`.
+fn exporting() -> MemberSnapshot {
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.services, web());
+    insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
+    insert(&mut snapshot.service_exports, service_export());
+    snapshot
 }
 
 /// The conditions of the only `ServiceExport`.
-fn conditions(world: &MemberWorld) -> Vec<Condition> {
-    let export = world.service_exports.values().next().unwrap();
+fn conditions(snapshot: &MemberSnapshot) -> Vec<Condition> {
+    let export = snapshot.service_exports.values().next().unwrap();
     export.status.clone().unwrap().conditions
 }
 
-fn valid(world: &MemberWorld) -> (String, String) {
-    let condition = conditions(world)[0].clone();
+fn valid(snapshot: &MemberSnapshot) -> (String, String) {
+    let condition = conditions(snapshot)[0].clone();
     assert_eq!(condition.type_, "Valid");
     (condition.status, condition.reason)
 }
 
-fn imported_ips(world: &MemberWorld) -> BTreeMap<String, Vec<String>> {
-    let ours = world
-        .slices
+fn imported_ips(snapshot: &MemberSnapshot) -> BTreeMap<String, Vec<String>> {
+    let ours = snapshot
+        .endpoint_slices
         .values()
         .filter(|s| s.labels().contains_key(names::LABEL_MCS_SERVICE_NAME));
     let mut ips: BTreeMap<String, Vec<String>> = BTreeMap::new();

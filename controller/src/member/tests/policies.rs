@@ -1,38 +1,37 @@
 //! Replicated policies.
 
+use mc_api::network_policy::{ClusterNetworkPolicy, Tier};
+
 use super::*;
-use crate::{
-    api::network_policy::{ClusterNetworkPolicy, Tier},
-    plan::{Kind, Target},
-};
+use crate::plan::{Kind, ObjectRef};
 
 const NAME: &str = "antrea-mc-strict";
 
-fn antrea() -> MemberWorld {
-    let mut world = world();
-    world.policies = Optional::Present(Objects::default());
-    world.tiers = Optional::Present(Objects::default());
-    add_tier(&mut world, "securityops");
-    world
+fn antrea() -> MemberSnapshot {
+    let mut snapshot = snapshot();
+    snapshot.policies = OptionalKind::Present(ObjectMap::default());
+    snapshot.tiers = OptionalKind::Present(ObjectMap::default());
+    add_tier(&mut snapshot, "securityops");
+    snapshot
 }
 
-fn add_tier(world: &mut MemberWorld, name: &str) {
+fn add_tier(snapshot: &mut MemberSnapshot, name: &str) {
     let tier: Tier = object(json!({ "metadata": { "name": name } }));
-    match &mut world.tiers {
-        Optional::Present(tiers) => insert(tiers, tier),
+    match &mut snapshot.tiers {
+        OptionalKind::Present(tiers) => insert(tiers, tier),
         other => panic!("{other:?}"),
     }
 }
 
-fn policies(world: &mut MemberWorld) -> &mut Objects<ClusterNetworkPolicy> {
-    match &mut world.policies {
-        Optional::Present(policies) => policies,
+fn policies(snapshot: &mut MemberSnapshot) -> &mut ObjectMap<ClusterNetworkPolicy> {
+    match &mut snapshot.policies {
+        OptionalKind::Present(policies) => policies,
         other => panic!("{other:?}"),
     }
 }
 
-fn there(world: &mut MemberWorld) -> Option<Arc<ClusterNetworkPolicy>> {
-    policies(world).get(&(String::new(), NAME.to_owned())).cloned()
+fn there(snapshot: &mut MemberSnapshot) -> Option<Arc<ClusterNetworkPolicy>> {
+    policies(snapshot).get(&(String::new(), NAME.to_owned())).cloned()
 }
 
 fn spec(tier: &str, action: &str) -> Value {
@@ -50,18 +49,18 @@ fn offered(name: &str, spec: &Value) -> ResourceImport {
     }))
 }
 
-fn offer(world: &mut MemberWorld, spec: &Value) {
-    insert(&mut leader(world).imports, offered("strict", spec));
+fn offer(snapshot: &mut MemberSnapshot, spec: &Value) {
+    insert(&mut leader(snapshot).imports, offered("strict", spec));
 }
 
-fn remarks(world: &MemberWorld) -> Vec<String> {
-    let remarks = plan(world).remarks;
-    for remark in &remarks {
+fn warning_events(snapshot: &MemberSnapshot) -> Vec<String> {
+    let warning_events = plan(snapshot).warning_events;
+    for warning_event in &warning_events {
         assert_eq!(
             (
-                remark.about.to_string().as_str(),
-                remark.uid.as_str(),
-                remark.reason.as_str()
+                warning_event.object.to_string().as_str(),
+                warning_event.uid.as_str(),
+                warning_event.reason.as_str()
             ),
             (
                 "ResourceImport antrea-multicluster/strict-antreaclusternetworkpolicy in the leader cluster",
@@ -70,110 +69,110 @@ fn remarks(world: &MemberWorld) -> Vec<String> {
             )
         );
     }
-    remarks.into_iter().map(|r| r.message).collect()
+    warning_events.into_iter().map(|r| r.message).collect()
 }
 
 #[test]
 fn a_policy_is_made_changed_and_withdrawn() {
-    let mut world = antrea();
-    offer(&mut world, &spec("securityops", "Pass"));
-    settle(&mut world);
-    let policy = there(&mut world).unwrap();
+    let mut snapshot = antrea();
+    offer(&mut snapshot, &spec("securityops", "Pass"));
+    settle(&mut snapshot);
+    let policy = there(&mut snapshot).unwrap();
     assert_eq!(policy.annotations()[names::ANNOTATION_IMPORTED_POLICY], "true");
     assert_eq!(policy.spec, spec("securityops", "Pass"));
-    assert!(remarks(&world).is_empty());
+    assert!(warning_events(&snapshot).is_empty());
     let mut other = spec("securityops", "Drop");
     other.as_object_mut().unwrap().remove("appliedTo");
-    offer(&mut world, &other);
-    settle(&mut world);
+    offer(&mut snapshot, &other);
+    settle(&mut snapshot);
     assert_eq!(
-        there(&mut world).unwrap().spec,
+        there(&mut snapshot).unwrap().spec,
         other,
         "what is not said any more is gone"
     );
-    leader(&mut world).imports = Objects::default();
-    settle(&mut world);
-    assert!(there(&mut world).is_none());
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_none());
 }
 
 #[test]
 fn a_missing_tier_is_told_and_waited_for() {
-    let mut world = antrea();
-    offer(&mut world, &spec("random", "Pass"));
-    settle(&mut world);
-    assert!(there(&mut world).is_none());
+    let mut snapshot = antrea();
+    offer(&mut snapshot, &spec("random", "Pass"));
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_none());
     let message = "ACNP Tier random does not exist in importing cluster east";
-    assert_eq!(remarks(&world), [message]);
-    says(&plan(&world), message);
-    add_tier(&mut world, "random");
-    settle(&mut world);
-    assert!(there(&mut world).is_some() && remarks(&world).is_empty());
+    assert_eq!(warning_events(&snapshot), [message]);
+    says(&plan(&snapshot), message);
+    add_tier(&mut snapshot, "random");
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_some() && warning_events(&snapshot).is_empty());
     // The policy moves to a Tier that is not here: it must not stay in the old one.
-    offer(&mut world, &spec("other", "Pass"));
-    settle(&mut world);
-    assert!(there(&mut world).is_none());
+    offer(&mut snapshot, &spec("other", "Pass"));
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_none());
     assert_eq!(
-        remarks(&world),
+        warning_events(&snapshot),
         ["ACNP Tier other does not exist in importing cluster east"]
     );
 }
 
 #[test]
 fn a_policy_without_a_tier_is_in_the_default_one() {
-    let mut world = antrea();
+    let mut snapshot = antrea();
     for spec in [json!({ "priority": 1 }), json!({ "priority": 1, "tier": "" })] {
-        offer(&mut world, &spec);
+        offer(&mut snapshot, &spec);
         assert_eq!(
-            remarks(&world),
+            warning_events(&snapshot),
             ["ACNP Tier application does not exist in importing cluster east"]
         );
     }
-    add_tier(&mut world, "application");
-    settle(&mut world);
-    assert!(there(&mut world).is_some());
+    add_tier(&mut snapshot, "application");
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_some());
 }
 
 #[test]
 fn a_users_own_policy_is_not_touched() {
-    let mut world = antrea();
+    let mut snapshot = antrea();
     let own: ClusterNetworkPolicy =
         object(json!({ "metadata": { "name": NAME }, "spec": { "priority": 9 } }));
-    insert(policies(&mut world), own.clone());
-    offer(&mut world, &spec("securityops", "Pass"));
-    settle(&mut world);
+    insert(policies(&mut snapshot), own.clone());
+    offer(&mut snapshot, &spec("securityops", "Pass"));
+    settle(&mut snapshot);
     let message =
         "Unable to import Antrea ClusterNetworkPolicy which conflicts with existing one in cluster east";
-    assert_eq!(remarks(&world), [message]);
-    leader(&mut world).imports = Objects::default();
-    settle(&mut world);
-    world.cluster_sets = Objects::default();
+    assert_eq!(warning_events(&snapshot), [message]);
+    leader(&mut snapshot).imports = ObjectMap::default();
+    settle(&mut snapshot);
+    snapshot.cluster_sets = ObjectMap::default();
     assert!(
-        plan(&world)
-            .actions
+        plan(&snapshot)
+            .writes
             .iter()
             .all(|a| a.target.kind != Kind::ClusterNetworkPolicy)
     );
-    assert_eq!(there(&mut world).unwrap().spec, own.spec);
+    assert_eq!(there(&mut snapshot).unwrap().spec, own.spec);
 }
 
 #[test]
 fn what_others_add_to_a_policy_stays_and_what_contradicts_it_does_not() {
-    let mut world = antrea();
+    let mut snapshot = antrea();
     let mut offered = spec("securityops", "Pass");
     offered["ingress"][0]["newField"] = json!(1);
-    offer(&mut world, &offered);
-    settle(&mut world);
-    let change = |world: &mut MemberWorld, change: fn(&mut Value)| {
-        let mut policy = there(world).unwrap().as_ref().clone();
+    offer(&mut snapshot, &offered);
+    settle(&mut snapshot);
+    let change = |snapshot: &mut MemberSnapshot, change: fn(&mut Value)| {
+        let mut policy = there(snapshot).unwrap().as_ref().clone();
         change(&mut policy.spec);
-        insert(policies(world), policy);
+        insert(policies(snapshot), policy);
     };
     // A webhook names the rule; the CRD drops a field it does not know.
-    change(&mut world, |spec| {
+    change(&mut snapshot, |spec| {
         spec["ingress"][0]["name"] = json!("rule-1");
         spec["ingress"][0].as_object_mut().unwrap().remove("newField");
     });
-    assert!(step(&mut world).is_empty());
+    assert!(step(&mut snapshot).is_empty());
     // Somebody opens what is closed.
     for contradict in [
         (|spec| spec["ingress"][0]["action"] = json!("Allow")) as fn(&mut Value),
@@ -187,85 +186,85 @@ fn what_others_add_to_a_policy_stays_and_what_contradicts_it_does_not() {
         |spec| spec["egress"] = json!([{ "action": "Allow" }]),
         |spec| spec["priority"] = json!(2),
     ] {
-        change(&mut world, contradict);
-        assert!(!step(&mut world).is_empty());
-        assert_eq!(there(&mut world).unwrap().spec, offered);
+        change(&mut snapshot, contradict);
+        assert!(!step(&mut snapshot).is_empty());
+        assert_eq!(there(&mut snapshot).unwrap().spec, offered);
     }
 }
 
 #[test]
 fn without_antrea_it_is_said_once() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         offered("strict", &spec("a", "Pass")),
     );
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         offered("other", &spec("a", "Pass")),
     );
-    settle(&mut world);
-    let plan = plan(&world);
+    settle(&mut snapshot);
+    let plan = plan(&snapshot);
     says(
         &plan,
         "clusternetworkpolicies.crd.antrea.io: this cluster does not know the kind: 2 replicated policies",
     );
-    assert_eq!(plan.notices.len(), 1);
-    assert!(plan.remarks.is_empty());
+    assert_eq!(plan.issues.len(), 1);
+    assert!(plan.warning_events.is_empty());
     // It comes, and goes again.
-    let mut world = antrea();
-    offer(&mut world, &spec("securityops", "Pass"));
-    settle(&mut world);
-    world.tiers = Optional::Absent;
-    settle(&mut world);
+    let mut snapshot = antrea();
+    offer(&mut snapshot, &spec("securityops", "Pass"));
+    settle(&mut snapshot);
+    snapshot.tiers = OptionalKind::Absent;
+    settle(&mut snapshot);
     assert!(
-        there(&mut world).is_some(),
+        there(&mut snapshot).is_some(),
         "no Tiers at all say nothing about this one"
     );
     assert_eq!(
-        remarks(&world),
+        warning_events(&snapshot),
         ["Failed to get Tier securityops in member cluster east"]
     );
-    for unknown in [Optional::Pending, Optional::Absent] {
-        world.policies = unknown;
-        settle(&mut world);
+    for unknown in [OptionalKind::Pending, OptionalKind::Absent] {
+        snapshot.policies = unknown;
+        settle(&mut snapshot);
     }
-    let mut world = antrea();
-    settle(&mut world);
-    world.tiers = Optional::Pending;
-    offer(&mut world, &spec("securityops", "Pass"));
+    let mut snapshot = antrea();
+    settle(&mut snapshot);
+    snapshot.tiers = OptionalKind::Pending;
+    offer(&mut snapshot, &spec("securityops", "Pass"));
     assert!(
-        step(&mut world).is_empty() && remarks(&world).is_empty(),
+        step(&mut snapshot).is_empty() && warning_events(&snapshot).is_empty(),
         "not known yet"
     );
 }
 
 #[test]
 fn what_the_api_server_refuses_is_told() {
-    let mut world = antrea();
-    offer(&mut world, &spec("securityops", "Pass"));
-    let target = Target {
-        side: Side::Local,
+    let mut snapshot = antrea();
+    offer(&mut snapshot, &spec("securityops", "Pass"));
+    let target = ObjectRef {
+        side: ApiServer::Local,
         kind: Kind::ClusterNetworkPolicy,
         namespace: String::new(),
         name: NAME.to_owned(),
     };
-    world.failing = [(target, "denied".to_owned())].into();
+    snapshot.persistent_failures = [(target, "denied".to_owned())].into();
     assert_eq!(
-        remarks(&world),
+        warning_events(&snapshot),
         ["Failed to create imported Antrea ClusterNetworkPolicy in cluster east"]
     );
-    says(&plan(&world), "not imported: denied");
-    settle(&mut world);
-    offer(&mut world, &spec("securityops", "Drop"));
+    says(&plan(&snapshot), "not imported: denied");
+    settle(&mut snapshot);
+    offer(&mut snapshot, &spec("securityops", "Drop"));
     assert_eq!(
-        remarks(&world),
+        warning_events(&snapshot),
         ["Failed to update imported Antrea ClusterNetworkPolicy in cluster east"]
     );
-    settle(&mut world);
-    offer(&mut world, &spec("random", "Drop"));
+    settle(&mut snapshot);
+    offer(&mut snapshot, &spec("random", "Drop"));
     assert_eq!(
-        remarks(&world),
+        warning_events(&snapshot),
         [
             "ACNP Tier random does not exist in importing cluster east",
             "Failed to delete imported Antrea ClusterNetworkPolicy that no longer has a valid Tier for cluster east"
@@ -294,38 +293,38 @@ fn a_bad_import_stops_only_itself() {
             "spec.name \"strict\" does not fit",
         ),
     ] {
-        let mut world = antrea();
-        offer(&mut world, &spec("securityops", "Pass"));
-        settle(&mut world);
-        leader(&mut world).imports = Objects::default();
-        insert(&mut leader(&mut world).imports, bad);
+        let mut snapshot = antrea();
+        offer(&mut snapshot, &spec("securityops", "Pass"));
+        settle(&mut snapshot);
+        leader(&mut snapshot).imports = ObjectMap::default();
+        insert(&mut leader(&mut snapshot).imports, bad);
         insert(
-            &mut leader(&mut world).imports,
+            &mut leader(&mut snapshot).imports,
             offered("good", &spec("securityops", "Pass")),
         );
-        says(&plan(&world), why);
-        settle(&mut world);
+        says(&plan(&snapshot), why);
+        settle(&mut snapshot);
         assert_eq!(
-            policies(&mut world).len(),
+            policies(&mut snapshot).len(),
             2,
             "{why}: the leader has not taken it back"
         );
     }
-    let mut world = antrea();
+    let mut snapshot = antrea();
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         change(|i| {
             i.spec.name = "A_b".to_owned();
             i.metadata.name = Some(names::policy_import("A_b"));
         }),
     );
-    says(&plan(&world), "spec.name: \"antrea-mc-A_b\" is not a DNS name");
+    says(&plan(&snapshot), "spec.name: \"antrea-mc-A_b\" is not a DNS name");
     // One that is meant for others.
-    let mut world = antrea();
+    let mut snapshot = antrea();
     insert(
-        &mut leader(&mut world).imports,
+        &mut leader(&mut snapshot).imports,
         change(|i| i.spec.cluster_ids = vec!["west".to_owned()]),
     );
-    settle(&mut world);
-    assert!(there(&mut world).is_none());
+    settle(&mut snapshot);
+    assert!(there(&mut snapshot).is_none());
 }

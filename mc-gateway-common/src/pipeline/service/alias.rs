@@ -57,9 +57,9 @@ fn antrea_gateway<P: Packet, T: Maps>(packet: &P, tables: &T, finding: u64) -> O
     let Decision::Forward { group, .. } = Decision::unpack(finding) else {
         return None;
     };
-    // An alias stands for the only member of a group.
+    // An alias stands for the only next hop of a group.
     let [first, ..] = tables.group(group)?.next_hops;
-    tables.nexthop(first).map(|member| member.addr.into())
+    tables.nexthop(first).map(|next_hop| next_hop.addr.into())
 }
 
 /// Replaces the source or destination of the IPv4 packet whose header is at `at` by the address whose four
@@ -75,7 +75,8 @@ pub fn rewrite_alias<P: Packet>(packet: &mut P, at: u32, source: bool, to: u32) 
     } else {
         (Side::Destination, Side::Source)
     };
-    rewrite_and_update_checksums(packet, at, end, other, &Address::v4(to).bytes()).ok_or(DropReason::Store)
+    rewrite_and_update_checksums(packet, at, end, other, &Address::v4(to).bytes())
+        .ok_or(DropReason::WriteFailed)
 }
 
 #[inline(always)]

@@ -47,7 +47,7 @@ impl BackendRoute {
         })
     }
 
-    /// Hash that chooses among the members of the group.
+    /// Hash that chooses among the next hops of the group.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "any part of an id will do")]
     pub(super) const fn flow_hash(self) -> u32 {
@@ -90,7 +90,7 @@ fn route<P: Packet, T: Maps>(packet: &mut P, tables: &T, v6: bool) -> Result<Bac
         if ttl <= 1 {
             return Err(DropReason::TtlExceeded);
         }
-        write_backend_mac(packet, v6, backend).ok_or(DropReason::Store)?;
+        write_backend_mac(packet, v6, backend).ok_or(DropReason::WriteFailed)?;
     }
     Ok(route)
 }

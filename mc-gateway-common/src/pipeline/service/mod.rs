@@ -62,7 +62,7 @@ fn forward_to_backend<P: Packet, T: Maps>(packet: &mut P, tables: &T, v6: bool, 
         Ok(route) => {
             Decision::Forward {
                 group: route.group,
-                // Of the members of the group of a Node, which are one as a rule.
+                // Of the next hops of the group of a Node, which are one as a rule.
                 hash: Some(route.flow_hash()),
                 syn: Decision::opens(finding),
             }

@@ -73,7 +73,7 @@ pub fn dnat_request<P: Packet, T: Maps>(
         L4Kind::Truncated => return Err(DropReason::InnerMalformed),
         L4Kind::LaterFragment | L4Kind::Other => return Err(DropReason::ForeignBackend),
     };
-    done.ok_or(DropReason::Store)?;
+    done.ok_or(DropReason::WriteFailed)?;
     tables.count(Event::ServiceTranslated);
     Ok(())
 }
@@ -168,7 +168,7 @@ pub fn snat_reply<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<(), 
         // A packet too short for its own headers is nobody's reply.
         L4Kind::Truncated | L4Kind::Other => return Ok(()),
     };
-    done.ok_or(DropReason::Store)?;
+    done.ok_or(DropReason::WriteFailed)?;
     tables.count(Event::ReplyTranslated);
     Ok(())
 }

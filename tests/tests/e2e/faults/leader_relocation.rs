@@ -145,7 +145,7 @@ fn a_token_can_be_rotated_and_revoked_while_the_member_works() {
     copy_token(&back);
     late.wait_imported(EAST, 1);
     wait_all_connected();
-    assert_eq!(controller_pods(), controller, "nothing had to be started anew");
+    assert_eq!(controller_pods(), controller, "no controller was restarted");
     withdraw(&first, WEST);
     withdraw(&late, WEST);
     flow.finish();
@@ -168,7 +168,7 @@ fn a_member_follows_its_leader_to_another_address() {
     flow.assert_undisturbed();
     drop(relocated);
     wait_all_connected();
-    assert_eq!(controller_pods(), controller, "nothing had to be started anew");
+    assert_eq!(controller_pods(), controller, "no controller was restarted");
     withdraw(&late, WEST);
     flow.finish();
 }

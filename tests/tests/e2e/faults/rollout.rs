@@ -67,7 +67,7 @@ fn restarted_controllers_write_nothing() {
     flow.assert_undisturbed();
     assert_eq!(versions(namespace), before);
     println!(
-        "faults: controllers started anew, {} objects as before, no request lost",
+        "faults: controllers restarted, {} objects as before, no request lost",
         before.len()
     );
     withdraw(&late, EAST);

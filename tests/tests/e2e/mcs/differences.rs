@@ -67,9 +67,7 @@ fn labels_and_annotations_are_those_of_the_oldest_export() {
     }
     ns.unexport(WEST);
     wait_import(&ns, WEST, has("east", "west"));
-    specs::record(&[
-        "of labels and annotations that differ the oldest export's are used, and all exporters are told",
-    ]);
+    specs::record(&["the oldest export decides labels and annotations, and all exporters report a conflict"]);
 }
 
 #[test]
@@ -92,7 +90,7 @@ fn a_younger_headless_export_does_not_take_the_address() {
         wait_import(&ns, cluster, with_address);
     }
     specs::record(&[
-        "of a Service with an address and a headless one the oldest export's type is used, and all exporters are told",
+        "the oldest export decides between an address and headless, and all exporters report a conflict",
     ]);
 }
 
@@ -109,7 +107,7 @@ fn a_headless_import_is_removed_with_its_export() {
     for cluster in [EAST, WEST] {
         cluster.wait_gone(ns.0, IMPORT, "web", SHORT_TIMEOUT);
     }
-    specs::record(&["a headless export's import is headless, and goes with it"]);
+    specs::record(&["a headless export's import is headless, and is removed with it"]);
 }
 
 #[test]
@@ -147,6 +145,6 @@ fn slices_name_their_cluster_and_are_removed_with_the_export() {
         });
     }
     specs::record(&[
-        "each cluster has slices by exporting cluster that nobody else keeps, and they go with the export",
+        "each cluster has slices per exporting cluster with their own manager, removed with the export",
     ]);
 }

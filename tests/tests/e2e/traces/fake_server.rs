@@ -32,7 +32,7 @@ async fn serve(store: Arc<Mutex<Store>>, request: Request<Body>) -> Result<Respo
     let (parts, body) = request.into_parts();
     let ask = ApiRequest::parse(&parts, &body.collect_bytes().await?)?;
     let (code, text) = match answer(&store, &ask) {
-        Ok(said) => (said.code, said.text),
+        Ok(reply) => (reply.code, reply.text),
         Err(refusal) => (refusal.code, refusal.to_status().to_string()),
     };
     Ok(Response::builder()

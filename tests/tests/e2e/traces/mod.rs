@@ -110,7 +110,7 @@ async fn traces() {
         failed.push(seed);
         if failed.len() <= 3 {
             let (ops, difference) = shortest(&real, &kinds, ops, difference).await;
-            println!("the shortest trace found that comes to a difference:");
+            println!("the shortest trace found that produces a difference:");
             for op in ops {
                 println!("  {op}");
             }
@@ -119,7 +119,7 @@ async fn traces() {
     }
     real.close().await;
     println!(
-        "faults: the model and a real API server answer alike: {} traces, {} answers, {} events, {} differ",
+        "faults: the fake and a real API server compared: {} traces, {} answers, {} events, {} differ",
         seeds.end - seeds.start,
         all.answers,
         all.events,

@@ -92,14 +92,14 @@ impl Normalizer {
             let uid = self.uid(details["uid"].as_str().unwrap_or_default());
             return json!({ "done": [details["group"], details["kind"], details["name"], uid] });
         }
-        let mut said = json!({ "refused": status["reason"] });
+        let mut reply = json!({ "refused": status["reason"] });
         // Messages differ; conflicts are compared by field.
         if status["reason"] == "Conflict" {
             let causes = details["causes"].as_array().into_iter().flatten();
             let mut fields: Vec<_> = causes.map(|cause| cause["field"].to_string()).collect();
             fields.sort();
-            said["fields"] = json!(fields);
+            reply["fields"] = json!(fields);
         }
-        said
+        reply
     }
 }

@@ -50,11 +50,11 @@ impl Server {
             }
             let name = crd.metadata.name.clone().expect("CRDs have names");
             let crd = serde_json::to_value(&crd).expect("JSON");
-            let (code, said) = send(&client, Method::POST, CRDS, Some(("application/json", crd))).await;
+            let (code, reply) = send(&client, Method::POST, CRDS, Some(("application/json", crd))).await;
             match code {
                 201 => crds.push(name),
                 409 => {}
-                _ => panic!("{name}: {said}"),
+                _ => panic!("{name}: {reply}"),
             }
         }
         for kind in KINDS {
@@ -69,14 +69,14 @@ impl Server {
                 "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS },
             });
             let path = format!("{NAMESPACES_PATH}/{namespace}/configmaps");
-            let (code, said) = send(
+            let (code, reply) = send(
                 &client,
                 Method::POST,
                 &path,
                 Some(("application/json", identities)),
             )
             .await;
-            assert!(code == 201 || code == 409, "{namespace}: {said}");
+            assert!(code == 201 || code == 409, "{namespace}: {reply}");
         }
         let server = Self {
             client,
@@ -130,14 +130,14 @@ pub(super) async fn create_namespaces(client: &Client) -> BTreeMap<String, Strin
             "metadata": { "name": namespace, "finalizers": if namespace == TERMINATING_NAMESPACE { vec![HOLD] } else { vec![] } },
         });
         let path = format!("{NAMESPACES_PATH}/{namespace}");
-        let (code, said) = send(
+        let (code, reply) = send(
             client,
             Method::POST,
             NAMESPACES_PATH,
             Some(("application/json", body)),
         )
         .await;
-        assert!(code < 300 || code == 409, "{namespace}: {said}");
+        assert!(code < 300 || code == 409, "{namespace}: {reply}");
         if namespace == TERMINATING_NAMESPACE {
             send(client, Method::DELETE, &path, None).await;
         }
@@ -146,8 +146,8 @@ pub(super) async fn create_namespaces(client: &Client) -> BTreeMap<String, Strin
         } else {
             "Active"
         };
-        let there = until(SHORT_TIMEOUT, client, &path, |_, said| {
-            said["status"]["phase"] == phase
+        let there = until(SHORT_TIMEOUT, client, &path, |_, reply| {
+            reply["status"]["phase"] == phase
         })
         .await;
         uids.insert(
@@ -175,13 +175,13 @@ async fn until(
 ) -> Value {
     let start = Instant::now();
     loop {
-        let (code, said) = send(client, Method::GET, path, None).await;
-        if right(code, &said) {
-            return said;
+        let (code, reply) = send(client, Method::GET, path, None).await;
+        if right(code, &reply) {
+            return reply;
         }
         assert!(
             start.elapsed() < deadline,
-            "{path}: not right within {deadline:?}; last seen: {code} {said}"
+            "{path}: not right within {deadline:?}; last seen: {code} {reply}"
         );
         sleep(INTERVAL).await;
     }

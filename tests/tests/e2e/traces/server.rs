@@ -180,20 +180,20 @@ impl Server {
         path: String,
         body: Option<(&str, Value)>,
     ) -> Outcome {
-        let (code, said) = send(&self.client, method, &path, body).await;
-        if said["kind"] == "Status" {
-            return json!([code, self.normalizer.status(&said)]);
+        let (code, reply) = send(&self.client, method, &path, body).await;
+        if reply["kind"] == "Status" {
+            return json!([code, self.normalizer.status(&reply)]);
         }
         // A dry run allocates nothing that needs a name.
         if !path.contains("dryRun") {
-            self.seen.entry(object.clone()).or_default().push(said.clone());
-            return json!([code, self.normalizer.object(said)]);
+            self.seen.entry(object.clone()).or_default().push(reply.clone());
+            return json!([code, self.normalizer.object(reply)]);
         }
-        let mut said = Normalizer::default().object(said);
-        said["metadata"]
+        let mut reply = Normalizer::default().object(reply);
+        reply["metadata"]
             .as_object_mut()
             .map(|m| m.remove("ownerReferences"));
-        json!([code, said])
+        json!([code, reply])
     }
 
     async fn list(&mut self, path: String, page: Option<Page>) -> Outcome {
@@ -206,23 +206,23 @@ impl Server {
                 )
             },
         );
-        let (code, said) = send(&self.client, Method::GET, &asked, None).await;
-        if said["kind"] == "Status" {
-            return json!([code, self.normalizer.status(&said)]);
+        let (code, reply) = send(&self.client, Method::GET, &asked, None).await;
+        if reply["kind"] == "Status" {
+            return json!([code, self.normalizer.status(&reply)]);
         }
-        let version = said["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        let version = reply["metadata"]["resourceVersion"].as_str().unwrap_or_default();
         let right = match &page {
             Some(page) => page.version == version,
             None => version.parse().is_ok_and(|v: u64| v >= self.normalizer.newest()),
         };
         self.list_versions.push(version.to_owned());
-        let next = said["metadata"]["continue"].as_str().unwrap_or_default();
+        let next = reply["metadata"]["continue"].as_str().unwrap_or_default();
         self.page = (!next.is_empty()).then(|| Page {
             path,
             next: next.to_owned(),
             version: version.to_owned(),
         });
-        let items = said["items"].as_array().cloned().unwrap_or_default();
+        let items = reply["items"].as_array().cloned().unwrap_or_default();
         let items: Vec<_> = items
             .into_iter()
             .map(|item| {
@@ -263,7 +263,7 @@ impl Server {
             Ok(events) => Box::pin(events),
             Err(error) => return json!(error.to_string()),
         };
-        let mut told = vec![];
+        let mut events_seen = vec![];
         loop {
             let (type_, object) = match tokio::time::timeout(EVENT_TIMEOUT, events.next()).await {
                 Ok(Some(Ok(WatchEvent::Added(object)))) => ("ADDED", object),
@@ -271,18 +271,18 @@ impl Server {
                 Ok(Some(Ok(WatchEvent::Deleted(object)))) => ("DELETED", object),
                 Ok(Some(Ok(WatchEvent::Bookmark(_)))) => continue,
                 other => {
-                    told.push(json!(format!("instead of the end: {other:?}")));
+                    events_seen.push(json!(format!("instead of the end: {other:?}")));
                     break;
                 }
             };
             let ends =
                 object["metadata"]["name"] == end.name && object["metadata"]["namespace"] == end.namespace;
-            told.push(json!([type_, self.normalizer.object(object)]));
+            events_seen.push(json!([type_, self.normalizer.object(object)]));
             if ends {
                 break;
             }
         }
-        Value::Array(told)
+        Value::Array(events_seen)
     }
 
     /// Order of all named versions.

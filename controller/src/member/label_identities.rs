@@ -1,0 +1,359 @@
+//! The exchange of label identities: exports of this cluster's Pod labels, imports of the set's with their IDs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::Arc,
+};
+
+use kube::{ResourceExt, core::ObjectMeta};
+use mc_api::{
+    config::IdentityExport,
+    label_identity::{
+        self, LabelIdentity, LabelIdentitySpec, LabelKeyFilter, digest, normalize, object_name,
+    },
+    names,
+    resource_export::{ResourceExport, ResourceExportSpec, kind as export_kind},
+    resource_import::{ResourceImport, kind},
+};
+use serde_json::json;
+
+use super::{
+    ActiveMembership, is_managed, policy_selectors::PeerSelectors, resource_exports::existing_export,
+};
+use crate::{
+    plan::{ApiServer, Plan},
+    snapshot::{MemberSnapshot, NamespacedName, ObjectMap, OptionalKind, get},
+};
+
+/// The identities offered by the leader.
+#[derive(Default)]
+struct OfferedIdentities {
+    /// Valid identities by name.
+    valid: BTreeMap<String, LabelIdentitySpec>,
+    /// Names with an invalid import: the local object is kept.
+    undetermined: BTreeSet<String>,
+}
+
+/// Exports and imports label identities, or deletes both.
+pub fn plan(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &mut Plan) {
+    if snapshot.config.stretched_network_policy {
+        export(snapshot, membership, plan);
+        import(snapshot, membership, plan);
+        return;
+    }
+    let before = plan.writes.len();
+    for old in own_exports(membership) {
+        if plan.has_room(before) {
+            plan.delete(ApiServer::Leader, old);
+        }
+    }
+    withdraw(snapshot, plan);
+}
+
+/// Deletes all imported identities: there is no membership.
+pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
+    let before = plan.writes.len();
+    for old in snapshot
+        .label_identities
+        .objects()
+        .into_iter()
+        .flat_map(|o| o.values())
+    {
+        if is_managed(old.as_ref()) && plan.has_room(before) {
+            plan.delete(ApiServer::Local, old.as_ref());
+        }
+    }
+}
+
+/// This cluster's exports of this kind.
+fn own_exports<'a>(membership: &ActiveMembership<'a>) -> impl Iterator<Item = &'a ResourceExport> {
+    let ours = membership.cluster_id;
+    membership
+        .leader
+        .exports
+        .values()
+        .filter(move |e| e.spec.kind == export_kind::LABEL_IDENTITY && e.spec.cluster_id == ours)
+        .map(AsRef::as_ref)
+}
+
+/// Keeps one export per distinct label set of Pods.
+fn export(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &mut Plan) {
+    let Some(wanted) = desired_exports(snapshot, membership, plan) else {
+        return;
+    };
+    let before = plan.writes.len();
+    for (name, label) in &wanted {
+        if !plan.has_room(before) {
+            return;
+        }
+        let Some(old) = existing_export(membership, name) else {
+            plan.create(ApiServer::Leader, &label_export(membership, name, label));
+            continue;
+        };
+        // An export that is being deleted is created again when it is gone.
+        if old.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        let same = old.spec.kind == export_kind::LABEL_IDENTITY
+            && old.spec.cluster_id == membership.cluster_id
+            && label_identity::parse_export(old.spec.label_identity.as_ref()) == Ok(label)
+            && old.labels().get(names::LABEL_SOURCE_KIND).map(String::as_str)
+                == Some(export_kind::LABEL_IDENTITY);
+        if !same {
+            plan.apply(ApiServer::Leader, &label_export(membership, name, label));
+        }
+    }
+    for old in own_exports(membership).filter(|o| !wanted.contains_key(&o.name_any())) {
+        if plan.has_room(before) {
+            plan.delete(ApiServer::Leader, old);
+        }
+    }
+}
+
+/// The desired exports: label by name; `None` while the list of Pods is incomplete.
+fn desired_exports(
+    snapshot: &MemberSnapshot,
+    membership: &ActiveMembership<'_>,
+    plan: &mut Plan,
+) -> Option<BTreeMap<String, String>> {
+    let pods = snapshot.pod_labels.as_ref()?;
+    let exclusions = &snapshot.config.excluded_labels;
+    let selectors = (snapshot.config.identity_export == IdentityExport::Selected).then(|| {
+        let imports = offered_policies(membership);
+        PeerSelectors::from_policies(imports.filter_map(|i| i.spec.cluster_network_policy.as_ref()))
+    });
+    let mut wanted = BTreeMap::new();
+    let mut bad = vec![];
+    for (namespace, labels) in pods.keys() {
+        // The caches of Pods and namespaces are not in step.
+        let Some(found) = get(&snapshot.namespaces, "", namespace) else {
+            continue;
+        };
+        if selectors.as_ref().is_some_and(|s| {
+            !s.matches(
+                &without_excluded(found.labels(), exclusions),
+                &parse_labels(labels),
+            )
+        }) {
+            continue;
+        }
+        let label = normalize(namespace, found.labels(), labels, exclusions);
+        let subject = || {
+            format!(
+                "Pods of Namespace {namespace} with labels {:?}",
+                shortened(labels)
+            )
+        };
+        if let Err(why) = label_identity::validate(&label) {
+            bad.push((subject(), format!("have no label identity: {why}")));
+            continue;
+        }
+        let digest = digest(&label);
+        match wanted.entry(names::label_identity_export(
+            membership.cluster_id,
+            object_name(&digest),
+        )) {
+            Entry::Vacant(free) => {
+                free.insert(label);
+            }
+            Entry::Occupied(taken) if *taken.get() != label => bad.push((
+                subject(),
+                format!(
+                    "have no label identity: another label has the same hash {}",
+                    object_name(&digest)
+                ),
+            )),
+            Entry::Occupied(_) => {}
+        }
+    }
+    plan.issues("Pods without label identity", bad);
+    Some(wanted)
+}
+
+/// The replicated policies.
+pub(super) fn offered_policies<'a>(
+    membership: &ActiveMembership<'a>,
+) -> impl Iterator<Item = &'a ResourceImport> {
+    let cluster = membership.cluster_id;
+    membership
+        .leader
+        .imports
+        .values()
+        .filter(move |i| i.spec.kind == kind::CLUSTER_NETWORK_POLICY && applies_to(i, cluster))
+        .map(AsRef::as_ref)
+}
+
+/// Whether an import is active and for this cluster.
+fn applies_to(import: &ResourceImport, cluster: &str) -> bool {
+    let targets = &import.spec.cluster_ids;
+    import.metadata.deletion_timestamp.is_none()
+        && (targets.is_empty() || targets.iter().any(|c| c == cluster))
+}
+
+fn without_excluded(
+    labels: &BTreeMap<String, String>,
+    exclusions: &LabelKeyFilter,
+) -> BTreeMap<String, String> {
+    let kept = labels.iter().filter(|(key, _)| !exclusions.excludes(key));
+    kept.map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// The inverse of [`label_identity::join_labels`]: keys and values contain neither a comma nor an equals sign.
+fn parse_labels(labels: &str) -> BTreeMap<String, String> {
+    labels
+        .split(',')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect()
+}
+
+fn shortened(labels: &str) -> String {
+    labels.chars().take(80).collect()
+}
+
+/// The export of a label; without a finalizer, like Antrea's.
+fn label_export(membership: &ActiveMembership<'_>, name: &str, label: &str) -> ResourceExport {
+    let labels = [
+        (names::LABEL_SOURCE_KIND, export_kind::LABEL_IDENTITY),
+        (names::LABEL_SOURCE_CLUSTER_ID, membership.cluster_id),
+    ];
+    ResourceExport {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(membership.leader_namespace.to_owned()),
+            labels: Some(labels.map(|(k, v)| (k.to_owned(), v.to_owned())).into()),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceExportSpec {
+            cluster_id: membership.cluster_id.to_owned(),
+            kind: export_kind::LABEL_IDENTITY.to_owned(),
+            label_identity: Some(json!({ "normalizedLabel": label })),
+            ..ResourceExportSpec::default()
+        },
+        status: None,
+    }
+}
+
+/// Keeps one `LabelIdentity` per label of the set; identities with an invalid import are kept.
+fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &mut Plan) {
+    let local = match &snapshot.label_identities {
+        OptionalKind::Present(local) => local,
+        OptionalKind::Pending => return,
+        OptionalKind::Absent => {
+            return plan.issue(
+                "labelidentities.multicluster.crd.antrea.io",
+                "this CRD is missing: label identities are not imported",
+            );
+        }
+    };
+    let offered = offered_identities(membership, local, plan);
+    let by_id: BTreeMap<u32, &str> = offered.valid.iter().map(|(n, i)| (i.id, n.as_str())).collect();
+    let mut holders: BTreeMap<u32, Vec<(&str, bool)>> = BTreeMap::new();
+    for (name, old) in local.iter() {
+        holders
+            .entry(old.spec.id)
+            .or_default()
+            .push((name.name.as_str(), is_managed(old.as_ref())));
+    }
+    let before = plan.writes.len();
+    let mut deleted = BTreeSet::new();
+    for old in local.values().filter(|o| is_managed(o.as_ref())) {
+        let name = old.name_any();
+        let replaced = by_id.get(&old.spec.id).is_some_and(|n| *n != name);
+        let unclear = offered.undetermined.contains(&name) && !replaced;
+        if !offered.valid.contains_key(&name) && !unclear {
+            deleted.insert(name);
+            if plan.has_room(before) {
+                plan.delete(ApiServer::Local, old.as_ref());
+            }
+        }
+    }
+    for (name, spec) in &offered.valid {
+        if !plan.has_room(before) {
+            return;
+        }
+        let old = get(local, "", name);
+        if old.is_some_and(|o| o.spec == *spec && is_managed(o.as_ref())) {
+            continue;
+        }
+        // Two labels never share an ID, not even temporarily.
+        let others = holders.get(&spec.id).into_iter().flatten();
+        let holder = others.copied().find(|(other, _)| other != name);
+        match holder {
+            Some((holder, _)) if deleted.contains(holder) => {}
+            Some((holder, false)) if !offered.valid.contains_key(holder) => plan.issue(
+                format!("LabelIdentity {holder}"),
+                format!(
+                    "has another owner and the ID {} of {name}, which is not imported: delete it",
+                    spec.id
+                ),
+            ),
+            _ => {
+                let mut new = LabelIdentity::new(name, spec.clone());
+                new.labels_mut().insert(
+                    names::LABEL_APP_MANAGED_BY.to_owned(),
+                    names::MANAGED_BY.to_owned(),
+                );
+                plan.apply(ApiServer::Local, &new);
+            }
+        }
+    }
+}
+
+/// The identities offered by the leader. Of two with one ID the one imported already is valid, else the older.
+fn offered_identities(
+    membership: &ActiveMembership<'_>,
+    local: &ObjectMap<LabelIdentity>,
+    plan: &mut Plan,
+) -> OfferedIdentities {
+    let mut offered = OfferedIdentities::default();
+    let mut bad = vec![];
+    let mut by_id: BTreeMap<u32, Vec<(&Arc<ResourceImport>, &str)>> = BTreeMap::new();
+    for import in membership
+        .leader
+        .imports
+        .values()
+        .filter(|i| i.spec.kind == kind::LABEL_IDENTITY && applies_to(i, membership.cluster_id))
+    {
+        let name = import.name_any();
+        let why = match label_identity::parse_import(import.spec.label_identity.as_ref()) {
+            Ok((label, _)) if object_name(&digest(label)) != name => {
+                format!("the name of this label is {:?}", object_name(&digest(label)))
+            }
+            Ok((label, id)) => {
+                by_id.entry(id).or_default().push((import, label));
+                continue;
+            }
+            Err(error) => error.to_string(),
+        };
+        bad.push((format!("ResourceImport {name}"), format!("not imported: {why}")));
+        offered.undetermined.insert(name);
+    }
+    for (id, mut candidates) in by_id {
+        candidates.sort_by_key(|(import, label)| {
+            let key = NamespacedName::new("", import.name_any());
+            let here = local.get(&key);
+            let here = here.is_some_and(|o| o.spec.id == id && o.spec.label == *label);
+            (!here, import.creation_timestamp(), import.name_any())
+        });
+        let mut candidates = candidates.into_iter();
+        let winner = candidates
+            .next()
+            .map(|(import, label)| (import.name_any(), label));
+        for (loser, _) in candidates {
+            let loser = loser.name_any();
+            let winner = winner.as_ref().map_or("", |(name, _)| name);
+            bad.push((
+                format!("ResourceImport {loser}"),
+                format!("not imported: its ID {id} is that of {winner}, too"),
+            ));
+            offered.undetermined.insert(loser);
+        }
+        if let Some((name, label)) = winner {
+            let label = label.to_owned();
+            offered.valid.insert(name, LabelIdentitySpec { label, id });
+        }
+    }
+    plan.issues("ResourceImports of kind LabelIdentity", bad);
+    offered
+}

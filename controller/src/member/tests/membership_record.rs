@@ -1,0 +1,146 @@
+//! The record of memberships, and goodbyes.
+
+use kube::ResourceExt;
+
+use super::*;
+use crate::{
+    member::membership_record::{DeregistrationState, LeaderEndpoint, Membership, MembershipRecord},
+    plan::{Kind, WriteOp},
+    snapshot::fake::delete,
+};
+
+fn membership(set: &str) -> Membership {
+    Membership {
+        cluster_set: set.to_owned(),
+        cluster_id: "east".to_owned(),
+        namespace: LEADER_NS.to_owned(),
+    }
+}
+
+/// A member "east" whose `ClusterSet` "set" was deleted.
+fn left() -> MemberSnapshot {
+    let mut snapshot = snapshot();
+    settle(&mut snapshot);
+    delete(&mut snapshot.cluster_sets, &(NS.to_owned(), "set".to_owned()));
+    snapshot
+}
+
+fn recorded(snapshot: &MemberSnapshot) -> Vec<Membership> {
+    MembershipRecord::from_snapshot(snapshot)
+        .endpoints
+        .into_keys()
+        .collect()
+}
+
+#[test]
+fn a_membership_is_recorded_before_it_is_announced() {
+    let mut snapshot = snapshot();
+    leader(&mut snapshot).announces = ObjectMap::default();
+    let first = step(&mut snapshot);
+    let writes = |writes: &[Write], kind| writes.iter().any(|a| a.target.kind == kind);
+    assert!(writes(&first, Kind::ConfigMap));
+    assert!(!writes(&first, Kind::MemberClusterAnnounce));
+    assert!(writes(&step(&mut snapshot), Kind::MemberClusterAnnounce));
+    settle(&mut snapshot);
+    let way = LeaderEndpoint {
+        server: "https://172.18.0.1:6443".to_owned(),
+        secret: "member-east-token".to_owned(),
+    };
+    assert_eq!(
+        MembershipRecord::from_snapshot(&snapshot).endpoints,
+        [(membership("set"), way)].into()
+    );
+}
+
+#[test]
+fn a_membership_that_ended_is_on_record_until_the_leader_knows() {
+    let mut snapshot = left();
+    settle(&mut snapshot);
+    assert_eq!(recorded(&snapshot), [membership("set")]);
+    let why = DeregistrationState::Failing("no answer".to_owned());
+    snapshot.deregistrations.insert(membership("set"), why);
+    says(
+        &plan(&snapshot),
+        "ClusterSet set: the leader was not told yet that cluster \"east\" left: no answer; to give up, delete \
+         ConfigMap kube-system/mc-gateway-memberships",
+    );
+    settle(&mut snapshot);
+    assert_eq!(recorded(&snapshot), [membership("set")]);
+    snapshot
+        .deregistrations
+        .insert(membership("set"), DeregistrationState::Confirmed);
+    settle(&mut snapshot);
+    assert!(snapshot.memberships.is_empty(), "the last takes the record along");
+}
+
+#[test]
+fn who_joins_another_set_still_has_to_leave_the_first() {
+    let mut snapshot = left();
+    insert(&mut snapshot.cluster_sets, cluster_set("other"));
+    settle(&mut snapshot);
+    assert_eq!(recorded(&snapshot), [membership("other"), membership("set")]);
+    snapshot
+        .deregistrations
+        .insert(membership("set"), DeregistrationState::Confirmed);
+    settle(&mut snapshot);
+    assert_eq!(recorded(&snapshot), [membership("other")]);
+}
+
+#[test]
+fn who_comes_back_has_not_left() {
+    let mut snapshot = left();
+    snapshot
+        .deregistrations
+        .insert(membership("set"), DeregistrationState::Confirmed);
+    let mut set = cluster_set("set");
+    set.spec.cluster_id = String::new();
+    insert(&mut snapshot.cluster_sets, set);
+    let _ = step(&mut snapshot);
+    assert_eq!(
+        recorded(&snapshot),
+        [membership("set")],
+        "whose ID is not known yet"
+    );
+    insert(&mut snapshot.cluster_sets, cluster_set("set"));
+    settle(&mut snapshot);
+    assert_eq!(recorded(&snapshot), [membership("set")]);
+}
+
+#[test]
+fn what_cannot_be_read_stays_and_is_told() {
+    let snapshot = left();
+    let way = r#"{"server":"https://a","secret":"b"}"#;
+    for (key, text, why) in [
+        ("set_east", way, "the key is not SET_ID_NAMESPACE"),
+        ("a_b_c_d", way, "the key is not SET_ID_NAMESPACE"),
+        ("set_east_there", "{", "EOF while parsing"),
+        (
+            "set_east_there",
+            r#"{"server":"https://a"}"#,
+            "missing field `secret`",
+        ),
+    ] {
+        let mut record = snapshot.memberships.values().next().unwrap().as_ref().clone();
+        assert_eq!(record.name_any(), names::MEMBERSHIP_RECORDS);
+        record
+            .data
+            .get_or_insert_default()
+            .insert(key.to_owned(), text.to_owned());
+        let mut snapshot = snapshot.clone();
+        insert(&mut snapshot.memberships, record);
+        says(
+            &plan(&snapshot),
+            &format!("ConfigMap kube-system/mc-gateway-memberships: data[{key:?}]: {why}"),
+        );
+        snapshot
+            .deregistrations
+            .insert(membership("set"), DeregistrationState::Confirmed);
+        let Some(WriteOp::Apply(body)) = step(&mut snapshot)
+            .into_iter()
+            .find_map(|a| (a.target.kind == Kind::ConfigMap).then_some(a.op))
+        else {
+            panic!("the other goes")
+        };
+        assert_eq!(body.value()["data"], json!({ key: text }));
+    }
+}

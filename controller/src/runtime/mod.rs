@@ -1,0 +1,21 @@
+//! I/O around the pure plans: watches, writes, election, Events, time.
+//!
+//! `kube::runtime::Controller` reconciles one object at a time. A plan here depends on all objects of several kinds in
+//! two clusters, so each loop makes one plan of a whole snapshot instead.
+
+mod api_health;
+pub mod applier;
+mod batch;
+mod cache;
+pub mod deregistration;
+pub mod election;
+pub mod env;
+pub mod events;
+pub mod issue_log;
+pub mod leader;
+pub mod leader_connection;
+pub mod member;
+mod member_stores;
+mod pod_labels;
+mod schedule;
+pub mod service_cidr;

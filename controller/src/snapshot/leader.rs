@@ -1,0 +1,50 @@
+//! The input of a leader's plan.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use mc_api::{
+    cluster_claim::ClusterClaim, cluster_set::ClusterSet, config::Config,
+    member_cluster_announce::MemberClusterAnnounce, resource_export::ResourceExport,
+    resource_import::ResourceImport,
+};
+use mc_kube::{ObjectMap, OptionalKind};
+
+/// The input of a leader's plan; all lists are complete.
+#[derive(Clone, Debug)]
+pub struct LeaderSnapshot {
+    /// The time.
+    pub now: Timestamp,
+    /// The namespace of the exchanged objects.
+    pub namespace: String,
+    /// The configuration file.
+    pub config: Config,
+    /// The `ClusterSet`s; one is expected.
+    pub cluster_sets: ObjectMap<ClusterSet>,
+    /// The cluster's ID, as older guides configure it.
+    pub cluster_claims: OptionalKind<ClusterClaim>,
+    /// The members' service accounts, and others.
+    pub service_accounts: ObjectMap<ServiceAccount>,
+    /// The binding of service accounts to cluster IDs that the admission policies read.
+    pub service_account_bindings: ObjectMap<ConfigMap>,
+    /// The members' announces with their heartbeats.
+    pub announces: ObjectMap<MemberClusterAnnounce>,
+    /// The members' exports.
+    pub exports: ObjectMap<ResourceExport>,
+    /// The imports offered to members.
+    pub imports: ObjectMap<ResourceImport>,
+    /// The label ID store, where label identities are exchanged.
+    pub label_id_shards: Option<ObjectMap<ConfigMap>>,
+    /// The last heartbeat of each `MemberClusterAnnounce`, by name.
+    pub heartbeats: BTreeMap<String, LastHeartbeat>,
+}
+
+/// The last change of a `MemberClusterAnnounce`'s heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastHeartbeat {
+    /// The heartbeat's value.
+    pub heartbeat: String,
+    /// The time at which it was first seen, by the leader's clock.
+    pub seen_at: Timestamp,
+}

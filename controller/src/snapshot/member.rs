@@ -1,0 +1,125 @@
+//! The input of a member's plan.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::{ConfigMap, Namespace, Node, Secret, Service},
+    discovery::v1::EndpointSlice,
+};
+use mc_api::{
+    cluster_claim::ClusterClaim,
+    cluster_info::ClusterInfoImport,
+    cluster_set::ClusterSet,
+    config::Config,
+    gateway::Gateway,
+    label_identity::LabelIdentity,
+    member_cluster_announce::MemberClusterAnnounce,
+    network_policy::{ClusterNetworkPolicy, Tier},
+    resource_export::ResourceExport,
+    resource_import::ResourceImport,
+    service_export::ServiceExport,
+    service_import::ServiceImport,
+};
+use mc_kube::{ObjectMap, OptionalKind};
+
+use super::{DeregistrationState, Membership, PodLabelCounts};
+use crate::plan::ObjectRef;
+
+/// The input of a member's plan; the local lists are complete.
+#[derive(Clone, Debug)]
+pub struct MemberSnapshot {
+    /// The time.
+    pub now: Timestamp,
+    /// The namespace of this controller.
+    pub namespace: String,
+    /// The configuration file.
+    pub config: Config,
+    /// The Service CIDRs, configured or discovered, at most one of each IP family; empty while unknown.
+    pub service_cidrs: Vec<IpNet>,
+    /// The `ClusterSet`s; one is expected.
+    pub cluster_sets: ObjectMap<ClusterSet>,
+    /// The cluster's ID, as older guides configure it.
+    pub cluster_claims: OptionalKind<ClusterClaim>,
+    /// The membership record.
+    pub memberships: ObjectMap<ConfigMap>,
+    /// The state of each deregistration of this process.
+    pub deregistrations: BTreeMap<Membership, DeregistrationState>,
+    /// The Nodes.
+    pub nodes: ObjectMap<Node>,
+    /// The namespaces.
+    pub namespaces: ObjectMap<Namespace>,
+    /// The Services.
+    pub services: ObjectMap<Service>,
+    /// The `EndpointSlice`s.
+    pub endpoint_slices: ObjectMap<EndpointSlice>,
+    /// The `ServiceExport`s.
+    pub service_exports: ObjectMap<ServiceExport>,
+    /// The `ServiceImport`s.
+    pub service_imports: ObjectMap<ServiceImport>,
+    /// The Gateways.
+    pub gateways: ObjectMap<Gateway>,
+    /// The networks of the other clusters.
+    pub cluster_infos: ObjectMap<ClusterInfoImport>,
+    /// The labels of all Pods, where they are exported and once the list is complete.
+    pub pod_labels: Option<PodLabelCounts>,
+    /// The label identities of the set.
+    pub label_identities: OptionalKind<LabelIdentity>,
+    /// The cluster's policies, imported or its own.
+    pub policies: OptionalKind<ClusterNetworkPolicy>,
+    /// The Tiers that policies may refer to.
+    pub tiers: OptionalKind<Tier>,
+    /// Writes that failed more than once, with the error; in the leader cluster only rejected ones.
+    pub persistent_failures: BTreeMap<ObjectRef, String>,
+    /// The token Secret.
+    pub secret: SecretState,
+    /// The state of the connection to the leader.
+    pub connection: LeaderConnectionState,
+    /// The leader's objects, as last seen; kept while the leader is unreachable.
+    pub leader: Option<RemoteObjects>,
+}
+
+/// The lookup state of the Secret that a `ClusterSet` names.
+#[derive(Clone, Debug, Default)]
+pub enum SecretState {
+    /// The list is incomplete.
+    #[default]
+    Pending,
+    /// The Secret does not exist.
+    Missing,
+    /// The Secret exists.
+    Present(Arc<Secret>),
+}
+
+/// The result of the last exchange with the leader.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LeaderConnectionState {
+    /// No connection is configured.
+    #[default]
+    Idle,
+    /// The first answer is outstanding.
+    Connecting,
+    /// The last request succeeded.
+    Up,
+    /// The last request failed.
+    Down {
+        /// The error.
+        error: String,
+    },
+}
+
+/// The leader's objects that this member may read.
+#[derive(Clone, Debug, Default)]
+pub struct RemoteObjects {
+    /// Whether the lists below are complete.
+    pub synced: bool,
+    /// This member's announce.
+    pub announces: ObjectMap<MemberClusterAnnounce>,
+    /// This member's exports.
+    pub exports: ObjectMap<ResourceExport>,
+    /// The imports of the set.
+    pub imports: ObjectMap<ResourceImport>,
+    /// The time until which an absent object may have been lost by the leader ([`crate::member::deletion_guard`]).
+    pub suppress_deletions_until: Option<Timestamp>,
+}

@@ -1,0 +1,59 @@
+//! Identity and end of a membership.
+
+use kube::ResourceExt;
+use mc_api::{cluster_set::ClusterSet, names};
+
+/// The identity of a membership: connections with equal values belong to the same one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Membership {
+    /// The ID of the set.
+    pub cluster_set: String,
+    /// The ID of the local cluster.
+    pub cluster_id: String,
+    /// The namespace of the exchanged objects in the leader cluster.
+    pub namespace: String,
+}
+
+/// The progress of a deregistration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeregistrationState {
+    /// It has started.
+    InProgress,
+    /// The announce is gone, and no earlier request can create it again.
+    Confirmed,
+    /// The last attempt failed with this error.
+    Failing(String),
+}
+
+/// The namespace of the exchanged objects in the leader cluster.
+#[must_use]
+pub fn leader_namespace(set: &ClusterSet) -> &str {
+    if set.spec.namespace.is_empty() {
+        names::LEADER_NAMESPACE
+    } else {
+        &set.spec.namespace
+    }
+}
+
+// === impl Membership ===
+
+impl Membership {
+    /// The membership of a `ClusterSet`; `None` while the cluster's ID is unknown.
+    #[must_use]
+    pub fn from_cluster_set(set: &ClusterSet) -> Option<Self> {
+        (!set.spec.cluster_id.is_empty()).then(|| Self {
+            cluster_set: set.name_any(),
+            cluster_id: set.spec.cluster_id.clone(),
+            namespace: leader_namespace(set).to_owned(),
+        })
+    }
+
+    /// Whether this may be the membership of `set`, whose cluster ID may be unknown.
+    #[must_use]
+    pub fn may_match(&self, set: &ClusterSet) -> bool {
+        match Self::from_cluster_set(set) {
+            Some(membership) => membership == *self,
+            None => self.cluster_set == set.name_any(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Enumerated options of the configuration file; an empty value is the default.
+
+use std::str::FromStr;
+
+use super::ConfigError;
+
+/// Treatment of stale members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StaleMemberPolicy {
+    /// Reported as not Ready.
+    #[default]
+    Keep,
+    /// Removed with all its exports after the timeout.
+    Remove,
+}
+
+/// Pods whose label identities are exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdentityExport {
+    /// All Pods.
+    #[default]
+    All,
+    /// Pods matched by a selector of scope `ClusterSet` in a replicated policy.
+    Selected,
+}
+
+/// Node address type of the gateway IP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GatewayIpPrecedence {
+    /// `InternalIP`.
+    #[default]
+    Internal,
+    /// `ExternalIP`.
+    External,
+}
+
+/// Endpoint addresses of an exported Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EndpointIpType {
+    /// The cluster IP of the Service.
+    #[default]
+    ClusterIp,
+    /// The addresses of its ready Pods.
+    PodIp,
+}
+
+/// Number of active gateways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GatewayMode {
+    /// Every eligible Node.
+    #[default]
+    ActiveActive,
+    /// One; the others are standbys.
+    ActiveStandby,
+}
+
+fn unknown<T>(field: &'static str, value: &str, accepted: &'static str) -> Result<T, ConfigError> {
+    Err(ConfigError::UnknownValue {
+        field,
+        value: value.to_owned(),
+        accepted,
+    })
+}
+
+// === impl StaleMemberPolicy ===
+
+impl FromStr for StaleMemberPolicy {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "Keep" => Ok(Self::Keep),
+            "Remove" => Ok(Self::Remove),
+            _ => unknown("staleMemberPolicy", value, "Keep, Remove"),
+        }
+    }
+}
+
+// === impl IdentityExport ===
+
+impl FromStr for IdentityExport {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "All" => Ok(Self::All),
+            "Selected" => Ok(Self::Selected),
+            _ => unknown("labelIdentityExport", value, "All, Selected"),
+        }
+    }
+}
+
+// === impl GatewayIpPrecedence ===
+
+impl FromStr for GatewayIpPrecedence {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "private" | "internal" => Ok(Self::Internal),
+            "public" | "external" => Ok(Self::External),
+            _ => unknown(
+                "gatewayIPPrecedence",
+                value,
+                "internal, private, external, public",
+            ),
+        }
+    }
+}
+
+// === impl EndpointIpType ===
+
+impl FromStr for EndpointIpType {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "ClusterIP" => Ok(Self::ClusterIp),
+            "PodIP" => Ok(Self::PodIp),
+            _ => unknown("endpointIPType", value, "ClusterIP, PodIP"),
+        }
+    }
+}
+
+// === impl GatewayMode ===
+
+impl FromStr for GatewayMode {
+    type Err = ConfigError;
+
+    fn from_str(value: &str) -> Result<Self, ConfigError> {
+        match value {
+            "" | "ActiveActive" => Ok(Self::ActiveActive),
+            "ActiveStandby" => Ok(Self::ActiveStandby),
+            _ => unknown("gatewayMode", value, "ActiveActive, ActiveStandby"),
+        }
+    }
+}

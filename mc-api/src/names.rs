@@ -1,0 +1,215 @@
+//! Names, labels, annotations and finalizers shared by the clusters of a set.
+
+use crate::renamed_annotation::RenamedAnnotation;
+
+/// The API group of Antrea Multi-cluster.
+pub const GROUP: &str = "multicluster.crd.antrea.io";
+/// The API group of the MCS API.
+pub const MCS_GROUP: &str = "multicluster.x-k8s.io";
+
+/// The field manager of this controller's writes.
+pub const FIELD_MANAGER: &str = "mc-controller";
+
+/// Default Namespace of the leader controller.
+pub const LEADER_NAMESPACE: &str = "antrea-multicluster";
+/// Default Namespace of the member controller and the gateways.
+pub const MEMBER_NAMESPACE: &str = "kube-system";
+
+/// The Lease of the leader controllers of a cluster, in the Namespace of the exchanged objects.
+pub const LEASE_LEADER: &str = "mc-controller-leader";
+/// The Lease of the member controllers of a cluster, in their Namespace.
+pub const LEASE_MEMBER: &str = "mc-controller-member";
+/// The `ConfigMap` with a member's membership records.
+pub const MEMBERSHIP_RECORDS: &str = "mc-gateway-memberships";
+/// Superset, in the leader cluster: the `ConfigMap` that binds `ServiceAccount`s to cluster IDs.
+pub const SERVICE_ACCOUNT_BINDINGS: &str = "antrea-mc-member-identities";
+
+// Labels on a ResourceExport.
+
+/// Name of the exported object.
+pub const LABEL_SOURCE_NAME: &str = "sourceName";
+/// Namespace of the exported object.
+pub const LABEL_SOURCE_NAMESPACE: &str = "sourceNamespace";
+/// The exporting cluster.
+pub const LABEL_SOURCE_CLUSTER_ID: &str = "sourceClusterID";
+/// Kind of the export.
+pub const LABEL_SOURCE_KIND: &str = "sourceKind";
+
+// Annotations.
+
+/// On a Node: it may become a gateway. The value is ignored.
+pub const ANNOTATION_GATEWAY: &str = "multicluster.antrea.io/gateway";
+/// On a Node: the gateway IP.
+pub const ANNOTATION_GATEWAY_IP: &str = "multicluster.antrea.io/gateway-ip";
+/// Superset, on a Node: its share of the flows relative to the other gateways, 1 to 255.
+pub const ANNOTATION_GATEWAY_WEIGHT: &str = "mc-gateway.io/gateway-weight";
+/// Superset, on a `Gateway`: start of its drain period, RFC 3339.
+pub const ANNOTATION_DRAINING_SINCE: &str = "mc-gateway.io/draining-since";
+/// Superset, on a `Gateway`: it is the primary although another is older.
+pub const ANNOTATION_PRIMARY: &str = "mc-gateway.io/primary";
+/// On a Service: it is an import.
+pub const ANNOTATION_IMPORTED_SERVICE: &str = "multicluster.antrea.io/imported-service";
+/// Superset, on a `ServiceImport`: the keys of the labels and annotations exported with the Service.
+pub const ANNOTATION_EXPORTED_KEYS: &str = "mc-gateway.io/exported-keys";
+/// On a `ServiceAccount` of the leader cluster: the ID of the only cluster that may use it.
+pub const ANNOTATION_CLUSTER_ID: &str = "multicluster.antrea.io/cluster-id";
+/// On a `MemberClusterAnnounce`: the last heartbeat, RFC 3339.
+pub const ANNOTATION_TOUCH_TS: &str = "touch-ts";
+/// On a `ClusterNetworkPolicy`: it is an import.
+pub const ANNOTATION_IMPORTED_POLICY: &str = "multicluster.antrea.io/imported-acnp";
+/// Superset, on an imported `ClusterNetworkPolicy`: hash of the spec as written.
+pub const ANNOTATION_APPLIED_SPEC_HASH: RenamedAnnotation = RenamedAnnotation {
+    key: "mc-gateway.io/applied-spec-hash",
+    previous: "mc-gateway.io/applied",
+};
+/// Superset, on a `MemberClusterAnnounce`: reason of its rejection by the leader.
+pub const ANNOTATION_REJECTED_REASON: RenamedAnnotation = RenamedAnnotation {
+    key: "mc-gateway.io/rejected-reason",
+    previous: "mc-gateway.io/refused",
+};
+/// Superset, on a `MemberClusterAnnounce`: when the leader found the member stale, by the leader's clock, and the last
+/// heartbeat at that time.
+pub const ANNOTATION_STALE_SINCE: RenamedAnnotation = RenamedAnnotation {
+    key: "mc-gateway.io/stale-since",
+    previous: "mc-gateway.io/silent-since",
+};
+
+// Finalizers.
+
+/// On a `ResourceExport`.
+pub const FINALIZER_RESOURCE_EXPORT: &str = "resourceexport.antrea.io/finalizer";
+/// On a `ResourceExport` of old releases: recognised and removed, never set.
+pub const FINALIZER_RESOURCE_EXPORT_LEGACY: &str = "resourceexport.finalizers.antrea.io";
+
+// Objects created by a leader.
+
+/// Superset, on a `ConfigMap` of the leader: the kind of its records.
+pub const LABEL_RECORD: &str = "mc-gateway.io/record";
+/// The value of [`LABEL_RECORD`] on the shards of the label ID store.
+pub const RECORD_LABEL_IDENTITIES: &str = "label-identities";
+
+// Objects created by a member.
+
+/// Superset, on `ServiceImport`, `ClusterInfoImport` and `LabelIdentity`: created by this controller, which may delete it.
+pub const LABEL_APP_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+// EndpointSlices.
+
+/// On an `EndpointSlice`: the Service of its endpoints, as read by service proxies.
+pub const LABEL_SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// On an `EndpointSlice`: its Service is headless.
+pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
+/// On an `EndpointSlice`: the controller that manages it.
+pub const LABEL_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Our value of [`LABEL_MANAGED_BY`] and [`LABEL_APP_MANAGED_BY`].
+pub const MANAGED_BY: &str = "mc-controller.mc-gateway.io";
+/// On an `EndpointSlice`: the Service of the ClusterSet.
+pub const LABEL_MCS_SERVICE_NAME: &str = "multicluster.kubernetes.io/service-name";
+/// On an `EndpointSlice`: the cluster of its endpoints.
+pub const LABEL_MCS_SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
+
+/// The `MemberClusterAnnounce` of a cluster.
+#[must_use]
+pub fn member_announce(cluster_id: &str) -> String {
+    format!("member-announce-from-{cluster_id}")
+}
+
+/// The finalizer on the `MemberClusterAnnounce` of a cluster.
+#[must_use]
+pub fn member_announce_finalizer(cluster_id: &str) -> String {
+    format!("memberclusterannounce.finalizer.antrea.io/{cluster_id}")
+}
+
+/// The `ResourceExport` of a Service's ports.
+#[must_use]
+pub fn service_export(cluster_id: &str, namespace: &str, name: &str) -> String {
+    format!("{cluster_id}-{namespace}-{name}-service")
+}
+
+/// The `ResourceExport` of a Service's endpoints.
+#[must_use]
+pub fn endpoints_export(cluster_id: &str, namespace: &str, name: &str) -> String {
+    format!("{cluster_id}-{namespace}-{name}-endpoints")
+}
+
+/// The `ResourceExport`, the `ResourceImport` and the `ClusterInfoImport` of a cluster's network.
+#[must_use]
+pub fn cluster_info(cluster_id: &str) -> String {
+    format!("{cluster_id}-clusterinfo")
+}
+
+/// The `ResourceExport` of a label identity.
+#[must_use]
+pub fn label_identity_export(cluster_id: &str, hash: &str) -> String {
+    format!("{cluster_id}-{hash}")
+}
+
+/// A shard of the leader's label ID store, a `ConfigMap`.
+#[must_use]
+pub fn label_id_shard(index: u32) -> String {
+    format!("mc-gateway-label-identities-{index}")
+}
+
+/// The `ResourceImport` of a replicated `ClusterNetworkPolicy`.
+#[must_use]
+pub fn policy_import(name: &str) -> String {
+    format!("{name}-antreaclusternetworkpolicy")
+}
+
+/// The `ClusterNetworkPolicy` created for an import.
+#[must_use]
+pub fn imported_policy(name: &str) -> String {
+    format!("antrea-mc-{name}")
+}
+
+/// The `ResourceImport` of a Service.
+#[must_use]
+pub fn service_import(namespace: &str, name: &str) -> String {
+    format!("{namespace}-{name}-service")
+}
+
+/// The `ResourceImport` of a Service's endpoints.
+#[must_use]
+pub fn endpoints_import(namespace: &str, name: &str) -> String {
+    format!("{namespace}-{name}-endpoints")
+}
+
+/// The Service created for an import.
+#[must_use]
+pub fn imported_service(name: &str) -> String {
+    format!("antrea-mc-{name}")
+}
+
+/// The exported Service of an imported one.
+#[must_use]
+pub fn exported_service(service: &str) -> Option<&str> {
+    service.strip_prefix("antrea-mc-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_other_implementations() {
+        assert_eq!(member_announce("east"), "member-announce-from-east");
+        assert_eq!(
+            member_announce_finalizer("east"),
+            "memberclusterannounce.finalizer.antrea.io/east"
+        );
+        assert_eq!(service_export("east", "shop", "web"), "east-shop-web-service");
+        assert_eq!(endpoints_export("east", "shop", "web"), "east-shop-web-endpoints");
+        assert_eq!(cluster_info("east"), "east-clusterinfo");
+        assert_eq!(
+            label_identity_export("east", "c5d961e1f6175a5a"),
+            "east-c5d961e1f6175a5a"
+        );
+        assert_eq!(policy_import("strict"), "strict-antreaclusternetworkpolicy");
+        assert_eq!(imported_policy("strict"), "antrea-mc-strict");
+        assert_eq!(service_import("shop", "web"), "shop-web-service");
+        assert_eq!(endpoints_import("shop", "web"), "shop-web-endpoints");
+        assert_eq!(imported_service("web"), "antrea-mc-web");
+        assert_eq!(exported_service("antrea-mc-web"), Some("web"));
+        assert_eq!(exported_service("web"), None);
+    }
+}

@@ -1,0 +1,96 @@
+//! Client construction.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use k8s_openapi::ByteString;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+
+use crate::error_chain;
+
+/// Time limit for opening a connection to another cluster's API server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Source of a client's configuration.
+#[derive(Clone, Copy, Debug)]
+pub enum ConfigSource<'a> {
+    /// A kubeconfig file.
+    Kubeconfig(&'a Path),
+    /// The service account of the Pod.
+    InCluster,
+    /// The service account of the Pod, else kubectl's configuration.
+    Infer,
+}
+
+/// A client could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The kubeconfig file is unusable.
+    #[error("kubeconfig {}: {cause}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// The error with its causes.
+        cause: String,
+    },
+    /// The configuration is unusable.
+    #[error("{cause}")]
+    Config {
+        /// The error with its causes.
+        cause: String,
+    },
+}
+
+// === impl ClientError ===
+
+impl ClientError {
+    fn config(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::Config {
+            cause: error_chain(error),
+        }
+    }
+}
+
+/// Builds a client; an unreachable API server is no error here.
+pub async fn client(source: ConfigSource<'_>) -> Result<Client, ClientError> {
+    let config = match source {
+        ConfigSource::Kubeconfig(path) => {
+            let failed = |error: &(dyn std::error::Error + 'static)| ClientError::Kubeconfig {
+                path: path.to_owned(),
+                cause: error_chain(error),
+            };
+            let file = Kubeconfig::read_from(path).map_err(|e| failed(&e))?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(|e| failed(&e))?
+        }
+        ConfigSource::InCluster => Config::incluster().map_err(|e| ClientError::config(&e))?,
+        ConfigSource::Infer => Config::infer().await.map_err(|e| ClientError::config(&e))?,
+    };
+    Client::try_from(config).map_err(|e| ClientError::config(&e))
+}
+
+/// Builds a client of `server` from a CA bundle (PEM) and a bearer token.
+pub async fn client_with_token(server: &str, ca: &[u8], token: &str) -> Result<Client, ClientError> {
+    let kubeconfig = json!({
+        "clusters": [{ "name": "server", "cluster": {
+            "server": server,
+            "certificate-authority-data": ByteString(ca.to_vec()),
+        }}],
+        "users": [{ "name": "user", "user": { "token": token } }],
+        "contexts": [{ "name": "context", "context": { "cluster": "server", "user": "user" } }],
+        "current-context": "context",
+    });
+    let file: Kubeconfig = serde_json::from_value(kubeconfig).map_err(|e| ClientError::config(&e))?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(|e| ClientError::config(&e))?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    Client::try_from(config).map_err(|e| ClientError::config(&e))
+}

@@ -1,0 +1,131 @@
+//! The tracked files, and the limits on their length and width.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use super::{report, rust_source};
+use crate::cmd;
+
+/// Longest Rust file without its tests; a longer one usually has a second subject.
+const MAX_LINES: usize = 500;
+/// Longest Rust file with its tests, and longest file of tests.
+const MAX_LINES_WITH_TESTS: usize = 700;
+/// Widest line; tables and URLs are exempt.
+const MAX_WIDTH: usize = 120;
+
+/// A tracked text file.
+pub(super) struct TextFile {
+    /// Path from the workspace root.
+    pub(super) path: String,
+    pub(super) text: String,
+}
+
+/// The files that git tracks or would track, of the given extensions.
+pub(super) fn tracked(extensions: &[&str]) -> Result<Vec<TextFile>> {
+    let root = cmd::workspace();
+    let listed = cmd::output(Command::new("git").current_dir(&root).args([
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]))?;
+    let mut files = Vec::new();
+    for path in listed.lines() {
+        let extension = Path::new(path)
+            .extension()
+            .and_then(|extension| extension.to_str());
+        let full = root.join(path);
+        // A deleted file is listed until the deletion is committed.
+        if extension.is_some_and(|extension| extensions.contains(&extension)) && full.exists() {
+            let text = fs::read_to_string(&full).with_context(|| path.to_owned())?;
+            let path = path.to_owned();
+            files.push(TextFile { path, text });
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files.dedup_by(|a, b| a.path == b.path);
+    Ok(files)
+}
+
+/// Fails with every file that is too long and every line that is too wide.
+pub(super) fn check() -> Result<()> {
+    let mut findings = Vec::new();
+    for TextFile { path, text } in tracked(&["rs", "md"])? {
+        findings.extend(too_wide(&path, &text));
+        if is_rust(&path) {
+            findings.extend(too_long(&path, &text));
+        }
+    }
+    report(&findings)
+}
+
+/// Whether the file is Rust source.
+pub(super) fn is_rust(path: &str) -> bool {
+    Path::new(path)
+        .extension()
+        .is_some_and(|extension| extension == "rs")
+}
+
+/// Whether the file consists of tests or benchmarks.
+pub(super) fn is_test(path: &str) -> bool {
+    let mut parts = path.split('/');
+    parts.any(|part| matches!(part, "tests" | "benches" | "tests.rs"))
+}
+
+fn too_long(path: &str, text: &str) -> Option<String> {
+    let total = text.lines().count();
+    let own = rust_source::without_test_modules(text).lines().count();
+    if own > MAX_LINES && !is_test(path) {
+        return Some(format!(
+            "{path}: {own} lines without tests, at most {MAX_LINES} are allowed"
+        ));
+    }
+    (total > MAX_LINES_WITH_TESTS)
+        .then(|| format!("{path}: {total} lines, at most {MAX_LINES_WITH_TESTS} are allowed"))
+}
+
+fn too_wide(path: &str, text: &str) -> Vec<String> {
+    let lines = (1..).zip(text.lines());
+    lines
+        .filter(|(_, line)| line.chars().count() > MAX_WIDTH)
+        .filter(|(_, line)| !line.trim_start().starts_with('|') && !line.contains("://"))
+        .map(|(number, line)| {
+            let width = line.chars().count();
+            format!("{path}:{number}: {width} characters, at most {MAX_WIDTH} are allowed")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_do_not_count_as_length() {
+        let text = format!(
+            "{}#[cfg(test)]\nmod tests {{\n{}}}\n",
+            "x\n".repeat(500),
+            "y\n".repeat(100)
+        );
+        assert_eq!(too_long("a/src/b.rs", &text), None);
+        let long = format!("x\n{text}");
+        assert!(
+            too_long("a/src/b.rs", &long)
+                .unwrap()
+                .contains("501 lines without tests")
+        );
+        assert_eq!(too_long("tests/tests/b.rs", &long), None);
+        assert!(too_long("tests/tests/b.rs", &"x\n".repeat(701)).is_some());
+    }
+
+    #[test]
+    fn tables_and_urls_may_be_wide() {
+        let wide = "x".repeat(121);
+        let text = format!("{wide}\n| {wide}\nhttps://{wide}\n");
+        assert_eq!(
+            too_wide("a.md", &text),
+            ["a.md:1: 121 characters, at most 120 are allowed"]
+        );
+    }
+}

@@ -19,7 +19,7 @@ use crate::{
 /// The cluster ID cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterIdError {
-    /// The ClusterClaims are not listed yet.
+    /// The `ClusterClaim`s are not listed yet.
     #[error("spec.clusterID: is empty; reading the ClusterClaims of Namespace {namespace:?}")]
     Pending {
         /// The Namespace of the ClusterSet.

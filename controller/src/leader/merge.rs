@@ -320,11 +320,11 @@ fn conflict_message(
     exporter: &ExporterSpec<'_>,
     oldest: &ExporterSpec<'_>,
     field: &str,
-    exported: &str,
-    used: &str,
+    value: &str,
+    merged_value: &str,
 ) -> String {
     format!(
-        "{field} {exported:?} of cluster {:?} conflicts with {used:?} of cluster {:?}, which is used",
+        "{field} {value:?} of cluster {:?} conflicts with {merged_value:?} of cluster {:?}, which is used",
         exporter.cluster, oldest.cluster
     )
 }

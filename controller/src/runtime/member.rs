@@ -84,25 +84,15 @@ pub async fn run(
         observer: health,
         client_name: "member".to_owned(),
     };
-    let mut member = Member {
-        stores: MemberStores::watch(&context, &namespace, &config),
+    let mut member = Member::new(
         context,
-        deregistrations: Deregistrations::new(fence.clone(), changed.clone()),
+        namespace,
+        config,
         fence,
         env,
-        namespace,
-        service_cidrs: config.service_cidrs.clone(),
-        config,
-        cidr_discovery: CidrDiscovery {
-            next: Instant::now(),
-            error: None,
-        },
-        secret: None,
-        connection: None,
-        connect_error: None,
-        closed: vec![],
-        metrics: metrics.clone(),
-    };
+        changed.clone(),
+        metrics.clone(),
+    );
     let mut ready = false;
     let mut plan_duration = Duration::ZERO;
     let mut requeue = Instant::now() + RESYNC_PERIOD;
@@ -181,6 +171,36 @@ pub async fn run(
 // === impl Member ===
 
 impl Member {
+    fn new(
+        context: WatchContext,
+        namespace: String,
+        config: Config,
+        fence: Fence,
+        env: Arc<dyn Environment>,
+        changed: Arc<Notify>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            stores: MemberStores::watch(&context, &namespace, &config),
+            context,
+            deregistrations: Deregistrations::new(fence.clone(), changed),
+            fence,
+            env,
+            namespace,
+            service_cidrs: config.service_cidrs.clone(),
+            config,
+            cidr_discovery: CidrDiscovery {
+                next: Instant::now(),
+                error: None,
+            },
+            secret: None,
+            connection: None,
+            connect_error: None,
+            closed: vec![],
+            metrics,
+        }
+    }
+
     async fn discover_service_cidrs(&mut self) {
         if !self.service_cidrs.is_empty() || Instant::now() < self.cidr_discovery.next {
             return;

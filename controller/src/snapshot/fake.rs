@@ -1,4 +1,4 @@
-//! An API server of maps, for tests: carries out a plan on the snapshot it was made from.
+//! An API server of maps, for tests: applies a plan to the snapshot it was made from.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::{
     plan::{WritableKind, Write, WriteOp},
-    snapshot::{Key, ObjectMap},
+    snapshot::{NamespacedName, ObjectMap},
 };
 
-/// When everything in these tests happens.
+/// The time in these tests.
 pub(crate) const NOW: &str = "2026-01-01T12:00:00Z";
 
 /// A typed object from JSON.
@@ -19,18 +19,14 @@ pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-/// Puts an object there, as somebody else would.
+/// Inserts an object, as another writer would.
 pub(crate) fn insert<K: Resource + Clone>(objects: &mut ObjectMap<K>, object: K) {
-    let meta = object.meta();
-    let key = (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    );
+    let key = NamespacedName::from(object.meta());
     Arc::make_mut(objects).insert(key, Arc::new(object));
 }
 
-/// Marks an object as deleted, or removes it when nothing holds it.
-pub(crate) fn delete<K: Resource + Clone>(objects: &mut ObjectMap<K>, key: &Key) {
+/// Removes an object, or marks it as deleted if it has finalizers.
+pub(crate) fn delete<K: Resource + Clone>(objects: &mut ObjectMap<K>, key: &NamespacedName) {
     let map = Arc::make_mut(objects);
     let held = map
         .get(key)
@@ -43,19 +39,19 @@ pub(crate) fn delete<K: Resource + Clone>(objects: &mut ObjectMap<K>, key: &Key)
     }
 }
 
-/// Carries out one action if it is about kind `K`.
-pub(crate) fn apply_write<K>(objects: &mut ObjectMap<K>, action: &Write)
+/// Executes one write if its object is of kind `K`.
+pub(crate) fn apply_write<K>(objects: &mut ObjectMap<K>, write: &Write)
 where
     K: WritableKind + Clone + Serialize + DeserializeOwned,
 {
-    if action.target.kind != K::KIND {
+    if write.target.kind != K::KIND {
         return;
     }
-    let key = (action.target.namespace.clone(), action.target.name.clone());
+    let key = NamespacedName::new(write.target.namespace.as_str(), write.target.name.as_str());
     let old = objects
         .get(&key)
         .map(|o| serde_json::to_value(o.as_ref()).unwrap());
-    let new = match (&action.op, old) {
+    let new = match (&write.op, old) {
         (WriteOp::Delete { .. }, _) => return delete(objects, &key),
         (WriteOp::Create(_), Some(old)) => old,
         (WriteOp::Create(body) | WriteOp::Apply(body), None) => born(&key, body.value()),
@@ -64,7 +60,7 @@ where
             merge(&mut old, &patch.value());
             old
         }
-        (WriteOp::Patch(_) | WriteOp::Status(_), None) => panic!("{action:?} on nothing"),
+        (WriteOp::Patch(_) | WriteOp::Status(_), None) => panic!("{write:?} of a missing object"),
     };
     let object: K = serde_json::from_value(new).unwrap();
     let freed = object.meta().deletion_timestamp.is_some()
@@ -76,10 +72,10 @@ where
     }
 }
 
-fn born(key: &Key, mut body: Value) -> Value {
+fn born(key: &NamespacedName, mut body: Value) -> Value {
     merge(
         &mut body,
-        &json!({ "metadata": { "uid": format!("uid-of-{}-{}", key.0, key.1), "creationTimestamp": NOW } }),
+        &json!({ "metadata": { "uid": format!("uid-of-{}-{}", key.namespace, key.name), "creationTimestamp": NOW } }),
     );
     if body["kind"] == "Service" && body["spec"]["clusterIP"] != "None" {
         let (v4, v6) = ("10.20.0.77", "fd00:20::77");

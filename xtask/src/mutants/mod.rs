@@ -210,7 +210,6 @@ fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
                 passed: 1..,
                 failed: 0,
                 ..
-                ..
             },
         ) => Ok(Detection::Missed),
         (true, false, TestSummary { passed: 0, .. }) => bail!("the test does not exist or was skipped"),

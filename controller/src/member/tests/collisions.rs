@@ -24,7 +24,7 @@ fn offer(snapshot: &mut MemberSnapshot, (namespace, name): (&str, &str), since: 
 }
 
 fn said(snapshot: &MemberSnapshot, (namespace, name): (&str, &str)) -> Vec<String> {
-    let key = (namespace.to_owned(), name.to_owned());
+    let key = NamespacedName::new(namespace, name);
     let status = snapshot.service_exports[&key].status.clone().unwrap_or_default();
     let say = |c: &Condition| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message);
     status.conditions.iter().map(say).collect()
@@ -91,7 +91,7 @@ fn a_service_one_of_whose_exports_was_deleted_keeps_the_name() {
         offer(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
         settle(&mut snapshot);
         offer(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
-        Arc::make_mut(&mut leader(&mut snapshot).exports).retain(|(_, name), _| !name.ends_with(end));
+        Arc::make_mut(&mut leader(&mut snapshot).exports).retain(|key, _| !key.name.ends_with(end));
         settle(&mut snapshot);
         assert_eq!(
             exported(&snapshot),
@@ -112,7 +112,7 @@ fn who_has_the_name_keeps_it() {
     assert!(said(&snapshot, OLD)[0].starts_with("Valid=False NameTaken"));
     // One that cannot be exported claims nothing.
     let slices = Arc::make_mut(&mut snapshot.endpoint_slices);
-    slices.retain(|(namespace, _), _| namespace != "prod");
+    slices.retain(|key, _| key.namespace != "prod");
     settle(&mut snapshot);
     release(&mut snapshot);
     settle(&mut snapshot);

@@ -137,7 +137,7 @@ fn a_gateway_is_drained_announced_and_removed_after_the_period() {
             insert(&mut w.nodes, plain(1));
         }),
         ("is not to be gateway any more", |w| {
-            Arc::make_mut(&mut w.nodes).remove(&(String::new(), "node-01".to_owned()));
+            Arc::make_mut(&mut w.nodes).remove(&NamespacedName::new("", "node-01".to_owned()));
         }),
     ];
     for (why, change) in changes {
@@ -425,7 +425,7 @@ fn happen(snapshot: &mut MemberSnapshot, n: u8, event: Event) {
         Event::Leaving => cordoned(not_ready(n)),
         Event::Bad => with(number(n), names::ANNOTATION_GATEWAY_IP, "bad"),
         Event::Gone => {
-            Arc::make_mut(&mut snapshot.nodes).remove(&(String::new(), format!("node-{n:02}")));
+            Arc::make_mut(&mut snapshot.nodes).remove(&NamespacedName::new("", format!("node-{n:02}")));
             return;
         }
     };

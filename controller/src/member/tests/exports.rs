@@ -355,7 +355,7 @@ fn an_export_on_its_way_out_is_left_alone() {
     for name in ["east-shop-web-service", "east-shop-web-endpoints"] {
         delete(
             &mut leader(&mut snapshot).exports,
-            &(LEADER_NS.to_owned(), name.to_owned()),
+            &NamespacedName::new(LEADER_NS, name),
         );
     }
     assert_eq!(plan(&snapshot).writes, []);

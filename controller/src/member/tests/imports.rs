@@ -30,7 +30,7 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
         "our own ready Pods, never the cluster IP"
     );
     assert_eq!(ips["west"], ["10.30.0.9"]);
-    let service = &snapshot.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
+    let service = &snapshot.services[&NamespacedName::new("shop", "antrea-mc-web")];
     assert_eq!(service.annotations()[names::ANNOTATION_IMPORTED_SERVICE], "true");
     for slice in snapshot
         .endpoint_slices
@@ -182,7 +182,7 @@ fn import_with(spec: Value, labels: Value) -> ResourceImport {
 }
 
 fn imported(snapshot: &MemberSnapshot) -> k8s_openapi::api::core::v1::ServiceSpec {
-    let service = &snapshot.services[&("shop".to_owned(), "antrea-mc-web".to_owned())];
+    let service = &snapshot.services[&NamespacedName::new("shop", "antrea-mc-web")];
     service.spec.clone().unwrap()
 }
 

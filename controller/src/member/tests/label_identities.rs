@@ -140,7 +140,7 @@ fn nothing_is_exported_while_it_is_off_or_unknown() {
     assert_eq!(
         local(&mut snapshot)
             .keys()
-            .map(|k| k.1.as_str())
+            .map(|k| k.name.as_str())
             .collect::<Vec<_>>(),
         ["theirs"]
     );
@@ -228,7 +228,7 @@ fn numbers_are_imported_and_withdrawn() {
         numbers(&mut snapshot),
         [(label("app=web"), 1), (label("app=db"), 0x00FF_FFFE)].into()
     );
-    let key = (LEADER_NS.to_owned(), name(&label("app=db")));
+    let key = NamespacedName::new(LEADER_NS, name(&label("app=db")));
     Arc::make_mut(&mut leader(&mut snapshot).imports).remove(&key);
     settle(&mut snapshot);
     assert_eq!(numbers(&mut snapshot), [(label("app=web"), 1)].into());
@@ -377,7 +377,7 @@ fn somebody_elses_identities_are_not_deleted() {
         [("x".to_owned(), 9), (label("app=web"), 1)].into()
     );
     assert!(
-        local(&mut snapshot)[&(String::new(), web)]
+        local(&mut snapshot)[&NamespacedName::new("", web)]
             .labels()
             .contains_key(names::LABEL_APP_MANAGED_BY)
     );

@@ -284,7 +284,7 @@ fn export<'a>(snapshot: &'a MemberSnapshot, name: &str) -> Option<&'a Arc<Resour
         .as_ref()
         .unwrap()
         .exports
-        .get(&(LEADER_NS.to_owned(), name.to_owned()))
+        .get(&NamespacedName::new(LEADER_NS, name))
 }
 
 /// [`snapshot`] with Service `web`, one ready Pod behind it, and a `ServiceExport`.

@@ -31,7 +31,9 @@ fn policies(snapshot: &mut MemberSnapshot) -> &mut ObjectMap<ClusterNetworkPolic
 }
 
 fn there(snapshot: &mut MemberSnapshot) -> Option<Arc<ClusterNetworkPolicy>> {
-    policies(snapshot).get(&(String::new(), NAME.to_owned())).cloned()
+    policies(snapshot)
+        .get(&NamespacedName::new("", NAME.to_owned()))
+        .cloned()
 }
 
 fn spec(tier: &str, action: &str) -> Value {

@@ -1,65 +1,118 @@
-//! What a program decides about a packet.
+//! Verdict of a program on a packet, with the numbers of drop reasons, outcomes and events.
 
-/// Why a packet of ours was dropped. The number is the index into `mc_drops` and never changes its meaning.
+/// Reason of a drop. The number is the index into `mc_drops` and never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DropReason {
-    /// The map of the node's configuration is empty or written for another ABI version.
+    /// The configuration map is empty or has another layout version.
+    ///
+    /// The agent has not written the configuration yet, or has another version: see its log.
     NotConfigured = 1,
     /// `to_remote`: neither an IPv4 nor an IPv6 packet.
+    ///
+    /// Harmless.
     NotIp = 2,
-    /// Inner packet too short for its headers, or header fields that contradict each other.
+    /// The inner packet is shorter than its headers, or its header fields conflict.
+    ///
+    /// A peer of another version, or a forged packet.
     InnerMalformed = 3,
-    /// Destination is in no prefix, or in one that cannot be reached from where the packet came.
+    /// No prefix covers the destination, or the sender may not reach it.
+    ///
+    /// `inspect prefixes`. On `mc0` some are multicast packets of the kernel (harmless).
     NoRoute = 4,
-    /// The group of the prefix has no usable next hop.
+    /// The next-hop group of the prefix has no usable next hop.
+    ///
+    /// `inspect groups`, and the log for rejected addresses.
     NoNextHop = 5,
     /// `bpf_skb_adjust_room` refused to grow the packet.
+    ///
+    /// Please report it.
     EncapFailed = 6,
-    /// `bpf_skb_adjust_room` refused to shrink the packet.
+    /// The kernel refused to shrink the packet.
+    ///
+    /// An ICMP error for a packet that crossed veth devices only; otherwise please report it.
     DecapFailed = 7,
     /// Packet bytes could not be written.
+    ///
+    /// Please report it.
     WriteFailed = 8,
-    /// Outer source is no peer, though the inner frame carries the multi-cluster MAC address.
+    /// The outer source is no peer, and the inner frame has the multi-cluster MAC address.
+    ///
+    /// `inspect peers`. A NAT between the clusters changes the outer source.
     UnknownPeer = 9,
-    /// Outer packet of a peer is too short for the headers it announces.
+    /// The outer packet of a peer is shorter than its headers.
+    ///
+    /// A peer of another version, or a forged packet.
     Truncated = 10,
-    /// Outer packet of a peer is a fragment: encapsulated packets are sent with DF set.
+    /// The outer packet of a peer is a fragment, although encapsulated packets have DF.
+    ///
+    /// A peer of another version, or a forged packet.
     OuterFragment = 11,
-    /// Tunnel header version, protocol type or control bit that this version does not understand.
+    /// The tunnel header has an unknown version, protocol type or control bit.
+    ///
+    /// A peer of another version, or a forged packet.
     TunnelHeader = 12,
-    /// Tunnel header with options: none is understood yet.
+    /// The tunnel header has options.
+    ///
+    /// A peer of another version, or a forged packet.
     TunnelOptions = 13,
-    /// Inner source is in no prefix of the peer it came from.
+    /// The inner source is in no prefix of the peer.
+    ///
+    /// Masquerading on the sending Node, a Node without an address among its Pods (`ip route show proto 109` has no
+    /// `src`), a packet routed for others, or an Antrea gateway that is missing in `--antrea-clusters`.
     InnerSource = 14,
-    /// Outer TTL ran out at a gateway: a forwarding loop.
+    /// The outer TTL expired at a gateway.
+    ///
+    /// A forwarding loop.
     TtlExceeded = 15,
-    /// Inner frame is neither IPv4 nor IPv6.
+    /// The inner frame is neither IPv4 nor IPv6.
+    ///
+    /// A peer of another version, or a forged packet.
     InnerProtocol = 16,
-    /// Header checksum of the outer packet is wrong: what it says cannot be passed on as true.
+    /// The header checksum of the outer packet is wrong.
+    ///
+    /// A peer of another version, or a forged packet.
     OuterChecksum = 17,
-    /// The outer packet met congestion and the inner one cannot say so (RFC 6040 section 4.2).
+    /// The outer packet has a congestion mark and the inner one is not ECN-capable (RFC 6040 section 4.2).
+    ///
+    /// The underlay is congested.
     Ecn = 18,
-    /// Gateway: the next next hop is reached by the other IP version than the packet came with.
+    /// The next hop has another outer IP version than the packet.
+    ///
+    /// Two legs use different IP versions.
     OuterFamily = 19,
-    /// Probe of a peer that is cut off, of another version, or says impossible things.
+    /// A probe of a peer is truncated, of another version, or has invalid fields.
+    ///
+    /// A peer of another version, or a forged packet.
     ProbeMalformed = 20,
-    /// Answer to a probe that is older than the newest one answered, or was answered already.
+    /// The answer is older than the newest one, or a duplicate.
+    ///
+    /// Harmless.
     ProbeStale = 21,
-    /// Answer that does not come from the next hop it names.
+    /// The answer has another source than the next hop that it names.
+    ///
+    /// A NAT between the clusters, or a forged packet.
     ProbeNextHop = 22,
-    /// Answer to a probe that was never sent.
+    /// The answer has the number of a probe that was not sent.
+    ///
+    /// A forged packet.
     ProbeUnsent = 23,
-    /// A packet to a Service address that comes from a gateway of this cluster names no backend of this node.
+    /// A packet to a Service address from a gateway of this cluster names no backend of this Node.
+    ///
+    /// Harmless in small numbers while endpoints change; otherwise compare `inspect services` on both Nodes.
     UnknownBackend = 24,
     /// A packet to a Service address names a backend of another Service or port.
+    ///
+    /// Agents of different versions, or a forged packet.
     ForeignBackend = 25,
-    /// Larger than the next hop takes, and nobody to tell: an ICMP error, a later fragment, or not from or
-    /// for one host.
+    /// The packet exceeds the path, and no ICMP error may answer it: an ICMP error, a later fragment, or no unicast
+    /// address.
     TooBig = 30,
-    /// Larger than the next hop takes; the sender is not told because too many errors were sent already.
+    /// The packet exceeds the path, and the rate limit of ICMP errors is exhausted.
     TooBigLimited = 31,
-    /// IPv6 packet of at most 1,280 bytes, and the next hop takes even less (RFC 8200 section 5).
+    /// The path carries less than 1,280 bytes of IPv6 (RFC 8200 section 5).
+    ///
+    /// Raise the MTU of the underlay.
     BelowIpv6Minimum = 32,
 }
 
@@ -172,17 +225,17 @@ impl DropReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// `to_remote` encapsulated it.
+    /// Encapsulated by `to_remote`.
     Encap = 0,
-    /// `from_underlay` at a gateway passed it on, still encapsulated.
+    /// Forwarded by `from_underlay` at a gateway, still encapsulated.
     Transit = 1,
-    /// `from_underlay` decapsulated it and delivered it into the stack.
+    /// Decapsulated by `from_underlay` and delivered into the stack.
     Deliver = 2,
-    /// `from_underlay` answered a peer's probe.
+    /// A peer's probe, reflected by `from_underlay`.
     Reflect = 3,
-    /// `from_underlay` took the answer to a probe of this node.
+    /// The answer to a probe of this Node.
     ProbeReply = 4,
-    /// The packet is larger than the next hop takes: its sender was told by an ICMP error.
+    /// The packet exceeds the path: answered with an ICMP error.
     TooBig = 5,
 }
 
@@ -216,25 +269,25 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Event {
-    /// Every next hop of the group is dead: the first choice was used.
+    /// Every next hop of the group is dead: the preferred one is used.
     AllNextHopsDead = 1,
-    /// Congestion marked on the outer packet was passed on to the inner one (RFC 6040).
+    /// A congestion mark of the outer packet is copied to the inner one (RFC 6040).
     EcnMarked = 2,
-    /// Gateway: a flow to a Service address was given to a backend.
+    /// Gateway: a flow to a Service address is assigned to a backend.
     ServiceFlow = 8,
-    /// Gateway: a flow was given to another backend, because its own is gone or takes no new ones.
+    /// Gateway: a flow is assigned to another backend, because its own is gone or takes no new flows.
     ServiceFlowMoved = 9,
-    /// Gateway: a packet to a Service address was left to the node's service proxy.
+    /// Gateway: a packet to a Service address is left to the Node's service proxy.
     ServiceToStack = 10,
-    /// A packet to a Service address was translated into one to a Pod of this node.
+    /// A packet to a Service address is translated to a Pod of this Node.
     ServiceTranslated = 11,
-    /// A packet of a Pod got the Service address its flow came by.
+    /// The source of a Pod's packet is translated to the Service address of its flow.
     ReplyTranslated = 12,
-    /// A client uses two Service addresses of one Pod from one port: the older flow lost its way back.
+    /// A client uses two Service addresses of one Pod from one port: the reply entry of the older flow is replaced.
     ReplyReplaced = 13,
-    /// The kernel refused an entry in one of the flow tables.
+    /// The kernel refused an entry in a flow table.
     ServiceTableFull = 14,
-    /// The MSS of a connection was lowered to what the path takes.
+    /// The MSS of a connection is lowered to the path.
     MssLowered = 16,
 }
 
@@ -275,27 +328,27 @@ impl Event {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not ours: left untouched for whoever comes next.
+    /// Not ours: left untouched for the next program.
     Pass,
-    /// Ours, and refused.
+    /// Ours, and dropped.
     Drop(DropReason),
-    /// Send out of a device with the neighbour's MAC address (`bpf_redirect_neigh`, Linux 5.10).
+    /// Send out of a device with the neighbor's MAC address (`bpf_redirect_neigh`, Linux 5.10).
     Send {
-        /// What was done to the packet.
+        /// The counted outcome.
         outcome: Outcome,
         /// The underlay device.
         ifindex: u32,
     },
-    /// Give to this node's stack as received on a device (`bpf_redirect` with `BPF_F_INGRESS`).
+    /// Deliver to this Node's stack as received on a device (`bpf_redirect` with `BPF_F_INGRESS`).
     Deliver {
-        /// What was done to the packet.
+        /// The counted outcome.
         outcome: Outcome,
         /// The device, `mc0`.
         ifindex: u32,
     },
-    /// Ours, and done with: nothing of the packet goes on.
+    /// Ours, and consumed: nothing is forwarded.
     Consume {
-        /// What it was good for.
+        /// The counted outcome.
         outcome: Outcome,
     },
 }

@@ -22,7 +22,7 @@ use super::{heartbeat, plan};
 use crate::{
     plan::{Plan, Write},
     snapshot::{
-        LeaderSnapshot, ObjectMap, OptionalKind,
+        LeaderSnapshot, NamespacedName, ObjectMap, OptionalKind,
         fake::{NOW, apply_write, delete, insert, object},
     },
 };
@@ -133,7 +133,7 @@ fn settle(world: &mut LeaderSnapshot) {
 }
 
 fn import(world: &LeaderSnapshot, name: &str) -> serde_json::Value {
-    let found = world.imports.get(&(NS.to_owned(), name.to_owned()));
+    let found = world.imports.get(&NamespacedName::new(NS, name));
     found.map_or(serde_json::Value::Null, |i| {
         serde_json::to_value(&i.spec).unwrap()
     })
@@ -314,7 +314,7 @@ fn a_leaver_takes_its_exports_along() {
     assert_eq!(world.imports.len(), 4);
     delete(
         &mut world.announces,
-        &(NS.to_owned(), names::member_announce("east")),
+        &NamespacedName::new(NS, names::member_announce("east")),
     );
     settle(&mut world);
     assert_eq!(world.announces.len(), 1);
@@ -339,7 +339,7 @@ fn a_leaver_takes_nothing_of_a_cluster_whose_id_begins_alike() {
     settle(&mut world);
     delete(
         &mut world.announces,
-        &(NS.to_owned(), names::member_announce("east")),
+        &NamespacedName::new(NS, names::member_announce("east")),
     );
     settle(&mut world);
     let left: Vec<_> = world
@@ -363,10 +363,7 @@ fn what_others_wait_for_stays_when_an_export_is_let_go() {
         .push(hold.clone());
     insert(&mut world.exports, export);
     settle(&mut world);
-    delete(
-        &mut world.exports,
-        &(NS.to_owned(), "east-clusterinfo".to_owned()),
-    );
+    delete(&mut world.exports, &NamespacedName::new(NS, "east-clusterinfo"));
     settle(&mut world);
     let left = world.exports.values().next().expect("it is held");
     assert_eq!(left.metadata.finalizers, Some(vec![hold]));
@@ -432,7 +429,7 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
             .iter()
             .any(|n| n.subject.contains("east-shop-web-service"))
     );
-    let status = world.exports[&(NS.to_owned(), "east-shop-web-service".to_owned())]
+    let status = world.exports[&NamespacedName::new(NS, "east-shop-web-service")]
         .status
         .clone()
         .unwrap();
@@ -444,7 +441,7 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
         ("Failure", "False")
     );
     for name in ["west-shop-web-service", "west-shop-web-endpoints"] {
-        delete(&mut world.exports, &(NS.to_owned(), name.to_owned()));
+        delete(&mut world.exports, &NamespacedName::new(NS, name));
     }
     settle(&mut world);
     assert_eq!(ports(&world), 81);
@@ -467,7 +464,7 @@ fn which_account_is_which_cluster_is_written_down() {
     let identities = |world: &LeaderSnapshot| {
         let map = world
             .service_account_bindings
-            .get(&(NS.to_owned(), names::SERVICE_ACCOUNT_BINDINGS.to_owned()));
+            .get(&NamespacedName::new(NS, names::SERVICE_ACCOUNT_BINDINGS));
         json!(map.expect("a ConfigMap").data)
     };
     settle(&mut world);
@@ -533,7 +530,7 @@ fn two_services_that_want_one_name_do_not_mix() {
     );
     delete(
         &mut world.exports,
-        &(NS.to_owned(), "west-prod-web-api-service".to_owned()),
+        &NamespacedName::new(NS, "west-prod-web-api-service"),
     );
     settle(&mut world);
     assert_eq!(import(&world, "prod-web-api-service")["namespace"], "prod-web");
@@ -544,10 +541,7 @@ fn an_export_goes_only_after_its_import() {
     let mut world = world();
     insert(&mut world.exports, cluster_info("east"));
     settle(&mut world);
-    delete(
-        &mut world.exports,
-        &(NS.to_owned(), "east-clusterinfo".to_owned()),
-    );
+    delete(&mut world.exports, &NamespacedName::new(NS, "east-clusterinfo"));
     let first = step(&mut world);
     assert_eq!(first.len(), 1, "{first:?}");
     assert!(world.imports.is_empty() && world.exports.len() == 1);
@@ -604,7 +598,7 @@ proptest! {
         for d in draws.iter().filter(|d| d.deleted) {
             let (ns, name) = [("prod", "web-api"), ("prod-web", "api"), ("x", "y")][d.service];
             let export = names::service_export(["a", "b", "c"][d.cluster], ns, name);
-            delete(&mut world.exports, &(NS.to_owned(), export));
+            delete(&mut world.exports, &NamespacedName::new(NS, export));
         }
         settle(&mut world);
         for export in world.exports.values() {
@@ -618,7 +612,7 @@ proptest! {
                     .cloned().collect::<Vec<_>>()
             };
             prop_assert!(!of("Service").is_empty(), "{import:?}");
-            let service = world.imports[&(NS.to_owned(), names::service_import(tuple.0, tuple.1))].clone();
+            let service = world.imports[&NamespacedName::new(NS, names::service_import(tuple.0, tuple.1))].clone();
             let port = service.spec.service_import.as_ref().unwrap().spec.ports[0].port;
             for cluster in import.spec.endpoints.iter().flat_map(|e| &e.clusters) {
                 let agrees = of("Service").iter().any(|e| {

@@ -10,15 +10,15 @@ fn payload(spec: Value) -> ServiceExportPayload {
     serde_json::from_value(json!({ "serviceSpec": spec })).unwrap()
 }
 
-fn merged(services: &[(&'static str, ServiceExportPayload)]) -> Merged {
+fn merged(services: &[(&'static str, ServiceExportPayload)]) -> MergeResult {
     let offers: Vec<_> = services
         .iter()
-        .map(|(cluster, service)| Offer { cluster, service })
+        .map(|(cluster, service)| ExporterSpec { cluster, service })
         .collect();
     merge(&offers).unwrap()
 }
 
-fn names(merged: &Merged) -> Vec<(&str, i32)> {
+fn names(merged: &MergeResult) -> Vec<(&str, i32)> {
     merged
         .spec
         .ports
@@ -27,9 +27,9 @@ fn names(merged: &Merged) -> Vec<(&str, i32)> {
         .collect()
 }
 
-fn served(merged: &Merged, cluster: &str) -> Vec<String> {
+fn served_ports(merged: &MergeResult, cluster: &str) -> Vec<String> {
     merged
-        .served
+        .ports_by_cluster
         .get(cluster)
         .into_iter()
         .flatten()
@@ -52,8 +52,8 @@ fn clusters_that_agree_are_not_told_of_conflicts() {
     let merged = merged(&[("east", web.clone()), ("west", web)]);
     assert!(merged.conflicts.is_empty(), "{:?}", merged.conflicts);
     assert_eq!(names(&merged), [("http", 80), ("dns", 53)]);
-    assert_eq!(served(&merged, "east"), ["dns", "http"]);
-    assert_eq!(served(&merged, "west"), ["dns", "http"]);
+    assert_eq!(served_ports(&merged, "east"), ["dns", "http"]);
+    assert_eq!(served_ports(&merged, "west"), ["dns", "http"]);
     assert_eq!(
         serde_json::to_value(&merged.spec).unwrap(),
         json!({
@@ -89,8 +89,8 @@ fn ports_are_united_and_each_cluster_serves_its_own() {
     let west = payload(json!({ "ports": [{ "name": "b", "port": 43 }, { "name": "c", "port": 44 }] }));
     let merged = merged(&[("east", east), ("west", west)]);
     assert_eq!(names(&merged), [("a", 42), ("b", 43), ("c", 44)]);
-    assert_eq!(served(&merged, "east"), ["a", "b"]);
-    assert_eq!(served(&merged, "west"), ["b", "c"]);
+    assert_eq!(served_ports(&merged, "east"), ["a", "b"]);
+    assert_eq!(served_ports(&merged, "west"), ["b", "c"]);
     assert_eq!(merged.conflicts.reason(), "PortConflict");
     assert_eq!(
         merged.conflicts.message(),
@@ -124,7 +124,7 @@ fn of_ports_that_contradict_each_other_the_oldest_is_used() {
             ("west", payload(json!({ "ports": [port] }))),
         ]);
         assert_eq!(names(&merged), [("a", 42)]);
-        assert_eq!(merged.served.keys().collect::<Vec<_>>(), ["east"]);
+        assert_eq!(merged.ports_by_cluster.keys().collect::<Vec<_>>(), ["east"]);
         assert_eq!(merged.conflicts.message(), message);
     }
 }
@@ -134,7 +134,7 @@ fn another_application_protocol_is_a_conflict_and_no_obstacle() {
     let east = payload(json!({ "ports": [{ "name": "a", "port": 42, "appProtocol": "http" }] }));
     let west = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
     let merged = merged(&[("east", east), ("west", west)]);
-    assert_eq!(served(&merged, "west"), ["a"]);
+    assert_eq!(served_ports(&merged, "west"), ["a"]);
     assert_eq!(merged.conflicts.reason(), "PortConflict");
     assert_eq!(merged.spec.ports[0].app_protocol.as_deref(), Some("http"));
 }
@@ -156,14 +156,14 @@ fn headless_and_not_do_not_mix() {
     ] {
         let merged = merged(&offers);
         assert_eq!(merged.spec.type_, type_);
-        assert_eq!(merged.served.keys().collect::<Vec<_>>(), ["east"]);
+        assert_eq!(merged.ports_by_cluster.keys().collect::<Vec<_>>(), ["east"]);
         assert_eq!(merged.conflicts.reason(), "TypeConflict");
     }
     let portless = payload(json!({ "clusterIP": "None" }));
     let merged = merged(&[("east", portless)]);
-    assert_eq!(served(&merged, "east"), [""; 0]);
+    assert_eq!(served_ports(&merged, "east"), [""; 0]);
     assert!(
-        merged.served.contains_key("east"),
+        merged.ports_by_cluster.contains_key("east"),
         "headless Services may do without ports"
     );
 }
@@ -214,7 +214,7 @@ fn every_other_difference_has_its_reason() {
         assert_eq!(merged.spec.session_affinity, "", "the oldest decides");
         assert!(merged.labels.is_empty() && merged.annotations.is_empty());
         assert!(
-            merged.served.contains_key("west"),
+            merged.ports_by_cluster.contains_key("west"),
             "{reason} is no reason to leave it out"
         );
     }
@@ -270,7 +270,7 @@ proptest! {
         if let Some(first) = super::ports(&offers[0].1).first() {
             prop_assert_eq!(&ports[0], first);
         }
-        for (cluster, served) in &merged.served {
+        for (cluster, served) in &merged.ports_by_cluster {
             let (_, service) = offers.iter().find(|(c, _)| c == cluster).unwrap();
             let own = super::ports(service);
             for name in served {

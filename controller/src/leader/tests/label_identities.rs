@@ -46,7 +46,7 @@ fn export_of(cluster: &str, label: &str) -> ResourceExport {
 
 fn unexport(world: &mut LeaderSnapshot, cluster: &str, label: &str) {
     let name = names::label_identity_export(cluster, object_name(&digest(label)));
-    delete(&mut world.exports, &(NS.to_owned(), name));
+    delete(&mut world.exports, &NamespacedName::new(NS, name));
 }
 
 fn told(name: &str, payload: &Value, created: &str) -> ResourceImport {
@@ -504,7 +504,7 @@ impl Server {
     where
         K: crate::plan::WritableKind + Clone + Resource + serde::de::DeserializeOwned,
     {
-        let key = (action.target.namespace.clone(), action.target.name.clone());
+        let key = NamespacedName::new(action.target.namespace.as_str(), action.target.name.as_str());
         let old = objects.get(&key).cloned();
         let refused = match (&action.op, &old) {
             (WriteOp::Create(_), old) => old.is_some(),

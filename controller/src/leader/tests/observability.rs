@@ -10,7 +10,7 @@ use crate::{
 
 fn told(warning_events: &[WarningEvent]) -> Vec<(String, String, String)> {
     let told = warning_events.iter();
-    told.map(|r| (r.about.to_string(), r.reason.clone(), r.message.clone()))
+    told.map(|r| (r.object.to_string(), r.reason.clone(), r.message.clone()))
         .collect()
 }
 
@@ -112,7 +112,7 @@ fn metrics_tell_each_member_and_its_exports() {
         std::time::Duration::from_millis(2),
         world.now,
         &plan,
-        ObjectGauges::Leader(object_gauges),
+        ObjectGauges::Leader(counts),
     );
     let text = metrics.metrics().unwrap();
     for line in [

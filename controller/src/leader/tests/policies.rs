@@ -20,7 +20,7 @@ fn rule(action: &str) -> Value {
 }
 
 fn outcome(world: &LeaderSnapshot, export: &str) -> (String, String) {
-    let export = &world.exports[&(NS.to_owned(), export.to_owned())];
+    let export = &world.exports[&NamespacedName::new(NS, export)];
     let condition = export.status.clone().unwrap().conditions[0].clone();
     (condition.type_, condition.message)
 }
@@ -46,7 +46,7 @@ fn a_policy_is_passed_on_as_it_is() {
     settle(&mut world);
     let spec = import(&world, "strict-antreaclusternetworkpolicy");
     assert_eq!(spec["clusternetworkpolicy"], rule("Drop"));
-    delete(&mut world.exports, &(NS.to_owned(), "strict-export".to_owned()));
+    delete(&mut world.exports, &NamespacedName::new(NS, "strict-export"));
     settle(&mut world);
     assert!(world.imports.is_empty() && world.exports.is_empty());
 }
@@ -58,7 +58,7 @@ fn a_finalizer_goes_after_the_import() {
     export.metadata.finalizers = Some(vec![names::FINALIZER_RESOURCE_EXPORT.to_owned()]);
     insert(&mut world.exports, export);
     settle(&mut world);
-    delete(&mut world.exports, &(NS.to_owned(), "strict-export".to_owned()));
+    delete(&mut world.exports, &NamespacedName::new(NS, "strict-export"));
     assert_eq!(step(&mut world).len(), 1);
     assert_eq!((world.imports.len(), world.exports.len()), (0, 1));
     settle(&mut world);
@@ -91,7 +91,7 @@ fn the_first_to_say_what_a_policy_is_wins_until_it_leaves() {
     assert!(message.contains("ResourceExport \"b\" was first"), "{message}");
     assert_eq!(outcome(&world, "c").0, "Succeeded");
     for name in ["b", "c"] {
-        delete(&mut world.exports, &(NS.to_owned(), name.to_owned()));
+        delete(&mut world.exports, &NamespacedName::new(NS, name));
     }
     settle(&mut world);
     assert_eq!(action(&world), "Drop");

@@ -3,7 +3,7 @@
 use super::*;
 
 fn conditions(world: &LeaderSnapshot, export: &str) -> Vec<(String, String, String)> {
-    let status = world.exports[&(NS.to_owned(), export.to_owned())].status.clone();
+    let status = world.exports[&NamespacedName::new(NS, export)].status.clone();
     let conditions = status.unwrap_or_default().conditions.into_iter();
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()
 }
@@ -51,7 +51,7 @@ fn ports_of_all_clusters_are_united_and_all_are_told_of_the_difference() {
     }
     delete(
         &mut world.exports,
-        &(NS.to_owned(), "west-shop-web-service".to_owned()),
+        &NamespacedName::new(NS, "west-shop-web-service"),
     );
     settle(&mut world);
     assert_eq!(
@@ -110,7 +110,7 @@ fn a_bad_export_stops_only_itself_and_is_told_the_field() {
         insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
         insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
         settle(&mut world);
-        let status = world.exports[&(NS.to_owned(), "west-shop-web-service".to_owned())]
+        let status = world.exports[&NamespacedName::new(NS, "west-shop-web-service")]
             .status
             .clone()
             .unwrap();
@@ -154,7 +154,7 @@ fn endpoints_nobody_could_use_are_refused_by_field() {
         insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
         insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
         settle(&mut world);
-        let status = world.exports[&(NS.to_owned(), "west-shop-web-endpoints".to_owned())]
+        let status = world.exports[&NamespacedName::new(NS, "west-shop-web-endpoints")]
             .status
             .clone()
             .unwrap();

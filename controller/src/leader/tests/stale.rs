@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::{NS, announce, look, service, settle, step, world};
+use crate::snapshot::NamespacedName;
 use crate::{
     plan::WriteOp,
     snapshot::{
@@ -42,7 +43,7 @@ fn later(world: &mut LeaderSnapshot, by: SignedDuration) {
 
 /// A heartbeat, by the member's clock, which has nothing to do with ours.
 fn beat(world: &mut LeaderSnapshot, id: &str, touch: u64) {
-    let key = (NS.to_owned(), names::member_announce(id));
+    let key = NamespacedName::new(NS, names::member_announce(id));
     let Some(seen) = world.announces.get(&key) else {
         return;
     };
@@ -57,7 +58,7 @@ fn members(world: &LeaderSnapshot) -> Vec<&str> {
 }
 
 fn silent_since(world: &LeaderSnapshot, id: &str) -> Option<String> {
-    let key = (NS.to_owned(), names::member_announce(id));
+    let key = NamespacedName::new(NS, names::member_announce(id));
     let announce = world.announces.get(&key)?;
     names::ANNOTATION_STALE_SINCE
         .get(announce.as_ref())
@@ -168,7 +169,7 @@ fn a_clock_that_jumps_removes_nobody_who_is_alive() {
 fn a_removal_fails_when_the_member_speaks_at_that_moment() {
     let mut world = removing();
     pass(&mut world, SignedDuration::from_secs(31));
-    let key = (NS.to_owned(), names::member_announce("east"));
+    let key = NamespacedName::new(NS, names::member_announce("east"));
     let mut announce = world.announces[&key].as_ref().clone();
     announce.metadata.resource_version = Some("7".to_owned());
     insert(&mut world.announces, announce);

@@ -1,12 +1,12 @@
-//! The record of memberships, and goodbyes.
+//! The membership record and deregistration.
 
 use kube::ResourceExt;
 
 use super::*;
 use crate::{
-    member::membership_record::{DeregistrationState, LeaderEndpoint, Membership, MembershipRecord},
+    member::membership_record::{LeaderEndpoint, MembershipRecord},
     plan::{Kind, WriteOp},
-    snapshot::fake::delete,
+    snapshot::{DeregistrationState, Membership, fake::delete},
 };
 
 fn membership(set: &str) -> Membership {
@@ -21,7 +21,7 @@ fn membership(set: &str) -> Membership {
 fn left() -> MemberSnapshot {
     let mut snapshot = snapshot();
     settle(&mut snapshot);
-    delete(&mut snapshot.cluster_sets, &(NS.to_owned(), "set".to_owned()));
+    delete(&mut snapshot.cluster_sets, &NamespacedName::new(NS, "set"));
     snapshot
 }
 

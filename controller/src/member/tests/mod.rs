@@ -33,7 +33,8 @@ use super::plan;
 use crate::{
     plan::{ApiServer, Plan, Write},
     snapshot::{
-        LeaderConnectionState, MemberSnapshot, ObjectMap, OptionalKind, RemoteObjects, SecretState,
+        LeaderConnectionState, MemberSnapshot, NamespacedName, ObjectMap, OptionalKind, RemoteObjects,
+        SecretState,
         fake::{NOW, apply_write, insert, object},
     },
 };

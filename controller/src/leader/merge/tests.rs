@@ -104,19 +104,19 @@ fn of_ports_that_contradict_each_other_the_oldest_is_used() {
     for (port, message) in [
         (
             json!({ "name": "a", "port": 43 }),
-            "port \"a\" 43/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+            "port \"a\" 43/TCP of cluster \"west\" conflicts with port \"a\" 42/TCP, which is used",
         ),
         (
             json!({ "name": "a", "port": 42, "protocol": "UDP" }),
-            "port \"a\" 42/UDP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+            "port \"a\" 42/UDP of cluster \"west\" conflicts with port \"a\" 42/TCP, which is used",
         ),
         (
             json!({ "name": "z", "port": 42 }),
-            "port \"z\" 42/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+            "port \"z\" 42/TCP of cluster \"west\" conflicts with port \"a\" 42/TCP, which is used",
         ),
         (
             json!({ "port": 80 }),
-            "port \"\" 80/TCP of cluster \"west\" contradicts port \"a\" 42/TCP, which is used",
+            "port \"\" 80/TCP of cluster \"west\" conflicts with port \"a\" 42/TCP, which is used",
         ),
     ] {
         let merged = merged(&[

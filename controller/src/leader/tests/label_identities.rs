@@ -112,7 +112,7 @@ fn nothing_happens_while_it_is_off() {
     insert(&mut world.imports, told_of(&label(1), 7));
     says(
         &mut world,
-        "enableStretchedNetworkPolicy: is not set here: 1 label identities",
+        "enableStretchedNetworkPolicy: not enabled here: 1 label identities",
     );
     settle(&mut world);
     assert_eq!(world.imports.len(), 1, "what was told before stands");
@@ -224,15 +224,15 @@ fn a_bad_export_stops_only_itself() {
     for (bad, why) in [
         (
             change(|e| e.spec.label_identity = None),
-            "normalizedLabel is missing or no text",
+            "normalizedLabel is missing or not a string",
         ),
         (
             change(|e| e.spec.label_identity = Some(json!({ "normalizedLabel": 5 }))),
-            "normalizedLabel is missing or no text",
+            "normalizedLabel is missing or not a string",
         ),
         (
             change(|e| e.spec.label_identity = Some(json!({ "normalizedLabel": "app=web" }))),
-            "is no normalised label",
+            "is not a normalised label",
         ),
         (
             change(|e| e.spec.cluster_id = "west".to_owned()),
@@ -334,7 +334,7 @@ fn a_name_that_is_taken_by_another_kind_is_left_alone() {
     info.metadata.name = Some(object_name(&digest(&label(0))).to_owned());
     insert(&mut world.exports, info);
     insert(&mut world.exports, export_of("east", &label(0)));
-    says(&mut world, "spec.clusterID \"east\" does not fit the name");
+    says(&mut world, "spec.clusterID \"east\" does not match the name");
     settle(&mut world);
     assert!(
         number(&world, &label(0)).is_some(),
@@ -377,7 +377,7 @@ fn when_numbers_run_out_only_new_labels_wait() {
     assert!(
         plan.issues[0]
             .message
-            .contains("no number is free for 1 labels: all 3"),
+            .contains("no ID is free for 1 labels: all 3"),
         "{:?}",
         plan.issues
     );

@@ -122,7 +122,7 @@ fn service_accounts_of_spec_members_are_bound_like_annotated_ones() {
     let plan = look(&mut world);
     let told = told(&plan).join("\n");
     for message in [
-        "annotation multicluster.antrea.io/cluster-id: \"south\" is not the \"west\" of spec.members; the annotation counts",
+        "annotation multicluster.antrea.io/cluster-id: \"south\" differs from \"west\" of spec.members; the annotation is used",
         "spec.members[2].clusterID: \"Bad_1\" is not a DNS label",
         "spec.members: several have the ServiceAccount \"shared\"; it is bound to none of them",
     ] {

@@ -120,7 +120,7 @@ fn metrics_tell_each_member_and_its_exports() {
         "mccontroller_is_leader 0",
         "mccontroller_ready 0",
         "mccontroller_reconcile_duration_seconds_count 1",
-        "mccontroller_last_reconcile_timestamp_seconds 1767268840",
+        "mccontroller_last_reconcile_timestamp_seconds 1767268840.0",
         "mccontroller_active_warning_events{kind=\"ResourceExport\",reason=\"PortConflict\"} 1",
         "mccontroller_active_warning_events{kind=\"ResourceExport\",reason=\"ConvergeFailure\"} 2",
         "mccontroller_active_warning_events{kind=\"MemberClusterAnnounce\",reason=\"MemberRefused\"} 1",
@@ -130,7 +130,7 @@ fn metrics_tell_each_member_and_its_exports() {
         "mccontroller_failed_resource_exports{cluster=\"other\"} 1",
         "mccontroller_conflicting_resource_exports{cluster=\"east\"} 1",
         "mccontroller_resource_imports{kind=\"ServiceImport\"} 1",
-        "mccontroller_pending_write_age_seconds{server=\"local\"} 0",
+        "mccontroller_pending_write_age_seconds{server=\"local\"} 0.0",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }

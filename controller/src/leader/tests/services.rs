@@ -139,7 +139,7 @@ fn endpoints_nobody_could_use_are_refused_by_field() {
         ),
         (
             json!({ "addresses": [{ "ip": "127.0.0.1" }], "ports": [{ "name": "http", "port": 80 }] }),
-            "addresses[0].ip: \"127.0.0.1\" is not an address another cluster can reach",
+            "addresses[0].ip: \"127.0.0.1\" is not reachable from other clusters",
         ),
         (
             json!({ "addresses": [{ "ip": "10.2.0.1" }], "ports": [{ "name": "http", "port": 0 }] }),

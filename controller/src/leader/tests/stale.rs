@@ -188,7 +188,7 @@ fn a_removal_fails_when_the_member_speaks_at_that_moment() {
     assert!(
         plan.issues
             .iter()
-            .any(|n| n.message.contains("silent for more than 24h")),
+            .any(|n| n.message.contains("no heartbeat for more than 24h")),
         "{:?}",
         plan.issues
     );

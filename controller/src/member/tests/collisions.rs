@@ -1,4 +1,4 @@
-//! `ServiceExport`s that come to the same name in the leader cluster, and exports it does not take.
+//! `ServiceExport`s with the same derived name in the leader cluster, and exports that it rejects.
 
 use super::*;
 use crate::plan::{Kind, ObjectRef, WriteOp};
@@ -133,7 +133,7 @@ fn what_the_leader_cluster_refuses_is_told() {
     assert_eq!(
         said(&snapshot, ("shop", "web")),
         [
-            "Ready=False Failed: The leader cluster does not take ResourceExport east-shop-web-endpoints: denied"
+            "Ready=False Failed: The leader cluster rejects ResourceExport east-shop-web-endpoints: denied"
         ]
     );
     // It takes it after all.

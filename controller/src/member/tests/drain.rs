@@ -133,10 +133,10 @@ fn a_gateway_is_drained_announced_and_removed_after_the_period() {
         ("is cordoned and not Ready", |w| {
             insert(&mut w.nodes, cordoned(not_ready(1)));
         }),
-        ("is not to be gateway any more", |w| {
+        ("is no longer eligible", |w| {
             insert(&mut w.nodes, plain(1));
         }),
-        ("is not to be gateway any more", |w| {
+        ("is no longer eligible", |w| {
             Arc::make_mut(&mut w.nodes).remove(&NamespacedName::new("", "node-01".to_owned()));
         }),
     ];

@@ -169,7 +169,7 @@ fn a_node_without_a_usable_address_is_no_gateway_and_the_log_says_why() {
             annotated("0.0.0.0"),
             internal.clone(),
             GatewayIpPrecedence::Internal,
-            "\"0.0.0.0\" is not an address another",
+            "\"0.0.0.0\" is not reachable from other",
         ),
         (
             annotated("fd00::1"),

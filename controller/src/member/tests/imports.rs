@@ -115,7 +115,7 @@ fn somebody_elses_objects_are_not_touched() {
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     says(
         &plan(&snapshot),
-        "Service shop/antrea-mc-web: exists and was not imported",
+        "Service shop/antrea-mc-web: exists and is not an import",
     );
     settle(&mut snapshot);
     leader(&mut snapshot).imports = ObjectMap::default();

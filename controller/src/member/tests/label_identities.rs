@@ -303,11 +303,11 @@ fn a_bad_import_stops_only_itself() {
         ),
         (
             told(&name(&label("app=bad")), "app=bad", 5),
-            "is no normalised label",
+            "is not a normalised label",
         ),
         (
             told("0123456789abcdef", &label("app=bad"), 5),
-            "this label belongs to the name",
+            "the name of this label is",
         ),
     ] {
         let mut snapshot = stretched();
@@ -349,7 +349,7 @@ fn of_two_with_one_number_the_one_that_is_here_counts() {
             insert(&mut leader(&mut snapshot).imports, told_of(pod, 3));
         }
         insert(&mut leader(&mut snapshot).imports, told_of("app=c", 4));
-        says(&plan(&snapshot), "not imported: its number 3 is that of");
+        says(&plan(&snapshot), "not imported: its ID 3 is that of");
         settle(&mut snapshot);
         assert_eq!(
             numbers(&mut snapshot),
@@ -369,7 +369,7 @@ fn somebody_elses_identities_are_not_deleted() {
     insert(&mut leader(&mut snapshot).imports, told_of("app=db", 9));
     says(
         &plan(&snapshot),
-        "LabelIdentity theirs: was made by somebody else and has the number 9",
+        "LabelIdentity theirs: has another owner and the ID 9",
     );
     settle(&mut snapshot);
     assert_eq!(

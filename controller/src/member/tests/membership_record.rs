@@ -61,7 +61,7 @@ fn a_membership_that_ended_is_on_record_until_the_leader_knows() {
     snapshot.deregistrations.insert(membership("set"), why);
     says(
         &plan(&snapshot),
-        "ClusterSet set: the leader was not told yet that cluster \"east\" left: no answer; to give up, delete \
+        "ClusterSet set: cluster \"east\" is not deregistered from the leader: no answer; to give up, delete \
          ConfigMap kube-system/mc-gateway-memberships",
     );
     settle(&mut snapshot);

@@ -79,7 +79,7 @@ fn what_the_leaders_api_server_refuses_is_told() {
     let refused = plan(&snapshot).writes.into_iter().map(|a| a.target);
     let refused = refused.filter(|t| t.name == "east-shop-web-service");
     snapshot.persistent_failures = refused.map(|target| (target, "denied".to_owned())).collect();
-    let message = "The leader cluster does not take ResourceExport east-shop-web-service: denied";
+    let message = "The leader cluster rejects ResourceExport east-shop-web-service: denied";
     assert_eq!(told(&snapshot), one("ServiceExport shop/web", "Failed", message));
 }
 
@@ -97,7 +97,7 @@ fn what_stands_in_the_way_of_an_import_is_told_on_it() {
         one(
             "Service shop/antrea-mc-web",
             "ServiceImportFailed",
-            "exists and was not imported: Service shop/web of the ClusterSet cannot be imported"
+            "exists and is not an import: Service shop/web of the ClusterSet cannot be imported"
         )
     );
     // Where there is no Namespace, there is nothing to attach it to.
@@ -127,7 +127,7 @@ fn an_import_that_cannot_be_changed_is_told_on_the_service() {
         one(
             "Service shop/antrea-mc-web",
             "ServiceImportFailed",
-            "cannot be made what the ClusterSet says: denied by policy"
+            "cannot be updated to the spec of the ClusterSet: denied by policy"
         )
     );
 }
@@ -162,7 +162,7 @@ fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
         let import = snapshot.service_imports.values().next().unwrap();
         let status = import.status.as_ref().unwrap();
         let ready = &status.conditions[0];
-        let message = format!("{begin} API server does not take Service antrea-mc-web: not configured");
+        let message = format!("{begin} API server rejects Service antrea-mc-web: not configured");
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_str(), &ready.message),
             ("False", reason, &message)

@@ -209,7 +209,7 @@ fn without_antrea_it_is_said_once() {
     let plan = plan(&snapshot);
     says(
         &plan,
-        "clusternetworkpolicies.crd.antrea.io: this cluster does not know the kind: 2 replicated policies",
+        "clusternetworkpolicies.crd.antrea.io: this cluster's API server does not serve the kind: 2 replicated policies",
     );
     assert_eq!(plan.issues.len(), 1);
     assert!(plan.warning_events.is_empty());

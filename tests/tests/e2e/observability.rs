@@ -271,7 +271,7 @@ fn a_service_that_blocks_an_import_gets_an_event() {
     );
     export(&ns, WEST, &json!({}));
     let message = wait_warning(EAST, ns.0, "Service", "antrea-mc-web", "ServiceImportFailed");
-    assert!(message.contains("was not imported"), "{message}");
+    assert!(message.contains("is not an import"), "{message}");
     let warnings_of = ["kind=\"Service\"", "reason=\"ServiceImportFailed\""];
     wait_metric(
         (EAST, "kube-system"),

@@ -170,7 +170,7 @@ mod tests {
         let source = "let x = \"a // b\"; // why\nlet y = r#\"c \"d\"\"#; /* e */ f('\"', '\\'', 'z, &'a str)\n/// doc\n";
         let lines = split(source);
         assert_eq!(lines[0].code, "let x = \"\"; ");
-        assert_eq!(lines[0].prose, " a // b   why");
+        assert_eq!(lines[0].prose, " a // b  why");
         assert_eq!(lines[1].code, "let y = \"\";  f(, , 'z, &'a str)");
         assert_eq!(lines[1].prose, "c \"d\" e ");
         assert_eq!(lines[2].prose, "/ doc");

@@ -88,7 +88,10 @@ fn the_first_to_say_what_a_policy_is_wins_until_it_leaves() {
     assert_eq!(action(&world), "Pass");
     let (type_, message) = outcome(&world, "a");
     assert_eq!(type_, "Failure");
-    assert!(message.contains("conflicts with ResourceExport \"b\", the first"), "{message}");
+    assert!(
+        message.contains("conflicts with ResourceExport \"b\", the first"),
+        "{message}"
+    );
     assert_eq!(outcome(&world, "c").0, "Succeeded");
     for name in ["b", "c"] {
         delete(&mut world.exports, &NamespacedName::new(NS, name));

@@ -132,9 +132,7 @@ fn what_the_leader_cluster_refuses_is_told() {
     let _ = step(&mut snapshot);
     assert_eq!(
         said(&snapshot, ("shop", "web")),
-        [
-            "Ready=False Failed: The leader cluster rejects ResourceExport east-shop-web-endpoints: denied"
-        ]
+        ["Ready=False Failed: The leader cluster rejects ResourceExport east-shop-web-endpoints: denied"]
     );
     // It takes it after all.
     snapshot.persistent_failures.clear();

@@ -1,5 +1,5 @@
-//! The decisions of the leader election: one `Lease` (coordination.k8s.io/v1) with the fields and timing of client-go's,
-//! so that `kubectl get lease` reads as users know it.
+//! The decisions of the leader election: one `Lease` (coordination.k8s.io/v1) with the fields and timing of
+//! client-go's, so that `kubectl get lease` reads as users know it.
 //!
 //! Pure: the Lease, its earlier observation and the time give the next action. Guarantees: a Lease that another replica
 //! renews is never acquired, whatever that replica's clock shows; times of other replicas are compared with each other
@@ -12,8 +12,8 @@ use k8s_openapi::{api::coordination::v1::LeaseSpec, apimachinery::pkg::apis::met
 
 /// The time after the last observed renewal at which a Lease expires.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// The time after its last renewal at which the holder stops writing: less than [`LEASE_DURATION`] by the time limit of a
-/// request.
+/// The time after its last renewal at which the holder stops writing: less than [`LEASE_DURATION`] by the time limit of
+/// a request.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// The interval of renewals, and of reads by standbys.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
@@ -188,8 +188,8 @@ mod tests {
     }
 
     proptest! {
-        /// Three replicas with different clocks, one API server with optimistic concurrency, lost requests, lost answers
-        /// and stalls: no two replicas are active at a time.
+        /// Three replicas with different clocks, one API server with optimistic concurrency, lost requests, lost
+        /// answers and stalls: no two replicas are active at a time.
         #[test]
         fn at_most_one_replica_is_active(
             events in proptest::collection::vec((0_usize..3, 0_u64..4_000, any::<bool>(), any::<bool>()), 1..200),

@@ -1,7 +1,7 @@
 //! The output of a reconcile as data: [`crate::leader`] and [`crate::member`] decide, [`crate::runtime`] executes.
 //!
-//! Instead of the `Controller` of kube, which reconciles one object at a time: imports depend on all exports of a name, and
-//! names and label IDs on all objects of a kind.
+//! Instead of the `Controller` of kube, which reconciles one object at a time: imports depend on all exports of a name,
+//! and names and label IDs on all objects of a kind.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The CRDs, generated from the Rust types. Kinds with top-level fields have no derive in kube: [`top_level`] builds their
-//! CRDs.
+//! The CRDs, generated from the Rust types. Kinds with top-level fields have no derive in kube: [`top_level`] builds
+//! their CRDs.
 
 #[cfg(test)]
 mod tests;
@@ -102,8 +102,8 @@ impl Column {
     }
 }
 
-/// Adds the label (a label of the derive macro would be on the objects, too) and removes the defaults: they are those of
-/// serde, and the API server must not write them into objects.
+/// Adds the label (a label of the derive macro would be on the objects, too) and removes the defaults: they are those
+/// of serde, and the API server must not write them into objects.
 fn finalize(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd.metadata.labels = Some([("app".to_owned(), "antrea".to_owned())].into());
     let schemas = crd.spec.versions.iter_mut().filter_map(|v| v.schema.as_mut());

@@ -90,7 +90,8 @@ pub const RECORD_LABEL_IDENTITIES: &str = "label-identities";
 
 // Objects created by a member.
 
-/// Superset, on `ServiceImport`, `ClusterInfoImport` and `LabelIdentity`: created by this controller, which may delete it.
+/// Superset, on `ServiceImport`, `ClusterInfoImport` and `LabelIdentity`: created by this controller, which may delete
+/// it.
 pub const LABEL_APP_MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 // EndpointSlices.

@@ -1,5 +1,5 @@
-//! `ClusterNetworkPolicy` and `Tier` of Antrea (`crd.antrea.io`), reduced to what replication needs: the spec of a policy
-//! is opaque here.
+//! `ClusterNetworkPolicy` and `Tier` of Antrea (`crd.antrea.io`), reduced to what replication needs: the spec of a
+//! policy is opaque here.
 
 use std::borrow::Cow;
 

@@ -7,7 +7,8 @@ use kube::{Resource, ResourceExt as _};
 /// An annotation that this version writes under both keys and reads under either.
 ///
 /// The previous release knows the previous key only, so a leader and a member of different versions understand each
-/// other, and a downgrade finds its own key. Where the two values differ the previous key counts: both versions write it.
+/// other, and a downgrade finds its own key. Where the two values differ the previous key counts: both versions write
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RenamedAnnotation {
     /// The key of this version.

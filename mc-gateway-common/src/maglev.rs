@@ -8,8 +8,8 @@ use std::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use crate::abi::service::{MAGLEV_ENTRIES, MAGLEV_SLOTS, Maglev};
 
-/// The table of `backends`, whose ids are never 0, or `None` where there are none. More backends than entries: those with the
-/// highest ids get none.
+/// The table of `backends`, whose ids are never 0, or `None` where there are none. More backends than entries: those
+/// with the highest ids get none.
 #[must_use]
 pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     const FREE: u64 = 0;

@@ -8,11 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use clap::ValueEnum as _;
 
 use crate::{
     cmd,
-    test::Suite,
     test_summary::{SuiteResult, TestSummary},
 };
 
@@ -40,14 +38,9 @@ pub(crate) struct Background {
 // === impl Background ===
 
 impl Background {
-    /// Starts `suites`, one after the other; their output is shown with the prefix `|`.
-    pub(crate) fn start(suites: &[Suite], long: bool) -> Result<Self> {
-        let names: Vec<_> = suites
-            .iter()
-            .filter_map(Suite::to_possible_value)
-            .map(|suite| suite.get_name().to_owned())
-            .collect();
-        let names = names.join(",");
+    /// Starts `suites` (names separated by commas), one after the other; their output is shown with the prefix `|`.
+    pub(crate) fn start(suites: &str, long: bool) -> Result<Self> {
+        let names = suites.to_owned();
         let [program, args @ ..] = LOWEST_PRIORITY;
         let mut command = Command::new(program);
         command

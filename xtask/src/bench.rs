@@ -26,8 +26,8 @@ pub(crate) struct BenchArgs {
     /// Rounds in which the cases alternate; medians are taken over them [default: 7].
     #[arg(long)]
     rounds: Option<u32>,
-    /// Sections to run: throughput, latency, transit, programs, scaling, gateways, failover; of `control`: join, exports,
-    /// steer, members [default: all].
+    /// Sections to run: throughput, latency, transit, programs, scaling, gateways, failover; of `control`: join,
+    /// exports, steer, members [default: all].
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Cases to compare over four hops: plain, plain-services, kernel-vxlan, metadata-vxlan, mc-gateway,

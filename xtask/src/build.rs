@@ -1,6 +1,6 @@
 //! The release programs the suites, the demo and the benchmark run.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
 
@@ -49,6 +49,13 @@ pub(crate) fn release() -> Result<Programs> {
     })
 }
 
+/// A `cargo test` command for an integration test of the test crate.
+pub(crate) fn integration_test(name: &str) -> Command {
+    let mut command = cmd::cargo();
+    command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
+    command
+}
+
 /// Cargo's target directory, wherever the caller's settings put it.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let metadata =
@@ -68,7 +75,7 @@ pub(crate) fn run_program(purpose: &str, program: &str, args: &[String]) -> Resu
     setup::ensure_bpffs()?;
     println!("building the eBPF programs, the agent and the test programs");
     let programs = release()?;
-    let mut command = std::process::Command::new(programs.path(program));
+    let mut command = Command::new(programs.path(program));
     command
         .current_dir(cmd::workspace())
         .envs(programs.env())

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{build, cluster, test, test_summary::TestSummary};
+use crate::{build, cluster, test_summary::TestSummary};
 
 /// How long gateways of the clusters are drained: long enough for everybody to notice, and for requests under way
 /// to end; the default is three times as long.
@@ -59,7 +59,7 @@ pub(crate) fn run(part: ClusterSuite, long: bool, tally: &mut TestSummary) -> Re
     let programs = build::release()?;
     let configuration = cluster::Configuration::with_drain_period(DRAIN_PERIOD);
     let kubeconfig: PathBuf = cluster::up_installed(configuration).context("bringing the clusters up")?;
-    let mut command = test::integration("e2e");
+    let mut command = build::integration_test("e2e");
     command
         .envs(programs.env())
         .env("MC_KUBECONFIG", kubeconfig)

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: every suite, or one of them.
 
-use std::{process::Command, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -60,8 +60,8 @@ const ALL: [Suite; 9] = [
     Suite::E2e,
 ];
 
-/// What runs beside the clusters, which leave a part of the CPUs to others: nothing in these goes by real time but their
-/// end.
+/// What runs beside the clusters, which leave a part of the CPUs to others: nothing in these goes by real time but
+/// their end.
 const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 
 /// Runs the given suites, or all; prints time and counts of each, and the sum on the last line.
@@ -74,7 +74,7 @@ pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     let mut results = Vec::new();
     let all = suites.is_empty();
     for suite in if all { &ALL } else { suites } {
-        let background = (all && *suite == Suite::E2e).then(|| Background::start(&BACKGROUND, long));
+        let background = (all && *suite == Suite::E2e).then(|| Background::start(&names(&BACKGROUND), long));
         results.push(timed(*suite, long));
         if let Some(background) = background {
             results.push(background.and_then(Background::finish)?);
@@ -90,11 +90,17 @@ pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     Ok(())
 }
 
+/// Names of suites as on the command line, separated by commas.
+fn names(suites: &[Suite]) -> String {
+    let values = suites.iter().filter_map(Suite::to_possible_value);
+    let names: Vec<_> = values.map(|value| value.get_name().to_owned()).collect();
+    names.join(",")
+}
+
 /// Runs a suite; an error counts as one failure.
 fn timed(suite: Suite, long: bool) -> SuiteResult {
     let (start, mut summary) = (Instant::now(), TestSummary::default());
-    let value = suite.to_possible_value();
-    let name = value.map_or_else(String::new, |value| value.get_name().to_owned());
+    let name = names(&[suite]);
     if let Err(error) = run_suite(suite, long, &mut summary) {
         println!("FAILED: {name}: {error:#}");
         summary.failed += 1;
@@ -123,22 +129,22 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                     ebpf::check::toolchains(),
                 );
             }
-            let mut command = integration("datapath");
+            let mut command = build::integration_test("datapath");
             summary.cargo_test("datapath", command.args(["--", "--skip", "differential"]))?;
         }
         Suite::Differential => {
-            let mut command = integration("datapath");
+            let mut command = build::integration_test("datapath");
             command
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--nocapture", "differential"]);
             summary.cargo_test("differential", &mut command)?;
         }
         Suite::Fuzz => {
-            summary.cargo_test("corpus", &mut integration("corpus"))?;
+            summary.cargo_test("corpus", &mut build::integration_test("corpus"))?;
             summary.step("fuzz", fuzz::run(long));
         }
         Suite::Sim => {
-            let mut command = integration("sim");
+            let mut command = build::integration_test("sim");
             command.env("MC_LONG", if long { "1" } else { "0" }).args([
                 "--",
                 "--test-threads=1",
@@ -148,7 +154,7 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
         }
         Suite::Netns => {
             let programs = build::release()?;
-            let mut command = integration("netns");
+            let mut command = build::integration_test("netns");
             summary.cargo_test(
                 "netns",
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
@@ -161,7 +167,7 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 "restart"
             };
             let programs = build::release()?;
-            let mut command = integration(name);
+            let mut command = build::integration_test(name);
             if suite == Suite::Restart {
                 command.envs(previous_release::env()?);
             }
@@ -179,11 +185,4 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
         Suite::Mutants => mutants::run(summary)?,
     }
     Ok(())
-}
-
-/// An integration test of the test crate, as the suites run it.
-pub(crate) fn integration(name: &str) -> Command {
-    let mut command = cmd::cargo();
-    command.args(["test", "--quiet", "--locked", "--release", "--test", name]);
-    command
 }

@@ -1,8 +1,8 @@
 //! The label ID store: allocations of IDs to labels, written to `ConfigMap`s before any import has the ID.
 //!
-//! Each `ConfigMap` is a shard of the ID space and written with its resource version: of two writers that allocate one ID
-//! to two labels one fails. Each line is an ID, the label's digest and, if the label is not exported, the time of its
-//! release.
+//! Each `ConfigMap` is a shard of the ID space and written with its resource version: of two writers that allocate one
+//! ID to two labels one fails. Each line is an ID, the label's digest and, if the label is not exported, the time of
+//! its release.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 

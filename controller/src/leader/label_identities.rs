@@ -1,8 +1,8 @@
 //! Label identities: one ID for each label, the same in all clusters of the set.
 //!
 //! Guarantees, under repeated, lost and delayed writes and restarts of the leader:
-//! - an import has an ID only after the store ([`super::label_id_store`]) has the allocation; so no two labels ever have
-//!   one ID, and a label that is exported again has its former ID;
+//! - an import has an ID only after the store ([`super::label_id_store`]) has the allocation; so no two labels ever
+//!   have one ID, and a label that is exported again has its former ID;
 //! - a label that is no longer exported keeps its import for [`GRACE_PERIOD`] and its ID for the quarantine after that.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,8 +222,8 @@ fn imports<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> Imports<'a> {
     all
 }
 
-/// The IDs of labels from the store and from imports that are not in the store, written by another leader before. Updates
-/// the release times in the store.
+/// The IDs of labels from the store and from imports that are not in the store, written by another leader before.
+/// Updates the release times in the store.
 fn known_ids(
     snapshot: &LeaderSnapshot,
     next: &mut LabelIdStore,

@@ -34,9 +34,9 @@ pub fn current_cluster_set(snapshot: &LeaderSnapshot) -> Option<&ClusterSet> {
         .map(AsRef::as_ref)
 }
 
-/// Admits or rejects announces, deregisters leaving members, maintains the status of the `ClusterSet`. Missing heartbeats
-/// do not end a membership, unless configured ([`stale`]): exports stay until the member leaves or an administrator
-/// deletes its announce.
+/// Admits or rejects announces, deregisters leaving members, maintains the status of the `ClusterSet`. Missing
+/// heartbeats do not end a membership, unless configured ([`stale`]): exports stay until the member leaves or an
+/// administrator deletes its announce.
 pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let set = current_cluster_set(snapshot);
     for announce in snapshot.announces.values() {

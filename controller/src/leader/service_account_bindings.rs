@@ -15,8 +15,8 @@ use crate::{
     snapshot::{LeaderSnapshot, get},
 };
 
-/// Plans the `ConfigMap` from names of `ServiceAccount`s to cluster IDs. An invalid annotation is bound to the empty ID,
-/// which may write nothing; an account without annotation and entry in `spec.members` is absent.
+/// Plans the `ConfigMap` from names of `ServiceAccount`s to cluster IDs. An invalid annotation is bound to the empty
+/// ID, which may write nothing; an account without annotation and entry in `spec.members` is absent.
 pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     let mut data = BTreeMap::new();
     let listed = listed_bindings(snapshot, plan);
@@ -65,8 +65,8 @@ pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
     }
 }
 
-/// The bindings of `spec.members[].serviceAccount`, the older form. An account listed for several members is bound to none
-/// of them.
+/// The bindings of `spec.members[].serviceAccount`, the older form. An account listed for several members is bound to
+/// none of them.
 fn listed_bindings<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> BTreeMap<&'a str, &'a str> {
     let mut listed: BTreeMap<&str, &str> = BTreeMap::new();
     let mut shared = BTreeSet::new();

@@ -1,8 +1,8 @@
 //! Stale members: kept as not Ready or, with `staleMemberPolicy: Remove`, removed after a timeout.
 //!
-//! Pure. Guarantees: with `Keep` no member is removed for missing heartbeats. With `Remove` a member is removed only if its
-//! heartbeat equals that of its stale marker and the marker is older than the timeout by the leader's clock. The marker is
-//! an annotation, so it outlives the controller. A concurrent heartbeat makes the deletion fail.
+//! Pure. Guarantees: with `Keep` no member is removed for missing heartbeats. With `Remove` a member is removed only if
+//! its heartbeat equals that of its stale marker and the marker is older than the timeout by the leader's clock. The
+//! marker is an annotation, so it outlives the controller. A concurrent heartbeat makes the deletion fail.
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -73,8 +73,8 @@ pub fn remove(announce: &MemberClusterAnnounce, timeout: SignedDuration, plan: &
     plan.delete_unchanged(ApiServer::Local, announce);
 }
 
-/// Requeues at the timeout of a stale member. A timeout in the past waits for something else: the heartbeat timeout after a
-/// restart, or a response of the API server.
+/// Requeues at the timeout of a stale member. A timeout in the past waits for something else: the heartbeat timeout
+/// after a restart, or a response of the API server.
 pub fn requeue(snapshot: &LeaderSnapshot, announce: &MemberClusterAnnounce, plan: &mut Plan) {
     if snapshot.config.stale_member_policy == StaleMemberPolicy::Keep {
         return;

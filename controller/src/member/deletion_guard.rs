@@ -1,8 +1,9 @@
 //! Suppresses deletions of imports that the leader may have lost: after a restore from an etcd snapshot it lacks the
 //! exports written since, until the members write them again.
 //!
-//! Pure. Guarantees: an import that is absent from a new list is kept until the leader's other lists could be read again,
-//! and for a minute after an object with an older version was seen. Deletions reported by a watch take effect at once.
+//! Pure. Guarantees: an import that is absent from a new list is kept until the leader's other lists could be read
+//! again, and for a minute after an object with an older version was seen. Deletions reported by a watch take effect at
+//! once.
 
 use jiff::{SignedDuration, Timestamp};
 use mc_kube::RelistStats;

@@ -120,8 +120,8 @@ pub(super) fn status(
     }
 }
 
-/// The time until which no status is written for a new export without a condition from the leader: the condition follows
-/// within moments, and one write suffices.
+/// The time until which no status is written for a new export without a condition from the leader: the condition
+/// follows within moments, and one write suffices.
 fn status_deferred_until(
     snapshot: &MemberSnapshot,
     membership: Option<&ActiveMembership<'_>>,

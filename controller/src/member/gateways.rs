@@ -1,8 +1,8 @@
 //! Selection of gateway Nodes and their weights; independent of the leader.
 //!
-//! Pure: the plan is independent of the order of objects, and an applied plan is stable until a drain period ends or the
-//! snapshot changes. A gateway is drained before it is removed: with weight 0 it receives no new flows and forwards the
-//! existing ones until the drain period ends.
+//! Pure: the plan is independent of the order of objects, and an applied plan is stable until a drain period ends or
+//! the snapshot changes. A gateway is drained before it is removed: with weight 0 it receives no new flows and forwards
+//! the existing ones until the drain period ends.
 
 use std::{cmp::Reverse, fmt};
 
@@ -22,8 +22,8 @@ use crate::{
 };
 
 /// Keeps the Gateways and returns them: active ones first, then draining ones, each by age. The primary gateway stays
-/// primary while active, since Antrea clusters use no other; if it is not the oldest, it is marked, so that agents elect
-/// the same one.
+/// primary while active, since Antrea clusters use no other; if it is not the oldest, it is marked, so that agents
+/// elect the same one.
 pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) -> Vec<Gateway> {
     if snapshot.service_cidrs.is_empty() {
         // A gateway without the Service CIDR cannot deliver to Services.
@@ -57,8 +57,8 @@ pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) -> Vec<Gateway> {
     desired
 }
 
-/// Moves the previous primary to the front if it is still active. It is marked where age and name do not identify it, or
-/// may not: a new Gateway can get a creation time of the same second.
+/// Moves the previous primary to the front if it is still active. It is marked where age and name do not identify it,
+/// or may not: a new Gateway can get a creation time of the same second.
 fn keep_primary(snapshot: &MemberSnapshot, desired: &mut [Gateway]) {
     let previous = snapshot.gateways.values().min_by_key(|old| {
         let name = old.metadata.name.as_deref().unwrap_or_default();
@@ -106,9 +106,9 @@ pub fn withdraw(snapshot: &MemberSnapshot, plan: &mut Plan) {
 /// The candidates that receive new flows.
 ///
 /// Those with the best health of any: Nodes that are Ready and not cordoned, else Ready ones, else present gateways.
-/// Active gateways precede draining ones, those precede new ones, then by name. One cordoned Node stays active, the last
-/// to be cordoned. If no Node is Ready all gateways stay: the control plane has failed rather than the data path. A Node
-/// that is not Ready never becomes a gateway.
+/// Active gateways precede draining ones, those precede new ones, then by name. One cordoned Node stays active, the
+/// last to be cordoned. If no Node is Ready all gateways stay: the control plane has failed rather than the data path.
+/// A Node that is not Ready never becomes a gateway.
 fn active<'c, 'w>(
     candidates: &'c [Candidate<'w>],
     mode: GatewayMode,

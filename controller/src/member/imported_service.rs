@@ -132,7 +132,8 @@ pub(super) fn rejection(
 fn service_spec(import: &ServiceImportSpec) -> ServiceSpec {
     let headless = import.type_ == HEADLESS;
     let families: BTreeSet<_> = import.ip_families.iter().map(String::as_str).collect();
-    // Of two families this cluster uses those it has, in its own order. Exports without families are older than dual stack.
+    // Of two families this cluster uses those it has, in its own order. Exports without families are older than dual
+    // stack.
     let (policy, families) = match families.len() {
         2 => ("PreferDualStack", None),
         1 => ("SingleStack", Some(import.ip_families.clone())),

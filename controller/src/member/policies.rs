@@ -1,7 +1,7 @@
 //! Replicated `ClusterNetworkPolicy`s: `antrea-mc-<name>`, where the Tier they name exists.
 //!
-//! Changes by other writers (defaults, names of rules, fields unknown to this cluster's API) are kept: a policy is written
-//! again when the leader's spec changes, or when a local field contradicts it.
+//! Changes by other writers (defaults, names of rules, fields unknown to this cluster's API) are kept: a policy is
+//! written again when the leader's spec changes, or when a local field contradicts it.
 
 use std::collections::BTreeSet;
 

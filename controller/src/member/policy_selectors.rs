@@ -1,7 +1,7 @@
 //! Pod selectors of policy peers with scope `ClusterSet`.
 //!
-//! Guarantee: a peer with unknown or invalid fields matches all Pods: a superfluous label identity is cheaper than a rule
-//! that misses a Pod.
+//! Guarantee: a peer with unknown or invalid fields matches all Pods: a superfluous label identity is cheaper than a
+//! rule that misses a Pod.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Kubernetes Events for warnings: each once while it stays active, if it lasts longer than a moment, at a limited rate.
+//! Kubernetes Events for warnings: each once while it stays active, if it lasts longer than a moment, at a limited
+//! rate.
 //!
 //! Replaces `kube::runtime::events::Recorder`, which counts repetitions of one Event with a read and a write each time,
 //! has no rate limit and no fence, and does not produce the fields by which users of Antrea's controllers find Events.

@@ -186,8 +186,8 @@ impl LeaderConnection {
 
     /// Starts a batch, only after [`LeaderConnection::cache_caught_up`]; notifies `changed` at its end.
     pub fn start_batch(&mut self, writes: Vec<Write>, changed: &Arc<Notify>) {
-        // A batch without any due write would notify `changed`, which plans the same batch again: a busy loop for as long
-        // as the leader does not answer.
+        // A batch without any due write would notify `changed`, which plans the same batch again: a busy loop for as
+        // long as the leader does not answer.
         let due = matches!(&self.writes, WriteState::Idle(applier) if applier.is_due(&writes));
         if !due {
             self.health.metrics().set_pending(&writes);

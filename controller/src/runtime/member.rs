@@ -267,8 +267,8 @@ impl Member {
         }
     }
 
-    /// Starts the deregistrations of ended memberships, those that ended before this process started included, and drops
-    /// the deregistrations of resumed ones.
+    /// Starts the deregistrations of ended memberships, those that ended before this process started included, and
+    /// drops the deregistrations of resumed ones.
     fn sync_deregistrations(&mut self, snapshot: &MemberSnapshot) {
         let set = membership::active_cluster_set(snapshot);
         let record = MembershipRecord::from_snapshot(snapshot);

@@ -1,7 +1,7 @@
 //! Layout of the liveness maps: arrays by next hop slot, as long as `mc_nexthops`.
 //!
-//! The agent alone writes `mc_probe_sent`, the program alone writes `mc_probe_reply` and `mc_probe_rtt`, except when the
-//! agent gives a slot to another next hop.
+//! The agent alone writes `mc_probe_sent`, the program alone writes `mc_probe_reply` and `mc_probe_rtt`, except when
+//! the agent gives a slot to another next hop.
 
 /// Name of the map of sent probes: array of [`Sent`] by next hop slot.
 pub const PROBE_SENT: &str = "mc_probe_sent";

@@ -269,8 +269,7 @@ const fn service_step(admission: &Admission) -> Option<ServiceStep> {
     }
 }
 
-/// Whether a peer may send from `src` to `dst`: inner addresses are only believed as far as the outer
-/// source explains them.
+/// Whether a peer may send from `src` to `dst`: the inner source must belong to the outer one.
 #[inline(always)]
 fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
     if peer.flags & PEER_REMOTE_GATEWAY != 0 {

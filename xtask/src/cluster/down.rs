@@ -8,8 +8,7 @@ use super::{
     Layout,
     cgroup::{self, Cgroups},
     network,
-    state::{ClusterRecord, StateFile},
-    up::sysctl,
+    state::{ClusterRecord, StateFile, sysctl_path},
 };
 use crate::{
     cmd, setup,
@@ -96,7 +95,7 @@ fn mounts_below(directory: &Path) -> Vec<String> {
 /// Gives the machine its settings back.
 fn restore(record: &ClusterRecord) -> Result<()> {
     for (name, value) in &record.sysctls {
-        let path = sysctl(name);
+        let path = sysctl_path(name);
         if fs::read_to_string(&path).is_ok_and(|current| current.trim() != value) {
             fs::write(&path, value).with_context(|| path.display().to_string())?;
         }

@@ -21,8 +21,8 @@ use crate::{
 
 /// How long a killed process may take to go.
 const GONE_TIMEOUT: Duration = Duration::from_secs(10);
-/// By how much resource versions jump ahead when a snapshot is restored: more than anything wrote since it was taken, so
-/// that no version means something else than before.
+/// By how much resource versions jump ahead when a snapshot is restored: more than anything wrote since it was taken,
+/// so that no version means something else than before.
 const REVISION_BUMP: &str = "1000000";
 
 /// Kills a program that runs; one that does not is an error.

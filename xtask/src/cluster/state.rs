@@ -197,6 +197,11 @@ fn state_path(directory: &Path) -> PathBuf {
     directory.join("state.json")
 }
 
+/// The file of a kernel setting such as `kernel/panic`.
+pub(super) fn sysctl_path(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

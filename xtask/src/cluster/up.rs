@@ -1,20 +1,13 @@
 //! `cargo xtask cluster up`: all clusters at once, as far as the machine's processors allow.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf, thread, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::{
     Layout, binaries::Binaries, cgroup, cgroup::Cgroups, control_plane::ControlPlane, dns, down,
     kubeconfig::Kubeconfig, kubectl::Kubectl, network, node, node::NodeRuntime, packages, process::Launcher,
-    process::write, state::StateFile, status, topology::Cluster, topology::Topology,
+    process::write, state::StateFile, state::sysctl_path, status, topology::Cluster, topology::Topology,
 };
 use crate::{
     images, setup,
@@ -223,7 +216,7 @@ fn prepare_host(state: &StateFile) -> Result<()> {
         .chain(INOTIFY.iter().map(|(name, _)| *name));
     for name in names {
         // Not every kernel has each of them.
-        if let Ok(value) = fs::read_to_string(sysctl(name)) {
+        if let Ok(value) = fs::read_to_string(sysctl_path(name)) {
             settings.insert(name.to_owned(), value.trim().to_owned());
         }
     }
@@ -234,16 +227,11 @@ fn prepare_host(state: &StateFile) -> Result<()> {
     for (name, wanted) in INOTIFY {
         let current = settings.get(*name).and_then(|value| value.parse::<u64>().ok());
         if current.is_some_and(|current| current < *wanted) {
-            fs::write(sysctl(name), wanted.to_string())
-                .with_context(|| sysctl(name).display().to_string())?;
+            fs::write(sysctl_path(name), wanted.to_string())
+                .with_context(|| sysctl_path(name).display().to_string())?;
         }
     }
     setup::ensure_bpffs()
-}
-
-/// The file of a kernel setting.
-pub(crate) fn sysctl(name: &str) -> PathBuf {
-    Path::new("/proc/sys").join(name)
 }
 
 /// Links every program into one directory, so that a person finds the right kubectl.

@@ -1,7 +1,7 @@
 //! `cargo xtask drop-reasons`: the tables of drop reasons in the docs, generated from the enum `DropReason`.
 //!
-//! The source is parsed as text, since xtask must not depend on the crates it builds. The first paragraph of a variant's
-//! doc comment is its meaning, the second one advice for the operator.
+//! The source is parsed as text, since xtask must not depend on the crates it builds. The first paragraph of a
+//! variant's doc comment is its meaning, the second one advice for the operator.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! Retired names and phrases of `docs/glossary-retired.toml`, with their replacements.
 //!
-//! A name counts where it is defined (`fn`, `struct`, `mod` …), so that names of std and of other crates do not. A phrase
-//! counts in comments, strings and Markdown, also across a line break.
+//! A name counts where it is defined (`fn`, `struct`, `mod` …), so that names of std and of other crates do not. A
+//! phrase counts in comments, strings and Markdown, also across a line break.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use anyhow::Result;
 
 use super::{
-    files::{self, TextFile},
+    files::{self, TextFile, outside_code},
     report,
 };
 use crate::cmd;
@@ -52,18 +52,6 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         }
     }
     found
-}
-
-fn outside_code(text: &str) -> Vec<(usize, &str)> {
-    let mut code = false;
-    let lines = (1..).zip(text.lines());
-    lines
-        .filter(|(_, line)| {
-            let fence = line.trim_start().starts_with("```");
-            code ^= fence;
-            !code && !fence
-        })
-        .collect()
 }
 
 /// The anchors of a file's headings, as GitHub derives them.

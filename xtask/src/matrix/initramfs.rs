@@ -1,4 +1,5 @@
-//! An initramfs: a cpio archive in the kernel's "newc" form (Documentation/driver-api/early-userspace/buffer-format.rst).
+//! An initramfs: a cpio archive in the kernel's "newc" form
+//! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::{
     collections::BTreeMap,

@@ -7,8 +7,9 @@ use controller::{fence::Fence, runtime::election::Election};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-/// Runs the controller from the acquisition of the Lease to its loss or a termination signal. A stop writes to no cluster
-/// but releases the Lease. The process exits with the loss of the Lease, so that no task of the controller survives it.
+/// Runs the controller from the acquisition of the Lease to its loss or a termination signal. A stop writes to no
+/// cluster but releases the Lease. The process exits with the loss of the Lease, so that no task of the controller
+/// survives it.
 pub(crate) async fn run<F: Future<Output = ()>>(
     election: Option<Election>,
     controller: impl FnOnce(Fence) -> F,

@@ -9,11 +9,11 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::Args;
 
 use self::archive::Image;
-use crate::{build, cmd, setup};
+use crate::{build, cmd, setup, shared_libraries};
 
 /// What packing takes from the distribution.
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
@@ -116,20 +116,11 @@ fn write(image: &Image, out: &Path, name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// What `ldd` fails with where there is nothing to list.
-const STATIC: &str = "not a dynamic executable";
-
-/// Adds a program, and the shared libraries it names at the paths where it looks for them.
+/// Adds a program, and its shared libraries at their own paths.
 fn add_program(image: &mut Image, from: &Path, to: &str) -> Result<()> {
     add_file(image, from, to)?;
-    let listing = cmd::output(Command::new("ldd").arg(from).env("LC_ALL", "C"));
-    let listing = match listing {
-        // What is linked statically, as Go links, is no failure.
-        Err(error) if format!("{error:#}").contains(STATIC) => return Ok(()),
-        other => other?,
-    };
-    for library in libraries(&listing)? {
-        add_file(image, Path::new(&library), &library)?;
+    for library in shared_libraries::list(from)? {
+        add_file(image, &library, &library.to_string_lossy())?;
     }
     Ok(())
 }
@@ -138,40 +129,4 @@ fn add_file(image: &mut Image, from: &Path, to: &str) -> Result<()> {
     let bytes = fs::read(from).with_context(|| from.display().to_string())?;
     image.file(to, bytes, 0o755);
     Ok(())
-}
-
-/// The paths in what `ldd` prints.
-fn libraries(listing: &str) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    for line in listing.lines().map(str::trim) {
-        if line.contains("not found") {
-            bail!("missing library: {line}");
-        }
-        let path = line.split_once("=> ").map_or(line, |(_, path)| path);
-        let path = path.split(" (").next().unwrap_or_default();
-        // The kernel's own (linux-vdso) has no path.
-        if path.starts_with('/') {
-            found.push(path.to_owned());
-        }
-    }
-    Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn libraries_and_the_loader_are_found_in_what_ldd_prints() {
-        let listing = "\tlinux-vdso.so.1 (0x00007ffd)\n\
-                       \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
-                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
-        let found = libraries(listing).unwrap();
-        assert_eq!(
-            found,
-            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
-        );
-        assert!(libraries("\tlibx.so => not found\n").is_err());
-        assert!(libraries("\tstatically linked\n").unwrap().is_empty());
-    }
 }

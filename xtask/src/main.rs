@@ -23,6 +23,7 @@ mod mutants;
 mod previous_release;
 mod rbac;
 mod setup;
+mod shared_libraries;
 mod test;
 mod test_summary;
 mod wait;

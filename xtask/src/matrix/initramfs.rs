@@ -1,14 +1,11 @@
 //! An initramfs: a cpio archive in the kernel's "newc" form
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
+
+use crate::shared_libraries;
 
 const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -49,7 +46,7 @@ impl CpioArchive {
     pub(super) fn program(&mut self, from: &Path, to: &str) -> Result<()> {
         let read = |path: &Path| fs::read(path).with_context(|| path.display().to_string());
         self.file(to, read(from)?, 0o755);
-        for library in libraries(from)? {
+        for library in shared_libraries::list(from)? {
             let path = library.to_string_lossy().trim_start_matches('/').to_owned();
             if !self.entries.contains_key(&path) {
                 self.file(&path, read(&library)?, 0o755);
@@ -99,17 +96,6 @@ fn write_entry(out: &mut Vec<u8>, inode: usize, path: &str, mode: u32, data: &[u
 
 fn align(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
-}
-
-/// Paths of the shared libraries and the loader of a program; none of a static one.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let out = Command::new("ldd").arg(program).output().context("ldd")?;
-    Ok(String::from_utf8_lossy(&out.stdout)
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'))
-        .map(|word| PathBuf::from(word.trim_end_matches(':')))
-        .filter(|path| path.is_file() && path != program)
-        .collect())
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Instructions the verifier walked per program and kernel: they may fall, not rise.
+//! Budget of verified instructions by program and kernel: counts may fall, not rise.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result, bail};
 
-/// How far above the recorded count a measured one may be, in percent.
+/// Allowed excess over the recorded count, in percent.
 const TOLERANCE_PERCENT: u32 = 5;
-/// What no program may take on any kernel: the verifier gives up at a million, and loads slowly long before.
+/// Limit for every program and kernel. The verifier rejects a program at a million, and is slow long before.
 const MAX_INSNS: u32 = 50_000;
 
-const HEADER: &str = "# Instructions the verifier walked to accept a program, by kernel (bpf_prog_info.verified_insns).\n\
-                    # `cargo xtask matrix` fails where one is more than 5 % above, or above 50000; `--update` writes what it measures.\n";
+const HEADER: &str = "# Verified instructions by kernel and program (bpf_prog_info.verified_insns).\n\
+                    # `cargo xtask matrix` fails if a count is more than 5 % higher, or above 50000; `--update` records the counts.\n";
 
 /// Counts by program.
 pub(super) type InsnCounts = BTreeMap<String, u32>;
@@ -22,7 +22,7 @@ pub(super) struct InsnBudget {
 }
 
 impl InsnBudget {
-    /// Reads the file; one that is missing records nothing.
+    /// Reads the file; an absent file is an empty budget.
     pub(super) fn read(path: &Path) -> Result<Self> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).with_context(|| path.display().to_string()),
@@ -31,27 +31,9 @@ impl InsnBudget {
         }
     }
 
-    /// Reads the two forms of lines the file has: `["kernel"]` and `program = count`.
     fn parse(text: &str) -> Result<Self> {
-        let mut ratchet = Self::default();
-        let mut kernel = None;
-        for line in text.lines().map(str::trim) {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            if let Some(name) = line.strip_prefix("[\"").and_then(|rest| rest.strip_suffix("\"]")) {
-                kernel = Some(ratchet.kernels.entry(name.to_owned()).or_default());
-                continue;
-            }
-            let entry = line
-                .split_once('=')
-                .and_then(|(program, count)| Some((program.trim().to_owned(), count.trim().parse().ok()?)));
-            match (&mut kernel, entry) {
-                (Some(counts), Some((program, count))) => counts.insert(program, count),
-                _ => bail!("cannot read the line {line:?}"),
-            };
-        }
-        Ok(ratchet)
+        let kernels = toml::from_str(text).context("expected [\"kernel\"] with program = count")?;
+        Ok(Self { kernels })
     }
 
     /// Replaces the counts of a kernel.
@@ -61,31 +43,25 @@ impl InsnBudget {
 
     /// Writes the file.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let mut text = HEADER.to_owned();
-        for (kernel, counts) in &self.kernels {
-            write!(text, "\n[\"{kernel}\"]\n")?;
-            for (program, count) in counts {
-                writeln!(text, "{program} = {count}")?;
-            }
-        }
+        let text = format!("{HEADER}\n{}", toml::to_string(&self.kernels)?);
         fs::write(path, text).with_context(|| path.display().to_string())
     }
 
-    /// Fails where a program takes more than any may.
+    /// Fails if a program exceeds the limit for all programs.
     pub(super) fn check_maximum(kernel: &str, measured: &InsnCounts) -> Result<()> {
         for (program, count) in measured {
             if *count > MAX_INSNS {
-                bail!("{program} takes {count} verified instructions on {kernel}, more than {MAX_INSNS}");
+                bail!("{program} has {count} verified instructions on {kernel}, more than {MAX_INSNS}");
             }
         }
         Ok(())
     }
 
-    /// Fails where a program takes more than it did.
+    /// Fails if a program exceeds its recorded count.
     pub(super) fn check(&self, kernel: &str, measured: &InsnCounts) -> Result<()> {
         let Some(recorded) = self.kernels.get(kernel) else {
             println!(
-                "{kernel}: no counts are recorded; `cargo xtask matrix --kernel {kernel} --update` does"
+                "{kernel}: no recorded counts; `cargo xtask matrix --kernel {kernel} --update` records them"
             );
             return Ok(());
         };
@@ -96,7 +72,8 @@ impl InsnBudget {
             let most = known.saturating_add(known / (100 / TOLERANCE_PERCENT));
             if *count > most {
                 bail!(
-                    "{program} takes {count} verified instructions on {kernel}, recorded are {known}; make it simpler, or run with --update"
+                    "{program} has {count} verified instructions on {kernel}, {known} are recorded; \
+                     simplify it, or run with --update"
                 );
             }
         }
@@ -113,31 +90,31 @@ mod tests {
     }
 
     #[test]
-    fn a_twentieth_more_passes_and_the_next_does_not() {
-        let ratchet = InsnBudget::parse("# c\n[\"6.1\"]\nto_remote = 1000\n").unwrap();
-        ratchet.check("6.1", &counts(1050)).unwrap();
-        ratchet.check("6.12", &counts(9999)).unwrap();
-        let error = ratchet.check("6.1", &counts(1051)).unwrap_err().to_string();
-        assert!(error.contains("to_remote takes 1051"), "{error}");
+    fn five_percent_more_passes_and_one_instruction_more_fails() {
+        let budget = InsnBudget::parse("# c\n[\"6.1\"]\nto_remote = 1000\n").unwrap();
+        budget.check("6.1", &counts(1050)).unwrap();
+        budget.check("6.12", &counts(9999)).unwrap();
+        let error = budget.check("6.1", &counts(1051)).unwrap_err().to_string();
+        assert!(error.contains("to_remote has 1051"), "{error}");
     }
 
     #[test]
-    fn the_ceiling_holds_whatever_is_recorded() {
+    fn the_limit_holds_for_any_recorded_count() {
         InsnBudget::check_maximum("6.1", &counts(MAX_INSNS)).unwrap();
         let error = InsnBudget::check_maximum("6.1", &counts(MAX_INSNS + 1)).unwrap_err();
         assert!(error.to_string().contains("more than 50000"), "{error}");
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_budget_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("ratchet.toml");
+        let path = dir.path().join("budget.toml");
         assert_eq!(InsnBudget::read(&path).unwrap(), InsnBudget::default());
-        let mut ratchet = InsnBudget::default();
-        ratchet.set("6.1", &counts(5));
-        ratchet.set("6.12", &counts(6));
-        ratchet.write(&path).unwrap();
-        assert_eq!(InsnBudget::read(&path).unwrap(), ratchet);
+        let mut budget = InsnBudget::default();
+        budget.set("6.1", &counts(5));
+        budget.set("6.12", &counts(6));
+        budget.write(&path).unwrap();
+        assert_eq!(InsnBudget::read(&path).unwrap(), budget);
         assert!(InsnBudget::parse("to_remote = 1").is_err());
     }
 }

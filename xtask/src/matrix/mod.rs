@@ -164,12 +164,12 @@ fn check_report(kernel: &Kernel, report: &GuestReport, serial: &std::path::Path,
 /// Compares counts with the recorded ones, or records them.
 fn compare(series: &str, counts: &InsnCounts, update: bool) -> Result<()> {
     let path = cmd::workspace().join("tests/verified-instructions.toml");
-    let mut ratchet = InsnBudget::read(&path)?;
+    let mut budget = InsnBudget::read(&path)?;
     if update {
-        ratchet.set(series, counts);
-        ratchet.write(&path)?;
+        budget.set(series, counts);
+        budget.write(&path)?;
     } else {
-        ratchet.check(series, counts)?;
+        budget.check(series, counts)?;
     }
     InsnBudget::check_maximum(series, counts)
 }

@@ -143,8 +143,11 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_urls_may_be_wide() {
+    fn tables_urls_diagrams_and_strings_may_be_wide() {
         let wide = "x".repeat(121);
+        assert!(too_wide("a.md", &format!("```\n{wide}\n```\n")).is_empty());
+        assert!(too_wide("a.rs", &format!("f(\"{wide}\");\n")).is_empty());
+        assert_eq!(too_wide("a.rs", &format!("// \"{wide}\"\n")).len(), 1);
         let text = format!("{wide}\n| {wide}\nhttps://{wide}\n```\n{wide}\n```\n");
         assert_eq!(
             too_wide("a.md", &text),

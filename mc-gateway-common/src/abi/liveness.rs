@@ -3,14 +3,14 @@
 //! The agent alone writes `mc_probe_sent`, the program alone writes `mc_probe_reply` and `mc_probe_rtt`, except when
 //! the agent gives a slot to another next hop.
 
-/// Name of the map of sent probes: array of [`Sent`] by next hop slot.
+/// Name of the map of sent probes: array of [`ProbeSent`] by next hop slot.
 pub const PROBE_SENT: &str = "mc_probe_sent";
-/// Name of the map of answers: array of [`Seen`] by next hop slot.
+/// Name of the map of answers: array of [`ProbeReply`] by next hop slot.
 pub const PROBE_REPLY: &str = "mc_probe_reply";
-/// Name of the map of round-trip times: array of [`Rtt`] by next hop slot.
+/// Name of the map of round-trip times: array of [`ProbeRtt`] by next hop slot.
 pub const PROBE_RTT: &str = "mc_probe_rtt";
 
-/// Buckets of a [`Rtt`].
+/// Buckets of a [`ProbeRtt`].
 pub const RTT_BUCKETS: usize = 16;
 /// Upper bound of the first bucket in nanoseconds; each further one is twice as large, the last has none.
 pub const RTT_FIRST_BUCKET: u32 = 32_768;

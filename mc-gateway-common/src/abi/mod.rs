@@ -42,14 +42,14 @@ pub const GROUP_NEXT_HOPS: usize = 16;
 pub const LOCAL_ADDRS: usize = 4;
 /// Slots of the per-CPU `mc_drops` array; [`crate::verdict::DropReason`] numbers index it.
 pub const MAX_DROP_REASONS: u32 = 64;
-/// Slots of the per-CPU `mc_outcomes` array; [`crate::verdict::Path`] numbers index it.
+/// Slots of the per-CPU `mc_outcomes` array; [`crate::verdict::Outcome`] numbers index it.
 pub const MAX_OUTCOMES: u32 = 16;
 /// Slots of the per-CPU `mc_events` array; [`crate::verdict::Event`] numbers index it.
 pub const MAX_EVENTS: u32 = 32;
 
 /// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
 pub const PREFIXES: &str = "mc_prefixes";
-/// Name of the group map: array of [`Group`].
+/// Name of the group map: array of [`NextHopGroup`].
 pub const NEXT_HOP_GROUPS: &str = "mc_nh_groups";
 /// Name of the next hop map: array of [`NextHop`].
 pub const NEXT_HOPS: &str = "mc_nexthops";
@@ -59,11 +59,11 @@ pub const PEERS: &str = "mc_peers";
 pub const CONFIG: &str = "mc_config";
 /// Name of the drop counters: per-CPU array of `u64`, indexed by [`crate::verdict::DropReason`].
 pub const DROPS: &str = "mc_drops";
-/// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Path`].
+/// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Outcome`].
 pub const OUTCOMES: &str = "mc_outcomes";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
-/// Name of the counters by peer: per-CPU array of [`Traffic`], indexed by [`Peer::traffic`] and
+/// Name of the counters by peer: per-CPU array of [`PeerStats`], indexed by [`Peer::stats`] and
 /// [`Next hop::traffic`].
 pub const PEER_STATS: &str = "mc_peer_stats";
 /// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
@@ -163,7 +163,7 @@ pub struct Prefix {
     /// [`ACTION_DELIVER`], [`ACTION_FORWARD`], [`ACTION_SERVICE`] or [`ACTION_REPLY`]; anything else is
     /// treated as no route.
     pub action: u32,
-    /// [`PREFIX_BACKENDS`], [`PREFIX_THROUGH_STACK`], [`PREFIX_ALIAS`], [`PREFIX_WAY_BACK`].
+    /// [`PREFIX_BACKENDS`], [`PREFIX_HOST_SNAT`], [`PREFIX_ALIAS`], [`PREFIX_RETURN_ROUTE`].
     pub flags: u32,
 }
 

@@ -1,9 +1,9 @@
 //! Layout of the map that limits ICMP errors.
 
-/// Name of the map: per-CPU array of one [`Bucket`].
+/// Name of the map: per-CPU array of one [`TokenBucket`].
 pub const ICMP_LIMIT: &str = "mc_icmp_limit";
 
-/// A token bucket; see [`crate::limit`].
+/// A token bucket; see [`crate::rate_limit`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TokenBucket {

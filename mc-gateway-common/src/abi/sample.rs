@@ -1,11 +1,11 @@
-//! Layout of the sampled drops: a ring buffer of [`Sample`] and the gate in front of it.
+//! Layout of the sampled drops: a ring buffer of [`DropSample`] and the gate in front of it.
 //!
 //! A program copies the first bytes of a packet it drops as they are; whoever reads the ring takes them
 //! apart. So a drop costs the program one copy at most, and nothing but a counter once the gate is shut.
 
-/// Name of the ring buffer of [`Sample`].
+/// Name of the ring buffer of [`DropSample`].
 pub const DROP_SAMPLES: &str = "mc_drop_samples";
-/// Name of the gate: per-CPU array of one [`Gate`].
+/// Name of the gate: per-CPU array of one [`SampleLimiter`].
 pub const SAMPLE_LIMIT: &str = "mc_sample_limit";
 
 /// Size of the ring in bytes: a power of two and a multiple of the page size (Linux 5.8).

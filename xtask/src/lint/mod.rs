@@ -1,4 +1,4 @@
-//! Suite `lint`: format, clippy, rustdoc, generated files, names, structure and links.
+//! Suite `lint`: format, clippy, generated files, names, structure and links.
 
 pub(crate) mod drop_reasons;
 mod files;
@@ -22,7 +22,6 @@ pub(crate) fn run(summary: &mut TestSummary) {
         cmd::inherit(cmd::cargo().args(["fmt", "--all", "--check"])),
     );
     summary.step("clippy", clippy());
-    summary.step("rustdoc", rustdoc());
     summary.step("CRDs match the Rust types", crds("--check"));
     summary.step("manifests match their kustomize bases", manifests::check());
     summary.step(
@@ -46,14 +45,6 @@ fn clippy() -> Result<()> {
         "-D",
         "warnings",
     ]))
-}
-
-fn rustdoc() -> Result<()> {
-    cmd::inherit(
-        cmd::cargo()
-            .args(["doc", "--quiet", "--locked", "--no-deps"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
-    )
 }
 
 /// Writes (`--out`) or checks (`--check`) the CRDs.

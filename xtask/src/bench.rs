@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use crate::{build, cluster, cmd, ebpf, setup};
 
-/// What is measured.
+/// Subject of the measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Suite {
     /// Packets, in network namespaces.
@@ -17,7 +17,7 @@ enum Suite {
     Control,
 }
 
-/// What can be asked of the benchmark.
+/// Options of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
     /// What to measure; of the options only --quick, --only and --out concern `control`.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
 }
 
-/// Brings the clusters up, measures, and ends them, whatever happened.
+/// Boots the clusters, measures, and removes the clusters, also after a failure.
 fn control(args: &BenchArgs) -> Result<()> {
     setup::require_root("cargo xtask bench")?;
     setup::ensure_packages("the benchmark", build::PACKAGES)?;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{cmd, ebpf, setup};
 
-/// What they need from the distribution at run time.
+/// Packages they need at run time.
 pub(crate) const PACKAGES: &[&str] = &[
     "iproute2",
     "nftables",
@@ -30,7 +30,7 @@ impl Programs {
         self.dir.join(name)
     }
 
-    /// Environment through which the test programs find them.
+    /// Environment variables with their paths for the test programs.
     pub(crate) fn env(&self) -> [(&'static str, PathBuf); 2] {
         [
             ("MC_AGENT", self.path("mc-gateway")),
@@ -39,8 +39,8 @@ impl Programs {
     }
 }
 
-/// Builds the eBPF object and every program. Always the same selection: another one would unify features
-/// differently and compile the dependencies again.
+/// Builds the eBPF object and every program. Always the same packages: another selection unifies features differently
+/// and compiles the dependencies again.
 pub(crate) fn release() -> Result<Programs> {
     ebpf::build(&cmd::workspace())?;
     cmd::inherit(cmd::cargo().args(["build", "--quiet", "--locked", "--release"]))?;
@@ -56,7 +56,7 @@ pub(crate) fn integration_test(name: &str) -> Command {
     command
 }
 
-/// Cargo's target directory, wherever the caller's settings put it.
+/// Cargo's target directory, as the caller's settings define it.
 pub(crate) fn target_dir() -> Result<PathBuf> {
     let metadata =
         cmd::output(cmd::cargo().args(["metadata", "--format-version=1", "--no-deps", "--locked"]))?;
@@ -68,7 +68,7 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
     Ok(dir.into())
 }
 
-/// Builds and runs one of the test crate's programs with the agent's path, after what it needs is there.
+/// Installs prerequisites, builds and runs a program of the test crate with the agent's path.
 pub(crate) fn run_program(purpose: &str, program: &str, args: &[String]) -> Result<()> {
     setup::require_root(purpose)?;
     setup::ensure_packages(purpose, PACKAGES)?;

@@ -1,4 +1,4 @@
-//! The suites that need three real clusters: all tests of `tests/tests/e2e`, or those about one thing.
+//! The suites on three real clusters: all tests of `tests/tests/e2e`, or those of one subject.
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{build, cluster, test_summary::TestSummary};
 
-/// How long gateways of the clusters are drained: long enough for everybody to notice, and for requests under way
-/// to end; the default is three times as long.
+/// Drain period of the clusters' gateways: enough for every agent to react and for running requests to end, a third of
+/// the default.
 const DRAIN_PERIOD: &str = "10s";
-/// What a test prints of each spec of the MCS API it has seen to hold.
+/// Prefix of the line that a test prints for each fulfilled spec of the MCS API.
 const SPEC_PREFIX: &str = "spec holds: ";
 
-/// How many there are (`tests/tests/e2e/specs.rs`).
+/// Number of specs (`tests/tests/e2e/specs.rs`).
 const SPEC_COUNT: usize = 27;
 
 /// Some of the tests on real clusters.
@@ -29,33 +29,33 @@ pub(crate) const ALL: ClusterSuite = ClusterSuite {
     name: "e2e",
     modules: &[],
 };
-/// What the MCS API promises, in objects, names and connections.
+/// Guarantees of the MCS API: objects, names and connections.
 pub(crate) const CONFORMANCE: ClusterSuite = ClusterSuite {
     name: "conformance",
     modules: &["mcs", "dns", "dual_stack"],
 };
-/// What a member must not do to another.
+/// Isolation between members.
 pub(crate) const ISOLATION: ClusterSuite = ClusterSuite {
     name: "isolation",
     modules: &["isolation"],
 };
-/// Controllers and API servers that fail; and that the model of one, which `sim` lets fail, is right.
+/// Failing controllers and API servers, and a comparison of the fake API server of `sim` with a real one.
 pub(crate) const FAULTS: ClusterSuite = ClusterSuite {
     name: "faults",
     modules: &["faults", "election", "traces"],
 };
 
-/// What the tests of a part said beside their results.
+/// Figures in the output of a suite.
 #[derive(Debug, Default)]
 struct SuiteFigures {
     /// Specs that hold.
     specs: BTreeSet<String>,
-    /// Lines that begin with the name of the part: they are figures.
+    /// Lines with the suite's name as prefix.
     notes: Vec<String>,
 }
 
-/// Boots the clusters, runs the tests and ends the clusters, whatever happened.
-pub(crate) fn run(part: ClusterSuite, long: bool, tally: &mut TestSummary) -> Result<()> {
+/// Boots the clusters, runs the tests and removes the clusters, also after a failure.
+pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) -> Result<()> {
     let programs = build::release()?;
     let configuration = cluster::Configuration::with_drain_period(DRAIN_PERIOD);
     let kubeconfig: PathBuf = cluster::up_installed(configuration).context("bringing the clusters up")?;
@@ -70,19 +70,19 @@ pub(crate) fn run(part: ClusterSuite, long: bool, tally: &mut TestSummary) -> Re
         )
         .env("MC_LONG", if long { "1" } else { "0" })
         .args(["--", "--test-threads=1", "--nocapture", "--format=pretty"])
-        .args(part.modules.iter().map(|module| format!("{module}::")));
+        .args(suite.modules.iter().map(|module| format!("{module}::")));
     let (mut tests, mut figures) = (TestSummary::default(), SuiteFigures::default());
-    let result = tests.cargo_test_with(part.name, &mut command, |line| figures.read(part.name, line));
-    tally.add(tests);
-    // What is needed, only all tests together show.
-    if part.modules.is_empty() {
-        tally.step("what is granted is what was used", cluster::check_rbac());
+    let result = tests.cargo_test_with(suite.name, &mut command, |line| figures.read(suite.name, line));
+    summary.add(tests);
+    // Only all tests together use every grant.
+    if suite.modules.is_empty() {
+        summary.step("grants match usage", cluster::check_rbac());
     }
-    tally.step("the clusters leave nothing behind", cluster::down());
+    summary.step("the clusters leave nothing behind", cluster::down());
     result?;
-    println!("{}", figures.line(part.name, tests));
+    println!("{}", figures.line(suite.name, tests));
     if tests == TestSummary::default() {
-        bail!("there was no test to run");
+        bail!("no test ran");
     }
     Ok(())
 }
@@ -91,11 +91,11 @@ pub(crate) fn run(part: ClusterSuite, long: bool, tally: &mut TestSummary) -> Re
 
 impl SuiteFigures {
     fn read(&mut self, name: &str, line: &str) {
-        // The name of a test may stand before what it prints first.
+        // libtest may print the test's name on the same line.
         if let Some((_, spec)) = line.split_once(SPEC_PREFIX) {
             self.specs.insert(spec.to_owned());
-        } else if let Some((_, said)) = line.split_once(&format!("{name}: ")) {
-            self.notes.push(said.to_owned());
+        } else if let Some((_, note)) = line.split_once(&format!("{name}: ")) {
+            self.notes.push(note.to_owned());
         }
     }
 
@@ -106,7 +106,7 @@ impl SuiteFigures {
         }
         self.notes
             .iter()
-            .fold(line, |line, said| format!("{line}; {said}"))
+            .fold(line, |line, note| format!("{line}; {note}"))
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_has_what_tests_said() {
+    fn the_last_line_has_the_figures_of_the_tests() {
         let mut figures = SuiteFigures::default();
         for line in [
             "test mcs::a ... spec holds: ports are united",

@@ -20,7 +20,7 @@ pub(crate) fn cargo() -> Command {
     without_cargo_env(Command::new(cargo_path()))
 }
 
-/// The same, ended after so many seconds: `timeout` (coreutils) then says 124.
+/// The same with a time limit; `timeout` (coreutils) exits with 124 after it.
 pub(crate) fn cargo_within(seconds: u64) -> Command {
     let mut command = without_cargo_env(Command::new("timeout"));
     command
@@ -58,8 +58,8 @@ pub(crate) fn inherit(command: &mut Command) -> Result<()> {
     }
 }
 
-/// Runs a command, gives each line it prints to `tell` and returns how it ended.
-pub(crate) fn stream_lines(command: &mut Command, mut tell: impl FnMut(&str)) -> Result<ExitStatus> {
+/// Runs a command, passes each line of its stdout to `on_line` and returns its exit status.
+pub(crate) fn stream_lines(command: &mut Command, mut on_line: impl FnMut(&str)) -> Result<ExitStatus> {
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -67,7 +67,7 @@ pub(crate) fn stream_lines(command: &mut Command, mut tell: impl FnMut(&str)) ->
     let stdout = child.stdout.take().context("a piped stdout")?;
     for text in BufReader::new(stdout).split(b'\n') {
         let text = text.with_context(|| command_line(command))?;
-        tell(&String::from_utf8_lossy(&text));
+        on_line(&String::from_utf8_lossy(&text));
     }
     child.wait().with_context(|| command_line(command))
 }
@@ -77,7 +77,7 @@ pub(crate) fn capture(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
-/// Runs a command and returns what it printed; fails with all of its output.
+/// Runs a command and returns its stdout; fails with all of its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command
         .output()
@@ -94,7 +94,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     )
 }
 
-/// The command as a person would type it.
+/// The command line, for messages.
 fn command_line(command: &Command) -> String {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())

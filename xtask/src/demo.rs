@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the main job, shown; without Kubernetes by default, on real clusters with a flag.
+//! `cargo xtask demo`: traffic between two clusters, without Kubernetes by default, on real clusters with a flag.
 
 use std::{
     path::PathBuf,
@@ -14,25 +14,25 @@ use crate::{
     wait::{Poll, wait_for},
 };
 
-/// What can be asked of the demo.
+/// Options of the demo.
 #[derive(clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags are what they are")]
+#[expect(clippy::struct_excessive_bools, reason = "independent command-line flags")]
 pub(crate) struct DemoArgs {
-    /// Tell the story on three real Kubernetes clusters.
+    /// Run on three real Kubernetes clusters.
     #[arg(long)]
     kubernetes: bool,
     /// IPv6 addresses for Pods and nodes, instead of IPv4.
     #[arg(long, conflicts_with = "kubernetes")]
     ipv6: bool,
-    /// Leave everything up to explore, and print what to try.
+    /// Keep everything running, and print commands to try.
     #[arg(long)]
     keep: bool,
-    /// Remove what an earlier `--keep` has left.
+    /// Remove the leftovers of an earlier `--keep`.
     #[arg(long, conflicts_with_all = ["keep", "kubernetes", "ipv6"])]
     remove: bool,
 }
 
-/// Shows the demo.
+/// Runs the demo.
 pub(crate) fn run(args: &DemoArgs) -> Result<()> {
     if args.kubernetes {
         return kubernetes(args.keep);
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<()> {
 
 const WORKLOAD: &str = include_str!("demo/workload.yaml");
 const EXPORT: &str = include_str!("demo/export.yaml");
-/// How long Kubernetes may take for any single step.
+/// Time limit of a single step.
 const DEADLINE: Duration = Duration::from_mins(2);
 
 fn kubernetes(keep: bool) -> Result<()> {
@@ -77,7 +77,7 @@ fn kubernetes(keep: bool) -> Result<()> {
     shown.and(cluster::down())
 }
 
-/// The clusters the story is told on.
+/// The demo on running clusters.
 struct Walkthrough {
     kubectl: PathBuf,
     kubeconfig: PathBuf,
@@ -131,7 +131,7 @@ impl Walkthrough {
             start.elapsed().as_secs_f32()
         );
 
-        println!("\n3. The client asks it, four times:\n");
+        println!("\n3. The client sends four requests:\n");
         let url = format!("http://{address}/");
         wait_for("an answer", DEADLINE, || Ok(poll_output(|| self.get(&url, 1))))?;
         print!("{}", self.get(&url, 4)?);
@@ -139,9 +139,9 @@ impl Walkthrough {
         self.show_state(&url)
     }
 
-    /// The objects and maps behind it, and what happens while every agent is gone.
+    /// Objects and maps, and traffic while no agent runs.
     fn show_state(&self, url: &str) -> Result<()> {
-        println!("\n4. What the leader knows, and who the gateways are:\n");
+        println!("\n4. Objects of the leader, and the gateways:\n");
         print!(
             "{}",
             self.kubectl(
@@ -165,7 +165,7 @@ impl Walkthrough {
         }
 
         println!(
-            "\n5. What east's gateway has passed on, counted by its eBPF programs (map mc_outcomes, key 1):\n"
+            "\n5. Packets forwarded by east's gateway, counted by its eBPF programs (map mc_outcomes, key 1):\n"
         );
         let map = "/sys/fs/bpf/mc-gateway/east-n1/maps-v5/mc_outcomes";
         cluster::on_node(
@@ -176,7 +176,7 @@ impl Walkthrough {
         )?;
 
         println!(
-            "\n6. All agents of both clusters are deleted; the programs stay in the kernel and go on:\n"
+            "\n6. All agents of both clusters are deleted; the programs stay attached and keep forwarding:\n"
         );
         for context in ["east", "west"] {
             self.kubectl(
@@ -193,12 +193,9 @@ impl Walkthrough {
             )?;
         }
         let answers = self.get(url, 20)?;
-        println!(
-            "   {} of 20 requests answered meanwhile.",
-            answers.lines().count()
-        );
+        println!("   {} of 20 requests answered.", answers.lines().count());
         if answers.lines().count() != 20 {
-            bail!("requests were lost while the agents were gone");
+            bail!("requests were lost while no agent ran");
         }
         Ok(())
     }
@@ -235,7 +232,7 @@ impl Walkthrough {
     }
 }
 
-/// A look that counts errors and empty answers as "not yet".
+/// Maps errors and empty output to pending.
 fn poll_output(look: impl FnOnce() -> Result<String>) -> Poll<String> {
     match look() {
         Ok(answer) if answer.is_empty() => Poll::Pending("nothing".to_owned()),

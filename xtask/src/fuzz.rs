@@ -1,7 +1,7 @@
 //! `cargo xtask test --suite fuzz`: every target under libFuzzer, beginning with the kept corpus.
 //!
-//! libFuzzer comes as C++ source with `libfuzzer-sys`, and the compiler's own coverage pass is in stable
-//! releases: neither a nightly toolchain nor clang nor an installed fuzzer is needed.
+//! `libfuzzer-sys` contains libFuzzer as C++ source, and stable rustc has the coverage pass: neither a nightly
+//! toolchain nor clang nor an installed fuzzer is needed.
 
 use std::{
     fs,
@@ -15,9 +15,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{build, cmd, setup};
 
-/// What libFuzzer is compiled with.
+/// Packages that compile libFuzzer.
 const PACKAGES: &[&str] = &["g++"];
-/// Targets and their share of the time: what packets meet gets more than what people write.
+/// Targets and their share of the time, more for packet handling than for objects written by hand.
 const TARGETS: [(&str, u32); 9] = [
     ("to_remote", 2),
     ("from_underlay", 3),
@@ -37,14 +37,14 @@ const MIN_RATE: u64 = 100;
 /// Longest input in bytes; frames get longer by a number in the input.
 const MAX_LEN: u32 = 2_048;
 
-/// What a target did.
+/// Figures of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FuzzStats {
     executions: u64,
     edges: u64,
 }
 
-/// Replays the corpus and fuzzes; the line at the end tells the figures.
+/// Replays the corpus and fuzzes; the last line has the figures.
 pub(crate) fn run(long: bool) -> Result<()> {
     setup::ensure_packages("the fuzz targets", PACKAGES)?;
     let seed = seed()?;
@@ -95,7 +95,7 @@ pub(crate) fn run(long: bool) -> Result<()> {
     bail!("{}", failed.join("; "))
 }
 
-/// The seed that was asked for (`MC_SEED`), or another one every time.
+/// The seed in `MC_SEED`, or a new one for every run.
 fn seed() -> Result<u32> {
     if let Ok(seed) = std::env::var("MC_SEED") {
         return seed
@@ -105,7 +105,7 @@ fn seed() -> Result<u32> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .context("the clock")?;
-    // libFuzzer takes 0 for "choose one".
+    // libFuzzer chooses its own seed for 0.
     Ok(now.subsec_nanos().max(1))
 }
 
@@ -138,7 +138,7 @@ fn count_files(dir: &Path) -> Result<usize> {
         .count())
 }
 
-/// A target at work.
+/// A running target.
 struct FuzzProcess {
     name: &'static str,
     seconds: u32,
@@ -148,7 +148,7 @@ struct FuzzProcess {
 
 impl FuzzProcess {
     fn start(programs: &Path, work: &Path, name: &'static str, seconds: u32, seed: u32) -> Result<Self> {
-        // New inputs go to a directory of their own: what the repository keeps changes by hand only.
+        // New inputs have a directory of their own: the corpus in the repository changes by hand only.
         let found = work.join("found").join(name);
         let crashes = work.join("crashes");
         for dir in [&found, &crashes] {
@@ -177,7 +177,7 @@ impl FuzzProcess {
         })
     }
 
-    /// Waits for its end; a crash shows what the target said last.
+    /// Waits for the process; the error of a crash has the last lines of its log.
     fn wait(&mut self) -> Result<FuzzStats> {
         let status = self.child.wait().context("waiting")?;
         let text = fs::read(&self.log).with_context(|| self.log.display().to_string())?;
@@ -200,7 +200,7 @@ impl FuzzProcess {
     }
 }
 
-/// Executions and edges, from what libFuzzer prints.
+/// Executions and edges in libFuzzer's log.
 fn parse_stats(log: &str) -> FuzzStats {
     let mut figures = FuzzStats::default();
     for line in log.lines() {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_from_what_libfuzzer_prints() {
+    fn executions_and_edges_are_parsed() {
         let log = "#2\tINITED cov: 12 ft: 20 corp: 3/9b exec/s: 0 rss: 27Mb\n\
                    #4096\tpulse  cov: 61 ft: 80 corp: 9/99b lim: 8 exec/s: 2048 rss: 30Mb\n\
                    Done 5000 runs in 4 second(s)\nstat::number_of_executed_units: 5000\n";

@@ -15,7 +15,7 @@ use clap::Args;
 use self::archive::Image;
 use crate::{build, cmd, setup, shared_libraries};
 
-/// What packing takes from the distribution.
+/// Packages that supply the contents of images.
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
 /// Name and tag of the clusters' own DNS.
 pub(crate) const COREDNS: &str = "mc-gateway/coredns:latest";
@@ -30,7 +30,7 @@ pub(crate) struct ImagesArgs {
     out: PathBuf,
 }
 
-/// Packs every image and prints where.
+/// Packs every image and prints the paths.
 pub(crate) fn run(args: &ImagesArgs) -> Result<()> {
     for path in pack(&cmd::workspace().join(&args.out))? {
         println!("{}", path.display());
@@ -75,7 +75,7 @@ pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
     .collect()
 }
 
-/// Packs the image that keeps a Pod's namespaces open; it needs nothing of ours built.
+/// Packs the pause image of Pods; independent of the project's programs.
 pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
     setup::ensure_packages("packing images", PACKAGES)?;
     let mut image = Image::new("mc-gateway/pause:latest", &["/bin/busybox", "sleep", "infinity"]);
@@ -83,7 +83,7 @@ pub(crate) fn pause(out: &Path) -> Result<PathBuf> {
     write(&image, out, "pause")
 }
 
-/// Packs the DNS that `cargo xtask cluster` gives its clusters, around the program that was built for it.
+/// Packs the CoreDNS image of the clusters.
 pub(crate) fn coredns(out: &Path, from: &Path) -> Result<PathBuf> {
     setup::ensure_packages("packing images", PACKAGES)?;
     let mut image = Image::new(COREDNS, &["/usr/bin/coredns"]);
@@ -109,7 +109,7 @@ fn require_program(name: &str) -> Result<PathBuf> {
 fn write(image: &Image, out: &Path, name: &str) -> Result<PathBuf> {
     let path = out.join(format!("{name}.tar"));
     fs::create_dir_all(out).with_context(|| out.display().to_string())?;
-    // Renamed into place: another command may be reading the former one.
+    // Renamed into place: another command may be reading the previous file.
     let new = out.join(format!(".{name}.{}", std::process::id()));
     fs::write(&new, image.to_tar()?).with_context(|| new.display().to_string())?;
     fs::rename(&new, &path).with_context(|| path.display().to_string())?;

@@ -31,7 +31,7 @@ mod wait;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Builds, packs, boots and tests mc-gateway. Missing prerequisites are named and installed.
+/// Builds, packs, boots and tests mc-gateway. Missing prerequisites are reported and installed.
 #[derive(Parser)]
 #[command(name = "cargo xtask", version)]
 struct Xtask {
@@ -41,14 +41,14 @@ struct Xtask {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the main job: two small clusters in network namespaces, or real ones.
+    /// Show traffic between two clusters in network namespaces, or between real ones.
     Demo(demo::DemoArgs),
     /// Run all tests, or some suites; the last line is `N passed, N failed`.
     Test {
         /// The suites to run, one after the other.
         #[arg(long, value_enum, value_delimiter = ',')]
         suite: Vec<test::Suite>,
-        /// More rounds, longer runs.
+        /// Run more rounds and longer.
         #[arg(long)]
         long: bool,
     },

@@ -10,7 +10,7 @@ use std::{
 pub(crate) fn write(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = try_write(&mut stdout, text) {
-        // No other place to report it.
+        // Nothing else can be done about it.
         let _lost = writeln!(io::stderr(), "cannot write to stdout: {error}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the machine is missing, and how it gets there: distribution packages and pinned tools.
+//! Prerequisites: packages of the distribution, and the cache of pinned tools.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::cmd;
 
-/// Where tools and binaries are cached by version, outside the checkout.
+/// Directory outside of the checkout that caches tools and binaries by version.
 pub(crate) fn cache_dir() -> Result<PathBuf> {
     if let Some(dir) = env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
         return Ok(PathBuf::from(dir).join("mc-gateway"));
@@ -43,7 +43,7 @@ pub(crate) fn has_package(name: &str) -> bool {
         .is_ok_and(|out| out.status.success() && out.stdout == b"installed")
 }
 
-/// Installs the packages that are missing, saying which and what for.
+/// Installs missing packages, and reports them with their purpose.
 pub(crate) fn ensure_packages(purpose: &str, packages: &[&str]) -> Result<()> {
     static UPDATED: AtomicBool = AtomicBool::new(false);
     let missing: Vec<&str> = packages
@@ -57,7 +57,7 @@ pub(crate) fn ensure_packages(purpose: &str, packages: &[&str]) -> Result<()> {
     let list = missing.join(" ");
     if find_program("apt-get").is_none() {
         bail!(
-            "missing packages for {purpose}: {list} (this is no Debian or Ubuntu: install their equivalents)"
+            "missing packages for {purpose}: {list} (no apt-get: install the equivalents of your distribution)"
         );
     }
     if !is_root() {
@@ -76,7 +76,7 @@ pub(crate) fn ensure_packages(purpose: &str, packages: &[&str]) -> Result<()> {
     .with_context(|| format!("apt-get install {list}"))
 }
 
-/// Whether this process may configure the kernel.
+/// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
     Command::new("id")
         .arg("-u")
@@ -84,15 +84,15 @@ pub(crate) fn is_root() -> bool {
         .is_ok_and(|out| out.stdout.trim_ascii() == b"0")
 }
 
-/// Fails with what to do where `what` needs root and this process is not.
-pub(crate) fn require_root(what: &str) -> Result<()> {
+/// Fails unless this process runs as root; `command` is the command that needs it.
+pub(crate) fn require_root(command: &str) -> Result<()> {
     if is_root() {
         return Ok(());
     }
-    bail!("{what} creates network namespaces and loads eBPF programs: run it as root")
+    bail!("{command} creates network namespaces and loads eBPF programs: run it as root")
 }
 
-/// Mounts the BPF file system where it is missing: pins live there.
+/// Mounts the BPF file system, which holds the pins, unless it is mounted.
 pub(crate) fn ensure_bpffs() -> Result<()> {
     let mounted = std::fs::read_to_string("/proc/self/mounts")
         .context("/proc/self/mounts")?

@@ -22,7 +22,7 @@ pub(crate) enum Suite {
     Datapath,
     /// Generated packets: the kernel's programs against the same decisions on the host.
     Differential,
-    /// Mutated inputs for everything that reads what others wrote, guided by coverage.
+    /// Mutated inputs for every parser of foreign input, guided by coverage.
     Fuzz,
     /// The controllers against simulated API servers, on simulated time, from seeds.
     Sim,
@@ -36,13 +36,13 @@ pub(crate) enum Suite {
     Matrix,
     /// Three real Kubernetes clusters.
     E2e,
-    /// Of `e2e` what the MCS API promises.
+    /// The part of `e2e` on the MCS API's guarantees.
     Conformance,
-    /// Of `e2e` what one member must not do to another.
+    /// The part of `e2e` on isolation between members.
     Isolation,
-    /// Of `e2e` controllers and API servers that fail.
+    /// The part of `e2e` with failing controllers and API servers.
     Faults,
-    /// Bugs put into a copy of the sources, each of which the test it names has to notice.
+    /// Bugs seeded into a copy of the sources; the test named by each must fail.
     Mutants,
 }
 

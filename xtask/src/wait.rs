@@ -1,33 +1,36 @@
-//! Waiting for a condition, and telling how far things are.
+//! Waiting for a condition, and progress messages.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The pause between two looks at a condition.
+/// Interval between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What one look at a condition found.
+/// Result of one check of a condition.
 #[derive(Debug)]
 pub(crate) enum Poll<T> {
     /// The condition holds.
     Ready(T),
-    /// It does not hold yet; what was seen instead.
+    /// It does not hold yet; the observed state.
     Pending(String),
 }
 
-/// Looks until the condition holds. Errors when `look` does, or at the deadline, telling what was seen last.
+/// Checks until the condition holds. Fails if `check` fails, or at the deadline with the last observed state.
 pub(crate) fn wait_for<T>(
-    what: &str,
+    condition: &str,
     timeout: Duration,
-    mut look: impl FnMut() -> Result<Poll<T>>,
+    mut check: impl FnMut() -> Result<Poll<T>>,
 ) -> Result<T> {
     let start = Instant::now();
     loop {
-        match look()? {
+        match check()? {
             Poll::Ready(value) => return Ok(value),
-            Poll::Pending(seen) if start.elapsed() >= timeout => {
-                bail!("waited {} s for {what}; last seen: {seen}", timeout.as_secs())
+            Poll::Pending(state) if start.elapsed() >= timeout => {
+                bail!(
+                    "waited {} s for {condition}; last state: {state}",
+                    timeout.as_secs()
+                )
             }
             Poll::Pending(_) => std::thread::sleep(POLL_INTERVAL),
         }
@@ -64,9 +67,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_tells_what_was_seen_last() {
-        let look = || Ok(Poll::<()>::Pending("still dark".to_owned()));
-        let error = wait_for("light", Duration::ZERO, look).unwrap_err();
-        assert_eq!(error.to_string(), "waited 0 s for light; last seen: still dark");
+    fn a_timeout_reports_the_last_state() {
+        let check = || Ok(Poll::<()>::Pending("still dark".to_owned()));
+        let error = wait_for("light", Duration::ZERO, check).unwrap_err();
+        assert_eq!(error.to_string(), "waited 0 s for light; last state: still dark");
     }
 }

@@ -1,4 +1,4 @@
-//! What the API servers write down: the requests of our ServiceAccounts, and nobody else's.
+//! Audit logs of the API servers: requests of the project's ServiceAccounts only.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result};
 
 use super::{process::write, topology::Topology};
 
-/// The log's name below the control plane's directory; older parts have their time in theirs.
+/// Name of the log in the control plane's directory; rotated files have a timestamp in their names.
 const LOG: &str = "audit.log";
 
-/// Only metadata. A watch is written down when it begins (`ResponseStarted`): many outlive the tests.
+/// Metadata only. A watch is logged at its begin (`ResponseStarted`), since many outlive the tests.
 const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -23,7 +23,7 @@ rules:
   users:
   - system:serviceaccount:kube-system:antrea-mc-controller
   - system:serviceaccount:kube-system:mc-gateway
-# The leader's controller, and the accounts of its members; the second is where the guide of older releases has them.
+# The leader's controller, and the accounts of its members; the second Namespace is that of the legacy guide.
 - level: Metadata
   userGroups:
   - system:serviceaccounts:antrea-multicluster

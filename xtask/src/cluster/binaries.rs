@@ -1,5 +1,5 @@
-//! The programs of Kubernetes, etcd and CoreDNS: the user's where they fit, else built once from the Go modules in
-//! `xtask/binaries` and cached by version.
+//! The programs of Kubernetes, etcd and CoreDNS: installed ones of the right version, else built once from the Go
+//! modules in `xtask/binaries` and cached by version.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ struct GoModule {
     name: &'static str,
     version: &'static str,
     programs: &'static [Program],
-    /// Linker flags that tell the programs their version.
+    /// Linker flags that set the programs' version.
     ldflags: &'static str,
     build_time: &'static str,
 }
@@ -87,7 +87,7 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     Program { name, package }
 }
 
-/// Where every program is.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub(crate) struct Binaries {
     paths: BTreeMap<&'static str, PathBuf>,
@@ -96,7 +96,7 @@ pub(crate) struct Binaries {
 // === impl Binaries ===
 
 impl Binaries {
-    /// Finds all programs, building what is missing.
+    /// Finds all programs; builds missing ones.
     pub(crate) fn find_or_build(progress: Progress) -> Result<Self> {
         let mut paths = BTreeMap::new();
         for module in MODULES {
@@ -121,7 +121,7 @@ impl Binaries {
         self.paths
             .get(name)
             .cloned()
-            .with_context(|| format!("`{name}` is no program of the clusters"))
+            .with_context(|| format!("no program `{name}` in the clusters"))
     }
 
     /// Every program.
@@ -130,7 +130,7 @@ impl Binaries {
     }
 }
 
-/// kubectl: the user's own, whatever its version, else ours, if it was built already.
+/// kubectl: the built one, else any in `PATH`.
 pub(crate) fn kubectl() -> Result<PathBuf> {
     let module = MODULES
         .iter()
@@ -152,7 +152,7 @@ impl GoModule {
             .join(format!("{}-{}", self.name, self.version)))
     }
 
-    /// A program that is there already: the user's choice, then one in `PATH` of our version, then ours.
+    /// An existing program: from `KUBEBUILDER_ASSETS`, then one of the same version in `PATH`, then the built one.
     fn find(&self, program: &Program, cache: &Path) -> Option<PathBuf> {
         let chosen = env::var_os("KUBEBUILDER_ASSETS").map(|dir| PathBuf::from(dir).join(program.name));
         chosen
@@ -168,7 +168,7 @@ impl GoModule {
         } else {
             "--version"
         };
-        // kubectl would also ask a server for its version.
+        // Without `--client` kubectl requests the server's version, too.
         let mut command = Command::new(program);
         command.arg(argument).args(client.then_some("--client"));
         cmd::output(&mut command).is_ok_and(|text| contains_version(&text, self.version))
@@ -206,7 +206,7 @@ impl GoModule {
             .with_context(|| format!("building {} in {}", self.name, source.display()))
             .and_then(|()| self.check(&new));
         if let Err(error) = built {
-            // Hundreds of megabytes that nobody would find again.
+            // Hundreds of megabytes.
             drop(fs::remove_dir_all(&new));
             return Err(error);
         }
@@ -221,7 +221,7 @@ impl GoModule {
     /// Checks that every program was built, under its own name.
     fn check(&self, directory: &Path) -> Result<()> {
         for program in self.programs {
-            // `go build` names a program after the last part of its package, or the one before `v3`.
+            // `go build` names a program after the last element of its package path, or the one before `v3`.
             let (built, other) = (directory.join(program.name), directory.join("server"));
             if !built.exists() && other.exists() {
                 fs::rename(&other, &built).with_context(|| built.display().to_string())?;

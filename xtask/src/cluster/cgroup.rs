@@ -1,5 +1,5 @@
-//! The control groups of the clusters. Every process we start is put below one group, which its children
-//! cannot leave: that is how `cluster down` finds all of them, whatever became of their parents.
+//! The control groups of the clusters. Every process is started below one group, which its children cannot leave, so
+//! that `cluster down` finds all processes, also those without a parent.
 
 use std::{
     fs,
@@ -15,18 +15,18 @@ use crate::{
     wait::{Poll, wait_for},
 };
 
-/// The group all of ours are below.
+/// Common parent of all groups.
 const ROOT: &str = "mc-gateway-cluster";
-/// How long killed processes may take to go.
+/// Time limit for killed processes to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The group hierarchies of this machine: several with version 1, one with version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cgroups {
     hierarchies: Vec<PathBuf>,
-    /// A version 2 hierarchy beside version 1, which has no controllers: runtimes use it all the same.
+    /// A version 2 hierarchy without controllers next to version 1; container runtimes use it.
     unified: Option<PathBuf>,
-    /// The one whose membership we go by.
+    /// The hierarchy whose process lists count.
     pid_hierarchy: PathBuf,
     version: Version,
 }
@@ -85,7 +85,7 @@ impl Cgroups {
         format!("/{ROOT}/{machine}/pods")
     }
 
-    /// Creates the groups of a machine (a control plane or a node): one for what we start, one for Pods.
+    /// Creates the groups of a machine (a control plane or a node): one for its programs, one for Pods.
     pub(crate) fn create(&self, machine: &str) -> Result<()> {
         for hierarchy in &self.hierarchies {
             let machine = hierarchy.join(ROOT).join(machine);
@@ -154,7 +154,7 @@ impl Cgroups {
 
     /// Removes our groups from every hierarchy.
     pub(crate) fn remove(&self) -> Result<()> {
-        // The kernel lets go of a group a little after its last process.
+        // The kernel releases a group shortly after its last process has ended.
         wait_for("the clusters' control groups to go", KILL_TIMEOUT, || {
             let mut last = None;
             for hierarchy in self.hierarchies.iter().chain(&self.unified) {
@@ -169,7 +169,7 @@ impl Cgroups {
     }
 }
 
-/// Kills processes at once. One that went by itself in the meantime is none the worse for it.
+/// Kills processes. Ignores those that have ended.
 pub(crate) fn kill(pids: &[u32]) {
     let pids = pids.iter().map(u32::to_string);
     drop(cmd::output(
@@ -179,7 +179,7 @@ pub(crate) fn kill(pids: &[u32]) {
     ));
 }
 
-/// A version 1 cpuset group starts without processors and memory, and takes no process until it has some.
+/// Copies the parent's CPUs and memory nodes: a version 1 cpuset group without them accepts no process.
 fn inherit_cpuset(group: &Path) -> Result<()> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let (own, parent) = (group.join(name), group.parent().map(|parent| parent.join(name)));
@@ -230,7 +230,7 @@ fn subdirectories(path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Fails where the groups of other clusters exist: all of a machine share one set of names.
+/// Fails if clusters of another checkout run: names are shared by the whole machine.
 pub(crate) fn check_no_other_clusters(cgroups: &Cgroups) -> Result<()> {
     let (machines, left) = (cgroups.machines(), cgroups.processes().len());
     if left > 0 {

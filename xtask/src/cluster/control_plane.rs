@@ -37,7 +37,7 @@ pub(crate) struct ControlPlane<'a> {
 }
 
 impl<'a> ControlPlane<'a> {
-    /// Issues what it needs and starts etcd and the API server.
+    /// Issues certificates and starts etcd and the API server.
     pub(crate) fn start(launcher: Launcher<'_>, binaries: &Binaries, cluster: &'a Cluster) -> Result<Self> {
         let machine = cluster.control_plane();
         let directory = launcher.directory(&machine);
@@ -90,7 +90,7 @@ impl<'a> ControlPlane<'a> {
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
             "--authorization-mode=Node,RBAC".into(),
             "--enable-admission-plugins=NodeRestriction".into(),
-            // No service proxy runs beside the API server: it reaches webhooks at their Pods.
+            // No service proxy runs in this namespace: the API server connects to webhook Pods directly.
             "--enable-aggregator-routing=true".into(),
             "--kubelet-preferred-address-types=InternalIP".into(),
             "--allow-privileged=true".into(),
@@ -112,7 +112,7 @@ impl<'a> ControlPlane<'a> {
         Kubeconfig::new(self.cluster, &self.authority.certificate(), &self.admin)
     }
 
-    /// Waits until the API server says it is ready.
+    /// Waits until the API server is ready.
     pub(crate) fn wait_ready(&self, kubectl: &Kubectl) -> Result<()> {
         let address = (self.cluster.api_address(), 6443).into();
         wait_for(
@@ -184,12 +184,12 @@ impl<'a> ControlPlane<'a> {
     }
 }
 
-/// Where etcd keeps what it knows.
+/// Data directory of etcd.
 pub(super) fn etcd_data(directory: &Path) -> PathBuf {
     directory.join("etcd")
 }
 
-/// etcd for one short life: it never waits for the disk.
+/// etcd without fsync, for clusters that are removed after use.
 fn etcd(program: &Path, data: &Path) -> Vec<String> {
     vec![
         text(program),

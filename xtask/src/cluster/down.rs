@@ -1,4 +1,4 @@
-//! `cargo xtask cluster down`: ends what `up` started, however far it came, and checks that nothing is left.
+//! `cargo xtask cluster down`: removes the clusters, also incomplete ones, and checks that nothing is left.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const GONE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Removes the clusters and says what was there.
+/// Removes the clusters and reports the number of processes.
 pub(crate) fn down(layout: &Layout, progress: Progress) -> Result<()> {
     setup::require_root("cargo xtask cluster")?;
     match remove(layout)? {
@@ -27,7 +27,7 @@ pub(crate) fn down(layout: &Layout, progress: Progress) -> Result<()> {
     Ok(())
 }
 
-/// Removes whatever is there of clusters; returns how many processes that ended.
+/// Removes all parts of clusters; returns the number of ended processes.
 pub(crate) fn remove(layout: &Layout) -> Result<usize> {
     let directory = layout.directory();
     // A damaged state file must not keep its clusters alive: their control groups name them too.
@@ -74,8 +74,8 @@ pub(crate) fn remove(layout: &Layout) -> Result<usize> {
     Ok(ended.len())
 }
 
-/// Unmounts what is mounted below the state directory, innermost first. The nodes' own mounts went with
-/// their namespaces.
+/// Unmounts what is mounted below the state directory, innermost first. The nodes' own mounts disappear
+/// with their namespaces.
 fn unmount_below(directory: &Path) -> Result<()> {
     for path in mounts_below(directory).iter().rev() {
         cmd::capture(Command::new("umount").args(["--lazy", path]))?;
@@ -92,7 +92,7 @@ fn mounts_below(directory: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Gives the machine its settings back.
+/// Restores the machine's settings.
 fn restore(record: &ClusterRecord) -> Result<()> {
     for (name, value) in &record.sysctls {
         let path = sysctl_path(name);
@@ -101,13 +101,13 @@ fn restore(record: &ClusterRecord) -> Result<()> {
         }
     }
     if record.mounted_bpffs {
-        // In use by someone else by now: then it is theirs.
+        // Fails if another program uses it by now.
         drop(cmd::capture(Command::new("umount").arg("/sys/fs/bpf")));
     }
     Ok(())
 }
 
-/// What is still there of clusters that should be gone.
+/// Remaining parts of removed clusters.
 fn leftovers(directory: &Path, cgroups: &Cgroups, namespaces: &[String]) -> Vec<String> {
     let mut left: Vec<String> = mounts_below(directory)
         .iter()

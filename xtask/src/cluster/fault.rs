@@ -1,4 +1,4 @@
-//! Faults on purpose: programs of control planes killed and started again, etcd brought back to a snapshot.
+//! Fault injection: killing and restarting programs of control planes, restoring etcd from a snapshot.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -19,18 +19,18 @@ use crate::{
     wait::{Poll, Progress, wait_for},
 };
 
-/// How long a killed process may take to go.
+/// Time limit for a killed process to end.
 const GONE_TIMEOUT: Duration = Duration::from_secs(10);
 /// By how much resource versions jump ahead when a snapshot is restored: more than anything wrote since it was taken,
 /// so that no version means something else than before.
 const REVISION_BUMP: &str = "1000000";
 
-/// Kills a program that runs; one that does not is an error.
+/// Kills a running program; fails if it does not run.
 pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
     let record = layout.running()?;
     let process = record.process(role)?;
     if process.start.is_none() {
-        bail!("{role} could not be started again: only programs of control planes can");
+        bail!("{role} cannot be restarted: only programs of control planes can");
     }
     if !process.is_alive() {
         bail!("{role} does not run");
@@ -45,7 +45,7 @@ pub(crate) fn kill(layout: &Layout, role: &str) -> Result<()> {
     })
 }
 
-/// Starts a program with the command line it had; one that runs is left alone.
+/// Restarts a program with its recorded command line; no effect if it runs.
 pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
     let record = layout.running()?;
     let process = record.process(role)?;
@@ -56,7 +56,7 @@ pub(crate) fn start(layout: &Layout, role: &str) -> Result<()> {
     let start = process
         .start
         .clone()
-        .with_context(|| format!("{role} cannot be started again: only programs of control planes can"))?;
+        .with_context(|| format!("{role} cannot be restarted: only programs of control planes can"))?;
     let state = StateFile::resume(layout.directory(), record);
     let launcher = Launcher {
         state: &state,
@@ -91,7 +91,7 @@ pub(crate) fn snapshot(layout: &Layout, cluster: &str, file: &Path) -> Result<()
     cmd::capture(&mut command)
 }
 
-/// Ends API server and etcd, gives etcd the snapshot's data and starts both.
+/// Stops API server and etcd, replaces etcd's data with the snapshot's and starts both.
 pub(crate) fn restore(layout: &Layout, cluster: &str, file: &Path) -> Result<()> {
     let cluster = find_cluster(layout, cluster)?;
     let program = Binaries::find_or_build(Progress::start())?.path("etcdutl")?;
@@ -99,7 +99,7 @@ pub(crate) fn restore(layout: &Layout, cluster: &str, file: &Path) -> Result<()>
     let data = etcd_data(&directory);
     let roles = ["kube-apiserver", "etcd"].map(|name| format!("{}/{name}", cluster.control_plane()));
     let file = std::path::absolute(file).with_context(|| file.display().to_string())?;
-    // A snapshot that cannot be used must not cost the cluster that runs.
+    // An unusable snapshot must not harm the running cluster.
     let restored = data.with_extension("restored");
     let mut command = Command::new(program);
     command.args(["snapshot", "restore"]).arg(file);

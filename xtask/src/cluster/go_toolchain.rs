@@ -1,5 +1,5 @@
-//! A Go tool chain new enough to build the clusters' programs: the user's, the distribution's, or one that the
-//! distribution's older one fetches as a module.
+//! A Go toolchain new enough to build the clusters' programs: an installed one, the distribution's, or one that an
+//! older Go downloads as a module.
 
 use std::{
     fs,
@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result};
 
 use crate::{cmd, setup};
 
-/// What the modules' `go` lines ask for at most; a test compares them.
+/// Highest version in the modules' `go` lines; a test compares them.
 const REQUIRED: Version = Version(1, 26);
-/// The first that fetches a newer tool chain by itself.
+/// First version that downloads newer toolchains itself.
 const FIRST_SELF_UPDATING: Version = Version(1, 21);
-/// The tool chain an older one fetches.
+/// The toolchain that an older Go downloads.
 const TOOLCHAIN: &str = "go1.26.8";
-/// Where hand-made installations put it.
+/// Path of installations from go.dev.
 const DEFAULT_PATH: &str = "/usr/local/go/bin/go";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,14 +51,14 @@ fn find() -> Option<PathBuf> {
 
 fn version(program: &Path) -> Result<Version> {
     let mut command = Command::new(program);
-    // Its own version, not that of a tool chain some go.mod asks for.
+    // Its own version, not that of a toolchain required by a go.mod.
     let text = cmd::output(
         command
             .arg("version")
             .env("GOTOOLCHAIN", "local")
             .current_dir("/"),
     )?;
-    parse_version(&text).with_context(|| format!("{} says `{}`", program.display(), text.trim()))
+    parse_version(&text).with_context(|| format!("`{} version` printed `{}`", program.display(), text.trim()))
 }
 
 /// Reads `go version go1.26.8 linux/amd64`.
@@ -70,8 +70,8 @@ fn parse_version(text: &str) -> Option<Version> {
     Some(Version(1, minor.parse().ok()?))
 }
 
-/// Downloads a tool chain with a Go that is too old to do so by itself. Tool chains are modules since 1.21,
-/// and any Go can download a module; only their programs are not executable as downloaded.
+/// Downloads a toolchain with a Go that cannot do so itself. Toolchains are modules since 1.21, and any Go downloads
+/// modules, but without the executable bits of their programs.
 fn download_toolchain(old: &Path) -> Result<PathBuf> {
     let (system, arch) = (
         "linux",
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_module_asks_for_a_newer_tool_chain() {
+    fn no_module_requires_a_newer_toolchain() {
         let modules = fs::read_dir(cmd::workspace().join("xtask/binaries")).unwrap();
         let asked = modules.map(|module| {
             let text = fs::read_to_string(module.unwrap().path().join("go.mod")).unwrap();

@@ -1,5 +1,5 @@
-//! `cargo xtask cluster up --install`: our manifests on the clusters, joined to one ClusterSet the way the
-//! documentation tells a person to do it.
+//! `cargo xtask cluster up --install`: applies the manifests and joins the clusters to one ClusterSet, following the
+//! documentation.
 
 use std::{path::PathBuf, thread, time::Duration};
 
@@ -27,7 +27,7 @@ const CONFIG_MAP: &str = "antrea-mc-controller-config";
 const CONFIG_KEY: &str = "controller_manager_config.yaml";
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What exported Services are reached by.
+/// Endpoints of exported Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum EndpointIpType {
     /// The exporting cluster's Service address.
@@ -47,13 +47,13 @@ impl EndpointIpType {
     }
 }
 
-/// What the members' controllers are configured with, where that is not the default.
+/// Settings of the members' controllers that differ from the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub(crate) struct Configuration {
-    /// What exported Services are reached by (with --install).
+    /// Endpoints of exported Services (with --install).
     #[arg(long, value_enum, requires = "install")]
     endpoint_ip_type: Option<EndpointIpType>,
-    /// How long a gateway that is to go still forwards, such as 10s (with --install).
+    /// Drain period of gateways, such as 10s (with --install).
     #[arg(long, value_name = "DURATION", requires = "install")]
     gateway_drain_period: Option<String>,
 }
@@ -91,7 +91,7 @@ impl Configuration {
     }
 }
 
-/// Builds and loads the images, applies the manifests, joins the clusters, waits until they are one.
+/// Builds and loads the images, applies the manifests, joins the clusters and waits for the imports.
 pub(crate) fn install(
     layout: &Layout,
     topology: &Topology,
@@ -141,14 +141,14 @@ pub(crate) fn install(
         installer.wait_imports(member, others)?;
     }
     progress.report(format_args!(
-        "installed: {} members of {CLUSTER_SET} know one another, {:.1} s after the images",
+        "installed: {} members of {CLUSTER_SET} have imported each other, {:.1} s after the images",
         members.len(),
         start.seconds()
     ));
     Ok(())
 }
 
-/// What every step needs.
+/// Inputs of every step.
 #[derive(Debug)]
 struct Installer<'a> {
     layout: &'a Layout,
@@ -200,7 +200,7 @@ impl Installer<'_> {
             .try_for_each(|part| wait_rollout(&kubectl, MEMBER_NAMESPACE, part))
     }
 
-    /// Gives a member access to the leader, creates its ClusterSet and names its gateway.
+    /// Grants a member access to the leader, creates its ClusterSet and annotates its gateway.
     fn join(&self, member: &Cluster) -> Result<()> {
         let (leader, kubectl) = (self.kubectl(self.leader), self.kubectl(member));
         let account = format!("member-{}", member.name());
@@ -262,7 +262,7 @@ impl Installer<'_> {
         )
     }
 
-    /// Waits until a member knows the others.
+    /// Waits until a member has imported the others.
     fn wait_imports<'c>(&self, member: &Cluster, others: impl Iterator<Item = &'c Cluster>) -> Result<()> {
         let kubectl = self.kubectl(member);
         let wanted: Vec<_> = others
@@ -293,13 +293,13 @@ impl Installer<'_> {
         }
     }
 
-    /// The leader's identity.
+    /// The leader's cluster ID.
     fn leader_id(&self) -> String {
         cluster_id(self.leader)
     }
 }
 
-/// The identity of a cluster in the ClusterSet.
+/// The cluster ID in the ClusterSet.
 fn cluster_id(cluster: &Cluster) -> String {
     // The documentation's name for the leader of its examples.
     let name = if cluster.name() == "leader" {
@@ -310,7 +310,7 @@ fn cluster_id(cluster: &Cluster) -> String {
     format!("test-cluster-{name}")
 }
 
-/// The ServiceAccount with which the member of that ID enters the leader, its token and its role.
+/// A member's ServiceAccount in the leader cluster, with its token and role binding.
 fn member_access(account: &str, secret: &str, id: &str) -> [Value; 3] {
     [
         json!({
@@ -346,7 +346,7 @@ fn member_access(account: &str, secret: &str, id: &str) -> [Value; 3] {
     ]
 }
 
-/// A ClusterSet object; a member's names the leader's URL and the Secret that opens it.
+/// A ClusterSet object; a member's has the leader's URL and the Secret with the token.
 fn cluster_set(id: &str, namespace: &str, access: Option<(&str, String)>, leader: &str) -> Value {
     let mut entry = json!({"clusterID": leader});
     let mut spec = json!({"clusterID": id});
@@ -391,14 +391,14 @@ fn is_installed(kubectl: &Kubectl, namespace: &str, part: &str) -> bool {
     kubectl.output(&["-n", namespace, "get", part]).is_ok()
 }
 
-/// Images keep their tag when they are rebuilt: only new Pods run the new ones.
+/// Restarts a workload: rebuilt images keep their tag, so only new Pods run them.
 fn restart(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
     kubectl
         .output(&["-n", namespace, "rollout", "restart", part])
         .map(drop)
 }
 
-/// Waits for a rollout; on failure tells what the Pods say.
+/// Waits for a rollout; on failure the error has the Pods and their logs.
 fn wait_rollout(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
     let timeout = format!("--timeout={}s", TIMEOUT.as_secs());
     let result = kubectl
@@ -412,7 +412,7 @@ fn wait_rollout(kubectl: &Kubectl, namespace: &str, part: &str) -> Result<()> {
     })
 }
 
-/// Configures a member's controller; whether that changed anything.
+/// Configures a member's controller; returns whether the configuration changed.
 fn configure(kubectl: &Kubectl, configuration: &Configuration) -> Result<bool> {
     let text = kubectl.output(&[
         "-n",

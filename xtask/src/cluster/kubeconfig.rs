@@ -1,4 +1,4 @@
-//! Kubeconfig files: one per identity, and the merged one a person uses.
+//! Kubeconfig files: one per user, and the merged one for kubectl.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(crate) struct Kubeconfig {
     current_context: String,
 }
 
-/// A list item whose payload stands under a key of its own, as kubeconfig has it.
+/// A list item of a kubeconfig: a name and a payload under its own key.
 #[derive(Debug, Serialize)]
 struct Named<T> {
     name: String,
@@ -57,7 +57,7 @@ enum ContextEntry {
 // === impl Kubeconfig ===
 
 impl Kubeconfig {
-    /// The file with which `identity` talks to `cluster`.
+    /// The kubeconfig of a user of `cluster`.
     pub(crate) fn new(cluster: &Cluster, authority: &Path, identity: &CertificateFiles) -> Self {
         let name = cluster.name().to_owned();
         Self {
@@ -88,7 +88,7 @@ impl Kubeconfig {
         }
     }
 
-    /// One file with the contexts of all; the first one's context stays the current one.
+    /// One file with the contexts of all; the first context is the current one.
     pub(crate) fn merge(files: impl IntoIterator<Item = Self>) -> Option<Self> {
         files.into_iter().reduce(|mut merged, file| {
             merged.clusters.extend(file.clusters);

@@ -1,4 +1,4 @@
-//! kubectl, aimed at one cluster.
+//! kubectl for one cluster.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ pub(crate) struct Kubectl {
 }
 
 impl Kubectl {
-    /// Aims kubectl at the cluster of that name.
+    /// kubectl with the context of a cluster.
     pub(crate) fn new(program: &Path, kubeconfig: &Path, context: &str) -> Self {
         Self {
             program: program.to_owned(),
@@ -36,7 +36,7 @@ impl Kubectl {
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
             .args(["--context", &self.context]);
-        // Beside the kubeconfig, so that it goes with the clusters.
+        // In the clusters' directory, which `cluster down` removes.
         command
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_file_name("kubectl-cache"));
@@ -53,7 +53,7 @@ impl Kubectl {
         command
     }
 
-    /// Runs it and returns what it printed.
+    /// Runs it and returns its stdout.
     pub(crate) fn output(&self, arguments: &[&str]) -> Result<String> {
         cmd::output(self.command().args(arguments))
     }

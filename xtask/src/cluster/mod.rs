@@ -40,9 +40,9 @@ use crate::{cmd, rbac, wait::Progress};
 /// `cargo xtask cluster …`
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Bring the clusters up; what is missing on the machine is installed or built first.
+    /// Boot the clusters; install or build missing prerequisites first.
     Up(UpArgs),
-    /// End the clusters and remove every trace of them.
+    /// Remove the clusters and every trace of them.
     Down,
     /// Show processes, memory and addresses; fails unless the clusters are up.
     Status,
@@ -54,14 +54,14 @@ pub(crate) enum ClusterCommand {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
-    /// Compare what our roles grant with what the API servers' audit logs say was used: true after all tests only.
+    /// Compare the roles' grants with the audit logs of the API servers; meaningful after all tests only.
     Rbac,
-    /// Kill a program of a control plane, to see what becomes of the rest: leader-cp/kube-apiserver.
+    /// Kill a program of a control plane, for example leader-cp/kube-apiserver.
     Kill {
         /// Control plane and program.
         program: String,
     },
-    /// Start a program that was killed.
+    /// Start a killed program.
     Start {
         /// Control plane and program.
         program: String,
@@ -81,8 +81,8 @@ pub(crate) enum ClusterCommand {
         /// The snapshot.
         file: PathBuf,
     },
-    /// Run a command (a shell, if none is given) where a node's own programs run: in its network and mount
-    /// namespaces, with its /var/lib, /run and /sys/fs/bpf.
+    /// Run a command (default: a shell) in a node's network and mount namespaces, with its /var/lib, /run and
+    /// /sys/fs/bpf.
     Enter {
         /// Name of the node: east-n1.
         node: String,
@@ -105,13 +105,13 @@ pub(crate) struct UpArgs {
     pub(crate) configuration: Configuration,
 }
 
-/// Where everything of the clusters is.
+/// Paths of the clusters.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     directory: PathBuf,
 }
 
-/// Carries the command out.
+/// Runs the command.
 pub(crate) fn run(command: ClusterCommand) -> Result<()> {
     let layout = Layout::in_workspace();
     let progress = Progress::start();
@@ -174,7 +174,7 @@ pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
     }
 }
 
-/// Compares what our roles grant with what the running clusters' audit logs say was used.
+/// Compares the roles' grants with the audit logs of the running clusters.
 pub(crate) fn check_rbac() -> Result<()> {
     let layout = Layout::in_workspace();
     rbac::check(&audit::logs(layout.directory(), &layout.running()?.topology()?)?)
@@ -209,7 +209,7 @@ impl Layout {
         }
     }
 
-    /// The directory that goes with the clusters.
+    /// The clusters' directory, removed with them.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -224,11 +224,11 @@ impl Layout {
         self.directory.join("bin")
     }
 
-    /// The record of clusters that came up.
+    /// The record of running clusters.
     pub(crate) fn running(&self) -> Result<ClusterRecord> {
         match StateFile::read(&self.directory)? {
             Some(record) if record.complete => Ok(record),
-            Some(_) => bail!("the clusters are only half up: `cargo xtask cluster up` starts them anew"),
+            Some(_) => bail!("the clusters are incomplete: `cargo xtask cluster up` restarts them"),
             None => bail!("the clusters are down: `cargo xtask cluster up`"),
         }
     }
@@ -242,7 +242,7 @@ impl Layout {
         let file = File::create(&path).with_context(|| path.display().to_string())?;
         match file.try_lock() {
             Ok(()) => Ok(file),
-            Err(TryLockError::WouldBlock) => bail!("another `cargo xtask cluster` command is at work"),
+            Err(TryLockError::WouldBlock) => bail!("another `cargo xtask cluster` command is running"),
             Err(TryLockError::Error(error)) => Err(error).with_context(|| path.display().to_string()),
         }
     }

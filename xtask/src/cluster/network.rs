@@ -13,7 +13,7 @@ use super::{
 };
 use crate::cmd;
 
-/// The bridge, in its own namespace: out of reach of whatever filters the machine's bridged packets.
+/// The bridge, in its own namespace, where the host's bridge filters do not apply.
 const BRIDGE: &str = "underlay";
 /// The machine's own port on the underlay.
 pub(crate) const HOST_DEVICE: &str = "mcund0";
@@ -37,9 +37,8 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
                 .args([
                     "sh",
                     "-c",
-                    // Forwarding first: it resets other settings. Strict reverse path filtering is what many
-                    // distributions set, and what our gateways have to get along with. Nobody advertises
-                    // routes here.
+                    // Forwarding first: it resets other settings. Many distributions set strict reverse-path
+                    // filtering, so gateways must work with it. There are no router advertisements.
                     "cd /proc/sys/net/ipv4 && echo 1 >ip_forward && echo 1 >conf/all/rp_filter \
                      && echo 1 >conf/default/rp_filter \
                      && cd ../ipv6/conf && echo 1 >all/forwarding && echo 0 >default/accept_ra",
@@ -48,7 +47,7 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
         .with_context(|| format!("settings of {name}"))?;
     }
     let mut underlay = format!("link add {BRIDGE} type bridge\nlink set {BRIDGE} up\nlink set lo up\n");
-    // The machine's own namespace has no name; this process stands for it.
+    // The host's namespace has no name; the ID of this process identifies it.
     add_bridge_port(
         &mut underlay,
         "host",
@@ -88,7 +87,7 @@ fn connect(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The control plane, which speaks IPv4.
+/// The control plane, IPv4 only.
 fn control_plane_commands(cluster: &Cluster) -> String {
     let mut text = underlay_commands(&cluster.api_address().to_string());
     for node in cluster.nodes() {
@@ -102,7 +101,7 @@ fn node_commands(cluster: &Cluster, node: &Node) -> String {
     let addresses = node.addresses();
     let mut text = underlay_commands(&addresses.v4.to_string());
     if let Some(address) = addresses.v6 {
-        // Nobody else has it: no need to wait until that is known.
+        // The address is unique: no duplicate address detection.
         push_line(
             &mut text,
             format_args!("addr add {address}/{UNDERLAY_LENGTH_V6} dev eth0 nodad"),
@@ -125,7 +124,7 @@ fn node_commands(cluster: &Cluster, node: &Node) -> String {
     text
 }
 
-/// What every machine has.
+/// The commands for every machine.
 fn underlay_commands(address: &str) -> String {
     format!(
         "link set lo up\naddr add {address}/{UNDERLAY_LENGTH} dev eth0\nlink set eth0 up\n\
@@ -144,7 +143,7 @@ fn push_line(text: &mut String, command: std::fmt::Arguments<'_>) {
     let _infallible = writeln!(text, "{command}");
 }
 
-/// Runs `ip` commands, all in one process.
+/// Runs `ip` commands in one process.
 fn ip_batch(namespace: Option<&str>, commands: &str) -> Result<()> {
     let mut command = Command::new("ip");
     if let Some(namespace) = namespace {
@@ -196,7 +195,7 @@ mod tests {
             !text.contains("10.13.1.0/24"),
             "its own Pods are behind its bridge: {text}"
         );
-        // Where there is one family there is nothing of the other.
+        // A single-stack cluster has nothing of the other family.
         let only = leader.nodes().next().unwrap();
         assert!(!node_commands(leader, &only).contains("fd00:"));
         assert!(control_plane_commands(west).contains("route add 10.13.1.0/24 via 172.30.3.1\n"));

@@ -1,8 +1,8 @@
 //! One node: a network and a mount namespace with its own containerd, kubelet and kube-proxy.
 //!
 //! The mount namespace gives every node its own `/var/lib`, `/var/log`, `/run` and BPF file system, so that
-//! several nodes on one machine find all paths where they are on a real one, and nothing of it is left when
-//! the last process of the node ends.
+//! several nodes on one machine have the paths of a real node, and the mounts disappear with the last process of the
+//! node.
 
 use std::{
     fs::{self, File},
@@ -34,7 +34,7 @@ const CONTAINERD_TIMEOUT: Duration = Duration::from_mins(1);
 pub(crate) const PAUSE_IMAGE: &str = "mc-gateway/pause:latest";
 /// Where distributions and hand-made installations put the CNI plugins.
 const CNI_DIRECTORIES: &[&str] = &["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"];
-/// Directories a node has of its own.
+/// Private directories of a node.
 const PRIVATE: &[&str] = &["/var/lib", "/var/log", "/run"];
 
 /// Runs before containerd, in the new mount namespace. `$1` is the node's directory. The namespace follows
@@ -180,7 +180,7 @@ impl NodeRuntime {
             "clusterDNS": [cluster.dns()],
             "clusterDomain": "cluster.local",
             "resolvConf": resolv,
-            // Several kubelets share one machine: none of them may claim its resources.
+            // Several kubelets share one machine, so none reserves resources.
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": Cgroups::pods(node.name()),
             "cgroupsPerQOS": true,
@@ -263,7 +263,7 @@ pub(crate) fn enter(record: &ClusterRecord, name: &str, command: &[String]) -> R
     entered.args(command).status().context("nsenter")
 }
 
-/// The Node object, created before its kubelet so that its Pod CIDRs are the planned ones.
+/// The Node object, created before its kubelet starts so that its Pod CIDRs are those of the topology.
 pub(crate) fn node_object(node: &Node) -> serde_json::Value {
     let cidrs = node.pod_cidrs();
     json!({
@@ -274,12 +274,12 @@ pub(crate) fn node_object(node: &Node) -> serde_json::Value {
     })
 }
 
-/// Fails where a node's private directories would hide a file it needs.
+/// Fails if a node's private directories hide a file that it needs.
 pub(crate) fn check_visible(path: &Path) -> Result<()> {
     let path = path.canonicalize().with_context(|| path.display().to_string())?;
     if let Some(hiding) = PRIVATE.iter().find(|private| path.starts_with(private)) {
         bail!(
-            "{} is below {hiding}, of which every node has its own: move the checkout (or XDG_CACHE_HOME) elsewhere",
+            "{} is below {hiding}, which is private to every node: move the checkout (or XDG_CACHE_HOME) elsewhere",
             path.display()
         );
     }
@@ -342,7 +342,7 @@ snapshotter = "{snapshotter}"
     )
 }
 
-/// The plain bridge network, masquerading on: what our gateways must get along with.
+/// A bridge network with masquerading, which gateways must work with.
 fn cni_config(node: &Node) -> serde_json::Value {
     let cidrs = node.pod_cidrs();
     let ranges: Vec<_> = cidrs

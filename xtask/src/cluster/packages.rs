@@ -1,4 +1,4 @@
-//! What the clusters need from the distribution.
+//! Packages of the distribution for the clusters.
 
 use anyhow::{Result, bail};
 
@@ -17,7 +17,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "nftables",
     "util-linux",
 ];
-/// The programs we call or that Kubernetes calls, wherever they come from.
+/// Required programs, from any source.
 const PROGRAMS: &[&str] = &[
     "containerd",
     "ctr",
@@ -41,7 +41,7 @@ pub(crate) fn missing() -> Vec<&'static str> {
         .collect()
 }
 
-/// Installs what is missing, unless all programs are there by other means.
+/// Installs missing packages, unless all programs exist already.
 pub(crate) fn ensure() -> Result<()> {
     if PROGRAMS.iter().all(|name| setup::find_program(name).is_some()) && super::node::has_cni_plugins() {
         return Ok(());
@@ -53,10 +53,7 @@ pub(crate) fn ensure() -> Result<()> {
         .filter(|name| setup::find_program(name).is_none())
         .collect();
     if !absent.is_empty() {
-        bail!(
-            "still not in PATH after installing packages: {}",
-            absent.join(" ")
-        );
+        bail!("not in PATH after installing packages: {}", absent.join(" "));
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The keys and certificates of one cluster: its authority, its servers and every identity that talks to
-//! the API server. They live as long as the clusters do, so they never expire.
+//! Keys and certificates of one cluster: its authority, servers and API clients. They are removed with the clusters, so
+//! they never expire.
 
 use std::{
     fs,
@@ -21,14 +21,14 @@ pub(crate) struct CertificateFiles {
     pub(crate) key: PathBuf,
 }
 
-/// The certificate authority of one cluster, which writes what it issues into one directory.
+/// The certificate authority of one cluster; it writes certificates into one directory.
 #[derive(Debug)]
 pub(crate) struct CertificateAuthority {
     directory: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Who a certificate is for, in Kubernetes' reading of it: user and group.
+/// Subject of a certificate as Kubernetes interprets it: user and group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     /// The user (common name).

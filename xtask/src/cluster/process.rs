@@ -1,5 +1,4 @@
-//! Starting the long-running programs: in a node's namespaces, below our control group, with a log file,
-//! and written down.
+//! Start of long-running programs: in a node's namespaces and control group, with a log file and a record.
 
 use std::{
     fs::{self, File},
@@ -17,10 +16,10 @@ use super::{
 };
 use crate::cmd;
 
-/// Enters the control group, then becomes the program. The number stays the same all the way.
+/// Joins the control group, then executes the program. The process ID does not change.
 const JOIN_CGROUP: &str = "echo $$ >\"$1\" && shift && exec setsid \"$@\"";
 
-/// Where to look for programs that Kubernetes' own programs call.
+/// `PATH` of the started programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The mount namespace a program runs in.
@@ -37,7 +36,7 @@ pub(crate) enum MountNamespace<'a> {
 pub(crate) struct Program<'a> {
     /// The control plane or node it belongs to: its control group, and the directory of its log.
     pub(crate) machine: &'a str,
-    /// What it is there.
+    /// Its name on the machine.
     pub(crate) name: &'a str,
     /// Its network namespace.
     pub(crate) namespace: &'a str,
@@ -50,9 +49,9 @@ pub(crate) struct Program<'a> {
 /// Starts programs and records them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launcher<'a> {
-    /// Where they are recorded.
+    /// The record of processes.
     pub(crate) state: &'a StateFile,
-    /// Where they are kept together.
+    /// Their control groups.
     pub(crate) cgroups: &'a Cgroups,
 }
 
@@ -64,13 +63,13 @@ impl Launcher<'_> {
         self.state.directory().join(machine)
     }
 
-    /// Starts a program; it goes on when we end.
+    /// Starts a program that outlives this process.
     pub(crate) fn start(&self, program: &Program<'_>) -> Result<Process> {
         let role = format!("{}/{}", program.machine, program.name);
         let directory = self.directory(program.machine);
         fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
         let path = directory.join(format!("{}.log", program.name));
-        // One that is started again goes on in its log.
+        // A restarted program appends to its log.
         let log = File::options().create(true).append(true).open(&path);
         let log = log.with_context(|| path.display().to_string())?;
         let mut command = Command::new("sh");
@@ -100,7 +99,7 @@ impl Launcher<'_> {
     }
 }
 
-/// The words that bring a command into these namespaces.
+/// The `nsenter` prefix that runs a command in these namespaces.
 pub(crate) fn nsenter(namespace: &str, mounts: MountNamespace<'_>) -> Vec<String> {
     let mut words = vec!["nsenter".to_owned(), format!("--net=/run/netns/{namespace}")];
     if let MountNamespace::Process(process) = mounts {
@@ -109,25 +108,25 @@ pub(crate) fn nsenter(namespace: &str, mounts: MountNamespace<'_>) -> Vec<String
     words
 }
 
-/// Fails with the process's last words when it does not run any more.
+/// Fails with the last lines of the log if the process has ended.
 pub(crate) fn check_alive(process: &Process) -> Result<()> {
     if process.is_alive() {
         return Ok(());
     }
     bail!(
-        "{} ended; {} says:\n{}",
+        "{} ended; last lines of {}:\n{}",
         process.role,
         process.log.display(),
         process.log_tail()
     )
 }
 
-/// Runs a command with a file on its standard input and returns what it printed.
+/// Runs a command with a file as standard input and returns its stdout.
 pub(crate) fn output_with_file(command: &mut Command, input: File) -> Result<String> {
     cmd::output(command.stdin(input))
 }
 
-/// Runs a command with this text on its standard input and returns what it printed.
+/// Runs a command with a text as standard input and returns its stdout.
 pub(crate) fn output_with_input(command: &mut Command, text: &str) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
@@ -137,7 +136,7 @@ pub(crate) fn output_with_input(command: &mut Command, text: &str) -> Result<Str
     let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
     let pipe = child.stdin.take();
     let out = thread::scope(|scope| {
-        // A command that fails early closes its input; its own message is the one to show.
+        // A command that fails early closes its input; its own message is reported.
         scope.spawn(move || pipe.map(|mut pipe| drop(pipe.write_all(text.as_bytes()))));
         child.wait_with_output()
     })

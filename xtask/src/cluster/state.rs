@@ -1,5 +1,5 @@
-//! What `cluster up` did, written down as it happens, so that `cluster down` can undo all of it even when
-//! `up` did not come to its end.
+//! Record of the effects of `cluster up`, written as they happen, so that `cluster down` can undo all of them even if
+//! `up` did not finish.
 
 use std::{
     collections::BTreeMap,
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use super::topology::Topology;
 
-/// A process we started. The start time tells it from a later process with the same number.
+/// A started process. The start time distinguishes it from a later process with the same ID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
-    /// What it is: `east-n1/kubelet`.
+    /// Machine and program: `east-n1/kubelet`.
     pub(crate) role: String,
     /// Its process id.
     pub(crate) pid: u32,
     /// Its start, in clock ticks since the machine's.
     pub(crate) start_time: u64,
-    /// Where its output goes.
+    /// Its log file.
     pub(crate) log: PathBuf,
-    /// What started it, where it can be started again.
+    /// The command that restarts it, if it can be restarted.
     pub(crate) start: Option<StartCommand>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct StartCommand {
 pub(crate) struct ClusterRecord {
     /// The clusters, as text.
     pub(crate) topology: String,
-    /// Whether `up` came to its end.
+    /// Whether `up` finished.
     pub(crate) complete: bool,
     /// Every process started.
     pub(crate) processes: Vec<Process>,
@@ -79,7 +79,7 @@ impl Process {
         start_time(self.pid) == Some(self.start_time)
     }
 
-    /// Whether nothing of it runs: threads may end after the first one, and keep its sockets until then.
+    /// Whether all its threads have ended; threads keep sockets open after the main thread has ended.
     pub(crate) fn has_exited(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
         !self.is_alive() && threads.map_or(true, |threads| threads.count() <= 1)
@@ -135,7 +135,7 @@ impl ClusterRecord {
 // === impl State ===
 
 impl StateFile {
-    /// Begins a new state file.
+    /// Creates a state file.
     pub(crate) fn create(directory: &Path, topology: &Topology) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let state = Self {
@@ -149,7 +149,7 @@ impl StateFile {
         Ok(state)
     }
 
-    /// Goes on with the state file of clusters that were started before.
+    /// Continues the state file of running clusters.
     pub(crate) fn resume(directory: &Path, record: ClusterRecord) -> Self {
         Self {
             directory: directory.to_owned(),
@@ -176,7 +176,7 @@ impl StateFile {
         &self.directory
     }
 
-    /// A copy of what is recorded now.
+    /// A copy of the current record.
     pub(crate) fn record(&self) -> ClusterRecord {
         self.record.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

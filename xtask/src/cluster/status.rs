@@ -1,4 +1,4 @@
-//! `cargo xtask cluster status`: what runs, whether it is well, and what it takes.
+//! `cargo xtask cluster status`: processes, health and memory.
 
 use std::fs;
 
@@ -14,15 +14,15 @@ use super::{
 /// The state of the clusters.
 #[derive(Debug)]
 pub(crate) enum Health {
-    /// There are none.
+    /// No clusters.
     Down,
     /// All run, and all their nodes are ready.
     Up(Topology),
-    /// Some part is missing; which.
+    /// Incomplete; the missing parts.
     Broken(Vec<String>),
 }
 
-/// Looks at the clusters.
+/// Checks the health of the clusters.
 pub(crate) fn check_health(layout: &Layout) -> Result<Health> {
     let record = match StateFile::read(layout.directory()) {
         Ok(Some(record)) => record,
@@ -35,7 +35,7 @@ pub(crate) fn check_health(layout: &Layout) -> Result<Health> {
         .map(|process| format!("{} does not run", process.role))
         .collect();
     if !record.complete {
-        reasons.push("`up` did not come to its end".to_owned());
+        reasons.push("`up` did not finish".to_owned());
     }
     if !reasons.is_empty() {
         return Ok(Health::Broken(reasons));
@@ -58,14 +58,14 @@ pub(crate) fn check_health(layout: &Layout) -> Result<Health> {
     })
 }
 
-/// How many nodes of a cluster are ready.
+/// Number of ready nodes of a cluster.
 pub(crate) fn ready_nodes(kubectl: &Kubectl) -> Result<usize> {
     let path = "jsonpath={range .items[*]}{.status.conditions[?(@.type==\"Ready\")].status}{\"\\n\"}{end}";
     let text = kubectl.output(&["get", "nodes", "--request-timeout=5s", "-o", path])?;
     Ok(text.lines().filter(|line| *line == "True").count())
 }
 
-/// Prints the clusters; fails unless they are up.
+/// Prints the state of the clusters; fails unless they are up.
 pub(crate) fn print(layout: &Layout) -> Result<()> {
     let health = check_health(layout)?;
     if let Ok(Some(record)) = StateFile::read(layout.directory()) {

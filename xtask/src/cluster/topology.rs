@@ -1,4 +1,4 @@
-//! Which clusters there are, and every address in them. Pure: nothing here touches the machine.
+//! The clusters and all their addresses. Pure.
 
 use std::{
     fmt,
@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 
 /// The host's address on the underlay, from which kubectl reaches every API server.
 pub(crate) const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
-/// Next hop of every default route. Nobody owns it: what leaves a cluster the wrong way ends here, not on
-/// the machine's network, and yet the kernel has a route to look Service addresses up with.
+/// Next hop of every default route, an unused address. Misrouted packets end here instead of on the host's network, and
+/// the kernel has a route for Service addresses.
 pub(crate) const BLACKHOLE_GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 255, 254);
 /// The same for IPv6.
 pub(crate) const BLACKHOLE_GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x30, 0, 0xffff, 0, 0, 0, 0xfffe);
@@ -42,7 +42,7 @@ pub(crate) struct Cluster {
     nodes: u8,
 }
 
-/// One in IPv4 and, in clusters that have both, one in IPv6: in the order of preference.
+/// An IPv4 value and, in dual-stack clusters, an IPv6 value, in the order of preference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DualStack<T, U = T> {
     /// In IPv4.
@@ -114,7 +114,7 @@ impl FromStr for Topology {
                 bail!("cluster name `{name}`: expected 1 to {MAX_NAME} lower-case letters and digits");
             }
             if clusters.iter().any(|cluster| cluster.name == name) {
-                bail!("cluster name `{name}` is given twice");
+                bail!("duplicate cluster name `{name}`");
             }
             let nodes = nodes
                 .parse()
@@ -152,8 +152,8 @@ impl Cluster {
         &self.name
     }
 
-    /// Whether it has both IP families, IPv4 first. The leader, which sends nothing to others, has IPv4 alone:
-    /// there are such clusters, and their API servers answer differently.
+    /// Whether the cluster is dual-stack, IPv4 first. The leader, which has no gateway, is IPv4 only: API servers of
+    /// such clusters respond differently.
     fn dual_stack(&self) -> bool {
         self.index > 1
     }
@@ -209,7 +209,7 @@ impl Cluster {
         }
     }
 
-    /// Address of the cluster's DNS, the customary one.
+    /// Address of the cluster's DNS, by convention the tenth.
     pub(crate) fn dns(&self) -> Ipv4Addr {
         self.service_address(10)
     }
@@ -266,7 +266,7 @@ impl<T: fmt::Display, U: fmt::Display> DualStack<T, U> {
 }
 
 impl<T: fmt::Display, U: fmt::Display> fmt::Display for DualStack<T, U> {
-    /// As flags of Kubernetes take them.
+    /// The format of Kubernetes' flags.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_strings().join(","))
     }
@@ -345,7 +345,7 @@ mod tests {
         for (text, part) in [
             ("east", "`east`"),
             ("East=1", "`East`"),
-            ("a=1,a=2", "twice"),
+            ("a=1,a=2", "duplicate"),
             ("a=0", "`0` nodes"),
             ("a=x", "`x` nodes"),
             ("averylongname=1", "`averylongname`"),

@@ -14,7 +14,7 @@ use crate::{
     wait::{Poll, Progress, wait_for},
 };
 
-/// Kernel settings that a kubelet changes when it starts, and with which it would start.
+/// Kernel settings that a kubelet changes at its start.
 const KUBELET_SYSCTLS: &[&str] = &[
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -23,14 +23,14 @@ const KUBELET_SYSCTLS: &[&str] = &[
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 ];
-/// Watches of files: every kubelet and containerd takes some, and the usual limits are for one of each.
+/// Limits of file watches, raised for several kubelets and containerds on one machine.
 const INOTIFY: &[(&str, u64)] = &[
     ("fs/inotify/max_user_instances", 1024),
     ("fs/inotify/max_user_watches", 524_288),
 ];
 const READY_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Brings the clusters up; says so when they already are.
+/// Boots the clusters; reports if they already run.
 pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Result<()> {
     setup::require_root("cargo xtask cluster")?;
     match status::check_health(layout)? {
@@ -85,7 +85,7 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
     write(&layout.kubeconfig(), &merged.to_yaml()?)?;
     state.update(|record| record.complete = true)?;
     progress.report(format_args!(
-        "up: {} nodes ready, {:.1} s without what is built once; KUBECONFIG={}",
+        "up: {} nodes ready, {:.1} s without one-time builds; KUBECONFIG={}",
         topology.nodes().count(),
         start.seconds(),
         layout.kubeconfig().display()
@@ -93,13 +93,13 @@ pub(crate) fn up(layout: &Layout, topology: &Topology, progress: Progress) -> Re
     Ok(())
 }
 
-/// What every cluster's thread needs.
+/// Inputs of every cluster's thread.
 #[derive(Clone, Copy)]
 struct Bootstrap<'a> {
     launcher: Launcher<'a>,
     binaries: &'a Binaries,
     layout: &'a Layout,
-    /// What every node is given.
+    /// Images of every node.
     images: &'a [PathBuf],
     progress: Progress,
 }
@@ -158,7 +158,7 @@ impl Bootstrap<'_> {
         wait_for(&format!("the nodes of {}", cluster.name()), READY_TIMEOUT, || {
             if let Some(dead) = self.launcher.state.record().exited().first() {
                 bail!(
-                    "{} ended; {} says:\n{}",
+                    "{} ended; last lines of {}:\n{}",
                     dead.role,
                     dead.log.display(),
                     dead.log_tail()
@@ -180,7 +180,7 @@ impl Bootstrap<'_> {
     }
 }
 
-/// Collects what the threads return; the first error wins.
+/// Joins the threads; the first error is returned.
 fn join<T>(threads: Vec<thread::ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     let results: Vec<_> = threads
         .into_iter()
@@ -203,7 +203,7 @@ fn check_paths(layout: &Layout, binaries: &Binaries, images: &[PathBuf]) -> Resu
         .try_for_each(node::check_visible)
 }
 
-/// Changes the machine's settings where it is needed, after writing down what they were.
+/// Changes kernel settings where needed, after recording their values.
 fn prepare_host(state: &StateFile) -> Result<()> {
     let mounts = fs::read_to_string("/proc/self/mounts").context("/proc/self/mounts")?;
     let has_bpffs = mounts
@@ -234,7 +234,7 @@ fn prepare_host(state: &StateFile) -> Result<()> {
     setup::ensure_bpffs()
 }
 
-/// Links every program into one directory, so that a person finds the right kubectl.
+/// Links every program into one directory, for users of kubectl.
 fn link_programs(layout: &Layout, binaries: &Binaries) -> Result<()> {
     let directory = layout.programs();
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;

@@ -8,16 +8,16 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
-/// What an image consists of.
+/// A container image.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image {
     /// Name and tag.
     pub(crate) reference: String,
-    /// What runs in it.
+    /// The entry point.
     pub(crate) entrypoint: Vec<String>,
     /// User id and group id it runs as.
     pub(crate) user: u32,
-    /// Path without the leading slash → what is there. Sorted, so parents come before children.
+    /// Contents by path without the leading slash. Sorted, so parents precede children.
     contents: BTreeMap<String, Content>,
 }
 
@@ -137,7 +137,7 @@ fn append_file(tar: &mut Builder<Vec<u8>>, path: &str, bytes: &[u8], mode: u32) 
         .with_context(|| path.to_owned())
 }
 
-/// A header without anything of this machine or this moment: owner root, time zero.
+/// A header independent of machine and time: owner root, time zero.
 fn header(kind: EntryType, size: u64, mode: u32) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_contents_give_the_same_bytes_in_whatever_order() {
+    fn the_order_of_additions_does_not_change_the_bytes() {
         let one = image(&["usr/bin/it", "etc/a"]).to_tar().unwrap();
         let other = image(&["/etc/a", "/usr/bin/it"]).to_tar().unwrap();
         assert!(one == other);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn manifest_configuration_and_layer_name_one_another() {
+    fn manifest_configuration_and_layer_reference_one_another() {
         let files = entries(&image(&["usr/bin/it"]).to_tar().unwrap());
         let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
         assert_eq!(manifest[0]["RepoTags"][0], "test/image:latest");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_there_and_come_first() {
+    fn parents_exist_and_precede_their_children() {
         let image = image(&["usr/lib/x/libc.so"]);
         let paths: Vec<_> = image.contents.keys().map(String::as_str).collect();
         let at = |path| paths.iter().position(|p| *p == path).unwrap();

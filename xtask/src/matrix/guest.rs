@@ -1,4 +1,4 @@
-//! The guest: what its init does, and QEMU around it.
+//! The guest: its init script, and QEMU.
 
 use std::{
     fmt::Write as _,
@@ -20,12 +20,12 @@ use super::{
 };
 use crate::wait::Progress;
 
-/// How long one kernel may take. Code is translated instruction by instruction, on a machine that may be busy.
+/// Time limit per kernel; QEMU emulates the CPU.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(10);
 /// First kernel with TCX.
 const TCX: Series = Series(6, 6);
 
-/// Modules the agents and the test bed use.
+/// Modules of agents and tests.
 pub(super) const KERNEL_MODULES: &[&str] = &[
     "veth",
     "dummy",
@@ -41,7 +41,7 @@ pub(super) const KERNEL_MODULES: &[&str] = &[
     "crc32c_generic",
 ];
 
-/// Programs in the guest and where they are there.
+/// Programs of the guest and their directories.
 pub(super) const GUEST_TOOLS: [(&str, &str); 8] = [
     ("busybox", "bin"),
     ("ip", "sbin"),
@@ -53,20 +53,20 @@ pub(super) const GUEST_TOOLS: [(&str, &str); 8] = [
     ("sysctl", "sbin"),
 ];
 
-/// Names busybox is called by.
+/// Links to busybox.
 pub(super) const APPLETS: &[&str] = &[
     "sh", "mount", "insmod", "cat", "echo", "grep", "ls", "mkdir", "poweroff", "sed", "tail", "uname",
 ];
 
-/// The capabilities an agent in a DaemonSet has, and no other.
+/// Exactly the capabilities of an agent in a DaemonSet.
 const WITH_CAPABILITIES: &str =
     "/bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon --inh-caps -all,+bpf,+net_admin,+perfmon";
 
-/// The agent with them.
+/// A wrapper that starts the agent with these capabilities.
 pub(super) const AGENT_WRAPPER: &str = "#!/bin/sh\nexec /bin/setpriv --bounding-set -all,+bpf,+net_admin,+perfmon \
      --inh-caps -all,+bpf,+net_admin,+perfmon /t/mc-gateway \"$@\"\n";
 
-/// One thing the guest does.
+/// A command of the guest.
 struct Step {
     name: &'static str,
     command: String,
@@ -79,7 +79,7 @@ fn step(name: &'static str, command: impl Into<String>) -> Step {
     }
 }
 
-/// What is run on a kernel.
+/// The steps on a kernel.
 fn steps(series: Series) -> Vec<Step> {
     let flow = "/t/netns --test-threads=1 --exact traffic::pods_reach_each_other_and_keep_their_addresses";
     let suite = "MC_PACKETS=5000 /t/datapath --test-threads=1 --nocapture --skip fuzz --skip differential";
@@ -103,7 +103,7 @@ fn steps(series: Series) -> Vec<Step> {
             "/t/netns --test-threads=1 --exact attach::a_foreign_filter_stays_and_receives_unrelated_packets",
         ),
     ];
-    // Without TCX there is nothing to choose.
+    // Older kernels have clsact only.
     if series >= TCX {
         steps.push(step("end to end, as the agent chooses", flow));
         steps.push(step(
@@ -118,7 +118,7 @@ fn steps(series: Series) -> Vec<Step> {
     steps
 }
 
-/// The guest's init.
+/// The guest's init script.
 pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     let mut text = "#!/bin/sh\n\
         export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
@@ -142,7 +142,7 @@ pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     text
 }
 
-/// What the guest told.
+/// Results in the guest's console output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct GuestReport {
     /// Steps that passed.
@@ -151,17 +151,17 @@ pub(super) struct GuestReport {
     pub(super) failed: Vec<String>,
     /// Verified instructions by program.
     pub(super) verified: InsnCounts,
-    /// Whether it came to its end.
+    /// Whether the guest finished all steps.
     pub(super) ended: bool,
 }
 
 impl GuestReport {
-    /// Reads one line of the console; what is not for us is left alone. True if it was.
+    /// Reads one line of the console. False for lines without a result.
     fn read_line(&mut self, line: &str) -> bool {
-        let Some((_, said)) = line.split_once('@') else {
+        let Some((_, text)) = line.split_once('@') else {
             return false;
         };
-        let (word, rest) = said.trim_end().split_once(' ').unwrap_or((said.trim_end(), ""));
+        let (word, rest) = text.trim_end().split_once(' ').unwrap_or((text.trim_end(), ""));
         match (word, rest.split_once(' ')) {
             ("ok", _) => self.passed.push(rest.to_owned()),
             ("failed", _) => self.failed.push(rest.to_owned()),
@@ -186,13 +186,13 @@ pub(super) fn format_counts(counts: &InsnCounts) -> String {
     counts.join(", ")
 }
 
-/// The counts among what the test of loading prints.
+/// The counts in the output of the load test.
 pub(super) fn parse_counts(printed: &str) -> InsnCounts {
     printed
         .lines()
         .filter_map(|line| {
-            let (_, said) = line.split_once("verified ")?;
-            let (program, count) = said.trim_end().split_once(' ')?;
+            let (_, text) = line.split_once("verified ")?;
+            let (program, count) = text.trim_end().split_once(' ')?;
             Some((program.to_owned(), count.parse().ok()?))
         })
         .collect()
@@ -236,7 +236,7 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
         .spawn()
         .context("start qemu-system-x86_64")?;
     let result = read_console(&mut child, &mut log, serial, progress);
-    // Of a guest that has powered off nothing is left to kill.
+    // Fails for a guest that has powered off.
     drop(child.kill());
     child.wait().context("qemu-system-x86_64")?;
     result
@@ -262,12 +262,12 @@ fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Prog
                 if report.read_line(&line) {
                     progress.report(line.trim());
                 } else if report.failed.is_empty() && line.contains("Kernel panic") {
-                    bail!("{}; the guest's console is in {}", line.trim(), serial.display());
+                    bail!("{}; the console log is {}", line.trim(), serial.display());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(report),
             Err(RecvTimeoutError::Timeout) => bail!(
-                "not done within {} s; passed: {:?}; the guest's console is in {}",
+                "not done within {} s; passed: {:?}; the console log is {}",
                 GUEST_TIMEOUT.as_secs(),
                 report.passed,
                 serial.display()
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_found_among_other_lines() {
+    fn counts_are_parsed_from_mixed_output() {
         let printed =
             "running 1 test\nverified to_remote 31018\nverified from_underlay 41820\nverified nothing\n.\n";
         assert_eq!(
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kernels_that_have_tcx_are_asked_for_it() {
+    fn tcx_steps_need_a_kernel_with_tcx() {
         assert!(!init_script(Series(6, 1), &[]).contains("--attach tcx"));
         assert!(init_script(Series(6, 12), &[]).contains("--attach tcx"));
     }

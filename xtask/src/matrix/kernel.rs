@@ -21,7 +21,7 @@ impl fmt::Display for Series {
     }
 }
 
-/// A kernel that can be had.
+/// A kernel package of the distribution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kernel {
     pub(super) series: Series,
@@ -29,7 +29,7 @@ pub(super) struct Kernel {
     pub(super) package: String,
 }
 
-/// A kernel that is here.
+/// An unpacked kernel.
 pub(super) struct KernelFiles {
     pub(super) image: PathBuf,
     modules: PathBuf,
@@ -57,8 +57,8 @@ fn parse_release(release: &str) -> Option<Series> {
     ))
 }
 
-/// The newest package of every series, the oldest series first. What was downloaded once is enough where
-/// the distribution cannot be asked.
+/// The newest package of every series, the oldest series first. Falls back to downloaded kernels where
+/// the distribution is unreachable.
 pub(super) fn available() -> Result<Vec<Kernel>> {
     let search = || {
         cmd::output(Command::new("apt-cache").args([
@@ -159,7 +159,7 @@ impl Kernel {
     }
 }
 
-/// The one entry whose name starts like this.
+/// The entry whose name has this prefix.
 fn find_entry(dir: &Path, start: &str) -> Result<PathBuf> {
     fs::read_dir(dir)
         .with_context(|| dir.display().to_string())?
@@ -172,7 +172,7 @@ fn find_entry(dir: &Path, start: &str) -> Result<PathBuf> {
 }
 
 impl KernelFiles {
-    /// The modules and what they depend on, in the order of loading; what is built in or missing is left out.
+    /// The modules and their dependencies in loading order, without those that are built in or absent.
     pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<KernelModule>> {
         let mut paths = BTreeMap::new();
         index_modules(&self.modules, &mut paths)?;
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_release_is_of_a_series() {
+    fn a_release_has_a_series() {
         assert_eq!(parse_release("6.1.0-50-cloud-amd64\n"), Some(Series(6, 1)));
         assert_eq!(parse_release("6.18.44\n"), Some(Series(6, 18)));
         assert_eq!(parse_release("unknown"), None);

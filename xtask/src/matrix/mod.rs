@@ -18,7 +18,7 @@ use self::{
 };
 use crate::{build, cmd, setup, wait::Progress};
 
-/// What booting another kernel takes.
+/// Packages that boot another kernel.
 const PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "busybox-static",
@@ -42,10 +42,10 @@ pub(crate) struct MatrixArgs {
     update: bool,
 }
 
-/// What `--kernel` calls the running kernel.
+/// Name of the running kernel for `--kernel`.
 const HOST: &str = "host";
 
-/// Looks at the running kernel and boots every wanted other one, one after the other.
+/// Checks the running kernel and boots the others, one at a time.
 pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
     prepare()?;
     let is_wanted = |name: &str| args.kernel.is_empty() || args.kernel.iter().any(|wanted| wanted == name);
@@ -83,20 +83,18 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
     Ok(())
 }
 
-/// Counts on the running kernel, and boots the oldest one there is; for the gate.
+/// Counts instructions on the running kernel, and boots the oldest kernel of the distribution.
 pub(crate) fn oldest() -> Result<()> {
     prepare()?;
     let kernels = kernel::available()?;
-    let oldest = kernels
-        .first()
-        .context("the distribution has no kernels for this")?;
+    let oldest = kernels.first().context("the distribution has no cloud kernels")?;
     let programs = Programs::build()?;
     let counted = check_host(&programs, false);
     boot_kernel(oldest, &programs, false)?;
     counted
 }
 
-/// Loads the programs into the running kernel; everything else there is what the other suites do.
+/// Loads the programs into the running kernel; other suites test the rest there.
 fn check_host(programs: &Programs, update: bool) -> Result<()> {
     let loaded = cmd::output(
         Command::new(&programs.datapath)
@@ -104,7 +102,7 @@ fn check_host(programs: &Programs, update: bool) -> Result<()> {
             .args(["--nocapture", "load::"]),
     )?;
     let counts = guest::parse_counts(&loaded);
-    ensure!(!counts.is_empty(), "no counts in {loaded}");
+    ensure!(!counts.is_empty(), "no instruction counts in {loaded}");
     let series = kernel::running()?.to_string();
     println!(
         "{series}, running: verified instructions: {}",
@@ -148,14 +146,14 @@ fn boot_kernel(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()>
 fn check_report(kernel: &Kernel, report: &GuestReport, serial: &std::path::Path, update: bool) -> Result<()> {
     if !report.failed.is_empty() {
         bail!(
-            "{} failed; the guest's console is in {}",
+            "{} failed; the console log is {}",
             report.failed.join(", "),
             serial.display()
         );
     }
     ensure!(
         report.ended,
-        "the guest ended before its last step; its console is in {}",
+        "the guest ended before its last step; the console log is {}",
         serial.display()
     );
     compare(&kernel.series.to_string(), &report.verified, update)
@@ -174,7 +172,7 @@ fn compare(series: &str, counts: &InsnCounts, update: bool) -> Result<()> {
     InsnBudget::check_maximum(series, counts)
 }
 
-/// What runs in the guest.
+/// Programs of the guest.
 struct Programs {
     agent: PathBuf,
     traffic: PathBuf,
@@ -246,10 +244,10 @@ fn test_executable(messages: &str, name: &str) -> Result<PathBuf> {
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message.pointer("/target/name").and_then(|found| found.as_str()) == Some(name))
         .find_map(|message| Some(PathBuf::from(message.get("executable")?.as_str()?)))
-        .with_context(|| format!("cargo names no executable of the test {name}"))
+        .with_context(|| format!("cargo reports no executable of the test {name}"))
 }
 
-/// A command whose children end with this process, however it ends.
+/// A command that is killed with this process.
 fn kill_with_parent(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", program]);

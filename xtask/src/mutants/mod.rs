@@ -1,9 +1,9 @@
-//! `cargo xtask test --suite mutants`: whether the tests notice what they are there for.
+//! `cargo xtask test --suite mutants`: seeded bugs that the tests must detect.
 //!
-//! `tests/mutants/*.patch` are bugs, one each, of the classes that controllers and data paths are known for; each names
-//! the test that has to fail with it. They are put into a copy of the sources, one after the other: a copy, so that
-//! nothing here is changed, whatever happens; with a target directory of its own, so that only what a bug touches is
-//! compiled anew. `MC_MUTANT=07,12` tries only those with one of these in their names.
+//! Each of `tests/mutants/*.patch` is a bug of a class known from controllers and data paths, and names the test that
+//! must fail with it. The patches are applied, one at a time, to a copy of the sources, so that the checkout never
+//! changes. The copy has its own target directory, so that only changed crates are compiled. `MC_MUTANT=07,12` selects
+//! mutants by parts of their names.
 
 mod mutant;
 mod source_copy;
@@ -27,16 +27,16 @@ use crate::{
     test_summary::{ResultReader, TestSummary},
 };
 
-/// How long a test may take: one that never ends has not failed.
+/// Time limit of a test; a test that does not end has not failed.
 const TEST_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long compiling may take, the first time with everything.
+/// Time limit of the build, which compiles all dependencies the first time.
 const BUILD_TIMEOUT: Duration = Duration::from_mins(30);
-/// What [`run::cargo_within`] ends with when that is over.
+/// Exit code of [`cmd::cargo_within`] after a timeout.
 const TIMEOUT_EXIT_CODE: i32 = 124;
-/// How much is shown of what went wrong.
+/// Number of output lines in an error.
 const MAX_SHOWN_LINES: usize = 40;
 
-/// What a test made of a bug.
+/// Result of a test on a seeded bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Detection {
     /// It failed.
@@ -45,22 +45,22 @@ enum Detection {
     Missed,
 }
 
-/// Tries every bug; the last line tells how many of them were noticed.
+/// Tries every mutant; the last line has the number of detected ones.
 pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
     let start = Instant::now();
     let only = env::var("MC_MUTANT").unwrap_or_default();
     let mut mutants = all()?;
     mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
-    ensure!(!mutants.is_empty(), "no mutant is called {only:?}");
+    ensure!(!mutants.is_empty(), "no mutant has a name with {only:?}");
     let tree = SourceCopy::new(&build::target_dir()?.join("mutants"))?;
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.test).collect();
     println!(
-        "== mutants: {} selections of tests without any bug (the first time with all dependencies compiled)",
+        "== mutants: {} selections of tests without a bug (the first run compiles all dependencies)",
         tests.len()
     );
     for test in tests {
-        let verdict = verdict(&tree, test).with_context(|| format!("without any bug: {test}"))?;
-        ensure!(verdict == Detection::Missed, "fails without any bug: {test}");
+        let verdict = verdict(&tree, test).with_context(|| format!("without a bug: {test}"))?;
+        ensure!(verdict == Detection::Missed, "fails without a bug: {test}");
     }
     let mut caught = 0;
     for mutant in &mutants {
@@ -72,7 +72,7 @@ pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
         let outcome = match result {
             Ok(Detection::Caught) => Ok(()),
             Ok(Detection::Missed) => Err(anyhow::anyhow!(
-                "nobody notices: {} (class: {}); {} passes",
+                "undetected: {} (class: {}); {} passes",
                 mutant.bug,
                 mutant.class,
                 mutant.test
@@ -170,8 +170,7 @@ fn test_mutant(tree: &SourceCopy, mutant: &Mutant) -> Result<Detection> {
     verdict(tree, &mutant.test)
 }
 
-/// What the test says of the sources as they are in `tree`. A bug that does not compile, and a test that does not
-/// run to its end, prove nothing.
+/// Runs the tests on the sources in `tree`. A bug that does not compile and a test that does not end prove nothing.
 fn verdict(run_tests: &SourceCopy, selection: &TestSelection) -> Result<Detection> {
     let built = run_tests
         .cargo(BUILD_TIMEOUT.as_secs())
@@ -217,7 +216,7 @@ fn classify(ran: &Output, selection: &TestSelection) -> Result<Detection> {
     }
 }
 
-/// The last of what a program said.
+/// The last lines of a program's output.
 fn last_lines(output: &Output) -> String {
     let text = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let text = text.concat();
@@ -241,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failed_test_has_caught_a_bug() {
+    fn only_a_failed_test_detects_a_bug() {
         let test: TestSelection = "cargo test -p p --lib -- --exact a::b".parse().unwrap();
         let verdict = |code, text: &str| classify(&output(code, text), &test).ok();
         let failed = "test a::b ... FAILED\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
         let passed = "test a::b ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
         assert_eq!(verdict(101, failed), Some(Detection::Caught));
         assert_eq!(verdict(0, passed), Some(Detection::Missed));
-        // It was not there, it crashed, it hung, or it was another one.
+        // No such test, a crash, a timeout, another test.
         assert_eq!(
             verdict(0, "test result: ok. 0 passed; 0 failed; 0 ignored\n"),
             None

@@ -1,4 +1,4 @@
-//! A bug in a file: what it is, of which class, which test has to notice it, and the patch.
+//! A seeded bug: its description, class, test and patch.
 
 use std::{
     ffi::OsStr,
@@ -14,11 +14,11 @@ use anyhow::{Context as _, Error, Result, bail, ensure};
 pub(super) struct Mutant {
     /// The name of its file.
     pub(super) name: String,
-    /// What is wrong with it.
+    /// Its description.
     pub(super) bug: String,
-    /// The sort of bugs it is of.
+    /// Its class.
     pub(super) class: String,
-    /// What has to fail.
+    /// The tests that must fail.
     pub(super) test: TestSelection,
     /// Its file.
     pub(super) patch: PathBuf,
@@ -28,9 +28,9 @@ pub(super) struct Mutant {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TestSelection {
     environment: Vec<(String, String)>,
-    /// What cargo is told.
+    /// Arguments of cargo.
     cargo: Vec<String>,
-    /// What the test program is told.
+    /// Arguments of the test program.
     program: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ impl Mutant {
             let mut found = header().filter_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
             match (found.next(), found.next()) {
                 (Some(value), None) if !value.trim().is_empty() => Ok(value.trim()),
-                _ => bail!("there has to be one line \"{key}: …\" before the patch"),
+                _ => bail!("expected one line \"{key}: …\" before the patch"),
             }
         };
         Ok(Self {
@@ -75,18 +75,18 @@ impl TestSelection {
         words.filter(|word| !word.starts_with('-'))
     }
 
-    /// What has to be set.
+    /// Environment variables.
     pub(super) fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         self.environment.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// What builds them.
+    /// Arguments of cargo that build the tests.
     pub(super) fn build(&self) -> impl Iterator<Item = &str> {
         let words = self.cargo.iter().map(String::as_str);
         words.chain(["--locked", "--quiet", "--no-run"])
     }
 
-    /// What runs them.
+    /// Arguments of cargo that run the tests.
     pub(super) fn run(&self) -> impl Iterator<Item = &str> {
         let words = self.cargo.iter().map(String::as_str);
         words
@@ -113,7 +113,7 @@ impl FromStr for TestSelection {
             selection.cargo.first().is_some_and(|word| word == "test"),
             "{text:?}: not \"cargo test\""
         );
-        // Anything else would also run tests whose names have this one in them.
+        // Without it every test whose name contains this one would run.
         ensure!(
             selection.program.iter().any(|word| word == "--exact"),
             "{text:?}: not \"-- --exact TEST…\""
@@ -139,7 +139,7 @@ mod tests {
     const TEST: &str = "MC_SIM_SEEDS=40 cargo test -p mc-tests --test sim -- --exact seeds";
 
     #[test]
-    fn a_header_says_everything_once() {
+    fn a_header_has_every_field_once() {
         let good =
             format!("Bug: deletes\nClass: silence\nTest: {TEST}\n\n--- a/x\n+++ b/x\nBug: of the patch\n");
         let path = Path::new("tests/mutants/01-silence.patch");

@@ -1,4 +1,4 @@
-//! A copy of the sources in which bugs are put.
+//! A copy of the sources for seeding bugs.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cmd;
 
-/// The copy, and where it is compiled.
+/// The copy and its target directory.
 pub(super) struct SourceCopy {
     sources: PathBuf,
     target: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct SourceCopy {
 // === impl Tree ===
 
 impl SourceCopy {
-    /// Makes the copy below `work`, or brings the one that is there up to date.
+    /// Creates or updates the copy below `work`.
     pub(super) fn new(work: &Path) -> Result<Self> {
         let tree = Self {
             sources: work.join("sources"),
@@ -30,7 +30,7 @@ impl SourceCopy {
         Ok(tree)
     }
 
-    /// Makes every file what it is in the workspace. What is the same is not written: cargo goes by times.
+    /// Makes the copy equal to the workspace. Equal files are not written, since cargo compares modification times.
     pub(super) fn sync(&self) -> Result<()> {
         let root = cmd::workspace();
         let listed = cmd::output(Command::new("git").current_dir(&root).args([
@@ -45,7 +45,7 @@ impl SourceCopy {
             let (from, to) = (root.join(file), self.sources.join(file));
             let text = match fs::read(&from) {
                 Ok(text) => text,
-                // Deleted, and that not committed.
+                // Deleted and not committed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error).with_context(|| from.display().to_string()),
             };
@@ -62,9 +62,9 @@ impl SourceCopy {
         prune(&self.sources, &wanted)
     }
 
-    /// Puts a bug into it.
+    /// Applies a patch.
     pub(super) fn apply(&self, patch: &Path) -> Result<()> {
-        // Else git would take the copy for a directory of the repository around it, and do nothing.
+        // Otherwise git treats the copy as a directory of the surrounding repository and applies nothing.
         let above = self.sources.parent().unwrap_or(&self.sources);
         cmd::capture(
             Command::new("git")
@@ -85,7 +85,7 @@ impl SourceCopy {
     }
 }
 
-/// Removes what is not wanted.
+/// Removes files that are not in `wanted`.
 fn prune(dir: &Path, wanted: &BTreeSet<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let path = entry?.path();

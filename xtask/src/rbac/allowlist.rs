@@ -1,4 +1,4 @@
-//! What the tests do not show to be needed, each with its reason.
+//! Exemptions from the comparison of grants and usage, each with its reason.
 
 use super::{
     compare::{Exemption, ExpectedDenial},
@@ -42,8 +42,8 @@ pub(crate) const EXEMPTIONS: &[Exemption] = &[
     },
 ];
 
-/// Requests that a test means to be refused.
+/// Requests that a test expects to be denied.
 pub(crate) const EXPECTED_DENIALS: &[ExpectedDenial] = &[ExpectedDenial {
     account_namespace: "antrea-mcs-ns",
-    reason: "a test ends this leader by deleting its Namespace: the roles go before those who have them",
+    reason: "a test deletes this leader's Namespace, and the roles are deleted before the accounts",
 }];

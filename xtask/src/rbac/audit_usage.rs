@@ -1,4 +1,4 @@
-//! What an audit log says our accounts have asked for.
+//! Requests of the project's ServiceAccounts in an audit log.
 
 use std::{collections::BTreeSet, io::BufRead};
 
@@ -7,30 +7,30 @@ use serde_json::Value;
 
 use super::grant::{Role, Scope};
 
-/// One verb of one resource that was asked for.
+/// A request: one verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Usage {
     pub(crate) role: Role,
     /// Of the account: `antrea-multicluster`.
     pub(crate) account_namespace: String,
     pub(crate) group: String,
-    /// With its subresource; empty where no resource was asked for (discovery).
+    /// With its subresource; empty for discovery.
     pub(crate) resource: String,
     pub(crate) verb: String,
     /// Whether in the account's own Namespace.
     pub(crate) scope: Scope,
-    /// Of the object: only where it has to be known, for the resources whose grants name one.
+    /// Name of the object, only for resources that are granted by name.
     pub(crate) name: String,
-    /// Why it was refused, if so.
+    /// Reason of a denial.
     pub(crate) denied: Option<Denial>,
 }
 
-/// A request that was not let through.
+/// A denied request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Denial {
-    /// Whether roles were the reason; else admission.
+    /// Whether the authorizer denied it; otherwise admission did.
     pub(crate) by_roles: bool,
-    /// What the API server said.
+    /// The API server's message.
     pub(crate) message: String,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn read(log: impl BufRead, uses: &mut BTreeSet<Usage>) -> Result<()> 
             Err(error) => broken = Some((String::from_utf8_lossy(&line).into_owned(), error)),
         }
     }
-    // Each kill may leave one, and the next line is whole again.
+    // Each kill of the API server may leave one; the next line is complete.
     if let Some((line, error)) = broken.filter(|(line, _)| line.trim_end().ends_with('}')) {
         return Err(error).with_context(|| line);
     }
@@ -113,7 +113,7 @@ fn parse_event(event: &Value) -> Vec<Usage> {
     all
 }
 
-/// Whose account that is, and its Namespace.
+/// Role and Namespace of a ServiceAccount.
 fn parse_account(user: &str) -> Option<(Role, String)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let role = match (namespace, name) {

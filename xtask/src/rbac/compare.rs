@@ -1,6 +1,6 @@
-//! What is granted against what is used.
+//! Comparison of grants and usage.
 //!
-//! Pure. Guarantees: whatever was used without a grant, refused without a reason or granted in vain is named, once.
+//! Pure. Guarantees: every use without a grant, unexpected denial and unused grant is reported once.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -9,7 +9,7 @@ use super::{
     grant::{Grant, Role, Scope},
 };
 
-/// A grant that may go unused, and why.
+/// A grant that may be unused, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exemption {
     pub(crate) role: Role,
@@ -19,25 +19,25 @@ pub(crate) struct Exemption {
     pub(crate) reason: &'static str,
 }
 
-/// Accounts whose requests may be refused, and why.
+/// Accounts whose requests may be denied, and the reason.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExpectedDenial {
     pub(crate) account_namespace: &'static str,
     pub(crate) reason: &'static str,
 }
 
-/// Roles are read a moment after an API server begins to answer, and tests kill some.
-const API_SERVER_STARTING: &str = "granted, so the API server had not read the roles yet";
+/// An API server reads roles shortly after it begins to serve, and tests restart some.
+const API_SERVER_STARTING: &str = "granted: the API server had not read the roles yet";
 
-/// What came of it.
+/// Result of the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) granted: usize,
     pub(crate) used: usize,
     pub(crate) exempted: usize,
-    /// What was refused as it should, and why.
+    /// Expected denials with their reasons.
     pub(crate) expected_denials: BTreeSet<String>,
-    /// What does not fit, each named.
+    /// Violations of least privilege.
     pub(crate) violations: BTreeSet<String>,
 }
 
@@ -59,10 +59,10 @@ impl fmt::Display for Comparison {
         let Self {
             granted,
             used,
-            exempted: excused,
+            exempted,
             ..
         } = self;
-        write!(f, "rbac: {granted} grants, {used} used, {excused} excused")
+        write!(f, "rbac: {granted} grants, {used} used, {exempted} exempted")
     }
 }
 
@@ -70,31 +70,31 @@ impl fmt::Display for Comparison {
 pub(crate) fn compare(
     grants: &BTreeSet<Grant>,
     uses: &BTreeSet<Usage>,
-    excuses: &[Exemption],
-    refusals: &[ExpectedDenial],
+    exemptions: &[Exemption],
+    expected: &[ExpectedDenial],
 ) -> Comparison {
     let (mut wrong, mut meant) = (BTreeSet::new(), BTreeSet::new());
     let mut needed: BTreeSet<&Grant> = BTreeSet::new();
     for one in uses {
         if let Some(refused) = &one.denied {
-            let excuse = refusals
+            let exemption = expected
                 .iter()
-                .find(|refusal| refusal.account_namespace == one.account_namespace);
+                .find(|denial| denial.account_namespace == one.account_namespace);
             let granted = refused.by_roles && grants.iter().any(|grant| covers(grant, one));
-            match excuse
-                .map(|excuse| excuse.reason)
+            match exemption
+                .map(|exemption| exemption.reason)
                 .or(granted.then_some(API_SERVER_STARTING))
             {
                 Some(why) => meant.insert(format!("{}: {why}", required_grant(one))),
-                None => wrong.insert(format!("refused: {}: {}", required_grant(one), refused.message)),
+                None => wrong.insert(format!("denied: {}: {}", required_grant(one), refused.message)),
             };
             continue;
         }
-        // Everybody may ask which kinds there are.
+        // Discovery is granted to every account.
         if one.resource.is_empty() {
             continue;
         }
-        // What a narrower grant covers does not speak for a wider one.
+        // A use covered by a narrow grant does not justify a wider one.
         let narrowest = grants
             .iter()
             .filter(|grant| covers(grant, one))
@@ -108,24 +108,24 @@ pub(crate) fn compare(
             }
         }
     }
-    let mut forgiven = 0;
+    let mut exempted = 0;
     for grant in grants.iter().filter(|grant| !needed.contains(grant)) {
-        if excuses.iter().any(|excuse| excuse.covers(grant)) {
-            forgiven += 1;
+        if exemptions.iter().any(|exemption| exemption.covers(grant)) {
+            exempted += 1;
         } else {
             wrong.insert(format!("granted but never used: {grant}"));
         }
     }
-    for excuse in excuses {
-        for resource in excuse.resources {
-            for verb in excuse.verbs {
-                let granted = grants
-                    .iter()
-                    .any(|grant| excuse.covers(grant) && grant.resource == *resource && grant.verb == *verb);
+    for exemption in exemptions {
+        for resource in exemption.resources {
+            for verb in exemption.verbs {
+                let granted = grants.iter().any(|grant| {
+                    exemption.covers(grant) && grant.resource == *resource && grant.verb == *verb
+                });
                 if !granted {
                     wrong.insert(format!(
-                        "excused but not granted: {}: {verb} {resource} ({})",
-                        excuse.role, excuse.reason
+                        "exempted but not granted: {}: {verb} {resource} ({})",
+                        exemption.role, exemption.reason
                     ));
                 }
             }
@@ -134,7 +134,7 @@ pub(crate) fn compare(
     Comparison {
         granted: grants.len(),
         used: needed.len(),
-        exempted: forgiven,
+        exempted,
         expected_denials: meant,
         violations: wrong,
     }
@@ -147,7 +147,7 @@ fn covers(grant: &Grant, one: &Usage) -> bool {
         && (grant.name.is_empty() || grant.name == one.name)
 }
 
-/// The use as the grant it takes.
+/// The grant that a use requires.
 fn required_grant(one: &Usage) -> Grant {
     Grant {
         role: one.role,
@@ -195,7 +195,7 @@ mod tests {
         )
     }
 
-    fn excuse(verbs: &'static [&'static str]) -> Exemption {
+    fn exemption(verbs: &'static [&'static str]) -> Exemption {
         Exemption {
             role: Role::Member,
             group: "",
@@ -209,12 +209,12 @@ mod tests {
     fn what_is_granted_and_used_is_right() {
         let (grants, uses) = pods();
         let same = compare(&grants, &uses, &[], &[]);
-        assert_eq!(same.to_string(), "rbac: 2 grants, 2 used, 0 excused");
+        assert_eq!(same.to_string(), "rbac: 2 grants, 2 used, 0 exempted");
         assert_eq!(same.violations, BTreeSet::new());
     }
 
     #[test]
-    fn a_grant_too_many_is_named_unless_it_is_excused() {
+    fn a_grant_too_many_is_reported_unless_exempted() {
         let (mut grants, uses) = pods();
         grants.insert(grant("pods", "get", Scope::All, ""));
         let found = compare(&grants, &uses, &[], &[]);
@@ -222,9 +222,9 @@ mod tests {
             found.violations,
             ["granted but never used: member controller: get pods everywhere".to_owned()].into()
         );
-        let excused = compare(&grants, &uses, &[excuse(&["get"])], &[]);
-        assert_eq!(excused.to_string(), "rbac: 3 grants, 2 used, 1 excused");
-        assert_eq!(excused.violations, BTreeSet::new());
+        let found = compare(&grants, &uses, &[exemption(&["get"])], &[]);
+        assert_eq!(found.to_string(), "rbac: 3 grants, 2 used, 1 exempted");
+        assert_eq!(found.violations, BTreeSet::new());
     }
 
     #[test]
@@ -241,10 +241,10 @@ mod tests {
     #[test]
     fn an_excuse_for_nothing_is_named() {
         let (grants, uses) = pods();
-        let found = compare(&grants, &uses, &[excuse(&["list", "delete"])], &[]);
+        let found = compare(&grants, &uses, &[exemption(&["list", "delete"])], &[]);
         assert_eq!(
             found.violations,
-            ["excused but not granted: member controller: delete pods (rare)".to_owned()].into()
+            ["exempted but not granted: member controller: delete pods (rare)".to_owned()].into()
         );
     }
 
@@ -262,7 +262,7 @@ mod tests {
         let found = compare(&grants, &uses, &[], &[]);
         assert_eq!(
             found.violations,
-            ["refused: member controller: list secrets everywhere: no".to_owned()].into()
+            ["denied: member controller: list secrets everywhere: no".to_owned()].into()
         );
         let meant = ExpectedDenial {
             account_namespace: "kube-system",

@@ -1,4 +1,4 @@
-//! What the roles of `deploy/` grant, one verb of one resource at a time.
+//! Grants of the roles in `deploy/`: one verb on one resource each.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-/// Whom a role is for.
+/// The component that a role belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     /// The leader's controller.
@@ -19,7 +19,7 @@ pub(crate) enum Role {
     Gateway,
 }
 
-/// Where a grant counts, the narrowest first.
+/// Scope of a grant, the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
     /// In the Namespace of the ServiceAccount.
@@ -28,7 +28,7 @@ pub(crate) enum Scope {
     All,
 }
 
-/// One verb of one resource.
+/// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Grant {
     pub(crate) role: Role,
@@ -37,7 +37,7 @@ pub(crate) struct Grant {
     pub(crate) resource: String,
     pub(crate) verb: String,
     pub(crate) scope: Scope,
-    /// The one object; any, if empty.
+    /// Name of the only object; empty for any.
     pub(crate) name: String,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn parse(role: Role, yaml: &str) -> Result<BTreeSet<Grant>> {
     Ok(grants)
 }
 
-fn add_rule(whom: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>) -> Result<()> {
+fn add_rule(component: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>) -> Result<()> {
     let words = |key: &str| -> Result<Vec<String>> {
         let list = rule
             .get(key)
@@ -106,13 +106,13 @@ fn add_rule(whom: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>
             .filter_map(|word| word.as_str().map(str::to_owned))
             .collect();
         if words.iter().any(|word| word.contains('*')) {
-            bail!("{whom}: a wildcard grants what nobody can name: {rule}");
+            bail!("{component}: wildcard in rule {rule}");
         }
         Ok(words)
     };
     let (groups, resources, verbs) = (words("apiGroups")?, words("resources")?, words("verbs")?);
     if groups.is_empty() || resources.is_empty() || verbs.is_empty() {
-        bail!("{whom}: a rule without groups, resources or verbs: {rule}");
+        bail!("{component}: rule without groups, resources or verbs: {rule}");
     }
     let mut names = words("resourceNames")?;
     if names.is_empty() {
@@ -123,7 +123,7 @@ fn add_rule(whom: Role, scope: Scope, rule: &Value, grants: &mut BTreeSet<Grant>
             for verb in &verbs {
                 for name in &names {
                     grants.insert(Grant {
-                        role: whom,
+                        role: component,
                         group: group.clone(),
                         resource: resource.clone(),
                         verb: verb.clone(),
@@ -155,7 +155,7 @@ rules:
 ";
 
     #[test]
-    fn a_rule_is_taken_apart() {
+    fn a_rule_is_split_into_grants() {
         let grants: Vec<String> = parse(Role::Leader, YAML)
             .unwrap()
             .iter()
@@ -174,7 +174,7 @@ rules:
     }
 
     #[test]
-    fn wildcards_are_refused() {
+    fn wildcards_are_rejected() {
         let yaml = YAML.replace("[list, watch]", "[\"*\"]");
         let error = parse(Role::Leader, &yaml).unwrap_err().to_string();
         assert!(error.contains("wildcard"), "{error}");

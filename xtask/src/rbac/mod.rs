@@ -1,4 +1,4 @@
-//! Least privilege: what the roles of `deploy/` grant is what the API servers' audit logs say was used.
+//! Least privilege: the roles in `deploy/` grant exactly what the API servers' audit logs show as used.
 
 mod allowlist;
 mod audit_usage;
@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use self::grant::Role;
 use crate::cmd;
 
-/// The files with roles.
+/// The files with roles, below `deploy/base`.
 const ROLE_FILES: [(Role, &str); 4] = [
     (Role::Leader, "leader/rbac.yaml"),
     (Role::MemberAccess, "leader/member_role.yaml"),
@@ -33,7 +33,10 @@ pub(crate) fn check(logs: &[PathBuf]) -> Result<()> {
         audit_usage::read(BufReader::new(file), &mut uses).with_context(|| log.display().to_string())?;
     }
     if uses.is_empty() {
-        bail!("no request of ours in {} audit logs", logs.len());
+        bail!(
+            "no request of the project's accounts in {} audit logs",
+            logs.len()
+        );
     }
     let found = compare::compare(
         &read_grants()?,
@@ -42,7 +45,7 @@ pub(crate) fn check(logs: &[PathBuf]) -> Result<()> {
         allowlist::EXPECTED_DENIALS,
     );
     for refusal in &found.expected_denials {
-        println!("refused as it should: {refusal}");
+        println!("denied as expected: {refusal}");
     }
     println!("{found}");
     if !found.violations.is_empty() {
@@ -78,7 +81,7 @@ mod tests {
         let idle: Vec<_> = found
             .violations
             .iter()
-            .filter(|line| line.starts_with("excused"))
+            .filter(|line| line.starts_with("exempted"))
             .collect();
         assert!(idle.is_empty(), "{idle:?}");
     }

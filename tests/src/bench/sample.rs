@@ -36,7 +36,7 @@ pub struct Samples(Vec<Sample>);
 pub struct MetricKey<'a> {
     /// See [`Sample::subject`].
     pub subject: &'a str,
-    /// See [`Sample::figure`].
+    /// See [`Sample::metric`].
     pub metric: &'a str,
 }
 

@@ -15,6 +15,7 @@ pub mod demo;
 pub mod failover;
 pub mod netns;
 pub mod nslookup;
+pub mod output;
 pub mod process;
 pub mod prom_parser;
 pub mod rng;

@@ -13,6 +13,7 @@ use mc_tests::{
         plot,
         section::{Pace, Section},
     },
+    outln,
     signals::on_interrupt,
 };
 
@@ -99,7 +100,7 @@ fn measure(cli: Cli) -> Result<()> {
     for (name, svg) in plot::all(&report) {
         file(&name, &svg)?;
     }
-    println!(
+    outln!(
         "\n{report}\nreport.json and diagrams are in {}",
         cli.out.display()
     );

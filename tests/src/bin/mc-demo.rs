@@ -7,6 +7,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::Parser;
 use mc_tests::{
     demo::{self, PREFIX, Settings},
+    outln,
     signals::on_interrupt,
     topology::Topology,
 };
@@ -66,8 +67,8 @@ fn show(cli: Cli) -> anyhow::Result<()> {
 fn remove(prefix: &str) -> anyhow::Result<()> {
     let removed = Topology::remove(prefix)?;
     match removed.namespaces.len() {
-        0 => println!("nothing to remove"),
-        count => println!(
+        0 => outln!("nothing to remove"),
+        count => outln!(
             "removed {count} namespaces and {} pin directories",
             removed.pins.len()
         ),

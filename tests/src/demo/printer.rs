@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal as _};
 
+use crate::outln;
+
 /// Column of results.
 const RESULT: usize = 38;
 
@@ -30,7 +32,7 @@ impl Printer {
     /// A heading.
     pub(super) fn title(&mut self, text: &str) {
         self.after_verbatim = false;
-        println!("\n{}", self.bold(text));
+        outln!("\n{}", self.bold(text));
     }
 
     /// The heading of the next numbered step.
@@ -43,28 +45,28 @@ impl Printer {
     pub(super) fn text(&mut self, lines: &[&str]) {
         self.separate();
         for line in lines {
-            println!("   {line}");
+            outln!("   {line}");
         }
     }
 
     /// An action and its result.
     pub(super) fn result(&mut self, action: &str, result: &str) {
         self.separate();
-        println!("   {action:<RESULT$} {result}");
+        outln!("   {action:<RESULT$} {result}");
     }
 
     /// Verbatim text: output of another program, or a diagram.
     pub(super) fn verbatim(&mut self, text: &str) {
-        println!();
+        outln!();
         for line in text.trim_end().lines() {
-            println!("{}", format!("     {line}").trim_end());
+            outln!("{}", format!("     {line}").trim_end());
         }
         self.after_verbatim = true;
     }
 
     fn separate(&mut self) {
         if self.after_verbatim {
-            println!();
+            outln!();
         }
         self.after_verbatim = false;
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use mc_api::gateway::PrimaryRank;
 use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_ANTREA, PEER_REMOTE_GATEWAY};
 
 use super::local::{LocalCluster, split_list};
@@ -36,19 +37,12 @@ pub struct AntreaInterop {
     pub local_prefixes: BTreeSet<IpNet>,
 }
 
-/// The primary gateway, which is announced first and is the only one Antrea uses: of those not drained the marked one,
-/// else the oldest. The member controller applies the same rule.
+/// The primary gateway, by the rule of the member controller ([`PrimaryRank`]).
 pub(super) fn primary<'a>(gateways: &[&'a GatewayInfo]) -> Option<&'a GatewayInfo> {
-    let order = |info: &&&GatewayInfo| {
-        (
-            info.weight == 0,
-            !info.primary,
-            info.created.is_none(),
-            info.created.clone(),
-            info.name.clone(),
-        )
-    };
-    gateways.iter().min_by_key(order).copied()
+    fn rank(info: &GatewayInfo) -> PrimaryRank<'_, &str> {
+        PrimaryRank::new(info.weight, info.primary, info.created.as_deref(), &info.name)
+    }
+    gateways.iter().copied().min_by_key(|&info| rank(info))
 }
 
 /// The active gateway of the cluster: the others do not learn of new connections.

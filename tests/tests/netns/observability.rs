@@ -96,7 +96,7 @@ fn inspect_without_pins_reports_the_directory() {
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(!out.status.success());
     assert!(
-        error.contains("-nopins-pod-east: there is no such directory; has mc-gateway run"),
+        error.contains("-nopins-pod-east: no such directory; check that mc-gateway runs"),
         "{error}"
     );
 }

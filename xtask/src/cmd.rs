@@ -77,6 +77,24 @@ pub(crate) fn capture(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
+/// The files of the workspace that git tracks or would track, as paths from its root.
+///
+/// A file that is deleted and not committed is not among them, although git lists it.
+pub(crate) fn workspace_files() -> Result<Vec<String>> {
+    let root = workspace();
+    let listed = output(Command::new("git").current_dir(&root).args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]))?;
+    let files = listed
+        .split('\0')
+        .filter(|file| !file.is_empty() && root.join(file).exists());
+    Ok(files.map(str::to_owned).collect())
+}
+
 /// Runs a command and returns its stdout; fails with all of its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let out = command

@@ -94,22 +94,12 @@ fn in_copy<T>(name: &str, build: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
 /// Copies the files cargo needs to build the object: sources, manifests and the lock file.
 fn copy_sources(to: &Path) -> Result<()> {
     let root = cmd::workspace();
-    let listed = cmd::output(Command::new("git").current_dir(&root).args([
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]))?;
-    for file in listed.lines().filter(|file| {
+    for file in cmd::workspace_files()?.iter().filter(|file| {
         Path::new(file)
             .extension()
             .is_some_and(|ext| ext == "rs" || ext == "toml" || ext == "lock")
     }) {
         let (from, to) = (root.join(file), to.join(file));
-        // Deleted and not committed.
-        if !from.exists() {
-            continue;
-        }
         if let Some(dir) = to.parent() {
             fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         }

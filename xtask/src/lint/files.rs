@@ -1,6 +1,6 @@
 //! The tracked files, and the limits on their length and width.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
@@ -25,22 +25,13 @@ pub(super) struct TextFile {
 /// The files that git tracks or would track, of the given extensions.
 pub(super) fn tracked(extensions: &[&str]) -> Result<Vec<TextFile>> {
     let root = cmd::workspace();
-    let listed = cmd::output(Command::new("git").current_dir(&root).args([
-        "ls-files",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]))?;
     let mut files = Vec::new();
-    for path in listed.lines() {
-        let extension = Path::new(path)
+    for path in cmd::workspace_files()? {
+        let extension = Path::new(&path)
             .extension()
             .and_then(|extension| extension.to_str());
-        let full = root.join(path);
-        // A deleted file is listed until the deletion is committed.
-        if extension.is_some_and(|extension| extensions.contains(&extension)) && full.exists() {
-            let text = fs::read_to_string(&full).with_context(|| path.to_owned())?;
-            let path = path.to_owned();
+        if extension.is_some_and(|extension| extensions.contains(&extension)) {
+            let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
             files.push(TextFile { path, text });
         }
     }

@@ -157,12 +157,19 @@ fn all() -> Result<Vec<Mutant>> {
 
 /// The texts of all Rust files.
 fn sources(root: &Path) -> Result<Vec<String>> {
-    let listed = cmd::output(Command::new("git").current_dir(root).args(["ls-files", "*.rs"]))?;
-    let read = |file: &str| {
+    let read = |file: String| {
         let path = root.join(file);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     };
-    listed.lines().map(read).collect()
+    let files = cmd::workspace_files()?.into_iter();
+    files
+        .filter(|file| {
+            Path::new(file)
+                .extension()
+                .is_some_and(|extension| extension == "rs")
+        })
+        .map(read)
+        .collect()
 }
 
 fn test_mutant(tree: &SourceCopy, mutant: &Mutant) -> Result<Detection> {

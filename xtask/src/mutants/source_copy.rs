@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -33,22 +33,10 @@ impl SourceCopy {
     /// Makes the copy equal to the workspace. Equal files are not written, since cargo compares modification times.
     pub(super) fn sync(&self) -> Result<()> {
         let root = cmd::workspace();
-        let listed = cmd::output(Command::new("git").current_dir(&root).args([
-            "ls-files",
-            "-z",
-            "--cached",
-            "--others",
-            "--exclude-standard",
-        ]))?;
         let mut wanted = BTreeSet::new();
-        for file in listed.split('\0').filter(|file| !file.is_empty()) {
+        for file in &cmd::workspace_files()? {
             let (from, to) = (root.join(file), self.sources.join(file));
-            let text = match fs::read(&from) {
-                Ok(text) => text,
-                // Deleted and not committed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error).with_context(|| from.display().to_string()),
-            };
+            let text = fs::read(&from).with_context(|| from.display().to_string())?;
             if !fs::read(&to).is_ok_and(|old| old == text) {
                 if let Some(dir) = to.parent() {
                     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;

@@ -30,7 +30,7 @@ const RATE: u32 = 10_000;
 /// The agent of the previous release; `cargo xtask test` builds it.
 const PREVIOUS_AGENT: &str = "MC_AGENT_PREVIOUS";
 /// The directory of that agent's maps.
-const PREVIOUS_MAPS: &str = "maps-v5";
+const PREVIOUS_MAPS: &str = "maps-v4";
 /// A node and a gateway on the packets' path: encapsulation and transit.
 const PLACES: [Place; 2] = [Place::NodeEast, Place::GatewayEast];
 

@@ -1,30 +1,33 @@
-//! Which flow a packet belongs to, as one number.
+//! Flow hash of a packet.
 //!
-//! Guarantees: every packet of a flow has the same hash; every fragment of a packet has the same hash as
-//! its other fragments; an ICMP error has the hash of the packets that flow in its own direction, that is,
-//! of the replies to the packet it quotes. Hashes of the two directions of a flow differ: the ways there
-//! and back are chosen by different nodes from different groups, so nothing is gained by making them equal.
+//! *Guarantees*: all packets of a flow have the same hash, as do all fragments of a packet. An ICMP error has the hash
+//! of the replies to its quoted packet, which have the same direction. The two directions of a flow have different
+//! hashes: different nodes select their next hops from different groups.
 
 use crate::{
     nexthop_select::mix,
-    packet::{Address, Packet, icmp, ip, l4::L4Location},
+    packet::{
+        Address, Packet, icmp, ip,
+        l4::L4Location,
+        offsets::{ipv4, ipv6},
+    },
+    pipeline::subprograms::Subprograms,
 };
 
-/// Hash of the packet whose IP header is at `at`; `next` are the four bytes behind the
-/// header as a little-endian number.
+/// Hash of the packet with the IP header at `at`; `next` are the four bytes behind the header as a little-endian
+/// number.
 ///
-/// Ports count where they can be told from every packet of the flow; fragments go by their addresses and,
-/// in IPv4, their protocol. (The fragments of an IPv6 packet may name different protocols, RFC 8200
-/// section 4.5.)
+/// Fragments are hashed by their addresses and, in IPv4, their protocol, without ports. (The fragments of an IPv6
+/// packet may have different protocol numbers, RFC 8200 section 4.5.)
 #[inline(always)]
-pub fn hash<P: Packet>(packet: &P, header: &ip::Header, at: u32, next: u32) -> u32 {
+pub fn hash<P: Subprograms>(packet: &P, header: &ip::Header, at: u32, next: u32) -> u32 {
     match hash_fast(header, next) {
         Some(hash) => hash,
         None => packet.hash_slow(header.v6, at),
     }
 }
 
-/// [`hash`] of a packet with ports right behind its IP header; `None` for any other.
+/// [`hash`] of a packet with ports directly behind its IP header; `None` for other packets.
 #[inline(always)]
 #[must_use]
 pub fn hash_fast(header: &ip::Header, next: u32) -> Option<u32> {
@@ -34,14 +37,13 @@ pub fn hash_fast(header: &ip::Header, next: u32) -> Option<u32> {
     None
 }
 
-/// [`hash`] of a packet whose ports are not right behind the IP header, or that has none: options,
-/// extension headers, fragments, ICMP.
+/// [`hash`] of any other packet: with options or extension headers, a fragment, ICMP.
 #[inline(always)]
-pub fn hash_slow<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
-    let transport = packet.locate_l4(v6, at);
-    if icmp::is_error(packet, v6, &transport) {
-        // The replies to the quoted packet: addresses and ports change places.
-        let at = transport.at.wrapping_add(icmp::LEN);
+pub fn hash_slow<P: Subprograms>(packet: &P, v6: bool, at: u32) -> u32 {
+    let location = packet.locate_l4(v6, at);
+    if icmp::is_error(packet, v6, &location) {
+        // The replies to the quoted packet: addresses and ports are swapped.
+        let at = location.at.wrapping_add(icmp::LEN);
         let quoted = packet.locate_l4(v6, at);
         if let Some((src, dst)) = addresses(packet, v6, at) {
             let (proto, ports) = proto_and_ports(packet, v6, &quoted);
@@ -50,7 +52,7 @@ pub fn hash_slow<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
     }
     match addresses(packet, v6, at) {
         Some((src, dst)) => {
-            let (proto, ports) = proto_and_ports(packet, v6, &transport);
+            let (proto, ports) = proto_and_ports(packet, v6, &location);
             hash_tuple(src, dst, proto, ports)
         }
         None => 0,
@@ -62,13 +64,13 @@ pub fn hash_slow<P: Packet>(packet: &P, v6: bool, at: u32) -> u32 {
 fn addresses<P: Packet>(packet: &P, v6: bool, at: u32) -> Option<(Address, Address)> {
     if v6 {
         let [s0, s1] = (
-            packet.load(at.wrapping_add(8))?,
-            packet.load(at.wrapping_add(16))?,
+            packet.load(at.wrapping_add(ipv6::SRC))?,
+            packet.load(at.wrapping_add(ipv6::SRC).wrapping_add(8))?,
         )
             .into();
         let [d0, d1] = (
-            packet.load(at.wrapping_add(24))?,
-            packet.load(at.wrapping_add(32))?,
+            packet.load(at.wrapping_add(ipv6::DST))?,
+            packet.load(at.wrapping_add(ipv6::DST).wrapping_add(8))?,
         )
             .into();
         let word = u64::from_le_bytes;
@@ -77,22 +79,22 @@ fn addresses<P: Packet>(packet: &P, v6: bool, at: u32) -> Option<(Address, Addre
             Address::from_words(word(d0), word(d1)),
         ));
     }
-    let src = u32::from_le_bytes(packet.load(at.wrapping_add(12))?);
-    let dst = u32::from_le_bytes(packet.load(at.wrapping_add(16))?);
+    let src = u32::from_le_bytes(packet.load(at.wrapping_add(ipv4::SRC))?);
+    let dst = u32::from_le_bytes(packet.load(at.wrapping_add(ipv4::DST))?);
     Some((Address::v4(src), Address::v4(dst)))
 }
 
-/// Protocol and ports that stand for the flow.
+/// Protocol and ports in the hash.
 #[inline(always)]
-fn proto_and_ports<P: Packet>(packet: &P, v6: bool, transport: &L4Location) -> (u8, u32) {
-    if transport.fragment {
-        return (if v6 { ip::FRAGMENT } else { transport.proto }, 0);
+fn proto_and_ports<P: Packet>(packet: &P, v6: bool, location: &L4Location) -> (u8, u32) {
+    if location.fragment {
+        return (if v6 { ip::FRAGMENT } else { location.proto }, 0);
     }
-    if !has_ports(transport.proto) {
-        return (transport.proto, 0);
+    if !has_ports(location.proto) {
+        return (location.proto, 0);
     }
-    let ports = packet.load(transport.at).unwrap_or([0; 4]);
-    (transport.proto, u32::from_le_bytes(ports))
+    let ports = packet.load(location.at).unwrap_or([0; 4]);
+    (location.proto, u32::from_le_bytes(ports))
 }
 
 #[inline(always)]
@@ -158,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn options_and_extension_headers_do_not_move_a_flow(src: [u8; 4], dst: [u8; 4], from: u16, to: u16, proto in protocol(), s6: [u8; 16], d6: [u8; 16]) {
+        fn options_and_extension_headers_do_not_change_the_hash(src: [u8; 4], dst: [u8; 4], from: u16, to: u16, proto in protocol(), s6: [u8; 16], d6: [u8; 16]) {
             let payload = ports(from, to);
             let plain = hash_of(&v4(src, dst, proto, 0x4000, &[], &payload));
             prop_assert_eq!(plain, hash_of(&v4(src, dst, proto, 0, &[1; 8], &payload)));
@@ -184,7 +186,7 @@ mod tests {
         }
 
         #[test]
-        fn icmp_errors_follow_the_flow_they_answer(src: [u8; 4], dst: [u8; 4], router: [u8; 4], from: u16, to: u16, proto in protocol(), kind in prop_oneof![Just(3_u8), Just(11), Just(12)], k6 in 1..5_u8, s6: [u8; 16], d6: [u8; 16], r6: [u8; 16]) {
+        fn icmp_errors_hash_like_the_replies_of_the_flow(src: [u8; 4], dst: [u8; 4], router: [u8; 4], from: u16, to: u16, proto in protocol(), kind in prop_oneof![Just(3_u8), Just(11), Just(12)], k6 in 1..5_u8, s6: [u8; 16], d6: [u8; 16], r6: [u8; 16]) {
             let quoted = v4(src, dst, proto, 0x4000, &[], &ports(from, to));
             let error = v4(router, src, ip::ICMP, 0, &[], &icmp_error(kind, &quoted));
             prop_assert_eq!(hash_of(&error), hash_of(&v4(dst, src, proto, 0x4000, &[], &ports(to, from))));
@@ -194,7 +196,7 @@ mod tests {
         }
 
         #[test]
-        fn an_error_about_a_fragment_goes_the_fragments_way(src: [u8; 4], dst: [u8; 4], router: [u8; 4], a: [u8; 8], b: [u8; 8]) {
+        fn an_error_about_a_fragment_hashes_like_the_fragments(src: [u8; 4], dst: [u8; 4], router: [u8; 4], a: [u8; 8], b: [u8; 8]) {
             let error = v4(router, src, ip::ICMP, 0, &[], &icmp_error(3, &v4(src, dst, ip::UDP, 0x2000, &[], &a)));
             prop_assert_eq!(hash_of(&error), hash_of(&v4(dst, src, ip::UDP, 0x0010, &[], &b)));
         }
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_quotes_nothing_goes_by_its_own_addresses() {
+    fn an_error_without_a_quote_hashes_by_its_own_addresses() {
         let short = v4(
             [10, 0, 0, 1],
             [10, 0, 0, 2],
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_tell_flows_apart() {
+    fn different_ports_have_different_hashes() {
         let tcp = |to| {
             v4(
                 [10, 0, 0, 1],

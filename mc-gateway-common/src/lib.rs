@@ -1,10 +1,9 @@
-//! The data plane's decisions and map layouts.
+//! Packet pipelines and map layouts of the data plane.
 //!
-//! Everything here is a function from data to data: no I/O, clock or randomness. The eBPF programs, the
-//! agent and the tests all use the same code, so what the tests prove is what the kernel runs.
+//! Pure functions without I/O, clock or randomness. The eBPF programs, the agent and the tests use the same code, so
+//! the tests verify the code that runs in the kernel.
 //!
-//! Arithmetic is `wrapping_*` or `checked_*` throughout and slices are never indexed: a panic path would
-//! make the programs unverifiable.
+//! Arithmetic is `wrapping_*` or `checked_*`, and slices are never indexed: the verifier rejects panic paths.
 #![cfg_attr(not(any(test, feature = "std")), no_std)]
 #![cfg_attr(
     not(test),

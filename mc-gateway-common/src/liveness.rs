@@ -1,28 +1,28 @@
-//! Whether a next hop is alive, from the probes it was sent and the answers it gave. Pure.
+//! Liveness of next hops from probes and replies. Pure.
 //!
-//! *Guarantees*: the distance between sending and answering is counted in probes, not in time, so an agent
-//! that stalls or dies changes nothing; a next hop that was never probed is alive; a next hop that comes back
-//! is used again only after it has answered for the whole hold-down; sequence numbers may wrap around.
+//! *Guarantees*: the distance between probes and replies is counted in probes, not in time, so a stalled or dead agent
+//! changes nothing. A next hop without probes is alive. A recovered next hop is used only after replies during the
+//! whole hold-down. Sequence numbers may wrap around.
 
 use crate::{
-    abi::liveness::{ProbeReply, ProbeSent, RTT_BUCKETS, RTT_FIRST_BUCKET},
+    abi::liveness::{ProbeReply, ProbeSent},
     maps::Maps,
     verdict::DropReason,
 };
 
-/// What is known of a next hop.
+/// State of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It answers, or nobody asks it.
+    /// It replies, or is not probed.
     Alive,
-    /// It answers again, but has not done so for long enough.
+    /// It replies again, but the hold-down is not over.
     HeldDown,
-    /// More probes in a row than allowed are without an answer.
+    /// Too many consecutive probes are without a reply.
     Dead,
 }
 
-/// State of the next hop `id`. `detect` is the number of probes in a row that may go unanswered; 0 turns
-/// liveness off.
+/// State of the next hop `id`. `detect` is the permitted number of consecutive probes without a reply; 0 disables
+/// liveness.
 #[inline(always)]
 #[must_use]
 pub fn state(id: u32, sent: ProbeSent, seen: ProbeReply, detect: u32) -> State {
@@ -38,8 +38,8 @@ pub fn state(id: u32, sent: ProbeSent, seen: ProbeReply, detect: u32) -> State {
     State::Alive
 }
 
-/// Probes since the last one that was answered. An answer to a probe that is not known to be sent (the
-/// two numbers are written by two sides) is no distance.
+/// Number of probes since the last one with a reply. A reply newer than the last known probe counts as 0: agent and
+/// program write the two numbers independently.
 #[inline(always)]
 #[must_use]
 pub fn unanswered(sent: ProbeSent, seen: ProbeReply) -> u32 {
@@ -47,33 +47,33 @@ pub fn unanswered(sent: ProbeSent, seen: ProbeReply) -> u32 {
     if distance > u32::MAX / 2 { 0 } else { distance }
 }
 
-/// Whether the next hop `id` in `slot` must not be used.
+/// Whether the next hop `id` in `slot` is dead or held down.
 #[inline(always)]
-pub fn is_dead<T: Maps>(tables: &T, slot: u32, id: u32) -> bool {
-    let Some(sent) = tables.sent(slot) else {
+pub fn is_dead<M: Maps>(maps: &M, slot: u32, id: u32) -> bool {
+    let Some(sent) = maps.sent(slot) else {
         return false;
     };
-    // Most next hops of a group of one are never probed: nothing else needs to be read.
+    // The only next hop of a group is usually not probed: no further reads.
     if sent.id != id {
         return false;
     }
-    let (Some(config), Some(seen)) = (tables.config(), tables.seen(slot)) else {
+    let (Some(config), Some(seen)) = (maps.config(), maps.seen(slot)) else {
         return false;
     };
     state(id, sent, seen, config.detect) != State::Alive
 }
 
-/// What is known of the next hop after it answered probe `sequence`, or why that is no answer.
+/// The record of a next hop after a reply, or the drop reason of the reply.
 #[inline(always)]
 pub fn accept_reply(
     sent: ProbeSent,
     seen: ProbeReply,
-    answer: ReceivedReply,
+    reply: ReceivedReply,
     detect: u32,
     hold_down_ms: u32,
 ) -> Result<ProbeReply, DropReason> {
-    let ReceivedReply { sequence, rtt, now } = answer;
-    // How many probes ago it was sent.
+    let ReceivedReply { sequence, rtt, now } = reply;
+    // Number of probes since.
     let age = sent.sequence.wrapping_sub(sequence);
     let distance = unanswered(sent, seen);
     if age > u32::MAX / 2 {
@@ -100,29 +100,15 @@ pub fn accept_reply(
     })
 }
 
-/// An answer to a probe.
+/// A reply to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedReply {
-    /// Number of the probe.
+    /// Sequence number of the probe.
     pub sequence: u32,
     /// Round-trip time in nanoseconds.
     pub rtt: u32,
     /// Time of its arrival: nanoseconds of `CLOCK_MONOTONIC`, never 0.
     pub now: u64,
-}
-
-/// Bucket of a round-trip time in nanoseconds.
-#[inline(always)]
-#[must_use]
-pub const fn rtt_bucket(rtt: u32) -> usize {
-    let mut bucket = 0;
-    let mut bound = RTT_FIRST_BUCKET;
-    // Constant bounds: the programs have no loop here.
-    while bucket < RTT_BUCKETS.wrapping_sub(1) && rtt >= bound {
-        bound = bound.wrapping_mul(2);
-        bucket = bucket.wrapping_add(1);
-    }
-    bucket
 }
 
 #[cfg(test)]
@@ -148,7 +134,7 @@ mod tests {
         }
     }
 
-    fn answer(sequence: u32, now: u64) -> ReceivedReply {
+    fn reply(sequence: u32, now: u64) -> ReceivedReply {
         ReceivedReply {
             sequence,
             rtt: 100,
@@ -172,7 +158,7 @@ mod tests {
     fn numbers_wrap_around() {
         assert_eq!(state(ID, sent(1), seen(u32::MAX - 1), DETECT), State::Alive);
         assert_eq!(state(ID, sent(2), seen(u32::MAX - 1), DETECT), State::Dead);
-        let new = accept_reply(sent(2), seen(u32::MAX), answer(1, 5), DETECT, HOLD_MS).unwrap();
+        let new = accept_reply(sent(2), seen(u32::MAX), reply(1, 5), DETECT, HOLD_MS).unwrap();
         assert_eq!((new.sequence, new.at, new.held_since), (1, 5, 0));
     }
 
@@ -199,7 +185,7 @@ mod tests {
     #[test]
     fn late_repeated_and_unsent_numbers_are_no_answers() {
         let check = |sequence| {
-            accept_reply(sent(10), seen(8), answer(sequence, 5), DETECT, HOLD_MS).map(|s| s.sequence)
+            accept_reply(sent(10), seen(8), reply(sequence, 5), DETECT, HOLD_MS).map(|s| s.sequence)
         };
         assert_eq!(check(9), Ok(9));
         assert_eq!(check(10), Ok(10));
@@ -212,52 +198,38 @@ mod tests {
     fn who_comes_back_is_held_down_and_then_alive() {
         let mut known = seen(10);
         assert_eq!(state(ID, sent(20), known, DETECT), State::Dead);
-        known = accept_reply(sent(20), known, answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(20), known, reply(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(20), known, DETECT), State::HeldDown);
         let almost = 6 * SECOND - 1;
-        known = accept_reply(sent(21), known, answer(21, almost), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(21), known, reply(21, almost), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(21), known, DETECT), State::HeldDown);
-        known = accept_reply(sent(22), known, answer(22, 6 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(22), known, reply(22, 6 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(22), known, DETECT), State::Alive);
     }
 
     #[test]
     fn dying_again_starts_the_hold_down_anew() {
-        let mut known = accept_reply(sent(20), seen(10), answer(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
-        known = accept_reply(sent(24), known, answer(24, 7 * SECOND), DETECT, HOLD_MS).unwrap();
+        let mut known = accept_reply(sent(20), seen(10), reply(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
+        known = accept_reply(sent(24), known, reply(24, 7 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(known.held_since, 7 * SECOND);
         assert_eq!(state(ID, sent(24), known, DETECT), State::HeldDown);
     }
 
     #[test]
-    fn a_late_answer_of_the_dead_does_not_make_it_alive_at_once() {
-        // Probe 11 of 14 is answered: the distance is small again, but the next hop was dead.
-        let known = accept_reply(sent(14), seen(10), answer(11, SECOND), DETECT, HOLD_MS).unwrap();
+    fn a_late_reply_of_a_dead_next_hop_starts_the_hold_down() {
+        // A reply to probe 11 of 14: the distance is small again, but the next hop was dead.
+        let known = accept_reply(sent(14), seen(10), reply(11, SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(state(ID, sent(14), known, DETECT), State::HeldDown);
     }
 
     #[test]
     fn without_a_hold_down_who_comes_back_is_alive_at_once() {
-        let known = accept_reply(sent(20), seen(10), answer(20, SECOND), DETECT, 0).unwrap();
+        let known = accept_reply(sent(20), seen(10), reply(20, SECOND), DETECT, 0).unwrap();
         assert_eq!(state(ID, sent(20), known, DETECT), State::Alive);
     }
 
-    #[test]
-    fn buckets_double() {
-        for (rtt, bucket) in [
-            (0, 0),
-            (32_767, 0),
-            (32_768, 1),
-            (65_536, 2),
-            (1_000_000, 5),
-            (u32::MAX, 15),
-        ] {
-            assert_eq!(rtt_bucket(rtt), bucket, "{rtt}");
-        }
-    }
-
     proptest! {
-        /// However the agent stalls, a next hop that answers every probe is never dead.
+        /// A next hop with a reply to every probe is never dead, regardless of stalls of the agent.
         #[test]
         fn who_answers_every_probe_is_never_dead(start: u32, pauses in prop::collection::vec(1..10_000_000_000_u64, 1..50)) {
             let mut known = seen(start);
@@ -267,7 +239,7 @@ mod tests {
                 now += pause;
                 last = last.wrapping_add(1);
                 prop_assert_eq!(state(ID, sent(last), known, DETECT), State::Alive);
-                known = accept_reply(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
+                known = accept_reply(sent(last), known, reply(last, now), DETECT, HOLD_MS).unwrap();
                 prop_assert_eq!(state(ID, sent(last), known, DETECT), State::Alive);
             }
         }
@@ -285,7 +257,7 @@ mod tests {
                     back_at = Some(u64::MAX);
                 }
                 if !lost {
-                    known = accept_reply(sent(last), known, answer(last, now), DETECT, HOLD_MS).unwrap();
+                    known = accept_reply(sent(last), known, reply(last, now), DETECT, HOLD_MS).unwrap();
                     in_a_row = 0;
                     if back_at == Some(u64::MAX) {
                         back_at = Some(now);

@@ -1,15 +1,14 @@
-//! The lookup table of a Service: Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4).
+//! Lookup table of a Service: Maglev hashing (Eisenbud et al., NSDI 2016, section 3.4).
 //!
-//! *Guarantees*: the table depends on the set of backends alone, so every gateway makes the same one; the
-//! shares of two backends differ by at most one entry; a backend that goes takes little but its own
-//! entries with it.
+//! *Guarantees*: the table only depends on the set of backends, so it is the same on every gateway. The shares of two
+//! backends differ by at most one entry. The removal of a backend moves few entries besides its own.
 
 use std::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use crate::abi::service::{MAGLEV_ENTRIES, MAGLEV_SLOTS, Maglev};
 
-/// The table of `backends`, whose ids are never 0, or `None` where there are none. More backends than entries: those
-/// with the highest ids get none.
+/// The table of `backends`, with IDs other than 0; `None` without backends. If there are more backends than entries,
+/// those with the highest IDs get none.
 #[must_use]
 pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     const FREE: u64 = 0;
@@ -19,13 +18,13 @@ pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     let mut table = Box::new(Maglev {
         backends: [FREE; MAGLEV_SLOTS],
     });
-    let mut preferences: Vec<(u64, Permutation)> =
+    let mut permutations: Vec<(u64, Permutation)> =
         backends.iter().map(|id| (*id, Permutation::new(*id))).collect();
     let mut left = MAGLEV_ENTRIES;
     while left > 0 {
-        for (id, preference) in &mut preferences {
-            // A preference is a permutation of all entries: while one is free it leads to one.
-            let free = preference.find(|at| table.backends.get(*at) == Some(&FREE));
+        for (id, permutation) in &mut permutations {
+            // A permutation covers all entries, so it contains a free one.
+            let free = permutation.find(|at| table.backends.get(*at) == Some(&FREE));
             let Some(entry) = free.and_then(|at| table.backends.get_mut(at)) else {
                 return Some(table);
             };
@@ -39,7 +38,7 @@ pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     Some(table)
 }
 
-/// The order in which a backend wants the entries: `offset`, `offset + skip`, … modulo the table's size,
+/// The order of preference of a backend over the entries: `offset`, `offset + skip`, … modulo the table's size,
 /// which is prime, so that every entry comes once.
 struct Permutation {
     next: usize,
@@ -127,8 +126,8 @@ mod tests {
         assert_eq!(shares.len(), MAGLEV_ENTRIES);
     }
 
-    /// Every gateway of every version must make this table: a change of it moves flows when gateways of two
-    /// versions serve one Service.
+    /// The table must be the same in every version: otherwise flows move while gateways of two versions serve one
+    /// Service.
     #[test]
     fn the_table_of_known_backends_never_changes() {
         let table = table(&[1, 2, 3].into()).unwrap();

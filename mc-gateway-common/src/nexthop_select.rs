@@ -1,9 +1,10 @@
-//! Which next hop of a group carries a flow: the flow hash, rendezvous hashing and liveness.
+//! Selection of the next hop of a flow: rendezvous hashing by flow hash and liveness.
 
 use crate::{
     abi::{GROUP_NEXT_HOPS, NextHop, NextHopGroup},
     liveness,
     maps::Maps,
+    pipeline::subprograms::MapSubprograms,
     rendezvous::{Candidate, hrw_better},
     verdict::Event,
 };
@@ -20,74 +21,74 @@ pub fn mix(value: u32, seed: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// The next hop of the group in slot `group` that carries a flow.
+/// The next hop for a flow, of the group in slot `group`.
 ///
-/// That is the one the flow prefers ([`prefers`]) among those that are alive; where none is, the one it
-/// prefers among all, and that is counted. Depends on the next hops' ids, weights and liveness only, not on
-/// their order, so a lost next hop moves only its own flows. `None` where no slot holds a next hop.
+/// It is the winner by [`hrw_better`] among the live next hops. Without a live one, it is the winner among all, which
+/// is counted. The result depends on IDs, weights and liveness, not on the order of the next hops, so the loss of a
+/// next hop only moves its own flows. `None` if no slot contains a next hop.
 #[inline(always)]
-pub fn select_nexthop<T: Maps>(tables: &T, group: u32, hash: u32) -> Option<&NextHop> {
-    let next_hops = tables.group(group)?;
+pub fn select_nexthop<M: MapSubprograms>(maps: &M, group: u32, hash: u32) -> Option<&NextHop> {
+    let next_hops = maps.group(group)?;
     let alone = next_hops.len == 1;
     let (slot, first) = if alone {
-        usable(tables, next_hops, 0)?
+        usable(maps, next_hops, 0)?
     } else {
-        let slot = tables.hrw_winner(group, hash, false);
-        (slot, tables.nexthop(slot).filter(is_set)?)
+        let slot = maps.hrw_winner(group, hash, false);
+        (slot, maps.next_hop(slot).filter(is_set)?)
     };
-    // Only the winner is asked whether it is alive: in peace nothing else needs to be known.
-    if !liveness::is_dead(tables, slot, first.id) {
+    // Without failures, the liveness of the winner is the only one to read.
+    if !liveness::is_dead(maps, slot, first.id) {
         return Some(first);
     }
     if !alone {
-        let slot = tables.hrw_winner(group, hash, true);
-        if let Some(alive) = tables.nexthop(slot).filter(is_set) {
+        let slot = maps.hrw_winner(group, hash, true);
+        if let Some(alive) = maps.next_hop(slot).filter(is_set) {
             return Some(alive);
         }
     }
-    tables.count(Event::AllNextHopsDead);
+    maps.count(Event::AllNextHopsDead);
     Some(first)
 }
 
-/// The slot of the next hop of the group in slot `group` a flow prefers, among those that are alive if
-/// `alive` says so; 0 for none.
+/// Slot of the winner of rendezvous hashing in the group in slot `group`, among the live next hops if `alive`, else
+/// among all; 0 for none.
 #[inline(always)]
-pub fn hrw_winner<T: Maps>(tables: &T, group: u32, hash: u32, alive: bool) -> u32 {
-    let Some(group) = tables.group(group) else {
+pub fn hrw_winner<M: MapSubprograms>(maps: &M, group: u32, hash: u32, alive: bool) -> u32 {
+    let Some(group) = maps.group(group) else {
         return 0;
     };
     let mut best = Candidate { hash: 0, weight: 0 };
-    let mut chosen = 0;
+    let mut winner = 0;
     let mut i = 0;
     while i < GROUP_NEXT_HOPS {
         if u32::try_from(i).is_ok_and(|i| i >= group.len) {
             break;
         }
-        if let Some((slot, next_hop)) = usable(tables, group, i) {
+        if let Some((slot, next_hop)) = usable(maps, group, i) {
             let candidate = Candidate {
                 hash: mix(hash, next_hop.id),
                 weight: next_hop.weight,
             };
-            let out = alive && tables.is_dead(slot, next_hop.id);
-            if !out && (hrw_better(candidate, best)) {
+            let dead = alive && maps.is_dead(slot, next_hop.id);
+            if !dead && hrw_better(candidate, best) {
                 best = candidate;
-                chosen = slot;
+                winner = slot;
             }
         }
         i = i.wrapping_add(1);
     }
-    chosen
+    winner
 }
 
-/// The next hop at place `i` and its slot.
+/// The next hop at index `i` and its slot.
 #[inline(always)]
-fn usable<'t, T: Maps>(tables: &'t T, group: &NextHopGroup, i: usize) -> Option<(u32, &'t NextHop)> {
-    // The mask is what the verifier sees; `i` is below it anyway.
+fn usable<'t, M: Maps>(maps: &'t M, group: &NextHopGroup, i: usize) -> Option<(u32, &'t NextHop)> {
+    // The mask proves the bound to the verifier.
     let slot = *group.next_hops.get(i & (GROUP_NEXT_HOPS - 1))?;
-    Some((slot, tables.nexthop(slot).filter(is_set)?))
+    Some((slot, maps.next_hop(slot).filter(is_set)?))
 }
 
-/// Whether a slot holds a next hop.
+/// Whether a slot contains a next hop.
 #[inline(always)]
 fn is_set(next_hop: &&NextHop) -> bool {
     next_hop.ifindex != 0
@@ -109,7 +110,7 @@ mod tests {
     const GROUP: u32 = 3;
 
     fn group_of(ids: &[u32]) -> (MemoryMaps, u32) {
-        let mut tables = MemoryMaps::default();
+        let mut maps = MemoryMaps::default();
         let mut group = NextHopGroup {
             id: 1,
             len: u32::try_from(ids.len()).unwrap(),
@@ -118,7 +119,7 @@ mod tests {
         for (i, id) in ids.iter().enumerate() {
             let slot = u32::try_from(i + 1).unwrap();
             group.next_hops[i] = slot;
-            tables.next_hops.insert(
+            maps.next_hops.insert(
                 slot,
                 NextHop {
                     id: *id,
@@ -128,13 +129,13 @@ mod tests {
                 },
             );
         }
-        tables.groups.insert(GROUP, group);
-        (tables, GROUP)
+        maps.groups.insert(GROUP, group);
+        (maps, GROUP)
     }
 
     fn pick(ids: &[u32], hash: u32) -> Option<u32> {
-        let (tables, group) = group_of(ids);
-        select_nexthop(&tables, group, hash).map(|m| m.id)
+        let (maps, group) = group_of(ids);
+        select_nexthop(&maps, group, hash).map(|m| m.id)
     }
 
     #[test]
@@ -144,10 +145,10 @@ mod tests {
 
     #[test]
     fn a_next_hop_without_a_device_is_not_chosen() {
-        let (mut tables, group) = group_of(&[1, 2]);
-        tables.next_hops.get_mut(&1).unwrap().ifindex = 0;
+        let (mut maps, group) = group_of(&[1, 2]);
+        maps.next_hops.get_mut(&1).unwrap().ifindex = 0;
         for hash in 0..100 {
-            assert_eq!(select_nexthop(&tables, group, hash).map(|m| m.id), Some(2));
+            assert_eq!(select_nexthop(&maps, group, hash).map(|m| m.id), Some(2));
         }
     }
 
@@ -164,80 +165,80 @@ mod tests {
     }
 
     /// The id the flow is given, and how often all next hops were found dead.
-    fn pick_of(tables: &MemoryMaps, group: u32, hash: u32) -> (Option<u32>, u64) {
-        tables.events.borrow_mut().clear();
-        let id = select_nexthop(tables, group, hash).map(|m| m.id);
-        let events = tables.events.borrow();
+    fn pick_of(maps: &MemoryMaps, group: u32, hash: u32) -> (Option<u32>, u64) {
+        maps.events.borrow_mut().clear();
+        let id = select_nexthop(maps, group, hash).map(|m| m.id);
+        let events = maps.events.borrow();
         (id, events.get(&Event::AllNextHopsDead).copied().unwrap_or(0))
     }
 
     /// Marks the next hops with these ids dead, four probes unanswered of three allowed.
-    fn kill(tables: &mut MemoryMaps, ids: &[u32]) {
-        tables.config = Some(Config {
+    fn kill(maps: &mut MemoryMaps, ids: &[u32]) {
+        maps.config = Some(Config {
             detect: 3,
             ..Config::default()
         });
-        for (slot, next_hop) in &tables.next_hops {
+        for (slot, next_hop) in &maps.next_hops {
             let id = next_hop.id;
             if ids.contains(&id) {
-                tables.health.sent.insert(*slot, ProbeSent { id, sequence: 4 });
+                maps.health.sent.insert(*slot, ProbeSent { id, sequence: 4 });
                 let seen = ProbeReply {
                     id,
                     ..ProbeReply::default()
                 };
-                tables.health.seen.borrow_mut().insert(*slot, seen);
+                maps.health.seen.borrow_mut().insert(*slot, seen);
             }
         }
     }
 
-    fn weigh(tables: &mut MemoryMaps, weights: &[u32]) {
-        for (next_hop, weight) in tables.next_hops.values_mut().zip(weights) {
+    fn weigh(maps: &mut MemoryMaps, weights: &[u32]) {
+        for (next_hop, weight) in maps.next_hops.values_mut().zip(weights) {
             next_hop.weight = *weight;
         }
     }
 
     #[test]
     fn a_single_dead_next_hop_is_used_and_counted() {
-        let (mut tables, group) = group_of(&[1]);
-        assert_eq!(pick_of(&tables, group, 5), (Some(1), 0));
-        kill(&mut tables, &[1]);
-        assert_eq!(pick_of(&tables, group, 5), (Some(1), 1));
+        let (mut maps, group) = group_of(&[1]);
+        assert_eq!(pick_of(&maps, group, 5), (Some(1), 0));
+        kill(&mut maps, &[1]);
+        assert_eq!(pick_of(&maps, group, 5), (Some(1), 1));
     }
 
     #[test]
     fn all_dead_is_the_first_choice_and_counted() {
-        let (mut tables, group) = group_of(&[1, 2, 3]);
-        let before: Vec<_> = (0..100).map(|hash| pick_of(&tables, group, hash).0).collect();
-        kill(&mut tables, &[1, 2, 3]);
+        let (mut maps, group) = group_of(&[1, 2, 3]);
+        let before: Vec<_> = (0..100).map(|hash| pick_of(&maps, group, hash).0).collect();
+        kill(&mut maps, &[1, 2, 3]);
         for (hash, before) in (0..100).zip(before) {
-            assert_eq!(pick_of(&tables, group, hash), (before, 1));
+            assert_eq!(pick_of(&maps, group, hash), (before, 1));
         }
     }
 
     #[test]
     fn drained_is_used_only_where_nobody_else_is_alive() {
-        let (mut tables, group) = group_of(&[1, 2, 3]);
-        weigh(&mut tables, &[0, 1, 1]);
+        let (mut maps, group) = group_of(&[1, 2, 3]);
+        weigh(&mut maps, &[0, 1, 1]);
         for hash in 0..1_000 {
-            assert_ne!(pick_of(&tables, group, hash).0, Some(1));
+            assert_ne!(pick_of(&maps, group, hash).0, Some(1));
         }
-        kill(&mut tables, &[2, 3]);
+        kill(&mut maps, &[2, 3]);
         for hash in 0..1_000 {
-            assert_eq!(pick_of(&tables, group, hash), (Some(1), 0));
+            assert_eq!(pick_of(&maps, group, hash), (Some(1), 0));
         }
-        kill(&mut tables, &[1, 2, 3]);
+        kill(&mut maps, &[1, 2, 3]);
         for hash in 0..1_000 {
-            let (id, dead) = pick_of(&tables, group, hash);
+            let (id, dead) = pick_of(&maps, group, hash);
             assert!(id != Some(1) && dead == 1, "a dead one, but not the drained one");
         }
     }
 
     #[test]
     fn all_drained_share_the_flows() {
-        let (mut tables, group) = group_of(&[1, 2]);
-        weigh(&mut tables, &[0, 0]);
+        let (mut maps, group) = group_of(&[1, 2]);
+        weigh(&mut maps, &[0, 0]);
         let first = (0..1_000)
-            .filter(|hash| pick_of(&tables, group, mix(*hash, 3)).0 == Some(1))
+            .filter(|hash| pick_of(&maps, group, mix(*hash, 3)).0 == Some(1))
             .count();
         assert!((400..600).contains(&first), "{first}");
     }
@@ -250,11 +251,11 @@ mod tests {
             [3, 3, 3, 1],
             [1 << 31, 1 << 31, 1 << 30, 1 << 30],
         ] {
-            let (mut tables, group) = group_of(&[10, 11, 12, 13]);
-            weigh(&mut tables, &weights);
+            let (mut maps, group) = group_of(&[10, 11, 12, 13]);
+            weigh(&mut maps, &weights);
             let mut counts = [0_u32; 4];
             for flow in 0..100_000_u32 {
-                let id = pick_of(&tables, group, mix(flow, 99)).0.unwrap();
+                let id = pick_of(&maps, group, mix(flow, 99)).0.unwrap();
                 counts[usize::try_from(id - 10).unwrap()] += 1;
             }
             let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
@@ -270,12 +271,12 @@ mod tests {
         #[test]
         fn a_dead_next_hop_moves_only_its_flows(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(0..4_u32, 16), hash: u32, lost: prop::sample::Index) {
             let ids: Vec<_> = ids.into_iter().collect();
-            let (mut tables, group) = group_of(&ids);
-            weigh(&mut tables, &weights);
+            let (mut maps, group) = group_of(&ids);
+            weigh(&mut maps, &weights);
             let lost = *lost.get(&ids);
-            let before = pick_of(&tables, group, hash);
-            kill(&mut tables, &[lost]);
-            let after = pick_of(&tables, group, hash);
+            let before = pick_of(&maps, group, hash);
+            kill(&mut maps, &[lost]);
+            let after = pick_of(&maps, group, hash);
             if before.0 == Some(lost) {
                 prop_assert!(after.0 != Some(lost) && after.1 == 0);
             } else {
@@ -291,11 +292,11 @@ mod tests {
         #[test]
         fn more_weight_only_draws_flows_and_less_only_sends_them_away(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(1..100_u32, 16), hash: u32, more in 1..100_u32) {
             let ids: Vec<_> = ids.into_iter().collect();
-            let (mut tables, group) = group_of(&ids);
-            weigh(&mut tables, &weights);
-            let before = pick_of(&tables, group, hash).0;
-            tables.next_hops.get_mut(&1).unwrap().weight += more;
-            let after = pick_of(&tables, group, hash).0;
+            let (mut maps, group) = group_of(&ids);
+            weigh(&mut maps, &weights);
+            let before = pick_of(&maps, group, hash).0;
+            maps.next_hops.get_mut(&1).unwrap().weight += more;
+            let after = pick_of(&maps, group, hash).0;
             prop_assert!(after == before || after == Some(ids[0]));
         }
 
@@ -303,9 +304,9 @@ mod tests {
         fn weighted_order_of_next_hops_does_not_matter(next_hops in prop::collection::btree_map(any::<u32>(), 0..5_u32, 1..16), hash: u32) {
             let pick = |next_hops: Vec<(&u32, &u32)>| {
                 let (ids, weights): (Vec<u32>, Vec<u32>) = next_hops.into_iter().unzip();
-                let (mut tables, group) = group_of(&ids);
-                weigh(&mut tables, &weights);
-                pick_of(&tables, group, hash).0
+                let (mut maps, group) = group_of(&ids);
+                weigh(&mut maps, &weights);
+                pick_of(&maps, group, hash).0
             };
             prop_assert_eq!(pick(next_hops.iter().collect()), pick(next_hops.iter().rev().collect()));
         }

@@ -1,17 +1,17 @@
-//! How many ICMP errors a node sends: a token bucket per CPU (RFC 1812 section 4.3.2.8, RFC 4443 section
+//! Rate limit of ICMP errors: a token bucket per CPU (RFC 1812 section 4.3.2.8, RFC 4443 section
 //! 2.4).
 //!
-//! Guarantees: at most [`BURST`] errors at once and one more every [`INTERVAL`]; a clock that stands still
-//! or jumps back earns nothing.
+//! *Guarantees*: at most [`BURST`] errors at once and one more every [`INTERVAL`]. A clock that stops or jumps back
+//! adds no tokens.
 
 use crate::abi::rate_limit::TokenBucket;
 
-/// Errors that can be sent at once.
+/// Errors in one burst.
 pub const BURST: u64 = 50;
-/// Nanoseconds that earn one more.
+/// Nanoseconds per token.
 pub const INTERVAL: u64 = 1_000_000;
 
-/// Takes a token at the time `now`, in nanoseconds of any monotonic clock; false where there is none.
+/// Takes a token at time `now`, in nanoseconds of any monotonic clock. Returns false if the bucket is empty.
 #[inline(always)]
 #[must_use]
 pub fn take_token(bucket: &mut TokenBucket, now: u64) -> bool {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_back_earns_nothing() {
+    fn a_clock_that_jumps_back_adds_no_tokens() {
         let mut bucket = TokenBucket {
             tokens: 1,
             at: 1_000 * INTERVAL,

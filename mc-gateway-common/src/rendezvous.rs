@@ -1,19 +1,19 @@
-//! Which of two candidates a flow prefers: weighted rendezvous hashing in integers. Pure.
+//! Weighted rendezvous hashing in integers. Pure.
 //!
 //! *Guarantees*: a total order on candidates with different hashes, so the best of a set does not depend on
-//! its order, and taking one away moves only the flows that preferred it; shares follow the weights; a
-//! candidate of weight 0 is preferred to nobody but another of weight 0.
+//! its order, and the removal of a candidate only moves its own flows. Shares follow the weights. A candidate of
+//! weight 0 only wins against another of weight 0.
 
-/// A next hop as a flow sees it.
+/// A next hop as a candidate for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Hash of the flow and the next hop's id together.
+    /// Hash of the flow and the next hop's ID.
     pub hash: u32,
     /// Relative share.
     pub weight: u32,
 }
 
-/// Whether a flow prefers `a` to `b`; of two that are alike, any of them.
+/// Whether `a` wins against `b`; of equal candidates, either wins.
 ///
 /// The winner has the smallest `-log2(hash / 2^32) / weight` (weighted rendezvous hashing, Schindelhauer
 /// and Schomaker 2005), compared by cross multiplication. With equal weights that is the larger hash.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_preferred_less_than_weight_0() {
+    fn weight_0_loses_to_any_weight() {
         let drained = Candidate {
             hash: u32::MAX,
             weight: 0,

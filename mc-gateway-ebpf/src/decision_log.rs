@@ -7,7 +7,7 @@ use aya_ebpf::helpers::bpf_skb_load_bytes;
 use aya_log_ebpf::info;
 use mc_gateway_common::{packet::eth, verdict::Verdict};
 
-use crate::__sk_buff;
+use crate::context::__sk_buff;
 
 /// Offset of the destination address in an IPv4 header, and in an IPv6 header.
 const DST_V4: u32 = 16;

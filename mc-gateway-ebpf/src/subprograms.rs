@@ -1,113 +1,164 @@
-//! Rare and long parts of the decisions as functions of their own.
+//! The subprograms of the pipelines as global functions.
 //!
-//! Exported, so that their BTF says "global": the verifier then checks each once, for any arguments, and not
-//! again for every way through a program that leads to a call (Linux 5.6). They take at most five
-//! arguments, return a number, and live on what their callers leave of the stack.
+//! The symbols are exported, so that their BTF linkage is "global": the verifier checks each function once for any
+//! arguments instead of on every path to a call (Linux 5.6). A global function takes at most five arguments, returns a
+//! number, and shares the stack with its callers.
 
 use mc_gateway_common::{
-    flow,
-    maps::{Admission, AdmissionKey},
+    flow, liveness,
+    maps::{AdmissionKey, Maps, PackedAdmission},
+    nexthop_select,
     packet::{
         icmp,
-        l4::{self, L4Location},
+        l4::{self, L4Location, PackedL4Location},
     },
-    pipeline::{self, icmp_too_big, mss, service},
+    pipeline::{
+        self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, quoted_checksum,
+        service::{self, PackedL4Header, PackedRoute},
+    },
     verdict::DropReason,
 };
 
-use crate::{__sk_buff, maps::KernelMaps, skb::Skb};
+use crate::{
+    context::__sk_buff,
+    maps::{KernelMaps, cached_admission, cached_hrw_winner},
+    skb::Skb,
+};
 
-/// What functions return that have no other number to spare.
-pub(crate) const FAILED: u32 = 1 << 31;
+/// Return value for `None`.
+const NONE: u32 = 1 << 31;
 
 #[inline(always)]
-fn encode_option<T: Into<u32>>(result: Option<T>) -> u32 {
-    result.map_or(FAILED, Into::into)
+fn encode_option<T: Into<u32>>(value: Option<T>) -> u32 {
+    value.map_or(NONE, Into::into)
 }
 
-/// What functions return that can refuse a packet: 0, or the number of a drop reason.
 #[inline(always)]
-fn encode_result(outcome: Result<(), DropReason>) -> u32 {
-    match outcome {
+fn decode_option(value: u32) -> Option<u32> {
+    (value != NONE).then_some(value)
+}
+
+/// 0, or the number of a drop reason.
+#[inline(always)]
+fn encode_result(result: Result<(), DropReason>) -> u32 {
+    match result {
         Ok(()) => 0,
         Err(reason) => reason as u32,
     }
 }
 
-/// The reverse of [`refusal`].
 #[inline(always)]
-pub(crate) fn decode_result(refusal: u32) -> Result<(), DropReason> {
-    match refusal {
+fn decode_result(value: u32) -> Result<(), DropReason> {
+    match value {
         0 => Ok(()),
         number => Err(DropReason::from_number(number as u8)),
     }
 }
 
-/// [`path::admission`].
+/// [`pipeline::admission`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_admission(way: *const AdmissionKey) -> u64 {
-    if way.is_null() {
-        return Admission::refusal(DropReason::NotConfigured);
+extern "C" fn mc_admission(key: *const AdmissionKey) -> u64 {
+    if key.is_null() {
+        return PackedAdmission::rejected(DropReason::NotConfigured).to_bits();
     }
-    // SAFETY: not null, and the verifier has made sure that all of it can be read.
-    pipeline::admission(&KernelMaps, unsafe { &*way })
+    // SAFETY: not null, and the verifier checks that the caller passes a whole key.
+    pipeline::admission(&KernelMaps, unsafe { &*key }).to_bits()
 }
 
 /// [`mss::smallest_mtu`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_smallest_mtu(group: u32) -> u32 {
+extern "C" fn mc_smallest_mtu(group: u32) -> u32 {
     mss::smallest_mtu(&KernelMaps, group)
 }
 
-/// [`mss::clamp`].
+/// [`nexthop_select::hrw_winner`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_clamp_mss(ctx: *mut __sk_buff, at: u32, mtu: u32) -> u32 {
+extern "C" fn mc_hrw_winner(group: u32, hash: u32, alive: u32) -> u32 {
+    nexthop_select::hrw_winner(&KernelMaps, group, hash, alive != 0)
+}
+
+/// [`liveness::is_dead`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_is_dead(slot: u32, id: u32) -> u32 {
+    u32::from(liveness::is_dead(&KernelMaps, slot, id))
+}
+
+impl MapSubprograms for KernelMaps {
+    #[inline(always)]
+    fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
+        cached_admission(key, |key| PackedAdmission::from_bits(mc_admission(key)))
+    }
+
+    #[inline(always)]
+    fn smallest_mtu(&self, group: u32) -> u32 {
+        mc_smallest_mtu(group)
+    }
+
+    #[inline(always)]
+    fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32 {
+        if alive {
+            return mc_hrw_winner(group, hash, 1);
+        }
+        cached_hrw_winner(group, hash, || mc_hrw_winner(group, hash, 0))
+    }
+
+    #[inline(always)]
+    fn is_dead(&self, slot: u32, id: u32) -> bool {
+        mc_is_dead(slot, id) != 0
+    }
+}
+
+/// [`mss::clamp_mss`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_clamp_mss(ctx: *mut __sk_buff, at: u32, mtu: u32) -> u32 {
     encode_option(mss::clamp_mss(&mut Skb::from_raw(ctx.cast()), at, mtu))
 }
 
-/// [`transport::locate`].
+/// [`l4::locate_l4`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_locate_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
-    l4::locate_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at).pack()
+extern "C" fn mc_locate_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+    PackedL4Location::new(l4::locate_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at)).to_bits()
 }
 
-/// [`flow::hash_unusual`].
+/// [`flow::hash_slow`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_hash_slow(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+extern "C" fn mc_hash_slow(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
     flow::hash_slow(&Skb::from_raw(ctx.cast()), v6 != 0, at)
 }
 
-/// [`too_big::headers_len`].
+/// [`icmp_too_big::segment_headers_len`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_segment_headers_len(ctx: *mut __sk_buff, at: u32) -> u32 {
+extern "C" fn mc_segment_headers_len(ctx: *mut __sk_buff, at: u32) -> u32 {
     icmp_too_big::segment_headers_len(&Skb::from_raw(ctx.cast()), at)
 }
 
-/// [`icmp::sum`].
+/// [`icmp::sum_bytes`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_sum_bytes(ctx: *mut __sk_buff, at: u32, len: u32) -> u32 {
+extern "C" fn mc_sum_bytes(ctx: *mut __sk_buff, at: u32, len: u32) -> u32 {
     encode_option(icmp::sum_bytes(&Skb::from_raw(ctx.cast()), at, len))
 }
 
-/// [`icmp::settle`].
+/// [`quoted_checksum::finalize_checksum`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_finalize_checksum(
+extern "C" fn mc_finalize_checksum(
     ctx: *mut __sk_buff,
     at: u32,
     quoted: u32,
     sum: u32,
     location: u32,
 ) -> u32 {
-    let location = L4Location::unpack(location);
-    encode_option(icmp::finalize_checksum(
+    let location = PackedL4Location::from_bits(location).unpack();
+    encode_option(quoted_checksum::finalize_checksum(
         &mut Skb::from_raw(ctx.cast()),
         at,
         quoted,
@@ -116,34 +167,26 @@ pub(crate) extern "C" fn mc_finalize_checksum(
     ))
 }
 
-/// [`icmp::store_headers`].
+/// [`icmp::store_icmp_error`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_store_icmp_error(
-    ctx: *mut __sk_buff,
-    v6: u32,
-    at: u32,
-    mtu: u32,
-    sum: u32,
-) -> u32 {
+extern "C" fn mc_store_icmp_error(ctx: *mut __sk_buff, v6: u32, at: u32, mtu: u32, sum: u32) -> u32 {
     let stored = icmp::store_icmp_error(&mut Skb::from_raw(ctx.cast()), v6 != 0, at, mtu, sum as u16);
     encode_option(stored.map(|()| 0_u32))
 }
 
-/// [`too_big::send_back`].
+/// [`icmp_too_big::write_return_encap`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_write_return_encap(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
-    encode_option(
-        icmp_too_big::write_return_encap(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0, at)
-            .map(|()| 0_u32),
-    )
+extern "C" fn mc_write_return_encap(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
+    let written = icmp_too_big::write_return_encap(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0, at);
+    encode_option(written.map(|()| 0_u32))
 }
 
-/// [`too_big::answer`]: 0, or the number of a drop reason.
+/// [`icmp_too_big::reply_too_big`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_reply_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32) -> u32 {
+extern "C" fn mc_reply_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32) -> u32 {
     encode_result(icmp_too_big::reply_too_big(
         &mut Skb::from_raw(ctx.cast()),
         &KernelMaps,
@@ -153,31 +196,33 @@ pub(crate) extern "C" fn mc_reply_too_big(ctx: *mut __sk_buff, at: u32, size: u3
     ))
 }
 
-/// [`service::serve`].
+/// [`service::translate_service`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_translate_service(ctx: *mut __sk_buff, v6: u32, finding: u64) -> u64 {
-    service::translate_service(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0, finding)
+extern "C" fn mc_translate_service(ctx: *mut __sk_buff, v6: u32, decision: u64) -> u64 {
+    let decision = PackedDecision::from_bits(decision);
+    service::translate_service(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0, decision).to_bits()
 }
 
-/// [`service::choose`].
+/// [`service::select_backend`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_select_backend(ctx: *mut __sk_buff, v6: u32) -> u64 {
-    service::select_backend(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0)
+extern "C" fn mc_select_backend(ctx: *mut __sk_buff, v6: u32) -> u64 {
+    service::select_backend(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0).to_bits()
 }
 
-/// [`service::backend_of`].
+/// [`service::flow_backend_id`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_flow_backend_id(ctx: *mut __sk_buff, at: u32, flow: u64, back: u32) -> u64 {
-    service::flow_backend_id(&Skb::from_raw(ctx.cast()), &KernelMaps, at, flow, back != 0)
+extern "C" fn mc_flow_backend_id(ctx: *mut __sk_buff, at: u32, l4: u64, reverse: u32) -> u64 {
+    let l4 = PackedL4Header::from_bits(l4);
+    service::flow_backend_id(&Skb::from_raw(ctx.cast()), &KernelMaps, at, l4, reverse != 0)
 }
 
-/// [`service::to_pod`]: 0, or the number of a drop reason.
+/// [`service::dnat_request`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_dnat_request(ctx: *mut __sk_buff, at: u32, backend: u64) -> u32 {
+extern "C" fn mc_dnat_request(ctx: *mut __sk_buff, at: u32, backend: u64) -> u32 {
     encode_result(service::dnat_request(
         &mut Skb::from_raw(ctx.cast()),
         &KernelMaps,
@@ -186,25 +231,25 @@ pub(crate) extern "C" fn mc_dnat_request(ctx: *mut __sk_buff, at: u32, backend: 
     ))
 }
 
-/// [`service::directly`].
+/// [`service::clear_nat_entry`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_clear_nat_entry(ctx: *mut __sk_buff, at: u32) -> u32 {
+extern "C" fn mc_clear_nat_entry(ctx: *mut __sk_buff, at: u32) -> u32 {
     service::clear_nat_entry(&Skb::from_raw(ctx.cast()), &KernelMaps, at);
     0
 }
 
-/// [`service::from_pod`]: 0, or the number of a drop reason.
+/// [`service::snat_reply`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_snat_reply(ctx: *mut __sk_buff) -> u32 {
+extern "C" fn mc_snat_reply(ctx: *mut __sk_buff) -> u32 {
     encode_result(service::snat_reply(&mut Skb::from_raw(ctx.cast()), &KernelMaps))
 }
 
-/// [`service::rename`]: 0, or the number of a drop reason.
+/// [`service::rewrite_alias`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_rewrite_alias(ctx: *mut __sk_buff, at: u32, source: u32, to: u32) -> u32 {
+extern "C" fn mc_rewrite_alias(ctx: *mut __sk_buff, at: u32, source: u32, to: u32) -> u32 {
     encode_result(service::rewrite_alias(
         &mut Skb::from_raw(ctx.cast()),
         at,
@@ -213,16 +258,137 @@ pub(crate) extern "C" fn mc_rewrite_alias(ctx: *mut __sk_buff, at: u32, source: 
     ))
 }
 
-/// [`service::rename_arrival`].
+/// [`service::rewrite_ingress_alias`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_rewrite_ingress_alias(ctx: *mut __sk_buff, finding: u64, back: u32) -> u64 {
-    service::rewrite_ingress_alias(&mut Skb::from_raw(ctx.cast()), &KernelMaps, finding, back != 0)
+extern "C" fn mc_rewrite_ingress_alias(ctx: *mut __sk_buff, decision: u64, undo: u32) -> u64 {
+    let decision = PackedDecision::from_bits(decision);
+    service::rewrite_ingress_alias(&mut Skb::from_raw(ctx.cast()), &KernelMaps, decision, undo != 0).to_bits()
 }
 
-/// [`service::flow_at`].
+/// [`service::parse_l4`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub(crate) extern "C" fn mc_parse_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u64 {
-    service::parse_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at)
+extern "C" fn mc_parse_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u64 {
+    service::parse_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at).to_bits()
+}
+
+impl Subprograms for Skb {
+    #[inline(always)]
+    fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool> {
+        decode_option(mc_clamp_mss(self.raw().cast(), at, mtu)).map(|changed| changed != 0)
+    }
+
+    #[inline(always)]
+    fn locate_l4(&self, v6: bool, at: u32) -> L4Location {
+        PackedL4Location::from_bits(mc_locate_l4(self.raw().cast(), v6 as u32, at)).unpack()
+    }
+
+    #[inline(always)]
+    fn hash_slow(&self, v6: bool, at: u32) -> u32 {
+        mc_hash_slow(self.raw().cast(), v6 as u32, at)
+    }
+
+    #[inline(always)]
+    fn segment_headers_len(&self, at: u32) -> u32 {
+        mc_segment_headers_len(self.raw().cast(), at)
+    }
+
+    #[inline(always)]
+    fn sum_bytes(&self, at: u32, len: u32) -> Option<u16> {
+        decode_option(mc_sum_bytes(self.raw().cast(), at, len)).map(|sum| sum as u16)
+    }
+
+    #[inline(always)]
+    fn finalize_checksum(&mut self, at: u32, quoted: u32, sum: u16, location: L4Location) -> Option<u16> {
+        let location = PackedL4Location::new(location).to_bits();
+        decode_option(mc_finalize_checksum(
+            self.raw().cast(),
+            at,
+            quoted,
+            sum as u32,
+            location,
+        ))
+        .map(|sum| sum as u16)
+    }
+
+    #[inline(always)]
+    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
+        decode_option(mc_store_icmp_error(
+            self.raw().cast(),
+            v6 as u32,
+            at,
+            mtu,
+            sum as u32,
+        ))
+        .map(|_| ())
+    }
+
+    #[inline(always)]
+    fn write_return_encap<M: Maps>(&mut self, _: &M, v6: bool, at: u32) -> Option<()> {
+        decode_option(mc_write_return_encap(self.raw().cast(), v6 as u32, at)).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn reply_too_big<M: Maps>(&mut self, _: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
+        decode_result(mc_reply_too_big(self.raw().cast(), at, size, mtu))
+    }
+
+    #[inline(always)]
+    fn translate_service<M: Maps>(&mut self, _: &M, v6: bool, decision: PackedDecision) -> PackedDecision {
+        PackedDecision::from_bits(mc_translate_service(
+            self.raw().cast(),
+            v6 as u32,
+            decision.to_bits(),
+        ))
+    }
+
+    #[inline(always)]
+    fn select_backend<M: Maps>(&mut self, _: &M, v6: bool) -> PackedRoute {
+        PackedRoute::from_bits(mc_select_backend(self.raw().cast(), v6 as u32))
+    }
+
+    #[inline(always)]
+    fn flow_backend_id<M: Maps>(&self, _: &M, at: u32, l4: PackedL4Header, reverse: bool) -> u64 {
+        mc_flow_backend_id(self.raw().cast(), at, l4.to_bits(), reverse as u32)
+    }
+
+    #[inline(always)]
+    fn dnat_request<M: Maps>(&mut self, _: &M, at: u32, backend: u64) -> Result<(), DropReason> {
+        decode_result(mc_dnat_request(self.raw().cast(), at, backend))
+    }
+
+    #[inline(always)]
+    fn clear_nat_entry<M: Maps>(&self, _: &M, at: u32) {
+        mc_clear_nat_entry(self.raw().cast(), at);
+    }
+
+    #[inline(always)]
+    fn snat_reply<M: Maps>(&mut self, _: &M) -> Result<(), DropReason> {
+        decode_result(mc_snat_reply(self.raw().cast()))
+    }
+
+    #[inline(always)]
+    fn rewrite_alias(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
+        decode_result(mc_rewrite_alias(self.raw().cast(), at, source as u32, to))
+    }
+
+    #[inline(always)]
+    fn rewrite_ingress_alias<M: Maps>(
+        &mut self,
+        _: &M,
+        decision: PackedDecision,
+        undo: bool,
+    ) -> PackedDecision {
+        PackedDecision::from_bits(mc_rewrite_ingress_alias(
+            self.raw().cast(),
+            decision.to_bits(),
+            undo as u32,
+        ))
+    }
+
+    #[inline(always)]
+    fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header {
+        PackedL4Header::from_bits(mc_parse_l4(self.raw().cast(), v6 as u32, at))
+    }
 }

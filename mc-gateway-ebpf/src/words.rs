@@ -1,7 +1,7 @@
-//! Reads and writes of packet memory in words.
+//! Word access to packet memory.
 //!
-//! A packet starts at any address, and the compiler reads and writes what may be unaligned byte by byte. The
-//! kernel allows unaligned access to packets where the machine does (x86-64, arm64), so it is spelled out.
+//! A packet starts at any address, and the compiler emits byte accesses for possibly unaligned words. The kernel
+//! permits unaligned packet access if the machine does (x86-64, arm64), hence the explicit instructions.
 
 use core::arch::asm;
 

@@ -1,50 +1,49 @@
 //! Layout of every eBPF map: keys, values, names and capacities.
 //!
-//! Both sides of a map (the programs and the agent) use these types and no others. Every struct is
-//! `repr(C)`, has no implicit padding (asserted below) and is valid for any bit pattern, so that bytes
-//! read back from a pinned map can never be reinterpreted. A change of any of them needs a new
-//! [`ABI_VERSION`]: the agent refuses pins of another version instead of guessing.
+//! The programs and the agent only use these types. Every struct is `repr(C)`, has no implicit padding (asserted below)
+//! and is valid for any bit pattern, so that values of a pinned map are never misinterpreted. A change of a layout
+//! requires a new [`ABI_VERSION`]: the agent rejects pins of other versions.
 
+pub mod addr;
+mod address;
 pub mod liveness;
 pub mod rate_limit;
 pub mod sample;
 pub mod service;
 
+pub use addr::Addr;
+pub use address::Address;
+
 /// Version of all layouts in this module together, stored in [`Config::abi`].
 pub const ABI_VERSION: u32 = 5;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
-/// Name of the directory, below the pin directory, with the pins of this version's maps. In every version
-/// [`Config`] begins with the version's number and is the only value of the map [`CONFIG`].
+/// Name of the directory, below the pin directory, of the map pins of this version. In every version, [`Config`]
+/// starts with the version number and is the only value of the map [`CONFIG`].
 pub const MAPS_DIR: &str = "maps-v5";
-
-/// An IPv6 address, or an IPv4 address as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), in network order.
-///
-/// One layout for both families means one code path for both.
-pub type Addr = [u8; 16];
 
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
 
-/// Prefixes the `mc_prefixes` map can hold.
+/// Capacity of `mc_prefixes`.
 pub const MAX_PREFIXES: u32 = 131_072;
 /// Slots of the `mc_nh_groups` array. Slot 0 is never used: group 0 means "no group".
 pub const MAX_NEXT_HOP_GROUPS: u32 = 8_192;
 /// Slots of the `mc_nexthops` array. Slot 0 is never used.
 pub const MAX_NEXT_HOPS: u32 = 16_384;
-/// Entries the `mc_peers` map can hold.
+/// Capacity of `mc_peers`.
 pub const MAX_PEERS: u32 = 16_384;
-/// Slots of the per-CPU `mc_peer_stats` array. Slot 0 is shared by all peers that have none of their own.
+/// Slots of the per-CPU `mc_peer_stats` array. Slot 0 is shared by all peers without their own slot.
 pub const MAX_PEER_STATS: u32 = 4_096;
-/// Next hops one group can have.
+/// Maximum number of next hops of a group.
 pub const GROUP_NEXT_HOPS: usize = 16;
-/// Local underlay addresses a node can have.
+/// Maximum number of local underlay addresses of a node.
 pub const LOCAL_ADDRS: usize = 4;
-/// Slots of the per-CPU `mc_drops` array; [`crate::verdict::DropReason`] numbers index it.
+/// Slots of the per-CPU `mc_drops` array, indexed by [`crate::verdict::DropReason`].
 pub const MAX_DROP_REASONS: u32 = 64;
-/// Slots of the per-CPU `mc_outcomes` array; [`crate::verdict::Outcome`] numbers index it.
+/// Slots of the per-CPU `mc_outcomes` array, indexed by [`crate::verdict::Outcome`].
 pub const MAX_OUTCOMES: u32 = 16;
-/// Slots of the per-CPU `mc_events` array; [`crate::verdict::Event`] numbers index it.
+/// Slots of the per-CPU `mc_events` array, indexed by [`crate::verdict::Event`].
 pub const MAX_EVENTS: u32 = 32;
 
 /// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
@@ -59,18 +58,18 @@ pub const PEERS: &str = "mc_peers";
 pub const CONFIG: &str = "mc_config";
 /// Name of the drop counters: per-CPU array of `u64`, indexed by [`crate::verdict::DropReason`].
 pub const DROPS: &str = "mc_drops";
-/// Name of the path counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Outcome`].
+/// Name of the outcome counters: per-CPU array of [`Counter`], indexed by [`crate::verdict::Outcome`].
 pub const OUTCOMES: &str = "mc_outcomes";
 /// Name of the event counters: per-CPU array of `u64`, indexed by [`crate::verdict::Event`].
 pub const EVENTS: &str = "mc_events";
 /// Name of the counters by peer: per-CPU array of [`PeerStats`], indexed by [`Peer::stats`] and
-/// [`Next hop::traffic`].
+/// [`NextHop::stats`].
 pub const PEER_STATS: &str = "mc_peer_stats";
-/// Name of the epoch map: array of one `u32`. Programs remember what prefixes and peers say of recent
-/// addresses, and which next hop of a group a flow prefers, as long as it stays the same; 0 turns that off.
-/// Whoever changes `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops` raises it afterwards.
+/// Name of the epoch map: array of one `u32`. Programs cache the results of recent
+/// prefix, peer and next hop lookups during one epoch; 0 disables the caches. The agent increments the epoch after
+/// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
-/// All maps, in the order the agent pins them.
+/// All maps, in the pinning order of the agent.
 pub const ALL_MAPS: [&str; 22] = [
     PREFIXES,
     NEXT_HOP_GROUPS,
@@ -108,11 +107,11 @@ pub const CLUSTER_LOCAL: u32 = 0;
 pub const ACTION_DELIVER: u32 = 1;
 /// [`Prefix::action`]: packets to this prefix are forwarded to a next hop of [`Prefix::group`].
 pub const ACTION_FORWARD: u32 = 2;
-/// [`Prefix::action`]: Service addresses of this cluster: translated where the Service is known, else
-/// delivered into this node's stack, where the node's service proxy takes over.
+/// [`Prefix::action`]: Service addresses of this cluster. Packets to a known Service are translated, others delivered
+/// into this node's stack for the service proxy.
 pub const ACTION_SERVICE: u32 = 3;
-/// [`Prefix::action`]: our own `gatewayIP`, the source that connections to clusters with Antrea gateways
-/// get: packets of such gateways to it are delivered, nobody else's.
+/// [`Prefix::action`]: this gateway's `gatewayIP`, the source address of connections to clusters with Antrea gateways.
+/// Only packets of Antrea gateways to it are delivered.
 pub const ACTION_REPLY: u32 = 4;
 
 /// [`Peer::flags`]: a gateway of another cluster.
@@ -121,7 +120,7 @@ pub const PEER_REMOTE_GATEWAY: u32 = 1;
 pub const PEER_LOCAL_GATEWAY: u32 = 1 << 1;
 /// [`Peer::flags`]: a node of this cluster whose Pods may reach other clusters through this gateway.
 pub const PEER_LOCAL_NODE: u32 = 1 << 2;
-/// [`Peer::flags`]: a gateway of Antrea, besides [`PEER_REMOTE_GATEWAY`]: it sends the packets of its clients
+/// [`Peer::flags`]: an Antrea gateway, in addition to [`PEER_REMOTE_GATEWAY`]. It sends the packets of its clients
 /// from its own address, which is replaced by [`Peer::alias`].
 pub const PEER_ANTREA: u32 = 1 << 3;
 
@@ -129,7 +128,7 @@ pub const PEER_ANTREA: u32 = 1 << 3;
 pub const CONFIG_GATEWAY: u32 = 1;
 /// [`Config::flags`]: packets are encapsulated in VXLAN (RFC 7348) instead of Geneve (RFC 8926).
 pub const CONFIG_VXLAN: u32 = 1 << 1;
-/// [`Config::flags`]: outer UDP packets carry a checksum where one can be computed.
+/// [`Config::flags`]: outer UDP packets carry a checksum if one can be computed.
 pub const CONFIG_UDP_CHECKSUM: u32 = 1 << 2;
 /// [`Config::flags`]: the outer DSCP is [`Config::tos`] instead of the inner packet's.
 pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
@@ -137,28 +136,28 @@ pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
 /// [`Config::flags`]: Pods of exported Services run on this node: their prefixes have [`PREFIX_BACKENDS`].
 pub const CONFIG_BACKENDS: u32 = 1 << 8;
 
-/// [`Prefix::flags`]: a Pod of this node that is behind an exported Service, so that packets to and from it
-/// may belong to a flow that came by a Service address.
+/// [`Prefix::flags`]: a Pod of this node that is a backend of an exported Service, so that its packets may belong to a
+/// flow to a Service address.
 pub const PREFIX_BACKENDS: u32 = 1;
-/// [`Prefix::flags`]: packets from nodes of our cluster take the way through this node's stack, which gives
-/// them its own address as source.
+/// [`Prefix::flags`]: packets from nodes of this cluster are delivered into this node's stack, which translates their
+/// source to its own address.
 pub const PREFIX_HOST_SNAT: u32 = 1 << 1;
-/// [`Prefix::flags`]: one address that stands for the only next hop of the group: packets leave with the
-/// next hop's own address as destination ([`Peer::alias`]).
+/// [`Prefix::flags`]: the alias of the only next hop of the group ([`Peer::alias`]). Packets leave with the next hop's
+/// own address as destination.
 pub const PREFIX_ALIAS: u32 = 1 << 2;
 
-/// [`Prefix::flags`]: of a node of our cluster, at the gateway that serves Antrea gateways: what this node's
-/// stack sends there through `mc0` is encapsulated, too: replies the stack has translated.
+/// [`Prefix::flags`]: a node of this cluster, on a gateway for Antrea gateways. Packets of this node's stack to it
+/// through `mc0`, which are translated replies, are encapsulated.
 pub const PREFIX_RETURN_ROUTE: u32 = 1 << 3;
 
-/// Where packets to (and from) an address prefix belong.
+/// Routing of an address prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Prefix {
     /// Cluster that owns the prefix: [`CLUSTER_LOCAL`] or the stable id of a remote cluster.
     pub cluster: u32,
-    /// Slot in `mc_nh_groups`; 0 where nothing is forwarded. For a Node's Pod CIDR on a gateway it is the
-    /// group of that Node, also when the prefix is looked up as an inner source.
+    /// Slot in `mc_nh_groups`; 0 without forwarding. For the Pod CIDR of a Node on a gateway it is the group of that
+    /// Node, also if the prefix is looked up for an inner source.
     pub group: u32,
     /// [`ACTION_DELIVER`], [`ACTION_FORWARD`], [`ACTION_SERVICE`] or [`ACTION_REPLY`]; anything else is
     /// treated as no route.
@@ -167,11 +166,11 @@ pub struct Prefix {
     pub flags: u32,
 }
 
-/// The nodes that can take packets of a prefix.
+/// The next hops for a prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NextHopGroup {
-    /// Stable id of the group (a hash of its name): tells the agent after a restart whose slot this is.
+    /// Stable ID of the group (a hash of its name), by which the agent identifies the slot after a restart.
     pub id: u32,
     /// Used entries of `next_hops`, at most [`GROUP_NEXT_HOPS`].
     pub len: u32,
@@ -179,7 +178,7 @@ pub struct NextHopGroup {
     pub next_hops: [u32; GROUP_NEXT_HOPS],
 }
 
-/// One node packets can be sent to.
+/// A node that packets can be sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NextHop {
@@ -187,28 +186,28 @@ pub struct NextHop {
     pub addr: Addr,
     /// Outer source address.
     pub local: Addr,
-    /// Underlay device the packet leaves through.
+    /// Underlay device of the packets.
     pub ifindex: u32,
     /// Stable id of the next hop (a hash of its name and address), the input of rendezvous hashing.
     pub id: u32,
-    /// Largest inner IP packet in bytes the path to the next hop carries.
+    /// MTU of the path to the next hop: bytes of the largest inner IP packet.
     pub mtu: u32,
-    /// Relative share of flows; 0 drains: used only where no other next hop is usable.
+    /// Relative share of flows; 0 drains: selected only if no other next hop is usable.
     pub weight: u32,
-    /// Neighbour on that device the packet is handed to.
+    /// Neighbour on that device.
     pub neighbor: Neighbor,
-    /// Slot in `mc_peer_stats` that packets to the next hop count in: that of the peer with its address.
+    /// Slot in `mc_peer_stats` for packets to the next hop, the slot of the peer with its address.
     pub stats: u32,
 }
 
-/// A neighbour on a link, as `bpf_redirect_neigh` takes it (`struct bpf_redir_neigh`, Linux 5.10): naming it
-/// saves the route look-up the kernel makes for every packet otherwise.
+/// A neighbour on a link in the form of `bpf_redirect_neigh` (`struct bpf_redir_neigh`, Linux 5.10). It saves the
+/// kernel's route lookup for every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Neighbor {
-    /// [`NextHop::V4`], [`NextHop::V6`], or 0: the kernel's routes say who it is.
+    /// [`Neighbor::V4`], [`Neighbor::V6`], or 0: the kernel looks up the neighbour by its routes.
     pub family: u32,
-    /// Its address in network order; of IPv4 the first four bytes, zeros behind them.
+    /// Its address in network order; an IPv4 address in the first four bytes, followed by zeros.
     pub addr: [u8; 16],
 }
 
@@ -219,38 +218,37 @@ impl Neighbor {
     pub const V6: u32 = 10;
 }
 
-/// A node encapsulated packets are accepted from, found by the outer source address.
+/// A node that may send encapsulated packets, by its outer source address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Peer {
-    /// Cluster whose prefixes are acceptable inner sources: [`CLUSTER_LOCAL`] or a remote cluster's id.
+    /// Cluster whose prefixes are acceptable inner sources: [`CLUSTER_LOCAL`] or a remote cluster's ID.
     pub cluster: u32,
     /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`].
     pub flags: u32,
-    /// Group of the peer's own Pod prefixes where known, else 0: inner sources of a
-    /// [`PEER_LOCAL_NODE`] must lie in a prefix of this group. Of a [`PEER_ANTREA`], which has none:
-    /// [`Peer::alias`], its bytes in network order.
+    /// Group of the peer's own Pod prefixes if known, else 0: inner sources of a [`PEER_LOCAL_NODE`] must be in a
+    /// prefix of this group. For a [`PEER_ANTREA`], without a group: [`Peer::alias`] in network order.
     pub group: u32,
-    /// Slot in `mc_peer_stats` that packets from the peer count in.
+    /// Slot in `mc_peer_stats` for packets from the peer.
     pub stats: u32,
 }
 
 impl Peer {
-    /// The address that stands for a [`PEER_ANTREA`] inside our cluster: one of its own cluster's.
+    /// The alias of a [`PEER_ANTREA`] inside this cluster: an unused address of the peer's cluster.
     #[inline(always)]
     #[must_use]
-    pub const fn alias(&self) -> crate::packet::Address {
-        crate::packet::Address::v4(u32::from_le_bytes(self.group.to_ne_bytes()))
+    pub const fn alias(&self) -> Address {
+        Address::v4(u32::from_le_bytes(self.group.to_ne_bytes()))
     }
 
-    /// [`Self::group`] for an alias.
+    /// Value of [`Self::group`] for an alias.
     #[must_use]
     pub const fn group_of_alias(alias: [u8; 4]) -> u32 {
         u32::from_ne_bytes(alias)
     }
 }
 
-/// What the programs know of the node they run on.
+/// Configuration of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Config {
@@ -259,46 +257,44 @@ pub struct Config {
     /// [`CONFIG_GATEWAY`], [`CONFIG_VXLAN`], [`CONFIG_UDP_CHECKSUM`], [`CONFIG_DSCP_FIXED`],
     /// [`CONFIG_BACKENDS`].
     pub flags: u32,
-    /// Device packets for the local stack are redirected into.
+    /// Device for packets to the local stack.
     pub mc0_ifindex: u32,
-    /// UDP destination port of encapsulated packets, host order. Geneve's is 6081 (RFC 8926), VXLAN's
-    /// 4789 (RFC 7348).
+    /// UDP destination port of encapsulated packets, host order: 6081 for Geneve (RFC 8926), 4789 for VXLAN (RFC 7348).
     pub port: u16,
-    /// MAC address of `mc0`: the inner source of packets that leave, the destination of packets that arrive.
+    /// MAC address of `mc0`: the inner source of sent packets, the destination of delivered packets.
     pub mc0_mac: [u8; 6],
     /// DSCP of outer packets in the upper six bits, with [`CONFIG_DSCP_FIXED`].
     pub tos: u8,
-    /// TTL or hop limit of outer packets; 0 stands for 64.
+    /// TTL or hop limit of outer packets; 0 means 64.
     pub hop_limit: u8,
     /// Always 0.
     pub pad: u16,
-    /// Probes in a row without an answer after which a next hop counts as dead; 0 turns liveness off.
+    /// Consecutive probes without a reply until a next hop is dead; 0 disables liveness.
     pub detect: u32,
-    /// How long, in milliseconds of answered probes, a next hop that comes back counts as dead.
+    /// Hold-down of a recovered next hop, in milliseconds of replies.
     pub hold_down_ms: u32,
-    /// Outer destinations that are this node's; unused entries are all zero.
+    /// Underlay addresses of this node; unused entries are zero.
     pub local: [Addr; LOCAL_ADDRS],
 }
 
-/// Packets and bytes (of the frame as the program saw it first), counted per CPU.
+/// Packets and bytes (of the frame as received by the program), counted per CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Counter {
-    /// Packets; a GSO super-packet counts once.
+    /// Packets; a GSO packet counts once.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
-    /// GSO super-packets among the packets.
+    /// GSO packets among the packets.
     pub gso: u64,
 }
 
-/// What went to a peer and came from it, counted per CPU: what was sent on to it or admitted from it, not
-/// probes and not ICMP errors of programs. Bytes are those of the frame on the underlay, with everything
-/// around the inner packet.
+/// Packets sent to a peer or admitted from it, counted per CPU, without probes and ICMP errors of the programs. Bytes
+/// are those of the frame on the underlay, including the outer headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PeerStats {
-    /// Packets sent; a GSO super-packet counts once.
+    /// Packets sent; a GSO packet counts once.
     pub sent_packets: u64,
     /// Bytes of these.
     pub sent_bytes: u64,
@@ -321,7 +317,7 @@ const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() ==
 #[cfg(feature = "user")]
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
-    use super::{
+    use crate::abi::{
         Config, Counter, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
         liveness::{ProbeReply, ProbeRtt, ProbeSent},
         sample::SampleLimiter,

@@ -1,4 +1,4 @@
-//! Layout of the map that limits ICMP errors.
+//! Layout of the ICMP error rate limit map.
 
 /// Name of the map: per-CPU array of one [`TokenBucket`].
 pub const ICMP_LIMIT: &str = "mc_icmp_limit";
@@ -7,9 +7,9 @@ pub const ICMP_LIMIT: &str = "mc_icmp_limit";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TokenBucket {
-    /// Errors that may be sent now.
+    /// Available errors.
     pub tokens: u64,
-    /// Time up to which tokens have been earned, nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the last refill, nanoseconds of `CLOCK_MONOTONIC`.
     pub at: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What is remembered of encapsulated packets: where they come from and go to, and what the tables say of that.
+//! Admission of encapsulated packets, and its cache key.
 
-#![expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word")]
 
 use crate::{
     abi::{MAX_NEXT_HOP_GROUPS, MAX_PEER_STATS},
@@ -8,7 +8,7 @@ use crate::{
     verdict::DropReason,
 };
 
-/// Where an encapsulated packet comes from and where it goes to.
+/// Addresses of an encapsulated packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AdmissionKey {
@@ -20,97 +20,134 @@ pub struct AdmissionKey {
     pub dst: Address,
 }
 
-/// What peers and prefixes say of packets from somebody who may send them.
+/// Result of the peer and prefix lookups for admissible packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// [`crate::abi::Prefix::action`] of the destination.
     pub action: u32,
     /// [`crate::abi::Prefix::group`] of the destination.
     pub group: u32,
-    /// Slot of the group answers go to, where they do not end here; else 0.
+    /// Slot of the group of the return path if it leaves this node, else 0.
     pub return_group: u32,
     /// [`crate::abi::Peer::flags`].
     pub peer_flags: u32,
     /// The destination has [`crate::abi::PREFIX_BACKENDS`].
     pub has_backends: bool,
-    /// [`crate::abi::Peer::traffic`].
+    /// [`crate::abi::Peer::stats`].
     pub traffic: u32,
-    /// Which address of the packet is to be replaced: [`RENAME_SOURCE`], [`RENAME_DESTINATION`] or 0.
+    /// The address to rewrite: [`ALIAS_SOURCE`], [`ALIAS_DESTINATION`] or 0.
     pub alias: u32,
 }
 
-/// [`Admission::rename`]: the source, the address of an Antrea gateway, by its alias.
+/// [`Admission::alias`]: the source, an Antrea gateway, is replaced by its alias.
 pub const ALIAS_SOURCE: u32 = 1 << 3;
-/// [`Admission::rename`]: the destination, an alias, by the address of the Antrea gateway.
+/// [`Admission::alias`]: the destination, an alias, is replaced by the address of the Antrea gateway.
 pub const ALIAS_DESTINATION: u32 = 1 << 4;
-/// [`Admission::rename`]: both bits.
+/// [`Admission::alias`]: both bits.
 pub const ALIAS_MASK: u32 = ALIAS_SOURCE | ALIAS_DESTINATION;
 
-/// Largest action there is room for.
-const ACTION: u32 = 7;
-const _: () = assert!(ACTION & ALIAS_MASK == 0 && ALIAS_MASK < 0x100);
-/// Slots a packed slot has room for; the last is no slot of any map and stands for all above it.
-const SLOT: u32 = 0xffff;
-const _: () = assert!(MAX_NEXT_HOP_GROUPS <= SLOT && MAX_PEER_STATS <= SLOT);
-/// Where a packed admission says [`Admission::backend`].
-const BACKEND: u64 = 1 << 7;
-/// The lowest bit tells a refusal from an admission.
-const REFUSED: u64 = 1;
+/// An [`Admission`] or a drop reason in one word, the form that a BPF subprogram can return and a map can cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PackedAdmission(u64);
 
-impl Admission {
-    /// As one word. Actions and flags that do not fit are none that this version knows.
+/// Bit of a drop reason, and its number.
+const REJECTED: u64 = 1;
+const REASON_SHIFT: u32 = 8;
+/// Fields of an admission.
+const PEER_FLAGS_SHIFT: u32 = 1;
+const PEER_FLAGS_MASK: u32 = 0x3f;
+const HAS_BACKENDS: u64 = 1 << 7;
+const ACTION_SHIFT: u32 = 8;
+const GROUP_SHIFT: u32 = 16;
+const RETURN_GROUP_SHIFT: u32 = 32;
+const TRAFFIC_SHIFT: u32 = 48;
+/// Largest packed action.
+const ACTION_MASK: u32 = 7;
+const _: () = assert!(ACTION_MASK & ALIAS_MASK == 0 && ALIAS_MASK < 0x100);
+/// Largest packed slot; larger ones are packed as this one, which is no slot of any map.
+const SLOT_MASK: u32 = 0xffff;
+const _: () = assert!(MAX_NEXT_HOP_GROUPS <= SLOT_MASK && MAX_PEER_STATS <= SLOT_MASK);
+
+impl PackedAdmission {
+    /// Packs an admission. Unknown actions and flags are dropped.
     #[inline(always)]
     #[must_use]
-    pub const fn pack(self) -> u64 {
-        let group = slot(self.group);
-        let back = slot(self.return_group);
-        let traffic = slot(self.traffic);
-        let action = if self.action > ACTION { 0 } else { self.action };
-        let backend = if self.has_backends { BACKEND } else { 0 };
-        (self.peer_flags as u64 & 0x3f) << 1
-            | backend
-            | ((action | self.alias & ALIAS_MASK) as u64) << 8
-            | group << 16
-            | back << 32
-            | traffic << 48
+    pub const fn admitted(admission: Admission) -> Self {
+        let group = slot(admission.group);
+        let return_group = slot(admission.return_group);
+        let traffic = slot(admission.traffic);
+        let action = if admission.action > ACTION_MASK {
+            0
+        } else {
+            admission.action
+        };
+        let backends = if admission.has_backends { HAS_BACKENDS } else { 0 };
+        Self(
+            ((admission.peer_flags & PEER_FLAGS_MASK) as u64) << PEER_FLAGS_SHIFT
+                | backends
+                | ((action | admission.alias & ALIAS_MASK) as u64) << ACTION_SHIFT
+                | group << GROUP_SHIFT
+                | return_group << RETURN_GROUP_SHIFT
+                | traffic << TRAFFIC_SHIFT,
+        )
     }
 
-    /// The word for packets that are refused.
+    /// The packets are dropped.
     #[inline(always)]
     #[must_use]
-    pub const fn refusal(reason: DropReason) -> u64 {
-        REFUSED | (reason as u64) << 8
+    pub const fn rejected(reason: DropReason) -> Self {
+        Self(REJECTED | (reason as u64) << REASON_SHIFT)
     }
 
-    /// Whether a word is one for packets that are refused.
+    /// Whether the packets are dropped.
     #[inline(always)]
     #[must_use]
-    pub const fn is_refusal(word: u64) -> bool {
-        word & REFUSED != 0
+    pub const fn is_rejected(self) -> bool {
+        self.0 & REJECTED != 0
     }
 
-    /// The reverse of [`Self::pack`] and [`Self::refusal`].
+    /// The admission from [`Self::to_bits`].
     #[inline(always)]
-    pub fn unpack(word: u64) -> Result<Self, DropReason> {
-        if Self::is_refusal(word) {
-            return Err(DropReason::from_number((word >> 8) as u8));
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The packed word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The admission, or the drop reason.
+    #[inline(always)]
+    pub fn unpack(self) -> Result<Admission, DropReason> {
+        let word = self.0;
+        if self.is_rejected() {
+            return Err(DropReason::from_number((word >> REASON_SHIFT) as u8));
         }
-        Ok(Self {
-            action: (word >> 8) as u32 & ACTION,
-            group: (word >> 16) as u32 & SLOT,
-            return_group: (word >> 32) as u32 & SLOT,
-            peer_flags: (word >> 1) as u32 & 0x3f,
-            has_backends: word & BACKEND != 0,
-            traffic: (word >> 48) as u32,
-            alias: (word >> 8) as u32 & ALIAS_MASK,
+        Ok(Admission {
+            action: (word >> ACTION_SHIFT) as u32 & ACTION_MASK,
+            group: (word >> GROUP_SHIFT) as u32 & SLOT_MASK,
+            return_group: (word >> RETURN_GROUP_SHIFT) as u32 & SLOT_MASK,
+            peer_flags: (word >> PEER_FLAGS_SHIFT) as u32 & PEER_FLAGS_MASK,
+            has_backends: word & HAS_BACKENDS != 0,
+            traffic: (word >> TRAFFIC_SHIFT) as u32,
+            alias: (word >> ACTION_SHIFT) as u32 & ALIAS_MASK,
         })
     }
 }
 
-/// A slot as a packed admission has it.
+/// A slot in packed form.
 #[inline(always)]
 const fn slot(slot: u32) -> u64 {
-    if slot > SLOT { SLOT as u64 } else { slot as u64 }
+    if slot > SLOT_MASK {
+        SLOT_MASK as u64
+    } else {
+        slot as u64
+    }
 }
 
 #[cfg(test)]
@@ -121,16 +158,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(action in 0..=ACTION, group in 0..=SLOT, return_group in 0..=SLOT, peer_flags in 0..64_u32, has_backends: bool, traffic in 0..=SLOT, alias in prop::sample::select(vec![0, ALIAS_SOURCE, ALIAS_DESTINATION])) {
+        fn packing_loses_nothing(action in 0..=ACTION_MASK, group in 0..=SLOT_MASK, return_group in 0..=SLOT_MASK, peer_flags in 0..64_u32, has_backends: bool, traffic in 0..=SLOT_MASK, alias in prop::sample::select(vec![0, ALIAS_SOURCE, ALIAS_DESTINATION])) {
             let admission = Admission { action, group, return_group, peer_flags, has_backends, traffic, alias };
-            prop_assert_eq!(Admission::unpack(admission.pack()), Ok(admission));
+            prop_assert_eq!(PackedAdmission::admitted(admission).unpack(), Ok(admission));
         }
     }
 
     #[test]
-    fn every_refusal_is_read_back() {
+    fn every_drop_reason_unpacks() {
         for reason in DropReason::ALL {
-            assert_eq!(Admission::unpack(Admission::refusal(reason)), Err(reason));
+            assert_eq!(PackedAdmission::rejected(reason).unpack(), Err(reason));
         }
     }
 }

@@ -1,21 +1,17 @@
-//! What liveness reads and writes.
+//! Access to the liveness maps.
 
 use crate::abi::liveness::{ProbeReply, ProbeSent};
 
-/// Liveness of next hops, by their slots.
+/// Probe records of next hops by slot.
 pub trait Liveness {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     fn now(&self) -> u64;
-    /// What was sent to the next hop in `slot`.
+    /// The last probe to the next hop in `slot`.
     fn sent(&self, slot: u32) -> Option<ProbeSent>;
-    /// What the next hop in `slot` answered.
+    /// The last reply of the next hop in `slot`.
     fn seen(&self, slot: u32) -> Option<ProbeReply>;
-    /// Writes what the next hop in `slot` answered. A slot that does not exist is left alone.
+    /// Writes the last reply of the next hop in `slot`. Without effect for a slot out of range.
     fn set_seen(&self, slot: u32, seen: ProbeReply);
-    /// [`crate::select::preferred`]; here so that programs can have it verified on its own.
-    fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32;
-    /// Whether the next hop `id` in `slot` must not be used: [`crate::liveness::is_dead`], likewise.
-    fn is_dead(&self, slot: u32, id: u32) -> bool;
     /// Counts a round-trip time of `rtt` nanoseconds.
     fn count_rtt(&self, slot: u32, rtt: u32);
 }
@@ -27,21 +23,23 @@ pub use host::LivenessMaps;
 mod host {
     use std::{cell::RefCell, collections::BTreeMap};
 
-    use super::{Liveness, ProbeReply, ProbeSent};
+    use super::Liveness;
     use crate::{
-        abi::{MAX_NEXT_HOPS, liveness::ProbeRtt},
-        liveness::rtt_bucket,
+        abi::{
+            MAX_NEXT_HOPS,
+            liveness::{ProbeReply, ProbeRtt, ProbeSent, rtt_bucket},
+        },
         maps::MemoryMaps,
     };
 
-    /// The liveness tables in memory.
+    /// The liveness maps in memory.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct LivenessMaps {
-        /// See [`Health::now`].
+        /// See [`Liveness::now`].
         pub now: u64,
-        /// Slot to what was sent.
+        /// Slot to last probe.
         pub sent: BTreeMap<u32, ProbeSent>,
-        /// Slot to what was answered.
+        /// Slot to last reply.
         pub seen: RefCell<BTreeMap<u32, ProbeReply>>,
         /// Slot to round-trip times.
         pub rtt: RefCell<BTreeMap<u32, ProbeRtt>>,
@@ -65,14 +63,6 @@ mod host {
             if slot < MAX_NEXT_HOPS {
                 self.health.seen.borrow_mut().insert(slot, seen);
             }
-        }
-
-        fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32 {
-            crate::nexthop_select::hrw_winner(self, group, hash, alive)
-        }
-
-        fn is_dead(&self, slot: u32, id: u32) -> bool {
-            crate::liveness::is_dead(self, slot, id)
         }
 
         fn count_rtt(&self, slot: u32, rtt: u32) {

@@ -1,8 +1,8 @@
-//! What limits the ICMP errors a node sends.
+//! Rate limit of ICMP errors.
 
 /// Permission to send ICMP errors.
 pub trait RateLimiter {
-    /// Takes a token for one error; false where there is none left.
+    /// Takes a token for one error; false if none is left.
     fn allow_icmp_error(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What Service translation reads and writes.
+//! Access to the Service maps.
 
 use crate::abi::service::{
     Backend, FlowKey, Fragment, FragmentKey, Maglev, Reply, ReplyKey, Service, ServiceKey,
@@ -6,8 +6,8 @@ use crate::abi::service::{
 
 /// Services, their backends and flows.
 ///
-/// What programs write themselves goes into tables that forget what was quiet longest, so writing never
-/// fails for want of room; where the kernel refuses all the same, `false` comes back.
+/// Programs insert into LRU maps, which evict the least recently used entry when full. An insertion returns `false` if
+/// the kernel fails it nevertheless.
 pub trait Services {
     /// The Service with this address and port.
     fn service(&self, key: &ServiceKey) -> Option<&Service>;
@@ -15,19 +15,19 @@ pub trait Services {
     fn maglev(&self, key: &ServiceKey) -> Option<&Maglev>;
     /// The backend with this id.
     fn backend(&self, id: u64) -> Option<&Backend>;
-    /// Id of the backend a flow was given to.
+    /// ID of the backend of a flow.
     fn flow(&self, key: &FlowKey) -> Option<u64>;
-    /// Remembers the backend of a flow.
+    /// Stores the backend of a flow.
     fn set_flow(&self, key: &FlowKey, backend: u64) -> bool;
-    /// The Service address a flow to a Pod came by.
+    /// The Service address of a flow to a Pod.
     fn reply(&self, key: &ReplyKey) -> Option<Reply>;
-    /// Remembers the Service address of a flow.
+    /// Stores the Service address of a flow.
     fn set_reply(&self, key: &ReplyKey, reply: &Reply) -> bool;
-    /// Forgets the Service address of a flow.
+    /// Removes the Service address of a flow.
     fn forget_reply(&self, key: &ReplyKey);
-    /// What was decided for the first fragment of a packet.
+    /// The decision for the first fragment of a packet.
     fn fragment(&self, key: &FragmentKey) -> Option<Fragment>;
-    /// Remembers what was decided for the first fragment of a packet.
+    /// Stores the decision for the first fragment of a packet.
     fn set_fragment(&self, key: &FragmentKey, fragment: &Fragment) -> bool;
 }
 
@@ -43,7 +43,7 @@ mod host {
     };
     use crate::maps::MemoryMaps;
 
-    /// The Service tables in memory. Unlike the kernel's they never forget.
+    /// The Service maps in memory, without eviction.
     #[derive(Clone, Debug, Default, PartialEq, Eq)]
     pub struct ServiceMaps {
         /// See [`Services::service`].
@@ -58,7 +58,7 @@ mod host {
         pub replies: RefCell<BTreeMap<ReplyKey, Reply>>,
         /// See [`Services::fragment`].
         pub fragments: RefCell<BTreeMap<FragmentKey, Fragment>>,
-        /// There is no room for any flow, known or not: what the kernel says when it has no memory.
+        /// Every insertion fails, like in a kernel without memory.
         pub full: bool,
     }
 

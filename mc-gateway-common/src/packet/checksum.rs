@@ -1,9 +1,20 @@
 //! The Internet checksum: RFC 1071 in full, RFC 1624 for updates.
 //!
-//! Sums are taken over 32-bit words in the machine's byte order, which RFC 1071 section 2 allows: the
-//! folded result has its bytes in the right order by itself.
+//! Sums are over 32-bit words in the machine's byte order, as RFC 1071 section 2 allows: the bytes of the
+//! folded result are in network order without a swap.
 
-/// Sum of `N` bytes, which must be a multiple of four, not yet folded.
+/// A change of bytes covered by a transport checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L4ChecksumDelta {
+    /// Change of the sum, from [`difference`].
+    pub sum: u32,
+    /// The changed bytes are in the pseudo header (addresses), not in the transport header or payload.
+    pub pseudo: bool,
+    /// The checksum is UDP's: zero means none and stays, and a computed zero becomes `0xffff`.
+    pub udp: bool,
+}
+
+/// Unfolded sum of `N` bytes; `N` is a multiple of four.
 #[inline(always)]
 #[must_use]
 pub fn sum<const N: usize>(bytes: &[u8; N]) -> u64 {
@@ -15,7 +26,7 @@ pub fn sum<const N: usize>(bytes: &[u8; N]) -> u64 {
     sum
 }
 
-/// [`sum`] of words as they lie in memory, eight bytes each.
+/// [`sum`] of words of eight bytes in memory order.
 #[inline(always)]
 #[must_use]
 pub fn sum_words<const N: usize>(words: [u64; N]) -> u64 {
@@ -38,21 +49,21 @@ pub const fn fold(sum: u64) -> u16 {
     (sum & 0xffff).wrapping_add(sum >> 16) as u16
 }
 
-/// Whether an IPv4 header without options carries the right checksum.
+/// Whether the checksum of an IPv4 header without options is valid.
 #[inline(always)]
 #[must_use]
 pub fn is_valid(header: &[u8; 20]) -> bool {
     fold(sum(header)) == 0xffff
 }
 
-/// Checksum to write into a header whose checksum field is zero.
+/// Checksum for a header with a zero checksum field.
 #[inline(always)]
 #[must_use]
 pub fn header_checksum(header: &[u8; 20]) -> [u8; 2] {
     (!fold(sum(header))).to_ne_bytes()
 }
 
-/// What replacing `old` by `new` adds to a sum, in the form `bpf_l4_csum_replace` takes.
+/// Change of a sum if `new` replaces `old`, in the form of `bpf_l4_csum_replace`.
 #[inline(always)]
 #[must_use]
 pub fn difference<const N: usize>(old: &[u8; N], new: &[u8; N]) -> u32 {
@@ -63,14 +74,14 @@ pub fn difference<const N: usize>(old: &[u8; N], new: &[u8; N]) -> u32 {
     u32::from(fold(difference))
 }
 
-/// As [`difference`], from the sums of old and new.
+/// As [`difference`], from the sums of `old` and `new`.
 #[inline(always)]
 #[must_use]
 pub fn difference_of_sums(old: u64, new: u64) -> u32 {
     u32::from(fold(new.wrapping_add(u64::from(!fold(old)))))
 }
 
-/// New checksum after covered bytes changed by `difference`: RFC 1624 equation 3.
+/// Checksum after a change of covered bytes by `difference` (RFC 1624 equation 3).
 #[inline(always)]
 #[must_use]
 pub fn update(check: [u8; 2], difference: u32) -> [u8; 2] {
@@ -78,7 +89,7 @@ pub fn update(check: [u8; 2], difference: u32) -> [u8; 2] {
     (!fold(sum)).to_ne_bytes()
 }
 
-/// A checksum as UDP writes it: a computed zero is `0xffff`, because zero means "no checksum" (RFC 768).
+/// A checksum in UDP's form: a computed zero is `0xffff`, since zero means "no checksum" (RFC 768).
 #[inline(always)]
 #[must_use]
 pub const fn nonzero_for_udp(check: [u8; 2]) -> [u8; 2] {
@@ -92,13 +103,13 @@ pub const fn nonzero_for_udp(check: [u8; 2]) -> [u8; 2] {
 mod tests {
     use super::*;
 
-    /// The header of RFC 1071's successors' favourite example.
+    /// An IPv4 header with a valid checksum.
     const HEADER: [u8; 20] = [
         0x45, 0x00, 0x00, 0x73, 0x00, 0x00, 0x40, 0x00, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0x00, 0x01, 0xc0,
         0xa8, 0x00, 0xc7,
     ];
 
-    /// 16 bits at a time, as RFC 1071 explains it.
+    /// Sum of 16 bits at a time, as in RFC 1071.
     fn slow(bytes: &[u8]) -> u16 {
         let mut sum = 0_u32;
         for pair in bytes.chunks(2) {

@@ -6,7 +6,7 @@ const NOT_ECT: u8 = 0b00;
 const ECT_1: u8 = 0b01;
 const CE: u8 = 0b11;
 
-/// The byte of the outer header: DSCP of the inner packet or `fixed`, ECN always of the inner packet
+/// DSCP and ECN of the outer header: the DSCP is the inner packet's or `fixed`, the ECN always the inner packet's
 /// (RFC 6040 section 4.1).
 #[inline(always)]
 #[must_use]
@@ -17,8 +17,8 @@ pub const fn outer(inner: u8, fixed: Option<u8>) -> u8 {
     }
 }
 
-/// What decapsulation makes of the inner header's byte (RFC 6040 figure 4); `None` where the packet must
-/// be dropped: it met congestion and its sender does not understand marks.
+/// DSCP and ECN of the inner header after decapsulation (RFC 6040 figure 4). `None` if the packet must be
+/// dropped: congestion is marked and the sender does not support ECN.
 #[inline(always)]
 #[must_use]
 pub const fn decapsulated(outer: u8, inner: u8) -> Option<u8> {

@@ -1,56 +1,21 @@
-//! The outer headers of a packet that leaves: IPv4 or IPv6, UDP, tunnel header, inner Ethernet.
+//! Outer headers of a packet to send: IPv4 or IPv6, UDP, tunnel header, inner Ethernet.
 
-use network_types::{
-    eth::EthHdr,
-    ip::{Ipv4Hdr, Ipv6Hdr},
-    udp::UdpHdr,
+use super::{
+    aligned::Aligned,
+    checksum, eth,
+    eth::Mac,
+    header_words, ip,
+    offsets::{ipv4, ipv6},
+    tunnel::Format,
 };
+use crate::abi::Address;
 
-use super::{Address, Aligned, checksum, eth, eth::Mac, header_words, ip, tunnel, tunnel::Format};
+pub use super::outer_family::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD};
 
-/// Bytes between the outer IP header and the inner one: UDP, tunnel header, inner Ethernet.
-pub const TUNNEL_OVERHEAD: usize = UdpHdr::LEN + tunnel::LEN + EthHdr::LEN;
-/// Bytes encapsulation adds in front of the inner IP packet over IPv4.
-pub const ENCAP_LEN_V4: usize = Ipv4Hdr::LEN + TUNNEL_OVERHEAD;
-/// Bytes encapsulation adds in front of the inner IP packet over IPv6.
-pub const ENCAP_LEN_V6: usize = Ipv6Hdr::LEN + TUNNEL_OVERHEAD;
-
-/// TTL and hop limit of outer packets where none is configured.
+/// Default TTL and hop limit of outer packets.
 pub const HOP_LIMIT: u8 = 64;
 
-/// Room for the outer headers, by outer IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OuterFamily {
-    /// [`ROOM_V4`] bytes.
-    V4,
-    /// [`ROOM_V6`] bytes.
-    V6,
-}
-
-impl OuterFamily {
-    /// Its length in bytes.
-    #[inline(always)]
-    #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "50 and 70")]
-    pub const fn encap_len(self) -> u32 {
-        match self {
-            Self::V4 => ENCAP_LEN_V4 as u32,
-            Self::V6 => ENCAP_LEN_V6 as u32,
-        }
-    }
-
-    /// Ethertype of the outer packet.
-    #[inline(always)]
-    #[must_use]
-    pub const fn ethertype(self) -> u16 {
-        match self {
-            Self::V4 => eth::IPV4,
-            Self::V6 => eth::IPV6,
-        }
-    }
-}
-
-/// What differs between one encapsulated packet and the next.
+/// Variable fields of the outer headers.
 #[derive(Clone, Copy, Debug)]
 pub struct Encap {
     /// Tunnel header.
@@ -63,11 +28,11 @@ pub struct Encap {
     pub tos: u8,
     /// TTL or hop limit.
     pub ttl: u8,
-    /// Hash of the flow: UDP source port and IPv6 flow label (RFC 6438) are made of it.
+    /// Hash of the flow: input of the UDP source port and the IPv6 flow label (RFC 6438).
     pub hash: u32,
     /// Outer UDP destination port.
     pub port: u16,
-    /// Sum of the inner packet's bytes where the outer packet shall carry a UDP checksum.
+    /// Sum of the inner packet's bytes, if the outer packet carries a UDP checksum.
     pub inner_sum: Option<u64>,
     /// Virtual network identifier, 24 bits.
     pub vni: u32,
@@ -75,21 +40,21 @@ pub struct Encap {
     pub inner_src: Mac,
     /// Inner ethertype.
     pub inner_type: u16,
-    /// Length of the inner IP packet in bytes. Where it does not fit 16 bits with the headers (a GSO
-    /// super-packet) the outer lengths wrap: segmentation writes them anew for every packet on a wire.
+    /// Length of the inner IP packet in bytes. For a GSO packet whose length with the headers exceeds 16 bits,
+    /// the outer lengths wrap; segmentation rewrites them per segment.
     pub inner_len: u32,
 }
 
 impl Encap {
-    /// The bytes behind the outer Ethernet header over IPv4. DF is set: what does not fit is the
-    /// sender's business, not the underlay's.
+    /// The bytes behind the outer Ethernet header over IPv4. DF is set: the sender fragments, not the
+    /// underlay.
     #[inline(always)]
     #[must_use]
     pub fn over_v4(&self) -> Aligned<[u8; ENCAP_LEN_V4]> {
         header_words::to_bytes(self.words_v4())
     }
 
-    /// [`Self::over_v4`] in words, of which the last has two bytes.
+    /// [`Self::over_v4`] as words; the last one has two bytes.
     #[inline(always)]
     #[must_use]
     pub fn words_v4(&self) -> [u64; 7] {
@@ -115,14 +80,14 @@ impl Encap {
         header_words::to_bytes(self.words_v6())
     }
 
-    /// [`Self::over_v6`] in words, of which the last has six bytes.
+    /// [`Self::over_v6`] as words; the last one has six bytes.
     #[inline(always)]
     #[must_use]
     pub fn words_v6(&self) -> [u64; 9] {
         let [l0, l1] = wire_len(
             self.inner_len
                 .wrapping_add(OuterFamily::V6.encap_len())
-                .wrapping_sub(40),
+                .wrapping_sub(ipv6::LEN),
         );
         let first = 6 << 28 | u32::from(self.tos) << 20 | self.hash & 0x000f_ffff;
         let [f0, f1, f2, f3] = first.to_be_bytes();
@@ -132,8 +97,8 @@ impl Encap {
         [first, s0, s1, d0, d1, udp, tunnel, macs, rest]
     }
 
-    /// What is behind the outer IP header, in words: UDP, tunnel header, and the inner Ethernet header in
-    /// two, the second of which has six bytes.
+    /// The headers behind the outer IP header as words: one for UDP, one for the tunnel header, and two for the
+    /// inner Ethernet header, the second with six bytes.
     #[inline(always)]
     fn tunnel_words(&self) -> [u64; 4] {
         let [sp0, sp1] = source_port(self.hash).to_be_bytes();
@@ -163,7 +128,7 @@ impl Encap {
         wire_len(
             self.inner_len
                 .wrapping_add(OuterFamily::V4.encap_len())
-                .wrapping_sub(20),
+                .wrapping_sub(ipv4::LEN),
         )
     }
 
@@ -171,8 +136,8 @@ impl Encap {
     #[inline(always)]
     fn udp_checksum(&self, inner: u64, tail: [u64; 4]) -> [u8; 2] {
         let [u0, u1] = self.udp_len();
-        // The length counts twice: in the pseudo header and in the UDP header. Mapped addresses sum to
-        // 0xffff more each, which is zero.
+        // The length is in the pseudo header and in the UDP header. The prefix of a mapped address adds
+        // 0xffff, which is zero.
         let sum = checksum::sum(&[0, ip::UDP, u0, u1])
             .wrapping_add(checksum::sum_words(tail))
             .wrapping_add(checksum::sum_words(self.src.words()))

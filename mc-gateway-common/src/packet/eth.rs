@@ -1,32 +1,35 @@
-//! Ethernet: offsets and the address that marks multi-cluster traffic.
+//! Ethernet: offsets, ethertypes and the multi-cluster MAC address.
 
 use core::mem::offset_of;
 
-use network_types::eth::EthHdr;
+use network_types::eth::{EthHdr, EtherType};
 
 /// Length of an Ethernet header without VLAN tags.
 pub const LEN: usize = EthHdr::LEN;
-/// [`LEN`] as an offset into a packet.
+/// Offset behind the Ethernet header.
 #[expect(clippy::cast_possible_truncation, reason = "14")]
 pub const END: u32 = LEN as u32;
 /// Offset of the destination address.
 #[expect(clippy::cast_possible_truncation, reason = "0")]
 pub const DST: u32 = offset_of!(EthHdr, dst_addr) as u32;
+/// Offset of the source address.
+#[expect(clippy::cast_possible_truncation, reason = "6")]
+pub const SRC: u32 = offset_of!(EthHdr, src_addr) as u32;
 /// Offset of the ethertype.
 #[expect(clippy::cast_possible_truncation, reason = "12")]
 pub const ETHERTYPE: u32 = offset_of!(EthHdr, ether_type) as u32;
 
-/// Ethertype of IPv4 (IANA).
-pub const IPV4: u16 = 0x0800;
+/// Ethertype of IPv4, host order.
+pub const IPV4: u16 = u16::from_be(EtherType::Ipv4 as u16);
 
-/// Ethertype of IPv6 (IANA).
-pub const IPV6: u16 = 0x86dd;
+/// Ethertype of IPv6, host order.
+pub const IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Inner destination address of every multi-cluster frame. Antrea gateways use the same, and whatever
-/// else arrives on a shared tunnel port does not.
+/// Inner destination address of every multi-cluster frame, the same as Antrea's. Distinguishes multi-cluster
+/// frames from other traffic on a shared tunnel port.
 pub const MULTICLUSTER_MAC: Mac = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
 
 /// A MAC address as a little-endian number.

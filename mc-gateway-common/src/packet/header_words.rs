@@ -1,13 +1,14 @@
-//! A stretch of a packet in words, from which headers are read by shifting.
+//! Headers of a packet as words; fields are extracted by shifts.
 //!
-//! A program that copies a header as bytes and reads its fields as words waits for every one of them (a
-//! store of bytes cannot be forwarded to a load of a word). Fields at constant offsets cost a shift here.
+//! A header copied as bytes and read as words stalls at every field, because the CPU cannot forward a store of
+//! bytes to a load of a word. A field at a constant offset of these words costs one shift.
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words")]
 
-use super::{Address, Aligned};
+use super::aligned::Aligned;
+use crate::abi::Address;
 
-// Fields are cut out of words as they lie in memory; no supported machine is big-endian.
+// Fields are extracted in memory order; no supported machine is big-endian.
 const _: () = assert!(cfg!(target_endian = "little"));
 
 /// `8 * W` bytes of a frame.
@@ -18,14 +19,14 @@ pub struct HeaderWords<const W: usize> {
 }
 
 impl<const W: usize> HeaderWords<W> {
-    /// Those from offset `at` on, as little-endian numbers.
+    /// The little-endian words from offset `at` on.
     #[inline(always)]
     #[must_use]
     pub const fn new(at: usize, words: [u64; W]) -> Self {
         Self { at, words }
     }
 
-    /// A whole header by itself.
+    /// The words of a whole header.
     #[inline(always)]
     #[must_use]
     pub fn from_bytes<const N: usize>(bytes: &[u8; N]) -> Self {
@@ -40,7 +41,7 @@ impl<const W: usize> HeaderWords<W> {
         Self::new(0, words)
     }
 
-    /// As one of more words, the rest of which are 0.
+    /// The words followed by zero words, `M` in all.
     #[inline(always)]
     #[must_use]
     pub fn padded<const M: usize>(&self) -> HeaderWords<M> {
@@ -51,7 +52,7 @@ impl<const W: usize> HeaderWords<W> {
         HeaderWords::new(self.at, words)
     }
 
-    /// The word with index `i`; 0 behind the last.
+    /// The word with index `i`; 0 beyond the last.
     #[inline(always)]
     #[must_use]
     pub const fn word(&self, i: usize) -> u64 {
@@ -112,7 +113,7 @@ impl<const W: usize> HeaderWords<W> {
     }
 }
 
-/// The first `N` bytes of `words` in the order they lie in memory, written in words.
+/// The first `N` bytes of `words` in memory order, written as words.
 #[inline(always)]
 #[must_use]
 pub fn to_bytes<const W: usize, const N: usize>(words: [u64; W]) -> Aligned<[u8; N]> {
@@ -147,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_are_what_the_bytes_say(bytes: [u8; 40], at in 0..24_usize) {
+        fn fields_equal_the_bytes(bytes: [u8; 40], at in 0..24_usize) {
             let words = HeaderWords::<5>::from_bytes(&bytes);
             let (one, two) = (bytes[at], [bytes[at], bytes[at + 1]]);
             let four: [u8; 4] = bytes[at..at + 4].try_into().unwrap();

@@ -1,34 +1,39 @@
-//! IP headers of both versions as one struct, and addresses in the tables' form.
+//! IP headers of both versions as one struct, and addresses in the maps' form.
 
-use network_types::ip::{Ipv4Hdr, Ipv6Hdr};
+use network_types::ip::{IpProto, Ipv4Hdr, Ipv6Hdr};
 
-use super::{Address, HeaderWords, Packet, checksum, eth, header_words};
-use crate::abi::Addr;
+use super::{
+    access::Packet,
+    checksum, eth,
+    header_words::{self, HeaderWords},
+    offsets::{ipv4, ipv6},
+};
+use crate::abi::{Addr, Address};
 
 /// Length of an IPv4 header without options.
 pub const V4_LEN: usize = Ipv4Hdr::LEN;
 /// Length of the IPv6 header.
 pub const V6_LEN: usize = Ipv6Hdr::LEN;
 
-/// Protocol number of ICMP (IANA).
-pub const ICMP: u8 = 1;
-/// Protocol number of TCP (IANA).
-pub const TCP: u8 = 6;
-/// Protocol number of UDP (IANA).
-pub const UDP: u8 = 17;
+/// Protocol number of ICMP.
+pub const ICMP: u8 = IpProto::Icmp as u8;
+/// Protocol number of TCP.
+pub const TCP: u8 = IpProto::Tcp as u8;
+/// Protocol number of UDP.
+pub const UDP: u8 = IpProto::Udp as u8;
 /// Protocol number of the IPv6 fragment header (RFC 8200 section 4.5).
-pub const FRAGMENT: u8 = 44;
+pub const FRAGMENT: u8 = IpProto::Ipv6Frag as u8;
 /// Protocol number of `ICMPv6` (RFC 4443).
-pub const ICMPV6: u8 = 58;
-/// Protocol number of SCTP (IANA).
-pub const SCTP: u8 = 132;
+pub const ICMPV6: u8 = IpProto::Ipv6Icmp as u8;
+/// Protocol number of SCTP.
+pub const SCTP: u8 = IpProto::Sctp as u8;
 
-/// "More fragments" and the fragment offset: anything set means a fragment (RFC 791).
+/// "More fragments" and the fragment offset: nonzero in a fragment (RFC 791).
 const FRAGMENTED: u16 = 0x3fff;
 
-/// An IPv4 address in the form the tables use.
+/// An IPv4 address in the maps' form.
 ///
-/// Written as arithmetic on one number, so that programs store words instead of bytes.
+/// Arithmetic on one number, so that the programs store words instead of bytes.
 #[inline(always)]
 #[must_use]
 pub const fn mapped(address: [u8; 4]) -> Addr {
@@ -60,7 +65,7 @@ pub fn v4_header(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: [u8; 4], dst:
     header_words::to_bytes(v4_words(tos, total, ttl, proto, src, dst)).0
 }
 
-/// [`v4_header`] in words, of which the last has four bytes; addresses are little-endian numbers.
+/// [`v4_header`] as words, the last one with four bytes; addresses are little-endian numbers.
 #[inline(always)]
 #[must_use]
 pub fn v4_words(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: u32, dst: u32) -> [u64; 3] {
@@ -72,18 +77,18 @@ pub fn v4_words(tos: u8, total: [u8; 2], ttl: u8, proto: u8, src: u32, dst: u32)
     [first, second | u64::from(check) << 16, third]
 }
 
-/// The fields of an IPv4 or IPv6 header that decisions need.
+/// The fields of an IPv4 or IPv6 header that the pipelines need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// IPv6, else IPv4: what the ethertype says, whatever the version field says.
+    /// IPv6, else IPv4: by the ethertype, not by the version field.
     pub v6: bool,
-    /// Version field: 4 or 6 in a sound packet.
+    /// Version field: 4 or 6 in a valid packet.
     pub version: u8,
-    /// Length of the header in bytes; of an IPv6 header without its extension headers.
+    /// Length of the header in bytes, without IPv6 extension headers.
     pub len: u32,
     /// DSCP and ECN (type of service, traffic class).
     pub tos: u8,
-    /// Length field as it is: the whole IPv4 packet, or what follows the IPv6 header, in bytes.
+    /// Raw length field in bytes: the whole IPv4 packet, or the payload of the IPv6 header.
     pub length: u16,
     /// Flags and fragment offset of IPv4; 0 for IPv6, whose fragments have `proto` [`FRAGMENT`].
     pub flags_and_offset: u16,
@@ -98,14 +103,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads an IPv4 header's fixed part; nothing is checked.
+    /// Parses the fixed part of an IPv4 header, without checks.
     #[inline(always)]
     #[must_use]
     pub fn v4(bytes: &[u8; V4_LEN]) -> Self {
         Self::v4_at(&HeaderWords::<3>::from_bytes(bytes), 0)
     }
 
-    /// Reads an IPv6 header; nothing is checked.
+    /// Parses an IPv6 header, without checks.
     #[inline(always)]
     #[must_use]
     pub fn v6(bytes: &[u8; V6_LEN]) -> Self {
@@ -121,13 +126,13 @@ impl Header {
             v6: false,
             version: vihl >> 4,
             len: (vihl as u32 & 0xf).wrapping_mul(4),
-            tos: words.u8(at.wrapping_add(1)),
-            length: words.u16_be(at.wrapping_add(2)),
-            flags_and_offset: words.u16_be(at.wrapping_add(6)),
-            ttl: words.u8(at.wrapping_add(8)),
-            proto: words.u8(at.wrapping_add(9)),
-            src: words.v4(at.wrapping_add(12)),
-            dst: words.v4(at.wrapping_add(16)),
+            tos: words.u8(at.wrapping_add(ipv4::TOS as usize)),
+            length: words.u16_be(at.wrapping_add(ipv4::TOTAL_LEN as usize)),
+            flags_and_offset: words.u16_be(at.wrapping_add(ipv4::FRAGS as usize)),
+            ttl: words.u8(at.wrapping_add(ipv4::TTL as usize)),
+            proto: words.u8(at.wrapping_add(ipv4::PROTO as usize)),
+            src: words.v4(at.wrapping_add(ipv4::SRC as usize)),
+            dst: words.v4(at.wrapping_add(ipv4::DST as usize)),
         }
     }
 
@@ -139,19 +144,19 @@ impl Header {
         Self {
             v6: true,
             version: first >> 4,
-            len: 40,
+            len: ipv6::LEN,
             tos: first << 4 | second >> 4,
-            length: words.u16_be(at.wrapping_add(4)),
+            length: words.u16_be(at.wrapping_add(ipv6::PAYLOAD_LEN as usize)),
             flags_and_offset: 0,
-            ttl: words.u8(at.wrapping_add(7)),
-            proto: words.u8(at.wrapping_add(6)),
-            src: words.v6(at.wrapping_add(8)),
-            dst: words.v6(at.wrapping_add(24)),
+            ttl: words.u8(at.wrapping_add(ipv6::HOP_LIMIT as usize)),
+            proto: words.u8(at.wrapping_add(ipv6::NEXT_HEADER as usize)),
+            src: words.v6(at.wrapping_add(ipv6::SRC as usize)),
+            dst: words.v6(at.wrapping_add(ipv6::DST as usize)),
         }
     }
 
-    /// Reads the header at `offset` of a packet that `ethertype` says is IP; `None` where the packet is
-    /// too short or something else.
+    /// Parses the header at `offset` of a packet with this ethertype. `None` if the packet is too short or not
+    /// IP.
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P, ethertype: u16, offset: u32) -> Option<Self> {
         match ethertype {
@@ -175,35 +180,45 @@ impl Header {
         self.flags_and_offset & 0x1fff
     }
 
-    /// Whether an IPv4 header is the 20 bytes without options; true for every IPv6 header.
+    /// Whether an IPv4 header has no options; true for every IPv6 header.
     #[inline(always)]
     #[must_use]
     pub const fn is_plain(&self) -> bool {
         if self.v6 {
             self.version == 6
         } else {
-            self.version == 4 && self.len == 20
+            self.version == 4 && self.len == ipv4::LEN
         }
     }
 
-    /// Whether version and lengths fit the `available` bytes from the header's start.
+    /// Whether version and lengths are consistent with the `available` bytes from the start of the header.
     ///
-    /// A super-packet above 64 KiB carries a length of 0 (`BIG TCP`, Linux 5.19 for IPv6, 6.3 for IPv4),
-    /// and so does an IPv6 packet without payload.
+    /// The length is 0 in a GSO packet above 64 KiB (`BIG TCP`, Linux 5.19 for IPv6, 6.3 for IPv4) and in an
+    /// IPv6 packet without payload.
     #[inline(always)]
     #[must_use]
     pub const fn fits(&self, available: u32) -> bool {
         let length = self.length as u32;
         if self.v6 {
-            return self.version == 6 && available >= 40 && length <= available.wrapping_sub(40);
+            return self.version == 6
+                && available >= ipv6::LEN
+                && length <= available.wrapping_sub(ipv6::LEN);
         }
         let length_fits = if length == 0 {
             available > 0xffff
         } else {
             length >= self.len && length <= available
         };
-        self.version == 4 && self.len >= 20 && self.len <= available && length_fits
+        self.version == 4 && self.len >= ipv4::LEN && self.len <= available && length_fits
     }
+}
+
+/// Whether the packet with an IP header at `at` is IPv6, by the ethertype in front of the header. In a tunnel
+/// that is the inner ethertype.
+#[inline(always)]
+pub fn is_v6_at<P: Packet>(packet: &P, at: u32) -> Option<bool> {
+    let ethertype_at = at.wrapping_sub(eth::END.wrapping_sub(eth::ETHERTYPE));
+    Some(u16::from_be_bytes(packet.load(ethertype_at)?) == eth::IPV6)
 }
 
 #[cfg(test)]
@@ -211,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mapped_addresses_are_told_apart_from_others() {
+    fn mapped_addresses_are_recognised() {
         assert!(is_v4(&mapped([192, 0, 2, 1])));
         assert_eq!(unmapped(&mapped([192, 0, 2, 1])), [192, 0, 2, 1]);
         assert!(!is_v4(&[0; 16]));
@@ -219,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_header_is_read_back_and_its_checksum_is_right() {
+    fn a_written_header_parses_back_with_a_valid_checksum() {
         let bytes = v4_header(0xb9, [1, 2], 61, UDP, [10, 0, 0, 1], [10, 0, 0, 2]);
         assert!(checksum::is_valid(&bytes));
         let header = Header::v4(&bytes);

@@ -1,71 +1,102 @@
-//! Where the transport header of a packet is: behind IPv4 options or IPv6 extension headers (RFC 8200
-//! section 4).
+//! Location of the transport header behind IPv4 options or IPv6 extension headers (RFC 8200 section 4).
 //!
-//! Guarantees: a bounded number of steps, and whatever cannot be walked is named by the number of the
-//! header the walk ended at.
+//! *Guarantees*: the number of steps is bounded. If an extension header cannot be parsed, the result is the
+//! number of that header.
 
-use super::{Packet, ip};
+use network_types::ip::IpProto;
 
-/// Hop-by-hop options (IANA).
-const HOP_BY_HOP: u8 = 0;
-/// Routing header (IANA).
-const ROUTING: u8 = 43;
-/// Authentication header (RFC 4302), whose length counts words of four bytes.
-const AUTHENTICATION: u8 = 51;
-/// No next header (IANA).
-const NO_NEXT_HEADER: u8 = 59;
-/// Destination options (IANA).
-const DESTINATION: u8 = 60;
+use super::{
+    access::Packet,
+    ip,
+    offsets::{ipv4, ipv6},
+};
+
+const HOP_BY_HOP: u8 = IpProto::HopOpt as u8;
+const ROUTING: u8 = IpProto::Ipv6Route as u8;
+/// Authentication header (RFC 4302), with a length in words of four bytes.
+const AUTHENTICATION: u8 = IpProto::Ah as u8;
+const NO_NEXT_HEADER: u8 = IpProto::Ipv6NoNxt as u8;
+const DESTINATION: u8 = IpProto::Ipv6Opts as u8;
 
 /// Extension headers walked: the most RFC 8200 section 4.1 recommends.
 pub const MAX_EXTENSIONS: u32 = 6;
 
-/// What follows an IP header and its extensions.
+/// Location of the transport header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L4Location {
     /// Protocol number of the header at `at`.
     pub proto: u8,
     /// Offset in the frame.
     pub at: u32,
-    /// Part of a fragmented packet, the first one included.
+    /// The packet is a fragment, the first one included.
     pub fragment: bool,
-    /// Whether `at` holds the header itself: false for all fragments but the first.
+    /// The transport header is at `at`: false for all fragments but the first.
     pub has_header: bool,
 }
 
-impl L4Location {
-    /// As one number, which is what a program's function can return.
+/// A [`L4Location`] in one number, the form that a BPF subprogram can return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PackedL4Location(u32);
+
+impl PackedL4Location {
+    const FRAGMENT_SHIFT: u32 = 8;
+    const HAS_HEADER_SHIFT: u32 = 9;
+    const OFFSET_SHIFT: u32 = 16;
+
+    /// Packs a location; its offset is below 65,536.
     #[inline(always)]
     #[must_use]
-    pub const fn pack(self) -> u32 {
-        self.at << 16 | (self.has_header as u32) << 9 | (self.fragment as u32) << 8 | self.proto as u32
+    pub const fn new(location: L4Location) -> Self {
+        Self(
+            location.at << Self::OFFSET_SHIFT
+                | (location.has_header as u32) << Self::HAS_HEADER_SHIFT
+                | (location.fragment as u32) << Self::FRAGMENT_SHIFT
+                | location.proto as u32,
+        )
     }
 
-    /// The inverse of [`Self::pack`]; offsets are below 65,536.
+    /// The location from [`Self::to_bits`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The packed number.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The location given to [`Self::new`].
     #[inline(always)]
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the lowest byte")]
-    pub const fn unpack(packed: u32) -> Self {
-        Self {
-            proto: packed as u8,
-            at: packed >> 16,
-            fragment: packed & 1 << 8 != 0,
-            has_header: packed & 1 << 9 != 0,
+    pub const fn unpack(self) -> L4Location {
+        L4Location {
+            proto: self.0 as u8,
+            at: self.0 >> Self::OFFSET_SHIFT,
+            fragment: self.0 & 1 << Self::FRAGMENT_SHIFT != 0,
+            has_header: self.0 & 1 << Self::HAS_HEADER_SHIFT != 0,
         }
     }
 }
 
-/// Finds the transport header of the packet whose IP header is at `at`. Reads a few bytes at a time: this
-/// runs in a function of its own at the bottom of a program's stack.
+/// Finds the transport header of the packet with the IP header at `at`. Reads a few bytes at a time, because
+/// little of the BPF stack is left in this subprogram.
 #[inline(always)]
 pub fn locate_l4<P: Packet>(packet: &P, v6: bool, at: u32) -> L4Location {
     if !v6 {
         return locate_l4_v4(packet, at);
     }
-    let [proto] = packet.load::<1>(at.wrapping_add(6)).unwrap_or([NO_NEXT_HEADER]);
+    let [proto] = packet
+        .load::<1>(at.wrapping_add(ipv6::NEXT_HEADER))
+        .unwrap_or([NO_NEXT_HEADER]);
     let mut found = L4Location {
         proto,
-        at: at.wrapping_add(40),
+        at: at.wrapping_add(ipv6::LEN),
         fragment: false,
         has_header: true,
     };
@@ -100,9 +131,10 @@ pub fn locate_l4<P: Packet>(packet: &P, v6: bool, at: u32) -> L4Location {
 #[inline(always)]
 fn locate_l4_v4<P: Packet>(packet: &P, at: u32) -> L4Location {
     let [vihl] = packet.load::<1>(at).unwrap_or([0x45]);
-    let [f0, f1, _, proto] = packet
-        .load::<4>(at.wrapping_add(6))
-        .unwrap_or([0, 0, 0, NO_NEXT_HEADER]);
+    let [f0, f1, _, proto] =
+        packet
+            .load::<4>(at.wrapping_add(ipv4::FRAGS))
+            .unwrap_or([0, 0, 0, NO_NEXT_HEADER]);
     let frags = u16::from_be_bytes([f0, f1]);
     L4Location {
         proto,
@@ -125,7 +157,7 @@ mod tests {
         frame.extend(header);
         frame.extend(rest);
         let found = locate_l4(&SlicePacket::new(frame), true, 14);
-        assert_eq!(L4Location::unpack(found.pack()), found);
+        assert_eq!(PackedL4Location::new(found).unpack(), found);
         found
     }
 
@@ -139,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_without_extensions_end_where_they_end() {
+    fn the_transport_header_follows_an_ipv6_header_without_extensions() {
         assert_eq!(located(ip::TCP, &[]), at(0, ip::TCP));
     }
 
@@ -154,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_told_apart() {
+    fn first_and_later_fragments_differ() {
         let first = located(ip::FRAGMENT, &[ip::UDP, 0, 0, 1, 0, 0, 0, 9]);
         assert_eq!(
             (first.proto, first.at, first.fragment, first.has_header),
@@ -165,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_is_bounded_and_ends_where_the_packet_does() {
+    fn the_walk_is_bounded_and_ends_with_the_packet() {
         let chain = [HOP_BY_HOP, 0, 0, 0, 0, 0, 0, 0].repeat(20);
         assert_eq!(located(HOP_BY_HOP, &chain), at(48, HOP_BY_HOP));
         assert_eq!(located(DESTINATION, &[ip::UDP]), at(0, DESTINATION));

@@ -1,14 +1,17 @@
-//! Sum of an inner packet without reading its payload: local checksum offload
+//! Sum of an inner packet from its headers alone: local checksum offload
 //! (Documentation/networking/checksum-offloads.rst, "LCO").
 //!
-//! A packet with a right checksum sums to something its headers tell. That makes an outer UDP checksum
-//! affordable, also where the inner checksum is still to be written by a device: the sum will be right
-//! then.
+//! The headers of a packet with a valid checksum determine the sum of the whole packet. An outer UDP checksum
+//! therefore costs no read of the payload, also if a device completes the inner checksum later.
 
-use super::{Packet, checksum, ip};
+use super::{
+    access::Packet,
+    checksum, ip,
+    offsets::{ipv6, udp},
+};
 
-/// Sum of the IP packet of `len` bytes at `offset`, or `None` where headers do not tell it: fragments,
-/// extension headers, unknown protocols, UDP without a checksum, padding behind the packet.
+/// Sum of the IP packet of `len` bytes at `offset`. `None` for fragments, extension headers, unknown protocols,
+/// UDP without a checksum, and padding behind the packet.
 #[inline(never)]
 pub fn lco_checksum<P: Packet>(packet: &P, ethertype: u16, offset: u32, len: u32) -> Option<u64> {
     let header = &ip::Header::load(packet, ethertype, offset)?;
@@ -16,15 +19,15 @@ pub fn lco_checksum<P: Packet>(packet: &P, ethertype: u16, offset: u32, len: u32
         return None;
     }
     let payload = len.wrapping_sub(header.len);
-    let said = if header.v6 { payload } else { len };
-    if u32::from(header.length) != said {
+    let expected = if header.v6 { payload } else { len };
+    if u32::from(header.length) != expected {
         return None;
     }
     // An IPv4 header sums to zero, and so does an ICMP message.
     match header.proto {
         ip::ICMP if !header.v6 => Some(0),
         ip::UDP => {
-            let check = packet.load::<2>(offset.wrapping_add(header.len).wrapping_add(6))?;
+            let check = packet.load::<2>(offset.wrapping_add(header.len).wrapping_add(udp::CHECK))?;
             if check == [0, 0] {
                 return None;
             }
@@ -36,7 +39,7 @@ pub fn lco_checksum<P: Packet>(packet: &P, ethertype: u16, offset: u32, len: u32
     }
 }
 
-/// Payload and pseudo header sum to zero together, so the payload sums to the pseudo header's complement.
+/// Sum of the payload (the complement of the pseudo header's sum) and, for IPv6, of the header.
 #[inline(always)]
 fn with_pseudo_header<P: Packet>(packet: &P, header: &ip::Header, offset: u32, payload: u32) -> Option<u64> {
     let [l0, l1, l2, l3] = payload.to_be_bytes();
@@ -44,7 +47,7 @@ fn with_pseudo_header<P: Packet>(packet: &P, header: &ip::Header, offset: u32, p
         .wrapping_add(checksum::sum_words(header.dst.words()))
         .wrapping_add(checksum::sum(&[l0, l1, l2, l3, 0, 0, 0, header.proto]));
     let outside = if header.v6 {
-        checksum::sum(&packet.load::<40>(offset)?)
+        checksum::sum(&packet.load::<{ ipv6::LEN as usize }>(offset)?)
     } else {
         0
     };

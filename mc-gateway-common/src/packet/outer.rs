@@ -1,4 +1,4 @@
-//! The headers of an encapsulated packet as it arrives, from the outer IP header to the inner one.
+//! Headers of a received encapsulated packet, from the outer IP header to the inner one.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -6,21 +6,26 @@
 )]
 
 use super::{
-    Address, HeaderWords, Packet, checksum,
+    access::Packet,
+    checksum,
     encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD},
     eth,
     eth::Mac,
-    header_words, ip, tunnel,
+    header_words::{self, HeaderWords},
+    ip,
+    offsets::{ipv4, ipv6, udp},
+    tunnel,
 };
+use crate::abi::Address;
 
 /// Bytes of an encapsulated packet over IPv4 up to the end of an inner IPv4 header without options.
 pub const HEADERS_V4: usize = ENCAP_LEN_V4 + ip::V4_LEN;
 /// Bytes of an encapsulated packet over IPv6 up to the end of an inner IPv4 header without options.
 pub const HEADERS_V6: usize = ENCAP_LEN_V6 + ip::V4_LEN;
 
-/// Words in which the headers are kept, of which those over IPv4 need nine.
+/// Words of the headers; over IPv4 nine are used.
 const WORDS: usize = 12;
-/// Offset of the first word, so that the last one ends with the inner header.
+/// Offset of the first word; the last one ends with the inner header.
 const FROM_V4: u32 = eth::END.wrapping_add(HEADERS_V4 as u32).wrapping_sub(9 * 8);
 /// As [`FROM_V4`], over IPv6.
 const FROM_V6: u32 = eth::END
@@ -29,12 +34,12 @@ const FROM_V6: u32 = eth::END
 /// Offset of the outer IP header in the frame.
 const IP: usize = eth::LEN;
 /// Offset of TTL, protocol, checksum and addresses of an outer IPv4 header in the frame.
-const V4_TTL: u32 = eth::END.wrapping_add(8);
+const V4_TTL: u32 = eth::END.wrapping_add(ipv4::TTL);
 /// Offset of an inner IP header over IPv4 and over IPv6.
 const INNER_V4: u32 = eth::END.wrapping_add(OuterFamily::V4.encap_len());
 const INNER_V6: u32 = eth::END.wrapping_add(OuterFamily::V6.encap_len());
 
-/// Headers of an encapsulated packet: `N` is [`HEADERS_V4`] or [`HEADERS_V6`], which makes every offset a
+/// Headers of an encapsulated packet. `N` is [`HEADERS_V4`] or [`HEADERS_V6`], so that every offset is a
 /// constant.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<const N: usize> {
@@ -48,12 +53,12 @@ impl<const N: usize> Headers<N> {
     const IP_LEN: usize = N.wrapping_sub(TUNNEL_OVERHEAD).wrapping_sub(ip::V4_LEN);
     /// Offsets in the frame.
     const UDP: usize = IP.wrapping_add(Self::IP_LEN);
-    const TUNNEL: usize = Self::UDP.wrapping_add(8);
+    const TUNNEL: usize = Self::UDP.wrapping_add(udp::LEN as usize);
     const ETH: usize = Self::TUNNEL.wrapping_add(tunnel::LEN);
     const INNER: usize = Self::ETH.wrapping_add(eth::LEN);
     /// Whether the outer packet is IPv6.
     pub const V6: bool = Self::IP_LEN == ip::V6_LEN;
-    /// The room the outer headers take.
+    /// Outer IP version.
     pub const FAMILY: OuterFamily = if Self::V6 {
         OuterFamily::V6
     } else {
@@ -64,9 +69,12 @@ impl<const N: usize> Headers<N> {
     /// Offset of the inner Ethernet header in a frame whose tunnel header has no options.
     pub const INNER_ETH_AT: u32 = Self::INNER_AT.wrapping_sub(eth::END);
     /// Offset of the outer UDP checksum in the frame.
-    pub const UDP_CHECK_AT: u32 = Self::INNER_ETH_AT.wrapping_sub(10);
+    pub const UDP_CHECK_AT: u32 = Self::INNER_ETH_AT
+        .wrapping_sub(tunnel::LEN as u32)
+        .wrapping_sub(udp::LEN)
+        .wrapping_add(udp::CHECK);
 
-    /// Loads them; `None` where the frame is shorter.
+    /// Loads the headers; `None` if the frame is shorter.
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P) -> Option<Self> {
         if Self::V6 {
@@ -90,7 +98,7 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn udp_dst(&self) -> u16 {
-        self.words.u16_be(Self::UDP.wrapping_add(2))
+        self.words.u16_be(Self::UDP.wrapping_add(udp::DST as usize))
     }
 
     /// The tunnel header.
@@ -100,8 +108,8 @@ impl<const N: usize> Headers<N> {
         tunnel::Header::new(format, self.words.u64_le(Self::TUNNEL).to_le_bytes())
     }
 
-    /// Whether the inner Ethernet destination is the multi-cluster MAC address, where the tunnel header has
-    /// no options.
+    /// Whether the inner Ethernet destination is the multi-cluster MAC address. Requires a tunnel header without
+    /// options.
     #[inline(always)]
     #[must_use]
     pub fn is_multicluster(&self) -> bool {
@@ -109,11 +117,14 @@ impl<const N: usize> Headers<N> {
         self.words.u64_le(Self::ETH) & eth::mac_to_u64([0xff; 6]) == MAC
     }
 
-    /// Inner Ethernet source, where the tunnel header has no options.
+    /// Inner Ethernet source. Requires a tunnel header without options.
     #[inline(always)]
     #[must_use]
     pub fn inner_src_mac(&self) -> Mac {
-        let [m0, m1, m2, m3, m4, m5, ..] = self.words.u64_le(Self::ETH.wrapping_add(6)).to_le_bytes();
+        let [m0, m1, m2, m3, m4, m5, ..] = self
+            .words
+            .u64_le(Self::ETH.wrapping_add(eth::SRC as usize))
+            .to_le_bytes();
         [m0, m1, m2, m3, m4, m5]
     }
 
@@ -121,10 +132,10 @@ impl<const N: usize> Headers<N> {
     #[inline(always)]
     #[must_use]
     pub fn inner_ethertype(&self) -> u16 {
-        self.words.u16_be(Self::ETH.wrapping_add(12))
+        self.words.u16_be(Self::ETH.wrapping_add(eth::ETHERTYPE as usize))
     }
 
-    /// The inner IP header; `None` where it is no IP packet or too short for one.
+    /// The inner IP header; `None` if the inner packet is too short or not IP.
     #[inline(always)]
     pub fn inner<P: Packet>(&self, packet: &P) -> Option<ip::Header> {
         match self.inner_ethertype() {
@@ -141,66 +152,70 @@ impl<const N: usize> Headers<N> {
         }
     }
 
-    /// Whether the outer IP header's checksum is right; IPv6 has none.
+    /// Whether the checksum of the outer IP header is valid; IPv6 has none.
     #[inline(always)]
     #[must_use]
     pub fn checksum_is_valid(&self) -> bool {
-        // The first word begins two bytes before the header, the third ends two bytes behind it.
+        // The first word starts two bytes before the header, the third ends two bytes behind it.
         let [first, second, third] = [self.words.word(0), self.words.word(1), self.words.word(2)];
         const { assert!(FROM_V4 == eth::END - 2 && ip::V4_LEN == 3 * 8 - 4) }
         let header = [first >> 16, second, third << 16];
         Self::V6 || checksum::fold(checksum::sum_words(header)) == 0xffff
     }
 
-    /// Swaps source and destination and gives the packet a fresh TTL or hop limit. Sums over both
-    /// addresses stay what they are, the UDP checksum's included.
+    /// Swaps source and destination and sets the TTL or hop limit. Checksums over both addresses, such as UDP's,
+    /// do not change.
     #[inline(always)]
     pub fn reflect<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
         if Self::V6 {
             return store_v6(packet, ttl, self.outer.dst, self.outer.src);
         }
-        let way = V4Rewrite::load(packet)?;
-        way.apply(packet, ttl, self.outer.dst, self.outer.src)
+        let fields = V4Rewrite::load(packet)?;
+        fields.apply(packet, ttl, self.outer.dst, self.outer.src)
     }
 }
 
-/// Turns an encapsulated packet into one from `src` to `dst` with a TTL or hop limit one lower; everything
-/// else, the payload above all, stays. `N` is as in [`Headers`], of which only the fields are read that
-/// change.
+/// Rewrites the outer header of an encapsulated packet: addresses `src` and `dst`, TTL or hop limit one lower,
+/// and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
 #[inline(always)]
 pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, src: Address, dst: Address) -> Option<()> {
     let (old, check) = if Headers::<N>::V6 {
         let header = packet.load_words::<{ eth::END }, 5>()?;
         let check = packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
-        let ttl = header.u8(IP.wrapping_add(7)).wrapping_sub(1);
-        let old = [header.v6(IP.wrapping_add(8)), header.v6(IP.wrapping_add(24))];
+        let ttl = header
+            .u8(IP.wrapping_add(ipv6::HOP_LIMIT as usize))
+            .wrapping_sub(1);
+        let old = [
+            header.v6(IP.wrapping_add(ipv6::SRC as usize)),
+            header.v6(IP.wrapping_add(ipv6::DST as usize)),
+        ];
         store_v6(packet, ttl, src, dst)?;
         (old, check)
     } else {
-        let way = V4Rewrite::load(packet)?;
-        way.apply(packet, way.ttl().wrapping_sub(1), src, dst)?;
-        ([way.src(), way.dst()], way.udp_check())
+        let fields = V4Rewrite::load(packet)?;
+        fields.apply(packet, fields.ttl().wrapping_sub(1), src, dst)?;
+        ([fields.src(), fields.dst()], fields.udp_check())
     };
     if check == 0 {
         return Some(());
     }
-    // Mapped addresses differ only where the IPv4 addresses do.
+    // The prefix of a mapped address is constant.
     let difference = checksum::difference_of_sums(sum(old), sum([src, dst]));
     let check = checksum::nonzero_for_udp(checksum::update(check.to_ne_bytes(), difference));
     packet.store(Headers::<N>::UDP_CHECK_AT, &check)
 }
 
-/// Sum of two addresses, not yet folded.
+/// Unfolded sum of two addresses.
 #[inline(always)]
 fn sum([a, b]: [Address; 2]) -> u64 {
     checksum::sum_words(a.words()).wrapping_add(checksum::sum_words(b.words()))
 }
 
-/// What a gateway changes in an outer IPv4 header, and the UDP checksum behind it.
+/// The outer IPv4 fields that a gateway rewrites, and the UDP checksum behind them.
 struct V4Rewrite(HeaderWords<3>);
 
 impl V4Rewrite {
-    /// So that the third word ends with the UDP checksum.
+    /// The third word ends with the UDP checksum.
     const FROM: u32 = Headers::<HEADERS_V4>::UDP_CHECK_AT
         .wrapping_add(2)
         .wrapping_sub(3 * 8);
@@ -212,17 +227,17 @@ impl V4Rewrite {
 
     #[inline(always)]
     fn ttl(&self) -> u8 {
-        self.0.u8(IP.wrapping_add(8))
+        self.0.u8(IP.wrapping_add(ipv4::TTL as usize))
     }
 
     #[inline(always)]
     fn src(&self) -> Address {
-        self.0.v4(IP.wrapping_add(12))
+        self.0.v4(IP.wrapping_add(ipv4::SRC as usize))
     }
 
     #[inline(always)]
     fn dst(&self) -> Address {
-        self.0.v4(IP.wrapping_add(16))
+        self.0.v4(IP.wrapping_add(ipv4::DST as usize))
     }
 
     #[inline(always)]
@@ -230,11 +245,11 @@ impl V4Rewrite {
         self.0.u32_le(Headers::<HEADERS_V4>::UDP_CHECK_AT as usize) as u16
     }
 
-    /// Writes TTL and addresses and brings the header's checksum up to date.
+    /// Writes TTL and addresses, and updates the header checksum.
     #[inline(always)]
     fn apply<P: Packet>(&self, packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
-        // TTL, protocol and checksum are one half of a word.
-        let old = self.0.u32_le(IP.wrapping_add(8));
+        // TTL, protocol and checksum share half a word.
+        let old = self.0.u32_le(IP.wrapping_add(ipv4::TTL as usize));
         let new = (old & !0xff) | u32::from(ttl);
         let sum = |half: u32, src: Address, dst: Address| {
             u64::from(half & 0xffff)
@@ -248,7 +263,7 @@ impl V4Rewrite {
             u64::from(half) | u64::from(src.v4_u32()) << 32,
             u64::from(dst.v4_u32()),
         ];
-        // An IPv4 header sums to zero before and after.
+        // An IPv4 header sums to zero before and after the change.
         packet.write_linear::<V4_TTL, 2, 12>(words)
     }
 }

@@ -1,37 +1,37 @@
-//! Probes: what a tunnel frame with our own inner ethertype carries. Numbers are in network order.
+//! Probes: payload of tunnel frames with the probe ethertype. Numbers are in network order.
 //!
 //! ```text
 //!  0  version  kind  size
 //!  4  slot
-//!  8  next hop id
+//!  8  next hop ID
 //! 12  sequence
 //! 16  time of sending, nanoseconds of the sender's CLOCK_MONOTONIC
-//! 24  zero up to the end: 16 bytes, or as many as it takes to reach `size`
+//! 24  zeros: 16 bytes, or as many as a packet of `size` needs
 //! ```
 
-use super::{Aligned, Packet};
+use super::{access::Packet, aligned::Aligned};
 
 /// Ethertype of probes: IEEE 802 local experimental 1.
 pub const ETHERTYPE: u16 = 0x88b5;
-/// Bytes of a probe without padding. As long as an IPv6 header, so that a receiver need not know the
-/// shortest frame of each kind.
+/// Bytes of a probe without padding. As long as an IPv6 header, so that the shortest frame of every kind has the
+/// same length.
 pub const LEN: usize = 40;
-/// Version of this layout; a probe of another one is not understood.
+/// Version of this layout; probes of other versions are dropped.
 const VERSION: u8 = 1;
-/// Bytes that differ between a request and its reply, in front of everything that stays.
+/// Leading bytes that differ between a request and its reply.
 pub const HEAD: usize = 2;
 
-/// What a probe is for.
+/// Type of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Are you alive?
+    /// Liveness request.
     Request = 1,
-    /// Yes.
+    /// Reply to a liveness request.
     Reply = 2,
-    /// Do you get packets of this size?
+    /// Path MTU request of [`Probe::size`] bytes.
     SizeRequest = 3,
-    /// Yes, and here is one.
+    /// Reply to a path MTU request, of the same size.
     SizeReply = 4,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
         }
     }
 
-    /// The answer to this; none to an answer, so that nothing goes round in circles.
+    /// The reply to a probe of this kind. A reply has none, so that probes do not loop.
     #[inline(always)]
     #[must_use]
     pub const fn reply(self) -> Option<Self> {
@@ -66,20 +66,20 @@ impl Kind {
     }
 }
 
-/// A probe. Everything but the kind comes back as it was sent.
+/// A probe. A reply repeats everything but the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// What it is for.
+    /// Type of the probe.
     pub kind: Kind,
-    /// Length of the outer IP packet in bytes, of size probes; 0 of others.
+    /// Length of the outer IP packet of a size probe in bytes; 0 in other probes.
     pub size: u16,
-    /// Slot of the next hop in the sender's tables.
+    /// Slot of the next hop in the sender's maps.
     pub slot: u32,
-    /// Stable id of the next hop there.
+    /// Stable ID of that next hop.
     pub id: u32,
-    /// Number of the probe: liveness probes and size probes count on their own.
+    /// Sequence number; liveness probes and size probes are numbered separately.
     pub sequence: u32,
-    /// When it was sent, in nanoseconds of the sender's `CLOCK_MONOTONIC`.
+    /// Time of sending in nanoseconds of the sender's `CLOCK_MONOTONIC`.
     pub sent_at: u64,
 }
 
@@ -103,7 +103,7 @@ impl Probe {
         bytes
     }
 
-    /// Reads the probe at `offset`; `None` where it is cut off, of another version or kind.
+    /// Parses the probe at `offset`; `None` if it is truncated or of an unknown version or kind.
     #[inline(always)]
     pub fn load<P: Packet>(packet: &P, offset: u32) -> Option<Self> {
         let bytes = Aligned(packet.load::<LEN>(offset)?);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_kind_or_length_is_no_probe() {
+    fn unknown_versions_kinds_and_truncated_probes_are_rejected() {
         let good = Probe {
             kind: Kind::Request,
             size: 0,
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(kind in 1..5_u8, size: u16, slot: u32, id: u32, sequence: u32, sent_at: u64) {
+        fn a_written_probe_parses_back(kind in 1..5_u8, size: u16, slot: u32, id: u32, sequence: u32, sent_at: u64) {
             let probe = Probe { kind: Kind::from_byte(kind).unwrap(), size, slot, id, sequence, sent_at };
             prop_assert_eq!(Probe::load(&SlicePacket::new(probe.bytes().to_vec()), 0), Some(probe));
         }

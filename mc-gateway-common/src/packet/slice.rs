@@ -1,12 +1,17 @@
-//! A packet in a byte vector: the host's implementation of [`Packet`].
+//! A packet in a byte vector: [`Packet`] on the host.
 
-use super::{L4ChecksumDelta, Packet, checksum, encap::OuterFamily, eth, ip};
+use super::{
+    access::Packet,
+    checksum::{self, L4ChecksumDelta},
+    eth, ip,
+    outer_family::OuterFamily,
+};
 use crate::abi::Neighbor;
 
-/// Device every frame has come from: the loopback device, as in `BPF_PROG_TEST_RUN`.
+/// Receiving device of every frame: the loopback device, as in `BPF_PROG_TEST_RUN`.
 const IFINDEX: u32 = 1;
 
-/// A frame in memory, with the offload state decisions ask for.
+/// A frame in memory with its offload state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePacket {
     frame: Vec<u8>,
@@ -15,7 +20,7 @@ pub struct SlicePacket {
 }
 
 impl SlicePacket {
-    /// Takes a whole frame, Ethernet header first.
+    /// A packet from a whole frame, Ethernet header first.
     #[must_use]
     pub fn new(frame: Vec<u8>) -> Self {
         Self {
@@ -25,12 +30,12 @@ impl SlicePacket {
         }
     }
 
-    /// Makes it a super-packet of segments with `size` bytes of payload.
+    /// Makes the packet a GSO packet of segments with `size` bytes of payload.
     pub fn set_gso_size(&mut self, size: u32) {
         self.gso_size = size;
     }
 
-    /// Makes its transport checksum one that a device is still to complete.
+    /// Sets whether a device completes the transport checksum later.
     pub fn set_checksum_partial(&mut self, later: bool) {
         self.checksum_partial = later;
     }
@@ -76,7 +81,7 @@ impl Packet for SlicePacket {
         self.gso_size
     }
 
-    /// Nothing of the frame: who gets it on the link is the kernel's business.
+    /// Without effect: the neighbour is no part of the frame.
     fn set_neighbor(&mut self, _: &Neighbor) {}
 
     fn grow(&mut self, room: OuterFamily) -> Option<()> {
@@ -85,8 +90,7 @@ impl Packet for SlicePacket {
 
     fn shrink(&mut self, room: OuterFamily, inner_v6: bool) -> Option<()> {
         let end = eth::LEN.checked_add(usize::try_from(room.encap_len()).ok()?)?;
-        // The kernel refuses to shrink below the network header's minimum: bpf_skb_adjust_room
-        // (net/core/filter.c) wants at least the IP header left.
+        // bpf_skb_adjust_room (net/core/filter.c) fails if less than the IP header would remain.
         let least = if inner_v6 { ip::V6_LEN } else { ip::V4_LEN };
         if self.frame.len() < end.checked_add(least)? {
             return None;

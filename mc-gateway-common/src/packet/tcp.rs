@@ -1,16 +1,18 @@
 //! TCP: the maximum segment size option of a SYN (RFC 9293 section 3.7.1).
 //!
-//! Guarantees: only the two bytes of the option and the checksum change, the value only ever gets smaller,
-//! and a header whose options contradict each other is left as it is.
+//! *Guarantees*: only the two bytes of the option and the checksum change, the value never increases, and a
+//! header with inconsistent options does not change.
 
-use super::{L4ChecksumDelta, Packet, checksum};
+use super::{
+    access::Packet,
+    checksum::{self, L4ChecksumDelta},
+    offsets::{TCP_DATA_OFFSET, tcp},
+};
 
 /// Length of a TCP header without options.
-pub const LEN: u32 = 20;
+pub const LEN: u32 = tcp::LEN;
 /// Length of the longest TCP header.
 pub const MAX_LEN: u32 = 60;
-/// Offset of the checksum in the header.
-const CHECK: u32 = 16;
 /// The SYN flag, in SYN and SYN-ACK alike.
 const SYN: u8 = 0x02;
 
@@ -21,24 +23,24 @@ const MSS: u8 = 2;
 /// Length of the MSS option.
 const MSS_LEN: u8 = 4;
 
-/// Options in front of the MSS that are looked at, padding included. Systems in use put it first, or
-/// behind three others; the verifier walks every one of them.
+/// Maximum number of options parsed before the MSS, padding included. Common systems put the MSS first or
+/// behind three others; the verifier walks every step.
 const STEPS: u32 = 10;
 
-/// Length of the header in bytes, from the byte that holds the data offset.
+/// Length of the header in bytes, from the byte with the data offset.
 #[inline(always)]
 #[must_use]
 pub const fn header_len(data_offset: u8) -> u32 {
     (data_offset as u32 >> 4).wrapping_mul(4)
 }
 
-/// Lowers the MSS option of the SYN whose TCP header is at `at` to `most`; `len` bytes of TCP follow there.
-/// Tells whether anything changed; `None` where the packet cannot be written.
+/// Lowers the MSS option of the SYN at `at`, a TCP segment of `len` bytes, to `most`. Returns whether the packet
+/// changed; `None` if it cannot be written.
 #[inline(always)]
 pub fn lower_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Option<bool> {
     // Data offset and flags, with the first option behind window, checksum and urgent pointer.
     let Some([offset, flags, _, _, _, _, _, _, kind, option_len, high, low]) =
-        packet.load::<12>(at.wrapping_add(12))
+        packet.load::<12>(at.wrapping_add(TCP_DATA_OFFSET))
     else {
         return Some(false);
     };
@@ -46,7 +48,7 @@ pub fn lower_mss<P: Packet>(packet: &mut P, at: u32, len: u32, most: u16) -> Opt
     if flags & SYN == 0 || header < LEN.wrapping_add(u32::from(MSS_LEN)) || header > len {
         return Some(false);
     }
-    // Every system in use puts the MSS first.
+    // Common systems put the MSS first.
     let found = if kind == MSS && option_len == MSS_LEN {
         Some((LEN, u16::from_be_bytes([high, low])))
     } else {
@@ -67,7 +69,7 @@ fn find_mss<P: Packet>(packet: &P, at: u32, header: u32) -> Option<(u32, u16)> {
     let mut offset = LEN;
     let mut step = 0;
     while step < STEPS && offset < header {
-        // An option without a length ends in the payload, which may be empty: read byte by byte.
+        // The last option may end with the packet: read byte by byte.
         let [kind] = packet.load::<1>(at.wrapping_add(offset))?;
         match kind {
             END => return None,
@@ -98,7 +100,7 @@ fn find_mss<P: Packet>(packet: &P, at: u32, header: u32) -> Option<(u32, u16)> {
 fn replace_mss<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u16) -> Option<()> {
     let (to, [n0, n1]) = (at.wrapping_add(offset).wrapping_add(2), new.to_be_bytes());
     let [o0, o1] = old.to_be_bytes();
-    // A value at an odd offset has its bytes in two words of the sum.
+    // A value at an odd offset is in two words of the sum.
     let sum = if offset & 1 == 0 {
         checksum::difference(&[o0, o1, 0, 0], &[n0, n1, 0, 0])
     } else {
@@ -106,7 +108,7 @@ fn replace_mss<P: Packet>(packet: &mut P, at: u32, offset: u32, old: u16, new: u
     };
     packet.store_summed(to, &[n0, n1])?;
     packet.update_l4_checksum(
-        at.wrapping_add(CHECK),
+        at.wrapping_add(tcp::CHECK),
         L4ChecksumDelta {
             sum,
             pseudo: false,
@@ -125,7 +127,7 @@ mod tests {
     const AT: u32 = 34;
     const SYN_ACK: u8 = 0x12;
 
-    /// Sum of everything behind the addresses, folded: what the checksum must make constant.
+    /// Folded sum of the bytes covered by the checksum; constant if the checksum is valid.
     fn sum(bytes: &[u8]) -> u32 {
         let mut sum: u32 = bytes
             .chunks(2)
@@ -137,7 +139,7 @@ mod tests {
         sum % 0xffff
     }
 
-    /// A frame with zeros for Ethernet and IP, and a segment with a right checksum (of no pseudo header).
+    /// A frame with zeros for Ethernet and IP, and a segment with a valid checksum (without a pseudo header).
     fn frame(flags: u8, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let words = u8::try_from(5 + options.len().div_ceil(4)).unwrap();
         let mut tcp = vec![
@@ -210,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_to_be_changed_stays() {
+    fn other_packets_do_not_change() {
         let mss = [2, 4, 0x05, 0xb4];
         for (name, frame) in [
             ("no SYN", frame(0x10, &mss, &[])),
@@ -241,7 +243,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_options_keep_the_checksum_and_never_grow_the_value(
+        fn any_options_keep_the_checksum_and_never_raise_the_value(
             options in prop::collection::vec(prop_oneof![0..6_u8, any::<u8>()], 0..=40),
             flags: u8,
             most: u16,
@@ -257,7 +259,7 @@ mod tests {
                 prop_assert!(check || (54..whole.len() - 7).contains(&i), "byte {}", i);
             }
             prop_assert_eq!(clamped(&bytes, most).0, Some(false));
-            // Cut anywhere: nothing is written that is not there.
+            // A truncated packet keeps its length.
             let cut = &whole[..whole.len() - cut];
             prop_assert_eq!(clamped(cut, most).1.len(), cut.len());
         }

@@ -5,7 +5,7 @@ use crate::abi::{CONFIG_VXLAN, Config};
 /// Length of either header; of Geneve's without options.
 pub const LEN: usize = 8;
 
-/// VNI while stretched policy is off, the same value an Antrea gateway sends.
+/// VNI while stretched policy is off, the same as from an Antrea gateway.
 pub const VNI_POLICY_OFF: u32 = 0;
 
 /// UDP destination port of Geneve (IANA).
@@ -15,13 +15,13 @@ pub const VXLAN_PORT: u16 = 4789;
 
 /// Geneve protocol type of an Ethernet payload: Transparent Ethernet Bridging.
 const ETHERNET: u64 = 0x6558;
-/// Everything of a Geneve header that ours leave zero and that changes what follows: version, control
-/// packet, critical options. Option length and protocol type are looked at by themselves.
-const GENEVE_DEMANDS: u64 = 0xc0c0 << 48;
+/// Geneve header bits that this gateway does not support: version, control packet, critical options. Option
+/// length and protocol type are checked separately.
+const GENEVE_UNSUPPORTED: u64 = 0xc0c0 << 48;
 /// First word of a VXLAN header: the I flag and nothing else.
 const VXLAN_FLAGS: u64 = 0x0800_0000;
 
-/// Which of the two.
+/// Format of the tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// RFC 8926.
@@ -34,7 +34,7 @@ impl Format {
     /// The configured format.
     #[inline(always)]
     #[must_use]
-    pub const fn of(config: &Config) -> Self {
+    pub const fn from_config(config: &Config) -> Self {
         if config.flags & CONFIG_VXLAN != 0 {
             Self::Vxlan
         } else {
@@ -42,7 +42,7 @@ impl Format {
         }
     }
 
-    /// The header of a packet with an identity of 24 bits.
+    /// The header for a VNI of 24 bits.
     #[inline(always)]
     #[must_use]
     pub const fn header(self, vni: u32) -> [u8; LEN] {
@@ -55,7 +55,7 @@ impl Format {
     }
 }
 
-/// A tunnel header as it came.
+/// The tunnel header of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     format: Format,
@@ -63,7 +63,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the eight bytes behind the UDP header.
+    /// The header in the eight bytes behind the UDP header.
     #[inline(always)]
     #[must_use]
     pub const fn new(format: Format, bytes: [u8; LEN]) -> Self {
@@ -73,7 +73,7 @@ impl Header {
         }
     }
 
-    /// Whether what follows is Ethernet, the only payload of ours.
+    /// Whether the payload is Ethernet.
     #[inline(always)]
     #[must_use]
     pub const fn carries_ethernet(self) -> bool {
@@ -93,17 +93,17 @@ impl Header {
         }
     }
 
-    /// Whether version and flags demand nothing that is not done here.
+    /// Whether version and flags are supported.
     #[inline(always)]
     #[must_use]
     pub const fn is_plain(self) -> bool {
         match self.format {
-            Format::Geneve => self.bits & GENEVE_DEMANDS == 0,
+            Format::Geneve => self.bits & GENEVE_UNSUPPORTED == 0,
             Format::Vxlan => self.bits >> 32 == VXLAN_FLAGS,
         }
     }
 
-    /// The identity.
+    /// The virtual network identifier.
     #[inline(always)]
     #[must_use]
     pub const fn vni(self) -> u32 {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_as_the_rfcs_draw_them() {
+    fn headers_match_the_rfcs() {
         assert_eq!(
             Format::Geneve.header(0x00ab_cdef),
             [0, 0, 0x65, 0x58, 0xab, 0xcd, 0xef, 0]
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_can_demand() {
+    fn unsupported_versions_and_flags_are_detected() {
         let geneve = |first, second| Header::new(Format::Geneve, [first, second, 0x65, 0x58, 0, 0, 0, 0]);
         assert!(!geneve(0x40, 0).is_plain(), "version 1");
         assert!(!geneve(0, 0x80).is_plain(), "control packet");

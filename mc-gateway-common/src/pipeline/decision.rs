@@ -1,192 +1,233 @@
-//! What is to be done with a packet, as far as reading it tells.
+//! Classification result of a packet, before any byte changes.
 
 use crate::{
     maps::{ALIAS_MASK, ALIAS_SOURCE},
     verdict::DropReason,
 };
 
-/// The outcome of reading a packet.
+/// The classification result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// Untouched for whoever comes next.
+pub(crate) enum Decision {
+    /// Not multi-cluster traffic: left untouched for other programs.
     Pass,
-    /// Ours, and refused.
+    /// Multi-cluster traffic that is not acceptable.
     Drop(DropReason),
-    /// A probe, or the answer to one.
+    /// A probe, or the reply to one.
     Probe,
-    /// To the next node of its way: a next hop of a group, chosen by a hash.
+    /// To a next hop of a group, selected by a hash.
     Forward {
         /// Slot of the group.
         group: u32,
-        /// Hash of the flow; `None` where finding it out takes another look.
+        /// Hash of the flow; `None` if a second read of the packet is necessary.
         hash: Option<u32>,
-        /// It can open a connection.
+        /// The packet may open a connection.
         syn: bool,
     },
     /// Into this node's stack.
     Deliver(DeliveryInfo),
-    /// Into this node's stack, or to the next node, after what a Service needs was done.
+    /// Into this node's stack or to the next hop, after Service processing.
     Service(ServiceStep, DeliveryInfo),
 }
 
-/// What a packet needs of Services.
+/// Service processing of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServiceStep {
-    /// This gateway chooses the Pod.
+pub(crate) enum ServiceStep {
+    /// This gateway selects the Pod.
     SelectBackend,
-    /// A gateway of our cluster has chosen a Pod of this node.
+    /// A gateway of this cluster has selected a Pod of this node.
     Dnat,
-    /// It is for a Pod that is behind a Service, but by the Pod's own address.
+    /// The destination is the Pod address of a Service backend: the flow uses no Service address any more.
     ClearNat,
 }
 
-/// What is known of a packet that ends here.
+/// Properties of a packet for delivery on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DeliveryInfo {
+pub(crate) struct DeliveryInfo {
     /// The inner packet is IPv6.
-    pub(super) v6: bool,
+    pub(crate) v6: bool,
     /// DSCP and ECN of the outer header.
-    pub(super) outer_tos: u8,
+    pub(crate) outer_tos: u8,
     /// DSCP and ECN of the inner header.
-    pub(super) inner_tos: u8,
-    /// Slot of the group answers go to, where the packet can open a connection; else 0.
-    pub(super) return_group: u32,
+    pub(crate) inner_tos: u8,
+    /// Slot of the group of the return path if the packet may open a connection, else 0.
+    pub(crate) return_group: u32,
 }
 
-/// Slots a packed group has room for; one above it is no slot of any map.
-const GROUP_BITS: u32 = 0x00ff_ffff;
+/// A `Decision` in one word, with the alias to rewrite beside it.
+///
+/// A BPF subprogram can return a word. A decision in memory has padding, which the verifier rejects, and the kernel
+/// rejects the BTF of most Rust enums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PackedDecision(u64);
 
-/// Where the kind of a packed finding is, and the kinds that are a [`Finding::Service`].
-const KIND: u64 = 7;
-const HERE: u64 = 4;
-const CHOOSE: u64 = 5;
-const TRANSLATE: u64 = 6;
-const DIRECT: u64 = 7;
+/// Kinds of a packed decision. From [`SELECT_BACKEND`] on, the decision is a [`Decision::Service`].
+const KIND_MASK: u64 = 7;
+const PASS: u64 = 0;
+const DROP: u64 = 1;
+const PROBE: u64 = 2;
+const FORWARD: u64 = 3;
+const DELIVER: u64 = 4;
+const SELECT_BACKEND: u64 = 5;
+const DNAT: u64 = 6;
+const CLEAR_NAT: u64 = 7;
 
-/// Bits beside the kind of any finding that say which address is to be replaced.
-const RENAMES: u64 = ALIAS_MASK as u64;
-const _: () = assert!(RENAMES & (KIND | SYN | KNOWN) == 0 && RENAMES < 1 << 8);
-
-/// Flags beside the kind of [`Finding::Onward`].
+/// Bits of the alias to rewrite, beside any kind.
+const ALIAS: u64 = ALIAS_MASK as u64;
+/// Flags of [`Decision::Forward`].
 const SYN: u64 = 1 << 6;
-const KNOWN: u64 = 1 << 7;
+const HAS_HASH: u64 = 1 << 7;
+const _: () = assert!(ALIAS & (KIND_MASK | SYN | HAS_HASH) == 0 && ALIAS < 1 << 8);
 
-impl Decision {
-    /// As one word: what a function of a program can return. Memory for it would have padding, which the verifier
-    /// does not accept, and the kernel refuses the BTF of most Rust enums.
+/// Fields of [`Decision::Drop`] and [`Decision::Forward`].
+const REASON_SHIFT: u32 = 8;
+const GROUP_SHIFT: u32 = 8;
+const HASH_SHIFT: u32 = 32;
+/// Largest group slot; larger ones are packed as this one, which is no slot of any map.
+const GROUP_MASK: u32 = 0x00ff_ffff;
+
+/// Fields of [`DeliveryInfo`].
+const V6_SHIFT: u32 = 8;
+const OUTER_TOS_SHIFT: u32 = 16;
+const INNER_TOS_SHIFT: u32 = 24;
+const RETURN_GROUP_SHIFT: u32 = 32;
+
+impl PackedDecision {
+    pub(crate) const PASS: Self = Self(PASS);
+    pub(crate) const PROBE: Self = Self(PROBE);
+
+    /// A [`Decision::Drop`].
     #[inline(always)]
-    pub(super) const fn pack(self) -> u64 {
-        match self {
-            Self::Pass => 0,
-            Self::Drop(reason) => 1 | (reason as u64) << 8,
-            Self::Probe => 2,
-            Self::Forward { group, hash, syn } => {
-                let group = if group > GROUP_BITS { GROUP_BITS } else { group };
-                let (known, hash) = match hash {
-                    Some(hash) => (KNOWN, hash as u64),
-                    None => (0, 0),
-                };
-                let syn = if syn { SYN } else { 0 };
-                3 | syn | known | (group as u64) << 8 | hash << 32
-            }
-            Self::Deliver(arrival) => arrival.pack(None),
-            Self::Service(step, arrival) => arrival.pack(Some(step)),
-        }
+    pub(crate) const fn drop(reason: DropReason) -> Self {
+        Self(DROP | (reason as u64) << REASON_SHIFT)
     }
 
-    /// The reverse of [`Finding::pack`].
+    /// A [`Decision::Forward`].
     #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
-    pub(super) fn unpack(word: u64) -> Self {
-        match word & KIND {
-            0 => Self::Pass,
-            1 => Self::Drop(DropReason::from_number((word >> 8) as u8)),
-            2 => Self::Probe,
-            3 => Self::Forward {
-                group: (word >> 8) as u32 & GROUP_BITS,
-                hash: (word & KNOWN != 0).then_some((word >> 32) as u32),
+    pub(crate) const fn forward(group: u32, hash: Option<u32>, syn: bool) -> Self {
+        let group = if group > GROUP_MASK { GROUP_MASK } else { group };
+        let (has_hash, hash) = match hash {
+            Some(hash) => (HAS_HASH, hash as u64),
+            None => (0, 0),
+        };
+        let syn = if syn { SYN } else { 0 };
+        Self(FORWARD | syn | has_hash | (group as u64) << GROUP_SHIFT | hash << HASH_SHIFT)
+    }
+
+    /// A [`Decision::Service`] with a step, else a [`Decision::Deliver`].
+    #[inline(always)]
+    pub(crate) const fn deliver(info: DeliveryInfo, step: Option<ServiceStep>) -> Self {
+        let kind = match step {
+            None => DELIVER,
+            Some(ServiceStep::SelectBackend) => SELECT_BACKEND,
+            Some(ServiceStep::Dnat) => DNAT,
+            Some(ServiceStep::ClearNat) => CLEAR_NAT,
+        };
+        Self(
+            kind | (info.v6 as u64) << V6_SHIFT
+                | (info.outer_tos as u64) << OUTER_TOS_SHIFT
+                | (info.inner_tos as u64) << INNER_TOS_SHIFT
+                | (info.return_group as u64) << RETURN_GROUP_SHIFT,
+        )
+    }
+
+    /// The decision from [`Self::to_bits`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The packed word.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The decision without the alias.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+    pub(crate) fn unpack(self) -> Decision {
+        let word = self.0;
+        match word & KIND_MASK {
+            PASS => Decision::Pass,
+            DROP => Decision::Drop(DropReason::from_number((word >> REASON_SHIFT) as u8)),
+            PROBE => Decision::Probe,
+            FORWARD => Decision::Forward {
+                group: (word >> GROUP_SHIFT) as u32 & GROUP_MASK,
+                hash: (word & HAS_HASH != 0).then_some((word >> HASH_SHIFT) as u32),
                 syn: word & SYN != 0,
             },
-            CHOOSE => Self::Service(ServiceStep::SelectBackend, DeliveryInfo::unpack(word)),
-            TRANSLATE => Self::Service(ServiceStep::Dnat, DeliveryInfo::unpack(word)),
-            DIRECT => Self::Service(ServiceStep::ClearNat, DeliveryInfo::unpack(word)),
-            _ => Self::Deliver(DeliveryInfo::unpack(word)),
+            SELECT_BACKEND => Decision::Service(ServiceStep::SelectBackend, self.info()),
+            DNAT => Decision::Service(ServiceStep::Dnat, self.info()),
+            CLEAR_NAT => Decision::Service(ServiceStep::ClearNat, self.info()),
+            _ => Decision::Deliver(self.info()),
         }
     }
 
-    /// The bits of a packed finding for [`crate::tables::Admission::rename`].
     #[inline(always)]
-    pub(super) const fn renaming(rename: u32) -> u64 {
-        rename as u64 & RENAMES
+    #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+    const fn info(self) -> DeliveryInfo {
+        DeliveryInfo {
+            v6: (self.0 >> V6_SHIFT) & 1 != 0,
+            outer_tos: (self.0 >> OUTER_TOS_SHIFT) as u8,
+            inner_tos: (self.0 >> INNER_TOS_SHIFT) as u8,
+            return_group: (self.0 >> RETURN_GROUP_SHIFT) as u32,
+        }
     }
 
-    /// The [`Self::renaming`] bits of a packed finding.
+    /// This decision with the alias to rewrite, as in [`crate::maps::Admission::alias`].
     #[inline(always)]
-    pub(super) const fn renames(word: u64) -> u64 {
-        word & RENAMES
+    pub(crate) const fn with_alias(self, alias: u32) -> Self {
+        Self(self.0 | alias as u64 & ALIAS)
     }
 
-    /// Of a packed finding: whether the source is to be replaced.
+    /// This decision with the alias of `other`.
     #[inline(always)]
-    pub(super) const fn renames_source(word: u64) -> bool {
-        word & ALIAS_SOURCE as u64 != 0
+    pub(crate) const fn with_alias_of(self, other: Self) -> Self {
+        Self(self.0 | other.0 & ALIAS)
     }
 
-    /// Whether a packed finding is [`Finding::Service`].
+    /// Whether an address must be rewritten.
     #[inline(always)]
-    pub(super) const fn is_service(word: u64) -> bool {
-        word & KIND >= CHOOSE
+    pub(crate) const fn has_alias(self) -> bool {
+        self.0 & ALIAS != 0
     }
 
-    /// What a packed [`Finding::Service`] asks for.
+    /// Whether the source address must be rewritten.
     #[inline(always)]
-    pub(super) const fn step(word: u64) -> Option<ServiceStep> {
-        match word & KIND {
-            CHOOSE => Some(ServiceStep::SelectBackend),
-            TRANSLATE => Some(ServiceStep::Dnat),
-            DIRECT => Some(ServiceStep::ClearNat),
+    pub(crate) const fn has_source_alias(self) -> bool {
+        self.0 & ALIAS_SOURCE as u64 != 0
+    }
+
+    /// Whether this is a [`Decision::Service`].
+    #[inline(always)]
+    pub(crate) const fn is_service(self) -> bool {
+        self.0 & KIND_MASK >= SELECT_BACKEND
+    }
+
+    /// The step of a [`Decision::Service`].
+    #[inline(always)]
+    pub(crate) const fn service_step(self) -> Option<ServiceStep> {
+        match self.0 & KIND_MASK {
+            SELECT_BACKEND => Some(ServiceStep::SelectBackend),
+            DNAT => Some(ServiceStep::Dnat),
+            CLEAR_NAT => Some(ServiceStep::ClearNat),
             _ => None,
         }
     }
 
-    /// The packed [`Finding::Here`] that is left of a packed [`Finding::Service`] which got what it needs.
+    /// The [`Decision::Deliver`] that remains of a [`Decision::Service`] after its step.
     #[inline(always)]
-    pub(super) const fn served(word: u64) -> u64 {
-        word & !KIND | HERE
+    pub(crate) const fn without_service_step(self) -> Self {
+        Self(self.0 & !KIND_MASK | DELIVER)
     }
 
-    /// Whether the packet of a packed [`Finding::Service`] can open a connection.
+    /// Whether the packet of a [`Decision::Service`] may open a connection.
     #[inline(always)]
-    pub(super) const fn opens(word: u64) -> bool {
-        word >> 32 != 0
-    }
-}
-
-impl DeliveryInfo {
-    /// As a packed finding, spelled out for those that find it.
-    #[inline(always)]
-    pub(super) const fn pack(self, step: Option<ServiceStep>) -> u64 {
-        let kind = match step {
-            None => HERE,
-            Some(ServiceStep::SelectBackend) => CHOOSE,
-            Some(ServiceStep::Dnat) => TRANSLATE,
-            Some(ServiceStep::ClearNat) => DIRECT,
-        };
-        kind | (self.v6 as u64) << 8
-            | (self.outer_tos as u64) << 16
-            | (self.inner_tos as u64) << 24
-            | (self.return_group as u64) << 32
-    }
-
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "fields are cut out of a word")]
-    const fn unpack(word: u64) -> Self {
-        Self {
-            v6: (word >> 8) & 1 != 0,
-            outer_tos: (word >> 16) as u8,
-            inner_tos: (word >> 24) as u8,
-            return_group: (word >> 32) as u32,
-        }
+    pub(crate) const fn may_open_connection(self) -> bool {
+        self.0 >> RETURN_GROUP_SHIFT != 0
     }
 }
 
@@ -197,52 +238,65 @@ mod tests {
     use super::*;
     use crate::maps::ALIAS_DESTINATION;
 
-    fn arrivals() -> impl Strategy<Value = DeliveryInfo> {
-        any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, back)| DeliveryInfo {
+    fn pack(decision: Decision) -> PackedDecision {
+        match decision {
+            Decision::Pass => PackedDecision::PASS,
+            Decision::Drop(reason) => PackedDecision::drop(reason),
+            Decision::Probe => PackedDecision::PROBE,
+            Decision::Forward { group, hash, syn } => PackedDecision::forward(group, hash, syn),
+            Decision::Deliver(info) => PackedDecision::deliver(info, None),
+            Decision::Service(step, info) => PackedDecision::deliver(info, Some(step)),
+        }
+    }
+
+    fn delivery_info() -> impl Strategy<Value = DeliveryInfo> {
+        any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, return_group)| DeliveryInfo {
             v6,
             outer_tos,
             inner_tos,
-            return_group: back,
+            return_group,
         })
     }
 
-    fn findings() -> impl Strategy<Value = Decision> {
+    fn decisions() -> impl Strategy<Value = Decision> {
         prop_oneof![
             Just(Decision::Pass),
             prop::sample::select(DropReason::ALL.as_slice()).prop_map(Decision::Drop),
             Just(Decision::Probe),
-            (0..=GROUP_BITS, any::<Option<u32>>(), any::<bool>())
+            (0..=GROUP_MASK, any::<Option<u32>>(), any::<bool>())
                 .prop_map(|(group, hash, syn)| Decision::Forward { group, hash, syn }),
-            arrivals().prop_map(Decision::Deliver),
+            delivery_info().prop_map(Decision::Deliver),
             (
                 prop::sample::select(vec![
                     ServiceStep::SelectBackend,
                     ServiceStep::Dnat,
                     ServiceStep::ClearNat
                 ]),
-                arrivals()
+                delivery_info()
             )
-                .prop_map(|(step, arrival)| Decision::Service(step, arrival)),
+                .prop_map(|(step, info)| Decision::Service(step, info)),
         ]
     }
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(finding in findings()) {
-            prop_assert_eq!(Decision::unpack(finding.pack()), finding);
-            for rename in [ALIAS_SOURCE, ALIAS_DESTINATION] {
-                let word = finding.pack() | Decision::renaming(rename);
-                prop_assert_eq!(Decision::unpack(word), finding);
-                prop_assert_eq!(Decision::renames(finding.pack()), 0);
-                prop_assert_eq!(Decision::renames_source(word), rename == ALIAS_SOURCE);
-                prop_assert_eq!(Decision::renames(word), u64::from(rename));
+        fn packing_loses_nothing(decision in decisions()) {
+            let packed = pack(decision);
+            prop_assert_eq!(packed.unpack(), decision);
+            prop_assert!(!packed.has_alias());
+            for alias in [ALIAS_SOURCE, ALIAS_DESTINATION] {
+                let aliased = packed.with_alias(alias);
+                prop_assert_eq!(aliased.unpack(), decision);
+                prop_assert!(aliased.has_alias());
+                prop_assert_eq!(aliased.has_source_alias(), alias == ALIAS_SOURCE);
+                prop_assert_eq!(packed.with_alias_of(aliased), aliased);
             }
-            let service = matches!(finding, Decision::Service(..));
-            prop_assert_eq!(Decision::is_service(finding.pack()), service);
-            if let Decision::Service(step, arrival) = finding {
-                prop_assert_eq!(Decision::step(finding.pack()), Some(step));
-                prop_assert_eq!(Decision::unpack(Decision::served(finding.pack())), Decision::Deliver(arrival));
-                prop_assert_eq!(Decision::opens(finding.pack()), arrival.return_group != 0);
+            let service = matches!(decision, Decision::Service(..));
+            prop_assert_eq!(packed.is_service(), service);
+            if let Decision::Service(step, info) = decision {
+                prop_assert_eq!(packed.service_step(), Some(step));
+                prop_assert_eq!(packed.without_service_step().unpack(), Decision::Deliver(info));
+                prop_assert_eq!(packed.may_open_connection(), info.return_group != 0);
             }
         }
     }

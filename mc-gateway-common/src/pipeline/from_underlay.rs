@@ -1,24 +1,21 @@
-//! Ingress of an underlay device: encapsulated packets of other nodes and clusters.
+//! Ingress of an underlay device: encapsulated packets from other nodes and clusters.
 
 use super::{
-    address_to_mc0,
-    decision::{Decision, DeliveryInfo, ServiceStep},
-    icmp_too_big,
-    icmp_too_big::PacketTooBig,
-    load_config, mss,
+    config::load_config,
+    decision::{Decision, DeliveryInfo, PackedDecision, ServiceStep},
+    icmp_too_big::{self, PacketTooBig},
+    link_header::{address_to_mc0, set_ethertype},
+    mss,
     probe::process_probe,
-    select_nexthop, set_ethertype,
+    subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::{
-        ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, Config, NextHop,
-        PEER_ANTREA, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_BACKENDS,
-        PREFIX_HOST_SNAT, Peer, Prefix,
-    },
-    maps::{ALIAS_DESTINATION, ALIAS_SOURCE, Admission, AdmissionKey, Maps},
-    nexthop_select,
+    abi::{ACTION_FORWARD, ACTION_SERVICE, Config, NextHop, PEER_REMOTE_GATEWAY},
+    maps::{Admission, AdmissionKey, Maps},
+    nexthop_select::{self, select_nexthop},
     packet::{
         Address, Packet, checksum, ecn, eth, ip,
+        offsets::{ipv4, udp},
         outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         probe::ETHERTYPE,
         tunnel::{self, Format},
@@ -26,125 +23,129 @@ use crate::{
     verdict::{DropReason, Event, Outcome, Verdict},
 };
 
-/// Passes a packet on to the next node of its way, delivers it here, or leaves it alone.
+/// Forwards a multi-cluster packet to the next hop, delivers it on this node, or drops it. Other packets pass
+/// untouched.
 ///
-/// Ours is what arrives for one of our addresses on the tunnel port with the multi-cluster MAC address
-/// inside; anything else passes untouched. What is ours is never passed to the stack on an error.
+/// A multi-cluster packet has a local underlay address as destination, the tunnel port, and the multi-cluster MAC
+/// address inside. After an error it is dropped, never passed to the stack.
 #[inline(always)]
-pub fn from_underlay<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Verdict {
+pub fn from_underlay<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match packet.ethertype() {
-        eth::IPV4 => from_underlay_v4(packet, tables),
-        eth::IPV6 => from_underlay_v6(packet, tables),
+        eth::IPV4 => from_underlay_v4(packet, maps),
+        eth::IPV6 => from_underlay_v6(packet, maps),
         _ => Verdict::Pass,
     }
 }
 
 /// [`from_underlay`] for a packet whose ethertype is IPv4's.
 #[inline(always)]
-pub fn from_underlay_v4<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Verdict {
-    process::<HEADERS_V4, P, T>(packet, tables)
+pub fn from_underlay_v4<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
+    process::<HEADERS_V4, P, M>(packet, maps)
 }
 
 /// [`from_underlay`] for a packet whose ethertype is IPv6's.
 #[inline(always)]
-pub fn from_underlay_v6<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Verdict {
-    process::<HEADERS_V6, P, T>(packet, tables)
+pub fn from_underlay_v6<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
+    process::<HEADERS_V6, P, M>(packet, maps)
 }
 
-/// An arrival over one outer IP version: first everything is read, then something is done. Each step is a
-/// function of its own in a program, because together they would not fit the stack.
+/// Processes a packet with one outer IP version: classification first, then changes. The stages are not inlined,
+/// because together they exceed the BPF stack.
 #[inline(always)]
-fn process<const N: usize, P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Verdict {
-    // Without a configuration nobody can say what is ours.
-    let Ok(config) = load_config(tables) else {
+fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
+    // Without a configuration, multi-cluster traffic is not recognisable.
+    let Ok(config) = load_config(maps) else {
         return Verdict::Pass;
     };
-    let mut finding = classify::<N, P, T>(packet, tables, config);
-    // Antrea gateways are known by IPv4 addresses only.
-    if !Headers::<N>::V6 && Decision::renames(finding) != 0 {
-        finding = packet.rewrite_ingress_alias(tables, finding, false);
+    let mut decision = classify::<N, P, M>(packet, maps, config);
+    // Antrea gateways have IPv4 underlay addresses only.
+    if !Headers::<N>::V6 && decision.has_alias() {
+        decision = packet.rewrite_ingress_alias(maps, decision, false);
     }
-    if Decision::is_service(finding) {
-        finding = packet.translate_service(tables, Headers::<N>::V6, finding);
+    if decision.is_service() {
+        decision = packet.translate_service(maps, Headers::<N>::V6, decision);
     }
-    let done = match Decision::unpack(finding) {
+    let result = match decision.unpack() {
         Decision::Pass => return Verdict::Pass,
         Decision::Drop(reason) => return Verdict::Drop(reason),
-        Decision::Probe => handle_probe::<N, P, T>(packet, tables, config),
-        Decision::Forward { group, hash, syn } => select_nexthop(tables, group, hash.unwrap_or(0))
-            .and_then(|next_hop| forward::<N, P, T>(packet, tables, next_hop, syn, finding)),
+        Decision::Probe => handle_probe::<N, P, M>(packet, maps, config),
+        Decision::Forward { group, hash, syn } => select_nexthop(maps, group, hash.unwrap_or(0))
+            .ok_or(DropReason::NoNextHop)
+            .and_then(|next_hop| forward::<N, P, M>(packet, maps, next_hop, syn, decision)),
         Decision::Deliver(DeliveryInfo {
             v6,
             outer_tos,
             inner_tos,
-            return_group: back,
-        }) => propagate_ecn::<N, P, T>(packet, tables, v6, outer_tos, inner_tos)
-            .and_then(|()| mss::clamp_to_return_path(packet, tables, Headers::<N>::INNER_AT, back))
+            return_group,
+        }) => propagate_ecn::<N, P, M>(packet, maps, v6, outer_tos, inner_tos)
+            .and_then(|()| mss::clamp_to_return_path(packet, maps, Headers::<N>::INNER_AT, return_group))
             .and_then(|()| deliver::<N, P>(packet, config, v6)),
-        // There is no Service behind a Service.
+        // No second Service translation.
         Decision::Service(..) => Err(DropReason::NoRoute),
     };
-    match done {
+    match result {
         Ok(verdict) => verdict,
         Err(reason) => Verdict::Drop(reason),
     }
 }
 
-/// Reads the packet and decides; changes nothing. Returns a packed [`Finding`], packed where it is found:
-/// one that is carried about in memory has padding that the verifier does not like to be copied.
+/// Classifies the packet without changing it.
 #[inline(never)]
-fn classify<const N: usize, P: Packet, T: Maps>(packet: &P, tables: &T, config: &Config) -> u64 {
-    const NOT_OURS: u64 = Decision::Pass.pack();
+fn classify<const N: usize, P: Packet, M: MapSubprograms>(
+    packet: &P,
+    maps: &M,
+    config: &Config,
+) -> PackedDecision {
     let Some(headers) = Headers::<N>::load(packet) else {
-        return classify_truncated::<N, P, T>(packet, tables, config);
+        return classify_truncated::<N, P, M>(packet, maps, config);
     };
     let outer = &headers.outer;
     if outer.is_fragment() {
-        return classify_fragment::<N, P, T>(packet, tables, config);
+        return classify_fragment::<N, P, M>(packet, maps, config);
     }
     if outer.proto != ip::UDP
         || headers.udp_dst() != config.port
         || !outer.is_plain()
         || !is_local(config, outer.dst)
     {
-        return NOT_OURS;
+        return PackedDecision::PASS;
     }
-    let tunnel = headers.tunnel(Format::of(config));
+    let tunnel = headers.tunnel(Format::from_config(config));
     if !tunnel.carries_ethernet() {
-        return NOT_OURS;
+        return PackedDecision::PASS;
     }
     if tunnel.options_len() != 0 {
         return classify_with_options::<N, P>(packet, tunnel);
     }
     if !headers.is_multicluster() {
-        return NOT_OURS;
+        return PackedDecision::PASS;
     }
-    match classify_multicluster(packet, tables, &headers, tunnel) {
-        Ok(finding) => finding,
-        Err(reason) => Decision::Drop(reason).pack(),
+    match classify_multicluster(packet, maps, &headers, tunnel) {
+        Ok(decision) => decision,
+        Err(reason) => PackedDecision::drop(reason),
     }
 }
 
 #[inline(always)]
-fn classify_multicluster<const N: usize, P: Packet, T: Maps>(
+fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
     packet: &P,
-    tables: &T,
+    maps: &M,
     headers: &Headers<N>,
     tunnel: tunnel::Header,
-) -> Result<u64, DropReason> {
+) -> Result<PackedDecision, DropReason> {
     let inner = match validate_inner(packet, headers, tunnel) {
         Ok(inner) => inner,
-        Err(reason) => return classify_invalid(tables, headers, reason),
+        Err(reason) => return classify_invalid(maps, headers, reason),
     };
-    let way = AdmissionKey {
+    let key = AdmissionKey {
         peer: headers.outer.src,
         src: inner.src,
         dst: inner.dst,
     };
-    let admission = Admission::unpack(tables.admission(&way))?;
-    tables.count_received(admission.traffic, packet.frame_len());
+    let admission = maps.admission(&key).unpack()?;
+    maps.count_received(admission.traffic, packet.frame_len());
     if admission.action != ACTION_FORWARD {
-        let arrival = DeliveryInfo {
+        let info = DeliveryInfo {
             v6: inner.v6,
             outer_tos: headers.outer.tos,
             inner_tos: inner.tos,
@@ -154,24 +155,18 @@ fn classify_multicluster<const N: usize, P: Packet, T: Maps>(
                 0
             },
         };
-        return Ok(arrival.pack(service_step(&admission)) | Decision::renaming(admission.alias));
+        return Ok(PackedDecision::deliver(info, service_step(&admission)).with_alias(admission.alias));
     }
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
     }
-    let onward = Decision::Forward {
-        group: admission.group,
-        // The sender has put the flow's hash into the source port, so nothing inside needs to be read again.
-        hash: Some(nexthop_select::mix(
-            u32::from(headers.udp_src()),
-            inner.dst.fold(),
-        )),
-        syn: mss::can_be_syn(&inner),
-    };
-    Ok(onward.pack() | Decision::renaming(admission.alias))
+    // The source port is the sender's hash of the flow: the inner packet needs no second read.
+    let hash = nexthop_select::mix(u32::from(headers.udp_src()), inner.dst.fold());
+    let syn = mss::can_be_syn(&inner);
+    Ok(PackedDecision::forward(admission.group, Some(hash), syn).with_alias(admission.alias))
 }
 
-/// The header of an inner packet that can be passed on or delivered, if somebody may send it.
+/// The IP header of an inner packet that is fit to be forwarded or delivered; admission is a later check.
 #[inline(always)]
 fn validate_inner<const N: usize, P: Packet>(
     packet: &P,
@@ -194,64 +189,22 @@ fn validate_inner<const N: usize, P: Packet>(
     Ok(inner)
 }
 
-/// What is not [`sound`] is a probe, or refused; from a stranger it is refused for that.
+/// Decision for a packet that fails [`validate_inner`]: a probe, or a drop. From an unknown peer the reason is
+/// [`DropReason::UnknownPeer`].
 #[inline(always)]
-fn classify_invalid<const N: usize, T: Maps>(
-    tables: &T,
+fn classify_invalid<const N: usize, M: Maps>(
+    maps: &M,
     headers: &Headers<N>,
     reason: DropReason,
-) -> Result<u64, DropReason> {
-    tables.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
+) -> Result<PackedDecision, DropReason> {
+    maps.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
     if reason == DropReason::InnerProtocol && headers.inner_ethertype() == ETHERTYPE {
-        return Ok(Decision::Probe.pack());
+        return Ok(PackedDecision::PROBE);
     }
     Err(reason)
 }
 
-/// What the tables say of packets that come this way: a packed [`Admission`].
-#[inline(always)]
-pub fn admission<T: Maps>(tables: &T, way: &AdmissionKey) -> u64 {
-    match evaluate_admission(tables, way) {
-        Ok(admission) => admission.pack(),
-        Err(reason) => Admission::refusal(reason),
-    }
-}
-
-#[inline(always)]
-fn evaluate_admission<T: Maps>(tables: &T, way: &AdmissionKey) -> Result<Admission, DropReason> {
-    let peer = tables.peer(way.peer).ok_or(DropReason::UnknownPeer)?;
-    // An Antrea gateway sends for its clients, which are judged as what stands for them.
-    let for_clients = peer.flags & PEER_ANTREA != 0 && way.src == way.peer && way.peer.is_v4();
-    let src = if for_clients { peer.alias() } else { way.src };
-    let src = tables.prefix(src).ok_or(DropReason::InnerSource)?;
-    let dst = tables.prefix(way.dst).ok_or(DropReason::NoRoute)?;
-    admit(peer, &src, &dst)?;
-    Ok(Admission {
-        action: if dst.flags & PREFIX_HOST_SNAT == 0 {
-            dst.action
-        } else {
-            ACTION_DELIVER
-        },
-        alias: if for_clients {
-            ALIAS_SOURCE
-        } else if dst.flags & PREFIX_ALIAS != 0 {
-            ALIAS_DESTINATION
-        } else {
-            0
-        },
-        group: dst.group,
-        return_group: if src.action == ACTION_FORWARD {
-            src.group
-        } else {
-            0
-        },
-        peer_flags: peer.flags,
-        has_backends: dst.flags & PREFIX_BACKENDS != 0,
-        traffic: peer.stats,
-    })
-}
-
-/// What Services ask for before a packet to a prefix of our cluster is delivered.
+/// Service processing before a packet to a prefix of this cluster is delivered.
 #[inline(always)]
 const fn service_step(admission: &Admission) -> Option<ServiceStep> {
     if admission.action != ACTION_SERVICE {
@@ -261,7 +214,7 @@ const fn service_step(admission: &Admission) -> Option<ServiceStep> {
             None
         };
     }
-    // A second choice could send a packet in circles.
+    // Only the first gateway selects a backend: a second selection could loop.
     if admission.peer_flags & PEER_REMOTE_GATEWAY == 0 {
         Some(ServiceStep::Dnat)
     } else {
@@ -269,68 +222,34 @@ const fn service_step(admission: &Admission) -> Option<ServiceStep> {
     }
 }
 
-/// Whether a peer may send from `src` to `dst`: the inner source must belong to the outer one.
-#[inline(always)]
-fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
-    if peer.flags & PEER_REMOTE_GATEWAY != 0 {
-        if peer.cluster == CLUSTER_LOCAL || src.cluster != peer.cluster {
-            return Err(DropReason::InnerSource);
-        }
-        // One cluster's gateway is no relay between two others.
-        let here = dst.cluster == CLUSTER_LOCAL
-            && match dst.action {
-                ACTION_DELIVER | ACTION_FORWARD | ACTION_SERVICE => true,
-                ACTION_REPLY => peer.flags & PEER_ANTREA != 0,
-                _ => false,
-            };
-        return if here { Ok(()) } else { Err(DropReason::NoRoute) };
-    }
-    if src.cluster == CLUSTER_LOCAL {
-        // Nodes answer for Pods of their own and for the Services these are behind.
-        let own = peer.group == 0 || src.group == peer.group || src.action == ACTION_SERVICE;
-        let from_node = peer.flags & PEER_LOCAL_NODE != 0 && own && src.action != ACTION_REPLY;
-        if !from_node {
-            return Err(DropReason::InnerSource);
-        }
-        let away = dst.cluster != CLUSTER_LOCAL && dst.action == ACTION_FORWARD;
-        return if away { Ok(()) } else { Err(DropReason::NoRoute) };
-    }
-    if peer.flags & PEER_LOCAL_GATEWAY == 0 {
-        return Err(DropReason::InnerSource);
-    }
-    // A gateway passes packets of other clusters only to their destination node: no loops.
-    let mine = dst.cluster == CLUSTER_LOCAL && matches!(dst.action, ACTION_DELIVER | ACTION_SERVICE);
-    if mine { Ok(()) } else { Err(DropReason::NoRoute) }
-}
-
 #[inline(never)]
-fn handle_probe<const N: usize, P: Packet, T: Maps>(
+fn handle_probe<const N: usize, P: Subprograms, M: MapSubprograms>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     config: &Config,
 ) -> Result<Verdict, DropReason> {
     let headers = Headers::<N>::load(packet).ok_or(DropReason::Truncated)?;
-    process_probe(packet, tables, config, &headers)
+    process_probe(packet, maps, config, &headers)
 }
 
-/// Passes the packet on, or tells its sender that it is too big for the next leg.
+/// Forwards the packet, or replies with an ICMP error if it exceeds the MTU of the next hop.
 #[inline(always)]
-fn forward<const N: usize, P: Packet, T: Maps>(
+fn forward<const N: usize, P: Subprograms, M: MapSubprograms>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     next_hop: &NextHop,
     syn: bool,
-    finding: u64,
+    decision: PackedDecision,
 ) -> Result<Verdict, DropReason> {
     let at = Headers::<N>::INNER_AT;
     if Address::from(next_hop.addr).is_v4() == Headers::<N>::V6 {
         return Err(DropReason::OuterFamily);
     }
     if let Some(size) = icmp_too_big::exceeds(packet, at, next_hop.mtu) {
-        // The sender is to find its packet in the answer as it has sent it.
-        if !Headers::<N>::V6 && Decision::renames(finding) != 0 {
-            let undone = packet.rewrite_ingress_alias(tables, finding, true);
-            if let Decision::Drop(reason) = Decision::unpack(undone) {
+        // The error quotes the packet as the sender has sent it.
+        if !Headers::<N>::V6 && decision.has_alias() {
+            let undone = packet.rewrite_ingress_alias(maps, decision, true);
+            if let Decision::Drop(reason) = undone.unpack() {
                 return Err(reason);
             }
         }
@@ -340,10 +259,10 @@ fn forward<const N: usize, P: Packet, T: Maps>(
             mtu: next_hop.mtu,
             ifindex: packet.ifindex(),
         };
-        return Ok(too_big.reply(packet, tables));
+        return Ok(too_big.reply(packet, maps));
     }
     if syn {
-        mss::clamp_to_mtu(packet, tables, at, next_hop.mtu)?;
+        mss::clamp_to_mtu(packet, maps, at, next_hop.mtu)?;
     }
     packet.set_neighbor(&next_hop.neighbor);
     let verdict = if Headers::<N>::V6 {
@@ -351,17 +270,17 @@ fn forward<const N: usize, P: Packet, T: Maps>(
     } else {
         rewrite_outer::<N, P>(packet, next_hop)
     }?;
-    tables.count_sent(next_hop.stats, packet.frame_len());
+    maps.count_sent(next_hop.stats, packet.frame_len());
     Ok(verdict)
 }
 
-/// [`pass_on`], which over IPv6 needs more of the stack than its caller has left.
+/// [`rewrite_outer`] over IPv6, not inlined: the caller has too little of the BPF stack left.
 #[inline(never)]
 fn rewrite_outer_v6<P: Packet>(packet: &mut P, next_hop: &NextHop) -> Result<Verdict, DropReason> {
     rewrite_outer::<HEADERS_V6, P>(packet, next_hop)
 }
 
-/// Sends the packet to the next node as it is: only the outer header changes.
+/// Rewrites the outer header for the next hop.
 #[inline(always)]
 fn rewrite_outer<const N: usize, P: Packet>(
     packet: &mut P,
@@ -375,11 +294,11 @@ fn rewrite_outer<const N: usize, P: Packet>(
     })
 }
 
-/// Passes congestion met on the way on to the inner packet.
+/// Propagates the ECN mark of the outer header to the inner packet.
 #[inline(always)]
-fn propagate_ecn<const N: usize, P: Packet, T: Maps>(
+fn propagate_ecn<const N: usize, P: Subprograms, M: MapSubprograms>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     v6: bool,
     outer: u8,
     inner: u8,
@@ -387,12 +306,12 @@ fn propagate_ecn<const N: usize, P: Packet, T: Maps>(
     let tos = ecn::decapsulated(outer, inner).ok_or(DropReason::Ecn)?;
     if tos != inner {
         set_inner_tos(packet, Headers::<N>::INNER_AT, v6, inner, tos).ok_or(DropReason::WriteFailed)?;
-        tables.count(Event::EcnMarked);
+        maps.count(Event::EcnMarked);
     }
     Ok(())
 }
 
-/// Takes the packet out of its tunnel and gives it to this node's stack.
+/// Decapsulates the packet and delivers it into this node's stack.
 #[inline(never)]
 fn deliver<const N: usize, P: Packet>(
     packet: &mut P,
@@ -423,46 +342,54 @@ fn set_inner_tos<P: Packet>(packet: &mut P, offset: u32, v6: bool, old: u8, tos:
             &[(first & 0xf0) | (tos >> 4), (tos << 4) | (second & 0x0f)],
         );
     }
-    let check_at = offset.wrapping_add(10);
+    let check_at = offset.wrapping_add(ipv4::CHECK);
     let check = packet.load::<2>(check_at)?;
     let difference = checksum::difference(&[0, old, 0, 0], &[0, tos, 0, 0]);
-    packet.store(offset.wrapping_add(1), &[tos])?;
+    packet.store(offset.wrapping_add(ipv4::TOS), &[tos])?;
     packet.store(check_at, &checksum::update(check, difference))
 }
 
-/// A frame too short to hold all headers: dropped where a peer announces one of ours, else passed.
+/// Decision for a frame too short for all headers: a drop if it is a multi-cluster packet of a peer.
 #[inline(never)]
-fn classify_truncated<const N: usize, P: Packet, T: Maps>(packet: &P, tables: &T, config: &Config) -> u64 {
+fn classify_truncated<const N: usize, P: Packet, M: MapSubprograms>(
+    packet: &P,
+    maps: &M,
+    config: &Config,
+) -> PackedDecision {
     let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
-        return Decision::Pass.pack();
+        return PackedDecision::PASS;
     };
-    let announced = outer.proto == ip::UDP
+    let to_tunnel = outer.proto == ip::UDP
         && outer.is_plain()
         && !outer.is_fragment()
         && is_local(config, outer.dst)
         && has_tunnel_port(packet, eth::END.wrapping_add(outer.len), config.port);
-    // A frame of another user of the port is only touched if it claims to be ours.
-    let others = packet
+    // Frames of other users of the tunnel port pass.
+    let foreign = packet
         .load::<6>(Headers::<N>::INNER_ETH_AT)
         .is_some_and(|mac| mac != eth::MULTICLUSTER_MAC);
-    if announced && !others && tables.peer(outer.src).is_some() {
-        return Decision::Drop(DropReason::Truncated).pack();
+    if to_tunnel && !foreign && maps.peer(outer.src).is_some() {
+        return PackedDecision::drop(DropReason::Truncated);
     }
-    Decision::Pass.pack()
+    PackedDecision::PASS
 }
 
-/// Whether the UDP header at `offset` is for `port`.
+/// Whether the UDP header at `offset` has the destination port `port`.
 #[inline(always)]
 fn has_tunnel_port<P: Packet>(packet: &P, offset: u32, port: u16) -> bool {
-    packet.load::<2>(offset.wrapping_add(2)) == Some(port.to_be_bytes())
+    packet.load::<2>(offset.wrapping_add(udp::DST)) == Some(port.to_be_bytes())
 }
 
-/// A fragment of an outer packet. Peers never fragment, so one with our port is broken or forged; later
-/// fragments carry no port and go to the stack, which can never complete the packet without the first.
+/// Decision for a fragment of an outer packet. Peers send with DF set: a first fragment with the tunnel port is
+/// dropped. Later fragments carry no port and pass; the stack cannot reassemble the packet without the first.
 #[inline(never)]
-fn classify_fragment<const N: usize, P: Packet, T: Maps>(packet: &P, tables: &T, config: &Config) -> u64 {
+fn classify_fragment<const N: usize, P: Packet, M: MapSubprograms>(
+    packet: &P,
+    maps: &M,
+    config: &Config,
+) -> PackedDecision {
     let Some(outer) = ip::Header::load(packet, packet.ethertype(), eth::END) else {
-        return Decision::Pass.pack();
+        return PackedDecision::PASS;
     };
     let udp_at = eth::END.wrapping_add(outer.len);
     let (first, udp_at) = if Headers::<N>::V6 {
@@ -477,19 +404,20 @@ fn classify_fragment<const N: usize, P: Packet, T: Maps>(packet: &P, tables: &T,
         && outer.is_plain()
         && is_local(config, outer.dst)
         && has_tunnel_port(packet, udp_at, config.port)
-        && tables.peer(outer.src).is_some()
+        && maps.peer(outer.src).is_some()
     {
-        return Decision::Drop(DropReason::OuterFragment).pack();
+        return PackedDecision::drop(DropReason::OuterFragment);
     }
-    Decision::Pass.pack()
+    PackedDecision::PASS
 }
 
-/// A tunnel header with options: ours are refused, other users' (a CNI on the same port) pass.
+/// Decision for a tunnel header with options: multi-cluster packets are dropped, those of other users of the port
+/// (such as a CNI) pass.
 #[inline(never)]
-fn classify_with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> u64 {
+fn classify_with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::Header) -> PackedDecision {
     match packet.load::<6>(Headers::<N>::INNER_ETH_AT.wrapping_add(tunnel.options_len())) {
-        Some(eth::MULTICLUSTER_MAC) => Decision::Drop(DropReason::TunnelOptions).pack(),
-        _ => Decision::Pass.pack(),
+        Some(eth::MULTICLUSTER_MAC) => PackedDecision::drop(DropReason::TunnelOptions),
+        _ => PackedDecision::PASS,
     }
 }
 

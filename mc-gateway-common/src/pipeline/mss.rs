@@ -1,20 +1,25 @@
-//! The MSS of connections that cross a tunnel: lowered in SYN and SYN-ACK, on every leg of the way.
+//! MSS clamping of connections through a tunnel, in SYN and SYN-ACK at every hop.
 //!
-//! The smallest MTU of the path wins in both directions, because both packets pass every leg. A SYN that
-//! carries data (TCP Fast Open) is not looked for: its connection learns the MTU from an ICMP error.
+//! Both packets pass every hop, so both directions use the smallest MTU of the path. A SYN with data (TCP Fast Open)
+//! does not change: its connection learns the MTU from an ICMP error.
 
+use super::subprograms::{MapSubprograms, Subprograms};
 use crate::{
     abi::GROUP_NEXT_HOPS,
     maps::Maps,
-    packet::{Packet, eth, ip, tcp},
+    packet::{
+        Packet, ip,
+        offsets::{ipv4, ipv6},
+        tcp,
+    },
     verdict::{DropReason, Event},
 };
 
-/// Bytes of IP and TCP headers without options, which an MSS leaves out (RFC 9293 section 3.7.1).
-const V4_HEADERS: u32 = 40;
-const V6_HEADERS: u32 = 60;
+/// Bytes of IP and TCP headers without options, not part of an MSS (RFC 9293 section 3.7.1).
+const V4_HEADERS: u32 = ipv4::LEN.wrapping_add(tcp::LEN);
+const V6_HEADERS: u32 = ipv6::LEN.wrapping_add(tcp::LEN);
 
-/// Whether a packet can be a SYN without data: only those are looked into.
+/// Whether a packet may be a SYN without data, by its headers' lengths.
 #[inline(always)]
 pub(super) const fn can_be_syn(header: &ip::Header) -> bool {
     if header.proto != ip::TCP || header.is_fragment() {
@@ -34,47 +39,47 @@ const fn segment_len(header: &ip::Header) -> u32 {
     }
 }
 
-/// Lowers the MSS of a packet that [`can_be_syn`] to what an IP packet of `mtu` bytes holds; 0 stands for
-/// an unknown MTU. The IP header is at `at`.
+/// Lowers the MSS of a packet that [`can_be_syn`] to the payload of an IP packet of `mtu` bytes; 0 is an unknown
+/// MTU. The IP header is at `at`.
 #[inline(always)]
-pub(super) fn clamp_to_mtu<P: Packet, T: Maps>(
+pub(super) fn clamp_to_mtu<P: Subprograms, M: Maps>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     at: u32,
     mtu: u32,
 ) -> Result<(), DropReason> {
     if packet.clamp_mss(at, mtu).ok_or(DropReason::WriteFailed)? {
-        tables.count(Event::MssLowered);
+        maps.count(Event::MssLowered);
     }
     Ok(())
 }
 
-/// Lowers the MSS of a packet that is delivered here to the MTU of the way its answers take: the smallest
-/// of the next hops of the group `back`, whichever of them will be chosen. 0 stands for no group.
+/// Lowers the MSS of a delivered packet to the MTU of the return path: the smallest of all next hops of
+/// `return_group`, since each may be selected. 0 is no group.
 #[inline(always)]
-pub(super) fn clamp_to_return_path<P: Packet, T: Maps>(
+pub(super) fn clamp_to_return_path<P: Subprograms, M: MapSubprograms>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     at: u32,
-    back: u32,
+    return_group: u32,
 ) -> Result<(), DropReason> {
-    if back == 0 {
+    if return_group == 0 {
         return Ok(());
     }
-    match tables.smallest_mtu(back) {
+    match maps.smallest_mtu(return_group) {
         0 => Ok(()),
-        mtu => clamp_to_mtu(packet, tables, at, mtu),
+        mtu => clamp_to_mtu(packet, maps, at, mtu),
     }
 }
 
-/// Lowers the MSS of the SYN whose IP header is at `at`; see [`lower`]. Tells whether anything changed;
-/// `None` where the packet cannot be written.
+/// Lowers the MSS of the SYN with the IP header at `at`; see `clamp_to_mtu`. Returns whether the packet
+/// changed; `None` if it cannot be written.
 #[inline(always)]
 pub fn clamp_mss<P: Packet>(packet: &mut P, at: u32, mtu: u32) -> Option<bool> {
-    let v6 = is_v6(packet, at)?;
+    let v6 = ip::is_v6_at(packet, at)?;
     let [first, _, l0, l1, l2, l3] = packet.load::<6>(at)?;
     let (headers, ip, segment) = if v6 {
-        (V6_HEADERS, 40, u32::from(u16::from_be_bytes([l2, l3])))
+        (V6_HEADERS, ipv6::LEN, u32::from(u16::from_be_bytes([l2, l3])))
     } else {
         let ip = (u32::from(first) & 0xf).wrapping_mul(4);
         let total = u32::from(u16::from_be_bytes([l0, l1]));
@@ -87,16 +92,10 @@ pub fn clamp_mss<P: Packet>(packet: &mut P, at: u32, mtu: u32) -> Option<bool> {
     tcp::lower_mss(packet, at.wrapping_add(ip), segment, most)
 }
 
-/// Whether the ethertype in front of the IP header at `at` is IPv6's, in a tunnel as well.
+/// The smallest known MTU of the next hops of the group in slot `group`; 0 if none is known.
 #[inline(always)]
-pub(super) fn is_v6<P: Packet>(packet: &P, at: u32) -> Option<bool> {
-    Some(u16::from_be_bytes(packet.load(at.wrapping_sub(2))?) == eth::IPV6)
-}
-
-/// The smallest known MTU of the next hops of the group in slot `group`; 0 where none is known.
-#[inline(always)]
-pub fn smallest_mtu<T: Maps>(tables: &T, group: u32) -> u32 {
-    let Some(group) = tables.group(group) else {
+pub fn smallest_mtu<M: Maps>(maps: &M, group: u32) -> u32 {
+    let Some(group) = maps.group(group) else {
         return 0;
     };
     let mut smallest = 0;
@@ -105,9 +104,9 @@ pub fn smallest_mtu<T: Maps>(tables: &T, group: u32) -> u32 {
         if u32::try_from(i).is_ok_and(|i| i >= group.len) {
             break;
         }
-        // The mask is what the verifier sees; `i` is below it anyway.
+        // The mask proves the bound to the verifier.
         if let Some(slot) = group.next_hops.get(i & (GROUP_NEXT_HOPS - 1))
-            && let Some(next_hop) = tables.nexthop(*slot)
+            && let Some(next_hop) = maps.next_hop(*slot)
             && next_hop.mtu != 0
             && (smallest == 0 || next_hop.mtu < smallest)
         {

@@ -1,8 +1,12 @@
-//! Egress of `mc0`: packets the node's routing has found to be for another cluster.
+//! Egress of `mc0`: packets that the node's routing sends to another cluster.
 
 use super::{
-    decision::Decision, fixed_tos, hop_limit, icmp_too_big, icmp_too_big::PacketTooBig, load_config, mss,
-    select_nexthop, set_ethertype,
+    config::{fixed_tos, hop_limit, load_config},
+    decision::{Decision, PackedDecision},
+    icmp_too_big::{self, PacketTooBig},
+    link_header::set_ethertype,
+    mss,
+    subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::{
@@ -10,7 +14,8 @@ use crate::{
         PREFIX_RETURN_ROUTE,
     },
     flow,
-    maps::{ALIAS_DESTINATION, Maps},
+    maps::ALIAS_DESTINATION,
+    nexthop_select::select_nexthop,
     packet::{
         Address, Packet, ecn,
         encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, Encap, OuterFamily},
@@ -20,30 +25,32 @@ use crate::{
     verdict::{DropReason, Outcome, Verdict},
 };
 
-/// No sum: more than any packet has.
+/// No sum of the inner packet: greater than any sum.
 const NO_SUM: u64 = u64::MAX;
-/// Offset of what follows an IPv4 header without options.
-const V4_PAYLOAD_AT: u32 = eth::END.wrapping_add(20);
-/// Offset of what follows an IPv6 header.
-const V6_PAYLOAD_AT: u32 = eth::END.wrapping_add(40);
+/// Offset behind an IPv4 header without options.
+#[expect(clippy::cast_possible_truncation, reason = "20")]
+const V4_PAYLOAD_AT: u32 = eth::END.wrapping_add(ip::V4_LEN as u32);
+/// Offset behind an IPv6 header.
+#[expect(clippy::cast_possible_truncation, reason = "40")]
+const V6_PAYLOAD_AT: u32 = eth::END.wrapping_add(ip::V6_LEN as u32);
 
-/// Encapsulates a packet to another cluster: from a regular node to one of its own gateways, from a
-/// gateway straight to a gateway of the other cluster.
+/// Encapsulates a packet to another cluster: from a regular node to a gateway of its own cluster, from a gateway
+/// directly to a gateway of the other cluster.
 ///
-/// Everything on `mc0` is ours, so nothing passes: what cannot be sent is dropped and counted.
+/// All traffic on `mc0` is multi-cluster traffic: a packet that cannot be sent is dropped and counted.
 #[inline(always)]
-pub fn to_remote<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Verdict {
-    match process(packet, tables) {
+pub fn to_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
+    match process(packet, maps) {
         Ok(verdict) => verdict,
         Err(reason) => Verdict::Drop(reason),
     }
 }
 
 #[inline(always)]
-fn process<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<Verdict, DropReason> {
-    let config = load_config(tables)?;
-    let finding = classify(packet, tables);
-    let (group, hash, syn) = match Decision::unpack(finding) {
+fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Result<Verdict, DropReason> {
+    let config = load_config(maps)?;
+    let decision = classify(packet, maps);
+    let (group, hash, syn) = match decision.unpack() {
         Decision::Forward { group, hash, syn } => (group, hash, syn),
         Decision::Drop(reason) => return Err(reason),
         _ => return Err(DropReason::NoRoute),
@@ -52,7 +59,7 @@ fn process<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
         Some(hash) => hash,
         None => packet.hash_slow(packet.ethertype() == eth::IPV6, eth::END),
     };
-    let next_hop = select_nexthop(tables, group, hash)?;
+    let next_hop = select_nexthop(maps, group, hash).ok_or(DropReason::NoNextHop)?;
     if let Some(size) = icmp_too_big::exceeds(packet, eth::END, next_hop.mtu) {
         let too_big = PacketTooBig {
             at: eth::END,
@@ -60,42 +67,42 @@ fn process<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<Verdict, Dr
             mtu: next_hop.mtu,
             ifindex: config.mc0_ifindex,
         };
-        return Ok(too_big.reply(packet, tables));
+        return Ok(too_big.reply(packet, maps));
     }
     if syn {
-        mss::clamp_to_mtu(packet, tables, eth::END, next_hop.mtu)?;
+        mss::clamp_to_mtu(packet, maps, eth::END, next_hop.mtu)?;
     }
-    // After everything that may have to be told to the Pod, which knows no Service address.
+    // After every possible ICMP error to the Pod, which does not know the Service address.
     if config.flags & CONFIG_BACKENDS != 0 {
-        packet.snat_reply(tables)?;
+        packet.snat_reply(maps)?;
     }
-    if Decision::renames(finding) != 0 {
+    if decision.has_alias() {
         packet.rewrite_alias(eth::END, false, Address::from(next_hop.addr).v4_u32())?;
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, next_hop, hash, sum)?;
-    tables.count_sent(next_hop.stats, packet.frame_len());
-    // The next hop is not named here: a packet on mc0 has a route already, which bpf_redirect_neigh only
-    // replaces where it looks one up. Kept, it leads back to mc0 when the packet has to wait for the
-    // neighbour (neigh_update, net/core/neighbour.c, Linux 6.18).
+    maps.count_sent(next_hop.stats, packet.frame_len());
+    // Without the neighbour of the next hop: bpf_redirect_neigh only replaces the packet's route, which leads back to
+    // mc0, if it looks up a route itself. A packet queued for neighbour resolution would return to mc0 otherwise
+    // (neigh_update, net/core/neighbour.c, Linux 6.18).
     Ok(Verdict::Send {
         outcome: Outcome::Encap,
         ifindex: next_hop.ifindex,
     })
 }
 
-/// Reads the packet and finds out where it goes. A function of its own in a program, as is
-/// [`encapsulate`]: together they would not fit the stack.
+/// Reads the packet and looks up its next hop group. Not inlined, like [`encapsulate`]: together they exceed the
+/// BPF stack.
 #[inline(never)]
-fn classify<P: Packet, T: Maps>(packet: &P, tables: &T) -> u64 {
-    match route(packet, tables) {
-        Ok(finding) => finding,
-        Err(reason) => Decision::Drop(reason).pack(),
+fn classify<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> PackedDecision {
+    match route(packet, maps) {
+        Ok(decision) => decision,
+        Err(reason) => PackedDecision::drop(reason),
     }
 }
 
 #[inline(always)]
-fn route<P: Packet, T: Maps>(packet: &P, tables: &T) -> Result<u64, DropReason> {
+fn route<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<PackedDecision, DropReason> {
     let inner_type = packet.ethertype();
     if !matches!(inner_type, eth::IPV4 | eth::IPV6) {
         return Err(DropReason::NotIp);
@@ -104,25 +111,21 @@ fn route<P: Packet, T: Maps>(packet: &P, tables: &T) -> Result<u64, DropReason> 
     if !header.fits(packet.frame_len().wrapping_sub(eth::END)) {
         return Err(DropReason::InnerMalformed);
     }
-    let prefix = tables.prefix(header.dst).ok_or(DropReason::NoRoute)?;
-    let back = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_RETURN_ROUTE == 0;
-    if prefix.action != ACTION_FORWARD || back {
+    let prefix = maps.prefix(header.dst).ok_or(DropReason::NoRoute)?;
+    let local = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_RETURN_ROUTE == 0;
+    if prefix.action != ACTION_FORWARD || local {
         return Err(DropReason::NoRoute);
     }
-    let onward = Decision::Forward {
-        group: prefix.group,
-        hash: flow::hash_fast(&header, ports),
-        syn: mss::can_be_syn(&header),
-    };
-    let rename = if prefix.flags & PREFIX_ALIAS == 0 {
+    let alias = if prefix.flags & PREFIX_ALIAS == 0 {
         0
     } else {
         ALIAS_DESTINATION
     };
-    Ok(onward.pack() | Decision::renaming(rename))
+    let hash = flow::hash_fast(&header, ports);
+    Ok(PackedDecision::forward(prefix.group, hash, mss::can_be_syn(&header)).with_alias(alias))
 }
 
-/// Puts the packet into its tunnel.
+/// Encapsulates the packet.
 #[inline(never)]
 fn encapsulate<P: Packet>(
     packet: &mut P,
@@ -143,7 +146,7 @@ fn encapsulate<P: Packet>(
     };
     let inner_len = packet.frame_len().wrapping_sub(eth::END);
     let outer = Encap {
-        format: Format::of(config),
+        format: Format::from_config(config),
         src: next_hop.local.into(),
         dst: next_hop.addr.into(),
         tos: ecn::outer(tos, fixed_tos(config)),
@@ -156,29 +159,25 @@ fn encapsulate<P: Packet>(
         inner_type,
         inner_len,
     };
-    let room = if outer.dst.is_v4() {
-        OuterFamily::V4
-    } else {
-        OuterFamily::V6
-    };
-    packet.grow(room).ok_or(DropReason::EncapFailed)?;
-    write_outer(packet, &outer, room).ok_or(DropReason::WriteFailed)?;
-    if room.ethertype() != inner_type {
-        set_ethertype(packet, room.ethertype())?;
+    let family = OuterFamily::new(!outer.dst.is_v4());
+    packet.grow(family).ok_or(DropReason::EncapFailed)?;
+    write_outer(packet, &outer, family).ok_or(DropReason::WriteFailed)?;
+    if family.ethertype() != inner_type {
+        set_ethertype(packet, family.ethertype())?;
     }
     Ok(())
 }
 
-/// Writes the outer headers into the room made for them.
+/// Writes the outer headers into the inserted space.
 #[inline(always)]
-fn write_outer<P: Packet>(packet: &mut P, outer: &Encap, room: OuterFamily) -> Option<()> {
-    match room {
+fn write_outer<P: Packet>(packet: &mut P, outer: &Encap, family: OuterFamily) -> Option<()> {
+    match family {
         OuterFamily::V4 => packet.write_encap::<{ eth::END }, 7, ENCAP_LEN_V4>(outer.words_v4()),
         OuterFamily::V6 => packet.write_encap::<{ eth::END }, 9, ENCAP_LEN_V6>(outer.words_v6()),
     }
 }
 
-/// The inner packet's sum where the outer one shall have a checksum and can: not a super-packet, whose
+/// Sum of the inner packet for the outer UDP checksum; `None` without one. A GSO packet has none, because all
 /// segments get copies of one outer header.
 #[inline(always)]
 fn outer_checksum<P: Packet>(packet: &P, config: &Config) -> Option<u64> {
@@ -189,8 +188,8 @@ fn outer_checksum<P: Packet>(packet: &P, config: &Config) -> Option<u64> {
     lco_checksum(packet, packet.ethertype(), eth::END, len)
 }
 
-/// The IP header and the four bytes behind it. IPv4 packets with options and packets without payload have
-/// no ports here: their flows are told apart by addresses and protocol alone.
+/// The IP header and the four bytes behind it. Zero instead of the bytes for IPv4 packets with options and for
+/// packets without payload: their flows differ by addresses and protocol alone.
 #[inline(always)]
 fn inner_header<P: Packet>(packet: &P, ethertype: u16) -> Option<(ip::Header, u32)> {
     if ethertype == eth::IPV6 {
@@ -198,7 +197,7 @@ fn inner_header<P: Packet>(packet: &P, ethertype: u16) -> Option<(ip::Header, u3
         let ports = packet.load_u32::<V6_PAYLOAD_AT>().unwrap_or_default();
         return Some((ip::Header::v6_at(&words, eth::LEN), ports));
     }
-    // Three words are more than the header: they end with it.
+    // Three words, more than the header, end with the header.
     let words = packet.load_words::<{ V4_PAYLOAD_AT - 24 }, 3>()?;
     let header = ip::Header::v4_at(&words, eth::LEN);
     if !header.is_plain() {

@@ -1,6 +1,6 @@
-//! What the benchmark measures by: a packet source inside the kernel, and classifiers that do nothing.
+//! Baseline programs of the benchmark: a packet source in the kernel, and classifiers without work.
 //!
-//! An object of its own (`yardstick.o`): no agent loads any of this.
+//! A separate object (`yardstick.o`) that no agent loads.
 #![no_std]
 #![no_main]
 
@@ -12,21 +12,21 @@ use aya_ebpf::{
     programs::{TcContext, XdpContext},
 };
 
-/// The first 96 bytes of a frame: as far as the addresses inside a Geneve packet over IPv4.
+/// The first 96 bytes of a frame, up to the inner addresses of a Geneve packet over IPv4.
 type Head = [u64; 12];
 
-/// Beginnings of the frames to send, in turn.
+/// First bytes of the frames to send, in turn.
 #[btf_map(name = "heads")]
 static HEADS: Array<Head, 4096> = Array::new();
-/// How many of [`HEADS`] are in use: a power of two.
+/// Number of used [`HEADS`], a power of two.
 #[btf_map(name = "used")]
 static USED: Array<u32, 1> = Array::new();
 /// Frames sent so far.
 #[btf_map(name = "sent")]
 static SENT: PerCpuArray<u32, 1> = PerCpuArray::new();
 
-/// Makes live frames (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18) arrive at a device. The kernel reuses a
-/// frame as the last receiver left it, so its beginning is written anew each time.
+/// Source of live frames (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18) on a device. The kernel reuses a frame as modified
+/// by its last receiver, so the first bytes are rewritten each time.
 #[xdp]
 fn source(ctx: XdpContext) -> u32 {
     match send(&ctx) {
@@ -54,11 +54,11 @@ fn send(ctx: &XdpContext) -> Option<()> {
     Some(())
 }
 
-/// Device [`wire`] sends to.
+/// Output device of [`wire`].
 #[btf_map(name = "target")]
 static TARGET: Array<u32, 1> = Array::new();
 
-/// Sends every packet out of another device as it is: the least a hop can do.
+/// Redirects every packet unchanged to another device: the minimum cost of a hop.
 #[classifier]
 fn wire(_: TcContext) -> i32 {
     match TARGET.get(0) {
@@ -68,13 +68,13 @@ fn wire(_: TcContext) -> i32 {
     }
 }
 
-/// Leaves every packet to whoever is next: what calling a program costs.
+/// Passes every packet: the cost of a program call.
 #[classifier]
 fn empty(_: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// Takes every packet off the road.
+/// Drops every packet.
 #[classifier]
 fn sink(_: TcContext) -> i32 {
     TC_ACT_SHOT as i32

@@ -1,29 +1,29 @@
-//! What was found of recent addresses and flows, per CPU: a lookup in the LPM trie, or the choice among 16
-//! next hops, costs as much as all else a gateway decides about a packet.
+//! Per-CPU caches of lookups: an LPM lookup or a selection among 16 next hops costs as much as the rest of the
+//! pipeline.
 //!
-//! *Guarantees*: an entry is believed only in the epoch it was made in, so that a change of prefixes, peers,
-//! groups or next hops followed by a new epoch forgets all of them at once.
+//! *Guarantees*: an entry is only valid in its epoch. A new epoch after a change of prefixes, peers, groups or next
+//! hops invalidates all entries at once.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::Prefix,
-    maps::{Admission, AdmissionKey},
+    maps::{AdmissionKey, PackedAdmission},
     packet::Address,
 };
 
-use crate::subprograms::mc_admission;
+use super::epoch::epoch;
 
 /// Entries of each map per CPU: a power of two.
 const ENTRIES: u32 = 1 << BITS;
 const BITS: u32 = 9;
 
-/// Place of the entry for a hash.
+/// Index of the entry for a hash.
 #[inline(always)]
 const fn index(hash: u32) -> u32 {
     hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
 }
 
-/// An address and the prefix it was found in.
+/// An address and its prefix.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct CachedPrefix {
@@ -34,16 +34,16 @@ struct CachedPrefix {
 }
 
 #[btf_map(name = "mc_prefix_cache")]
-static CACHE: PerCpuArray<CachedPrefix, { ENTRIES as usize }> = PerCpuArray::new();
+static PREFIX_CACHE: PerCpuArray<CachedPrefix, { ENTRIES as usize }> = PerCpuArray::new();
 
-/// The prefix of `address` as found in this epoch, else what `find` says. Epoch 0 remembers nothing.
+/// The prefix of `address` cached in this epoch, else the result of `find`. Epoch 0 disables the cache.
 #[inline(always)]
 pub(super) fn cached_prefix(
     address: Address,
     epoch: u32,
     find: impl FnOnce() -> Option<Prefix>,
 ) -> Option<Prefix> {
-    let Some(entry) = CACHE.get_ptr_mut(index(address.fold())) else {
+    let Some(entry) = PREFIX_CACHE.get_ptr_mut(index(address.fold())) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
@@ -61,37 +61,39 @@ pub(super) fn cached_prefix(
     Some(prefix)
 }
 
-/// A way and what was found of packets that come along it.
+/// An admission and the addresses it is for.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedAdmission {
-    way: AdmissionKey,
-    /// Packed.
-    admission: u64,
+    key: AdmissionKey,
+    admission: PackedAdmission,
     epoch: u64,
 }
 
 #[btf_map(name = "mc_admit_cache")]
-static WAYS: PerCpuArray<CachedAdmission, { ENTRIES as usize }> = PerCpuArray::new();
+static ADMISSION_CACHE: PerCpuArray<CachedAdmission, { ENTRIES as usize }> = PerCpuArray::new();
 
-/// What was found of packets that come this way in this epoch, else what the tables say. Refusals are not
-/// remembered: nobody shall fill the memory with them.
+/// The admission cached in this epoch, else the result of `find`. Drop reasons are not cached, so that a sender without
+/// admission cannot evict entries.
 #[inline(always)]
-pub(super) fn cached_admission(way: &AdmissionKey, epoch: u32) -> u64 {
-    let hash = way.dst.fold().wrapping_mul(0x85eb_ca6b) ^ way.src.fold() ^ way.peer.fold().rotate_left(16);
-    let Some(entry) = WAYS.get_ptr_mut(index(hash)) else {
-        return mc_admission(way);
+pub(crate) fn cached_admission(
+    key: &AdmissionKey,
+    find: impl Fn(&AdmissionKey) -> PackedAdmission,
+) -> PackedAdmission {
+    let epoch = u64::from(epoch());
+    let hash = key.dst.fold().wrapping_mul(0x85eb_ca6b) ^ key.src.fold() ^ key.peer.fold().rotate_left(16);
+    let Some(entry) = ADMISSION_CACHE.get_ptr_mut(index(hash)) else {
+        return find(key);
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
     let entry = unsafe { &mut *entry };
-    let epoch = u64::from(epoch);
-    if epoch != 0 && entry.epoch == epoch && entry.way == *way {
+    if epoch != 0 && entry.epoch == epoch && entry.key == *key {
         return entry.admission;
     }
-    let admission = mc_admission(way);
-    if !Admission::is_refusal(admission) {
+    let admission = find(key);
+    if !admission.is_rejected() {
         *entry = CachedAdmission {
-            way: *way,
+            key: *key,
             admission,
             epoch,
         };
@@ -99,7 +101,7 @@ pub(super) fn cached_admission(way: &AdmissionKey, epoch: u32) -> u64 {
     admission
 }
 
-/// The next hop a flow prefers, whether it is alive or not.
+/// The winner of rendezvous hashing among all next hops of a group, live or not.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedNextHop {
@@ -110,13 +112,14 @@ struct CachedNextHop {
 }
 
 #[btf_map(name = "mc_nh_cache")]
-static PREFERENCES: PerCpuArray<CachedNextHop, { ENTRIES as usize }> = PerCpuArray::new();
+static NEXT_HOP_CACHE: PerCpuArray<CachedNextHop, { ENTRIES as usize }> = PerCpuArray::new();
 
-/// The slot of the next hop a flow prefers as found in this epoch, else what `find` says. That it is alive is no
-/// part of it: the choice among those that are is made anew for every packet.
+/// The slot of the winner cached in this epoch, else the result of `find`. The winner among the live next hops is not
+/// cached, since liveness changes without a new epoch.
 #[inline(always)]
-pub(super) fn cached_hrw_winner(group: u32, hash: u32, epoch: u32, find: impl FnOnce() -> u32) -> u32 {
-    let Some(entry) = PREFERENCES.get_ptr_mut(index(hash ^ group)) else {
+pub(crate) fn cached_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
+    let epoch = epoch();
+    let Some(entry) = NEXT_HOP_CACHE.get_ptr_mut(index(hash ^ group)) else {
         return find();
     };
     // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.

@@ -1,4 +1,4 @@
-//! The map that limits ICMP errors.
+//! The ICMP error rate limit map.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
@@ -7,7 +7,7 @@ use mc_gateway_common::{
     rate_limit,
 };
 
-use super::KernelMaps;
+use super::kernel::KernelMaps;
 
 #[btf_map(name = "mc_icmp_limit")]
 static ICMP_LIMIT: PerCpuArray<TokenBucket, 1> = PerCpuArray::new();

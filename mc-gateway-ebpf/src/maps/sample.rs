@@ -1,4 +1,4 @@
-//! The sampled drops.
+//! The drop samples.
 
 use core::ptr;
 
@@ -10,27 +10,27 @@ use aya_ebpf::{
 };
 use mc_gateway_common::abi::sample::{DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
 
-// Without a value type: libbpf refuses one for a ring.
+// Without a value type, which libbpf rejects for a ring buffer.
 #[btf_map(name = "mc_drop_samples")]
-static SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
+static DROP_SAMPLES: RingBuf<(), { RING_BYTES as usize }> = RingBuf::new();
 #[btf_map(name = "mc_sample_limit")]
-static GATE: PerCpuArray<SampleLimiter, 1> = PerCpuArray::new();
+static SAMPLE_LIMIT: PerCpuArray<SampleLimiter, 1> = PerCpuArray::new();
 
-/// Hands the beginning of a dropped packet to whoever reads the ring, a few times a second.
+/// Writes the first bytes of a dropped packet to the ring, within the rate limit.
 #[inline(always)]
 pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
-    let Some(gate) = GATE.get_ptr_mut(0) else {
+    let Some(limiter) = SAMPLE_LIMIT.get_ptr_mut(0) else {
         return;
     };
     // SAFETY: reads a clock; the coarse one (Linux 5.11) costs a tenth of the other.
     let at = unsafe { bpf_ktime_get_coarse_ns() };
     // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
-    if !unsafe { allow(&mut *gate, at) } {
+    if !unsafe { allow(&mut *limiter, at) } {
         return;
     }
-    let Some(mut entry) = SAMPLES.reserve_untyped::<DropSample>(0) else {
+    let Some(mut entry) = DROP_SAMPLES.reserve_untyped::<DropSample>(0) else {
         // SAFETY: as above.
-        unsafe { (*gate).lost = (*gate).lost.wrapping_add(1) }
+        unsafe { (*limiter).lost = (*limiter).lost.wrapping_add(1) }
         return;
     };
     let to = entry.as_mut_ptr();
@@ -47,11 +47,11 @@ pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
         (*to).captured = captured;
         (*to).pad = 0;
         (*to).bytes = [0; SAMPLE_BYTES];
-        // Read back, so that the compiler forgets what it knows and leaves the mask in: it is the only bound
-        // of 1 to `SAMPLE_BYTES` that Linux 6.1's verifier keeps.
-        let wanted = ptr::read_volatile(&raw const (*to).captured);
-        let wanted = (wanted.wrapping_sub(1) & (SAMPLE_BYTES as u32 - 1)).wrapping_add(1);
-        if bpf_skb_load_bytes(skb.cast(), 0, (&raw mut (*to).bytes).cast(), wanted) != 0 {
+        // Read back as volatile, so that the compiler keeps the mask: the only bound of 1 to `SAMPLE_BYTES` that the
+        // verifier of Linux 6.1 tracks.
+        let len = ptr::read_volatile(&raw const (*to).captured);
+        let len = (len.wrapping_sub(1) & (SAMPLE_BYTES as u32 - 1)).wrapping_add(1);
+        if bpf_skb_load_bytes(skb.cast(), 0, (&raw mut (*to).bytes).cast(), len) != 0 {
             (*to).captured = 0;
         }
     }

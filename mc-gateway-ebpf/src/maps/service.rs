@@ -1,4 +1,4 @@
-//! The Service translation maps.
+//! The Service maps.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -13,9 +13,9 @@ use mc_gateway_common::{
     maps::service::Services,
 };
 
-use super::KernelMaps;
+use super::kernel::KernelMaps;
 
-/// Memory is taken for entries that exist only: a regular node has hardly any.
+/// No preallocation: a regular node has hardly any entries.
 const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
 
 #[btf_map(name = "mc_services")]
@@ -31,9 +31,9 @@ static REPLIES: LruHashMap<ReplyKey, Reply, { MAX_REPLIES as usize }> = LruHashM
 #[btf_map(name = "mc_fragments")]
 static FRAGMENTS: LruHashMap<FragmentKey, Fragment, { MAX_FRAGMENTS as usize }> = LruHashMap::new();
 
-// The maps without preallocation free a replaced entry only after the programs that may read it have ended
-// (RCU). Entries of the LRU maps are copied at once: a reused one is another flow's value for one packet,
-// which the checks at the Pod's node refuse.
+// The maps without preallocation free a replaced entry after the last program that may read it (RCU). Entries of the
+// LRU maps are copied at once: a reused entry has the value of another flow for one packet, which the Pod's node
+// drops.
 impl Services for KernelMaps {
     #[inline(always)]
     fn service(&self, key: &ServiceKey) -> Option<&Service> {
@@ -77,8 +77,8 @@ impl Services for KernelMaps {
 
     #[inline(always)]
     fn forget_reply(&self, key: &ReplyKey) {
-        // Somebody else was faster: gone is gone.
-        let _gone = REPLIES.remove(key);
+        // Another CPU may have removed the entry.
+        let _removed = REPLIES.remove(key);
     }
 
     #[inline(always)]

@@ -82,7 +82,7 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
     ProbeTargets {
         port: config.port,
         encap: ProbeEncap {
-            format: tunnel::Format::of(config),
+            format: tunnel::Format::from_config(config),
             mac: config.mc0_mac,
         },
         udp_checksum: config.flags & CONFIG_UDP_CHECKSUM != 0,

@@ -157,7 +157,7 @@ impl TraceFlow {
     ) -> Vec<u8> {
         let inner = self.ip_packet();
         let outer = Encap {
-            format: Format::of(config),
+            format: Format::from_config(config),
             src: peer.into(),
             dst: local.into(),
             tos: 0,

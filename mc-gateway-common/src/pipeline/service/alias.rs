@@ -1,99 +1,110 @@
 //! Aliases of Antrea gateways.
 //!
-//! Such a gateway sends the packets of its clients from its own address, which means nothing inside our
-//! cluster and must not be routed there. So an address of the gateway's own cluster that nobody has stands for
-//! it, one to one: between the gateway that takes its packets and our nodes they are packets of that cluster
-//! like any other. No state is kept, and only one address of a packet changes, never a port.
+//! An Antrea gateway sends the packets of its clients from its own address, which is not routable inside this cluster.
+//! An unused address of the gateway's cluster, the alias, replaces it one to one between this gateway and the nodes of
+//! this cluster. The rewrite keeps no state and changes one address, never a port.
 
 use super::{
-    super::decision::Decision,
-    inner_at,
-    l4::{L4Header, L4Kind, Side, address, is_v6},
+    super::{
+        decision::{Decision, PackedDecision},
+        subprograms::Subprograms,
+    },
+    l4::{Side, address, is_v6},
+    l4_header::L4Kind,
     rewrite,
 };
 use crate::{
-    abi::{Addr, Peer},
+    abi::{Peer, addr::Addr},
     maps::Maps,
-    packet::{Address, L4ChecksumDelta, Packet, checksum, eth, ip},
+    packet::{Address, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip, offsets::udp, tunnel},
     verdict::DropReason,
 };
 
-/// Offset of the UDP checksum in a frame over IPv4, counted back from the inner IP header: behind it are the
-/// tunnel header and the inner Ethernet header.
-const OUTER_CHECK: u32 = 2 + 8 + 14;
+/// Offset of the outer UDP checksum, counted back from the inner IP header: in front of the inner Ethernet header and
+/// the tunnel header.
+#[expect(clippy::cast_possible_truncation, reason = "8")]
+const OUTER_CHECK: u32 = eth::END
+    .wrapping_add(tunnel::LEN as u32)
+    .wrapping_add(udp::LEN)
+    .wrapping_sub(udp::CHECK);
 
-/// Does what a packed finding about a packet in a tunnel over IPv4 says of its addresses, or takes that `back`.
-/// Returns the finding, or a refusal.
+/// Rewrites the alias of a packet in a tunnel over IPv4 according to the decision, or undoes that. Returns the
+/// decision, or a drop.
 #[inline(always)]
-pub fn rewrite_ingress_alias<P: Packet, T: Maps>(
+pub fn rewrite_ingress_alias<P: Subprograms, M: Maps>(
     packet: &mut P,
-    tables: &T,
-    finding: u64,
-    back: bool,
-) -> u64 {
-    let source = Decision::renames_source(finding);
-    let Some(peer) = antrea_gateway(packet, tables, finding) else {
-        // Nobody is there to send it to, which is found out in a moment.
-        return finding;
+    maps: &M,
+    decision: PackedDecision,
+    undo: bool,
+) -> PackedDecision {
+    let source = decision.has_source_alias();
+    let Some(peer) = antrea_gateway(packet, maps, decision) else {
+        // The group has no next hop: selection drops the packet.
+        return decision;
     };
-    // Whatever is renamed on its way to us is renamed back on its way there.
-    let to = if source == back {
+    // The alias replaces the gateway's address on ingress; the gateway's address replaces the alias on egress.
+    let to = if source == undo {
         peer
     } else {
-        tables.peer(peer).map_or(peer, Peer::alias)
+        maps.peer(peer).map_or(peer, Peer::alias)
     };
-    match packet.rewrite_alias(inner_at(false), source, to.v4_u32()) {
-        Ok(()) => finding,
-        Err(reason) => Decision::Drop(reason).pack(),
+    match packet.rewrite_alias(OuterFamily::V4.inner_at(), source, to.v4_u32()) {
+        Ok(()) => decision,
+        Err(reason) => PackedDecision::drop(reason),
     }
 }
 
-/// The Antrea gateway that has sent the packet, or that it goes to.
+/// The Antrea gateway that is the sender or the next hop of the packet.
 #[inline(always)]
-fn antrea_gateway<P: Packet, T: Maps>(packet: &P, tables: &T, finding: u64) -> Option<Address> {
-    if Decision::renames_source(finding) {
+fn antrea_gateway<P: Packet, M: Maps>(packet: &P, maps: &M, decision: PackedDecision) -> Option<Address> {
+    if decision.has_source_alias() {
         return address(packet, false, eth::END, Side::Source).map(Address::from);
     }
-    let Decision::Forward { group, .. } = Decision::unpack(finding) else {
+    let Decision::Forward { group, .. } = decision.unpack() else {
         return None;
     };
-    // An alias stands for the only next hop of a group.
-    let [first, ..] = tables.group(group)?.next_hops;
-    tables.nexthop(first).map(|next_hop| next_hop.addr.into())
+    // An alias belongs to the only next hop of a group.
+    let [first, ..] = maps.group(group)?.next_hops;
+    maps.next_hop(first).map(|next_hop| next_hop.addr.into())
 }
 
-/// Replaces the source or destination of the IPv4 packet whose header is at `at` by the address whose four
-/// bytes `to` is, read as a little-endian number; in what an ICMP error quotes, too.
+/// Replaces the source or destination of the IPv4 packet with the header at `at`, also in the packet quoted in an ICMP
+/// error. `to` is the address as a little-endian number.
 #[inline(always)]
-pub fn rewrite_alias<P: Packet>(packet: &mut P, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
-    // A mapped address in an IPv6 header looks the same to the tables.
+pub fn rewrite_alias<P: Subprograms>(
+    packet: &mut P,
+    at: u32,
+    source: bool,
+    to: u32,
+) -> Result<(), DropReason> {
+    // The maps do not distinguish an IPv4 address from a mapped address in an IPv6 header.
     if is_v6(packet, at) {
         return Err(DropReason::InnerSource);
     }
-    let (end, other) = if source {
+    let (side, other) = if source {
         (Side::Source, Side::Destination)
     } else {
         (Side::Destination, Side::Source)
     };
-    rewrite_and_update_checksums(packet, at, end, other, &Address::v4(to).bytes())
+    rewrite_and_update_checksums(packet, at, side, other, &Address::v4(to).bytes())
         .ok_or(DropReason::WriteFailed)
 }
 
 #[inline(always)]
-fn rewrite_and_update_checksums<P: Packet>(
+fn rewrite_and_update_checksums<P: Subprograms>(
     packet: &mut P,
     at: u32,
-    end: Side,
+    side: Side,
     other: Side,
     to: &Addr,
 ) -> Option<()> {
-    let transport = L4Header::unpack(packet.parse_l4(false, at));
-    let old = address(packet, false, at, end)?;
-    let sum = rewrite::rewrite_address(packet, false, at, end, to)?;
-    match transport.kind {
+    let l4 = packet.parse_l4(false, at).unpack();
+    let old = address(packet, false, at, side)?;
+    let sum = rewrite::rewrite_address(packet, false, at, side, to)?;
+    match l4.kind {
         L4Kind::Unfragmented | L4Kind::FirstFragment => {
-            let udp = transport.proto == ip::UDP;
-            if udp && packet.load::<2>(transport.check_at())? == [0, 0] {
+            let udp = l4.proto == ip::UDP;
+            if udp && packet.load::<2>(l4.check_at())? == [0, 0] {
                 return Some(());
             }
             let pseudo = L4ChecksumDelta {
@@ -101,25 +112,25 @@ fn rewrite_and_update_checksums<P: Packet>(
                 pseudo: true,
                 udp,
             };
-            packet.update_l4_checksum(transport.check_at(), pseudo)?;
+            packet.update_l4_checksum(l4.check_at(), pseudo)?;
             update_outer_checksum(packet, at, sum)
         }
         L4Kind::IcmpError => {
-            let quote_at = transport.quote_at();
-            // Of a quote nothing is certain. Its IPv4 header sums to the same as before, its checksum included,
-            // and ICMP for IPv4 knows no pseudo header.
+            let quote_at = l4.quote_at();
+            // The quoted packet is untrusted. The sum of its IPv4 header with the checksum does not change, and
+            // ICMP for IPv4 has no pseudo header.
             if address(packet, false, quote_at, other) == Some(old) {
                 rewrite::rewrite_address(packet, false, quote_at, other, to)?;
             }
             Some(())
         }
-        // No checksum covers the address but the header's own.
+        // Only the header's own checksum covers the address.
         L4Kind::LaterFragment | L4Kind::Other | L4Kind::Truncated => Some(()),
     }
 }
 
-/// Brings the outer UDP checksum up to date, where there is one: what is behind the inner IP header has lost
-/// `sum`, because its own checksum has, and the header sums to the same as before.
+/// Updates the outer UDP checksum, if there is one. The sum of the inner payload decreased by `sum`, like its own
+/// checksum; the sum of the inner IP header did not change.
 #[inline(always)]
 fn update_outer_checksum<P: Packet>(packet: &mut P, at: u32, sum: u32) -> Option<()> {
     if at == eth::END {

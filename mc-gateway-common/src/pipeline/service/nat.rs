@@ -1,8 +1,10 @@
-//! The translation at the Pod's node, both ways.
+//! Address translation at the Pod's node in both directions.
 
 use super::{
-    count_insert_failure,
-    l4::{L4Header, L4Kind, Side, address, is_v6},
+    super::subprograms::Subprograms,
+    l4::{Side, address, is_v6},
+    l4_header::L4Kind,
+    map_insert::count_insert_failure,
     rewrite::{self, Endpoint},
 };
 use crate::{
@@ -11,25 +13,28 @@ use crate::{
         service::{Backend, Fragment, Reply, ReplyKey},
     },
     maps::Maps,
-    packet::{Packet, eth, ip},
+    packet::{
+        Packet, eth, ip,
+        offsets::{ipv4, ipv6},
+    },
     verdict::{DropReason, Event},
 };
 
-/// Translates a packet to a Service into one to its Pod on this node, the backend with the id `backend`,
-/// and remembers the way back. The packet's IP header is at `at`.
+/// Translates a packet to a Service into one to the backend `backend` on this node, and stores the reverse
+/// translation. The IP header is at `at`.
 #[inline(always)]
-pub fn dnat_request<P: Packet, T: Maps>(
+pub fn dnat_request<P: Subprograms, M: Maps>(
     packet: &mut P,
-    tables: &T,
+    maps: &M,
     at: u32,
     backend: u64,
 ) -> Result<(), DropReason> {
-    let backend = tables
+    let backend = maps
         .backend(backend)
         .filter(|backend| backend.group == 0)
         .ok_or(DropReason::UnknownBackend)?;
     let v6 = is_v6(packet, at);
-    let transport = L4Header::unpack(packet.parse_l4(v6, at));
+    let l4 = packet.parse_l4(v6, at).unpack();
     let dst = address(packet, v6, at, Side::Destination).ok_or(DropReason::InnerMalformed)?;
     if dst != backend.service {
         return Err(DropReason::ForeignBackend);
@@ -38,9 +43,9 @@ pub fn dnat_request<P: Packet, T: Maps>(
         addr: backend.pod,
         port: backend.pod_port,
     };
-    let done = match transport.kind {
+    let rewritten = match l4.kind {
         L4Kind::Unfragmented | L4Kind::FirstFragment => {
-            if transport.dst_port != backend.service_port || transport.proto != backend.proto {
+            if l4.dst_port != backend.service_port || l4.proto != backend.proto {
                 return Err(DropReason::ForeignBackend);
             }
             let client = address(packet, v6, at, Side::Source).ok_or(DropReason::InnerMalformed)?;
@@ -48,18 +53,18 @@ pub fn dnat_request<P: Packet, T: Maps>(
                 pod: backend.pod,
                 client,
                 pod_port: backend.pod_port,
-                client_port: transport.src_port,
+                client_port: l4.src_port,
                 proto: u32::from(backend.proto),
             };
-            store_reply(tables, &key, backend);
-            rewrite::rewrite_packet(packet, at, transport, Side::Destination, &to)
+            store_reply(maps, &key, backend);
+            rewrite::rewrite_packet(packet, at, l4, Side::Destination, &to)
         }
-        L4Kind::LaterFragment if transport.proto == backend.proto => {
-            rewrite::rewrite_packet(packet, at, transport, Side::Destination, &to)
+        L4Kind::LaterFragment if l4.proto == backend.proto => {
+            rewrite::rewrite_packet(packet, at, l4, Side::Destination, &to)
         }
         L4Kind::IcmpError => {
-            let quote_at = transport.quote_at();
-            let quote = L4Header::unpack(packet.parse_l4(v6, quote_at));
+            let quote_at = l4.quote_at();
+            let quote = packet.parse_l4(v6, quote_at).unpack();
             let about = address(packet, v6, quote_at, Side::Source).ok_or(DropReason::ForeignBackend)?;
             if !quote.has_ports()
                 || quote.src_port != backend.service_port
@@ -68,124 +73,122 @@ pub fn dnat_request<P: Packet, T: Maps>(
             {
                 return Err(DropReason::ForeignBackend);
             }
-            rewrite::rewrite_icmp_error(packet, at, transport, quote, Side::Destination, &to)
+            rewrite::rewrite_icmp_error(packet, at, l4, quote, Side::Destination, &to)
         }
         L4Kind::Truncated => return Err(DropReason::InnerMalformed),
         L4Kind::LaterFragment | L4Kind::Other => return Err(DropReason::ForeignBackend),
     };
-    done.ok_or(DropReason::WriteFailed)?;
-    tables.count(Event::ServiceTranslated);
+    rewritten.ok_or(DropReason::WriteFailed)?;
+    maps.count(Event::ServiceTranslated);
     Ok(())
 }
 
 #[inline(always)]
-fn store_reply<T: Maps>(tables: &T, key: &ReplyKey, backend: &Backend) {
+fn store_reply<M: Maps>(maps: &M, key: &ReplyKey, backend: &Backend) {
     let reply = Reply {
         addr: backend.service,
         port: backend.service_port,
         pad: 0,
     };
-    if let Some(known) = tables.reply(key) {
+    if let Some(known) = maps.reply(key) {
         if known == reply {
             return;
         }
-        // A client that used two Service addresses of one Pod from one port: the later flow counts.
-        tables.count(Event::ReplyReplaced);
+        // A client uses two Service addresses of one Pod from one port: the later flow replaces the earlier.
+        maps.count(Event::ReplyReplaced);
     }
-    count_insert_failure(tables, tables.set_reply(key, &reply));
+    count_insert_failure(maps, maps.set_reply(key, &reply));
 }
 
-/// Forgets the Service a flow had come by when its client now talks to the Pod itself from the same port.
-/// The packet's IP header is at `at`.
+/// Removes the reverse translation of a flow when its client uses the Pod address from the same port. The IP header
+/// is at `at`.
 #[inline(always)]
-pub fn clear_nat_entry<P: Packet, T: Maps>(packet: &P, tables: &T, at: u32) {
+pub fn clear_nat_entry<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) {
     let v6 = is_v6(packet, at);
-    let transport = L4Header::unpack(packet.parse_l4(v6, at));
-    if transport.has_ports()
-        && let Some(key) = transport.reply_key(packet, at, false)
-        && tables.reply(&key).is_some()
+    let l4 = packet.parse_l4(v6, at).unpack();
+    if l4.has_ports()
+        && let Some(key) = l4.reply_key(packet, at, false)
+        && maps.reply(&key).is_some()
     {
-        tables.forget_reply(&key);
+        maps.forget_reply(&key);
     }
 }
 
-/// Gives a packet of a Pod the Service address its flow came by, if it came by one.
+/// Translates the source of a reply from a Pod to the Service address of its flow, if it has one.
 #[inline(always)]
-pub fn snat_reply<P: Packet, T: Maps>(packet: &mut P, tables: &T) -> Result<(), DropReason> {
+pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<(), DropReason> {
     let at = eth::END;
     let v6 = packet.ethertype() == eth::IPV6;
-    if !may_need_snat(packet, tables, v6, at) {
+    if !may_need_snat(packet, maps, v6, at) {
         return Ok(());
     }
-    let transport = L4Header::unpack(packet.parse_l4(v6, at));
-    let done = match transport.kind {
+    let l4 = packet.parse_l4(v6, at).unpack();
+    let rewritten = match l4.kind {
         L4Kind::Unfragmented | L4Kind::FirstFragment => {
-            let Some(to) = transport
-                .reply_key(packet, at, true)
-                .and_then(|key| tables.reply(&key))
-            else {
+            let Some(to) = l4.reply_key(packet, at, true).and_then(|key| maps.reply(&key)) else {
                 return Ok(());
             };
-            if transport.kind == L4Kind::FirstFragment
-                && let Some(key) = transport.fragment_key(packet, at)
+            if l4.kind == L4Kind::FirstFragment
+                && let Some(key) = l4.fragment_key(packet, at)
             {
                 let fragment = Fragment {
                     backend: 0,
                     service: to.addr,
                 };
-                count_insert_failure(tables, tables.set_fragment(&key, &fragment));
+                count_insert_failure(maps, maps.set_fragment(&key, &fragment));
             }
-            rewrite::rewrite_packet(packet, at, transport, Side::Source, &to.into())
+            rewrite::rewrite_packet(packet, at, l4, Side::Source, &to.into())
         }
         L4Kind::LaterFragment => {
-            let Some(fragment) = transport
-                .fragment_key(packet, at)
-                .and_then(|key| tables.fragment(&key))
-            else {
+            let Some(fragment) = l4.fragment_key(packet, at).and_then(|key| maps.fragment(&key)) else {
                 return Ok(());
             };
             let to = Endpoint {
                 addr: fragment.service,
                 port: 0,
             };
-            rewrite::rewrite_packet(packet, at, transport, Side::Source, &to)
+            rewrite::rewrite_packet(packet, at, l4, Side::Source, &to)
         }
         L4Kind::IcmpError => {
-            // The client's packet as this node had translated it, about which the error is.
-            let quote_at = transport.quote_at();
-            let quote = L4Header::unpack(packet.parse_l4(v6, quote_at));
+            // The quoted packet is the client's, as translated by this node.
+            let quote_at = l4.quote_at();
+            let quote = packet.parse_l4(v6, quote_at).unpack();
             if !quote.has_ports() {
                 return Ok(());
             }
             let Some(to) = quote
                 .reply_key(packet, quote_at, false)
-                .and_then(|key| tables.reply(&key))
+                .and_then(|key| maps.reply(&key))
             else {
                 return Ok(());
             };
-            rewrite::rewrite_icmp_error(packet, at, transport, quote, Side::Source, &to.into())
+            rewrite::rewrite_icmp_error(packet, at, l4, quote, Side::Source, &to.into())
         }
-        // A packet too short for its own headers is nobody's reply.
+        // A packet too short for its headers belongs to no flow.
         L4Kind::Truncated | L4Kind::Other => return Ok(()),
     };
-    done.ok_or(DropReason::WriteFailed)?;
-    tables.count(Event::ReplyTranslated);
+    rewritten.ok_or(DropReason::WriteFailed)?;
+    maps.count(Event::ReplyTranslated);
     Ok(())
 }
 
-/// Whether a packet may belong to a flow that came by a Service address: a packet of a Pod behind one, or an
-/// ICMP error, which any router on the way to the Pod can have sent.
+/// Whether a packet may belong to a flow to a Service address: its source is a backend Pod, or it is an ICMP error,
+/// which any router on the path to the Pod may send.
 #[inline(always)]
-fn may_need_snat<P: Packet, T: Maps>(packet: &P, tables: &T, v6: bool, at: u32) -> bool {
+fn may_need_snat<P: Packet, M: Maps>(packet: &P, maps: &M, v6: bool, at: u32) -> bool {
     let Some(src) = address(packet, v6, at, Side::Source) else {
         return false;
     };
-    if let Some(prefix) = tables.prefix(src.into())
+    if let Some(prefix) = maps.prefix(src.into())
         && prefix.flags & PREFIX_BACKENDS != 0
     {
         return true;
     }
-    let (proto_at, icmp) = if v6 { (6, ip::ICMPV6) } else { (9, ip::ICMP) };
+    let (proto_at, icmp) = if v6 {
+        (ipv6::NEXT_HEADER, ip::ICMPV6)
+    } else {
+        (ipv4::PROTO, ip::ICMP)
+    };
     packet
         .load::<1>(at.wrapping_add(proto_at))
         .is_some_and(|[proto]| proto == icmp)

@@ -1,9 +1,15 @@
-//! Writing another address and port into a packet, with every checksum that covers them.
+//! Rewriting of an address and port in a packet, with every checksum over them.
 
-use super::l4::{self, L4Header, L4Kind, Side, address_at};
+use super::{
+    l4::{self, Side, address_at},
+    l4_header::{L4Header, L4Kind},
+};
 use crate::{
-    abi::Addr,
-    packet::{Address, L4ChecksumDelta, Packet, checksum, ip},
+    abi::addr::Addr,
+    packet::{
+        Address, L4ChecksumDelta, Packet, checksum, ip,
+        offsets::{icmp, ipv4, udp},
+    },
 };
 
 /// An address and a port.
@@ -13,27 +19,28 @@ pub(super) struct Endpoint {
     pub(super) port: u16,
 }
 
-/// Changes one end of the packet whose IP header is at `at`; a later fragment has its address changed.
+/// Rewrites the address and port on one side of the packet with the IP header at `at`; only the address of a later
+/// fragment.
 #[inline(always)]
 pub(super) fn rewrite_packet<P: Packet>(
     packet: &mut P,
     at: u32,
-    transport: L4Header,
-    end: Side,
+    l4: L4Header,
+    side: Side,
     to: &Endpoint,
 ) -> Option<()> {
-    let sum = rewrite_address(packet, transport.v6, at, end, &to.addr)?;
-    if transport.kind == L4Kind::LaterFragment {
+    let sum = rewrite_address(packet, l4.v6, at, side, &to.addr)?;
+    if l4.kind == L4Kind::LaterFragment {
         return Some(());
     }
-    let udp = transport.proto == ip::UDP;
+    let udp = l4.proto == ip::UDP;
     let pseudo = L4ChecksumDelta {
         sum,
         pseudo: true,
         udp,
     };
-    packet.update_l4_checksum(transport.check_at(), pseudo)?;
-    let sum = rewrite_port(packet, transport.at, end, to.port)?;
+    packet.update_l4_checksum(l4.check_at(), pseudo)?;
+    let sum = rewrite_port(packet, l4.at, side, to.port)?;
     if sum == 0 {
         return Some(());
     }
@@ -42,35 +49,35 @@ pub(super) fn rewrite_packet<P: Packet>(
         pseudo: false,
         udp,
     };
-    packet.update_l4_checksum(transport.check_at(), covered)
+    packet.update_l4_checksum(l4.check_at(), covered)
 }
 
-/// Changes an ICMP error about a packet of the flow, `quote`: the error goes the other way than the packet it
-/// quotes.
+/// Rewrites an ICMP error about a packet of the flow, `quote`. The error has the opposite direction of the quoted
+/// packet.
 #[inline(always)]
 pub(super) fn rewrite_icmp_error<P: Packet>(
     packet: &mut P,
     at: u32,
-    transport: L4Header,
+    l4: L4Header,
     quote: L4Header,
-    end: Side,
+    side: Side,
     to: &Endpoint,
 ) -> Option<()> {
-    let check_at = transport.at.wrapping_add(2);
-    let other = match end {
+    let check_at = l4.at.wrapping_add(icmp::CHECK);
+    let other = match side {
         Side::Source => Side::Destination,
         Side::Destination => Side::Source,
     };
-    let v6 = transport.v6;
-    let sum = rewrite_address(packet, v6, at, end, &to.addr)?;
-    let quoted_sum = rewrite_address(packet, v6, transport.quote_at(), other, &to.addr)?;
+    let v6 = l4.v6;
+    let sum = rewrite_address(packet, v6, at, side, &to.addr)?;
+    let quoted_sum = rewrite_address(packet, v6, l4.quote_at(), other, &to.addr)?;
     let mut covered = L4ChecksumDelta {
         sum: rewrite_port(packet, quote.at, other, to.port)?,
         pseudo: false,
         udp: false,
     };
-    // A quoted IPv4 header sums to the same as before, its checksum included, and ICMP for IPv4 knows no
-    // pseudo header.
+    // The sum of the quoted IPv4 header with its checksum does not change, and ICMP for IPv4 has no pseudo
+    // header.
     packet.update_l4_checksum(check_at, covered)?;
     if v6 {
         covered.sum = quoted_sum;
@@ -82,38 +89,38 @@ pub(super) fn rewrite_icmp_error<P: Packet>(
     Some(())
 }
 
-/// Writes an address into the IP header at `at` and returns what that adds to a pseudo header's sum.
+/// Writes an address into the IP header at `at` and returns the change of the pseudo header's sum.
 #[inline(always)]
 pub(super) fn rewrite_address<P: Packet>(
     packet: &mut P,
     v6: bool,
     at: u32,
-    end: Side,
+    side: Side,
     to: &Addr,
 ) -> Option<u32> {
-    let from = l4::address(packet, v6, at, end)?;
-    // Mapped addresses differ only where the IPv4 addresses do.
+    let from = l4::address(packet, v6, at, side)?;
+    // The prefix of a mapped address is constant.
     let [old, new] = [from, *to].map(|address| checksum::sum_words(Address::from(address).words()));
     let difference = checksum::difference_of_sums(old, new);
-    let address_at = at.wrapping_add(address_at(v6, end));
+    let address_at = at.wrapping_add(address_at(v6, side));
     if v6 {
         packet.store(address_at, to)?;
         return Some(difference);
     }
     packet.store(address_at, &ip::unmapped(to))?;
-    let check_at = at.wrapping_add(10);
+    let check_at = at.wrapping_add(ipv4::CHECK);
     let check = packet.load::<2>(check_at)?;
     packet.store(check_at, &checksum::update(check, difference))?;
     Some(difference)
 }
 
-/// Writes a port into the transport header at `at` and returns what that adds to its sum: 0 where it is the
-/// port that was there.
+/// Writes a port into the transport header at `at` and returns the change of its sum: 0 if the port does not
+/// change.
 #[inline(always)]
-fn rewrite_port<P: Packet>(packet: &mut P, at: u32, end: Side, to: u16) -> Option<u32> {
-    let at = match end {
+fn rewrite_port<P: Packet>(packet: &mut P, at: u32, side: Side, to: u16) -> Option<u32> {
+    let at = match side {
         Side::Source => at,
-        Side::Destination => at.wrapping_add(2),
+        Side::Destination => at.wrapping_add(udp::DST),
     };
     let [f0, f1] = packet.load::<2>(at)?;
     let to @ [t0, t1] = to.to_be_bytes();

@@ -1,14 +1,13 @@
-//! Addresses as the decisions hold them: in two registers.
+//! Addresses in two registers.
 
 #![expect(clippy::cast_possible_truncation, reason = "halves are cut out of words")]
 
-use crate::abi::Addr;
+use super::addr::Addr;
 
-/// What [`Address::v4`] has in front of the address, as the low half of the words.
+/// The prefix of [`Address::v4`] in the low half of the second word.
 const MAPPED: u64 = 0xffff_0000;
 
-/// An [`Addr`], of which each half is a word in little-endian order: what a program loads from a packet or
-/// a map without turning bytes around.
+/// An [`Addr`] as two little-endian words: loaded from a packet or a map without byte swaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Address {
@@ -17,14 +16,14 @@ pub struct Address {
 }
 
 impl Address {
-    /// The address whose first and second eight bytes these are, read as little-endian numbers.
+    /// The address with these first and second eight bytes, as little-endian numbers.
     #[inline(always)]
     #[must_use]
     pub const fn from_words(high: u64, low: u64) -> Self {
         Self { high, low }
     }
 
-    /// The IPv4 address whose four bytes this is, read as a little-endian number.
+    /// The IPv4 address with these four bytes, as a little-endian number.
     #[inline(always)]
     #[must_use]
     pub const fn v4(bits: u32) -> Self {
@@ -59,7 +58,7 @@ impl Address {
         (self.high as u128 | (self.low as u128) << 64).to_le_bytes()
     }
 
-    /// As one word: IPv4 addresses as they are, IPv6 addresses mixed.
+    /// A hash of the address: an IPv4 address itself, an IPv6 address mixed.
     #[inline(always)]
     #[must_use]
     pub const fn fold(self) -> u32 {

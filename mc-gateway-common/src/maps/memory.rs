@@ -1,0 +1,91 @@
+//! Maps in memory: [`Maps`] on the host.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use super::{access::Maps, liveness::LivenessMaps, service::ServiceMaps};
+use crate::{
+    abi::{
+        Addr, Config, MAX_PEER_STATS, NextHop, NextHopGroup, Peer, PeerStats, Prefix, rate_limit::TokenBucket,
+    },
+    packet::Address,
+    verdict::Event,
+};
+
+/// Maps in memory, for tests and for traces outside the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryMaps {
+    /// See [`Maps::config`].
+    pub config: Option<Config>,
+    /// Prefix length in bits and network address to value.
+    pub prefixes: BTreeMap<(u32, Addr), Prefix>,
+    /// Slot to group.
+    pub groups: BTreeMap<u32, NextHopGroup>,
+    /// Slot to next hop.
+    pub next_hops: BTreeMap<u32, NextHop>,
+    /// Underlay address to peer.
+    pub peers: BTreeMap<Addr, Peer>,
+    /// Services, their backends and flows.
+    pub services: ServiceMaps,
+    /// Events counted so far.
+    pub events: RefCell<BTreeMap<Event, u64>>,
+    /// Packets and bytes counted so far, by slot.
+    pub traffic: RefCell<BTreeMap<u32, PeerStats>>,
+    /// See [`super::liveness::Liveness`].
+    pub health: LivenessMaps,
+    /// Available ICMP errors.
+    pub icmp_limit: RefCell<TokenBucket>,
+}
+
+impl Maps for MemoryMaps {
+    fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
+    }
+
+    fn prefix(&self, address: Address) -> Option<Prefix> {
+        let address = u128::from_be_bytes(address.bytes());
+        self.prefixes
+            .iter()
+            .rev()
+            .find(|((len, network), _)| {
+                let mask = u128::MAX.checked_shl(128_u32.saturating_sub(*len)).unwrap_or(0);
+                (address ^ u128::from_be_bytes(*network)) & mask == 0
+            })
+            .map(|(_, prefix)| *prefix)
+    }
+
+    fn group(&self, slot: u32) -> Option<&NextHopGroup> {
+        self.groups.get(&slot)
+    }
+
+    fn next_hop(&self, slot: u32) -> Option<&NextHop> {
+        self.next_hops.get(&slot)
+    }
+
+    fn peer(&self, address: Address) -> Option<&Peer> {
+        self.peers.get(&address.bytes())
+    }
+
+    fn count(&self, event: Event) {
+        let mut events = self.events.borrow_mut();
+        let count = events.entry(event).or_default();
+        *count = count.wrapping_add(1);
+    }
+
+    fn count_sent(&self, slot: u32, bytes: u32) {
+        if slot < MAX_PEER_STATS {
+            let mut all = self.traffic.borrow_mut();
+            let one = all.entry(slot).or_default();
+            one.sent_packets = one.sent_packets.wrapping_add(1);
+            one.sent_bytes = one.sent_bytes.wrapping_add(u64::from(bytes));
+        }
+    }
+
+    fn count_received(&self, slot: u32, bytes: u32) {
+        if slot < MAX_PEER_STATS {
+            let mut all = self.traffic.borrow_mut();
+            let one = all.entry(slot).or_default();
+            one.received_packets = one.received_packets.wrapping_add(1);
+            one.received_bytes = one.received_bytes.wrapping_add(u64::from(bytes));
+        }
+    }
+}

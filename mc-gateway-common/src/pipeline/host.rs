@@ -1,0 +1,116 @@
+//! Subprograms on the host: direct calls.
+
+use super::{
+    admission::admission,
+    decision::PackedDecision,
+    icmp_too_big, mss, quoted_checksum, service,
+    service::{backend_route::PackedRoute, l4_header::PackedL4Header},
+    subprograms::{MapSubprograms, Subprograms},
+};
+use crate::{
+    flow, liveness,
+    maps::{AdmissionKey, Maps, MemoryMaps, PackedAdmission},
+    nexthop_select,
+    packet::{
+        SlicePacket, icmp,
+        l4::{self, L4Location},
+    },
+    verdict::DropReason,
+};
+
+impl Subprograms for SlicePacket {
+    fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool> {
+        mss::clamp_mss(self, at, mtu)
+    }
+
+    fn locate_l4(&self, v6: bool, at: u32) -> L4Location {
+        l4::locate_l4(self, v6, at)
+    }
+
+    fn hash_slow(&self, v6: bool, at: u32) -> u32 {
+        flow::hash_slow(self, v6, at)
+    }
+
+    fn segment_headers_len(&self, at: u32) -> u32 {
+        icmp_too_big::segment_headers_len(self, at)
+    }
+
+    fn sum_bytes(&self, at: u32, len: u32) -> Option<u16> {
+        icmp::sum_bytes(self, at, len)
+    }
+
+    fn finalize_checksum(&mut self, at: u32, quoted: u32, sum: u16, location: L4Location) -> Option<u16> {
+        quoted_checksum::finalize_checksum(self, at, quoted, sum, location)
+    }
+
+    fn store_icmp_error(&mut self, v6: bool, at: u32, mtu: u32, sum: u16) -> Option<()> {
+        icmp::store_icmp_error(self, v6, at, mtu, sum)
+    }
+
+    fn write_return_encap<M: Maps>(&mut self, maps: &M, v6: bool, at: u32) -> Option<()> {
+        icmp_too_big::write_return_encap(self, maps, v6, at)
+    }
+
+    fn reply_too_big<M: Maps>(&mut self, maps: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
+        icmp_too_big::reply_too_big(self, maps, at, size, mtu)
+    }
+
+    fn translate_service<M: Maps>(&mut self, maps: &M, v6: bool, decision: PackedDecision) -> PackedDecision {
+        service::translate_service(self, maps, v6, decision)
+    }
+
+    fn select_backend<M: Maps>(&mut self, maps: &M, v6: bool) -> PackedRoute {
+        service::select_backend(self, maps, v6)
+    }
+
+    fn flow_backend_id<M: Maps>(&self, maps: &M, at: u32, l4: PackedL4Header, reverse: bool) -> u64 {
+        service::flow_backend_id(self, maps, at, l4, reverse)
+    }
+
+    fn dnat_request<M: Maps>(&mut self, maps: &M, at: u32, backend: u64) -> Result<(), DropReason> {
+        service::dnat_request(self, maps, at, backend)
+    }
+
+    fn clear_nat_entry<M: Maps>(&self, maps: &M, at: u32) {
+        service::clear_nat_entry(self, maps, at);
+    }
+
+    fn snat_reply<M: Maps>(&mut self, maps: &M) -> Result<(), DropReason> {
+        service::snat_reply(self, maps)
+    }
+
+    fn rewrite_alias(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
+        service::rewrite_alias(self, at, source, to)
+    }
+
+    fn rewrite_ingress_alias<M: Maps>(
+        &mut self,
+        maps: &M,
+        decision: PackedDecision,
+        undo: bool,
+    ) -> PackedDecision {
+        service::rewrite_ingress_alias(self, maps, decision, undo)
+    }
+
+    fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header {
+        service::parse_l4(self, v6, at)
+    }
+}
+
+impl MapSubprograms for MemoryMaps {
+    fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
+        admission(self, key)
+    }
+
+    fn smallest_mtu(&self, group: u32) -> u32 {
+        mss::smallest_mtu(self, group)
+    }
+
+    fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32 {
+        nexthop_select::hrw_winner(self, group, hash, alive)
+    }
+
+    fn is_dead(&self, slot: u32, id: u32) -> bool {
+        liveness::is_dead(self, slot, id)
+    }
+}

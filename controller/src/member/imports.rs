@@ -57,7 +57,15 @@ pub fn plan(
         if !can_import(snapshot, &key, plan) {
             continue;
         }
-        keep_services.insert(key.clone());
+        // A ServiceImport beside a Service of another owner would announce an import that does not exist.
+        let service = get(
+            &snapshot.services,
+            &key.namespace,
+            &names::imported_service(&key.name),
+        );
+        if service.is_none_or(|s| is_imported(s)) {
+            keep_services.insert(key.clone());
+        }
         let clusters = endpoints
             .get(&key)
             .map(|e| endpoints_by_cluster(snapshot, local, membership, &key, e))

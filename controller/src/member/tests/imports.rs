@@ -385,6 +385,27 @@ fn of_our_own_export_only_the_accepted_ports_are_imported() {
     assert_eq!(ports, [(Some("http"), Some(8080))]);
 }
 
+/// Simulation seed 5376: a create that conflicts while the cache lacks the foreign Service is a failure, which creates a
+/// ServiceImport without addresses. It stayed once the cache contained the Service.
+#[test]
+fn a_service_import_is_deleted_when_its_service_has_another_owner() {
+    let mut snapshot = snapshot();
+    insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
+    let mut writes = plan(&snapshot).writes.into_iter();
+    let creation = writes.find(|w| w.target.kind == Kind::Service).unwrap();
+    snapshot.persistent_failures = [(creation.target, "already exists".to_owned())].into();
+    step(&mut snapshot);
+    assert_eq!(snapshot.service_imports.len(), 1);
+    snapshot.persistent_failures.clear();
+    let foreign = service(
+        "antrea-mc-web",
+        &json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] }),
+    );
+    insert(&mut snapshot.services, foreign);
+    settle(&mut snapshot);
+    assert_eq!((snapshot.services.len(), snapshot.service_imports.len()), (1, 0));
+}
+
 proptest! {
     /// Whatever is offered: the plan comes to rest, the slices hold exactly what each other cluster offers, and
     /// when nothing is offered any more nothing of ours is left.

@@ -144,12 +144,12 @@ pub(super) const SINK: &str = "sink";
 /// The classifier that redirects every packet to one device.
 pub(super) const WIRE: &str = "wire";
 
-// === impl Yardstick ===
+// === impl BenchPrograms ===
 
 impl BenchPrograms {
-    /// Loads the object `yardstick.o`.
+    /// Loads the object `bench-baseline.o`.
     pub(super) fn load(objects: &Path) -> Result<Self> {
-        let mut ebpf = load(objects, "yardstick.o")?;
+        let mut ebpf = load(objects, "bench-baseline.o")?;
         for name in [EMPTY, SINK, WIRE] {
             classifier(&mut ebpf, name)?.load()?;
         }

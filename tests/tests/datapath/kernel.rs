@@ -69,6 +69,16 @@ pub(crate) fn health(tables: &MemoryMaps) -> Vec<LivenessRecord> {
         .collect()
 }
 
+/// The path in the environment variable, or that of the object in `target/bpf`.
+fn object_path(variable: &str, name: &str) -> PathBuf {
+    let built = || {
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("../target/bpf")
+            .join(name)
+    };
+    std::env::var_os(variable).map_or_else(built, PathBuf::from)
+}
+
 /// The programs with their maps, and the slots of `mc_peer_stats` in use so far.
 pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 
@@ -79,7 +89,7 @@ impl Kernel {
         tables: &MemoryMaps,
         sink: F,
     ) -> (Self, impl FnMut()) {
-        let object = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf-log.o");
+        let object = object_path("MC_GATEWAY_EBPF_LOG_OBJECT", "mc-gateway-ebpf-log.o");
         let mut kernel = Self::load_object(&object, tables);
         let mut logger = program_log::open(&mut kernel.0, sink).expect("the object logs");
         (kernel, move || logger.flush())
@@ -87,11 +97,10 @@ impl Kernel {
 
     /// Loads the object of `cargo xtask build-ebpf` and fills its maps.
     pub(crate) fn load(tables: &MemoryMaps) -> Self {
-        let object = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
-            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf.o"),
-            PathBuf::from,
-        );
-        Self::load_object(&object, tables)
+        Self::load_object(
+            &object_path("MC_GATEWAY_EBPF_OBJECT", "mc-gateway-ebpf.o"),
+            tables,
+        )
     }
 
     fn load_object(object: &Path, tables: &MemoryMaps) -> Self {

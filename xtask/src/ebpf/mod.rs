@@ -40,7 +40,7 @@ pub(crate) fn build_agent_object(root: &Path) -> Result<Object> {
 }
 
 /// Builds the object whose programs log every decision.
-fn build_log(root: &Path) -> Result<Object> {
+pub(crate) fn build_log(root: &Path) -> Result<Object> {
     let out = root.join("target/bpf");
     let built = compile(
         toolchain()?,
@@ -106,7 +106,7 @@ fn compile(toolchain: &Toolchain, root: &Path, target_dir: &Path, selection: &[&
 }
 
 /// The benchmark's baseline programs, a binary of the same crate.
-const BENCH_PROGRAMS: &str = "yardstick";
+const BENCH_PROGRAMS: &str = "bench-baseline";
 /// The agent's programs, and the object of the same programs with the feature `log`.
 const PROGRAMS: &str = "mc-gateway-ebpf";
 const LOG_PROGRAMS: &str = "mc-gateway-ebpf-log";

@@ -121,7 +121,8 @@ fn steps(series: Series) -> Vec<Step> {
 /// The guest's init script.
 pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     let mut text = "#!/bin/sh\n\
-        export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
+        export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_GATEWAY_EBPF_LOG_OBJECT=/t/mc-gateway-ebpf-log.o\n\
+        export MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
         mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
         mount -t bpf bpf /sys/fs/bpf; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n"
         .to_owned();

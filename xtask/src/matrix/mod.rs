@@ -177,6 +177,8 @@ struct Programs {
     agent: PathBuf,
     traffic: PathBuf,
     object: PathBuf,
+    /// The object whose programs log, for a test of `datapath`.
+    logging_object: PathBuf,
     datapath: PathBuf,
     netns: PathBuf,
 }
@@ -184,6 +186,7 @@ struct Programs {
 impl Programs {
     fn build() -> Result<Self> {
         let object = crate::ebpf::build(&cmd::workspace())?.path;
+        let logging_object = crate::ebpf::build_log(&cmd::workspace())?.path;
         let programs = build::release()?;
         let built = cmd::output(cmd::cargo().args([
             "test",
@@ -201,6 +204,7 @@ impl Programs {
             agent: programs.path("mc-gateway"),
             traffic: programs.path("mc-traffic"),
             object,
+            logging_object,
             datapath: test_executable(&built, "datapath")?,
             netns: test_executable(&built, "netns")?,
         })
@@ -223,8 +227,13 @@ impl Programs {
         ] {
             archive.program(path, &format!("t/{name}"))?;
         }
-        let object = fs::read(&self.object).with_context(|| self.object.display().to_string())?;
-        archive.file("t/mc-gateway-ebpf.o", object, 0o644);
+        for (path, name) in [
+            (&self.object, "mc-gateway-ebpf.o"),
+            (&self.logging_object, "mc-gateway-ebpf-log.o"),
+        ] {
+            let object = fs::read(path).with_context(|| path.display().to_string())?;
+            archive.file(&format!("t/{name}"), object, 0o644);
+        }
         archive.file("t/agent-caps", guest::AGENT_WRAPPER.into(), 0o755);
         for module in modules {
             archive.file(&format!("mod/{}.ko", module.name), module.data.clone(), 0o644);

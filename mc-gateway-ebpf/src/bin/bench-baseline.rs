@@ -1,6 +1,6 @@
 //! Baseline programs of the benchmark: a packet source in the kernel, and classifiers without work.
 //!
-//! A separate object (`yardstick.o`) that no agent loads.
+//! A separate object (`bench-baseline.o`) that no agent loads.
 #![no_std]
 #![no_main]
 

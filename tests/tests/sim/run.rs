@@ -41,6 +41,9 @@ const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
 const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
 /// Minimum wait after the last fault: black-holed requests still fail 30 s later.
 const MIN_SETTLE_TIME: Duration = Duration::from_secs(31);
+/// How long the expected state lasts before a run is at rest: Events are published 5 s after their cause, and a burst of
+/// them takes a few seconds more (`runtime::events`).
+const REST_PERIOD: Duration = Duration::from_secs(12);
 /// When the simulated administrator removes leftovers of a restored leader.
 const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(45);
 /// Quiet period without writes; longer than the controllers' resync interval.
@@ -515,6 +518,7 @@ fn stop_faults(world: &SharedSimulation) {
 async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<String>) {
     let begin = Instant::now();
     let mut cleaned = None;
+    let mut converged_at = None;
     loop {
         sleep(Duration::from_secs(3)).await;
         let mut world = world.lock();
@@ -522,8 +526,16 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
             cleaned = Some(remove_leftovers(&mut world));
         }
         let differences = expected_state::differences(&world);
-        let over = begin.elapsed() > MIN_SETTLE_TIME;
-        if differences.is_empty() && over || begin.elapsed() > CONVERGENCE_BOUND {
+        if !differences.is_empty() {
+            converged_at = None;
+        } else if converged_at.is_none() {
+            converged_at = Some(begin.elapsed());
+        }
+        let rested = converged_at.filter(|at| begin.elapsed().saturating_sub(*at) >= REST_PERIOD);
+        if let Some(at) = rested.filter(|_| begin.elapsed() > MIN_SETTLE_TIME) {
+            return (at, cleaned.unwrap_or(0), differences);
+        }
+        if begin.elapsed() > CONVERGENCE_BOUND {
             return (begin.elapsed(), cleaned.unwrap_or(0), differences);
         }
     }

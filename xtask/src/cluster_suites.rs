@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::{build, cluster, test_summary::TestSummary};
 
@@ -18,13 +18,13 @@ const SPEC_COUNT: usize = 27;
 /// Some of the tests on real clusters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClusterSuite {
-    /// What the suite is called.
+    /// Name on the command line.
     name: &'static str,
     /// The modules of `tests/tests/e2e` with its tests; none means all.
     modules: &'static [&'static str],
 }
 
-/// All of them.
+/// All tests.
 pub(crate) const ALL: ClusterSuite = ClusterSuite {
     name: "e2e",
     modules: &[],
@@ -78,6 +78,9 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
     if suite.modules.is_empty() {
         summary.step("grants match usage", cluster::check_rbac());
     }
+    if suite.covers_specs() {
+        summary.step("all specs of the MCS API hold", figures.check_specs());
+    }
     summary.step("the clusters leave nothing behind", cluster::down());
     result?;
     println!("{}", figures.line(suite.name, tests));
@@ -87,7 +90,16 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
     Ok(())
 }
 
-// === impl Figures ===
+// === impl ClusterSuite ===
+
+impl ClusterSuite {
+    /// Whether the suite has the tests of all specs.
+    fn covers_specs(self) -> bool {
+        self.modules.is_empty() || self.modules == CONFORMANCE.modules
+    }
+}
+
+// === impl SuiteFigures ===
 
 impl SuiteFigures {
     fn read(&mut self, name: &str, line: &str) {
@@ -97,6 +109,13 @@ impl SuiteFigures {
         } else if let Some((_, note)) = line.split_once(&format!("{name}: ")) {
             self.notes.push(note.to_owned());
         }
+    }
+
+    /// Fails if a spec was not verified, for example because its test was renamed or failed early.
+    fn check_specs(&self) -> Result<()> {
+        let found = self.specs.len();
+        ensure!(found == SPEC_COUNT, "{found} of {SPEC_COUNT} specs hold");
+        Ok(())
     }
 
     fn line(&self, name: &str, tests: TestSummary) -> String {
@@ -113,6 +132,18 @@ impl SuiteFigures {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_spec_fails_the_suites_that_cover_all() {
+        let mut figures = SuiteFigures::default();
+        for number in 1..SPEC_COUNT {
+            figures.read("conformance", &format!("spec holds: {number}"));
+        }
+        assert_eq!(figures.check_specs().unwrap_err().to_string(), "26 of 27 specs hold");
+        figures.read("conformance", "spec holds: 27");
+        assert!(figures.check_specs().is_ok());
+        assert!(CONFORMANCE.covers_specs() && ALL.covers_specs() && !FAULTS.covers_specs());
+    }
 
     #[test]
     fn the_last_line_has_the_figures_of_the_tests() {

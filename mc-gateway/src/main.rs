@@ -90,7 +90,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 /// Logs to standard error, filtered by `RUST_LOG`; by default `info` of this crate. Connection errors of the Kubernetes
 /// client are part of its messages.
 fn log_to_stderr(format: LogFormat) {
-    let default = "warn,kube_client=off,mc_gateway=info,drops=info".to_owned();
+    let default = "warn,kube_client=off,mc_gateway=info,drops=info,programs=info".to_owned();
     let wanted = std::env::var("RUST_LOG").ok().filter(|text| !text.is_empty());
     let filter = EnvFilter::new(wanted.unwrap_or(default));
     let subscriber = tracing_subscriber::fmt()

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use proptest::prelude::*;
 
 use super::*;
+use crate::plan::Kind;
 
 #[test]
 fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {

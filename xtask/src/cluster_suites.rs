@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::{build, cluster, test_summary::TestSummary};
+use crate::{build, cluster, images, previous_release, test_summary::TestSummary};
 
 /// Drain period of the clusters' gateways: enough for every agent to react and for running requests to end, a third of
 /// the default.
@@ -71,6 +71,15 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
         .env("MC_LONG", if long { "1" } else { "0" })
         .args(["--", "--test-threads=1", "--nocapture", "--format=pretty"])
         .args(suite.modules.iter().map(|module| format!("{module}::")));
+    if suite.covers(FAULTS)
+        && let Some(previous) = previous_release::programs()?
+    {
+        cluster::load_image(images::previous_controller(
+            &images::directory(),
+            &previous.controller,
+        )?)?;
+        command.env("MC_PREVIOUS_CONTROLLER", images::PREVIOUS_CONTROLLER);
+    }
     let (mut tests, mut figures) = (TestSummary::default(), SuiteFigures::default());
     let result = tests.cargo_test_with(suite.name, &mut command, |line| figures.read(suite.name, line));
     summary.add(tests);
@@ -78,7 +87,7 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
     if suite.modules.is_empty() {
         summary.step("grants match usage", cluster::check_rbac());
     }
-    if suite.covers_specs() {
+    if suite.covers(CONFORMANCE) {
         summary.step("all specs of the MCS API hold", figures.check_specs());
     }
     summary.step("the clusters leave nothing behind", cluster::down());
@@ -93,9 +102,9 @@ pub(crate) fn run(suite: ClusterSuite, long: bool, summary: &mut TestSummary) ->
 // === impl ClusterSuite ===
 
 impl ClusterSuite {
-    /// Whether the suite has the tests of all specs.
-    fn covers_specs(self) -> bool {
-        self.modules.is_empty() || self.modules == CONFORMANCE.modules
+    /// Whether the suite has all tests of another one.
+    fn covers(self, other: Self) -> bool {
+        self.modules.is_empty() || self.modules == other.modules
     }
 }
 
@@ -139,10 +148,13 @@ mod tests {
         for number in 1..SPEC_COUNT {
             figures.read("conformance", &format!("spec holds: {number}"));
         }
-        assert_eq!(figures.check_specs().unwrap_err().to_string(), "26 of 27 specs hold");
+        assert_eq!(
+            figures.check_specs().unwrap_err().to_string(),
+            "26 of 27 specs hold"
+        );
         figures.read("conformance", "spec holds: 27");
         assert!(figures.check_specs().is_ok());
-        assert!(CONFORMANCE.covers_specs() && ALL.covers_specs() && !FAULTS.covers_specs());
+        assert!(CONFORMANCE.covers(CONFORMANCE) && ALL.covers(CONFORMANCE) && !FAULTS.covers(CONFORMANCE));
     }
 
     #[test]

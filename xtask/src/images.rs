@@ -19,6 +19,8 @@ use crate::{build, cmd, setup, shared_libraries};
 const PACKAGES: &[&str] = &["busybox", "nftables", "libc-bin"];
 /// Name and tag of the clusters' own DNS.
 pub(crate) const COREDNS: &str = "mc-gateway/coredns:latest";
+/// Name and tag of the previous release's controller, for tests of upgrades.
+pub(crate) const PREVIOUS_CONTROLLER: &str = "mc-gateway/mc-controller:previous";
 /// The user the controllers run as; the gateway needs root for its capabilities.
 const NOBODY_UID: u32 = 65532;
 
@@ -52,13 +54,7 @@ pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
     add_program(&mut gateway, &programs.path("mc-gateway"), "usr/bin/mc-gateway")?;
     add_program(&mut gateway, &require_program("nft")?, "usr/sbin/nft")?;
 
-    let mut controller = Image::new("mc-gateway/mc-controller:latest", &["/usr/bin/mc-controller"]);
-    controller.user = NOBODY_UID;
-    add_program(
-        &mut controller,
-        &programs.path("mc-controller"),
-        "usr/bin/mc-controller",
-    )?;
+    let controller = controller("mc-gateway/mc-controller:latest", &programs.path("mc-controller"))?;
 
     let mut test = Image::new("mc-gateway/test:latest", &["/bin/sleep", "infinity"]);
     add_busybox(&mut test)?;
@@ -73,6 +69,22 @@ pub(crate) fn pack(out: &Path) -> Result<Vec<PathBuf>> {
     .map(|(name, image)| write(image, out, name))
     .chain([pause(out)])
     .collect()
+}
+
+/// Packs the image of the previous release's controller.
+pub(crate) fn previous_controller(out: &Path, program: &Path) -> Result<PathBuf> {
+    write(
+        &controller(PREVIOUS_CONTROLLER, program)?,
+        out,
+        "mc-controller-previous",
+    )
+}
+
+fn controller(reference: &str, program: &Path) -> Result<Image> {
+    let mut image = Image::new(reference, &["/usr/bin/mc-controller"]);
+    image.user = NOBODY_UID;
+    add_program(&mut image, program, "usr/bin/mc-controller")?;
+    Ok(image)
 }
 
 /// Packs the pause image of Pods; independent of the project's programs.

@@ -1,4 +1,4 @@
-//! The agent of the previous map layout, built from its commit for the upgrade tests.
+//! The programs of the previous release, built from its commit for the upgrade tests.
 
 use std::{
     fs,
@@ -12,26 +12,29 @@ use crate::{cmd, ebpf, setup};
 
 /// The last commit with map layout 4.
 const COMMIT: &str = "74343ea5da084aefe069528db4d03b6a41dc1441";
-/// Environment variable through which the suite `restart` finds the agent.
-const AGENT: &str = "MC_AGENT_PREVIOUS";
-
-/// The variable with the agent's path; `None` in a clone without the commit.
-pub(crate) fn env() -> Result<Option<(&'static str, PathBuf)>> {
-    Ok(agent()?.map(|agent| (AGENT, agent)))
+/// Programs of the previous release.
+pub(crate) struct PreviousRelease {
+    /// The agent.
+    pub(crate) agent: PathBuf,
+    /// The controller.
+    pub(crate) controller: PathBuf,
 }
 
-/// The agent, built on first use and cached by commit.
-fn agent() -> Result<Option<PathBuf>> {
+/// The programs, built on first use and cached by commit; `None` in a clone without the commit.
+pub(crate) fn programs() -> Result<Option<PreviousRelease>> {
     let cache = setup::cache_dir()?.join("previous-release").join(COMMIT);
-    let agent = cache.join("mc-gateway");
-    if agent.is_file() {
-        return Ok(Some(agent));
+    let programs = PreviousRelease {
+        agent: cache.join("mc-gateway"),
+        controller: cache.join("mc-controller"),
+    };
+    if programs.agent.is_file() && programs.controller.is_file() {
+        return Ok(Some(programs));
     }
     if !has_commit()? {
         println!("previous release: commit {COMMIT} is not in this clone");
         return Ok(None);
     }
-    println!("building the agent of commit {COMMIT}; takes some minutes, once");
+    println!("building the programs of commit {COMMIT}; takes some minutes, once");
     // Leftovers of an interrupted build.
     if cache.exists() {
         fs::remove_dir_all(&cache).with_context(|| cache.display().to_string())?;
@@ -44,24 +47,21 @@ fn agent() -> Result<Option<PathBuf>> {
     command
         .current_dir(&sources)
         .env("CARGO_TARGET_DIR", &target)
-        .args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--release",
-            "--package",
-            "mc-gateway",
-        ]);
+        .args(["build", "--quiet", "--locked", "--release"])
+        .args(["--bin", "mc-gateway", "--bin", "mc-controller"]);
     cmd::inherit(&mut command).context("the previous release")?;
-    // The path appears last: an interrupted build leaves no agent behind.
-    let built = target.join("release/mc-gateway");
-    let incomplete = cache.join("mc-gateway.incomplete");
-    fs::copy(&built, &incomplete).with_context(|| built.display().to_string())?;
+    for program in [&programs.agent, &programs.controller] {
+        let name = program.file_name().context("a file name")?;
+        // The path appears last: an interrupted build leaves no program behind.
+        let incomplete = cache.join("incomplete");
+        fs::copy(target.join("release").join(name), &incomplete)
+            .with_context(|| program.display().to_string())?;
+        fs::rename(&incomplete, program).with_context(|| program.display().to_string())?;
+    }
     for dir in [&sources, &target] {
         fs::remove_dir_all(dir).with_context(|| dir.display().to_string())?;
     }
-    fs::rename(&incomplete, &agent).with_context(|| agent.display().to_string())?;
-    Ok(Some(agent))
+    Ok(Some(programs))
 }
 
 /// Whether the clone has the commit; a shallow one has not.

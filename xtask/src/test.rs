@@ -169,7 +169,9 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
             let programs = build::release()?;
             let mut command = build::integration_test(name);
             if suite == Suite::Restart {
-                command.envs(previous_release::env()?);
+                command.envs(
+                    previous_release::programs()?.map(|programs| ("MC_AGENT_PREVIOUS", programs.agent)),
+                );
             }
             command
                 .envs(programs.env())

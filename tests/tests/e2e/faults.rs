@@ -4,6 +4,7 @@
 
 mod leader_relocation;
 mod rollout;
+mod version_skew;
 
 use std::{
     env,

@@ -10,8 +10,8 @@ use crate::{
 };
 
 const LEADER_NAMESPACE: &str = "antrea-multicluster";
-const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
-const TIERS: &str = "tiers.crd.antrea.io";
+pub(crate) const POLICIES: &str = "clusternetworkpolicies.crd.antrea.io";
+pub(crate) const TIERS: &str = "tiers.crd.antrea.io";
 const MISSING: &str = "ACNP Tier e2e-tier does not exist in importing cluster test-cluster-east";
 const STRETCHED: &str = "enableStretchedNetworkPolicy";
 /// An unused label is released after 30 s, at the leader's next pass.
@@ -94,7 +94,7 @@ fn a_label_has_one_id_in_all_clusters() {
 }
 
 /// A CRD of Antrea's group that preserves unknown fields.
-fn crd(kind: &str, plural: &str) -> String {
+pub(crate) fn crd(kind: &str, plural: &str) -> String {
     format!(
         "apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

@@ -1,15 +1,17 @@
 //! Observability of a node: `inspect`, `trace`, metrics, probes and sampled drops.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use mc_tests::{
     prom_parser::Exposition,
-    topology::{Cluster, Family, Place, Topology},
+    topology::{Cluster, Family, Place, Topology, Variant},
     wait::wait_for,
 };
 use serde_json::Value;
 
-use crate::fixture::{TIMEOUT, connected, open_hundred_connections, wait_for_log, with_two_gateways};
+use crate::fixture::{
+    TIMEOUT, connected, open_hundred_connections, options, wait_for_log, with_two_gateways,
+};
 
 const NODE: Place = Place::NodeEast;
 const GATEWAY: Place = Place::GatewayEast;
@@ -355,5 +357,35 @@ fn trace_reports_every_decision_and_agrees_with_the_programs() {
     assert!(
         text.contains("neither mc0 nor a peer") && text.contains("Gateway gw-east"),
         "{text}"
+    );
+}
+
+/// Lines of target `programs` were not part of the default filter.
+#[test]
+fn an_agent_with_a_program_log_logs_every_decision() {
+    let object = std::env::var_os("MC_GATEWAY_EBPF_LOG_OBJECT").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf-log.o"),
+        PathBuf::from,
+    );
+    let mut options = options("program-log");
+    options
+        .agent_flags
+        .extend(["--program-log".to_owned(), object.display().to_string()]);
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    open_hundred_connections(&bed);
+    let pod = Cluster::West.pod_ip().to_string();
+    for (place, words) in [
+        (NODE, ["to_remote", "encap"]),
+        (GATEWAY, ["from_underlay", "transit"]),
+        (Place::NodeWest, ["from_underlay", "deliver"]),
+    ] {
+        let line = wait_for_log(&mut bed, place, &words);
+        assert!(line.contains("programs: decision"), "{line}");
+    }
+    let line = wait_for_log(&mut bed, Place::NodeWest, &["deliver", &pod]);
+    assert!(
+        line.contains("verdict=\"deliver\"") || line.contains("verdict=deliver"),
+        "{line}"
     );
 }

@@ -162,6 +162,11 @@ pub(crate) fn up_installed(configuration: Configuration) -> Result<PathBuf> {
     Ok(Layout::in_workspace().kubeconfig())
 }
 
+/// Imports an image into every node of the running clusters.
+pub(crate) fn load_image(tar: PathBuf) -> Result<()> {
+    up::load(&Layout::in_workspace(), &[tar], Progress::start())
+}
+
 /// Runs a command in a node's namespaces.
 pub(crate) fn on_node(node: &str, command: &[&str]) -> Result<()> {
     let record = Layout::in_workspace().running()?;

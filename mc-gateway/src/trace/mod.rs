@@ -12,6 +12,7 @@ use std::net::IpAddr;
 
 use aya::TestRunOptions;
 use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
+use bytes::Bytes;
 use mc_gateway_common::abi::{self, Addr};
 use mc_gateway_common::packet::SlicePacket;
 use mc_gateway_common::packet::eth::Mac;
@@ -95,8 +96,8 @@ pub struct TraceReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct TestRunResult {
     action: u32,
-    /// Of no interest after a drop.
-    bytes: Vec<u8>,
+    /// The packet after the run; unused after a drop.
+    bytes: Bytes,
 }
 
 /// Traces `flow`, arriving `from` "mc0" or a peer's address or name.
@@ -144,14 +145,14 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
             explain::from_underlay(&snapshot, flow, peer),
         )
     };
-    let mut packet = SlicePacket::new(frame.clone());
+    let mut packet = SlicePacket::new(frame.to_vec());
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
     };
     let kernel = test_run(&snapshot, program, &frame)?;
     let agree = matches_kernel(verdict, packet.bytes(), &kernel);
-    let (said, fate) = describe_verdict(verdict);
+    let (description, result) = describe_verdict(verdict);
     if let Verdict::Send {
         outcome: Outcome::Transit,
         ..
@@ -168,7 +169,7 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
         program.name()
     );
     lines.insert(0, title);
-    lines.push(said);
+    lines.push(description);
     if agree {
         lines.push(format!(
             "the loaded program agrees (it counted this packet in {})",
@@ -184,8 +185,8 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     }
     let mut text = lines.join("\n");
     text.push('\n');
-    let fate = if agree { fate } else { TraceResult::Unknown };
-    Ok((TraceReport { text, result: fate }, agree))
+    let result = if agree { result } else { TraceResult::Unknown };
+    Ok((TraceReport { text, result }, agree))
 }
 
 /// What a gateway of our own cluster writes into a packet to a Pod of this node: the first one's name, where
@@ -256,7 +257,7 @@ fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestR
     out.truncate(usize::try_from(result.data_size_out).unwrap_or(0));
     Ok(TestRunResult {
         action: result.return_value,
-        bytes: out,
+        bytes: out.into(),
     })
 }
 
@@ -310,7 +311,7 @@ mod tests {
         };
         let outcome = |action| TestRunResult {
             action,
-            bytes: vec![1, 2],
+            bytes: Bytes::from_static(&[1, 2]),
         };
         assert!(matches_kernel(sent, &[1, 2], &outcome(TC_ACT_REDIRECT)));
         assert!(!matches_kernel(sent, &[1, 3], &outcome(TC_ACT_REDIRECT)));
@@ -322,11 +323,11 @@ mod tests {
 
     #[test]
     fn a_drop_comes_with_advice() {
-        let (text, fate) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
+        let (text, result) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
         assert!(
             text.contains("no-next-hop") && text.contains("inspect groups"),
             "{text}"
         );
-        assert_eq!(fate, TraceResult::Dropped);
+        assert_eq!(result, TraceResult::Dropped);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use bytes::{BufMut as _, Bytes, BytesMut};
 use mc_gateway_common::abi::service::Backend;
 use mc_gateway_common::abi::{Addr, Config};
 use mc_gateway_common::flow;
@@ -33,13 +34,11 @@ pub struct TraceFlow {
 
 impl TraceFlow {
     const fn protocol_number(&self) -> u8 {
-        const ICMP: u8 = 1;
-        const ICMPV6: u8 = 58;
         match (self.protocol, self.dst) {
             (Protocol::Tcp(_), _) => ip::TCP,
             (Protocol::Udp(_), _) => ip::UDP,
-            (Protocol::Icmp, IpAddr::V4(_)) => ICMP,
-            (Protocol::Icmp, IpAddr::V6(_)) => ICMPV6,
+            (Protocol::Icmp, IpAddr::V4(_)) => ip::ICMP,
+            (Protocol::Icmp, IpAddr::V6(_)) => ip::ICMPV6,
         }
     }
 
@@ -71,50 +70,52 @@ impl TraceFlow {
         if self.dst.is_ipv4() { eth::IPV4 } else { eth::IPV6 }
     }
 
-    fn transport_bytes(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+    fn transport_bytes(&self) -> Bytes {
+        let mut bytes = BytesMut::new();
         match self.protocol {
             Protocol::Tcp(port) => {
-                bytes.extend_from_slice(&SOURCE_PORT.to_be_bytes());
-                bytes.extend_from_slice(&port.to_be_bytes());
+                bytes.put_u16(SOURCE_PORT);
+                bytes.put_u16(port);
                 // Sequence and acknowledgement, 5 words, SYN, window, checksum, urgent pointer.
-                bytes.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+                bytes.put_slice(&[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
             }
             Protocol::Udp(port) => {
-                bytes.extend_from_slice(&SOURCE_PORT.to_be_bytes());
-                bytes.extend_from_slice(&port.to_be_bytes());
-                bytes.extend_from_slice(&[0, 16, 0, 0]);
-                bytes.extend_from_slice(&PAYLOAD);
+                bytes.put_u16(SOURCE_PORT);
+                bytes.put_u16(port);
+                bytes.put_slice(&[0, 16, 0, 0]);
+                bytes.put_slice(&PAYLOAD);
             }
             Protocol::Icmp => {
                 let echo = if self.dst.is_ipv4() { 8 } else { 128 };
-                bytes.extend_from_slice(&[echo, 0, 0, 0, 0x7a, 0x69, 0, 1]);
-                bytes.extend_from_slice(&PAYLOAD);
+                bytes.put_slice(&[echo, 0, 0, 0, 0x7a, 0x69, 0, 1]);
+                bytes.put_slice(&PAYLOAD);
             }
         }
-        bytes
+        bytes.freeze()
     }
 
     /// The IP packet.
     #[must_use]
-    pub fn ip_packet(&self) -> Vec<u8> {
+    pub fn ip_packet(&self) -> Bytes {
         let transport = self.transport_bytes();
         let length = u16::try_from(transport.len()).unwrap_or(u16::MAX);
-        let mut packet = match (self.src, self.dst) {
+        let mut packet = BytesMut::new();
+        match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let total = length.saturating_add(20).to_be_bytes();
-                ip::v4_header(0, total, TTL, self.protocol_number(), src.octets(), dst.octets()).to_vec()
+                let proto = self.protocol_number();
+                packet.put_slice(&ip::v4_header(0, total, TTL, proto, src.octets(), dst.octets()));
             }
             (src, dst) => {
-                let [l0, l1] = length.to_be_bytes();
-                let mut header = vec![0x60, 0, 0, 0, l0, l1, self.protocol_number(), TTL];
-                header.extend_from_slice(&to_abi_addr(src));
-                header.extend_from_slice(&to_abi_addr(dst));
-                header
+                packet.put_slice(&[0x60, 0, 0, 0]);
+                packet.put_u16(length);
+                packet.put_slice(&[self.protocol_number(), TTL]);
+                packet.put_slice(&to_abi_addr(src));
+                packet.put_slice(&to_abi_addr(dst));
             }
-        };
-        packet.extend_from_slice(&transport);
-        packet
+        }
+        packet.put(transport);
+        packet.freeze()
     }
 
     /// Its hash, from the same function the programs use.
@@ -129,7 +130,7 @@ impl TraceFlow {
         let ports = transport
             .first_chunk()
             .map_or(0, |ports| u32::from_le_bytes(*ports));
-        let frame = [&[0; 14][..], packet.as_slice()].concat();
+        let frame = [&[0; 14][..], &packet].concat();
         header.map_or(0, |header| {
             flow::hash(&SlicePacket::new(frame), &header, eth::END, ports)
         })
@@ -137,7 +138,7 @@ impl TraceFlow {
 
     /// The frame as it leaves through `mc0`.
     #[must_use]
-    pub fn mc0_frame(&self, config: &Config) -> Vec<u8> {
+    pub fn mc0_frame(&self, config: &Config) -> Bytes {
         frame(
             config.mc0_mac,
             config.mc0_mac,
@@ -148,13 +149,7 @@ impl TraceFlow {
 
     /// The frame from `peer` to `local`, both of one family, with `name` as inner source MAC address.
     #[must_use]
-    pub fn underlay_frame(
-        &self,
-        config: &Config,
-        peer: Addr,
-        local: Addr,
-        name: Option<eth::Mac>,
-    ) -> Vec<u8> {
+    pub fn underlay_frame(&self, config: &Config, peer: Addr, local: Addr, name: Option<eth::Mac>) -> Bytes {
         let inner = self.ip_packet();
         let outer = Encap {
             format: Format::from_config(config),
@@ -170,18 +165,26 @@ impl TraceFlow {
             inner_type: self.ethertype(),
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
         };
-        let (ethertype, mut packet) = if ip::is_v4(&peer) {
-            (eth::IPV4, outer.over_v4().0.to_vec())
+        let mut packet = BytesMut::new();
+        let ethertype = if ip::is_v4(&peer) {
+            packet.put_slice(&outer.over_v4().0);
+            eth::IPV4
         } else {
-            (eth::IPV6, outer.over_v6().0.to_vec())
+            packet.put_slice(&outer.over_v6().0);
+            eth::IPV6
         };
-        packet.extend_from_slice(&inner);
+        packet.put(inner);
         frame(config.mc0_mac, config.mc0_mac, ethertype, &packet)
     }
 }
 
-fn frame(dst: eth::Mac, src: eth::Mac, ethertype: u16, packet: &[u8]) -> Vec<u8> {
-    [&dst[..], &src, &ethertype.to_be_bytes(), packet].concat()
+fn frame(dst: eth::Mac, src: eth::Mac, ethertype: u16, packet: &[u8]) -> Bytes {
+    let mut frame = BytesMut::with_capacity(packet.len().saturating_add(14));
+    frame.put_slice(&dst);
+    frame.put_slice(&src);
+    frame.put_u16(ethertype);
+    frame.put_slice(packet);
+    frame.freeze()
 }
 
 #[cfg(test)]

@@ -289,7 +289,7 @@ impl Plan {
         });
     }
 
-    /// Reports up to [`MAX_ISSUES`] issues and the number of the others under `summary_subject`.
+    /// Reports up to `MAX_ISSUES` issues and the number of the others under `summary_subject`.
     pub fn issues(&mut self, summary_subject: &str, all: Vec<(String, String)>) {
         let more = all.len().saturating_sub(MAX_ISSUES);
         for (subject, message) in all.into_iter().take(MAX_ISSUES) {

@@ -1,4 +1,4 @@
-//! The CRDs, generated from the Rust types. Kinds with top-level fields have no derive in kube: [`top_level`] builds
+//! The CRDs, generated from the Rust types. Kinds with top-level fields have no derive in kube: `top_level` builds
 //! their CRDs.
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn decode_result(value: u32) -> Result<(), DropReason> {
     }
 }
 
-/// [`pipeline::admission`].
+/// [`pipeline::admission()`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn mc_admission(key: *const AdmissionKey) -> u64 {

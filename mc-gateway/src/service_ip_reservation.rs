@@ -86,7 +86,7 @@ fn service(node: &str, uid: &str) -> Result<Service, serde_json::Error> {
     }))
 }
 
-/// Reserves addresses once `wanted` has been true for [`RESERVE_DELAY`]; requires an API server.
+/// Reserves addresses once `wanted` has been true for `RESERVE_DELAY`; requires an API server.
 pub fn start(config: &config::Config, wanted: watch::Receiver<bool>) {
     let ObjectSource::Kubernetes {
         namespace,

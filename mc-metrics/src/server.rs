@@ -1,7 +1,7 @@
 //! The HTTP/1.1 server: GET and HEAD, one request per connection.
 //!
-//! *Guarantees*: at most [`MAX_CONNECTIONS`] connections of at most [`CONNECTION_TIMEOUT`] each, with at most
-//! [`MAX_HEAD`] bytes of request head and [`MAX_FIELDS`] header fields; a request body is never read. A slow client
+//! *Guarantees*: at most `MAX_CONNECTIONS` connections of at most `CONNECTION_TIMEOUT` each, with at most
+//! `MAX_HEAD` bytes of request head and `MAX_FIELDS` header fields; a request body is never read. A slow client
 //! occupies one of these connections and no other resource of the process.
 
 use std::convert::Infallible;

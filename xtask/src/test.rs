@@ -14,7 +14,7 @@ use crate::{
 /// A group of tests that needs the same things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Suite {
-    /// Format, lints and generated files.
+    /// Format, lints, documentation and generated files.
     Lint,
     /// Unit and property tests.
     Unit,
@@ -46,8 +46,7 @@ pub(crate) enum Suite {
     Mutants,
 }
 
-/// What runs unless suites are named: everything once, with [`BESIDE`]. The parts of `e2e` are in it, and the mutants
-/// are about the tests.
+/// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
 const ALL: [Suite; 9] = [
     Suite::Lint,
     Suite::Unit,
@@ -60,8 +59,7 @@ const ALL: [Suite; 9] = [
     Suite::E2e,
 ];
 
-/// What runs beside the clusters, which leave a part of the CPUs to others: nothing in these goes by real time but
-/// their end.
+/// The suites that run during `e2e`, because clusters leave CPU time idle; only their end depends on real time.
 const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 
 /// Runs the given suites, or all; prints time and counts of each, and the sum on the last line.

@@ -241,7 +241,7 @@ fn return_over_v4<P: Packet>(packet: &mut P, config: &Config, len: u32, received
     Some(checksum::sum(&addresses))
 }
 
-/// As [`back_over_v4`], over IPv6.
+/// As [`return_over_v4`], over IPv6.
 #[inline(always)]
 fn return_over_v6<P: Packet>(packet: &mut P, config: &Config, len: u32, received_at: u32) -> Option<u64> {
     let [_, _, l0, l1] = len.wrapping_add(OVERHEAD).to_be_bytes();

@@ -61,7 +61,7 @@ pub trait Subprograms: Packet + Sized {
 
 /// Subprograms that only use the maps. A BPF program may return a cached result.
 pub trait MapSubprograms: Maps {
-    /// [`super::admission`].
+    /// [`super::admission()`].
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission;
     /// [`super::mss::smallest_mtu`].
     fn smallest_mtu(&self, group: u32) -> u32;

@@ -75,7 +75,7 @@ pub enum AgentError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// Plans are not empty after [`MAX_ITERATIONS`]: another program reverts the changes.
+    /// Plans are not empty after `MAX_ITERATIONS`: another program reverts the changes.
     #[error("reconcile did not converge after {MAX_ITERATIONS} iterations; next action: {0}")]
     NotConverged(String),
 }

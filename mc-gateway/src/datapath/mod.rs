@@ -1,7 +1,7 @@
 //! The eBPF side: loads and pins programs and maps, attaches programs and replaces them without a gap.
 //!
 //! *Guarantees*: pinned programs keep working without an agent; a new agent adopts the maps, or migrates to new ones if
-//! their layout version differs ([`map_migration`]), and replaces each attached program in one step, so that every
+//! their layout version differs (`map_migration`), and replaces each attached program in one step, so that every
 //! packet on the device meets a program.
 
 pub(crate) mod clsact;

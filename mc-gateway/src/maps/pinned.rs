@@ -165,7 +165,7 @@ impl PinnedMaps {
         Ok(())
     }
 
-    /// Adds, changes or removes a prefix; [`Tables::settle`] makes it count for addresses seen before.
+    /// Adds, changes or removes a prefix. Cached addresses use it after [`Self::bump_epoch`].
     pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), MapsError> {
         let map_key = Key::new(key.len, key.addr);
         self.epoch_stale = true;

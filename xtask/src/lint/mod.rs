@@ -1,4 +1,4 @@
-//! Suite `lint`: format, clippy, generated files, names, structure and links.
+//! Suite `lint`: format, clippy, rustdoc, generated files, names, structure and links.
 
 pub(crate) mod drop_reasons;
 mod files;
@@ -22,6 +22,7 @@ pub(crate) fn run(summary: &mut TestSummary) {
         cmd::inherit(cmd::cargo().args(["fmt", "--all", "--check"])),
     );
     summary.step("clippy", clippy());
+    summary.step("rustdoc", rustdoc());
     summary.step("CRDs match the Rust types", crds("--check"));
     summary.step("manifests match their kustomize bases", manifests::check());
     summary.step(
@@ -44,6 +45,18 @@ fn clippy() -> Result<()> {
         "--",
         "-D",
         "warnings",
+    ]))
+}
+
+/// Builds the documentation, private items included; a broken link fails. Without mc-gateway-ebpf, as clippy: only the
+/// compiler of `build-ebpf` accepts that crate.
+fn rustdoc() -> Result<()> {
+    cmd::inherit(cmd::cargo().env("RUSTDOCFLAGS", "-D warnings").args([
+        "doc",
+        "--quiet",
+        "--locked",
+        "--no-deps",
+        "--document-private-items",
     ]))
 }
 

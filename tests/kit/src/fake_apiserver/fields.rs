@@ -1,6 +1,6 @@
 //! Field paths and field ownership for server-side apply.
 //!
-//! Maps are granular. Lists are atomic, except those with a [`ListKey`], whose entries have their own owners.
+//! Maps are granular. Lists are atomic, except those with a `ListKey`, whose entries have their own owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 

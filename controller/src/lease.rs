@@ -2,7 +2,7 @@
 //! client-go's, so that `kubectl get lease` reads as users know it.
 //!
 //! Pure: the Lease, its earlier observation and the time give the next action. Guarantees: a Lease that another replica
-//! renews is never acquired, whatever that replica's clock shows; times of other replicas are compared with each other
+//! renews is never acquired, regardless of that replica's clock; times of other replicas are compared with each other
 //! only, never with the local clock.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! `ClusterClaim`: the cluster ID and ClusterSet ID as older Antrea guides configure them. Fields at the top level,
-//! hence no `CustomResource` derive of kube, which knows spec and status only.
+//! hence no `CustomResource` derive of kube, which supports spec and status only.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! `Gateway`: a Node that serves as gateway of this cluster, and the election of the primary. Fields at the top level,
-//! hence no `CustomResource` derive of kube, which knows spec and status only.
+//! hence no `CustomResource` derive of kube, which supports spec and status only.
 
 use std::borrow::Cow;
 

@@ -1,5 +1,5 @@
 //! `MemberClusterAnnounce`: a member's registration and heartbeat in the leader cluster. Fields at the top level, hence
-//! no `CustomResource` derive of kube, which knows spec and status only.
+//! no `CustomResource` derive of kube, which supports spec and status only.
 
 use std::borrow::Cow;
 

@@ -1,4 +1,4 @@
-//! `ClusterNetworkPolicy` and `Tier` of Antrea (`crd.antrea.io`), reduced to what replication needs: the spec of a
+//! `ClusterNetworkPolicy` and `Tier` of Antrea (`crd.antrea.io`), reduced to the fields for replication: the spec of a
 //! policy is opaque here.
 
 use std::borrow::Cow;

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_wrap_around() {
+    fn sequence_numbers_wrap_around() {
         assert_eq!(state(ID, sent(1), seen(u32::MAX - 1), DETECT), State::Alive);
         assert_eq!(state(ID, sent(2), seen(u32::MAX - 1), DETECT), State::Dead);
         let new = accept_reply(sent(2), seen(u32::MAX), reply(1, 5), DETECT, HOLD_MS).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn late_repeated_and_unsent_numbers_are_no_answers() {
+    fn late_repeated_and_unsent_numbers_are_rejected() {
         let check = |sequence| {
             accept_reply(sent(10), seen(8), reply(sequence, 5), DETECT, HOLD_MS).map(|s| s.sequence)
         };
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_is_held_down_and_then_alive() {
+    fn a_recovered_next_hop_is_held_down_and_then_alive() {
         let mut known = seen(10);
         assert_eq!(state(ID, sent(20), known, DETECT), State::Dead);
         known = accept_reply(sent(20), known, reply(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn dying_again_starts_the_hold_down_anew() {
+    fn another_death_restarts_the_hold_down() {
         let mut known = accept_reply(sent(20), seen(10), reply(20, 5 * SECOND), DETECT, HOLD_MS).unwrap();
         known = accept_reply(sent(24), known, reply(24, 7 * SECOND), DETECT, HOLD_MS).unwrap();
         assert_eq!(known.held_since, 7 * SECOND);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_hold_down_who_comes_back_is_alive_at_once() {
+    fn without_a_hold_down_a_recovered_next_hop_is_alive_at_once() {
         let known = accept_reply(sent(20), seen(10), reply(20, SECOND), DETECT, 0).unwrap();
         assert_eq!(state(ID, sent(20), known, DETECT), State::Alive);
     }
@@ -231,7 +231,7 @@ mod tests {
     proptest! {
         /// A next hop with a reply to every probe is never dead, regardless of stalls of the agent.
         #[test]
-        fn who_answers_every_probe_is_never_dead(start: u32, pauses in prop::collection::vec(1..10_000_000_000_u64, 1..50)) {
+        fn a_next_hop_that_answers_every_probe_is_never_dead(start: u32, pauses in prop::collection::vec(1..10_000_000_000_u64, 1..50)) {
             let mut known = seen(start);
             let mut now = 1;
             let mut last = start;

@@ -111,12 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn no_backends_no_table() {
+    fn without_backends_there_is_no_table() {
         assert_eq!(table(&BTreeSet::new()), None);
     }
 
     #[test]
-    fn one_backend_has_everything() {
+    fn one_backend_has_all_entries() {
         assert_eq!(shares(&table(&[7].into()).unwrap()), [(7, MAGLEV_ENTRIES)].into());
     }
 

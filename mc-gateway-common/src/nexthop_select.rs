@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn all_dead_is_the_first_choice_and_counted() {
+    fn with_all_next_hops_dead_the_preferred_one_is_used_and_counted() {
         let (mut maps, group) = group_of(&[1, 2, 3]);
         let before: Vec<_> = (0..100).map(|hash| pick_of(&maps, group, hash).0).collect();
         kill(&mut maps, &[1, 2, 3]);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn drained_is_used_only_where_nobody_else_is_alive() {
+    fn a_drained_next_hop_is_used_only_if_no_other_is_alive() {
         let (mut maps, group) = group_of(&[1, 2, 3]);
         weigh(&mut maps, &[0, 1, 1]);
         for hash in 0..1_000 {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn all_drained_share_the_flows() {
+    fn next_hops_that_are_all_drained_share_the_flows() {
         let (mut maps, group) = group_of(&[1, 2]);
         weigh(&mut maps, &[0, 0]);
         let first = (0..1_000)
@@ -290,7 +290,7 @@ mod tests {
         }
 
         #[test]
-        fn more_weight_only_draws_flows_and_less_only_sends_them_away(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(1..100_u32, 16), hash: u32, more in 1..100_u32) {
+        fn more_weight_only_adds_flows_and_less_only_removes_them(ids in prop::collection::hash_set(any::<u32>(), 2..16), weights in prop::collection::vec(1..100_u32, 16), hash: u32, more in 1..100_u32) {
             let ids: Vec<_> = ids.into_iter().collect();
             let (mut maps, group) = group_of(&ids);
             weigh(&mut maps, &weights);

@@ -221,7 +221,7 @@ impl DropReason {
     }
 }
 
-/// What became of a packet that was neither refused nor left alone. The number is the index into `mc_outcomes`.
+/// The success of a packet that is neither dropped nor passed. The number is the index into `mc_outcomes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
@@ -240,7 +240,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Every path, in the order of its number.
+    /// Every outcome, in the order of its number.
     pub const ALL: [Self; 6] = [
         Self::Encap,
         Self::Transit,
@@ -264,7 +264,7 @@ impl Outcome {
     }
 }
 
-/// What happened to a packet that went on, counted besides its path. The number is the index into
+/// An occurrence on a packet that is forwarded, counted in addition to its outcome. The number is the index into
 /// `mc_events` and never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]

@@ -2,7 +2,8 @@
 //!
 //! Replaces `kube::runtime::reflector`, which cannot be used here: a planner needs the newest resource version a cache
 //! has seen (its own writes are waited for), immutable snapshots of a whole kind, the number of relists, and kinds that
-//! an API server may lack. A reflector also stops at the first object that does not match its type, whoever wrote it.
+//! an API server may lack. A reflector also stops at the first object that does not match its type,
+//! which any author may write.
 
 use std::{
     collections::BTreeMap,

@@ -20,7 +20,7 @@ enum Suite {
 /// Options of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// What to measure; of the options only --quick, --only and --out concern `control`.
+    /// Suite to measure; of the options only --quick, --only and --out concern `control`.
     #[arg(long, value_enum, default_value_t)]
     suite: Suite,
     /// Rounds in which the cases alternate; medians are taken over them [default: 7].

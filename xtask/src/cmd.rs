@@ -33,8 +33,8 @@ fn cargo_path() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// What `cargo run` has set for this program would make build scripts that watch these variables run again
-/// whenever somebody changes between `cargo xtask` and plain cargo.
+/// Removes the variables that `cargo run` sets for this program: build scripts that watch them would run again at each
+/// change between `cargo xtask` and plain cargo.
 fn without_cargo_env(mut command: Command) -> Command {
     command.current_dir(workspace());
     for (name, _) in std::env::vars_os() {

@@ -1,4 +1,4 @@
-//! The leader's plan on made-up worlds.
+//! The leader's plan on constructed snapshots.
 
 mod label_identities;
 mod legacy_api;
@@ -29,7 +29,7 @@ use crate::{
 
 const NS: &str = "antrea-multicluster";
 
-fn world() -> LeaderSnapshot {
+fn leader_snapshot() -> LeaderSnapshot {
     let mut cluster_sets = ObjectMap::default();
     let set = json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet",
@@ -105,35 +105,39 @@ fn cluster_info(cluster: &str) -> ResourceExport {
     }))
 }
 
-fn step(world: &mut LeaderSnapshot) -> Vec<Write> {
-    let plan = look(world);
+fn reconcile(snapshot: &mut LeaderSnapshot) -> Vec<Write> {
+    let plan = make_plan(snapshot);
     for action in &plan.writes {
-        apply_write(&mut world.cluster_sets, action);
-        apply_write(&mut world.service_account_bindings, action);
-        apply_write(&mut world.announces, action);
-        apply_write(&mut world.exports, action);
-        apply_write(&mut world.imports, action);
-        if let Some(records) = &mut world.label_id_shards {
+        apply_write(&mut snapshot.cluster_sets, action);
+        apply_write(&mut snapshot.service_account_bindings, action);
+        apply_write(&mut snapshot.announces, action);
+        apply_write(&mut snapshot.exports, action);
+        apply_write(&mut snapshot.imports, action);
+        if let Some(records) = &mut snapshot.label_id_shards {
             apply_write(records, action);
         }
     }
     plan.writes
 }
 
-fn look(world: &mut LeaderSnapshot) -> Plan {
-    let all: Vec<_> = world.announces.values().map(AsRef::as_ref).collect();
-    heartbeat::record_heartbeats(&mut world.heartbeats, &all, world.now);
-    plan(world)
+fn make_plan(snapshot: &mut LeaderSnapshot) -> Plan {
+    let all: Vec<_> = snapshot.announces.values().map(AsRef::as_ref).collect();
+    heartbeat::record_heartbeats(&mut snapshot.heartbeats, &all, snapshot.now);
+    plan(snapshot)
 }
 
-/// Steps until nothing is left to do.
-fn settle(world: &mut LeaderSnapshot) {
-    let quiet = (0..8).any(|_| step(world).is_empty());
-    assert!(quiet, "still to do after 8 rounds: {:#?}", look(world).writes);
+/// Reconciles until the plan is empty.
+fn settle(snapshot: &mut LeaderSnapshot) {
+    let converged = (0..8).any(|_| reconcile(snapshot).is_empty());
+    assert!(
+        converged,
+        "writes after 8 iterations: {:#?}",
+        make_plan(snapshot).writes
+    );
 }
 
-fn import(world: &LeaderSnapshot, name: &str) -> serde_json::Value {
-    let found = world.imports.get(&NamespacedName::new(NS, name));
+fn import(snapshot: &LeaderSnapshot, name: &str) -> serde_json::Value {
+    let found = snapshot.imports.get(&NamespacedName::new(NS, name));
     found.map_or(serde_json::Value::Null, |i| {
         serde_json::to_value(&i.spec).unwrap()
     })
@@ -141,16 +145,16 @@ fn import(world: &LeaderSnapshot, name: &str) -> serde_json::Value {
 
 #[test]
 fn a_member_is_accepted_and_counted() {
-    let mut world = world();
-    insert(&mut world.announces, announce("east", "set", "north"));
-    settle(&mut world);
-    let last = look(&mut world);
-    let announce = world.announces.values().next().unwrap();
+    let mut snapshot = leader_snapshot();
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    settle(&mut snapshot);
+    let last = make_plan(&mut snapshot);
+    let announce = snapshot.announces.values().next().unwrap();
     assert_eq!(
         announce.metadata.finalizers.as_ref().unwrap()[..],
         [names::member_announce_finalizer("east")]
     );
-    let status = world
+    let status = snapshot
         .cluster_sets
         .values()
         .next()
@@ -165,20 +169,20 @@ fn a_member_is_accepted_and_counted() {
     );
     assert!(
         last.next_requeue.is_some(),
-        "the end of its readiness is waited for"
+        "a requeue at the end of its readiness"
     );
 }
 
 #[test]
-fn silence_makes_a_member_unready_by_our_clock() {
-    let mut world = world();
+fn a_member_without_heartbeats_is_unready_by_the_leaders_clock() {
+    let mut snapshot = leader_snapshot();
     let mut east = announce("east", "set", "north");
-    // Its clock is a year off; that alone means nothing.
+    // The member's clock is a year off, which has no effect.
     east.metadata.annotations = Some([("touch-ts".to_owned(), "2025-01-01T00:00:00Z".to_owned())].into());
-    insert(&mut world.announces, east);
-    settle(&mut world);
+    insert(&mut snapshot.announces, east);
+    settle(&mut snapshot);
     assert_eq!(
-        world
+        snapshot
             .cluster_sets
             .values()
             .next()
@@ -189,12 +193,12 @@ fn silence_makes_a_member_unready_by_our_clock() {
             .ready_clusters,
         1
     );
-    world.now = world.now.checked_add(SignedDuration::from_secs(31)).unwrap();
-    world.announces = ObjectMap::default();
-    insert(&mut world.announces, announce("east", "set", "north"));
-    settle(&mut world);
+    snapshot.now = snapshot.now.checked_add(SignedDuration::from_secs(31)).unwrap();
+    snapshot.announces = ObjectMap::default();
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    settle(&mut snapshot);
     assert_eq!(
-        world
+        snapshot
             .cluster_sets
             .values()
             .next()
@@ -205,9 +209,9 @@ fn silence_makes_a_member_unready_by_our_clock() {
             .ready_clusters,
         1
     );
-    world.now = world.now.checked_add(SignedDuration::from_secs(31)).unwrap();
-    settle(&mut world);
-    let status = world
+    snapshot.now = snapshot.now.checked_add(SignedDuration::from_secs(31)).unwrap();
+    settle(&mut snapshot);
+    let status = snapshot
         .cluster_sets
         .values()
         .next()
@@ -223,27 +227,34 @@ fn silence_makes_a_member_unready_by_our_clock() {
     );
 }
 
-/// A member whose clock was two days behind lost its exports when nothing was heard of it for 31 s.
+/// A member with a clock two days behind lost its exports after 31 s without a heartbeat.
 #[test]
-fn silence_removes_no_member() {
-    let mut world = world();
+fn a_member_that_is_silent_is_not_removed() {
+    let mut snapshot = leader_snapshot();
     let mut east = announce("east", "set", "north");
     east.metadata.annotations = Some([("touch-ts".to_owned(), "2025-01-01T00:00:00Z".to_owned())].into());
-    insert(&mut world.announces, east);
+    insert(&mut snapshot.announces, east);
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("east", "prod", "web", 80, "2026-01-01T00:00:00Z"),
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     for hours in [1, 25, 10_000] {
-        world.now = world.now.checked_add(SignedDuration::from_hours(hours)).unwrap();
-        settle(&mut world);
-        assert_eq!((world.announces.len(), world.exports.len()), (1, 1), "{hours} h");
+        snapshot.now = snapshot
+            .now
+            .checked_add(SignedDuration::from_hours(hours))
+            .unwrap();
+        settle(&mut snapshot);
+        assert_eq!(
+            (snapshot.announces.len(), snapshot.exports.len()),
+            (1, 1),
+            "{hours} h"
+        );
     }
 }
 
 #[test]
-fn a_wrong_cluster_set_name_is_refused_with_both_names() {
+fn a_wrong_cluster_set_name_is_rejected_with_both_names() {
     for (bad, wanted) in [
         (
             announce("east", "other", "north"),
@@ -254,11 +265,11 @@ fn a_wrong_cluster_set_name_is_refused_with_both_names() {
             "leaders[0].clusterID \"south\" is not that of the leader, \"north\"",
         ),
     ] {
-        let mut world = world();
-        insert(&mut world.announces, bad);
-        settle(&mut world);
-        let plan = look(&mut world);
-        let announce = world.announces.values().next().unwrap();
+        let mut snapshot = leader_snapshot();
+        insert(&mut snapshot.announces, bad);
+        settle(&mut snapshot);
+        let plan = make_plan(&mut snapshot);
+        let announce = snapshot.announces.values().next().unwrap();
         assert_eq!(
             announce.metadata.annotations.as_ref().unwrap()[names::ANNOTATION_REJECTED_REASON.key],
             wanted
@@ -270,7 +281,7 @@ fn a_wrong_cluster_set_name_is_refused_with_both_names() {
             plan.issues
         );
         assert_eq!(
-            world
+            snapshot
                 .cluster_sets
                 .values()
                 .next()
@@ -285,75 +296,78 @@ fn a_wrong_cluster_set_name_is_refused_with_both_names() {
 }
 
 #[test]
-fn a_refusal_is_taken_back() {
-    let mut world = world();
-    let sets = std::mem::take(&mut world.cluster_sets);
-    insert(&mut world.announces, announce("east", "set", "north"));
-    settle(&mut world);
-    let refused = |w: &LeaderSnapshot| {
+fn a_rejection_ends_with_its_cause() {
+    let mut snapshot = leader_snapshot();
+    let sets = std::mem::take(&mut snapshot.cluster_sets);
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    settle(&mut snapshot);
+    let rejected = |w: &LeaderSnapshot| {
         let announce = w.announces.values().next().unwrap().clone();
         names::ANNOTATION_REJECTED_REASON.get(announce.as_ref()).is_some()
     };
-    assert!(refused(&world));
-    world.cluster_sets = sets;
-    settle(&mut world);
-    assert!(!refused(&world));
+    assert!(rejected(&snapshot));
+    snapshot.cluster_sets = sets;
+    settle(&mut snapshot);
+    assert!(!rejected(&snapshot));
 }
 
 #[test]
-fn a_leaver_takes_its_exports_along() {
-    let mut world = world();
-    insert(&mut world.announces, announce("east", "set", "north"));
-    insert(&mut world.announces, announce("west", "set", "north"));
+fn exports_of_a_deregistered_member_are_deleted() {
+    let mut snapshot = leader_snapshot();
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    insert(&mut snapshot.announces, announce("west", "set", "north"));
     for cluster in ["east", "west"] {
-        insert(&mut world.exports, service(cluster, "shop", "web", 80, NOW));
-        insert(&mut world.exports, endpoints(cluster, "shop", "web", "10.0.0.1"));
-        insert(&mut world.exports, cluster_info(cluster));
+        insert(&mut snapshot.exports, service(cluster, "shop", "web", 80, NOW));
+        insert(
+            &mut snapshot.exports,
+            endpoints(cluster, "shop", "web", "10.0.0.1"),
+        );
+        insert(&mut snapshot.exports, cluster_info(cluster));
     }
-    settle(&mut world);
-    assert_eq!(world.imports.len(), 4);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.imports.len(), 4);
     delete(
-        &mut world.announces,
+        &mut snapshot.announces,
         &NamespacedName::new(NS, names::member_announce("east")),
     );
-    settle(&mut world);
-    assert_eq!(world.announces.len(), 1);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.announces.len(), 1);
     assert!(
-        world.exports.values().all(|e| e.spec.cluster_id == "west"),
+        snapshot.exports.values().all(|e| e.spec.cluster_id == "west"),
         "{:?}",
-        world.exports.keys()
+        snapshot.exports.keys()
     );
-    assert_eq!(world.imports.len(), 3);
-    let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+    assert_eq!(snapshot.imports.len(), 3);
+    let clusters = &import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"];
     assert_eq!(clusters.as_array().unwrap().len(), 1);
 }
 
 #[test]
-fn a_leaver_takes_nothing_of_a_cluster_whose_id_begins_alike() {
-    let mut world = world();
+fn exports_of_a_cluster_with_the_same_id_prefix_are_kept() {
+    let mut snapshot = leader_snapshot();
     for cluster in ["east", "east-2"] {
-        insert(&mut world.announces, announce(cluster, "set", "north"));
-        insert(&mut world.exports, service(cluster, "shop", "web", 80, NOW));
-        insert(&mut world.exports, cluster_info(cluster));
+        insert(&mut snapshot.announces, announce(cluster, "set", "north"));
+        insert(&mut snapshot.exports, service(cluster, "shop", "web", 80, NOW));
+        insert(&mut snapshot.exports, cluster_info(cluster));
     }
-    settle(&mut world);
+    settle(&mut snapshot);
     delete(
-        &mut world.announces,
+        &mut snapshot.announces,
         &NamespacedName::new(NS, names::member_announce("east")),
     );
-    settle(&mut world);
-    let left: Vec<_> = world
+    settle(&mut snapshot);
+    let left: Vec<_> = snapshot
         .exports
         .values()
         .map(|e| e.spec.cluster_id.as_str())
         .collect();
     assert_eq!(left, ["east-2", "east-2"]);
-    assert_eq!(world.announces.len(), 1);
+    assert_eq!(snapshot.announces.len(), 1);
 }
 
 #[test]
-fn what_others_wait_for_stays_when_an_export_is_let_go() {
-    let mut world = world();
+fn foreign_finalizers_are_kept_when_an_export_is_released() {
+    let mut snapshot = leader_snapshot();
     let mut export = cluster_info("east");
     let hold = "example.com/hold".to_owned();
     export
@@ -361,34 +375,41 @@ fn what_others_wait_for_stays_when_an_export_is_let_go() {
         .finalizers
         .get_or_insert_default()
         .push(hold.clone());
-    insert(&mut world.exports, export);
-    settle(&mut world);
-    delete(&mut world.exports, &NamespacedName::new(NS, "east-clusterinfo"));
-    settle(&mut world);
-    let left = world.exports.values().next().expect("it is held");
+    insert(&mut snapshot.exports, export);
+    settle(&mut snapshot);
+    delete(
+        &mut snapshot.exports,
+        &NamespacedName::new(NS, "east-clusterinfo"),
+    );
+    settle(&mut snapshot);
+    let left = snapshot
+        .exports
+        .values()
+        .next()
+        .expect("a foreign finalizer holds it");
     assert_eq!(left.metadata.finalizers, Some(vec![hold]));
 }
 
 #[test]
-fn endpoints_are_kept_by_cluster_and_in_one_list() {
-    let mut world = world();
+fn endpoints_are_listed_by_cluster_and_together() {
+    let mut snapshot = leader_snapshot();
     for (cluster, ip) in [("west", "10.2.0.1"), ("east", "10.1.0.1")] {
-        insert(&mut world.exports, service(cluster, "shop", "web", 80, NOW));
-        insert(&mut world.exports, endpoints(cluster, "shop", "web", ip));
+        insert(&mut snapshot.exports, service(cluster, "shop", "web", 80, NOW));
+        insert(&mut snapshot.exports, endpoints(cluster, "shop", "web", ip));
     }
-    settle(&mut world);
-    let spec = import(&world, "shop-web-endpoints");
+    settle(&mut snapshot);
+    let spec = import(&snapshot, "shop-web-endpoints");
     assert_eq!(spec["endpoints"]["clusters"][0]["clusterID"], "east");
     assert_eq!(spec["endpoints"]["clusters"][1]["clusterID"], "west");
     assert_eq!(spec["endpoints"]["subsets"][0]["addresses"][0]["ip"], "10.1.0.1");
     assert_eq!(spec["endpoints"]["subsets"][1]["addresses"][0]["ip"], "10.2.0.1");
-    let spec = import(&world, "shop-web-service");
+    let spec = import(&snapshot, "shop-web-service");
     assert_eq!(
         spec["serviceImport"]["metadata"],
         json!({ "name": "web", "namespace": "shop" })
     );
     assert_eq!(spec["serviceImport"]["spec"]["type"], "ClusterSetIP");
-    let statuses: Vec<_> = world
+    let statuses: Vec<_> = snapshot
         .exports
         .values()
         .map(|e| e.status.clone().unwrap().conditions[0].type_.clone())
@@ -397,28 +418,34 @@ fn endpoints_are_kept_by_cluster_and_in_one_list() {
 }
 
 #[test]
-fn the_first_writer_of_ports_wins_until_it_leaves() {
-    let mut world = world();
+fn the_first_exporter_decides_the_ports_until_it_withdraws() {
+    let mut snapshot = leader_snapshot();
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("west", "shop", "web", 80, "2026-01-01T11:00:00Z"),
     );
-    insert(&mut world.exports, endpoints("west", "shop", "web", "10.2.0.1"));
-    settle(&mut world);
-    // Of the same second and first by name, yet later: what is offered already stays.
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
+        endpoints("west", "shop", "web", "10.2.0.1"),
+    );
+    settle(&mut snapshot);
+    // Of the same second and first by name, but later: the exported ports stay.
+    insert(
+        &mut snapshot.exports,
         service("east", "shop", "web", 81, "2026-01-01T11:00:00Z"),
     );
-    insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
-    settle(&mut world);
-    let plan = look(&mut world);
+    insert(
+        &mut snapshot.exports,
+        endpoints("east", "shop", "web", "10.1.0.1"),
+    );
+    settle(&mut snapshot);
+    let plan = make_plan(&mut snapshot);
     let ports = |w: &LeaderSnapshot| {
         import(w, "shop-web-service")["serviceImport"]["spec"]["ports"][0]["port"].clone()
     };
-    assert_eq!(ports(&world), 80);
+    assert_eq!(ports(&snapshot), 80);
     assert_eq!(
-        import(&world, "shop-web-endpoints")["endpoints"]["clusters"]
+        import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"]
             .as_array()
             .unwrap()
             .len(),
@@ -429,7 +456,7 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
             .iter()
             .any(|n| n.subject.contains("east-shop-web-service"))
     );
-    let status = world.exports[&NamespacedName::new(NS, "east-shop-web-service")]
+    let status = snapshot.exports[&NamespacedName::new(NS, "east-shop-web-service")]
         .status
         .clone()
         .unwrap();
@@ -441,19 +468,19 @@ fn the_first_writer_of_ports_wins_until_it_leaves() {
         ("Failure", "False")
     );
     for name in ["west-shop-web-service", "west-shop-web-endpoints"] {
-        delete(&mut world.exports, &NamespacedName::new(NS, name));
+        delete(&mut snapshot.exports, &NamespacedName::new(NS, name));
     }
-    settle(&mut world);
-    assert_eq!(ports(&world), 81);
+    settle(&mut snapshot);
+    assert_eq!(ports(&snapshot), 81);
     assert_eq!(
-        import(&world, "shop-web-endpoints")["endpoints"]["clusters"][0]["clusterID"],
+        import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"][0]["clusterID"],
         "east"
     );
 }
 
 #[test]
-fn which_account_is_which_cluster_is_written_down() {
-    let mut world = world();
+fn service_accounts_are_bound_to_clusters() {
+    let mut snapshot = leader_snapshot();
     let account = |name: &str, id: Option<&str>| -> ServiceAccount {
         let annotations: BTreeMap<_, _> = id
             .map(|id| (names::ANNOTATION_CLUSTER_ID, id))
@@ -461,21 +488,24 @@ fn which_account_is_which_cluster_is_written_down() {
             .collect();
         object(json!({ "metadata": { "name": name, "namespace": NS, "annotations": annotations } }))
     };
-    let identities = |world: &LeaderSnapshot| {
-        let map = world
+    let identities = |snapshot: &LeaderSnapshot| {
+        let map = snapshot
             .service_account_bindings
             .get(&NamespacedName::new(NS, names::SERVICE_ACCOUNT_BINDINGS));
         json!(map.expect("a ConfigMap").data)
     };
-    settle(&mut world);
-    assert_eq!(identities(&world), json!(null), "nobody is bound");
-    insert(&mut world.service_accounts, account("member-east", Some("east")));
-    insert(&mut world.service_accounts, account("default", None));
+    settle(&mut snapshot);
+    assert_eq!(identities(&snapshot), json!(null), "no account is bound");
     insert(
-        &mut world.service_accounts,
+        &mut snapshot.service_accounts,
+        account("member-east", Some("east")),
+    );
+    insert(&mut snapshot.service_accounts, account("default", None));
+    insert(
+        &mut snapshot.service_accounts,
         account("member-odd", Some("Odd One")),
     );
-    let plan = look(&mut world);
+    let plan = make_plan(&mut snapshot);
     assert!(
         plan.issues
             .iter()
@@ -483,44 +513,44 @@ fn which_account_is_which_cluster_is_written_down() {
         "{:?}",
         plan.issues
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     assert_eq!(
-        identities(&world),
+        identities(&snapshot),
         json!({ "member-east": "east", "member-odd": "" })
     );
     insert(
-        &mut world.service_accounts,
+        &mut snapshot.service_accounts,
         account("member-east", Some("east-2")),
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     assert_eq!(
-        identities(&world),
+        identities(&snapshot),
         json!({ "member-east": "east-2", "member-odd": "" })
     );
-    // Somebody who writes into it does not get far.
+    // A foreign change is reverted.
     let map = json!({ "metadata": { "name": names::SERVICE_ACCOUNT_BINDINGS, "namespace": NS }, "data": { "default": "east" } });
-    insert(&mut world.service_account_bindings, object::<ConfigMap>(map));
-    settle(&mut world);
+    insert(&mut snapshot.service_account_bindings, object::<ConfigMap>(map));
+    settle(&mut snapshot);
     assert_eq!(
-        identities(&world),
+        identities(&snapshot),
         json!({ "member-east": "east-2", "member-odd": "" })
     );
 }
 
 #[test]
-fn two_services_that_want_one_name_do_not_mix() {
-    let mut world = world();
+fn two_services_with_the_same_derived_name_are_not_merged() {
+    let mut snapshot = leader_snapshot();
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("west", "prod", "web-api", 80, "2026-01-01T11:00:00Z"),
     );
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("east", "prod-web", "api", 80, "2026-01-01T11:30:00Z"),
     );
-    settle(&mut world);
-    let plan = look(&mut world);
-    assert_eq!(import(&world, "prod-web-api-service")["namespace"], "prod");
+    settle(&mut snapshot);
+    let plan = make_plan(&mut snapshot);
+    assert_eq!(import(&snapshot, "prod-web-api-service")["namespace"], "prod");
     assert!(
         plan.issues
             .iter()
@@ -529,28 +559,31 @@ fn two_services_that_want_one_name_do_not_mix() {
         plan.issues
     );
     delete(
-        &mut world.exports,
+        &mut snapshot.exports,
         &NamespacedName::new(NS, "west-prod-web-api-service"),
     );
-    settle(&mut world);
-    assert_eq!(import(&world, "prod-web-api-service")["namespace"], "prod-web");
+    settle(&mut snapshot);
+    assert_eq!(import(&snapshot, "prod-web-api-service")["namespace"], "prod-web");
 }
 
 #[test]
-fn an_export_goes_only_after_its_import() {
-    let mut world = world();
-    insert(&mut world.exports, cluster_info("east"));
-    settle(&mut world);
-    delete(&mut world.exports, &NamespacedName::new(NS, "east-clusterinfo"));
-    let first = step(&mut world);
+fn an_export_is_deleted_after_its_import() {
+    let mut snapshot = leader_snapshot();
+    insert(&mut snapshot.exports, cluster_info("east"));
+    settle(&mut snapshot);
+    delete(
+        &mut snapshot.exports,
+        &NamespacedName::new(NS, "east-clusterinfo"),
+    );
+    let first = reconcile(&mut snapshot);
     assert_eq!(first.len(), 1, "{first:?}");
-    assert!(world.imports.is_empty() && world.exports.len() == 1);
-    settle(&mut world);
-    assert!(world.exports.is_empty());
+    assert!(snapshot.imports.is_empty() && snapshot.exports.len() == 1);
+    settle(&mut snapshot);
+    assert!(snapshot.exports.is_empty());
 }
 
 #[derive(Clone, Debug)]
-struct Draw {
+struct AnyExport {
     cluster: usize,
     service: usize,
     port: u16,
@@ -559,7 +592,7 @@ struct Draw {
     deleted: bool,
 }
 
-fn draws() -> impl Strategy<Value = Vec<Draw>> {
+fn any_exports() -> impl Strategy<Value = Vec<AnyExport>> {
     let one = (
         0usize..3,
         0usize..3,
@@ -568,51 +601,53 @@ fn draws() -> impl Strategy<Value = Vec<Draw>> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(cluster, service, port, age, with_endpoints, deleted)| Draw {
-            cluster,
-            service,
-            port,
-            age,
-            with_endpoints,
-            deleted,
-        });
+        .prop_map(
+            |(cluster, service, port, age, with_endpoints, deleted)| AnyExport {
+                cluster,
+                service,
+                port,
+                age,
+                with_endpoints,
+                deleted,
+            },
+        );
     proptest::collection::vec(one, 0..12)
 }
 
 proptest! {
-    /// Whatever is exported: the plan comes to rest, nothing deleted lingers, an import has only endpoints whose
-    /// exporter agrees on the ports, and every import has a live export.
+    /// For any exports: plans converge, no deleted export remains, an import has only endpoints of exporters with its
+    /// ports, and every import has an active export.
     #[test]
-    fn plans_come_to_rest_and_agree(draws in draws()) {
-        let mut world = world();
-        for d in &draws {
-            let cluster = ["a", "b", "c"][d.cluster];
-            let (ns, name) = [("prod", "web-api"), ("prod-web", "api"), ("x", "y")][d.service];
-            let created = format!("2026-01-01T0{}:00:00Z", d.age);
-            insert(&mut world.exports, service(cluster, ns, name, d.port, &created));
-            if d.with_endpoints {
-                insert(&mut world.exports, endpoints(cluster, ns, name, "10.0.0.1"));
+    fn plans_converge_and_are_consistent(exports in any_exports()) {
+        let mut snapshot = leader_snapshot();
+        for export in &exports {
+            let cluster = ["a", "b", "c"][export.cluster];
+            let (ns, name) = [("prod", "web-api"), ("prod-web", "api"), ("x", "y")][export.service];
+            let created = format!("2026-01-01T0{}:00:00Z", export.age);
+            insert(&mut snapshot.exports, service(cluster, ns, name, export.port, &created));
+            if export.with_endpoints {
+                insert(&mut snapshot.exports, endpoints(cluster, ns, name, "10.0.0.1"));
             }
         }
-        settle(&mut world);
-        for d in draws.iter().filter(|d| d.deleted) {
-            let (ns, name) = [("prod", "web-api"), ("prod-web", "api"), ("x", "y")][d.service];
-            let export = names::service_export(["a", "b", "c"][d.cluster], ns, name);
-            delete(&mut world.exports, &NamespacedName::new(NS, export));
+        settle(&mut snapshot);
+        for export in exports.iter().filter(|export| export.deleted) {
+            let (ns, name) = [("prod", "web-api"), ("prod-web", "api"), ("x", "y")][export.service];
+            let export = names::service_export(["a", "b", "c"][export.cluster], ns, name);
+            delete(&mut snapshot.exports, &NamespacedName::new(NS, export));
         }
-        settle(&mut world);
-        for export in world.exports.values() {
+        settle(&mut snapshot);
+        for export in snapshot.exports.values() {
             prop_assert!(export.metadata.deletion_timestamp.is_none(), "{export:?}");
         }
-        for import in world.imports.values() {
+        for import in snapshot.imports.values() {
             let tuple = (&import.spec.namespace, &import.spec.name);
             let of = |kind: &str| {
-                world.exports.values()
+                snapshot.exports.values()
                     .filter(|e| e.spec.kind == kind && (&e.spec.namespace, &e.spec.name) == tuple)
                     .cloned().collect::<Vec<_>>()
             };
             prop_assert!(!of("Service").is_empty(), "{import:?}");
-            let service = world.imports[&NamespacedName::new(NS, names::service_import(tuple.0, tuple.1))].clone();
+            let service = snapshot.imports[&NamespacedName::new(NS, names::service_import(tuple.0, tuple.1))].clone();
             let port = service.spec.service_import.as_ref().unwrap().spec.ports[0].port;
             for cluster in import.spec.endpoints.iter().flat_map(|e| &e.clusters) {
                 let agrees = of("Service").iter().any(|e| {
@@ -626,22 +661,22 @@ proptest! {
 }
 
 #[test]
-fn what_is_heard_is_timed_by_our_clock() {
+fn heartbeats_are_timed_by_the_leaders_clock() {
     let (t0, t1): (Timestamp, Timestamp) = (NOW.parse().unwrap(), "2026-01-01T12:00:10Z".parse().unwrap());
-    let mut heard = BTreeMap::new();
+    let mut heartbeats = BTreeMap::new();
     let mut east = announce("east", "set", "north");
-    // Its clock is a year ahead: that means nothing.
+    // The member's clock is a year ahead, which has no effect.
     let touch = (
         names::ANNOTATION_TOUCH_TS.to_owned(),
         "2027-01-01T12:00:00Z".to_owned(),
     );
     east.metadata.annotations = Some([touch].into());
-    heartbeat::record_heartbeats(&mut heard, &[&east], t0);
-    heartbeat::record_heartbeats(&mut heard, &[&east], t1);
+    heartbeat::record_heartbeats(&mut heartbeats, &[&east], t0);
+    heartbeat::record_heartbeats(&mut heartbeats, &[&east], t1);
     assert_eq!(
-        heard["member-announce-from-east"].seen_at, t0,
-        "no change, no sign of life"
+        heartbeats["member-announce-from-east"].seen_at, t0,
+        "an unchanged timestamp is no heartbeat"
     );
-    heartbeat::record_heartbeats(&mut heard, &[], t1);
-    assert!(heard.is_empty());
+    heartbeat::record_heartbeats(&mut heartbeats, &[], t1);
+    assert!(heartbeats.is_empty());
 }

@@ -144,9 +144,9 @@ pub fn serve(config: &Config, metrics: &Arc<Metrics>) {
 
 /// One listener for health and metrics if both have the same address.
 fn listeners(health: &[SocketAddr], metrics: &[SocketAddr]) -> Vec<Listener> {
-    let listener = |addresses: &[SocketAddr], said, metrics, health| Listener {
+    let listener = |addresses: &[SocketAddr], setting, metrics, health| Listener {
         addresses: addresses.to_vec(),
-        setting: said,
+        setting,
         metrics,
         health,
     };

@@ -98,8 +98,8 @@ impl LeaderGauges {
             if names::ANNOTATION_REJECTED_REASON.get(announce.as_ref()).is_some() {
                 add(&mut counts.rejected);
             } else if announce.finalizers().contains(&finalizer) {
-                let heard = snapshot.heartbeats.get(&announce.name_any());
-                let at = heard.map_or(snapshot.now, |h| h.seen_at);
+                let heartbeat = snapshot.heartbeats.get(&announce.name_any());
+                let at = heartbeat.map_or(snapshot.now, |h| h.seen_at);
                 counts.members.insert(announce.cluster_id.clone(), at);
             }
         }

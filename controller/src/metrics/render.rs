@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{leader::heartbeat::HEARTBEAT_TIMEOUT, plan};
 
-/// An API server as labels name it, and what is known of it.
+/// The label of an API server, and its metrics.
 type Server = (&'static str, ApiMetricsSnapshot);
 
 pub(super) fn render(
@@ -41,7 +41,7 @@ fn replica(scrape: &mut Scrape, role: Role, state: &ControllerState) {
     scrape.family(
         "mccontroller_build_info",
         Kind::Gauge,
-        "Version of the controller, and what it does.",
+        "Version and role of the controller.",
     );
     scrape.value(
         &[("role", role.name()), ("version", env!("CARGO_PKG_VERSION"))],
@@ -50,13 +50,13 @@ fn replica(scrape: &mut Scrape, role: Role, state: &ControllerState) {
     scrape.single(
         "mccontroller_is_leader",
         Kind::Gauge,
-        "1 while this replica is the one that works: it holds the Lease, or there is no election.",
+        "1 while this replica is active: it holds the Lease, or there is no election.",
         state.is_active(),
     );
     scrape.single(
         "mccontroller_ready",
         Kind::Gauge,
-        "What /readyz says.",
+        "1 while /readyz succeeds.",
         state.ready().is_ok(),
     );
 }
@@ -65,13 +65,13 @@ fn plans(scrape: &mut Scrape, state: &ControllerState) {
     scrape.family(
         "mccontroller_reconcile_duration_seconds",
         Kind::Histogram,
-        "How long plans took to make; their number, too.",
+        "Duration of plans, and their number.",
     );
     scrape.histogram(&[], &state.reconcile_durations);
     scrape.single(
         "mccontroller_last_reconcile_timestamp_seconds",
         Kind::Gauge,
-        "When the last plan was made, 0 for never.",
+        "Unix time of the last plan, 0 for never.",
         state
             .last_reconcile
             .map_or(0.0, |at| at.as_duration().as_secs_f64()),
@@ -79,13 +79,13 @@ fn plans(scrape: &mut Scrape, state: &ControllerState) {
     scrape.single(
         "mccontroller_active_issues",
         Kind::Gauge,
-        "What a person should know now; the log names each when it begins and when it ends.",
+        "Issues of the last plan; the log names each once.",
         state.issues,
     );
     scrape.family(
         "mccontroller_active_warning_events",
         Kind::Gauge,
-        "Warnings that hold now and are told as Events, by kind of the object and reason.",
+        "Active issues that are published as Events, by kind of the object and reason.",
     );
     for ((kind, reason), count) in &state.warnings {
         scrape.value(&[("kind", kind.name()), ("reason", reason)], count);
@@ -96,7 +96,7 @@ fn writes(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_writes_total",
         Kind::Counter,
-        "Writes that ended, by API server, kind of object and result.",
+        "Completed writes, by API server, kind of object and result.",
     );
     for (server, counted) in servers {
         for ((kind, fate), count) in &counted.writes {
@@ -109,7 +109,7 @@ fn writes(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_pending_writes",
         Kind::Gauge,
-        "What the last plan asked for and is not done yet, by kind of object.",
+        "Planned writes that are not done yet, by kind of object.",
     );
     for (server, counted) in servers {
         let mut kinds: std::collections::BTreeMap<plan::Kind, u64> = std::collections::BTreeMap::new();
@@ -124,7 +124,7 @@ fn writes(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_pending_write_age_seconds",
         Kind::Gauge,
-        "How long the oldest of these has been asked for: the lag behind what should be; 0 for none.",
+        "Age of the oldest pending write, 0 for none.",
     );
     for (server, counted) in servers {
         let oldest = counted.pending.values().min();
@@ -134,7 +134,7 @@ fn writes(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_failing_objects",
         Kind::Gauge,
-        "Objects that could not be written more than once, and were not written since.",
+        "Objects whose last two or more writes failed.",
     );
     for (server, counted) in servers {
         for (kind, count) in &counted.failing {
@@ -147,7 +147,7 @@ fn exchanges(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_api_contact_age_seconds",
         Kind::Gauge,
-        "How long ago the API server last answered; absent until it has.",
+        "Time since the API server's last answer; absent before the first.",
     );
     for (server, counted) in servers {
         if let Some(at) = counted.last_contact {
@@ -157,7 +157,7 @@ fn exchanges(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_watch_restarts_total",
         Kind::Counter,
-        "Watches that ended in an error and were begun again, by kind of object.",
+        "Watches that ended in an error, by kind of object.",
     );
     for (server, counted) in servers {
         for (kind, count) in &counted.watch_restarts {
@@ -167,7 +167,7 @@ fn exchanges(scrape: &mut Scrape, servers: &[Server], now: Instant) {
     scrape.family(
         "mccontroller_events_total",
         Kind::Counter,
-        "Kubernetes Events that were told, or could not be told when it was tried.",
+        "Kubernetes Events that were published, and attempts that failed.",
     );
     for (server, counted) in servers {
         scrape.value(
@@ -182,7 +182,7 @@ fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
     scrape.family(
         "mccontroller_member_heartbeat_age_seconds",
         Kind::Gauge,
-        "How long ago the heartbeat of an accepted member was last seen to change, by the leader's clock.",
+        "Time since the last heartbeat of an accepted member, by the leader's clock.",
     );
     for (cluster, at) in &counts.members {
         scrape.value(&[("cluster", cluster)], age(*at, time));
@@ -190,7 +190,7 @@ fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
     scrape.family(
         "mccontroller_member_connected",
         Kind::Gauge,
-        "1 for an accepted member whose heartbeat is not older than 30 s.",
+        "1 if the last heartbeat of an accepted member is at most 30 s old.",
     );
     for (cluster, at) in &counts.members {
         let connected = time.duration_since(*at) <= HEARTBEAT_TIMEOUT;
@@ -199,13 +199,13 @@ fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
     scrape.single(
         "mccontroller_rejected_members",
         Kind::Gauge,
-        "Clusters that announce themselves and are not accepted.",
+        "Clusters with an announce that is not accepted.",
         counts.rejected,
     );
     scrape.family(
         "mccontroller_resource_exports",
         Kind::Gauge,
-        "ResourceExports by cluster and kind.",
+        "ResourceExports of members, by cluster and kind.",
     );
     for ((cluster, kind), count) in &counts.exports {
         scrape.value(&[("cluster", cluster), ("kind", kind)], count);
@@ -213,12 +213,12 @@ fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
     for (name, help, by_cluster) in [
         (
             "mccontroller_failed_resource_exports",
-            "ResourceExports that are not imported, by cluster; their condition Failure says why.",
+            "ResourceExports that are not imported, by cluster; condition Failure has the reason.",
             &counts.failed,
         ),
         (
             "mccontroller_conflicting_resource_exports",
-            "ResourceExports that other clusters contradict, by cluster; their condition Conflict says in what.",
+            "ResourceExports that conflict with other clusters, by cluster; condition Conflict has the reason.",
             &counts.conflicting,
         ),
     ] {
@@ -230,7 +230,7 @@ fn leader(scrape: &mut Scrape, counts: &LeaderGauges, time: Timestamp) {
     scrape.family(
         "mccontroller_resource_imports",
         Kind::Gauge,
-        "ResourceImports by kind; those of kind LabelIdentity are the numbers given away.",
+        "ResourceImports by kind; of kind LabelIdentity the allocated numbers.",
     );
     for (kind, count) in &counts.imports {
         scrape.value(&[("kind", kind)], count);
@@ -242,13 +242,13 @@ fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
         scrape.single(
             "mccontroller_leader_connected",
             Kind::Gauge,
-            "1 where the last exchange with the leader's API server succeeded; absent without a ClusterSet.",
+            "1 if the last request to the leader's API server succeeded; absent without a ClusterSet.",
             counts.connected,
         );
         scrape.single(
             "mccontroller_leader_accepted",
             Kind::Gauge,
-            "1 where the leader, as last seen, takes this cluster for a member; absent without a ClusterSet.",
+            "1 if the leader accepts this member; absent without a ClusterSet.",
             counts.accepted,
         );
     }
@@ -256,7 +256,7 @@ fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
         scrape.single(
             "mccontroller_heartbeat_age_seconds",
             Kind::Gauge,
-            "Age of this cluster's last heartbeat that the leader, as last seen, has.",
+            "Age of the last heartbeat in the leader cluster.",
             age(at, time),
         );
     }
@@ -282,7 +282,7 @@ fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
         ),
         (
             "mccontroller_conflicting_service_exports",
-            "ServiceExports that other clusters contradict, by reason.",
+            "ServiceExports that conflict with other clusters, by reason.",
             &counts.conflicting,
         ),
     ] {
@@ -294,12 +294,12 @@ fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
     for (name, help, count) in [
         (
             "mccontroller_offered_services",
-            "Services the ClusterSet offers to this cluster, as last seen at the leader.",
+            "Services that the ClusterSet offers to this cluster.",
             counts.offered,
         ),
         (
             "mccontroller_imported_services",
-            "Services this controller has imported.",
+            "Imported Services.",
             counts.imported,
         ),
         (
@@ -309,7 +309,7 @@ fn member(scrape: &mut Scrape, counts: &MemberGauges, time: Timestamp) {
         ),
         (
             "mccontroller_known_clusters",
-            "Other clusters whose networks are known: ClusterInfoImports.",
+            "Other clusters with known networks: ClusterInfoImports.",
             counts.clusters,
         ),
     ] {

@@ -1,7 +1,7 @@
 //! Executes the writes of a plan; the only writer of objects besides the Lease and Events.
 //!
-//! A failed write is not repeated as such: its object is held back for a while, and the next plan decides anew. After a
-//! write no plan is made until the cache contains it, so that no decision is based on stale objects.
+//! A failed write is not repeated as such: its object is held back for a while, and the next plan decides again. After
+//! a write no plan is made until the cache contains it, so that no decision is based on stale objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,7 +6,7 @@ use crate::plan::{Write, WriteOp};
 
 /// Writes per plan, so that an urgent one does not wait for thousands of others.
 pub(super) const MAX_BATCH: usize = 256;
-/// Status writes of a batch, whatever the number of others.
+/// Status writes of a batch, regardless of the number of others.
 const MIN_STATUS_WRITES: usize = 32;
 
 /// At most `most` of `writes`, in their order.

@@ -11,7 +11,7 @@ const DEBOUNCE: Duration = Duration::from_millis(5);
 pub(super) const RESYNC_PERIOD: Duration = Duration::from_secs(30);
 
 /// The interval in which events are collected, given the duration of the last reconcile: at most half of the time is
-/// spent on reconciling, whatever the number of objects.
+/// spent on reconciling, regardless of the number of objects.
 pub(super) fn debounce(last_reconcile: Duration) -> Duration {
     DEBOUNCE.max(last_reconcile)
 }

@@ -114,7 +114,7 @@ pub enum PodLookup {
     Auto,
     /// By the Nodes' Pod CIDRs only: no Pods are watched.
     NodeCidr,
-    /// By Pod, whatever its address.
+    /// By Pod, regardless of its address.
     Pod,
 }
 

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_version_and_state() {
+    fn names_contain_version_and_state() {
         for (text, want) in [
             ("maps", Some((1, false))),
             ("maps-v2", Some((2, false))),
@@ -271,7 +271,7 @@ mod tests {
         generation.commit().unwrap();
         assert_eq!(entries(root.path()).unwrap(), [abi::MAPS_DIR]);
         assert!(generation.path().join("mc_config").exists());
-        // Later on there is nothing to do, whatever appears beside.
+        // A later commit removes no directory.
         pin("maps", "mc_config");
         generation.commit().unwrap();
         assert!(root.path().join("maps").exists());

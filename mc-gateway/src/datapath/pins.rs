@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn each_property_that_differs_is_refused_with_path_found_and_expected() {
+    fn each_property_that_differs_is_rejected_with_path_found_and_expected() {
         let path = Path::new("/sys/fs/bpf/x/maps/mc_peers");
         let good = map_spec::<Addr, abi::Peer>(abi::PEERS, MapType::Hash, abi::MAX_PEERS);
         assert_eq!(compare(path, &good, &good), Ok(()));

@@ -171,7 +171,7 @@ mod tests {
                 Some((Program::FromUnderlay, device.to_owned()))
             );
         }
-        assert_eq!(parse_link_name("somebody-else"), None);
+        assert_eq!(parse_link_name("foreign-link"), None);
     }
 
     #[test]

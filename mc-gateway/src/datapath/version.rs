@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_object_fits_and_others_do_not() {
+    fn only_an_object_of_this_version_is_accepted() {
         let ours = crate::EBPF_OBJECT;
         assert_eq!(check(ours), Ok(()));
         assert!(matches!(check(b"\x7fELF"), Err(ObjectError::Malformed(_))));

@@ -100,7 +100,7 @@ impl LocalCluster {
     ) -> Self {
         let mut cluster = Self::default();
         cluster.read_gateways(objects, own_name, rejected);
-        // The local Node first: its Pods stay reachable whatever other Nodes state.
+        // The local Node first: its Pods stay reachable regardless of other Nodes' fields.
         let own_first = nodes
             .iter()
             .filter(|node| node.name == own_name)

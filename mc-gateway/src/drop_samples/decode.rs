@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_chatter() {
+    fn link_local_multicast_is_recognised() {
         for (text, expected) in [
             ("ff02::16", true),
             ("224.0.0.22", true),
@@ -190,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_an_answer(record in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_decoded(record in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&record);
         }
     }

@@ -74,7 +74,7 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
     }
 }
 
-/// Whether `record` has a complete header, whatever its packet.
+/// Whether `record` has a complete header; its packet may be malformed.
 #[must_use]
 pub fn is_valid_record(record: &[u8]) -> bool {
     decode(record).is_some()

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_and_nothing_is_a_dash() {
+    fn columns_are_aligned_and_an_empty_cell_is_a_dash() {
         let text = render(&[table()], Format::Table).unwrap();
         assert_eq!(
             text,
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn json_and_yaml_say_the_same() {
+    fn json_and_yaml_have_equal_values() {
         let json: Value = serde_json::from_str(&render(&[table()], Format::Json).unwrap()).unwrap();
         let yaml: Value = serde_yaml_ng::from_str(&render(&[table()], Format::Yaml).unwrap()).unwrap();
         assert_eq!(json, yaml);

@@ -51,7 +51,7 @@ impl PinnedMaps {
         Ok(tables)
     }
 
-    /// What the maps hold.
+    /// The content of the maps.
     #[must_use]
     pub fn contents(&self) -> &MapContents {
         &self.contents

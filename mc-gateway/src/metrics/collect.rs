@@ -48,12 +48,12 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
     let families: [(_, _, Field); 3] = [
         (
             "mcgateway_packets_total",
-            "Packets by what the programs did with them; a super-packet counts once.",
+            "Packets by outcome; a super-packet counts once.",
             |counter| counter.packets,
         ),
         (
             "mcgateway_bytes_total",
-            "Bytes of these packets, link-layer header included, as the program got them.",
+            "Bytes of these packets with the link-layer header, as received by the program.",
             |counter| counter.bytes,
         ),
         (
@@ -71,7 +71,7 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
     scrape.family(
         "mcgateway_drops_total",
         Kind::Counter,
-        "Packets dropped, by reason; docs/metrics.md tells what to do about each.",
+        "Packets dropped, by reason; docs/metrics.md has advice for each.",
     );
     for (reason, packets) in &counters.drops {
         scrape.value(&[("reason", reason.name())], packets);
@@ -79,7 +79,7 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
     scrape.family(
         "mcgateway_events_total",
         Kind::Counter,
-        "Things that happened to packets that went on.",
+        "Events of packets that were forwarded.",
     );
     for (event, packets) in &counters.events {
         scrape.value(&[("event", event.name())], packets);
@@ -107,7 +107,7 @@ fn conntrack(scrape: &mut Scrape, losses: &BTreeMap<&str, u64>) {
     scrape.family(
         "mcgateway_conntrack_errors_total",
         Kind::Counter,
-        "Packets and connections this node's connection tracking lost, for whatever purpose; it translates what the node itself sends.",
+        "Errors of this node's connection tracking, for any traffic.",
     );
     for (kind, count) in losses {
         scrape.value(&[("kind", kind)], count);
@@ -132,7 +132,7 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
     family(
         "mcgateway_nexthop_probed",
         Kind::Gauge,
-        "1 where the next hop is sent probes.",
+        "1 if the next hop is probed.",
         &|next_hop, health| u64::from(state.detect != 0 && health.is_probed(&next_hop.next_hop)),
     );
     family(
@@ -144,13 +144,13 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
     family(
         "mcgateway_nexthop_probes_total",
         Kind::Counter,
-        "Number of the last probe; starts again at 2^32.",
+        "Number of the last probe; wraps at 2^32.",
         &|_, health| u64::from(health.sent.sequence),
     );
     family(
         "mcgateway_nexthop_mtu_bytes",
         Kind::Gauge,
-        "Largest inner IP packet the path to the next hop carries.",
+        "Largest inner IP packet of the path to the next hop.",
         &|next_hop, _| u64::from(next_hop.next_hop.mtu),
     );
     family(
@@ -181,7 +181,7 @@ fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>)
     let families: [(_, _, PeerField); 4] = [
         (
             "mcgateway_peer_sent_packets_total",
-            "Packets sent to the peer, probes and ICMP errors of the programs left out; a super-packet counts once.",
+            "Packets sent to the peer, without probes and ICMP errors of the programs; a super-packet counts once.",
             |traffic| traffic.sent_packets,
         ),
         (
@@ -191,7 +191,7 @@ fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>)
         ),
         (
             "mcgateway_peer_received_packets_total",
-            "Packets of the peer that it may send, probes left out; a super-packet counts once.",
+            "Packets of the peer that pass admission, without probes; a super-packet counts once.",
             |traffic| traffic.received_packets,
         ),
         (
@@ -252,18 +252,14 @@ fn seconds(nanoseconds: u64) -> f64 {
 }
 
 fn map_usage(scrape: &mut Scrape, state: &State) {
-    scrape.family(
-        "mcgateway_map_entries",
-        Kind::Gauge,
-        "Entries in use of each table.",
-    );
+    scrape.family("mcgateway_map_entries", Kind::Gauge, "Entries of each map.");
     for (table, entries, _) in &state.map_usage {
         scrape.value(&[("map", table)], entries);
     }
     scrape.family(
         "mcgateway_map_capacity_entries",
         Kind::Gauge,
-        "Entries each table can hold.",
+        "Capacity of each map.",
     );
     for (table, _, capacity) in &state.map_usage {
         scrape.value(&[("map", table)], capacity);
@@ -274,7 +270,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.family(
         "mcgateway_reconciles_total",
         Kind::Counter,
-        "Reconciles of the data path with the objects.",
+        "Reconciles of objects and data path.",
     );
     scrape.value(&[("result", "success")], state.succeeded);
     scrape.value(&[("result", "error")], state.failed);
@@ -290,13 +286,13 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.single(
         "mcgateway_last_successful_reconcile_timestamp_seconds",
         Kind::Gauge,
-        "Time of the last successful reconcile, 0 for never.",
+        "Unix time of the last successful reconcile, 0 for never.",
         last.map_or(0.0, |since| since.as_secs_f64()),
     );
     scrape.family(
         "mcgateway_invalid_fields",
         Kind::Gauge,
-        "Fields of objects that cannot be used, by kind of object; the log names each.",
+        "Unusable fields of objects, by kind of object; the log names each.",
     );
     for (kind, count) in &state.invalid_fields {
         scrape.value(&[("kind", kind)], count);
@@ -310,7 +306,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.single(
         "mcgateway_gateway",
         Kind::Gauge,
-        "1 where this node is a gateway.",
+        "1 if this node is a gateway.",
         state.gateway,
     );
     scrape.family("mcgateway_build_info", Kind::Gauge, "Version of the agent.");
@@ -318,7 +314,7 @@ fn agent(scrape: &mut Scrape, state: &State) {
     scrape.single(
         "mcgateway_abi_version",
         Kind::Gauge,
-        "Version of the layout of the maps.",
+        "Version of the map layouts.",
         abi::ABI_VERSION,
     );
 }
@@ -334,7 +330,7 @@ mod tests {
     use crate::metrics::state::PeerLabels;
 
     #[test]
-    fn next_hops_are_told_by_group_name_and_address() {
+    fn next_hops_are_labelled_with_group_name_and_address() {
         let mut state = State::new(Instant::now(), false);
         state.detect = 3;
         state.next_hops.push(NextHopLabels {

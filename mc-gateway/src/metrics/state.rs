@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_does_not_come_round_is_dead() {
+    fn a_loop_without_progress_is_unhealthy() {
         let now = Instant::now();
         let state = State::new(now, true);
         assert_eq!(state.healthy(now + LOOP_TIMEOUT), Ok(()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_fields_are_counted_by_kind() {
+    fn invalid_fields_are_counted_by_kind() {
         let refusal = |object: &str| FieldError {
             object: object.to_owned(),
             field: String::new(),

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_freed_slots_are_left_for_waits_for_the_next_plan() {
+    fn ids_without_an_unused_slot_are_deferred_to_the_next_plan() {
         let slots = assign(&[(1, 10), (2, 20)], &[30, 40]).unwrap();
         assert_eq!((slots.slot(30), slots.slot(40), slots.exhausted()), (3, 0, true));
         assert_eq!(slots.freed(), &[1, 2].into());

@@ -195,22 +195,22 @@ impl Worker {
             self.maps
                 .reset_except(|slot| wanted.by_slot.contains_key(&slot))?;
         }
-        for (slot, asked) in &wanted.by_slot {
+        for (slot, target) in &wanted.by_slot {
             if let Some(next_hop) = self.next_hops.get_mut(slot) {
-                next_hop.target = *asked;
-                if next_hop.search.link_mtu() != asked.link_mtu {
-                    next_hop.search = PmtuSearch::new(asked.link_mtu, asked.link_mtu, now, self.random);
+                next_hop.target = *target;
+                if next_hop.search.link_mtu() != target.link_mtu {
+                    next_hop.search = PmtuSearch::new(target.link_mtu, target.link_mtu, now, self.random);
                 }
                 continue;
             }
             self.random = mix(self.random, *slot);
             let sequence = self
                 .maps
-                .resume_or_reset(*slot, asked.id, self.settings.detect, self.random)?;
+                .resume_or_reset(*slot, target.id, self.settings.detect, self.random)?;
             let next_hop = ProbedNextHop {
-                target: *asked,
+                target: *target,
                 sequence,
-                search: PmtuSearch::new(asked.link_mtu, asked.known_mtu, now, mix(self.random, 2)),
+                search: PmtuSearch::new(target.link_mtu, target.known_mtu, now, mix(self.random, 2)),
                 last_pmtu_reply: 0,
             };
             self.next_hops.insert(*slot, next_hop);
@@ -240,10 +240,10 @@ impl Worker {
             sequence: next_hop.sequence,
             sent_at: socket::monotonic_ns(),
         };
-        let asked = next_hop.target;
-        let payload = wanted.encap.encode(&probe, asked.addr.is_ipv6());
+        let target = next_hop.target;
+        let payload = wanted.encap.encode(&probe, target.addr.is_ipv6());
         self.sockets
-            .send(&payload, asked.local, (asked.addr, wanted.port));
+            .send(&payload, target.local, (target.addr, wanted.port));
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Worker {
         };
         let mut status = ProbeStatus::default();
         for (slot, next_hop) in &mut self.next_hops {
-            let asked = next_hop.target;
+            let target = next_hop.target;
             let known = self.maps.read(*slot)?;
             let (_, seen) = known;
             if seen.size_sequence != next_hop.last_pmtu_reply {
@@ -262,8 +262,8 @@ impl Worker {
                 next_hop.search.acknowledge(seen.size_sequence, seen.size, now);
             }
             let one = NextHopStatus::new(
-                asked.id,
-                asked.addr,
+                target.id,
+                target.addr,
                 known,
                 self.settings.detect,
                 next_hop.search.path_mtu(),
@@ -274,13 +274,13 @@ impl Worker {
                     kind: Kind::SizeRequest,
                     size: u16::try_from(size.size).unwrap_or(u16::MAX),
                     slot: *slot,
-                    id: asked.id,
+                    id: target.id,
                     sequence: size.sequence,
                     sent_at: socket::monotonic_ns(),
                 };
-                let payload = wanted.encap.encode(&probe, asked.addr.is_ipv6());
+                let payload = wanted.encap.encode(&probe, target.addr.is_ipv6());
                 self.sockets
-                    .send(&payload, asked.local, (asked.addr, wanted.port));
+                    .send(&payload, target.local, (target.addr, wanted.port));
             }
             status.next_hops.insert(*slot, one);
         }

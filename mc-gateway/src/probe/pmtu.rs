@@ -182,26 +182,26 @@ mod tests {
 
     /// Runs the search for `ticks` over a path with MTU `path`; returns the probed sizes.
     fn run(search: &mut PmtuSearch, now: &mut Duration, ticks: u32, path: u32, alive: bool) -> Vec<u32> {
-        let mut asked = Vec::new();
+        let mut sizes = Vec::new();
         for _ in 0..ticks {
             *now += TICK;
             if let Some(probe) = search.next_probe(*now, alive) {
-                asked.push(probe.size);
+                sizes.push(probe.size);
                 if alive && probe.size <= path {
                     search.acknowledge(probe.sequence, probe.size, *now);
                 }
             }
         }
-        asked
+        sizes
     }
 
     #[test]
     fn a_path_as_wide_as_its_link_is_confirmed_now_and_then() {
         let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
-        let asked = run(&mut search, &mut now, 600, 1500, true);
+        let sizes = run(&mut search, &mut now, 600, 1500, true);
         assert!(
-            (5..=7).contains(&asked.len()) && asked.iter().all(|size| *size == 1500),
-            "{asked:?}"
+            (5..=7).contains(&sizes.len()) && sizes.iter().all(|size| *size == 1500),
+            "{sizes:?}"
         );
         assert_eq!(search.path_mtu(), 1500);
     }
@@ -220,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn within_four_seconds_nothing_larger_than_fits_is_used() {
+    fn within_four_seconds_the_size_fits_the_path() {
         let (mut search, mut now) = (PmtuSearch::new(9000, 9000, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 42, 1300, true);
         assert_eq!(search.path_mtu(), BASE_PLPMTU);
     }
 
     #[test]
-    fn a_dead_path_proves_nothing() {
+    fn a_dead_path_keeps_the_size() {
         let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 15, 0, true);
         run(&mut search, &mut now, 600, 0, false);
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_small_link_is_all_there_is() {
+    fn a_small_link_limits_the_search() {
         let (mut search, mut now) = (PmtuSearch::new(1000, 1500, Duration::ZERO, 7), Duration::ZERO);
         run(&mut search, &mut now, 600, 900, true);
         assert_eq!(search.path_mtu(), 1000);
     }
 
     #[test]
-    fn other_answers_are_ignored() {
+    fn replies_to_other_probes_are_ignored() {
         let mut search = PmtuSearch::new(1500, 1300, Duration::ZERO, 7);
         let probe = search.next_probe(Duration::from_secs(2), true).unwrap();
         assert_eq!(probe.size, 1500);

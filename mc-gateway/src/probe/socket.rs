@@ -54,7 +54,7 @@ impl Sockets {
 fn open_socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((local, 0))?;
     socket.set_nonblocking(true)?;
-    // Sets DF and accepts every size, whatever path MTU the kernel has cached.
+    // Sets DF and accepts every size, regardless of the kernel's cached path MTU.
     if local.is_ipv4() {
         sockopt::set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
     } else {

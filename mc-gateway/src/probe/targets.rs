@@ -69,14 +69,14 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
                 continue;
             }
             let known = outer_mtu(next_hop);
-            let asked = ProbeTarget {
+            let target = ProbeTarget {
                 id: next_hop.id,
                 addr: from_abi_addr(&next_hop.addr),
                 local: from_abi_addr(&next_hop.local),
                 link_mtu: links.get(&next_hop.id).copied().unwrap_or(known),
                 known_mtu: known,
             };
-            next_hops.insert(*slot, asked);
+            next_hops.insert(*slot, target);
         }
     }
     ProbeTargets {

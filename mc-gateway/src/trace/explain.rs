@@ -31,7 +31,7 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     };
     let back = dst.flags & abi::PREFIX_RETURN_ROUTE != 0;
     if dst.action != abi::ACTION_FORWARD || (dst.cluster == CLUSTER_LOCAL && !back) {
-        lines.push("it belongs to this cluster: nothing on mc0 leads there".to_owned());
+        lines.push("the destination belongs to this cluster: to_remote does not forward it".to_owned());
         return lines;
     }
     rank_next_hops(snapshot, dst.group, flow.hash(), &mut lines);
@@ -67,7 +67,7 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
     if entry.flags & abi::PEER_ANTREA != 0 && flow.src == peer {
         from = from_abi_addr(&entry.alias().bytes());
         lines.push(format!(
-            "inner source {peer} is the Antrea gateway's own: {from}, which stands for its clients, takes its place"
+            "inner source {peer} is the Antrea gateway itself: its alias {from} replaces it"
         ));
     }
     let src = lookup_prefix(snapshot, "inner source", from, &mut lines);
@@ -77,10 +77,10 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
     };
     match dst.action {
         abi::ACTION_FORWARD if dst.flags & abi::PREFIX_HOST_SNAT != 0 => lines.push(
-            "decapsulated and given to this node's stack on mc0, which makes its own gatewayIP the source: an Antrea gateway answers to nothing else".to_owned(),
+            "decapsulated and delivered to this node's stack on mc0, which replaces the source by this gateway's gatewayIP: an Antrea gateway replies to no other source".to_owned(),
         ),
         abi::ACTION_REPLY => lines.push(
-            "decapsulated and passed to this node's stack on mc0, which has the connection".to_owned(),
+            "decapsulated and delivered to this node's stack on mc0, which tracks the connection".to_owned(),
         ),
         abi::ACTION_FORWARD => {
             let hash = nexthop_select::mix(
@@ -89,9 +89,9 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
             );
             rank_next_hops(snapshot, dst.group, hash, &mut lines);
             describe_alias(dst, &mut lines);
-            lines.push("passed on: only the outer header changes".to_owned());
+            lines.push("forwarded: only the outer header changes".to_owned());
         }
-        abi::ACTION_DELIVER => lines.push("decapsulated and given to this node's stack on mc0".to_owned()),
+        abi::ACTION_DELIVER => lines.push("decapsulated and delivered to this node's stack on mc0".to_owned()),
         abi::ACTION_SERVICE => describe_service(snapshot, flow, entry.flags, &mut lines),
         _ => {}
     }
@@ -102,7 +102,8 @@ pub(super) fn from_underlay(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr)
 fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
     if dst.flags & abi::PREFIX_ALIAS != 0 {
         lines.push(
-            "alias of the clients of an Antrea gateway: replaced by the address of the gateway".to_owned(),
+            "the destination is the alias of an Antrea gateway: the address of the gateway replaces it"
+                .to_owned(),
         );
     }
 }
@@ -110,16 +111,16 @@ fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
 /// Decisions on a packet to a Service of this cluster.
 fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mut Vec<String>) {
     let Some((proto, port)) = flow.proto_and_port() else {
-        lines.push("it has no port: given to this node's stack on mc0".to_owned());
+        lines.push("the packet has no port: delivered to this node's stack on mc0".to_owned());
         return;
     };
     if peer & abi::PEER_REMOTE_GATEWAY == 0 {
         lines.push(match flow.backend(snapshot) {
             Some((_, backend)) => format!(
-                "translated to the Pod {}, one of this node's behind that Service",
+                "translated to the Pod {}, a backend of the Service on this node",
                 format_endpoint(&backend.pod, backend.pod_port)
             ),
-            None => "no Pod of this node is behind that Service and port".to_owned(),
+            None => "no Pod of this node is a backend of this Service and port".to_owned(),
         });
         return;
     }
@@ -132,17 +133,17 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
     };
     let Some(service) = maps.services.get(&key) else {
         lines.push(
-            "no exported Service with a ready Pod has this address and port: given to this node's stack on mc0"
+            "no exported Service with a ready Pod has this address and port: delivered to this node's stack on mc0"
                 .to_owned(),
         );
         return;
     };
     let affinity = match service.flags & SERVICE_AFFINITY {
         0 => "",
-        _ => ", and a client keeps its Pod",
+        _ => ", with session affinity",
     };
     lines.push(format!(
-        "an exported Service with {} Pods in its lookup table{affinity}:",
+        "the destination is an exported Service with {} Pods in its lookup table{affinity}:",
         service.backends
     ));
     for backend in maps.backends.values() {
@@ -152,7 +153,7 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
                 format_endpoint(&backend.pod, backend.pod_port),
                 backend_location(snapshot, backend),
                 if backend.flags & BACKEND_READY == 0 {
-                    ", not ready: keeps the connections it has"
+                    ", not ready: only existing connections"
                 } else {
                     ""
                 }
@@ -184,20 +185,20 @@ fn or_default(text: String, other: &str) -> String {
 /// Longest prefix of an address, with a line about it.
 fn lookup_prefix<'s>(
     snapshot: &'s Snapshot,
-    what: &str,
+    field: &str,
     addr: IpAddr,
     lines: &mut Vec<String>,
 ) -> Option<(&'s PrefixKey, &'s Prefix)> {
     let found = longest_match(snapshot, &to_abi_addr(addr));
     lines.push(match found {
-        None => format!("{what} {addr} is in no prefix"),
+        None => format!("{field} {addr} is in no prefix"),
         Some((key, value)) => {
             let group = match snapshot.group_name(value.group) {
                 name if name.is_empty() => name,
                 name => format!(", group {name}"),
             };
             format!(
-                "{what} {addr} is in {}: cluster {}, {}{group}",
+                "{field} {addr} is in {}: cluster {}, {}{group}",
                 format_prefix(key),
                 snapshot.names.cluster(value.cluster),
                 action_name(value.action),
@@ -219,11 +220,11 @@ fn longest_match<'s>(snapshot: &'s Snapshot, addr: &Addr) -> Option<(&'s PrefixK
     })
 }
 
-/// The next hops of a group in the order a flow prefers them.
+/// The next hops of a group in a flow's order of preference.
 fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<String>) {
     let contents = &snapshot.contents;
     let Some(group) = contents.groups.get(&group) else {
-        lines.push("there is no such group".to_owned());
+        lines.push("the map of groups has no such group".to_owned());
         return;
     };
     let mut left: Vec<(u32, &abi::NextHop)> = nexthop_slots(group)
@@ -231,7 +232,7 @@ fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<St
         .filter(|(_, next_hop)| next_hop.ifindex != 0)
         .collect();
     lines.push(format!(
-        "group {} has {} next hops; this flow (hash {hash:#010x}) prefers them in this order:",
+        "group {} has {} next hops; order of preference of this flow (hash {hash:#010x}):",
         snapshot.names.group(group.id),
         left.len()
     ));
@@ -255,7 +256,7 @@ fn rank_next_hops(snapshot: &Snapshot, group: u32, hash: u32, lines: &mut Vec<St
         ));
     }
     if place > 0 && !chosen {
-        lines.push("  none is usable: the first is used all the same".to_owned());
+        lines.push("  none is usable: the first is used".to_owned());
     }
 }
 
@@ -278,28 +279,28 @@ fn hrw_winner(next_hops: &[(u32, &abi::NextHop)], hash: u32) -> Option<usize> {
 pub(super) const fn advice(reason: DropReason) -> &'static str {
     match reason {
         DropReason::NotConfigured => {
-            "the agent has not written the configuration yet, or is of another version: see its log"
+            "the agent has not written the configuration yet, or has another version: see its log"
         }
         DropReason::NoRoute => {
-            "no ClusterInfoImport (or own Node or Service CIDR) covers the destination, or this sender may not reach it: see `inspect prefixes` and the log for refused fields"
+            "no ClusterInfoImport (or own Node or Service CIDR) covers the destination, or this sender may not reach it: see `inspect prefixes` and the log for rejected fields"
         }
         DropReason::NoNextHop => {
-            "the cluster has no usable gateway: see `inspect groups` and the log for refused gateway addresses"
+            "the cluster has no usable gateway: see `inspect groups` and the log for rejected gateway addresses"
         }
         DropReason::UnknownPeer => {
             "no Gateway, Node or ClusterInfoImport names the outer source: see `inspect peers`; a NAT between the clusters changes it"
         }
         DropReason::InnerSource => {
-            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node, host-network clients, and a gateway of Antrea that is not said to be one (--antrea-clusters) cause it"
+            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node, host-network clients, and an Antrea gateway that is missing in --antrea-clusters cause it"
         }
-        DropReason::TtlExceeded => "packets go round in a circle: two clusters claim each other's prefixes",
+        DropReason::TtlExceeded => "a forwarding loop: two clusters announce each other's prefixes",
         DropReason::OuterFamily => "gateways must reach each other in the same IP version on every leg",
         DropReason::UnknownBackend => {
-            "a gateway of this cluster has chosen a Pod this node does not have, or none: a moment ago it may have been here; else see `inspect services` on both nodes"
+            "a gateway of this cluster selected no Pod, or one that this node does not have: harmless while endpoints change; otherwise compare `inspect services` on both nodes"
         }
         DropReason::ForeignBackend => {
-            "a gateway has chosen a Pod that is not behind this Service and port: compare `inspect services` on both nodes"
+            "a gateway selected a Pod that is no backend of this Service and port: compare `inspect services` on both nodes"
         }
-        _ => "docs/metrics.md tells what each reason means",
+        _ => "see the drop reasons in docs/metrics.md",
     }
 }

@@ -54,7 +54,7 @@ pub enum TraceError {
     NoPeer {
         /// As given.
         from: String,
-        /// All there are.
+        /// All peers.
         peers: Vec<String>,
     },
     /// No outer destination.
@@ -65,9 +65,9 @@ pub enum TraceError {
     Program {
         /// Its name.
         program: &'static str,
-        /// What was tried.
+        /// The failed operation.
         operation: &'static str,
-        /// Why not.
+        /// The error of the kernel.
         source: ProgramError,
     },
 }
@@ -79,7 +79,7 @@ pub enum TraceResult {
     Forwarded,
     /// Dropped or answered.
     Dropped,
-    /// Not ours, or program and model disagree.
+    /// Passed, or program and model disagree.
     Unknown,
 }
 
@@ -88,7 +88,7 @@ pub enum TraceResult {
 pub struct TraceReport {
     /// One decision a line.
     pub text: String,
-    /// The end of it.
+    /// Result of the last decision.
     pub result: TraceResult,
 }
 
@@ -189,8 +189,8 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     Ok((TraceReport { text, result }, agree))
 }
 
-/// What a gateway of our own cluster writes into a packet to a Pod of this node: the first one's name, where
-/// several are behind the Service.
+/// The source MAC address by which a gateway of this cluster names the backend: the first Pod of this node behind the
+/// Service.
 fn backend_mac(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> Option<Mac> {
     let peer = snapshot.contents.peers.get(&to_abi_addr(peer))?;
     let by_gateway = peer.flags & abi::PEER_REMOTE_GATEWAY == 0;
@@ -217,7 +217,7 @@ fn resolve_peer(snapshot: &Snapshot, from: &str) -> Result<IpAddr, TraceError> {
     })
 }
 
-/// The own address a peer sends to.
+/// The local address to which a peer sends.
 fn local_addr_for(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
     let contents = &snapshot.contents;
     let known = contents
@@ -237,10 +237,10 @@ fn local_addr_for(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
 
 fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestRunResult, TraceError> {
     let name = program.name();
-    let failed = |what| {
+    let failed = |operation| {
         move |source| TraceError::Program {
             program: name,
-            operation: what,
+            operation,
             source,
         }
     };
@@ -273,7 +273,10 @@ fn matches_kernel(verdict: Verdict, bytes: &[u8], kernel: &TestRunResult) -> boo
 
 fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
     match verdict {
-        Verdict::Pass => ("left alone: not ours".to_owned(), TraceResult::Unknown),
+        Verdict::Pass => (
+            "=> pass: not a packet of mc-gateway".to_owned(),
+            TraceResult::Unknown,
+        ),
         Verdict::Drop(reason) => (describe_drop(reason), TraceResult::Dropped),
         Verdict::Send {
             outcome: path,
@@ -289,9 +292,7 @@ fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
             format!("=> {}: received on device {ifindex}", path.name()),
             TraceResult::Forwarded,
         ),
-        Verdict::Consume { outcome: path } => {
-            (format!("=> {}: not passed on", path.name()), TraceResult::Dropped)
-        }
+        Verdict::Consume { outcome: path } => (format!("=> {}: consumed", path.name()), TraceResult::Dropped),
     }
 }
 
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agreement_is_about_action_and_bytes() {
+    fn agreement_compares_action_and_bytes() {
         let sent = Verdict::Send {
             outcome: Outcome::Encap,
             ifindex: 3,
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drop_comes_with_advice() {
+    fn a_drop_has_advice() {
         let (text, result) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
         assert!(
             text.contains("no-next-hop") && text.contains("inspect groups"),

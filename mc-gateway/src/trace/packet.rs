@@ -18,7 +18,7 @@ use crate::inspect::snapshot::Snapshot;
 const TTL: u8 = 63;
 /// Source port, from the dynamic range (RFC 6335).
 const SOURCE_PORT: u16 = 54_321;
-/// What follows the transport header.
+/// Content after the transport header.
 const PAYLOAD: [u8; 8] = *b"mc-trace";
 
 /// Addresses and protocol of the packet.
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_of_both_families_are_sound() {
+    fn packets_of_both_families_are_valid() {
         for (src, dst) in [("10.11.0.5", "10.12.0.5"), ("fd00:1::5", "fd00:2::5")] {
             for protocol in [Protocol::Tcp(80), Protocol::Udp(53), Protocol::Icmp] {
                 let flow = TraceFlow {

@@ -85,13 +85,13 @@ async fn main() -> Result<()> {
 
 /// The selected sections (all if empty) in their fixed order: each depends on the state the previous ones left.
 fn select_sections(list: &str) -> Result<Vec<&'static str>> {
-    let asked: Vec<_> = list.split(',').filter(|part| !part.is_empty()).collect();
-    if let Some(unknown) = asked.iter().find(|part| !SECTIONS.contains(part)) {
+    let selected: Vec<_> = list.split(',').filter(|part| !part.is_empty()).collect();
+    if let Some(unknown) = selected.iter().find(|part| !SECTIONS.contains(part)) {
         bail!("unknown part {unknown:?}: there are {}", SECTIONS.join(", "));
     }
     Ok(SECTIONS
         .into_iter()
-        .filter(|part| asked.is_empty() || asked.contains(part))
+        .filter(|part| selected.is_empty() || selected.contains(part))
         .collect())
 }
 

@@ -193,7 +193,7 @@ fn export(ns: &Namespace, cluster: Cluster) {
     mcs::export(ns, cluster, &json!({}));
 }
 
-/// UID of the imported Service, which changes if it is created anew.
+/// UID of the imported Service, which changes if it is created again.
 fn import_uid(ns: &Namespace, cluster: Cluster) -> String {
     let service = cluster.get(ns.0, "service", "antrea-mc-web").unwrap_or_default();
     service["metadata"]["uid"].as_str().unwrap_or("gone").to_owned()
@@ -385,7 +385,7 @@ fn a_leader_restored_from_an_older_snapshot_converges() {
     wait_all_connected();
     after.wait_imported(WEST, 1);
     WEST.wait_gone(gone.0, "service", "antrea-mc-web", LONG_TIMEOUT);
-    assert_eq!(import_uid(&after, WEST), import, "the import was created anew");
+    assert_eq!(import_uid(&after, WEST), import, "the import was created again");
     withdraw(&after, EAST);
     flow.finish();
 }

@@ -432,7 +432,7 @@ fn forged(cells: &mut Cells, me: Member, other: Member) {
     with(
         "an odd name",
         "/metadata/name",
-        json!("member-announce-from-nobody"),
+        json!("member-announce-from-unknown"),
     );
     for (what, object) in forgeries {
         let cell = format!("{}: create {what}", me.account);

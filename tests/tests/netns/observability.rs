@@ -352,7 +352,7 @@ fn trace_reports_every_decision_and_agrees_with_the_programs() {
             assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
         }
     }
-    let (status, text) = trace(NODE, &["trace", &east, &west, "--from", "nobody"]);
+    let (status, text) = trace(NODE, &["trace", &east, &west, "--from", "unknown"]);
     assert_eq!(status, Some(2), "{text}");
     assert!(
         text.contains("neither mc0 nor a peer") && text.contains("Gateway gw-east"),

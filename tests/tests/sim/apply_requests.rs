@@ -56,7 +56,7 @@ impl Server {
     async fn answer(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let (parts, body) = request.into_parts();
         let bytes = body.collect_bytes().await?;
-        let asked = RecordedRequest {
+        let request = RecordedRequest {
             method: parts.method,
             path: parts.uri.path().to_owned(),
             body: serde_json::from_slice(&bytes).unwrap_or_default(),
@@ -64,7 +64,7 @@ impl Server {
         self.requests
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(asked);
+            .push(request);
         let answer = self.error_code.map_or_else(
             || json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "resourceVersion": "7" } }),
             |code| StatusError::new(code, "no").to_status(),
@@ -130,13 +130,13 @@ async fn a_deletion_carries_uid_and_version_preconditions() {
         version: Some("5".to_owned()),
     };
     server.applier(Fence::open()).run(write_web(delete)).await;
-    let [asked] = &server.requests()[..] else {
+    let [request] = &server.requests()[..] else {
         panic!("{:?}", server.requests())
     };
-    assert_eq!(asked.method, Method::DELETE);
-    assert_eq!(asked.path, "/api/v1/namespaces/shop/services/web");
+    assert_eq!(request.method, Method::DELETE);
+    assert_eq!(request.path, "/api/v1/namespaces/shop/services/web");
     assert_eq!(
-        asked.body["preconditions"],
+        request.body["preconditions"],
         json!({ "uid": "u1", "resourceVersion": "5" })
     );
 }
@@ -148,12 +148,12 @@ async fn a_change_is_sent_as_a_patch_of_the_difference() {
     let change = json!({ "metadata": { "resourceVersion": "5" }, "spec": { "ports": [] } });
     let patch = WriteOp::Patch(change.clone().into());
     server.applier(Fence::open()).run(write_web(patch)).await;
-    let asked: Vec<_> = server
+    let requests: Vec<_> = server
         .requests()
         .into_iter()
         .map(|a| (a.method, a.body))
         .collect();
-    assert_eq!(asked, [(Method::PATCH, change)]);
+    assert_eq!(requests, [(Method::PATCH, change)]);
 }
 
 /// A plan from state before the last write would repeat it.
@@ -185,9 +185,9 @@ async fn a_gateway_is_deleted_after_its_successor_exists() {
         let old = write_to(Kind::Gateway, "n1", delete_op());
         // In any order.
         server.applier(Fence::open()).run(vec![old, new]).await;
-        let asked: Vec<_> = server.requests().into_iter().map(|a| a.method).collect();
+        let requests: Vec<_> = server.requests().into_iter().map(|a| a.method).collect();
         let wanted = [Method::PATCH, Method::DELETE];
-        assert_eq!(Some(&asked[..]), wanted.get(..most), "{error_code:?}");
+        assert_eq!(Some(&requests[..]), wanted.get(..most), "{error_code:?}");
     }
 }
 

@@ -179,15 +179,15 @@ fn import_name(key: &Key) -> String {
 /// The Service that owns a name within its cluster; all others must report `NameTaken`.
 fn name_owner<'a>(cluster: &Cluster, keys: &[&'a Key], report: &mut Differences) -> &'a Key {
     let taken = ("False".to_owned(), "NameTaken".to_owned());
-    let is_told = |key: &Key| {
+    let is_notified = |key: &Key| {
         let export = cluster.store.get(&mcs("serviceexports"), key);
         export.is_some_and(|e| condition(e, "Valid") == taken)
     };
-    let (told, mut holders): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| is_told(key));
+    let (notified, mut holders): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| is_notified(key));
     if keys.len() > 1 {
         report.expect_eq(&format!("holders of the name of {keys:?}"), &holders.len(), &1);
     }
-    holders.extend(told);
+    holders.extend(notified);
     holders.swap_remove(0)
 }
 
@@ -367,8 +367,12 @@ fn check_member(
             .map(|(_, (ports, _))| ports)
             .collect();
         let conflict = offer.is_some() && (reply.len() > 1 || has_lost_name(winners, key));
-        let told = condition(export, "Conflict").0 == "True";
-        report.expect_eq(&format!("ServiceExport {key:?} Conflict"), &told, &conflict);
+        let conflicting = condition(export, "Conflict").0 == "True";
+        report.expect_eq(
+            &format!("ServiceExport {key:?} Conflict"),
+            &conflicting,
+            &conflict,
+        );
     }
 }
 

@@ -26,12 +26,12 @@ impl HeartbeatLog {
 
     /// True if the leader may remove the member: the policy is `Remove` and the timeout has expired.
     pub(crate) fn may_remove(&self, leader: &Cluster, actor: Actor, announce: &str, at: Duration) -> bool {
-        let Some((_, heard)) = self.0.get(announce) else {
+        let Some((_, last)) = self.0.get(announce) else {
             return false;
         };
         let timeout = Duration::try_from(leader.config.stale_member_timeout).unwrap_or(Duration::MAX);
         actor == Actor::Leader
             && leader.config.stale_member_policy == StaleMemberPolicy::Remove
-            && at.saturating_sub(*heard) > timeout
+            && at.saturating_sub(*last) > timeout
     }
 }

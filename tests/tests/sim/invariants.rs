@@ -622,11 +622,11 @@ fn comparable(stored: &StoredObject, status: bool) -> Value {
 fn check_foreign(server: usize, actor: Actor, change: &Change, found: &mut Vec<String>) {
     let Some(old) = &change.old else { return };
     if old.creator == Actor::User {
-        let told = matches!(
+        let published = matches!(
             (actor, server, change.resource.1.as_str()),
             (Actor::Leader, 0, "clustersets") | (Actor::Member(_), 1.., "clustersets" | "serviceexports")
         );
-        if change.deleted || comparable(old, told) != comparable(&change.new, told) {
+        if change.deleted || comparable(old, published) != comparable(&change.new, published) {
             found.push("foreign: the object".to_owned());
         }
         return;

@@ -541,7 +541,7 @@ async fn await_convergence(world: &SharedSimulation) -> (Duration, usize, Vec<St
     }
 }
 
-/// Removes what a restored leader still has of members that left for good.
+/// Removes leftovers of former members from a restored leader.
 fn remove_leftovers(world: &mut Simulation) -> usize {
     if !world.restored {
         return 0;

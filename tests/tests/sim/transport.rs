@@ -57,7 +57,7 @@ pub(crate) enum ResponseBody {
 /// An open watch.
 struct WatchStream {
     wire: Transport,
-    ask: ApiRequest,
+    request: ApiRequest,
     filter: Filter,
     position: u64,
     epoch: u64,
@@ -108,7 +108,7 @@ impl Transport {
     async fn answer(self, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await?;
-        let ask = ApiRequest::parse(&parts, &body).map_err(connection_reset)?;
+        let request = ApiRequest::parse(&parts, &body).map_err(connection_reset)?;
         let (delay, early) = {
             let mut world = self.world.lock();
             world.counts.requests += 1;
@@ -130,13 +130,13 @@ impl Transport {
                 let wire = self.clone();
                 tokio::spawn(async move {
                     sleep(time).await;
-                    let answer = wire.at_server(&ask);
+                    let answer = wire.at_server(&request);
                     drop(sender.send(answer));
                 });
                 return into_response(receiver.await.unwrap_or(AfterServer::ClientDead)).await;
             }
         }
-        into_response(self.at_server(&ask)).await
+        into_response(self.at_server(&request)).await
     }
 
     /// Faults before the request reaches the server.
@@ -175,7 +175,7 @@ impl Transport {
     }
 
     /// The request reaches the server.
-    fn at_server(&self, ask: &ApiRequest) -> AfterServer {
+    fn at_server(&self, request: &ApiRequest) -> AfterServer {
         let mut world = self.world.lock();
         if let Some(token) = &self.token {
             let whose = world.clusters[self.server].tokens.get(token);
@@ -183,24 +183,24 @@ impl Transport {
                 return AfterServer::Respond(Err(StatusError::new(401, "Unauthorized")));
             }
         }
-        let writes = !matches!(ask.verb, Verb::Get | Verb::List | Verb::Watch);
+        let writes = !matches!(request.verb, Verb::Get | Verb::List | Verb::Watch);
         if writes
-            && !ask.query.contains_key("dryRun")
+            && !request.query.contains_key("dryRun")
             && let Some(after) = self.crash_at_write(&mut world)
         {
             if after {
-                drop(self.handle(&mut world, ask));
+                drop(self.handle(&mut world, request));
             }
             world.kill(self.actor);
             return AfterServer::ClientDead;
         }
-        if ask.verb == Verb::Watch {
-            return match self.open_watch(&mut world, ask) {
+        if request.verb == Verb::Watch {
+            return match self.open_watch(&mut world, request) {
                 Ok(watching) => AfterServer::Watch(Box::new(watching)),
                 Err(refusal) => AfterServer::Respond(Err(refusal)),
             };
         }
-        let answer = self.handle(&mut world, ask);
+        let answer = self.handle(&mut world, request);
         if world.inject(|f| f.response_lost) {
             let time = if world.rng.permille(500) {
                 Duration::ZERO
@@ -228,24 +228,24 @@ impl Transport {
         dies.then(|| world.rng.permille(500))
     }
 
-    fn handle(&self, world: &mut Simulation, ask: &ApiRequest) -> Result<ApiResponse, StatusError> {
+    fn handle(&self, world: &mut Simulation, request: &ApiRequest) -> Result<ApiResponse, StatusError> {
         let now = world.now(self.server);
-        if ask.verb == Verb::List {
+        if request.verb == Verb::List {
             let stale = world.inject(|f| f.stale_list);
             let late = if stale {
                 world.stale_version(self.server)
             } else {
                 u64::MAX
             };
-            return world.clusters[self.server].store.list(ask, late, world.page);
+            return world.clusters[self.server].store.list(request, late, world.page);
         }
-        let done = world.clusters[self.server].store.handle(ask, self.actor, now);
+        let done = world.clusters[self.server].store.handle(request, self.actor, now);
         world.process_changes(self.server, self.actor);
         done
     }
 
-    fn open_watch(&self, world: &mut Simulation, ask: &ApiRequest) -> Result<WatchStream, StatusError> {
-        let from: u64 = ask.query_number("resourceVersion").unwrap_or(0);
+    fn open_watch(&self, world: &mut Simulation, request: &ApiRequest) -> Result<WatchStream, StatusError> {
+        let from: u64 = request.query_number("resourceVersion").unwrap_or(0);
         let gone = world.inject(|f| f.version_expired);
         let as_event = world.rng.permille(500);
         let cluster = &mut world.clusters[self.server];
@@ -253,12 +253,12 @@ impl Transport {
         if too_old && !as_event {
             return Err(StatusError::new(410, "too old resource version"));
         }
-        let seconds = ask.query_number("timeoutSeconds").unwrap_or(290);
+        let seconds = request.query_number("timeoutSeconds").unwrap_or(290);
         let now = Instant::now();
         Ok(WatchStream {
             wire: self.clone(),
-            filter: Filter::new(ask),
-            ask: ask.clone(),
+            filter: Filter::new(request),
+            request: request.clone(),
             position: from,
             epoch: if too_old { u64::MAX } else { cluster.epoch },
             ends: now + Duration::from_secs(seconds),
@@ -332,7 +332,9 @@ impl WatchStream {
             let (step, notify) = {
                 let shared = self.wire.world.clone();
                 let mut world = shared.lock();
-                let notify = world.clusters[self.wire.server].store.notify(&self.ask.resource);
+                let notify = world.clusters[self.wire.server]
+                    .store
+                    .notify(&self.request.resource);
                 (self.next_step(&mut world), notify)
             };
             match step {
@@ -383,14 +385,14 @@ impl WatchStream {
             return WatchStep::End;
         }
         let store = &world.clusters[server].store;
-        let next = store.next_event(&self.ask, &self.filter, &mut self.position);
+        let next = store.next_event(&self.request, &self.filter, &mut self.position);
         let Some((line, version)) = next.map(|(line, version)| (Bytes::from(line), version)) else {
             if now >= self.bookmark {
                 self.bookmark = now + Duration::from_secs(50);
                 let version = world.clusters[server].store.version();
                 self.position = version;
                 let line = json!({ "type": "BOOKMARK", "object": {
-                    "apiVersion": "v1", "kind": self.ask.resource.1,
+                    "apiVersion": "v1", "kind": self.request.resource.1,
                     "metadata": { "resourceVersion": version.to_string() },
                 }});
                 return WatchStep::Send(format!("{line}\n").into(), Duration::ZERO);

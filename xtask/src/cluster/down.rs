@@ -74,7 +74,7 @@ pub(crate) fn remove(layout: &Layout) -> Result<usize> {
     Ok(ended.len())
 }
 
-/// Unmounts what is mounted below the state directory, innermost first. The nodes' own mounts disappear
+/// Removes the mounts below the state directory, innermost first. The nodes' own mounts disappear
 /// with their namespaces.
 fn unmount_below(directory: &Path) -> Result<()> {
     for path in mounts_below(directory).iter().rev() {

@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn no_module_requires_a_newer_toolchain() {
         let modules = fs::read_dir(cmd::workspace().join("xtask/binaries")).unwrap();
-        let asked = modules.map(|module| {
+        let required = modules.map(|module| {
             let text = fs::read_to_string(module.unwrap().path().join("go.mod")).unwrap();
             let line = text.lines().find_map(|line| line.strip_prefix("go ")).unwrap();
             parse_version(&format!("go{line}")).unwrap()
         });
-        assert_eq!(asked.max(), Some(REQUIRED));
+        assert_eq!(required.max(), Some(REQUIRED));
         assert_eq!(parse_version(TOOLCHAIN), Some(REQUIRED));
     }
 

@@ -38,7 +38,7 @@ const CNI_DIRECTORIES: &[&str] = &["/usr/lib/cni", "/opt/cni/bin", "/usr/libexec
 const PRIVATE: &[&str] = &["/var/lib", "/var/log", "/run"];
 
 /// Runs before containerd, in the new mount namespace. `$1` is the node's directory. The namespace follows
-/// the machine's mounts (slave) and lets Pods ask for mount propagation (shared).
+/// the machine's mounts (slave) and allows mount propagation of Pods (shared).
 const PREPARE_MOUNTS: &str = "set -e
 mount --make-rshared /
 mount --bind \"$1/lib\" /var/lib

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_alive_and_a_later_one_with_its_number_is_not_it() {
+    fn a_later_process_with_the_same_pid_is_another_one() {
         let me = Process::new("me".into(), std::process::id(), PathBuf::new()).unwrap();
         assert!(me.is_alive());
         let other = Process {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_can_be_read_back() {
+    fn a_recorded_process_is_read_back() {
         let directory = tempfile::tempdir().unwrap();
         assert!(StateFile::read(directory.path()).unwrap().is_none());
         let state = StateFile::create(directory.path(), &Topology::default()).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_and_prose_are_told_apart() {
+    fn code_and_prose_are_separated() {
         let source = "let x = \"a // b\"; // why\nlet y = r#\"c \"d\"\"#; /* e */ f('\"', '\\'', 'z, &'a str)\n/// doc\n";
         let lines = split(source);
         assert_eq!(lines[0].code, "let x = \"\"; ");

@@ -11,7 +11,7 @@ const DIR: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-/// Entries by path; a directory sorts before what is in it.
+/// Entries by path; a directory sorts before its entries.
 #[derive(Debug, Default)]
 pub(super) struct CpioArchive {
     entries: BTreeMap<String, (u32, Vec<u8>)>,

@@ -19,7 +19,7 @@ pub(crate) const EXEMPTIONS: &[Exemption] = &[
         group: "multicluster.crd.antrea.io",
         resources: &["memberclusterannounces", "resourceexports"],
         verbs: &["update"],
-        reason: "members with Antrea's controller replace what they write",
+        reason: "members with Antrea's controller replace their own objects",
     },
     Exemption {
         role: Role::MemberAccess,
@@ -38,7 +38,7 @@ pub(crate) const EXEMPTIONS: &[Exemption] = &[
         group: "multicluster.crd.antrea.io",
         resources: &["resourceexports/status"],
         verbs: &["get", "patch", "update"],
-        reason: "members with Antrea's controller write the status of what they export",
+        reason: "members with Antrea's controller write the status of their exports",
     },
 ];
 

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_known_by_authorizer_and_by_admission() {
+    fn denials_of_authorizer_and_admission_are_recognised() {
         let user = "antrea-multicluster:member-east";
         let refused = |event: &Value| parse_event(event).pop().and_then(|one| one.denied);
         assert_eq!(refused(&event(user, "patch", 404)), None);

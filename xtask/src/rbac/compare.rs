@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_and_used_is_right() {
+    fn a_used_grant_is_no_violation() {
         let (grants, uses) = pods();
         let same = compare(&grants, &uses, &[], &[]);
         assert_eq!(same.to_string(), "rbac: 2 grants, 2 used, 0 exempted");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_too_few_is_named() {
+    fn a_missing_grant_is_reported() {
         let (grants, mut uses) = pods();
         uses.insert(using("secrets", "get", Scope::Own));
         let found = compare(&grants, &uses, &[], &[]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_excuse_for_nothing_is_named() {
+    fn an_exemption_without_a_grant_is_reported() {
         let (grants, uses) = pods();
         let found = compare(&grants, &uses, &[exemption(&["list", "delete"])], &[]);
         assert_eq!(
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_named_and_uses_nothing_unless_it_was_meant() {
+    fn a_denial_is_reported_unless_it_is_expected() {
         let (grants, mut uses) = pods();
         let refused = Usage {
             denied: Some(Denial {
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_what_is_granted_is_an_api_server_that_starts_unless_admission_refused_it() {
+    fn a_denial_of_a_granted_request_by_roles_is_expected() {
         let (grants, mut uses) = pods();
         let refused = |by_roles| Usage {
             denied: Some(Denial {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_grant_does_not_cover_more_and_speaks_for_no_wider_one() {
+    fn a_narrow_grant_covers_no_wider_use() {
         let narrow = grant("pods", "list", Scope::Own, "");
         let wide = grant("pods", "list", Scope::All, "");
         let everywhere = [using("pods", "list", Scope::All)].into();

@@ -1,4 +1,4 @@
-//! Least privilege: the roles in `deploy/` grant exactly what the API servers' audit logs show as used.
+//! Least privilege: the roles in `deploy/` grant exactly the uses in the API servers' audit logs.
 
 mod allowlist;
 mod audit_usage;
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_role_has_wildcards_and_every_excuse_is_for_a_grant() {
+    fn no_role_has_wildcards_and_every_exemption_has_a_grant() {
         let grants = read_grants().unwrap();
         assert!(grants.len() > 50, "{}", grants.len());
         let found = compare::compare(
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_excuse_says_why() {
+    fn every_exemption_has_a_reason() {
         let whys = allowlist::EXEMPTIONS
             .iter()
             .map(|one| one.reason)

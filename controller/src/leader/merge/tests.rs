@@ -1,21 +1,21 @@
-//! Clusters that agree, and clusters that do not.
+//! Merges with and without conflicts.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-#[expect(clippy::needless_pass_by_value, reason = "literals are what it is given")]
+#[expect(clippy::needless_pass_by_value, reason = "called with literals")]
 fn payload(spec: Value) -> ServiceExportPayload {
     serde_json::from_value(json!({ "serviceSpec": spec })).unwrap()
 }
 
 fn merged(services: &[(&'static str, ServiceExportPayload)]) -> MergeResult {
-    let offers: Vec<_> = services
+    let exports: Vec<_> = services
         .iter()
         .map(|(cluster, service)| ExporterSpec { cluster, service })
         .collect();
-    merge(&offers).unwrap()
+    merge(&exports).unwrap()
 }
 
 fn names(merged: &MergeResult) -> Vec<(&str, i32)> {
@@ -38,12 +38,12 @@ fn served_ports(merged: &MergeResult, cluster: &str) -> Vec<String> {
 }
 
 #[test]
-fn nobody_offers_nothing() {
+fn without_exporters_there_is_no_merge() {
     assert_eq!(merge(&[]), None);
 }
 
 #[test]
-fn clusters_that_agree_are_not_told_of_conflicts() {
+fn equal_exporters_have_no_conflict() {
     let web = payload(json!({
         "ports": [{ "name": "http", "port": 80, "appProtocol": "http" }, { "name": "dns", "port": 53, "protocol": "UDP" }],
         "sessionAffinity": "ClientIP", "sessionAffinityConfig": { "clientIP": { "timeoutSeconds": 10 } },
@@ -69,22 +69,26 @@ fn clusters_that_agree_are_not_told_of_conflicts() {
 }
 
 #[test]
-fn what_is_left_out_is_the_default() {
-    let said = payload(
+fn an_absent_field_equals_its_default() {
+    let explicit = payload(
         json!({ "ports": [{ "port": 80, "protocol": "TCP" }], "sessionAffinity": "None",
         "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"] }),
     );
-    let unsaid = payload(json!({ "ports": [{ "port": 80 }] }));
+    let absent = payload(json!({ "ports": [{ "port": 80 }] }));
     assert!(
-        merged(&[("east", said.clone()), ("west", unsaid.clone())])
+        merged(&[("east", explicit.clone()), ("west", absent.clone())])
             .conflicts
             .is_empty()
     );
-    assert!(merged(&[("west", unsaid), ("east", said)]).conflicts.is_empty());
+    assert!(
+        merged(&[("west", absent), ("east", explicit)])
+            .conflicts
+            .is_empty()
+    );
 }
 
 #[test]
-fn ports_are_united_and_each_cluster_serves_its_own() {
+fn ports_are_merged_and_each_cluster_serves_its_own() {
     let east = payload(json!({ "ports": [{ "name": "a", "port": 42 }, { "name": "b", "port": 43 }] }));
     let west = payload(json!({ "ports": [{ "name": "b", "port": 43 }, { "name": "c", "port": 44 }] }));
     let merged = merged(&[("east", east), ("west", west)]);
@@ -99,7 +103,7 @@ fn ports_are_united_and_each_cluster_serves_its_own() {
 }
 
 #[test]
-fn of_ports_that_contradict_each_other_the_oldest_is_used() {
+fn the_oldest_of_conflicting_ports_is_used() {
     let east = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
     for (port, message) in [
         (
@@ -130,7 +134,7 @@ fn of_ports_that_contradict_each_other_the_oldest_is_used() {
 }
 
 #[test]
-fn another_application_protocol_is_a_conflict_and_no_obstacle() {
+fn a_port_with_another_app_protocol_conflicts_and_is_served() {
     let east = payload(json!({ "ports": [{ "name": "a", "port": 42, "appProtocol": "http" }] }));
     let west = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
     let merged = merged(&[("east", east), ("west", west)]);
@@ -140,21 +144,21 @@ fn another_application_protocol_is_a_conflict_and_no_obstacle() {
 }
 
 #[test]
-fn headless_and_not_do_not_mix() {
+fn headless_and_cluster_ip_exports_are_not_merged() {
     let plain = payload(json!({ "ports": [{ "name": "a", "port": 42 }] }));
     // A headless Service without a selector has both families (core/v1): no conflict of its own.
     let families = json!(["IPv4", "IPv6"]);
     let headless = payload(
         json!({ "clusterIP": "None", "ports": [{ "name": "a", "port": 42 }], "ipFamilies": families }),
     );
-    for (offers, type_) in [
+    for (exports, type_) in [
         (
             [("east", plain.clone()), ("west", headless.clone())],
             "ClusterSetIP",
         ),
         ([("east", headless.clone()), ("west", plain)], "Headless"),
     ] {
-        let merged = merged(&offers);
+        let merged = merged(&exports);
         assert_eq!(merged.spec.type_, type_);
         assert_eq!(merged.ports_by_cluster.keys().collect::<Vec<_>>(), ["east"]);
         assert_eq!(merged.conflicts.reason(), "TypeConflict");
@@ -164,12 +168,12 @@ fn headless_and_not_do_not_mix() {
     assert_eq!(served_ports(&merged, "east"), [""; 0]);
     assert!(
         merged.ports_by_cluster.contains_key("east"),
-        "headless Services may do without ports"
+        "a headless Service may have no ports"
     );
 }
 
 #[test]
-fn every_other_difference_has_its_reason() {
+fn every_other_conflict_has_its_reason() {
     let base = json!({ "ports": [{ "port": 80 }] });
     let with = |field: &str, value: Value| {
         let mut spec = base.clone();
@@ -215,13 +219,13 @@ fn every_other_difference_has_its_reason() {
         assert!(merged.labels.is_empty() && merged.annotations.is_empty());
         assert!(
             merged.ports_by_cluster.contains_key("west"),
-            "{reason} is no reason to leave it out"
+            "{reason}: west is still served"
         );
     }
 }
 
 #[test]
-fn ten_thousand_contradictions_make_a_short_message() {
+fn the_message_of_ten_thousand_conflicts_is_short() {
     let many = |first: i32| -> Vec<Value> {
         (0..10_000)
             .map(|i| json!({ "name": format!("p{i}"), "port": first + i }))
@@ -246,7 +250,7 @@ fn any_port() -> impl Strategy<Value = Value> {
     })
 }
 
-fn any_offer() -> impl Strategy<Value = ServiceExportPayload> {
+fn any_export() -> impl Strategy<Value = ServiceExportPayload> {
     (proptest::collection::vec(any_port(), 0..4), any::<bool>()).prop_map(|(ports, headless)| {
         let ip = if headless { json!("None") } else { json!(null) };
         payload(json!({ "ports": ports, "clusterIP": ip }))
@@ -254,24 +258,24 @@ fn any_offer() -> impl Strategy<Value = ServiceExportPayload> {
 }
 
 proptest! {
-    /// The union is a Service the API server takes, holds all the oldest cluster offers, and sends nobody to a
-    /// port the cluster does not have.
+    /// A merge is a Service that the API server accepts, has the ports of the oldest exporter, and directs no request
+    /// to a cluster without the port.
     #[test]
-    fn the_union_is_a_service(offers in proptest::collection::vec(any_offer(), 1..5)) {
+    fn a_merge_is_a_valid_service(exports in proptest::collection::vec(any_export(), 1..5)) {
         let clusters = ["a", "b", "c", "d"];
-        let offers: Vec<_> = clusters.into_iter().zip(offers).collect();
-        let merged = merged(&offers);
+        let exports: Vec<_> = clusters.into_iter().zip(exports).collect();
+        let merged = merged(&exports);
         let ports = &merged.spec.ports;
         for (i, port) in ports.iter().enumerate() {
             prop_assert!(ports[..i].iter().all(|p| p.name != port.name), "{ports:?}");
             prop_assert!(ports[..i].iter().all(|p| (p.port, &p.protocol) != (port.port, &port.protocol)), "{ports:?}");
             prop_assert!(ports.len() == 1 || !port.name.is_empty(), "{ports:?}");
         }
-        if let Some(first) = super::ports(&offers[0].1).first() {
+        if let Some(first) = super::ports(&exports[0].1).first() {
             prop_assert_eq!(&ports[0], first);
         }
         for (cluster, served) in &merged.ports_by_cluster {
-            let (_, service) = offers.iter().find(|(c, _)| c == cluster).unwrap();
+            let (_, service) = exports.iter().find(|(c, _)| c == cluster).unwrap();
             let own = super::ports(service);
             for name in served {
                 let used = ports.iter().find(|p| p.name == *name).unwrap();
@@ -283,13 +287,13 @@ proptest! {
         }
     }
 
-    /// Clusters that say the same never conflict.
+    /// Equal exporters never conflict.
     #[test]
-    fn equals_do_not_conflict(offer in any_offer()) {
-        let alone = merged(&[("a", offer.clone())]);
-        let both = merged(&[("a", offer.clone()), ("b", offer)]);
+    fn equal_specs_never_conflict(export in any_export()) {
+        let alone = merged(&[("a", export.clone())]);
+        let both = merged(&[("a", export.clone()), ("b", export)]);
         prop_assert_eq!(&alone.spec, &both.spec);
-        // One that contradicts itself does so twice.
+        // An export that conflicts with itself does so twice.
         prop_assert_eq!(alone.conflicts.is_empty(), both.conflicts.is_empty());
     }
 }

@@ -1,10 +1,10 @@
-//! A leader set up as older guides do: `ClusterClaim`s, `spec.members` with `ServiceAccount`s.
+//! A leader configured as in older guides: `ClusterClaim`s, `spec.members` with `ServiceAccount`s.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use mc_api::{cluster_claim::ClusterClaim, cluster_set::ClusterSet, names};
 use serde_json::{Value, json};
 
-use super::{NS, announce, look, settle, world};
+use super::{NS, announce, leader_snapshot, make_plan, settle};
 use crate::{
     plan::Plan,
     snapshot::{
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// As an API server gives it out in the newer version.
+/// A `ClusterSet` of the older version, converted to the newer one by an API server.
 fn older(members: &Value) -> ClusterSet {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha2", "kind": "ClusterSet",
@@ -33,55 +33,58 @@ fn claims(id: &str) -> OptionalKind<ClusterClaim> {
     OptionalKind::Present(claims)
 }
 
-fn account(world: &mut LeaderSnapshot, name: &str, annotation: Option<&str>) {
+fn account(snapshot: &mut LeaderSnapshot, name: &str, annotation: Option<&str>) {
     let mut account: ServiceAccount = object(json!({ "metadata": { "name": name, "namespace": NS } }));
     let annotation = annotation.map(|id| (names::ANNOTATION_CLUSTER_ID.to_owned(), id.to_owned()));
     account.metadata.annotations = annotation.map(|a| [a].into());
-    insert(&mut world.service_accounts, account);
+    insert(&mut snapshot.service_accounts, account);
 }
 
-fn set_of(world: &LeaderSnapshot) -> ClusterSet {
-    world.cluster_sets.values().next().unwrap().as_ref().clone()
+fn set_of(snapshot: &LeaderSnapshot) -> ClusterSet {
+    snapshot.cluster_sets.values().next().unwrap().as_ref().clone()
 }
 
-fn bound(world: &LeaderSnapshot) -> Value {
-    let map = world.service_account_bindings.values().next().unwrap();
+fn bound(snapshot: &LeaderSnapshot) -> Value {
+    let map = snapshot.service_account_bindings.values().next().unwrap();
     json!(map.data.clone().unwrap_or_default())
 }
 
-fn told(plan: &Plan) -> Vec<&str> {
+fn issue_messages(plan: &Plan) -> Vec<&str> {
     plan.issues.iter().map(|n| n.message.as_str()).collect()
 }
 
 #[test]
 fn the_leaders_id_is_taken_from_its_claim() {
-    let mut world = world();
-    world.cluster_claims = claims("north");
-    insert(&mut world.cluster_sets, older(&json!([{ "clusterID": "east" }])));
-    insert(&mut world.announces, announce("east", "set", "north"));
-    settle(&mut world);
-    let set = set_of(&world);
+    let mut snapshot = leader_snapshot();
+    snapshot.cluster_claims = claims("north");
+    insert(
+        &mut snapshot.cluster_sets,
+        older(&json!([{ "clusterID": "east" }])),
+    );
+    insert(&mut snapshot.announces, announce("east", "set", "north"));
+    settle(&mut snapshot);
+    let set = set_of(&snapshot);
     assert_eq!(set.spec.cluster_id, "north");
     let status = set.status.unwrap();
     assert_eq!(
         (status.total_clusters, status.conditions[0].status.as_str()),
         (1, "True")
     );
-    assert_eq!(look(&mut world).issues, []);
+    assert_eq!(make_plan(&mut snapshot).issues, []);
 }
 
 #[test]
-fn a_leader_that_does_not_know_its_id_says_so_and_keeps_its_members() {
+fn a_leader_without_a_valid_id_is_reported_and_keeps_its_members() {
     let none =
         "spec.clusterID: is empty, and Namespace \"antrea-multicluster\" has no ClusterClaim \"id.k8s.io\"";
     let other = "spec.clusterID: \"south\" is not spec.leaders[0].clusterID, \"north\"";
     for (claims, message) in [(OptionalKind::Absent, none), (claims("south"), other)] {
-        let mut world = world();
-        world.cluster_claims = claims;
-        insert(&mut world.cluster_sets, older(&json!([])));
-        insert(&mut world.announces, announce("east", "set", "north"));
-        settle(&mut world);
-        let status = set_of(&world).status.unwrap();
+        let mut snapshot = leader_snapshot();
+        snapshot.cluster_claims = claims;
+        insert(&mut snapshot.cluster_sets, older(&json!([])));
+        insert(&mut snapshot.announces, announce("east", "set", "north"));
+        settle(&mut snapshot);
+        let status = set_of(&snapshot).status.unwrap();
         let ready = &status.conditions[0];
         assert_eq!(
             (
@@ -92,14 +95,14 @@ fn a_leader_that_does_not_know_its_id_says_so_and_keeps_its_members() {
             ("False", "InvalidClusterSet", message)
         );
         assert_eq!((status.total_clusters, status.ready_clusters), (1, 1));
-        assert_eq!(told(&look(&mut world)), [message]);
+        assert_eq!(issue_messages(&make_plan(&mut snapshot)), [message]);
     }
 }
 
 #[test]
 fn service_accounts_of_spec_members_are_bound_like_annotated_ones() {
-    let mut world = world();
-    world.cluster_claims = claims("north");
+    let mut snapshot = leader_snapshot();
+    snapshot.cluster_claims = claims("north");
     let members = json!([
         { "clusterID": "east", "serviceAccount": "member-east-access-sa" },
         { "clusterID": "west", "serviceAccount": "annotated" },
@@ -109,23 +112,23 @@ fn service_accounts_of_spec_members_are_bound_like_annotated_ones() {
         { "clusterID": "gone", "serviceAccount": "no-such-account" },
         { "clusterID": "unnamed" },
     ]);
-    insert(&mut world.cluster_sets, older(&members));
+    insert(&mut snapshot.cluster_sets, older(&members));
     for name in ["member-east-access-sa", "bad", "shared", "default"] {
-        account(&mut world, name, None);
+        account(&mut snapshot, name, None);
     }
-    account(&mut world, "annotated", Some("south"));
-    settle(&mut world);
+    account(&mut snapshot, "annotated", Some("south"));
+    settle(&mut snapshot);
     assert_eq!(
-        bound(&world),
+        bound(&snapshot),
         json!({ "member-east-access-sa": "east", "annotated": "south" })
     );
-    let plan = look(&mut world);
-    let told = told(&plan).join("\n");
+    let plan = make_plan(&mut snapshot);
+    let messages = issue_messages(&plan).join("\n");
     for message in [
         "annotation multicluster.antrea.io/cluster-id: \"south\" differs from \"west\" of spec.members; the annotation is used",
         "spec.members[2].clusterID: \"Bad_1\" is not a DNS label",
         "spec.members: several have the ServiceAccount \"shared\"; it is bound to none of them",
     ] {
-        assert!(told.contains(message), "{message:?} not in {told}");
+        assert!(messages.contains(message), "{message:?} not in {messages}");
     }
 }

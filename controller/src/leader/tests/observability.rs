@@ -1,4 +1,4 @@
-//! What people of the leader cluster get to see: Events and metrics.
+//! Events and metrics of the leader.
 
 use mc_metrics::MetricsSource as _;
 
@@ -8,42 +8,43 @@ use crate::{
     plan::WarningEvent,
 };
 
-fn told(warning_events: &[WarningEvent]) -> Vec<(String, String, String)> {
-    let told = warning_events.iter();
-    told.map(|r| (r.object.to_string(), r.reason.clone(), r.message.clone()))
+fn events(warning_events: &[WarningEvent]) -> Vec<(String, String, String)> {
+    let warning_events = warning_events.iter();
+    warning_events
+        .map(|r| (r.object.to_string(), r.reason.clone(), r.message.clone()))
         .collect()
 }
 
-/// Two clusters that contradict each other, a payload that is none, and a cluster that is no member.
-fn troubled() -> LeaderSnapshot {
-    let mut world = world();
+/// Two clusters with conflicting exports, an invalid payload, and a cluster that is no member.
+fn conflicting() -> LeaderSnapshot {
+    let mut snapshot = leader_snapshot();
     for cluster in ["east", "west"] {
-        insert(&mut world.announces, announce(cluster, "set", "north"));
+        insert(&mut snapshot.announces, announce(cluster, "set", "north"));
     }
-    insert(&mut world.announces, announce("other", "another-set", "north"));
+    insert(&mut snapshot.announces, announce("other", "another-set", "north"));
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("west", "shop", "web", 80, "2026-01-01T11:00:00Z"),
     );
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("east", "shop", "web", 81, "2026-01-01T11:00:05Z"),
     );
-    insert(&mut world.exports, endpoints("east", "shop", "db", "10.1.0.1"));
+    insert(&mut snapshot.exports, endpoints("east", "shop", "db", "10.1.0.1"));
     let mut bad = service("stranger", "shop", "bad", 80, "2026-01-01T11:00:05Z");
     bad.spec.service = None;
-    insert(&mut world.exports, bad);
-    settle(&mut world);
-    world
+    insert(&mut snapshot.exports, bad);
+    settle(&mut snapshot);
+    snapshot
 }
 
 #[test]
-fn conflicts_and_refusals_are_told_on_the_object() {
-    let mut world = troubled();
-    let plan = look(&mut world);
-    let told = told(&plan.warning_events);
+fn conflicts_and_rejections_are_events_of_the_object() {
+    let mut snapshot = conflicting();
+    let plan = make_plan(&mut snapshot);
+    let events = events(&plan.warning_events);
     let on = |about: &str| -> Vec<_> {
-        let about = told.iter().filter(|(a, ..)| a == about);
+        let about = events.iter().filter(|(a, ..)| a == about);
         about.map(|(_, reason, _)| reason.as_str()).collect()
     };
     assert_eq!(
@@ -54,7 +55,7 @@ fn conflicts_and_refusals_are_told_on_the_object() {
         on("ResourceExport antrea-multicluster/west-shop-web-service"),
         ["PortConflict"]
     );
-    // The younger one is left out for it, which says more.
+    // The younger one is not imported, which takes precedence over its conflict.
     assert_eq!(
         on("ResourceExport antrea-multicluster/east-shop-web-service"),
         ["ConvergeFailure"]
@@ -63,33 +64,33 @@ fn conflicts_and_refusals_are_told_on_the_object() {
         on("ResourceExport antrea-multicluster/stranger-shop-bad-service"),
         ["ConvergeFailure"]
     );
-    // Its Service may be on its way.
+    // The export of its Service may follow.
     assert_eq!(
         on("ResourceExport antrea-multicluster/east-shop-db-endpoints"),
         Vec::<&str>::new()
     );
-    assert_eq!(told.len(), 4, "{told:#?}");
+    assert_eq!(events.len(), 4, "{events:#?}");
     assert_eq!(
-        look(&mut world).warning_events,
+        make_plan(&mut snapshot).warning_events,
         plan.warning_events,
-        "the same while they hold"
+        "equal while they last"
     );
 }
 
 #[test]
-fn metrics_tell_each_member_and_its_exports() {
-    let mut world = troubled();
-    let start = world.now;
-    world.now = start.checked_add(SignedDuration::from_secs(40)).unwrap();
+fn metrics_have_each_member_and_its_exports() {
+    let mut snapshot = conflicting();
+    let start = snapshot.now;
+    snapshot.now = start.checked_add(SignedDuration::from_secs(40)).unwrap();
     let mut east = announce("east", "set", "north");
     east.metadata.finalizers = Some(vec![names::member_announce_finalizer("east")]);
     east.metadata.annotations = Some([("touch-ts".to_owned(), "later".to_owned())].into());
-    insert(&mut world.announces, east);
-    let plan = look(&mut world);
-    let counts = object_gauges::LeaderGauges::from_snapshot(&world);
+    insert(&mut snapshot.announces, east);
+    let plan = make_plan(&mut snapshot);
+    let counts = object_gauges::LeaderGauges::from_snapshot(&snapshot);
     assert_eq!(
         counts.members,
-        [("east".to_owned(), world.now), ("west".to_owned(), start)].into()
+        [("east".to_owned(), snapshot.now), ("west".to_owned(), start)].into()
     );
     assert_eq!(counts.rejected, 1);
     let one = |cluster: &str| (cluster.to_owned(), 1);
@@ -110,7 +111,7 @@ fn metrics_tell_each_member_and_its_exports() {
     let metrics = Metrics::new(Role::Leader);
     metrics.reconciled(
         std::time::Duration::from_millis(2),
-        world.now,
+        snapshot.now,
         &plan,
         ObjectGauges::Leader(counts),
     );
@@ -136,6 +137,6 @@ fn metrics_tell_each_member_and_its_exports() {
     }
     assert!(
         !text.contains("server=\"leader\""),
-        "it talks to one API server:\n{text}"
+        "a leader has one API server:\n{text}"
     );
 }

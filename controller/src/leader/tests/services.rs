@@ -1,22 +1,22 @@
-//! Exports that contradict each other, and exports that are wrong.
+//! Conflicting and invalid exports.
 
 use super::*;
 
-fn conditions(world: &LeaderSnapshot, export: &str) -> Vec<(String, String, String)> {
-    let status = world.exports[&NamespacedName::new(NS, export)].status.clone();
+fn conditions(snapshot: &LeaderSnapshot, export: &str) -> Vec<(String, String, String)> {
+    let status = snapshot.exports[&NamespacedName::new(NS, export)].status.clone();
     let conditions = status.unwrap_or_default().conditions.into_iter();
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()
 }
 
 #[test]
-fn ports_of_all_clusters_are_united_and_all_are_told_of_the_difference() {
-    let mut world = world();
+fn ports_of_all_clusters_are_merged_and_each_exporter_has_the_conflict() {
+    let mut snapshot = leader_snapshot();
     let mut west = service("west", "shop", "web", 80, "2026-01-01T11:00:00Z");
     let ports = json!([{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }]);
     west.spec.service = Some(object(json!({ "serviceSpec": { "ports": ports } })));
-    insert(&mut world.exports, west);
+    insert(&mut snapshot.exports, west);
     insert(
-        &mut world.exports,
+        &mut snapshot.exports,
         service("east", "shop", "web", 80, "2026-01-01T11:00:05Z"),
     );
     for cluster in ["east", "west"] {
@@ -25,12 +25,12 @@ fn ports_of_all_clusters_are_united_and_all_are_told_of_the_difference() {
             "addresses": [{ "ip": "10.1.0.1" }],
             "ports": [{ "name": "http", "port": 80 }, { "name": "dns", "port": 53, "protocol": "UDP" }],
         }]})));
-        insert(&mut world.exports, endpoints);
+        insert(&mut snapshot.exports, endpoints);
     }
-    settle(&mut world);
-    let import_ports = &import(&world, "shop-web-service")["serviceImport"]["spec"]["ports"];
+    settle(&mut snapshot);
+    let import_ports = &import(&snapshot, "shop-web-service")["serviceImport"]["spec"]["ports"];
     assert_eq!(import_ports.as_array().unwrap().len(), 2);
-    let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+    let clusters = &import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"];
     let ports = |i: usize| clusters[i]["subsets"][0]["ports"].as_array().unwrap().len();
     assert_eq!(
         (ports(0), ports(1)),
@@ -38,36 +38,36 @@ fn ports_of_all_clusters_are_united_and_all_are_told_of_the_difference() {
         "east serves what it exports: {clusters}"
     );
     for export in ["east-shop-web-service", "west-shop-web-service"] {
-        let told = |type_: &str, status: &str, reason: &str| {
+        let condition = |type_: &str, status: &str, reason: &str| {
             (type_.to_owned(), status.to_owned(), reason.to_owned())
         };
         assert_eq!(
-            conditions(&world, export),
+            conditions(&snapshot, export),
             [
-                told("Succeeded", "True", ""),
-                told("Conflict", "True", "PortConflict")
+                condition("Succeeded", "True", ""),
+                condition("Conflict", "True", "PortConflict")
             ]
         );
     }
     delete(
-        &mut world.exports,
+        &mut snapshot.exports,
         &NamespacedName::new(NS, "west-shop-web-service"),
     );
-    settle(&mut world);
+    settle(&mut snapshot);
     assert_eq!(
-        conditions(&world, "east-shop-web-service").len(),
+        conditions(&snapshot, "east-shop-web-service").len(),
         1,
-        "nobody is left to contradict"
+        "no conflicting export is left"
     );
-    let status = conditions(&world, "west-shop-web-endpoints");
+    let status = conditions(&snapshot, "west-shop-web-endpoints");
     assert_eq!(status[0].0, "Failure", "without its Service: {status:?}");
 }
 
 #[test]
-fn a_bad_export_stops_only_itself_and_is_told_the_field() {
+fn an_invalid_export_is_rejected_alone_with_its_field() {
     let long = "x".repeat(64);
     let annotation = "x".repeat(1 << 20);
-    for (payload, why) in [
+    for (payload, reason) in [
         (json!(null), "spec.service is missing".to_owned()),
         (
             json!({ "serviceSpec": { "ports": [{ "port": 80 }, { "name": "b", "port": 81 }] } }),
@@ -102,33 +102,43 @@ fn a_bad_export_stops_only_itself_and_is_told_the_field() {
             "spec.service.exportedAnnotations: 1048577 bytes of annotations are more than".to_owned(),
         ),
     ] {
-        let mut world = world();
+        let mut snapshot = leader_snapshot();
         let mut bad = service("west", "shop", "web", 80, "2026-01-01T11:00:00Z");
         bad.spec.service = serde_json::from_value(payload).unwrap();
-        insert(&mut world.exports, bad);
-        insert(&mut world.exports, endpoints("west", "shop", "web", "10.2.0.1"));
-        insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
-        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
-        settle(&mut world);
-        let status = world.exports[&NamespacedName::new(NS, "west-shop-web-service")]
+        insert(&mut snapshot.exports, bad);
+        insert(
+            &mut snapshot.exports,
+            endpoints("west", "shop", "web", "10.2.0.1"),
+        );
+        insert(&mut snapshot.exports, service("east", "shop", "web", 80, NOW));
+        insert(
+            &mut snapshot.exports,
+            endpoints("east", "shop", "web", "10.1.0.1"),
+        );
+        settle(&mut snapshot);
+        let status = snapshot.exports[&NamespacedName::new(NS, "west-shop-web-service")]
             .status
             .clone()
             .unwrap();
         assert_eq!(status.conditions[0].type_, "Failure");
         assert!(
-            status.conditions[0].message.contains(&why),
-            "{why}: {}",
+            status.conditions[0].message.contains(&reason),
+            "{reason}: {}",
             status.conditions[0].message
         );
-        assert_eq!(conditions(&world, "east-shop-web-service").len(), 1, "{why}");
-        let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
-        assert_eq!(clusters.as_array().unwrap().len(), 1, "{why}");
+        assert_eq!(
+            conditions(&snapshot, "east-shop-web-service").len(),
+            1,
+            "{reason}"
+        );
+        let clusters = &import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"];
+        assert_eq!(clusters.as_array().unwrap().len(), 1, "{reason}");
     }
 }
 
 #[test]
-fn endpoints_nobody_could_use_are_refused_by_field() {
-    for (subset, why) in [
+fn unusable_endpoints_are_rejected_with_their_field() {
+    for (subset, reason) in [
         (
             json!({ "addresses": [{ "ip": "10.2.0.1" }, { "ip": "ten" }], "ports": [{ "name": "http", "port": 80 }] }),
             "spec.endpoints.subsets[0].addresses[1].ip: \"ten\" is not an IP address",
@@ -146,52 +156,61 @@ fn endpoints_nobody_could_use_are_refused_by_field() {
             "spec.endpoints.subsets[0].ports[0].port: 0 is not a port",
         ),
     ] {
-        let mut world = world();
-        insert(&mut world.exports, service("west", "shop", "web", 80, NOW));
+        let mut snapshot = leader_snapshot();
+        insert(&mut snapshot.exports, service("west", "shop", "web", 80, NOW));
         let mut bad = endpoints("west", "shop", "web", "10.2.0.1");
         bad.spec.endpoints = Some(object(json!({ "subsets": [subset] })));
-        insert(&mut world.exports, bad);
-        insert(&mut world.exports, service("east", "shop", "web", 80, NOW));
-        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
-        settle(&mut world);
-        let status = world.exports[&NamespacedName::new(NS, "west-shop-web-endpoints")]
+        insert(&mut snapshot.exports, bad);
+        insert(&mut snapshot.exports, service("east", "shop", "web", 80, NOW));
+        insert(
+            &mut snapshot.exports,
+            endpoints("east", "shop", "web", "10.1.0.1"),
+        );
+        settle(&mut snapshot);
+        let status = snapshot.exports[&NamespacedName::new(NS, "west-shop-web-endpoints")]
             .status
             .clone()
             .unwrap();
         assert!(
-            status.conditions[0].message.contains(why),
-            "{why}: {}",
+            status.conditions[0].message.contains(reason),
+            "{reason}: {}",
             status.conditions[0].message
         );
-        let clusters = &import(&world, "shop-web-endpoints")["endpoints"]["clusters"];
+        let clusters = &import(&snapshot, "shop-web-endpoints")["endpoints"]["clusters"];
         assert_eq!(clusters.as_array().unwrap().len(), 1);
     }
 }
 
 #[test]
-fn within_one_second_what_is_imported_stays_as_it_is() {
+fn an_import_wins_over_a_later_export_of_the_same_second() {
     let changes = [
         json!({ "clusterIP": "None" }),
         json!({ "sessionAffinity": "ClientIP" }),
         json!({ "trafficDistribution": "PreferClose" }),
     ];
     for change in changes {
-        let mut world = world();
-        insert(&mut world.exports, service("west", "shop", "web", 80, NOW));
-        insert(&mut world.exports, endpoints("west", "shop", "web", "10.2.0.1"));
-        settle(&mut world);
-        let before = import(&world, "shop-web-service");
-        // First by name, and of the same ports.
+        let mut snapshot = leader_snapshot();
+        insert(&mut snapshot.exports, service("west", "shop", "web", 80, NOW));
+        insert(
+            &mut snapshot.exports,
+            endpoints("west", "shop", "web", "10.2.0.1"),
+        );
+        settle(&mut snapshot);
+        let before = import(&snapshot, "shop-web-service");
+        // First by name, with the same ports.
         let mut other = serde_json::to_value(service("east", "shop", "web", 80, NOW)).unwrap();
         for (key, value) in change.as_object().unwrap() {
             other["spec"]["service"]["serviceSpec"][key] = value.clone();
         }
         insert(
-            &mut world.exports,
+            &mut snapshot.exports,
             serde_json::from_value::<ResourceExport>(other).unwrap(),
         );
-        insert(&mut world.exports, endpoints("east", "shop", "web", "10.1.0.1"));
-        settle(&mut world);
-        assert_eq!(import(&world, "shop-web-service"), before, "{change}");
+        insert(
+            &mut snapshot.exports,
+            endpoints("east", "shop", "web", "10.1.0.1"),
+        );
+        settle(&mut snapshot);
+        assert_eq!(import(&snapshot, "shop-web-service"), before, "{change}");
     }
 }

@@ -3,11 +3,11 @@
 use super::*;
 use crate::plan::{Kind, ObjectRef, WriteOp};
 
-/// Two Services whose exports are both called `east-prod-web-api-service`.
+/// Two Services with exports of the same derived name, `east-prod-web-api-service`.
 const OLD: (&str, &str) = ("prod-web", "api");
 const YOUNG: (&str, &str) = ("prod", "web-api");
 
-fn offer(snapshot: &mut MemberSnapshot, (namespace, name): (&str, &str), since: &str) {
+fn export_service(snapshot: &mut MemberSnapshot, (namespace, name): (&str, &str), since: &str) {
     let meta = json!({ "name": name, "namespace": namespace, "uid": "u", "creationTimestamp": since });
     let mut service = web();
     service.metadata = serde_json::from_value(meta.clone()).unwrap();
@@ -23,11 +23,11 @@ fn offer(snapshot: &mut MemberSnapshot, (namespace, name): (&str, &str), since: 
     );
 }
 
-fn said(snapshot: &MemberSnapshot, (namespace, name): (&str, &str)) -> Vec<String> {
+fn condition_texts(snapshot: &MemberSnapshot, (namespace, name): (&str, &str)) -> Vec<String> {
     let key = NamespacedName::new(namespace, name);
     let status = snapshot.service_exports[&key].status.clone().unwrap_or_default();
-    let say = |c: &Condition| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message);
-    status.conditions.iter().map(say).collect()
+    let text = |c: &Condition| format!("{}={} {}: {}", c.type_, c.status, c.reason, c.message);
+    status.conditions.iter().map(text).collect()
 }
 
 fn exported(snapshot: &MemberSnapshot) -> Option<(String, String)> {
@@ -35,37 +35,37 @@ fn exported(snapshot: &MemberSnapshot) -> Option<(String, String)> {
     Some((export.spec.namespace.clone(), export.spec.name.clone()))
 }
 
-/// What the leader does with exports that are to go.
-fn release(snapshot: &mut MemberSnapshot) {
+/// Completes the deletion of exports, as the leader does.
+fn complete_deletions(snapshot: &mut MemberSnapshot) {
     let exports = Arc::make_mut(&mut leader(snapshot).exports);
     exports.retain(|_, e| e.metadata.deletion_timestamp.is_none());
 }
 
 #[test]
-fn exports_of_one_name_do_not_take_turns() {
+fn of_two_exports_the_older_gets_the_derived_name() {
     let mut snapshot = snapshot();
-    offer(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
-    offer(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
+    export_service(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
+    export_service(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), Some(("prod-web".into(), "api".into())));
     assert_eq!(
-        said(&snapshot, OLD)[0].split(':').next(),
+        condition_texts(&snapshot, OLD)[0].split(':').next(),
         Some("Valid=True Succeed")
     );
     let taken =
         "the name \"east-prod-web-api-service\" in the leader cluster is taken by ServiceExport prod-web/api";
     assert_eq!(
-        said(&snapshot, YOUNG),
+        condition_texts(&snapshot, YOUNG),
         [
             format!("Valid=False NameTaken: {taken}"),
             format!("Ready=False Failed: {taken}")
         ]
     );
 
-    // The other one gets it when it is free: never by changing what an export is of.
+    // The younger export gets the free name by a new object: the Service of an export never changes.
     snapshot.service_exports = ObjectMap::default();
-    offer(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
-    let writes = step(&mut snapshot);
+    export_service(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
+    let writes = reconcile(&mut snapshot);
     let on_leader: Vec<_> = writes
         .iter()
         .filter(|a| a.target.side == ApiServer::Leader)
@@ -75,22 +75,22 @@ fn exports_of_one_name_do_not_take_turns() {
         "{on_leader:#?}"
     );
     settle(&mut snapshot);
-    release(&mut snapshot);
+    complete_deletions(&mut snapshot);
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), Some(("prod".into(), "web-api".into())));
     assert_eq!(
-        said(&snapshot, YOUNG)[0].split(':').next(),
+        condition_texts(&snapshot, YOUNG)[0].split(':').next(),
         Some("Valid=True Succeed")
     );
 }
 
 #[test]
-fn a_service_one_of_whose_exports_was_deleted_keeps_the_name() {
+fn a_service_with_one_deleted_export_keeps_the_name() {
     for end in ["-service", "-endpoints"] {
         let mut snapshot = snapshot();
-        offer(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
+        export_service(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
         settle(&mut snapshot);
-        offer(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
+        export_service(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
         Arc::make_mut(&mut leader(&mut snapshot).exports).retain(|key, _| !key.name.ends_with(end));
         settle(&mut snapshot);
         assert_eq!(
@@ -102,25 +102,25 @@ fn a_service_one_of_whose_exports_was_deleted_keeps_the_name() {
 }
 
 #[test]
-fn who_has_the_name_keeps_it() {
+fn the_current_owner_keeps_the_name() {
     let mut snapshot = snapshot();
-    offer(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
+    export_service(&mut snapshot, YOUNG, "2026-01-02T00:00:00Z");
     settle(&mut snapshot);
-    offer(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
+    export_service(&mut snapshot, OLD, "2026-01-01T00:00:00Z");
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), Some(("prod".into(), "web-api".into())));
-    assert!(said(&snapshot, OLD)[0].starts_with("Valid=False NameTaken"));
-    // One that cannot be exported claims nothing.
+    assert!(condition_texts(&snapshot, OLD)[0].starts_with("Valid=False NameTaken"));
+    // A Service that cannot be exported requests no name.
     let slices = Arc::make_mut(&mut snapshot.endpoint_slices);
     slices.retain(|key, _| key.namespace != "prod");
     settle(&mut snapshot);
-    release(&mut snapshot);
+    complete_deletions(&mut snapshot);
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), Some(("prod-web".into(), "api".into())));
 }
 
 #[test]
-fn what_the_leader_cluster_refuses_is_told() {
+fn a_rejection_by_the_leader_cluster_is_a_condition() {
     let mut snapshot = exporting();
     let target = ObjectRef {
         side: ApiServer::Leader,
@@ -129,13 +129,13 @@ fn what_the_leader_cluster_refuses_is_told() {
         name: "east-shop-web-endpoints".to_owned(),
     };
     snapshot.persistent_failures = [(target, "denied".to_owned())].into();
-    let _ = step(&mut snapshot);
+    let _ = reconcile(&mut snapshot);
     assert_eq!(
-        said(&snapshot, ("shop", "web")),
+        condition_texts(&snapshot, ("shop", "web")),
         ["Ready=False Failed: The leader cluster rejects ResourceExport east-shop-web-endpoints: denied"]
     );
-    // It takes it after all.
+    // The leader cluster accepts it later.
     snapshot.persistent_failures.clear();
     settle(&mut snapshot);
-    assert!(said(&snapshot, ("shop", "web"))[1].starts_with("Ready=True Exported"));
+    assert!(condition_texts(&snapshot, ("shop", "web"))[1].starts_with("Ready=True Exported"));
 }

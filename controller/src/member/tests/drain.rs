@@ -1,4 +1,4 @@
-//! Several gateways: which of them are active, and how one is taken away.
+//! Several gateways: activity, weights and drain.
 
 use jiff::Timestamp;
 use mc_api::config::GatewayMode;
@@ -8,7 +8,7 @@ use super::*;
 use crate::plan::WriteOp;
 
 /// A candidate by number.
-fn number(n: u8) -> Node {
+fn candidate_node(n: u8) -> Node {
     candidate(&format!("node-{n:02}"), true, &ip(n))
 }
 
@@ -39,14 +39,14 @@ fn plain(n: u8) -> Node {
 fn with_gateways(numbers: impl IntoIterator<Item = u8>) -> MemberSnapshot {
     let mut snapshot = snapshot();
     for n in numbers {
-        insert(&mut snapshot.nodes, number(n));
+        insert(&mut snapshot.nodes, candidate_node(n));
     }
     settle(&mut snapshot);
     snapshot
 }
 
-/// Address of the gateway that agents take for the one announced first.
-fn first(snapshot: &MemberSnapshot) -> Option<String> {
+/// Address of the primary gateway, by the rule of the agents.
+fn primary(snapshot: &MemberSnapshot) -> Option<String> {
     let first = snapshot.gateways.values().min_by_key(|g| {
         let created = g.creation_timestamp();
         let late = (g.weight() == 0, !g.is_marked_primary(), created.is_none());
@@ -59,11 +59,11 @@ fn weights(expected: &[(u8, u32)]) -> Vec<(String, u32)> {
     expected.iter().map(|(n, weight)| (ip(*n), *weight)).collect()
 }
 
-fn wake(snapshot: &MemberSnapshot) -> Timestamp {
-    // The heartbeat is always due at some time; what is asked for here is later.
-    let mut quiet = snapshot.clone();
-    leader(&mut quiet).synced = false;
-    plan(&quiet).next_requeue.unwrap()
+fn requeue_at(snapshot: &MemberSnapshot) -> Timestamp {
+    // Without the requeue for the next heartbeat.
+    let mut unsynced = snapshot.clone();
+    leader(&mut unsynced).synced = false;
+    plan(&unsynced).next_requeue.unwrap()
 }
 
 #[test]
@@ -75,20 +75,20 @@ fn every_ready_candidate_is_gateway_and_announced() {
     let written = serde_json::to_string(&written.spec).unwrap();
     assert!(
         !written.contains("weight"),
-        "as other implementations write it: {written}"
+        "the format of other implementations: {written}"
     );
 }
 
 #[test]
-fn the_first_one_announced_changes_only_when_it_has_to() {
+fn the_primary_gateway_changes_only_if_it_is_inactive() {
     let mut snapshot = with_gateways([5]);
-    insert(&mut snapshot.nodes, number(1));
+    insert(&mut snapshot.nodes, candidate_node(1));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 1)]));
-    insert(&mut snapshot.nodes, cordoned(number(5)));
+    insert(&mut snapshot.nodes, cordoned(candidate_node(5)));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1), (5, 0)]));
-    insert(&mut snapshot.nodes, number(5));
+    insert(&mut snapshot.nodes, candidate_node(5));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1), (5, 1)]));
     let marked = |snapshot: &MemberSnapshot| {
@@ -98,24 +98,24 @@ fn the_first_one_announced_changes_only_when_it_has_to() {
             .filter(|g| g.is_marked_primary())
             .count()
     };
-    assert_eq!(first(&snapshot), Some(ip(1)));
-    // Whoever goes takes the mark along.
-    insert(&mut snapshot.nodes, cordoned(number(1)));
+    assert_eq!(primary(&snapshot), Some(ip(1)));
+    // A drained gateway loses the mark.
+    insert(&mut snapshot.nodes, cordoned(candidate_node(1)));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 0)]));
-    insert(&mut snapshot.nodes, number(1));
+    insert(&mut snapshot.nodes, candidate_node(1));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(5, 1), (1, 1)]));
-    assert_eq!((first(&snapshot), marked(&snapshot)), (Some(ip(5)), 1));
+    assert_eq!((primary(&snapshot), marked(&snapshot)), (Some(ip(5)), 1));
 }
 
 #[test]
-fn an_address_two_nodes_share_is_announced_once() {
+fn a_shared_address_is_announced_once() {
     let mut snapshot = snapshot();
     for n in [1, 2] {
         insert(
             &mut snapshot.nodes,
-            with(number(n), names::ANNOTATION_GATEWAY_IP, "203.0.113.9"),
+            with(candidate_node(n), names::ANNOTATION_GATEWAY_IP, "203.0.113.9"),
         );
     }
     settle(&mut snapshot);
@@ -129,7 +129,9 @@ fn a_gateway_is_drained_announced_and_removed_after_the_period() {
     type Change = (&'static str, fn(&mut MemberSnapshot));
     let changes: [Change; 5] = [
         ("is not Ready", |w| insert(&mut w.nodes, not_ready(1))),
-        ("is cordoned", |w| insert(&mut w.nodes, cordoned(number(1)))),
+        ("is cordoned", |w| {
+            insert(&mut w.nodes, cordoned(candidate_node(1)));
+        }),
         ("is cordoned and not Ready", |w| {
             insert(&mut w.nodes, cordoned(not_ready(1)));
         }),
@@ -140,39 +142,43 @@ fn a_gateway_is_drained_announced_and_removed_after_the_period() {
             Arc::make_mut(&mut w.nodes).remove(&NamespacedName::new("", "node-01".to_owned()));
         }),
     ];
-    for (why, change) in changes {
+    for (reason, change) in changes {
         let mut snapshot = with_gateways([1, 2]);
         let start = snapshot.now;
         change(&mut snapshot);
         let end = start.checked_add(SignedDuration::from_secs(30)).unwrap();
         settle(&mut snapshot);
-        says(
+        assert_issue(
             &plan(&snapshot),
-            &format!("Gateway node-01: its Node {why}: no new flows, removed at {end}"),
+            &format!("Gateway node-01: its Node {reason}: no new flows, removed at {end}"),
         );
-        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{why}");
-        assert_eq!(wake(&snapshot), end, "{why}");
-        pass(&mut snapshot, 29);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{reason}");
+        assert_eq!(requeue_at(&snapshot), end, "{reason}");
+        advance(&mut snapshot, 29);
         settle(&mut snapshot);
-        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{why}");
-        assert_eq!(wake(&snapshot), end, "{why}: the period began once");
-        pass(&mut snapshot, 1);
+        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]), "{reason}");
+        assert_eq!(requeue_at(&snapshot), end, "{reason}: the period began once");
+        advance(&mut snapshot, 1);
         settle(&mut snapshot);
-        assert_eq!(announced(&snapshot), weights(&[(2, 1)]), "{why}");
-        assert_eq!(gateway_names(&snapshot), ["node-02"], "{why}");
-        insert(&mut snapshot.nodes, number(1));
+        assert_eq!(announced(&snapshot), weights(&[(2, 1)]), "{reason}");
+        assert_eq!(gateway_names(&snapshot), ["node-02"], "{reason}");
+        insert(&mut snapshot.nodes, candidate_node(1));
         settle(&mut snapshot);
-        assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 1)]), "{why}: back");
+        assert_eq!(
+            announced(&snapshot),
+            weights(&[(2, 1), (1, 1)]),
+            "{reason}: recovered"
+        );
     }
 }
 
 #[test]
-fn coming_back_within_the_period_ends_the_drain() {
+fn recovery_within_the_period_ends_the_drain() {
     let mut snapshot = with_gateways([1, 2]);
     insert(&mut snapshot.nodes, not_ready(1));
     settle(&mut snapshot);
-    pass(&mut snapshot, 29);
-    insert(&mut snapshot.nodes, number(1));
+    advance(&mut snapshot, 29);
+    insert(&mut snapshot.nodes, candidate_node(1));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 1)]));
     let gateway = snapshot.gateways.values().next().unwrap();
@@ -180,45 +186,45 @@ fn coming_back_within_the_period_ends_the_drain() {
         gateway.annotations().is_empty() && gateway.weight.is_none(),
         "{gateway:?}"
     );
-    pass(&mut snapshot, 3600);
+    advance(&mut snapshot, 3600);
     insert(&mut snapshot.nodes, not_ready(1));
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot),
         weights(&[(2, 1), (1, 0)]),
-        "a new drain, not the rest of the old"
+        "a drain with a full period"
     );
 }
 
 #[test]
-fn a_drain_survives_the_controller_and_a_clock_that_was_set_back() {
+fn a_drain_survives_a_restart_and_a_clock_set_back() {
     let mut snapshot = with_gateways([1, 2]);
-    insert(&mut snapshot.nodes, cordoned(number(1)));
+    insert(&mut snapshot.nodes, cordoned(candidate_node(1)));
     settle(&mut snapshot);
     let since = snapshot.now;
-    pass(&mut snapshot, -600);
+    advance(&mut snapshot, -600);
     settle(&mut snapshot);
     assert_eq!(
-        wake(&snapshot),
+        requeue_at(&snapshot),
         snapshot.now.checked_add(SignedDuration::from_secs(30)).unwrap()
     );
     assert!(snapshot.now < since);
-    pass(&mut snapshot, 30);
+    advance(&mut snapshot, 30);
     settle(&mut snapshot);
     assert_eq!(gateway_names(&snapshot), ["node-02"]);
 }
 
 #[test]
-fn what_cannot_be_read_as_the_start_of_a_drain_starts_it_anew() {
+fn a_malformed_start_restarts_the_drain() {
     let mut snapshot = with_gateways([1, 2]);
-    insert(&mut snapshot.nodes, cordoned(number(1)));
+    insert(&mut snapshot.nodes, cordoned(candidate_node(1)));
     settle(&mut snapshot);
     let mut broken = snapshot.gateways.values().next().unwrap().as_ref().clone();
     broken
         .annotations_mut()
         .insert(names::ANNOTATION_DRAINING_SINCE.to_owned(), "soon".to_owned());
     insert(&mut snapshot.gateways, broken);
-    pass(&mut snapshot, 60);
+    advance(&mut snapshot, 60);
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
 }
@@ -227,54 +233,54 @@ fn what_cannot_be_read_as_the_start_of_a_drain_starts_it_anew() {
 fn the_last_gateway_is_not_drained_by_a_cordon() {
     let mut snapshot = with_gateways([1, 2, 3]);
     for n in [2, 1, 3] {
-        insert(&mut snapshot.nodes, cordoned(number(n)));
+        insert(&mut snapshot.nodes, cordoned(candidate_node(n)));
         settle(&mut snapshot);
-        pass(&mut snapshot, 1);
+        advance(&mut snapshot, 1);
     }
     assert_eq!(announced(&snapshot), weights(&[(3, 1), (1, 0), (2, 0)]));
-    pass(&mut snapshot, 3600);
+    advance(&mut snapshot, 3600);
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(3, 1)]));
-    insert(&mut snapshot.nodes, number(1));
+    insert(&mut snapshot.nodes, candidate_node(1));
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot),
         weights(&[(1, 1), (3, 0)]),
-        "another one can take over"
+        "a candidate that is not cordoned replaces it"
     );
 }
 
 #[test]
-fn of_gateways_cordoned_at_once_one_stays() {
+fn one_of_several_gateways_cordoned_at_once_stays() {
     let mut snapshot = with_gateways([1, 2, 3]);
     for n in [1, 2, 3] {
-        insert(&mut snapshot.nodes, cordoned(number(n)));
+        insert(&mut snapshot.nodes, cordoned(candidate_node(n)));
     }
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 0), (3, 0)]));
 }
 
 #[test]
-fn a_cordoned_node_becomes_gateway_only_where_no_other_can() {
+fn a_cordoned_node_becomes_gateway_only_without_another_candidate() {
     let mut snapshot = snapshot();
-    insert(&mut snapshot.nodes, cordoned(number(1)));
+    insert(&mut snapshot.nodes, cordoned(candidate_node(1)));
     insert(&mut snapshot.nodes, not_ready(2));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1)]));
-    insert(&mut snapshot.nodes, number(2));
+    insert(&mut snapshot.nodes, candidate_node(2));
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
 }
 
 #[test]
-fn silence_of_all_nodes_changes_nothing() {
+fn gateways_stay_while_no_node_is_ready() {
     let mut snapshot = with_gateways([1, 2, 3]);
     for n in [1, 2, 3] {
         insert(&mut snapshot.nodes, not_ready(n));
         settle(&mut snapshot);
-        pass(&mut snapshot, 5);
+        advance(&mut snapshot, 5);
     }
-    pass(&mut snapshot, 3600);
+    advance(&mut snapshot, 3600);
     settle(&mut snapshot);
     assert_eq!(gateway_names(&snapshot), ["node-01", "node-02", "node-03"]);
     assert!(
@@ -282,37 +288,37 @@ fn silence_of_all_nodes_changes_nothing() {
         "{:?}",
         announced(&snapshot)
     );
-    insert(&mut snapshot.nodes, number(2));
+    insert(&mut snapshot.nodes, candidate_node(2));
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot)[0],
         (ip(2), 1),
-        "who is known to work carries all"
+        "the ready Node is announced first"
     );
     assert_eq!(announced(&snapshot).len(), 3);
 }
 
 #[test]
-fn a_gateway_nobody_wants_any_more_goes_even_if_it_is_the_last() {
+fn the_last_gateway_is_removed_if_it_is_not_eligible() {
     let mut snapshot = with_gateways([1]);
     insert(&mut snapshot.nodes, plain(1));
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot),
         weights(&[(1, 0)]),
-        "time to annotate another Node"
+        "drained, so that another Node can be annotated"
     );
-    pass(&mut snapshot, 30);
+    advance(&mut snapshot, 30);
     settle(&mut snapshot);
     assert!(snapshot.gateways.is_empty());
 }
 
 #[test]
-fn a_bad_address_drains_the_gateway_it_was() {
+fn an_invalid_address_drains_the_gateway() {
     let mut snapshot = with_gateways([1, 2]);
     insert(
         &mut snapshot.nodes,
-        with(number(1), names::ANNOTATION_GATEWAY_IP, "x"),
+        with(candidate_node(1), names::ANNOTATION_GATEWAY_IP, "x"),
     );
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, 0)]));
@@ -341,62 +347,62 @@ fn weights_are_those_of_the_annotation() {
         let mut snapshot = with_gateways([2]);
         insert(
             &mut snapshot.nodes,
-            with(number(1), names::ANNOTATION_GATEWAY_WEIGHT, value),
+            with(candidate_node(1), names::ANNOTATION_GATEWAY_WEIGHT, value),
         );
         if let Some(message) = message {
-            says(&plan(&snapshot), message);
+            assert_issue(&plan(&snapshot), message);
         } else {
             assert!(plan(&snapshot).issues.is_empty(), "{value}");
         }
         settle(&mut snapshot);
         assert_eq!(announced(&snapshot), weights(&[(2, 1), (1, wanted)]), "{value}");
-        insert(&mut snapshot.nodes, number(1));
+        insert(&mut snapshot.nodes, candidate_node(1));
         settle(&mut snapshot);
         assert_eq!(
             announced(&snapshot),
             weights(&[(2, 1), (1, 1)]),
-            "{value}: taken back"
+            "{value}: annotation removed"
         );
     }
 }
 
 #[test]
-fn more_nodes_than_a_cluster_can_have_wait_and_are_named() {
+fn nodes_beyond_the_limit_are_pending_and_reported() {
     let mut snapshot = with_gateways(3..=18);
     assert_eq!(snapshot.gateways.len(), 16);
-    insert(&mut snapshot.nodes, number(1));
-    insert(&mut snapshot.nodes, number(2));
+    insert(&mut snapshot.nodes, candidate_node(1));
+    insert(&mut snapshot.nodes, candidate_node(2));
     settle(&mut snapshot);
     assert!(
         !gateway_names(&snapshot).contains(&"node-01".to_owned()),
-        "who is gateway stays it"
+        "a gateway is not replaced"
     );
-    says(
+    assert_issue(
         &plan(&snapshot),
         "Node node-01: not used: 16 other Nodes are gateways",
     );
-    says(&plan(&snapshot), "Node node-02: not used");
-    insert(&mut snapshot.nodes, cordoned(number(9)));
+    assert_issue(&plan(&snapshot), "Node node-02: not used");
+    insert(&mut snapshot.nodes, cordoned(candidate_node(9)));
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot).len(),
         16,
-        "no room for one that is being drained"
+        "a drained gateway yields its place"
     );
     assert_eq!(announced(&snapshot).last(), Some(&(ip(1), 1)));
 }
 
 #[test]
-fn the_mode_changes_without_a_gap() {
+fn a_change_of_mode_keeps_a_gateway_active() {
     let mut snapshot = with_gateways([1, 2]);
     snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 0)]));
-    says(
+    assert_issue(
         &plan(&snapshot),
         "Gateway node-02: another Node is gateway instead: no new flows",
     );
-    pass(&mut snapshot, 30);
+    advance(&mut snapshot, 30);
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), weights(&[(1, 1)]));
     snapshot.config.gateway_mode = GatewayMode::ActiveActive;
@@ -404,7 +410,7 @@ fn the_mode_changes_without_a_gap() {
     assert_eq!(announced(&snapshot), weights(&[(1, 1), (2, 1)]));
 }
 
-/// What may happen to a Node.
+/// A change of a Node.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Plain,
@@ -416,14 +422,14 @@ enum Event {
     Bad,
 }
 
-fn happen(snapshot: &mut MemberSnapshot, n: u8, event: Event) {
+fn apply_event(snapshot: &mut MemberSnapshot, n: u8, event: Event) {
     let node = match event {
         Event::Plain => plain(n),
-        Event::Serving => number(n),
-        Event::Cordoned => cordoned(number(n)),
+        Event::Serving => candidate_node(n),
+        Event::Cordoned => cordoned(candidate_node(n)),
         Event::NotReady => not_ready(n),
         Event::Leaving => cordoned(not_ready(n)),
-        Event::Bad => with(number(n), names::ANNOTATION_GATEWAY_IP, "bad"),
+        Event::Bad => with(candidate_node(n), names::ANNOTATION_GATEWAY_IP, "bad"),
         Event::Gone => {
             Arc::make_mut(&mut snapshot.nodes).remove(&NamespacedName::new("", format!("node-{n:02}")));
             return;
@@ -435,11 +441,11 @@ fn happen(snapshot: &mut MemberSnapshot, n: u8, event: Event) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever happens to 20 Nodes, in both modes and at any pace.
+    /// Any changes of 20 Nodes, in both modes and at any pace.
     #[test]
-    fn gateways_are_never_lost_nor_too_many(
+    fn gateways_stay_active_and_within_the_limit(
         standby: bool,
-        story in proptest::collection::vec(
+        changes in proptest::collection::vec(
             (1u8..=20, prop_oneof![
                 4 => Just(Event::Serving),
                 1 => Just(Event::Plain),
@@ -457,25 +463,25 @@ proptest! {
             snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
         }
         let mut states = BTreeMap::new();
-        for (n, event, seconds) in story {
-            happen(&mut snapshot, n, event);
+        for (n, event, seconds) in changes {
+            apply_event(&mut snapshot, n, event);
             states.insert(n, event);
             let before = announced(&snapshot);
             let removed: Vec<_> = plan(&snapshot).writes.into_iter()
                 .filter(|a| a.target.kind == crate::plan::Kind::Gateway && matches!(a.op, WriteOp::Delete { .. }))
                 .map(|a| a.target.name)
                 .collect();
-            // Nothing is removed that was not drained first, unless its place is needed.
+            // A gateway is drained before it is removed, unless its place is needed.
             for name in removed {
                 let was = snapshot.gateways.values().find(|g| g.name_any() == name).unwrap();
                 prop_assert!(was.weight() == 0 || snapshot.gateways.len() >= 16, "{name} removed at once");
             }
             settle(&mut snapshot);
-            // The leader lets go of what was withdrawn.
+            // The leader completes deletions.
             Arc::make_mut(&mut leader(&mut snapshot).exports).retain(|_, e| e.metadata.deletion_timestamp.is_none());
             settle(&mut snapshot);
             let after = announced(&snapshot);
-            prop_assert_eq!(after.first().map(|(ip, _)| ip.clone()), first(&snapshot), "{:?}", after);
+            prop_assert_eq!(after.first().map(|(ip, _)| ip.clone()), primary(&snapshot), "{:?}", after);
             let serving: Vec<_> = states.iter()
                 .filter(|(_, e)| matches!(e, Event::Serving))
                 .map(|(n, _)| ip(*n))
@@ -488,19 +494,19 @@ proptest! {
                 prop_assert_eq!(active.len(), wanted);
                 prop_assert!(active.iter().all(|ip| serving.contains(ip)), "{active:?} of {serving:?}");
             }
-            let could = states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned));
-            prop_assert_eq!(could && active.is_empty(), false, "somebody could serve");
-            // The first one stays while it may.
+            let has_candidate = states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned));
+            prop_assert!(!(has_candidate && active.is_empty()), "a candidate is inactive");
+            // An active primary gateway stays primary.
             if let Some((first, _)) = before.iter().find(|(_, w)| *w > 0)
                 && active.contains(first)
             {
                 prop_assert_eq!(&after[0].0, first);
             }
-            pass(&mut snapshot, seconds);
+            advance(&mut snapshot, seconds);
         }
-        // In time all drains end.
+        // All drains end.
         settle(&mut snapshot);
-        pass(&mut snapshot, 30);
+        advance(&mut snapshot, 30);
         settle(&mut snapshot);
         if states.values().any(|e| matches!(e, Event::Serving | Event::Cordoned)) {
             prop_assert!(announced(&snapshot).iter().all(|(_, weight)| *weight > 0));

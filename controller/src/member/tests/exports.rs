@@ -14,14 +14,14 @@ use crate::{
     snapshot::{api_time, fake::delete},
 };
 
-/// What is said of the Service `web` in the leader cluster.
-fn offered(snapshot: &MemberSnapshot) -> ServiceExportPayload {
+/// The export of the Service `web`.
+fn exported_service(snapshot: &MemberSnapshot) -> ServiceExportPayload {
     let spec = &export(snapshot, "east-shop-web-service").unwrap().spec;
     *spec.service.clone().unwrap()
 }
 
-/// What is said there of its endpoints.
-fn endpoints(snapshot: &MemberSnapshot) -> EndpointsExport {
+/// The export of its endpoints.
+fn exported_endpoints(snapshot: &MemberSnapshot) -> EndpointsExport {
     let spec = &export(snapshot, "east-shop-web-endpoints").unwrap().spec;
     spec.endpoints.clone().unwrap()
 }
@@ -55,7 +55,7 @@ fn a_service_is_exported_by_its_cluster_ip_or_its_pods() {
             .clone()
             .unwrap();
         assert_eq!((ports[0].port, ports[0].node_port), (80, None));
-        let endpoints = endpoints(&snapshot);
+        let endpoints = exported_endpoints(&snapshot);
         assert_eq!(endpoints.subsets.len(), 1);
         let found: Vec<_> = endpoints.subsets[0]
             .addresses
@@ -69,7 +69,7 @@ fn a_service_is_exported_by_its_cluster_ip_or_its_pods() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
+fn an_unexportable_service_is_withdrawn_with_a_reason() {
     let ports = json!([{ "port": 80, "protocol": "TCP" }]);
     let mut imported = web();
     imported
@@ -105,13 +105,13 @@ fn what_cannot_be_exported_is_withdrawn_with_a_reason() {
             .filter(|a| matches!(a.op, WriteOp::Delete { .. }))
             .count();
         assert_eq!(deletes, 2, "{reason}");
-        step(&mut snapshot);
+        reconcile(&mut snapshot);
         assert_eq!(valid(&snapshot), ("False".to_owned(), reason.to_owned()));
     }
 }
 
 #[test]
-fn the_leaders_verdict_reaches_the_service_export() {
+fn the_leaders_status_is_copied_to_the_service_export() {
     let mut snapshot = exporting();
     settle(&mut snapshot);
     let mut failed = export(&snapshot, "east-shop-web-service")
@@ -124,12 +124,12 @@ fn the_leaders_verdict_reaches_the_service_export() {
     insert(&mut leader(&mut snapshot).exports, failed.clone());
     settle(&mut snapshot);
     let conditions = conditions(&snapshot);
-    let said: Vec<_> = conditions
+    let summaries: Vec<_> = conditions
         .iter()
         .map(|c| (c.type_.as_str(), c.status.as_str(), c.reason.as_str()))
         .collect();
     assert_eq!(
-        said,
+        summaries,
         [
             ("Valid", "True", "Succeed"),
             ("Ready", "False", "Failed"),
@@ -140,28 +140,28 @@ fn the_leaders_verdict_reaches_the_service_export() {
     failed.status = None;
     insert(&mut leader(&mut snapshot).exports, failed);
     settle(&mut snapshot);
-    assert_eq!(told(&snapshot).len(), 2);
+    assert_eq!(condition_summaries(&snapshot).len(), 2);
 }
 
 /// Type, status and reason of the conditions of the only `ServiceExport`.
-fn told(snapshot: &MemberSnapshot) -> Vec<(String, String, String)> {
+fn condition_summaries(snapshot: &MemberSnapshot) -> Vec<(String, String, String)> {
     let conditions = conditions(snapshot).into_iter();
     conditions.map(|c| (c.type_, c.status, c.reason)).collect()
 }
 
 #[test]
-fn a_conflict_keeps_its_reasons_and_goes_again() {
+fn a_conflict_has_the_leaders_reasons_and_ends() {
     let mut snapshot = exporting();
     settle(&mut snapshot);
-    let says = |snapshot: &mut MemberSnapshot, conditions: Value| {
-        let mut judged = export(snapshot, "east-shop-web-service")
+    let with_leader_status = |snapshot: &mut MemberSnapshot, conditions: Value| {
+        let mut changed = export(snapshot, "east-shop-web-service")
             .unwrap()
             .as_ref()
             .clone();
-        judged.status = Some(object(json!({ "conditions": conditions })));
-        insert(&mut leader(snapshot).exports, judged);
+        changed.status = Some(object(json!({ "conditions": conditions })));
+        insert(&mut leader(snapshot).exports, changed);
         settle(snapshot);
-        told(snapshot)
+        condition_summaries(snapshot)
     };
     let condition =
         |type_: &str, status: &str, reason: &str| (type_.to_owned(), status.to_owned(), reason.to_owned());
@@ -172,7 +172,7 @@ fn a_conflict_keeps_its_reasons_and_goes_again() {
         condition("Ready", "True", "Exported"),
     ];
     assert_eq!(
-        says(&mut snapshot, json!([succeeded, conflict])),
+        with_leader_status(&mut snapshot, json!([succeeded, conflict])),
         [
             &exported[..],
             &[condition("Conflict", "True", "PortConflict,TypeConflict")]
@@ -180,54 +180,59 @@ fn a_conflict_keeps_its_reasons_and_goes_again() {
         .concat()
     );
     assert_eq!(
-        says(&mut snapshot, json!([succeeded])),
+        with_leader_status(&mut snapshot, json!([succeeded])),
         [&exported[..], &[condition("Conflict", "False", "NoConflicts")]].concat()
     );
 }
 
 #[test]
-fn an_export_the_leader_does_not_have_yet_is_not_ready() {
+fn an_export_that_the_leader_lacks_is_not_ready() {
     let mut snapshot = exporting();
     snapshot.leader = None;
     settle(&mut snapshot);
     let pending = ("Ready".to_owned(), "False".to_owned(), "Pending".to_owned());
-    assert_eq!(told(&snapshot), [pending]);
+    assert_eq!(condition_summaries(&snapshot), [pending]);
 }
 
 #[test]
-fn of_a_young_export_one_write_tells_all() {
+fn the_status_of_a_new_export_is_written_once() {
     let mut young = exporting();
     let mut export = service_export();
     export.metadata.creation_timestamp = Some(api_time(young.now));
     insert(&mut young.service_exports, export);
-    let said = |snapshot: &MemberSnapshot| snapshot.service_exports.values().next().unwrap().status.is_some();
+    let has_status =
+        |snapshot: &MemberSnapshot| snapshot.service_exports.values().next().unwrap().status.is_some();
     settle(&mut young);
-    assert!(!said(&young), "the leader has not judged it");
+    assert!(!has_status(&young), "before the leader's status");
     let until = young.now.checked_add(Duration::from_secs(10)).unwrap();
     assert_eq!(plan(&young).next_requeue.map(|at| at <= until), Some(true));
 
-    let mut judged = young.clone();
-    let mut theirs = super::export(&judged, "east-shop-web-service")
+    let mut merged = young.clone();
+    let mut remote = super::export(&merged, "east-shop-web-service")
         .unwrap()
         .as_ref()
         .clone();
-    theirs.status = Some(object(
+    remote.status = Some(object(
         json!({ "conditions": [{ "type": "Succeeded", "status": "True" }] }),
     ));
-    insert(&mut leader(&mut judged).exports, theirs);
-    assert_eq!(step(&mut judged).len(), 1);
-    assert_eq!(told(&judged).len(), 3);
-    assert!(plan(&judged).writes.is_empty());
+    insert(&mut leader(&mut merged).exports, remote);
+    assert_eq!(reconcile(&mut merged).len(), 1);
+    assert_eq!(condition_summaries(&merged).len(), 3);
+    assert!(plan(&merged).writes.is_empty());
 
-    let mut silent = young.clone();
-    silent.now = until;
-    settle(&mut silent);
-    assert_eq!(told(&silent).len(), 2, "what is known without the leader");
+    let mut timed_out = young.clone();
+    timed_out.now = until;
+    settle(&mut timed_out);
+    assert_eq!(
+        condition_summaries(&timed_out).len(),
+        2,
+        "conditions without the leader's status"
+    );
 
     let mut behind = young.clone();
     behind.now = behind.now.checked_sub(Duration::from_mins(1)).unwrap();
     settle(&mut behind);
-    assert!(said(&behind), "a slow clock keeps nobody waiting");
+    assert!(has_status(&behind), "a clock set back does not delay the status");
 }
 
 #[test]
@@ -247,9 +252,9 @@ fn a_headless_service_is_exported_by_its_pods_with_their_names() {
     insert(&mut snapshot.service_exports, service_export());
     settle(&mut snapshot);
     assert_eq!(valid(&snapshot), ("True".to_owned(), "Succeed".to_owned()));
-    let service = offered(&snapshot);
+    let service = exported_service(&snapshot);
     assert_eq!(service.service_spec.cluster_ip.as_deref(), Some("None"));
-    let endpoints = endpoints(&snapshot);
+    let endpoints = exported_endpoints(&snapshot);
     assert_eq!(
         serde_json::to_value(&endpoints.subsets).unwrap(),
         json!([{
@@ -260,7 +265,7 @@ fn a_headless_service_is_exported_by_its_pods_with_their_names() {
 }
 
 #[test]
-fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
+fn only_addresses_in_announced_networks_are_exported() {
     let spec = json!({
         "clusterIP": "10.20.0.5", "clusterIPs": ["10.20.0.5", "fd00:20::5"], "ipFamilies": ["IPv4", "IPv6"],
         "ports": [{ "name": "http", "port": 80 }],
@@ -281,9 +286,9 @@ fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
         insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
         insert(&mut snapshot.service_exports, service_export());
         settle(&mut snapshot);
-        let service = offered(&snapshot);
+        let service = exported_service(&snapshot);
         assert_eq!(json!(service.service_spec.ip_families), families);
-        let endpoints = endpoints(&snapshot);
+        let endpoints = exported_endpoints(&snapshot);
         let addresses = endpoints.subsets[0].addresses.iter().flatten();
         assert_eq!(addresses.map(|a| a.ip.as_str()).collect::<Vec<_>>(), ips);
     }
@@ -293,7 +298,7 @@ fn addresses_of_a_family_are_exported_where_others_have_a_way_to_them() {
 fn an_unknown_service_cidr_withdraws_nothing() {
     let mut snapshot = exporting();
     settle(&mut snapshot);
-    // The controller has started anew, and the API server does not answer yet.
+    // The controller has restarted, and the API server does not answer yet.
     snapshot.service_cidrs.clear();
     insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", false)]));
     assert_eq!(plan(&snapshot).writes, []);
@@ -301,7 +306,7 @@ fn an_unknown_service_cidr_withdraws_nothing() {
 }
 
 #[test]
-fn exported_metadata_goes_along_and_is_checked() {
+fn exported_metadata_is_exported_and_validated() {
     let mut snapshot = snapshot();
     insert(&mut snapshot.services, web());
     insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
@@ -315,7 +320,7 @@ fn exported_metadata_goes_along_and_is_checked() {
         ),
     );
     settle(&mut snapshot);
-    let payload = offered(&snapshot);
+    let payload = exported_service(&snapshot);
     assert_eq!(payload.exported_labels["team"], "web");
     assert_eq!(payload.exported_annotations["note"], "of any kind");
     let long = "x".repeat(1 << 20);
@@ -349,7 +354,7 @@ fn exported_metadata_goes_along_and_is_checked() {
 }
 
 #[test]
-fn an_export_on_its_way_out_is_left_alone() {
+fn an_export_being_deleted_is_left_alone() {
     let mut snapshot = exporting();
     settle(&mut snapshot);
     for name in ["east-shop-web-service", "east-shop-web-endpoints"] {
@@ -359,7 +364,7 @@ fn an_export_on_its_way_out_is_left_alone() {
         );
     }
     assert_eq!(plan(&snapshot).writes, []);
-    // Also when there is something new to say.
+    // Also if the Service has changed.
     let mut changed = web();
     let ports = changed
         .spec
@@ -374,6 +379,6 @@ fn an_export_on_its_way_out_is_left_alone() {
     settle(&mut snapshot);
     assert!(
         export(&snapshot, "east-shop-web-endpoints").is_some(),
-        "written anew"
+        "created again"
     );
 }

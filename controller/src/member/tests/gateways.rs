@@ -1,4 +1,4 @@
-//! Gateways, and what the clusters tell each other of their networks.
+//! Gateways and `ClusterInfo`s.
 
 use kube::ResourceExt;
 use mc_api::{
@@ -10,7 +10,7 @@ use super::*;
 use crate::plan::{Kind, WriteOp};
 
 #[test]
-fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
+fn standby_mode_keeps_one_gateway_without_preemption() {
     let mut snapshot = snapshot();
     snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
     insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
@@ -33,22 +33,22 @@ fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
         announced(&snapshot),
         [("172.18.0.1".to_owned(), 1), ("172.18.0.2".to_owned(), 0)]
     );
-    pass(&mut snapshot, 30);
+    advance(&mut snapshot, 30);
     settle(&mut snapshot);
     assert_eq!(gateway_names(&snapshot), ["node-a"]);
     insert(&mut snapshot.nodes, candidate("node-a", false, "172.18.0.1"));
     insert(&mut snapshot.nodes, candidate("node-c", false, "172.18.0.3"));
     settle(&mut snapshot);
-    pass(&mut snapshot, 3600);
+    advance(&mut snapshot, 3600);
     settle(&mut snapshot);
     assert_eq!(
         announced(&snapshot),
         [("172.18.0.1".to_owned(), 1)],
-        "nobody better"
+        "no candidate is ready"
     );
     snapshot.nodes = ObjectMap::default();
     settle(&mut snapshot);
-    pass(&mut snapshot, 30);
+    advance(&mut snapshot, 30);
     settle(&mut snapshot);
     assert!(gateway_names(&snapshot).is_empty());
     let withdrawn = export(&snapshot, "east-clusterinfo")
@@ -56,11 +56,11 @@ fn one_of_several_is_gateway_in_standby_mode_and_stays_it() {
         .metadata
         .deletion_timestamp
         .is_some();
-    assert!(withdrawn, "what is left waits for the leader's finalizer");
+    assert!(withdrawn, "the leader's finalizer delays the deletion");
 }
 
 #[test]
-fn without_a_drain_period_the_next_gateway_is_there_before_the_last_one_goes() {
+fn without_a_drain_period_the_successor_is_created_first() {
     let mut snapshot = snapshot();
     snapshot.config.gateway_mode = GatewayMode::ActiveStandby;
     snapshot.config.drain_period = SignedDuration::ZERO;
@@ -76,7 +76,7 @@ fn without_a_drain_period_the_next_gateway_is_there_before_the_last_one_goes() {
         .collect();
     assert!(
         matches!(gateways[0].op, WriteOp::Apply(_)) && matches!(gateways[1].op, WriteOp::Delete { .. }),
-        "add first"
+        "the successor is created first"
     );
     settle(&mut snapshot);
     assert_eq!(announced(&snapshot), [("172.18.0.2".to_owned(), 1)]);
@@ -124,7 +124,7 @@ fn failover_updates_the_cluster_info_in_place() {
 }
 
 #[test]
-fn a_node_without_a_usable_address_is_no_gateway_and_the_log_says_why() {
+fn a_node_without_a_usable_address_is_no_gateway_and_is_reported() {
     let annotated = |value: &'static str| {
         vec![
             (names::ANNOTATION_GATEWAY, ""),
@@ -185,15 +185,15 @@ fn a_node_without_a_usable_address_is_no_gateway_and_the_log_says_why() {
             &mut snapshot.nodes,
             node("node-a", true, &annotations, &addresses),
         );
-        says(&plan(&snapshot), message);
-        says(&plan(&snapshot), "Node node-a");
+        assert_issue(&plan(&snapshot), message);
+        assert_issue(&plan(&snapshot), "Node node-a");
         settle(&mut snapshot);
         assert!(snapshot.gateways.is_empty(), "{message}");
     }
 }
 
 #[test]
-fn the_annotation_and_the_precedence_choose_the_gateway_ip() {
+fn the_annotation_and_the_precedence_select_the_gateway_ip() {
     let addresses = [("InternalIP", "172.18.0.1"), ("ExternalIP", "203.0.113.1")];
     for (extra, precedence, wanted) in [
         (None, GatewayIpPrecedence::Internal, "172.18.0.1"),
@@ -222,7 +222,7 @@ fn the_annotation_and_the_precedence_choose_the_gateway_ip() {
 }
 
 #[test]
-fn pod_cidrs_are_configured_or_those_of_the_nodes_joined() {
+fn pod_cidrs_are_configured_or_aggregated_from_the_nodes() {
     let mut snapshot = snapshot();
     for name in ["aa", "bbb", "cccc"] {
         insert(&mut snapshot.nodes, candidate(name, true, "172.18.0.1"));
@@ -244,7 +244,7 @@ fn pod_cidrs_are_configured_or_those_of_the_nodes_joined() {
 }
 
 #[test]
-fn other_clusters_are_imported_and_our_own_is_not() {
+fn only_networks_of_other_clusters_are_imported() {
     let mut snapshot = snapshot();
     insert(
         &mut leader(&mut snapshot).imports,
@@ -263,7 +263,7 @@ fn other_clusters_are_imported_and_our_own_is_not() {
 }
 
 #[test]
-fn prefixes_that_cannot_be_used_are_named() {
+fn unusable_prefixes_are_reported() {
     let cases = [
         (
             "10.20.128.0/17",
@@ -302,13 +302,13 @@ fn prefixes_that_cannot_be_used_are_named() {
             &mut leader(&mut snapshot).imports,
             import_info("west", cidr, &gateways),
         );
-        says(&plan(&snapshot), message);
-        says(&plan(&snapshot), "ClusterInfoImport west-clusterinfo");
+        assert_issue(&plan(&snapshot), message);
+        assert_issue(&plan(&snapshot), "ClusterInfoImport west-clusterinfo");
         settle(&mut snapshot);
         assert_eq!(
             snapshot.cluster_infos.len(),
             2,
-            "the gateways are told all the same"
+            "the ClusterInfos are imported nevertheless"
         );
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::plan::Kind;
 
 #[test]
-fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
+fn an_import_becomes_a_service_with_slices_by_cluster_and_local_pods() {
     let mut snapshot = snapshot();
     insert(&mut snapshot.services, web());
     insert(
@@ -28,7 +28,7 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
     assert_eq!(
         ips["east"],
         ["10.11.0.5"],
-        "our own ready Pods, never the cluster IP"
+        "local ready Pods, never the cluster IP"
     );
     assert_eq!(ips["west"], ["10.30.0.9"]);
     let service = &snapshot.services[&NamespacedName::new("shop", "antrea-mc-web")];
@@ -65,18 +65,18 @@ fn an_import_becomes_a_service_with_slices_by_cluster_and_our_own_pods() {
 }
 
 #[test]
-fn an_import_that_a_restored_leader_forgot_stays_until_it_had_time_to_be_told() {
+fn the_deletion_guard_keeps_imports_that_a_restored_leader_lacks() {
     let mut snapshot = snapshot();
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     settle(&mut snapshot);
     let until = snapshot.now + SignedDuration::from_secs(60);
     leader(&mut snapshot).suppress_deletions_until = Some(until);
-    let forgotten = std::mem::take(&mut leader(&mut snapshot).imports);
+    let missing = std::mem::take(&mut leader(&mut snapshot).imports);
     let held = plan(&snapshot);
     assert!(held.writes.is_empty(), "{held:?}");
     assert!(held.next_requeue.is_some_and(|at| at <= until), "{held:?}");
     assert!(held.issues.iter().any(|issue| issue.subject == "leader"));
-    leader(&mut snapshot).imports = forgotten;
+    leader(&mut snapshot).imports = missing;
     assert_eq!(plan(&snapshot).issues, []);
     leader(&mut snapshot).imports = ObjectMap::default();
     leader(&mut snapshot).suppress_deletions_until = None;
@@ -85,7 +85,7 @@ fn an_import_that_a_restored_leader_forgot_stays_until_it_had_time_to_be_told() 
 }
 
 #[test]
-fn endpoints_of_another_leader_are_told_apart_by_address() {
+fn endpoints_without_cluster_ids_are_split_by_address() {
     let mut snapshot = snapshot();
     insert(&mut snapshot.services, web());
     insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
@@ -106,7 +106,7 @@ fn endpoints_of_another_leader_are_told_apart_by_address() {
 }
 
 #[test]
-fn somebody_elses_objects_are_not_touched() {
+fn a_foreign_service_is_not_changed() {
     let mut snapshot = snapshot();
     let own = service(
         "antrea-mc-web",
@@ -114,7 +114,7 @@ fn somebody_elses_objects_are_not_touched() {
     );
     insert(&mut snapshot.services, own);
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
-    says(
+    assert_issue(
         &plan(&snapshot),
         "Service shop/antrea-mc-web: exists and is not an import",
     );
@@ -125,7 +125,7 @@ fn somebody_elses_objects_are_not_touched() {
 }
 
 #[test]
-fn what_cannot_exist_here_is_said() {
+fn an_impossible_import_is_reported() {
     let mut snapshot = snapshot();
     insert(
         &mut leader(&mut snapshot).imports,
@@ -133,11 +133,11 @@ fn what_cannot_exist_here_is_said() {
     );
     let long = "w".repeat(60);
     insert(&mut leader(&mut snapshot).imports, import_service("shop", &long));
-    says(
+    assert_issue(
         &plan(&snapshot),
         "spec.namespace: Namespace \"nowhere\" does not exist in this cluster",
     );
-    says(&plan(&snapshot), "no Service can have this name");
+    assert_issue(&plan(&snapshot), "no Service can have this name");
     settle(&mut snapshot);
     assert!(snapshot.services.is_empty());
     insert(
@@ -149,7 +149,7 @@ fn what_cannot_exist_here_is_said() {
 }
 
 #[test]
-fn many_endpoints_make_many_slices() {
+fn endpoints_are_split_into_slices() {
     let mut snapshot = snapshot();
     let ips: Vec<_> = (0..250)
         .map(|i| format!("10.12.{}.{}", i / 200, i % 200))
@@ -188,7 +188,7 @@ fn imported(snapshot: &MemberSnapshot) -> k8s_openapi::api::core::v1::ServiceSpe
 }
 
 #[test]
-fn the_rules_of_a_service_are_those_of_the_import() {
+fn a_service_has_the_spec_of_its_import() {
     let mut snapshot = snapshot();
     let ports = json!([{ "name": "http", "port": 80, "protocol": "TCP", "appProtocol": "http" }]);
     let rules = json!({
@@ -233,7 +233,7 @@ fn the_rules_of_a_service_are_those_of_the_import() {
         (&json!("Ready"), &json!("True"))
     );
     assert_eq!(status["endpointSliceObjects"], "Present");
-    // They are taken back again.
+    // Removed fields return to their defaults.
     insert(
         &mut leader(&mut snapshot).imports,
         import_with(json!({ "type": "ClusterSetIP", "ports": ports }), json!({})),
@@ -248,7 +248,7 @@ fn the_rules_of_a_service_are_those_of_the_import() {
 }
 
 #[test]
-fn a_headless_import_has_no_address_and_its_pods_have_names() {
+fn a_headless_import_has_hostnames_and_no_address() {
     let mut snapshot = snapshot();
     let spec = json!({ "type": "Headless", "ports": [{ "name": "http", "port": 80, "protocol": "TCP" }] });
     insert(&mut leader(&mut snapshot).imports, import_with(spec, json!({})));
@@ -267,7 +267,7 @@ fn a_headless_import_has_no_address_and_its_pods_have_names() {
     let slice = snapshot.endpoint_slices.values().next().unwrap();
     assert_eq!(slice.endpoints[0].hostname.as_deref(), Some("web-0"));
     assert!(slice.labels().contains_key("service.kubernetes.io/headless"));
-    // One that gets an address is made anew.
+    // A headless Service that becomes a ClusterSetIP is created again.
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     settle(&mut snapshot);
     assert_eq!(imported(&snapshot).cluster_ip.as_deref(), Some("10.20.0.77"));
@@ -278,7 +278,7 @@ fn a_headless_import_has_no_address_and_its_pods_have_names() {
 }
 
 #[test]
-fn families_of_an_import_are_those_of_the_export() {
+fn an_import_has_the_ip_families_of_its_export() {
     for (families, policy, given, ips) in [
         (json!([]), "SingleStack", json!(["IPv4"]), json!(["10.20.0.77"])),
         (
@@ -306,7 +306,7 @@ fn families_of_an_import_are_those_of_the_export() {
         let service = imported(&snapshot);
         assert_eq!(service.ip_family_policy.as_deref(), Some(policy));
         assert_eq!(json!(service.ip_families), given);
-        // Each address once: no API server takes the first one twice.
+        // Each address once: an API server rejects duplicates.
         let import = &snapshot.service_imports.values().next().unwrap().spec;
         assert_eq!((json!(import.ip_families), json!(import.ips)), (given, ips));
         let mut slices: Vec<_> = snapshot
@@ -320,10 +320,10 @@ fn families_of_an_import_are_those_of_the_export() {
 }
 
 #[test]
-fn exported_labels_come_and_go_and_never_hide_whose_the_import_is() {
+fn exported_labels_follow_the_export_and_never_replace_managed_by() {
     let mut snapshot = snapshot();
     let spec = json!({ "type": "ClusterSetIP", "ports": [{ "port": 80 }] });
-    let labels = json!({ "team": "web", "app.kubernetes.io/managed-by": "somebody" });
+    let labels = json!({ "team": "web", "app.kubernetes.io/managed-by": "another" });
     insert(
         &mut leader(&mut snapshot).imports,
         import_with(spec.clone(), labels),
@@ -339,7 +339,7 @@ fn exported_labels_come_and_go_and_never_hide_whose_the_import_is() {
 }
 
 #[test]
-fn more_ports_than_a_slice_can_have_make_more_slices() {
+fn ports_are_split_into_slices() {
     let mut snapshot = snapshot();
     let ports: Vec<_> = (0..250)
         .map(|i| json!({ "name": format!("p{i}"), "port": 1000 + i }))
@@ -359,7 +359,7 @@ fn more_ports_than_a_slice_can_have_make_more_slices() {
 }
 
 #[test]
-fn of_our_own_export_only_the_accepted_ports_are_imported() {
+fn only_accepted_ports_of_local_pods_are_imported() {
     let mut snapshot = snapshot();
     insert(&mut snapshot.services, web());
     let mut pods = slice(&[("10.11.0.5", true)]);
@@ -408,11 +408,11 @@ fn a_service_import_is_deleted_when_its_service_has_another_owner() {
 }
 
 proptest! {
-    /// Whatever is offered: the plan comes to rest, the slices hold exactly what each other cluster offers, and
-    /// when nothing is offered any more nothing of ours is left.
+    /// For any imports: plans converge, the slices have exactly the endpoints of each other cluster, and without
+    /// imports no imported object is left.
     #[test]
-    fn imports_come_to_rest_and_leave_no_trace(
-        offers in proptest::collection::vec((0usize..3, 0usize..3, proptest::collection::btree_set(1u8..250, 0..5)), 0..8),
+    fn imports_converge_and_are_withdrawn_completely(
+        imports in proptest::collection::vec((0usize..3, 0usize..3, proptest::collection::btree_set(1u8..250, 0..5)), 0..8),
         local in proptest::collection::btree_set(1u8..250, 0..3),
     ) {
         let mut snapshot = snapshot();
@@ -420,7 +420,7 @@ proptest! {
         let ready: Vec<_> = local.iter().map(|i| format!("10.11.0.{i}")).collect();
         insert(&mut snapshot.endpoint_slices, slice(&ready.iter().map(|ip| (ip.as_str(), true)).collect::<Vec<_>>()));
         let mut wanted: BTreeMap<&str, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
-        for (service, cluster, ips) in offers {
+        for (service, cluster, ips) in imports {
             let (service, cluster) = (["web", "api", "db"][service], ["east", "west", "south"][cluster]);
             let ips = ips.iter().map(|i| format!("10.30.0.{i}")).collect();
             wanted.entry(service).or_default().insert(cluster, ips);

@@ -1,4 +1,4 @@
-//! Label identities of this cluster and of the set.
+//! Exported and imported label identities.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ fn exported(snapshot: &MemberSnapshot) -> BTreeSet<String> {
         .collect()
 }
 
-fn told(name: &str, label: &str, id: i64) -> ResourceImport {
+fn identity_import(name: &str, label: &str, id: i64) -> ResourceImport {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceImport",
         "metadata": { "name": name, "namespace": LEADER_NS, "creationTimestamp": NOW },
@@ -55,8 +55,8 @@ fn told(name: &str, label: &str, id: i64) -> ResourceImport {
     }))
 }
 
-fn told_of(pod: &str, id: i64) -> ResourceImport {
-    told(&name(&label(pod)), &label(pod), id)
+fn identity_import_of(pod: &str, id: i64) -> ResourceImport {
+    identity_import(&name(&label(pod)), &label(pod), id)
 }
 
 fn local(snapshot: &mut MemberSnapshot) -> &mut ObjectMap<LabelIdentity> {
@@ -71,12 +71,12 @@ fn numbers(snapshot: &mut MemberSnapshot) -> BTreeMap<String, u32> {
     local.map(|i| (i.spec.label.clone(), i.spec.id)).collect()
 }
 
-fn identity(name: &str, label: &str, id: u32, ours: bool) -> LabelIdentity {
+fn identity(name: &str, label: &str, id: u32, own: bool) -> LabelIdentity {
     let mut identity: LabelIdentity = object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "LabelIdentity",
         "metadata": { "name": name }, "spec": { "label": label, "id": id },
     }));
-    if ours {
+    if own {
         identity.labels_mut().insert(
             names::LABEL_APP_MANAGED_BY.to_owned(),
             names::MANAGED_BY.to_owned(),
@@ -96,13 +96,13 @@ fn labels_of_pods_are_exported_and_withdrawn() {
     assert_eq!(
         exported(&snapshot),
         [label("app=web"), label("")].into(),
-        "a Namespace nobody has seen waits"
+        "an unknown Namespace is not exported"
     );
     let export = export(&snapshot, &format!("east-{}", name(&label("app=web")))).unwrap();
     assert_eq!(export.labels()["sourceClusterID"], "east");
     assert_eq!(export.labels()["sourceKind"], "LabelIdentity");
     assert_eq!(export.labels().len(), 2);
-    assert_eq!(export.metadata.finalizers, None, "as Antrea's");
+    assert_eq!(export.metadata.finalizers, None, "as in Antrea");
     assert_eq!(
         serde_json::to_value(&export.spec).unwrap(),
         json!({
@@ -110,7 +110,7 @@ fn labels_of_pods_are_exported_and_withdrawn() {
             "labelIdentity": { "normalizedLabel": label("app=web") },
         })
     );
-    // Labels of the Namespace belong to it.
+    // Labels of the Namespace are part of the identity.
     insert(
         &mut snapshot.namespaces,
         object::<Namespace>(json!({ "metadata": { "name": "shop", "labels": {
@@ -124,16 +124,19 @@ fn labels_of_pods_are_exported_and_withdrawn() {
 }
 
 #[test]
-fn nothing_is_exported_while_it_is_off_or_unknown() {
+fn nothing_is_exported_while_disabled_or_unsynced() {
     let mut snapshot = stretched();
     pods(&mut snapshot, &[("shop", "app=web")]);
-    insert(&mut leader(&mut snapshot).imports, told_of("app=db", 2));
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=db", 2),
+    );
     insert(local(&mut snapshot), identity("theirs", "x", 9, false));
     settle(&mut snapshot);
     assert_eq!((exported(&snapshot).len(), local(&mut snapshot).len()), (1, 2));
-    // A controller that has just started knows no Pod; that is no reason to take anything back.
+    // A restarted controller without a list of Pods withdraws nothing.
     snapshot.pod_labels = None;
-    assert!(step(&mut snapshot).is_empty());
+    assert!(reconcile(&mut snapshot).is_empty());
     snapshot.config.stretched_network_policy = false;
     settle(&mut snapshot);
     assert!(exported(&snapshot).is_empty());
@@ -147,7 +150,7 @@ fn nothing_is_exported_while_it_is_off_or_unknown() {
 }
 
 #[test]
-fn only_what_a_selector_of_the_set_means_is_exported() {
+fn only_labels_matched_by_a_cluster_set_selector_are_exported() {
     let mut snapshot = stretched();
     snapshot.config.identity_export = IdentityExport::Selected;
     pods(&mut snapshot, &[("shop", "app=web"), ("shop", "app=db")]);
@@ -171,14 +174,14 @@ fn labels_that_are_too_long_are_not_exported() {
     let mut snapshot = stretched();
     let long = format!("app={}", "x".repeat(20_000));
     pods(&mut snapshot, &[("shop", "app=web"), ("shop", &long)]);
-    says(&plan(&snapshot), "Pods of Namespace shop with labels \"app=xxx");
-    says(&plan(&snapshot), "is longer than 16384");
+    assert_issue(&plan(&snapshot), "Pods of Namespace shop with labels \"app=xxx");
+    assert_issue(&plan(&snapshot), "is longer than 16384");
     settle(&mut snapshot);
     assert_eq!(exported(&snapshot), [label("app=web")].into());
 }
 
 #[test]
-fn thousands_are_written_in_batches() {
+fn thousands_of_labels_are_written_in_batches() {
     let mut snapshot = stretched();
     settle(&mut snapshot);
     let labels: Vec<_> = (0..700).map(|i| format!("app=web-{i}")).collect();
@@ -187,12 +190,12 @@ fn thousands_are_written_in_batches() {
         &labels.iter().map(|l| ("shop", l.as_str())).collect::<Vec<_>>(),
     );
     for (label, id) in labels.iter().zip(1..) {
-        insert(&mut leader(&mut snapshot).imports, told_of(label, id));
+        insert(&mut leader(&mut snapshot).imports, identity_import_of(label, id));
     }
     assert_eq!(
-        step(&mut snapshot).len(),
+        reconcile(&mut snapshot).len(),
         2 * crate::plan::BATCH,
-        "here and there"
+        "in both clusters"
     );
     settle(&mut snapshot);
     assert_eq!(
@@ -200,13 +203,13 @@ fn thousands_are_written_in_batches() {
         (700, 700)
     );
     snapshot.config.stretched_network_policy = false;
-    assert_eq!(step(&mut snapshot).len(), 2 * crate::plan::BATCH);
+    assert_eq!(reconcile(&mut snapshot).len(), 2 * crate::plan::BATCH);
     settle(&mut snapshot);
     assert_eq!((exported(&snapshot).len(), numbers(&mut snapshot).len()), (0, 0));
 }
 
 #[test]
-fn an_export_somebody_changed_is_put_right() {
+fn a_modified_export_is_corrected() {
     let mut snapshot = stretched();
     pods(&mut snapshot, &[("shop", "app=web")]);
     settle(&mut snapshot);
@@ -219,10 +222,16 @@ fn an_export_somebody_changed_is_put_right() {
 }
 
 #[test]
-fn numbers_are_imported_and_withdrawn() {
+fn ids_are_imported_and_withdrawn() {
     let mut snapshot = stretched();
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
-    insert(&mut leader(&mut snapshot).imports, told_of("app=db", 0x00FF_FFFE));
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=db", 0x00FF_FFFE),
+    );
     settle(&mut snapshot);
     assert_eq!(
         numbers(&mut snapshot),
@@ -232,7 +241,7 @@ fn numbers_are_imported_and_withdrawn() {
     Arc::make_mut(&mut leader(&mut snapshot).imports).remove(&key);
     settle(&mut snapshot);
     assert_eq!(numbers(&mut snapshot), [(label("app=web"), 1)].into());
-    // Silence is no word.
+    // An unsynced cache withdraws nothing.
     leader(&mut snapshot).synced = false;
     leader(&mut snapshot).imports = ObjectMap::default();
     settle(&mut snapshot);
@@ -246,7 +255,7 @@ fn numbers_are_imported_and_withdrawn() {
             .iter()
             .all(|a| a.target.kind != crate::plan::Kind::LabelIdentity)
     );
-    // Leaving is.
+    // Leaving the ClusterSet does.
     snapshot.cluster_sets = ObjectMap::default();
     settle_without_leader(&mut snapshot);
     assert!(numbers(&mut snapshot).is_empty());
@@ -259,13 +268,19 @@ fn settle_without_leader(snapshot: &mut MemberSnapshot) {
 }
 
 #[test]
-fn a_number_changes_hands_one_after_the_other() {
+fn a_reassigned_id_is_deleted_before_it_is_created() {
     let mut snapshot = stretched();
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
     settle(&mut snapshot);
     leader(&mut snapshot).imports = ObjectMap::default();
-    insert(&mut leader(&mut snapshot).imports, told_of("app=db", 1));
-    let first = step(&mut snapshot);
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=db", 1),
+    );
+    let first = reconcile(&mut snapshot);
     assert!(
         matches!(
             &first[..],
@@ -278,11 +293,20 @@ fn a_number_changes_hands_one_after_the_other() {
     );
     settle(&mut snapshot);
     assert_eq!(numbers(&mut snapshot), [(label("app=db"), 1)].into());
-    // Two that change places do not wait for each other.
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 2));
+    // A swap of two IDs does not deadlock.
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 2),
+    );
     settle(&mut snapshot);
-    insert(&mut leader(&mut snapshot).imports, told_of("app=db", 2));
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=db", 2),
+    );
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
     settle(&mut snapshot);
     assert_eq!(
         numbers(&mut snapshot),
@@ -291,40 +315,46 @@ fn a_number_changes_hands_one_after_the_other() {
 }
 
 #[test]
-fn a_bad_import_stops_only_itself() {
-    for (bad, why) in [
+fn an_invalid_import_is_rejected_alone() {
+    for (bad, message) in [
         (
-            told(&name(&label("app=bad")), &label("app=bad"), 0),
+            identity_import(&name(&label("app=bad")), &label("app=bad"), 0),
             "0 is not between 1 and",
         ),
         (
-            told(&name(&label("app=bad")), &label("app=bad"), 0x00FF_FFFF),
+            identity_import(&name(&label("app=bad")), &label("app=bad"), 0x00FF_FFFF),
             "16777215 is not between",
         ),
         (
-            told(&name(&label("app=bad")), "app=bad", 5),
+            identity_import(&name(&label("app=bad")), "app=bad", 5),
             "is not a normalised label",
         ),
         (
-            told("0123456789abcdef", &label("app=bad"), 5),
+            identity_import("0123456789abcdef", &label("app=bad"), 5),
             "the name of this label is",
         ),
     ] {
         let mut snapshot = stretched();
-        // It was good before; the leader has not taken that back.
+        // The import was valid before, and the leader has not withdrawn it.
         let bad_name = bad.name_any();
         insert(local(&mut snapshot), identity(&bad_name, "before", 7, true));
         insert(&mut leader(&mut snapshot).imports, bad);
-        insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
-        says(&plan(&snapshot), why);
+        insert(
+            &mut leader(&mut snapshot).imports,
+            identity_import_of("app=web", 1),
+        );
+        assert_issue(&plan(&snapshot), message);
         settle(&mut snapshot);
         assert_eq!(
             numbers(&mut snapshot),
             [("before".to_owned(), 7), (label("app=web"), 1)].into(),
-            "{why}"
+            "{message}"
         );
-        // Its number is given to another one: then it has to go.
-        insert(&mut leader(&mut snapshot).imports, told_of("app=new", 7));
+        // A valid import of its ID replaces it.
+        insert(
+            &mut leader(&mut snapshot).imports,
+            identity_import_of("app=new", 7),
+        );
         settle(&mut snapshot);
         assert_eq!(
             numbers(&mut snapshot),
@@ -332,7 +362,7 @@ fn a_bad_import_stops_only_itself() {
         );
     }
     let mut snapshot = stretched();
-    let mut other = told_of("app=web", 1);
+    let mut other = identity_import_of("app=web", 1);
     other.spec.kind = "ServiceImport".to_owned();
     insert(&mut leader(&mut snapshot).imports, other);
     settle(&mut snapshot);
@@ -340,16 +370,16 @@ fn a_bad_import_stops_only_itself() {
 }
 
 #[test]
-fn of_two_with_one_number_the_one_that_is_here_counts() {
+fn of_two_imports_with_one_id_the_present_one_is_kept() {
     for here in ["app=a", "app=b"] {
         let mut snapshot = stretched();
-        insert(&mut leader(&mut snapshot).imports, told_of(here, 3));
+        insert(&mut leader(&mut snapshot).imports, identity_import_of(here, 3));
         settle(&mut snapshot);
         for pod in ["app=a", "app=b"] {
-            insert(&mut leader(&mut snapshot).imports, told_of(pod, 3));
+            insert(&mut leader(&mut snapshot).imports, identity_import_of(pod, 3));
         }
-        insert(&mut leader(&mut snapshot).imports, told_of("app=c", 4));
-        says(&plan(&snapshot), "not imported: its ID 3 is that of");
+        insert(&mut leader(&mut snapshot).imports, identity_import_of("app=c", 4));
+        assert_issue(&plan(&snapshot), "not imported: its ID 3 is that of");
         settle(&mut snapshot);
         assert_eq!(
             numbers(&mut snapshot),
@@ -359,15 +389,21 @@ fn of_two_with_one_number_the_one_that_is_here_counts() {
 }
 
 #[test]
-fn somebody_elses_identities_are_not_deleted() {
+fn foreign_identities_are_not_deleted() {
     let mut snapshot = stretched();
     insert(local(&mut snapshot), identity("theirs", "x", 9, false));
-    // One that an Antrea controller made of the same import is taken over.
+    // The object that an Antrea controller created from the same import is adopted.
     let web = name(&label("app=web"));
     insert(local(&mut snapshot), identity(&web, &label("app=web"), 1, false));
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
-    insert(&mut leader(&mut snapshot).imports, told_of("app=db", 9));
-    says(
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=db", 9),
+    );
+    assert_issue(
         &plan(&snapshot),
         "LabelIdentity theirs: has another owner and the ID 9",
     );
@@ -387,42 +423,45 @@ fn somebody_elses_identities_are_not_deleted() {
 }
 
 #[test]
-fn without_the_crd_it_is_said() {
+fn a_missing_crd_is_reported() {
     let mut snapshot = stretched();
     snapshot.label_identities = OptionalKind::Absent;
-    insert(&mut leader(&mut snapshot).imports, told_of("app=web", 1));
-    says(
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
+    assert_issue(
         &plan(&snapshot),
         "labelidentities.multicluster.crd.antrea.io: this CRD is missing",
     );
-    let kinds: Vec<_> = step(&mut snapshot).iter().map(|a| a.target.kind).collect();
+    let kinds: Vec<_> = reconcile(&mut snapshot).iter().map(|a| a.target.kind).collect();
     assert!(!kinds.contains(&crate::plan::Kind::LabelIdentity), "{kinds:?}");
 }
 
 proptest! {
-    /// Whatever Pods there are and whatever the leader says: plans come to rest, every label is exported, every
-    /// good import is here, no number is here twice, and at the end nothing of ours is left.
+    /// For any Pods and imports: plans converge, every label is exported, every valid import has a LabelIdentity, no ID
+    /// is used twice, and once disabled no exported or imported object is left.
     #[test]
-    fn identities_come_to_rest_and_leave_no_trace(
+    fn identities_converge_and_are_withdrawn_completely(
         rounds in proptest::collection::vec(
             (proptest::collection::btree_set(0usize..6, 0..5), proptest::collection::btree_map(0usize..6, -1i64..6, 0..6)),
             1..4,
         ),
     ) {
         let mut snapshot = stretched();
-        for (there, told) in rounds {
-            let labels: Vec<_> = there.iter().map(|i| format!("app=web-{i}")).collect();
+        for (pod_labels, imports) in rounds {
+            let labels: Vec<_> = pod_labels.iter().map(|i| format!("app=web-{i}")).collect();
             pods(&mut snapshot, &labels.iter().map(|l| ("shop", l.as_str())).collect::<Vec<_>>());
             leader(&mut snapshot).imports = ObjectMap::default();
-            for (pod, id) in &told {
-                insert(&mut leader(&mut snapshot).imports, told_of(&format!("app=web-{pod}"), *id));
+            for (pod, id) in &imports {
+                insert(&mut leader(&mut snapshot).imports, identity_import_of(&format!("app=web-{pod}"), *id));
             }
             settle(&mut snapshot);
             prop_assert_eq!(exported(&snapshot), labels.iter().map(|l| label(l)).collect::<BTreeSet<_>>());
             let here = numbers(&mut snapshot);
             let distinct: BTreeSet<_> = here.values().copied().collect();
             prop_assert_eq!(distinct.len(), here.len(), "{:?}", here);
-            let good: BTreeSet<_> = told.values().filter(|id| **id >= 1).collect();
+            let good: BTreeSet<_> = imports.values().filter(|id| **id >= 1).collect();
             for id in good {
                 let id = u32::try_from(*id).unwrap();
                 let holders: Vec<_> = here.iter().filter(|(_, i)| **i == id).collect();

@@ -1,4 +1,4 @@
-//! Joining, staying, leaving.
+//! Join, heartbeat, leave.
 
 use kube::ResourceExt;
 use mc_api::cluster_claim::ClusterClaim;
@@ -12,7 +12,7 @@ use crate::plan::WriteOp;
 type Break = Box<dyn Fn(&mut MemberSnapshot)>;
 
 #[test]
-fn a_good_member_is_ready_and_quiet() {
+fn an_accepted_member_is_ready() {
     let mut snapshot = snapshot();
     settle(&mut snapshot);
     assert_eq!(ready(&snapshot).0, "True");
@@ -30,7 +30,7 @@ fn a_good_member_is_ready_and_quiet() {
 }
 
 #[test]
-fn a_new_member_announces_itself_and_its_heart_beats() {
+fn a_new_member_announces_itself_and_sends_heartbeats() {
     let mut snapshot = snapshot();
     leader(&mut snapshot).announces = ObjectMap::default();
     settle(&mut snapshot);
@@ -47,19 +47,19 @@ fn a_new_member_announces_itself_and_its_heart_beats() {
 }
 
 #[test]
-fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
+fn the_cause_of_unreadiness_is_reported_with_field_and_value() {
     let down = |w: &mut MemberSnapshot| {
         w.connection = LeaderConnectionState::Down {
             error: "connection refused".to_owned(),
         }
     };
-    let refuse = |w: &mut MemberSnapshot| {
-        let mut refused = announce("set");
-        let why = "ClusterSet name \"set\" is not that of the leader's ClusterSet, \"other\"";
-        refused
+    let reject = |w: &mut MemberSnapshot| {
+        let mut rejected = announce("set");
+        let reason = "ClusterSet name \"set\" is not that of the leader's ClusterSet, \"other\"";
+        rejected
             .annotations_mut()
-            .extend(names::ANNOTATION_REJECTED_REASON.entries(why));
-        insert(&mut leader(w).announces, refused);
+            .extend(names::ANNOTATION_REJECTED_REASON.entries(reason));
+        insert(&mut leader(w).announces, rejected);
     };
     let server = |w: &mut MemberSnapshot, server: &str| {
         let mut set = cluster_set("set");
@@ -94,7 +94,7 @@ fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
             "spec.leaders[0].server: \"https://172.18.0.1:6443\": connection refused",
         ),
         (
-            Box::new(refuse),
+            Box::new(reject),
             "Refused",
             "ClusterSet name \"set\" is not that of the leader's ClusterSet, \"other\"",
         ),
@@ -112,12 +112,12 @@ fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
     for (break_it, reason, message) in cases {
         let mut snapshot = snapshot();
         break_it(&mut snapshot);
-        says(&plan(&snapshot), message);
+        assert_issue(&plan(&snapshot), message);
         settle(&mut snapshot);
         let (status, found, text) = ready(&snapshot);
         assert_eq!((status.as_str(), found.as_str()), ("False", reason), "{text}");
         assert!(text.contains(message), "{text}");
-        // And back.
+        // Recovery.
         let good = self::snapshot();
         (snapshot.secret, snapshot.connection, snapshot.leader) = (good.secret, good.connection, good.leader);
         let status = snapshot.cluster_sets.values().next().unwrap().status.clone();
@@ -135,7 +135,7 @@ fn what_keeps_a_member_from_being_ready_is_said_with_field_and_value() {
 }
 
 #[test]
-fn trailing_white_space_of_a_token_is_no_part_of_it() {
+fn trailing_white_space_of_a_token_is_ignored() {
     let snapshot = snapshot();
     let spec =
         membership::connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret)
@@ -159,7 +159,7 @@ fn trailing_white_space_of_a_token_is_no_part_of_it() {
 }
 
 #[test]
-fn a_restart_says_nothing_until_it_knows() {
+fn a_restarted_member_writes_nothing_before_its_secret_is_read() {
     let mut snapshot = snapshot();
     settle(&mut snapshot);
     (snapshot.connection, snapshot.leader, snapshot.secret) =
@@ -168,7 +168,7 @@ fn a_restart_says_nothing_until_it_knows() {
 }
 
 #[test]
-fn the_silence_of_the_leader_removes_nothing() {
+fn an_unreachable_leader_causes_no_deletion() {
     let mut snapshot = snapshot();
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     insert(
@@ -180,13 +180,13 @@ fn the_silence_of_the_leader_removes_nothing() {
         import_info("west", "10.30.0.0/16", &["172.18.0.9"]),
     );
     settle(&mut snapshot);
-    // The announce alone has been read so far.
-    let half = RemoteObjects {
+    // Only the announce has been listed.
+    let partial = RemoteObjects {
         synced: false,
         announces: leader(&mut snapshot).announces.clone(),
         ..RemoteObjects::default()
     };
-    for view in [None, Some(RemoteObjects::default()), Some(half)] {
+    for view in [None, Some(RemoteObjects::default()), Some(partial)] {
         let mut snapshot = snapshot.clone();
         snapshot.leader = view;
         snapshot.connection = LeaderConnectionState::Down {
@@ -202,11 +202,11 @@ fn the_silence_of_the_leader_removes_nothing() {
 }
 
 #[test]
-fn leaving_removes_what_we_made_and_nothing_else() {
+fn leaving_deletes_only_own_objects() {
     let mut snapshot = snapshot();
     insert(&mut snapshot.nodes, candidate("node-1", true, "172.18.0.2"));
     insert(&mut snapshot.services, web());
-    // Called like ours, and nobody said that it was imported.
+    // A name like that of an import, without the annotation.
     let own = json!({ "clusterIP": "10.20.0.9", "ports": [{ "port": 1 }] });
     insert(&mut snapshot.services, service("antrea-mc-own", &own));
     insert(&mut snapshot.endpoint_slices, slice(&[("10.11.0.5", true)]));
@@ -243,7 +243,7 @@ fn leaving_removes_what_we_made_and_nothing_else() {
     assert_eq!((snapshot.gateways.len(), snapshot.cluster_infos.len()), (0, 0));
 }
 
-/// The `ClusterSet` of an older guide, and what it claims the ID to be.
+/// The `ClusterSet` of an older guide, with `id` in its claim.
 fn older(snapshot: &mut MemberSnapshot, id: &str) {
     let mut set = cluster_set("set");
     set.spec.cluster_id = String::new();
@@ -261,7 +261,7 @@ fn older(snapshot: &mut MemberSnapshot, id: &str) {
 }
 
 #[test]
-fn a_member_of_an_older_guide_is_named_by_its_claim() {
+fn a_member_without_an_id_uses_its_claim() {
     let mut snapshot = snapshot();
     older(&mut snapshot, "east");
     settle(&mut snapshot);
@@ -272,7 +272,7 @@ fn a_member_of_an_older_guide_is_named_by_its_claim() {
 }
 
 #[test]
-fn a_member_nobody_names_says_so_and_announces_nothing() {
+fn a_member_without_a_valid_id_is_reported_and_not_announced() {
     for (id, message) in [
         (
             "East_1",
@@ -285,19 +285,19 @@ fn a_member_nobody_names_says_so_and_announces_nothing() {
     ] {
         let mut snapshot = snapshot();
         older(&mut snapshot, id);
-        says(&plan(&snapshot), message);
+        assert_issue(&plan(&snapshot), message);
         settle(&mut snapshot);
         let (status, reason, text) = ready(&snapshot);
         assert_eq!((status.as_str(), reason.as_str()), ("False", "InvalidClusterSet"));
         assert!(text.contains(message), "{text}");
-        // A connection of before may still be there.
+        // The announce of an earlier connection stays.
         let names: Vec<_> = leader(&mut snapshot)
             .announces
             .values()
             .map(|a| a.name_any())
             .collect();
         assert_eq!(names, ["member-announce-from-east"]);
-        // Correcting it is enough.
+        // A corrected claim is sufficient.
         let status = snapshot.cluster_sets.values().next().unwrap().status.clone();
         older(&mut snapshot, "east");
         let corrected = snapshot.cluster_sets.values().next().unwrap().as_ref().clone();
@@ -308,7 +308,7 @@ fn a_member_nobody_names_says_so_and_announces_nothing() {
 }
 
 #[test]
-fn nothing_is_said_while_claims_are_being_read() {
+fn nothing_is_reported_while_claims_are_pending() {
     let mut snapshot = snapshot();
     settle(&mut snapshot);
     let status = snapshot.cluster_sets.values().next().unwrap().status.clone();

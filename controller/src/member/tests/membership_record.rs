@@ -36,30 +36,30 @@ fn recorded(snapshot: &MemberSnapshot) -> Vec<Membership> {
 fn a_membership_is_recorded_before_it_is_announced() {
     let mut snapshot = snapshot();
     leader(&mut snapshot).announces = ObjectMap::default();
-    let first = step(&mut snapshot);
+    let first = reconcile(&mut snapshot);
     let writes = |writes: &[Write], kind| writes.iter().any(|a| a.target.kind == kind);
     assert!(writes(&first, Kind::ConfigMap));
     assert!(!writes(&first, Kind::MemberClusterAnnounce));
-    assert!(writes(&step(&mut snapshot), Kind::MemberClusterAnnounce));
+    assert!(writes(&reconcile(&mut snapshot), Kind::MemberClusterAnnounce));
     settle(&mut snapshot);
-    let way = LeaderEndpoint {
+    let endpoint = LeaderEndpoint {
         server: "https://172.18.0.1:6443".to_owned(),
         secret: "member-east-token".to_owned(),
     };
     assert_eq!(
         MembershipRecord::from_snapshot(&snapshot).endpoints,
-        [(membership("set"), way)].into()
+        [(membership("set"), endpoint)].into()
     );
 }
 
 #[test]
-fn a_membership_that_ended_is_on_record_until_the_leader_knows() {
+fn an_ended_membership_is_recorded_until_deregistration_is_confirmed() {
     let mut snapshot = left();
     settle(&mut snapshot);
     assert_eq!(recorded(&snapshot), [membership("set")]);
-    let why = DeregistrationState::Failing("no answer".to_owned());
-    snapshot.deregistrations.insert(membership("set"), why);
-    says(
+    let failing = DeregistrationState::Failing("no answer".to_owned());
+    snapshot.deregistrations.insert(membership("set"), failing);
+    assert_issue(
         &plan(&snapshot),
         "ClusterSet set: cluster \"east\" is not deregistered from the leader: no answer; to give up, delete \
          ConfigMap kube-system/mc-gateway-memberships",
@@ -70,11 +70,14 @@ fn a_membership_that_ended_is_on_record_until_the_leader_knows() {
         .deregistrations
         .insert(membership("set"), DeregistrationState::Confirmed);
     settle(&mut snapshot);
-    assert!(snapshot.memberships.is_empty(), "the last takes the record along");
+    assert!(
+        snapshot.memberships.is_empty(),
+        "the record is deleted with its last entry"
+    );
 }
 
 #[test]
-fn who_joins_another_set_still_has_to_leave_the_first() {
+fn a_member_that_joins_another_set_deregisters_from_the_first() {
     let mut snapshot = left();
     insert(&mut snapshot.cluster_sets, cluster_set("other"));
     settle(&mut snapshot);
@@ -87,7 +90,7 @@ fn who_joins_another_set_still_has_to_leave_the_first() {
 }
 
 #[test]
-fn who_comes_back_has_not_left() {
+fn a_member_that_rejoins_is_not_deregistered() {
     let mut snapshot = left();
     snapshot
         .deregistrations
@@ -95,11 +98,11 @@ fn who_comes_back_has_not_left() {
     let mut set = cluster_set("set");
     set.spec.cluster_id = String::new();
     insert(&mut snapshot.cluster_sets, set);
-    let _ = step(&mut snapshot);
+    let _ = reconcile(&mut snapshot);
     assert_eq!(
         recorded(&snapshot),
         [membership("set")],
-        "whose ID is not known yet"
+        "the cluster ID is unknown"
     );
     insert(&mut snapshot.cluster_sets, cluster_set("set"));
     settle(&mut snapshot);
@@ -107,12 +110,12 @@ fn who_comes_back_has_not_left() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_and_is_told() {
+fn malformed_entries_are_kept_and_reported() {
     let snapshot = left();
-    let way = r#"{"server":"https://a","secret":"b"}"#;
-    for (key, text, why) in [
-        ("set_east", way, "the key is not SET_ID_NAMESPACE"),
-        ("a_b_c_d", way, "the key is not SET_ID_NAMESPACE"),
+    let endpoint = r#"{"server":"https://a","secret":"b"}"#;
+    for (key, text, reason) in [
+        ("set_east", endpoint, "the key is not SET_ID_NAMESPACE"),
+        ("a_b_c_d", endpoint, "the key is not SET_ID_NAMESPACE"),
         ("set_east_there", "{", "EOF while parsing"),
         (
             "set_east_there",
@@ -128,18 +131,18 @@ fn what_cannot_be_read_stays_and_is_told() {
             .insert(key.to_owned(), text.to_owned());
         let mut snapshot = snapshot.clone();
         insert(&mut snapshot.memberships, record);
-        says(
+        assert_issue(
             &plan(&snapshot),
-            &format!("ConfigMap kube-system/mc-gateway-memberships: data[{key:?}]: {why}"),
+            &format!("ConfigMap kube-system/mc-gateway-memberships: data[{key:?}]: {reason}"),
         );
         snapshot
             .deregistrations
             .insert(membership("set"), DeregistrationState::Confirmed);
-        let Some(WriteOp::Apply(body)) = step(&mut snapshot)
+        let Some(WriteOp::Apply(body)) = reconcile(&mut snapshot)
             .into_iter()
             .find_map(|a| (a.target.kind == Kind::ConfigMap).then_some(a.op))
         else {
-            panic!("the other goes")
+            panic!("the confirmed entry is kept")
         };
         assert_eq!(body.value()["data"], json!({ key: text }));
     }

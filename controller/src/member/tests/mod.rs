@@ -1,4 +1,4 @@
-//! The member's plan on made-up snapshots.
+//! The member's plan on constructed snapshots.
 
 mod collisions;
 mod drain;
@@ -42,7 +42,7 @@ use crate::{
 const NS: &str = "kube-system";
 const LEADER_NS: &str = "antrea-multicluster";
 
-/// A member "east" in good standing, with nothing exported or imported yet.
+/// An accepted member "east" without exports and imports.
 fn snapshot() -> MemberSnapshot {
     let mut snapshot = MemberSnapshot {
         now: NOW.parse().unwrap(),
@@ -144,7 +144,7 @@ fn gateway_names(snapshot: &MemberSnapshot) -> Vec<String> {
     snapshot.gateways.values().map(|g| g.name_any()).collect()
 }
 
-/// Addresses and weights of the gateways, as the other clusters are told.
+/// Addresses and weights of the announced gateways.
 fn announced(snapshot: &MemberSnapshot) -> Vec<(String, u32)> {
     let export = export(snapshot, "east-clusterinfo").filter(|e| e.metadata.deletion_timestamp.is_none());
     let info = export.and_then(|e| e.spec.cluster_info.clone());
@@ -154,7 +154,7 @@ fn announced(snapshot: &MemberSnapshot) -> Vec<(String, u32)> {
         .collect()
 }
 
-fn pass(snapshot: &mut MemberSnapshot, seconds: i64) {
+fn advance(snapshot: &mut MemberSnapshot, seconds: i64) {
     snapshot.now = snapshot
         .now
         .checked_add(SignedDuration::from_secs(seconds))
@@ -230,7 +230,7 @@ fn import_info(cluster: &str, service_cidr: &str, gateways: &[&str]) -> Resource
     }))
 }
 
-fn step(snapshot: &mut MemberSnapshot) -> Vec<Write> {
+fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
     let plan = plan(snapshot);
     for action in &plan.writes {
         match action.target.side {
@@ -259,13 +259,17 @@ fn step(snapshot: &mut MemberSnapshot) -> Vec<Write> {
     plan.writes
 }
 
-/// Steps until nothing is left to do.
+/// Reconciles until the plan is empty.
 fn settle(snapshot: &mut MemberSnapshot) {
-    let quiet = (0..8).any(|_| step(snapshot).is_empty());
-    assert!(quiet, "still to do after 8 rounds: {:#?}", plan(snapshot).writes);
+    let converged = (0..8).any(|_| reconcile(snapshot).is_empty());
+    assert!(
+        converged,
+        "writes after 8 iterations: {:#?}",
+        plan(snapshot).writes
+    );
 }
 
-fn says(plan: &Plan, text: &str) {
+fn assert_issue(plan: &Plan, text: &str) {
     let found = plan
         .issues
         .iter()
@@ -310,12 +314,12 @@ fn valid(snapshot: &MemberSnapshot) -> (String, String) {
 }
 
 fn imported_ips(snapshot: &MemberSnapshot) -> BTreeMap<String, Vec<String>> {
-    let ours = snapshot
+    let own = snapshot
         .endpoint_slices
         .values()
         .filter(|s| s.labels().contains_key(names::LABEL_MCS_SERVICE_NAME));
     let mut ips: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for slice in ours {
+    for slice in own {
         let cluster = slice
             .labels()
             .get(names::LABEL_MCS_SOURCE_CLUSTER)

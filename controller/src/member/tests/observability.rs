@@ -1,13 +1,14 @@
-//! What people of a member cluster get to see: Events and metrics.
+//! Events and metrics of a member.
 
 use mc_metrics::MetricsSource as _;
 
 use super::*;
 use crate::metrics::{Metrics, ObjectGauges, Role, object_gauges};
 
-fn told(snapshot: &MemberSnapshot) -> Vec<(String, String, String)> {
-    let told = plan(snapshot).warning_events.into_iter();
-    told.map(|r| (r.object.to_string(), r.reason, r.message))
+fn events(snapshot: &MemberSnapshot) -> Vec<(String, String, String)> {
+    let warning_events = plan(snapshot).warning_events.into_iter();
+    warning_events
+        .map(|r| (r.object.to_string(), r.reason, r.message))
         .collect()
 }
 
@@ -15,8 +16,8 @@ fn one(about: &str, reason: &str, message: &str) -> Vec<(String, String, String)
     vec![(about.to_owned(), reason.to_owned(), message.to_owned())]
 }
 
-/// [`exporting`], with what the leader says of the export.
-fn judged(conditions: &Value) -> MemberSnapshot {
+/// [`exporting`], with these conditions of the leader on the export.
+fn with_leader_status(conditions: &Value) -> MemberSnapshot {
     let mut snapshot = exporting();
     settle(&mut snapshot);
     let mut export = export(&snapshot, "east-shop-web-service")
@@ -30,61 +31,64 @@ fn judged(conditions: &Value) -> MemberSnapshot {
 }
 
 #[test]
-fn an_invalid_export_is_told_with_the_reason_of_its_condition() {
+fn an_invalid_export_has_an_event_with_the_reason_of_its_condition() {
     let mut snapshot = exporting();
     settle(&mut snapshot);
-    assert_eq!(told(&snapshot), [], "all is well");
+    assert_eq!(events(&snapshot), [], "no issue");
     snapshot.services = ObjectMap::default();
     let missing = one(
         "ServiceExport shop/web",
         "ServiceNotFound",
         "Service does not exist",
     );
-    assert_eq!(told(&snapshot), missing);
+    assert_eq!(events(&snapshot), missing);
     settle(&mut snapshot);
     assert_eq!(valid(&snapshot), ("False".to_owned(), missing[0].1.clone()));
-    assert_eq!(told(&snapshot), missing, "the same while it holds");
+    assert_eq!(events(&snapshot), missing, "equal while it lasts");
     let counts = object_gauges::MemberGauges::from_snapshot(&snapshot);
     assert_eq!(
         (counts.exports, counts.ready, counts.invalid),
         (1, 0, [("ServiceNotFound".to_owned(), 1)].into())
     );
-    // The same without a leader.
+    // Without a ClusterSet.
     snapshot.leader = None;
     snapshot.cluster_sets = ObjectMap::default();
-    assert_eq!(told(&snapshot), [], "nobody is told of an export to nobody");
+    assert_eq!(events(&snapshot), [], "no ClusterSet, no Event");
 }
 
 #[test]
-fn a_conflict_is_told_in_the_leaders_words() {
-    let snapshot = judged(&json!([
+fn a_conflict_event_has_the_leaders_message() {
+    let snapshot = with_leader_status(&json!([
         { "type": "Succeeded", "status": "True" },
         { "type": "Conflict", "status": "True", "reason": "PortConflict", "message": "port 80" },
     ]));
     assert_eq!(
-        told(&snapshot),
+        events(&snapshot),
         one("ServiceExport shop/web", "PortConflict", "port 80")
     );
     assert_eq!(
         object_gauges::MemberGauges::from_snapshot(&snapshot).conflicting,
         [("PortConflict".to_owned(), 1)].into()
     );
-    let snapshot = judged(&json!([{ "type": "Succeeded", "status": "True" }]));
-    assert_eq!(told(&snapshot), []);
+    let snapshot = with_leader_status(&json!([{ "type": "Succeeded", "status": "True" }]));
+    assert_eq!(events(&snapshot), []);
 }
 
 #[test]
-fn what_the_leaders_api_server_refuses_is_told() {
+fn a_rejection_by_the_leaders_api_server_is_an_event() {
     let mut snapshot = exporting();
-    let refused = plan(&snapshot).writes.into_iter().map(|a| a.target);
-    let refused = refused.filter(|t| t.name == "east-shop-web-service");
-    snapshot.persistent_failures = refused.map(|target| (target, "denied".to_owned())).collect();
+    let writes = plan(&snapshot).writes.into_iter().map(|a| a.target);
+    let rejected = writes.filter(|t| t.name == "east-shop-web-service");
+    snapshot.persistent_failures = rejected.map(|target| (target, "denied".to_owned())).collect();
     let message = "The leader cluster rejects ResourceExport east-shop-web-service: denied";
-    assert_eq!(told(&snapshot), one("ServiceExport shop/web", "Failed", message));
+    assert_eq!(
+        events(&snapshot),
+        one("ServiceExport shop/web", "Failed", message)
+    );
 }
 
 #[test]
-fn what_stands_in_the_way_of_an_import_is_told_on_it() {
+fn a_service_that_blocks_an_import_has_an_event() {
     let mut snapshot = snapshot();
     let own = service(
         "antrea-mc-web",
@@ -93,37 +97,37 @@ fn what_stands_in_the_way_of_an_import_is_told_on_it() {
     insert(&mut snapshot.services, own);
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     assert_eq!(
-        told(&snapshot),
+        events(&snapshot),
         one(
             "Service shop/antrea-mc-web",
             "ServiceImportFailed",
             "exists and is not an import: Service shop/web of the ClusterSet cannot be imported"
         )
     );
-    // Where there is no Namespace, there is nothing to attach it to.
+    // Without the Namespace there is no object for the Event.
     leader(&mut snapshot).imports = ObjectMap::default();
     insert(
         &mut leader(&mut snapshot).imports,
         import_service("nowhere", "web"),
     );
-    assert_eq!(told(&snapshot), []);
+    assert_eq!(events(&snapshot), []);
 }
 
 #[test]
-fn an_import_that_cannot_be_changed_is_told_on_the_service() {
+fn a_rejected_change_of_an_import_is_an_event_of_the_service() {
     let mut snapshot = snapshot();
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "web"));
     settle(&mut snapshot);
-    assert_eq!(told(&snapshot), []);
+    assert_eq!(events(&snapshot), []);
     let mut changed = import_service("shop", "web");
     changed.spec.service_import.as_mut().unwrap().spec.ports[0].port = 81;
     insert(&mut leader(&mut snapshot).imports, changed);
     let change = plan(&snapshot).writes[0].target.clone();
     assert_eq!(change.to_string(), "Service shop/antrea-mc-web");
-    assert_eq!(told(&snapshot), [], "not tried yet");
+    assert_eq!(events(&snapshot), [], "before the first attempt");
     snapshot.persistent_failures = [(change, "denied by policy".to_owned())].into();
     assert_eq!(
-        told(&snapshot),
+        events(&snapshot),
         one(
             "Service shop/antrea-mc-web",
             "ServiceImportFailed",
@@ -133,7 +137,7 @@ fn an_import_that_cannot_be_changed_is_told_on_the_service() {
 }
 
 #[test]
-fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
+fn an_import_of_an_unsupported_family_has_an_event() {
     for (families, reason, begin) in [
         (
             json!(["IPv6"]),
@@ -151,14 +155,14 @@ fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
         insert(&mut leader(&mut snapshot).imports, offered);
         let creation = plan(&snapshot).writes.remove(0);
         assert_eq!(creation.target.to_string(), "Service shop/antrea-mc-web");
-        assert_eq!(plan(&snapshot).writes.len(), 1, "not tried yet");
+        assert_eq!(plan(&snapshot).writes.len(), 1, "before the first attempt");
         snapshot.persistent_failures = [(creation.target.clone(), "not configured".to_owned())].into();
         for _ in 0..3 {
             for action in plan(&snapshot).writes {
                 apply_write(&mut snapshot.service_imports, &action);
             }
         }
-        assert_eq!(plan(&snapshot).writes, [creation], "nothing but another try");
+        assert_eq!(plan(&snapshot).writes, [creation], "only a retry");
         let import = snapshot.service_imports.values().next().unwrap();
         let status = import.status.as_ref().unwrap();
         let ready = &status.conditions[0];
@@ -170,8 +174,8 @@ fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
         assert!(import.spec.ips.is_empty() && import.spec.ip_families.is_empty());
         assert_eq!(status.endpoint_slice_objects, "Absent");
         let about = "ServiceImport shop/web";
-        assert_eq!(told(&snapshot), one(about, "ServiceImportFailed", &message));
-        // It is over as soon as the Service is there, or nobody offers it.
+        assert_eq!(events(&snapshot), one(about, "ServiceImportFailed", &message));
+        // The issue ends with the Service, or with the import.
         let mut gone = snapshot.clone();
         leader(&mut gone).imports = ObjectMap::default();
         settle(&mut gone);
@@ -181,16 +185,16 @@ fn a_service_of_a_family_this_cluster_lacks_is_told_on_its_import() {
         let import = snapshot.service_imports.values().next().unwrap();
         assert_eq!(import.status.as_ref().unwrap().conditions[0].status, "True");
         assert!(!import.spec.ips.is_empty());
-        assert_eq!(told(&snapshot), []);
+        assert_eq!(events(&snapshot), []);
     }
 }
 
 #[test]
-fn metrics_tell_how_it_goes_with_the_leader() {
+fn metrics_have_the_state_of_the_leader_connection() {
     let mut snapshot = exporting();
     insert(&mut leader(&mut snapshot).imports, import_service("shop", "db"));
     settle(&mut snapshot);
-    pass(&mut snapshot, 4);
+    advance(&mut snapshot, 4);
     let counts = object_gauges::MemberGauges::from_snapshot(&snapshot);
     assert_eq!(
         counts,
@@ -235,7 +239,7 @@ fn metrics_tell_how_it_goes_with_the_leader() {
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
     }
-    // Of 2026 here, by the clock of this machine.
+    // Relative to the clock of this machine.
     assert!(text.contains("mccontroller_heartbeat_age_seconds "), "{text}");
     assert!(!text.contains("mccontroller_label_identities"), "{text}");
 

@@ -30,7 +30,7 @@ fn policies(snapshot: &mut MemberSnapshot) -> &mut ObjectMap<ClusterNetworkPolic
     }
 }
 
-fn there(snapshot: &mut MemberSnapshot) -> Option<Arc<ClusterNetworkPolicy>> {
+fn imported_policy(snapshot: &mut MemberSnapshot) -> Option<Arc<ClusterNetworkPolicy>> {
     policies(snapshot)
         .get(&NamespacedName::new("", NAME.to_owned()))
         .cloned()
@@ -43,7 +43,7 @@ fn spec(tier: &str, action: &str) -> Value {
     })
 }
 
-fn offered(name: &str, spec: &Value) -> ResourceImport {
+fn policy_import(name: &str, spec: &Value) -> ResourceImport {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceImport",
         "metadata": { "name": names::policy_import(name), "namespace": LEADER_NS, "uid": "ri" },
@@ -51,8 +51,8 @@ fn offered(name: &str, spec: &Value) -> ResourceImport {
     }))
 }
 
-fn offer(snapshot: &mut MemberSnapshot, spec: &Value) {
-    insert(&mut leader(snapshot).imports, offered("strict", spec));
+fn insert_import(snapshot: &mut MemberSnapshot, spec: &Value) {
+    insert(&mut leader(snapshot).imports, policy_import("strict", spec));
 }
 
 fn warning_events(snapshot: &MemberSnapshot) -> Vec<String> {
@@ -75,44 +75,44 @@ fn warning_events(snapshot: &MemberSnapshot) -> Vec<String> {
 }
 
 #[test]
-fn a_policy_is_made_changed_and_withdrawn() {
+fn a_policy_is_created_updated_and_withdrawn() {
     let mut snapshot = antrea();
-    offer(&mut snapshot, &spec("securityops", "Pass"));
+    insert_import(&mut snapshot, &spec("securityops", "Pass"));
     settle(&mut snapshot);
-    let policy = there(&mut snapshot).unwrap();
+    let policy = imported_policy(&mut snapshot).unwrap();
     assert_eq!(policy.annotations()[names::ANNOTATION_IMPORTED_POLICY], "true");
     assert_eq!(policy.spec, spec("securityops", "Pass"));
     assert!(warning_events(&snapshot).is_empty());
     let mut other = spec("securityops", "Drop");
     other.as_object_mut().unwrap().remove("appliedTo");
-    offer(&mut snapshot, &other);
+    insert_import(&mut snapshot, &other);
     settle(&mut snapshot);
     assert_eq!(
-        there(&mut snapshot).unwrap().spec,
+        imported_policy(&mut snapshot).unwrap().spec,
         other,
-        "what is not said any more is gone"
+        "a removed field is removed"
     );
     leader(&mut snapshot).imports = ObjectMap::default();
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_none());
+    assert!(imported_policy(&mut snapshot).is_none());
 }
 
 #[test]
-fn a_missing_tier_is_told_and_waited_for() {
+fn a_missing_tier_is_reported_until_it_exists() {
     let mut snapshot = antrea();
-    offer(&mut snapshot, &spec("random", "Pass"));
+    insert_import(&mut snapshot, &spec("random", "Pass"));
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_none());
+    assert!(imported_policy(&mut snapshot).is_none());
     let message = "ACNP Tier random does not exist in importing cluster east";
     assert_eq!(warning_events(&snapshot), [message]);
-    says(&plan(&snapshot), message);
+    assert_issue(&plan(&snapshot), message);
     add_tier(&mut snapshot, "random");
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_some() && warning_events(&snapshot).is_empty());
-    // The policy moves to a Tier that is not here: it must not stay in the old one.
-    offer(&mut snapshot, &spec("other", "Pass"));
+    assert!(imported_policy(&mut snapshot).is_some() && warning_events(&snapshot).is_empty());
+    // The policy moves to a missing Tier and must not stay in the old one.
+    insert_import(&mut snapshot, &spec("other", "Pass"));
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_none());
+    assert!(imported_policy(&mut snapshot).is_none());
     assert_eq!(
         warning_events(&snapshot),
         ["ACNP Tier other does not exist in importing cluster east"]
@@ -120,10 +120,10 @@ fn a_missing_tier_is_told_and_waited_for() {
 }
 
 #[test]
-fn a_policy_without_a_tier_is_in_the_default_one() {
+fn a_policy_without_a_tier_has_the_default_tier() {
     let mut snapshot = antrea();
     for spec in [json!({ "priority": 1 }), json!({ "priority": 1, "tier": "" })] {
-        offer(&mut snapshot, &spec);
+        insert_import(&mut snapshot, &spec);
         assert_eq!(
             warning_events(&snapshot),
             ["ACNP Tier application does not exist in importing cluster east"]
@@ -131,16 +131,16 @@ fn a_policy_without_a_tier_is_in_the_default_one() {
     }
     add_tier(&mut snapshot, "application");
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_some());
+    assert!(imported_policy(&mut snapshot).is_some());
 }
 
 #[test]
-fn a_users_own_policy_is_not_touched() {
+fn a_users_own_policy_is_not_changed() {
     let mut snapshot = antrea();
     let own: ClusterNetworkPolicy =
         object(json!({ "metadata": { "name": NAME }, "spec": { "priority": 9 } }));
     insert(policies(&mut snapshot), own.clone());
-    offer(&mut snapshot, &spec("securityops", "Pass"));
+    insert_import(&mut snapshot, &spec("securityops", "Pass"));
     settle(&mut snapshot);
     let message =
         "Unable to import Antrea ClusterNetworkPolicy which conflicts with existing one in cluster east";
@@ -154,28 +154,28 @@ fn a_users_own_policy_is_not_touched() {
             .iter()
             .all(|a| a.target.kind != Kind::ClusterNetworkPolicy)
     );
-    assert_eq!(there(&mut snapshot).unwrap().spec, own.spec);
+    assert_eq!(imported_policy(&mut snapshot).unwrap().spec, own.spec);
 }
 
 #[test]
-fn what_others_add_to_a_policy_stays_and_what_contradicts_it_does_not() {
+fn additions_to_a_policy_are_kept_and_contradictions_reverted() {
     let mut snapshot = antrea();
-    let mut offered = spec("securityops", "Pass");
-    offered["ingress"][0]["newField"] = json!(1);
-    offer(&mut snapshot, &offered);
+    let mut exported = spec("securityops", "Pass");
+    exported["ingress"][0]["newField"] = json!(1);
+    insert_import(&mut snapshot, &exported);
     settle(&mut snapshot);
     let change = |snapshot: &mut MemberSnapshot, change: fn(&mut Value)| {
-        let mut policy = there(snapshot).unwrap().as_ref().clone();
+        let mut policy = imported_policy(snapshot).unwrap().as_ref().clone();
         change(&mut policy.spec);
         insert(policies(snapshot), policy);
     };
-    // A webhook names the rule; the CRD drops a field it does not know.
+    // A webhook names the rule; the CRD drops an unknown field.
     change(&mut snapshot, |spec| {
         spec["ingress"][0]["name"] = json!("rule-1");
         spec["ingress"][0].as_object_mut().unwrap().remove("newField");
     });
-    assert!(step(&mut snapshot).is_empty());
-    // Somebody opens what is closed.
+    assert!(reconcile(&mut snapshot).is_empty());
+    // Foreign changes that contradict the import.
     for contradict in [
         (|spec| spec["ingress"][0]["action"] = json!("Allow")) as fn(&mut Value),
         |spec| {
@@ -189,39 +189,39 @@ fn what_others_add_to_a_policy_stays_and_what_contradicts_it_does_not() {
         |spec| spec["priority"] = json!(2),
     ] {
         change(&mut snapshot, contradict);
-        assert!(!step(&mut snapshot).is_empty());
-        assert_eq!(there(&mut snapshot).unwrap().spec, offered);
+        assert!(!reconcile(&mut snapshot).is_empty());
+        assert_eq!(imported_policy(&mut snapshot).unwrap().spec, exported);
     }
 }
 
 #[test]
-fn without_antrea_it_is_said_once() {
+fn a_cluster_without_antrea_is_reported_once() {
     let mut snapshot = snapshot();
     insert(
         &mut leader(&mut snapshot).imports,
-        offered("strict", &spec("a", "Pass")),
+        policy_import("strict", &spec("a", "Pass")),
     );
     insert(
         &mut leader(&mut snapshot).imports,
-        offered("other", &spec("a", "Pass")),
+        policy_import("other", &spec("a", "Pass")),
     );
     settle(&mut snapshot);
     let plan = plan(&snapshot);
-    says(
+    assert_issue(
         &plan,
         "clusternetworkpolicies.crd.antrea.io: this cluster's API server does not serve the kind: 2 replicated policies",
     );
     assert_eq!(plan.issues.len(), 1);
     assert!(plan.warning_events.is_empty());
-    // It comes, and goes again.
+    // Antrea is installed and removed again.
     let mut snapshot = antrea();
-    offer(&mut snapshot, &spec("securityops", "Pass"));
+    insert_import(&mut snapshot, &spec("securityops", "Pass"));
     settle(&mut snapshot);
     snapshot.tiers = OptionalKind::Absent;
     settle(&mut snapshot);
     assert!(
-        there(&mut snapshot).is_some(),
-        "no Tiers at all say nothing about this one"
+        imported_policy(&mut snapshot).is_some(),
+        "without the kind Tier the policy is kept"
     );
     assert_eq!(
         warning_events(&snapshot),
@@ -234,17 +234,17 @@ fn without_antrea_it_is_said_once() {
     let mut snapshot = antrea();
     settle(&mut snapshot);
     snapshot.tiers = OptionalKind::Pending;
-    offer(&mut snapshot, &spec("securityops", "Pass"));
+    insert_import(&mut snapshot, &spec("securityops", "Pass"));
     assert!(
-        step(&mut snapshot).is_empty() && warning_events(&snapshot).is_empty(),
-        "not known yet"
+        reconcile(&mut snapshot).is_empty() && warning_events(&snapshot).is_empty(),
+        "before the list of Tiers"
     );
 }
 
 #[test]
-fn what_the_api_server_refuses_is_told() {
+fn a_rejection_by_the_api_server_is_reported() {
     let mut snapshot = antrea();
-    offer(&mut snapshot, &spec("securityops", "Pass"));
+    insert_import(&mut snapshot, &spec("securityops", "Pass"));
     let target = ObjectRef {
         side: ApiServer::Local,
         kind: Kind::ClusterNetworkPolicy,
@@ -256,15 +256,15 @@ fn what_the_api_server_refuses_is_told() {
         warning_events(&snapshot),
         ["Failed to create imported Antrea ClusterNetworkPolicy in cluster east"]
     );
-    says(&plan(&snapshot), "not imported: denied");
+    assert_issue(&plan(&snapshot), "not imported: denied");
     settle(&mut snapshot);
-    offer(&mut snapshot, &spec("securityops", "Drop"));
+    insert_import(&mut snapshot, &spec("securityops", "Drop"));
     assert_eq!(
         warning_events(&snapshot),
         ["Failed to update imported Antrea ClusterNetworkPolicy in cluster east"]
     );
     settle(&mut snapshot);
-    offer(&mut snapshot, &spec("random", "Drop"));
+    insert_import(&mut snapshot, &spec("random", "Drop"));
     assert_eq!(
         warning_events(&snapshot),
         [
@@ -275,13 +275,13 @@ fn what_the_api_server_refuses_is_told() {
 }
 
 #[test]
-fn a_bad_import_stops_only_itself() {
+fn an_invalid_import_is_rejected_alone() {
     let change = |change: fn(&mut ResourceImport)| {
-        let mut import = offered("strict", &spec("securityops", "Pass"));
+        let mut import = policy_import("strict", &spec("securityops", "Pass"));
         change(&mut import);
         import
     };
-    for (bad, why) in [
+    for (bad, message) in [
         (
             change(|i| i.spec.cluster_network_policy = None),
             "spec.clusternetworkpolicy is missing",
@@ -296,20 +296,20 @@ fn a_bad_import_stops_only_itself() {
         ),
     ] {
         let mut snapshot = antrea();
-        offer(&mut snapshot, &spec("securityops", "Pass"));
+        insert_import(&mut snapshot, &spec("securityops", "Pass"));
         settle(&mut snapshot);
         leader(&mut snapshot).imports = ObjectMap::default();
         insert(&mut leader(&mut snapshot).imports, bad);
         insert(
             &mut leader(&mut snapshot).imports,
-            offered("good", &spec("securityops", "Pass")),
+            policy_import("good", &spec("securityops", "Pass")),
         );
-        says(&plan(&snapshot), why);
+        assert_issue(&plan(&snapshot), message);
         settle(&mut snapshot);
         assert_eq!(
             policies(&mut snapshot).len(),
             2,
-            "{why}: the leader has not taken it back"
+            "{message}: the leader has not withdrawn it"
         );
     }
     let mut snapshot = antrea();
@@ -320,13 +320,13 @@ fn a_bad_import_stops_only_itself() {
             i.metadata.name = Some(names::policy_import("A_b"));
         }),
     );
-    says(&plan(&snapshot), "spec.name: \"antrea-mc-A_b\" is not a DNS name");
-    // One that is meant for others.
+    assert_issue(&plan(&snapshot), "spec.name: \"antrea-mc-A_b\" is not a DNS name");
+    // An import for other clusters only.
     let mut snapshot = antrea();
     insert(
         &mut leader(&mut snapshot).imports,
         change(|i| i.spec.cluster_ids = vec!["west".to_owned()]),
     );
     settle(&mut snapshot);
-    assert!(there(&mut snapshot).is_none());
+    assert!(imported_policy(&mut snapshot).is_none());
 }

@@ -71,7 +71,7 @@ async fn run(mut reader: ManifestReader, mut events: Events, sender: watch::Send
             Some(Ok(_)) => debounce(&mut events).await,
             other => debug!(?other, "inotify"),
         }
-        // The watch is opened anew: the path may refer to another directory now.
+        // The watch is opened again: the path may refer to another directory now.
         events = loop {
             match watch_directory(&reader.dir) {
                 Ok(events) => break events,

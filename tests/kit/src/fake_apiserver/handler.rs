@@ -18,7 +18,7 @@ pub struct ApiResponse {
     pub text: String,
 }
 
-// === impl Said ===
+// === impl ApiResponse ===
 
 impl ApiResponse {
     /// The `Status` of a completed deletion.
@@ -55,7 +55,7 @@ impl Store {
             WriteScope::ExceptStatus
         };
         let code = |new: bool| if new { 201 } else { 200 };
-        let said = |stored: &StoredObject, new: bool| ApiResponse {
+        let response = |stored: &StoredObject, new: bool| ApiResponse {
             code: code(new),
             text: serialize_object(stored, request),
         };
@@ -94,7 +94,7 @@ impl Store {
             },
             Verb::List | Verb::Watch => Err(StatusError::new(400, "not here")),
         };
-        done.map(|stored| said(&stored, new))
+        done.map(|stored| response(&stored, new))
     }
 
     /// The list at version `newest`, at most `page` objects.

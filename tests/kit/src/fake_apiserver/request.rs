@@ -60,7 +60,7 @@ pub struct Filter {
     name: Option<String>,
 }
 
-// === impl Ask ===
+// === impl ApiRequest ===
 
 impl ApiRequest {
     /// Parses a request; fails on requests that are not modelled.

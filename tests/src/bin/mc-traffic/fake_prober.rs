@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if let Ok((length, from)) = socket.recv_from(&mut buffer)
             && let Some(answer) = buffer.get(..length).and_then(probe_reply)
         {
-            // To the tunnel port, whatever the source port.
+            // To the tunnel port, regardless of the source port.
             let to = SocketAddr::new(from.ip(), args.port);
             match args.mode {
                 FaultMode::Garbage => reply(&socket, &corrupt(answer), to),

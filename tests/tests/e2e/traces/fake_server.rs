@@ -30,8 +30,8 @@ pub(super) fn client() -> Client {
 
 async fn serve(store: Arc<Mutex<Store>>, request: Request<Body>) -> Result<Response<Body>, BoxError> {
     let (parts, body) = request.into_parts();
-    let ask = ApiRequest::parse(&parts, &body.collect_bytes().await?)?;
-    let (code, text) = match answer(&store, &ask) {
+    let request = ApiRequest::parse(&parts, &body.collect_bytes().await?)?;
+    let (code, text) = match answer(&store, &request) {
         Ok(reply) => (reply.code, reply.text),
         Err(refusal) => (refusal.code, refusal.to_status().to_string()),
     };
@@ -41,24 +41,24 @@ async fn serve(store: Arc<Mutex<Store>>, request: Request<Body>) -> Result<Respo
         .body(Body::from(text.into_bytes()))?)
 }
 
-fn answer(store: &Mutex<Store>, ask: &ApiRequest) -> Result<ApiResponse, StatusError> {
+fn answer(store: &Mutex<Store>, request: &ApiRequest) -> Result<ApiResponse, StatusError> {
     let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
-    match ask.verb {
-        Verb::List => store.list(ask, u64::MAX, usize::MAX),
+    match request.verb {
+        Verb::List => store.list(request, u64::MAX, usize::MAX),
         Verb::Watch => Ok(ApiResponse {
             code: 200,
-            text: watch_events(&store, ask),
+            text: watch_events(&store, request),
         }),
-        _ => store.handle(ask, Actor::User, Timestamp::now()),
+        _ => store.handle(request, Actor::User, Timestamp::now()),
     }
 }
 
 /// All events up to now.
-fn watch_events(store: &Store, ask: &ApiRequest) -> String {
-    let filter = Filter::new(ask);
-    let mut position = ask.query_number("resourceVersion").unwrap_or(0);
+fn watch_events(store: &Store, request: &ApiRequest) -> String {
+    let filter = Filter::new(request);
+    let mut position = request.query_number("resourceVersion").unwrap_or(0);
     let mut text = String::new();
-    while let Some((line, version)) = store.next_event(ask, &filter, &mut position) {
+    while let Some((line, version)) = store.next_event(request, &filter, &mut position) {
         text += &line;
         position = version;
     }

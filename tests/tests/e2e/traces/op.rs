@@ -76,7 +76,7 @@ pub(super) struct Op {
     pub(super) version: Precondition,
 }
 
-// === impl What ===
+// === impl Action ===
 
 impl Action {
     fn verb(&self) -> &'static str {

@@ -1,4 +1,4 @@
-//! A server under test: runs operations and keeps what its clients would have received.
+//! A server under test: runs operations and keeps the events for its clients.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -197,7 +197,7 @@ impl Server {
     }
 
     async fn list(&mut self, path: String, page: Option<Page>) -> Outcome {
-        let asked = page.as_ref().map_or_else(
+        let path = page.as_ref().map_or_else(
             || path.clone(),
             |page| {
                 format!(
@@ -206,7 +206,7 @@ impl Server {
                 )
             },
         );
-        let (code, reply) = send(&self.client, Method::GET, &asked, None).await;
+        let (code, reply) = send(&self.client, Method::GET, &path, None).await;
         if reply["kind"] == "Status" {
             return json!([code, self.normalizer.status(&reply)]);
         }

@@ -28,7 +28,7 @@ pub(crate) enum Suite {
     Sim,
     /// Agents, programs and traffic in network namespaces.
     Netns,
-    /// Gateways that die and come back under traffic.
+    /// Gateways that die and recover under traffic.
     Failover,
     /// Agents restarted, upgraded and rolled back under traffic.
     Restart,

@@ -201,7 +201,7 @@ fn two_gateways_share_flows_and_one_drains_without_a_lost_request() {
 }
 
 #[test]
-fn a_cordoned_node_is_drained_and_comes_back() {
+fn a_cordoned_node_is_drained_until_it_is_uncordoned() {
     let test = || {
         mark_gateway(EAST, 2);
         wait_gateways(EAST, &[(1, 1), (2, 1)]);

@@ -1,7 +1,7 @@
 //! End-to-end tests on three real Kubernetes clusters, with controllers and agents in Pods.
 //!
 //! `cargo xtask test --suite e2e` boots and joins the clusters, installs `deploy/` and runs these tests one at a time
-//! with `MC_KUBECONFIG` and `MC_KUBECTL` set. Each test removes what it created.
+//! with `MC_KUBECONFIG` and `MC_KUBECTL` set. Each test removes its objects.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -147,7 +147,11 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
             .flat_map(|data| data.keys())
             .filter(|key| Some(*key) != of.as_ref())
             .collect();
-        report.expect_eq(&format!("cluster {i}: goodbyes"), &outstanding, &vec![]);
+        report.expect_eq(
+            &format!("cluster {i}: pending deregistrations"),
+            &outstanding,
+            &vec![],
+        );
     }
     let winners = check_leader(world, &members, &services, &networks, &mut report);
     for i in 1..world.clusters.len() {

@@ -89,7 +89,7 @@ fn seeds() {
         let outcome = run(seed, Plan::Random, &kinds, true);
         println!("{}", outcome.log.unwrap_or_default());
         println!(
-            "seed {seed}: {:?}, at rest after {:?}",
+            "seed {seed}: {:?}, converged after {:?}",
             outcome.counts, outcome.settle_time
         );
         assert!(
@@ -134,7 +134,7 @@ fn seeds() {
     let seconds = start.elapsed().as_secs_f64();
     println!(
         "sim: seeds {base}..{}: {} seeds, {} failed, {:.0} seeds/s, {} writes checked ({} of controllers), {} requests, \
-         {} faults, {} deaths, at rest after at most {:.0} s, {} leftovers",
+         {} faults, {} deaths, converged after at most {:.0} s, {} leftovers",
         base + total.seeds,
         total.seeds,
         total.failed.len(),

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_differs_changes_the_configuration() {
+    fn only_differences_change_the_configuration() {
         let config = "kind: MultiClusterConfig\nendpointIPType: \"ClusterIP\" # the default\n";
         let wanted = |endpoints, drain: Option<&str>| Configuration {
             endpoint_ip_type: endpoints,

@@ -73,7 +73,7 @@ pub(crate) enum ClusterCommand {
         /// The file to write.
         file: PathBuf,
     },
-    /// Bring a cluster's etcd back to a snapshot, as etcd's and Kubernetes' guides say, and start it and the API
+    /// Bring a cluster's etcd back to a snapshot, as described by etcd and Kubernetes, and start it and the API
     /// server.
     Restore {
         /// Name of the cluster: leader.

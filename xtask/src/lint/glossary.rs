@@ -1,9 +1,10 @@
 //! Retired names and phrases of `docs/glossary-retired.toml`, with their replacements.
 //!
 //! A name counts where it is defined (`fn`, `struct`, `mod` …), so that names of std and of other crates do not. A
-//! phrase counts in comments, strings and Markdown, also across a line break.
+//! phrase counts in comments, strings and Markdown, also across a line break, and in names of functions, with spaces in
+//! place of underscores. Text in backticks is a name and no phrase.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs};
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -47,13 +48,25 @@ struct Phrase {
     words: Vec<String>,
     /// Replacement.
     r#use: String,
-    /// Extensions of the files the phrases are retired in.
-    #[serde(default = "all_extensions")]
-    files: Vec<String>,
+    /// Where the phrases are retired.
+    #[serde(default = "all_places")]
+    places: Vec<Place>,
 }
 
-fn all_extensions() -> Vec<String> {
-    ["md", "rs"].map(str::to_owned).into()
+/// A kind of text.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Place {
+    /// Markdown.
+    Docs,
+    /// Comments and strings of Rust.
+    Comments,
+    /// Names of functions, among them tests.
+    Functions,
+}
+
+fn all_places() -> Vec<Place> {
+    vec![Place::Docs, Place::Comments, Place::Functions]
 }
 
 /// Fails with every use of a retired name or phrase.
@@ -70,35 +83,37 @@ pub(super) fn check() -> Result<()> {
 fn check_file(retired: &Retired, file: &TextFile) -> Vec<String> {
     let TextFile { path, text } = file;
     let mut findings = Vec::new();
-    let prose: Vec<String> = if is_rust(path) {
+    let mut functions = Vec::new();
+    let (place, prose): (_, Vec<String>) = if is_rust(path) {
         let lines = rust_source::split(text);
         for (number, line) in (1..).zip(&lines) {
             for (name, replacement) in retired_names(retired, path, &line.code) {
                 findings.push(format!("{path}:{number}: `{name}`: use `{replacement}`"));
             }
+            functions.push(function_words(&line.code));
         }
-        lines.into_iter().map(|line| line.prose).collect()
+        (
+            Place::Comments,
+            lines.iter().map(|line| normalize(&line.prose)).collect(),
+        )
     } else {
-        text.lines().map(str::to_owned).collect()
+        (Place::Docs, text.lines().map(normalize).collect())
     };
     if retired.exempt.iter().any(|exempt| path.starts_with(exempt)) {
         return findings;
     }
-    let extension = Path::new(path)
-        .extension()
-        .and_then(|extension| extension.to_str())
-        .unwrap_or_default();
-    let phrases: Vec<_> = retired
-        .phrase
-        .iter()
-        .filter(|phrase| phrase.files.iter().any(|files| files == extension))
-        .collect();
-    let prose: Vec<String> = prose.iter().map(|line| normalize(line)).collect();
-    for (index, line) in prose.iter().enumerate() {
-        let next = prose.get(index + 1).map_or("", String::as_str);
-        for phrase in &phrases {
-            for words in &phrase.words {
-                if starts_in(line, next, words) {
+    for (place, lines) in [(place, prose), (Place::Functions, functions)] {
+        for (index, line) in lines.iter().enumerate() {
+            let next = match place {
+                Place::Functions => "",
+                Place::Docs | Place::Comments => lines.get(index + 1).map_or("", String::as_str),
+            };
+            for phrase in retired
+                .phrase
+                .iter()
+                .filter(|phrase| phrase.places.contains(&place))
+            {
+                for words in phrase.words.iter().filter(|words| starts_in(line, next, words)) {
                     let number = index + 1;
                     findings.push(format!("{path}:{number}: \"{words}\": use {}", phrase.r#use));
                 }
@@ -106,6 +121,17 @@ fn check_file(retired: &Retired, file: &TextFile) -> Vec<String> {
         }
     }
     findings
+}
+
+/// The name of the function that a line of code defines, as words; empty without one.
+fn function_words(code: &str) -> String {
+    let tokens = rust_source::tokens(code);
+    let name = tokens.windows(2).find_map(|tokens| match *tokens {
+        ["fn", name] => Some(name),
+        _ => None,
+    });
+    name.map(|name| name.replace('_', " ").trim().to_lowercase())
+        .unwrap_or_default()
 }
 
 /// The retired names that a line of code defines.
@@ -127,14 +153,26 @@ fn retired_names<'a>(retired: &'a Retired, path: &str, code: &str) -> Vec<(&'a s
         .collect()
 }
 
-/// Lower-case words with single spaces; comment markers are dropped.
+/// Lower-case words with single spaces; comment markers and text in backticks are dropped.
 fn normalize(line: &str) -> String {
-    let words: Vec<_> = line
+    let text = without_code(line);
+    let words: Vec<_> = text
         .split_whitespace()
         .map(|word| word.trim_start_matches(['/', '!']))
         .filter(|word| !word.is_empty())
         .collect();
     words.join(" ").to_lowercase()
+}
+
+/// The line with empty backticks in place of code; code that ends in another line stays.
+fn without_code(line: &str) -> String {
+    let parts: Vec<_> = line.split('`').collect();
+    let last = parts.len() - 1;
+    let kept = parts.iter().enumerate().map(|(index, part)| {
+        let is_code = index % 2 == 1 && index < last;
+        if is_code { "" } else { part }
+    });
+    kept.collect::<Vec<_>>().join("`")
 }
 
 /// Whether the words begin in `line` and end there or in `next`.
@@ -162,7 +200,7 @@ mod tests {
             "exempt = [\"CHANGELOG.md\"]\n\
              [names.controller]\nGoodbye = \"Deregistration\"\ntake = \"assign\"\n\
              [[phrase]]\nwords = [\"is told\"]\nuse = \"receives\"\n\
-             [[phrase]]\nwords = [\"whom\"]\nuse = \"a noun\"\nfiles = [\"md\"]\n",
+             [[phrase]]\nwords = [\"whom\"]\nuse = \"a noun\"\nplaces = [\"docs\"]\n",
         )
         .unwrap();
         let (path, text) = (path.to_owned(), text.to_owned());
@@ -194,5 +232,15 @@ mod tests {
         );
         assert_eq!(findings("docs/a.md", "Whom, and whomever\n").len(), 1);
         assert!(findings("CHANGELOG.md", "it is told\n").is_empty());
+    }
+
+    #[test]
+    fn phrases_count_in_names_of_functions_and_not_in_code() {
+        assert_eq!(
+            findings("xtask/src/a.rs", "fn a_peer_is_told() {}\nlet is_told = 1;\n"),
+            ["xtask/src/a.rs:1: \"is told\": use receives"]
+        );
+        assert!(findings("docs/a.md", "result `is told`, is `x` told\n").is_empty());
+        assert_eq!(findings("docs/a.md", "it is told `where\n").len(), 1);
     }
 }

@@ -35,7 +35,7 @@ fn ports_of_all_clusters_are_merged_and_each_exporter_has_the_conflict() {
     assert_eq!(
         (ports(0), ports(1)),
         (1, 2),
-        "east serves what it exports: {clusters}"
+        "east serves only its exported ports: {clusters}"
     );
     for export in ["east-shop-web-service", "west-shop-web-service"] {
         let condition = |type_: &str, status: &str, reason: &str| {

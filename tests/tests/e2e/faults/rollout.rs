@@ -46,7 +46,7 @@ fn restarted_controllers_write_nothing() {
     let mut flow = TrafficFlow::start("e2e-rollout");
     let namespace = flow.ns.0;
     // The export's conditions are written shortly after its import.
-    let before = EAST.wait_for("the controllers at rest", SHORT_TIMEOUT, || {
+    let before = EAST.wait_for("the controllers to converge", SHORT_TIMEOUT, || {
         let before = versions(namespace);
         thread::sleep(QUIET_PERIOD);
         if versions(namespace) == before {

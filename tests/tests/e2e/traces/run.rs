@@ -42,9 +42,9 @@ impl Difference {
     /// A readable description.
     pub(super) fn describe(&self) -> String {
         let mut text = format!("{}\n", self.what);
-        for (who, answer) in [("model", &self.model), ("real", &self.real)] {
+        for (server, answer) in [("model", &self.model), ("real", &self.real)] {
             // Writing to a String cannot fail.
-            _ = writeln!(text, "  {who}: {answer}");
+            _ = writeln!(text, "  {server}: {answer}");
         }
         text
     }

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    crd::{self, Column, TopLevelKind},
     names,
+    schema::{self, Column, TopLevelKind},
 };
 
 /// The property with the cluster ID.
@@ -107,7 +107,7 @@ impl ClusterClaim {
     /// version does not have.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
-        let newest = crd::top_level::<Self, Fields>(&TopLevelKind {
+        let newest = schema::top_level::<Self, Fields>(&TopLevelKind {
             doc: "A property of this cluster: its ID, or that of its ClusterSet.",
             columns: &[
                 Column::string("Value", ".value", "Value of the property"),
@@ -116,8 +116,8 @@ impl ClusterClaim {
             status: false,
             short_names: &[],
         });
-        let mut crd = crd::serve_older_version(newest, "v1alpha1");
-        for schema in crd::schemas(&mut crd, "v1alpha1") {
+        let mut crd = schema::serve_older_version(newest, "v1alpha1");
+        for schema in schema::of_version(&mut crd, "v1alpha1") {
             schema.required = Some(vec!["name".to_owned(), "value".to_owned()]);
         }
         crd

@@ -4,7 +4,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition::Condition, gateway::DEFAULT_WEIGHT};
+use crate::{condition::Condition, gateway::DEFAULT_WEIGHT, wire_guard::WireGuardInfo};
 
 /// The network of one cluster.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -55,15 +55,6 @@ pub struct GatewayInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 255))]
     pub weight: Option<u32>,
-}
-
-/// A `WireGuard` peer.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct WireGuardInfo {
-    /// The public key, base64.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub public_key: String,
 }
 
 /// State of the import.

@@ -8,7 +8,7 @@ use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition::Condition, crd};
+use crate::{condition::Condition, schema};
 
 /// The ID of this cluster and the address of its leader.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -111,7 +111,8 @@ impl ClusterSet {
     #[must_use]
     pub fn versioned_crd() -> CustomResourceDefinition {
         let mut crd = Self::crd();
-        for spec in crd::schemas(&mut crd, "v1alpha2").filter_map(|s| s.properties.as_mut()?.get_mut("spec"))
+        for spec in
+            schema::of_version(&mut crd, "v1alpha2").filter_map(|s| s.properties.as_mut()?.get_mut("spec"))
         {
             let rules = RULES.map(|(rule, message)| ValidationRule {
                 rule: rule.to_owned(),
@@ -120,8 +121,9 @@ impl ClusterSet {
             });
             spec.x_kubernetes_validations = Some(rules.into());
         }
-        let mut crd = crd::serve_older_version(crd, "v1alpha1");
-        for spec in crd::schemas(&mut crd, "v1alpha1").filter_map(|s| s.properties.as_mut()?.get_mut("spec"))
+        let mut crd = schema::serve_older_version(crd, "v1alpha1");
+        for spec in
+            schema::of_version(&mut crd, "v1alpha1").filter_map(|s| s.properties.as_mut()?.get_mut("spec"))
         {
             spec.required = Some(vec!["leaders".to_owned()]);
         }

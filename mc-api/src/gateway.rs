@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cluster_info::WireGuardInfo,
-    crd::{self, Column, TopLevelKind},
     names,
+    schema::{self, Column, TopLevelKind},
+    wire_guard::WireGuardInfo,
 };
 
 /// Maximum number of gateways of a cluster: the size of a next-hop group.
@@ -148,7 +148,7 @@ impl Gateway {
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
-        crd::top_level::<Self, Fields>(&TopLevelKind {
+        schema::top_level::<Self, Fields>(&TopLevelKind {
             doc: "A Node that serves as gateway of this cluster to the other clusters of the ClusterSet.",
             columns: &[
                 Column::string("Gateway IP", ".gatewayIP", "Tunnel endpoint for other clusters"),

@@ -19,6 +19,8 @@ pub mod network_policy;
 pub mod renamed_annotation;
 pub mod resource_export;
 pub mod resource_import;
+mod schema;
 pub mod service_export;
 pub mod service_import;
 pub mod validation;
+pub mod wire_guard;

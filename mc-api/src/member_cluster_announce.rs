@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    crd::{self, Column, TopLevelKind},
     names,
+    schema::{self, Column, TopLevelKind},
 };
 
 /// A member's registration; the annotation `touch-ts` is its heartbeat.
@@ -103,7 +103,7 @@ impl MemberClusterAnnounce {
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
-        crd::top_level::<Self, Fields>(&TopLevelKind {
+        schema::top_level::<Self, Fields>(&TopLevelKind {
             doc: "The registration and heartbeat of a member cluster in the leader cluster.",
             columns: &[
                 Column::string("Cluster ID", ".clusterID", "The ID of the member cluster"),

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{cluster_info::ClusterInfo, condition::Condition, crd, label_identity};
+use crate::{cluster_info::ClusterInfo, condition::Condition, label_identity, schema};
 
 /// The kinds of [`ResourceExportSpec::kind`] supported by this controller.
 pub mod kind {
@@ -75,7 +75,7 @@ pub struct ResourceExportSpec {
     pub cluster_info: Option<Box<ClusterInfo>>,
     /// Payload of kind `AntreaClusterNetworkPolicy`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub cluster_network_policy: Option<Value>,
     /// Payload of kind `LabelIdentity`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,11 +83,11 @@ pub struct ResourceExportSpec {
     pub label_identity: Option<Value>,
     /// Payload of kind `ExternalEntity`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub external_entity: Option<Value>,
     /// Payload of any other kind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub raw: Option<Value>,
 }
 
@@ -96,7 +96,7 @@ pub struct ResourceExportSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceExportPayload {
     /// The spec of the Service in the exporting cluster, reduced to the imported fields; `clusterIP` only if `None`.
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub service_spec: ServiceSpec,
     /// Superset: labels of the import.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -111,7 +111,7 @@ pub struct ServiceExportPayload {
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointsExport {
     /// Addresses and their ports.
-    #[schemars(schema_with = "crd::any_objects")]
+    #[schemars(schema_with = "schema::any_objects")]
     pub subsets: Vec<EndpointSubset>,
 }
 

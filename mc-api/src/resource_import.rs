@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    cluster_info::ClusterInfo, condition::Condition, crd, label_identity, service_import::ServiceImport,
+    cluster_info::ClusterInfo, condition::Condition, label_identity, schema, service_import::ServiceImport,
 };
 
 /// The kinds of [`ResourceImportSpec::kind`] supported by this controller.
@@ -59,7 +59,7 @@ pub struct ResourceImportSpec {
     pub kind: String,
     /// Payload of kind `ServiceImport`: the object created by the members.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub service_import: Option<Box<ServiceImport>>,
     /// Payload of kind `Endpoints`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub struct ResourceImportSpec {
     pub cluster_info: Option<Box<ClusterInfo>>,
     /// Payload of kind `AntreaClusterNetworkPolicy`.
     #[serde(rename = "clusternetworkpolicy", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub cluster_network_policy: Option<Value>,
     /// Payload of kind `LabelIdentity`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,11 +77,11 @@ pub struct ResourceImportSpec {
     pub label_identity: Option<Value>,
     /// Payload of kind `ExternalEntity`.
     #[serde(rename = "externalentity", skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub external_entity: Option<Value>,
     /// Payload of any other kind.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub raw: Option<Value>,
 }
 
@@ -90,7 +90,7 @@ pub struct ResourceImportSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointsImport {
     /// The subsets of all clusters, concatenated; read by Antrea members.
-    #[schemars(schema_with = "crd::any_objects")]
+    #[schemars(schema_with = "schema::any_objects")]
     pub subsets: Vec<EndpointSubset>,
     /// Superset: the subsets by exporting cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -105,7 +105,7 @@ pub struct ClusterEndpoints {
     #[serde(rename = "clusterID")]
     pub cluster_id: String,
     /// Its subsets.
-    #[schemars(schema_with = "crd::any_objects")]
+    #[schemars(schema_with = "schema::any_objects")]
     pub subsets: Vec<EndpointSubset>,
 }
 

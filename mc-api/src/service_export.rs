@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     condition::Condition,
-    crd::{self, Column, TopLevelKind},
     names,
+    schema::{self, Column, TopLevelKind},
 };
 
 /// Condition type: the Service can be exported.
@@ -115,7 +115,7 @@ pub struct ServiceExportSpec {
 pub struct ServiceExportStatus {
     /// By type: `Valid`, `Ready`, `Conflict`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crd::standard_conditions")]
+    #[schemars(schema_with = "schema::standard_conditions")]
     pub conditions: Vec<Condition>,
 }
 
@@ -176,7 +176,7 @@ impl ServiceExport {
     /// The CRD.
     #[must_use]
     pub fn crd() -> CustomResourceDefinition {
-        crd::top_level::<Self, Fields>(&TopLevelKind {
+        schema::top_level::<Self, Fields>(&TopLevelKind {
             doc: "Exports the Service of the same name and Namespace to the ClusterSet.",
             columns: &[Column::age()],
             status: true,

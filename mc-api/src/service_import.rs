@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{condition::Condition, crd};
+use crate::{condition::Condition, schema};
 
 /// The type of an import with a clusterset IP.
 pub const CLUSTER_SET_IP: &str = "ClusterSetIP";
@@ -76,7 +76,7 @@ pub struct ServiceImportSpec {
     pub session_affinity: String,
     /// Affinity timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "crd::any_object")]
+    #[schemars(schema_with = "schema::any_object")]
     pub session_affinity_config: Option<Value>,
     /// `IPv4`, `IPv6` or both.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -123,7 +123,7 @@ pub struct ServiceImportStatus {
     pub endpoint_slice_objects: String,
     /// By type: `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(schema_with = "crd::standard_conditions")]
+    #[schemars(schema_with = "schema::standard_conditions")]
     pub conditions: Vec<Condition>,
 }
 

@@ -109,6 +109,11 @@ fn is_ipv4_mapped(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
+/// The CIDRs of a field with one per family, separated by commas.
+pub fn split_list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|text| !text.is_empty())
+}
+
 /// Whether two prefixes share an address.
 #[must_use]
 pub fn overlaps(a: IpNet, b: IpNet) -> bool {

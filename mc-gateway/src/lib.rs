@@ -25,6 +25,7 @@ pub mod plan;
 pub mod preflight;
 pub mod probe;
 pub mod program_log;
+pub mod reservation_service;
 pub mod resolved;
 pub mod service_ip_reservation;
 pub mod service_objects;

@@ -1,30 +1,25 @@
-//! Memory and CPU time of this process, under the names of Prometheus' own client libraries.
+//! Memory and CPU time of this process.
 
 use std::fs;
-
-use crate::scrape::{Kind, Scrape};
 
 /// Ticks per second in `/proc/PID/stat`: `USER_HZ`, 100 on every supported architecture (proc(5)).
 const TICKS: f64 = 100.0;
 
-/// Adds the metrics that `/proc` provides.
-pub(crate) fn collect(scrape: &mut Scrape) {
+/// Resources used by this process; an absent one is unreadable.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// Resident memory.
+    pub(crate) resident_bytes: Option<u64>,
+    /// CPU time, user and system.
+    pub(crate) cpu_seconds: Option<f64>,
+}
+
+/// The usage that `/proc` shows.
+pub(crate) fn usage() -> Usage {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
-        scrape.single(
-            "process_resident_memory_bytes",
-            Kind::Gauge,
-            "Resident memory of the process.",
-            bytes,
-        );
-    }
-    if let Some(seconds) = cpu_seconds(&read("/proc/self/stat")) {
-        scrape.single(
-            "process_cpu_seconds_total",
-            Kind::Counter,
-            "CPU time of the process, user and system.",
-            seconds,
-        );
+    Usage {
+        resident_bytes: resident_bytes(&read("/proc/self/status")),
+        cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
     }
 }
 

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::process;
+use crate::process::{self, Usage};
 
 /// Content type for a scraper that accepts `OpenMetrics`.
 pub const OPENMETRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -143,12 +143,32 @@ impl Scrape {
 
     /// The text of these families and of the process's own metrics.
     pub fn encode(mut self) -> Result<String, fmt::Error> {
-        process::collect(&mut self);
+        self.process(process::usage());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
         let mut text = String::new();
         text::encode(&mut text, &registry)?;
         Ok(text)
+    }
+
+    /// Adds the metrics of the process, under the names of Prometheus' own client libraries.
+    fn process(&mut self, usage: Usage) {
+        if let Some(bytes) = usage.resident_bytes {
+            self.single(
+                "process_resident_memory_bytes",
+                Kind::Gauge,
+                "Resident memory of the process.",
+                bytes,
+            );
+        }
+        if let Some(seconds) = usage.cpu_seconds {
+            self.single(
+                "process_cpu_seconds_total",
+                Kind::Counter,
+                "CPU time of the process, user and system.",
+                seconds,
+            );
+        }
     }
 
     fn push(&mut self, labels: &Labels<'_>, value: Value) {

@@ -17,7 +17,7 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
-    imports::is_imported,
+    imported_service::is_imported,
     ip_families::{IpFamily, ReachableFamilies},
     slices::{self, SliceIndex},
 };

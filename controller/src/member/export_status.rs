@@ -13,7 +13,9 @@ use mc_api::{
 use mc_kube::NamespacedName;
 
 use super::{
-    ActiveMembership, export_payload::ExportError, exports::export_names, resource_exports::existing_export,
+    ActiveMembership,
+    export_payload::ExportError,
+    resource_exports::{existing_export, export_names},
 };
 use crate::{
     plan::{ApiServer, Kind, ObjectRef, Plan},

@@ -15,7 +15,7 @@ use super::{
     export_payload::{ExportError, ExportPayload, payload},
     export_status::status,
     ip_families::ReachableFamilies,
-    resource_exports::{apply_export, existing_export},
+    resource_exports::{apply_export, existing_export, export_names},
     slices::SliceIndex,
 };
 use crate::{
@@ -73,14 +73,6 @@ pub fn plan(
             plan.delete(ApiServer::Leader, old.as_ref());
         }
     }
-}
-
-/// The names of a Service's two exports: of itself, and of its endpoints.
-pub(super) fn export_names(membership: &ActiveMembership<'_>, service: &NamespacedName) -> [String; 2] {
-    [
-        names::service_export(membership.cluster_id, &service.namespace, &service.name),
-        names::endpoints_export(membership.cluster_id, &service.namespace, &service.name),
-    ]
 }
 
 /// The owner of each export name.

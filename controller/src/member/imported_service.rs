@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort as CorePort, ServiceSpec};
-use kube::core::ObjectMeta;
+use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{
     condition::{self, Condition},
     names,
@@ -13,7 +13,7 @@ use mc_kube::NamespacedName;
 use serde_json::json;
 
 use super::{
-    imports::{IMPORT_FAILED, is_imported, report_failure},
+    import_failure::{IMPORT_FAILED, report_failure},
     ip_families::IpFamily,
 };
 use crate::{
@@ -26,6 +26,14 @@ const CLIENT_IP: &str = "ClientIP";
 const LOCAL: &str = "Local";
 /// The default timeout of session affinity (core/v1, `DefaultClientIPServiceAffinitySeconds`).
 const AFFINITY_SECONDS: i32 = 10_800;
+
+/// Whether a Service is an import.
+#[must_use]
+pub fn is_imported(service: &Service) -> bool {
+    service
+        .annotations()
+        .contains_key(names::ANNOTATION_IMPORTED_SERVICE)
+}
 
 /// Keeps the imported Service; returns it once it exists.
 pub(super) fn apply_service<'a>(

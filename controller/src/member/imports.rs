@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::{
-    core::v1::{Service, ServiceSpec},
-    discovery::v1::EndpointSlice,
-};
+use k8s_openapi::api::{core::v1::ServiceSpec, discovery::v1::EndpointSlice};
 use kube::ResourceExt;
 use mc_api::{
     names,
@@ -17,18 +14,15 @@ use mc_kube::NamespacedName;
 use super::{
     ActiveMembership,
     imported_endpoints::{apply_slices, endpoints_by_cluster},
-    imported_service::{apply_service, rejection},
+    imported_service::{apply_service, is_imported, rejection},
     is_managed,
     service_imports::apply_service_import,
     slices::{self, SliceIndex},
 };
 use crate::{
-    plan::{ApiServer, ObjectRef, Plan, WritableKind},
+    plan::{ApiServer, Plan},
     snapshot::{MemberSnapshot, get},
 };
-
-/// The reason of Events about imports.
-pub const IMPORT_FAILED: &str = "ServiceImportFailed";
 
 /// Keeps all offered imports and deletes the others of this controller.
 pub fn plan(
@@ -98,14 +92,6 @@ pub(crate) fn targets_cluster(import: &ResourceImport, cluster_id: &str) -> bool
     import.spec.cluster_ids.is_empty() || import.spec.cluster_ids.iter().any(|c| c == cluster_id)
 }
 
-/// Whether a Service is an import.
-#[must_use]
-pub fn is_imported(service: &Service) -> bool {
-    service
-        .annotations()
-        .contains_key(names::ANNOTATION_IMPORTED_SERVICE)
-}
-
 /// Whether the import can exist in this cluster; reports an issue if not.
 fn can_import(
     snapshot: &MemberSnapshot,
@@ -133,12 +119,6 @@ fn can_import(
             false
         }
     }
-}
-
-/// Reports a failure in the log and on the object.
-pub(super) fn report_failure<K: WritableKind>(object: &K, message: String, plan: &mut Plan) {
-    plan.warning_event(ApiServer::Local, object, IMPORT_FAILED, message.clone());
-    plan.issue(ObjectRef::new(ApiServer::Local, object).to_string(), message);
 }
 
 /// Deletes imports that are no longer offered: endpoints, then the Service, then the `ServiceImport`.

@@ -1,108 +1,25 @@
 //! The membership: `ClusterSet`, Secret, announce with heartbeat, status.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use mc_api::{
     cluster_set::{ClusterSet, ClusterSetStatus, ClusterStatus},
     condition::{self, Condition},
     member_cluster_announce::MemberClusterAnnounce,
-    names, validation,
+    names,
 };
 use serde_json::json;
 
-use super::membership_record;
+use super::{connection_config::connection_config, membership_record, not_ready_reason::NotReadyReason};
 pub use crate::snapshot::leader_namespace;
 use crate::{
     cluster_id::{self, ClusterIdError},
     plan::{ApiServer, Plan},
-    snapshot::{LeaderConnectionState, MemberSnapshot, Membership, RemoteObjects, SecretState, api_time},
+    snapshot::{LeaderConnectionState, MemberSnapshot, RemoteObjects, api_time},
 };
 
 /// The interval of heartbeats.
 pub const HEARTBEAT_PERIOD: SignedDuration = SignedDuration::from_secs(10);
-
-/// The configuration of a connection to the leader; a change of any field opens a new one.
-#[derive(Clone, PartialEq, Eq)]
-pub struct LeaderConnectionConfig {
-    /// The ID of the set.
-    pub cluster_set: String,
-    /// The ID of the local cluster.
-    pub cluster_id: String,
-    /// The namespace of the exchanged objects in the leader cluster.
-    pub namespace: String,
-    /// The URL of the leader's API server.
-    pub server: String,
-    /// The CA bundle, PEM.
-    pub ca: Vec<u8>,
-    /// The bearer token.
-    pub token: String,
-}
-
-/// The reason why a member is not ready.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotReadyReason {
-    /// A field of the `ClusterSet` is invalid.
-    #[error("{field}: {why}")]
-    InvalidField {
-        /// The field.
-        field: &'static str,
-        /// The error.
-        why: String,
-    },
-    /// The cluster's ID is unknown or invalid.
-    #[error(transparent)]
-    ClusterId(#[from] ClusterIdError),
-    /// The Secret does not exist.
-    #[error("spec.leaders[0].secret: Secret \"{namespace}/{name}\" does not exist")]
-    SecretNotFound {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
-    /// A key of the Secret is missing or unusable.
-    #[error("spec.leaders[0].secret: Secret \"{namespace}/{name}\" has no usable key {key:?}: {why}")]
-    SecretIncomplete {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// The key.
-        key: &'static str,
-        /// The error.
-        why: &'static str,
-    },
-    /// The list of Secrets is incomplete.
-    #[error("reading Secret {name:?}")]
-    SecretPending {
-        /// Its name.
-        name: String,
-    },
-    /// The last request to the leader failed.
-    #[error("spec.leaders[0].server: {server:?}: {error}")]
-    Disconnected {
-        /// The URL.
-        server: String,
-        /// The error.
-        error: String,
-    },
-    /// The first answer is outstanding.
-    #[error("connecting to {server:?}")]
-    Connecting {
-        /// The URL.
-        server: String,
-    },
-    /// The leader's controller has not processed the announce yet.
-    #[error("the leader has not accepted this cluster yet")]
-    NotAccepted,
-    /// The leader's controller rejects this cluster.
-    #[error("the leader rejects this cluster: {why}")]
-    Rejected {
-        /// The leader's reason.
-        why: String,
-    },
-}
 
 /// The leader's decision about this member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,45 +32,6 @@ pub enum Acceptance {
     Rejected(String),
 }
 
-// === impl LeaderConnectionConfig ===
-
-impl From<&LeaderConnectionConfig> for Membership {
-    fn from(config: &LeaderConnectionConfig) -> Self {
-        Self {
-            cluster_set: config.cluster_set.clone(),
-            cluster_id: config.cluster_id.clone(),
-            namespace: config.namespace.clone(),
-        }
-    }
-}
-
-// === impl NotReadyReason ===
-
-impl NotReadyReason {
-    /// The reason of the condition.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::ClusterId(error) if error.is_transient() => "Connecting",
-            Self::InvalidField { .. } | Self::ClusterId(_) => "InvalidClusterSet",
-            Self::SecretNotFound { .. } => "SecretNotFound",
-            Self::SecretIncomplete { .. } => "SecretIncomplete",
-            Self::SecretPending { .. } | Self::Connecting { .. } => "Connecting",
-            Self::Disconnected { .. } => "Disconnected",
-            Self::NotAccepted => "NotAccepted",
-            Self::Rejected { .. } => "Refused",
-        }
-    }
-
-    fn is_transient(&self) -> bool {
-        match self {
-            Self::SecretPending { .. } | Self::Connecting { .. } | Self::NotAccepted => true,
-            Self::ClusterId(error) => error.is_transient(),
-            _ => false,
-        }
-    }
-}
-
 /// The active `ClusterSet`: the oldest of this controller's namespace.
 #[must_use]
 pub fn active_cluster_set(snapshot: &MemberSnapshot) -> Option<&ClusterSet> {
@@ -163,96 +41,6 @@ pub fn active_cluster_set(snapshot: &MemberSnapshot) -> Option<&ClusterSet> {
         .filter(|s| s.metadata.deletion_timestamp.is_none())
         .min_by_key(|s| (s.creation_timestamp(), s.name_any()))
         .map(AsRef::as_ref)
-}
-
-/// The Secret that a `ClusterSet` refers to.
-#[must_use]
-pub fn secret_name(set: &ClusterSet) -> Option<&str> {
-    set.spec
-        .leaders
-        .first()
-        .map(|l| l.secret.as_str())
-        .filter(|s| !s.is_empty())
-}
-
-/// The configuration of the connection to the leader.
-pub fn connection_config(
-    set: &ClusterSet,
-    secret: &SecretState,
-) -> Result<LeaderConnectionConfig, NotReadyReason> {
-    let field = |field, why: &str| NotReadyReason::InvalidField {
-        field,
-        why: why.to_owned(),
-    };
-    // The ID is used as a label value, which has at most 63 characters.
-    validation::dns_label(&set.spec.cluster_id, 63).map_err(|e| field("spec.clusterID", &e.to_string()))?;
-    let leader = set
-        .spec
-        .leaders
-        .first()
-        .ok_or_else(|| field("spec.leaders", "is empty"))?;
-    if leader.server.is_empty() {
-        return Err(field("spec.leaders[0].server", "is empty"));
-    }
-    if !leader.server.starts_with("https://") {
-        return Err(field(
-            "spec.leaders[0].server",
-            &format!("{:?} is not an https:// URL", leader.server),
-        ));
-    }
-    let name = secret_name(set).ok_or_else(|| field("spec.leaders[0].secret", "is empty"))?;
-    let namespace = set.namespace().unwrap_or_default();
-    let secret = match secret {
-        SecretState::Pending => {
-            return Err(NotReadyReason::SecretPending {
-                name: name.to_owned(),
-            });
-        }
-        SecretState::Missing => {
-            return Err(NotReadyReason::SecretNotFound {
-                namespace,
-                name: name.to_owned(),
-            });
-        }
-        SecretState::Present(secret) => secret,
-    };
-    let (ca, token) = credentials(secret)?;
-    Ok(LeaderConnectionConfig {
-        cluster_set: set.name_any(),
-        cluster_id: set.spec.cluster_id.clone(),
-        namespace: leader_namespace(set).to_owned(),
-        server: leader.server.clone(),
-        ca,
-        token,
-    })
-}
-
-/// The CA bundle and the token of a Secret.
-pub fn credentials(secret: &Secret) -> Result<(Vec<u8>, String), NotReadyReason> {
-    let ca = key(secret, "ca.crt")?;
-    if !ca.starts_with(b"-----BEGIN CERTIFICATE-----") {
-        return Err(incomplete(secret, "ca.crt", "not a PEM certificate"));
-    }
-    let token =
-        String::from_utf8(key(secret, "token")?).map_err(|_| incomplete(secret, "token", "not text"))?;
-    Ok((ca, token.trim().to_owned()))
-}
-
-fn key(secret: &Secret, key: &'static str) -> Result<Vec<u8>, NotReadyReason> {
-    match secret.data.as_ref().and_then(|d| d.get(key)) {
-        None => Err(incomplete(secret, key, "it is absent")),
-        Some(value) if value.0.trim_ascii().is_empty() => Err(incomplete(secret, key, "it is empty")),
-        Some(value) => Ok(value.0.trim_ascii().to_owned()),
-    }
-}
-
-fn incomplete(secret: &Secret, key: &'static str, why: &'static str) -> NotReadyReason {
-    NotReadyReason::SecretIncomplete {
-        namespace: secret.namespace().unwrap_or_default(),
-        name: secret.name_any(),
-        key,
-        why,
-    }
 }
 
 /// This cluster's announce in the leader cluster.

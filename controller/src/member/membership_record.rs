@@ -10,7 +10,7 @@ use kube::core::ObjectMeta;
 use mc_api::{cluster_set::ClusterSet, names};
 use serde::{Deserialize, Serialize};
 
-use super::membership;
+use super::connection_config::{connection_config, secret_name};
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::{DeregistrationState, MemberSnapshot, Membership, get},
@@ -132,8 +132,8 @@ pub fn plan(snapshot: &MemberSnapshot, set: Option<&ClusterSet>, plan: &mut Plan
             ),
         }
     }
-    let config = set.and_then(|set| membership::connection_config(set, &snapshot.secret).ok());
-    if let (Some(config), Some(secret)) = (config, set.and_then(membership::secret_name)) {
+    let config = set.and_then(|set| connection_config(set, &snapshot.secret).ok());
+    if let (Some(config), Some(secret)) = (config, set.and_then(secret_name)) {
         let endpoint = LeaderEndpoint {
             server: config.server.clone(),
             secret: secret.to_owned(),

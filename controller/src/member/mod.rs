@@ -4,6 +4,7 @@
 //! lists have no effect.
 
 pub mod cluster_info;
+pub mod connection_config;
 pub mod deletion_guard;
 pub mod deregistration;
 pub mod export_payload;
@@ -11,13 +12,15 @@ mod export_status;
 pub mod exports;
 pub mod gateway_candidates;
 pub mod gateways;
+mod import_failure;
 mod imported_endpoints;
-mod imported_service;
+pub mod imported_service;
 pub mod imports;
 pub mod ip_families;
 pub mod label_identities;
 pub mod membership;
 pub mod membership_record;
+pub mod not_ready_reason;
 mod pod_cidrs;
 pub mod policies;
 pub mod policy_selectors;

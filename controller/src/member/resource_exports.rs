@@ -7,12 +7,21 @@ use mc_api::{
     names,
     resource_export::{ResourceExport, ResourceExportSpec, kind},
 };
+use mc_kube::NamespacedName;
 
 use super::ActiveMembership;
 use crate::{
     plan::{ApiServer, Plan},
     snapshot::get,
 };
+
+/// The names of a Service's two exports: of itself, and of its endpoints.
+pub(super) fn export_names(membership: &ActiveMembership<'_>, service: &NamespacedName) -> [String; 2] {
+    [
+        names::service_export(membership.cluster_id, &service.namespace, &service.name),
+        names::endpoints_export(membership.cluster_id, &service.namespace, &service.name),
+    ]
+}
 
 /// This cluster's export `name`.
 pub(super) fn existing_export<'a>(

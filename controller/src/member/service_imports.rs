@@ -16,8 +16,8 @@ use mc_kube::NamespacedName;
 use serde_json::json;
 
 use super::{
+    import_failure::{IMPORT_FAILED, report_failure},
     imported_endpoints::EndpointsByCluster,
-    imports::{IMPORT_FAILED, report_failure},
     is_managed,
 };
 use crate::{

@@ -14,7 +14,8 @@ use mc_api::{
 
 use crate::{
     member::{
-        imports::{is_imported, targets_cluster},
+        imported_service::is_imported,
+        imports::targets_cluster,
         membership::{self, Acceptance},
     },
     snapshot::{LeaderConnectionState, LeaderSnapshot, MemberSnapshot},

@@ -27,8 +27,8 @@ use super::{
 use crate::{
     fence::Fence,
     member::{
+        connection_config::{self, LeaderConnectionConfig},
         deregistration::{self, FormerMemberObjects},
-        membership::{self, LeaderConnectionConfig},
         membership_record::LeaderEndpoint,
     },
     snapshot::{DeregistrationState, Membership},
@@ -230,7 +230,7 @@ impl Deregistration {
         let found = self.secrets.list(&named).await.map_err(|e| error_chain(&e))?;
         let secret = found.items.into_iter().next();
         let secret = secret.ok_or_else(|| format!("Secret {:?} does not exist", endpoint.secret))?;
-        let (ca, token) = membership::credentials(&secret).map_err(|e| e.to_string())?;
+        let (ca, token) = connection_config::credentials(&secret).map_err(|e| e.to_string())?;
         let config = LeaderConnectionConfig {
             cluster_set: self.membership.cluster_set.clone(),
             cluster_id: self.membership.cluster_id.clone(),

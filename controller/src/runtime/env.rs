@@ -6,7 +6,7 @@ use kube::Client;
 use mc_kube::client_with_token;
 
 use super::leader_connection::LeaderConnectionError;
-use crate::member::membership::LeaderConnectionConfig;
+use crate::member::connection_config::LeaderConnectionConfig;
 
 /// Clock and connector of a controller; a simulation supplies its own.
 pub trait Environment: Send + Sync {

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     fence::Fence,
-    member::{deletion_guard::DeletionGuard, membership::LeaderConnectionConfig},
+    member::{connection_config::LeaderConnectionConfig, deletion_guard::DeletionGuard},
     metrics::api_metrics::ApiMetrics,
     plan::{ObjectRef, WarningEvent, Write},
     snapshot::{LeaderConnectionState, RemoteObjects},

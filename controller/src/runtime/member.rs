@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     fence::Fence,
-    member::{self, deregistration, membership, membership_record::MembershipRecord},
+    member::{self, connection_config, deregistration, membership, membership_record::MembershipRecord},
     metrics::{Metrics, ObjectGauges, object_gauges::MemberGauges},
     plan::{ApiServer, Issue, ObjectRef, Plan},
     snapshot::{DeregistrationState, LeaderConnectionState, MemberSnapshot, Membership, SecretState},
@@ -229,7 +229,7 @@ impl Member {
     /// Opens, replaces or closes the connection according to the `ClusterSet` and its Secret.
     async fn sync_connection(&mut self, snapshot: &MemberSnapshot) {
         let set = membership::active_cluster_set(snapshot);
-        self.sync_secret(set.and_then(membership::secret_name));
+        self.sync_secret(set.and_then(connection_config::secret_name));
         let Some(set) = set else {
             self.connect_error = None;
             if let Some(connection) = self.connection.take() {
@@ -239,7 +239,7 @@ impl Member {
             return;
         };
         // An unusable configuration changes nothing: the present connection remains.
-        let Ok(config) = membership::connection_config(set, &self.secret_state()) else {
+        let Ok(config) = connection_config::connection_config(set, &self.secret_state()) else {
             return;
         };
         if self.connection.as_ref().is_some_and(|c| *c.config() == config) {

@@ -8,10 +8,10 @@ use ipnet::IpNet;
 use super::SourceAddrs;
 use super::antrea;
 use super::prefix_ownership::PrefixOwners;
-use crate::cidr::{CidrError, parse_address, same_family};
+use crate::cidr::{CidrError, parse_address, same_family, split_list};
 use crate::config::PodLookup;
 use crate::objects::{FieldError, NodeInfo, Objects};
-use crate::service_ip_reservation::service_name;
+use crate::reservation_service::service_name;
 
 /// A validated Node.
 #[derive(Clone, Debug, Default)]
@@ -442,11 +442,6 @@ impl LocalCluster {
         }
         unique
     }
-}
-
-/// The CIDRs of a field with one per family, separated by commas.
-pub(super) fn split_list(text: &str) -> impl Iterator<Item = &str> {
-    text.split(',').map(str::trim).filter(|text| !text.is_empty())
 }
 
 pub(super) fn field_error(object: &str, field: &str, value: &str, error: &CidrError) -> FieldError {

@@ -4,6 +4,7 @@
 //! its object, field, value and reason, and never affects valid ones.
 
 pub mod antrea;
+mod antrea_routes;
 mod builder;
 mod local;
 mod prefix_ownership;

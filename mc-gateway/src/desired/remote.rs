@@ -7,9 +7,9 @@ use ipnet::IpNet;
 
 use super::LocalNode;
 use super::antrea;
-use super::local::{LocalCluster, field_error, split_list};
+use super::local::{LocalCluster, field_error};
 use super::prefix_ownership::PrefixOwners;
-use crate::cidr::parse_address;
+use crate::cidr::{parse_address, split_list};
 use crate::ids::stable_id;
 use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
 

@@ -125,7 +125,7 @@ pub fn service(service: &Service) -> ServiceInfo {
         name,
         ..ServiceInfo::default()
     };
-    let (label, value) = crate::service_ip_reservation::LABEL;
+    let (label, value) = crate::reservation_service::LABEL;
     let labels = service.metadata.labels.as_ref();
     info.reserves = labels
         .and_then(|labels| labels.get(label))

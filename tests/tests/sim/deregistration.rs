@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use controller::{
     fence::Fence,
-    member::{membership::LeaderConnectionConfig, membership_record::LeaderEndpoint},
+    member::{connection_config::LeaderConnectionConfig, membership_record::LeaderEndpoint},
     runtime::{deregistration::Deregistrations, env::Environment, leader_connection::LeaderConnectionError},
     snapshot::{DeregistrationState, Membership},
 };

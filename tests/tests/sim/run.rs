@@ -10,7 +10,7 @@ use std::{
 
 use controller::{
     fence::Fence,
-    member::membership::LeaderConnectionConfig,
+    member::connection_config::LeaderConnectionConfig,
     metrics::{Metrics, Role},
     runtime::{self, env::Environment, leader_connection::LeaderConnectionError},
 };

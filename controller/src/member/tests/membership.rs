@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use mc_api::cluster_claim::ClusterClaim;
 
 use super::{
-    super::membership::{self, NotReadyReason},
+    super::{connection_config::connection_config, not_ready_reason::NotReadyReason},
     *,
 };
 use crate::plan::WriteOp;
@@ -137,15 +137,11 @@ fn the_cause_of_unreadiness_is_reported_with_field_and_value() {
 #[test]
 fn trailing_white_space_of_a_token_is_ignored() {
     let snapshot = snapshot();
-    let spec =
-        membership::connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret)
-            .unwrap();
+    let spec = connection_config(snapshot.cluster_sets.values().next().unwrap(), &snapshot.secret).unwrap();
     assert_eq!(spec.token, "t");
     let mut bad = cluster_set("set");
     bad.spec.cluster_id = "East_1".to_owned();
-    let error = membership::connection_config(&bad, &snapshot.secret)
-        .err()
-        .unwrap();
+    let error = connection_config(&bad, &snapshot.secret).err().unwrap();
     assert!(
         matches!(
             error,

@@ -181,7 +181,7 @@ fn the_network_address_of_a_pod_cidr_is_a_fallback_if_pods_are_found_by_cidr() {
 fn reservation(node: &str, ips: &[&str]) -> crate::service_objects::ServiceInfo {
     crate::service_objects::ServiceInfo {
         namespace: "kube-system".into(),
-        name: crate::service_ip_reservation::service_name(node),
+        name: crate::reservation_service::service_name(node),
         cluster_ips: ips.iter().map(ToString::to_string).collect(),
         reserves: true,
         ..Default::default()

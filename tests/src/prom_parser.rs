@@ -110,9 +110,19 @@ fn check_labels(key: &str) -> Result<()> {
     let mut names = BTreeSet::new();
     for pair in labels.split("\",") {
         let (name, _) = pair.split_once("=\"").context("label without value")?;
+        ensure!(is_label_name(name), "invalid label name {name:?}");
         ensure!(names.insert(name), "duplicate label {name}");
     }
     Ok(())
+}
+
+/// Whether a text matches `[a-zA-Z_][a-zA-Z0-9_]*` (Prometheus data model).
+fn is_label_name(text: &str) -> bool {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// A histogram series between its count and its last bucket.
@@ -173,6 +183,8 @@ mod tests {
             ("_count 2", "_count 3", "+Inf bucket"),
             ("# HELP t_seconds Times.\n", "", "no HELP"),
             ("{x=\"1\"}", "{x=\"1\",x=\"2\"}", "duplicate"),
+            // A label of next hops was written so after a rename.
+            ("{x=\"1\"}", "{next hop=\"1\"}", "label name"),
         ] {
             let error = Exposition::parse(&GOOD.replace(from, to)).unwrap_err();
             assert!(format!("{error:#}").contains(why), "{to}: {error:#}");

@@ -233,7 +233,7 @@ fn usable(next_hop: &NextHopLabels, health: &NextHopHealth, detect: u32) -> bool
 fn labels<'a>(next_hop: &'a NextHopLabels, addr: &'a str) -> [(&'static str, &'a str); 3] {
     [
         ("group", &next_hop.group),
-        ("next hop", &next_hop.name),
+        ("nexthop", &next_hop.name),
         ("address", addr),
     ]
 }

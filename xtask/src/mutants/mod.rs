@@ -23,7 +23,7 @@ use self::{
     source_copy::SourceCopy,
 };
 use crate::{
-    build, cmd,
+    build, cmd, ebpf,
     test_summary::{ResultReader, TestSummary},
 };
 
@@ -52,7 +52,8 @@ pub(crate) fn run(summary: &mut TestSummary) -> Result<()> {
     let mut mutants = all()?;
     mutants.retain(|mutant| only.split(',').any(|part| mutant.name.contains(part)));
     ensure!(!mutants.is_empty(), "no mutant has a name with {only:?}");
-    let tree = SourceCopy::new(&build::target_dir()?.join("mutants"))?;
+    let object = ebpf::build(&cmd::workspace())?.path;
+    let tree = SourceCopy::new(&build::target_dir()?.join("mutants"), object)?;
     let tests: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.test).collect();
     println!(
         "== mutants: {} selections of tests without a bug (the first run compiles all dependencies)",

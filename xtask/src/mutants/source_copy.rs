@@ -11,20 +11,22 @@ use anyhow::{Context as _, Result};
 
 use crate::cmd;
 
-/// The copy and its target directory.
+/// The copy, its target directory and the eBPF object of the workspace.
 pub(super) struct SourceCopy {
     sources: PathBuf,
     target: PathBuf,
+    object: PathBuf,
 }
 
-// === impl Tree ===
+// === impl SourceCopy ===
 
 impl SourceCopy {
-    /// Creates or updates the copy below `work`.
-    pub(super) fn new(work: &Path) -> Result<Self> {
+    /// Creates or updates the copy below `work`. Its agent embeds the eBPF object at `object`.
+    pub(super) fn new(work: &Path, object: PathBuf) -> Result<Self> {
         let tree = Self {
             sources: work.join("sources"),
             target: work.join("target"),
+            object,
         };
         tree.sync()?;
         Ok(tree)
@@ -68,7 +70,8 @@ impl SourceCopy {
         let mut command = cmd::cargo_within(seconds);
         command
             .current_dir(&self.sources)
-            .env("CARGO_TARGET_DIR", &self.target);
+            .env("CARGO_TARGET_DIR", &self.target)
+            .env("MC_GATEWAY_EBPF_OBJECT", &self.object);
         command
     }
 }

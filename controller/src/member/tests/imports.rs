@@ -395,7 +395,7 @@ fn a_service_import_is_deleted_when_its_service_has_another_owner() {
     let mut writes = plan(&snapshot).writes.into_iter();
     let creation = writes.find(|w| w.target.kind == Kind::Service).unwrap();
     snapshot.persistent_failures = [(creation.target, "already exists".to_owned())].into();
-    step(&mut snapshot);
+    reconcile(&mut snapshot);
     assert_eq!(snapshot.service_imports.len(), 1);
     snapshot.persistent_failures.clear();
     let foreign = service(

@@ -91,7 +91,7 @@ fn exchange_exports(name: &'static str) {
 
 /// The keys under which the leader writes the reason of a rejection.
 fn keys_of_rejection() -> [bool; 2] {
-    LEADER.apply(&format!(
+    let announce = format!(
         "apiVersion: multicluster.crd.antrea.io/v1alpha1
 kind: MemberClusterAnnounce
 metadata: {{name: {REJECTED_ANNOUNCE}, namespace: {LEADER_NAMESPACE}}}
@@ -99,7 +99,13 @@ clusterID: e2e-skew
 clusterSetID: test-clusterset
 leaderClusterID: another-leader
 "
-    ));
+    );
+    // The admission policy allows no announce of an administrator.
+    let user = format!("--as=system:serviceaccount:{LEADER_NAMESPACE}:antrea-mc-controller");
+    let apply = ["apply", "-f", "-", &user, "--as-group=system:masters"];
+    LEADER
+        .try_kubectl_stdin(&apply, &announce)
+        .expect("apply the announce");
     let reasons = LEADER.wait_for("the reason of the rejection", SHORT_TIMEOUT, || {
         let announce = LEADER.get(LEADER_NAMESPACE, "memberclusterannounce", REJECTED_ANNOUNCE);
         let reasons = values(&announce.unwrap_or_default(), REJECTED_REASON);

@@ -57,7 +57,7 @@ pub enum AgentError {
     Datapath(#[from] DatapathError),
     /// BPF maps.
     #[error(transparent)]
-    Tables(#[from] MapsError),
+    Maps(#[from] MapsError),
     /// Drop samples.
     #[error(transparent)]
     Samples(#[from] DropSamplesError),

@@ -514,10 +514,10 @@ impl Server {
         let old = objects.get(&key).cloned();
         let rejected = match (&action.op, &old) {
             (WriteOp::Create(_), old) => old.is_some(),
-            (WriteOp::Patch(patch), Some(old)) => {
-                patch.value()["metadata"]["resourceVersion"].as_str()
-                    != old.meta().resource_version.as_deref()
-            }
+            // A patch without a version is unconditional.
+            (WriteOp::Patch(patch), Some(old)) => patch.value()["metadata"]["resourceVersion"]
+                .as_str()
+                .is_some_and(|version| Some(version) != old.meta().resource_version.as_deref()),
             (WriteOp::Delete { uid, .. }, Some(old)) => *uid != old.meta().uid,
             (_, old) => old.is_none() && !matches!(action.op, WriteOp::Apply(_)),
         };

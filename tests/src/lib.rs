@@ -13,6 +13,7 @@ pub mod counters;
 pub mod decode;
 pub mod demo;
 pub mod failover;
+pub mod fixture;
 pub mod netns;
 pub mod nslookup;
 pub mod output;

@@ -13,14 +13,11 @@ mod agent;
 mod arbitrary_packet;
 mod datapath;
 mod decode_input;
-#[expect(dead_code, reason = "the suites `datapath` and `differential` use the rest")]
-#[path = "../../tests/datapath/fixture.rs"]
-mod fixture;
 mod headers;
 mod liveness;
-#[path = "../../tests/datapath/packets.rs"]
-mod packets;
 mod services;
+
+use mc_test_kit::datapath::{fixture, packets};
 
 pub use agent::{cidr, cluster_info, manifests, sample};
 pub use datapath::{from_underlay, to_remote, too_big};

@@ -11,12 +11,10 @@
 
 mod cases;
 mod differential;
-mod fixture;
 mod full_tables;
 mod fuzz_seeds;
 mod kernel;
 mod load;
-mod packets;
 mod peer_counters;
 mod program_log;
 
@@ -31,6 +29,7 @@ use mc_gateway_common::{
     pipeline,
     verdict::{DropReason, Outcome, Verdict},
 };
+use mc_test_kit::datapath::{fixture, packets};
 
 /// `TC_ACT_UNSPEC`, `TC_ACT_SHOT` and `TC_ACT_REDIRECT` of `linux/pkt_cls.h`.
 const TC_ACT_UNSPEC: u32 = u32::MAX;

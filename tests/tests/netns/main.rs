@@ -14,7 +14,6 @@ mod bad_input;
 mod bench;
 mod families;
 mod faults;
-mod fixture;
 mod host_changes;
 mod host_clients;
 mod memory;
@@ -23,3 +22,5 @@ mod observability;
 mod restart;
 mod services;
 mod traffic;
+
+use mc_tests::fixture;

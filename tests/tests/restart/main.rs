@@ -8,22 +8,18 @@
     reason = "a test fails by panicking"
 )]
 
-#[path = "../netns/fixture.rs"]
-#[expect(dead_code, reason = "the suites share the file, not every item")]
-mod fixture;
 mod layouts;
 
 use std::{env, path::PathBuf};
 
 use mc_gateway_common::abi;
 use mc_tests::{
+    fixture::{self, MAX_STREAM, TIMEOUT, connected},
     sequence::SequenceReport,
     skip::skipped,
     topology::{Cluster, Masquerade, Place, Topology, Variant},
     traffic::SequencedStream,
 };
-
-use fixture::{MAX_STREAM, TIMEOUT, connected};
 
 /// Packets per second during the tests.
 const RATE: u32 = 10_000;

@@ -1,25 +1,33 @@
-//! Topologies and helpers of the tests.
+//! Topologies and helpers that the suites `netns` and `restart` share.
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "a test fails by panicking, and uses the results"
+)]
 
 use std::{env, net::Ipv4Addr, path::PathBuf, time::Duration};
 
-use mc_tests::{
+use crate::{
     topology::{Cluster, Masquerade, Options, Place, Topology, Variant},
     wait::wait_for,
 };
 
 /// Timeout for steps that take milliseconds on a quiet machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Upper bound for streams that run during a test step.
-pub(crate) const MAX_STREAM: Duration = Duration::from_mins(5);
+pub const MAX_STREAM: Duration = Duration::from_mins(5);
 
-pub(crate) fn agent_program() -> PathBuf {
+/// The agent under test (`MC_AGENT`).
+pub fn agent_program() -> PathBuf {
     env::var_os("MC_AGENT")
         .map(PathBuf::from)
         .expect("MC_AGENT is the path of the agent: run `cargo xtask test --suite netns`")
 }
 
-pub(crate) fn options(name: &str) -> Options {
+/// Options of a topology with the programs and flags of the environment.
+pub fn options(name: &str) -> Options {
     let prefix = env::var("MC_PREFIX").unwrap_or_else(|_| "nt".to_owned());
     let mut options = Options::new(&format!("{prefix}-{name}"), Some(agent_program())).expect("options");
     if let Some(traffic) = env::var_os("MC_TRAFFIC") {
@@ -32,7 +40,7 @@ pub(crate) fn options(name: &str) -> Options {
 }
 
 /// Manifests of the exported Service `web`, with an endpoint for each address and Node.
-pub(crate) fn web_service(ip: &str, affinity: &str, endpoints: &[(Ipv4Addr, &str)]) -> String {
+pub fn web_service(ip: &str, affinity: &str, endpoints: &[(Ipv4Addr, &str)]) -> String {
     let endpoints: Vec<_> = endpoints
         .iter()
         .map(|(address, node)| format!("{{addresses: [{address}], nodeName: {node}}}"))
@@ -63,7 +71,7 @@ metadata: {{name: web, namespace: shop}}
 }
 
 /// Two clusters connected through mc-gateway, with a masquerading CNI.
-pub(crate) fn connected(name: &str) -> Topology {
+pub fn connected(name: &str) -> Topology {
     let mut options = options(name);
     options.masquerade = Masquerade::LeavingCluster;
     let mut bed = Topology::create(options).expect("the namespaces");
@@ -72,7 +80,7 @@ pub(crate) fn connected(name: &str) -> Topology {
 }
 
 /// Two connected clusters with two gateways each.
-pub(crate) fn with_two_gateways(name: &str) -> Topology {
+pub fn with_two_gateways(name: &str) -> Topology {
     let mut options = options(name);
     options.two_gateways = true;
     let mut bed = Topology::create(options).expect("the namespaces");
@@ -81,7 +89,7 @@ pub(crate) fn with_two_gateways(name: &str) -> Topology {
 }
 
 /// Opens a hundred connections from the Pod in east to the Pod in west, one after the other.
-pub(crate) fn open_hundred_connections(bed: &Topology) {
+pub fn open_hundred_connections(bed: &Topology) {
     let (east, west) = (bed.netns(Place::PodEast), bed.netns(Place::PodWest));
     let _web = bed.traffic().echo_server(west, "west", 8081).expect("a server");
     let url = format!("http://{}:8081/", Cluster::West.pod_ip());
@@ -91,7 +99,7 @@ pub(crate) fn open_hundred_connections(bed: &Topology) {
 }
 
 /// Waits for a log line of a node's agent that contains all words.
-pub(crate) fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> String {
+pub fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> String {
     wait_for(
         &format!("a line with {words:?} in the log of {}", place.name()),
         TIMEOUT,
@@ -107,13 +115,14 @@ pub(crate) fn wait_for_log(bed: &mut Topology, place: Place, words: &[&str]) -> 
 }
 
 /// A node's routes to other clusters.
-pub(crate) fn routes(bed: &Topology, place: Place) -> String {
+pub fn routes(bed: &Topology, place: Place) -> String {
     bed.netns(place)
         .run("ip", ["route", "show", "proto", "109"])
         .expect("routes")
 }
 
-pub(crate) fn bpftool(args: &[&str]) -> String {
+/// Output of bpftool.
+pub fn bpftool(args: &[&str]) -> String {
     let out = std::process::Command::new("bpftool")
         .args(args)
         .output()

@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 /// Multi-cluster inner destination address, deliberately a copy.
-pub(crate) const F0: [u8; 6] = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
+pub const F0: [u8; 6] = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xf0];
 /// Addresses of the outer Ethernet header, which no program reads.
-pub(crate) const OUTER_DST: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-pub(crate) const OUTER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub const OUTER_DST: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+/// Source address of the outer Ethernet header, which no program reads.
+pub const OUTER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 const INNER_SRC: [u8; 6] = [2, 0, 0, 0, 0, 0x33];
 
 /// RFC 1071 checksum in the slow and obvious form.
-pub(crate) fn checksum(bytes: &[u8]) -> u16 {
+pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes
         .chunks(2)
         .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
@@ -25,29 +26,38 @@ pub(crate) fn checksum(bytes: &[u8]) -> u16 {
 
 /// An IPv4 or IPv6 packet, field by field.
 #[derive(Clone, Debug)]
-pub(crate) struct Ip {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) proto: u8,
-    pub(crate) ttl: u8,
-    pub(crate) tos: u8,
-    pub(crate) id: u16,
-    pub(crate) frags: u16,
+pub struct Ip {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// Protocol number, or next header.
+    pub proto: u8,
+    /// TTL, or hop limit.
+    pub ttl: u8,
+    /// TOS byte, or traffic class.
+    pub tos: u8,
+    /// IPv4 identification.
+    pub id: u16,
+    /// IPv4 flags and fragment offset.
+    pub frags: u16,
     /// IPv4 options, or IPv6 extension headers.
-    pub(crate) options: Vec<u8>,
+    pub options: Vec<u8>,
     /// IPv6 flow label.
-    pub(crate) label: u32,
+    pub label: u32,
     /// Overrides the first byte of an IPv4 header.
-    pub(crate) vihl: Option<u8>,
+    pub vihl: Option<u8>,
     /// Overrides the length field.
-    pub(crate) total: Option<u16>,
+    pub total: Option<u16>,
     /// Added to the correct checksum.
-    pub(crate) checksum_error: u16,
-    pub(crate) payload: Vec<u8>,
+    pub checksum_error: u16,
+    /// Bytes after the header and its options.
+    pub payload: Vec<u8>,
 }
 
 impl Ip {
-    pub(crate) fn new(
+    /// A packet that is not fragmented, with TTL 64.
+    pub fn new(
         src: impl Into<IpAddr>,
         dst: impl Into<IpAddr>,
         proto: u8,
@@ -70,7 +80,8 @@ impl Ip {
         }
     }
 
-    pub(crate) fn bytes(&self) -> Bytes {
+    /// The packet, with correct lengths and checksum unless overridden.
+    pub fn bytes(&self) -> Bytes {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => self.v4(src.octets(), dst.octets()),
             (IpAddr::V6(src), IpAddr::V6(dst)) => self.v6(src.octets(), dst.octets()),
@@ -117,17 +128,18 @@ impl Ip {
     }
 
     /// The packet with an Ethernet header, as sent on `mc0`.
-    pub(crate) fn frame(&self) -> Vec<u8> {
+    pub fn frame(&self) -> Vec<u8> {
         ethernet(OUTER_DST, OUTER_SRC, self.ethertype(), &self.bytes())
     }
 
-    pub(crate) fn ethertype(&self) -> u16 {
+    /// Ethernet type of the packet.
+    pub fn ethertype(&self) -> u16 {
         if self.src.is_ipv4() { 0x0800 } else { 0x86dd }
     }
 }
 
 /// UDP with a payload and without a checksum.
-pub(crate) fn udp(src: u16, dst: u16, payload: &[u8]) -> Vec<u8> {
+pub fn udp(src: u16, dst: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = BytesMut::new();
     out.put_u16(src);
     out.put_u16(dst);
@@ -138,7 +150,7 @@ pub(crate) fn udp(src: u16, dst: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A TCP SYN without options.
-pub(crate) fn tcp_syn(src: u16, dst: u16) -> Vec<u8> {
+pub fn tcp_syn(src: u16, dst: u16) -> Vec<u8> {
     let mut out = BytesMut::new();
     out.put_u16(src);
     out.put_u16(dst);
@@ -146,7 +158,8 @@ pub(crate) fn tcp_syn(src: u16, dst: u16) -> Vec<u8> {
     out.to_vec()
 }
 
-pub(crate) fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
+/// A frame with an Ethernet header.
+pub fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     let mut out = BytesMut::new();
     out.put_slice(&dst);
     out.put_slice(&src);
@@ -157,37 +170,54 @@ pub(crate) fn ethernet(dst: [u8; 6], src: [u8; 6], ethertype: u16, payload: &[u8
 
 /// An encapsulated packet, field by field.
 #[derive(Clone, Debug)]
-pub(crate) struct Tunnel {
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
-    pub(crate) tos: u8,
-    pub(crate) ttl: u8,
+pub struct Tunnel {
+    /// Source address.
+    pub src: IpAddr,
+    /// Destination address.
+    pub dst: IpAddr,
+    /// TOS byte, or traffic class.
+    pub tos: u8,
+    /// TTL, or hop limit.
+    pub ttl: u8,
     /// Outer IPv6 flow label.
-    pub(crate) label: u32,
-    pub(crate) vxlan: bool,
-    pub(crate) frags: u16,
+    pub label: u32,
+    /// VXLAN instead of Geneve.
+    pub vxlan: bool,
+    /// IPv4 flags and fragment offset.
+    pub frags: u16,
     /// Outer IPv4 options, or outer IPv6 extension headers.
-    pub(crate) outer_options: Vec<u8>,
+    pub outer_options: Vec<u8>,
     /// Protocol field of the outer header.
-    pub(crate) outer_next: u8,
-    pub(crate) outer_checksum_error: u16,
-    pub(crate) src_port: u16,
-    pub(crate) dst_port: u16,
+    pub outer_next: u8,
+    /// Added to the correct checksum of the outer IPv4 header.
+    pub outer_checksum_error: u16,
+    /// Outer UDP source port.
+    pub src_port: u16,
+    /// Outer UDP destination port.
+    pub dst_port: u16,
     /// Include a UDP checksum instead of 0.
-    pub(crate) udp_checksum: bool,
+    pub udp_checksum: bool,
     /// First two bytes of the Geneve header: version and options length, flags.
-    pub(crate) geneve: [u8; 2],
-    pub(crate) geneve_type: u16,
-    pub(crate) vni: u32,
-    pub(crate) geneve_options: Vec<u8>,
-    pub(crate) mac: [u8; 6],
-    pub(crate) inner_src: [u8; 6],
-    pub(crate) inner_type: u16,
-    pub(crate) inner: Vec<u8>,
+    pub geneve: [u8; 2],
+    /// Protocol type of the Geneve header.
+    pub geneve_type: u16,
+    /// Virtual network identifier, 24 bits.
+    pub vni: u32,
+    /// Options of the Geneve header.
+    pub geneve_options: Vec<u8>,
+    /// Inner destination MAC address.
+    pub mac: [u8; 6],
+    /// Inner source MAC address.
+    pub inner_src: [u8; 6],
+    /// Inner Ethernet type.
+    pub inner_type: u16,
+    /// The inner IP packet.
+    pub inner: Vec<u8>,
 }
 
 impl Tunnel {
-    pub(crate) fn new(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, inner: &Ip) -> Self {
+    /// A Geneve packet without options and UDP checksum, to this project's inner MAC address.
+    pub fn new(src: impl Into<IpAddr>, dst: impl Into<IpAddr>, inner: &Ip) -> Self {
         Self {
             src: src.into(),
             dst: dst.into(),
@@ -213,7 +243,9 @@ impl Tunnel {
         }
     }
 
-    pub(crate) fn frame(&self) -> Vec<u8> {
+    /// The encapsulated packet with an Ethernet header, as received from the underlay.
+    #[must_use]
+    pub fn frame(&self) -> Vec<u8> {
         let mut tunnel = BytesMut::new();
         if self.vxlan {
             tunnel.put_u32(0x0800_0000);
@@ -244,7 +276,7 @@ impl Tunnel {
 
 /// Checksum over pseudo header and message of TCP, UDP or `ICMPv6` (RFC 9293, RFC 768, RFC 8200 section 8.1). The
 /// message's checksum field is zero.
-pub(crate) fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -> u16 {
+pub fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -> u16 {
     let mut all = BytesMut::new();
     for address in [src, dst] {
         match address {
@@ -259,7 +291,7 @@ pub(crate) fn l4_checksum(src: IpAddr, dst: IpAddr, proto: u8, message: &[u8]) -
 }
 
 /// A message with its checksum at offset `at`.
-pub(crate) fn with_checksum(src: IpAddr, dst: IpAddr, proto: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
+pub fn with_checksum(src: IpAddr, dst: IpAddr, proto: u8, mut message: Vec<u8>, at: usize) -> Vec<u8> {
     message[at..at + 2].fill(0);
     let sum = l4_checksum(src, dst, proto, &message);
     message[at..at + 2].copy_from_slice(&sum.to_be_bytes());

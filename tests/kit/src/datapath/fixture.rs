@@ -13,45 +13,61 @@ use mc_gateway_common::{
     packet::ip::{mapped, unmapped},
 };
 
-/// Stable IDs of the remote clusters.
-pub(crate) const WEST: u32 = 0x77;
-pub(crate) const NORTH: u32 = 0x88;
+/// Stable ID of cluster west.
+pub const WEST: u32 = 0x77;
+/// Stable ID of cluster north.
+pub const NORTH: u32 = 0x88;
 /// A cluster with an Antrea gateway.
-pub(crate) const SOUTH: u32 = 0x99;
+pub const SOUTH: u32 = 0x99;
 
-/// Pods: on this gateway, on east's regular node, in west, in north.
-pub(crate) const POD_HERE: [u8; 4] = [10, 1, 1, 5];
-pub(crate) const POD_NODE: [u8; 4] = [10, 1, 0, 5];
-pub(crate) const POD_WEST: [u8; 4] = [10, 2, 0, 5];
-pub(crate) const POD_NORTH: [u8; 4] = [10, 3, 0, 5];
-/// A Service address of east and of west.
-pub(crate) const SERVICE_HERE: [u8; 4] = [10, 101, 0, 10];
-pub(crate) const SERVICE_WEST: [u8; 4] = [10, 102, 0, 10];
-/// A Pod and a Service of south, and the alias of its gateway's clients.
-pub(crate) const POD_SOUTH: [u8; 4] = [10, 7, 0, 5];
-pub(crate) const SERVICE_SOUTH: [u8; 4] = [10, 110, 0, 10];
-pub(crate) const ALIAS_SOUTH: [u8; 4] = [10, 110, 0, 0];
+/// A Pod on east's gateway.
+pub const POD_HERE: [u8; 4] = [10, 1, 1, 5];
+/// A Pod on east's regular node.
+pub const POD_NODE: [u8; 4] = [10, 1, 0, 5];
+/// A Pod in west.
+pub const POD_WEST: [u8; 4] = [10, 2, 0, 5];
+/// A Pod in north.
+pub const POD_NORTH: [u8; 4] = [10, 3, 0, 5];
+/// A Service address of east.
+pub const SERVICE_HERE: [u8; 4] = [10, 101, 0, 10];
+/// A Service address of west.
+pub const SERVICE_WEST: [u8; 4] = [10, 102, 0, 10];
+/// A Pod of south.
+pub const POD_SOUTH: [u8; 4] = [10, 7, 0, 5];
+/// A Service address of south.
+pub const SERVICE_SOUTH: [u8; 4] = [10, 110, 0, 10];
+/// The alias of the clients of south's gateway.
+pub const ALIAS_SOUTH: [u8; 4] = [10, 110, 0, 0];
 
-/// Underlay addresses.
-pub(crate) const GATEWAY_INSIDE: [u8; 4] = [192, 168, 1, 1];
-pub(crate) const GATEWAY_OUTSIDE: [u8; 4] = [192, 168, 9, 1];
-pub(crate) const NODE: [u8; 4] = [192, 168, 1, 2];
-pub(crate) const OTHER_GATEWAY: [u8; 4] = [192, 168, 1, 3];
-pub(crate) const WEST_GATEWAY: [u8; 4] = [192, 168, 9, 2];
-pub(crate) const WEST_GATEWAY_2: [u8; 4] = [192, 168, 9, 3];
-pub(crate) const NORTH_GATEWAY: [u8; 4] = [192, 168, 9, 4];
-pub(crate) const SOUTH_GATEWAY: [u8; 4] = [192, 168, 9, 5];
-pub(crate) const STRANGER: [u8; 4] = [192, 168, 9, 99];
+/// Underlay address of east's gateway towards its nodes.
+pub const GATEWAY_INSIDE: [u8; 4] = [192, 168, 1, 1];
+/// Underlay address of east's gateway towards other clusters.
+pub const GATEWAY_OUTSIDE: [u8; 4] = [192, 168, 9, 1];
+/// Underlay address of east's regular node.
+pub const NODE: [u8; 4] = [192, 168, 1, 2];
+/// Underlay address of another gateway of east.
+pub const OTHER_GATEWAY: [u8; 4] = [192, 168, 1, 3];
+/// Underlay address of the gateway of west.
+pub const WEST_GATEWAY: [u8; 4] = [192, 168, 9, 2];
+/// Underlay address of the second gateway of west, which is no peer.
+pub const WEST_GATEWAY_2: [u8; 4] = [192, 168, 9, 3];
+/// Underlay address of the gateway of north.
+pub const NORTH_GATEWAY: [u8; 4] = [192, 168, 9, 4];
+/// Underlay address of the Antrea gateway of south.
+pub const SOUTH_GATEWAY: [u8; 4] = [192, 168, 9, 5];
+/// Underlay address of a host that is no peer.
+pub const STRANGER: [u8; 4] = [192, 168, 9, 99];
 
-/// MAC address of `mc0`, and its index; any device suffices for a program that is not attached.
-pub(crate) const MC0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+/// MAC address of `mc0`.
+pub const MC0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 const LOOPBACK: u32 = 1;
 
 const GROUP_WEST: u32 = 1;
 const GROUP_NODE: u32 = 2;
 const GROUP_EMPTY: u32 = 3;
 const GROUP_TWO: u32 = 4;
-pub(crate) const GROUP_SOUTH: u32 = 5;
+/// Next-hop group of south.
+pub const GROUP_SOUTH: u32 = 5;
 const GROUP_GATEWAYS: u32 = 1;
 
 /// Enough tokens for any test; the time stamp prevents a refill.
@@ -61,7 +77,7 @@ const UNLIMITED: TokenBucket = TokenBucket {
 };
 
 /// The `mc_peer_stats` slot of an underlay address.
-pub(crate) fn traffic([_, _, net, host]: [u8; 4]) -> u32 {
+pub fn traffic([_, _, net, host]: [u8; 4]) -> u32 {
     u32::from(net) * 100 + u32::from(host)
 }
 
@@ -130,7 +146,7 @@ fn peer(tables: &mut MemoryMaps, address: [u8; 4], cluster: u32, flags: u32, gro
 }
 
 /// East's gateway with both legs, a local Pod CIDR, a regular node, west with one gateway and north with two.
-pub(crate) fn gateway() -> MemoryMaps {
+pub fn gateway() -> MemoryMaps {
     let mut t = MemoryMaps {
         config: Some(config(CONFIG_GATEWAY, &[GATEWAY_INSIDE, GATEWAY_OUTSIDE])),
         icmp_limit: UNLIMITED.into(),
@@ -168,7 +184,7 @@ pub(crate) fn gateway() -> MemoryMaps {
 }
 
 /// East's gateway with the additional cluster south, which has an Antrea gateway.
-pub(crate) fn antrea() -> MemoryMaps {
+pub fn antrea() -> MemoryMaps {
     let mut t = gateway();
     let (south, forward) = ((SOUTH, GROUP_SOUTH), ACTION_FORWARD);
     for (network, bits, (cluster, group), action, flags) in [
@@ -206,7 +222,7 @@ pub(crate) fn antrea() -> MemoryMaps {
 }
 
 /// East's regular node, which forwards everything remote to the gateway.
-pub(crate) fn node() -> MemoryMaps {
+pub fn node() -> MemoryMaps {
     let mut t = MemoryMaps {
         config: Some(config(0, &[NODE])),
         icmp_limit: UNLIMITED.into(),
@@ -222,7 +238,7 @@ pub(crate) fn node() -> MemoryMaps {
 }
 
 /// Tables of an agent with another ABI version.
-pub(crate) fn foreign_abi() -> MemoryMaps {
+pub fn foreign_abi() -> MemoryMaps {
     let mut t = gateway();
     if let Some(config) = &mut t.config {
         config.abi = ABI_VERSION + 1;
@@ -232,15 +248,18 @@ pub(crate) fn foreign_abi() -> MemoryMaps {
 
 /// Address families and tunnel format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) inner_v6: bool,
-    pub(crate) outer_v6: bool,
-    pub(crate) vxlan: bool,
+pub struct Shape {
+    /// The inner packet is IPv6.
+    pub inner_v6: bool,
+    /// The outer packet is IPv6.
+    pub outer_v6: bool,
+    /// VXLAN instead of Geneve.
+    pub vxlan: bool,
 }
 
 impl Shape {
     /// Every combination.
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub fn all() -> impl Iterator<Item = Self> {
         (0..8).map(|bits| Self {
             inner_v6: bits & 1 != 0,
             outer_v6: bits & 2 != 0,
@@ -248,7 +267,8 @@ impl Shape {
         })
     }
 
-    pub(crate) fn name(self) -> String {
+    /// Name in test output.
+    pub fn name(self) -> String {
         let version = |v6| if v6 { 6 } else { 4 };
         let format = if self.vxlan { "VXLAN" } else { "Geneve" };
         format!(
@@ -259,22 +279,22 @@ impl Shape {
     }
 
     /// The Pod or Service address in this shape.
-    pub(crate) fn inner(self, address: [u8; 4]) -> IpAddr {
+    pub fn inner(self, address: [u8; 4]) -> IpAddr {
         address_in(self.inner_v6, 0x0a, address)
     }
 
     /// The underlay address in this shape.
-    pub(crate) fn outer(self, address: [u8; 4]) -> IpAddr {
+    pub fn outer(self, address: [u8; 4]) -> IpAddr {
         address_in(self.outer_v6, 0x0b, address)
     }
 
     /// UDP port of the format.
-    pub(crate) fn port(self) -> u16 {
+    pub fn port(self) -> u16 {
         if self.vxlan { 4789 } else { 6081 }
     }
 
     /// Converts IPv4 Geneve tables to this shape.
-    pub(crate) fn tables(self, mut tables: MemoryMaps) -> MemoryMaps {
+    pub fn tables(self, mut tables: MemoryMaps) -> MemoryMaps {
         let addr = |address: IpAddr| match address {
             IpAddr::V4(v4) => mapped(v4.octets()),
             IpAddr::V6(v6) => v6.octets(),
@@ -318,7 +338,7 @@ fn address_in(v6: bool, mark: u8, address: [u8; 4]) -> IpAddr {
 
 /// The kernel's `CLOCK_MONOTONIC` in nanoseconds at the start of the tests, approximately: it must be neither far in
 /// the past nor in the future.
-pub(crate) fn now() -> u64 {
+pub fn now() -> u64 {
     static NOW: OnceLock<u64> = OnceLock::new();
     *NOW.get_or_init(|| {
         let text = std::fs::read_to_string("/proc/uptime").expect("/proc/uptime");

@@ -41,8 +41,8 @@ const IDS: [&str; 4] = ["east", "west", "east-2-x", "north"];
 const CONVERGENCE_BOUND: Duration = Duration::from_secs(150);
 /// Minimum wait after the last fault: black-holed requests still fail 30 s later.
 const MIN_SETTLE_TIME: Duration = Duration::from_secs(31);
-/// How long the expected state lasts before a run is at rest: Events are published 5 s after their cause, and a burst of
-/// them takes a few seconds more (`runtime::events`).
+/// Period of the expected state before the quiet period begins: Events are published 5 s after their cause, and a burst
+/// of them takes a few seconds more (`runtime::events`).
 const REST_PERIOD: Duration = Duration::from_secs(12);
 /// When the simulated administrator removes leftovers of a restored leader.
 const ADMIN_CLEANUP_AFTER: Duration = Duration::from_secs(45);

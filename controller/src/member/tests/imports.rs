@@ -386,8 +386,8 @@ fn only_accepted_ports_of_local_pods_are_imported() {
     assert_eq!(ports, [(Some("http"), Some(8080))]);
 }
 
-/// Simulation seed 5376: a create that conflicts while the cache lacks the foreign Service is a failure, which creates a
-/// ServiceImport without addresses. It stayed once the cache contained the Service.
+/// Simulation seed 5376: a create that conflicts while the cache lacks the foreign Service is a failure, which creates
+/// a ServiceImport without addresses. It stayed once the cache contained the Service.
 #[test]
 fn a_service_import_is_deleted_when_its_service_has_another_owner() {
     let mut snapshot = snapshot();

@@ -370,7 +370,7 @@ mod tests {
             ..KernelCounters::default()
         };
         let text = render(&state, &counted).unwrap();
-        let labels = "group=\"gateways\",next hop=\"Gateway gw\",address=\"192.0.2.1\"";
+        let labels = "group=\"gateways\",nexthop=\"Gateway gw\",address=\"192.0.2.1\"";
         for line in [
             format!("mcgateway_nexthop_usable{{{labels}}} 0"),
             format!("mcgateway_nexthop_unanswered_probes{{{labels}}} 4"),

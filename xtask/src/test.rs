@@ -117,7 +117,15 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
         Suite::Lint => lint::run(summary),
         Suite::Unit => summary.cargo_test(
             "unit",
-            cmd::cargo().args(["test", "--quiet", "--locked", "--release", "--lib", "--bins"]),
+            cmd::cargo().args([
+                "test",
+                "--quiet",
+                "--locked",
+                "--release",
+                "--no-fail-fast",
+                "--lib",
+                "--bins",
+            ]),
         )?,
         Suite::Datapath => {
             summary.step("the object is reproducible", ebpf::check::reproducible());

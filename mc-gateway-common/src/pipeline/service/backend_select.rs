@@ -170,8 +170,10 @@ fn backend_for_flow<M: Maps>(maps: &M, mut key: FlowKey, syn: bool) -> Option<Se
     let known = maps.flow(&key).unwrap_or(0);
     if !syn
         && let Some(selected) = get_backend(maps, known)
-        // A TCP connection keeps its backend; UDP flows move off a backend that is not ready.
-        && (service_key.proto == ip::TCP || selected.backend.flags & BACKEND_READY != 0)
+        // A TCP connection keeps its backend; UDP flows move off a backend that is not ready if another one is.
+        && (service_key.proto == ip::TCP
+            || selected.backend.flags & BACKEND_READY != 0
+            || service.backends == 0)
     {
         return Some(selected);
     }

@@ -28,7 +28,8 @@ const PROTOCOLS: [(&str, u8); 2] = [("TCP", 6), ("UDP", 17)];
 pub struct Service {
     /// `sessionAffinity: ClientIP`.
     pub affinity: bool,
-    /// IDs of the backends that accept new flows; never empty.
+    /// IDs of the backends that accept new flows. Without one the entry serves existing flows only, and new flows go to
+    /// the service proxy, which rejects them.
     pub backends: BTreeSet<u64>,
 }
 
@@ -135,15 +136,14 @@ impl ServiceBuilder<'_> {
         };
         let mut backends = BTreeMap::new();
         let mut ready = BTreeSet::new();
+        let mut unplaced = BTreeSet::new();
         for (pod, pod_port, endpoint) in endpoints {
             let group = match self.locate(pod, endpoint) {
                 EndpointLocation::Local => 0,
                 EndpointLocation::Remote(group) if self.gateway => group,
-                EndpointLocation::Unknown if self.gateway && takes_new(endpoint) => {
-                    let value = pod.to_string();
-                    let reason = "is an endpoint on no reachable Node";
-                    self.reject(service, &field, &value, reason);
-                    return;
+                EndpointLocation::Unknown if takes_new(endpoint) => {
+                    unplaced.insert(pod);
+                    continue;
                 }
                 EndpointLocation::Remote(_) | EndpointLocation::Unknown => continue,
             };
@@ -164,7 +164,27 @@ impl ServiceBuilder<'_> {
                 ready.insert(id);
             }
         }
+        self.report_unplaced(service, &field, &unplaced, ready.is_empty());
         self.add(service, &field, key, ready, backends);
+    }
+
+    /// Reports endpoints on no reachable Node. The other endpoints keep serving: without them established connections
+    /// would break whenever a Node is deleted before its endpoints, or an endpoint arrives before its Node.
+    fn report_unplaced(&mut self, service: &ServiceInfo, field: &str, pods: &BTreeSet<IpAddr>, all: bool) {
+        for pod in pods {
+            let value = pod.to_string();
+            if all {
+                self.reject(service, field, &value, "is an endpoint on no reachable Node");
+            } else if self.gateway {
+                self.rejected.push(FieldError {
+                    object: object(service),
+                    field: field.to_owned(),
+                    value,
+                    reason: "is an endpoint on no reachable Node: it gets no flows from other clusters"
+                        .to_owned(),
+                });
+            }
+        }
     }
 
     /// Adds a Service port with all its backends, or rejects it.
@@ -199,6 +219,8 @@ impl ServiceBuilder<'_> {
             self.reject(service, field, &value, reason);
             return;
         }
+        // Existing flows keep their backends while none is ready.
+        let serves = !backends.is_empty();
         self.services.backends.extend(backends);
         if self.gateway && ready.len() > MAGLEV_ENTRIES {
             self.rejected.push(FieldError {
@@ -211,7 +233,7 @@ impl ServiceBuilder<'_> {
                 ),
             });
         }
-        if self.gateway && !ready.is_empty() {
+        if self.gateway && serves {
             let service = Service {
                 affinity: service.client_ip_affinity,
                 backends: ready,

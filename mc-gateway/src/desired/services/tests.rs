@@ -156,11 +156,33 @@ fn terminating_pods_are_used_if_no_pod_is_ready() {
     assert_eq!(pods, [to_abi_addr("10.1.1.6".parse().unwrap())]);
 }
 
+/// The entry was removed, and open connections were rejected by the service proxy.
 #[test]
-fn a_port_without_ready_endpoints_is_left_to_the_service_proxy() {
+fn a_port_without_ready_endpoints_serves_existing_flows() {
     let (services, rejected) = read_at("gw", &[web(vec![endpoint("10.1.1.5", "n", false)])]);
-    assert_eq!(services.services, BTreeMap::new());
+    let http = &services.services[&key("10.96.0.10", 80, 6)];
+    assert_eq!(http.backends, BTreeSet::new());
+    assert_eq!(services.backends.len(), 2, "one per port");
     assert_eq!(rejected, [""; 0], "not an error");
+    let (services, _) = read_at("gw", &[web(vec![])]);
+    assert_eq!(services.services, BTreeMap::new(), "no flow can exist");
+}
+
+/// One endpoint on an unknown Node removed the whole port, with its established connections.
+#[test]
+fn an_endpoint_on_no_reachable_node_is_left_out_alone() {
+    let lost = web(vec![
+        endpoint("10.1.1.5", "n", true),
+        endpoint("10.9.9.9", "lost", true),
+    ]);
+    let (services, rejected) = read_at("gw", &[lost]);
+    let http = &services.services[&key("10.96.0.10", 80, 6)];
+    let pods: Vec<Addr> = http.backends.iter().map(|id| services.backends[id].pod).collect();
+    assert_eq!(pods, [to_abi_addr("10.1.1.5".parse().unwrap())]);
+    assert!(
+        rejected[0].contains("\"10.9.9.9\" is an endpoint on no reachable Node: it gets no flows"),
+        "{rejected:?}"
+    );
 }
 
 #[test]
@@ -188,14 +210,11 @@ fn untranslatable_ports_are_rejected_with_a_reason() {
         "{rejected:?}"
     );
 
-    let lost = web(vec![
-        endpoint("10.1.1.5", "n", true),
-        endpoint("10.9.9.9", "lost", true),
-    ]);
+    let lost = web(vec![endpoint("10.9.9.9", "lost", true)]);
     let (services, rejected) = read_at("gw", &[lost]);
     assert_eq!(services.services, BTreeMap::new());
     assert!(
-        rejected[0].contains("\"10.9.9.9\" is an endpoint on no reachable Node"),
+        rejected[0].contains("\"10.9.9.9\" is an endpoint on no reachable Node: left to"),
         "{rejected:?}"
     );
 }

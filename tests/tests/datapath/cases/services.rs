@@ -215,6 +215,18 @@ impl Cases<'_> {
         tables
     }
 
+    /// The same maps after the last backend became unready.
+    fn without_ready_backend(mut tables: MemoryMaps) -> MemoryMaps {
+        tables.services.maglev.clear();
+        for service in tables.services.services.values_mut() {
+            service.backends = 0;
+        }
+        for backend in tables.services.backends.values_mut() {
+            backend.flags = 0;
+        }
+        tables
+    }
+
     /// East's regular node with its own Pods.
     fn node(&self) -> MemoryMaps {
         let mut tables = self.with_backend(self.with_service_prefix(fixture::node()), POD_NODE);
@@ -378,6 +390,22 @@ impl Cases<'_> {
         let datagram = self.sent_by_west(&self.datagram(DATAGRAMS));
         let flow = self.gateway_with_flow(CLIENT, DATAGRAMS, UDP, ENDING_UDP);
         self.push_selection("datagrams leave a terminating Pod", flow, &datagram, BY_UDP);
+        // No backend is ready: the entry stays without a lookup table.
+        for (name, port, proto, backend, packet) in [
+            ("a connection", WEB, TCP, ENDING, &data),
+            ("datagrams", DATAGRAMS, UDP, ENDING_UDP, &datagram),
+        ] {
+            let flow = Self::without_ready_backend(self.gateway_with_flow(CLIENT, port, proto, backend));
+            let name = format!("{name} of a Service without a ready Pod stay");
+            self.push_selection(&name, flow, packet, backend);
+        }
+        let inner = self.syn(WEB);
+        self.push_delivery(
+            "to the stack: a new connection without a ready Pod",
+            Self::without_ready_backend(self.gateway()),
+            &self.sent_by_west(&inner),
+            &inner,
+        );
         self.push_selection(
             "a flow of another gateway continues",
             self.gateway(),

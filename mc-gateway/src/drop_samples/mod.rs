@@ -1,14 +1,14 @@
 //! Sampled drops as structured log lines (target `drops`).
 //!
-//! The programs limit samples per second and CPU; this side limits log lines per second and node, and counts every
-//! sample.
+//! The programs limit samples per second and CPU; this side selects the lines to log, and counts every sample.
 
 mod decode;
+mod log_filter;
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use aya::maps::{MapData, RingBuf};
 use mc_gateway_common::abi::sample::DROP_SAMPLES;
@@ -16,16 +16,13 @@ use mc_gateway_common::verdict::DropReason;
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::time::interval;
 use tracing::{debug, info, warn};
 
 use crate::maps::{MapsError, open};
 use crate::metrics::Metrics;
 use decode::{DroppedPacket, decode};
-
-/// Lines logged in one [`WINDOW`].
-const MAX_LINES: u32 = 20;
-/// Span over which lines are counted.
-const WINDOW: Duration = Duration::from_secs(1);
+use log_filter::{LogFilter, REPEAT_INTERVAL};
 
 /// A failure to read the samples.
 #[derive(Debug, Error)]
@@ -53,25 +50,36 @@ pub fn start(maps: &Path, metrics: Arc<Metrics>) -> Result<(), DropSamplesError>
 }
 
 async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Result<()> {
-    let mut limit = LogLimit::new(Instant::now());
+    let mut filter = LogFilter::new(Instant::now());
+    let mut repeat_check = interval(REPEAT_INTERVAL);
     loop {
-        let mut ready = ring.readable_mut().await?;
+        let mut ready = tokio::select! {
+            ready = ring.readable_mut() => ready?,
+            _ = repeat_check.tick() => {
+                for repeated in filter.repeated(Instant::now()) {
+                    log(&repeated.last, &peer_name(&repeated.last, metrics), Some(repeated.count));
+                }
+                continue;
+            }
+        };
         while let Some(item) = ready.get_inner_mut().next() {
             let dropped = decode(&item);
             let mut state = metrics.state();
             state.samples_read = state.samples_read.saturating_add(1);
-            let Some(dropped) = dropped else { continue };
-            let peer = dropped
-                .peer
-                .map(|peer| state.names.peer(peer))
-                .unwrap_or_default();
             drop(state);
-            if limit.allow(Instant::now()) {
-                log(&dropped, &peer);
+            let Some(dropped) = dropped else { continue };
+            if filter.is_logged(&dropped, Instant::now()) {
+                log(&dropped, &peer_name(&dropped, metrics), None);
             }
         }
         ready.clear_ready();
     }
+}
+
+/// Name of the peer; empty for a packet of this cluster or of an unknown peer.
+fn peer_name(dropped: &DroppedPacket, metrics: &Metrics) -> String {
+    let peer = dropped.peer.map(|peer| metrics.state().names.peer(peer));
+    peer.unwrap_or_default()
 }
 
 /// Whether `record` has a complete header; its packet may be malformed.
@@ -80,7 +88,8 @@ pub fn is_valid_record(record: &[u8]) -> bool {
     decode(record).is_some()
 }
 
-fn log(dropped: &DroppedPacket, peer_name: &str) {
+/// Logs a packet, or the last of `repeated` ones.
+fn log(dropped: &DroppedPacket, peer_name: &str, repeated: Option<u64>) {
     let reason = DropReason::ALL
         .into_iter()
         .find(|reason| *reason as u32 == dropped.reason)
@@ -103,46 +112,8 @@ fn log(dropped: &DroppedPacket, peer_name: &str) {
     );
     // Multicast of the kernel itself on a new device is no reason for an alert.
     if flow.is_some_and(|flow| decode::is_link_local_multicast(flow.dst)) {
-        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, "packet dropped");
+        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, repeated, "packet dropped");
     } else {
-        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, "packet dropped");
-    }
-}
-
-/// Limit of log lines per window.
-#[derive(Debug)]
-struct LogLimit {
-    window_start: Instant,
-    lines: u32,
-}
-
-impl LogLimit {
-    fn new(now: Instant) -> Self {
-        Self {
-            window_start: now,
-            lines: 0,
-        }
-    }
-
-    fn allow(&mut self, now: Instant) -> bool {
-        if now.saturating_duration_since(self.window_start) >= WINDOW {
-            *self = Self::new(now);
-        }
-        self.lines = self.lines.saturating_add(1);
-        self.lines <= MAX_LINES
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_limited_within_a_second_and_not_after_it() {
-        let start = Instant::now();
-        let mut limit = LogLimit::new(start);
-        let allowed = (0..100).filter(|_| limit.allow(start)).count();
-        assert_eq!(allowed, 20);
-        assert!(limit.allow(start + WINDOW));
+        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, repeated, "packet dropped");
     }
 }

@@ -227,7 +227,7 @@ pub fn bpffs_path(path: &Path, exists: impl Fn(&Path) -> bool) -> PathBuf {
 pub struct Locks {
     dir: PathBuf,
     _socket: UnixListener,
-    _file: Option<fs::File>,
+    file: Option<fs::File>,
 }
 
 impl Locks {
@@ -249,8 +249,14 @@ impl Locks {
         Ok(Self {
             dir,
             _socket: socket,
-            _file: file,
+            file,
         })
+    }
+
+    /// Locks the pin directory again after another program replaced it.
+    pub fn lock_new_dir(&mut self) -> Result<(), PreflightError> {
+        self.file = Some(lock_dir(&self.dir)?);
+        Ok(())
     }
 
     /// The pin directory.

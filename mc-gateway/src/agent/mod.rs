@@ -8,11 +8,11 @@ mod signals;
 
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use mc_metrics::server::{self, Listener};
 use thiserror::Error;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 use tracing::info;
 
 use crate::apply::ApplyError;
@@ -21,7 +21,8 @@ use crate::datapath::DatapathError;
 use crate::desired::DesiredError;
 use crate::drop_samples::{self, DropSamplesError};
 use crate::error_chain;
-use crate::host::{HostChanges, HostError};
+use crate::host::HostError;
+use crate::host::changes::{HostChange, HostChanges};
 use crate::maps::MapsError;
 use crate::plan::PlanError;
 use crate::preflight::PreflightError;
@@ -33,6 +34,9 @@ pub(crate) use reconcile::LOCK_TIMEOUT;
 use reconcile::{Agent, MAX_ITERATIONS};
 use schedule::Schedule;
 use signals::Signals;
+
+/// Interval of the search for removed pins: some thirty `stat` calls.
+const PIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The agent cannot run, or a reconcile failed.
 #[derive(Debug, Error)]
@@ -102,6 +106,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
+    let mut pin_check = interval(PIN_CHECK_INTERVAL);
     loop {
         agent.metrics.state().last_turn = std::time::Instant::now();
         tokio::select! {
@@ -115,7 +120,14 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 }
                 schedule.objects_changed(Instant::now());
             }
-            () = host_changes.changed() => schedule.host_changed(Instant::now()),
+            change = host_changes.changed() => {
+                agent.nat_stale |= change == HostChange::Nftables;
+                schedule.host_changed(Instant::now());
+            }
+            // The kernel notifies no process of removed pins.
+            _ = pin_check.tick() => if !agent.datapath.is_pinned() {
+                schedule.host_changed(Instant::now());
+            },
             Ok(()) = status.changed() => {
                 let path_mtus = status.borrow_and_update().path_mtus();
                 if agent.path_mtus != path_mtus {

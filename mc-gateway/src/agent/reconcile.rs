@@ -49,9 +49,9 @@ pub(super) struct Agent {
     pub(super) log: ChangeLogger,
     /// Contents of the nftables table when it was last read or written.
     pub(super) masquerade: Option<Masquerade>,
-    /// Whether the nftables table must be read before the next plan. Foreign changes are not notified, and next to
+    /// Whether the nftables table must be read before the next plan: after a notification and at each resync. Next to
     /// the thousands of rules of a service proxy reading takes longer than everything else.
-    nat_stale: bool,
+    pub(super) nat_stale: bool,
     /// Whether the maps must be read before the next plan.
     pub(super) maps_stale: bool,
     /// Names last written to the state directory.
@@ -62,7 +62,7 @@ pub(super) struct Agent {
     pub(super) path_mtus: BTreeMap<u32, u32>,
     /// Whether an address must be reserved for this Node.
     pub(super) needs_address: watch::Sender<bool>,
-    _locks: Locks,
+    locks: Locks,
 }
 
 impl Agent {
@@ -105,7 +105,7 @@ impl Agent {
             prober,
             path_mtus,
             needs_address: watch::Sender::new(false),
-            _locks: locks,
+            locks,
         })
     }
 
@@ -118,6 +118,7 @@ impl Agent {
             antrea_clusters: self.config.antrea_clusters.clone(),
         };
         let (desired, rejected) = compute(objects, &me)?;
+        self.restore_pins()?;
         if resync || self.maps_stale {
             self.maps.reload()?;
             self.nat_stale = true;
@@ -160,6 +161,18 @@ impl Agent {
             applied?;
         }
         Err(AgentError::NotConverged(next))
+    }
+
+    /// Pins again what another program has unpinned.
+    fn restore_pins(&mut self) -> Result<(), AgentError> {
+        let replaced = !self.locks.dir().exists();
+        if self.datapath.restore_pins()? {
+            warn!(bpf_dir = %self.locks.dir().display(), "pins removed by another program: restored");
+        }
+        if replaced {
+            self.locks.lock_new_dir()?;
+        }
+        Ok(())
     }
 
     fn settings(&self) -> Settings<'_> {

@@ -29,6 +29,9 @@ pub enum DatapathError {
     /// The object has no such classifier.
     #[error("program {0}: not in the eBPF object")]
     NoProgram(&'static str),
+    /// The object has no such map.
+    #[error("map {0}: not in the eBPF object")]
+    NoMap(&'static str),
     /// The kernel rejected a program.
     #[error("program {name}: {operation}")]
     Program {

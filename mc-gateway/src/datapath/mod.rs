@@ -9,10 +9,11 @@ mod error;
 pub(crate) mod map_migration;
 mod pins;
 mod program;
+mod restore;
 mod tcx;
 mod version;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,8 @@ pub struct Datapath {
     /// Kernel IDs of the programs that this agent loaded.
     ids: BTreeMap<Program, u32>,
     order: TcxOrder,
+    /// Pins of links when they were last observed or created.
+    links: BTreeSet<PathBuf>,
 }
 
 impl Datapath {
@@ -73,6 +76,7 @@ impl Datapath {
             ebpf,
             ids,
             order,
+            links: BTreeSet::new(),
         })
     }
 
@@ -93,9 +97,11 @@ impl Datapath {
     }
 
     /// The agent's attachments: pinned links, and the filters found on the host's devices.
-    pub fn attachments(&self, filters: &[Filter]) -> Result<BTreeMap<Hook, Attachment>, DatapathError> {
+    pub fn attachments(&mut self, filters: &[Filter]) -> Result<BTreeMap<Hook, Attachment>, DatapathError> {
         let mut attachments = BTreeMap::new();
-        for (program, device, path) in pinned_links(&self.dir)? {
+        let links = pinned_links(&self.dir)?;
+        self.links = links.iter().map(|(_, _, path)| path.clone()).collect();
+        for (program, device, path) in links {
             let attachment = tcx::observe(&path, self.ids.get(&program).copied())?;
             let mode = AttachMode::Tcx;
             attachments.insert(
@@ -146,7 +152,9 @@ impl Datapath {
             AttachMode::Tcx => {
                 // The link of a removed or replaced device is useless.
                 remove_pin(&path)?;
-                tcx::attach(classifier, *program, device, order, &path)
+                tcx::attach(classifier, *program, device, order, &path)?;
+                self.links.insert(path);
+                Ok(())
             }
             AttachMode::Clsact => {
                 clsact::ensure_qdisc(&dir, device, ifindex)?;
@@ -158,7 +166,11 @@ impl Datapath {
     /// Detaches a program from a device.
     pub fn detach(&mut self, hook: &Hook) -> Result<(), DatapathError> {
         match hook.mode {
-            AttachMode::Tcx => remove_pin(&tcx::link_path(&self.dir, hook.program, &hook.device)),
+            AttachMode::Tcx => {
+                let path = tcx::link_path(&self.dir, hook.program, &hook.device);
+                self.links.remove(&path);
+                remove_pin(&path)
+            }
             AttachMode::Clsact => clsact::detach(hook.program, &hook.device),
         }
     }

@@ -1,9 +1,11 @@
 //! State of the node outside the eBPF maps: devices, addresses, routes, nftables.
 
 pub mod address;
+pub mod changes;
 pub mod conntrack;
 pub mod ipv6;
 pub mod link;
+mod nft_notifications;
 pub mod nftables;
 pub mod policy_routing;
 pub mod route;
@@ -79,41 +81,4 @@ pub fn connect() -> io::Result<rtnetlink::Handle> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     tokio::spawn(connection);
     Ok(handle)
-}
-
-/// Notifications about changes of links, addresses and routes.
-#[derive(Debug)]
-pub struct HostChanges {
-    receiver: tokio::sync::mpsc::Receiver<()>,
-}
-
-impl HostChanges {
-    /// Subscribes to the notifications.
-    pub fn subscribe() -> io::Result<Self> {
-        use futures::StreamExt as _;
-        use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Link};
-
-        let groups = [Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route];
-        let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
-        tokio::spawn(connection);
-        // One pending notification covers any number of changes: the receiver reads everything.
-        let (sender, receiver) = tokio::sync::mpsc::channel(1);
-        tokio::spawn(async move {
-            let _connected = handle;
-            while messages.next().await.is_some() {
-                if let Err(tokio::sync::mpsc::error::TrySendError::Closed(())) = sender.try_send(()) {
-                    break;
-                }
-            }
-        });
-        Ok(Self { receiver })
-    }
-
-    /// Waits for a change. Never returns after the kernel has closed the subscription: only the periodic resync
-    /// remains.
-    pub async fn changed(&mut self) {
-        if self.receiver.recv().await.is_none() {
-            futures::future::pending::<()>().await;
-        }
-    }
 }

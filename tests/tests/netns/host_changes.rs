@@ -1,6 +1,6 @@
 //! Changes of the host under a running agent: devices, addresses, routes, and failing steps.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command, time::Instant};
 
 use mc_tests::{
     process::Process,
@@ -8,7 +8,7 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::fixture::{TIMEOUT, bpftool, connected, options, routes};
+use crate::fixture::{TIMEOUT, bpftool, connected, options, routes, wait_for_log};
 
 const GATEWAY: Place = Place::GatewayEast;
 
@@ -56,6 +56,56 @@ fn a_deleted_mc0_is_recreated() {
             }
         })
         .expect("routes");
+    }
+}
+
+/// Every reconcile failed, because the pins' directories were missing, until a restart of the agent.
+#[test]
+fn removed_pins_are_restored() {
+    let mut bed = connected("pin-heal");
+    for (place, devices) in [(Place::NodeEast, &["eth0"][..]), (GATEWAY, &["eth0", "eth1"])] {
+        let dir = bed.bpf_dir(place);
+        for removed in [dir.clone(), dir.join("links"), dir.join("programs")] {
+            fs::remove_dir_all(&removed).expect("remove");
+            let removed_at = Instant::now();
+            wait_attached(&bed, place, devices);
+            wait_connectivity(&bed);
+            println!("{} restored after {:?}", removed.display(), removed_at.elapsed());
+        }
+        wait_for_log(&mut bed, place, &["pins removed by another program", "restored"]);
+        let prefixes = bed.run_agent(place, &["inspect", "prefixes"]).expect("inspect");
+        assert!(prefixes.status.success(), "{prefixes:?}");
+    }
+}
+
+/// The table was read at each resync only: after `nft flush ruleset` requests failed for up to 15 s. [`TIMEOUT`] is
+/// shorter than the interval of resyncs.
+#[test]
+fn a_changed_nftables_table_is_restored_before_the_resync() {
+    let bed = connected("nft-heal");
+    let nft = |place: Place, command: &str| bed.netns(place).run("nft", command.split(' '));
+    for place in [Place::NodeEast, GATEWAY] {
+        let list = || nft(place, "list table inet mc_gateway").map_err(|error| format!("{error:#}"));
+        let original = list().expect("the table");
+        for change in [
+            "delete table inet mc_gateway",
+            "flush ruleset",
+            "flush table inet mc_gateway",
+        ] {
+            nft(place, change).expect(change);
+            let changed_at = Instant::now();
+            let restored = || match list() {
+                Ok(table) if table == original => Ok(()),
+                Ok(table) | Err(table) => Err(table),
+            };
+            wait_for("the table", TIMEOUT, restored).expect(change);
+            println!(
+                "{}, {change}: restored after {:?}",
+                place.name(),
+                changed_at.elapsed()
+            );
+        }
+        wait_connectivity(&bed);
     }
 }
 

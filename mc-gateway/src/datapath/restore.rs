@@ -1,0 +1,69 @@
+//! Pins that another program removed: found missing, and pinned again from the descriptors of this process.
+//!
+//! A removed pin of a link detaches its program, so the next plan attaches it again. Maps keep their contents: programs
+//! and this process hold them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use mc_gateway_common::abi;
+
+use super::program::classifier;
+use super::{Datapath, DatapathError, SUBDIRS};
+use crate::plan::Program;
+
+impl Datapath {
+    /// Whether every pin of this agent exists.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        let programs = Program::ALL.map(|program| self.program_path(program));
+        let mut pins = self
+            .directories()
+            .into_iter()
+            .chain(programs)
+            .chain(self.map_paths());
+        pins.all(|path| path.exists()) && self.links.iter().all(|path| path.exists())
+    }
+
+    /// Creates missing directories, and pins maps and programs again. Returns whether anything was missing.
+    pub fn restore_pins(&mut self) -> Result<bool, DatapathError> {
+        if self.is_pinned() {
+            return Ok(false);
+        }
+        for path in self.directories() {
+            fs::create_dir_all(&path).map_err(|source| DatapathError::Io { path, source })?;
+        }
+        for (name, path) in abi::ALL_MAPS.into_iter().zip(self.map_paths()) {
+            if path.exists() {
+                continue;
+            }
+            let map = self.ebpf.map(name).ok_or(DatapathError::NoMap(name))?;
+            map.pin(&path)
+                .map_err(|source| DatapathError::Pin { path, source })?;
+        }
+        for program in Program::ALL {
+            let path = self.program_path(program);
+            if path.exists() {
+                continue;
+            }
+            classifier(&mut self.ebpf, program)?
+                .pin(&path)
+                .map_err(|source| DatapathError::Pin { path, source })?;
+        }
+        Ok(true)
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        let subdirs = SUBDIRS.map(|subdir| self.dir.join(subdir));
+        subdirs.into_iter().chain([self.maps_dir()]).collect()
+    }
+
+    fn map_paths(&self) -> Vec<PathBuf> {
+        let dir = self.maps_dir();
+        abi::ALL_MAPS.map(|name| dir.join(name)).into()
+    }
+
+    fn program_path(&self, program: Program) -> PathBuf {
+        self.dir.join("programs").join(program.name())
+    }
+}

@@ -1,0 +1,88 @@
+//! Notifications of the kernel about changes of the host's network and of the agent's nftables table.
+
+use std::io;
+
+use futures::{StreamExt as _, future::pending};
+use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+use tracing::warn;
+
+use super::nft_notifications::NftNotifications;
+
+/// The part of the host that changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostChange {
+    /// Links, addresses or routes.
+    Network,
+    /// The agent's nftables table, by any program.
+    Nftables,
+}
+
+/// Subscriptions to changes of the host.
+#[derive(Debug)]
+pub struct HostChanges {
+    network: Receiver<()>,
+    nftables: Receiver<()>,
+}
+
+impl HostChanges {
+    /// Subscribes to the notifications.
+    pub fn subscribe() -> io::Result<Self> {
+        Ok(Self {
+            network: subscribe_network()?,
+            nftables: subscribe_nftables(),
+        })
+    }
+
+    /// Waits for a change. A subscription that the kernel has closed never returns: only the periodic resync remains.
+    pub async fn changed(&mut self) -> HostChange {
+        tokio::select! {
+            () = next(&mut self.network) => HostChange::Network,
+            () = next(&mut self.nftables) => HostChange::Nftables,
+        }
+    }
+}
+
+async fn next(receiver: &mut Receiver<()>) {
+    if receiver.recv().await.is_none() {
+        pending::<()>().await;
+    }
+}
+
+/// Whether a receiver is left. One pending notification covers any number of changes: the receiver reads everything.
+fn notify(sender: &Sender<()>) -> bool {
+    !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
+}
+
+fn subscribe_network() -> io::Result<Receiver<()>> {
+    use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Link};
+
+    let groups = [Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route];
+    let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
+    tokio::spawn(connection);
+    let (sender, receiver) = channel(1);
+    tokio::spawn(async move {
+        let _connected = handle;
+        while messages.next().await.is_some() && notify(&sender) {}
+    });
+    Ok(receiver)
+}
+
+/// Without the notifications the periodic resync remains.
+fn subscribe_nftables() -> Receiver<()> {
+    let (sender, receiver) = channel(1);
+    tokio::spawn(async move {
+        let ended = async {
+            let notifications = NftNotifications::open()?;
+            loop {
+                notifications.changed().await?;
+                if !notify(&sender) {
+                    return Ok::<(), io::Error>(());
+                }
+            }
+        };
+        if let Err(error) = ended.await {
+            warn!(%error, "no nftables notifications: foreign changes are found by the resync only");
+        }
+    });
+    receiver
+}

@@ -1,0 +1,166 @@
+//! The kernel's notifications about the agent's nftables table (`NFNLGRP_NFTABLES`).
+//!
+//! Parses the few fields it needs by hand instead of with a crate: `rtnetlink` has no nftables messages, and crates of
+//! nftables depend on the C library libnftnl.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::nftables::TABLE;
+
+/// Bit of the multicast group `NFNLGRP_NFTABLES` (7, `linux/netfilter/nfnetlink.h`).
+const GROUP: u32 = 1 << 6;
+/// `NFNL_SUBSYS_NFTABLES`, the upper byte of the message type.
+const SUBSYSTEM: u8 = 10;
+/// Length of `struct nlmsghdr`.
+const HEADER_LEN: usize = 16;
+/// Length of `struct nfgenmsg`.
+const FAMILY_HEADER_LEN: usize = 4;
+/// The table's name in every message about a table, chain, rule, set or element (`NFTA_*_TABLE`).
+const ATTRIBUTE_TABLE: u16 = 1;
+/// Bits of an attribute's type without its flags (`NLA_TYPE_MASK`).
+const ATTRIBUTE_MASK: u16 = 0x3fff;
+/// `NFPROTO_INET`, the family of the table.
+const FAMILY_INET: u8 = 1;
+/// Longer than a message of the kernel (`NLMSG_GOODSIZE`).
+const BUFFER_LEN: usize = 32 * 1024;
+
+/// A subscription.
+#[derive(Debug)]
+pub(super) struct NftNotifications {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl NftNotifications {
+    /// Subscribes; needs `CAP_NET_ADMIN`.
+    pub(super) fn open() -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(NETFILTER))?;
+        bind(&socket, &SocketAddrNetlink::new(0, GROUP))?;
+        // SAFETY: the socket owns its descriptor, keeps it and is dropped with the registration.
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }
+            .map_err(io::Error::from)?;
+        Ok(Self { socket })
+    }
+
+    /// Waits for a change of the table, or for lost notifications.
+    pub(super) async fn changed(&self) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER_LEN];
+        loop {
+            let mut ready = self.socket.readable().await?;
+            match recv(self.socket.get_ref(), &mut buffer, RecvFlags::empty()) {
+                Ok((read, _)) if concerns_table(buffer.get(..read).unwrap_or_default()) => return Ok(()),
+                // The receive buffer was full: notifications are lost.
+                Err(Errno::NOBUFS) => return Ok(()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Whether any message of a datagram is about the agent's table.
+fn concerns_table(mut datagram: &[u8]) -> bool {
+    let name = TABLE.strip_prefix("inet ").unwrap_or(TABLE).as_bytes();
+    while let Some((message, rest)) = split_message(datagram) {
+        if is_about(message, name) {
+            return true;
+        }
+        datagram = rest;
+    }
+    false
+}
+
+/// The first message and the following ones, which begin at a multiple of 4 bytes.
+fn split_message(datagram: &[u8]) -> Option<(&[u8], &[u8])> {
+    let len = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
+    let message = datagram
+        .get(..len)
+        .filter(|message| message.len() >= HEADER_LEN)?;
+    let rest = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+    Some((message, rest))
+}
+
+fn is_about(message: &[u8], table: &[u8]) -> bool {
+    let kind = message.get(4..6).and_then(<[u8]>::first_chunk);
+    let is_nftables = kind.is_some_and(|kind| u16::from_ne_bytes(*kind).to_be_bytes()[0] == SUBSYSTEM);
+    let is_inet = message.get(HEADER_LEN) == Some(&FAMILY_INET);
+    is_nftables && is_inet && attribute(message, ATTRIBUTE_TABLE) == Some(table)
+}
+
+/// The text of an attribute, without the final NUL.
+fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut rest = message.get(HEADER_LEN.saturating_add(FAMILY_HEADER_LEN)..)?;
+    while let Some(header) = rest.first_chunk::<4>() {
+        let [len, kind] = [[header[0], header[1]], [header[2], header[3]]].map(u16::from_ne_bytes);
+        let len = usize::from(len);
+        let value = rest.get(4..len)?;
+        if kind & ATTRIBUTE_MASK == wanted {
+            return Some(value.strip_suffix(&[0]).unwrap_or(value));
+        }
+        rest = rest.get(len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A message with the family and two attributes: flags (number 2), and the table.
+    fn message(kind: u16, family: u8, table: &str) -> Vec<u8> {
+        let mut text = table.as_bytes().to_vec();
+        text.push(0);
+        let mut body = vec![family, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 1];
+        body.extend(u16::try_from(text.len() + 4).unwrap().to_ne_bytes());
+        body.extend(ATTRIBUTE_TABLE.to_ne_bytes());
+        body.extend(&text);
+        let mut message = u32::try_from(body.len() + HEADER_LEN)
+            .unwrap()
+            .to_ne_bytes()
+            .to_vec();
+        message.extend(kind.to_ne_bytes());
+        message.extend([0; 10]);
+        message.extend(body);
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    }
+
+    #[test]
+    fn messages_about_the_table_are_recognised() {
+        let deleted = 0x0a02;
+        assert!(concerns_table(&message(deleted, FAMILY_INET, "mc_gateway")));
+        for other in [
+            message(deleted, FAMILY_INET, "mc_gateway2"),
+            message(deleted, FAMILY_INET, "mc"),
+            message(deleted, 2, "mc_gateway"),
+            message(0x0102, FAMILY_INET, "mc_gateway"),
+        ] {
+            assert!(!concerns_table(&other));
+            let both = [other, message(deleted, FAMILY_INET, "mc_gateway")].concat();
+            assert!(concerns_table(&both), "any message of a datagram counts");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_have_a_result(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            concerns_table(&bytes);
+        }
+
+        #[test]
+        fn a_truncated_message_has_a_result(len in 0_usize..60) {
+            let whole = message(0x0a02, FAMILY_INET, "mc_gateway");
+            concerns_table(&whole[..len.min(whole.len())]);
+        }
+    }
+}

@@ -183,19 +183,23 @@ impl Cluster {
     }
 }
 
-/// Runs a program in the network namespace of a Node.
-pub(crate) fn on_node(node: &str, program: &str, args: &[&str]) -> String {
+/// Runs a program in the network namespace of a Node; `Err` is its standard error.
+pub(crate) fn try_on_node(node: &str, program: &str, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new("ip");
     command
         .args(["netns", "exec", &format!("mc-{node}"), program])
         .args(args);
     let out = command.output().expect("ip netns exec");
-    assert!(
-        out.status.success(),
-        "{node}: {program} {args:?}: {}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    String::from_utf8_lossy(&out.stdout).into_owned()
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+    }
+}
+
+/// The same for a program that has to succeed.
+pub(crate) fn on_node(node: &str, program: &str, args: &[&str]) -> String {
+    try_on_node(node, program, args).unwrap_or_else(|error| panic!("{node}: {program} {args:?}: {error}"))
 }
 
 /// PID of the agent on a Node.

@@ -11,7 +11,7 @@ use mc_tests::nslookup::Srv;
 use serde_json::{Value, json};
 
 use crate::{
-    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST, on_node},
+    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST, on_node, try_on_node},
     dns::{
         EXPORT, IMPORT, WEST_ID, assert_no_such_name, clients, cluster_local_name, clusterset_name,
         import_addresses, parse_ip, wait_addresses, wait_srv,
@@ -381,7 +381,10 @@ fn host_clients_reach_both_families() {
         client.get(&url);
         let program = std::env::var("MC_TRAFFIC").expect("MC_TRAFFIC");
         for node in nodes {
-            let answers = on_node(node, &program, &["get", &url, "--count", "10"]);
+            // The service proxy of this Node may be later than that of the client's Node, and rejects until then.
+            let answers = EAST.wait_for(&format!("answers at {node}"), SHORT_TIMEOUT, || {
+                try_on_node(node, &program, &["get", &url, "--count", "10"])
+            });
             let from: BTreeMap<_, _> = answers.lines().filter_map(|line| line.split_once(' ')).collect();
             assert!(
                 answers.lines().count() == 10 && from.len() == 1,

@@ -21,6 +21,7 @@ pub mod liveness;
 pub mod maglev;
 pub mod maps;
 pub mod nexthop_select;
+mod packed;
 pub mod packet;
 pub mod pipeline;
 pub mod rate_limit;

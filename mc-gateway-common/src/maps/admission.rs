@@ -4,6 +4,7 @@
 
 use crate::{
     abi::{MAX_NEXT_HOP_GROUPS, MAX_PEER_STATS},
+    packed::impl_bits,
     packet::Address,
     verdict::DropReason,
 };
@@ -50,6 +51,8 @@ pub const ALIAS_MASK: u32 = ALIAS_SOURCE | ALIAS_DESTINATION;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct PackedAdmission(u64);
+
+impl_bits!(PackedAdmission, u64);
 
 /// Bit of a drop reason, and its number.
 const REJECTED: u64 = 1;
@@ -105,20 +108,6 @@ impl PackedAdmission {
     #[must_use]
     pub const fn is_rejected(self) -> bool {
         self.0 & REJECTED != 0
-    }
-
-    /// The admission from [`Self::to_bits`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The packed word.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
-        self.0
     }
 
     /// The admission, or the drop reason.

@@ -10,6 +10,7 @@ use super::{
     ip,
     offsets::{ipv4, ipv6},
 };
+use crate::packed::impl_bits;
 
 const HOP_BY_HOP: u8 = IpProto::HopOpt as u8;
 const ROUTING: u8 = IpProto::Ipv6Route as u8;
@@ -39,6 +40,8 @@ pub struct L4Location {
 #[repr(transparent)]
 pub struct PackedL4Location(u32);
 
+impl_bits!(PackedL4Location, u32);
+
 impl PackedL4Location {
     const FRAGMENT_SHIFT: u32 = 8;
     const HAS_HEADER_SHIFT: u32 = 9;
@@ -54,20 +57,6 @@ impl PackedL4Location {
                 | (location.fragment as u32) << Self::FRAGMENT_SHIFT
                 | location.proto as u32,
         )
-    }
-
-    /// The location from [`Self::to_bits`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// The packed number.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u32 {
-        self.0
     }
 
     /// The location given to [`Self::new`].

@@ -2,6 +2,7 @@
 
 use crate::{
     maps::{ALIAS_MASK, ALIAS_SOURCE},
+    packed::impl_bits,
     verdict::DropReason,
 };
 
@@ -60,6 +61,8 @@ pub(crate) struct DeliveryInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct PackedDecision(u64);
+
+impl_bits!(PackedDecision, u64);
 
 /// Kinds of a packed decision. From [`SELECT_BACKEND`] on, the decision is a [`Decision::Service`].
 const KIND_MASK: u64 = 7;
@@ -129,20 +132,6 @@ impl PackedDecision {
                 | (info.inner_tos as u64) << INNER_TOS_SHIFT
                 | (info.return_group as u64) << RETURN_GROUP_SHIFT,
         )
-    }
-
-    /// The decision from [`Self::to_bits`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The packed word.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
-        self.0
     }
 
     /// The decision without the alias.

@@ -1,6 +1,6 @@
 //! Route of a packet to the selected backend.
 
-use crate::{abi::service::BACKEND_ID_BITS, verdict::DropReason};
+use crate::{abi::service::BACKEND_ID_BITS, packed::impl_bits, verdict::DropReason};
 
 /// Route of a packet to a Service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(crate) struct BackendRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct PackedRoute(u64);
+
+impl_bits!(PackedRoute, u64);
 
 impl BackendRoute {
     /// Hash for the selection of a next hop of the group.
@@ -39,20 +41,6 @@ impl PackedRoute {
     #[inline(always)]
     pub(crate) const fn rejected(reason: DropReason) -> Self {
         Self(Self::REJECTED | reason as u64)
-    }
-
-    /// The route from [`Self::to_bits`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The packed word.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
-        self.0
     }
 
     /// The route, or the drop reason.

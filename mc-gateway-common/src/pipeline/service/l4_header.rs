@@ -1,8 +1,11 @@
 //! The transport header of a packet as Service processing needs it.
 
-use crate::packet::{
-    icmp, ip,
-    offsets::{tcp, udp},
+use crate::{
+    packed::impl_bits,
+    packet::{
+        icmp, ip,
+        offsets::{tcp, udp},
+    },
 };
 
 /// Content behind the IP header.
@@ -43,6 +46,8 @@ pub(crate) struct L4Header {
 #[repr(transparent)]
 pub struct PackedL4Header(u64);
 
+impl_bits!(PackedL4Header, u64);
+
 const DST_PORT_SHIFT: u32 = 16;
 const OFFSET_SHIFT: u32 = 32;
 const OFFSET_MASK: u32 = 0xffff;
@@ -65,20 +70,6 @@ impl PackedL4Header {
                 | (header.v6 as u64) << V6_SHIFT
                 | (header.syn as u64) << SYN_SHIFT,
         )
-    }
-
-    /// The header from [`Self::to_bits`].
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// The packed word.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_bits(self) -> u64 {
-        self.0
     }
 
     /// The header given to [`Self::new`].

@@ -21,8 +21,8 @@ pub trait Maps: Liveness + RateLimiter + Services {
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.
     fn count(&self, event: Event);
-    /// Counts a packet of `bytes` sent to the peers of a slot of `mc_traffic`.
+    /// Counts a packet of `bytes` sent to the peers of a slot of `mc_peer_stats`.
     fn count_sent(&self, slot: u32, bytes: u32);
-    /// Counts a packet of `bytes` received from the peers of a slot of `mc_traffic`.
+    /// Counts a packet of `bytes` received from the peers of a slot of `mc_peer_stats`.
     fn count_received(&self, slot: u32, bytes: u32);
 }

@@ -27,5 +27,6 @@ pub use checksum::L4ChecksumDelta;
 pub use header_words::HeaderWords;
 pub use lco::lco_checksum;
 pub use outer_family::OuterFamily;
+pub(crate) use outer_family::UDP_CHECK_TO_INNER;
 #[cfg(any(test, feature = "std"))]
 pub use slice::SlicePacket;

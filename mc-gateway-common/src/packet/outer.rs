@@ -14,6 +14,7 @@ use super::{
     header_words::{self, HeaderWords},
     ip,
     offsets::{ipv4, ipv6, udp},
+    outer_family::UDP_CHECK_TO_INNER,
     tunnel,
 };
 use crate::abi::Address;
@@ -69,10 +70,7 @@ impl<const N: usize> Headers<N> {
     /// Offset of the inner Ethernet header in a frame whose tunnel header has no options.
     pub const INNER_ETH_AT: u32 = Self::INNER_AT.wrapping_sub(eth::END);
     /// Offset of the outer UDP checksum in the frame.
-    pub const UDP_CHECK_AT: u32 = Self::INNER_ETH_AT
-        .wrapping_sub(tunnel::LEN as u32)
-        .wrapping_sub(udp::LEN)
-        .wrapping_add(udp::CHECK);
+    pub const UDP_CHECK_AT: u32 = Self::INNER_AT.wrapping_sub(UDP_CHECK_TO_INNER);
 
     /// Loads the headers; `None` if the frame is shorter.
     #[inline(always)]

@@ -6,10 +6,13 @@ use network_types::{
     udp::UdpHdr,
 };
 
-use super::{eth, tunnel};
+use super::{eth, offsets::udp, tunnel};
 
 /// Bytes between the outer IP header and the inner one: UDP, tunnel header, inner Ethernet.
 pub const TUNNEL_OVERHEAD: usize = UdpHdr::LEN + tunnel::LEN + EthHdr::LEN;
+/// Distance from the outer UDP checksum to the inner IP header.
+#[expect(clippy::cast_possible_truncation, reason = "30")]
+pub(crate) const UDP_CHECK_TO_INNER: u32 = (TUNNEL_OVERHEAD as u32).wrapping_sub(udp::CHECK);
 /// Bytes encapsulation adds in front of the inner IP packet over IPv4.
 pub const ENCAP_LEN_V4: usize = Ipv4Hdr::LEN + TUNNEL_OVERHEAD;
 /// Bytes encapsulation adds in front of the inner IP packet over IPv6.

@@ -16,17 +16,9 @@ use super::{
 use crate::{
     abi::{Peer, addr::Addr},
     maps::Maps,
-    packet::{Address, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip, offsets::udp, tunnel},
+    packet::{Address, L4ChecksumDelta, OuterFamily, Packet, UDP_CHECK_TO_INNER, checksum, eth, ip},
     verdict::DropReason,
 };
-
-/// Offset of the outer UDP checksum, counted back from the inner IP header: in front of the inner Ethernet header and
-/// the tunnel header.
-#[expect(clippy::cast_possible_truncation, reason = "8")]
-const OUTER_CHECK: u32 = eth::END
-    .wrapping_add(tunnel::LEN as u32)
-    .wrapping_add(udp::LEN)
-    .wrapping_sub(udp::CHECK);
 
 /// Rewrites the alias of a packet in a tunnel over IPv4 according to the decision, or undoes that. Returns the
 /// decision, or a drop.
@@ -136,7 +128,7 @@ fn update_outer_checksum<P: Packet>(packet: &mut P, at: u32, sum: u32) -> Option
     if at == eth::END {
         return Some(());
     }
-    let check_at = at.wrapping_sub(OUTER_CHECK);
+    let check_at = at.wrapping_sub(UDP_CHECK_TO_INNER);
     let check = packet.load::<2>(check_at)?;
     if check == [0, 0] {
         return Some(());

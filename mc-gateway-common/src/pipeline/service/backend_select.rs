@@ -16,19 +16,14 @@ use crate::{
     maps::Maps,
     nexthop_select,
     packet::{
-        Address, OuterFamily, Packet, checksum, eth, ip,
-        offsets::{ipv4, ipv6, udp},
-        tunnel,
+        Address, OuterFamily, Packet, UDP_CHECK_TO_INNER, checksum, eth, ip,
+        offsets::{ipv4, ipv6},
     },
     verdict::{DropReason, Event},
 };
 
 /// Distance from the outer UDP checksum to the inner source MAC address.
-#[expect(clippy::cast_possible_truncation, reason = "8")]
-const CHECK_TO_MAC: u32 = eth::SRC
-    .wrapping_add(tunnel::LEN as u32)
-    .wrapping_add(udp::LEN)
-    .wrapping_sub(udp::CHECK);
+const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add(eth::SRC);
 
 /// A backend and its ID.
 #[derive(Clone, Copy, Debug)]

@@ -129,14 +129,7 @@ mod tests {
 
     /// Folded sum of the bytes covered by the checksum; constant if the checksum is valid.
     fn sum(bytes: &[u8]) -> u32 {
-        let mut sum: u32 = bytes
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
-            .sum();
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        sum % 0xffff
+        u32::from(checksum::reference_sum(bytes)) % 0xffff
     }
 
     /// A frame with zeros for Ethernet and IP, and a segment with a valid checksum (without a pseudo header).

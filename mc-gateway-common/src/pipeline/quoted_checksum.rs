@@ -59,16 +59,9 @@ mod tests {
         icmp::{headers_len, quoted_len},
     };
 
-    /// Checksum of RFC 1071, bytewise; 0 for a message with a valid checksum.
+    /// 0 for a message with a valid checksum.
     fn checksum(bytes: &[u8]) -> u16 {
-        let mut sum: u32 = bytes
-            .chunks(2)
-            .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0)))
-            .sum();
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        !u16::try_from(sum).unwrap()
+        !checksum::reference_sum(bytes)
     }
 
     fn v4(proto: u8, payload: &[u8]) -> Vec<u8> {

@@ -35,13 +35,23 @@ pub fn is_imported(service: &Service) -> bool {
         .contains_key(names::ANNOTATION_IMPORTED_SERVICE)
 }
 
-/// Keeps the imported Service; returns it once it exists.
+/// State of the Service of an import.
+pub(super) enum ImportedService<'a> {
+    /// It exists.
+    Present(&'a Service),
+    /// It is being created or deleted.
+    Pending,
+    /// A Service of another owner has its name.
+    Foreign,
+}
+
+/// Keeps the imported Service.
 pub(super) fn apply_service<'a>(
     snapshot: &'a MemberSnapshot,
     NamespacedName { namespace, name }: &NamespacedName,
     import: &ServiceImportSpec,
     plan: &mut Plan,
-) -> Option<&'a Service> {
+) -> ImportedService<'a> {
     let service_name = names::imported_service(name);
     let desired = service_spec(import);
     let Some(old) = get(&snapshot.services, namespace, &service_name) else {
@@ -58,23 +68,23 @@ pub(super) fn apply_service<'a>(
             status: None,
         };
         plan.create(ApiServer::Local, &service);
-        return None;
+        return ImportedService::Pending;
     };
     if !is_imported(old) {
         let message = format!(
             "exists and is not an import: Service {namespace}/{name} of the ClusterSet cannot be imported"
         );
         report_failure(old.as_ref(), message, plan);
-        return None;
+        return ImportedService::Foreign;
     }
     if old.metadata.deletion_timestamp.is_some() {
-        return None;
+        return ImportedService::Pending;
     }
     let current = old.spec.clone().unwrap_or_default();
     if needs_recreate(&current, &desired) {
         // These fields are immutable: the next reconcile creates the Service again.
         plan.delete(ApiServer::Local, old.as_ref());
-        return None;
+        return ImportedService::Pending;
     }
     let same = same_ports(
         current.ports.as_deref().unwrap_or_default(),
@@ -98,7 +108,7 @@ pub(super) fn apply_service<'a>(
             plan.warning_event(ApiServer::Local, old.as_ref(), IMPORT_FAILED, message);
         }
     }
-    Some(old)
+    ImportedService::Present(old)
 }
 
 /// The Ready condition of an import whose Service the API server rejects.

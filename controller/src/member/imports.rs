@@ -14,7 +14,7 @@ use mc_kube::NamespacedName;
 use super::{
     ActiveMembership,
     imported_endpoints::{apply_slices, endpoints_by_cluster},
-    imported_service::{apply_service, is_imported, rejection},
+    imported_service::{ImportedService, apply_service, is_imported, rejection},
     is_managed,
     service_imports::apply_service_import,
     slices::{self, SliceIndex},
@@ -51,20 +51,16 @@ pub fn plan(
         if !can_import(snapshot, &key, plan) {
             continue;
         }
-        // A ServiceImport beside a Service of another owner would announce an import that does not exist.
-        let service = get(
-            &snapshot.services,
-            &key.namespace,
-            &names::imported_service(&key.name),
-        );
-        if service.is_none_or(|s| is_imported(s)) {
-            keep_services.insert(key.clone());
-        }
         let clusters = endpoints
             .get(&key)
             .map(|e| endpoints_by_cluster(snapshot, local, membership, &key, e))
             .unwrap_or_default();
-        if let Some(service) = apply_service(snapshot, &key, &payload.spec, plan) {
+        let service = apply_service(snapshot, &key, &payload.spec, plan);
+        // A ServiceImport beside a Service of another owner would announce an import that does not exist.
+        if !matches!(service, ImportedService::Foreign) {
+            keep_services.insert(key.clone());
+        }
+        if let ImportedService::Present(service) = service {
             apply_slices(snapshot, service, &key.name, &clusters, &mut keep_slices, plan);
             let spec = service.spec.clone().unwrap_or_default();
             apply_service_import(snapshot, &key, &spec, payload, (&clusters, None), plan);

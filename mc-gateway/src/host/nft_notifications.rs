@@ -1,11 +1,12 @@
 //! The kernel's notifications about the agent's nftables table (`NFNLGRP_NFTABLES`).
 //!
-//! Parses the few fields it needs by hand instead of with a crate: `rtnetlink` has no nftables messages, and crates of
-//! nftables depend on the C library libnftnl.
+//! The socket is opened here because the connections of `rtnetlink` speak `NETLINK_ROUTE` only; the messages are parsed
+//! with the packet types of that crate.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rtnetlink::packet_core::{NetlinkBuffer, NlasIterator};
 use rustix::io::Errno;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
@@ -24,8 +25,6 @@ const HEADER_LEN: usize = 16;
 const FAMILY_HEADER_LEN: usize = 4;
 /// The table's name in every message about a table, chain, rule, set or element (`NFTA_*_TABLE`).
 const ATTRIBUTE_TABLE: u16 = 1;
-/// Bits of an attribute's type without its flags (`NLA_TYPE_MASK`).
-const ATTRIBUTE_MASK: u16 = 0x3fff;
 /// `NFPROTO_INET`, the family of the table.
 const FAMILY_INET: u8 = 1;
 /// Longer than a message of the kernel (`NLMSG_GOODSIZE`).
@@ -68,46 +67,32 @@ impl NftNotifications {
 
 /// Whether any message of a datagram is about the agent's table.
 fn concerns_table(mut datagram: &[u8]) -> bool {
-    let name = TABLE.strip_prefix("inet ").unwrap_or(TABLE).as_bytes();
-    while let Some((message, rest)) = split_message(datagram) {
-        if is_about(message, name) {
+    let table = TABLE.strip_prefix("inet ").unwrap_or(TABLE).as_bytes();
+    while let Ok(message) = NetlinkBuffer::new_checked(datagram) {
+        if is_about(&message, table) {
             return true;
         }
-        datagram = rest;
+        // The next message begins at a multiple of 4 bytes.
+        let next = message
+            .payload_length()
+            .next_multiple_of(4)
+            .saturating_add(HEADER_LEN);
+        datagram = datagram.get(next..).unwrap_or_default();
     }
     false
 }
 
-/// The first message and the following ones, which begin at a multiple of 4 bytes.
-fn split_message(datagram: &[u8]) -> Option<(&[u8], &[u8])> {
-    let len = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
-    let message = datagram
-        .get(..len)
-        .filter(|message| message.len() >= HEADER_LEN)?;
-    let rest = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
-    Some((message, rest))
-}
-
-fn is_about(message: &[u8], table: &[u8]) -> bool {
-    let kind = message.get(4..6).and_then(<[u8]>::first_chunk);
-    let is_nftables = kind.is_some_and(|kind| u16::from_ne_bytes(*kind).to_be_bytes()[0] == SUBSYSTEM);
-    let is_inet = message.get(HEADER_LEN) == Some(&FAMILY_INET);
-    is_nftables && is_inet && attribute(message, ATTRIBUTE_TABLE) == Some(table)
-}
-
-/// The text of an attribute, without the final NUL.
-fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut rest = message.get(HEADER_LEN.saturating_add(FAMILY_HEADER_LEN)..)?;
-    while let Some(header) = rest.first_chunk::<4>() {
-        let [len, kind] = [[header[0], header[1]], [header[2], header[3]]].map(u16::from_ne_bytes);
-        let len = usize::from(len);
-        let value = rest.get(4..len)?;
-        if kind & ATTRIBUTE_MASK == wanted {
-            return Some(value.strip_suffix(&[0]).unwrap_or(value));
-        }
-        rest = rest.get(len.next_multiple_of(4)..)?;
-    }
-    None
+fn is_about(message: &NetlinkBuffer<&[u8]>, table: &[u8]) -> bool {
+    let Some((header, attributes)) = message.payload().split_first_chunk::<FAMILY_HEADER_LEN>() else {
+        return false;
+    };
+    message.message_type().to_be_bytes()[0] == SUBSYSTEM
+        && header[0] == FAMILY_INET
+        && NlasIterator::new(attributes)
+            .map_while(Result::ok)
+            .find(|attribute| attribute.kind() == ATTRIBUTE_TABLE)
+            // The name ends with NUL.
+            .is_some_and(|attribute| attribute.value().strip_suffix(&[0]) == Some(table))
 }
 
 #[cfg(test)]

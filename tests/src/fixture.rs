@@ -26,6 +26,27 @@ pub fn agent_program() -> PathBuf {
         .expect("MC_AGENT is the path of the agent: run `cargo xtask test --suite netns`")
 }
 
+/// The object of the programs (`MC_GATEWAY_EBPF_OBJECT`).
+pub fn ebpf_object() -> PathBuf {
+    object_path("MC_GATEWAY_EBPF_OBJECT", "mc-gateway-ebpf.o")
+}
+
+/// The object of the programs that log (`MC_GATEWAY_EBPF_LOG_OBJECT`).
+pub fn logging_ebpf_object() -> PathBuf {
+    object_path("MC_GATEWAY_EBPF_LOG_OBJECT", "mc-gateway-ebpf-log.o")
+}
+
+fn object_path(variable: &str, default: &str) -> PathBuf {
+    env::var_os(variable).map_or_else(
+        || {
+            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+                .join("../target/bpf")
+                .join(default)
+        },
+        PathBuf::from,
+    )
+}
+
 /// Options of a topology with the programs and flags of the environment.
 pub fn options(name: &str) -> Options {
     let prefix = env::var("MC_PREFIX").unwrap_or_else(|_| "nt".to_owned());

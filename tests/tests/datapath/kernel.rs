@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use aya::{
@@ -11,7 +11,7 @@ use aya::{
     maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, PerCpuValues, lpm_trie::Key},
     programs::{SchedClassifier, TestRun as _},
 };
-use mc_gateway::program_log;
+use mc_gateway::program_log::{self, ProgramLogError};
 use mc_gateway_common::{
     abi::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
@@ -23,6 +23,7 @@ use mc_gateway_common::{
     },
     maps::{MemoryMaps, service::ServiceMaps},
 };
+use mc_tests::fixture::{ebpf_object, logging_ebpf_object};
 
 /// Action and packet bytes of a run in the kernel.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,38 +70,27 @@ pub(crate) fn health(tables: &MemoryMaps) -> Vec<LivenessRecord> {
         .collect()
 }
 
-/// The path in the environment variable, or that of the object in `target/bpf`.
-fn object_path(variable: &str, name: &str) -> PathBuf {
-    let built = || {
-        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-            .join("../target/bpf")
-            .join(name)
-    };
-    std::env::var_os(variable).map_or_else(built, PathBuf::from)
-}
-
 /// The programs with their maps, and the slots of `mc_peer_stats` in use so far.
 pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 
 impl Kernel {
-    /// Loads the object of `cargo xtask build-ebpf --log` and fills its maps. The returned function passes the log
-    /// records written since its last call to `sink`.
-    pub(crate) fn load_logging<F: Fn(&str) + Send + Sync>(
-        tables: &MemoryMaps,
+    /// Loads the object of `cargo xtask build-ebpf --log` and fills its maps.
+    pub(crate) fn load_logging(tables: &MemoryMaps) -> Self {
+        Self::load_object(&logging_ebpf_object(), tables)
+    }
+
+    /// Opens the program log. The returned function passes the records written since its last call to `sink`.
+    pub(crate) fn open_log<F: Fn(&str) + Send + Sync + 'static>(
+        &mut self,
         sink: F,
-    ) -> (Self, impl FnMut()) {
-        let object = object_path("MC_GATEWAY_EBPF_LOG_OBJECT", "mc-gateway-ebpf-log.o");
-        let mut kernel = Self::load_object(&object, tables);
-        let mut logger = program_log::open(&mut kernel.0, sink).expect("the object logs");
-        (kernel, move || logger.flush())
+    ) -> Result<impl FnMut() + use<F>, ProgramLogError> {
+        let mut logger = program_log::open(&mut self.0, sink)?;
+        Ok(move || logger.flush())
     }
 
     /// Loads the object of `cargo xtask build-ebpf` and fills its maps.
     pub(crate) fn load(tables: &MemoryMaps) -> Self {
-        Self::load_object(
-            &object_path("MC_GATEWAY_EBPF_OBJECT", "mc-gateway-ebpf.o"),
-            tables,
-        )
+        Self::load_object(&ebpf_object(), tables)
     }
 
     fn load_object(object: &Path, tables: &MemoryMaps) -> Self {

@@ -7,6 +7,13 @@ use mc_gateway::program_log::Decision;
 use crate::{cases, cases::Expect, fixture, kernel::Kernel, tc_action};
 
 #[test]
+fn an_object_without_records_is_refused_with_the_command_that_builds_one() {
+    let mut kernel = Kernel::load(&fixture::gateway());
+    let error = kernel.open_log(|_: &str| {}).err().expect("no log").to_string();
+    assert!(error.contains("cargo xtask build-ebpf --log"), "{error}");
+}
+
+#[test]
 fn the_log_has_program_reason_and_destination_of_each_packet() {
     let tables = fixture::gateway();
     let records = Arc::new(Mutex::new(Vec::new()));
@@ -14,7 +21,8 @@ fn the_log_has_program_reason_and_destination_of_each_packet() {
         let records = Arc::clone(&records);
         move |text: &str| records.lock().expect("no panic").push(text.to_owned())
     };
-    let (mut kernel, mut flush) = Kernel::load_logging(&tables, sink);
+    let mut kernel = Kernel::load_logging(&tables);
+    let mut flush = kernel.open_log(sink).expect("the object logs");
     let mut checked = 0;
     for case in cases::all() {
         if case.tables != tables || !Kernel::accepts_frame(&case.frame) {

@@ -12,7 +12,7 @@ use mc_tests::{
     wait::wait_for,
 };
 
-use crate::fixture::{MAX_STREAM, TIMEOUT, options};
+use crate::fixture::{MAX_STREAM, TIMEOUT, ebpf_object, options};
 
 /// Device towards the other gateway.
 const BETWEEN: &str = "eth1";
@@ -64,11 +64,7 @@ struct Foreign {
 
 impl Foreign {
     fn load(bed: &Topology, name: &str) -> Self {
-        let object = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
-            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf.o"),
-            PathBuf::from,
-        );
-        let bytes = std::fs::read(object).expect("the object");
+        let bytes = std::fs::read(ebpf_object()).expect("the object");
         let mut ebpf = EbpfLoader::new().load(&bytes).expect("load");
         let program: &mut SchedClassifier = ebpf
             .program_mut("from_underlay")

@@ -1,7 +1,5 @@
 //! Function of the benchmark: all sections and cases in a quick run.
 
-use std::path::PathBuf;
-
 use mc_tests::{
     bench::{self, Settings, case::Case, plot, section::Pace, section::Section, targets::TARGETS},
     capture::{Capture, Direction},
@@ -10,18 +8,14 @@ use mc_tests::{
     topology::{Cluster, Place, Topology, Variant},
 };
 
-use crate::fixture::{agent_program, options};
+use crate::fixture::{agent_program, ebpf_object, options};
 
 #[test]
 fn a_quick_run_measures_everything_and_leaves_nothing() {
-    let objects = std::env::var_os("MC_GATEWAY_EBPF_OBJECT").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf"),
-        |object| PathBuf::from(object).with_file_name(""),
-    );
     let settings = Settings {
         prefix: "nt-bench".to_owned(),
         agent: agent_program(),
-        objects,
+        objects: ebpf_object().with_file_name(""),
         sections: Section::ALL.into_iter().collect(),
         cases: Case::ALL.to_vec(),
         rounds: 1,

@@ -1,6 +1,6 @@
 //! Observability of a node: `inspect`, `trace`, metrics, probes and sampled drops.
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
 use mc_tests::{
     prom_parser::Exposition,
@@ -10,7 +10,8 @@ use mc_tests::{
 use serde_json::Value;
 
 use crate::fixture::{
-    TIMEOUT, connected, open_hundred_connections, options, wait_for_log, with_two_gateways,
+    TIMEOUT, connected, logging_ebpf_object, open_hundred_connections, options, wait_for_log,
+    with_two_gateways,
 };
 
 const NODE: Place = Place::NodeEast;
@@ -363,10 +364,7 @@ fn trace_reports_every_decision_and_agrees_with_the_programs() {
 /// Lines of target `programs` were not part of the default filter.
 #[test]
 fn an_agent_with_a_program_log_logs_every_decision() {
-    let object = std::env::var_os("MC_GATEWAY_EBPF_LOG_OBJECT").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bpf/mc-gateway-ebpf-log.o"),
-        PathBuf::from,
-    );
+    let object = logging_ebpf_object();
     let mut options = options("program-log");
     options
         .agent_flags

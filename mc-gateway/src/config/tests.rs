@@ -113,7 +113,9 @@ fn durations_have_units() {
     assert_eq!(parse("100ms"), Some(Duration::from_millis(100)));
     assert_eq!(parse("1s"), Some(Duration::from_secs(1)));
     assert_eq!(parse("0s"), Some(Duration::ZERO));
-    assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
+    for text in ["1m30s", "1 minute 30 seconds", "PT90S"] {
+        assert_eq!(parse(text), Some(Duration::from_secs(90)), "{text}");
+    }
     for bad in [
         "",
         "100",

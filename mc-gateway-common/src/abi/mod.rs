@@ -132,6 +132,8 @@ pub const CONFIG_VXLAN: u32 = 1 << 1;
 pub const CONFIG_UDP_CHECKSUM: u32 = 1 << 2;
 /// [`Config::flags`]: the outer DSCP is [`Config::tos`] instead of the inner packet's.
 pub const CONFIG_DSCP_FIXED: u32 = 1 << 3;
+/// [`Config::flags`]: other clusters reach every Service of this cluster instead of the exported ones.
+pub const CONFIG_ALL_SERVICES: u32 = 1 << 4;
 
 /// [`Config::flags`]: Pods of exported Services run on this node: their prefixes have [`PREFIX_BACKENDS`].
 pub const CONFIG_BACKENDS: u32 = 1 << 8;

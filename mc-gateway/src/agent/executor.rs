@@ -62,12 +62,12 @@ impl Agent {
             Action::SetPrefix { key, to, .. } => self.maps.set_prefix(*key, *to)?,
             Action::Attach { hook, ifindex, from } => self.datapath.attach(hook, *ifindex, *from)?,
             Action::Detach { hook, .. } => self.datapath.detach(hook)?,
-            Action::SetNat { to, .. } => {
+            Action::SetNftables { to, .. } => {
                 match to {
-                    Some(masquerade) => nftables::write(masquerade, name).await.map_err(HostError::from)?,
+                    Some(rules) => nftables::write(rules, name).await.map_err(HostError::from)?,
                     None => nftables::remove().await.map_err(HostError::from)?,
                 }
-                self.masquerade.clone_from(to);
+                self.nftables = to.as_deref().cloned();
             }
             Action::SetReturnRoutes { from, to } => {
                 policy_routing::replace(&self.handle, name, self.mc0_index().await?, from, to).await?;

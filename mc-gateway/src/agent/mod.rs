@@ -121,7 +121,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 schedule.objects_changed(Instant::now());
             }
             change = host_changes.changed() => {
-                agent.nat_stale |= change == HostChange::Nftables;
+                agent.nftables_stale |= change == HostChange::Nftables;
                 schedule.host_changed(Instant::now());
             }
             // The kernel notifies no process of removed pins.

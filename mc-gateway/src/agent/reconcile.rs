@@ -16,7 +16,7 @@ use crate::capacity::Capacity;
 use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
-use crate::desired::{DesiredState, LocalNode, Masquerade, compute};
+use crate::desired::{DesiredState, LocalNode, compute};
 use crate::host::state::{self, HostState};
 use crate::host::{self, HostError, ipv6, link, tc_filter};
 use crate::id_names::IdNames;
@@ -26,7 +26,7 @@ use crate::objects::Objects;
 use crate::plan::{AttachMode, ObservedState, plan};
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
-use crate::resolved::{Resolution, ResolvedState, Settings, resolve};
+use crate::resolved::{NftRules, Resolution, ResolvedState, Settings, resolve};
 
 /// Name of the abstract socket that one agent per network namespace holds.
 pub const LOCK_SOCKET: &str = "mc-gateway";
@@ -48,10 +48,10 @@ pub(super) struct Agent {
     pub(super) maps: PinnedMaps,
     pub(super) log: ChangeLogger,
     /// Contents of the nftables table when it was last read or written.
-    pub(super) masquerade: Option<Masquerade>,
+    pub(super) nftables: Option<NftRules>,
     /// Whether the nftables table must be read before the next plan: after a notification and at each resync. Next to
     /// the thousands of rules of a service proxy reading takes longer than everything else.
-    pub(super) nat_stale: bool,
+    pub(super) nftables_stale: bool,
     /// Whether the maps must be read before the next plan.
     pub(super) maps_stale: bool,
     /// Names last written to the state directory.
@@ -97,8 +97,8 @@ impl Agent {
             datapath,
             maps,
             log: ChangeLogger::default(),
-            masquerade: None,
-            nat_stale: true,
+            nftables: None,
+            nftables_stale: true,
             maps_stale: false,
             names: IdNames::default(),
             metrics,
@@ -121,7 +121,7 @@ impl Agent {
         self.restore_pins()?;
         if resync || self.maps_stale {
             self.maps.reload()?;
-            self.nat_stale = true;
+            self.nftables_stale = true;
             self.maps_stale = false;
         }
         let mut changes: usize = 0;
@@ -180,6 +180,7 @@ impl Agent {
             node_name: &self.config.node_name,
             tunnel: self.config.tunnel,
             attach_mode: self.attach_mode,
+            exposure: self.config.exposure,
             detect: self.config.probes.detect,
             hold_down_ms: self.config.probes.hold_down_ms(),
             path_mtus: &self.path_mtus,
@@ -213,12 +214,12 @@ impl Agent {
         host: HostState,
         resolved: &ResolvedState,
     ) -> Result<ObservedState, AgentError> {
-        if self.nat_stale {
-            let mut candidates = vec![&resolved.masquerade];
-            let last = self.masquerade.as_ref();
-            candidates.extend(last.filter(|last| **last != resolved.masquerade));
-            self.masquerade = state::find_masquerade(&candidates, &self.config.paths.device).await?;
-            self.nat_stale = false;
+        if self.nftables_stale {
+            let wanted = resolved.nft_rules();
+            let mut candidates = vec![&wanted];
+            candidates.extend(self.nftables.as_ref().filter(|last| **last != wanted));
+            self.nftables = state::find_nft_rules(&candidates, &self.config.paths.device).await?;
+            self.nftables_stale = false;
         }
         let filters = tc_filter::observe(&self.handle).await?;
         let contents = self.maps.contents();
@@ -233,7 +234,7 @@ impl Agent {
             addresses: host.inputs.underlay.mc0_addrs,
             routes: host.routes,
             return_routes: host.return_routes,
-            masquerade: self.masquerade.clone(),
+            nftables: self.nftables.clone(),
             attachments: self.datapath.attachments(&filters)?,
         })
     }

@@ -69,6 +69,9 @@ pub struct RunArgs {
     /// Address and port for /metrics, /healthz and /readyz; empty to serve none.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:9469")]
     pub metrics_address: String,
+    /// Reachability from other clusters.
+    #[command(flatten)]
+    pub exposure: Exposure,
     /// Liveness.
     #[command(flatten)]
     pub probes: ProbeArgs,
@@ -104,6 +107,17 @@ pub struct TunnelArgs {
     /// TTL or hop limit of outer packets.
     #[arg(long, value_name = "1..255", default_value_t = 64, value_parser = clap::value_parser!(u8).range(1..))]
     pub hop_limit: u8,
+}
+
+/// Destinations open to other clusters besides Pods and exported Services.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exposure {
+    /// Let other clusters open connections to this node's own addresses (kubelet, host processes) and its `NodePort`s.
+    #[arg(long = "expose-nodes")]
+    pub nodes: bool,
+    /// Let other clusters reach every Service of this cluster instead of the exported ones.
+    #[arg(long = "expose-all-services")]
+    pub all_services: bool,
 }
 
 /// How the Node of a Pod is found.

@@ -17,8 +17,8 @@ use thiserror::Error;
 
 use crate::probe;
 pub use args::{
-    AttachPreference, CleanupArgs, Cli, Command, InspectArgs, LogFormat, PathArgs, PodLookup, ProbeArgs,
-    RunArgs, TcxOrder, TraceArgs, TunnelArgs,
+    AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, LogFormat, PathArgs, PodLookup,
+    ProbeArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
 };
 pub use paths::Paths;
 pub use tunnel::{Dscp, EncapFormat, Tunnel};
@@ -68,6 +68,8 @@ pub struct Config {
     pub tcx_order: TcxOrder,
     /// Listen address of the metrics server; none disables it.
     pub metrics_address: Option<SocketAddr>,
+    /// Reachability from other clusters.
+    pub exposure: Exposure,
     /// Liveness probes.
     pub probes: probe::Settings,
     /// How the Node of a Pod is found.
@@ -220,6 +222,7 @@ impl TryFrom<RunArgs> for Config {
             attach: args.attach,
             tcx_order: args.tcx_order,
             metrics_address,
+            exposure: args.exposure,
             probes: args.probes.try_into()?,
             pod_lookup: args.pod_lookup,
             program_log: args.program_log,

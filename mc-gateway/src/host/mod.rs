@@ -18,6 +18,10 @@ use std::io;
 use rustix::io::Errno;
 use thiserror::Error;
 
+/// `SO_MARK` of the sockets that send probes. nftables drops all other multi-cluster packets from sockets of this node.
+/// Its bits are free in kube-proxy (0x4000, 0x8000), Calico (0xffff0000), Cilium (0x0f00) and the AWS VPC CNI (0x80).
+pub const PROBE_MARK: u32 = 0x3063;
+
 /// A failed operation on the host.
 #[derive(Debug, Error)]
 pub enum HostError {

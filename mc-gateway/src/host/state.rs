@@ -6,9 +6,8 @@ use std::net::IpAddr;
 use rtnetlink::Handle;
 
 use super::{HostError, ipv6, link, nftables, policy_routing, route, underlay};
-use crate::desired::Masquerade;
 use crate::plan::Device;
-use crate::resolved::{HostInputs, ReturnRoutes, RouteKey};
+use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
 
 /// The agent's state on the host, and the host's own that the resolved state depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,10 +45,7 @@ pub async fn observe(
 
 /// The candidate that the nftables table implements, if any: nftables does not print rules as they were written.
 /// Each candidate runs `nft` once, which reads all rules of the host.
-pub async fn find_masquerade(
-    candidates: &[&Masquerade],
-    device: &str,
-) -> Result<Option<Masquerade>, HostError> {
+pub async fn find_nft_rules(candidates: &[&NftRules], device: &str) -> Result<Option<NftRules>, HostError> {
     for candidate in candidates {
         if nftables::is_current(candidate, device).await? {
             return Ok(Some((*candidate).clone()));

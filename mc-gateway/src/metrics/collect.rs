@@ -27,6 +27,8 @@ pub(super) struct KernelCounters {
     pub(super) sample_limiters: Vec<SampleLimiter>,
     /// By the kernel's connection tracking.
     pub(super) conntrack: BTreeMap<&'static str, u64>,
+    /// Packets dropped by the nftables table.
+    pub(super) nftables: BTreeMap<&'static str, u64>,
 }
 
 pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, fmt::Error> {
@@ -34,6 +36,7 @@ pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, 
     data_path(&mut scrape, &counted.counters);
     samples(&mut scrape, state, &counted.sample_limiters);
     conntrack(&mut scrape, &counted.conntrack);
+    nftables(&mut scrape, &counted.nftables);
     next_hops(&mut scrape, state, &counted.health);
     peers(&mut scrape, state, &counted.peer_counters);
     map_usage(&mut scrape, state);
@@ -111,6 +114,17 @@ fn conntrack(scrape: &mut Scrape, losses: &BTreeMap<&str, u64>) {
     );
     for (kind, count) in losses {
         scrape.value(&[("kind", kind)], count);
+    }
+}
+
+fn nftables(scrape: &mut Scrape, drops: &BTreeMap<&str, u64>) {
+    scrape.family(
+        "mcgateway_nftables_drops_total",
+        Kind::Counter,
+        "Packets dropped by the agent's nftables table since it was last written, by reason.",
+    );
+    for (reason, packets) in drops {
+        scrape.value(&[("reason", reason)], packets);
     }
 }
 
@@ -367,6 +381,7 @@ mod tests {
             counters,
             health: [(4, health)].into(),
             conntrack: [("insert_failed", 3)].into(),
+            nftables: [("tunnel-guard", 4)].into(),
             ..KernelCounters::default()
         };
         let text = render(&state, &counted).unwrap();
@@ -381,6 +396,7 @@ mod tests {
             "mcgateway_drops_total{reason=\"no-route\"} 2".to_owned(),
             "mcgateway_packets_total{outcome=\"encap\"} 0".to_owned(),
             "mcgateway_conntrack_errors_total{kind=\"insert_failed\"} 3".to_owned(),
+            "mcgateway_nftables_drops_total{reason=\"tunnel-guard\"} 4".to_owned(),
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }

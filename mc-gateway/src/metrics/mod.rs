@@ -10,7 +10,7 @@ use std::time::Instant;
 use aya::maps::{MapData, PerCpuArray};
 use mc_gateway_common::abi::sample::{SAMPLE_LIMIT, SampleLimiter};
 
-use crate::host::conntrack;
+use crate::host::{conntrack, nftables};
 use crate::maps::{CounterMaps, FlowMaps, LivenessMaps, MapsError, PeerCounterMap, map_error, open};
 use collect::KernelCounters;
 use mc_metrics::MetricsSource;
@@ -61,6 +61,7 @@ impl Metrics {
             peer_counters: self.peer_counters.read(peers)?,
             sample_limiters: limiters.to_vec(),
             conntrack: conntrack::error_counters(),
+            nftables: nftables::read_counters(),
         };
         Ok((state, kernel))
     }

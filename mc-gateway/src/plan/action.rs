@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook, ServiceAction};
-use crate::desired::Masquerade;
-use crate::resolved::{PrefixKey, ReturnRoutes, RouteKey};
+use crate::resolved::{NftRules, PrefixKey, ReturnRoutes, RouteKey};
 
 /// One change. It contains the previous value, so that it can be undone.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,11 +94,11 @@ pub enum Action {
         from: Attachment,
     },
     /// Replaces the nftables table in one transaction; none removes it (only as an undo).
-    SetNat {
+    SetNftables {
         /// Previous value.
-        from: Option<Masquerade>,
+        from: Option<Box<NftRules>>,
         /// New value.
-        to: Option<Masquerade>,
+        to: Option<Box<NftRules>>,
     },
     /// Changes the policy routing of replies from clusters with Antrea gateways.
     SetReturnRoutes {
@@ -168,7 +167,7 @@ impl Action {
                 ifindex: from.ifindex,
                 from: None,
             },
-            Self::SetNat { from, to } => Self::SetNat { from: to, to: from },
+            Self::SetNftables { from, to } => Self::SetNftables { from: to, to: from },
             Self::SetReturnRoutes { from, to } => Self::SetReturnRoutes { from: to, to: from },
             Self::SetRoute { key, from, to } => Self::SetRoute {
                 key,
@@ -199,8 +198,8 @@ impl fmt::Display for Action {
             }
             Self::Attach { hook, .. } => write!(f, "attach {} to {}", hook.program.name(), hook.device),
             Self::Detach { hook, .. } => write!(f, "detach {} from {}", hook.program.name(), hook.device),
-            Self::SetNat { to: Some(_), .. } => write!(f, "write nftables table"),
-            Self::SetNat { to: None, .. } => write!(f, "remove nftables table"),
+            Self::SetNftables { to: Some(_), .. } => write!(f, "write nftables table"),
+            Self::SetNftables { to: None, .. } => write!(f, "remove nftables table"),
             Self::SetReturnRoutes { to, .. } => {
                 write!(
                     f,

@@ -18,8 +18,7 @@ use mc_gateway_common::abi::{self, Addr, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX
 use thiserror::Error;
 
 pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
-use crate::desired::Masquerade;
-use crate::resolved::{DEFAULT_MTU, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
+use crate::resolved::{DEFAULT_MTU, NftRules, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 pub use action::Action;
 use counter_slots::CounterSlots;
 pub use service::{ServiceAction, ServiceMaps};
@@ -62,7 +61,7 @@ pub struct ObservedState {
     /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
     /// Contents of the nftables table; none if it is missing or modified.
-    pub masquerade: Option<Masquerade>,
+    pub nftables: Option<NftRules>,
     /// Attached programs.
     pub attachments: BTreeMap<Hook, Attachment>,
 }
@@ -135,7 +134,7 @@ pub fn plan(observed: &ObservedState, resolved: &ResolvedState, device: &str) ->
     planner.prefixes(observed, resolved, &groups);
     planner.attachments(observed, resolved, mc0, device);
     planner.return_routes(observed, resolved);
-    planner.nat(observed, resolved);
+    planner.nftables(observed, resolved);
     planner.routes(observed, resolved);
     let Planner { mut adds, removes } = planner;
     // Collected in the order of addition; dependents are removed first.
@@ -404,12 +403,12 @@ impl Planner {
         }
     }
 
-    fn nat(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
-        let to = Some(resolved.masquerade.clone());
-        if observed.masquerade != to {
-            self.adds.push(Action::SetNat {
-                from: observed.masquerade.clone(),
-                to,
+    fn nftables(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
+        let to = Some(resolved.nft_rules());
+        if observed.nftables != to {
+            self.adds.push(Action::SetNftables {
+                from: observed.nftables.clone().map(Box::new),
+                to: to.map(Box::new),
             });
         }
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::apply::{Executor, apply};
-use crate::desired::SourceAddrs;
+use crate::desired::{Masquerade, SourceAddrs};
 use crate::resolved::Prefix;
 
 const MC0: &str = "mc0";
@@ -58,7 +58,7 @@ fn execute_on(node: &mut ObservedState, action: &Action) {
         Action::Detach { hook, .. } => {
             node.attachments.remove(&hook);
         }
-        Action::SetNat { to, .. } => node.masquerade = to,
+        Action::SetNftables { to, .. } => node.nftables = to.map(|rules| *rules),
         Action::SetAddress { addr, to: true } => assert!(node.addresses.insert(addr), "{addr}"),
         Action::SetAddress { addr, to: false } => {
             assert!(node.addresses.remove(&addr), "{addr}");

@@ -11,6 +11,9 @@ use std::os::fd::AsRawFd as _;
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::time::{ClockId, clock_gettime};
+use socket2::SockRef;
+
+use crate::host::PROBE_MARK;
 
 /// `UDP_NO_CHECK6_TX` of linux/udp.h.
 const UDP_NO_CHECK6_TX: libc::c_int = 101;
@@ -53,6 +56,7 @@ impl Sockets {
 /// A socket that sends from `local`, never fragments and never blocks.
 fn open_socket(local: IpAddr, udp_checksum: bool) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((local, 0))?;
+    SockRef::from(&socket).set_mark(PROBE_MARK)?;
     socket.set_nonblocking(true)?;
     // Sets DF and accepts every size, regardless of the kernel's cached path MTU.
     if local.is_ipv4() {

@@ -5,6 +5,7 @@
 //! state with all issues; it is not edited afterwards.
 
 mod local_addrs;
+mod nft_rules;
 mod prefix;
 mod resolver;
 mod return_routes;
@@ -22,6 +23,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
+pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use prefix::{Prefix, PrefixKey};
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;
@@ -76,6 +78,8 @@ pub struct ResolvedState {
     pub routes: BTreeSet<IpNet>,
     /// Source NAT.
     pub masquerade: Masquerade,
+    /// Filters of nftables.
+    pub filter: PacketFilter,
     /// Underlay devices by name.
     pub devices: BTreeMap<String, u32>,
     /// How programs are attached.
@@ -83,6 +87,15 @@ pub struct ResolvedState {
 }
 
 impl ResolvedState {
+    /// Parameters of the nftables table.
+    #[must_use]
+    pub fn nft_rules(&self) -> NftRules {
+        NftRules {
+            masquerade: self.masquerade.clone(),
+            filter: self.filter.clone(),
+        }
+    }
+
     /// Routes into `mc0`, each with its source address.
     #[must_use]
     pub fn host_routes(&self) -> BTreeMap<RouteKey, Option<IpAddr>> {

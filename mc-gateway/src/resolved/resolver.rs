@@ -7,11 +7,12 @@ use ipnet::IpNet;
 use mc_gateway_common::abi::{self, LOCAL_ADDRS};
 
 use super::local_addrs::LocalAddrs;
-use super::{MIN_V6_MTU, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
+use super::nft_rules::host_backends;
+use super::{MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
 use crate::cidr::{from_abi_addr, is_ipv6, to_abi_addr};
-use crate::config::{Dscp, EncapFormat, Tunnel};
+use crate::config::{Dscp, EncapFormat, Exposure, Tunnel};
 use crate::desired::{DesiredState, NextHop, NextHopGroup, Peer};
 use crate::objects::FieldError;
 
@@ -24,6 +25,8 @@ pub struct Settings<'a> {
     pub tunnel: Tunnel,
     /// How programs are attached.
     pub attach_mode: AttachMode,
+    /// Destinations open to other clusters besides Pods and exported Services.
+    pub exposure: Exposure,
     /// [`abi::Config::detect`].
     pub detect: u32,
     /// [`abi::Config::hold_down_ms`].
@@ -65,7 +68,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         attach_mode: settings.attach_mode,
         detect: settings.detect,
         hold_down_ms: settings.hold_down_ms,
-        flags: flags(desired.gateway, *tunnel),
+        flags: flags(desired.gateway, *tunnel, settings.exposure),
         port: tunnel.port,
         tos: match tunnel.dscp {
             Dscp::Inherit => 0,
@@ -117,6 +120,15 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     if let Some(reason) = &inputs.ipv6_unavailable {
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }
+    state.filter = PacketFilter {
+        port: tunnel.port,
+        service_cidrs: desired.service_cidrs.clone(),
+        addresses: state.addresses.clone(),
+        backends: desired.services.as_ref().map_or_else(BTreeSet::new, |services| {
+            host_backends(services, &inputs.underlay)
+        }),
+        expose_nodes: settings.exposure.nodes,
+    };
     Resolution {
         state,
         issues,
@@ -285,12 +297,13 @@ fn groups(desired: &DesiredState, next_hops: &BTreeMap<u32, abi::NextHop>) -> BT
 }
 
 /// `CONFIG_*` of a node.
-fn flags(gateway: bool, tunnel: Tunnel) -> u32 {
+fn flags(gateway: bool, tunnel: Tunnel, exposure: Exposure) -> u32 {
     [
         (gateway, abi::CONFIG_GATEWAY),
         (tunnel.format == EncapFormat::Vxlan, abi::CONFIG_VXLAN),
         (tunnel.udp_checksum, abi::CONFIG_UDP_CHECKSUM),
         (tunnel.dscp != Dscp::Inherit, abi::CONFIG_DSCP_FIXED),
+        (exposure.all_services, abi::CONFIG_ALL_SERVICES),
     ]
     .into_iter()
     .filter(|(on, _)| *on)

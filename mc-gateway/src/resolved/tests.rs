@@ -16,6 +16,10 @@ const TUNNEL: Tunnel = Tunnel {
 };
 
 const SETTINGS: Settings<'static> = Settings {
+    exposure: crate::config::Exposure {
+        nodes: false,
+        all_services: false,
+    },
     node_name: "n1",
     tunnel: TUNNEL,
     attach_mode: AttachMode::Tcx,

@@ -1,0 +1,204 @@
+//! Filter rules: the tunnel guard, connections from other clusters to this node itself, and Antrea interoperation.
+//!
+//! *Guarantees*: only the agent and the eBPF programs send multi-cluster packets from this node. Another cluster opens
+//! connections to Pods and exported Services, and to addresses of the node only if the configuration exposes them.
+
+use mc_gateway_common::packet::eth::MULTICLUSTER_MAC;
+
+use super::Chain;
+use super::nets::{V6, join_addrs, join_nets, keyword};
+use crate::desired::AntreaInterop;
+use crate::host::PROBE_MARK;
+use crate::resolved::{HostPort, NftRules, PacketFilter};
+
+/// Counter of multi-cluster packets that neither the agent nor its programs send.
+pub(super) const TUNNEL_GUARD: &str = "tunnel-guard";
+/// Counter of packets to Service addresses that no service proxy translates.
+pub(super) const NOT_EXPORTED: &str = "not-exported";
+/// Counter of connections from other clusters to this node.
+pub(super) const NOT_FOR_NODES: &str = "not-for-nodes";
+/// The counters of the table. Each is the name of a drop reason.
+pub(super) const COUNTERS: [&str; 3] = [TUNNEL_GUARD, NOT_EXPORTED, NOT_FOR_NODES];
+
+/// Bits from the UDP header to the inner Ethernet destination, behind a tunnel header without options.
+const INNER_MAC_BIT: u32 = (8 + 8) * 8;
+
+/// The filter chains. Chains without rules are left out of the table.
+pub(super) fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
+    let [antrea_requests, antrea_redirects] = antrea_rules(&rules.masquerade.antrea, device);
+    let guard = guard_rules(&rules.filter);
+    let [input, forward] = reachability_rules(&rules.filter, device);
+    vec![
+        // After connection tracking, before any destination NAT.
+        Chain::filter("prerouting", "prerouting priority mangle", antrea_requests),
+        Chain::filter("input", "input priority filter + 10", input),
+        // Behind the chains of service proxies, which answer a connection to a Service without endpoints.
+        Chain::filter(
+            "forward",
+            "forward priority filter + 10",
+            [vec![guard.forwarded], forward].concat(),
+        ),
+        Chain::filter(
+            "output",
+            "output priority filter",
+            [antrea_redirects, vec![guard.local]].concat(),
+        ),
+    ]
+}
+
+struct GuardRules {
+    forwarded: String,
+    local: String,
+}
+
+/// Multi-cluster packets leave this node from the programs, which bypass netfilter, and from the agent's probe
+/// sockets. Any other is forged: a masqueraded Pod would have the address of its node, which is a peer. The inner
+/// Ethernet destination distinguishes them from packets of a CNI with the same port.
+fn guard_rules(filter: &PacketFilter) -> GuardRules {
+    let mac = hex::encode(MULTICLUSTER_MAC);
+    let forged = format!("udp dport {} @th,{INNER_MAC_BIT},48 0x{mac}", filter.port);
+    let verdict = format!("counter name \"{TUNNEL_GUARD}\" drop");
+    GuardRules {
+        forwarded: format!("{forged} {verdict}"),
+        local: format!("{forged} meta mark != {PROBE_MARK:#x} {verdict}"),
+    }
+}
+
+/// Rules for packets from other clusters, of the hooks `input` and `forward`.
+///
+/// A connection to a Service has a Service address as its original destination. A `NodePort` has an address of the
+/// node, which the service proxy translates before both hooks.
+fn reachability_rules(filter: &PacketFilter, device: &str) -> [Vec<String>; 2] {
+    let from_remote = format!("iifname \"{device}\"");
+    let (mut input, mut forward) = (Vec::new(), Vec::new());
+    for v6 in V6 {
+        let family = keyword(v6);
+        let services = join_nets(&filter.service_cidrs, v6);
+        if !services.is_empty() {
+            // It would leave by the default route, masqueraded.
+            forward.push(format!(
+                "{from_remote} {family} daddr {{ {services} }} counter name \"{NOT_EXPORTED}\" drop"
+            ));
+        }
+        if filter.expose_nodes {
+            continue;
+        }
+        let new = format!("{from_remote} ct state new");
+        let verdict = format!("counter name \"{NOT_FOR_NODES}\" drop");
+        let ports = filter
+            .backends
+            .iter()
+            .filter(|backend| backend.addr.is_ipv6() == v6);
+        input.extend(ports.map(|HostPort { addr, proto, port }| {
+            format!("{from_remote} {family} daddr {addr} meta l4proto {proto} th dport {port} accept")
+        }));
+        let own = join_addrs(&filter.addresses, v6);
+        if !own.is_empty() {
+            // An address of the device may be a Service address that is reserved for this node.
+            input.push(format!("{new} {family} daddr {{ {own} }} {verdict}"));
+        }
+        let elsewhere = if services.is_empty() {
+            format!("meta nfproto {}", if v6 { "ipv6" } else { "ipv4" })
+        } else {
+            format!("ct original {family} daddr != {{ {services} }}")
+        };
+        input.push(format!("{new} {elsewhere} {verdict}"));
+        forward.push(format!("{new} ct status dnat {elsewhere} {verdict}"));
+    }
+    [input, forward]
+}
+
+/// From the tunnel only replies are accepted for the own `gatewayIP`, and no ICMP redirects are sent for packets that
+/// enter and leave through `mc0`. Rules of the hooks `prerouting` and `output`.
+fn antrea_rules(antrea: &AntreaInterop, device: &str) -> [Vec<String>; 2] {
+    let Some(source) = antrea.source else {
+        return Default::default();
+    };
+    let to_us = format!("iifname \"{device}\" ip daddr {source}");
+    let requests = format!("{to_us} ct direction original counter drop");
+    let untracked = format!("{to_us} ct state invalid,untracked counter drop");
+    let redirect = format!("oifname \"{device}\" icmp type redirect drop");
+    [vec![requests, untracked], vec![redirect]]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn filter() -> PacketFilter {
+        PacketFilter {
+            port: 6081,
+            service_cidrs: ["10.96.0.0/16".parse().unwrap()].into(),
+            addresses: [[10, 96, 0, 3].into(), [10, 1, 0, 0].into()].into(),
+            backends: [HostPort {
+                addr: [192, 0, 2, 1].into(),
+                proto: 6,
+                port: 80,
+            }]
+            .into(),
+            expose_nodes: false,
+        }
+    }
+
+    #[test]
+    fn only_marked_packets_with_the_inner_mac_leave_this_node() {
+        let GuardRules { forwarded, local } = guard_rules(&filter());
+        let forged = "udp dport 6081 @th,128,48 0xaabbccddeef0";
+        assert_eq!(forwarded, format!("{forged} counter name \"tunnel-guard\" drop"));
+        assert_eq!(
+            local,
+            format!("{forged} meta mark != 0x3063 counter name \"tunnel-guard\" drop")
+        );
+    }
+
+    #[test]
+    fn other_clusters_reach_services_and_host_network_backends_only() {
+        let [input, forward] = reachability_rules(&filter(), "mc0");
+        assert_eq!(
+            input,
+            [
+                "iifname \"mc0\" ip daddr 192.0.2.1 meta l4proto 6 th dport 80 accept",
+                "iifname \"mc0\" ct state new ip daddr { 10.1.0.0, 10.96.0.3 } counter name \"not-for-nodes\" drop",
+                "iifname \"mc0\" ct state new ct original ip daddr != { 10.96.0.0/16 } counter name \"not-for-nodes\" drop",
+                "iifname \"mc0\" ct state new meta nfproto ipv6 counter name \"not-for-nodes\" drop",
+            ]
+        );
+        assert_eq!(
+            forward,
+            [
+                "iifname \"mc0\" ip daddr { 10.96.0.0/16 } counter name \"not-exported\" drop",
+                "iifname \"mc0\" ct state new ct status dnat ct original ip daddr != { 10.96.0.0/16 } counter name \"not-for-nodes\" drop",
+                "iifname \"mc0\" ct state new ct status dnat meta nfproto ipv6 counter name \"not-for-nodes\" drop",
+            ]
+        );
+    }
+
+    #[test]
+    fn exposed_nodes_do_not_expose_untranslated_services() {
+        let exposed = PacketFilter {
+            expose_nodes: true,
+            ..filter()
+        };
+        let [input, forward] = reachability_rules(&exposed, "mc0");
+        assert_eq!(input, [""; 0]);
+        assert_eq!(forward.len(), 1, "{forward:?}");
+        assert!(forward[0].contains("not-exported"));
+    }
+
+    #[test]
+    fn chains_of_antrea_interoperation_are_absent_without_it() {
+        let rules = NftRules {
+            filter: filter(),
+            ..NftRules::default()
+        };
+        let chains = chains(&rules, "mc0");
+        let names: BTreeSet<_> = chains
+            .iter()
+            .filter(|chain| !chain.rules.is_empty())
+            .map(|chain| chain.name)
+            .collect();
+        assert_eq!(names, ["forward", "input", "output"].into());
+    }
+}

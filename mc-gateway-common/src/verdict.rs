@@ -105,6 +105,10 @@ pub enum DropReason {
     ///
     /// Agents of different versions, or a forged packet.
     ForeignBackend = 25,
+    /// A gateway of another cluster sends to a Service port that is not exported.
+    ///
+    /// Export the Service, or run the agents of the gateways with `--expose-all-services`.
+    NotExported = 26,
     /// The packet exceeds the path, and no ICMP error may answer it: an ICMP error, a later fragment, or no unicast
     /// address.
     TooBig = 30,
@@ -118,7 +122,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -144,6 +148,7 @@ impl DropReason {
         Self::ProbeUnsent,
         Self::UnknownBackend,
         Self::ForeignBackend,
+        Self::NotExported,
         Self::TooBig,
         Self::TooBigLimited,
         Self::BelowIpv6Minimum,
@@ -178,6 +183,7 @@ impl DropReason {
             23 => Self::ProbeUnsent,
             24 => Self::UnknownBackend,
             25 => Self::ForeignBackend,
+            26 => Self::NotExported,
             30 => Self::TooBig,
             31 => Self::TooBigLimited,
             32 => Self::BelowIpv6Minimum,
@@ -214,6 +220,7 @@ impl DropReason {
             Self::ProbeUnsent => "probe-unsent",
             Self::UnknownBackend => "unknown-backend",
             Self::ForeignBackend => "foreign-backend",
+            Self::NotExported => "not-exported",
             Self::TooBig => "too-big",
             Self::TooBigLimited => "too-big-limited",
             Self::BelowIpv6Minimum => "below-ipv6-minimum",

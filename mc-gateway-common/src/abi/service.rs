@@ -25,7 +25,8 @@ pub const MAX_REPLIES: u32 = 65_536;
 /// Capacity of `mc_fragments`.
 pub const MAX_FRAGMENTS: u32 = 4_096;
 
-/// Name of the Service map: hash of [`ServiceKey`] to [`Service`].
+/// Name of the Service map: hash of [`ServiceKey`] to [`Service`]. It has every exported port: other clusters reach no
+/// other Service.
 pub const SERVICES: &str = "mc_services";
 /// Name of the lookup tables: hash of [`ServiceKey`] to [`Maglev`].
 pub const MAGLEV: &str = "mc_maglev";
@@ -41,6 +42,9 @@ pub const FRAGMENTS: &str = "mc_fragments";
 /// [`Service::flags`]: new flows of a client's address go to the same backend
 /// (`sessionAffinity: ClientIP`).
 pub const SERVICE_AFFINITY: u32 = 1;
+
+/// [`Service::flags`]: exported, but served by the Node's service proxy: packets go into this node's stack.
+pub const SERVICE_STACK: u32 = 1 << 1;
 
 /// [`Backend::flags`]: accepts new flows. A backend without it keeps its TCP flows.
 pub const BACKEND_READY: u8 = 1;
@@ -58,7 +62,7 @@ pub struct ServiceKey {
     pub addr: Addr,
     /// Port, host order.
     pub port: u16,
-    /// Protocol number: TCP or UDP.
+    /// Protocol number: TCP, UDP, or SCTP with [`SERVICE_STACK`].
     pub proto: u8,
     /// Always 0.
     pub pad: u8,
@@ -68,7 +72,7 @@ pub struct ServiceKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Service {
-    /// [`SERVICE_AFFINITY`].
+    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`].
     pub flags: u32,
     /// Backends in the lookup table.
     pub backends: u32,

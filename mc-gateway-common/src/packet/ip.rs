@@ -23,10 +23,10 @@ pub const TCP: u8 = IpProto::Tcp as u8;
 pub const UDP: u8 = IpProto::Udp as u8;
 /// Protocol number of the IPv6 fragment header (RFC 8200 section 4.5).
 pub const FRAGMENT: u8 = IpProto::Ipv6Frag as u8;
-/// Protocol number of `ICMPv6` (RFC 4443).
-pub const ICMPV6: u8 = IpProto::Ipv6Icmp as u8;
 /// Protocol number of SCTP.
 pub const SCTP: u8 = IpProto::Sctp as u8;
+/// Protocol number of `ICMPv6` (RFC 4443).
+pub const ICMPV6: u8 = IpProto::Ipv6Icmp as u8;
 
 /// "More fragments" and the fragment offset: nonzero in a fragment (RFC 791).
 const FRAGMENTED: u16 = 0x3fff;

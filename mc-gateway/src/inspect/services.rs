@@ -1,6 +1,8 @@
 //! The rows about Services. Pure.
 
-use mc_gateway_common::abi::service::{BACKEND_READY, Backend, Maglev, SERVICE_AFFINITY, ServiceKey};
+use mc_gateway_common::abi::service::{
+    BACKEND_READY, Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
+};
 use serde_json::{Value, json};
 
 use super::notation::{format_endpoint, protocol_name};
@@ -21,7 +23,13 @@ fn format_backend_id(backend: u64) -> String {
     format!("{backend:#012x}")
 }
 
-/// A row for each backend, with its share of the lookup table of its Service.
+/// Columns of [`services`].
+const COLUMNS: [&str; 8] = [
+    "service", "protocol", "affinity", "pod", "node", "ready", "share", "id",
+];
+
+/// A row for each backend, with its share of the lookup table of its Service, and for each port that the service proxy
+/// serves.
 pub(super) fn services(snapshot: &Snapshot) -> Table {
     let maps = &snapshot.contents.services;
     let share = |table: &Maglev, id: u64| table.backends.iter().filter(|other| **other == id).count();
@@ -48,12 +56,28 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
     let mut backends: Vec<(&u64, &Backend)> = maps.backends.iter().collect();
     backends
         .sort_by_key(|(number, backend)| (backend.service, backend.service_port, backend.proto, **number));
+    let proxied = maps
+        .services
+        .iter()
+        .filter(|(_, service)| service.flags & SERVICE_STACK != 0);
+    let proxied = proxied.map(|(key, _)| {
+        let mut row = vec![Value::Null; COLUMNS.len()];
+        let known = [
+            json!(format_endpoint(&key.addr, key.port)),
+            json!(protocol_name(key.proto.into())),
+            Value::Null,
+            Value::Null,
+            json!("service proxy"),
+        ];
+        for (cell, value) in row.iter_mut().zip(known) {
+            *cell = value;
+        }
+        row
+    });
     Table {
         name: "services",
-        columns: &[
-            "service", "protocol", "affinity", "pod", "node", "ready", "share", "id",
-        ],
-        rows: backends.into_iter().map(row).collect(),
+        columns: &COLUMNS,
+        rows: backends.into_iter().map(row).chain(proxied).collect(),
     }
 }
 

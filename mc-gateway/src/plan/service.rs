@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use mc_gateway_common::abi::service::{Backend, Maglev, SERVICE_AFFINITY, Service, ServiceKey};
+use mc_gateway_common::abi::service::{
+    Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+};
 use mc_gateway_common::maglev;
 
 use super::slots::Slots;
@@ -146,7 +148,13 @@ pub(super) fn plan(
     for (key, service) in &wanted.services {
         let from = observed.services.get(key).copied();
         let to = Some(Service {
-            flags: if service.affinity { SERVICE_AFFINITY } else { 0 },
+            flags: [
+                (service.affinity, SERVICE_AFFINITY),
+                (service.stack, SERVICE_STACK),
+            ]
+            .into_iter()
+            .filter(|(on, _)| *on)
+            .fold(0, |flags, (_, flag)| flags | flag),
             backends: u32::try_from(service.backends.len()).unwrap_or(u32::MAX),
         });
         if from != to {
@@ -220,6 +228,7 @@ mod tests {
                     let service = services::Service {
                         affinity: *affinity,
                         backends: ids.iter().map(|id| u64::from(*port) << 8 | id).collect(),
+                        stack: false,
                     };
                     (key(*port), service)
                 })

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, ServiceKey};
+use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey};
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
 use mc_gateway_common::liveness::State;
 use mc_gateway_common::nexthop_select;
@@ -110,8 +110,14 @@ fn describe_alias(dst: &Prefix, lines: &mut Vec<String>) {
 
 /// Decisions on a packet to a Service of this cluster.
 fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mut Vec<String>) {
+    let open = snapshot.contents.config.flags & abi::CONFIG_ALL_SERVICES != 0;
+    let not_exported = if open {
+        "all Services are exposed: delivered to this node's stack on mc0"
+    } else {
+        "only exported Services are reachable: dropped (not-exported)"
+    };
     let Some((proto, port)) = flow.proto_and_port() else {
-        lines.push("the packet has no port: delivered to this node's stack on mc0".to_owned());
+        lines.push(format!("the packet has no port; {not_exported}"));
         return;
     };
     if peer & abi::PEER_REMOTE_GATEWAY == 0 {
@@ -132,12 +138,17 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
         pad: 0,
     };
     let Some(service) = maps.services.get(&key) else {
-        lines.push(
-            "no exported Service with a ready Pod has this address and port: delivered to this node's stack on mc0"
-                .to_owned(),
-        );
+        lines.push(format!(
+            "no exported Service has this address and port; {not_exported}"
+        ));
         return;
     };
+    if service.flags & SERVICE_STACK != 0 {
+        let text = "the destination is an exported Service without backends in the maps: delivered to this node's \
+                    stack on mc0, for the service proxy";
+        lines.push(text.to_owned());
+        return;
+    }
     let affinity = match service.flags & SERVICE_AFFINITY {
         0 => "",
         _ => ", with session affinity",

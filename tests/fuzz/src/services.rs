@@ -14,7 +14,7 @@ use std::{
 use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_BACKENDS, PREFIX_BACKENDS, Prefix,
-        service::{BACKEND_READY, Backend, FlowKey, SERVICE_AFFINITY, Service, ServiceKey},
+        service::{BACKEND_READY, Backend, FlowKey, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey},
     },
     maglev,
     maps::MemoryMaps,
@@ -47,6 +47,8 @@ const STEPS: usize = 24;
 enum GatewayResult {
     /// Delivered unmodified to the host's stack.
     HostStack,
+    /// Dropped: the port is not exported.
+    NotExported,
     /// Forwarded to the node of the Pod with this MAC address.
     RemoteNode([u8; 6], Vec<u8>),
     /// Delivered to a local Pod.
@@ -144,7 +146,7 @@ impl World {
                 proto: bytes.choose([TCP, UDP]),
                 pad: 0,
             };
-            let flags = bytes.choose([0, SERVICE_AFFINITY]);
+            let flags = bytes.choose([0, SERVICE_AFFINITY, 0, SERVICE_STACK]);
             let backends = world.gateway.services.backends.values();
             if backends.filter(|known| key_of(known) == key).count() != 0 {
                 continue;
@@ -177,7 +179,7 @@ impl World {
         world
     }
 
-    /// Writes the maps of a Service for its ready Pods, like the agent.
+    /// Writes the maps of a Service for its ready Pods, like the agent. Without Pods the export is withdrawn.
     fn write_service(&mut self, key: ServiceKey, flags: u32) {
         let services = &mut self.gateway.services;
         let ready: BTreeSet<u64> = services
@@ -187,11 +189,13 @@ impl World {
             .map(|(id, _)| *id)
             .collect();
         let backends = u32::try_from(ready.len()).expect("few");
-        if let Some(table) = maglev::table(&ready) {
-            services.maglev.insert(key, *table);
+        match maglev::table(&ready) {
+            Some(table) => services.maglev.insert(key, *table),
+            None => services.maglev.remove(&key),
+        };
+        if services.backends.values().any(|backend| key_of(backend) == key) {
             services.services.insert(key, Service { flags, backends });
         } else {
-            services.maglev.remove(&key);
             services.services.remove(&key);
         }
     }
@@ -267,7 +271,12 @@ impl World {
         let given = self.check_selection(&request, &chosen);
         let followed = self.run_gateway(&later, udp_checksum);
         let Some((id, backend)) = given else {
-            assert!(matches!(followed, GatewayResult::HostStack), "{followed:?}");
+            // Without a first fragment, that of an earlier packet with the same identification may apply.
+            let free = matches!(chosen, GatewayResult::NotExported);
+            assert!(
+                free || matches!(followed, GatewayResult::HostStack),
+                "{followed:?}"
+            );
             return;
         };
         let translated = request.to((address(&backend.pod), backend.pod_port));
@@ -461,6 +470,7 @@ impl World {
                 outcome: Outcome::Deliver,
                 ifindex: 1,
             } => GatewayResult::LocalPod(after),
+            Verdict::Drop(DropReason::NotExported) => GatewayResult::NotExported,
             other => panic!("{other:?}"),
         }
     }
@@ -473,12 +483,26 @@ impl World {
     ) -> Option<(u64, Backend)> {
         let key = service_of(request);
         let services = &self.gateway.services;
-        if matches!(chosen, GatewayResult::HostStack) {
-            assert!(
-                !services.services.contains_key(&key),
-                "Service was not translated"
-            );
-            return None;
+        let service = services.services.get(&key);
+        match chosen {
+            GatewayResult::NotExported => {
+                assert!(service.is_none(), "an exported port was dropped");
+                return None;
+            }
+            GatewayResult::HostStack => {
+                let service = service.expect("a port that is not exported reached the stack");
+                let proxied = service.flags & SERVICE_STACK != 0;
+                assert!(proxied || service.backends == 0, "Service was not translated");
+                return None;
+            }
+            GatewayResult::RemoteNode(..) | GatewayResult::LocalPod(_) => {
+                let service = service.expect("a port that is not exported was translated");
+                assert_eq!(
+                    service.flags & SERVICE_STACK,
+                    0,
+                    "a port of the service proxy was translated"
+                );
+            }
         }
         let id = *services.flows.borrow().get(&flow_key(request)).expect("a flow");
         let backend = services.backends[&id];
@@ -531,7 +555,7 @@ impl World {
                 assert_eq!(verdict, Verdict::Deliver { outcome, ifindex: 1 });
                 packet.bytes().to_vec()
             }
-            GatewayResult::HostStack => panic!("no backend selected"),
+            GatewayResult::HostStack | GatewayResult::NotExported => panic!("no backend selected"),
         };
         assert_packet(&delivered[ETH..], expected, request);
         true

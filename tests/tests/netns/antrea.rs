@@ -103,9 +103,10 @@ fn connected(name: &str) -> Topology {
     options.two_gateways = true;
     options.format = Format::Vxlan;
     options.masquerade = Masquerade::LeavingCluster;
+    // The Pods of the gateways are addresses of their namespaces.
     options
         .agent_flags
-        .extend(["--antrea-clusters", "west"].map(str::to_owned));
+        .extend(["--antrea-clusters", "west", "--expose-nodes"].map(str::to_owned));
     let mut bed = Topology::create(options).expect("the namespaces");
     for (place, pod) in GATEWAY_PODS {
         bed.netns(place)

@@ -136,6 +136,26 @@ fn service_addr(cluster: Cluster, family: Family, nth: usize) -> SocketAddr {
     SocketAddr::new(hosts.nth(10 + nth).expect("an address"), SERVICE_PORT)
 }
 
+/// Exports west's Service. Without endpoints its gateway leaves it to the service proxy.
+fn export_without_endpoints(bed: &Topology) {
+    let [v4, v6] = [Family::V4, Family::V6].map(|family| service_addr(Cluster::West, family, 0).ip());
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
+         spec: {{clusterIP: {v4}, clusterIPs: [{v4}, \"{v6}\"], ports: [{{port: {SERVICE_PORT}}}]}}\n---\n\
+         apiVersion: multicluster.x-k8s.io/v1alpha1\nkind: ServiceExport\nmetadata: {{name: web, namespace: shop}}\n"
+    );
+    fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
+    let exported = || {
+        let out = bed.run_agent(Place::GatewayWest, &["inspect", "services", "-o", "json"]);
+        let text = String::from_utf8_lossy(&out.expect("inspect").stdout).into_owned();
+        match text.matches("service proxy").count() {
+            2 => Ok(()),
+            _ => Err(text),
+        }
+    };
+    wait_for("the exported Service at the gateway", TIMEOUT, exported).expect("a Service");
+}
+
 /// Installs the rules of a service proxy: DNAT at the usual priority, and masquerading for clients other than Pods.
 fn install_proxy_rules(bed: &Topology, place: Place, family: Family, services: &[(SocketAddr, SocketAddr)]) {
     let ip = match family {
@@ -188,6 +208,7 @@ fn drops(bed: &Topology) -> Vec<String> {
 
 /// Requests from a process on a regular node to Pods and Services of the other cluster over all paths.
 fn check_node_processes(bed: &Topology, own: impl Fn(Family) -> IpAddr) {
+    export_without_endpoints(bed);
     let traffic = bed.traffic();
     let (node, west) = (Place::NodeEast, bed.netns(Place::PodWest));
     let _web = traffic.echo_server(west, "west", POD_PORT).expect("a server");

@@ -12,6 +12,7 @@ mod antrea;
 mod attach;
 mod bad_input;
 mod bench;
+mod closed;
 mod families;
 mod faults;
 mod host_changes;

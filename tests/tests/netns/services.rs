@@ -278,18 +278,16 @@ fn inspect_trace_and_metrics_cover_services() {
     let marked = prefixes.iter().filter(|row| row["service_pod"] == true);
     assert_eq!(marked.count(), 1, "{prefixes:?}");
     let client = Cluster::East.pod_ip().to_string();
-    let trace = |place, from: &str, protocol| {
+    let trace_to = |place, from: &str, protocol, forwarded: bool| {
         let out = bed
             .run_agent(place, &["trace", &client, SERVICE, protocol, "--from", from])
             .expect("trace");
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        assert!(
-            out.status.success(),
-            "{text}{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.success(), forwarded, "{text}{errors}");
         text
     };
+    let trace = |place, from: &str, protocol| trace_to(place, from, protocol, true);
     let from_east = Cluster::East.gateway_net().addr().to_string();
     let text = trace(Place::GatewayWest, &from_east, "tcp:80");
     let chosen = format!("chosen: the Pod {pod} on node/node-west");
@@ -297,8 +295,13 @@ fn inspect_trace_and_metrics_cover_services() {
         text.contains(&chosen) && text.contains("program agrees"),
         "{text}"
     );
-    let text = trace(Place::GatewayWest, &from_east, "tcp:443");
-    assert!(text.contains("no exported Service with a ready Pod"), "{text}");
+    for protocol in ["tcp:443", "icmp"] {
+        let text = trace_to(Place::GatewayWest, &from_east, protocol, false);
+        assert!(
+            text.contains("dropped (not-exported)") && text.contains("program agrees"),
+            "{text}"
+        );
+    }
     let from_gateway = Cluster::West.internal_net().addr().to_string();
     let text = trace(Place::NodeWest, &from_gateway, "udp:53");
     let translated = format!("translated to the Pod {pod}");

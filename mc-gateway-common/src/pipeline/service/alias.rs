@@ -117,7 +117,7 @@ fn rewrite_and_update_checksums<P: Subprograms>(
             Some(())
         }
         // Only the header's own checksum covers the address.
-        L4Kind::LaterFragment | L4Kind::Other | L4Kind::Truncated => Some(()),
+        L4Kind::LaterFragment | L4Kind::Other | L4Kind::Truncated | L4Kind::Sctp => Some(()),
     }
 }
 

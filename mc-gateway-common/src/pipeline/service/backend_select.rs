@@ -9,9 +9,12 @@ use super::{
     map_insert::count_insert_failure,
 };
 use crate::{
-    abi::service::{
-        BACKEND_READY, Backend, FlowKey, Fragment, MAGLEV_ENTRIES, MAGLEV_SLOTS, SERVICE_AFFINITY, Service,
-        ServiceKey,
+    abi::{
+        CONFIG_ALL_SERVICES,
+        service::{
+            BACKEND_ID_BITS, BACKEND_READY, Backend, FlowKey, Fragment, MAGLEV_ENTRIES, MAGLEV_SLOTS,
+            SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+        },
     },
     maps::Maps,
     nexthop_select,
@@ -24,6 +27,9 @@ use crate::{
 
 /// Distance from the outer UDP checksum to the inner source MAC address.
 const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add(eth::SRC);
+
+/// [`flow_backend_id`] of a port that is not exported: greater than any ID.
+const NOT_EXPORTED: u64 = 1 << BACKEND_ID_BITS;
 
 /// A backend and its ID.
 #[derive(Clone, Copy, Debug)]
@@ -85,16 +91,16 @@ fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, backend: u64) -> Optio
     )
 }
 
-/// ID of the backend of the packet with the IP header at `at`; 0 without one.
+/// ID of the backend of the packet with the IP header at `at`; 0 if this node's stack serves it.
 #[inline(always)]
 fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Result<u64, DropReason> {
     let v6 = is_v6(packet, at);
     let header = packet.parse_l4(v6, at);
     let l4 = header.unpack();
     match l4.kind {
-        L4Kind::Unfragmented => Ok(packet.flow_backend_id(maps, at, header, false)),
+        L4Kind::Unfragmented | L4Kind::Sctp => exported(packet.flow_backend_id(maps, at, header, false)),
         L4Kind::FirstFragment => {
-            let backend = packet.flow_backend_id(maps, at, header, false);
+            let backend = exported(packet.flow_backend_id(maps, at, header, false))?;
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
             let fragment = Fragment {
                 backend,
@@ -103,6 +109,7 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
             count_insert_failure(maps, maps.set_fragment(&key, &fragment));
             Ok(backend)
         }
+        // Without an entry the stack gets it: it reassembles no packet whose first fragment it does not get.
         L4Kind::LaterFragment => {
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
             Ok(maps.fragment(&key).map_or(0, |fragment| fragment.backend))
@@ -115,20 +122,39 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
                 address(packet, v6, quote_at, Side::Source),
                 address(packet, v6, at, Side::Destination),
             ) else {
-                return Ok(0);
+                return Err(DropReason::InnerMalformed);
             };
             if about != service || !quote.unpack().has_ports() {
-                return Ok(0);
+                return exported(port_not_exported(maps));
             }
-            Ok(packet.flow_backend_id(maps, quote_at, quote, true))
+            exported(packet.flow_backend_id(maps, quote_at, quote, true))
         }
-        L4Kind::Other => Ok(0),
+        // A Service has no other protocols.
+        L4Kind::Other => exported(port_not_exported(maps)),
         L4Kind::Truncated => Err(DropReason::InnerMalformed),
     }
 }
 
-/// ID of the backend of a flow, 0 without one. The IP header of the packet is at `at`; a packet from the Service is
-/// `reverse`.
+/// A result of [`flow_backend_id`].
+#[inline(always)]
+const fn exported(backend: u64) -> Result<u64, DropReason> {
+    if backend == NOT_EXPORTED {
+        return Err(DropReason::NotExported);
+    }
+    Ok(backend)
+}
+
+/// [`flow_backend_id`] of a port that is not exported.
+#[inline(always)]
+fn port_not_exported<M: Maps>(maps: &M) -> u64 {
+    match maps.config() {
+        Some(config) if config.flags & CONFIG_ALL_SERVICES != 0 => 0,
+        _ => NOT_EXPORTED,
+    }
+}
+
+/// ID of the backend of a flow; 0 if this node's stack serves it, or a larger number than any ID if its port is not
+/// exported. The IP header of the packet is at `at`; a packet from the Service is `reverse`.
 #[inline(always)]
 pub fn flow_backend_id<P: Packet, M: Maps>(
     packet: &P,
@@ -139,9 +165,16 @@ pub fn flow_backend_id<P: Packet, M: Maps>(
 ) -> u64 {
     let l4 = l4.unpack();
     let Some(key) = l4.flow_key(packet, at, reverse) else {
-        return 0;
+        return NOT_EXPORTED;
     };
-    backend_for_flow(maps, key, l4.syn && !reverse).map_or(0, |selected| selected.id)
+    let service_key = service_key(&key);
+    let Some(service) = maps.service(&service_key) else {
+        return port_not_exported(maps);
+    };
+    if service.flags & SERVICE_STACK != 0 {
+        return 0;
+    }
+    backend_for_flow(maps, key, &service_key, service, l4.syn && !reverse).map_or(0, |selected| selected.id)
 }
 
 #[inline(always)]
@@ -150,17 +183,27 @@ fn get_backend<M: Maps>(maps: &M, id: u64) -> Option<Selected<'_>> {
     Some(Selected { id, backend })
 }
 
-/// The backend of a flow: the stored one while it exists, else one from the Maglev table.
+/// The port of the Service of a flow.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a protocol number is a byte")]
-fn backend_for_flow<M: Maps>(maps: &M, mut key: FlowKey, syn: bool) -> Option<Selected<'_>> {
-    let service_key = ServiceKey {
+const fn service_key(key: &FlowKey) -> ServiceKey {
+    ServiceKey {
         addr: key.service,
         port: key.service_port,
         proto: key.proto as u8,
         pad: 0,
-    };
-    let service = maps.service(&service_key)?;
+    }
+}
+
+/// The backend of a flow: the stored one while it exists, else one from the Maglev table.
+#[inline(always)]
+fn backend_for_flow<'t, M: Maps>(
+    maps: &'t M,
+    mut key: FlowKey,
+    service_key: &ServiceKey,
+    service: &Service,
+    syn: bool,
+) -> Option<Selected<'t>> {
     // No backend has the ID 0.
     let known = maps.flow(&key).unwrap_or(0);
     if !syn
@@ -172,7 +215,7 @@ fn backend_for_flow<M: Maps>(maps: &M, mut key: FlowKey, syn: bool) -> Option<Se
     {
         return Some(selected);
     }
-    let selected = select_new(maps, service, &service_key, &mut key)?;
+    let selected = select_new(maps, service, service_key, &mut key)?;
     if known != selected.id {
         count_insert_failure(maps, maps.set_flow(&key, selected.id));
         maps.count(if known == 0 {

@@ -81,7 +81,7 @@ impl L4Header {
             header.kind = L4Kind::LaterFragment;
             return header;
         }
-        if !matches!(found.proto, ip::TCP | ip::UDP) {
+        if !matches!(found.proto, ip::TCP | ip::UDP | ip::SCTP) {
             let icmp = if v6 { ip::ICMPV6 } else { ip::ICMP };
             if found.proto == icmp && !found.fragment {
                 header.kind = match packet.load::<1>(found.at) {
@@ -96,7 +96,9 @@ impl L4Header {
             header.kind = L4Kind::Truncated;
             return header;
         };
-        header.kind = if found.fragment {
+        header.kind = if found.proto == ip::SCTP {
+            L4Kind::Sctp
+        } else if found.fragment {
             L4Kind::FirstFragment
         } else {
             L4Kind::Unfragmented

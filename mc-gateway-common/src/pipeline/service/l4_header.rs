@@ -24,6 +24,8 @@ pub(crate) enum L4Kind {
     Other = 4,
     /// Truncated before the ports.
     Truncated = 5,
+    /// An SCTP header (RFC 9260), whose ports select a Service. The programs do not translate SCTP.
+    Sctp = 6,
 }
 
 /// The transport header of a packet.
@@ -84,6 +86,7 @@ impl PackedL4Header {
                 2 => L4Kind::LaterFragment,
                 3 => L4Kind::IcmpError,
                 4 => L4Kind::Other,
+                6 => L4Kind::Sctp,
                 _ => L4Kind::Truncated,
             },
             v6: word & 1 << V6_SHIFT != 0,
@@ -129,7 +132,7 @@ mod tests {
     proptest! {
         #[test]
         fn packing_loses_nothing(
-            kind in prop::sample::select(vec![L4Kind::Unfragmented, L4Kind::FirstFragment, L4Kind::LaterFragment, L4Kind::IcmpError, L4Kind::Other, L4Kind::Truncated]),
+            kind in prop::sample::select(vec![L4Kind::Unfragmented, L4Kind::FirstFragment, L4Kind::LaterFragment, L4Kind::IcmpError, L4Kind::Other, L4Kind::Truncated, L4Kind::Sctp]),
             (v6, syn, proto, src_port, dst_port) in any::<(bool, bool, u8, u16, u16)>(),
             at in 0_u32..65_536,
         ) {

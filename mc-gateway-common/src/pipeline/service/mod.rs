@@ -6,7 +6,8 @@
 //! cluster, and only for the Service of the backend.
 //!
 //! A gateway writes the selected backend into the inner source MAC address, which has no other use. Fragments follow
-//! the first one. A packet of an unknown Service reaches the stack unchanged.
+//! the first one. A packet to an exported port without backends reaches the stack unchanged; one to a port that is
+//! not exported is dropped.
 
 mod alias;
 mod backend_mac;

@@ -76,7 +76,7 @@ pub fn dnat_request<P: Subprograms, M: Maps>(
             rewrite::rewrite_icmp_error(packet, at, l4, quote, Side::Destination, &to)
         }
         L4Kind::Truncated => return Err(DropReason::InnerMalformed),
-        L4Kind::LaterFragment | L4Kind::Other => return Err(DropReason::ForeignBackend),
+        L4Kind::LaterFragment | L4Kind::Other | L4Kind::Sctp => return Err(DropReason::ForeignBackend),
     };
     rewritten.ok_or(DropReason::WriteFailed)?;
     maps.count(Event::ServiceTranslated);
@@ -164,8 +164,8 @@ pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<(
             };
             rewrite::rewrite_icmp_error(packet, at, l4, quote, Side::Source, &to.into())
         }
-        // A packet too short for its headers belongs to no flow.
-        L4Kind::Truncated | L4Kind::Other => return Ok(()),
+        // A packet too short for its headers belongs to no flow, and SCTP is not translated.
+        L4Kind::Truncated | L4Kind::Other | L4Kind::Sctp => return Ok(()),
     };
     rewritten.ok_or(DropReason::WriteFailed)?;
     maps.count(Event::ReplyTranslated);

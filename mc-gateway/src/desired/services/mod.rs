@@ -1,8 +1,8 @@
 //! Exported Services: the backends of each port of each address, and their nodes.
 //!
 //! A gateway gets all backends, a regular Node those of its own Pods, ready or not: a Pod's node is prepared before a
-//! gateway selects the Pod, and still translates after no gateway does. Services that cannot be translated are left
-//! to the service proxy, with a reason.
+//! gateway selects the Pod, and still translates after no gateway does. Ports that cannot be translated are left to the
+//! service proxy, with a reason. Other clusters reach the ports listed here only.
 
 #[cfg(test)]
 mod tests;
@@ -14,14 +14,15 @@ use ipnet::IpNet;
 use mc_gateway_common::abi::service::{
     BACKEND_READY, Backend, MAGLEV_ENTRIES, MAX_BACKENDS, MAX_SERVICES, ServiceKey,
 };
+use mc_gateway_common::packet::ip;
 
 use crate::cidr::to_abi_addr;
 use crate::ids::backend_id;
 use crate::objects::FieldError;
 use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort};
 
-/// Translatable protocols with their IANA numbers.
-const PROTOCOLS: [(&str, u8); 2] = [("TCP", 6), ("UDP", 17)];
+/// Protocols of Service ports with their IANA numbers.
+const PROTOCOLS: [(&str, u8); 3] = [("TCP", ip::TCP), ("UDP", ip::UDP), ("SCTP", ip::SCTP)];
 
 /// A port of a Service address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Service {
     /// IDs of the backends that accept new flows. Without one the entry serves existing flows only, and new flows go to
     /// the service proxy, which rejects them.
     pub backends: BTreeSet<u64>,
+    /// The port is left to the service proxy.
+    pub stack: bool,
 }
 
 /// Desired contents of the Service maps.
@@ -101,6 +104,11 @@ impl ServiceBuilder<'_> {
                     "Local",
                     "keeps requests on the node they arrive at",
                 );
+                for port in &service.ports {
+                    if let Some(key) = key(addr, port) {
+                        self.insert(service, port, key, Service::of_proxy());
+                    }
+                }
                 continue;
             }
             for port in &service.ports {
@@ -111,19 +119,17 @@ impl ServiceBuilder<'_> {
 
     fn port(&mut self, exported: &ExportedService, addr: IpAddr, port: &ServicePort) {
         let service = &exported.service;
-        let field = format!("spec.ports[{}]", port.name);
-        let protocol = PROTOCOLS.iter().find(|(name, _)| *name == port.protocol);
-        let (Some((_, proto)), Ok(number)) = (protocol, u16::try_from(port.port)) else {
-            let value = format!("{} {}", port.protocol, port.port);
-            self.reject(service, &field, &value, "is neither TCP nor UDP");
+        let field = field(port);
+        let value = format!("{} {}", port.protocol, port.port);
+        let Some(key) = key(addr, port) else {
+            self.report(service, &field, &value, "is no port of TCP, UDP or SCTP: dropped");
             return;
         };
-        let key = ServiceKey {
-            addr: to_abi_addr(addr),
-            port: number,
-            proto: *proto,
-            pad: 0,
-        };
+        if key.proto == ip::SCTP {
+            self.reject(service, &field, &value, "is neither TCP nor UDP");
+            self.insert(service, port, key, Service::of_proxy());
+            return;
+        }
         let endpoints = endpoints(exported, addr, port);
         // As in service proxies: terminating Pods are used if no Pod is ready.
         let any_ready = endpoints.iter().any(|(_, _, endpoint)| endpoint.ready);
@@ -165,7 +171,21 @@ impl ServiceBuilder<'_> {
             }
         }
         self.report_unplaced(service, &field, &unplaced, ready.is_empty());
-        self.add(service, &field, key, ready, backends);
+        self.add(service, port, key, ready, backends);
+    }
+
+    /// Makes a port reachable from other clusters.
+    fn insert(&mut self, service: &ServiceInfo, port: &ServicePort, key: ServiceKey, entry: Service) {
+        if !self.gateway {
+            return;
+        }
+        let full = self.services.services.len() >= usize::try_from(MAX_SERVICES).unwrap_or(usize::MAX);
+        if full && !self.services.services.contains_key(&key) {
+            let reason = format!("exceeds the capacity of {MAX_SERVICES} Service ports: dropped");
+            self.report(service, &field(port), &key.port.to_string(), &reason);
+            return;
+        }
+        self.services.services.insert(key, entry);
     }
 
     /// Reports endpoints on no reachable Node. The other endpoints keep serving: without them established connections
@@ -175,14 +195,9 @@ impl ServiceBuilder<'_> {
             let value = pod.to_string();
             if all {
                 self.reject(service, field, &value, "is an endpoint on no reachable Node");
-            } else if self.gateway {
-                self.rejected.push(FieldError {
-                    object: object(service),
-                    field: field.to_owned(),
-                    value,
-                    reason: "is an endpoint on no reachable Node: it gets no flows from other clusters"
-                        .to_owned(),
-                });
+            } else {
+                let reason = "is an endpoint on no reachable Node: it gets no flows from other clusters";
+                self.report(service, field, &value, reason);
             }
         }
     }
@@ -191,21 +206,18 @@ impl ServiceBuilder<'_> {
     fn add(
         &mut self,
         service: &ServiceInfo,
-        field: &str,
+        port: &ServicePort,
         key: ServiceKey,
         ready: BTreeSet<u64>,
         backends: BTreeMap<u64, Backend>,
     ) {
+        let field = field(port);
         let value = key.port.to_string();
-        let room = |used: usize, more: usize, capacity: u32| {
-            used.saturating_add(more) <= usize::try_from(capacity).unwrap_or(usize::MAX)
-        };
-        if !room(self.services.backends.len(), backends.len(), MAX_BACKENDS)
-            || !room(self.services.services.len(), 1, MAX_SERVICES)
-        {
-            let reason =
-                format!("exceeds the capacity of {MAX_SERVICES} Service ports and {MAX_BACKENDS} endpoints");
-            self.reject(service, field, &value, &reason);
+        let used = self.services.backends.len().saturating_add(backends.len());
+        if used > usize::try_from(MAX_BACKENDS).unwrap_or(usize::MAX) {
+            let reason = format!("exceeds the capacity of {MAX_BACKENDS} endpoints");
+            self.reject(service, &field, &value, &reason);
+            self.insert(service, port, key, Service::of_proxy());
             return;
         }
         let taken = |(id, backend): (&u64, &Backend)| {
@@ -216,30 +228,29 @@ impl ServiceBuilder<'_> {
         };
         if backends.iter().any(taken) {
             let reason = "has an endpoint with the same ID as another Service's";
-            self.reject(service, field, &value, reason);
+            self.reject(service, &field, &value, reason);
+            self.insert(service, port, key, Service::of_proxy());
             return;
         }
-        // Existing flows keep their backends while none is ready.
-        let serves = !backends.is_empty();
-        self.services.backends.extend(backends);
-        if self.gateway && ready.len() > MAGLEV_ENTRIES {
-            self.rejected.push(FieldError {
-                object: object(service),
-                field: field.to_owned(),
-                value,
-                reason: format!(
-                    "has {} ready endpoints, of which {MAGLEV_ENTRIES} get flows from other clusters",
-                    ready.len()
-                ),
-            });
+        if ready.len() > MAGLEV_ENTRIES {
+            let reason = format!(
+                "has {} ready endpoints, of which {MAGLEV_ENTRIES} get flows from other clusters",
+                ready.len()
+            );
+            self.report(service, &field, &value, &reason);
         }
-        if self.gateway && serves {
-            let service = Service {
+        // Existing flows keep their backends while none is ready.
+        let entry = if backends.is_empty() {
+            Service::of_proxy()
+        } else {
+            Service {
                 affinity: service.client_ip_affinity,
                 backends: ready,
-            };
-            self.services.services.insert(key, service);
-        }
+                stack: false,
+            }
+        };
+        self.services.backends.extend(backends);
+        self.insert(service, port, key, entry);
     }
 
     /// The node of an endpoint: its `nodeName`, else the Node with the Pod CIDR of its address.
@@ -258,22 +269,48 @@ impl ServiceBuilder<'_> {
         }
     }
 
-    /// Reports a Service port that is left to the service proxy. Only gateways report: regular Nodes do not select.
+    /// Reports a Service port that is left to the service proxy.
     fn reject(&mut self, service: &ServiceInfo, field: &str, value: &str, reason: &str) {
-        if !self.gateway {
-            return;
+        let reason = format!("{reason}: left to the service proxy, which hides the client's address");
+        self.report(service, field, value, &reason);
+    }
+
+    /// Only gateways report: regular Nodes do not select.
+    fn report(&mut self, service: &ServiceInfo, field: &str, value: &str, reason: &str) {
+        if self.gateway {
+            self.rejected.push(FieldError {
+                object: format!("Service {}/{}", service.namespace, service.name),
+                field: field.to_owned(),
+                value: value.to_owned(),
+                reason: reason.to_owned(),
+            });
         }
-        self.rejected.push(FieldError {
-            object: object(service),
-            field: field.to_owned(),
-            value: value.to_owned(),
-            reason: format!("{reason}: left to the service proxy, which hides the client's address"),
-        });
     }
 }
 
-fn object(service: &ServiceInfo) -> String {
-    format!("Service {}/{}", service.namespace, service.name)
+impl Service {
+    /// A port that is left to the service proxy.
+    fn of_proxy() -> Self {
+        Self {
+            stack: true,
+            ..Self::default()
+        }
+    }
+}
+
+fn field(port: &ServicePort) -> String {
+    format!("spec.ports[{}]", port.name)
+}
+
+/// The key of a port; none if its protocol or number does not exist.
+fn key(addr: IpAddr, port: &ServicePort) -> Option<ServiceKey> {
+    let (_, proto) = PROTOCOLS.iter().find(|(name, _)| *name == port.protocol)?;
+    Some(ServiceKey {
+        addr: to_abi_addr(addr),
+        port: u16::try_from(port.port).ok()?,
+        proto: *proto,
+        pad: 0,
+    })
 }
 
 /// Address and port of every endpoint of a Service port in the family of `addr`.

@@ -86,6 +86,12 @@ fn read_at(node: &str, exported: &[ExportedService]) -> (Services, Vec<String>) 
     (services, rejected.iter().map(ToString::to_string).collect())
 }
 
+/// The ports that are not left to the service proxy.
+fn translated(services: &Services) -> BTreeMap<ServiceKey, Service> {
+    let ports = services.services.iter().filter(|(_, port)| !port.stack);
+    ports.map(|(key, port)| (*key, port.clone())).collect()
+}
+
 #[test]
 fn a_gateway_gets_every_port_with_its_ready_endpoints() {
     let exported = web(vec![
@@ -95,7 +101,7 @@ fn a_gateway_gets_every_port_with_its_ready_endpoints() {
     ]);
     let (services, rejected) = read_at("gw", &[exported]);
     assert_eq!(rejected, [""; 0]);
-    let keys: Vec<_> = services.services.keys().copied().collect();
+    let keys: Vec<_> = translated(&services).into_keys().collect();
     assert_eq!(keys, [key("10.96.0.10", 53, 17), key("10.96.0.10", 80, 6)]);
     let http = &services.services[&keys[1]];
     assert_eq!(http.backends.len(), 2, "the third one is not ready");
@@ -165,7 +171,12 @@ fn a_port_without_ready_endpoints_serves_existing_flows() {
     assert_eq!(services.backends.len(), 2, "one per port");
     assert_eq!(rejected, [""; 0], "not an error");
     let (services, _) = read_at("gw", &[web(vec![])]);
-    assert_eq!(services.services, BTreeMap::new(), "no flow can exist");
+    assert!(translated(&services).is_empty(), "no flow can exist");
+    assert_eq!(
+        services.services.len(),
+        4,
+        "the service proxy rejects connections"
+    );
 }
 
 /// One endpoint on an unknown Node removed the whole port, with its established connections.
@@ -191,7 +202,12 @@ fn untranslatable_ports_are_rejected_with_a_reason() {
     local.service.local_only = true;
     local.service.cluster_ips.truncate(1);
     let (services, rejected) = read_at("gw", &[local]);
-    assert_eq!(services, Services::default());
+    assert!(translated(&services).is_empty());
+    assert_eq!(
+        services.services.len(),
+        2,
+        "both ports are exported: {services:?}"
+    );
     assert_eq!(
         rejected,
         [
@@ -204,7 +220,11 @@ fn untranslatable_ports_are_rejected_with_a_reason() {
     sctp.service.ports[1].protocol = "SCTP".into();
     sctp.slices[0].ports[1].protocol = "SCTP".into();
     let (services, rejected) = read_at("gw", &[sctp]);
-    assert_eq!(services.services.len(), 1, "the other port is translated");
+    assert_eq!(translated(&services).len(), 1, "the other port is translated");
+    assert!(
+        services.services[&key("10.96.0.10", 53, 132)].stack,
+        "{services:?}"
+    );
     assert!(
         rejected[0].contains("spec.ports[dns]: \"SCTP 53\" is neither TCP nor UDP"),
         "{rejected:?}"
@@ -212,7 +232,7 @@ fn untranslatable_ports_are_rejected_with_a_reason() {
 
     let lost = web(vec![endpoint("10.9.9.9", "lost", true)]);
     let (services, rejected) = read_at("gw", &[lost]);
-    assert_eq!(services.services, BTreeMap::new());
+    assert!(translated(&services).is_empty());
     assert!(
         rejected[0].contains("\"10.9.9.9\" is an endpoint on no reachable Node: left to"),
         "{rejected:?}"
@@ -249,7 +269,7 @@ fn a_port_beyond_the_capacity_is_rejected_alone() {
     small.service.name = "small".into();
     small.service.cluster_ips = vec!["10.96.0.11".into()];
     let (services, rejected) = read_at("gw", &[small, huge]);
-    assert_eq!(services.services.len(), 2, "both ports of the small one");
+    assert_eq!(translated(&services).len(), 2, "both ports of the small one");
     let [error] = &rejected[..] else {
         panic!("{rejected:?}")
     };
@@ -264,5 +284,48 @@ fn client_ip_affinity_is_kept() {
     let mut exported = web(vec![endpoint("10.1.1.5", "n", true)]);
     exported.service.client_ip_affinity = true;
     let (services, _) = read_at("gw", &[exported]);
-    assert!(services.services.values().all(|service| service.affinity));
+    assert!(translated(&services).values().all(|service| service.affinity));
+}
+
+/// Ports that the programs do not translate were unknown to them, like ports that are not exported.
+#[test]
+fn every_exported_port_is_known_at_a_gateway() {
+    let mut exported = web(vec![
+        endpoint("10.1.1.5", "n", true),
+        endpoint("10.9.9.9", "lost", true),
+    ]);
+    exported.service.ports[1].protocol = "SCTP".into();
+    let (services, _) = read_at("gw", &[exported.clone()]);
+    let keys: Vec<_> = services.services.keys().copied().collect();
+    let expected = ["10.96.0.10", "fd00:96::10"].map(|addr| [key(addr, 53, 132), key(addr, 80, 6)]);
+    assert_eq!(keys, expected.concat());
+    let mut unknown = exported;
+    unknown.service.ports[1].protocol = "UDPLITE".into();
+    let (services, rejected) = read_at("gw", &[unknown]);
+    assert_eq!(services.services.len(), 2);
+    assert!(
+        rejected[1].contains("\"UDPLITE 53\" is no port of TCP, UDP or SCTP: dropped"),
+        "{rejected:?}"
+    );
+}
+
+#[test]
+fn a_port_beyond_the_capacity_of_services_is_reported_as_dropped() {
+    let capacity = u16::try_from(MAX_SERVICES).unwrap();
+    let mut huge = web(vec![]);
+    huge.service.cluster_ips.truncate(1);
+    let port = |port: u16| ServicePort {
+        name: port.to_string(),
+        port: port.into(),
+        protocol: "TCP".into(),
+    };
+    huge.service.ports = (1..=capacity + 1).map(port).collect();
+    let (services, rejected) = read_at("gw", &[huge]);
+    assert_eq!(services.services.len(), usize::from(capacity));
+    assert_eq!(
+        rejected,
+        [
+            "Service shop/web: spec.ports[16385]: \"16385\" exceeds the capacity of 16384 Service ports: dropped"
+        ]
+    );
 }

@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use mc_gateway_common::{
     abi::{
-        ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_BACKENDS, PREFIX_BACKENDS, Prefix,
+        ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_ALL_SERVICES, CONFIG_BACKENDS,
+        PREFIX_BACKENDS, Prefix,
         service::{
             BACKEND_READY, Backend, FlowKey, Fragment, FragmentKey, Reply, ReplyKey, SERVICE_AFFINITY,
-            Service, ServiceKey,
+            SERVICE_STACK, Service, ServiceKey,
         },
     },
     maglev,
@@ -30,6 +31,7 @@ use crate::{
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const SCTP: u8 = 132;
 /// Ports of the Service: to a Pod of the node by TCP and UDP, to a Pod of the gateway by UDP, and one with a missing
 /// backend in its lookup table.
 const WEB: u16 = 80;
@@ -38,6 +40,8 @@ const LOCAL: u16 = 53;
 const BROKEN: u16 = 7;
 /// A port with session affinity.
 const STICKY: u16 = 81;
+/// A port that the service proxy serves.
+const PROXIED: u16 = 443;
 /// The Pods' port.
 const POD_PORT: u16 = 8080;
 /// The client's port.
@@ -182,6 +186,13 @@ impl Cases<'_> {
             let table = maglev::table(&ids.into()).expect("a table");
             services.maglev.insert(key, *table);
             services.services.insert(key, Service { flags, backends: 1 });
+        }
+        for key in [self.key(PROXIED, TCP), self.key(WEB, SCTP)] {
+            let proxied = Service {
+                flags: SERVICE_STACK,
+                backends: 0,
+            };
+            services.services.insert(key, proxied);
         }
         let mut backends = vec![
             (ON_NODE, self.backend(POD_NODE, WEB, TCP, GROUP_NODE)),
@@ -427,16 +438,60 @@ impl Cases<'_> {
             132,
             tcp_syn(CLIENT, WEB),
         );
+        let sctp_elsewhere = Ip::new(
+            self.addr_of(POD_WEST),
+            self.addr_of(SERVICE_HERE),
+            132,
+            tcp_syn(CLIENT, WEB + 1),
+        );
         for (name, inner) in [
-            ("unknown port", self.syn(443)),
-            ("other protocol", self.datagram(WEB)),
-            ("echo request", echo),
+            ("a port of the service proxy", self.syn(PROXIED)),
             ("SCTP", sctp),
             ("missing backend in the lookup table", self.syn(BROKEN)),
         ] {
             let tunnel = self.sent_by_west(&inner);
             self.push_delivery(&format!("to the stack: {name}"), self.gateway(), &tunnel, &inner);
         }
+        for (name, inner) in [
+            ("another port", self.syn(444)),
+            ("a segment without SYN", self.ack(444)),
+            ("another protocol", self.datagram(WEB)),
+            ("an echo request", echo),
+            ("SCTP", sctp_elsewhere),
+        ] {
+            let tunnel = self.sent_by_west(&inner);
+            let name = format!("not exported: {name}");
+            self.push(
+                &name,
+                self.gateway(),
+                &tunnel,
+                Expect::Drop(DropReason::NotExported),
+            );
+            let mut open = self.gateway();
+            if let Some(config) = &mut open.config {
+                config.flags |= CONFIG_ALL_SERVICES;
+            }
+            self.push_delivery(&format!("{name}, all Services open"), open, &tunnel, &inner);
+        }
+        let flow = self.gateway_with_flow(CLIENT, PROXIED, TCP, ON_NODE);
+        let inner = self.ack(PROXIED);
+        let tunnel = self.sent_by_west(&inner);
+        self.push_delivery(
+            "a flow of a port that the service proxy took over",
+            flow,
+            &tunnel,
+            &inner,
+        );
+        let mut withdrawn = self.gateway_with_flow(CLIENT, WEB, TCP, ON_NODE);
+        let key = self.key(WEB, TCP);
+        withdrawn.services.services.remove(&key);
+        let tunnel = self.sent_by_west(&self.ack(WEB));
+        self.push(
+            "a flow of a withdrawn export",
+            withdrawn,
+            &tunnel,
+            Expect::Drop(DropReason::NotExported),
+        );
         let cut = Ip::new(
             self.addr_of(POD_WEST),
             self.addr_of(SERVICE_HERE),
@@ -654,9 +709,24 @@ impl Cases<'_> {
         let about_reply = self.error(POD_WEST, SERVICE_HERE, service, client);
         let tunnel = self.sent_by_west(&about_reply);
         self.push_selection("an error about a reply", self.gateway(), &tunnel, BY_UDP);
+        let echo = self.error(POD_WEST, SERVICE_HERE, client, service);
+        let tunnel = self.sent_by_west(&echo);
+        let not_exported = Expect::Drop(DropReason::NotExported);
+        self.push(
+            "an error about a packet of another sender",
+            self.gateway(),
+            &tunnel,
+            not_exported,
+        );
         let other = self.error(POD_WEST, SERVICE_HERE, (SERVICE_HERE, 444), client);
         let tunnel = self.sent_by_west(&other);
-        self.push_delivery("an error about an unknown port", self.gateway(), &tunnel, &other);
+        let not_exported = Expect::Drop(DropReason::NotExported);
+        self.push(
+            "an error about a port that is not exported",
+            self.gateway(),
+            &tunnel,
+            not_exported,
+        );
         let tunnel = self.sent_by_gateway(BY_UDP, &about_reply);
         let translated = self.error(POD_WEST, POD_NODE, pod, client);
         self.push_delivery("an error to the Pod", self.node(), &tunnel, &translated);

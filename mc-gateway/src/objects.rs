@@ -57,6 +57,14 @@ pub struct RemoteCluster {
     pub gateways: Vec<RemoteGateway>,
 }
 
+impl RemoteCluster {
+    /// Kind and name.
+    #[must_use]
+    pub fn object(&self) -> String {
+        format!("ClusterInfoImport {}", self.name)
+    }
+}
+
 /// A gateway of a remote cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteGateway {

@@ -16,7 +16,7 @@ use crate::capacity::Capacity;
 use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
-use crate::desired::{DesiredState, LocalNode, compute};
+use crate::desired::{DesiredState, Established, LocalNode, compute};
 use crate::host::state::{self, HostState};
 use crate::host::{self, HostError, ipv6, link, tc_filter};
 use crate::id_names::IdNames;
@@ -117,13 +117,15 @@ impl Agent {
             pod_lookup: self.config.pod_lookup,
             antrea_clusters: self.config.antrea_clusters.clone(),
         };
-        let (desired, rejected) = compute(objects, &me)?;
         self.restore_pins()?;
         if resync || self.maps_stale {
             self.maps.reload()?;
             self.nftables_stale = true;
             self.maps_stale = false;
         }
+        let entries = self.maps.contents().prefixes.iter();
+        let established = Established::new(entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr)));
+        let (desired, rejected) = compute(objects, &me, &established)?;
         let mut changes: usize = 0;
         let mut next = String::new();
         for _ in 0..MAX_ITERATIONS {

@@ -59,8 +59,10 @@ pub(super) struct LocalCluster {
     pub(super) primary: Option<String>,
     /// Service CIDRs of all its Gateways.
     pub(super) service_cidrs: BTreeSet<IpNet>,
-    /// Owners of its prefixes.
+    /// Owners of its prefixes and of the established ones.
     pub(super) prefix_owners: PrefixOwners,
+    /// Owners of the established prefixes of other clusters.
+    established: PrefixOwners,
     /// Addresses that no remote prefix may contain, with their owners.
     pub(super) addresses: Vec<(IpAddr, String)>,
     /// Owners of addresses that are routed individually.
@@ -96,9 +98,14 @@ impl LocalCluster {
         objects: &Objects,
         nodes: &[&NodeInfo],
         own_name: &str,
+        established: PrefixOwners,
         rejected: &mut Vec<FieldError>,
     ) -> Self {
-        let mut cluster = Self::default();
+        let mut cluster = Self {
+            prefix_owners: established.clone(),
+            established,
+            ..Self::default()
+        };
         cluster.read_gateways(objects, own_name, rejected);
         // The local Node first: its Pods stay reachable regardless of other Nodes' fields.
         let own_first = nodes
@@ -107,7 +114,7 @@ impl LocalCluster {
             .chain(nodes.iter().filter(|node| node.name != own_name));
         for node in own_first {
             let is_own = node.name == own_name;
-            let node = cluster.read_node(node, rejected);
+            let node = cluster.read_node(node, is_own, rejected);
             if is_own {
                 cluster.own = node;
             } else {
@@ -131,10 +138,10 @@ impl LocalCluster {
             let object = format!("Node {}", info.name);
             for (annotation, text) in &info.host_addresses {
                 let field = format!("metadata.annotations[{annotation}]");
-                let addr = match parse_address(text) {
+                let addr = match self.parse_foreign(&object, text) {
                     Ok(addr) => addr,
-                    Err(error) => {
-                        rejected.push(field_error(&object, &field, text, &error));
+                    Err(reason) => {
+                        rejected.push(field_error(&object, &field, text, &reason));
                         continue;
                     }
                 };
@@ -168,7 +175,16 @@ impl LocalCluster {
         }
     }
 
-    fn read_node(&mut self, info: &NodeInfo, rejected: &mut Vec<FieldError>) -> Node {
+    /// Parses an address of an object other than the local Node's, which must be in no established prefix.
+    fn parse_foreign(&self, object: &str, text: &str) -> Result<IpAddr, String> {
+        let addr = parse_address(text).map_err(|error| error.to_string())?;
+        match self.established.conflict(addr.into(), object) {
+            Some((taken, owner)) => Err(format!("is an address in {taken} of {owner}")),
+            None => Ok(addr),
+        }
+    }
+
+    fn read_node(&mut self, info: &NodeInfo, is_own: bool, rejected: &mut Vec<FieldError>) -> Node {
         let object = format!("Node {}", info.name);
         let mut node = Node {
             name: info.name.clone(),
@@ -176,9 +192,14 @@ impl LocalCluster {
         };
         for (index, text) in info.internal_ips.iter().enumerate() {
             let field = format!("status.addresses[InternalIP][{index}]");
-            match parse_address(text) {
+            let parsed = if is_own {
+                parse_address(text).map_err(|error| error.to_string())
+            } else {
+                self.parse_foreign(&object, text)
+            };
+            match parsed {
                 Ok(addr) => node.addrs.push(addr),
-                Err(error) => rejected.push(field_error(&object, &field, text, &error)),
+                Err(reason) => rejected.push(field_error(&object, &field, text, &reason)),
             }
         }
         if node.addrs.is_empty() {
@@ -207,8 +228,13 @@ impl LocalCluster {
         for info in gateways {
             let object = format!("Gateway {}", info.name);
             let mut address = |field: &str, text: &str| {
-                parse_address(text)
-                    .inspect_err(|error| rejected.push(field_error(&object, field, text, error)))
+                let parsed = if info.name == own_name {
+                    parse_address(text).map_err(|error| error.to_string())
+                } else {
+                    self.parse_foreign(&object, text)
+                };
+                parsed
+                    .inspect_err(|reason| rejected.push(field_error(&object, field, text, reason)))
                     .ok()
             };
             let gateway_ip = address("gatewayIP", &info.gateway_ip);
@@ -271,7 +297,7 @@ impl LocalCluster {
                 continue;
             };
             for (index, text) in info.ips.iter().enumerate() {
-                let result = parse_address(text).map_err(|error| error.to_string());
+                let result = self.parse_foreign(&info.name, text);
                 let in_node_cidr = |addr: IpAddr| node.pod_cidrs.iter().any(|net| net.contains(&addr));
                 let reason = match result {
                     Err(reason) => reason,
@@ -444,7 +470,7 @@ impl LocalCluster {
     }
 }
 
-pub(super) fn field_error(object: &str, field: &str, value: &str, error: &CidrError) -> FieldError {
+pub(super) fn field_error(object: &str, field: &str, value: &str, error: &impl ToString) -> FieldError {
     FieldError {
         object: object.to_owned(),
         field: field.to_owned(),

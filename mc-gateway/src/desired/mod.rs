@@ -6,6 +6,7 @@
 pub mod antrea;
 mod antrea_routes;
 mod builder;
+mod established;
 mod local;
 mod prefix_ownership;
 mod remote;
@@ -23,6 +24,7 @@ use crate::config::PodLookup;
 use crate::objects::{FieldError, NodeInfo, Objects};
 pub use antrea::AntreaInterop;
 use builder::Builder;
+pub use established::Established;
 pub use source_addrs::SourceAddrs;
 pub use state::{DesiredState, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute};
 
@@ -53,7 +55,11 @@ pub struct LocalNode {
 }
 
 /// The desired state of the node `me`, and the rejected fields.
-pub fn compute(objects: &Objects, me: &LocalNode) -> Result<(DesiredState, Vec<FieldError>), DesiredError> {
+pub fn compute(
+    objects: &Objects,
+    me: &LocalNode,
+    established: &Established,
+) -> Result<(DesiredState, Vec<FieldError>), DesiredError> {
     let mut nodes: Vec<&NodeInfo> = objects.nodes.iter().collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     if !nodes.iter().any(|node| node.name == me.node_name) {
@@ -63,10 +69,17 @@ pub fn compute(objects: &Objects, me: &LocalNode) -> Result<(DesiredState, Vec<F
         });
     }
     let mut builder = Builder::default();
-    let mut cluster = local::LocalCluster::read(objects, &nodes, &me.node_name, &mut builder.rejected);
+    let remotes = remote::by_seniority(objects, established);
+    let others = remotes
+        .iter()
+        .copied()
+        .filter(|info| me.cluster_id.as_deref() != Some(info.cluster_id.as_str()));
+    let owners = established.owners(others);
+    let mut cluster =
+        local::LocalCluster::read(objects, &nodes, &me.node_name, owners, &mut builder.rejected);
     cluster.read_reservations(objects, &mut builder.rejected);
     cluster.read_pods(objects, me.pod_lookup, &mut builder.rejected);
-    let remotes = remote::validate(objects, &cluster, me, &mut builder.rejected);
+    let remotes = remote::validate(&remotes, &cluster, me, &mut builder.rejected);
     if cluster.own_gateway.is_some() {
         builder.gateway_node(&cluster, &remotes);
     } else {

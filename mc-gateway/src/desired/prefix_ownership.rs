@@ -13,7 +13,7 @@ pub(super) struct PrefixOwners {
 
 impl PrefixOwners {
     /// Assigns `prefix` to `owner` unconditionally.
-    fn assign(&mut self, prefix: IpNet, owner: &str) {
+    pub(super) fn assign(&mut self, prefix: IpNet, owner: &str) {
         self.owners.push((prefix, owner.to_owned()));
     }
 

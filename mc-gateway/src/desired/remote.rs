@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use super::LocalNode;
 use super::antrea;
 use super::local::{LocalCluster, field_error};
 use super::prefix_ownership::PrefixOwners;
+use super::{Established, LocalNode};
 use crate::cidr::{parse_address, split_list};
 use crate::ids::stable_id;
 use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
@@ -30,21 +30,33 @@ pub(super) struct Remote {
     pub(super) alias: Option<Ipv4Addr>,
 }
 
-/// All remote clusters. A prefix, ID or address that two of them state belongs to the older, else to the first by name.
+/// The remote clusters in the order in which they obtain prefixes, IDs and addresses: those with established prefixes,
+/// then the older ones, then by name.
+pub(super) fn by_seniority<'o>(objects: &'o Objects, established: &Established) -> Vec<&'o RemoteCluster> {
+    let mut infos: Vec<&RemoteCluster> = objects.remotes.iter().collect();
+    infos.sort_by_cached_key(|info| {
+        (
+            established.of_cluster(info).is_empty(),
+            info.created.clone(),
+            info.name.clone(),
+        )
+    });
+    infos
+}
+
+/// All remote clusters. A prefix, ID or address that two of them state belongs to the first one.
 pub(super) fn validate(
-    objects: &Objects,
+    infos: &[&RemoteCluster],
     cluster: &LocalCluster,
     me: &LocalNode,
     rejected: &mut Vec<FieldError>,
 ) -> Vec<Remote> {
-    let mut infos: Vec<&RemoteCluster> = objects.remotes.iter().collect();
-    infos.sort_by(|a, b| (&a.created, &a.name).cmp(&(&b.created, &b.name)));
     let mut claims = cluster.prefix_owners.clone();
     let mut ids: BTreeMap<u32, (String, String)> = BTreeMap::new();
     let mut gateway_owners: BTreeMap<IpAddr, String> = BTreeMap::new();
     let mut remotes = Vec::new();
     for info in infos {
-        let object = format!("ClusterInfoImport {}", info.name);
+        let object = info.object();
         let Some(id) = cluster_number(info, &object, me, &mut ids, rejected) else {
             continue;
         };

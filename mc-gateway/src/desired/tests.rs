@@ -11,6 +11,7 @@ use crate::objects::{GatewayInfo, PodInfo, RemoteCluster, RemoteGateway};
 
 mod antrea;
 mod collisions;
+mod established;
 mod pods;
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
@@ -76,7 +77,7 @@ fn on(name: &str, objects: &Objects) -> (DesiredState, Vec<FieldError>) {
         pod_lookup: PodLookup::Auto,
         ..LocalNode::default()
     };
-    compute(objects, &me).unwrap()
+    compute(objects, &me, &Established::default()).unwrap()
 }
 
 fn net(text: &str) -> IpNet {
@@ -247,7 +248,9 @@ fn without_the_local_node_there_is_no_desired_state() {
         node_name: "a".into(),
         ..LocalNode::default()
     };
-    let error = compute(&objects, &me).unwrap_err().to_string();
+    let error = compute(&objects, &me, &Established::default())
+        .unwrap_err()
+        .to_string();
     assert_eq!(error, "node-name \"a\": there is no such Node; known: [\"b\"]");
 }
 

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use mc_gateway::{
     cidr::{self, CidrError, overlaps, parse_address, parse_prefix},
     config::PodLookup,
-    desired::{DesiredError, DesiredState, LocalNode, compute},
+    desired::{DesiredError, DesiredState, Established, LocalNode, compute},
     drop_samples,
     objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster, RemoteGateway},
     source::manifests::parse_objects,
@@ -107,7 +107,7 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
         pod_lookup: PodLookup::Auto,
         antrea_clusters: antrea,
     };
-    let result = compute(objects, &me);
+    let result = compute(objects, &me, &Established::default());
     let mut reversed = objects.clone();
     reversed.nodes.reverse();
     reversed.gateways.reverse();
@@ -115,7 +115,11 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
     reversed.pods.reverse();
     // Object names are unique in a cluster; the order decides between duplicates.
     if names_are_unique(objects) {
-        assert_eq!(result, compute(&reversed, &me), "result depends on the order");
+        assert_eq!(
+            result,
+            compute(&reversed, &me, &Established::default()),
+            "result depends on the order"
+        );
     }
     match result {
         Ok((desired, refusals)) => {

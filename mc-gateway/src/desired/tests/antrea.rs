@@ -25,7 +25,7 @@ fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (DesiredState, Vec<
         antrea_clusters: ["west".to_owned()].into(),
         ..LocalNode::default()
     };
-    compute(&objects, &me).unwrap()
+    compute(&objects, &me, &Established::default()).unwrap()
 }
 
 fn next_hops(desired: &DesiredState, prefix: &str) -> Vec<String> {

@@ -56,10 +56,11 @@ pub enum DropReason {
     ///
     /// A peer of another version, or a forged packet.
     TunnelOptions = 13,
-    /// The inner source is in no prefix of the peer.
+    /// The inner source is no address of the sender: of the peer, or of this Node on `mc0`.
     ///
     /// Masquerading on the sending Node, a Node without an address among its Pods (`ip route show proto 109` has no
-    /// `src`), a packet routed for others, or an Antrea gateway that is missing in `--antrea-clusters`.
+    /// `src`), a packet routed for others, a forged packet, or an Antrea gateway that is missing in
+    /// `--antrea-clusters`.
     InnerSource = 14,
     /// The outer TTL expired at a gateway.
     ///

@@ -6,7 +6,7 @@
 
 use mc_gateway_common::{
     flow, liveness,
-    maps::{AdmissionKey, Maps, PackedAdmission},
+    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
     nexthop_select,
     packet::{
         icmp,
@@ -21,7 +21,7 @@ use mc_gateway_common::{
 
 use crate::{
     context::__sk_buff,
-    maps::{KernelMaps, cached_admission, cached_hrw_winner},
+    maps::{KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner},
     skb::Skb,
 };
 
@@ -66,6 +66,17 @@ extern "C" fn mc_admission(key: *const AdmissionKey) -> u64 {
     pipeline::admission(&KernelMaps, unsafe { &*key }).to_bits()
 }
 
+/// [`pipeline::egress_route()`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_egress_route(key: *const EgressKey) -> u64 {
+    if key.is_null() {
+        return PackedEgressRoute::rejected(DropReason::NotConfigured).to_bits();
+    }
+    // SAFETY: not null, and the verifier checks that the caller passes a whole key.
+    pipeline::egress_route(&KernelMaps, unsafe { &*key }).to_bits()
+}
+
 /// [`mss::smallest_mtu`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -91,6 +102,11 @@ impl MapSubprograms for KernelMaps {
     #[inline(always)]
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
         cached_admission(key, |key| PackedAdmission::from_bits(mc_admission(key)))
+    }
+
+    #[inline(always)]
+    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute {
+        cached_egress_route(key, |key| PackedEgressRoute::from_bits(mc_egress_route(key)))
     }
 
     #[inline(always)]
@@ -242,8 +258,12 @@ extern "C" fn mc_clear_nat_entry(ctx: *mut __sk_buff, at: u32) -> u32 {
 /// [`service::snat_reply`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn mc_snat_reply(ctx: *mut __sk_buff) -> u32 {
-    encode_result(service::snat_reply(&mut Skb::from_raw(ctx.cast()), &KernelMaps))
+extern "C" fn mc_snat_reply(ctx: *mut __sk_buff, source: u32) -> u32 {
+    encode_result(service::snat_reply(
+        &mut Skb::from_raw(ctx.cast()),
+        &KernelMaps,
+        source,
+    ))
 }
 
 /// [`service::rewrite_alias`].
@@ -364,8 +384,8 @@ impl Subprograms for Skb {
     }
 
     #[inline(always)]
-    fn snat_reply<M: Maps>(&mut self, _: &M) -> Result<(), DropReason> {
-        decode_result(mc_snat_reply(self.raw().cast()))
+    fn snat_reply<M: Maps>(&mut self, _: &M, source: u32) -> Result<(), DropReason> {
+        decode_result(mc_snat_reply(self.raw().cast(), source))
     }
 
     #[inline(always)]

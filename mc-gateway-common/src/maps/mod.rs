@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod egress;
 pub mod liveness;
 #[cfg(any(test, feature = "std"))]
 mod memory;
@@ -10,5 +11,6 @@ pub mod service;
 
 pub use access::Maps;
 pub use admission::{ALIAS_DESTINATION, ALIAS_MASK, ALIAS_SOURCE, Admission, AdmissionKey, PackedAdmission};
+pub use egress::{EgressKey, EgressRoute, PackedEgressRoute, SOURCE_BACKEND, SOURCE_MASK, SOURCE_OWN};
 #[cfg(any(test, feature = "std"))]
 pub use memory::MemoryMaps;

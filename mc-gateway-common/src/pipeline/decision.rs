@@ -1,7 +1,7 @@
 //! Classification result of a packet, before any byte changes.
 
 use crate::{
-    maps::{ALIAS_MASK, ALIAS_SOURCE},
+    maps::{ALIAS_MASK, ALIAS_SOURCE, SOURCE_MASK},
     packed::impl_bits,
     verdict::DropReason,
 };
@@ -87,7 +87,11 @@ const REASON_SHIFT: u32 = 8;
 const GROUP_SHIFT: u32 = 8;
 const HASH_SHIFT: u32 = 32;
 /// Largest group slot; larger ones are packed as this one, which is no slot of any map.
-const GROUP_MASK: u32 = 0x00ff_ffff;
+const GROUP_MASK: u32 = 0x003f_ffff;
+/// The [`crate::maps::EgressRoute::source`] of a [`Decision::Forward`].
+const SOURCE_SHIFT: u32 = 25;
+const _: () = assert!((GROUP_MASK << GROUP_SHIFT) & SOURCE_MASK << SOURCE_SHIFT == 0);
+const _: () = assert!((SOURCE_MASK << SOURCE_SHIFT) >> SOURCE_SHIFT == SOURCE_MASK);
 
 /// Fields of [`DeliveryInfo`].
 const V6_SHIFT: u32 = 8;
@@ -178,6 +182,19 @@ impl PackedDecision {
         Self(self.0 | other.0 & ALIAS)
     }
 
+    /// This [`Decision::Forward`] with [`crate::maps::EgressRoute::source`].
+    #[inline(always)]
+    pub(crate) const fn with_source(self, source: u32) -> Self {
+        Self(self.0 | ((source & SOURCE_MASK) << SOURCE_SHIFT) as u64)
+    }
+
+    /// The [`crate::maps::EgressRoute::source`] of a [`Decision::Forward`].
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "a field of a word")]
+    pub(crate) const fn source(self) -> u32 {
+        (self.0 >> SOURCE_SHIFT) as u32 & SOURCE_MASK
+    }
+
     /// Whether an address must be rewritten.
     #[inline(always)]
     pub(crate) const fn has_alias(self) -> bool {
@@ -225,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::maps::ALIAS_DESTINATION;
+    use crate::maps::{ALIAS_DESTINATION, SOURCE_BACKEND, SOURCE_OWN};
 
     fn pack(decision: Decision) -> PackedDecision {
         match decision {
@@ -279,6 +296,14 @@ mod tests {
                 prop_assert!(aliased.has_alias());
                 prop_assert_eq!(aliased.has_source_alias(), alias == ALIAS_SOURCE);
                 prop_assert_eq!(packed.with_alias_of(aliased), aliased);
+            }
+            if matches!(decision, Decision::Forward { .. }) {
+                for source in [0, SOURCE_OWN, SOURCE_BACKEND, SOURCE_MASK] {
+                    let marked = packed.with_source(source);
+                    prop_assert_eq!(marked.unpack(), decision);
+                    prop_assert_eq!(marked.source(), source);
+                    prop_assert!(!marked.has_alias());
+                }
             }
             let service = matches!(decision, Decision::Service(..));
             prop_assert_eq!(packed.is_service(), service);

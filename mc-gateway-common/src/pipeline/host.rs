@@ -3,13 +3,14 @@
 use super::{
     admission::admission,
     decision::PackedDecision,
+    egress_route::egress_route,
     icmp_too_big, mss, quoted_checksum, service,
     service::{backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     flow, liveness,
-    maps::{AdmissionKey, Maps, MemoryMaps, PackedAdmission},
+    maps::{AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute},
     nexthop_select,
     packet::{
         SlicePacket, icmp,
@@ -75,8 +76,8 @@ impl Subprograms for SlicePacket {
         service::clear_nat_entry(self, maps, at);
     }
 
-    fn snat_reply<M: Maps>(&mut self, maps: &M) -> Result<(), DropReason> {
-        service::snat_reply(self, maps)
+    fn snat_reply<M: Maps>(&mut self, maps: &M, source: u32) -> Result<(), DropReason> {
+        service::snat_reply(self, maps, source)
     }
 
     fn rewrite_alias(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason> {
@@ -100,6 +101,10 @@ impl Subprograms for SlicePacket {
 impl MapSubprograms for MemoryMaps {
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
         admission(self, key)
+    }
+
+    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute {
+        egress_route(self, key)
     }
 
     fn smallest_mtu(&self, group: u32) -> u32 {

@@ -3,6 +3,7 @@
 mod admission;
 mod config;
 mod decision;
+mod egress_route;
 mod from_underlay;
 #[cfg(any(test, feature = "std"))]
 mod host;
@@ -17,6 +18,7 @@ mod to_remote;
 
 pub use admission::admission;
 pub use decision::PackedDecision;
+pub use egress_route::{egress_route, may_send};
 pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
 pub use subprograms::{MapSubprograms, Subprograms};
 pub use to_remote::to_remote;

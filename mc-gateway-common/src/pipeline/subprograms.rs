@@ -9,7 +9,7 @@ use super::{
     service::{backend_route::PackedRoute, l4_header::PackedL4Header},
 };
 use crate::{
-    maps::{AdmissionKey, Maps, PackedAdmission},
+    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
     packet::{Packet, l4::L4Location},
     verdict::DropReason,
 };
@@ -45,7 +45,7 @@ pub trait Subprograms: Packet + Sized {
     /// [`super::service::clear_nat_entry`].
     fn clear_nat_entry<M: Maps>(&self, maps: &M, at: u32);
     /// [`super::service::snat_reply`].
-    fn snat_reply<M: Maps>(&mut self, maps: &M) -> Result<(), DropReason>;
+    fn snat_reply<M: Maps>(&mut self, maps: &M, source: u32) -> Result<(), DropReason>;
     /// [`super::service::rewrite_alias`].
     fn rewrite_alias(&mut self, at: u32, source: bool, to: u32) -> Result<(), DropReason>;
     /// [`super::service::rewrite_ingress_alias`].
@@ -63,6 +63,8 @@ pub trait Subprograms: Packet + Sized {
 pub trait MapSubprograms: Maps {
     /// [`super::admission()`].
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission;
+    /// [`super::egress_route()`].
+    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute;
     /// [`super::mss::smallest_mtu`].
     fn smallest_mtu(&self, group: u32) -> u32;
     /// [`crate::nexthop_select::hrw_winner`].

@@ -9,17 +9,14 @@ use super::{
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::{
-        ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop, PREFIX_ALIAS,
-        PREFIX_RETURN_ROUTE,
-    },
+    abi::{CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop},
     flow,
-    maps::ALIAS_DESTINATION,
+    maps::{EgressKey, SOURCE_BACKEND, SOURCE_OWN},
     nexthop_select::select_nexthop,
     packet::{
         Address, Packet, ecn,
         encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, Encap, OuterFamily},
-        eth, ip, lco_checksum,
+        eth, icmp, ip, lco_checksum,
         tunnel::{Format, VNI_POLICY_OFF},
     },
     verdict::{DropReason, Outcome, Verdict},
@@ -37,7 +34,8 @@ const V6_PAYLOAD_AT: u32 = eth::END.wrapping_add(ip::V6_LEN as u32);
 /// Encapsulates a packet to another cluster: from a regular node to a gateway of its own cluster, from a gateway
 /// directly to a gateway of the other cluster.
 ///
-/// All traffic on `mc0` is multi-cluster traffic: a packet that cannot be sent is dropped and counted.
+/// All traffic on `mc0` is multi-cluster traffic: a packet that cannot be sent is dropped and counted, as is a packet
+/// whose source is no address of this node ([`super::may_send`]).
 #[inline(always)]
 pub fn to_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match process(packet, maps) {
@@ -49,7 +47,7 @@ pub fn to_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) ->
 #[inline(always)]
 fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Result<Verdict, DropReason> {
     let config = load_config(maps)?;
-    let decision = classify(packet, maps);
+    let decision = classify(packet, maps, config);
     let (group, hash, syn) = match decision.unpack() {
         Decision::Forward { group, hash, syn } => (group, hash, syn),
         Decision::Drop(reason) => return Err(reason),
@@ -74,7 +72,7 @@ fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Resul
     }
     // After every possible ICMP error to the Pod, which does not know the Service address.
     if config.flags & CONFIG_BACKENDS != 0 {
-        packet.snat_reply(maps)?;
+        packet.snat_reply(maps, decision.source())?;
     }
     if decision.has_alias() {
         packet.rewrite_alias(eth::END, false, Address::from(next_hop.addr).v4_u32())?;
@@ -91,18 +89,22 @@ fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Resul
     })
 }
 
-/// Reads the packet and looks up its next hop group. Not inlined, like [`encapsulate`]: together they exceed the
-/// BPF stack.
+/// Reads the packet, checks its source and looks up its next hop group. Not inlined, like [`encapsulate`]: together
+/// they exceed the BPF stack.
 #[inline(never)]
-fn classify<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> PackedDecision {
-    match route(packet, maps) {
+fn classify<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, config: &Config) -> PackedDecision {
+    match route(packet, maps, config) {
         Ok(decision) => decision,
         Err(reason) => PackedDecision::drop(reason),
     }
 }
 
 #[inline(always)]
-fn route<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<PackedDecision, DropReason> {
+fn route<P: Subprograms, M: MapSubprograms>(
+    packet: &P,
+    maps: &M,
+    config: &Config,
+) -> Result<PackedDecision, DropReason> {
     let inner_type = packet.ethertype();
     if !matches!(inner_type, eth::IPV4 | eth::IPV6) {
         return Err(DropReason::NotIp);
@@ -111,18 +113,29 @@ fn route<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<Pack
     if !header.fits(packet.frame_len().wrapping_sub(eth::END)) {
         return Err(DropReason::InnerMalformed);
     }
-    let prefix = maps.prefix(header.dst).ok_or(DropReason::NoRoute)?;
-    let local = prefix.cluster == CLUSTER_LOCAL && prefix.flags & PREFIX_RETURN_ROUTE == 0;
-    if prefix.action != ACTION_FORWARD || local {
-        return Err(DropReason::NoRoute);
-    }
-    let alias = if prefix.flags & PREFIX_ALIAS == 0 {
-        0
-    } else {
-        ALIAS_DESTINATION
+    let key = EgressKey {
+        src: header.src,
+        dst: header.dst,
     };
+    let route = maps.egress_route(&key).unpack()?;
+    if route.source & SOURCE_OWN == 0 && !may_be_translated(packet, config, route.source) {
+        return Err(DropReason::InnerSource);
+    }
     let hash = flow::hash_fast(&header, ports);
-    Ok(PackedDecision::forward(prefix.group, hash, mss::can_be_syn(&header)).with_alias(alias))
+    Ok(
+        PackedDecision::forward(route.group, hash, mss::can_be_syn(&header))
+            .with_alias(route.alias)
+            .with_source(route.source),
+    )
+}
+
+/// Whether the translation of replies may replace a source that is no address of this node: that of a backend outside
+/// of its prefixes, or of an ICMP error, which any router on the path to a Pod sends from its own address.
+#[inline(always)]
+fn may_be_translated<P: Subprograms>(packet: &P, config: &Config, source: u32) -> bool {
+    let v6 = packet.ethertype() == eth::IPV6;
+    config.flags & CONFIG_BACKENDS != 0
+        && (source & SOURCE_BACKEND != 0 || icmp::is_error(packet, v6, &packet.locate_l4(v6, eth::END)))
 }
 
 /// Encapsulates the packet.

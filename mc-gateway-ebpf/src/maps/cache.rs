@@ -7,7 +7,7 @@
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
     abi::Prefix,
-    maps::{AdmissionKey, PackedAdmission},
+    maps::{AdmissionKey, EgressKey, PackedAdmission, PackedEgressRoute},
     packet::Address,
 };
 
@@ -99,6 +99,46 @@ pub(crate) fn cached_admission(
         };
     }
     admission
+}
+
+/// An egress route and the addresses it is for.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct CachedEgressRoute {
+    key: EgressKey,
+    route: PackedEgressRoute,
+    epoch: u64,
+}
+
+#[btf_map(name = "mc_egress_cache")]
+static EGRESS_CACHE: PerCpuArray<CachedEgressRoute, { ENTRIES as usize }> = PerCpuArray::new();
+
+/// The route cached in this epoch, else the result of `find`. Only routes with a source of this node are cached, as
+/// only admissions are.
+#[inline(always)]
+pub(crate) fn cached_egress_route(
+    key: &EgressKey,
+    find: impl Fn(&EgressKey) -> PackedEgressRoute,
+) -> PackedEgressRoute {
+    let epoch = u64::from(epoch());
+    let hash = key.dst.fold().wrapping_mul(0x85eb_ca6b) ^ key.src.fold();
+    let Some(entry) = EGRESS_CACHE.get_ptr_mut(index(hash)) else {
+        return find(key);
+    };
+    // SAFETY: the entry is this CPU's own, and programs of one CPU do not interrupt each other.
+    let entry = unsafe { &mut *entry };
+    if epoch != 0 && entry.epoch == epoch && entry.key == *key {
+        return entry.route;
+    }
+    let route = find(key);
+    if route.has_own_source() {
+        *entry = CachedEgressRoute {
+            key: *key,
+            route,
+            epoch,
+        };
+    }
+    route
 }
 
 /// The winner of rendezvous hashing among all next hops of a group, live or not.

@@ -8,6 +8,6 @@ mod rate_limit;
 mod sample;
 mod service;
 
-pub(crate) use cache::{cached_admission, cached_hrw_winner};
+pub(crate) use cache::{cached_admission, cached_egress_route, cached_hrw_winner};
 pub(crate) use kernel::{KernelMaps, count_drop, count_outcome};
 pub(crate) use sample::sample_drop;

@@ -11,7 +11,7 @@ use mc_gateway_common::liveness::State;
 use mc_gateway_common::nexthop_select;
 use mc_gateway_common::packet::Address;
 use mc_gateway_common::packet::encap::source_port;
-use mc_gateway_common::pipeline::service;
+use mc_gateway_common::pipeline::{self, service};
 use mc_gateway_common::rendezvous::{Candidate, hrw_better};
 use mc_gateway_common::verdict::DropReason;
 
@@ -33,6 +33,14 @@ pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     if dst.action != abi::ACTION_FORWARD || (dst.cluster == CLUSTER_LOCAL && !back) {
         lines.push("the destination belongs to this cluster: to_remote does not forward it".to_owned());
         return lines;
+    }
+    let src = lookup_prefix(snapshot, "source", flow.src, &mut lines);
+    if !src.is_some_and(|(_, src)| pipeline::may_send(src, dst)) {
+        lines.push(
+            "the source is no address of this node: to_remote drops the packet unless it belongs to a flow to a \
+             Service"
+                .to_owned(),
+        );
     }
     rank_next_hops(snapshot, dst.group, flow.hash(), &mut lines);
     describe_alias(dst, &mut lines);
@@ -302,7 +310,7 @@ pub(super) const fn advice(reason: DropReason) -> &'static str {
             "no Gateway, Node or ClusterInfoImport names the outer source: see `inspect peers`; a NAT between the clusters changes it"
         }
         DropReason::InnerSource => {
-            "the peer does not own the inner source: see `inspect prefixes`; masquerading on the sending node, host-network clients, and an Antrea gateway that is missing in --antrea-clusters cause it"
+            "the sender does not own the inner source: see `inspect prefixes`; a forged or routed packet, masquerading on the sending node, host-network clients, and an Antrea gateway that is missing in --antrea-clusters cause it"
         }
         DropReason::TtlExceeded => "a forwarding loop: two clusters announce each other's prefixes",
         DropReason::OuterFamily => "gateways must reach each other in the same IP version on every leg",

@@ -7,7 +7,7 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::{
-    abi::{ACTION_FORWARD, Addr, CONFIG_GATEWAY, Config},
+    abi::{ACTION_DELIVER, ACTION_FORWARD, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY, Config},
     maps::{Maps as _, MemoryMaps},
     packet::Address,
     pipeline,
@@ -69,7 +69,7 @@ pub fn too_big(data: &[u8]) {
     };
     let shape = input.shape;
     let (src, dst) = if way & 1 == 0 {
-        (POD_NODE, POD_WEST)
+        (if input.gateway { POD_HERE } else { POD_NODE }, POD_WEST)
     } else {
         (POD_WEST, if way & 2 == 0 { POD_NODE } else { POD_HERE })
     };
@@ -119,6 +119,13 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
             outcome: Outcome::Encap,
             ifindex: 1,
         } => {
+            let source = ip(&before[ETH..]).expect("a valid packet").src;
+            let prefix = tables.prefix(Address::from(mapped(source))).expect("a prefix");
+            assert_eq!(
+                (prefix.cluster, prefix.action),
+                (CLUSTER_LOCAL, ACTION_DELIVER),
+                "sent as {source}"
+            );
             let outer = check_encap(input, &tables, &before, after);
             assert_eq!(after.len(), before.len() + outer, "length");
             check_inner(input, &before[ETH..], &after[ETH + outer..], None);

@@ -25,6 +25,9 @@ const GROUP_NODE: u32 = 1;
 /// The Pods of the regular node, and one of them.
 const NODE_PODS: [u8; 4] = [10, 11, 1, 0];
 const POD: [u8; 4] = [10, 11, 1, 2];
+/// The Pods of the gateway, and one of them: it may send no packet of another node's Pod.
+const OWN_PODS: [u8; 4] = [10, 11, 2, 0];
+const OWN_POD: [u8; 4] = [10, 11, 2, 2];
 /// First remote prefix, followed by the others with 256 addresses each.
 const REMOTE: u32 = 0x1000_0000;
 
@@ -106,6 +109,12 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MemoryMaps 
         24,
         prefix(CLUSTER_LOCAL, GROUP_NODE, ACTION_FORWARD),
     );
+    insert(
+        &mut tables,
+        OWN_PODS,
+        24,
+        prefix(CLUSTER_LOCAL, 0, ACTION_DELIVER),
+    );
     for cluster in 0..sizes.clusters {
         let slots = |number: u32| 2 + cluster * sizes.next_hops + number;
         let id = GROUP_NODE + 1 + cluster;
@@ -154,7 +163,7 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
     (first..)
         .zip(sizes.spread(count))
         .map(|(flow, number)| {
-            let inner = datagram(sizes.network(number), flow);
+            let inner = datagram(POD, sizes.network(number), flow);
             let encap = Encap {
                 format: Format::Geneve,
                 src: mapped(inside.remote.octets()).into(),
@@ -174,11 +183,17 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
         .collect()
 }
 
-/// The same flows without encapsulation.
+/// The same flows of a Pod of the gateway, without encapsulation.
 pub(super) fn plain_flows(count: u32, sizes: Sizes, mac: [u8; 6]) -> Vec<Vec<u8>> {
     (0..)
         .zip(sizes.spread(count))
-        .map(|(flow, number)| [&ethernet(mac)[..], &datagram(sizes.network(number), flow)].concat())
+        .map(|(flow, number)| {
+            [
+                &ethernet(mac)[..],
+                &datagram(OWN_POD, sizes.network(number), flow),
+            ]
+            .concat()
+        })
         .collect()
 }
 
@@ -188,13 +203,13 @@ fn ethernet(to: [u8; 6]) -> Vec<u8> {
 }
 
 /// A datagram to an address of a remote prefix.
-fn datagram(network: Ipv4Addr, flow: u32) -> Vec<u8> {
+fn datagram(pod: [u8; 4], network: Ipv4Addr, flow: u32) -> Vec<u8> {
     let udp = 8 + SMALL_PAYLOAD;
     let total = u16::try_from(ip::V4_LEN + udp).unwrap_or_default().to_be_bytes();
     let dst = Ipv4Addr::from(u32::from(network) + 5).octets();
     let mut header = [0; ip::V4_LEN];
     let fields = [0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, ip::UDP, 0, 0];
-    for (to, from) in header.iter_mut().zip(fields.into_iter().chain(POD).chain(dst)) {
+    for (to, from) in header.iter_mut().zip(fields.into_iter().chain(pod).chain(dst)) {
         *to = from;
     }
     let check = checksum::header_checksum(&header);

@@ -148,7 +148,7 @@ impl Generator {
                 let dst = *self
                     .random
                     .pick(&[POD_WEST, POD_WEST, ALIAS_SOUTH, SERVICE_SOUTH]);
-                self.inner(POD_NODE, dst).frame()
+                self.inner(self.own_pod(), dst).frame()
             }
             Program::FromUnderlay if self.has_services() && self.random.one_in(2) => self.request().frame(),
             Program::FromUnderlay => self.tunnel().frame(),
@@ -183,6 +183,14 @@ impl Generator {
         }
     }
 
+    /// A Pod of this node: it may not send as another node's.
+    fn own_pod(&self) -> [u8; 4] {
+        match self.world {
+            World::Gateway | World::ServiceGateway => POD_HERE,
+            World::Node | World::ServiceNode => POD_NODE,
+        }
+    }
+
     fn has_services(&self) -> bool {
         matches!(self.world, World::ServiceGateway | World::ServiceNode)
     }
@@ -212,10 +220,7 @@ impl Generator {
 
     /// A Pod's reply to a client of its Service.
     fn reply(&mut self) -> Ip {
-        let pod = match self.world {
-            World::ServiceGateway => POD_HERE,
-            _ => POD_NODE,
-        };
+        let pod = self.own_pod();
         let client = (POD_WEST, self.client_port());
         self.transport((pod, POD_PORT), client)
     }

@@ -17,6 +17,7 @@ mod kernel;
 mod load;
 mod peer_counters;
 mod program_log;
+mod spoofed_peers;
 
 use std::collections::BTreeSet;
 

@@ -22,6 +22,7 @@ mod mtu;
 mod observability;
 mod restart;
 mod services;
+mod spoofing;
 mod traffic;
 
 use mc_tests::fixture;

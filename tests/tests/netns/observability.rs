@@ -1,7 +1,8 @@
 //! Observability of a node: `inspect`, `trace`, metrics, probes and sampled drops.
 
-use std::fs;
+use std::{fs, net::Ipv4Addr};
 
+use mc_gateway_common::abi::{ACTION_DELIVER, CLUSTER_LOCAL, MAPS_DIR, PREFIXES};
 use mc_tests::{
     prom_parser::Exposition,
     topology::{Cluster, Family, Place, Topology, Variant},
@@ -10,7 +11,7 @@ use mc_tests::{
 use serde_json::Value;
 
 use crate::fixture::{
-    TIMEOUT, connected, logging_ebpf_object, open_hundred_connections, options, wait_for_log,
+    TIMEOUT, bpftool, connected, logging_ebpf_object, open_hundred_connections, options, wait_for_log,
     with_two_gateways,
 };
 
@@ -255,12 +256,29 @@ fn readiness_requires_the_own_node() {
     wait_for("status 200 of /readyz", TIMEOUT, || get(&bed, NODE, "/readyz")).expect("ready again");
 }
 
+/// Adds an address to the prefixes that a node delivers, behind its agent's back.
+fn accept_source(bed: &Topology, place: Place, addr: Ipv4Addr) {
+    let hex = |bytes: &[u8]| -> Vec<String> { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let key = [&128_u32.to_ne_bytes()[..], &addr.to_ipv6_mapped().octets()].concat();
+    let value = [CLUSTER_LOCAL, 0, ACTION_DELIVER, 0]
+        .map(u32::to_ne_bytes)
+        .concat();
+    let pin = bed.bpf_dir(place).join(MAPS_DIR).join(PREFIXES);
+    let pin = pin.to_str().expect("a path");
+    let mut args = vec!["map", "update", "pinned", pin, "key", "hex"];
+    let (key, value) = (hex(&key), hex(&value));
+    args.extend(key.iter().map(String::as_str));
+    args.extend(["value", "hex"]);
+    args.extend(value.iter().map(String::as_str));
+    bpftool(&args);
+}
+
 #[test]
 fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     let mut bed = connected("drops");
     let from = "198.51.100.9";
     let to = Cluster::West.pod_ip().to_string();
-    // A source outside of all Pod CIDRs and the node's addresses is dropped by the gateway.
+    // A source outside of all Pod CIDRs and the node's addresses.
     let (pod, node) = (Cluster::East.pod_ip(), Cluster::East.pod_gateway_net().addr());
     for (place, command) in [
         (Place::PodEast, format!("addr add {from}/32 dev lo")),
@@ -269,13 +287,21 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     ] {
         bed.netns(place).ip(&[command]).expect("an address and a route");
     }
-    let ping = bed
-        .traffic()
-        .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1);
-    assert!(
-        ping.map_or(true, |report| report.received == 0),
-        "{from} received a reply"
-    );
+    let ping = |bed: &Topology| {
+        let pod = bed.netns(Place::PodEast);
+        let report = bed.traffic().ping(pod, Cluster::West.pod_ip(), 1);
+        let received = report.map_or(0, |report| report.received);
+        assert_eq!(received, 0, "{from} received a reply");
+    };
+    ping(&bed);
+    let line = wait_for_log(&mut bed, NODE, &["packet dropped", "inner-source", &to]);
+    for word in ["to_remote", from, "proto=1"] {
+        assert!(line.contains(word), "no {word} in {line}");
+    }
+    assert!(metrics(&bed, NODE).sum("mcgateway_drops_total", &["inner-source"]) >= 1.0);
+    // A node that sends it nevertheless: its gateway drops it.
+    accept_source(&bed, NODE, from.parse().expect("an address"));
+    ping(&bed);
     let line = wait_for_log(&mut bed, GATEWAY, &["packet dropped", "inner-source", &to]);
     for word in ["from_underlay", from, "Node node-east", "proto=1"] {
         assert!(line.contains(word), "no {word} in {line}");

@@ -8,11 +8,8 @@ use super::{
     rewrite::{self, Endpoint},
 };
 use crate::{
-    abi::{
-        PREFIX_BACKENDS,
-        service::{Backend, Fragment, Reply, ReplyKey},
-    },
-    maps::Maps,
+    abi::service::{Backend, Fragment, Reply, ReplyKey},
+    maps::{Maps, SOURCE_BACKEND, SOURCE_OWN},
     packet::{
         Packet, eth, ip,
         offsets::{ipv4, ipv6},
@@ -114,19 +111,44 @@ pub fn clear_nat_entry<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) {
     }
 }
 
-/// Translates the source of a reply from a Pod to the Service address of its flow, if it has one.
+/// Translates the source of a reply from a Pod to the Service address of its flow. A packet of no such flow stays as it
+/// is if its source, [`crate::maps::EgressRoute::source`], is an address of this node.
 #[inline(always)]
-pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<(), DropReason> {
-    let at = eth::END;
-    let v6 = packet.ethertype() == eth::IPV6;
-    if !may_need_snat(packet, maps, v6, at) {
+pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M, source: u32) -> Result<(), DropReason> {
+    let own = source & SOURCE_OWN != 0;
+    if own && source & SOURCE_BACKEND == 0 && !is_icmp(packet) {
         return Ok(());
     }
+    if translate_reply(packet, maps)? {
+        maps.count(Event::ReplyTranslated);
+        return Ok(());
+    }
+    if own { Ok(()) } else { Err(DropReason::InnerSource) }
+}
+
+/// Whether the protocol in the IP header is ICMP: any router on the path to a Pod may send an error about a flow.
+#[inline(always)]
+fn is_icmp<P: Packet>(packet: &P) -> bool {
+    let (proto_at, icmp) = if packet.ethertype() == eth::IPV6 {
+        (ipv6::NEXT_HEADER, ip::ICMPV6)
+    } else {
+        (ipv4::PROTO, ip::ICMP)
+    };
+    packet
+        .load::<1>(eth::END.wrapping_add(proto_at))
+        .is_some_and(|[proto]| proto == icmp)
+}
+
+/// Whether the packet was part of a flow to a Service address, and is translated.
+#[inline(always)]
+fn translate_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<bool, DropReason> {
+    let at = eth::END;
+    let v6 = packet.ethertype() == eth::IPV6;
     let l4 = packet.parse_l4(v6, at).unpack();
     let rewritten = match l4.kind {
         L4Kind::Unfragmented | L4Kind::FirstFragment => {
             let Some(to) = l4.reply_key(packet, at, true).and_then(|key| maps.reply(&key)) else {
-                return Ok(());
+                return Ok(false);
             };
             if l4.kind == L4Kind::FirstFragment
                 && let Some(key) = l4.fragment_key(packet, at)
@@ -141,7 +163,7 @@ pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<(
         }
         L4Kind::LaterFragment => {
             let Some(fragment) = l4.fragment_key(packet, at).and_then(|key| maps.fragment(&key)) else {
-                return Ok(());
+                return Ok(false);
             };
             let to = Endpoint {
                 addr: fragment.service,
@@ -154,44 +176,21 @@ pub fn snat_reply<P: Subprograms, M: Maps>(packet: &mut P, maps: &M) -> Result<(
             let quote_at = l4.quote_at();
             let quote = packet.parse_l4(v6, quote_at).unpack();
             if !quote.has_ports() {
-                return Ok(());
+                return Ok(false);
             }
             let Some(to) = quote
                 .reply_key(packet, quote_at, false)
                 .and_then(|key| maps.reply(&key))
             else {
-                return Ok(());
+                return Ok(false);
             };
             rewrite::rewrite_icmp_error(packet, at, l4, quote, Side::Source, &to.into())
         }
         // A packet too short for its headers belongs to no flow, and SCTP is not translated.
-        L4Kind::Truncated | L4Kind::Other | L4Kind::Sctp => return Ok(()),
+        L4Kind::Truncated | L4Kind::Other | L4Kind::Sctp => return Ok(false),
     };
     rewritten.ok_or(DropReason::WriteFailed)?;
-    maps.count(Event::ReplyTranslated);
-    Ok(())
-}
-
-/// Whether a packet may belong to a flow to a Service address: its source is a backend Pod, or it is an ICMP error,
-/// which any router on the path to the Pod may send.
-#[inline(always)]
-fn may_need_snat<P: Packet, M: Maps>(packet: &P, maps: &M, v6: bool, at: u32) -> bool {
-    let Some(src) = address(packet, v6, at, Side::Source) else {
-        return false;
-    };
-    if let Some(prefix) = maps.prefix(src.into())
-        && prefix.flags & PREFIX_BACKENDS != 0
-    {
-        return true;
-    }
-    let (proto_at, icmp) = if v6 {
-        (ipv6::NEXT_HEADER, ip::ICMPV6)
-    } else {
-        (ipv4::PROTO, ip::ICMP)
-    };
-    packet
-        .load::<1>(at.wrapping_add(proto_at))
-        .is_some_and(|[proto]| proto == icmp)
+    Ok(true)
 }
 
 impl From<Reply> for Endpoint {

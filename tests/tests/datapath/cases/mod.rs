@@ -82,6 +82,7 @@ pub(crate) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     to_remote::encap(&mut cases);
     to_remote::dropped(&mut cases);
+    to_remote::spoofed(&mut cases);
     from_underlay::transit(&mut cases);
     from_underlay::deliver(&mut cases);
     drop::spoofed(&mut cases);

@@ -1,10 +1,10 @@
 //! Packets larger than the next hop's MTU, and MSS clamping, in every combination of families.
 
 use mc_gateway_common::{
-    abi::{CONFIG_UDP_CHECKSUM, rate_limit::TokenBucket},
+    abi::{ACTION_DELIVER, CONFIG_UDP_CHECKSUM, Prefix, rate_limit::TokenBucket},
     maps::MemoryMaps,
     nexthop_select,
-    packet::{checksum, encap::source_port},
+    packet::{checksum, encap::source_port, ip::mapped},
     verdict::DropReason::{BelowIpv6Minimum, TooBig, TooBigLimited},
 };
 
@@ -251,7 +251,14 @@ impl Cases<'_> {
         drops.push(("a later fragment", node(), later, TooBig));
         let multicast = self.datagram([224, 0, 0, 1], POD_WEST, 1400);
         if !self.shape.inner_v6 {
-            drops.push(("from a multicast address", node(), multicast, TooBig));
+            // The check of the source passes only if an agent delivers the address.
+            let mut tables = node();
+            let own = Prefix {
+                action: ACTION_DELIVER,
+                ..Prefix::default()
+            };
+            tables.prefixes.insert((128, mapped([224, 0, 0, 1])), own);
+            drops.push(("from a multicast address", tables, multicast, TooBig));
         }
         let limited = node();
         *limited.icmp_limit.borrow_mut() = TokenBucket {

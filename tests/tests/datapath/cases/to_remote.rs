@@ -3,17 +3,23 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::{
+    abi::{ACTION_SERVICE, CLUSTER_LOCAL, CONFIG_BACKENDS, PREFIX_BACKENDS, Prefix, V4_PREFIX_BITS},
     flow,
     maps::MemoryMaps,
-    packet::{SlicePacket, encap::source_port, ip::Header},
+    packet::{
+        SlicePacket,
+        encap::source_port,
+        ip::{Header, mapped},
+    },
     verdict::DropReason,
 };
 
 use super::{Case, Expect, Program, web};
 use crate::{
     fixture::{
-        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE,
-        SERVICE_WEST, WEST_GATEWAY,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, OTHER_GATEWAY, POD_HERE, POD_NODE,
+        POD_NORTH, POD_SOUTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, STRANGER, Shape,
+        WEST_GATEWAY,
     },
     packets::{Ip, OUTER_DST, Tunnel, checksum, ethernet, udp},
 };
@@ -242,4 +248,145 @@ pub(crate) fn dropped(cases: &mut Vec<Case>) {
         with(|ip| ip.total = Some(19)),
         DropReason::InnerMalformed,
     );
+}
+
+/// Sources that this node must not send, in both families.
+pub(crate) fn spoofed(cases: &mut Vec<Case>) {
+    const UNOWNED: [u8; 4] = [198, 51, 100, 7];
+    for inner_v6 in [false, true] {
+        let shape = Shape {
+            inner_v6,
+            ..Shape::default()
+        };
+        let version = if inner_v6 { 6 } else { 4 };
+        let (gateway, node) = (shape.tables(fixture::gateway()), shape.tables(fixture::node()));
+        for (place, tables, sources) in [
+            (
+                "gateway",
+                &gateway,
+                &[
+                    ("a Pod of another node", POD_NODE),
+                    ("a Pod of the other cluster", POD_WEST),
+                    ("a Pod of a third cluster", POD_NORTH),
+                    ("a Service of the other cluster", SERVICE_WEST),
+                    ("its own underlay address", GATEWAY_OUTSIDE),
+                    ("another gateway's underlay address", OTHER_GATEWAY),
+                    ("the other cluster's gateway", WEST_GATEWAY),
+                    ("a host of the underlay", STRANGER),
+                    ("an address without an owner", UNOWNED),
+                    ("no address", [0, 0, 0, 0]),
+                    ("loopback", [127, 0, 0, 1]),
+                ][..],
+            ),
+            (
+                "node",
+                &node,
+                &[
+                    ("a Pod of another node", POD_HERE),
+                    ("a Pod of the other cluster", POD_WEST),
+                    ("a Service of the other cluster", SERVICE_WEST),
+                    ("its own underlay address", NODE),
+                    ("its gateway's underlay address", GATEWAY_INSIDE),
+                    ("an address without an owner", UNOWNED),
+                ][..],
+            ),
+        ] {
+            for (source, address) in sources {
+                cases.push(case(
+                    format!("spoof: IPv{version}, {place} sends as {source}"),
+                    tables.clone(),
+                    web(shape.inner(*address), shape.inner(POD_WEST)).frame(),
+                    Expect::Drop(DropReason::InnerSource),
+                ));
+            }
+        }
+    }
+    spoofed_towards_antrea(cases);
+    translated_only(cases);
+}
+
+/// The address of this gateway towards Antrea gateways, and replies that its stack has translated.
+fn spoofed_towards_antrea(cases: &mut Vec<Case>) {
+    let mut drop = |name, src, dst| {
+        cases.push(case(
+            format!("spoof: antrea: {name}"),
+            fixture::antrea(),
+            web(src, dst).frame(),
+            Expect::Drop(DropReason::InnerSource),
+        ));
+    };
+    drop("own gatewayIP to another cluster", GATEWAY_OUTSIDE, POD_WEST);
+    drop("another node's Pod to the cluster", POD_NODE, SERVICE_SOUTH);
+    drop("another node's Pod to the alias", POD_NODE, ALIAS_SOUTH);
+    drop("another cluster's Pod to the alias", POD_WEST, ALIAS_SOUTH);
+    drop("own Pod to another node", POD_HERE, POD_NODE);
+    drop("own Service to another node", SERVICE_HERE, POD_NODE);
+    drop("own gatewayIP to another node", GATEWAY_OUTSIDE, POD_NODE);
+    drop("a cluster without Antrea to another node", POD_WEST, POD_NODE);
+    drop("an underlay host to another node", STRANGER, POD_NODE);
+    for (name, src) in [("a Pod", POD_SOUTH), ("the alias", ALIAS_SOUTH)] {
+        let reply = web(src, POD_NODE);
+        cases.push(case(
+            format!("antrea: a reply of {name} to another node"),
+            fixture::antrea(),
+            reply.frame(),
+            Expect::Encap(encapsulated(&reply, GATEWAY_INSIDE, NODE).frame()),
+        ));
+    }
+}
+
+/// Packets whose source is only acceptable as part of a flow to a Service. The flows themselves are in `services`.
+fn translated_only(cases: &mut Vec<Case>) {
+    let services = || {
+        let mut tables = fixture::node();
+        if let Some(config) = &mut tables.config {
+            config.flags |= CONFIG_BACKENDS;
+        }
+        let mut insert = |address, bits, action, flags| {
+            let value = Prefix {
+                cluster: CLUSTER_LOCAL,
+                group: 0,
+                action,
+                flags,
+            };
+            tables
+                .prefixes
+                .insert((V4_PREFIX_BITS + bits, mapped(address)), value);
+        };
+        insert([10, 101, 0, 0], 16, ACTION_SERVICE, 0);
+        // A backend outside of the delivered prefixes.
+        insert(POD_HERE, 32, 0, PREFIX_BACKENDS);
+        tables
+    };
+    let mut drop = |name, inner: &Ip| {
+        cases.push(case(
+            format!("spoof: {name}"),
+            services(),
+            inner.frame(),
+            Expect::Drop(DropReason::InnerSource),
+        ));
+    };
+    let message = |kind: u8, src: [u8; 4]| {
+        let quoted = Ip::new(POD_WEST, POD_NODE, 17, udp(40_000, 53, b"quoted")).bytes();
+        let mut message = vec![kind, 1, 0, 0, 0, 0, 0, 0];
+        message.extend_from_slice(&quoted);
+        let check = checksum(&message);
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        Ip::new(src, POD_WEST, 1, message)
+    };
+    drop("a router's error about no flow to a Service", &message(3, NODE));
+    drop("a ping of a foreign address", &message(8, NODE));
+    drop("a ping of another node's Pod", &message(8, POD_HERE));
+    drop(
+        "a backend outside of the node's prefixes, about no flow to a Service",
+        &web(POD_HERE, POD_WEST),
+    );
+    let reply = web(SERVICE_HERE, POD_WEST);
+    cases.push(encap_case(
+        "node: reply of the service proxy",
+        services(),
+        &reply,
+        NODE,
+        GATEWAY_INSIDE,
+    ));
 }

@@ -1,0 +1,123 @@
+//! Routes of packets that this node sends through `mc0`, and their cache key.
+
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+
+use super::admission::ALIAS_MASK;
+use crate::{packed::impl_bits, packet::Address, verdict::DropReason};
+
+/// Addresses of a packet on the egress of `mc0`.
+///
+/// A type of its own beside [`super::AdmissionKey`]: no received packet has such a key, regardless of its outer source,
+/// and so none is admitted as a packet of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct EgressKey {
+    /// Source.
+    pub src: Address,
+    /// Destination.
+    pub dst: Address,
+}
+
+/// Result of the prefix lookups for a packet to another cluster.
+///
+/// Two fields are bits of a word and no flags of their own: copied as they are, they remain unknown numbers to the
+/// verifier, which would otherwise follow every combination through the rest of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EgressRoute {
+    /// [`crate::abi::Prefix::group`] of the destination.
+    pub group: u32,
+    /// The address to rewrite: [`super::ALIAS_DESTINATION`] or 0.
+    pub alias: u32,
+    /// [`SOURCE_OWN`] and [`SOURCE_BACKEND`].
+    pub source: u32,
+}
+
+/// [`EgressRoute::source`]: this node may send from the source.
+pub const SOURCE_OWN: u32 = 1 << 5;
+/// [`EgressRoute::source`]: the source has [`crate::abi::PREFIX_BACKENDS`].
+pub const SOURCE_BACKEND: u32 = 1 << 6;
+/// [`EgressRoute::source`]: both bits.
+pub const SOURCE_MASK: u32 = SOURCE_OWN | SOURCE_BACKEND;
+
+/// An [`EgressRoute`] or a drop reason in one word, the form that a BPF subprogram can return and a map can cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PackedEgressRoute(u64);
+
+impl_bits!(PackedEgressRoute, u64);
+
+/// Bit of a drop reason, and its number.
+const REJECTED: u64 = 1;
+const REASON_SHIFT: u32 = 8;
+const _: () = assert!(ALIAS_MASK & SOURCE_MASK == 0 && (ALIAS_MASK | SOURCE_MASK) & 1 == 0);
+const _: () = assert!((ALIAS_MASK | SOURCE_MASK) >> REASON_SHIFT == 0);
+const GROUP_SHIFT: u32 = 32;
+
+impl PackedEgressRoute {
+    /// Packs a route. Unknown bits are dropped.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(route: EgressRoute) -> Self {
+        let bits = route.alias & ALIAS_MASK | route.source & SOURCE_MASK;
+        Self(bits as u64 | (route.group as u64) << GROUP_SHIFT)
+    }
+
+    /// The packets are dropped.
+    #[inline(always)]
+    #[must_use]
+    pub const fn rejected(reason: DropReason) -> Self {
+        Self(REJECTED | (reason as u64) << REASON_SHIFT)
+    }
+
+    /// Whether this node may send the packets; false for a drop reason.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_own_source(self) -> bool {
+        self.0 & SOURCE_OWN as u64 != 0
+    }
+
+    /// The route, or the drop reason.
+    #[inline(always)]
+    pub fn unpack(self) -> Result<EgressRoute, DropReason> {
+        let word = self.0;
+        if word & REJECTED != 0 {
+            return Err(DropReason::from_number((word >> REASON_SHIFT) as u8));
+        }
+        Ok(EgressRoute {
+            group: (word >> GROUP_SHIFT) as u32,
+            alias: word as u32 & ALIAS_MASK,
+            source: word as u32 & SOURCE_MASK,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::maps::ALIAS_DESTINATION;
+
+    proptest! {
+        #[test]
+        fn packing_loses_nothing(
+            group: u32,
+            alias in prop::sample::select(vec![0, ALIAS_DESTINATION]),
+            source in prop::sample::select(vec![0, SOURCE_OWN, SOURCE_BACKEND, SOURCE_MASK]),
+        ) {
+            let route = EgressRoute { group, alias, source };
+            let packed = PackedEgressRoute::new(route);
+            prop_assert_eq!(packed.unpack(), Ok(route));
+            prop_assert_eq!(packed.has_own_source(), source & SOURCE_OWN != 0);
+        }
+    }
+
+    #[test]
+    fn every_drop_reason_unpacks_and_is_no_own_source() {
+        for reason in DropReason::ALL {
+            let packed = PackedEgressRoute::rejected(reason);
+            assert_eq!(packed.unpack(), Err(reason));
+            assert!(!packed.has_own_source());
+        }
+    }
+}

@@ -45,6 +45,9 @@ const PLAIN_V4: u32 = eth::END + V4_LEN + 4;
 /// As [`PLAIN_V4`], of an IPv6 packet.
 const PLAIN_V6: u32 = eth::END + V6_LEN + 4;
 
+/// VLAN ID of a tag: the lower 12 bits (IEEE 802.1Q).
+const VLAN_ID: u16 = 0x0fff;
+
 /// The packet of a classifier.
 pub(crate) struct Skb {
     raw: *mut __sk_buff,
@@ -142,6 +145,14 @@ impl Packet for Skb {
     fn ethertype(&self) -> u16 {
         // SAFETY: as above; the field holds a 16-bit value in network order.
         u16::from_be(unsafe { (*self.raw).protocol } as u16)
+    }
+
+    #[inline(always)]
+    fn vlan_id(&self) -> u16 {
+        // SAFETY: the context pointer is valid while the program runs.
+        let (present, tci) = unsafe { ((*self.raw).vlan_present, (*self.raw).vlan_tci) };
+        // Before Linux 6.2 a packet keeps the value of a removed tag (`__vlan_hwaccel_clear_tag`, linux/if_vlan.h).
+        if present == 0 { 0 } else { tci as u16 & VLAN_ID }
     }
 
     #[inline(always)]

@@ -14,6 +14,7 @@ pub mod decode;
 pub mod demo;
 pub mod failover;
 pub mod fixture;
+pub mod injection;
 pub mod netns;
 pub mod nslookup;
 pub mod output;

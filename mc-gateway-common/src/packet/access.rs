@@ -18,6 +18,10 @@ pub trait Packet {
     /// Ethertype in host order, as parsed by the kernel.
     fn ethertype(&self) -> u16;
 
+    /// VLAN of the frame if its tag is beside the packet; 0 without a tag, and for a tag with a priority only (IEEE
+    /// 802.1Q, VLAN ID 0).
+    fn vlan_id(&self) -> u16;
+
     /// Copies `N` bytes at `offset`; `None` if the frame is too short.
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
 

@@ -17,6 +17,7 @@ pub struct SlicePacket {
     frame: Vec<u8>,
     gso_size: u32,
     checksum_partial: bool,
+    vlan_id: u16,
 }
 
 impl SlicePacket {
@@ -27,6 +28,7 @@ impl SlicePacket {
             frame,
             gso_size: 0,
             checksum_partial: false,
+            vlan_id: 0,
         }
     }
 
@@ -38,6 +40,11 @@ impl SlicePacket {
     /// Sets whether a device completes the transport checksum later.
     pub fn set_checksum_partial(&mut self, later: bool) {
         self.checksum_partial = later;
+    }
+
+    /// Sets the VLAN of a tag beside the packet.
+    pub fn set_vlan_id(&mut self, id: u16) {
+        self.vlan_id = id;
     }
 
     /// The frame's bytes.
@@ -54,6 +61,10 @@ impl Packet for SlicePacket {
 
     fn ethertype(&self) -> u16 {
         self.load::<2>(eth::ETHERTYPE).map_or(0, u16::from_be_bytes)
+    }
+
+    fn vlan_id(&self) -> u16 {
+        self.vlan_id
     }
 
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {

@@ -28,6 +28,8 @@ use crate::{
 ///
 /// A multi-cluster packet has a local underlay address as destination, the tunnel port, and the multi-cluster MAC
 /// address inside. After an error it is dropped, never passed to the stack.
+///
+/// A frame of a VLAN passes: the kernel removes its tag and hands it to the VLAN device, whose program processes it.
 #[inline(always)]
 pub fn from_underlay<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match packet.ethertype() {
@@ -53,6 +55,10 @@ pub fn from_underlay_v6<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps:
 /// because together they exceed the BPF stack.
 #[inline(always)]
 fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
+    // With the tag, delivery to `mc0` would fail: no VLAN device is there.
+    if packet.vlan_id() != 0 {
+        return Verdict::Pass;
+    }
     // Without a configuration, multi-cluster traffic is not recognisable.
     let Ok(config) = load_config(maps) else {
         return Verdict::Pass;

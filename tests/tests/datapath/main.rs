@@ -142,6 +142,25 @@ fn cases_on_the_host() {
     }
 }
 
+/// `PROG_RUN` refuses a context with a VLAN; the kernel's part is in suite `netns`, module `underlay`.
+#[test]
+fn a_frame_of_a_vlan_passes() {
+    for case in cases::all() {
+        if case.program == Program::ToRemote {
+            continue;
+        }
+        let mut packet = SlicePacket::new(case.frame.clone());
+        packet.set_vlan_id(100);
+        let verdict = pipeline::from_underlay(&mut packet, &case.tables);
+        assert_eq!(
+            (verdict, packet.bytes()),
+            (Verdict::Pass, &*case.frame),
+            "{}",
+            case.name
+        );
+    }
+}
+
 #[test]
 fn cases_in_the_kernel() {
     let mut kernel = None;

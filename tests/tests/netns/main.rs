@@ -24,5 +24,6 @@ mod restart;
 mod services;
 mod spoofing;
 mod traffic;
+mod underlay;
 
 use mc_tests::fixture;

@@ -1,0 +1,111 @@
+//! Underlays other than plain Ethernet: VLANs, devices without an Ethernet header.
+
+use mc_gateway_common::verdict::{DropReason, Outcome};
+use mc_test_kit::datapath::packets::{Ip, Tunnel, tcp_syn};
+use mc_tests::{
+    counters::Counters,
+    injection::{inject, mac_address},
+    skip::skipped,
+    topology::{Cluster, Family, Place, Topology, Variant},
+    wait::wait_for,
+};
+
+use crate::{
+    families::assert_connectivity,
+    fixture::{TIMEOUT, connected, options},
+};
+
+const NODE: Place = Place::NodeEast;
+const GATEWAY: Place = Place::GatewayEast;
+
+/// A frame from east's node to its gateway with a packet between the Pods, as the node's agent sends it.
+fn frame_to_gateway(bed: &Topology, ttl: u8) -> Vec<u8> {
+    let mut reset = tcp_syn(40_000, 9);
+    // RST only: no host answers it.
+    reset[13] = 0x04;
+    let inner = Ip::new(Cluster::East.pod_ip(), Cluster::West.pod_ip(), 6, reset);
+    let mut tunnel = Tunnel::new(
+        Cluster::East.node_net().addr(),
+        Cluster::East.internal_net().addr(),
+        &inner,
+    );
+    tunnel.ttl = ttl;
+    let mut frame = tunnel.frame();
+    let to = mac_address(bed.netns(GATEWAY), "eth0").expect("a MAC address");
+    let from = mac_address(bed.netns(NODE), "eth0").expect("a MAC address");
+    frame[..6].copy_from_slice(&to);
+    frame[6..12].copy_from_slice(&from);
+    frame
+}
+
+/// The frame with an IEEE 802.1Q tag.
+fn tagged(frame: &[u8], tci: u16) -> Vec<u8> {
+    let [high, low] = tci.to_be_bytes();
+    let (addresses, rest) = frame.split_at(12);
+    [addresses, &[0x81, 0x00, high, low], rest].concat()
+}
+
+/// Waits until the gateway has dropped a packet for `reason`.
+fn wait_for_drop(bed: &Topology, reason: DropReason) -> Counters {
+    wait_for(&format!("a drop `{}`", reason.name()), TIMEOUT, || {
+        let counters = Counters::read(&bed.bpf_dir(GATEWAY)).map_err(|error| format!("{error:#}"))?;
+        if counters.drops.contains_key(reason.name()) {
+            Ok(counters)
+        } else {
+            Err(format!("{counters:?}"))
+        }
+    })
+    .expect("a drop")
+}
+
+/// The kernel shows a frame of VLAN 100 to the program on the underlying device with the tag beside the packet. It was
+/// decapsulated there, and the kernel dropped it on `mc0` for its tag.
+#[test]
+fn a_frame_of_a_vlan_is_left_to_the_vlan_device() {
+    let bed = connected("vlan-tag");
+    let before = Counters::read(&bed.bpf_dir(GATEWAY)).expect("counters");
+    let was = before.packets(Outcome::Transit);
+    let frame = frame_to_gateway(&bed, 64);
+    let of_vlan = vec![tagged(&frame, 100); 10];
+    // Priority 5 without a VLAN: the frame belongs to the device itself (IEEE 802.1Q, VLAN ID 0).
+    let of_device = [vec![frame.clone(); 5], vec![tagged(&frame, 5 << 13); 5]].concat();
+    // The device keeps the order, so this drop follows every other packet.
+    let last = vec![frame_to_gateway(&bed, 1)];
+    inject(bed.netns(NODE), "eth0", &[of_vlan, of_device, last].concat()).expect("frames");
+    let after = wait_for_drop(&bed, DropReason::TtlExceeded);
+    assert_eq!(
+        after.packets(Outcome::Transit) - was,
+        10,
+        "of 10 frames of the VLAN and 10 others"
+    );
+    assert_eq!(after.drops.len(), 1, "{:?}", after.drops);
+}
+
+/// Both directions cross VLAN 100 between the gateways: it is the device of the next hop and of the peer.
+#[test]
+fn vlan_devices_between_the_gateways_carry_traffic() {
+    let mut bed = Topology::create(options("vlan")).expect("the namespaces");
+    for place in [GATEWAY, Place::GatewayWest] {
+        let netns = bed.netns(place);
+        if let Err(error) = netns.ip(&["link add link eth1 name eth1.100 type vlan id 100"]) {
+            let error = format!("{error:#}");
+            assert!(error.contains("Unknown device type"), "{error}");
+            skipped("the kernel has no VLAN devices (CONFIG_VLAN_8021Q)");
+            return;
+        }
+        let address = place.cluster().gateway_net();
+        netns
+            .ip(&[
+                format!("addr del {address} dev eth1"),
+                format!("addr add {address} dev eth1.100"),
+                "link set eth1.100 up".to_owned(),
+            ])
+            .expect("a VLAN device");
+    }
+    bed.configure(Variant::McGateway).expect("the agents");
+    let shown = bed.run_agent(GATEWAY, &["inspect", "config"]).expect("inspect");
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("from_underlay on eth1.100 ("), "{shown}");
+    assert!(!shown.contains("from_underlay on eth1 ("), "{shown}");
+    assert_connectivity(&bed, Family::V4);
+}

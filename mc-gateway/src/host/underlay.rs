@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkLayerType};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
 };
@@ -16,10 +16,12 @@ use crate::cidr::max_prefix_len;
 use crate::resolved::{Underlay, UnderlayRoute};
 
 #[derive(Clone, Debug)]
-struct LinkInfo {
+struct Link {
     name: String,
     mtu: u32,
     up: bool,
+    /// Type of a device whose frames have no Ethernet header.
+    without_ethernet: Option<String>,
 }
 
 /// Looks up the route to each of `addresses`; routes through the device `mc0` are invalid.
@@ -43,14 +45,15 @@ pub async fn observe(
     Ok(underlay)
 }
 
-async fn links(handle: &Handle) -> Result<BTreeMap<u32, LinkInfo>, HostError> {
+async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
     let mut messages = handle.link().get().execute();
     let mut links = BTreeMap::new();
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
-        let mut link = LinkInfo {
+        let mut link = Link {
             name: String::new(),
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
+            without_ethernet: without_ethernet(message.header.link_layer_type, &message.attributes),
         };
         for attribute in message.attributes {
             match attribute {
@@ -64,14 +67,38 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, LinkInfo>, HostError> {
     Ok(links)
 }
 
+/// The type of a device whose frames have no Ethernet header, such as `tun`, `wireguard`, `ipip` and `ppp`. Frames of
+/// the loopback device have one.
+fn without_ethernet(layer: LinkLayerType, attributes: &[LinkAttribute]) -> Option<String> {
+    if matches!(layer, LinkLayerType::Ether | LinkLayerType::Loopback) {
+        return None;
+    }
+    let infos = attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => Some(infos),
+        _ => None,
+    });
+    let kind = infos.into_iter().flatten().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind.to_string()),
+        _ => None,
+    });
+    // Devices of hardware drivers have no kind.
+    Some(kind.unwrap_or_else(|| layer.to_string()))
+}
+
 /// The addresses of this host, without routes.
 async fn own_addresses(
     handle: &Handle,
-    links: &BTreeMap<u32, LinkInfo>,
+    links: &BTreeMap<u32, Link>,
     mc0: &str,
 ) -> Result<Underlay, HostError> {
     let mut messages = handle.address().get().execute();
-    let mut underlay = Underlay::default();
+    let types = links
+        .iter()
+        .filter_map(|(index, link)| Some((*index, link.without_ethernet.clone()?)));
+    let mut underlay = Underlay {
+        without_ethernet: types.collect(),
+        ..Underlay::default()
+    };
     while let Some(message) = messages.try_next().await.map_err(netlink("list addresses"))? {
         let index = message.header.index;
         let Some(link) = links.get(&index) else { continue };
@@ -119,7 +146,7 @@ fn own_address(message: &AddressMessage) -> Option<(IpAddr, bool)> {
 async fn route_to(
     handle: &Handle,
     addr: IpAddr,
-    links: &BTreeMap<u32, LinkInfo>,
+    links: &BTreeMap<u32, Link>,
     mc0: &str,
 ) -> Result<Result<UnderlayRoute, String>, HostError> {
     let answer = handle.route().get(request(addr)).execute().try_next().await;
@@ -172,7 +199,7 @@ fn is_multipath(route: &RouteMessage) -> bool {
 fn parse_route(
     addr: IpAddr,
     message: &RouteMessage,
-    links: &BTreeMap<u32, LinkInfo>,
+    links: &BTreeMap<u32, Link>,
     mc0: &str,
 ) -> Result<UnderlayRoute, String> {
     if message.header.kind == RouteType::Local {
@@ -227,17 +254,19 @@ fn parse_route(
 
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_route::link::InfoKind;
     use rtnetlink::packet_route::route::RouteNextHop;
 
     use super::*;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
 
-    fn links() -> BTreeMap<u32, LinkInfo> {
-        let link = |name: &str, up| LinkInfo {
+    fn links() -> BTreeMap<u32, Link> {
+        let link = |name: &str, up| Link {
             name: name.into(),
             mtu: 1500,
             up,
+            without_ethernet: None,
         };
         [
             (2, link("eth0", true)),
@@ -264,6 +293,24 @@ mod tests {
         let path = parse_route(PEER, &route(RouteType::Unicast, 2), &links(), "mc0").unwrap();
         assert_eq!((path.ifindex, path.device.as_str(), path.mtu), (2, "eth0", 1400));
         assert_eq!(path.source, IpAddr::from([192, 0, 2, 1]));
+    }
+
+    #[test]
+    fn devices_without_an_ethernet_header_are_named_by_their_type() {
+        let kind = |kind| vec![LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])];
+        let vlan = kind(InfoKind::Vlan);
+        assert_eq!(without_ethernet(LinkLayerType::Ether, &vlan), None);
+        assert_eq!(without_ethernet(LinkLayerType::Ether, &[]), None);
+        assert_eq!(without_ethernet(LinkLayerType::Loopback, &[]), None);
+        for (layer, kind, name) in [
+            (LinkLayerType::None, kind(InfoKind::Wireguard), "wireguard"),
+            (LinkLayerType::None, kind(InfoKind::Tun), "tun"),
+            (LinkLayerType::Tunnel, kind(InfoKind::IpIp), "ipip"),
+            (LinkLayerType::Ppp, vec![], "PPP"),
+            (LinkLayerType::Infiniband, vec![], "INFINIBAND"),
+        ] {
+            assert_eq!(without_ethernet(layer, &kind).as_deref(), Some(name));
+        }
     }
 
     #[test]

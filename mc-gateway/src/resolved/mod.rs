@@ -7,6 +7,7 @@
 mod local_addrs;
 mod nft_rules;
 mod prefix;
+mod refusal;
 mod resolver;
 mod return_routes;
 mod sources;

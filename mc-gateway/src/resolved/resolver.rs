@@ -8,6 +8,7 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS};
 
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
+use super::refusal::{self, Refusals};
 use super::{MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
@@ -60,8 +61,9 @@ pub struct Resolution {
     pub link_mtus: BTreeMap<u32, u32>,
 }
 
-/// Resolves the desired state. Next hops without a route are left out, as are routes that collide with foreign ones,
-/// IPv6 routes on a host without IPv6, and entries beyond the capacity of the maps; the rest is not affected.
+/// Resolves the desired state. Next hops without a route are left out, as are refused next hops and peers, routes that
+/// collide with foreign ones, IPv6 routes on a host without IPv6, and entries beyond the capacity of the maps; the rest
+/// is not affected. Prefixes keep their routes into `mc0`, so that their packets are dropped and counted.
 pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<'_>) -> Resolution {
     let tunnel = &settings.tunnel;
     let mut state = ResolvedState {
@@ -85,15 +87,23 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     for addr in &desired.local_addrs {
         if let Some((ifindex, device)) = inputs.underlay.local_addrs.get(addr) {
             // An address on the loopback device is reached through other devices.
-            if device != "lo" {
+            if device != "lo" && !inputs.underlay.without_ethernet.contains_key(ifindex) {
                 state.devices.insert(device.clone(), *ifindex);
             }
             local.add(*addr);
         }
     }
-    let mut issues = resolve_next_hops(&mut state, &mut local, desired, &inputs.underlay);
+    let refusals = Refusals::new(desired, &inputs.underlay);
+    let mut issues = resolve_next_hops(&mut state, &mut local, desired, &inputs.underlay, &refusals);
+    issues.extend(refusals.peer_issues(desired));
+    issues.extend(refusal::local_issues(
+        desired,
+        &inputs.underlay,
+        settings.node_name,
+    ));
+    let accepted = |addr: &IpAddr| refusals.reason(*addr).is_none();
     // Packets of a peer arrive on the device of the route to it, also if the peer is in no group.
-    for addr in desired.peers.keys() {
+    for addr in desired.peers.keys().filter(|addr| accepted(addr)) {
         if let Some(route) = inputs.underlay.routes.get(addr) {
             state.devices.insert(route.device.clone(), route.ifindex);
         }
@@ -103,6 +113,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     state.peers = desired
         .peers
         .iter()
+        .filter(|(addr, _)| accepted(addr))
         .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer)))
         .collect();
     state.prefixes = prefix::prefixes(desired);
@@ -142,18 +153,24 @@ fn resolve_next_hops(
     local: &mut LocalAddrs,
     desired: &DesiredState,
     underlay: &Underlay,
+    refusals: &Refusals,
 ) -> Vec<FieldError> {
     let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut issues = Vec::new();
     for (id, next_hop) in &desired.next_hops {
+        let issue = |reason: String| FieldError {
+            object: next_hop.object.clone(),
+            field: "address".to_owned(),
+            value: next_hop.addr.to_string(),
+            reason,
+        };
+        if let Some(reason) = refusals.reason(next_hop.addr) {
+            issues.push(issue(reason.to_owned()));
+            continue;
+        }
         let Some(route) = underlay.routes.get(&next_hop.addr) else {
             let reason = underlay.unreachable.get(&next_hop.addr);
-            issues.push(FieldError {
-                object: next_hop.object.clone(),
-                field: "address".to_owned(),
-                value: next_hop.addr.to_string(),
-                reason: reason.map_or("has no route", String::as_str).to_owned(),
-            });
+            issues.push(issue(reason.map_or("has no route", String::as_str).to_owned()));
             continue;
         };
         let source = next_hop
@@ -161,14 +178,9 @@ fn resolve_next_hops(
             .filter(|source| underlay.local_addrs.contains_key(source))
             .unwrap_or(route.source);
         if !local.add(source) {
-            issues.push(FieldError {
-                object: next_hop.object.clone(),
-                field: "address".to_owned(),
-                value: next_hop.addr.to_string(),
-                reason: format!(
-                    "is reached from {source}, which exceeds the {LOCAL_ADDRS} local addresses of a node"
-                ),
-            });
+            issues.push(issue(format!(
+                "is reached from {source}, which exceeds the {LOCAL_ADDRS} local addresses of a node"
+            )));
             continue;
         }
         state.devices.insert(route.device.clone(), route.ifindex);

@@ -257,6 +257,50 @@ fn a_next_hop_without_a_route_is_left_out_and_reported() {
 }
 
 #[test]
+fn devices_without_an_ethernet_header_are_refused() {
+    let (mut desired, mut underlay) = fixture();
+    // A peer that is no next hop, and a local address on the same device.
+    let peer = IpAddr::from([198, 51, 100, 3]);
+    desired.peers.insert(peer, desired::Peer::default());
+    desired
+        .peers
+        .insert([198, 51, 100, 2].into(), desired::Peer::default());
+    desired
+        .peers
+        .insert([192, 0, 2, 2].into(), desired::Peer::default());
+    desired.peer_names.insert(peer, "Gateway other".into());
+    underlay
+        .routes
+        .insert(peer, path("eth1", 3, [198, 51, 100, 1], 1400));
+    underlay
+        .local_addrs
+        .insert([203, 0, 113, 1].into(), (3, "eth1".into()));
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(rejected, []);
+    assert_eq!(
+        (state.devices.len(), state.next_hops.len(), state.peers.len()),
+        (2, 2, 3)
+    );
+
+    underlay.without_ethernet.insert(3, "wireguard".into());
+    let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
+    let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
+    let why = "eth1 (wireguard), whose frames have no Ethernet header: the underlay must be Ethernet";
+    assert_eq!(
+        texts,
+        [
+            format!("Gateway gw: address: \"198.51.100.2\" is reached over {why}"),
+            format!("Gateway other: address: \"198.51.100.3\" is reached over {why}"),
+            format!("Node n1: address: \"203.0.113.1\" is an address of {why}"),
+        ]
+    );
+    assert_eq!(state.devices, [("eth0".to_owned(), 2)].into());
+    assert_eq!(state.groups[&1], [7].into(), "the other next hop is used");
+    let peers: Vec<_> = state.peers.keys().copied().collect();
+    assert_eq!(peers, [to_abi_addr([192, 0, 2, 2].into())]);
+}
+
+#[test]
 fn backends_are_marked_and_no_other_prefix_is_delivered() {
     let (mut desired, underlay) = fixture();
     let route = |deliver| desired::PrefixRoute {

@@ -45,6 +45,8 @@ pub struct Underlay {
     pub unreachable: BTreeMap<IpAddr, String>,
     /// Addresses of this host with index and name of their device, without those of `mc0`.
     pub local_addrs: BTreeMap<IpAddr, (u32, String)>,
+    /// Devices whose frames have no Ethernet header, by index, each with its type.
+    pub without_ethernet: BTreeMap<u32, String>,
     /// Local addresses under duplicate address detection (RFC 4862 section 5.4): they are not used as source.
     pub tentative: BTreeSet<IpAddr>,
     /// Addresses of `mc0`.

@@ -24,7 +24,7 @@ pub(crate) fn wait_connectivity(bed: &Topology) {
 }
 
 /// Waits until `from_underlay` is attached to exactly these devices.
-fn wait_attached(bed: &Topology, place: Place, devices: &[&str]) {
+pub(crate) fn wait_attached(bed: &Topology, place: Place, devices: &[&str]) {
     wait_for("programs on the underlay devices", TIMEOUT, || {
         let mut seen: Vec<String> = fs::read_dir(bed.bpf_dir(place).join("links"))
             .map_err(|error| error.to_string())?

@@ -12,7 +12,9 @@ use mc_tests::{
 
 use crate::{
     families::assert_connectivity,
-    fixture::{TIMEOUT, connected, options},
+    fixture::{TIMEOUT, connected, options, routes, wait_for_log},
+    host_changes::{wait_attached, wait_connectivity},
+    observability::metrics,
 };
 
 const NODE: Place = Place::NodeEast;
@@ -108,4 +110,36 @@ fn vlan_devices_between_the_gateways_carry_traffic() {
     assert!(shown.contains("from_underlay on eth1.100 ("), "{shown}");
     assert!(!shown.contains("from_underlay on eth1 ("), "{shown}");
     assert_connectivity(&bed, Family::V4);
+}
+
+/// The programs' offsets assume an Ethernet header. The agent attached to a device without one and sent through it.
+#[test]
+fn a_device_without_an_ethernet_header_is_no_underlay() {
+    let mut bed = connected("tun");
+    let other = Cluster::West.gateway_net().addr();
+    let source = Cluster::East.gateway_net().addr();
+    bed.netns(GATEWAY)
+        .ip(&[
+            "tuntap add tun0 mode tun".to_owned(),
+            "link set tun0 up".to_owned(),
+            format!("route add {other}/32 dev tun0 src {source}"),
+        ])
+        .expect("a tun device");
+    let line = wait_for_log(&mut bed, GATEWAY, &["field rejected", "tun0", &other.to_string()]);
+    assert!(
+        line.contains("(tun)") && line.contains("no Ethernet header"),
+        "{line}"
+    );
+    assert!(line.contains("ClusterInfoImport"), "{line}");
+    wait_attached(&bed, GATEWAY, &["eth0", "eth1"]);
+    let rejected = metrics(&bed, GATEWAY).sum("mcgateway_invalid_fields", &["ClusterInfoImport"]);
+    assert!((0.5..1.5).contains(&rejected), "{rejected} rejected fields");
+    assert!(routes(&bed, GATEWAY).contains(&Cluster::West.pod_cidr().to_string()));
+    let ping = bed
+        .traffic()
+        .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1);
+    assert!(!ping.is_ok_and(|ping| ping.received > 0), "a reply through tun0");
+    wait_for_drop(&bed, DropReason::NoNextHop);
+    bed.netns(GATEWAY).ip(&["link del tun0"]).expect("delete");
+    wait_connectivity(&bed);
 }

@@ -119,6 +119,10 @@ pub enum DropReason {
     ///
     /// Raise the MTU of the underlay.
     BelowIpv6Minimum = 32,
+    /// The kernel has joined several tunnel packets into one.
+    ///
+    /// Turn it off on the underlay device: `ethtool -K DEVICE rx-udp-gro-forwarding off rx-gro-list off`.
+    Aggregated = 33,
 }
 
 impl DropReason {
@@ -153,6 +157,7 @@ impl DropReason {
         Self::TooBig,
         Self::TooBigLimited,
         Self::BelowIpv6Minimum,
+        Self::Aggregated,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -188,6 +193,7 @@ impl DropReason {
             30 => Self::TooBig,
             31 => Self::TooBigLimited,
             32 => Self::BelowIpv6Minimum,
+            33 => Self::Aggregated,
             _ => Self::NotConfigured,
         }
     }
@@ -225,6 +231,7 @@ impl DropReason {
             Self::TooBig => "too-big",
             Self::TooBigLimited => "too-big-limited",
             Self::BelowIpv6Minimum => "below-ipv6-minimum",
+            Self::Aggregated => "aggregated",
         }
     }
 }

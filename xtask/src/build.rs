@@ -11,6 +11,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "iproute2",
     "nftables",
     "bpftool",
+    "ethtool",
     "iputils-ping",
     "util-linux",
     "procps",

@@ -211,6 +211,19 @@ impl Header {
         };
         self.version == 4 && self.len >= ipv4::LEN && self.len <= available && length_fits
     }
+
+    /// Whether the packet ends exactly with the `available` bytes, by its length field: 0 stands for more than the field
+    /// can name (`BIG TCP`). Requires that the header [`fits`](Self::fits).
+    #[inline(always)]
+    #[must_use]
+    pub const fn fills(&self, available: u32) -> bool {
+        let named = if self.v6 {
+            available.wrapping_sub(ipv6::LEN)
+        } else {
+            available
+        };
+        self.length as u32 == if named > 0xffff { 0 } else { named }
+    }
 }
 
 /// Whether the packet with an IP header at `at` is IPv6, by the ethertype in front of the header. In a tunnel
@@ -247,6 +260,38 @@ mod tests {
             (mapped([10, 0, 0, 1]).into(), mapped([10, 0, 0, 2]).into())
         );
         assert!(header.is_plain() && !header.is_fragment());
+    }
+
+    #[test]
+    fn a_header_fills_what_its_length_field_names() {
+        let header = |v6: bool, length: u16| {
+            let mut header = if v6 {
+                Header::v6(&[0x60; V6_LEN])
+            } else {
+                Header::v4(&[0x45; V4_LEN])
+            };
+            header.length = length;
+            header
+        };
+        for (v6, length, fills, short, long) in [
+            (false, 60, 60, 59, 61),
+            (false, 0xffff, 0xffff, 0xfffe, 0x1_0000),
+            (false, 0, 0x1_0000, 0xffff, 0x8_0000),
+            (true, 20, 60, 59, 61),
+            (true, 0, 40, 41, 0xffff + 40),
+            (true, 0xffff, 0xffff + 40, 0xfffe + 40, 0x1_0000 + 40),
+            (true, 0, 0x1_0000 + 40, 0xffff + 40, 41),
+        ] {
+            let header = header(v6, length);
+            assert!(header.fills(fills), "{length} of {fills}, IPv6 {v6}");
+            assert!(!header.fills(short), "{length} of {short}, IPv6 {v6}");
+            // Every length above 64 KiB has the field 0.
+            assert_eq!(
+                header.fills(long),
+                long == 0x8_0000,
+                "{length} of {long}, IPv6 {v6}"
+            );
+        }
     }
 
     #[test]

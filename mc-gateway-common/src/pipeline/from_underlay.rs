@@ -189,8 +189,13 @@ fn validate_inner<const N: usize, P: Packet>(
         return Err(DropReason::InnerProtocol);
     }
     let inner = headers.inner(packet).ok_or(DropReason::InnerMalformed)?;
-    if !inner.fits(packet.frame_len().wrapping_sub(Headers::<N>::INNER_AT)) {
+    let available = packet.frame_len().wrapping_sub(Headers::<N>::INNER_AT);
+    if !inner.fits(available) {
         return Err(DropReason::InnerMalformed);
+    }
+    // Only a packet from the wire has padding. UDP GRO appends further tunnel packets, which no check would see.
+    if !inner.fills(available) && packet.is_gso() {
+        return Err(DropReason::Aggregated);
     }
     Ok(inner)
 }

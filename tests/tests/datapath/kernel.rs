@@ -25,6 +25,11 @@ use mc_gateway_common::{
 };
 use mc_tests::fixture::{ebpf_object, logging_ebpf_object};
 
+/// Length of `struct __sk_buff` up to `gso_size`, its last field that a case sets (`linux/bpf.h`).
+const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
+/// Offset of `gso_size` there.
+const GSO_SIZE_AT: usize = 176;
+
 /// Action and packet bytes of a run in the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RunResult {
@@ -366,12 +371,20 @@ impl Kernel {
 
     /// Runs one packet through a program.
     pub(crate) fn run(&mut self, program: &str, frame: &[u8]) -> RunResult {
+        self.run_gso(program, frame, 0)
+    }
+
+    /// [`Self::run`] for a GSO packet, unless `gso_size` is 0.
+    pub(crate) fn run_gso(&mut self, program: &str, frame: &[u8], gso_size: u32) -> RunResult {
+        let mut context = [0; SKB_CONTEXT_LEN];
+        context[GSO_SIZE_AT..GSO_SIZE_AT + 4].copy_from_slice(&gso_size.to_ne_bytes());
         let program: &SchedClassifier = self.0.program(program).expect(program).try_into().expect(program);
         let mut out = vec![0; frame.len() + 256];
         let result = program
             .test_run(TestRunOptions {
                 data_in: Some(frame),
                 data_out: Some(&mut out),
+                ctx_in: (gso_size != 0).then_some(&context),
                 ..TestRunOptions::default()
             })
             .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));

@@ -39,7 +39,13 @@ const TC_ACT_REDIRECT: u32 = 7;
 
 /// Verdict and bytes on the host; counters remain in `tables`.
 fn run_on_host(program: Program, tables: &MemoryMaps, frame: &[u8]) -> (Verdict, Vec<u8>) {
+    run_gso_on_host(program, tables, frame, 0)
+}
+
+/// [`run_on_host`] for a GSO packet, unless `gso_size` is 0.
+fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size: u32) -> (Verdict, Vec<u8>) {
     let mut packet = SlicePacket::new(frame.to_vec());
+    packet.set_gso_size(gso_size);
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
@@ -106,7 +112,7 @@ fn stated_counts(before: &Counts, case: &Case) -> Counts {
 }
 
 fn check_host(case: &Case) {
-    let (verdict, bytes) = run_on_host(case.program, &case.tables, &case.frame);
+    let (verdict, bytes) = run_gso_on_host(case.program, &case.tables, &case.frame, case.gso_size);
     let name = &case.name;
     match (&case.expect, case.expect.outcome()) {
         (Expect::Drop(reason), _) => assert_eq!(verdict, Verdict::Drop(*reason), "{name}"),
@@ -171,11 +177,11 @@ fn cases_in_the_kernel() {
         }
         let kernel = load_or_refill(&mut kernel, &case.tables);
         let tables = case.tables.clone();
-        let (verdict, bytes) = run_on_host(case.program, &tables, &case.frame);
+        let (verdict, bytes) = run_gso_on_host(case.program, &tables, &case.frame, case.gso_size);
         kernel.set_health(&case.tables);
         kernel.set_icmp_limit(&case.tables);
         let before = kernel.counts();
-        let outcome = kernel.run(case.program.name(), &case.frame);
+        let outcome = kernel.run_gso(case.program.name(), &case.frame, case.gso_size);
         assert_eq!(outcome.action, tc_action(verdict), "{}", case.name);
         // The bytes of a dropped packet are irrelevant: the program may have grown it before.
         if !matches!(verdict, Verdict::Drop(_)) {

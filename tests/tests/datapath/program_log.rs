@@ -28,8 +28,8 @@ fn the_log_has_program_reason_and_destination_of_each_packet() {
         if case.tables != tables || !Kernel::accepts_frame(&case.frame) {
             continue;
         }
-        let (verdict, _) = crate::run_on_host(case.program, &tables.clone(), &case.frame);
-        let result = kernel.run(case.program.name(), &case.frame);
+        let (verdict, _) = crate::run_gso_on_host(case.program, &tables.clone(), &case.frame, case.gso_size);
+        let result = kernel.run_gso(case.program.name(), &case.frame, case.gso_size);
         assert_eq!(result.action, tc_action(verdict), "{}", case.name);
         flush();
         let records = std::mem::take(&mut *records.lock().expect("no panic"));

@@ -21,7 +21,7 @@ const NODE: Place = Place::NodeEast;
 const GATEWAY: Place = Place::GatewayEast;
 
 /// A frame from east's node to its gateway with a packet between the Pods, as the node's agent sends it.
-fn frame_to_gateway(bed: &Topology, ttl: u8) -> Vec<u8> {
+fn frame_to_gateway(bed: &Topology, ttl: u8, udp_checksum: bool) -> Vec<u8> {
     let mut reset = tcp_syn(40_000, 9);
     // RST only: no host answers it.
     reset[13] = 0x04;
@@ -32,6 +32,7 @@ fn frame_to_gateway(bed: &Topology, ttl: u8) -> Vec<u8> {
         &inner,
     );
     tunnel.ttl = ttl;
+    tunnel.udp_checksum = udp_checksum;
     let mut frame = tunnel.frame();
     let to = mac_address(bed.netns(GATEWAY), "eth0").expect("a MAC address");
     let from = mac_address(bed.netns(NODE), "eth0").expect("a MAC address");
@@ -67,12 +68,12 @@ fn a_frame_of_a_vlan_is_left_to_the_vlan_device() {
     let bed = connected("vlan-tag");
     let before = Counters::read(&bed.bpf_dir(GATEWAY)).expect("counters");
     let was = before.packets(Outcome::Transit);
-    let frame = frame_to_gateway(&bed, 64);
+    let frame = frame_to_gateway(&bed, 64, false);
     let of_vlan = vec![tagged(&frame, 100); 10];
     // Priority 5 without a VLAN: the frame belongs to the device itself (IEEE 802.1Q, VLAN ID 0).
     let of_device = [vec![frame.clone(); 5], vec![tagged(&frame, 5 << 13); 5]].concat();
     // The device keeps the order, so this drop follows every other packet.
-    let last = vec![frame_to_gateway(&bed, 1)];
+    let last = vec![frame_to_gateway(&bed, 1, false)];
     inject(bed.netns(NODE), "eth0", &[of_vlan, of_device, last].concat()).expect("frames");
     let after = wait_for_drop(&bed, DropReason::TtlExceeded);
     assert_eq!(
@@ -142,4 +143,45 @@ fn a_device_without_an_ethernet_header_is_no_underlay() {
     wait_for_drop(&bed, DropReason::NoNextHop);
     bed.netns(GATEWAY).ip(&["link del tun0"]).expect("delete");
     wait_connectivity(&bed);
+}
+
+/// UDP GRO joins tunnel packets with a checksum into one, whose inner length names the first one's packet only. The
+/// gateway forwarded all of them after a check of the first, and a Node lost all but the first uncounted.
+#[test]
+fn aggregated_tunnel_packets_are_dropped_and_counted() {
+    let mut bed = Topology::create(options("udp-gro")).expect("the namespaces");
+    let set = |bed: &Topology, place, settings: &[&str]| {
+        let args = [&["-K", "eth0"], settings].concat();
+        bed.netns(place).run("ethtool", args).expect("ethtool");
+    };
+    set(&bed, GATEWAY, &["gro", "on", "rx-udp-gro-forwarding", "on"]);
+    // A veth device aggregates packets of a peer without TSO only (`veth_skb_is_eligible_for_gro`).
+    set(&bed, NODE, &["tso", "off"]);
+    // The device waits for more packets; without, it flushes after each one that a quiet host sends.
+    let name = bed.netns(GATEWAY).name().to_owned();
+    let wait = "echo 2000000 > /sys/class/net/eth0/gro_flush_timeout";
+    bed.netns(GATEWAY)
+        .run("ip", ["netns", "exec", &name, "sh", "-ec", wait])
+        .expect("a flush timeout");
+    bed.configure(Variant::McGateway).expect("the agents");
+    // Sent by a packet socket: between veth devices the kernel leaves packets alone that the programs have encapsulated
+    // (`skb->encapsulation`).
+    let frames = vec![frame_to_gateway(&bed, 64, true); 64];
+    wait_for("a drop of aggregated packets", TIMEOUT, || {
+        inject(bed.netns(NODE), "eth0", &frames).map_err(|error| format!("{error:#}"))?;
+        let counters = Counters::read(&bed.bpf_dir(GATEWAY)).map_err(|error| format!("{error:#}"))?;
+        if counters.drops.contains_key("aggregated") {
+            Ok(())
+        } else {
+            Err(format!("{counters:?}"))
+        }
+    })
+    .expect("a drop");
+    // The advice of the drop reason.
+    set(
+        &bed,
+        GATEWAY,
+        &["rx-udp-gro-forwarding", "off", "rx-gro-list", "off"],
+    );
+    assert_connectivity(&bed, Family::V4);
 }

@@ -91,6 +91,7 @@ fn icmp(src: [u8; 4], dst: [u8; 4], message: &[u8]) -> Ip {
 
 fn to_remote(name: impl Into<String>, tables: MemoryMaps, inner: &Ip, expect: Expect) -> Case {
     Case {
+        gso_size: 0,
         name: name.into(),
         program: Program::ToRemote,
         tables,

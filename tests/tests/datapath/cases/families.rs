@@ -69,6 +69,7 @@ impl Cases<'_> {
 
     fn push_encap(&mut self, name: &str, tables: MemoryMaps, inner: &Ip, expected: &Tunnel) {
         self.cases.push(Case {
+            gso_size: 0,
             name: self.name(name),
             program: Program::ToRemote,
             tables,

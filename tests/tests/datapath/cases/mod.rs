@@ -4,6 +4,7 @@ mod antrea;
 mod drop;
 mod families;
 mod from_underlay;
+mod gso;
 mod mtu;
 mod pass;
 pub(crate) mod probes;
@@ -75,6 +76,8 @@ pub(crate) struct Case {
     pub(crate) program: Program,
     pub(crate) tables: MemoryMaps,
     pub(crate) frame: Vec<u8>,
+    /// Payload bytes per segment of a GSO packet, else 0.
+    pub(crate) gso_size: u32,
     pub(crate) expect: Expect,
 }
 
@@ -87,6 +90,7 @@ pub(crate) fn all() -> Vec<Case> {
     from_underlay::deliver(&mut cases);
     drop::spoofed(&mut cases);
     drop::malformed(&mut cases);
+    gso::gso(&mut cases);
     pass::pass(&mut cases);
     families::families(&mut cases);
     probes::probes(&mut cases);
@@ -98,6 +102,7 @@ pub(crate) fn all() -> Vec<Case> {
 
 fn case_from_underlay(name: impl Into<String>, tables: MemoryMaps, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
+        gso_size: 0,
         name: name.into(),
         program: Program::FromUnderlay,
         tables,

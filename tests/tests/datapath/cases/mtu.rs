@@ -97,6 +97,7 @@ impl Cases<'_> {
 
     fn push_to_remote(&mut self, name: &str, tables: MemoryMaps, inner: &Ip, expect: Expect) {
         self.cases.push(Case {
+            gso_size: 0,
             name: self.name(name),
             program: Program::ToRemote,
             tables,

@@ -335,6 +335,7 @@ fn selection(cases: &mut Vec<Case>) {
     let mut to = |name: &str, tables: MemoryMaps, gateway: [u8; 4]| {
         let expect = Expect::Encap(encapsulated(&inner, GATEWAY_OUTSIDE, gateway).frame());
         cases.push(Case {
+            gso_size: 0,
             name: format!("selection: {name}"),
             program: Program::ToRemote,
             tables,

@@ -348,6 +348,7 @@ impl Cases<'_> {
         expected.vxlan = self.shape.vxlan;
         expected.dst_port = self.shape.port();
         self.cases.push(Case {
+            gso_size: 0,
             name: format!("{}: Service, {name}", self.shape.name()),
             program: Program::ToRemote,
             tables,

@@ -26,6 +26,7 @@ use crate::{
 
 fn case(name: impl Into<String>, tables: MemoryMaps, frame: Vec<u8>, expect: Expect) -> Case {
     Case {
+        gso_size: 0,
         name: name.into(),
         program: Program::ToRemote,
         tables,

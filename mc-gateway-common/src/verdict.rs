@@ -127,7 +127,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,

@@ -49,6 +49,9 @@ pub const SERVICE_STACK: u32 = 1 << 1;
 /// [`Backend::flags`]: accepts new flows. A backend without it keeps its TCP flows.
 pub const BACKEND_READY: u8 = 1;
 
+/// [`Flow::backend`]: a TCP connection that the service proxy serves; greater than any ID.
+pub const FLOW_OF_STACK: u64 = 1 << BACKEND_ID_BITS;
+
 /// First byte of an inner source MAC address that identifies a backend: locally administered, unicast.
 pub const BACKEND_MAC: u8 = 0x06;
 /// Bits of a backend ID: the rest of the MAC address.
@@ -129,7 +132,7 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// ID of the backend.
+    /// ID of the backend, or [`FLOW_OF_STACK`].
     pub backend: u64,
 }
 

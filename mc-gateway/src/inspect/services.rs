@@ -1,7 +1,7 @@
 //! The rows about Services. Pure.
 
 use mc_gateway_common::abi::service::{
-    BACKEND_READY, Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
+    BACKEND_READY, Backend, FLOW_OF_STACK, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
 };
 use serde_json::{Value, json};
 
@@ -85,9 +85,12 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
 pub(super) fn flows(snapshot: &Snapshot) -> Table {
     let backends = &snapshot.contents.services.backends;
     let chosen = snapshot.flows.flows.iter().map(|(key, backend)| {
-        let pod = backends
-            .get(backend)
-            .map(|backend| format_endpoint(&backend.pod, backend.pod_port));
+        let pod = match *backend {
+            FLOW_OF_STACK => Some("service proxy".to_owned()),
+            _ => backends
+                .get(backend)
+                .map(|backend| format_endpoint(&backend.pod, backend.pod_port)),
+        };
         // Without a port it is a client's choice for all its flows.
         let client = match key.client_port {
             0 => from_abi_addr(&key.client).to_string(),

@@ -246,6 +246,59 @@ fn a_service_without_a_ready_pod_is_delivered_to_the_host_and_counted() {
     assert!(stack() > before, "{before} packets before and now");
 }
 
+/// A port that the gateway began to translate took connections in their middle from the service proxy, and their new
+/// Pod reset them; a port left to the service proxy lost its connections to it.
+#[test]
+fn connections_survive_switches_between_gateway_and_service_proxy() {
+    let bed = connected("svcswitch");
+    let _pod = pod_on_node(&bed);
+    bed.netns(Place::GatewayWest)
+        .nft(&format!(
+            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; \
+             ip daddr {SERVICE} tcp dport 80 dnat to {}:8080; }}; }}",
+            Cluster::West.pod_ip()
+        ))
+        .expect("a service proxy");
+    let translated = service("None", false);
+    let proxied = translated.replace("clusterIP:", "internalTrafficPolicy: Local\n  clusterIP:");
+    let file = bed.manifests_dir(Cluster::West).join("web.yaml");
+    let leave_to_proxy = || {
+        fs::write(&file, &proxied).expect("a manifest");
+        wait_for("ports of the service proxy", TIMEOUT, || {
+            let rows = inspect(&bed, Place::GatewayWest, "services");
+            let ports = rows.iter().filter(|row| row["node"] == "service proxy").count();
+            (ports == 2).then_some(()).ok_or(format!("{rows:?}"))
+        })
+        .expect("no translation");
+    };
+    let wait_for_flow = |pod: &str| {
+        wait_for("the flow at the gateway", TIMEOUT, || {
+            let rows = inspect(&bed, Place::GatewayWest, "flows");
+            let found = rows.iter().any(|row| row["pod"] == pod);
+            found.then_some(()).ok_or(format!("{rows:?}"))
+        })
+        .expect("a flow");
+    };
+    leave_to_proxy();
+    let of_proxy = open_client(&bed);
+    wait_for_flow("service proxy");
+    publish(&bed, &translated, 1);
+    let of_gateway = open_client(&bed);
+    wait_for_flow(&format!("{}:8080", Cluster::West.pod_ip()));
+    let answer = send_request(of_proxy);
+    assert!(
+        answer.contains("on-node"),
+        "opened at the service proxy: {answer:?}"
+    );
+    leave_to_proxy();
+    let answer = send_request(of_gateway);
+    let client = Cluster::East.pod_ip();
+    assert!(
+        answer.contains(&format!("on-node {client}")),
+        "opened at the gateway: {answer:?}"
+    );
+}
+
 #[test]
 fn inspect_trace_and_metrics_cover_services() {
     let bed = connected("svcsee");

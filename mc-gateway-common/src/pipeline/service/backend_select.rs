@@ -12,8 +12,8 @@ use crate::{
     abi::{
         CONFIG_ALL_SERVICES,
         service::{
-            BACKEND_ID_BITS, BACKEND_READY, Backend, FlowKey, Fragment, MAGLEV_ENTRIES, MAGLEV_SLOTS,
-            SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+            BACKEND_ID_BITS, BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, MAGLEV_ENTRIES,
+            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
         },
     },
     maps::Maps,
@@ -29,7 +29,7 @@ use crate::{
 const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add(eth::SRC);
 
 /// [`flow_backend_id`] of a port that is not exported: greater than any ID.
-const NOT_EXPORTED: u64 = 1 << BACKEND_ID_BITS;
+const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
 
 /// A backend and its ID.
 #[derive(Clone, Copy, Debug)]
@@ -171,10 +171,7 @@ pub fn flow_backend_id<P: Packet, M: Maps>(
     let Some(service) = maps.service(&service_key) else {
         return port_not_exported(maps);
     };
-    if service.flags & SERVICE_STACK != 0 {
-        return 0;
-    }
-    backend_for_flow(maps, key, &service_key, service, l4.syn && !reverse).map_or(0, |selected| selected.id)
+    backend_for_flow(maps, key, &service_key, service, l4.syn && !reverse)
 }
 
 #[inline(always)]
@@ -195,17 +192,21 @@ const fn service_key(key: &FlowKey) -> ServiceKey {
     }
 }
 
-/// The backend of a flow: the stored one while it exists, else one from the Maglev table.
+/// The backend of a flow: the stored one while it exists, else one from the Maglev table, else 0 for the stack. A TCP
+/// connection stays where it was opened, also when its port is left to the service proxy or taken from it.
 #[inline(always)]
-fn backend_for_flow<'t, M: Maps>(
-    maps: &'t M,
+fn backend_for_flow<M: Maps>(
+    maps: &M,
     mut key: FlowKey,
     service_key: &ServiceKey,
     service: &Service,
     syn: bool,
-) -> Option<Selected<'t>> {
+) -> u64 {
     // No backend has the ID 0.
     let known = maps.flow(&key).unwrap_or(0);
+    if !syn && known == FLOW_OF_STACK {
+        return 0;
+    }
     if !syn
         && let Some(selected) = get_backend(maps, known)
         // A TCP connection keeps its backend; UDP flows move off a backend that is not ready if another one is.
@@ -213,9 +214,19 @@ fn backend_for_flow<'t, M: Maps>(
             || selected.backend.flags & BACKEND_READY != 0
             || service.backends == 0)
     {
-        return Some(selected);
+        return selected.id;
     }
-    let selected = select_new(maps, service, service_key, &mut key)?;
+    let selected = if service.flags & SERVICE_STACK == 0 {
+        select_new(maps, service, service_key, &mut key)
+    } else {
+        None
+    };
+    let Some(selected) = selected else {
+        if syn && known != FLOW_OF_STACK {
+            count_insert_failure(maps, maps.set_flow(&key, FLOW_OF_STACK));
+        }
+        return 0;
+    };
     if known != selected.id {
         count_insert_failure(maps, maps.set_flow(&key, selected.id));
         maps.count(if known == 0 {
@@ -224,7 +235,7 @@ fn backend_for_flow<'t, M: Maps>(
             Event::ServiceFlowMoved
         });
     }
-    Some(selected)
+    selected.id
 }
 
 /// The backend of a new flow.

@@ -104,12 +104,6 @@ impl ServiceBuilder<'_> {
                     "Local",
                     "keeps requests on the node they arrive at",
                 );
-                for port in &service.ports {
-                    if let Some(key) = key(addr, port) {
-                        self.insert(service, port, key, Service::of_proxy());
-                    }
-                }
-                continue;
             }
             for port in &service.ports {
                 self.port(exported, addr, port);
@@ -134,7 +128,10 @@ impl ServiceBuilder<'_> {
         // As in service proxies: terminating Pods are used if no Pod is ready.
         let any_ready = endpoints.iter().any(|(_, _, endpoint)| endpoint.ready);
         let takes_new = |endpoint: &EndpointInfo| {
-            if any_ready {
+            if service.local_only {
+                // Existing connections keep their Pods.
+                false
+            } else if any_ready {
                 endpoint.ready
             } else {
                 endpoint.serving && endpoint.terminating
@@ -240,7 +237,7 @@ impl ServiceBuilder<'_> {
             self.report(service, &field, &value, &reason);
         }
         // Existing flows keep their backends while none is ready.
-        let entry = if backends.is_empty() {
+        let entry = if backends.is_empty() || service.local_only {
             Service::of_proxy()
         } else {
             Service {

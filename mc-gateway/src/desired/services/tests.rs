@@ -208,6 +208,11 @@ fn untranslatable_ports_are_rejected_with_a_reason() {
         2,
         "both ports are exported: {services:?}"
     );
+    let keeps = services.backends.values().all(|backend| backend.flags == 0);
+    assert!(
+        keeps && services.backends.len() == 2,
+        "existing connections: {services:?}"
+    );
     assert_eq!(
         rejected,
         [

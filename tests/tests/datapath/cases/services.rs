@@ -7,8 +7,8 @@ use mc_gateway_common::{
         ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_ALL_SERVICES, CONFIG_BACKENDS,
         PREFIX_BACKENDS, Prefix,
         service::{
-            BACKEND_READY, Backend, FlowKey, Fragment, FragmentKey, Reply, ReplyKey, SERVICE_AFFINITY,
-            SERVICE_STACK, Service, ServiceKey,
+            BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, FragmentKey, Reply, ReplyKey,
+            SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
         },
     },
     maglev,
@@ -474,13 +474,30 @@ impl Cases<'_> {
             }
             self.push_delivery(&format!("{name}, all Services open"), open, &tunnel, &inner);
         }
-        let flow = self.gateway_with_flow(CLIENT, PROXIED, TCP, ON_NODE);
-        let inner = self.ack(PROXIED);
-        let tunnel = self.sent_by_west(&inner);
+        // The port is translated now, or left to the service proxy now.
+        let flow = self.gateway_with_flow(CLIENT, WEB, TCP, FLOW_OF_STACK);
+        let inner = self.ack(WEB);
+        let data = self.sent_by_west(&inner);
+        self.push_delivery("a connection stays at the service proxy", flow, &data, &inner);
+        let flow = self.gateway_with_flow(CLIENT, WEB, TCP, FLOW_OF_STACK);
+        let syn = self.sent_by_west(&self.syn(WEB));
+        self.push_selection("a new connection leaves the service proxy", flow, &syn, ON_NODE);
+        let mut proxied = self.gateway_with_flow(CLIENT, WEB, TCP, ON_NODE);
+        let key = self.key(WEB, TCP);
+        if let Some(service) = proxied.services.services.get_mut(&key) {
+            service.flags = SERVICE_STACK;
+        }
+        self.push_selection(
+            "a connection does not move to the service proxy",
+            proxied.clone(),
+            &data,
+            ON_NODE,
+        );
+        let inner = self.syn(WEB);
         self.push_delivery(
-            "a flow of a port that the service proxy took over",
-            flow,
-            &tunnel,
+            "a new connection moves to the service proxy",
+            proxied,
+            &syn,
             &inner,
         );
         let mut withdrawn = self.gateway_with_flow(CLIENT, WEB, TCP, ON_NODE);

@@ -228,8 +228,9 @@ pub struct Peer {
     pub cluster: u32,
     /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`].
     pub flags: u32,
-    /// Group of the peer's own Pod prefixes if known, else 0: inner sources of a [`PEER_LOCAL_NODE`] must be in a
-    /// prefix of this group. For a [`PEER_ANTREA`], without a group: [`Peer::alias`] in network order.
+    /// Group of the peer's own Pod prefixes, or 0: inner sources of a [`PEER_LOCAL_NODE`] must be in a prefix of this
+    /// group, and without a group it sends no packet as a Pod. For a [`PEER_ANTREA`], without a group: [`Peer::alias`]
+    /// in network order.
     pub group: u32,
     /// Slot in `mc_peer_stats` for packets from the peer.
     pub stats: u32,

@@ -71,7 +71,8 @@ fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
     }
     if src.cluster == CLUSTER_LOCAL {
         // The source of a node is one of its own Pods, or a Service with such a Pod as backend.
-        let own = peer.group == 0 || src.group == peer.group || src.action == ACTION_SERVICE;
+        // Prefixes without a group, as this gateway's own Pods, belong to no peer without one.
+        let own = peer.group != 0 && src.group == peer.group || src.action == ACTION_SERVICE;
         let from_node = peer.flags & PEER_LOCAL_NODE != 0 && own && src.action != ACTION_REPLY;
         if !from_node {
             return Err(DropReason::InnerSource);

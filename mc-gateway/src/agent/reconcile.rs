@@ -187,6 +187,7 @@ impl Agent {
             hold_down_ms: self.config.probes.hold_down_ms(),
             path_mtus: &self.path_mtus,
             capacity: Capacity::default(),
+            observed_groups: &self.maps.contents().groups,
         }
     }
 

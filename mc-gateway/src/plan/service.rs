@@ -130,8 +130,11 @@ pub(super) fn plan(
     let (mut adds, mut removes) = (Vec::new(), Vec::new());
     for (id, backend) in &wanted.backends {
         let from = observed.backends.get(id).copied();
-        let to = Some(Backend {
-            group: groups.slot(backend.group),
+        let slot = groups.slot(backend.group);
+        // In the map slot 0 is this node. Without an entry the service proxy gets the flows.
+        let reachable = slot != 0 || backend.group == 0;
+        let to = reachable.then_some(Backend {
+            group: slot,
             ..*backend
         });
         if from != to {
@@ -250,6 +253,27 @@ mod tests {
         let (mut adds, removes) = plan(maps, wanted, &Slots::default());
         adds.extend(removes.into_iter().rev());
         adds
+    }
+
+    #[test]
+    fn a_backend_of_a_node_without_a_slot_is_no_backend_of_this_node() {
+        let backend = |group| Backend {
+            group,
+            ..Backend::default()
+        };
+        let wanted = Services {
+            backends: [(1, backend(0)), (2, backend(7)), (3, backend(8))].into(),
+            ..Services::default()
+        };
+        let groups = Slots::assign("mc_nh_groups", 4, [(2, 7)].into_iter(), [7].into_iter()).unwrap();
+        let mut maps = ServiceMaps::default();
+        let (adds, removes) = plan(&maps, &wanted, &groups);
+        assert_eq!(removes, []);
+        for action in adds {
+            action.apply_to(&mut maps);
+        }
+        assert_eq!(maps.backends, [(1, backend(0)), (2, backend(2))].into());
+        assert_eq!(plan(&maps, &wanted, &groups), (vec![], vec![]));
     }
 
     proptest! {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::apply::{Executor, apply};
+use crate::capacity::{Capacity, truncate_to_capacity};
 use crate::desired::{Masquerade, SourceAddrs};
 use crate::resolved::Prefix;
 
@@ -483,4 +484,57 @@ fn a_state_beyond_the_capacity_is_an_error() {
         error.to_string(),
         "map mc_peers is full: 16385 entries are needed, 16384 fit"
     );
+}
+
+#[test]
+fn a_node_without_room_for_its_group_has_no_group_as_a_peer() {
+    let prefix = |addr, cluster, group| {
+        let key = PrefixKey {
+            len: 128,
+            addr: [addr; 16],
+        };
+        let value = Prefix {
+            cluster,
+            group,
+            action: abi::ACTION_FORWARD,
+            flags: 0,
+        };
+        (key, value)
+    };
+    let node = |group| abi::Peer {
+        flags: abi::PEER_LOCAL_NODE,
+        group,
+        ..abi::Peer::default()
+    };
+    // Two nodes in front of a cluster, by ID.
+    let mut resolved = ResolvedState {
+        prefixes: [prefix(1, 0, 10), prefix(2, 0, 20), prefix(3, 7, 30)].into(),
+        groups: [10, 20, 30].map(|group| (group, BTreeSet::new())).into(),
+        peers: [([1; 16], node(10)), ([2; 16], node(20))].into(),
+        ..ResolvedState::default()
+    };
+    let capacity = Capacity {
+        groups: 2,
+        ..Capacity::default()
+    };
+    let rejected = truncate_to_capacity(&mut resolved, capacity, &BTreeSet::new());
+    let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        ["this Node: map mc_nh_groups: \"3\" entries exceed the capacity of 2: 1 are left out"]
+    );
+    let mut observed = ObservedState::default();
+    let _ = converge(&mut observed, &resolved);
+    let slot = |id| {
+        let found = observed.groups.iter().find(|(_, group)| group.id == id);
+        found.map(|(slot, _)| *slot)
+    };
+    assert_eq!(slot(20), None);
+    assert_eq!(Some(observed.peers[&[1; 16]].group), slot(10));
+    assert_eq!(observed.peers[&[2; 16]].group, 0, "which admits no Pod of it");
+    let cluster = PrefixKey {
+        len: 128,
+        addr: [3; 16],
+    };
+    assert_eq!(Some(observed.prefixes[&cluster].group), slot(30));
 }

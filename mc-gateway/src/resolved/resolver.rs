@@ -36,6 +36,8 @@ pub struct Settings<'a> {
     pub path_mtus: &'a BTreeMap<u32, u32>,
     /// Capacity of the maps.
     pub capacity: Capacity,
+    /// `mc_nh_groups` as observed: these groups stay before new ones if all exceed the capacity.
+    pub observed_groups: &'a BTreeMap<u32, abi::NextHopGroup>,
 }
 
 /// Observations of the host that the resolved state depends on.
@@ -127,7 +129,12 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         settings.node_name,
         &inputs.foreign_routes,
     ));
-    issues.extend(truncate_to_capacity(&mut state, settings.capacity));
+    let established = settings.observed_groups.values().map(|group| group.id);
+    issues.extend(truncate_to_capacity(
+        &mut state,
+        settings.capacity,
+        &established.collect(),
+    ));
     if let Some(reason) = &inputs.ipv6_unavailable {
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }

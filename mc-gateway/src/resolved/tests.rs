@@ -32,6 +32,7 @@ const SETTINGS: Settings<'static> = Settings {
         next_hops: u32::MAX,
         peers: u32::MAX,
     },
+    observed_groups: &BTreeMap::new(),
 };
 
 /// The state and the issues on a host with nothing but an underlay.

@@ -1,8 +1,11 @@
 //! `from_underlay`: dropped packets, spoofed or malformed.
 
-use mc_gateway_common::verdict::DropReason::{
-    self, InnerMalformed, InnerProtocol, InnerSource, NoRoute, OuterChecksum, OuterFragment, Truncated,
-    TunnelHeader, TunnelOptions, UnknownPeer,
+use mc_gateway_common::{
+    abi::PEER_LOCAL_NODE,
+    verdict::DropReason::{
+        self, InnerMalformed, InnerProtocol, InnerSource, NoRoute, OuterChecksum, OuterFragment, Truncated,
+        TunnelHeader, TunnelOptions, UnknownPeer,
+    },
 };
 
 use super::{Case, Expect, case_from_underlay, web};
@@ -15,7 +18,7 @@ use crate::{
 };
 
 pub(crate) fn spoofed(cases: &mut Vec<Case>) {
-    let mut drop = |name, tables, tunnel: &Tunnel, reason| {
+    let mut drop = |name: &str, tables, tunnel: &Tunnel, reason| {
         cases.push(case_from_underlay(
             name,
             tables,
@@ -79,6 +82,26 @@ pub(crate) fn spoofed(cases: &mut Vec<Case>) {
         &t(NODE, GATEWAY_INSIDE, SERVICE_HERE, POD_WEST),
         InnerSource,
     );
+    for (name, from) in [
+        ("its own Pod", POD_NODE),
+        ("the gateway's Pod, whose prefix has no group either", POD_HERE),
+        ("a Service address without a Service", SERVICE_HERE),
+    ] {
+        let mut tables = g();
+        for peer in tables
+            .peers
+            .values_mut()
+            .filter(|peer| peer.flags & PEER_LOCAL_NODE != 0)
+        {
+            peer.group = 0;
+        }
+        drop(
+            &format!("spoof: a node without a group sends as {name}"),
+            tables,
+            &t(NODE, GATEWAY_INSIDE, from, POD_WEST),
+            InnerSource,
+        );
+    }
     drop(
         "spoof: second gateway sends local sources",
         g(),

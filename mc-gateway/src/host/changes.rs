@@ -1,11 +1,14 @@
-//! Notifications of the kernel about changes of the host's network and of the agent's nftables table.
+//! Notifications of the kernel about changes of the host's network, of the agent's nftables table and of IPsec
+//! policies.
 
 use std::io;
 
 use futures::{StreamExt as _, future::pending};
+use rustix::io::Errno;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
 use tracing::warn;
 
+use super::ipsec;
 use super::nft_notifications::NftNotifications;
 
 /// The part of the host that changed.
@@ -15,6 +18,8 @@ pub enum HostChange {
     Network,
     /// The agent's nftables table, by any program.
     Nftables,
+    /// IPsec policies.
+    Ipsec,
 }
 
 /// Subscriptions to changes of the host.
@@ -22,6 +27,7 @@ pub enum HostChange {
 pub struct HostChanges {
     network: Receiver<()>,
     nftables: Receiver<()>,
+    ipsec: Receiver<()>,
 }
 
 impl HostChanges {
@@ -30,6 +36,7 @@ impl HostChanges {
         Ok(Self {
             network: subscribe_network()?,
             nftables: subscribe_nftables(),
+            ipsec: subscribe_ipsec(),
         })
     }
 
@@ -38,6 +45,7 @@ impl HostChanges {
         tokio::select! {
             () = next(&mut self.network) => HostChange::Network,
             () = next(&mut self.nftables) => HostChange::Nftables,
+            () = next(&mut self.ipsec) => HostChange::Ipsec,
         }
     }
 }
@@ -49,7 +57,7 @@ async fn next(receiver: &mut Receiver<()>) {
 }
 
 /// Whether a receiver is left. One pending notification covers any number of changes: the receiver reads everything.
-fn notify(sender: &Sender<()>) -> bool {
+pub(super) fn notify(sender: &Sender<()>) -> bool {
     !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
 }
 
@@ -82,6 +90,20 @@ fn subscribe_nftables() -> Receiver<()> {
         };
         if let Err(error) = ended.await {
             warn!(%error, "no nftables notifications: foreign changes are found by the resync only");
+        }
+    });
+    receiver
+}
+
+/// Without the notifications the periodic resync remains. A kernel without IPsec has none.
+fn subscribe_ipsec() -> Receiver<()> {
+    let (sender, receiver) = channel(1);
+    tokio::spawn(async move {
+        match ipsec::watch(&sender).await {
+            Err(error) if error.raw_os_error() != Some(Errno::PROTONOSUPPORT.raw_os_error()) => {
+                warn!(%error, "no notifications of IPsec policies: changes are found by the resync only");
+            }
+            _ => {}
         }
     });
     receiver

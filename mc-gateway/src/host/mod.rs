@@ -3,6 +3,7 @@
 pub mod address;
 pub mod changes;
 pub mod conntrack;
+pub mod ipsec;
 pub mod ipv6;
 pub mod link;
 mod nft_notifications;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use rtnetlink::Handle;
 
-use super::{HostError, ipv6, link, nftables, policy_routing, route, underlay};
+use super::{HostError, ipsec, ipv6, link, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
 
@@ -18,7 +18,7 @@ pub struct HostState {
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
-    /// Underlay, foreign routes and IPv6 support.
+    /// Underlay, foreign routes, IPsec policies and IPv6 support.
     pub inputs: HostInputs,
 }
 
@@ -38,6 +38,7 @@ pub async fn observe(
         inputs: HostInputs {
             underlay: underlay::observe(handle, addresses, device).await?,
             foreign_routes: routes.foreign,
+            ipsec: ipsec::observe().await?,
             ipv6_unavailable: ipv6::unavailable_reason(device),
         },
     })

@@ -4,6 +4,7 @@
 //! [`resolve`] takes the desired state, the configuration and the observed host, and returns the complete resolved
 //! state with all issues; it is not edited afterwards.
 
+mod ipsec;
 mod local_addrs;
 mod nft_rules;
 mod prefix;
@@ -24,6 +25,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
+pub use ipsec::{IpsecPolicies, IpsecPolicy, PolicyDirection, PortSelector};
 pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use prefix::{Prefix, PrefixKey};
 pub use resolver::{HostInputs, Resolution, Settings, resolve};

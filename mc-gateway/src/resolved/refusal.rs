@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::Underlay;
+use super::ipsec::Leg;
+use super::{HostInputs, Underlay};
+use crate::cidr::same_family;
 use crate::desired::DesiredState;
 use crate::objects::FieldError;
 
@@ -12,13 +14,19 @@ use crate::objects::FieldError;
 pub(super) struct Refusals(BTreeMap<IpAddr, String>);
 
 impl Refusals {
-    /// Decides about all next hops and peers.
-    pub(super) fn new(desired: &DesiredState, underlay: &Underlay) -> Self {
+    /// Decides about all next hops and peers. Encapsulated packets have the destination port `port`.
+    pub(super) fn new(desired: &DesiredState, inputs: &HostInputs, port: u16) -> Self {
         let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
         let addresses = next_hops.chain(desired.peers.keys().copied());
         Self(
             addresses
-                .filter_map(|addr| Some((addr, refusal(addr, underlay)?)))
+                .filter_map(|addr| {
+                    let reason = without_ethernet(addr, &inputs.underlay);
+                    Some((
+                        addr,
+                        reason.or_else(|| bypassed_ipsec(addr, desired, inputs, port))?,
+                    ))
+                })
                 .collect(),
         )
     }
@@ -58,10 +66,33 @@ pub(super) fn local_issues(desired: &DesiredState, underlay: &Underlay, node_nam
     refused.collect()
 }
 
-fn refusal(addr: IpAddr, underlay: &Underlay) -> Option<String> {
+fn without_ethernet(addr: IpAddr, underlay: &Underlay) -> Option<String> {
     let route = underlay.routes.get(&addr)?;
     let kind = underlay.without_ethernet.get(&route.ifindex)?;
     Some(format!("is reached over {}", no_ethernet(&route.device, kind)))
+}
+
+/// The reason why packets to and from `addr` must not be sent and accepted in clear text, if so. Replies to probes
+/// leave from the address that received them, so every local address counts.
+fn bypassed_ipsec(addr: IpAddr, desired: &DesiredState, inputs: &HostInputs, port: u16) -> Option<String> {
+    let route = inputs.underlay.routes.get(&addr);
+    let own = desired.local_addrs.iter().copied();
+    let used = own.filter(|local| inputs.underlay.local_addrs.contains_key(local));
+    let local = used.chain(route.map(|route| route.source));
+    let policy = local
+        .filter(|local| same_family(*local, addr))
+        .find_map(|local| {
+            inputs.ipsec.bypassed_by(&Leg {
+                local,
+                remote: addr,
+                ifindex: route.map(|route| route.ifindex),
+                port,
+            })
+        })?;
+    Some(format!(
+        "has the IPsec policy `{policy}`, which encapsulated packets would bypass in clear text; encrypt outside of \
+         this host, or allow clear text of UDP port {port} by a policy of higher priority"
+    ))
 }
 
 fn no_ethernet(device: &str, kind: &str) -> String {

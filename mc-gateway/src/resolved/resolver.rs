@@ -9,7 +9,9 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS};
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
 use super::refusal::{self, Refusals};
-use super::{MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix};
+use super::{
+    IpsecPolicies, MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix,
+};
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
 use crate::cidr::{from_abi_addr, is_ipv6, to_abi_addr};
@@ -47,6 +49,8 @@ pub struct HostInputs {
     pub underlay: Underlay,
     /// Foreign routes that would collide with routes into `mc0`, each with its protocol and device.
     pub foreign_routes: BTreeMap<IpNet, String>,
+    /// IPsec policies.
+    pub ipsec: IpsecPolicies,
     /// Reason why IPv6 cannot be routed into `mc0`, if so. Completes "prefix …".
     pub ipv6_unavailable: Option<String>,
 }
@@ -95,7 +99,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
             local.add(*addr);
         }
     }
-    let refusals = Refusals::new(desired, &inputs.underlay);
+    let refusals = Refusals::new(desired, inputs, tunnel.port);
     let mut issues = resolve_next_hops(&mut state, &mut local, desired, &inputs.underlay, &refusals);
     issues.extend(refusals.peer_issues(desired));
     issues.extend(refusal::local_issues(

@@ -489,3 +489,49 @@ fn a_node_needs_an_address_if_the_service_range_can_provide_one() {
     desired.fallback_addrs.v4 = Some([10, 96, 0, 7].into());
     assert!(!needs(&desired));
 }
+
+#[test]
+fn next_hops_and_peers_with_an_ipsec_policy_are_refused() {
+    let (mut desired, underlay) = fixture();
+    let addresses = [[192, 0, 2, 2], [198, 51, 100, 2], [198, 51, 100, 3]].map(IpAddr::from);
+    for addr in addresses {
+        desired.peers.insert(addr, desired::Peer::default());
+        desired.peer_names.insert(addr, "Node other".into());
+    }
+    let policy = |direction, src: &str, dst: &str| IpsecPolicy {
+        direction,
+        src: src.parse().unwrap(),
+        dst: dst.parse().unwrap(),
+        proto: 0,
+        src_ports: PortSelector::default(),
+        dst_ports: PortSelector::default(),
+        ifindex: 0,
+        priority: 5,
+        sub: false,
+        protects: true,
+    };
+    // To a next hop from the address of the route to it, and from a peer without a route.
+    let policies = vec![
+        policy(PolicyDirection::Out, "198.51.100.1/32", "198.51.100.2/32"),
+        policy(PolicyDirection::In, "198.51.100.3/32", "192.0.2.1/32"),
+    ];
+    let inputs = HostInputs {
+        underlay,
+        ipsec: IpsecPolicies::new(policies, BTreeSet::new()),
+        ..HostInputs::default()
+    };
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    assert_eq!(state.groups[&1], [7].into(), "the other next hop is used");
+    let peers: Vec<_> = state.peers.keys().copied().collect();
+    assert_eq!(peers, [to_abi_addr(addresses[0])]);
+    let texts: Vec<String> = issues.iter().map(ToString::to_string).collect();
+    let [next_hop, peer] = texts.as_slice() else {
+        panic!("{texts:?}");
+    };
+    let start = "Gateway gw: address: \"198.51.100.2\" has the IPsec policy \
+                 `src 198.51.100.1/32 dst 198.51.100.2/32 dir out priority 5`";
+    assert!(next_hop.starts_with(start), "{next_hop}");
+    let start = "Node other: address: \"198.51.100.3\" has the IPsec policy \
+                 `src 198.51.100.3/32 dst 192.0.2.1/32 dir in priority 5`";
+    assert!(peer.starts_with(start), "{peer}");
+}

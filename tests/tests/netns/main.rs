@@ -17,6 +17,7 @@ mod families;
 mod faults;
 mod host_changes;
 mod host_clients;
+mod ipsec;
 mod memory;
 mod mtu;
 mod observability;

@@ -4,7 +4,8 @@
 //! its version, or with another version's directory beside it, creates new maps under a provisional name and leaves
 //! the others alone: the ordinary plan fills them and replaces the programs, one attachment at a time, and each
 //! program has the whole desired state before and after. Then the new maps get their final name and the others are
-//! removed.
+//! removed. Flow tables of the same shape are shared by both layouts, so that no flow is lost, also none of those that
+//! begin meanwhile.
 //!
 //! *Guarantees*: at every moment, also when the agent is killed, attached programs use complete maps; maps under a
 //! version's final name were complete once; foreign pins are never removed. The order of versions is irrelevant: a
@@ -14,11 +15,15 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mc_gateway_common::abi;
+use aya::maps::MapData;
+use mc_gateway_common::abi::{self, service};
 use tracing::info;
 
 use super::error::{DatapathError, remove_pin};
 use super::pins;
+
+/// Maps whose entries the programs write for flows.
+const FLOW_TABLES: [&str; 3] = [service::FLOWS, service::REPLIES, service::FRAGMENTS];
 
 /// Suffix of the directory of maps that no program uses yet.
 const PROVISIONAL: &str = "-new";
@@ -71,6 +76,31 @@ impl MapDir {
     /// Directory of the pinned maps.
     pub(super) fn path(&self) -> PathBuf {
         self.root.join(dir_name(abi::ABI_VERSION, !self.complete))
+    }
+
+    /// Before a migration: pins the flow tables of other layouts in the new directory, if they have this layout's shape.
+    /// Attached programs keep using them, and the new ones will.
+    pub(super) fn share_flow_tables(&self) -> Result<(), DatapathError> {
+        if self.complete {
+            return Ok(());
+        }
+        let found = version_dirs(&self.root)?;
+        for name in FLOW_TABLES {
+            let to = self.path().join(name);
+            // The latest version first.
+            for directory in found.iter().rev().filter(|directory| !directory.provisional) {
+                let from = directory.path(&self.root).join(name);
+                if to.exists() || !pins::is_map_of_this_version(&from, name)? {
+                    continue;
+                }
+                let map = MapData::from_pin(&from).map_err(|source| DatapathError::Load(source.into()))?;
+                map.pin(&to).map_err(|source| DatapathError::Pin {
+                    path: to.clone(),
+                    source,
+                })?;
+            }
+        }
+        Ok(())
     }
 
     /// Completes a migration: gives the new maps their final name and removes those of other versions.

@@ -59,6 +59,7 @@ impl Datapath {
                 source,
             })?;
         }
+        generation.share_flow_tables()?;
         let mut loader = EbpfLoader::new();
         for name in abi::ALL_MAPS {
             loader.map_pin_path(name, maps.join(name));

@@ -110,6 +110,15 @@ pub(super) fn check_maps(dir: &Path) -> Result<(), PinMismatch> {
     Ok(())
 }
 
+/// Whether the pinned map, if it exists, has the properties of this version's map `name`.
+pub(super) fn is_map_of_this_version(path: &Path, name: &str) -> Result<bool, PinMismatch> {
+    let specs = expected_specs();
+    let Some(expected) = specs.iter().find(|spec| spec.name == name) else {
+        return Ok(false);
+    };
+    Ok(path.exists() && read_spec(path, expected)? == *expected)
+}
+
 /// Checks a map of another version, of which only the name is known.
 pub(super) fn check_name(path: &Path, name: &str) -> Result<(), PinMismatch> {
     // The kernel keeps 15 bytes of a name.

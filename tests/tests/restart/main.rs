@@ -10,15 +10,22 @@
 
 mod layouts;
 
-use std::{env, path::PathBuf};
+use std::{
+    env, fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    time::Duration,
+};
 
 use mc_gateway_common::abi;
 use mc_tests::{
-    fixture::{self, MAX_STREAM, TIMEOUT, connected},
+    fixture::{self, MAX_STREAM, TIMEOUT, connected, web_service},
     sequence::SequenceReport,
     skip::skipped,
     topology::{Cluster, Masquerade, Place, Topology, Variant},
     traffic::SequencedStream,
+    wait::wait_for,
 };
 
 /// Packets per second during the tests.
@@ -99,7 +106,7 @@ fn restarts_with_clsact_lose_no_packet() {
 
 /// Names of the map directories.
 fn map_dirs(bed: &Topology, place: Place) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(bed.bpf_dir(place))
+    let mut names: Vec<String> = fs::read_dir(bed.bpf_dir(place))
         .expect("the pin directory")
         .map(|entry| {
             entry
@@ -125,7 +132,7 @@ fn check_migration(name: &str, version: u32) {
         for place in PLACES {
             bed.stop_agent(place).expect("SIGTERM");
             // The attached programs keep their maps; only the pins change to another version.
-            std::fs::remove_dir_all(maps_dir(bed, place)).expect("unpin");
+            fs::remove_dir_all(maps_dir(bed, place)).expect("unpin");
             let pins = layouts::pin_layout(&bed.bpf_dir(place), version);
             assert_eq!(map_dirs(bed, place), std::slice::from_ref(&pins));
             bed.start_agent(place).expect("a new agent");
@@ -160,12 +167,12 @@ fn an_incomplete_migration_is_restarted() {
         bed.kill_agent(place).expect("SIGKILL");
         // Killed before its first plan was applied …
         let provisional = bed.bpf_dir(place).join(format!("{}-new", abi::MAPS_DIR));
-        std::fs::rename(maps_dir(bed, place), &provisional).expect("rename");
+        fs::rename(maps_dir(bed, place), &provisional).expect("rename");
         bed.start_agent(place).expect("a new agent");
         assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
         // … during pinning …
         bed.kill_agent(place).expect("SIGKILL");
-        std::fs::remove_file(maps_dir(bed, place).join(abi::NEXT_HOP_GROUPS)).expect("unpin");
+        fs::remove_file(maps_dir(bed, place).join(abi::NEXT_HOP_GROUPS)).expect("unpin");
         bed.start_agent(place).expect("a new agent");
         assert_eq!(map_dirs(bed, place), [abi::MAPS_DIR]);
         // … or between the rename of its maps and the removal of another version's.
@@ -185,7 +192,7 @@ fn foreign_pins_in_another_versions_directory_are_refused() {
         .bpf_dir(place)
         .join(layouts::pin_layout(&bed.bpf_dir(place), 1));
     let stranger = pins.join("mc_peers");
-    std::fs::remove_file(&stranger).expect("unpin");
+    fs::remove_file(&stranger).expect("unpin");
     layouts::pin_array(&stranger, "stranger", 4, 4, 1);
     bed.spawn_agent(place).expect("an agent");
     let line = fixture::wait_for_log(&mut bed, place, &["foreign pin"]);
@@ -235,4 +242,67 @@ fn an_upgrade_from_the_previous_release_and_the_roll_back_lose_no_packet() {
         report.sent,
         report.longest_gap_ms
     );
+}
+
+/// The address of west's Service during an upgrade.
+const SERVICE: &str = "10.102.0.10";
+
+/// Sends 1 MiB from the server to the client. The first packet is the server's.
+fn download(server: &mut TcpStream, client: &mut TcpStream) -> std::io::Result<()> {
+    let data = vec![7; 1 << 20];
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| server.write_all(&data));
+        let mut received = vec![0; data.len()];
+        client.read_exact(&mut received)?;
+        sender.join().expect("no panic")
+    })
+}
+
+/// The new layout began without flows: the server's next packet left with the address of the Pod, and the client reset
+/// the connection.
+#[test]
+fn a_download_from_a_service_survives_an_upgrade_of_the_layout() {
+    let Some(previous) = env::var_os(PREVIOUS_AGENT).map(PathBuf::from) else {
+        skipped(format!("download during an upgrade: {PREVIOUS_AGENT} is not set"));
+        return;
+    };
+    let mut options = fixture::options("download");
+    options.masquerade = Masquerade::LeavingCluster;
+    options.agent = Some(previous);
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the previous agents");
+    let text = web_service(SERVICE, "None", &[(Cluster::West.pod_ip(), "node-west")]);
+    fs::write(bed.manifests_dir(Cluster::West).join("web.yaml"), text).expect("a manifest");
+    let listener = bed
+        .netns(Place::PodWest)
+        .enter(|| Ok(TcpListener::bind("0.0.0.0:8080")?));
+    let listener = listener.expect("a server");
+    let service: SocketAddr = format!("{SERVICE}:80").parse().expect("an address");
+    let open = || -> Result<TcpStream, String> {
+        let timeout = Duration::from_secs(1);
+        let connected = bed
+            .netns(Place::PodEast)
+            .enter(|| Ok(TcpStream::connect_timeout(&service, timeout)));
+        let client = connected
+            .expect("the Pod's namespace")
+            .map_err(|error| error.to_string())?;
+        client.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        Ok(client)
+    };
+    let mut client = wait_for("a connection to the Service", TIMEOUT, open).expect("a connection");
+    let (mut server, _) = listener.accept().expect("the client");
+    server.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
+    download(&mut server, &mut client).expect("a download");
+    bed.set_agent(fixture::agent_program());
+    for place in [
+        Place::NodeWest,
+        Place::GatewayWest,
+        Place::NodeEast,
+        Place::GatewayEast,
+    ] {
+        restart(&mut bed, place, false);
+        assert_eq!(map_dirs(&bed, place), [abi::MAPS_DIR], "{}", place.name());
+        download(&mut server, &mut client)
+            .unwrap_or_else(|error| panic!("after the upgrade of {}: {error}", place.name()));
+    }
 }

@@ -212,8 +212,8 @@ impl Header {
         self.version == 4 && self.len >= ipv4::LEN && self.len <= available && length_fits
     }
 
-    /// Whether the packet ends exactly with the `available` bytes, by its length field: 0 stands for more than the field
-    /// can name (`BIG TCP`). Requires that the header [`fits`](Self::fits).
+    /// Whether the packet ends exactly with the `available` bytes, by its length field: 0 stands for more than the
+    /// field can name (`BIG TCP`). Requires that the header [`fits`](Self::fits).
     #[inline(always)]
     #[must_use]
     pub const fn fills(&self, available: u32) -> bool {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_fills_what_its_length_field_names() {
+    fn the_length_field_names_the_end_of_the_packet() {
         let header = |v6: bool, length: u16| {
             let mut header = if v6 {
                 Header::v6(&[0x60; V6_LEN])

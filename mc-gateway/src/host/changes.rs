@@ -57,7 +57,7 @@ async fn next(receiver: &mut Receiver<()>) {
 }
 
 /// Whether a receiver is left. One pending notification covers any number of changes: the receiver reads everything.
-pub(super) fn notify(sender: &Sender<()>) -> bool {
+fn notify(sender: &Sender<()>) -> bool {
     !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
 }
 
@@ -99,11 +99,12 @@ fn subscribe_nftables() -> Receiver<()> {
 fn subscribe_ipsec() -> Receiver<()> {
     let (sender, receiver) = channel(1);
     tokio::spawn(async move {
-        match ipsec::watch(&sender).await {
-            Err(error) if error.raw_os_error() != Some(Errno::PROTONOSUPPORT.raw_os_error()) => {
+        match ipsec::notifications() {
+            Ok(mut notifications) => while notifications.next().await.is_some() && notify(&sender) {},
+            Err(error) if error.raw_os_error() == Some(Errno::PROTONOSUPPORT.raw_os_error()) => {}
+            Err(error) => {
                 warn!(%error, "no notifications of IPsec policies: changes are found by the resync only");
             }
-            _ => {}
         }
     });
     receiver

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use ipnet::IpNet;
 use netlink_packet_xfrm::constants::{
     AF_INET, AF_INET6, XFRM_POLICY_BLOCK, XFRM_POLICY_FWD, XFRM_POLICY_IN, XFRM_POLICY_OUT,
@@ -20,10 +20,8 @@ use rtnetlink::proto::{ConnectionHandle, new_connection};
 use rtnetlink::sys::protocols::NETLINK_XFRM;
 use rtnetlink::sys::{AsyncSocket as _, SocketAddr};
 use rustix::io::Errno;
-use tokio::sync::mpsc::Sender;
 
 use super::HostError;
-use super::changes::notify;
 use crate::resolved::{IpsecPolicies, IpsecPolicy, PolicyDirection, PortSelector};
 
 /// Bit of the multicast group `XFRMNLGRP_POLICY` (4, `linux/xfrm.h`).
@@ -58,17 +56,18 @@ pub async fn observe() -> Result<IpsecPolicies, HostError> {
     Ok(IpsecPolicies::new(policies, blocked_by_default(&defaults)))
 }
 
-/// Notifies the receiver of each change of a policy until it is gone.
-pub(super) async fn watch(sender: &Sender<()>) -> io::Result<()> {
-    let (mut connection, handle, mut messages) = new_connection::<XfrmMessage>(NETLINK_XFRM)?;
+/// An item for each change of a policy.
+pub(super) fn notifications() -> io::Result<impl Stream<Item = ()> + Unpin> {
+    let (mut connection, handle, messages) = new_connection::<XfrmMessage>(NETLINK_XFRM)?;
     connection
         .socket_mut()
         .socket_mut()
         .bind(&SocketAddr::new(0, GROUP_POLICY))?;
     tokio::spawn(connection);
-    while messages.next().await.is_some() && notify(sender) {}
-    drop(handle);
-    Ok(())
+    // The connection ends with its last handle.
+    Ok(messages.map(move |_| {
+        let _connected = &handle;
+    }))
 }
 
 fn failed(source: io::Error) -> HostError {

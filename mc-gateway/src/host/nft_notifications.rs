@@ -1,6 +1,6 @@
 //! The kernel's notifications about the agent's nftables table (`NFNLGRP_NFTABLES`).
 //!
-//! The socket is opened here because the connections of `rtnetlink` speak `NETLINK_ROUTE` only; the messages are parsed
+//! The socket is opened here because the connections of `rtnetlink` are of `NETLINK_ROUTE`; the messages are parsed
 //! with the packet types of that crate.
 
 use std::io;

@@ -78,8 +78,8 @@ impl MapDir {
         self.root.join(dir_name(abi::ABI_VERSION, !self.complete))
     }
 
-    /// Before a migration: pins the flow tables of other layouts in the new directory, if they have this layout's shape.
-    /// Attached programs keep using them, and the new ones will.
+    /// Before a migration: pins the flow tables of other layouts in the new directory, if they have the shape of this
+    /// layout. Attached programs keep using them, and the new ones will.
     pub(super) fn share_flow_tables(&self) -> Result<(), DatapathError> {
         if self.complete {
             return Ok(());

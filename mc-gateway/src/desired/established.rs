@@ -1,8 +1,8 @@
 //! Prefixes of other clusters that this node routes already.
 //!
 //! *Guarantees*: an established prefix keeps its cluster while a ClusterInfoImport states it. A Node, Gateway, Pod or
-//! cluster that appears later with an address in it is rejected instead: otherwise anyone who can write one of these
-//! objects ends the routing of the prefix, and its packets leave unencapsulated.
+//! cluster that appears later with an address in it is rejected instead: otherwise the author of one such object
+//! ends the routing of the prefix, and its packets leave unencapsulated.
 
 use std::collections::BTreeSet;
 

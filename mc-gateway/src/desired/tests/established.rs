@@ -5,7 +5,7 @@ use mc_gateway_common::abi::CLUSTER_LOCAL;
 use super::*;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
 
-/// What the maps contain after a reconcile.
+/// Contents of the maps after a reconcile.
 fn in_maps(desired: &DesiredState) -> Established {
     let entries = desired.prefixes.iter();
     Established::new(

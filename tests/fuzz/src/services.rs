@@ -14,7 +14,10 @@ use std::{
 use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_BACKENDS, PREFIX_BACKENDS, Prefix,
-        service::{BACKEND_READY, Backend, FlowKey, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey},
+        service::{
+            BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, SERVICE_AFFINITY, SERVICE_STACK, Service,
+            ServiceKey,
+        },
     },
     maglev,
     maps::MemoryMaps,
@@ -492,7 +495,12 @@ impl World {
             GatewayResult::HostStack => {
                 let service = service.expect("a port that is not exported reached the stack");
                 let proxied = service.flags & SERVICE_STACK != 0;
-                assert!(proxied || service.backends == 0, "Service was not translated");
+                let stays = self.flows_before.get(&flow_key(request)) == Some(&FLOW_OF_STACK)
+                    && !request.opens_connection();
+                assert!(
+                    proxied || stays || service.backends == 0,
+                    "Service was not translated"
+                );
                 return None;
             }
             GatewayResult::RemoteNode(..) | GatewayResult::LocalPod(_) => {

@@ -68,6 +68,7 @@ impl Agent {
                     None => nftables::remove().await.map_err(HostError::from)?,
                 }
                 self.nftables = to.as_deref().cloned();
+                self.nft_listing = nftables::read().await.map_err(HostError::from)?;
             }
             Action::SetReturnRoutes { from, to } => {
                 policy_routing::replace(&self.handle, name, self.mc0_index().await?, from, to).await?;

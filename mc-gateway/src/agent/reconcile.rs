@@ -17,6 +17,7 @@ use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::desired::{DesiredState, Established, LocalNode, compute};
+use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
 use crate::host::{self, HostError, ipv6, link, tc_filter};
 use crate::id_names::IdNames;
@@ -49,6 +50,8 @@ pub(super) struct Agent {
     pub(super) log: ChangeLogger,
     /// Contents of the nftables table when it was last read or written.
     pub(super) nftables: Option<NftRules>,
+    /// The nftables table as listed then.
+    pub(super) nft_listing: Option<Listing>,
     /// Whether the nftables table must be read before the next plan: after a notification and at each resync. Next to
     /// the thousands of rules of a service proxy reading takes longer than everything else.
     pub(super) nftables_stale: bool,
@@ -98,6 +101,7 @@ impl Agent {
             maps,
             log: ChangeLogger::default(),
             nftables: None,
+            nft_listing: None,
             nftables_stale: true,
             maps_stale: false,
             names: IdNames::default(),
@@ -221,7 +225,8 @@ impl Agent {
             let wanted = resolved.nft_rules();
             let mut candidates = vec![&wanted];
             candidates.extend(self.nftables.as_ref().filter(|last| **last != wanted));
-            self.nftables = state::find_nft_rules(&candidates, &self.config.paths.device).await?;
+            let device = &self.config.paths.device;
+            self.nftables = state::find_nft_rules(&candidates, device, &mut self.nft_listing).await?;
             self.nftables_stale = false;
         }
         let filters = tc_filter::observe(&self.handle).await?;

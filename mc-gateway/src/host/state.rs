@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use rtnetlink::Handle;
 
+use super::nftables::Listing;
 use super::{HostError, ipsec, ipv6, link, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
@@ -44,13 +45,20 @@ pub async fn observe(
     })
 }
 
-/// The candidate that the nftables table implements, if any: nftables does not print rules as they were written.
-/// Each candidate runs `nft` once, which reads all rules of the host.
-pub async fn find_nft_rules(candidates: &[&NftRules], device: &str) -> Result<Option<NftRules>, HostError> {
-    for candidate in candidates {
-        if nftables::is_current(candidate, device).await? {
-            return Ok(Some((*candidate).clone()));
-        }
+/// The candidate that the nftables table implements, if any. `known` is the table when it was last read or written:
+/// another program has changed any other one. Runs `nft` once, which reads all rules of the host.
+pub async fn find_nft_rules(
+    candidates: &[&NftRules],
+    device: &str,
+    known: &mut Option<Listing>,
+) -> Result<Option<NftRules>, HostError> {
+    let Some(listing) = nftables::read().await? else {
+        return Ok(None);
+    };
+    if known.as_ref().is_some_and(|known| *known != listing) {
+        return Ok(None);
     }
-    Ok(None)
+    let found = candidates.iter().find(|rules| listing.is_of(rules, device));
+    *known = found.map(|_| listing);
+    Ok(found.map(|rules| (*rules).clone()))
 }

@@ -302,3 +302,42 @@ fn services_that_are_not_exported_are_not_reachable() {
         assert_eq!(dropped > 0, reachable, "{name}: {dropped} untranslated packets");
     }
 }
+
+/// The rules of the chain `forward` with their handles.
+fn forward_rules(bed: &Topology) -> String {
+    let list = ["-a", "list", "chain", "inet", "mc_gateway", "forward"];
+    bed.netns(Place::NodeEast).run("nft", list).expect("the chain")
+}
+
+/// The agent compared the number of rules only.
+#[test]
+fn a_rule_that_another_program_replaces_is_restored() {
+    let bed = connected("replaced", &[], Format::Geneve);
+    let rules = forward_rules(&bed);
+    let guard = rules
+        .lines()
+        .find(|line| line.contains("tunnel-guard"))
+        .expect("the guard");
+    let (_, handle) = guard.split_once("# handle ").expect("a handle");
+    let replace = [
+        "replace",
+        "rule",
+        "inet",
+        "mc_gateway",
+        "forward",
+        "handle",
+        handle.trim(),
+        "udp",
+        "dport",
+        "1",
+        "accept",
+    ];
+    bed.netns(Place::NodeEast)
+        .run("nft", replace)
+        .expect("another rule");
+    wait_for("the guard", TIMEOUT, || {
+        let rules = forward_rules(&bed);
+        rules.contains("tunnel-guard").then_some(()).ok_or(rules)
+    })
+    .expect("the agent's rule");
+}

@@ -40,19 +40,17 @@ fn connected(name: &str, flags: &[&str], format: Format) -> Topology {
     bed
 }
 
-/// Packets counted by a counter of the agent's nftables table; 0 if it does not exist.
-fn nft_counter(bed: &Topology, place: Place, name: &str) -> u64 {
-    let list = ["-j", "list", "counter", "inet", "mc_gateway", name];
-    let Ok(text) = bed.netns(place).run("nft", list) else {
-        return 0;
-    };
+/// Packets counted by the rules of the agent's nftables table with this comment; 0 without such rules.
+fn nft_counter(bed: &Topology, place: Place, reason: &str) -> u64 {
+    let list = ["-j", "list", "table", "inet", "mc_gateway"];
+    let text = bed.netns(place).run("nft", list).expect("the table");
     let json: Value = serde_json::from_str(&text).expect("JSON");
     let items = json["nftables"].as_array().expect("items");
-    let counter = items
-        .iter()
-        .find_map(|item| item.get("counter"))
-        .expect("a counter");
-    counter["packets"].as_u64().expect("a number")
+    let rules = items.iter().filter(|item| item["rule"]["comment"] == reason);
+    let statements = rules.flat_map(|item| item["rule"]["expr"].as_array().expect("statements"));
+    statements
+        .filter_map(|statement| statement["counter"]["packets"].as_u64())
+        .sum()
 }
 
 fn wait_for_counter(bed: &Topology, place: Place, name: &str, least: u64) {

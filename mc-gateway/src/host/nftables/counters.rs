@@ -1,36 +1,46 @@
-//! Counters of the table.
+//! Packets dropped by the table.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::filter::COUNTERS;
+use super::filter::REASONS;
 
-/// Dropped packets by counter; empty if the table cannot be read. Reads no rules, which a service proxy may have
-/// thousands of.
+/// Dropped packets by reason; empty if the table cannot be read. Reads no rules of other tables, which a service proxy
+/// may have thousands of.
 #[must_use]
 pub fn read_counters() -> BTreeMap<&'static str, u64> {
     let list = Command::new("nft")
-        .args(["-j", "list", "counters", "table", "inet", "mc_gateway"])
+        .args(["-j", "list", "table", "inet", "mc_gateway"])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
     list.map(|output| parse(&output.stdout)).unwrap_or_default()
 }
 
+/// The sums of the counters in rules with a reason as comment.
 fn parse(json: &[u8]) -> BTreeMap<&'static str, u64> {
     let Ok(document) = serde_json::from_slice::<Value>(json) else {
         return BTreeMap::new();
     };
     let items = document.get("nftables").and_then(Value::as_array);
-    let counters = items.into_iter().flatten().filter_map(|item| item.get("counter"));
-    let packets = |counter: &Value| {
-        let name = counter.get("name")?.as_str()?;
-        let known = COUNTERS.into_iter().find(|known| *known == name)?;
-        Some((known, counter.get("packets")?.as_u64()?))
-    };
-    counters.filter_map(packets).collect()
+    let mut sums = BTreeMap::new();
+    for rule in items.into_iter().flatten().filter_map(|item| item.get("rule")) {
+        let comment = rule.get("comment").and_then(Value::as_str);
+        let Some(reason) = REASONS.into_iter().find(|reason| comment == Some(reason)) else {
+            continue;
+        };
+        let statements = rule.get("expr").and_then(Value::as_array);
+        let counters = statements
+            .into_iter()
+            .flatten()
+            .filter_map(|it| it.get("counter"));
+        let packets = counters.filter_map(|counter| counter.get("packets")?.as_u64());
+        let sum: &mut u64 = sums.entry(reason).or_default();
+        *sum = packets.fold(*sum, u64::saturating_add);
+    }
+    sums
 }
 
 #[cfg(test)]
@@ -40,11 +50,12 @@ mod tests {
     #[test]
     fn the_output_of_nft_is_parsed() {
         let json = br#"{"nftables": [{"metainfo": {"version": "1.1.3", "json_schema_version": 1}},
-            {"counter": {"family": "inet", "name": "tunnel-guard", "table": "mc_gateway", "handle": 1,
-             "packets": 10, "bytes": 840}},
-            {"counter": {"family": "inet", "name": "foreign", "table": "mc_gateway", "packets": 3, "bytes": 0}},
-            {"counter": {"family": "inet", "name": "not-exported", "table": "mc_gateway"}}]}"#;
-        assert_eq!(parse(json), [("tunnel-guard", 10)].into());
+            {"rule": {"chain": "forward", "comment": "tunnel-guard",
+             "expr": [{"match": {}}, {"counter": {"packets": 10, "bytes": 840}}, {"drop": null}]}},
+            {"rule": {"chain": "output", "comment": "tunnel-guard", "expr": [{"counter": {"packets": 2}}]}},
+            {"rule": {"chain": "output", "comment": "foreign", "expr": [{"counter": {"packets": 3}}]}},
+            {"rule": {"comment": "not-exported", "expr": [{"drop": null}]}}]}"#;
+        assert_eq!(parse(json), [("not-exported", 0), ("tunnel-guard", 12)].into());
         for invalid in [&b""[..], b"{}", b"[]", br#"{"nftables": {}}"#] {
             assert_eq!(parse(invalid), BTreeMap::new());
         }

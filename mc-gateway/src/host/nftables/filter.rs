@@ -11,14 +11,15 @@ use crate::desired::AntreaInterop;
 use crate::host::PROBE_MARK;
 use crate::resolved::{HostPort, NftRules, PacketFilter};
 
-/// Counter of multi-cluster packets that neither the agent nor its programs send.
+/// Reason of multi-cluster packets that neither the agent nor its programs send.
 pub(super) const TUNNEL_GUARD: &str = "tunnel-guard";
-/// Counter of packets to Service addresses that no service proxy translates.
+/// Reason of packets to Service addresses that no service proxy translates.
 pub(super) const NOT_EXPORTED: &str = "not-exported";
-/// Counter of connections from other clusters to this node.
+/// Reason of connections from other clusters to this node.
 pub(super) const NOT_FOR_NODES: &str = "not-for-nodes";
-/// The counters of the table. Each is the name of a drop reason.
-pub(super) const COUNTERS: [&str; 3] = [TUNNEL_GUARD, NOT_EXPORTED, NOT_FOR_NODES];
+/// The drop reasons of the table: comments of the rules that count them. Named counters would need the module
+/// `nft_objref`.
+pub(super) const REASONS: [&str; 3] = [TUNNEL_GUARD, NOT_EXPORTED, NOT_FOR_NODES];
 
 /// Bits from the UDP header to the inner Ethernet destination, behind a tunnel header without options.
 const INNER_MAC_BIT: u32 = (8 + 8) * 8;
@@ -46,6 +47,11 @@ pub(super) fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
     ]
 }
 
+/// Counts and drops a packet.
+fn drop_for(reason: &str) -> String {
+    format!("counter drop comment \"{reason}\"")
+}
+
 struct GuardRules {
     forwarded: String,
     local: String,
@@ -57,7 +63,7 @@ struct GuardRules {
 fn guard_rules(filter: &PacketFilter) -> GuardRules {
     let mac = hex::encode(MULTICLUSTER_MAC);
     let forged = format!("udp dport {} @th,{INNER_MAC_BIT},48 0x{mac}", filter.port);
-    let verdict = format!("counter name \"{TUNNEL_GUARD}\" drop");
+    let verdict = drop_for(TUNNEL_GUARD);
     GuardRules {
         forwarded: format!("{forged} {verdict}"),
         local: format!("{forged} meta mark != {PROBE_MARK:#x} {verdict}"),
@@ -77,14 +83,15 @@ fn reachability_rules(filter: &PacketFilter, device: &str) -> [Vec<String>; 2] {
         if !services.is_empty() {
             // It would leave by the default route, masqueraded.
             forward.push(format!(
-                "{from_remote} {family} daddr {{ {services} }} counter name \"{NOT_EXPORTED}\" drop"
+                "{from_remote} {family} daddr {{ {services} }} {}",
+                drop_for(NOT_EXPORTED)
             ));
         }
         if filter.expose_nodes {
             continue;
         }
         let new = format!("{from_remote} ct state new");
-        let verdict = format!("counter name \"{NOT_FOR_NODES}\" drop");
+        let verdict = drop_for(NOT_FOR_NODES);
         let ports = filter
             .backends
             .iter()
@@ -146,10 +153,13 @@ mod tests {
     fn only_marked_packets_with_the_inner_mac_leave_this_node() {
         let GuardRules { forwarded, local } = guard_rules(&filter());
         let forged = "udp dport 6081 @th,128,48 0xaabbccddeef0";
-        assert_eq!(forwarded, format!("{forged} counter name \"tunnel-guard\" drop"));
+        assert_eq!(
+            forwarded,
+            format!("{forged} counter drop comment \"tunnel-guard\"")
+        );
         assert_eq!(
             local,
-            format!("{forged} meta mark != 0x3063 counter name \"tunnel-guard\" drop")
+            format!("{forged} meta mark != 0x3063 counter drop comment \"tunnel-guard\"")
         );
     }
 
@@ -160,17 +170,17 @@ mod tests {
             input,
             [
                 "iifname \"mc0\" ip daddr 192.0.2.1 meta l4proto 6 th dport 80 accept",
-                "iifname \"mc0\" ct state new ip daddr { 10.1.0.0, 10.96.0.3 } counter name \"not-for-nodes\" drop",
-                "iifname \"mc0\" ct state new ct original ip daddr != { 10.96.0.0/16 } counter name \"not-for-nodes\" drop",
-                "iifname \"mc0\" ct state new meta nfproto ipv6 counter name \"not-for-nodes\" drop",
+                "iifname \"mc0\" ct state new ip daddr { 10.1.0.0, 10.96.0.3 } counter drop comment \"not-for-nodes\"",
+                "iifname \"mc0\" ct state new ct original ip daddr != { 10.96.0.0/16 } counter drop comment \"not-for-nodes\"",
+                "iifname \"mc0\" ct state new meta nfproto ipv6 counter drop comment \"not-for-nodes\"",
             ]
         );
         assert_eq!(
             forward,
             [
-                "iifname \"mc0\" ip daddr { 10.96.0.0/16 } counter name \"not-exported\" drop",
-                "iifname \"mc0\" ct state new ct status dnat ct original ip daddr != { 10.96.0.0/16 } counter name \"not-for-nodes\" drop",
-                "iifname \"mc0\" ct state new ct status dnat meta nfproto ipv6 counter name \"not-for-nodes\" drop",
+                "iifname \"mc0\" ip daddr { 10.96.0.0/16 } counter drop comment \"not-exported\"",
+                "iifname \"mc0\" ct state new ct status dnat ct original ip daddr != { 10.96.0.0/16 } counter drop comment \"not-for-nodes\"",
+                "iifname \"mc0\" ct state new ct status dnat meta nfproto ipv6 counter drop comment \"not-for-nodes\"",
             ]
         );
     }

@@ -205,8 +205,11 @@ fn other_clusters_do_not_reach_nodes() {
         let mut bed = Topology::create(options).expect("the namespaces");
         bed.configure(Variant::McGateway).expect("the agents");
         let traffic = bed.traffic();
-        let _node = traffic.echo_server(bed.netns(Place::NodeWest), "node", SERVER_PORT);
-        let _pod = traffic.echo_server(bed.netns(Place::PodWest), "pod", SERVER_PORT);
+        let _servers = [(Place::NodeWest, "node"), (Place::PodWest, "pod")].map(|(place, name)| {
+            traffic
+                .echo_server(bed.netns(place), name, SERVER_PORT)
+                .expect("a server")
+        });
         install_node_port(&bed);
         for family in [Family::V4, Family::V6] {
             let pod = SocketAddr::new(Cluster::West.pod_addr(family), SERVER_PORT);

@@ -138,7 +138,7 @@ impl LocalCluster {
             let object = format!("Node {}", info.name);
             for (annotation, text) in &info.host_addresses {
                 let field = format!("metadata.annotations[{annotation}]");
-                let addr = match self.parse_foreign(&object, text) {
+                let addr = match self.parse_outside(&object, text, false) {
                     Ok(addr) => addr,
                     Err(reason) => {
                         rejected.push(field_error(&object, &field, text, &reason));
@@ -175,12 +175,12 @@ impl LocalCluster {
         }
     }
 
-    /// Parses an address of an object other than the local Node's, which must be in no established prefix.
-    fn parse_foreign(&self, object: &str, text: &str) -> Result<IpAddr, String> {
+    /// Parses an address, which must be in no established prefix unless it is the local Node's own.
+    fn parse_outside(&self, object: &str, text: &str, is_own: bool) -> Result<IpAddr, String> {
         let addr = parse_address(text).map_err(|error| error.to_string())?;
-        match self.established.conflict(addr.into(), object) {
-            Some((taken, owner)) => Err(format!("is an address in {taken} of {owner}")),
-            None => Ok(addr),
+        match self.established.address_conflict(addr, object) {
+            Some(reason) if !is_own => Err(reason),
+            _ => Ok(addr),
         }
     }
 
@@ -192,12 +192,7 @@ impl LocalCluster {
         };
         for (index, text) in info.internal_ips.iter().enumerate() {
             let field = format!("status.addresses[InternalIP][{index}]");
-            let parsed = if is_own {
-                parse_address(text).map_err(|error| error.to_string())
-            } else {
-                self.parse_foreign(&object, text)
-            };
-            match parsed {
+            match self.parse_outside(&object, text, is_own) {
                 Ok(addr) => node.addrs.push(addr),
                 Err(reason) => rejected.push(field_error(&object, &field, text, &reason)),
             }
@@ -228,12 +223,7 @@ impl LocalCluster {
         for info in gateways {
             let object = format!("Gateway {}", info.name);
             let mut address = |field: &str, text: &str| {
-                let parsed = if info.name == own_name {
-                    parse_address(text).map_err(|error| error.to_string())
-                } else {
-                    self.parse_foreign(&object, text)
-                };
-                parsed
+                self.parse_outside(&object, text, info.name == own_name)
                     .inspect_err(|reason| rejected.push(field_error(&object, field, text, reason)))
                     .ok()
             };
@@ -297,7 +287,7 @@ impl LocalCluster {
                 continue;
             };
             for (index, text) in info.ips.iter().enumerate() {
-                let result = self.parse_foreign(&info.name, text);
+                let result = self.parse_outside(&info.name, text, false);
                 let in_node_cidr = |addr: IpAddr| node.pod_cidrs.iter().any(|net| net.contains(&addr));
                 let reason = match result {
                     Err(reason) => reason,

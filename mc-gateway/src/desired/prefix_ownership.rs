@@ -1,5 +1,7 @@
 //! Ownership of prefixes: the first owner wins, overlapping prefixes of others are rejected.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
 use crate::cidr::{overlaps, parse_prefix};
@@ -28,6 +30,12 @@ impl PrefixOwners {
         self.owners
             .iter()
             .find(|(taken, by)| by != owner && overlaps(*taken, prefix))
+    }
+
+    /// The reason why `addr` cannot be an address of `owner`, if it is in a prefix of another one.
+    pub(super) fn address_conflict(&self, addr: IpAddr, owner: &str) -> Option<String> {
+        let (taken, by) = self.conflict(addr.into(), owner)?;
+        Some(format!("is an address in {taken} of {by}"))
     }
 
     /// Parses `text` and assigns the prefix to `owner`, or rejects it.

@@ -194,12 +194,12 @@ fn usable_gateways(
             });
             continue;
         }
-        if let Some((taken, owner)) = claims.conflict(addr.into(), object) {
+        if let Some(reason) = claims.address_conflict(addr, object) {
             rejected.push(FieldError {
                 object: object.to_owned(),
                 field,
                 value: text.clone(),
-                reason: format!("is an address in {taken} of {owner}"),
+                reason,
             });
             continue;
         }

@@ -71,13 +71,21 @@ fn objects() -> Objects {
 }
 
 fn on(name: &str, objects: &Objects) -> (DesiredState, Vec<FieldError>) {
+    on_established(name, objects, &Established::default())
+}
+
+fn on_established(
+    name: &str,
+    objects: &Objects,
+    established: &Established,
+) -> (DesiredState, Vec<FieldError>) {
     let me = LocalNode {
         node_name: name.into(),
         cluster_id: Some("east".into()),
         pod_lookup: PodLookup::Auto,
         ..LocalNode::default()
     };
-    compute(objects, &me, &Established::default()).unwrap()
+    compute(objects, &me, established).unwrap()
 }
 
 fn net(text: &str) -> IpNet {

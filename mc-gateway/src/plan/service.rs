@@ -121,6 +121,10 @@ impl fmt::Display for Port<'_> {
     }
 }
 
+const fn flag(on: bool, flag: u32) -> u32 {
+    if on { flag } else { 0 }
+}
+
 /// The changes from `observed` to `wanted`: additions and updates in order, and removals in reverse order.
 pub(super) fn plan(
     observed: &ServiceMaps,
@@ -151,13 +155,7 @@ pub(super) fn plan(
     for (key, service) in &wanted.services {
         let from = observed.services.get(key).copied();
         let to = Some(Service {
-            flags: [
-                (service.affinity, SERVICE_AFFINITY),
-                (service.stack, SERVICE_STACK),
-            ]
-            .into_iter()
-            .filter(|(on, _)| *on)
-            .fold(0, |flags, (_, flag)| flags | flag),
+            flags: flag(service.affinity, SERVICE_AFFINITY) | flag(service.stack, SERVICE_STACK),
             backends: u32::try_from(service.backends.len()).unwrap_or(u32::MAX),
         });
         if from != to {

@@ -9,9 +9,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-
-/// Protocol number of UDP.
-const UDP: u8 = 17;
+use mc_gateway_common::packet::ip::UDP;
 
 /// Direction of the packets that a policy applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -13,20 +13,6 @@ fn in_maps(desired: &DesiredState) -> Established {
     )
 }
 
-fn on_established(
-    name: &str,
-    objects: &Objects,
-    established: &Established,
-) -> (DesiredState, Vec<FieldError>) {
-    let me = LocalNode {
-        node_name: name.into(),
-        cluster_id: Some("east".into()),
-        pod_lookup: PodLookup::Auto,
-        ..LocalNode::default()
-    };
-    compute(objects, &me, established).unwrap()
-}
-
 /// Name, change of the objects, and beginning of the error.
 type Newcomer = (&'static str, fn(&mut Objects), &'static str);
 

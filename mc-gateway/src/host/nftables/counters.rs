@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use super::LIST;
 use super::filter::REASONS;
 
 /// Dropped packets by reason; empty if the table cannot be read. Reads no rules of other tables, which a service proxy
@@ -12,7 +13,7 @@ use super::filter::REASONS;
 #[must_use]
 pub fn read_counters() -> BTreeMap<&'static str, u64> {
     let list = Command::new("nft")
-        .args(["-j", "list", "table", "inet", "mc_gateway"])
+        .args(LIST)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();

@@ -6,7 +6,7 @@
 use mc_gateway_common::packet::eth::MULTICLUSTER_MAC;
 
 use super::Chain;
-use super::nets::{V6, join_addrs, join_nets, keyword};
+use super::nets::{FAMILIES, join_addrs, join_nets, outside_of};
 use crate::desired::AntreaInterop;
 use crate::host::PROBE_MARK;
 use crate::resolved::{HostPort, NftRules, PacketFilter};
@@ -77,8 +77,7 @@ fn guard_rules(filter: &PacketFilter) -> GuardRules {
 fn reachability_rules(filter: &PacketFilter, device: &str) -> [Vec<String>; 2] {
     let from_remote = format!("iifname \"{device}\"");
     let (mut input, mut forward) = (Vec::new(), Vec::new());
-    for v6 in V6 {
-        let family = keyword(v6);
+    for (family, v6) in FAMILIES {
         let services = join_nets(&filter.service_cidrs, v6);
         if !services.is_empty() {
             // It would leave by the default route, masqueraded.
@@ -104,11 +103,7 @@ fn reachability_rules(filter: &PacketFilter, device: &str) -> [Vec<String>; 2] {
             // An address of the device may be a Service address that is reserved for this node.
             input.push(format!("{new} {family} daddr {{ {own} }} {verdict}"));
         }
-        let elsewhere = if services.is_empty() {
-            format!("meta nfproto {}", if v6 { "ipv6" } else { "ipv4" })
-        } else {
-            format!("ct original {family} daddr != {{ {services} }}")
-        };
+        let elsewhere = outside_of(&format!("ct original {family} daddr"), &filter.service_cidrs, v6);
         input.push(format!("{new} {elsewhere} {verdict}"));
         forward.push(format!("{new} ct status dnat {elsewhere} {verdict}"));
     }
@@ -195,6 +190,17 @@ mod tests {
         assert_eq!(input, [""; 0]);
         assert_eq!(forward.len(), 1, "{forward:?}");
         assert!(forward[0].contains("not-exported"));
+    }
+
+    #[test]
+    fn from_antrea_gateways_only_replies_reach_the_gateway_ip() {
+        let mut rules = NftRules::default();
+        rules.masquerade.antrea.source = Some([192, 0, 2, 1].into());
+        let script = super::super::script(&rules, "mc0");
+        let filter = "\tchain prerouting {\n\t\ttype filter hook prerouting priority mangle; policy accept;\n\t\tiifname \"mc0\" ip daddr 192.0.2.1 ct direction original counter drop\n";
+        assert!(script.contains(filter), "{script}");
+        assert_eq!(script.matches("comment \"mc-gateway ").count(), 1);
+        assert!(antrea_rules(&AntreaInterop::default(), "mc0").concat().is_empty());
     }
 
     #[test]

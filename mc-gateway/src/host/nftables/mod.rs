@@ -27,6 +27,9 @@ pub const TABLE: &str = "inet mc_gateway";
 /// The table of IPv4-only versions.
 const LEGACY_TABLE: &str = "ip mc_gateway";
 
+/// Arguments of `nft` that list the table.
+const LIST: [&str; 5] = ["-j", "list", "table", "inet", "mc_gateway"];
+
 /// nftables was not read or written.
 #[derive(Debug, Error)]
 pub enum NftError {
@@ -118,7 +121,7 @@ fn fingerprint(chains: &[Chain]) -> String {
 
 /// The table; none if it does not exist.
 pub async fn read() -> Result<Option<Listing>, NftError> {
-    let output = run(&["-j", "list", "table", "inet", "mc_gateway"], "").await?;
+    let output = run(&LIST, "").await?;
     if !output.status.success() {
         return Ok(None);
     }

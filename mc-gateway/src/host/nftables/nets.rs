@@ -7,12 +7,16 @@ use ipnet::IpNet;
 
 use crate::cidr::is_ipv6;
 
-/// Both families, as the answer to "is it IPv6".
-pub(super) const V6: [bool; 2] = [false, true];
+/// The families: keyword of their header fields, and whether it is IPv6.
+pub(super) const FAMILIES: [(&str, bool); 2] = [("ip", false), ("ip6", true)];
 
-/// The family's keyword in rules.
-pub(super) const fn keyword(v6: bool) -> &'static str {
-    if v6 { "ip6" } else { "ip" }
+/// Matches packets of one family whose `field` is in none of the prefixes.
+pub(super) fn outside_of(field: &str, nets: &BTreeSet<IpNet>, v6: bool) -> String {
+    let nets = join_nets(nets, v6);
+    if nets.is_empty() {
+        return format!("meta nfproto {}", if v6 { "ipv6" } else { "ipv4" });
+    }
+    format!("{field} != {{ {nets} }}")
 }
 
 /// The prefixes of one family, separated by commas.

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::nets::join_nets;
+use super::nets::{FAMILIES, join_nets, outside_of};
 use crate::desired::{AntreaInterop, Masquerade};
 
 /// Mark of packets that kube-proxy masquerades, in all its modes (`masqueradeBit: 14`).
@@ -17,7 +17,7 @@ pub(super) fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     rules.extend(host_snat_rules(masquerade, device));
     let mapping = |ip| format!("oifname \"{device}\" snat {ip} to {ip} saddr");
     rules.extend(["ip", "ip6"].map(mapping));
-    for (ip, v6) in [("ip", false), ("ip6", true)] {
+    for (ip, v6) in FAMILIES {
         let services = join_nets(&masquerade.service_cidrs, v6);
         let remotes = join_nets(&masquerade.remote_prefixes, v6);
         if !services.is_empty() && !remotes.is_empty() {
@@ -62,12 +62,7 @@ fn host_snat_rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     for (ip, source) in sources {
         let Some(source) = source else { continue };
         let to = format!("snat {ip} to {source}");
-        let pods = join_nets(&masquerade.pod_cidrs, source.is_ipv6());
-        let elsewhere = if pods.is_empty() {
-            format!("meta nfproto {}", if source.is_ipv6() { "ipv6" } else { "ipv4" })
-        } else {
-            format!("{ip} saddr != {{ {pods} }}")
-        };
+        let elsewhere = outside_of(&format!("{ip} saddr"), &masquerade.pod_cidrs, source.is_ipv6());
         let proxied = format!("ct status dnat meta mark & {PROXY_MARK} == {PROXY_MARK}");
         rules.extend(
             ["iif 0", &proxied].map(|origin| format!("oifname \"{device}\" {elsewhere} {origin} {to}")),

@@ -12,7 +12,7 @@ use kube::CustomResourceExt;
 
 use crate::{
     cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
+    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce, node_key::NodeKey,
     resource_export::ResourceExport, resource_import::ResourceImport, schema::serve_older_version,
     service_export::ServiceExport, service_import::ServiceImport,
 };
@@ -40,6 +40,7 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         ClusterSet::versioned_crd(),
         Gateway::crd(),
         LabelIdentity::crd(),
+        NodeKey::immutable_crd(),
         serve_older_version(ServiceExport::crd(), "v1alpha1"),
         serve_older_version(ServiceImport::crd(), "v1alpha1"),
     ]

@@ -44,6 +44,9 @@ pub struct Gateway {
     /// Share of the flows relative to the other gateways; 0 while draining, 1 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
+    /// Superset: X25519 public key of this Node's agent, base64.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub public_key: String,
     /// The `WireGuard` key of this gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wire_guard: Option<WireGuardInfo>,
@@ -81,6 +84,9 @@ struct Fields {
     /// Share of the flows relative to the other gateways; 0 while draining, 1 when absent.
     #[schemars(range(max = 255))]
     weight: Option<u32>,
+    /// Superset: X25519 public key of this Node's agent, base64.
+    #[serde(default)]
+    public_key: String,
     /// The `WireGuard` key of this gateway.
     wire_guard: Option<WireGuardInfo>,
 }
@@ -97,6 +103,7 @@ impl Default for Gateway {
             internal_ip: String::new(),
             service_cidr: String::new(),
             weight: None,
+            public_key: String::new(),
             wire_guard: None,
         }
     }

@@ -16,6 +16,7 @@ pub mod listen_addr;
 pub mod member_cluster_announce;
 pub mod names;
 pub mod network_policy;
+pub mod node_key;
 pub mod renamed_annotation;
 pub mod resource_export;
 pub mod resource_import;

@@ -123,11 +123,16 @@ pub enum DropReason {
     ///
     /// Turn it off on the underlay device: `ethtool -K DEVICE rx-udp-gro-forwarding off rx-gro-list off`.
     Aggregated = 33,
+    /// The inner source MAC address has no secret of the peer in the outer source.
+    ///
+    /// A forged packet, a peer whose public key is missing in its objects (`inspect peers`), or clocks that differ by
+    /// more than an hour.
+    PeerSecret = 34,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -158,6 +163,7 @@ impl DropReason {
         Self::TooBigLimited,
         Self::BelowIpv6Minimum,
         Self::Aggregated,
+        Self::PeerSecret,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -194,6 +200,7 @@ impl DropReason {
             31 => Self::TooBigLimited,
             32 => Self::BelowIpv6Minimum,
             33 => Self::Aggregated,
+            34 => Self::PeerSecret,
             _ => Self::NotConfigured,
         }
     }
@@ -232,6 +239,7 @@ impl DropReason {
             Self::TooBigLimited => "too-big-limited",
             Self::BelowIpv6Minimum => "below-ipv6-minimum",
             Self::Aggregated => "aggregated",
+            Self::PeerSecret => "peer-secret",
         }
     }
 }

@@ -233,6 +233,13 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn update_sum(&mut self, difference: u32) {
+        // The helper fails without a sum from a device.
+        // SAFETY: plain values only.
+        unsafe { bpf_csum_update(self.raw, difference) };
+    }
+
+    #[inline(always)]
     fn ifindex(&self) -> u32 {
         // SAFETY: the context pointer is valid while the program runs.
         unsafe { (*self.raw).ifindex }

@@ -5,6 +5,7 @@
 //! number, and shares the stack with its callers.
 
 use mc_gateway_common::{
+    abi::NextHop,
     flow, liveness,
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
     nexthop_select,
@@ -212,6 +213,19 @@ extern "C" fn mc_reply_too_big(ctx: *mut __sk_buff, at: u32, size: u32, mtu: u32
     ))
 }
 
+/// [`pipeline::rewrite_outer`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_rewrite_outer(ctx: *mut __sk_buff, next_hop: *const NextHop, v6: u32, backend: u64) -> u32 {
+    if next_hop.is_null() {
+        return NONE;
+    }
+    // SAFETY: not null, and the verifier checks that the caller passes a whole next hop.
+    let next_hop = unsafe { &*next_hop };
+    let rewritten = pipeline::rewrite_outer(&mut Skb::from_raw(ctx.cast()), next_hop, v6 != 0, backend);
+    encode_option(rewritten.map(|()| 0_u32))
+}
+
 /// [`service::translate_service`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -352,6 +366,11 @@ impl Subprograms for Skb {
     #[inline(always)]
     fn reply_too_big<M: Maps>(&mut self, _: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
         decode_result(mc_reply_too_big(self.raw().cast(), at, size, mtu))
+    }
+
+    #[inline(always)]
+    fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()> {
+        decode_option(mc_rewrite_outer(self.raw().cast(), next_hop, v6 as u32, backend_mask)).map(|_| ())
     }
 
     #[inline(always)]

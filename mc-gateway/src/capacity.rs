@@ -228,7 +228,7 @@ mod tests {
             };
             (PrefixKey { len: 120, addr }, value)
         };
-        let clusters = CLUSTERS.iter().map(|group| prefix(*group, *group));
+        let clusters = CLUSTERS.iter().map(|group| prefix((*group).into(), *group));
         let nodes = NODES.iter().map(|group| prefix(CLUSTER_LOCAL, *group));
         let all = || CLUSTERS.into_iter().chain(NODES);
         ResolvedState {

@@ -22,7 +22,7 @@ pub struct IdNames {
     /// Name of the Node.
     pub node: String,
     /// Remote clusters by ID.
-    pub clusters: BTreeMap<u32, String>,
+    pub clusters: BTreeMap<u64, String>,
     /// Groups by ID.
     pub groups: BTreeMap<u32, String>,
     /// Kind and name of the object that defines a next hop, by ID.
@@ -51,11 +51,12 @@ impl IdNames {
 
     /// Name of a cluster; its ID if unknown.
     #[must_use]
-    pub fn cluster(&self, id: u32) -> String {
+    pub fn cluster(&self, id: u64) -> String {
         if id == mc_gateway_common::abi::CLUSTER_LOCAL {
             return "local".to_owned();
         }
-        name_or_id(&self.clusters, id)
+        let name = self.clusters.get(&id).cloned();
+        name.unwrap_or_else(|| format!("{id:#018x}"))
     }
 
     /// Name of a group; its ID if unknown.

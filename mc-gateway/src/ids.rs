@@ -2,6 +2,7 @@
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::service::{BACKEND_ID_BITS, ServiceKey};
+use siphasher::sip::SipHasher24;
 
 /// ID of `name`: the same on every node and after every restart, never 0.
 ///
@@ -14,6 +15,15 @@ pub fn stable_id(name: &str) -> u32 {
         .bytes()
         .fold(OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME));
     hash.max(1)
+}
+
+/// ID of a remote cluster in the maps of one node, never 0.
+///
+/// SipHash-2-4 with the node's random key: nobody can choose a name with the ID of another cluster. Callers check for
+/// collisions all the same.
+#[must_use]
+pub fn cluster_id(key: &[u8; 16], name: &str) -> u64 {
+    SipHasher24::new_with_key(key).hash(name.as_bytes()).max(1)
 }
 
 /// ID of a backend of a Service port: the same on every node and after every restart, never 0, and short enough for a
@@ -36,13 +46,22 @@ pub fn backend_id(service: &ServiceKey, pod: &Addr, pod_port: u16) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::stable_id;
+    use super::*;
 
     #[test]
     fn published_vectors_of_fnv_1a() {
         assert_eq!(stable_id(""), 0x811c_9dc5);
         assert_eq!(stable_id("a"), 0xe40c_292c);
         assert_eq!(stable_id("foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn a_cluster_id_depends_on_the_key_of_the_node() {
+        // The reference vector of SipHash-2-4 for 15 bytes (Aumasson and Bernstein, 2012, appendix A).
+        let bytes: Vec<u8> = (0..16).collect();
+        let (key, text) = (bytes[..].try_into().unwrap(), std::str::from_utf8(&bytes[..15]).unwrap());
+        assert_eq!(cluster_id(&key, text), 0xa129_ca61_49be_45e5);
+        assert_ne!(cluster_id(&[0; 16], "west"), cluster_id(&[1; 16], "west"));
     }
 
     #[test]

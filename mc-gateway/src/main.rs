@@ -10,7 +10,7 @@ use clap::Parser as _;
 use mc_gateway::config::{Cli, Command, Config, LogFormat, Paths, TraceArgs};
 use mc_gateway::trace::packet::TraceFlow;
 use mc_gateway::trace::{self, TraceResult};
-use mc_gateway::{EBPF_OBJECT, agent, cleanup, inspect};
+use mc_gateway::{EBPF_OBJECT, agent, cleanup, inspect, peer_secret};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -47,6 +47,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let paths = Paths::try_from(args.paths)?;
             let text = runtime.block_on(inspect::inspect(&paths, &args.sections, args.output))?;
             print(&text)?;
+        }
+        Command::PublicKey(args) => {
+            let secrets = peer_secret::load_or_create(&args.key_file)?;
+            print(&format!("{}\n", secrets.public_key()))?;
         }
         Command::Trace(args) => return Ok(run_trace(args)),
     }

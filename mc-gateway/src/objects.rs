@@ -72,6 +72,19 @@ pub struct RemoteGateway {
     pub ip: String,
     /// `weight`: share of the flows among the gateways; 0 drains.
     pub weight: u32,
+    /// `publicKey`; empty without one.
+    pub public_key: String,
+}
+
+/// A `NodeKey`: the public key of a Node's agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeKeyInfo {
+    /// `metadata.name`, the Node's name.
+    pub name: String,
+    /// Whether the Node owns it.
+    pub owned: bool,
+    /// `spec.publicKey`.
+    pub public_key: String,
 }
 
 /// A Pod with addresses of its own.
@@ -98,6 +111,8 @@ pub struct Objects {
     pub pods: Vec<Arc<PodInfo>>,
     /// Exported Services, by namespace and name; none while unknown.
     pub services: Option<Vec<ExportedService>>,
+    /// Public keys of Nodes.
+    pub node_keys: Vec<NodeKeyInfo>,
     /// Services that reserve addresses for Nodes, by namespace and name.
     pub reservations: Vec<ServiceInfo>,
 }

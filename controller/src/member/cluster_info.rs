@@ -55,6 +55,7 @@ pub fn export(
                 .map(|g| GatewayInfo {
                     gateway_ip: g.gateway_ip.clone(),
                     weight: g.weight,
+                    public_key: g.public_key.clone(),
                 })
                 .collect(),
             pod_cidrs: pod_cidrs(snapshot).iter().map(ToString::to_string).collect(),

@@ -254,6 +254,7 @@ fn active_gateway(snapshot: &MemberSnapshot, candidate: &Candidate<'_>) -> Gatew
 }
 
 fn gateway(snapshot: &MemberSnapshot, name: String, gateway_ip: String, internal_ip: String) -> Gateway {
+    let public_key = public_key(snapshot, &name);
     Gateway {
         metadata: ObjectMeta {
             name: Some(name),
@@ -263,8 +264,16 @@ fn gateway(snapshot: &MemberSnapshot, name: String, gateway_ip: String, internal
         gateway_ip,
         internal_ip,
         service_cidr: join_cidrs(&snapshot.service_cidrs),
+        public_key,
         ..Gateway::default()
     }
+}
+
+/// The public key of a Node's agent; empty without one. The agents of other nodes validate it.
+fn public_key(snapshot: &MemberSnapshot, node: &str) -> String {
+    let key = get(&snapshot.node_keys, &snapshot.namespace, node);
+    let key = key.filter(|key| key.is_owned_by_node());
+    key.map(|key| key.spec.public_key.clone()).unwrap_or_default()
 }
 
 /// Both families in one field.
@@ -281,5 +290,6 @@ fn is_up_to_date(old: &Gateway, new: &Gateway) -> bool {
     let since = |g: &Gateway| g.annotations().get(names::ANNOTATION_DRAINING_SINCE).cloned();
     (&old.gateway_ip, &old.internal_ip, &old.service_cidr, old.weight())
         == (&new.gateway_ip, &new.internal_ip, &new.service_cidr, new.weight())
+        && old.public_key == new.public_key
         && (since(old), old.is_marked_primary()) == (since(new), new.is_marked_primary())
 }

@@ -339,6 +339,7 @@ impl Member {
             memberships: stores.memberships.snapshot(),
             deregistrations: self.deregistrations.states(),
             cluster_claims: stores.cluster_claims.optional(),
+            node_keys: stores.node_keys.snapshot(),
             nodes: stores.nodes.snapshot(),
             namespaces: stores.namespaces.snapshot(),
             services: stores.services.snapshot(),

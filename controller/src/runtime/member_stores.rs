@@ -14,6 +14,7 @@ use mc_api::{
     label_identity::LabelIdentity,
     names,
     network_policy::{ClusterNetworkPolicy, Tier},
+    node_key::NodeKey,
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
@@ -32,6 +33,7 @@ use crate::{
 pub(super) struct MemberStores {
     pub(super) cluster_sets: Store<ClusterSet>,
     pub(super) memberships: Store<ConfigMap>,
+    pub(super) node_keys: Store<NodeKey>,
     pub(super) cluster_claims: Store<ClusterClaim>,
     pub(super) nodes: Store<Node>,
     pub(super) namespaces: Store<Namespace>,
@@ -84,6 +86,7 @@ impl MemberStores {
         Self {
             cluster_sets: watch!(Some(namespace)),
             memberships: watch!(Some(namespace), watcher::Config::default().fields(&record)),
+            node_keys: watch!(Some(namespace)),
             gateways: watch!(Some(namespace)),
             cluster_infos: watch!(Some(namespace)),
             nodes: watch!(None),
@@ -116,7 +119,7 @@ impl MemberStores {
         cache::cache_state(&self.required(), target).or_else(|| cache::cache_state(&optional, target))
     }
 
-    fn required(&self) -> [&dyn DynStore; 10] {
+    fn required(&self) -> [&dyn DynStore; 11] {
         [
             &self.cluster_sets,
             &self.memberships,
@@ -128,6 +131,7 @@ impl MemberStores {
             &self.service_imports,
             &self.gateways,
             &self.cluster_infos,
+            &self.node_keys,
         ]
     }
 }

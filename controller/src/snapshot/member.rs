@@ -17,6 +17,7 @@ use mc_api::{
     label_identity::LabelIdentity,
     member_cluster_announce::MemberClusterAnnounce,
     network_policy::{ClusterNetworkPolicy, Tier},
+    node_key::NodeKey,
     resource_export::ResourceExport,
     resource_import::ResourceImport,
     service_export::ServiceExport,
@@ -44,6 +45,8 @@ pub struct MemberSnapshot {
     pub cluster_claims: OptionalKind<ClusterClaim>,
     /// The membership record.
     pub memberships: ObjectMap<ConfigMap>,
+    /// The public keys of the Nodes' agents.
+    pub node_keys: ObjectMap<NodeKey>,
     /// The state of each deregistration of this process.
     pub deregistrations: BTreeMap<Membership, DeregistrationState>,
     /// The Nodes.

@@ -10,17 +10,19 @@ pub mod liveness;
 pub mod rate_limit;
 pub mod sample;
 pub mod service;
+mod source_mac;
 
 pub use addr::Addr;
 pub use address::Address;
+pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, of the map pins of this version. In every version, [`Config`]
 /// starts with the version number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v5";
+pub const MAPS_DIR: &str = "maps-v6";
 
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
@@ -101,7 +103,7 @@ pub const PROGRAM_TO_REMOTE: &str = "to_remote";
 pub const PROGRAM_FROM_UNDERLAY: &str = "from_underlay";
 
 /// [`Prefix::cluster`] and [`Peer::cluster`] of the cluster this node belongs to.
-pub const CLUSTER_LOCAL: u32 = 0;
+pub const CLUSTER_LOCAL: u64 = 0;
 
 /// [`Prefix::action`]: packets to this prefix are delivered into this node's stack.
 pub const ACTION_DELIVER: u32 = 1;
@@ -123,6 +125,9 @@ pub const PEER_LOCAL_NODE: u32 = 1 << 2;
 /// [`Peer::flags`]: an Antrea gateway, in addition to [`PEER_REMOTE_GATEWAY`]. It sends the packets of its clients
 /// from its own address, which is replaced by [`Peer::alias`].
 pub const PEER_ANTREA: u32 = 1 << 3;
+/// [`Peer::flags`]: a peer without a public key that the configuration names. Its inner source MAC address is not
+/// checked.
+pub const PEER_UNKEYED: u32 = 1 << 4;
 
 /// [`Config::flags`]: this node is a gateway.
 pub const CONFIG_GATEWAY: u32 = 1;
@@ -156,8 +161,9 @@ pub const PREFIX_RETURN_ROUTE: u32 = 1 << 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Prefix {
-    /// Cluster that owns the prefix: [`CLUSTER_LOCAL`] or the stable id of a remote cluster.
-    pub cluster: u32,
+    /// Cluster that owns the prefix: [`CLUSTER_LOCAL`], or a remote cluster's name hashed with
+    /// [`Config::cluster_id_key`].
+    pub cluster: u64,
     /// Slot in `mc_nh_groups`; 0 without forwarding. For the Pod CIDR of a Node on a gateway it is the group of that
     /// Node, also if the prefix is looked up for an inner source.
     pub group: u32,
@@ -166,6 +172,8 @@ pub struct Prefix {
     pub action: u32,
     /// [`PREFIX_BACKENDS`], [`PREFIX_HOST_SNAT`], [`PREFIX_ALIAS`], [`PREFIX_RETURN_ROUTE`].
     pub flags: u32,
+    /// Always 0.
+    pub pad: u32,
 }
 
 /// The next hops for a prefix.
@@ -184,6 +192,8 @@ pub struct NextHopGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NextHop {
+    /// Inner source MAC address of packets to the next hop: [`SourceMac`] as a number.
+    pub source_mac: u64,
     /// Outer destination address.
     pub addr: Addr,
     /// Outer source address.
@@ -225,8 +235,13 @@ impl Neighbor {
 #[repr(C)]
 pub struct Peer {
     /// Cluster whose prefixes are acceptable inner sources: [`CLUSTER_LOCAL`] or a remote cluster's ID.
-    pub cluster: u32,
-    /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`].
+    pub cluster: u64,
+    /// Inner source MAC address of packets from the peer, by [`SourceMac::slot`]; 0 in the slots of periods that are
+    /// not accepted, and for a peer without a public key.
+    pub source_macs: [u64; SECRET_SLOTS],
+    /// Inner source MAC address of replies to the peer, which have no next hop: probes and ICMP errors.
+    pub reply_mac: u64,
+    /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`], [`PEER_UNKEYED`].
     pub flags: u32,
     /// Group of the peer's own Pod prefixes, or 0: inner sources of a [`PEER_LOCAL_NODE`] must be in a prefix of this
     /// group, and without a group it sends no packet as a Pod. For a [`PEER_ANTREA`], without a group: [`Peer::alias`]
@@ -234,6 +249,8 @@ pub struct Peer {
     pub group: u32,
     /// Slot in `mc_peer_stats` for packets from the peer.
     pub stats: u32,
+    /// Always 0.
+    pub pad: u32,
 }
 
 impl Peer {
@@ -242,6 +259,40 @@ impl Peer {
     #[must_use]
     pub const fn alias(&self) -> Address {
         Address::v4(u32::from_le_bytes(self.group.to_ne_bytes()))
+    }
+
+    /// The address that a packet from the peer has instead of `mac` if its secret is right, without a backend ID; `None`
+    /// if the peer has no secret in that slot.
+    #[inline(always)]
+    #[must_use]
+    pub const fn expected_mac(&self, mac: SourceMac) -> Option<SourceMac> {
+        let [m0, m1, m2, m3] = self.source_macs;
+        // A comparison instead of an index: the verifier does not follow the bounds of one into a map value.
+        let expected = match mac.slot() {
+            0 => m0,
+            1 => m1,
+            2 => m2,
+            _ => m3,
+        };
+        if expected == 0 {
+            return None;
+        }
+        Some(SourceMac::from_bits(expected))
+    }
+
+    /// Backend ID in the inner source MAC address of a packet from the peer; `None` without one, or with another secret.
+    #[inline(always)]
+    #[must_use]
+    pub const fn backend(&self, mac: SourceMac) -> Option<u64> {
+        let expected = match self.expected_mac(mac) {
+            Some(expected) if mac.is_keyed() => expected,
+            _ if self.flags & PEER_UNKEYED != 0 => SourceMac::UNKEYED,
+            _ => return None,
+        };
+        match mac.compare(expected) {
+            MacMatch::Backend(id) => Some(id),
+            MacMatch::Equal | MacMatch::Different => None,
+        }
     }
 
     /// Value of [`Self::group`] for an alias.
@@ -278,6 +329,8 @@ pub struct Config {
     pub hold_down_ms: u32,
     /// Underlay addresses of this node; unused entries are zero.
     pub local: [Addr; LOCAL_ADDRS],
+    /// Random key of the cluster IDs: without it nobody can choose a cluster name with the ID of another.
+    pub cluster_id_key: [u8; 16],
 }
 
 /// Packets and bytes (of the frame as received by the program), counted per CPU.
@@ -308,12 +361,12 @@ pub struct PeerStats {
 }
 
 // Sum of the fields' sizes equals the struct's size: no padding anywhere.
-const _: () = assert!(size_of::<Prefix>() == 16 && align_of::<Prefix>() == 4);
+const _: () = assert!(size_of::<Prefix>() == 24 && align_of::<Prefix>() == 8);
 const _: () =
     assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_NEXT_HOPS && align_of::<NextHopGroup>() == 4);
-const _: () = assert!(size_of::<NextHop>() == 72 && align_of::<NextHop>() == 4);
-const _: () = assert!(size_of::<Peer>() == 16 && align_of::<Peer>() == 4);
-const _: () = assert!(size_of::<Config>() == 32 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
+const _: () = assert!(size_of::<NextHop>() == 80 && align_of::<NextHop>() == 8);
+const _: () = assert!(size_of::<Peer>() == 32 + 8 * SECRET_SLOTS && align_of::<Peer>() == 8);
+const _: () = assert!(size_of::<Config>() == 48 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
 const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() == 8);
 

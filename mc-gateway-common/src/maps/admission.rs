@@ -10,9 +10,14 @@ use crate::{
 };
 
 /// Addresses of an encapsulated packet.
+///
+/// The inner source MAC address is among them: an admission is for the secret that it was checked with, so that no
+/// further comparison is necessary for a packet with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AdmissionKey {
+    /// Inner source MAC address in the lower six bytes; the upper two bytes are any function of the other fields.
+    pub source_mac: u64,
     /// Outer source.
     pub peer: Address,
     /// Inner source.

@@ -49,7 +49,7 @@ pub trait Packet {
 
     /// Overwrites `N` bytes at the constant offset `AT` in place with the first bytes of `words`. Only for bytes
     /// outside the device's sum of the packet (`CHECKSUM_COMPLETE`), such as the link header, and for changes that
-    /// preserve the sum, such as an IPv4 header together with its checksum.
+    /// preserve the sum, such as an IPv4 header together with its checksum, or with [`Self::update_sum`].
     #[inline(always)]
     fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
         self.store(AT, &header_words::to_bytes::<W, N>(words).0)
@@ -88,6 +88,13 @@ pub trait Packet {
     /// Updates the TCP, UDP or `ICMPv6` checksum at `offset` by `delta`. Correct also for a checksum that a
     /// device completes later.
     fn update_l4_checksum(&mut self, offset: u32, delta: L4ChecksumDelta) -> Option<()>;
+
+    /// Adds the change of bytes written with [`Self::write_linear`] to the device's sum of the packet
+    /// (`CHECKSUM_COMPLETE`). Without such a sum there is nothing to update.
+    #[inline(always)]
+    fn update_sum(&mut self, difference: u32) {
+        _ = difference;
+    }
 
     /// Whether a device completes the checksum at `offset` later (`CHECKSUM_PARTIAL`).
     fn is_checksum_partial(&mut self, offset: u32) -> Option<bool>;

@@ -2,13 +2,11 @@
 
 use super::{
     aligned::Aligned,
-    checksum, eth,
-    eth::Mac,
-    header_words, ip,
+    checksum, eth, header_words, ip,
     offsets::{ipv4, ipv6},
     tunnel::Format,
 };
-use crate::abi::Address;
+use crate::abi::{Address, SourceMac};
 
 pub use super::outer_family::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD};
 
@@ -37,7 +35,7 @@ pub struct Encap {
     /// Virtual network identifier, 24 bits.
     pub vni: u32,
     /// Inner Ethernet source.
-    pub inner_src: Mac,
+    pub inner_src: SourceMac,
     /// Inner ethertype.
     pub inner_type: u16,
     /// Length of the inner IP packet in bytes. For a GSO packet whose length with the headers exceeds 16 bits,
@@ -107,10 +105,9 @@ impl Encap {
         let udp = u64::from_le_bytes([sp0, sp1, dp0, dp1, u0, u1, 0, 0]);
         let tunnel = u64::from_le_bytes(self.format.header(self.vni));
         let [m0, m1, m2, m3, m4, m5] = eth::MULTICLUSTER_MAC;
-        let [n0, n1, n2, n3, n4, n5] = self.inner_src;
-        let [e0, e1] = self.inner_type.to_be_bytes();
-        let macs = u64::from_le_bytes([m0, m1, m2, m3, m4, m5, n0, n1]);
-        let rest = u64::from_le_bytes([n2, n3, n4, n5, e0, e1, 0, 0]);
+        let source = self.inner_src.to_bits();
+        let macs = u64::from_le_bytes([m0, m1, m2, m3, m4, m5, 0, 0]) | source << 48;
+        let rest = source >> 16 | u64::from(self.inner_type.to_be()) << 32;
         let Some(inner) = self.inner_sum else {
             return [udp, tunnel, macs, rest];
         };

@@ -10,14 +10,13 @@ use super::{
     checksum,
     encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD},
     eth,
-    eth::Mac,
     header_words::{self, HeaderWords},
     ip,
     offsets::{ipv4, ipv6, udp},
     outer_family::UDP_CHECK_TO_INNER,
     tunnel,
 };
-use crate::abi::Address;
+use crate::abi::{Address, SourceMac};
 
 /// Bytes of an encapsulated packet over IPv4 up to the end of an inner IPv4 header without options.
 pub const HEADERS_V4: usize = ENCAP_LEN_V4 + ip::V4_LEN;
@@ -39,6 +38,10 @@ const V4_TTL: u32 = eth::END.wrapping_add(ipv4::TTL);
 /// Offset of an inner IP header over IPv4 and over IPv6.
 const INNER_V4: u32 = eth::END.wrapping_add(OuterFamily::V4.encap_len());
 const INNER_V6: u32 = eth::END.wrapping_add(OuterFamily::V6.encap_len());
+
+/// Offset of the inner Ethernet source over IPv4 and over IPv6.
+const SOURCE_MAC_V4: u32 = INNER_V4.wrapping_sub(eth::END).wrapping_add(eth::SRC);
+const SOURCE_MAC_V6: u32 = INNER_V6.wrapping_sub(eth::END).wrapping_add(eth::SRC);
 
 /// Headers of an encapsulated packet. `N` is [`HEADERS_V4`] or [`HEADERS_V6`], so that every offset is a
 /// constant.
@@ -115,15 +118,19 @@ impl<const N: usize> Headers<N> {
         self.words.u64_le(Self::ETH) & eth::mac_to_u64([0xff; 6]) == MAC
     }
 
+    /// Inner Ethernet source in the lower six bytes, inner ethertype in the upper two. Requires a tunnel header without
+    /// options.
+    #[inline(always)]
+    #[must_use]
+    pub fn source_mac_and_ethertype(&self) -> u64 {
+        self.words.u64_le(Self::ETH.wrapping_add(eth::SRC as usize))
+    }
+
     /// Inner Ethernet source. Requires a tunnel header without options.
     #[inline(always)]
     #[must_use]
-    pub fn inner_src_mac(&self) -> Mac {
-        let [m0, m1, m2, m3, m4, m5, ..] = self
-            .words
-            .u64_le(Self::ETH.wrapping_add(eth::SRC as usize))
-            .to_le_bytes();
-        [m0, m1, m2, m3, m4, m5]
+    pub fn source_mac(&self) -> SourceMac {
+        SourceMac::from_bits(self.source_mac_and_ethertype())
     }
 
     /// Inner ethertype.
@@ -173,10 +180,25 @@ impl<const N: usize> Headers<N> {
     }
 }
 
-/// Rewrites the outer header of an encapsulated packet: addresses `src` and `dst`, TTL or hop limit one lower,
-/// and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
+/// The addresses of an encapsulated packet from this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Outer source.
+    pub src: Address,
+    /// Outer destination, of the same version.
+    pub dst: Address,
+    /// Inner Ethernet source.
+    pub mac: SourceMac,
+    /// All ones if the inner Ethernet source of the packet is a backend ID without a secret, which remains; else 0.
+    pub backend_mask: u64,
+}
+
+/// Rewrites the outer header and the inner Ethernet source of an encapsulated packet: addresses, TTL or hop limit one
+/// lower, and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
 #[inline(always)]
-pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, src: Address, dst: Address) -> Option<()> {
+pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) -> Option<()> {
+    let Rewrite { src, dst, .. } = *to;
+    let mac = rewrite_source_mac::<N, P>(packet, to)?;
     let (old, check) = if Headers::<N>::V6 {
         let header = packet.load_words::<{ eth::END }, 5>()?;
         let check = packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
@@ -195,12 +217,45 @@ pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, src: Address, ds
         ([fields.src(), fields.dst()], fields.udp_check())
     };
     if check == 0 {
+        // Otherwise the update of the UDP checksum keeps the sum of the packet.
+        packet.update_sum(checksum::difference_of_sums(mac.old_sum, mac.new_sum));
         return Some(());
     }
     // The prefix of a mapped address is constant.
-    let difference = checksum::difference_of_sums(sum(old), sum([src, dst]));
+    let difference = checksum::difference_of_sums(
+        sum(old).wrapping_add(mac.old_sum),
+        sum([src, dst]).wrapping_add(mac.new_sum),
+    );
     let check = checksum::nonzero_for_udp(checksum::update(check.to_ne_bytes(), difference));
     packet.store(Headers::<N>::UDP_CHECK_AT, &check)
+}
+
+/// Unfolded sums of the inner Ethernet source before and after a change.
+struct MacSums {
+    old_sum: u64,
+    new_sum: u64,
+}
+
+/// Writes the inner Ethernet source. Its offset from the UDP header is even, so the bytes keep their places in the sum.
+#[inline(always)]
+fn rewrite_source_mac<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) -> Option<MacSums> {
+    // With the ethertype behind it, it is a word.
+    let old = if Headers::<N>::V6 {
+        packet.load_words::<SOURCE_MAC_V6, 1>()?.word(0)
+    } else {
+        packet.load_words::<SOURCE_MAC_V4, 1>()?.word(0)
+    };
+    let mac = to.mac.with_backend_of(SourceMac::from_bits(old), to.backend_mask);
+    let new = mac.to_bits() | old >> 48 << 48;
+    if Headers::<N>::V6 {
+        packet.write_linear::<SOURCE_MAC_V6, 1, 8>([new])?;
+    } else {
+        packet.write_linear::<SOURCE_MAC_V4, 1, 8>([new])?;
+    }
+    Some(MacSums {
+        old_sum: checksum::sum_words([old]),
+        new_sum: checksum::sum_words([new]),
+    })
 }
 
 /// Unfolded sum of two addresses.

@@ -3,8 +3,9 @@
 use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, PEER_ANTREA,
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_BACKENDS,
-        PREFIX_HOST_SNAT, Peer, Prefix,
+        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_ALIAS,
+        PREFIX_BACKENDS, PREFIX_HOST_SNAT, Peer, Prefix, SourceMac,
+        MacMatch,
     },
     maps::{ALIAS_DESTINATION, ALIAS_SOURCE, Admission, AdmissionKey, Maps, PackedAdmission},
     verdict::DropReason,
@@ -22,11 +23,16 @@ pub fn admission<M: Maps>(maps: &M, key: &AdmissionKey) -> PackedAdmission {
 #[inline(always)]
 fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission, DropReason> {
     let peer = maps.peer(key.peer).ok_or(DropReason::UnknownPeer)?;
+    let authentication = authenticate(peer, SourceMac::from_bits(key.source_mac))?;
     // An Antrea gateway sends for its clients: the alias of the gateway is the source to check.
     let for_clients = peer.flags & PEER_ANTREA != 0 && key.src == key.peer && key.peer.is_v4();
     let src = if for_clients { peer.alias() } else { key.src };
     let src = maps.prefix(src).ok_or(DropReason::InnerSource)?;
     let dst = maps.prefix(key.dst).ok_or(DropReason::NoRoute)?;
+    // A gateway selects backends of Services only.
+    if authentication == Authentication::Backend && dst.action != ACTION_SERVICE {
+        return Err(DropReason::PeerSecret);
+    }
     admit(peer, &src, &dst)?;
     Ok(Admission {
         action: if dst.flags & PREFIX_HOST_SNAT == 0 {
@@ -51,6 +57,35 @@ fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission
         has_backends: dst.flags & PREFIX_BACKENDS != 0,
         traffic: peer.stats,
     })
+}
+
+/// Outcome of the check of an inner source MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Authentication {
+    /// The address has the secret of the peer, or the peer needs none.
+    Secret,
+    /// The address has the secret combined with a backend ID: it is right if such a backend exists on this node.
+    Backend,
+}
+
+/// Checks the inner source MAC address of a packet from a peer.
+#[inline(always)]
+fn authenticate(peer: &Peer, mac: SourceMac) -> Result<Authentication, DropReason> {
+    if peer.flags & PEER_UNKEYED != 0 {
+        return Ok(Authentication::Secret);
+    }
+    let expected = peer.expected_mac(mac).ok_or(DropReason::PeerSecret)?;
+    match mac.compare(expected) {
+        MacMatch::Equal => Ok(Authentication::Secret),
+        MacMatch::Backend(_) if peer.flags & PEER_LOCAL_GATEWAY != 0 => Ok(Authentication::Backend),
+        MacMatch::Backend(_) | MacMatch::Different => Err(DropReason::PeerSecret),
+    }
+}
+
+/// Whether a packet that no prefix concerns, such as a probe, is from the peer.
+#[inline(always)]
+pub(super) fn is_authentic(peer: &Peer, mac: SourceMac) -> bool {
+    authenticate(peer, mac) == Ok(Authentication::Secret)
 }
 
 /// Checks whether a peer may send from `src` to `dst`: the inner addresses must match the outer source.

@@ -78,9 +78,10 @@ const CLEAR_NAT: u64 = 7;
 /// Bits of the alias to rewrite, beside any kind.
 const ALIAS: u64 = ALIAS_MASK as u64;
 /// Flags of [`Decision::Forward`].
+const BACKEND: u64 = 1 << 5;
 const SYN: u64 = 1 << 6;
 const HAS_HASH: u64 = 1 << 7;
-const _: () = assert!(ALIAS & (KIND_MASK | SYN | HAS_HASH) == 0 && ALIAS < 1 << 8);
+const _: () = assert!(ALIAS & (KIND_MASK | BACKEND | SYN | HAS_HASH) == 0 && ALIAS < 1 << 8);
 
 /// Fields of [`Decision::Drop`] and [`Decision::Forward`].
 const REASON_SHIFT: u32 = 8;
@@ -193,6 +194,19 @@ impl PackedDecision {
     #[expect(clippy::cast_possible_truncation, reason = "a field of a word")]
     pub(crate) const fn source(self) -> u32 {
         (self.0 >> SOURCE_SHIFT) as u32 & SOURCE_MASK
+    }
+
+    /// This [`Decision::Forward`] of a packet with a backend ID in its inner source MAC address.
+    #[inline(always)]
+    pub(crate) const fn with_backend(self) -> Self {
+        Self(self.0 | BACKEND)
+    }
+
+    /// All ones if the packet of a [`Decision::Forward`] has a backend ID in its inner source MAC address, else 0: the
+    /// verifier would follow both values of a flag through the rest of the program.
+    #[inline(always)]
+    pub(crate) const fn backend_mask(self) -> u64 {
+        ((self.0 / BACKEND) & 1).wrapping_neg()
     }
 
     /// Whether an address must be rewritten.

@@ -67,14 +67,15 @@ pub const fn may_send(src: &Prefix, dst: &Prefix) -> bool {
 mod tests {
     use super::*;
 
-    const WEST: u32 = 7;
+    const WEST: u64 = 7;
 
-    const fn prefix(cluster: u32, action: u32, flags: u32) -> Prefix {
+    const fn prefix(cluster: u64, action: u32, flags: u32) -> Prefix {
         Prefix {
             cluster,
             group: 0,
             action,
             flags,
+            pad: 0,
         }
     }
 

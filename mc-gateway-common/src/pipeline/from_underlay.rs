@@ -1,6 +1,7 @@
 //! Ingress of an underlay device: encapsulated packets from other nodes and clusters.
 
 use super::{
+    admission::is_authentic,
     config::load_config,
     decision::{Decision, DeliveryInfo, PackedDecision, ServiceStep},
     icmp_too_big::{self, PacketTooBig},
@@ -10,13 +11,13 @@ use super::{
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::{ACTION_FORWARD, ACTION_SERVICE, Config, NextHop, PEER_REMOTE_GATEWAY},
+    abi::{ACTION_FORWARD, ACTION_SERVICE, Config, NextHop, PEER_REMOTE_GATEWAY, SourceMac},
     maps::{Admission, AdmissionKey, Maps},
     nexthop_select::{self, select_nexthop},
     packet::{
         Address, Packet, checksum, ecn, eth, ip,
         offsets::{ipv4, udp},
-        outer::{self, HEADERS_V4, HEADERS_V6, Headers},
+        outer::{self, HEADERS_V4, HEADERS_V6, Headers, Rewrite},
         probe::ETHERTYPE,
         tunnel::{self, Format},
     },
@@ -144,6 +145,7 @@ fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
         Err(reason) => return classify_invalid(maps, headers, reason),
     };
     let key = AdmissionKey {
+        source_mac: headers.source_mac_and_ethertype(),
         peer: headers.outer.src,
         src: inner.src,
         dst: inner.dst,
@@ -208,8 +210,11 @@ fn classify_invalid<const N: usize, M: Maps>(
     headers: &Headers<N>,
     reason: DropReason,
 ) -> Result<PackedDecision, DropReason> {
-    maps.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
+    let peer = maps.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
     if reason == DropReason::InnerProtocol && headers.inner_ethertype() == ETHERTYPE {
+        if !is_authentic(peer, headers.source_mac()) {
+            return Err(DropReason::PeerSecret);
+        }
         return Ok(PackedDecision::PROBE);
     }
     Err(reason)
@@ -276,33 +281,36 @@ fn forward<const N: usize, P: Subprograms, M: MapSubprograms>(
         mss::clamp_to_mtu(packet, maps, at, next_hop.mtu)?;
     }
     packet.set_neighbor(&next_hop.neighbor);
-    let verdict = if Headers::<N>::V6 {
-        rewrite_outer_v6(packet, next_hop)
-    } else {
-        rewrite_outer::<N, P>(packet, next_hop)
-    }?;
-    maps.count_sent(next_hop.stats, packet.frame_len());
-    Ok(verdict)
-}
-
-/// [`rewrite_outer`] over IPv6, not inlined: the caller has too little of the BPF stack left.
-#[inline(never)]
-fn rewrite_outer_v6<P: Packet>(packet: &mut P, next_hop: &NextHop) -> Result<Verdict, DropReason> {
-    rewrite_outer::<HEADERS_V6, P>(packet, next_hop)
-}
-
-/// Rewrites the outer header for the next hop.
-#[inline(always)]
-fn rewrite_outer<const N: usize, P: Packet>(
-    packet: &mut P,
-    next_hop: &NextHop,
-) -> Result<Verdict, DropReason> {
-    outer::rewrite_outer::<N, P>(packet, next_hop.local.into(), next_hop.addr.into())
+    packet
+        .rewrite_outer(next_hop, Headers::<N>::V6, decision.backend_mask())
         .ok_or(DropReason::WriteFailed)?;
+    maps.count_sent(next_hop.stats, packet.frame_len());
     Ok(Verdict::Send {
         outcome: Outcome::Transit,
         ifindex: next_hop.ifindex,
     })
+}
+
+/// Rewrites the outer header and the inner source MAC address for the next hop. The outer packet is IPv6 or IPv4;
+/// `backend_mask` is as in [`Rewrite`].
+#[inline(always)]
+pub fn rewrite_outer<P: Packet>(
+    packet: &mut P,
+    next_hop: &NextHop,
+    v6: bool,
+    backend_mask: u64,
+) -> Option<()> {
+    let to = Rewrite {
+        src: next_hop.local.into(),
+        dst: next_hop.addr.into(),
+        mac: SourceMac::from_bits(next_hop.source_mac),
+        backend_mask,
+    };
+    if v6 {
+        outer::rewrite_outer::<HEADERS_V6, P>(packet, &to)
+    } else {
+        outer::rewrite_outer::<HEADERS_V4, P>(packet, &to)
+    }
 }
 
 /// Propagates the ECN mark of the outer header to the inner packet.

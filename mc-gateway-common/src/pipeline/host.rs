@@ -4,11 +4,13 @@ use super::{
     admission::admission,
     decision::PackedDecision,
     egress_route::egress_route,
+    from_underlay,
     icmp_too_big, mss, quoted_checksum, service,
     service::{backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
+    abi::NextHop,
     flow, liveness,
     maps::{AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute},
     nexthop_select,
@@ -54,6 +56,10 @@ impl Subprograms for SlicePacket {
 
     fn reply_too_big<M: Maps>(&mut self, maps: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason> {
         icmp_too_big::reply_too_big(self, maps, at, size, mtu)
+    }
+
+    fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()> {
+        from_underlay::rewrite_outer(self, next_hop, v6, backend_mask)
     }
 
     fn translate_service<M: Maps>(&mut self, maps: &M, v6: bool, decision: PackedDecision) -> PackedDecision {

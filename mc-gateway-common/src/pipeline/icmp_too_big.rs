@@ -10,11 +10,11 @@ use super::{
     subprograms::Subprograms,
 };
 use crate::{
-    abi::{CONFIG_UDP_CHECKSUM, Config},
+    abi::{CONFIG_UDP_CHECKSUM, Config, SourceMac},
     maps::Maps,
     nexthop_select,
     packet::{
-        Aligned, OuterFamily, Packet, checksum, ecn,
+        Address, Aligned, OuterFamily, Packet, checksum, ecn,
         encap::{TUNNEL_OVERHEAD, source_port},
         eth,
         icmp::{self, V6_MIN_MTU},
@@ -177,6 +177,7 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
     let config = maps.config()?;
     let len = packet.frame_len().wrapping_sub(at);
     let received_at = eth::END.wrapping_add(icmp::headers_len(v6));
+    let [n0, n1, n2, n3, n4, n5] = reply_mac(packet, maps, received_at)?.bytes();
     let addresses = if packet.ethertype() == eth::IPV6 {
         return_over_v6(packet, config, len, received_at)?
     } else {
@@ -188,7 +189,6 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
     let mut udp = Aligned([s0, s1, d0, d1, l0, l1, 0, 0]);
     let tunnel = Aligned(Format::from_config(config).header(VNI_POLICY_OFF));
     let [m0, m1, m2, m3, m4, m5] = eth::MULTICLUSTER_MAC;
-    let [n0, n1, n2, n3, n4, n5] = config.mc0_mac;
     let [e0, e1] = if v6 { eth::IPV6 } else { eth::IPV4 }.to_be_bytes();
     let inner = Aligned([m0, m1, m2, m3, m4, m5, n0, n1, n2, n3, n4, n5, e0, e1, 0, 0]);
     if config.flags & CONFIG_UDP_CHECKSUM != 0 {
@@ -226,6 +226,19 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
         at.wrapping_sub(eth::END),
         &Aligned([i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13]).0,
     )
+}
+
+/// Inner source MAC address of packets to the sender of the packet, whose outer IP header is at `received_at`.
+#[inline(always)]
+fn reply_mac<P: Packet, M: Maps>(packet: &P, maps: &M, received_at: u32) -> Option<SourceMac> {
+    let sender = if packet.ethertype() == eth::IPV6 {
+        Address::from(packet.load::<16>(received_at.wrapping_add(ipv6::SRC))?)
+    } else {
+        Address::v4(u32::from_le_bytes(
+            packet.load::<4>(received_at.wrapping_add(ipv4::SRC))?,
+        ))
+    };
+    Some(SourceMac::from_bits(maps.peer(sender)?.reply_mac))
 }
 
 /// Writes the outer IPv4 header and returns the sum of its addresses. The received header is at `received_at`.

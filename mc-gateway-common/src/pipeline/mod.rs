@@ -19,6 +19,6 @@ mod to_remote;
 pub use admission::admission;
 pub use decision::PackedDecision;
 pub use egress_route::{egress_route, may_send};
-pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6};
+pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6, rewrite_outer};
 pub use subprograms::{MapSubprograms, Subprograms};
 pub use to_remote::to_remote;

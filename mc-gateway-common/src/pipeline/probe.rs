@@ -5,7 +5,7 @@
 
 use super::config::hop_limit;
 use crate::{
-    abi::{Config, NextHop, liveness::ProbeReply},
+    abi::{Config, NextHop, SourceMac, liveness::ProbeReply},
     liveness::{self, ReceivedReply},
     maps::Maps,
     packet::{
@@ -34,7 +34,9 @@ pub(super) fn process_probe<const N: usize, P: Packet, M: Maps>(
             outcome: Outcome::ProbeReply,
         });
     };
-    reflect(packet, config, headers, probe.kind, reply).ok_or(DropReason::WriteFailed)?;
+    let peer = maps.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;
+    let mac = SourceMac::from_bits(peer.reply_mac);
+    reflect(packet, config, headers, (probe.kind, reply), mac).ok_or(DropReason::WriteFailed)?;
     Ok(Verdict::Send {
         outcome: Outcome::Reflect,
         ifindex: packet.ifindex(),
@@ -54,15 +56,15 @@ fn reflect<const N: usize, P: Packet>(
     packet: &mut P,
     config: &Config,
     headers: &Headers<N>,
-    request: Kind,
-    reply: Kind,
+    (request, reply): (Kind, Kind),
+    mac: SourceMac,
 ) -> Option<()> {
     headers.reflect(packet, hop_limit(config))?;
     let source_at = Headers::<N>::INNER_ETH_AT.wrapping_add(eth::SRC);
-    packet.store(source_at, &config.mc0_mac)?;
+    packet.store(source_at, &mac.bytes())?;
     packet.store::<HEAD>(Headers::<N>::INNER_AT, &reply.head())?;
-    let old = changed_bytes(headers.inner_src_mac(), request);
-    let new = changed_bytes(config.mc0_mac, reply);
+    let old = changed_bytes(headers.source_mac().bytes(), request);
+    let new = changed_bytes(mac.bytes(), reply);
     let delta = L4ChecksumDelta {
         sum: checksum::difference(&old, &new),
         pseudo: false,

@@ -9,6 +9,7 @@ use super::{
     service::{backend_route::PackedRoute, l4_header::PackedL4Header},
 };
 use crate::{
+    abi::NextHop,
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
     packet::{Packet, l4::L4Location},
     verdict::DropReason,
@@ -34,6 +35,8 @@ pub trait Subprograms: Packet + Sized {
     fn write_return_encap<M: Maps>(&mut self, maps: &M, v6: bool, at: u32) -> Option<()>;
     /// [`super::icmp_too_big::reply_too_big`].
     fn reply_too_big<M: Maps>(&mut self, maps: &M, at: u32, size: u32, mtu: u32) -> Result<(), DropReason>;
+    /// [`super::rewrite_outer`].
+    fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()>;
     /// [`super::service::translate_service`].
     fn translate_service<M: Maps>(&mut self, maps: &M, v6: bool, decision: PackedDecision) -> PackedDecision;
     /// [`super::service::select_backend`].

@@ -9,7 +9,7 @@ use super::{
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::{CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop},
+    abi::{CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop, SourceMac},
     flow,
     maps::{EgressKey, SOURCE_BACKEND, SOURCE_OWN},
     nexthop_select::select_nexthop,
@@ -168,7 +168,7 @@ fn encapsulate<P: Packet>(
         port: config.port,
         inner_sum: (sum != NO_SUM).then_some(sum),
         vni: VNI_POLICY_OFF,
-        inner_src: config.mc0_mac,
+        inner_src: SourceMac::from_bits(next_hop.source_mac),
         inner_type,
         inner_len,
     };

@@ -57,7 +57,7 @@ impl Agent {
             Action::SetNextHop { slot, to, .. } => self.maps.set_next_hop(*slot, *to)?,
             Action::SetGroup { slot, to, .. } => self.maps.set_group(*slot, *to)?,
             Action::SetPeer { addr, to, .. } => self.maps.set_peer(*addr, *to)?,
-            Action::SetConfig { to, .. } => self.maps.set_config(*to)?,
+            Action::SetConfig { to, .. } => self.maps.set_config(**to)?,
             Action::Service(action) => self.maps.set_service(action)?,
             Action::SetPrefix { key, to, .. } => self.maps.set_prefix(*key, *to)?,
             Action::Attach { hook, ifindex, from } => self.datapath.attach(hook, *ifindex, *from)?,

@@ -23,7 +23,9 @@ use crate::drop_samples::{self, DropSamplesError};
 use crate::error_chain;
 use crate::host::HostError;
 use crate::host::changes::{HostChange, HostChanges};
+use crate::key_publisher;
 use crate::maps::MapsError;
+use crate::peer_secret::KeyFileError;
 use crate::plan::PlanError;
 use crate::preflight::PreflightError;
 use crate::program_log::ProgramLogError;
@@ -68,6 +70,9 @@ pub enum AgentError {
     /// Log of the programs.
     #[error(transparent)]
     ProgramLog(#[from] ProgramLogError),
+    /// The private key.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
     /// Netlink or nftables.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -92,6 +97,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     }
     drop_samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
     service_ip_reservation::start(&config, agent.needs_address.subscribe());
+    key_publisher::start(&config, agent.secrets.public_key(), agent.needs_key.subscribe());
     if let Some(address) = config.metrics_address {
         let listener = Listener {
             addresses: vec![address],

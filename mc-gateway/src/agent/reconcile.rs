@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use rtnetlink::Handle;
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use crate::id_names::IdNames;
 use crate::maps::PinnedMaps;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
+use crate::peer_secret::{self, PeerSecrets};
 use crate::plan::{AttachMode, ObservedState, plan};
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
@@ -65,6 +66,12 @@ pub(super) struct Agent {
     pub(super) path_mtus: BTreeMap<u32, u32>,
     /// Whether an address must be reserved for this Node.
     pub(super) needs_address: watch::Sender<bool>,
+    /// Whether the public key of this Node must be published.
+    pub(super) needs_key: watch::Sender<bool>,
+    /// Secrets shared with other nodes.
+    pub(super) secrets: PeerSecrets,
+    /// Key of the cluster IDs for empty maps.
+    new_cluster_id_key: [u8; 16],
     locks: Locks,
 }
 
@@ -79,6 +86,10 @@ impl Agent {
         .await?;
         let dir = locks.dir().to_owned();
         let handle = host::connect().map_err(io_error("open a netlink socket"))?;
+        let secrets = peer_secret::load_or_create(&config.key_file)?;
+        let mut new_cluster_id_key = [0; 16];
+        getrandom::fill(&mut new_cluster_id_key)
+            .map_err(|source| io_error("read random bytes")(source.into()))?;
         // A foreign device is an error before anything is loaded.
         link::observe(&handle, &config.paths.device).await?;
         let attach_mode = preflight::attach_mode(config.attach)?;
@@ -109,6 +120,9 @@ impl Agent {
             prober,
             path_mtus,
             needs_address: watch::Sender::new(false),
+            needs_key: watch::Sender::new(false),
+            secrets,
+            new_cluster_id_key,
             locks,
         })
     }
@@ -120,6 +134,9 @@ impl Agent {
             cluster_id: self.config.cluster_id.clone(),
             pod_lookup: self.config.pod_lookup,
             antrea_clusters: self.config.antrea_clusters.clone(),
+            secrets: self.config.secrets.clone(),
+            public_key: Some(self.secrets.public_key()),
+            cluster_id_key: self.cluster_id_key(),
         };
         self.restore_pins()?;
         if resync || self.maps_stale {
@@ -128,8 +145,10 @@ impl Agent {
             self.maps_stale = false;
         }
         let entries = self.maps.contents().prefixes.iter();
-        let established = Established::new(entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr)));
+        let entries = entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr));
+        let established = Established::new(me.cluster_id_key, entries);
         let (desired, rejected) = compute(objects, &me, &established)?;
+        self.secrets.retain(&desired.public_keys());
         let mut changes: usize = 0;
         let mut next = String::new();
         for _ in 0..MAX_ITERATIONS {
@@ -150,6 +169,8 @@ impl Agent {
                 }
                 self.store_names(&desired);
                 self.needs_address.send_replace(state.needs_address);
+                // After the first reconcile: from now on this node accepts packets with its secrets.
+                self.needs_key.send_replace(desired.published_key.is_none());
                 let contents = self.maps.contents();
                 self.metrics
                     .state()
@@ -167,6 +188,16 @@ impl Agent {
             applied?;
         }
         Err(AgentError::NotConverged(next))
+    }
+
+    /// Key of the cluster IDs: that of the IDs in the maps, else a random one.
+    fn cluster_id_key(&self) -> [u8; 16] {
+        let config = &self.maps.contents().config;
+        if config.cluster_id_key == [0; 16] {
+            self.new_cluster_id_key
+        } else {
+            config.cluster_id_key
+        }
     }
 
     /// Pins again what another program has unpinned.
@@ -190,6 +221,9 @@ impl Agent {
             detect: self.config.probes.detect,
             hold_down_ms: self.config.probes.hold_down_ms(),
             path_mtus: &self.path_mtus,
+            secrets: &self.secrets,
+            period: peer_secret::period(SystemTime::now()),
+            cluster_id_key: self.cluster_id_key(),
             capacity: Capacity::default(),
             observed_groups: &self.maps.contents().groups,
         }

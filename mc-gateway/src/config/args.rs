@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::{Dscp, EncapFormat};
 use crate::inspect::render::Format as Output;
 use crate::inspect::section::Section;
+use crate::peer_secret::SecretPolicy;
 use crate::trace::protocol::Protocol;
 
 /// The gateway agent of mc-gateway.
@@ -31,6 +32,8 @@ pub enum Command {
     Cleanup(CleanupArgs),
     /// Print the contents of the data path, with names; works without an agent.
     Inspect(InspectArgs),
+    /// Print the public key of this node, for manifest files; created with the private key if missing.
+    PublicKey(PublicKeyArgs),
     /// Run a packet through the loaded programs and print every decision. Exit code 0: forwarded, 1: dropped,
     /// 2: unknown.
     Trace(TraceArgs),
@@ -57,6 +60,9 @@ pub struct RunArgs {
     /// IDs of the clusters with Antrea gateways, separated by commas.
     #[arg(long, value_name = "ID[,ID...]")]
     pub antrea_clusters: Option<String>,
+    /// Authentication of other nodes.
+    #[command(flatten)]
+    pub keys: KeyArgs,
     /// Encapsulation.
     #[command(flatten)]
     pub tunnel: TunnelArgs,
@@ -109,6 +115,23 @@ pub struct TunnelArgs {
     pub hop_limit: u8,
 }
 
+/// Authentication of other nodes.
+#[derive(Clone, Debug, Args)]
+pub struct KeyArgs {
+    /// File with the private key of this node; created if missing.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_KEY_FILE)]
+    pub key_file: PathBuf,
+    /// IDs of the clusters whose gateways may have no public key, separated by commas.
+    #[arg(long, value_name = "ID[,ID...]")]
+    pub unkeyed_clusters: Option<String>,
+    /// Use of secrets among the Nodes of this cluster.
+    #[arg(long, value_enum, default_value_t = SecretPolicy::Required)]
+    pub node_secrets: SecretPolicy,
+}
+
+/// Default of `--key-file`.
+const DEFAULT_KEY_FILE: &str = "/var/lib/mc-gateway/private-key";
+
 /// Destinations open to other clusters besides Pods and exported Services.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exposure {
@@ -152,6 +175,14 @@ pub struct CleanupArgs {
     /// Pins and device.
     #[command(flatten)]
     pub paths: PathArgs,
+}
+
+/// Flags of `public-key`.
+#[derive(Clone, Debug, Args)]
+pub struct PublicKeyArgs {
+    /// File with the private key of this node; created if missing.
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_KEY_FILE)]
+    pub key_file: PathBuf,
 }
 
 /// Flags of `inspect`.

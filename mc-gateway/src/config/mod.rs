@@ -15,10 +15,11 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use thiserror::Error;
 
+use crate::peer_secret::SecretPolicy;
 use crate::probe;
 pub use args::{
-    AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, LogFormat, PathArgs, PodLookup,
-    ProbeArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
+    AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LogFormat, PathArgs,
+    PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
 };
 pub use paths::Paths;
 pub use tunnel::{Dscp, EncapFormat, Tunnel};
@@ -49,6 +50,15 @@ pub enum ObjectSource {
     },
 }
 
+/// Use of secrets with other nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Secrets {
+    /// With the Nodes of this cluster.
+    pub nodes: SecretPolicy,
+    /// IDs of other clusters whose gateways need no public key.
+    pub unkeyed_clusters: BTreeSet<String>,
+}
+
 /// Validated configuration of `run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -58,6 +68,10 @@ pub struct Config {
     pub cluster_id: Option<String>,
     /// IDs of the clusters with Antrea gateways.
     pub antrea_clusters: BTreeSet<String>,
+    /// Use of secrets with other nodes.
+    pub secrets: Secrets,
+    /// File with the private key of this node.
+    pub key_file: PathBuf,
     /// Source of the objects.
     pub source: ObjectSource,
     /// Encapsulation.
@@ -148,8 +162,8 @@ impl TryFrom<ProbeArgs> for probe::Settings {
     }
 }
 
-/// The IDs in `--antrea-clusters`.
-fn antrea_clusters(text: Option<&str>, own: Option<&str>) -> Result<BTreeSet<String>, ConfigError> {
+/// The cluster IDs in a flag.
+fn cluster_ids(field: &'static str, text: Option<&str>, own: Option<&str>) -> Result<BTreeSet<String>, ConfigError> {
     let mut ids = BTreeSet::new();
     for id in text.iter().flat_map(|text| text.split(',')) {
         let reason = if id.trim() != id || id.is_empty() {
@@ -161,11 +175,7 @@ fn antrea_clusters(text: Option<&str>, own: Option<&str>) -> Result<BTreeSet<Str
         } else {
             "contains an ID twice"
         };
-        return Err(config_error(
-            "--antrea-clusters",
-            text.unwrap_or_default(),
-            reason,
-        ));
+        return Err(config_error(field, text.unwrap_or_default(), reason));
     }
     Ok(ids)
 }
@@ -188,7 +198,12 @@ impl TryFrom<RunArgs> for Config {
         if args.cluster_id.as_deref().is_some_and(str::is_empty) {
             return Err(config_error("--cluster-id", "", "is empty"));
         }
-        let antrea_clusters = antrea_clusters(args.antrea_clusters.as_deref(), args.cluster_id.as_deref())?;
+        let own = args.cluster_id.as_deref();
+        let antrea_clusters = cluster_ids("--antrea-clusters", args.antrea_clusters.as_deref(), own)?;
+        let secrets = Secrets {
+            nodes: args.keys.node_secrets,
+            unkeyed_clusters: cluster_ids("--unkeyed-clusters", args.keys.unkeyed_clusters.as_deref(), own)?,
+        };
         let metrics_address = match args.metrics_address.as_str() {
             "" => None,
             text => Some(text.parse().map_err(|_| {
@@ -217,6 +232,8 @@ impl TryFrom<RunArgs> for Config {
             node_name,
             cluster_id: args.cluster_id,
             antrea_clusters,
+            secrets,
+            key_file: args.keys.key_file,
             source,
             tunnel: args.tunnel.try_into()?,
             attach: args.attach,

@@ -22,11 +22,13 @@ impl Builder {
         let Some(primary) = primary else {
             return Some(group);
         };
+        let auth = self.node_auth(cluster, &primary.name, &primary.object);
         let next_hop = NextHop {
             object: primary.object.clone(),
             addr: primary.addr,
             source: cluster.source_to_node(primary.addr),
             weight: 1,
+            auth,
         };
         self.add_next_hop(group, "internalIP", next_hop);
         Some(group)
@@ -34,14 +36,15 @@ impl Builder {
 
     /// Adds a cluster with an Antrea gateway to the state of a gateway.
     pub(super) fn antrea_cluster(&mut self, remote: &Remote, cluster: &LocalCluster) {
-        for (addr, _) in &remote.gateways {
+        for gateway in &remote.gateways {
             let peer = Peer {
                 cluster: remote.id,
                 flags: PEER_REMOTE_GATEWAY | PEER_ANTREA,
                 group: 0,
                 alias: remote.alias,
+                auth: gateway.auth,
             };
-            self.add_peer(&remote.object, *addr, peer);
+            self.add_peer(&remote.object, gateway.addr, peer);
         }
         if cluster.primary.as_ref() != Some(&cluster.own.name) {
             if let Some(group) = self.primary_group(cluster) {
@@ -52,13 +55,14 @@ impl Builder {
         let Some(group) = self.add_group(&format!("cluster/{}", remote.cluster_id), &remote.object) else {
             return;
         };
-        for (addr, _) in &remote.gateways {
+        for gateway in &remote.gateways {
             let next_hop = NextHop {
                 object: remote.object.clone(),
-                addr: *addr,
-                source: cluster.source_to_gateway(*addr),
+                addr: gateway.addr,
+                source: cluster.source_to_gateway(gateway.addr),
                 // The only one.
                 weight: 1,
+                auth: gateway.auth,
             };
             self.add_next_hop(group, "spec.gatewayInfos", next_hop);
         }

@@ -10,9 +10,10 @@ use mc_gateway_common::abi::{
 
 use super::local::{self, LocalCluster};
 use super::remote::Remote;
-use super::{DesiredState, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute, services};
+use super::{DesiredState, LocalNode, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute, services};
 use crate::ids::stable_id;
 use crate::objects::{FieldError, Objects};
+use crate::peer_secret::{PeerAuth, SecretPolicy};
 
 /// Name of the group of a regular Node's gateways.
 const GATEWAYS: &str = "gateways";
@@ -30,9 +31,38 @@ fn node_group(node: &str) -> String {
 pub(super) struct Builder {
     pub(super) desired: DesiredState,
     pub(super) rejected: Vec<FieldError>,
+    /// Use of secrets with the Nodes of this cluster.
+    pub(super) node_secrets: SecretPolicy,
 }
 
 impl Builder {
+    /// Reports a public key of this Node that belongs to another private key: packets of other nodes have the secret of
+    /// that one.
+    pub(super) fn own_key(&mut self, me: &LocalNode, cluster: &LocalCluster) {
+        let (Some(own), Some(published)) = (me.public_key, cluster.key(&me.node_name)) else {
+            return;
+        };
+        if own != published {
+            let object = format!("NodeKey {}", me.node_name);
+            let reason = format!(
+                "is not the public key {own} of this Node: other nodes drop its packets; delete the NodeKey, and the agent \
+                 creates it again"
+            );
+            self.reject(&object, "spec.publicKey", &published.to_string(), reason);
+        }
+    }
+
+    /// Authentication of the Node that `object` defines; rejected without a public key.
+    pub(super) fn node_auth(&mut self, cluster: &LocalCluster, node: &str, object: &str) -> PeerAuth {
+        let auth = PeerAuth::new(cluster.key(node), self.node_secrets);
+        if auth == PeerAuth::Missing {
+            let reason = "is missing: packets of this Node are dropped, and it gets none; upgrade its agent, or set \
+                          --node-secrets optional";
+            self.reject(object, "NodeKey", node, reason.to_owned());
+        }
+        auth
+    }
+
     /// State of a regular Node: remote prefixes are forwarded to the local gateways, which are the peers.
     pub(super) fn regular_node(&mut self, cluster: &LocalCluster, remotes: &[Remote]) {
         let Some(group) = self.add_group(GATEWAYS, GATEWAYS) else {
@@ -42,14 +72,16 @@ impl Builder {
         let mut gateways: Vec<_> = cluster.gateways.iter().collect();
         gateways.sort_by_key(|gateway| gateway.weight == 0);
         for gateway in gateways {
+            let auth = self.node_auth(cluster, &gateway.name, &gateway.object);
             let next_hop = NextHop {
                 object: gateway.object.clone(),
                 addr: gateway.addr,
                 source: cluster.source_to_node(gateway.addr),
                 weight: gateway.weight,
+                auth,
             };
             self.add_next_hop(group, "internalIP", next_hop);
-            self.local_gateway(gateway);
+            self.local_gateway(gateway, auth);
         }
         for remote in remotes {
             if !remote.antrea {
@@ -74,11 +106,13 @@ impl Builder {
             let Some(group) = self.add_group(&node_group(&node.name), &node.object()) else {
                 continue;
             };
+            let auth = self.node_auth(cluster, &node.name, &node.object());
             let next_hop = NextHop {
                 object: node.object(),
                 addr,
                 source: cluster.source_to_node(addr),
                 weight: 1,
+                auth,
             };
             self.add_next_hop(group, "status.addresses", next_hop);
             let pods = node.pod_cidrs.iter().chain(cluster.pods_on(&node.name));
@@ -101,12 +135,14 @@ impl Builder {
                         flags: PEER_LOCAL_NODE,
                         group,
                         alias: None,
+                        auth,
                     },
                 );
             }
         }
         for gateway in &cluster.gateways {
-            self.local_gateway(gateway);
+            let auth = self.node_auth(cluster, &gateway.name, &gateway.object);
+            self.local_gateway(gateway, auth);
         }
         for remote in remotes.iter().filter(|remote| remote.antrea) {
             self.antrea_cluster(remote, cluster);
@@ -116,22 +152,24 @@ impl Builder {
             else {
                 continue;
             };
-            for (addr, weight) in &remote.gateways {
+            for gateway in &remote.gateways {
                 let next_hop = NextHop {
                     object: remote.object.clone(),
-                    addr: *addr,
-                    source: cluster.source_to_gateway(*addr),
-                    weight: *weight,
+                    addr: gateway.addr,
+                    source: cluster.source_to_gateway(gateway.addr),
+                    weight: gateway.weight,
+                    auth: gateway.auth,
                 };
                 self.add_next_hop(group, "spec.gatewayInfos", next_hop);
                 self.add_peer(
                     &remote.object,
-                    *addr,
+                    gateway.addr,
                     Peer {
                         cluster: remote.id,
                         flags: PEER_REMOTE_GATEWAY,
                         group: 0,
                         alias: None,
+                        auth: gateway.auth,
                     },
                 );
             }
@@ -150,7 +188,7 @@ impl Builder {
     }
 
     /// Accepts packets of another local gateway.
-    fn local_gateway(&mut self, gateway: &local::Gateway) {
+    fn local_gateway(&mut self, gateway: &local::Gateway, auth: PeerAuth) {
         for addr in &gateway.sources {
             self.add_peer(
                 &gateway.object,
@@ -160,6 +198,7 @@ impl Builder {
                     flags: PEER_LOCAL_GATEWAY,
                     group: 0,
                     alias: None,
+                    auth,
                 },
             );
         }
@@ -236,8 +275,11 @@ impl Builder {
         None
     }
 
-    /// Adds a next hop to a group, up to the capacity of a group.
+    /// Adds a next hop to a group, up to the capacity of a group. One without a public key is left out.
     pub(super) fn add_next_hop(&mut self, group: u32, field: &str, mut next_hop: NextHop) {
+        if next_hop.auth == PeerAuth::Missing {
+            return;
+        }
         let addr = next_hop.addr;
         next_hop.weight = next_hop.weight.min(MAX_WEIGHT);
         let id = stable_id(&format!("{group}/{addr}"));
@@ -274,6 +316,9 @@ impl Builder {
             && (known.group == peer.group || known.group == 0 || peer.group == 0);
         if same_owner {
             known.flags |= peer.flags;
+            if known.auth == PeerAuth::Missing {
+                known.auth = peer.auth;
+            }
             known.alias = known.alias.or(peer.alias);
             known.group = known.group.max(peer.group);
         } else {

@@ -11,30 +11,32 @@ use mc_gateway_common::abi::{Addr, CLUSTER_LOCAL};
 
 use super::prefix_ownership::PrefixOwners;
 use crate::cidr::{abi_prefix_len, parse_prefix, split_list, to_abi_addr};
-use crate::ids::stable_id;
+use crate::ids::cluster_id;
 use crate::objects::RemoteCluster;
 
 /// Prefixes in the maps by cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Established {
-    prefixes: BTreeSet<(u32, u32, Addr)>,
+    cluster_id_key: [u8; 16],
+    prefixes: BTreeSet<(u64, u32, Addr)>,
 }
 
 impl Established {
-    /// From the entries of the prefix map: cluster, length in bits (96 and more for IPv4), network address. Those of
+    /// From the entries of the prefix map and the key of their cluster IDs: cluster, length in bits (96 and more for IPv4), network address. Those of
     /// the local cluster are left out.
-    pub fn new(prefixes: impl IntoIterator<Item = (u32, u32, Addr)>) -> Self {
+    pub fn new(cluster_id_key: [u8; 16], prefixes: impl IntoIterator<Item = (u64, u32, Addr)>) -> Self {
         let remote = prefixes
             .into_iter()
             .filter(|(cluster, ..)| *cluster != CLUSTER_LOCAL);
         Self {
+            cluster_id_key,
             prefixes: remote.collect(),
         }
     }
 
     /// The established prefixes that a cluster still states.
     pub(super) fn of_cluster(&self, info: &RemoteCluster) -> BTreeSet<IpNet> {
-        let id = stable_id(&info.cluster_id);
+        let id = cluster_id(&self.cluster_id_key, &info.cluster_id);
         let services = split_list(&info.service_cidr);
         let stated = services.chain(info.pod_cidrs.iter().map(String::as_str));
         stated

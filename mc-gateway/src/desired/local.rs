@@ -11,6 +11,7 @@ use super::prefix_ownership::PrefixOwners;
 use crate::cidr::{CidrError, parse_address, same_family, split_list};
 use crate::config::PodLookup;
 use crate::objects::{FieldError, NodeInfo, Objects};
+use crate::peer_secret::PublicKey;
 use crate::reservation_service::service_name;
 
 /// A validated Node.
@@ -59,6 +60,8 @@ pub(super) struct LocalCluster {
     pub(super) primary: Option<String>,
     /// Service CIDRs of all its Gateways.
     pub(super) service_cidrs: BTreeSet<IpNet>,
+    /// Public keys by Node.
+    keys: BTreeMap<String, PublicKey>,
     /// Owners of its prefixes and of the established ones.
     pub(super) prefix_owners: PrefixOwners,
     /// Owners of the established prefixes of other clusters.
@@ -366,6 +369,31 @@ impl LocalCluster {
     /// Individually routed addresses of Pods on a Node.
     pub(super) fn pods_on(&self, node: &str) -> &[IpNet] {
         self.pods_by_node.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Adds the public keys of Nodes.
+    pub(super) fn read_keys(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
+        for info in &objects.node_keys {
+            let object = format!("NodeKey {}", info.name);
+            if !info.owned {
+                let reason = "is not the name of a Node that owns the object";
+                rejected.push(field_error(&object, "metadata.name", &info.name, &reason));
+                continue;
+            }
+            match info.public_key.parse::<PublicKey>() {
+                Ok(key) => {
+                    self.keys.insert(info.name.clone(), key);
+                }
+                Err(reason) => {
+                    rejected.push(field_error(&object, "spec.publicKey", &info.public_key, &reason));
+                }
+            }
+        }
+    }
+
+    /// The public key of a Node.
+    pub(super) fn key(&self, node: &str) -> Option<PublicKey> {
+        self.keys.get(node).copied()
     }
 
     /// The first individually routed address in `prefix`, with its owner.

@@ -20,8 +20,9 @@ use std::collections::BTreeSet;
 
 use thiserror::Error;
 
-use crate::config::PodLookup;
+use crate::config::{PodLookup, Secrets};
 use crate::objects::{FieldError, NodeInfo, Objects};
+use crate::peer_secret::PublicKey;
 pub use antrea::AntreaInterop;
 use builder::Builder;
 pub use established::Established;
@@ -52,6 +53,12 @@ pub struct LocalNode {
     pub pod_lookup: PodLookup,
     /// IDs of the clusters with Antrea gateways.
     pub antrea_clusters: BTreeSet<String>,
+    /// Use of secrets with other nodes.
+    pub secrets: Secrets,
+    /// Public key of the local Node, if it has one.
+    pub public_key: Option<PublicKey>,
+    /// Key of the cluster IDs in the maps.
+    pub cluster_id_key: [u8; 16],
 }
 
 /// The desired state of the node `me`, and the rejected fields.
@@ -79,6 +86,9 @@ pub fn compute(
         local::LocalCluster::read(objects, &nodes, &me.node_name, owners, &mut builder.rejected);
     cluster.read_reservations(objects, &mut builder.rejected);
     cluster.read_pods(objects, me.pod_lookup, &mut builder.rejected);
+    cluster.read_keys(objects, &mut builder.rejected);
+    builder.node_secrets = me.secrets.nodes;
+    builder.own_key(me, &cluster);
     let remotes = remote::validate(&remotes, &cluster, me, &mut builder.rejected);
     if cluster.own_gateway.is_some() {
         builder.gateway_node(&cluster, &remotes);
@@ -89,11 +99,13 @@ pub fn compute(
     let Builder {
         mut desired,
         mut rejected,
+        ..
     } = builder;
     desired.masquerade.pod_cidrs = cluster.own_pod_cidrs().into_iter().collect();
     desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
     desired.fallback_addrs = cluster.fallback_addrs(me.pod_lookup);
     desired.local_addrs = cluster.local_addresses();
+    desired.published_key = cluster.key(&me.node_name);
     rejected.sort();
     Ok((desired, rejected))
 }

@@ -6,12 +6,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::IpNet;
 
 use super::antrea;
-use super::local::{LocalCluster, field_error};
+use super::local::LocalCluster;
 use super::prefix_ownership::PrefixOwners;
 use super::{Established, LocalNode};
 use crate::cidr::{parse_address, split_list};
-use crate::ids::stable_id;
+use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
+use crate::peer_secret::{PeerAuth, PublicKey, PublicKeyError, SecretPolicy};
 
 /// A validated remote cluster.
 #[derive(Clone, Debug)]
@@ -19,15 +20,23 @@ pub(super) struct Remote {
     pub(super) object: String,
     pub(super) cluster_id: String,
     /// ID of the cluster in the maps.
-    pub(super) id: u32,
+    pub(super) id: u64,
     pub(super) prefixes: BTreeSet<IpNet>,
-    /// Addresses and weights, sorted with drained gateways last: every local gateway uses the same ones if there are
-    /// too many.
-    pub(super) gateways: Vec<(IpAddr, u32)>,
+    /// Sorted with drained gateways last: every local gateway uses the same ones if there are too many.
+    pub(super) gateways: Vec<Gateway>,
     /// Whether it has an Antrea gateway.
     pub(super) antrea: bool,
     /// Alias of that gateway inside the local cluster.
     pub(super) alias: Option<Ipv4Addr>,
+}
+
+/// A gateway of a remote cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gateway {
+    pub(super) addr: IpAddr,
+    /// Share of the flows.
+    pub(super) weight: u32,
+    pub(super) auth: PeerAuth,
 }
 
 /// The remote clusters in the order in which they obtain prefixes, IDs and addresses: those with established prefixes,
@@ -52,7 +61,7 @@ pub(super) fn validate(
     rejected: &mut Vec<FieldError>,
 ) -> Vec<Remote> {
     let mut claims = cluster.prefix_owners.clone();
-    let mut ids: BTreeMap<u32, (String, String)> = BTreeMap::new();
+    let mut ids: BTreeMap<u64, (String, String)> = BTreeMap::new();
     let mut gateway_owners: BTreeMap<IpAddr, String> = BTreeMap::new();
     let mut remotes = Vec::new();
     for info in infos {
@@ -66,7 +75,21 @@ pub(super) fn validate(
         } else {
             &info.gateways
         };
-        let gateways = usable_gateways(listed, &object, cluster, &claims, &mut gateway_owners, rejected);
+        // An Antrea gateway never has a secret.
+        let unkeyed = is_antrea || me.secrets.unkeyed_clusters.contains(&info.cluster_id);
+        let mut gateways = GatewayReader {
+            object: &object,
+            cluster,
+            claims: &claims,
+            owners: &mut gateway_owners,
+            policy: if unkeyed {
+                SecretPolicy::Optional
+            } else {
+                SecretPolicy::Required
+            },
+            rejected,
+        };
+        let gateways = gateways.usable(listed);
         let mut prefixes = BTreeSet::new();
         let pods = info.pod_cidrs.iter().enumerate();
         let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
@@ -131,10 +154,10 @@ fn cluster_number(
     info: &RemoteCluster,
     object: &str,
     me: &LocalNode,
-    ids: &mut BTreeMap<u32, (String, String)>,
+    ids: &mut BTreeMap<u64, (String, String)>,
     rejected: &mut Vec<FieldError>,
-) -> Option<u32> {
-    let id = stable_id(&info.cluster_id);
+) -> Option<u64> {
+    let id = cluster_id(&me.cluster_id_key, &info.cluster_id);
     let reason = if info.cluster_id.is_empty() {
         "is missing".to_owned()
     } else if me.cluster_id.as_deref() == Some(info.cluster_id.as_str()) {
@@ -158,68 +181,86 @@ fn cluster_number(
     None
 }
 
-/// The valid gateway addresses: each belongs to one cluster, to no local Node, and to no prefix of another owner, which
-/// would receive its packets.
-fn usable_gateways(
-    listed: &[RemoteGateway],
-    object: &str,
-    cluster: &LocalCluster,
-    claims: &PrefixOwners,
-    owners: &mut BTreeMap<IpAddr, String>,
-    rejected: &mut Vec<FieldError>,
-) -> Vec<(IpAddr, u32)> {
-    let mut usable: Vec<(IpAddr, u32)> = Vec::new();
-    for (index, gateway) in listed.iter().enumerate() {
-        let text = &gateway.ip;
-        let field = format!("spec.gatewayInfos[{index}].gatewayIP");
-        let addr = match parse_address(text) {
-            Ok(addr) => addr,
-            Err(error) => {
-                rejected.push(field_error(object, &field, text, &error));
-                continue;
+/// Validation of the gateways of a cluster.
+struct GatewayReader<'r> {
+    /// The ClusterInfoImport.
+    object: &'r str,
+    cluster: &'r LocalCluster,
+    claims: &'r PrefixOwners,
+    /// Owners of the gateway addresses of all clusters so far.
+    owners: &'r mut BTreeMap<IpAddr, String>,
+    policy: SecretPolicy,
+    rejected: &'r mut Vec<FieldError>,
+}
+
+impl GatewayReader<'_> {
+    /// The valid gateways: each address belongs to one cluster, to no local Node, and to no prefix of another owner,
+    /// which would receive its packets.
+    fn usable(&mut self, listed: &[RemoteGateway]) -> Vec<Gateway> {
+        let mut usable: Vec<Gateway> = Vec::new();
+        for (index, gateway) in listed.iter().enumerate() {
+            let addr = match self.address(&gateway.ip) {
+                Ok(addr) => addr,
+                Err(reason) => {
+                    self.reject(format!("spec.gatewayInfos[{index}].gatewayIP"), &gateway.ip, reason);
+                    continue;
+                }
+            };
+            let key = self.public_key(index, &gateway.public_key);
+            self.owners.insert(addr, self.object.to_owned());
+            if !usable.iter().any(|known| known.addr == addr) {
+                usable.push(Gateway {
+                    addr,
+                    weight: gateway.weight,
+                    auth: PeerAuth::new(key, self.policy),
+                });
             }
-        };
-        let own = cluster
-            .addresses
-            .iter()
-            .find(|(own, _)| *own == addr)
-            .map(|(_, owner)| owner);
-        let other = owners.get(&addr).filter(|owner| *owner != object);
-        if let Some(owner) = own.or(other) {
-            rejected.push(FieldError {
-                object: object.to_owned(),
-                field,
-                value: text.clone(),
-                reason: format!("is the address of {owner}"),
-            });
-            continue;
         }
-        if let Some(reason) = claims.address_conflict(addr, object) {
-            rejected.push(FieldError {
-                object: object.to_owned(),
-                field,
-                value: text.clone(),
-                reason,
-            });
-            continue;
+        if usable.is_empty() {
+            let all: Vec<_> = listed.iter().map(|gateway| gateway.ip.as_str()).collect();
+            let reason = "has no valid gatewayIP: packets to this cluster are dropped".to_owned();
+            self.reject("spec.gatewayInfos".to_owned(), &all.join(", "), reason);
         }
-        owners.insert(addr, object.to_owned());
-        if !usable.iter().any(|(known, _)| *known == addr) {
-            usable.push((addr, gateway.weight));
-        }
+        usable.sort_by_key(|gateway| (gateway.weight == 0, gateway.addr));
+        usable
     }
-    if usable.is_empty() {
-        rejected.push(FieldError {
-            object: object.to_owned(),
-            field: "spec.gatewayInfos".to_owned(),
-            value: listed
-                .iter()
-                .map(|gateway| gateway.ip.as_str())
-                .collect::<Vec<_>>()
-                .join(", "),
-            reason: "has no valid gatewayIP: packets to this cluster are dropped".to_owned(),
+
+    fn address(&self, text: &str) -> Result<IpAddr, String> {
+        let addr = parse_address(text).map_err(|error| error.to_string())?;
+        let mut own = self.cluster.addresses.iter().filter(|(own, _)| *own == addr);
+        let own = own.next().map(|(_, owner)| owner);
+        let other = self.owners.get(&addr).filter(|owner| *owner != self.object);
+        if let Some(owner) = own.or(other) {
+            return Err(format!("is the address of {owner}"));
+        }
+        self.claims.address_conflict(addr, self.object).map_or(Ok(addr), Err)
+    }
+
+    fn public_key(&mut self, index: usize, text: &str) -> Option<PublicKey> {
+        if text.is_empty() && self.policy != SecretPolicy::Required {
+            return None;
+        }
+        let field = format!("spec.gatewayInfos[{index}].publicKey");
+        if text.is_empty() {
+            let reason = "is missing: packets of this gateway are dropped, and it gets none; upgrade it, or name the \
+                          cluster in --unkeyed-clusters";
+            self.reject(field, text, reason.to_owned());
+            return None;
+        }
+        let key = text.parse();
+        if let Err(error) = &key {
+            let error: &PublicKeyError = error;
+            self.reject(field, text, error.to_string());
+        }
+        key.ok()
+    }
+
+    fn reject(&mut self, field: String, value: &str, reason: String) {
+        self.rejected.push(FieldError {
+            object: self.object.to_owned(),
+            field,
+            value: value.to_owned(),
+            reason,
         });
     }
-    usable.sort_by_key(|(addr, weight)| (*weight == 0, *addr));
-    usable
 }

@@ -7,12 +7,13 @@ use ipnet::IpNet;
 
 use super::services::Services;
 use super::{AntreaInterop, SourceAddrs};
+use crate::peer_secret::{PeerAuth, PublicKey};
 
 /// The destination of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixRoute {
     /// Cluster, 0 for the local one.
-    pub cluster: u32,
+    pub cluster: u64,
     /// Group ID, 0 for none.
     pub group: u32,
     /// Whether packets are delivered on this node instead of forwarded to the group.
@@ -39,19 +40,23 @@ pub struct NextHop {
     pub source: Option<IpAddr>,
     /// Share of the group's flows; 0 drains.
     pub weight: u32,
+    /// Authentication of packets to it.
+    pub auth: PeerAuth,
 }
 
 /// A node that packets are accepted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Cluster, 0 for the local one.
-    pub cluster: u32,
+    pub cluster: u64,
     /// `PEER_*` of [`mc_gateway_common::abi`].
     pub flags: u32,
     /// Group ID of the peer's own Pod CIDRs, 0 for none.
     pub group: u32,
     /// Address that replaces the clients of an Antrea gateway.
     pub alias: Option<Ipv4Addr>,
+    /// Authentication of its packets.
+    pub auth: PeerAuth,
 }
 
 /// Source NAT of the nftables table, besides the exemption from foreign masquerading.
@@ -83,7 +88,7 @@ pub struct DesiredState {
     /// All peers by outer source.
     pub peers: BTreeMap<IpAddr, Peer>,
     /// Names of the remote clusters by ID.
-    pub cluster_names: BTreeMap<u32, String>,
+    pub cluster_names: BTreeMap<u64, String>,
     /// Kind and name of the first object that defines a peer.
     pub peer_names: BTreeMap<IpAddr, String>,
     /// Prefixes routed into `mc0`.
@@ -98,6 +103,18 @@ pub struct DesiredState {
     pub host_addresses: BTreeSet<IpNet>,
     /// Unused addresses that are routed to this Node: source addresses if it has none in the Pod network.
     pub fallback_addrs: SourceAddrs,
+    /// Public key of this Node that other nodes know.
+    pub published_key: Option<PublicKey>,
     /// Addresses that other nodes send to, most important first.
     pub local_addrs: Vec<IpAddr>,
+}
+
+impl DesiredState {
+    /// The public keys of all next hops and peers.
+    #[must_use]
+    pub fn public_keys(&self) -> BTreeSet<PublicKey> {
+        let next_hops = self.next_hops.values().map(|next_hop| &next_hop.auth);
+        let peers = self.peers.values().map(|peer| &peer.auth);
+        next_hops.chain(peers).filter_map(PeerAuth::received_key).copied().collect()
+    }
 }

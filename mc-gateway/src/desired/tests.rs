@@ -6,12 +6,14 @@ use ipnet::IpNet;
 use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
 
 use super::*;
-use crate::ids::stable_id;
-use crate::objects::{GatewayInfo, PodInfo, RemoteCluster, RemoteGateway};
+use crate::ids::{cluster_id, stable_id};
+use crate::objects::{GatewayInfo, NodeKeyInfo, PodInfo, RemoteCluster, RemoteGateway};
+use crate::peer_secret::{PeerAuth, PeerSecrets, PublicKey};
 
 mod antrea;
 mod collisions;
 mod established;
+mod keys;
 mod pods;
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
@@ -27,6 +29,7 @@ fn peer_gateway(ip: &str) -> RemoteGateway {
     RemoteGateway {
         ip: ip.into(),
         weight: 1,
+        public_key: key(ip).to_string(),
     }
 }
 
@@ -67,6 +70,24 @@ fn objects() -> Objects {
         pods: vec![],
         services: None,
         reservations: vec![],
+        node_keys: ["a", "b", "c"].map(node_key).into(),
+    }
+}
+
+/// The public key of a Node, or of the agent at a gateway address.
+fn key(of: &str) -> PublicKey {
+    let mut private = [0; 32];
+    for (byte, text) in private.iter_mut().zip(of.bytes()) {
+        *byte = text;
+    }
+    PeerSecrets::new(private).public_key()
+}
+
+fn node_key(node: &str) -> NodeKeyInfo {
+    NodeKeyInfo {
+        name: node.into(),
+        owned: true,
+        public_key: key(node).to_string(),
     }
 }
 
@@ -88,6 +109,11 @@ fn on_established(
     compute(objects, &me, established).unwrap()
 }
 
+/// ID of a remote cluster in the maps.
+fn id(cluster: &str) -> u64 {
+    cluster_id(&LocalNode::default().cluster_id_key, cluster)
+}
+
 fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
@@ -107,7 +133,7 @@ fn regular_node() {
     assert_eq!(rejected, []);
     assert!(!desired.gateway);
     let gateways = stable_id("gateways");
-    let west = stable_id("west");
+    let west = id("west");
     let forward = PrefixRoute {
         cluster: west,
         group: gateways,
@@ -156,7 +182,7 @@ fn gateway_node() {
     let (desired, rejected) = on("a", &objects());
     assert_eq!(rejected, []);
     assert!(desired.gateway);
-    let (west, to_west, to_b) = (stable_id("west"), stable_id("cluster/west"), stable_id("node/b"));
+    let (west, to_west, to_b) = (id("west"), stable_id("cluster/west"), stable_id("node/b"));
     let route = |cluster, group, deliver| PrefixRoute {
         cluster,
         group,
@@ -173,17 +199,21 @@ fn gateway_node() {
         ]
         .into()
     );
-    let peer = |cluster, flags, group| Peer {
+    let peer = |cluster, flags, group, of| Peer {
         cluster,
         flags,
         group,
         alias: None,
+        auth: PeerAuth::Required(key(of)),
     };
     assert_eq!(
         desired.peers,
         [
-            ([192, 0, 2, 2].into(), peer(0, PEER_LOCAL_NODE, to_b)),
-            ([203, 0, 113, 9].into(), peer(west, PEER_REMOTE_GATEWAY, 0)),
+            ([192, 0, 2, 2].into(), peer(0, PEER_LOCAL_NODE, to_b, "b")),
+            (
+                [203, 0, 113, 9].into(),
+                peer(west, PEER_REMOTE_GATEWAY, 0, "203.0.113.9"),
+            ),
         ]
         .into()
     );
@@ -361,7 +391,7 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
     );
     assert_eq!(
         desired.prefixes[&net("10.2.128.0/17")].cluster,
-        stable_id("north")
+        id("north")
     );
     assert!(
         desired.prefixes.contains_key(&net("10.97.0.0/16")),
@@ -432,18 +462,19 @@ fn cluster_ids_are_required_and_unique() {
 }
 
 #[test]
-fn cluster_ids_with_the_same_hash_are_rejected() {
+fn clusters_whose_names_have_the_same_unkeyed_hash_do_not_exclude_each_other() {
     // Two strings with the same 32-bit FNV-1a hash.
     let (one, two) = ("costarring", "liquid");
     assert_eq!(stable_id(one), stable_id(two));
-    let (desired, error) = rejected_on_gateway(|o| {
-        o.remotes = vec![
-            remote(one, None, "203.0.113.7", "10.98.0.0/16", &[]),
-            remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
-        ];
-    });
-    assert!(error.contains("has the same hash as \"costarring\""), "{error}");
-    assert_eq!(desired.routes, [net("10.98.0.0/16")].into());
+    let mut objects = objects();
+    objects.remotes = vec![
+        remote(one, None, "203.0.113.7", "10.98.0.0/16", &[]),
+        remote(two, None, "203.0.113.8", "10.99.0.0/16", &[]),
+    ];
+    let (desired, rejected) = on("a", &objects);
+    assert_eq!(rejected, []);
+    assert_eq!(desired.routes, [net("10.98.0.0/16"), net("10.99.0.0/16")].into());
+    assert_ne!(id(one), id(two));
 }
 
 #[test]
@@ -459,7 +490,7 @@ fn a_gateway_address_has_one_owner() {
     );
     assert_eq!(
         desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
-        stable_id("west")
+        id("west")
     );
     let (_, error) = rejected_on_gateway(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
     assert!(
@@ -530,6 +561,7 @@ fn the_first_16_local_gateways_by_name_are_used() {
         })
         .collect();
     objects.gateways.reverse();
+    objects.node_keys = (10..30).map(|n| node_key(&format!("gw{n}"))).collect();
     let (desired, rejected) = on("b", &objects);
     assert_eq!(rejected.len(), 4);
     assert_eq!(

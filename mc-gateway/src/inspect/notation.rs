@@ -44,6 +44,17 @@ pub(crate) fn role_names(flags: u32) -> Vec<&'static str> {
     set.map(|(_, name)| name).collect()
 }
 
+/// Whether packets of a peer need its secret.
+pub(crate) fn secret_name(peer: &abi::Peer) -> &'static str {
+    if peer.flags & abi::PEER_UNKEYED != 0 {
+        "not required"
+    } else if peer.source_macs == [0; abi::SECRET_SLOTS] {
+        "missing"
+    } else {
+        "required"
+    }
+}
+
 /// Name of an IP protocol.
 pub(crate) fn protocol_name(proto: u32) -> String {
     match u8::try_from(proto) {

@@ -6,7 +6,7 @@ use mc_gateway_common::abi::{self, Addr, service};
 use mc_gateway_common::liveness;
 use serde_json::{Value, json};
 
-use super::notation::{action_name, format_prefix, neighbor_addr, role_names, state_name};
+use super::notation::{action_name, format_prefix, neighbor_addr, role_names, secret_name, state_name};
 use super::render::Table;
 use super::section::Section;
 use super::services;
@@ -162,6 +162,7 @@ fn peers(snapshot: &Snapshot) -> Table {
             json!(snapshot.names.peer(addr)),
             json!(snapshot.names.cluster(peer.cluster)),
             json!(role_names(peer.flags)),
+            json!(secret_name(peer)),
             json!(peer_group(snapshot, peer)),
             json!(traffic.map(|traffic| traffic.sent_packets)),
             json!(traffic.map(|traffic| traffic.sent_bytes)),
@@ -176,6 +177,7 @@ fn peers(snapshot: &Snapshot) -> Table {
             "name",
             "cluster",
             "roles",
+            "secret",
             "group",
             "sent_packets",
             "sent_bytes",

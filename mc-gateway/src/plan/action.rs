@@ -61,10 +61,10 @@ pub enum Action {
     },
     /// Writes `mc_config`.
     SetConfig {
-        /// Previous value.
-        from: abi::Config,
+        /// Previous value; boxed, because it is the largest and there may be thousands of actions.
+        from: Box<abi::Config>,
         /// New value.
-        to: abi::Config,
+        to: Box<abi::Config>,
     },
     /// Changes a Service map.
     Service(ServiceAction),
@@ -178,6 +178,7 @@ impl Action {
     }
 }
 
+/// The text is logged and has no secrets.
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -186,12 +187,28 @@ impl fmt::Display for Action {
             Self::SetDevice { to: (mtu, up), .. } => write!(f, "set mc0 to MTU {mtu}, up: {up}"),
             Self::SetAddress { addr, to: true } => write!(f, "add address {addr} to mc0"),
             Self::SetAddress { addr, to: false } => write!(f, "remove address {addr} from mc0"),
-            Self::SetNextHop { slot, to, .. } => write!(f, "set next hop {slot} to {to:?}"),
+            Self::SetNextHop { slot, to, .. } => {
+                let public = abi::NextHop { source_mac: 0, ..*to };
+                write!(f, "set next hop {slot} to {public:?}")
+            }
             Self::SetGroup { slot, to, .. } => {
                 write!(f, "set group {slot} to id {} with {} next hops", to.id, to.len)
             }
-            Self::SetPeer { addr, to, .. } => write!(f, "set peer {} to {to:?}", ShowAddr(*addr)),
-            Self::SetConfig { to, .. } => write!(f, "set config to {to:?}"),
+            Self::SetPeer { addr, to, .. } => {
+                let public = to.map(|peer| abi::Peer {
+                    source_macs: [0; abi::SECRET_SLOTS],
+                    reply_mac: 0,
+                    ..peer
+                });
+                write!(f, "set peer {} to {public:?}", ShowAddr(*addr))
+            }
+            Self::SetConfig { to, .. } => {
+                let public = abi::Config {
+                    cluster_id_key: [0; 16],
+                    ..**to
+                };
+                write!(f, "set config to {public:?}")
+            }
             Self::Service(action) => action.fmt(f),
             Self::SetPrefix { key, to, .. } => {
                 write!(f, "set prefix {}/{} to {to:?}", ShowAddr(key.addr), key.len)

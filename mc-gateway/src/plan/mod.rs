@@ -308,10 +308,14 @@ impl Planner {
             local: resolved.local,
             detect: resolved.detect,
             hold_down_ms: resolved.hold_down_ms,
+            cluster_id_key: resolved.cluster_id_key,
             ..abi::Config::default()
         };
         if from != to {
-            self.adds.push(Action::SetConfig { from, to });
+            self.adds.push(Action::SetConfig {
+                from: Box::new(from),
+                to: Box::new(to),
+            });
         }
     }
 
@@ -326,6 +330,7 @@ impl Planner {
                 group: groups.slot(prefix.group),
                 action: prefix.action,
                 flags: prefix.flags | kept,
+                pad: 0,
             });
             if from != to {
                 self.adds.push(Action::SetPrefix { key: *key, from, to });

@@ -46,7 +46,7 @@ fn execute_on(node: &mut ObservedState, action: &Action) {
         Action::SetGroup { slot: at, to, .. } => slot(&mut node.groups, at, to),
         Action::SetReturnRoutes { to, .. } => node.return_routes = to,
         Action::SetPeer { addr, to, .. } => entry(&mut node.peers, addr, to),
-        Action::SetConfig { to, .. } => node.config = to,
+        Action::SetConfig { to, .. } => node.config = *to,
         Action::Service(action) => action.apply_to(&mut node.services),
         Action::SetPrefix { key, to, .. } => entry(&mut node.prefixes, key, to),
         Action::Attach { hook, ifindex, .. } => {
@@ -137,6 +137,7 @@ fn converge(node: &mut ObservedState, resolved: &ResolvedState) -> Vec<Action> {
 
 fn next_hop(id: u32, ifindex: u32) -> abi::NextHop {
     abi::NextHop {
+        source_mac: 0,
         addr: [1; 16],
         local: [2; 16],
         ifindex,
@@ -176,7 +177,7 @@ fn targets() -> impl Strategy<Value = ResolvedState> {
                             let mut addr = Addr::default();
                             addr[12..14].copy_from_slice(bytes);
                             let value = Prefix {
-                                cluster: *cluster,
+                                cluster: (*cluster).into(),
                                 group: known(group),
                                 action: *action,
                                 flags: 0,

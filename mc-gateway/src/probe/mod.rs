@@ -241,7 +241,9 @@ impl Worker {
             sent_at: socket::monotonic_ns(),
         };
         let target = next_hop.target;
-        let payload = wanted.encap.encode(&probe, target.addr.is_ipv6());
+        let payload = wanted
+                    .encap
+                    .encode(&probe, target.source_mac.bytes(), target.addr.is_ipv6());
         self.sockets
             .send(&payload, target.local, (target.addr, wanted.port));
         Ok(())
@@ -278,7 +280,9 @@ impl Worker {
                     sequence: size.sequence,
                     sent_at: socket::monotonic_ns(),
                 };
-                let payload = wanted.encap.encode(&probe, target.addr.is_ipv6());
+                let payload = wanted
+                    .encap
+                    .encode(&probe, target.source_mac.bytes(), target.addr.is_ipv6());
                 self.sockets
                     .send(&payload, target.local, (target.addr, wanted.port));
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::{self, CONFIG_GATEWAY, CONFIG_UDP_CHECKSUM};
+use mc_gateway_common::abi::{self, CONFIG_GATEWAY, CONFIG_UDP_CHECKSUM, SourceMac};
 use mc_gateway_common::packet::tunnel;
 
 use super::encap::ProbeEncap;
@@ -20,6 +20,8 @@ pub(super) struct ProbeTarget {
     pub(super) addr: IpAddr,
     /// Local address of probes to it.
     pub(super) local: IpAddr,
+    /// Inner source MAC address of probes to it.
+    pub(super) source_mac: SourceMac,
     /// MTU of the link to it.
     pub(super) link_mtu: u32,
     /// Known path MTU, as the length of an outer IP packet in bytes.
@@ -73,6 +75,7 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
                 id: next_hop.id,
                 addr: from_abi_addr(&next_hop.addr),
                 local: from_abi_addr(&next_hop.local),
+                source_mac: SourceMac::from_bits(next_hop.source_mac),
                 link_mtu: links.get(&next_hop.id).copied().unwrap_or(known),
                 known_mtu: known,
             };
@@ -83,7 +86,6 @@ pub(crate) fn probe_targets(contents: &MapContents, links: &BTreeMap<u32, u32>) 
         port: config.port,
         encap: ProbeEncap {
             format: tunnel::Format::from_config(config),
-            mac: config.mc0_mac,
         },
         udp_checksum: config.flags & CONFIG_UDP_CHECKSUM != 0,
         by_slot: next_hops,
@@ -106,6 +108,7 @@ mod tests {
         contents.config.port = 6081;
         for slot in 1..=5_u8 {
             let next_hop = abi::NextHop {
+                source_mac: SourceMac::UNKEYED.to_bits(),
                 addr: v4(slot),
                 local: v4(100),
                 ifindex: 2,

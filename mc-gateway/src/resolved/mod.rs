@@ -61,6 +61,8 @@ pub struct ResolvedState {
     pub detect: u32,
     /// [`abi::Config::hold_down_ms`].
     pub hold_down_ms: u32,
+    /// [`abi::Config::cluster_id_key`].
+    pub cluster_id_key: [u8; 16],
     /// MTU of `mc0`; none while no next hop is reachable: the MTU then stays unchanged.
     pub mtu: Option<u32>,
     /// Prefix map.

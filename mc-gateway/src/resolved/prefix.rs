@@ -24,7 +24,7 @@ pub struct PrefixKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// Cluster, 0 for the local one.
-    pub cluster: u32,
+    pub cluster: u64,
     /// Group ID, 0 for none.
     pub group: u32,
     /// `ACTION_*`.

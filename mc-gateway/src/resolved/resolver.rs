@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use mc_gateway_common::abi::{self, LOCAL_ADDRS};
+use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
@@ -18,6 +18,7 @@ use crate::cidr::{from_abi_addr, is_ipv6, to_abi_addr};
 use crate::config::{Dscp, EncapFormat, Exposure, Tunnel};
 use crate::desired::{DesiredState, NextHop, NextHopGroup, Peer};
 use crate::objects::FieldError;
+use crate::peer_secret::{PeerAuth, PeerSecrets};
 
 /// Settings of the agent, and the path MTUs it has measured.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,12 @@ pub struct Settings<'a> {
     pub path_mtus: &'a BTreeMap<u32, u32>,
     /// Capacity of the maps.
     pub capacity: Capacity,
+    /// Secrets shared with other nodes.
+    pub secrets: &'a PeerSecrets,
+    /// Period of these secrets.
+    pub period: u64,
+    /// [`abi::Config::cluster_id_key`].
+    pub cluster_id_key: [u8; 16],
     /// `mc_nh_groups` as observed: these groups stay before new ones if all exceed the capacity.
     pub observed_groups: &'a BTreeMap<u32, abi::NextHopGroup>,
 }
@@ -76,6 +83,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         attach_mode: settings.attach_mode,
         detect: settings.detect,
         hold_down_ms: settings.hold_down_ms,
+        cluster_id_key: settings.cluster_id_key,
         flags: flags(desired.gateway, *tunnel, settings.exposure),
         port: tunnel.port,
         tos: match tunnel.dscp {
@@ -100,7 +108,8 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         }
     }
     let refusals = Refusals::new(desired, inputs, tunnel.port);
-    let mut issues = resolve_next_hops(&mut state, &mut local, desired, &inputs.underlay, &refusals);
+    let underlay = (&inputs.underlay, &refusals);
+    let mut issues = resolve_next_hops(&mut state, &mut local, desired, underlay, settings);
     issues.extend(refusals.peer_issues(desired));
     issues.extend(refusal::local_issues(
         desired,
@@ -120,7 +129,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         .peers
         .iter()
         .filter(|(addr, _)| accepted(addr))
-        .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer)))
+        .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer, settings)))
         .collect();
     state.prefixes = prefix::prefixes(desired);
     if let Some(services) = &desired.services {
@@ -163,8 +172,8 @@ fn resolve_next_hops(
     state: &mut ResolvedState,
     local: &mut LocalAddrs,
     desired: &DesiredState,
-    underlay: &Underlay,
-    refusals: &Refusals,
+    (underlay, refusals): (&Underlay, &Refusals),
+    settings: &Settings<'_>,
 ) -> Vec<FieldError> {
     let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
     let mut issues = Vec::new();
@@ -203,6 +212,7 @@ fn resolve_next_hops(
         state.next_hops.insert(
             *id,
             abi::NextHop {
+                source_mac: sent_mac(&next_hop.auth, settings),
                 addr: to_abi_addr(next_hop.addr),
                 local: to_abi_addr(source),
                 ifindex: route.ifindex,
@@ -349,14 +359,29 @@ fn path_too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldE
     }
 }
 
+/// Inner source MAC address of packets to a node.
+fn sent_mac(auth: &PeerAuth, settings: &Settings<'_>) -> u64 {
+    let keyed = auth.sent_key().map(|key| settings.secrets.sent_mac(key, settings.period));
+    keyed.unwrap_or(SourceMac::UNKEYED).to_bits()
+}
+
 /// A peer as the maps store it, with the stable ID of its group.
-fn to_peer(peer: Peer) -> abi::Peer {
+fn to_peer(peer: Peer, settings: &Settings<'_>) -> abi::Peer {
+    let received = peer.auth.received_key().map(|key| settings.secrets.received_macs(key, settings.period));
+    let unkeyed = if peer.auth.accepts_unkeyed() {
+        abi::PEER_UNKEYED
+    } else {
+        0
+    };
     abi::Peer {
+        source_macs: received.unwrap_or_default(),
+        reply_mac: sent_mac(&peer.auth, settings),
         cluster: peer.cluster,
-        flags: peer.flags,
+        flags: peer.flags | unkeyed,
         group: peer
             .alias
             .map_or(peer.group, |alias| abi::Peer::group_of_alias(alias.octets())),
         stats: 0,
+        pad: 0,
     }
 }

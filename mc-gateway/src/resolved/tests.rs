@@ -1,11 +1,14 @@
 //! Resolution of next hops, addresses and routes.
 
+use std::sync::LazyLock;
+
 use super::*;
 use crate::capacity::Capacity;
 use crate::cidr::to_abi_addr;
 use crate::config::{Dscp, EncapFormat, Tunnel};
 use crate::desired::{self, DesiredState, SourceAddrs};
 use crate::objects::FieldError;
+use crate::peer_secret::{PeerAuth, PeerSecrets};
 
 const TUNNEL: Tunnel = Tunnel {
     format: EncapFormat::Geneve,
@@ -15,7 +18,13 @@ const TUNNEL: Tunnel = Tunnel {
     hop_limit: 64,
 };
 
-const SETTINGS: Settings<'static> = Settings {
+static NO_MTUS: BTreeMap<u32, u32> = BTreeMap::new();
+static NO_GROUPS: BTreeMap<u32, abi::NextHopGroup> = BTreeMap::new();
+/// A node that shares no secret with others.
+static SECRETS: LazyLock<PeerSecrets> = LazyLock::new(|| PeerSecrets::new([1; 32]));
+
+fn settings() -> Settings<'static> {
+    Settings {
     exposure: crate::config::Exposure {
         nodes: false,
         all_services: false,
@@ -25,15 +34,19 @@ const SETTINGS: Settings<'static> = Settings {
     attach_mode: AttachMode::Tcx,
     detect: 0,
     hold_down_ms: 0,
-    path_mtus: &BTreeMap::new(),
+    path_mtus: &NO_MTUS,
     capacity: Capacity {
         prefixes: u32::MAX,
         groups: u32::MAX,
         next_hops: u32::MAX,
         peers: u32::MAX,
     },
-    observed_groups: &BTreeMap::new(),
-};
+    observed_groups: &NO_GROUPS,
+    secrets: &SECRETS,
+    period: 0,
+    cluster_id_key: [0; 16],
+    }
+}
 
 /// The state and the issues on a host with nothing but an underlay.
 fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: Tunnel) -> (ResolvedState, Vec<FieldError>) {
@@ -41,7 +54,7 @@ fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: Tunnel) -> (Reso
         underlay: underlay.clone(),
         ..HostInputs::default()
     };
-    let settings = Settings { tunnel, ..SETTINGS };
+    let settings = Settings { tunnel, ..settings() };
     let resolution = super::resolve(desired, &inputs, &settings);
     (resolution.state, resolution.issues)
 }
@@ -52,6 +65,7 @@ fn next_hop(addr: [u8; 4], source: Option<[u8; 4]>) -> desired::NextHop {
         addr: addr.into(),
         source: source.map(Into::into),
         weight: 1,
+        auth: PeerAuth::Missing,
     }
 }
 
@@ -423,10 +437,10 @@ fn a_host_without_ipv6_gets_no_ipv6_routes_and_addresses() {
         underlay,
         ..HostInputs::default()
     };
-    let state = super::resolve(&desired, &inputs, &SETTINGS).state;
+    let state = super::resolve(&desired, &inputs, &settings()).state;
     assert_eq!((state.addresses.len(), state.host_routes().len()), (1, 3));
     inputs.ipv6_unavailable = Some("is not routed: IPv6 is off".into());
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
     assert_eq!((state.addresses.len(), state.host_routes().len()), (0, 1));
     assert_eq!(state.masquerade.sources, SourceAddrs::default());
     let texts: Vec<String> = issues.iter().map(ToString::to_string).collect();
@@ -446,7 +460,7 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
         foreign_routes: [(nets[0], "Static, device index 2".to_owned())].into(),
         ..HostInputs::default()
     };
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
     assert_eq!(state.routes, [nets[1]].into());
     assert_eq!(
         issues[0].to_string(),
@@ -461,11 +475,11 @@ fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
         underlay,
         ..HostInputs::default()
     };
-    let plain = super::resolve(&desired, &inputs, &SETTINGS);
+    let plain = super::resolve(&desired, &inputs, &settings());
     let path_mtus = [(7, 1_400), (8, 9_000)].into();
     let settings = Settings {
         path_mtus: &path_mtus,
-        ..SETTINGS
+        ..settings()
     };
     let limited = super::resolve(&desired, &inputs, &settings);
     assert_eq!(limited.link_mtus, plain.link_mtus);
@@ -520,7 +534,7 @@ fn next_hops_and_peers_with_an_ipsec_policy_are_refused() {
         ipsec: IpsecPolicies::new(policies, BTreeSet::new()),
         ..HostInputs::default()
     };
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &SETTINGS);
+    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
     assert_eq!(state.groups[&1], [7].into(), "the other next hop is used");
     let peers: Vec<_> = state.peers.keys().copied().collect();
     assert_eq!(peers, [to_abi_addr(addresses[0])]);

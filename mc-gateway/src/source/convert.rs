@@ -5,11 +5,12 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
 use mc_api::gateway::Gateway;
+use mc_api::node_key::NodeKey;
 use mc_api::names;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
 
-use crate::objects::{GatewayInfo, NodeInfo, RemoteCluster, RemoteGateway};
+use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, RemoteCluster, RemoteGateway};
 use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 /// API group of Gateways and ClusterInfoImports.
@@ -19,6 +20,9 @@ pub const GROUP: &str = names::GROUP;
 pub const MCS_GROUP: &str = names::MCS_GROUP;
 /// API group of EndpointSlices.
 pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
+
+/// API group of NodeKeys.
+pub const NODE_KEY_GROUP: &str = "mc-gateway.io";
 
 /// Annotations of a Node with an address of its own in the Pod network: Calico's for its tunnel devices, and those for
 /// other CNIs with Pod addresses outside `spec.podCIDRs`.
@@ -74,6 +78,16 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
     }
 }
 
+/// The public key in a `NodeKey`.
+#[must_use]
+pub fn node_key(key: &NodeKey) -> NodeKeyInfo {
+    NodeKeyInfo {
+        name: key.metadata.name.clone().unwrap_or_default(),
+        owned: key.is_owned_by_node(),
+        public_key: key.spec.public_key.clone(),
+    }
+}
+
 /// RFC 3339 in UTC with whole seconds, as the API server writes it: the text sorts by time.
 fn created(metadata: &ObjectMeta) -> Option<String> {
     let time = metadata.creation_timestamp.as_ref()?;
@@ -96,6 +110,7 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
             .map(|info| RemoteGateway {
                 ip: info.gateway_ip.clone(),
                 weight: info.weight(),
+                public_key: info.public_key.clone(),
             })
             .collect(),
     }

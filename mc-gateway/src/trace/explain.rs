@@ -6,12 +6,13 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey};
-use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, Prefix};
+use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, MacMatch, Prefix, SourceMac};
 use mc_gateway_common::liveness::State;
 use mc_gateway_common::nexthop_select;
 use mc_gateway_common::packet::Address;
 use mc_gateway_common::packet::encap::source_port;
-use mc_gateway_common::pipeline::{self, service};
+use mc_gateway_common::packet::eth;
+use mc_gateway_common::pipeline;
 use mc_gateway_common::rendezvous::{Candidate, hrw_better};
 use mc_gateway_common::verdict::DropReason;
 
@@ -184,12 +185,13 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
 /// The Pod that a gateway has selected, by its ID in the inner source MAC address.
 pub(super) fn chosen_backend(snapshot: &Snapshot, bytes: &[u8], inner_at: usize) -> Option<String> {
     let at = inner_at.checked_sub(8)?;
-    let mac: [u8; 6] = *bytes.get(at..)?.first_chunk()?;
-    let backend = snapshot
-        .contents
-        .services
-        .backends
-        .get(&service::decode_backend_mac(mac)?)?;
+    let mac = SourceMac::from_bits(eth::mac_to_u64(*bytes.get(at..)?.first_chunk()?));
+    let contents = &snapshot.contents;
+    let selected = |next_hop: &abi::NextHop| match mac.compare(SourceMac::from_bits(next_hop.source_mac)) {
+        MacMatch::Backend(id) => contents.services.backends.get(&id),
+        MacMatch::Equal | MacMatch::Different => None,
+    };
+    let backend = contents.next_hops.values().find_map(selected)?;
     let pod = format_endpoint(&backend.pod, backend.pod_port);
     Some(format!(
         "chosen: the Pod {pod} on {}",

@@ -13,10 +13,9 @@ use std::net::IpAddr;
 use aya::TestRunOptions;
 use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
 use bytes::Bytes;
-use mc_gateway_common::abi::{self, Addr};
+use mc_gateway_common::abi::{self, Addr, SourceMac};
 use mc_gateway_common::packet::SlicePacket;
-use mc_gateway_common::packet::eth::Mac;
-use mc_gateway_common::pipeline::{self, service};
+use mc_gateway_common::pipeline;
 use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
 use thiserror::Error;
 
@@ -137,7 +136,7 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
             config,
             to_abi_addr(peer),
             local,
-            backend_mac(&snapshot, flow, peer),
+            source_mac(&snapshot, flow, peer),
         );
         (
             Program::FromUnderlay,
@@ -189,13 +188,19 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     Ok((TraceReport { text, result }, agree))
 }
 
-/// The source MAC address by which a gateway of this cluster names the backend: the first Pod of this node behind the
-/// Service.
-fn backend_mac(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> Option<Mac> {
-    let peer = snapshot.contents.peers.get(&to_abi_addr(peer))?;
+/// The inner source MAC address of a packet from the peer: an accepted one, from a gateway of this cluster combined
+/// with the first Pod of this node behind the Service.
+fn source_mac(snapshot: &Snapshot, flow: &TraceFlow, peer: IpAddr) -> SourceMac {
+    let Some(peer) = snapshot.contents.peers.get(&to_abi_addr(peer)) else {
+        return SourceMac::UNKEYED;
+    };
+    let accepted = peer.source_macs.into_iter().find(|mac| *mac != 0);
+    let mac = accepted.map_or(SourceMac::UNKEYED, SourceMac::from_bits);
     let by_gateway = peer.flags & abi::PEER_REMOTE_GATEWAY == 0;
-    let (id, _) = flow.backend(snapshot).filter(|_| by_gateway)?;
-    Some(service::encode_backend_mac(id))
+    match flow.backend(snapshot).filter(|_| by_gateway) {
+        Some((id, _)) => mac.with_backend(id),
+        None => mac,
+    }
 }
 
 /// A peer by address or name.

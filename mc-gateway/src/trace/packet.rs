@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use mc_gateway_common::abi::service::Backend;
-use mc_gateway_common::abi::{Addr, Config};
+use mc_gateway_common::abi::{Addr, Config, SourceMac};
 use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
 use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
@@ -147,9 +147,9 @@ impl TraceFlow {
         )
     }
 
-    /// The frame from `peer` to `local`, both of one family, with `name` as inner source MAC address.
+    /// The frame from `peer` to `local`, both of one family, with the inner source MAC address `mac`.
     #[must_use]
-    pub fn underlay_frame(&self, config: &Config, peer: Addr, local: Addr, name: Option<eth::Mac>) -> Bytes {
+    pub fn underlay_frame(&self, config: &Config, peer: Addr, local: Addr, mac: SourceMac) -> Bytes {
         let inner = self.ip_packet();
         let outer = Encap {
             format: Format::from_config(config),
@@ -161,7 +161,7 @@ impl TraceFlow {
             port: config.port,
             inner_sum: None,
             vni: VNI_POLICY_OFF,
-            inner_src: name.unwrap_or(config.mc0_mac),
+            inner_src: mac,
             inner_type: self.ethertype(),
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
         };

@@ -62,6 +62,7 @@ pub fn cluster_info(data: &[u8]) {
                 .map(|(weight, ip)| RemoteGateway {
                     ip: ip.to_owned(),
                     weight: u32::try_from(weight).unwrap_or(0),
+                    public_key: KEYS[weight % KEYS.len()].to_owned(),
                 })
                 .collect(),
         });
@@ -72,6 +73,14 @@ pub fn cluster_info(data: &[u8]) {
         check_desired_state(&objects, name, all.collect());
     }
 }
+
+/// Public keys of remote gateways: valid, of low order, missing and malformed.
+const KEYS: [&str; 4] = [
+    "Xqt4MMzuzhTP/BBbcbBPpDQCVpcJ/AG6ewo8Ty1KZkE=",
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    "",
+    "AAAA",
+];
 
 /// The receiving cluster: a gateway and a regular Node.
 fn local() -> Objects {
@@ -106,6 +115,7 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
         cluster_id: Some("east".to_owned()),
         pod_lookup: PodLookup::Auto,
         antrea_clusters: antrea,
+        ..LocalNode::default()
     };
     let result = compute(objects, &me, &Established::default());
     let mut reversed = objects.clone();

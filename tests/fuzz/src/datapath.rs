@@ -194,7 +194,11 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
                     "outer UDP checksum"
                 );
             }
-            assert_eq!(old_udp[8..30], new_udp[8..30], "tunnel header and inner Ethernet");
+            assert_eq!(old_udp[8..22], new_udp[8..22], "tunnel header and inner destination");
+            // A backend ID is combined with the address.
+            let plain = new_udp[22..28] == crate::fixture::sent_mac_to(new.dst).bytes();
+            assert!(plain || new_udp[22] & 4 != 0, "inner source {:?}", &new_udp[22..28]);
+            assert_eq!(old_udp[28..30], new_udp[28..30], "inner ethertype");
             check_inner(input, &before[ETH + outer..], &after[ETH + outer..], None);
         }
         Verdict::Send {
@@ -327,7 +331,7 @@ fn check_encap(input: &Input, tables: &MemoryMaps, before: &[u8], after: &[u8]) 
     };
     assert_eq!(datagram[8..16], *format, "tunnel header");
     assert_eq!(datagram[16..22], F0, "inner destination");
-    assert_eq!(datagram[22..28], config.mc0_mac, "inner source");
+    assert_eq!(datagram[22..28], crate::fixture::sent_mac_to(outer.dst).bytes(), "inner source");
     assert_eq!(datagram[28..30], before[12..14], "inner ethertype");
     let inner = ip(&datagram[TUNNEL_LEN..]).expect("a valid inner packet");
     // The outer checksum derives from the inner ones and is valid if they are.
@@ -428,8 +432,6 @@ fn mtu_of(input: &Input) -> usize {
 
 /// Checks a reflected probe.
 fn check_reflected_probe(input: &Input, before: &[u8], after: &[u8]) {
-    let tables = input.tables();
-    let config = tables.config().expect("a configuration");
     assert_eq!(after.len(), before.len(), "length");
     let (old, new) = (
         outer_of(&before[ETH..]).expect("a header"),
@@ -439,7 +441,7 @@ fn check_reflected_probe(input: &Input, before: &[u8], after: &[u8]) {
     assert!(new.header_checksum_is_valid(), "outer header checksum");
     let (request, reply) = (udp_of(&old), udp_of(&new));
     assert_eq!(reply[28..30], PROBE, "ethertype");
-    assert_eq!(reply[22..28], config.mc0_mac, "inner source");
+    assert_eq!(reply[22..28], crate::fixture::sent_mac_to(new.dst).bytes(), "inner source");
     assert_eq!(reply[..6], request[..6], "ports and length");
     assert!(matches!(
         (request[TUNNEL_LEN + 1], reply[TUNNEL_LEN + 1]),

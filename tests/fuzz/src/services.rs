@@ -127,6 +127,7 @@ impl World {
                 group: 0,
                 action,
                 flags,
+                pad: 0,
             };
             tables
                 .prefixes
@@ -135,6 +136,11 @@ impl World {
                 .prefixes
                 .insert((128, at(pod)), prefix(ACTION_DELIVER, PREFIX_BACKENDS));
         }
+        // The node knows the secret of the gateway's packets, and needs none.
+        let gateway_inside = mapped(shape.outer(GATEWAY_INSIDE));
+        let peer = node.peers.get_mut(&gateway_inside).expect("a peer");
+        let mac = fixture::sent_mac(NODE);
+        peer.source_macs[mac.slot()] = mac.to_bits();
         let mut world = Self {
             shape,
             gateway,
@@ -517,7 +523,8 @@ impl World {
         assert_eq!(key_of(&backend), key, "Pod of another Service");
         match chosen {
             GatewayResult::RemoteNode(name, _) => {
-                assert_eq!((*name, backend.group), (backend_mac(id), GROUP_NODE));
+                let mac = fixture::sent_mac(NODE).with_backend(id).bytes();
+                assert_eq!((*name, backend.group), (mac, GROUP_NODE));
             }
             _ => assert_eq!(backend.group, 0, "Pod of another node"),
         }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_NEXT_HOPS,
-        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, V4_PREFIX_BITS,
+        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, SourceMac, Prefix, V4_PREFIX_BITS,
     },
     maps::MemoryMaps,
     nexthop_select::mix,
@@ -81,6 +81,9 @@ impl Sizes {
     }
 }
 
+/// The secret of every pair of peers.
+const SOURCE_MAC: SourceMac = SourceMac::keyed(0, [0xbe, 1, 2, 3, 4]);
+
 /// A leg: the device and the addresses of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leg {
@@ -130,12 +133,12 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MemoryMaps 
         let address = Ipv4Addr::from(0x6440_0000 + cluster);
         tables.peers.insert(
             mapped(address.octets()),
-            peer(cluster + 1, PEER_REMOTE_GATEWAY, 0),
+            peer(u64::from(cluster) + 1, PEER_REMOTE_GATEWAY, 0),
         );
     }
     for number in 0..sizes.prefixes {
         let cluster = number % sizes.clusters.max(1);
-        let value = prefix(cluster + 1, GROUP_NODE + 1 + cluster, ACTION_FORWARD);
+        let value = prefix(u64::from(cluster) + 1, GROUP_NODE + 1 + cluster, ACTION_FORWARD);
         insert(&mut tables, sizes.network(number).octets(), 24, value);
     }
     tables
@@ -143,7 +146,7 @@ pub(super) fn gateway(sizes: Sizes, inside: Leg, outside: &[Leg]) -> MemoryMaps 
 
 /// Maps of the gateway at the other end of a leg, which delivers everything.
 pub(super) fn destination(leg: Leg) -> MemoryMaps {
-    const EAST: u32 = 1;
+    const EAST: u64 = 1;
     let mut tables = MemoryMaps {
         config: Some(config(leg, &[])),
         ..MemoryMaps::default()
@@ -174,7 +177,7 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
                 port: GENEVE_PORT,
                 inner_sum: None,
                 vni: VNI_POLICY_OFF,
-                inner_src: [2, 0xbe, 0, 0, 0, 0x99],
+                inner_src: SOURCE_MAC,
                 inner_type: eth::IPV4,
                 inner_len: u32::try_from(inner.len()).unwrap_or_default(),
             };
@@ -247,21 +250,23 @@ fn insert(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, value: Prefix) {
     tables.prefixes.insert(key, value);
 }
 
-fn prefix(cluster: u32, group: u32, action: u32) -> Prefix {
+fn prefix(cluster: u64, group: u32, action: u32) -> Prefix {
     Prefix {
         cluster,
         group,
         action,
-        flags: 0,
+        ..Prefix::default()
     }
 }
 
-fn peer(cluster: u32, flags: u32, group: u32) -> Peer {
+fn peer(cluster: u64, flags: u32, group: u32) -> Peer {
     Peer {
         cluster,
         flags,
         group,
-        stats: 0,
+        source_macs: [SOURCE_MAC.to_bits(), 0, 0, 0],
+        reply_mac: SOURCE_MAC.to_bits(),
+        ..Peer::default()
     }
 }
 
@@ -279,6 +284,7 @@ fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> NextHopGroup {
 
 fn next_hop(slot: u32, leg: Leg) -> NextHop {
     NextHop {
+        source_mac: SOURCE_MAC.to_bits(),
         addr: mapped(leg.remote.octets()),
         local: mapped(leg.local.octets()),
         ifindex: leg.ifindex,

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::{
     Options,
     plan::{Cluster, Nets, Place},
+    secrets::public_key,
 };
 
 /// The manifests of a cluster as `(file name, content)`.
@@ -62,9 +63,15 @@ serviceCIDR: {services}
     }
     let other = cluster.other();
     let to_other = other.nets(options.outer).gateway;
-    let gateway_infos = yaml_items(to_other.iter().take(gateways), |net| {
-        format!("  - gatewayIP: {}", net.addr())
+    let other_gateways = [other.places()[2], other.second_gateway()];
+    let gateway_infos = yaml_items(to_other.iter().take(gateways).zip(other_gateways), |(net, place)| {
+        format!(
+            "  - {{gatewayIP: \"{}\", publicKey: {}}}",
+            net.addr(),
+            public_key(place)
+        )
     });
+    let keys: Vec<String> = [node, gateway, cluster.second_gateway()].map(key_manifest).into();
     let pod_cidrs = yaml_items(&others, |nets| format!("  - {}", nets.pods));
     let import = format!(
         "\
@@ -86,6 +93,7 @@ spec:
         ("nodes.yaml".to_owned(), nodes.join("---\n")),
         ("gateway.yaml".to_owned(), objects.join("---\n")),
         (format!("{}.yaml", other.name()), import),
+        ("keys.yaml".to_owned(), keys.join("---\n")),
     ]
 }
 
@@ -120,6 +128,24 @@ spec:
     )
 }
 
+fn key_manifest(place: Place) -> String {
+    let node = place.name();
+    format!(
+        "\
+apiVersion: mc-gateway.io/v1alpha1
+kind: NodeKey
+metadata:
+  name: {node}
+  namespace: kube-system
+  ownerReferences:
+  - {{apiVersion: v1, kind: Node, name: {node}, uid: uid-of-{node}}}
+spec:
+  publicKey: {key}
+",
+        key = public_key(place),
+    )
+}
+
 /// Creates a directory with the manifests of a cluster.
 pub fn write_manifests(cluster: Cluster, options: &Options, directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -132,7 +158,7 @@ pub fn write_manifests(cluster: Cluster, options: &Options, directory: &Path) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Family, Format, Inner, Masquerade};
+    use super::super::{Family, Format, Inner, Masquerade, Secrets};
     use super::*;
 
     fn options() -> Options {
@@ -144,6 +170,7 @@ mod tests {
             traffic: "mc-traffic".into(),
             agent: None,
             agent_flags: Vec::new(),
+            secrets: Secrets::default(),
             inner: Inner::V4,
             outer: Family::V4,
             format: Format::Geneve,
@@ -158,7 +185,7 @@ mod tests {
         options.outer = Family::V6;
         options.two_gateways = true;
         let files = manifests(Cluster::East, &options);
-        let [nodes, gateways, west] = &files[..] else {
+        let [nodes, gateways, west, keys] = &files[..] else {
             panic!("{files:?}")
         };
         assert_eq!(nodes.1.matches("kind: Node").count(), 3);
@@ -168,18 +195,19 @@ mod tests {
                 .1
                 .contains("internalIP: fd00:c011::3\nserviceCIDR: 10.101.0.0/16,fd00:9611::/108\n")
         );
-        assert!(
-            west.1
-                .contains("  - gatewayIP: fd00:c100::2\n  - gatewayIP: fd00:c100::c\n")
-        );
+        assert_eq!(keys.1.matches("kind: NodeKey").count(), 3);
+        for place in [Cluster::West.places()[2], Cluster::West.second_gateway()] {
+            let key = public_key(place).to_string();
+            assert!(west.1.contains(&format!(", publicKey: {key}}}\n")), "{}", place.name());
+        }
     }
 
     #[test]
     fn manifests_of_east_contain_its_nodes_and_the_other_cluster() {
         let files = manifests(Cluster::East, &options());
         let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["nodes.yaml", "gateway.yaml", "west.yaml"]);
-        let [nodes, gateway, west] = &files[..] else {
+        assert_eq!(names, ["nodes.yaml", "gateway.yaml", "west.yaml", "keys.yaml"]);
+        let [nodes, gateway, west, _] = &files[..] else {
             panic!("{files:?}")
         };
         assert!(nodes.1.contains("name: node-east") && nodes.1.contains("---\napiVersion: v1"));
@@ -188,6 +216,6 @@ mod tests {
                 .1
                 .contains("gatewayIP: 192.168.100.1\ninternalIP: 192.168.11.1\n")
         );
-        assert!(west.1.contains("clusterID: west") && west.1.contains("- gatewayIP: 192.168.100.2"));
+        assert!(west.1.contains("clusterID: west") && west.1.contains("- {gatewayIP: \"192.168.100.2\", "));
     }
 }

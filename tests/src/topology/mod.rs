@@ -13,6 +13,7 @@ mod cni;
 mod fault;
 mod manifests;
 mod plan;
+mod secrets;
 mod variant;
 
 use std::{
@@ -23,6 +24,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
+use mc_gateway_common::abi::SourceMac;
 
 pub use self::{
     agents::{READY, UPDATED},
@@ -30,6 +32,7 @@ pub use self::{
     fault::Fault,
     manifests::{manifests, write_manifests},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
+    secrets::Secrets,
     variant::Variant,
 };
 use crate::{
@@ -67,6 +70,8 @@ pub struct Options {
     pub agent: Option<PathBuf>,
     /// Additional flags of every agent.
     pub agent_flags: Vec<String>,
+    /// Secrets between nodes.
+    pub secrets: Secrets,
     /// Address families of the Pods.
     pub inner: Inner,
     /// Family of encapsulated packets.
@@ -90,6 +95,7 @@ impl Options {
             traffic: Traffic::program()?,
             agent,
             agent_flags: Vec::new(),
+            secrets: Secrets::default(),
             inner: Inner::default(),
             outer: Family::default(),
             format: Format::default(),
@@ -249,9 +255,16 @@ impl Topology {
         self.options.agent_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
-    /// Sets the program of agents started later, for upgrades and roll-backs.
-    pub fn set_agent(&mut self, program: PathBuf) {
+    /// Sets the program of agents started later, for upgrades and roll-backs, and its secrets.
+    pub fn set_agent(&mut self, program: PathBuf, secrets: Secrets) {
         self.options.agent = Some(program);
+        self.options.secrets = secrets;
+    }
+
+    /// Inner source MAC address of packets from one node to another, with their present secret.
+    #[must_use]
+    pub fn source_mac(&self, from: Place, to: Place) -> SourceMac {
+        secrets::source_mac(from, to)
     }
 
     /// Directory for logs, manifests and captures; removed with the topology.

@@ -260,9 +260,9 @@ fn readiness_requires_the_own_node() {
 fn accept_source(bed: &Topology, place: Place, addr: Ipv4Addr) {
     let hex = |bytes: &[u8]| -> Vec<String> { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
     let key = [&128_u32.to_ne_bytes()[..], &addr.to_ipv6_mapped().octets()].concat();
-    let value = [CLUSTER_LOCAL, 0, ACTION_DELIVER, 0]
-        .map(u32::to_ne_bytes)
-        .concat();
+    // Cluster, group, action, flags, padding.
+    let fields = [0, ACTION_DELIVER, 0, 0].map(u32::to_ne_bytes).concat();
+    let value = [&CLUSTER_LOCAL.to_ne_bytes()[..], &fields].concat();
     let pin = bed.bpf_dir(place).join(MAPS_DIR).join(PREFIXES);
     let pin = pin.to_str().expect("a path");
     let mut args = vec!["map", "update", "pinned", pin, "key", "hex"];

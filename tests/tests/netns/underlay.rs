@@ -33,6 +33,7 @@ fn frame_to_gateway(bed: &Topology, ttl: u8, udp_checksum: bool) -> Vec<u8> {
     );
     tunnel.ttl = ttl;
     tunnel.udp_checksum = udp_checksum;
+    tunnel.inner_src = bed.source_mac(NODE, GATEWAY).bytes();
     let mut frame = tunnel.frame();
     let to = mac_address(bed.netns(GATEWAY), "eth0").expect("a MAC address");
     let from = mac_address(bed.netns(NODE), "eth0").expect("a MAC address");

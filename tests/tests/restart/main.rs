@@ -23,7 +23,7 @@ use mc_tests::{
     fixture::{self, MAX_STREAM, TIMEOUT, connected, web_service},
     sequence::SequenceReport,
     skip::skipped,
-    topology::{Cluster, Masquerade, Place, Topology, Variant},
+    topology::{Cluster, Masquerade, Place, Secrets, Topology, Variant},
     traffic::SequencedStream,
     wait::wait_for,
 };
@@ -218,18 +218,25 @@ fn an_upgrade_from_the_previous_release_and_the_roll_back_lose_no_packet() {
     let mut options = fixture::options("release");
     options.masquerade = Masquerade::LeavingCluster;
     options.agent = Some(previous.clone());
+    options.secrets = Secrets::Unknown;
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the previous agents");
     for place in Place::NODES {
         assert_eq!(map_dirs(&bed, place), [PREVIOUS_MAPS], "{}", place.name());
     }
     let report = under_traffic(&mut bed, |bed| {
-        for (agent, maps) in [
-            (fixture::agent_program(), abi::MAPS_DIR),
-            (previous, PREVIOUS_MAPS),
-            (fixture::agent_program(), abi::MAPS_DIR),
+        let present = || (fixture::agent_program(), abi::MAPS_DIR);
+        // Each step understands its neighbours: the manifests have the public keys of all nodes from the start.
+        for ((agent, maps), secrets) in [
+            (present(), Secrets::Off),
+            ((previous, PREVIOUS_MAPS), Secrets::Unknown),
+            (present(), Secrets::Off),
+            (present(), Secrets::Optional),
+            (present(), Secrets::Required),
+            (present(), Secrets::Optional),
+            (present(), Secrets::Off),
         ] {
-            bed.set_agent(agent);
+            bed.set_agent(agent, secrets);
             for place in Place::NODES {
                 restart(bed, place, false);
                 assert_eq!(map_dirs(bed, place), [maps], "{}", place.name());
@@ -237,7 +244,8 @@ fn an_upgrade_from_the_previous_release_and_the_roll_back_lose_no_packet() {
         }
     });
     println!(
-        "restart: {PREVIOUS_MAPS} to {} and back, twice through all nodes, {} packets, 0 lost, longest gap {:.1} ms",
+        "restart: {PREVIOUS_MAPS} to {} and back, then to required secrets and back, {} packets, 0 lost, longest gap \
+         {:.1} ms",
         abi::MAPS_DIR,
         report.sent,
         report.longest_gap_ms
@@ -269,6 +277,7 @@ fn a_download_from_a_service_survives_an_upgrade_of_the_layout() {
     let mut options = fixture::options("download");
     options.masquerade = Masquerade::LeavingCluster;
     options.agent = Some(previous);
+    options.secrets = Secrets::Unknown;
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the previous agents");
     let text = web_service(SERVICE, "None", &[(Cluster::West.pod_ip(), "node-west")]);
@@ -293,7 +302,7 @@ fn a_download_from_a_service_survives_an_upgrade_of_the_layout() {
     let (mut server, _) = listener.accept().expect("the client");
     server.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     download(&mut server, &mut client).expect("a download");
-    bed.set_agent(fixture::agent_program());
+    bed.set_agent(fixture::agent_program(), Secrets::Off);
     for place in [
         Place::NodeWest,
         Place::GatewayWest,

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use mc_api::{
     config::{GatewayIpPrecedence, GatewayMode},
     gateway::Gateway,
+    node_key::NodeKey,
 };
 
 use super::*;
@@ -57,6 +58,34 @@ fn standby_mode_keeps_one_gateway_without_preemption() {
         .deletion_timestamp
         .is_some();
     assert!(withdrawn, "the leader's finalizer delays the deletion");
+}
+
+#[test]
+fn the_public_key_of_a_node_reaches_its_gateway_and_the_other_clusters() {
+    let keys = |snapshot: &MemberSnapshot| -> Vec<String> {
+        let exported = export(snapshot, "east-clusterinfo").unwrap();
+        let info = exported.spec.cluster_info.as_ref().unwrap();
+        info.gateway_infos.iter().map(|gateway| gateway.public_key.clone()).collect()
+    };
+    let mut snapshot = snapshot();
+    insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));
+    settle(&mut snapshot);
+    assert_eq!(keys(&snapshot), [""]);
+    let key = |node: &str, text: &str| {
+        let mut key = NodeKey::of_node(node, "uid", text.to_owned());
+        key.metadata.namespace = Some(snapshot.namespace.clone());
+        key
+    };
+    let (own, mut other) = (key("node-a", "key of a"), key("node-a", "another key"));
+    other.metadata.owner_references = None;
+    insert(&mut snapshot.node_keys, other);
+    settle(&mut snapshot);
+    assert_eq!(keys(&snapshot), [""], "the Node does not own the key");
+    insert(&mut snapshot.node_keys, own);
+    settle(&mut snapshot);
+    assert_eq!(keys(&snapshot), ["key of a"]);
+    let gateway = snapshot.gateways.values().next().unwrap();
+    assert_eq!(gateway.public_key, "key of a");
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn snapshot() -> MemberSnapshot {
         cluster_sets: ObjectMap::default(),
         cluster_claims: OptionalKind::Absent,
         memberships: ObjectMap::default(),
+        node_keys: ObjectMap::default(),
         deregistrations: BTreeMap::new(),
         nodes: ObjectMap::default(),
         namespaces: ObjectMap::default(),

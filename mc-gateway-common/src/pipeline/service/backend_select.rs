@@ -2,7 +2,7 @@
 
 use super::{
     super::subprograms::Subprograms,
-    backend_mac::{encode_backend_mac, inner_src_mac_at},
+    backend_mac::inner_src_mac_at,
     backend_route::{BackendRoute, PackedRoute},
     l4::{Side, address, is_v6},
     l4_header::{L4Kind, PackedL4Header},
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     abi::{
-        CONFIG_ALL_SERVICES,
+        CONFIG_ALL_SERVICES, SourceMac,
         service::{
             BACKEND_ID_BITS, BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, MAGLEV_ENTRIES,
             MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
@@ -71,12 +71,13 @@ fn route<P: Subprograms, M: Maps>(packet: &mut P, maps: &M, v6: bool) -> Result<
     Ok(route)
 }
 
-/// Writes the MAC address of a backend into the inner Ethernet header, and updates the outer UDP checksum over it.
+/// Writes the MAC address of a backend without a secret into the inner Ethernet header, and updates the outer UDP
+/// checksum over it. The secret is that of the next hop, which is not yet known.
 #[inline(always)]
 fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, backend: u64) -> Option<()> {
     let at = inner_src_mac_at(v6);
     let [o0, o1, o2, o3, o4, o5] = packet.load::<6>(at)?;
-    let mac @ [m0, m1, m2, m3, m4, m5] = encode_backend_mac(backend);
+    let mac @ [m0, m1, m2, m3, m4, m5] = SourceMac::UNKEYED.with_backend(backend).bytes();
     packet.store(at, &mac)?;
     let check_at = at.wrapping_sub(CHECK_TO_MAC);
     let check = packet.load::<2>(check_at)?;

@@ -21,7 +21,6 @@ mod rewrite;
 mod translate;
 
 pub use alias::{rewrite_alias, rewrite_ingress_alias};
-pub use backend_mac::{decode_backend_mac, encode_backend_mac};
 pub use backend_route::PackedRoute;
 pub use backend_select::{flow_backend_id, select_backend};
 pub use l4::parse_l4;

@@ -5,10 +5,15 @@ use super::{
         decision::{PackedDecision, ServiceStep},
         subprograms::Subprograms,
     },
-    backend_mac::{decode_backend_mac, inner_src_mac_at},
+    backend_mac::inner_src_mac_at,
     backend_route::BackendRoute,
+    l4::{self, Side},
 };
-use crate::{maps::Maps, packet::OuterFamily};
+use crate::{
+    abi::SourceMac,
+    maps::Maps,
+    packet::{OuterFamily, Packet, eth},
+};
 
 /// Executes the Service step of a decision and returns the remaining decision. The outer packet is IPv6 or IPv4.
 #[inline(always)]
@@ -21,9 +26,8 @@ pub fn translate_service<P: Subprograms, M: Maps>(
     match decision.service_step() {
         Some(ServiceStep::SelectBackend) => forward_to_backend(packet, maps, v6, decision),
         Some(ServiceStep::Dnat) => {
-            let mac = packet.load(inner_src_mac_at(v6)).unwrap_or_default();
             // No backend has the ID 0.
-            let backend = decode_backend_mac(mac).unwrap_or(0);
+            let backend = received_backend(packet, maps, v6).unwrap_or(0);
             dnat(packet, maps, v6, decision, backend)
         }
         Some(ServiceStep::ClearNat) => {
@@ -49,9 +53,20 @@ fn forward_to_backend<P: Subprograms, M: Maps>(
         Ok(route) => {
             // The group of a Node usually has one next hop: any hash selects it.
             let hash = Some(route.hash());
-            PackedDecision::forward(route.group, hash, decision.may_open_connection()).with_alias_of(decision)
+            PackedDecision::forward(route.group, hash, decision.may_open_connection())
+                .with_alias_of(decision)
+                .with_backend()
         }
     }
+}
+
+/// The backend ID in the inner source MAC address, without the secret of the peer that sent the packet.
+#[inline(always)]
+fn received_backend<P: Packet, M: Maps>(packet: &P, maps: &M, v6: bool) -> Option<u64> {
+    let mac = packet.load(inner_src_mac_at(v6))?;
+    let source = l4::address(packet, v6, eth::END, Side::Source)?;
+    let peer = maps.peer(source.into())?;
+    peer.backend(SourceMac::from_bits(eth::mac_to_u64(mac)))
 }
 
 #[inline(always)]

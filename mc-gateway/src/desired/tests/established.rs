@@ -9,6 +9,7 @@ use crate::cidr::{abi_prefix_len, to_abi_addr};
 fn in_maps(desired: &DesiredState) -> Established {
     let entries = desired.prefixes.iter();
     Established::new(
+        LocalNode::default().cluster_id_key,
         entries.map(|(net, route)| (route.cluster, abi_prefix_len(*net), to_abi_addr(net.network()))),
     )
 }
@@ -156,9 +157,9 @@ fn the_own_cluster_has_no_established_prefixes() {
     ));
     let entries = ["10.1.0.0/16", "10.96.0.0/16"].map(|text| {
         let net = net(text);
-        (stable_id("east"), abi_prefix_len(net), to_abi_addr(net.network()))
+        (id("east"), abi_prefix_len(net), to_abi_addr(net.network()))
     });
-    let (desired, _) = on_established("a", &changed, &Established::new(entries));
+    let (desired, _) = on_established("a", &changed, &Established::new([0; 16], entries));
     let plain = on_established("a", &changed, &Established::default()).0;
     assert_eq!(desired, plain);
     assert!(desired.prefixes.contains_key(&net("10.1.0.0/24")));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::runtime::watcher::Event;
 use mc_kube::NamespacedName;
 
-use crate::objects::{GatewayInfo, NodeInfo, Objects, PodInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
@@ -19,6 +19,7 @@ pub(super) enum ObjectEvent {
     Service(Event<ServiceInfo>),
     Slice(Event<SliceInfo>),
     Export(Event<NamespacedName>),
+    NodeKey(Event<NodeKeyInfo>),
 }
 
 /// The objects of a kind by name.
@@ -59,6 +60,12 @@ impl Keyed for GatewayInfo {
 }
 
 impl Keyed for RemoteCluster {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for NodeKeyInfo {
     fn key(&self) -> String {
         self.name.clone()
     }
@@ -132,6 +139,7 @@ pub(super) struct ObjectCache {
     pub(super) services: Store<ServiceInfo>,
     slices: Store<SliceInfo>,
     exports: Store<NamespacedName>,
+    node_keys: Store<NodeKeyInfo>,
 }
 
 impl ObjectCache {
@@ -152,6 +160,7 @@ impl ObjectCache {
             ObjectEvent::Service(event) => self.services.apply(event),
             ObjectEvent::Slice(event) => self.slices.apply(event),
             ObjectEvent::Export(event) => self.exports.apply(event),
+            ObjectEvent::NodeKey(event) => self.node_keys.apply(event),
         }
     }
 
@@ -175,16 +184,18 @@ impl ObjectCache {
         ours.cloned().collect()
     }
 
-    /// All objects, once Nodes, Gateways and ClusterInfoImports were listed completely. Services are optional:
-    /// where they cannot be read, Pods still reach each other.
+    /// All objects, once Nodes, Gateways, ClusterInfoImports and public keys were listed completely. Services are
+    /// optional: where they cannot be read, Pods still reach each other.
     pub(super) fn objects(&self) -> Option<Objects> {
-        let synced = self.nodes.synced && self.gateways.synced && self.remotes.synced;
+        let synced =
+            self.nodes.synced && self.gateways.synced && self.remotes.synced && self.node_keys.synced;
         synced.then(|| Objects {
             nodes: self.nodes.list(),
             gateways: self.gateways.list(),
             remotes: self.remotes.list(),
             pods: self.pods.list(),
             services: self.exported(),
+            node_keys: self.node_keys.list(),
             reservations: self.reservations(),
         })
     }
@@ -210,6 +221,8 @@ mod tests {
         cache.apply(ObjectEvent::Gateway(Event::InitDone));
         assert_eq!(cache.objects(), None, "ClusterInfoImports were not listed yet");
         cache.apply(ObjectEvent::Remote(Event::InitDone));
+        assert_eq!(cache.objects(), None, "public keys were not listed yet");
+        cache.apply(ObjectEvent::NodeKey(Event::InitDone));
         cache
     }
 

@@ -16,6 +16,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
+use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::ConfigSource;
 use tokio::sync::watch as state_channel;
@@ -34,8 +35,8 @@ const SERVICE: &str = "Service";
 /// Delay between an event and the next publication: thousands of objects often change one after the other.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
-/// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways
-/// and ClusterInfoImports of `namespace`. Waits for an API server that is unreachable.
+/// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways,
+/// ClusterInfoImports and NodeKeys of `namespace`. Waits for an API server that is unreachable.
 pub(super) async fn start(
     namespace: &str,
     kubeconfig: Option<&Path>,
@@ -91,6 +92,14 @@ pub(super) async fn start(
             node,
             convert::remote,
             ObjectEvent::Remote,
+        ),
+        watch(
+            "NodeKey",
+            Api::<NodeKey>::namespaced(client.clone(), namespace),
+            all(),
+            node,
+            convert::node_key,
+            ObjectEvent::NodeKey,
         ),
     ];
     let pods = PodWatch::new(Api::all(client), &config.node_name, config.pod_lookup);

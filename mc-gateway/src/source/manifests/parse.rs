@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
+use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
 
-use crate::objects::{GatewayInfo, NodeInfo, PodInfo, RemoteCluster};
+use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
 use crate::service_objects::{ServiceInfo, SliceInfo};
 use crate::source::convert;
 use crate::source::pod::{self, Pod};
@@ -37,6 +38,8 @@ pub enum Object {
     Slice(SliceInfo),
     /// ServiceExport.
     Export(NamespacedName),
+    /// NodeKey.
+    NodeKey(NodeKeyInfo),
 }
 
 /// Kind, and name or `namespace/name`.
@@ -52,6 +55,7 @@ impl Object {
             Self::Service(service) => ("Service", format!("{}/{}", service.namespace, service.name)),
             Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
             Self::Export(name) => ("ServiceExport", name.to_string()),
+            Self::NodeKey(key) => ("NodeKey", key.name.clone()),
         }
     }
 }
@@ -177,6 +181,11 @@ impl Parsed {
             ("Service", "") => self.read("Service", number, value, document, |service: Service| {
                 Object::Service(convert::service(&service))
             }),
+            ("NodeKey", convert::NODE_KEY_GROUP) => {
+                self.read("NodeKey", number, value, document, |key: NodeKey| {
+                    Object::NodeKey(convert::node_key(&key))
+                });
+            }
             ("EndpointSlice", convert::DISCOVERY_GROUP) => {
                 self.read(
                     "EndpointSlice",

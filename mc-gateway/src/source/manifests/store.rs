@@ -79,6 +79,7 @@ impl ManifestStore {
                 Object::Gateway(gateway) => objects.gateways.push(gateway),
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
+                Object::NodeKey(key) => objects.node_keys.push(key),
                 Object::Service(service) => services.push(service),
                 Object::Slice(slice) => slices.push(slice),
                 Object::Export(name) => {
@@ -94,6 +95,7 @@ impl ManifestStore {
         objects.gateways.sort_by(|a, b| a.name.cmp(&b.name));
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.pods.sort_by(|a, b| a.name.cmp(&b.name));
+        objects.node_keys.sort_by(|a, b| a.name.cmp(&b.name));
         (objects, errors)
     }
 }

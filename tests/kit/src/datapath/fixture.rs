@@ -6,19 +6,19 @@ use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY,
         CONFIG_VXLAN, Config, Neighbor, NextHop, NextHopGroup, PEER_ANTREA, PEER_LOCAL_GATEWAY,
-        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_ALIAS, PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Peer,
-        Prefix, V4_PREFIX_BITS, rate_limit::TokenBucket,
+        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_ALIAS, PREFIX_HOST_SNAT,
+        PREFIX_RETURN_ROUTE, Peer, Prefix, SECRET_SLOTS, SourceMac, V4_PREFIX_BITS, rate_limit::TokenBucket,
     },
     maps::MemoryMaps,
     packet::ip::{mapped, unmapped},
 };
 
 /// Stable ID of cluster west.
-pub const WEST: u32 = 0x77;
+pub const WEST: u64 = 0x77;
 /// Stable ID of cluster north.
-pub const NORTH: u32 = 0x88;
+pub const NORTH: u64 = 0x88;
 /// A cluster with an Antrea gateway.
-pub const SOUTH: u32 = 0x99;
+pub const SOUTH: u64 = 0x99;
 
 /// A Pod on east's gateway.
 pub const POD_HERE: [u8; 4] = [10, 1, 1, 5];
@@ -81,6 +81,48 @@ pub fn traffic([_, _, net, host]: [u8; 4]) -> u32 {
     u32::from(net) * 100 + u32::from(host)
 }
 
+/// Period of the secrets of packets to peers.
+pub const PERIOD: u64 = 494_326;
+
+/// The inner source MAC address of packets to an underlay address. Packets to a [`PEER_ANTREA`] have no secret.
+pub fn sent_mac([_, b, net, host]: [u8; 4]) -> SourceMac {
+    if [b, net, host] == SOUTH_GATEWAY[1..] {
+        return SourceMac::UNKEYED;
+    }
+    SourceMac::keyed(PERIOD, [0x5e, b, net, host, 0x01])
+}
+
+/// [`sent_mac`] of an underlay address in any [`Shape`].
+pub fn sent_mac_to(address: IpAddr) -> SourceMac {
+    match address {
+        IpAddr::V4(v4) => sent_mac(v4.octets()),
+        IpAddr::V6(v6) => sent_mac(unmapped(&v6.octets())),
+    }
+}
+
+/// The inner source MAC address of packets from an underlay address in a period.
+pub fn received_mac([_, b, net, host]: [u8; 4], period: u64) -> SourceMac {
+    let [.., e1, e0] = period.to_be_bytes();
+    SourceMac::keyed(period, [0x4e, b ^ e1, net, host, e0])
+}
+
+/// The tables with a secret for each peer but Antrea gateways: packets without it are dropped. The secrets of [`PERIOD`]
+/// and its neighbours are accepted.
+pub fn keyed(mut tables: MemoryMaps) -> MemoryMaps {
+    for (address, peer) in &mut tables.peers {
+        if peer.flags & PEER_ANTREA != 0 {
+            continue;
+        }
+        peer.flags &= !PEER_UNKEYED;
+        peer.source_macs = [0; SECRET_SLOTS];
+        for period in PERIOD - 1..=PERIOD + 1 {
+            let mac = received_mac(unmapped(address), period);
+            peer.source_macs[mac.slot()] = mac.to_bits();
+        }
+    }
+    tables
+}
+
 fn config(flags: u32, local: &[[u8; 4]]) -> Config {
     let mut config = Config {
         abi: ABI_VERSION,
@@ -96,12 +138,12 @@ fn config(flags: u32, local: &[[u8; 4]]) -> Config {
     config
 }
 
-fn prefix(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, cluster: u32, group: u32, action: u32) {
+fn prefix(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, cluster: u64, group: u32, action: u32) {
     let value = Prefix {
         cluster,
         group,
         action,
-        flags: 0,
+        ..Prefix::default()
     };
     tables
         .prefixes
@@ -110,6 +152,7 @@ fn prefix(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, cluster: u32, gr
 
 fn next_hop(tables: &mut MemoryMaps, slot: u32, local: [u8; 4], addr: [u8; 4]) {
     let value = NextHop {
+        source_mac: sent_mac(addr).to_bits(),
         addr: mapped(addr),
         local: mapped(local),
         ifindex: LOOPBACK,
@@ -133,14 +176,16 @@ fn group(tables: &mut MemoryMaps, slot: u32, next_hops: &[u32]) {
     tables.groups.insert(slot, value);
 }
 
-fn peer(tables: &mut MemoryMaps, address: [u8; 4], cluster: u32, flags: u32, group: u32) {
+fn peer(tables: &mut MemoryMaps, address: [u8; 4], cluster: u64, flags: u32, group: u32) {
     tables.peers.insert(
         mapped(address),
         Peer {
             cluster,
-            flags,
+            flags: flags | PEER_UNKEYED,
             group,
             stats: traffic(address),
+            reply_mac: sent_mac(address).to_bits(),
+            ..Peer::default()
         },
     );
 }
@@ -205,6 +250,7 @@ pub fn antrea() -> MemoryMaps {
             group,
             action,
             flags,
+            ..Prefix::default()
         };
         t.prefixes.insert((V4_PREFIX_BITS + bits, mapped(network)), value);
     }

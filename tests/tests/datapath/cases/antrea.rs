@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     fixture::{
-        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, MC0_MAC, NODE, POD_HERE, POD_NODE,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, NODE, POD_HERE, POD_NODE,
         POD_SOUTH, POD_WEST, SERVICE_SOUTH, SOUTH_GATEWAY, WEST_GATEWAY,
     },
     packets::{Ip, Tunnel, checksum, tcp_syn, udp, with_checksum},
@@ -399,7 +399,7 @@ fn too_big(cases: &mut Vec<Case>) {
         (error.tos, error.id) = (0xc0, 0);
         let mut answer = Tunnel::new(to, from, &error);
         answer.tos = 0xc0;
-        answer.inner_src = MC0_MAC;
+        answer.inner_src = fixture::sent_mac_to(answer.dst).bytes();
         let hash = {
             let [a, b] = [to, from].map(|address| u64::from(u32::from_le_bytes(address)));
             nexthop_select::mix(u32::from(mc_gateway_common::packet::checksum::fold(a + b)), 0)

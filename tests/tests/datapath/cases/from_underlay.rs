@@ -13,10 +13,22 @@ use crate::{
 
 /// The expected frame of a gateway for an encapsulated packet.
 pub(super) fn forwarded(tunnel: &Tunnel, src: impl Into<IpAddr>, dst: impl Into<IpAddr>) -> Vec<u8> {
+    let dst = dst.into();
+    forwarded_with_mac(tunnel, src, dst, fixture::sent_mac_to(dst).bytes())
+}
+
+/// [`forwarded`] with this inner source MAC address.
+pub(super) fn forwarded_with_mac(
+    tunnel: &Tunnel,
+    src: impl Into<IpAddr>,
+    dst: impl Into<IpAddr>,
+    mac: [u8; 6],
+) -> Vec<u8> {
     let mut next = tunnel.clone();
     next.src = src.into();
     next.dst = dst.into();
     next.ttl -= 1;
+    next.inner_src = mac;
     next.frame()
 }
 

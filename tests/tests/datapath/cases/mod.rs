@@ -7,6 +7,7 @@ mod from_underlay;
 mod gso;
 mod mtu;
 mod pass;
+mod peer_secret;
 pub(crate) mod probes;
 pub(crate) mod services;
 mod to_remote;
@@ -97,6 +98,7 @@ pub(crate) fn all() -> Vec<Case> {
     mtu::mtu(&mut cases);
     services::services(&mut cases);
     antrea::antrea(&mut cases);
+    peer_secret::cases(&mut cases);
     cases
 }
 

@@ -193,7 +193,8 @@ impl Cases<'_> {
         addresses.resize(32, 0);
         let sum = checksum::sum::<32>(addresses.as_slice().try_into().expect("32 bytes"));
         back.src_port = source_port(nexthop_select::mix(u32::from(checksum::fold(sum)), 0));
-        (back.tos, back.inner_src, back.udp_checksum) = (0xc0, MC0_MAC, udp_checksum);
+        (back.tos, back.udp_checksum) = (0xc0, udp_checksum);
+        back.inner_src = fixture::sent_mac_to(back.dst).bytes();
         back
     }
 

@@ -14,7 +14,7 @@ use mc_gateway_common::{
 use super::{Case, Expect, Program, case_from_underlay, to_remote::encapsulated, web};
 use crate::{
     fixture::{
-        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
+        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
         POD_NORTH, POD_WEST, STRANGER, Shape, WEST_GATEWAY, WEST_GATEWAY_2,
     },
     packets::{Ip, Tunnel},
@@ -98,6 +98,18 @@ pub(crate) fn gateway() -> MemoryMaps {
     tables
 }
 
+/// A request from `src` to this node at `dst`, and the reply.
+pub(super) fn request_and_reply(shape: Shape, src: [u8; 4], dst: [u8; 4]) -> (Tunnel, Tunnel) {
+    let request = Probe::new(REQUEST);
+    let reply = Probe {
+        kind: REPLY,
+        ..request
+    };
+    let mut reply = reply.tunnel(shape, dst, src);
+    reply.inner_src = fixture::sent_mac_to(reply.dst).bytes();
+    (request.tunnel(shape, src, dst), reply)
+}
+
 pub(crate) fn probes(cases: &mut Vec<Case>) {
     for shape in Shape::all().filter(|shape| !shape.inner_v6) {
         for udp_checksum in [false, true] {
@@ -116,7 +128,7 @@ pub(crate) fn probes(cases: &mut Vec<Case>) {
                 }
                 .tunnel(shape, dst, src);
                 reply.udp_checksum = udp_checksum;
-                reply.inner_src = MC0_MAC;
+                reply.inner_src = fixture::sent_mac_to(reply.dst).bytes();
                 let expect = Expect::Reflect(reply.frame());
                 cases.push(case_from_underlay(
                     name(what),

@@ -18,7 +18,7 @@ use mc_gateway_common::{
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, forwarded},
+    from_underlay::{decapsulated, forwarded, forwarded_with_mac},
     to_remote::encapsulated,
 };
 use crate::{
@@ -49,7 +49,7 @@ const CLIENT: u16 = 40_000;
 
 /// IDs of the backends: those of the ports above, two that accept no new flows, one of [`STICKY`] outside its lookup
 /// table, and a missing one.
-const ON_NODE: u64 = 0x01_0203_0405;
+pub(super) const ON_NODE: u64 = 0x01_0203_0405;
 const BY_UDP: u64 = 0x02_0000_0001;
 const HERE: u64 = 0xff_ffff_fffe;
 const ENDING: u64 = 0x03_0000_0001;
@@ -115,6 +115,17 @@ pub(crate) fn world(shape: Shape, gateway: bool) -> MemoryMaps {
     if gateway { cases.gateway() } else { cases.node() }
 }
 
+/// Tables of the node, a packet of the gateway to the backend [`ON_NODE`], and the packet as its Pod receives it.
+pub(super) fn request_on_node(shape: Shape) -> (MemoryMaps, Tunnel, Ip) {
+    let cases = Cases {
+        shape,
+        cases: &mut Vec::new(),
+    };
+    let request = cases.sent_by_gateway(ON_NODE, &cases.syn(WEB));
+    let translated = cases.tcp((POD_WEST, CLIENT), (POD_NODE, POD_PORT), 0x02);
+    (cases.node(), request, translated)
+}
+
 impl Cases<'_> {
     fn addr_of(&self, address: [u8; 4]) -> IpAddr {
         self.shape.inner(address)
@@ -154,6 +165,7 @@ impl Cases<'_> {
             group: 0,
             action: ACTION_SERVICE,
             flags: 0,
+            pad: 0,
         };
         tables.prefixes.insert((112, network), value);
         tables
@@ -166,6 +178,7 @@ impl Cases<'_> {
             group: 0,
             action: ACTION_DELIVER,
             flags: PREFIX_BACKENDS,
+            pad: 0,
         };
         tables.prefixes.insert((128, addr(self.addr_of(pod))), value);
         tables
@@ -327,10 +340,10 @@ impl Cases<'_> {
 
     /// Forwarded to the node with the backend's MAC address.
     fn push_selection(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, backend: u64) {
-        let mut next = tunnel.clone();
-        next.inner_src = mac(backend);
         let (src, dst) = (self.shape.outer(GATEWAY_INSIDE), self.shape.outer(NODE));
-        self.push(name, tables, tunnel, Expect::Transit(forwarded(&next, src, dst)));
+        let mac = fixture::sent_mac(NODE).with_backend(backend).bytes();
+        let next = forwarded_with_mac(tunnel, src, dst, mac);
+        self.push(name, tables, tunnel, Expect::Transit(next));
     }
 
     fn push_delivery(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, inner: &Ip) {

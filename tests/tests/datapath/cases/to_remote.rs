@@ -17,7 +17,7 @@ use mc_gateway_common::{
 use super::{Case, Expect, Program, web};
 use crate::{
     fixture::{
-        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, OTHER_GATEWAY, POD_HERE, POD_NODE,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, OTHER_GATEWAY, POD_HERE, POD_NODE,
         POD_NORTH, POD_SOUTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, STRANGER, Shape,
         WEST_GATEWAY,
     },
@@ -42,7 +42,7 @@ pub(super) fn encapsulated(inner: &Ip, src: impl Into<IpAddr>, dst: impl Into<Ip
     tunnel.src_port = source_port(hash);
     tunnel.label = hash & 0x000f_ffff;
     tunnel.tos = inner.tos;
-    tunnel.inner_src = MC0_MAC;
+    tunnel.inner_src = fixture::sent_mac_to(tunnel.dst).bytes();
     tunnel
 }
 
@@ -345,6 +345,7 @@ fn translated_only(cases: &mut Vec<Case>) {
         }
         let mut insert = |address, bits, action, flags| {
             let value = Prefix {
+                pad: 0,
                 cluster: CLUSTER_LOCAL,
                 group: 0,
                 action,

@@ -13,6 +13,7 @@ mod cases;
 mod differential;
 mod full_tables;
 mod fuzz_seeds;
+mod generator;
 mod kernel;
 mod load;
 mod peer_counters;

@@ -1,5 +1,7 @@
 //! Service addresses: backend selection at a gateway, DNAT at the Pod's node, and replies.
 
+pub(crate) mod worlds;
+
 use std::net::IpAddr;
 
 use mc_gateway_common::{
@@ -57,11 +59,16 @@ const ENDING_UDP: u64 = 0x03_0000_0002;
 const STICKY_KNOWN: u64 = 0x04_0000_0001;
 const STICKY_FIRST: u64 = 0x04_0000_0002;
 const GONE: u64 = 0x05_0000_0001;
+/// Backends of [`worlds::several_backends`]: on the node, and on the gateway by TCP, by UDP and of [`STICKY`].
+const SECOND: u64 = 0x07_0000_0001;
+const WEB_HERE: u64 = 0x07_0000_0002;
+const UDP_HERE: u64 = 0x07_0000_0003;
+const STICKY_HERE: u64 = 0x07_0000_0004;
 
 /// `mc_nh_groups` slot of the node in [`world::gateway`].
 const GROUP_NODE: u32 = 2;
 
-/// All of them.
+/// All of them except those of [`worlds::several_backends`].
 pub(crate) const BACKENDS: [u64; 8] = [
     ON_NODE,
     BY_UDP,

@@ -15,6 +15,7 @@ pub(crate) const PACKAGES: &[&str] = &[
     "iputils-ping",
     "util-linux",
     "procps",
+    "python3",
     "gcc",
     "libc6-dev",
     "git",

@@ -16,6 +16,7 @@ mod fuzz_seeds;
 mod generator;
 mod kernel;
 mod load;
+mod oracle;
 mod peer_counters;
 mod program_log;
 mod spoofed_peers;

@@ -10,6 +10,7 @@ pub mod attachment;
 pub mod capacity;
 pub mod cidr;
 pub mod cleanup;
+mod clock;
 pub mod config;
 pub mod datapath;
 pub mod desired;

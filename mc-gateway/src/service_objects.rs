@@ -16,8 +16,8 @@ pub struct ServiceInfo {
     pub name: String,
     /// `spec.clusterIPs`, else `spec.clusterIP`; empty for a headless Service.
     pub cluster_ips: Vec<String>,
-    /// `spec.sessionAffinity` is `ClientIP`.
-    pub client_ip_affinity: bool,
+    /// `spec.sessionAffinityConfig.clientIP.timeoutSeconds` if `spec.sessionAffinity` is `ClientIP`.
+    pub affinity_seconds: Option<i32>,
     /// `spec.internalTrafficPolicy` is `Local`.
     pub local_only: bool,
     /// `spec.ports`.

@@ -6,6 +6,7 @@
 
 pub mod addr;
 mod address;
+pub mod affinity;
 pub mod liveness;
 pub mod rate_limit;
 pub mod sample;

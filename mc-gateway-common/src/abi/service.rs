@@ -46,6 +46,10 @@ pub const SERVICE_AFFINITY: u32 = 1;
 /// [`Service::flags`]: exported, but served by the Node's service proxy: packets go into this node's stack.
 pub const SERVICE_STACK: u32 = 1 << 1;
 
+/// [`Service::flags`]: the time-out of [`SERVICE_AFFINITY`] in seconds is above this bit. 0 is none: the affinity lasts
+/// as long as the entry of the client.
+pub const SERVICE_TIMEOUT_SHIFT: u32 = 8;
+
 /// [`Backend::flags`]: accepts new flows. A backend without it keeps its TCP flows.
 pub const BACKEND_READY: u8 = 1;
 
@@ -75,7 +79,7 @@ pub struct ServiceKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Service {
-    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`].
+    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`], [`SERVICE_TIMEOUT_SHIFT`].
     pub flags: u32,
     /// Backends in the lookup table.
     pub backends: u32,
@@ -132,7 +136,7 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// ID of the backend, or [`FLOW_OF_STACK`].
+    /// ID of the backend, or [`FLOW_OF_STACK`]; for all flows of a client an [`super::affinity::AffinityEntry`].
     pub backend: u64,
 }
 

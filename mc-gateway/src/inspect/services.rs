@@ -1,5 +1,6 @@
 //! The rows about Services. Pure.
 
+use mc_gateway_common::abi::affinity::AffinityEntry;
 use mc_gateway_common::abi::service::{
     BACKEND_READY, Backend, FLOW_OF_STACK, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
 };
@@ -84,11 +85,15 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
 /// A row for each flow: selections at a gateway, translations at the node of the Pod.
 pub(super) fn flows(snapshot: &Snapshot) -> Table {
     let backends = &snapshot.contents.services.backends;
-    let chosen = snapshot.flows.flows.iter().map(|(key, backend)| {
-        let pod = match *backend {
+    let chosen = snapshot.flows.flows.iter().map(|(key, word)| {
+        let id = match key.client_port {
+            0 => AffinityEntry::from_word(*word).backend(),
+            _ => *word,
+        };
+        let pod = match id {
             FLOW_OF_STACK => Some("service proxy".to_owned()),
             _ => backends
-                .get(backend)
+                .get(&id)
                 .map(|backend| format_endpoint(&backend.pod, backend.pod_port)),
         };
         // Without a port it is a client's choice for all its flows.
@@ -101,7 +106,7 @@ pub(super) fn flows(snapshot: &Snapshot) -> Table {
             json!(protocol_name(key.proto)),
             json!(client),
             json!(format_endpoint(&key.service, key.service_port)),
-            json!(pod.unwrap_or_else(|| format_backend_id(*backend))),
+            json!(pod.unwrap_or_else(|| format_backend_id(id))),
         ]
     });
     let translated = snapshot.flows.replies.iter().map(|(key, reply)| {

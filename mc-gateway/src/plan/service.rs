@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mc_gateway_common::abi::service::{
-    Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+    Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
 };
 use mc_gateway_common::maglev;
 
@@ -121,6 +121,14 @@ impl fmt::Display for Port<'_> {
     }
 }
 
+/// [`SERVICE_AFFINITY`] with a time-out in seconds, which is below a day.
+const fn affinity_flags(timeout: Option<u32>) -> u32 {
+    match timeout {
+        Some(seconds) => SERVICE_AFFINITY | seconds << SERVICE_TIMEOUT_SHIFT,
+        None => 0,
+    }
+}
+
 const fn flag(on: bool, flag: u32) -> u32 {
     if on { flag } else { 0 }
 }
@@ -155,7 +163,7 @@ pub(super) fn plan(
     for (key, service) in &wanted.services {
         let from = observed.services.get(key).copied();
         let to = Some(Service {
-            flags: flag(service.affinity, SERVICE_AFFINITY) | flag(service.stack, SERVICE_STACK),
+            flags: affinity_flags(service.affinity) | flag(service.stack, SERVICE_STACK),
             backends: u32::try_from(service.backends.len()).unwrap_or(u32::MAX),
         });
         if from != to {
@@ -211,7 +219,12 @@ mod tests {
     }
 
     fn wanted() -> impl Strategy<Value = Services> {
-        btree_map(1_u16..6, (any::<bool>(), btree_set(1_u64..20, 1..5)), 0..4).prop_map(|ports| Services {
+        btree_map(
+            1_u16..6,
+            (proptest::option::of(1_u32..=86_400), btree_set(1_u64..20, 1..5)),
+            0..4,
+        )
+        .prop_map(|ports| Services {
             backends: ports
                 .iter()
                 .flat_map(|(port, (_, ids))| ids.iter().map(move |id| (*port, *id)))

@@ -10,9 +10,9 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
-use rustix::time::{ClockId, clock_gettime};
 use socket2::SockRef;
 
+pub(super) use crate::clock::monotonic_ns;
 use crate::host::PROBE_MARK;
 
 /// `UDP_NO_CHECK6_TX` of linux/udp.h.
@@ -88,12 +88,4 @@ fn disable_checksum(socket: &UdpSocket, ipv6: bool) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
-}
-
-/// Nanoseconds of `CLOCK_MONOTONIC`, the clock that the programs read.
-pub(super) fn monotonic_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }

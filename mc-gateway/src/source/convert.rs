@@ -1,6 +1,6 @@
 //! Conversion of API objects to the fields of the data path, unvalidated.
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
@@ -152,7 +152,7 @@ pub fn service(service: &Service) -> ServiceInfo {
     }
     // A headless Service has the value "None".
     info.cluster_ips.retain(|ip| !ip.is_empty() && ip != "None");
-    info.client_ip_affinity = spec.session_affinity.as_deref() == Some("ClientIP");
+    info.affinity_seconds = affinity_seconds(spec);
     info.local_only = spec.internal_traffic_policy.as_deref() == Some("Local");
     let ports = spec.ports.iter().flatten();
     info.ports = ports
@@ -163,6 +163,21 @@ pub fn service(service: &Service) -> ServiceInfo {
         })
         .collect();
     info
+}
+
+/// Time-out of session affinity; without one the API server's default.
+fn affinity_seconds(spec: &ServiceSpec) -> Option<i32> {
+    const DEFAULT: i32 = 10_800;
+    if spec.session_affinity.as_deref() != Some("ClientIP") {
+        return None;
+    }
+    let config = spec.session_affinity_config.as_ref();
+    let client_ip = config.and_then(|config| config.client_ip.as_ref());
+    Some(
+        client_ip
+            .and_then(|client_ip| client_ip.timeout_seconds)
+            .unwrap_or(DEFAULT),
+    )
 }
 
 /// An EndpointSlice's ports and endpoints; the Service name is empty without a Service.
@@ -249,8 +264,16 @@ mod tests {
         );
         assert_eq!((info.namespace.as_str(), info.name.as_str()), ("default", "web"));
         assert_eq!(info.cluster_ips, ["10.96.0.1"]);
-        assert!(info.client_ip_affinity && !info.local_only);
+        assert_eq!((info.affinity_seconds, info.local_only), (Some(10_800), false));
         assert_eq!(info.ports[0].protocol, "TCP");
+        let short = service(
+            &serde_yaml_ng::from_str::<Service>(
+                "{metadata: {name: web}, spec: {clusterIP: 10.96.0.1, sessionAffinity: ClientIP, \
+                 sessionAffinityConfig: {clientIP: {timeoutSeconds: 30}}}}",
+            )
+            .unwrap(),
+        );
+        assert_eq!(short.affinity_seconds, Some(30));
         let headless = service(
             &serde_yaml_ng::from_str::<Service>(
                 "{metadata: {name: web}, spec: {clusterIP: None, clusterIPs: [None]}}",

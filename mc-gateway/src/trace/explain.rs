@@ -5,7 +5,9 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::service::{BACKEND_READY, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey};
+use mc_gateway_common::abi::service::{
+    BACKEND_READY, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, ServiceKey,
+};
 use mc_gateway_common::abi::{self, Addr, CLUSTER_LOCAL, MacMatch, Prefix, SourceMac};
 use mc_gateway_common::liveness::State;
 use mc_gateway_common::nexthop_select;
@@ -158,9 +160,13 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
         lines.push(text.to_owned());
         return;
     }
-    let affinity = match service.flags & SERVICE_AFFINITY {
-        0 => "",
-        _ => ", with session affinity",
+    let affinity = match (
+        service.flags & SERVICE_AFFINITY,
+        service.flags >> SERVICE_TIMEOUT_SHIFT,
+    ) {
+        (0, _) => String::new(),
+        (_, 0) => ", with session affinity".to_owned(),
+        (_, seconds) => format!(", with session affinity for {seconds} s"),
     };
     lines.push(format!(
         "the destination is an exported Service with {} Pods in its lookup table{affinity}:",

@@ -20,6 +20,7 @@ use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
 use thiserror::Error;
 
 use crate::cidr::{from_abi_addr, same_family, to_abi_addr};
+use crate::clock::monotonic_ns;
 use crate::config::Paths;
 use crate::inspect::snapshot::{Snapshot, SnapshotError};
 use crate::plan::Program;
@@ -122,7 +123,8 @@ pub fn trace(place: &Paths, flow: &TraceFlow, from: &str) -> Result<TraceReport,
 fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceReport, bool), TraceError> {
     let snapshot = Snapshot::read(place)?;
     let config = &snapshot.contents.config;
-    let tables = snapshot.to_maps();
+    let mut tables = snapshot.to_maps();
+    tables.health.now = monotonic_ns();
     let (program, frame, mut lines) = if from == "mc0" || from == place.device {
         (
             Program::ToRemote,

@@ -17,6 +17,7 @@ use mc_gateway_common::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
         MAX_PEER_STATS, NEXT_HOP_GROUPS, NEXT_HOPS, NextHop, NextHopGroup, OUTCOMES, PEER_STATS, PEERS,
         PREFIXES, Peer, PeerStats, Prefix,
+        affinity::AffinityEntry,
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
         rate_limit::{ICMP_LIMIT, TokenBucket},
         service::{self, Flow, FlowKey},
@@ -24,6 +25,8 @@ use mc_gateway_common::{
     maps::{MemoryMaps, service::ServiceMaps},
 };
 use mc_tests::fixture::{ebpf_object, logging_ebpf_object};
+
+use crate::fixture;
 
 /// Length of `struct __sk_buff` up to `gso_size`, its last field that a case sets (`linux/bpf.h`).
 const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
@@ -73,6 +76,28 @@ pub(crate) fn health(tables: &MemoryMaps) -> Vec<LivenessRecord> {
         .values()
         .map(|seen| liveness_record(*seen))
         .collect()
+}
+
+/// `services` with the time of new entries of clients replaced by the start of the tests: the clock of the host model
+/// stands still. An older time stays.
+pub(crate) fn without_seconds(services: &ServiceMaps) -> ServiceMaps {
+    /// Longer than the tests run, shorter than the age of an entry in any case.
+    const NEW: u64 = 3_600;
+    let services = services.clone();
+    let start = AffinityEntry::seconds(fixture::now());
+    for (_, word) in services
+        .flows
+        .borrow_mut()
+        .iter_mut()
+        .filter(|(key, _)| key.client_port == 0)
+    {
+        let entry = AffinityEntry::from_word(*word);
+        let has_time = entry.word() != entry.backend();
+        if has_time && !entry.is_expired(start.wrapping_add(NEW), 2 * NEW) {
+            *word = AffinityEntry::new(entry.backend(), start).word();
+        }
+    }
+    services
 }
 
 /// The programs with their maps, and the slots of `mc_peer_stats` in use so far.
@@ -344,18 +369,18 @@ impl Kernel {
         );
     }
 
-    /// `services` with the flows of the kernel's maps.
+    /// `services` with the flows of the kernel's maps, in the form of [`without_seconds`].
     pub(crate) fn flows(&mut self, services: &ServiceMaps) -> ServiceMaps {
         fn read<K: aya::Pod + Ord, V: aya::Pod>(map: &HashMap<&mut MapData, K, V>) -> BTreeMap<K, V> {
             map.iter().map(|entry| entry.expect("an entry")).collect()
         }
         let flows: BTreeMap<FlowKey, Flow> = read(&self.hash(service::FLOWS));
-        ServiceMaps {
+        without_seconds(&ServiceMaps {
             flows: RefCell::new(flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect()),
             replies: RefCell::new(read(&self.hash(service::REPLIES))),
             fragments: RefCell::new(read(&self.hash(service::FRAGMENTS))),
             ..services.clone()
-        }
+        })
     }
 
     /// Whether `BPF_PROG_TEST_RUN` accepts the frame: 6.18 rejects an IP ethertype without a complete IP header

@@ -202,7 +202,8 @@ fn cases_in_the_kernel() {
         assert_eq!(kernel.health(&tables), kernel::health(&tables), "{}", case.name);
         let left = tables.icmp_limit.borrow().tokens;
         assert_eq!(kernel.icmp_errors_left(), left, "{}", case.name);
-        assert_eq!(kernel.flows(&tables.services), tables.services, "{}", case.name);
+        let flows = kernel::without_seconds(&tables.services);
+        assert_eq!(kernel.flows(&tables.services), flows, "{}", case.name);
     }
 }
 

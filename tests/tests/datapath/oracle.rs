@@ -6,6 +6,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "random bits are cut to size")]
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufWriter, Write as _},
     net::Ipv6Addr,
@@ -18,6 +19,7 @@ use mc_gateway_common::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, Addr, CONFIG_ALL_SERVICES,
         CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN, PEER_LOCAL_GATEWAY,
         PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PREFIX_BACKENDS, V4_PREFIX_BITS,
+        affinity::AffinityEntry,
         service::{BACKEND_READY, FLOW_OF_STACK, SERVICE_AFFINITY, SERVICE_STACK},
     },
     maps::{MemoryMaps, service::ServiceMaps},
@@ -56,7 +58,10 @@ fn network(bits: u32, addr: Addr) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string");
+        text
+    })
 }
 
 fn action_name(action: u32) -> &'static str {
@@ -165,11 +170,12 @@ fn flows_json(maps: &ServiceMaps) -> Value {
         .flows
         .borrow()
         .iter()
-        .map(|(key, backend)| {
-            let backend = if *backend == FLOW_OF_STACK {
-                None
-            } else {
-                Some(backend)
+        .map(|(key, word)| {
+            // The oracle has no clock: the entries of clients have no time.
+            let backend = match (key.client_port, *word) {
+                (0, word) => Some(AffinityEntry::from_word(word).backend()),
+                (_, FLOW_OF_STACK) => None,
+                (_, id) => Some(id),
             };
             json!([
                 address(key.client),

@@ -42,7 +42,8 @@ fn publish(bed: &Topology, text: &str, backends: usize) {
         let dump = bpftool(&["-j", "map", "dump", "pinned", &map(place, name)]);
         serde_json::from_str(&dump).expect("JSON")
     };
-    let flags = u64::from(text.contains("sessionAffinity: ClientIP"));
+    // With the default time-out of three hours.
+    let flags = u64::from(text.contains("sessionAffinity: ClientIP")) * (1 | 10_800 << 8);
     wait_for("the Service in the maps", TIMEOUT, || {
         let seen = (
             dump(Place::GatewayWest, "mc_services")

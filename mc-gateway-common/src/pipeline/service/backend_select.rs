@@ -11,9 +11,10 @@ use super::{
 use crate::{
     abi::{
         CONFIG_ALL_SERVICES, SourceMac,
+        affinity::AffinityEntry,
         service::{
             BACKEND_ID_BITS, BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, MAGLEV_ENTRIES,
-            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
         },
     },
     maps::Maps,
@@ -253,26 +254,40 @@ fn select_new<'t, M: Maps>(
     }
     let port = key.client_port;
     key.client_port = 0;
-    let selected = backend_for_client(maps, service_key, key);
+    let selected = backend_for_client(maps, service, service_key, key);
     key.client_port = port;
     selected
 }
 
-/// The backend of a client of a Service with affinity.
+/// The backend of a new flow of a client of a Service with affinity, and the time of that flow in the client's entry.
 #[inline(always)]
 fn backend_for_client<'t, M: Maps>(
     maps: &'t M,
+    service: &Service,
     service_key: &ServiceKey,
     client: &FlowKey,
 ) -> Option<Selected<'t>> {
-    let known = maps.flow(client);
-    if let Some(selected) = known.and_then(|id| get_backend(maps, id))
-        && selected.backend.flags & BACKEND_READY != 0
-    {
-        return Some(selected);
+    let timeout = u64::from(service.flags >> SERVICE_TIMEOUT_SHIFT);
+    let now = if timeout == 0 {
+        0
+    } else {
+        AffinityEntry::seconds(maps.now())
+    };
+    // No backend has the ID 0.
+    let known = AffinityEntry::from_word(maps.flow(client).unwrap_or(0));
+    let current = if timeout != 0 && known.is_expired(now, timeout) {
+        None
+    } else {
+        get_backend(maps, known.backend()).filter(|selected| selected.backend.flags & BACKEND_READY != 0)
+    };
+    let selected = match current {
+        Some(selected) => selected,
+        None => lookup_maglev(maps, service_key, hash(client, 0))?,
+    };
+    let entry = AffinityEntry::new(selected.id, now);
+    if entry != known {
+        count_insert_failure(maps, maps.set_flow(client, entry.word()));
     }
-    let selected = lookup_maglev(maps, service_key, hash(client, 0))?;
-    count_insert_failure(maps, maps.set_flow(client, selected.id));
     Some(selected)
 }
 

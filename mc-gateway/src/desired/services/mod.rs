@@ -24,11 +24,14 @@ use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, Service
 /// Protocols of Service ports with their IANA numbers.
 const PROTOCOLS: [(&str, u8); 3] = [("TCP", ip::TCP), ("UDP", ip::UDP), ("SCTP", ip::SCTP)];
 
+/// Longest time-out of session affinity in seconds (`ClientIPConfig`, core/v1): a day.
+pub const MOST_AFFINITY_SECONDS: u32 = 86_400;
+
 /// A port of a Service address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// `sessionAffinity: ClientIP`.
-    pub affinity: bool,
+    /// Time-out of `sessionAffinity: ClientIP` in seconds, 1 to [`MOST_AFFINITY_SECONDS`].
+    pub affinity: Option<u32>,
     /// IDs of the backends that accept new flows. Without one the entry serves existing flows only, and new flows go to
     /// the service proxy, which rejects them.
     pub backends: BTreeSet<u64>,
@@ -241,13 +244,25 @@ impl ServiceBuilder<'_> {
             Service::of_proxy()
         } else {
             Service {
-                affinity: service.client_ip_affinity,
+                affinity: self.affinity(service),
                 backends: ready,
                 stack: false,
             }
         };
         self.services.backends.extend(backends);
         self.insert(service, port, key, entry);
+    }
+
+    /// Time-out of session affinity; one that the API server would refuse is reported and replaced.
+    fn affinity(&mut self, service: &ServiceInfo) -> Option<u32> {
+        let stated = service.affinity_seconds?;
+        let seconds = u32::try_from(stated).unwrap_or(0).clamp(1, MOST_AFFINITY_SECONDS);
+        if i64::from(seconds) != i64::from(stated) {
+            let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+            let reason = format!("is not between 1 and {MOST_AFFINITY_SECONDS}: {seconds} instead");
+            self.report(service, field, &stated.to_string(), &reason);
+        }
+        Some(seconds)
     }
 
     /// The node of an endpoint: its `nodeName`, else the Node with the Pod CIDR of its address.

@@ -285,11 +285,36 @@ fn a_port_beyond_the_capacity_is_rejected_alone() {
 }
 
 #[test]
-fn client_ip_affinity_is_kept() {
+fn client_ip_affinity_is_kept_with_its_timeout() {
     let mut exported = web(vec![endpoint("10.1.1.5", "n", true)]);
-    exported.service.client_ip_affinity = true;
-    let (services, _) = read_at("gw", &[exported]);
-    assert!(translated(&services).values().all(|service| service.affinity));
+    exported.service.affinity_seconds = Some(30);
+    let (services, rejected) = read_at("gw", &[exported]);
+    assert_eq!(rejected, [""; 0]);
+    assert!(
+        translated(&services)
+            .values()
+            .all(|service| service.affinity == Some(30))
+    );
+}
+
+#[test]
+fn a_timeout_that_the_api_server_refuses_is_reported_and_replaced() {
+    for (stated, used) in [(0, 1), (-5, 1), (100_000, 86_400)] {
+        let mut exported = web(vec![endpoint("10.1.1.5", "n", true)]);
+        exported.service.affinity_seconds = Some(stated);
+        let (services, rejected) = read_at("gw", &[exported]);
+        assert!(
+            translated(&services)
+                .values()
+                .all(|service| service.affinity == Some(used))
+        );
+        assert!(
+            rejected[0].contains(&format!(
+                "\"{stated}\" is not between 1 and 86400: {used} instead"
+            )),
+            "{rejected:?}"
+        );
+    }
 }
 
 /// Ports that the programs do not translate were unknown to them, like ports that are not exported.

@@ -1,5 +1,6 @@
 //! Service addresses: backend selection at a gateway, DNAT at the Pod's node, and replies.
 
+mod affinity;
 pub(crate) mod worlds;
 
 use std::net::IpAddr;
@@ -10,7 +11,7 @@ use mc_gateway_common::{
         PREFIX_BACKENDS, Prefix,
         service::{
             BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, FragmentKey, Reply, ReplyKey,
-            SERVICE_AFFINITY, SERVICE_STACK, Service, ServiceKey,
+            SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
         },
     },
     maglev,
@@ -194,13 +195,19 @@ impl Cases<'_> {
     /// East's gateway with all Services.
     fn gateway(&self) -> MemoryMaps {
         let mut tables = self.with_backend(self.with_service_prefix(fixture::gateway()), POD_HERE);
+        tables.health.now = fixture::now();
         let services = &mut tables.services;
         for (port, proto, ids, flags) in [
             (WEB, TCP, [ON_NODE], 0),
             (DATAGRAMS, UDP, [BY_UDP], 0),
             (LOCAL, UDP, [HERE], 0),
             (BROKEN, TCP, [GONE], 0),
-            (STICKY, TCP, [STICKY_FIRST], SERVICE_AFFINITY),
+            (
+                STICKY,
+                TCP,
+                [STICKY_FIRST],
+                SERVICE_AFFINITY | affinity::SECONDS << SERVICE_TIMEOUT_SHIFT,
+            ),
         ] {
             let key = self.key(port, proto);
             let table = maglev::table(&ids.into()).expect("a table");
@@ -235,15 +242,19 @@ impl Cases<'_> {
     /// The gateway with an existing flow.
     fn gateway_with_flow(&self, client_port: u16, port: u16, proto: u8, backend: u64) -> MemoryMaps {
         let tables = self.gateway();
-        let key = FlowKey {
+        let key = self.flow_key(client_port, port, proto);
+        tables.services.flows.borrow_mut().insert(key, backend);
+        tables
+    }
+
+    fn flow_key(&self, client_port: u16, port: u16, proto: u8) -> FlowKey {
+        FlowKey {
             client: addr(self.addr_of(POD_WEST)),
             service: addr(self.addr_of(SERVICE_HERE)),
             client_port,
             service_port: port,
             proto: proto.into(),
-        };
-        tables.services.flows.borrow_mut().insert(key, backend);
-        tables
+        }
     }
 
     /// The same maps after the last backend became unready.
@@ -403,8 +414,7 @@ impl Cases<'_> {
         );
         let sticky = self.sent_by_west(&self.syn(STICKY));
         self.push_selection("affinity, first flow", self.gateway(), &sticky, STICKY_FIRST);
-        let known = self.gateway_with_flow(0, STICKY, TCP, STICKY_KNOWN);
-        self.push_selection("affinity, known client", known, &sticky, STICKY_KNOWN);
+        self.affinity(&sticky);
         let local = self.sent_by_west(&self.datagram(LOCAL));
         let translated = self.udp((POD_WEST, CLIENT), (POD_HERE, POD_PORT));
         self.push_delivery("a Pod of the gateway itself", self.gateway(), &local, &translated);

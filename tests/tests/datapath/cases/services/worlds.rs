@@ -10,9 +10,9 @@ use mc_gateway_common::{
 
 use super::{
     BY_UDP, Cases, DATAGRAMS, ENDING, ENDING_UDP, GONE, GROUP_NODE, ON_NODE, PROXIED, SECOND, STICKY,
-    STICKY_FIRST, STICKY_HERE, STICKY_KNOWN, TCP, UDP, UDP_HERE, WEB, WEB_HERE, addr, world,
+    STICKY_FIRST, STICKY_HERE, STICKY_KNOWN, TCP, UDP, UDP_HERE, WEB, WEB_HERE, affinity, world,
 };
-use crate::fixture::{POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, Shape};
+use crate::fixture::{POD_HERE, POD_NODE, Shape};
 
 /// The gateway of [`world`] with several backends of a port, here and on the node.
 pub(crate) fn several_backends(shape: Shape) -> MemoryMaps {
@@ -66,19 +66,18 @@ pub(crate) fn known_flows(shape: Shape, client_ports: &[u16]) -> BTreeMap<FlowKe
         shape,
         cases: &mut Vec::new(),
     };
-    let key = |client_port, port, proto: u8| FlowKey {
-        client: addr(cases.addr_of(POD_WEST)),
-        service: addr(cases.addr_of(SERVICE_HERE)),
-        client_port,
-        service_port: port,
-        proto: proto.into(),
-    };
-    let mut flows = BTreeMap::from([(key(0, STICKY, TCP), STICKY_KNOWN)]);
+    let mut flows = BTreeMap::from([(cases.flow_key(0, STICKY, TCP), affinity::entry(STICKY_KNOWN, 1))]);
     for (number, port) in client_ports.iter().enumerate() {
         let web = [ENDING, GONE, FLOW_OF_STACK][number % 3];
-        flows.insert(key(*port, WEB, TCP), web);
-        flows.insert(key(*port, DATAGRAMS, UDP), [ENDING_UDP, GONE][number % 2]);
-        flows.insert(key(*port, PROXIED, TCP), [FLOW_OF_STACK, ON_NODE][number % 2]);
+        flows.insert(cases.flow_key(*port, WEB, TCP), web);
+        flows.insert(
+            cases.flow_key(*port, DATAGRAMS, UDP),
+            [ENDING_UDP, GONE][number % 2],
+        );
+        flows.insert(
+            cases.flow_key(*port, PROXIED, TCP),
+            [FLOW_OF_STACK, ON_NODE][number % 2],
+        );
     }
     flows
 }

@@ -7,8 +7,15 @@ use std::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use crate::abi::service::{MAGLEV_ENTRIES, MAGLEV_SLOTS, Maglev};
 
-/// The table of `backends`, with IDs other than 0; `None` without backends. If there are more backends than entries,
-/// those with the highest IDs get none.
+/// The backends in the table: all, or those with the lowest IDs if there are more than entries.
+///
+/// IDs are hashes of the Service and the Pod. The choice is therefore independent for each Service, the same at every
+/// gateway, and a backend that comes or goes replaces one other at most (rendezvous hashing with one key).
+pub fn served(backends: &BTreeSet<u64>) -> impl Iterator<Item = u64> {
+    backends.iter().copied().take(MAGLEV_ENTRIES)
+}
+
+/// The table of the [`served`] backends, with IDs other than 0; `None` without backends.
 #[must_use]
 pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
     const FREE: u64 = 0;
@@ -19,7 +26,7 @@ pub fn table(backends: &BTreeSet<u64>) -> Option<Box<Maglev>> {
         backends: [FREE; MAGLEV_SLOTS],
     });
     let mut permutations: Vec<(u64, Permutation)> =
-        backends.iter().map(|id| (*id, Permutation::new(*id))).collect();
+        served(backends).map(|id| (id, Permutation::new(id))).collect();
     let mut left = MAGLEV_ENTRIES;
     while left > 0 {
         for (id, permutation) in &mut permutations {
@@ -124,6 +131,28 @@ mod tests {
     fn more_backends_than_entries_fill_the_table() {
         let shares = shares(&table(&ids(0..2 * MAGLEV_ENTRIES as u64)).unwrap());
         assert_eq!(shares.len(), MAGLEV_ENTRIES);
+    }
+
+    #[test]
+    fn beyond_the_entries_a_change_of_one_backend_replaces_one_other_at_most() {
+        let all = ids(0..MAGLEV_ENTRIES as u64 + 100);
+        let in_table = |of: &BTreeSet<u64>| -> BTreeSet<u64> { entries(&table(of).unwrap()).collect() };
+        let before = in_table(&all);
+        assert_eq!(before, served(&all).collect());
+        let mut unused = 0;
+        for lost in &all {
+            let rest: BTreeSet<u64> = all.iter().copied().filter(|id| id != lost).collect();
+            let after = in_table(&rest);
+            let left: Vec<u64> = before.difference(&after).copied().collect();
+            let joined = after.difference(&before).count();
+            if before.contains(lost) {
+                assert_eq!((left, joined), (vec![*lost], 1), "{lost} leaves");
+            } else {
+                unused += 1;
+                assert_eq!((left, joined), (vec![], 0), "{lost} was unused");
+            }
+        }
+        assert_eq!(unused, 100);
     }
 
     /// The table must be the same in every version: otherwise flows move while gateways of two versions serve one

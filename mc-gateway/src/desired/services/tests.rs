@@ -1,6 +1,7 @@
 //! Exported Services as backends of gateways and regular Nodes.
 
 use mc_gateway_common::abi::Addr;
+use mc_gateway_common::maglev;
 
 use super::*;
 use crate::service_objects::{SliceInfo, SlicePort};
@@ -264,6 +265,28 @@ fn more_endpoints_than_lookup_table_entries_are_reported() {
             "Service shop/web: spec.ports[http]: \"80\" has 510 ready endpoints, of which 509 get flows from other clusters"
         ]
     );
+}
+
+/// The endpoints that are left out depend on the Service: no Pod is unused by all its Services.
+#[test]
+fn services_with_too_many_endpoints_leave_out_different_ones() {
+    let many = u32::try_from(MAGLEV_ENTRIES).unwrap() + 91;
+    let mut exported = web(endpoints_at_gateway(many));
+    exported.service.cluster_ips = vec!["10.96.0.10".into(), "10.96.0.11".into()];
+    exported.service.ports.truncate(1);
+    let (services, _) = read_at("gw", &[exported]);
+    let unused = |address: &str| -> BTreeSet<Addr> {
+        let ids = &services.services[&key(address, 80, 6)].backends;
+        let served: BTreeSet<u64> = maglev::served(ids).collect();
+        ids.difference(&served)
+            .map(|id| services.backends[id].pod)
+            .collect()
+    };
+    let (first, second) = (unused("10.96.0.10"), unused("10.96.0.11"));
+    assert_eq!((first.len(), second.len()), (91, 91));
+    let both = first.intersection(&second).count();
+    println!("{both} of 600 endpoints are unused by both Services, 14 expected");
+    assert!(both < 40, "{both}");
 }
 
 #[test]

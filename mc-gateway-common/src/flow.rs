@@ -21,20 +21,27 @@ use crate::{
 /// packet may have different protocol numbers, RFC 8200 section 4.5.)
 #[inline(always)]
 pub fn hash<P: Subprograms>(packet: &P, header: &ip::Header, at: u32, next: u32) -> u32 {
-    match hash_fast(header, next) {
+    match hash_fast(header, hash_addresses(header), next) {
         Some(hash) => hash,
         None => packet.hash_slow(header.v6, at),
     }
 }
 
-/// [`hash`] of a packet with ports directly behind its IP header; `None` for other packets.
+/// [`hash`] of a packet with ports directly behind its IP header and [`hash_addresses`]; `None` for other packets.
 #[inline(always)]
 #[must_use]
-pub fn hash_fast(header: &ip::Header, next: u32) -> Option<u32> {
+pub fn hash_fast(header: &ip::Header, addresses: u32, next: u32) -> Option<u32> {
     if has_ports(header.proto) && header.is_plain() && !header.is_fragment() {
-        return Some(hash_tuple(header.src, header.dst, header.proto, next));
+        return Some(mix(next, addresses));
     }
     None
+}
+
+/// Hash of the addresses and the protocol.
+#[inline(always)]
+#[must_use]
+pub fn hash_addresses(header: &ip::Header) -> u32 {
+    hash_pair(header.src, header.dst, header.proto)
 }
 
 /// [`hash`] of any other packet: with options or extension headers, a fragment, ICMP.
@@ -104,7 +111,12 @@ const fn has_ports(proto: u8) -> bool {
 
 #[inline(always)]
 fn hash_tuple(src: Address, dst: Address, proto: u8, ports: u32) -> u32 {
-    mix(ports, mix(dst.fold(), mix(src.fold(), u32::from(proto))))
+    mix(ports, hash_pair(src, dst, proto))
+}
+
+#[inline(always)]
+fn hash_pair(src: Address, dst: Address, proto: u8) -> u32 {
+    mix(dst.fold(), mix(src.fold(), u32::from(proto)))
 }
 
 #[cfg(test)]

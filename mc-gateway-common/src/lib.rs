@@ -15,6 +15,7 @@
 )]
 
 pub mod abi;
+pub mod cache_entry;
 pub mod flow;
 pub mod liveness;
 #[cfg(any(test, feature = "std"))]

@@ -70,12 +70,9 @@ extern "C" fn mc_admission(key: *const AdmissionKey) -> u64 {
 /// [`pipeline::egress_route()`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn mc_egress_route(key: *const EgressKey) -> u64 {
-    if key.is_null() {
-        return PackedEgressRoute::rejected(DropReason::NotConfigured).to_bits();
-    }
-    // SAFETY: not null, and the verifier checks that the caller passes a whole key.
-    pipeline::egress_route(&KernelMaps, unsafe { &*key }).to_bits()
+extern "C" fn mc_egress_route(src_high: u64, src_low: u64, dst_high: u64, dst_low: u64) -> u64 {
+    let key = EgressKey::from_words([src_high, src_low, dst_high, dst_low]);
+    pipeline::egress_route(&KernelMaps, &key).to_bits()
 }
 
 /// [`mss::smallest_mtu`].
@@ -102,12 +99,15 @@ extern "C" fn mc_is_dead(slot: u32, id: u32) -> u32 {
 impl MapSubprograms for KernelMaps {
     #[inline(always)]
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
-        cached_admission(key, |key| PackedAdmission::from_bits(mc_admission(key)))
+        cached_admission(key, || PackedAdmission::from_bits(mc_admission(key)))
     }
 
     #[inline(always)]
-    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute {
-        cached_egress_route(key, |key| PackedEgressRoute::from_bits(mc_egress_route(key)))
+    fn egress_route(&self, key: &EgressKey, hash: u32) -> PackedEgressRoute {
+        let [src_high, src_low, dst_high, dst_low] = key.words();
+        cached_egress_route(key, hash, || {
+            PackedEgressRoute::from_bits(mc_egress_route(src_high, src_low, dst_high, dst_low))
+        })
     }
 
     #[inline(always)]

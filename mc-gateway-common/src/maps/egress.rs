@@ -18,6 +18,26 @@ pub struct EgressKey {
     pub dst: Address,
 }
 
+impl EgressKey {
+    /// The key as numbers.
+    #[inline(always)]
+    #[must_use]
+    pub const fn words(&self) -> [u64; 4] {
+        let ([s0, s1], [d0, d1]) = (self.src.words(), self.dst.words());
+        [s0, s1, d0, d1]
+    }
+
+    /// The key with these [`Self::words`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_words([s0, s1, d0, d1]: [u64; 4]) -> Self {
+        Self {
+            src: Address::from_words(s0, s1),
+            dst: Address::from_words(d0, d1),
+        }
+    }
+}
+
 /// Result of the prefix lookups for a packet to another cluster.
 ///
 /// Two fields are bits of a word and no flags of their own: copied as they are, they remain unknown numbers to the
@@ -99,6 +119,12 @@ mod tests {
     use crate::maps::ALIAS_DESTINATION;
 
     proptest! {
+        #[test]
+        fn the_words_of_a_key_are_the_key(src: [u8; 16], dst: [u8; 16]) {
+            let key = EgressKey { src: src.into(), dst: dst.into() };
+            prop_assert_eq!(EgressKey::from_words(key.words()), key);
+        }
+
         #[test]
         fn packing_loses_nothing(
             group: u32,

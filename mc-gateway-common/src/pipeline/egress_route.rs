@@ -26,13 +26,9 @@ pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
     if dst.action != ACTION_FORWARD || local {
         return PackedEgressRoute::rejected(DropReason::NoRoute);
     }
-    // The prefix of an unknown address has no action and no flags.
-    let src = maps.prefix(key.src).unwrap_or_default();
-    let own = if may_send(&src, &dst) { SOURCE_OWN } else { 0 };
-    let backend = if src.flags & PREFIX_BACKENDS == 0 {
-        0
-    } else {
-        SOURCE_BACKEND
+    let source = match maps.prefix(key.src) {
+        Some(src) => source_bits(&src, &dst),
+        None => 0,
     };
     PackedEgressRoute::new(EgressRoute {
         group: dst.group,
@@ -41,8 +37,19 @@ pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
         } else {
             ALIAS_DESTINATION
         },
-        source: own | backend,
+        source,
     })
+}
+
+/// [`EgressRoute::source`] of a source and a destination with these prefixes.
+#[inline(always)]
+const fn source_bits(src: &Prefix, dst: &Prefix) -> u32 {
+    let own = if may_send(src, dst) { SOURCE_OWN } else { 0 };
+    if src.flags & PREFIX_BACKENDS == 0 {
+        own
+    } else {
+        own | SOURCE_BACKEND
+    }
 }
 
 /// Whether this node may send from an address of the prefix `src` to the prefix `dst`.

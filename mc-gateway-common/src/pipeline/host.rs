@@ -109,7 +109,7 @@ impl MapSubprograms for MemoryMaps {
         admission(self, key)
     }
 
-    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute {
+    fn egress_route(&self, key: &EgressKey, _: u32) -> PackedEgressRoute {
         egress_route(self, key)
     }
 

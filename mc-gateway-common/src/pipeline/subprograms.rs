@@ -66,8 +66,8 @@ pub trait Subprograms: Packet + Sized {
 pub trait MapSubprograms: Maps {
     /// [`super::admission()`].
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission;
-    /// [`super::egress_route()`].
-    fn egress_route(&self, key: &EgressKey) -> PackedEgressRoute;
+    /// [`super::egress_route()`]. `hash` is any hash of the key.
+    fn egress_route(&self, key: &EgressKey, hash: u32) -> PackedEgressRoute;
     /// [`super::mss::smallest_mtu`].
     fn smallest_mtu(&self, group: u32) -> u32;
     /// [`crate::nexthop_select::hrw_winner`].

@@ -117,11 +117,12 @@ fn route<P: Subprograms, M: MapSubprograms>(
         src: header.src,
         dst: header.dst,
     };
-    let route = maps.egress_route(&key).unpack()?;
+    let addresses = flow::hash_addresses(&header);
+    let hash = flow::hash_fast(&header, addresses, ports);
+    let route = maps.egress_route(&key, addresses).unpack()?;
     if route.source & SOURCE_OWN == 0 && !may_be_translated(packet, config, route.source) {
         return Err(DropReason::InnerSource);
     }
-    let hash = flow::hash_fast(&header, ports);
     Ok(
         PackedDecision::forward(route.group, hash, mss::can_be_syn(&header))
             .with_alias(route.alias)

@@ -3,6 +3,8 @@
 mod access;
 mod aligned;
 pub mod checksum;
+#[cfg(any(test, feature = "std"))]
+mod device_sum;
 pub mod ecn;
 pub mod encap;
 pub mod eth;

@@ -3,7 +3,8 @@
 use super::{
     access::Packet,
     checksum::{self, L4ChecksumDelta},
-    eth, ip,
+    device_sum::DeviceSum,
+    eth, header_words, ip,
     outer_family::OuterFamily,
 };
 use crate::abi::Neighbor;
@@ -15,6 +16,7 @@ const IFINDEX: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlicePacket {
     frame: Vec<u8>,
+    device_sum: DeviceSum,
     gso_size: u32,
     checksum_partial: bool,
     vlan_id: u16,
@@ -26,6 +28,7 @@ impl SlicePacket {
     pub fn new(frame: Vec<u8>) -> Self {
         Self {
             frame,
+            device_sum: DeviceSum::default(),
             gso_size: 0,
             checksum_partial: false,
             vlan_id: 0,
@@ -52,6 +55,24 @@ impl SlicePacket {
     pub fn bytes(&self) -> &[u8] {
         &self.frame
     }
+
+    /// Whether the sum that a device computed over the received frame (`CHECKSUM_COMPLETE`), with the changes that the
+    /// kernel makes to it, is the sum of the frame as it is now.
+    #[must_use]
+    pub const fn has_valid_device_sum(&self) -> bool {
+        self.device_sum.is_valid()
+    }
+
+    /// Overwrites bytes without a change of the device's sum. Returns the old bytes.
+    fn overwrite<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<[u8; N]> {
+        let old = self.load::<N>(offset)?;
+        let start = usize::try_from(offset).ok()?;
+        self.frame
+            .get_mut(start..start.checked_add(N)?)?
+            .copy_from_slice(bytes);
+        self.device_sum.bytes_changed(offset, &old, bytes);
+        Some(old)
+    }
 }
 
 impl Packet for SlicePacket {
@@ -73,15 +94,28 @@ impl Packet for SlicePacket {
     }
 
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
-        let start = usize::try_from(offset).ok()?;
-        self.frame
-            .get_mut(start..start.checked_add(N)?)?
-            .copy_from_slice(bytes);
+        let old = self.overwrite(offset, bytes)?;
+        // BPF_F_RECOMPUTE_CSUM of bpf_skb_store_bytes
+        self.device_sum.subtract(offset, &old);
+        self.device_sum.add(offset, bytes);
         Some(())
     }
 
     fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
-        self.store(offset, bytes)
+        self.overwrite(offset, bytes).map(drop)
+    }
+
+    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.overwrite(AT, &header_words::to_bytes::<W, N>(words).0)
+            .map(drop)
+    }
+
+    fn write_encap<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        let bytes = header_words::to_bytes::<W, N>(words).0;
+        self.overwrite(AT, &bytes)?;
+        // bpf_csum_update
+        self.device_sum.add(AT, &bytes);
+        Some(())
     }
 
     fn ifindex(&self) -> u32 {
@@ -148,6 +182,10 @@ impl Packet for SlicePacket {
         } else {
             check
         };
-        self.store(offset, &check)
+        if difference.pseudo {
+            // inet_proto_csum_replace_by_diff (net/core/utils.c) considers the change of the checksum itself only.
+            self.device_sum.subtract(0, &difference.sum.to_ne_bytes());
+        }
+        self.overwrite(offset, &check).map(drop)
     }
 }

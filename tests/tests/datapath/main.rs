@@ -52,6 +52,10 @@ fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
     };
+    assert!(
+        matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),
+        "CHECKSUM_COMPLETE: {verdict:?} of {frame:02x?}"
+    );
     (verdict, packet.bytes().to_vec())
 }
 

@@ -70,7 +70,11 @@ pub(super) fn rewrite_icmp_error<P: Packet>(
     };
     let v6 = l4.v6;
     let sum = rewrite_address(packet, v6, at, side, &to.addr)?;
-    let quoted_sum = rewrite_address(packet, v6, l4.quote_at(), other, &to.addr)?;
+    let quoted_sum = if v6 {
+        rewrite_summed_address(packet, l4.quote_at(), other, &to.addr)?
+    } else {
+        rewrite_address(packet, v6, l4.quote_at(), other, &to.addr)?
+    };
     let mut covered = L4ChecksumDelta {
         sum: rewrite_port(packet, quote.at, other, to.port)?,
         pseudo: false,
@@ -114,6 +118,16 @@ pub(super) fn rewrite_address<P: Packet>(
     Some(difference)
 }
 
+/// Writes an address into the quoted IPv6 header at `at`, which the checksum of the ICMP error covers, and returns the
+/// change of its sum.
+#[inline(always)]
+fn rewrite_summed_address<P: Packet>(packet: &mut P, at: u32, side: Side, to: &Addr) -> Option<u32> {
+    let from = l4::address(packet, true, at, side)?;
+    let [old, new] = [from, *to].map(|address| checksum::sum_words(Address::from(address).words()));
+    packet.store_summed(at.wrapping_add(address_at(true, side)), to)?;
+    Some(checksum::difference_of_sums(old, new))
+}
+
 /// Writes a port into the transport header at `at` and returns the change of its sum: 0 if the port does not
 /// change.
 #[inline(always)]
@@ -129,4 +143,56 @@ fn rewrite_port<P: Packet>(packet: &mut P, at: u32, side: Side, to: u16) -> Opti
     }
     packet.store_summed(at, &to)?;
     Some(checksum::difference(&[f0, f1, 0, 0], &[t0, t1, 0, 0]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        packet::{SlicePacket, eth},
+        pipeline::Subprograms as _,
+    };
+
+    /// An ICMP error about a datagram, with addresses and ports that differ. Its checksums are arbitrary.
+    fn icmp_error(v6: bool) -> Vec<u8> {
+        let header = |proto: u8, seed: u8| -> Vec<u8> {
+            let addresses = (seed..).step_by(7);
+            if v6 {
+                let fixed = [0x60, 0, 0, 0, 0, 56, proto, 64];
+                fixed.into_iter().chain(addresses.take(32)).collect()
+            } else {
+                let fixed = [0x45, 0, 0, 56, 0, 0, 0x40, 0, 64, proto, 0x12, 0x34];
+                fixed.into_iter().chain(addresses.take(8)).collect()
+            }
+        };
+        let (icmp, message) = if v6 { (ip::ICMPV6, 1) } else { (ip::ICMP, 3) };
+        let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
+        [
+            &[0; 12][..],
+            &ethertype.to_be_bytes(),
+            &header(icmp, 3),
+            &[message, 4, 0x77, 0x66, 0, 0, 0, 0],
+            &header(ip::UDP, 5),
+            &[0x9c, 0x40, 0, 53, 0, 8, 0x55, 0x44],
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_rewritten_icmp_error_keeps_the_sum_of_the_device() {
+        let to = Endpoint {
+            addr: ip::mapped([10, 1, 2, 3]),
+            port: 8080,
+        };
+        for v6 in [false, true] {
+            for side in [Side::Source, Side::Destination] {
+                let mut packet = SlicePacket::new(icmp_error(v6));
+                let l4 = packet.parse_l4(v6, eth::END).unpack();
+                assert_eq!(l4.kind, L4Kind::IcmpError);
+                let quote = packet.parse_l4(v6, l4.quote_at()).unpack();
+                rewrite_icmp_error(&mut packet, eth::END, l4, quote, side, &to).unwrap();
+                assert!(packet.has_valid_device_sum(), "IPv6 {v6}, {side:?}");
+            }
+        }
+    }
 }

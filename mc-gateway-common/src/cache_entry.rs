@@ -1,8 +1,8 @@
 //! Entry of a cache of lookups, shared by all programs of one CPU.
 //!
-//! *Guarantees*: [`read`] returns the value that belongs to the key and the epoch, also if programs of the CPU interrupt
-//! each other between any two accesses, as on a `PREEMPT_RT` kernel. A program never waits: it does without the entry
-//! that another one is writing.
+//! *Guarantees*: [`read`] returns the value that belongs to the key and the epoch, also if programs of the CPU
+//! interrupt each other between any two accesses, as on a `PREEMPT_RT` kernel. A program never waits: it does without
+//! the entry that another one is writing.
 //!
 //! Only programs of one CPU use an entry, and each runs on its CPU to the end, so program order is enough and no CPU
 //! barrier is necessary. A compare-and-exchange would be simpler, but arm64 has it since Linux 5.18; an addition
@@ -77,7 +77,7 @@ mod tests {
     const EPOCH: u32 = 7;
     type Key = [u64; 2];
     /// Words of an entry: stamp, key, value.
-    type Words = [u64; 4];
+    type EntryWords = [u64; 4];
 
     /// The value of a key, as a look-up finds it.
     const fn found([a, b]: Key) -> u64 {
@@ -86,7 +86,7 @@ mod tests {
 
     /// An entry of which a program makes one access, after the accesses that it made before.
     struct Step<'a> {
-        words: &'a RefCell<Words>,
+        words: &'a RefCell<EntryWords>,
         /// Results of the earlier accesses, which are not repeated.
         earlier: &'a [u64],
         at: Cell<usize>,
@@ -98,7 +98,7 @@ mod tests {
     struct Interrupted;
 
     impl Step<'_> {
-        fn access(&self, perform: impl FnOnce(&mut Words) -> u64) -> u64 {
+        fn access(&self, perform: impl FnOnce(&mut EntryWords) -> u64) -> u64 {
             let at = self.at.replace(self.at.get() + 1);
             if let Some(result) = self.earlier.get(at) {
                 return *result;
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// Executes the next access of a program.
-    fn step(look_up: LookUp, words: Words, program: &mut Program) -> Words {
+    fn step(look_up: LookUp, words: EntryWords, program: &mut Program) -> EntryWords {
         let words = RefCell::new(words);
         let entry = Step {
             words: &words,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// Every interleaving of look-ups of these keys. Returns the number of states, or a program with a wrong value.
-    fn interleave(look_up: LookUp, start: Words, keys: &[Key]) -> Result<usize, Program> {
+    fn interleave(look_up: LookUp, start: EntryWords, keys: &[Key]) -> Result<usize, Program> {
         let programs = keys.iter().map(|key| Program {
             key: *key,
             results: Vec::new(),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     /// An entry after a look-up of `key`.
-    fn after(key: Key) -> Words {
+    fn after(key: Key) -> EntryWords {
         let mut program = Program {
             key,
             results: Vec::new(),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     /// An entry without interruptions.
-    struct Whole<'a>(&'a RefCell<Words>);
+    struct Whole<'a>(&'a RefCell<EntryWords>);
 
     impl CacheEntry<2> for Whole<'_> {
         type Value = u64;

@@ -1,5 +1,7 @@
 """Who may send where: the tables "Admission" and "Host-network Pods" of docs/design/data-path.md."""
 
+from secrets_of_peers import is_authentic
+
 LOCAL_CLUSTER = 0
 
 
@@ -11,17 +13,22 @@ class Drop(Exception):
         self.reason = reason
 
 
-def admit(world, outer_source, source, destination):
+def admit(world, outer_source, mac, source, destination):
     """The peer and the prefixes of an admissible packet."""
     peer = world.peers.get(outer_source)
     if peer is None:
         raise Drop("unknown-peer")
+    authentic, by_backend = is_authentic(peer, mac)
+    if not authentic:
+        raise Drop("peer-secret")
     from_prefix = world.prefix(source)
     if from_prefix is None:
         raise Drop("inner-source")
     to_prefix = world.prefix(destination)
     if to_prefix is None:
         raise Drop("no-route")
+    if by_backend and to_prefix.action != "service":
+        raise Drop("peer-secret")
     to_here = to_prefix.cluster == LOCAL_CLUSTER
     if peer.remote_gateway:
         sender_is_owner = peer.cluster != LOCAL_CLUSTER and from_prefix.cluster == peer.cluster

@@ -6,6 +6,7 @@ import checksum
 import ecn
 import ip
 import mss
+import secrets_of_peers as secrets
 import services
 import tunnel
 from admission import Drop, admit, is_own_source, route_to_remote
@@ -78,10 +79,10 @@ class Run:
             self.events.add("mss-lowered")
         return packet
 
-    def encapsulation(self, source, destination, inner, v6, tos, has_label=True):
+    def encapsulation(self, source, destination, inner_source, inner, v6, tos, has_label=True):
         return Encapsulation(
             source=source, destination=destination, tos=ecn.encapsulated(tos, self.world.fixed_dscp),
-            ttl=self.world.hop_limit, port=self.world.port, vxlan=self.world.vxlan, inner_source=self.world.mac,
+            ttl=self.world.hop_limit, port=self.world.port, vxlan=self.world.vxlan, inner_source=inner_source,
             inner=inner, inner_v6=v6, has_label=has_label,
             with_checksum=self.world.udp_checksum and tunnel.knows_sum(inner, v6),
         )
@@ -113,7 +114,9 @@ class Run:
             packet = self.lower_mss(packet, v6, next_hop.mtu)
         if self.world.backends_here:
             packet = services.Node(self).from_pod(packet, v6, own, behind_service)
-        body = self.encapsulation(next_hop.local, next_hop.address, packet, v6, header.tos)
+        body = self.encapsulation(
+            next_hop.local, next_hop.address, next_hop.source_mac, packet, v6, header.tos
+        )
         return Result(
             "redirect", outcome="encap", addresses=frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop
         )
@@ -129,14 +132,16 @@ class Run:
             return Result("pass", body=frame)
         packet, v6 = received.inner()
         header = ip.parse(packet, v6)
-        peer, from_prefix, to_prefix = admit(self.world, received.outer.source, header.source, header.destination)
+        peer, from_prefix, to_prefix = admit(
+            self.world, received.outer.source, received.inner_source, header.source, header.destination
+        )
         self.received = peer
         if to_prefix.action == "forward":
             if received.outer.ttl <= 1:
                 raise Drop("ttl-exceeded")
             return self.forward(received, packet, v6, to_prefix.group)
         if to_prefix.action == "service":
-            backend_id = services.backend_of(received.inner_source)
+            backend_id = secrets.backend_id(peer, received.inner_source)
             if peer.remote_gateway:
                 backend_id = services.Gateway(self).select(packet, v6)
                 backend = self.world.backends.get(backend_id)
@@ -145,15 +150,14 @@ class Run:
                 elif backend.group != 0:
                     if received.outer.ttl <= 1:
                         raise Drop("ttl-exceeded")
-                    received.inner_source = services.mac_of(backend_id)
-                    return self.forward(received, packet, v6, backend.group)
+                    return self.forward(received, packet, v6, backend.group, backend_id)
             if not peer.remote_gateway or backend is not None:
                 packet = services.Node(self).to_pod(packet, v6, backend_id)
         elif to_prefix.backends:
             services.Node(self).direct_packet(packet, v6)
         return self.deliver(received, packet, v6, header, from_prefix)
 
-    def forward(self, received, packet, v6, group):
+    def forward(self, received, packet, v6, group, backend_id=None):
         next_hop = self.next_hop(group)
         if len(next_hop.address) != len(received.outer.source):
             raise Drop("outer-family")
@@ -161,13 +165,14 @@ class Run:
             error = error_about(packet, v6, next_hop.mtu)
             outer = received.outer
             body = self.encapsulation(
-                outer.destination, outer.source, error, v6, ip.parse(error, v6).tos, has_label=False
+                outer.destination, outer.source, self.received.reply_mac, error, v6, ip.parse(error, v6).tos, has_label=False
             )
             return Result(
                 "redirect", outcome="too-big", addresses=received.frame[:12], body=body, v6=outer.v6
             )
         if mss.opens_connection(ip.parse(packet, v6)) and next_hop.mtu:
             packet = self.lower_mss(packet, v6, next_hop.mtu)
+        received.inner_source = secrets.combined(next_hop.source_mac, backend_id)
         body = received.forwarded(packet, next_hop.local, next_hop.address)
         return Result(
             "redirect", outcome="transit", addresses=received.frame[:12], body=body, v6=received.outer.v6,
@@ -273,7 +278,7 @@ class Received:
         return packet, v6
 
     def forwarded(self, packet, source, destination):
-        """The outer packet for the next hop: only addresses, hop limit and checksums differ."""
+        """The outer packet for the next hop: only addresses, hop limit, inner source and checksums differ."""
         frame = self.packet[self.ethernet_at : self.ethernet_at + 6] + self.inner_source
         frame += self.packet[self.ethernet_at + 12 : self.inner_at]
         before = self.packet[self.udp_at :]

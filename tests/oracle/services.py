@@ -6,16 +6,9 @@ from admission import Drop
 from flow import Kind
 from translation import translate, translate_error
 
-BACKEND_MAC = 0x06
 STACK = None
-
-
-def mac_of(backend_id):
-    return bytes([BACKEND_MAC]) + backend_id.to_bytes(5, "big")
-
-
-def backend_of(mac):
-    return int.from_bytes(mac[1:], "big") if mac[0] == BACKEND_MAC else 0
+# Ages of a client's entry.
+NOW, NO_TIME = 0, None
 
 
 class Gateway:
@@ -83,16 +76,19 @@ class Gateway:
         """Any backend of the lookup table; one that is missing is the stack's."""
         client, _, address, port, protocol = key
         client_key = (client, 0, address, port, protocol)
-        if service.affinity:
-            known = self.world.backends.get(self.state.get("flows", client_key))
-            if known and known.ready:
-                return known.id
-        if not service.table:
-            return STACK
-        chosen = self.run.choose([id if id in self.world.backends else STACK for id in service.table])
+        chosen = self.chosen_before(service, client_key) if service.affinity else STACK
+        if chosen is STACK and service.table:
+            chosen = self.run.choose([id if id in self.world.backends else STACK for id in service.table])
         if service.affinity and chosen is not STACK:
-            self.state.set("flows", client_key, chosen)
+            self.state.set("flows", client_key, (chosen, NOW if service.timeout else NO_TIME))
         return chosen
+
+    def chosen_before(self, service, client_key):
+        """The backend of the client's last new flow, if that is no longer ago than the time-out."""
+        known, age = self.state.get("flows", client_key) or (0, NO_TIME)
+        expired = service.timeout and age is not NO_TIME and age > service.timeout
+        backend = self.world.backends.get(known)
+        return known if backend and backend.ready and not expired else STACK
 
 
 class Node:

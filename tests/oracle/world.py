@@ -11,7 +11,8 @@ class Flows:
 
     def __init__(self, data):
         self.tables = {
-            "flows": {tuple(row[:5]): row[5] for row in data["flows"]},
+            # The backend of a flow, or backend and age of a client's entry.
+            "flows": {tuple(row[:5]): tuple(row[5]) if row[1] == 0 else row[5] for row in data["flows"]},
             "replies": {tuple(row[:5]): tuple(row[5:]) for row in data["replies"]},
             "fragments": {tuple(row[:4]): tuple(row[4:]) for row in data["fragments"]},
         }
@@ -70,7 +71,7 @@ class World:
         self.prefixes.sort(key=lambda entry: -entry[0].prefixlen)
         self.next_hops = {row["slot"]: next_hop(row) for row in data["next_hops"]}
         self.groups = {row["slot"]: row["next_hops"] for row in data["groups"]}
-        self.peers = {packed(row["address"]): SimpleNamespace(**row) for row in data["peers"]}
+        self.peers = {packed(row["address"]): peer(row) for row in data["peers"]}
         self.services = {
             (row["address"], row["port"], row["proto"]): SimpleNamespace(**row) for row in data["services"]
         }
@@ -95,6 +96,13 @@ class World:
 
 def next_hop(row):
     row = dict(row, address=packed(row["address"]), local=packed(row["local"]))
+    row["source_mac"] = bytes.fromhex(row["source_mac"])
+    return SimpleNamespace(**row)
+
+
+def peer(row):
+    row = dict(row, reply_mac=bytes.fromhex(row["reply_mac"]))
+    row["source_macs"] = [bytes.fromhex(mac) if mac else None for mac in row["source_macs"]]
     return SimpleNamespace(**row)
 
 

@@ -217,8 +217,6 @@ pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) ->
         ([fields.src(), fields.dst()], fields.udp_check())
     };
     if check == 0 {
-        // Otherwise the update of the UDP checksum keeps the sum of the packet.
-        packet.update_sum(checksum::difference_of_sums(mac.old_sum, mac.new_sum));
         return Some(());
     }
     // The prefix of a mapped address is constant.
@@ -252,10 +250,9 @@ fn rewrite_source_mac<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) -
     } else {
         packet.write_linear::<SOURCE_MAC_V4, 1, 8>([new])?;
     }
-    Some(MacSums {
-        old_sum: checksum::sum_words([old]),
-        new_sum: checksum::sum_words([new]),
-    })
+    let (old_sum, new_sum) = (checksum::sum_words([old]), checksum::sum_words([new]));
+    packet.update_sum(checksum::difference_of_sums(old_sum, new_sum));
+    Some(MacSums { old_sum, new_sum })
 }
 
 /// Unfolded sum of two addresses.

@@ -118,6 +118,11 @@ impl Packet for SlicePacket {
         Some(())
     }
 
+    fn update_sum(&mut self, difference: u32) {
+        // bpf_csum_update
+        self.device_sum.add(0, &difference.to_ne_bytes());
+    }
+
     fn ifindex(&self) -> u32 {
         IFINDEX
     }

@@ -61,8 +61,13 @@ fn reflect<const N: usize, P: Packet>(
 ) -> Option<()> {
     headers.reflect(packet, hop_limit(config))?;
     let source_at = Headers::<N>::INNER_ETH_AT.wrapping_add(eth::SRC);
-    packet.store(source_at, &mac.bytes())?;
-    packet.store::<HEAD>(Headers::<N>::INNER_AT, &reply.head())?;
+    // Without a checksum, which stays so, these bytes change the sum of the packet.
+    if packet.load::<2>(Headers::<N>::UDP_CHECK_AT)? == [0, 0] {
+        packet.store(source_at, &mac.bytes())?;
+        return packet.store::<HEAD>(Headers::<N>::INNER_AT, &reply.head());
+    }
+    packet.store_summed(source_at, &mac.bytes())?;
+    packet.store_summed::<HEAD>(Headers::<N>::INNER_AT, &reply.head())?;
     let old = changed_bytes(headers.source_mac().bytes(), request);
     let new = changed_bytes(mac.bytes(), reply);
     let delta = L4ChecksumDelta {

@@ -140,7 +140,7 @@ pub(super) fn cached_prefix(
 }
 
 #[btf_map(name = "mc_admit_cache")]
-static ADMISSION_CACHE: Cache<6, PackedAdmission> = Cache::new();
+static ADMISSION_CACHE: Cache<7, PackedAdmission> = Cache::new();
 
 /// The admission cached in this epoch, else the result of `find`. Drop reasons are not cached, so that a sender without
 /// admission cannot evict entries.
@@ -149,9 +149,13 @@ pub(crate) fn cached_admission(
     key: &AdmissionKey,
     find: impl FnOnce() -> PackedAdmission,
 ) -> PackedAdmission {
-    let hash = key.dst.fold().wrapping_mul(0x85eb_ca6b) ^ key.src.fold() ^ key.peer.fold().rotate_left(16);
+    // Packets of a gateway to the backends of one Service differ by the inner source MAC address alone.
+    let hash = key.dst.fold().wrapping_mul(0x85eb_ca6b)
+        ^ key.src.fold()
+        ^ key.peer.fold().rotate_left(16)
+        ^ (key.source_mac >> 16) as u32;
     let ([p0, p1], [s0, s1], [d0, d1]) = (key.peer.words(), key.src.words(), key.dst.words());
-    let key = [p0, p1, s0, s1, d0, d1];
+    let key = [key.source_mac, p0, p1, s0, s1, d0, d1];
     let admission = cached(&ADMISSION_CACHE, hash, epoch(), &key, || {
         let admission = find();
         if admission.is_rejected() {
@@ -188,8 +192,8 @@ pub(crate) fn cached_egress_route(
 #[btf_map(name = "mc_nh_cache")]
 static NEXT_HOP_CACHE: Cache<1, u64> = Cache::new();
 
-/// The slot, cached in this epoch, of the winner of rendezvous hashing among all next hops of a group, live or not; else
-/// the result of `find`. The winner among the live next hops is not cached, since liveness changes without a new epoch.
+/// The slot, cached in this epoch, of the winner of rendezvous hashing among all next hops of a group, live or not;
+/// else the result of `find`. The winner among the live next hops is not cached, since liveness changes without a new epoch.
 #[inline(always)]
 pub(crate) fn cached_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
     let key = [u64::from(group) << 32 | u64::from(hash)];

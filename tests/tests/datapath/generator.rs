@@ -9,7 +9,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use mc_gateway_common::{
-    abi::service::FlowKey,
+    abi::{SourceMac, service::FlowKey},
     maps::MemoryMaps,
     packet::probe::{ETHERTYPE, Kind, Probe},
 };
@@ -125,6 +125,9 @@ impl World {
         for (slot, next_hop) in &mut tables.next_hops {
             next_hop.mtu = if slot % 2 == 0 { 1_450 } else { 1_300 };
         }
+        if requires_secrets(shape) {
+            tables = fixture::keyed(tables);
+        }
         tables
     }
 
@@ -145,6 +148,11 @@ impl World {
     fn is_gateway(self) -> bool {
         !matches!(self, Self::Node | Self::ServiceNode)
     }
+}
+
+/// Whether packets of the shape need the secret of their peer: every combination of families has a format with it.
+fn requires_secrets(shape: Shape) -> bool {
+    shape.vxlan != shape.inner_v6
 }
 
 /// Generates packets of one shape for one world.
@@ -246,10 +254,27 @@ impl Generator {
         tunnel.vxlan = self.shape.vxlan;
         tunnel.dst_port = self.shape.port();
         tunnel.udp_checksum = self.random.one_in(3);
+        let mac = self.source_mac(src);
+        tunnel.inner_src = mac.bytes();
         if self.world == World::ServiceNode && !self.random.one_in(8) {
-            tunnel.inner_src = services::mac(*self.random.pick(&services::BACKENDS));
+            let backend = *self.random.pick(&services::BACKENDS);
+            tunnel.inner_src = mac.with_backend(backend).bytes();
         }
         tunnel
+    }
+
+    /// The inner source MAC address of a packet from a peer, mostly with its secret where the shape requires it.
+    fn source_mac(&mut self, from: [u8; 4]) -> SourceMac {
+        if !requires_secrets(self.shape) || self.random.one_in(16) {
+            return SourceMac::UNKEYED;
+        }
+        let from = if self.random.one_in(16) {
+            *self.random.pick(&UNDERLAY)
+        } else {
+            from
+        };
+        let period = fixture::PERIOD + self.random.index(4) as u64 - 1;
+        fixture::received_mac(from, period)
     }
 
     fn client_port(&mut self) -> u16 {
@@ -326,6 +351,7 @@ impl Generator {
         }
         let inner = self.inner(src, dst);
         let mut tunnel = Tunnel::new(self.shape.outer(from), self.shape.outer(to), &inner);
+        tunnel.inner_src = self.source_mac(from).bytes();
         tunnel.vxlan = self.shape.vxlan;
         tunnel.dst_port = self.shape.port();
         tunnel.src_port = 0xc000 | self.random.next_u64() as u16;

@@ -34,6 +34,10 @@ pub(super) fn rewrite_packet<P: Packet>(
         return Some(());
     }
     let udp = l4.proto == ip::UDP;
+    if udp && packet.load::<2>(l4.check_at())? == [0, 0] {
+        // Without a checksum, which stays so, the port changes the sum of the packet.
+        return packet.store(port_at(l4.at, side), &to.port.to_be_bytes());
+    }
     let pseudo = L4ChecksumDelta {
         sum,
         pseudo: true,
@@ -128,14 +132,20 @@ fn rewrite_summed_address<P: Packet>(packet: &mut P, at: u32, side: Side, to: &A
     Some(checksum::difference_of_sums(old, new))
 }
 
+/// Offset of a port of the transport header at `at`.
+#[inline(always)]
+const fn port_at(at: u32, side: Side) -> u32 {
+    match side {
+        Side::Source => at,
+        Side::Destination => at.wrapping_add(udp::DST),
+    }
+}
+
 /// Writes a port into the transport header at `at` and returns the change of its sum: 0 if the port does not
 /// change.
 #[inline(always)]
 fn rewrite_port<P: Packet>(packet: &mut P, at: u32, side: Side, to: u16) -> Option<u32> {
-    let at = match side {
-        Side::Source => at,
-        Side::Destination => at.wrapping_add(udp::DST),
-    };
+    let at = port_at(at, side);
     let [f0, f1] = packet.load::<2>(at)?;
     let to @ [t0, t1] = to.to_be_bytes();
     if [f0, f1] == to {

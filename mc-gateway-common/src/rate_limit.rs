@@ -1,25 +1,72 @@
-//! Rate limit of ICMP errors: a token bucket per CPU (RFC 1812 section 4.3.2.8, RFC 4443 section
-//! 2.4).
+//! Rate limits: token buckets per CPU, for ICMP errors (RFC 1812 section 4.3.2.8, RFC 4443 section 2.4) and for the
+//! entries that packets create in maps.
 //!
-//! *Guarantees*: at most [`BURST`] errors at once and one more every [`INTERVAL`]. A clock that stops or jumps back
-//! adds no tokens.
+//! *Guarantees*: at most [`Rate::burst`] tokens at once and one more every [`Rate::interval`]. A clock that stops or
+//! jumps back adds no tokens.
 
-use crate::abi::rate_limit::TokenBucket;
+use crate::{
+    abi::rate_limit::{PeerLimits, PeerRates, Rate, TokenBucket},
+    maps::rate_limit::PeerLimit,
+};
 
-/// Errors in one burst.
-pub const BURST: u64 = 50;
-/// Nanoseconds per token.
-pub const INTERVAL: u64 = 1_000_000;
+const NANOSECONDS: u64 = 1_000_000_000;
+/// Rate of ICMP errors to this node.
+pub const ICMP_ERRORS: Rate = per_second(1_000, 50);
+
+/// `tokens` per second, at least one, and `burst` at once.
+#[must_use]
+pub const fn per_second(tokens: u32, burst: u32) -> Rate {
+    Rate {
+        burst: burst as u64,
+        interval: match NANOSECONDS.checked_div(tokens as u64) {
+            Some(interval) => interval,
+            None => NANOSECONDS,
+        },
+    }
+}
+
+impl PeerRates {
+    /// The rates without a setting.
+    pub const DEFAULT: Self = Self::per_second(1_000, 10_000);
+
+    /// Rates of a peer on each CPU: tokens per second. A twentieth of the ICMP errors, and all flows of a second, may
+    /// come at once.
+    #[must_use]
+    pub const fn per_second(icmp_errors: u32, flows: u32) -> Self {
+        let at_once = icmp_errors / 20;
+        Self {
+            icmp_errors: per_second(icmp_errors, if at_once == 0 { 1 } else { at_once }),
+            flows: per_second(flows, flows),
+        }
+    }
+}
+
+/// Bucket and rate of a limit.
+#[inline(always)]
+pub const fn of_peer<'l>(
+    limits: &'l mut PeerLimits,
+    rates: &PeerRates,
+    limit: PeerLimit,
+) -> (&'l mut TokenBucket, Rate) {
+    match limit {
+        PeerLimit::IcmpErrors => (&mut limits.icmp_errors, rates.icmp_errors),
+        PeerLimit::Flows => (&mut limits.flows, rates.flows),
+        PeerLimit::Fragments => (&mut limits.fragments, rates.flows),
+    }
+}
 
 /// Takes a token at time `now`, in nanoseconds of any monotonic clock. Returns false if the bucket is empty.
 #[inline(always)]
 #[must_use]
-pub fn take_token(bucket: &mut TokenBucket, now: u64) -> bool {
-    let earned = now.saturating_sub(bucket.at) / INTERVAL;
+pub fn take_token(bucket: &mut TokenBucket, rate: Rate, now: u64) -> bool {
+    let earned = now
+        .saturating_sub(bucket.at)
+        .checked_div(rate.interval)
+        .unwrap_or(0);
     if earned > 0 {
-        let full = bucket.tokens.saturating_add(earned).min(BURST);
+        let full = bucket.tokens.saturating_add(earned).min(rate.burst);
         bucket.tokens = bucket.tokens.max(full);
-        bucket.at = bucket.at.wrapping_add(earned.wrapping_mul(INTERVAL));
+        bucket.at = bucket.at.wrapping_add(earned.wrapping_mul(rate.interval));
     }
     if bucket.tokens == 0 {
         return false;
@@ -32,8 +79,24 @@ pub fn take_token(bucket: &mut TokenBucket, now: u64) -> bool {
 mod tests {
     use super::*;
 
+    const INTERVAL: u64 = ICMP_ERRORS.interval;
+
     fn taken(bucket: &mut TokenBucket, now: u64, tries: u32) -> u32 {
-        (0..tries).map(|_| u32::from(take_token(bucket, now))).sum()
+        (0..tries)
+            .map(|_| u32::from(take_token(bucket, ICMP_ERRORS, now)))
+            .sum()
+    }
+
+    #[test]
+    fn rates_are_per_second() {
+        assert_eq!(INTERVAL, 1_000_000);
+        let rates = PeerRates::per_second(10, 40_000);
+        assert_eq!(
+            (rates.icmp_errors.burst, rates.icmp_errors.interval),
+            (1, 100_000_000)
+        );
+        assert_eq!((rates.flows.burst, rates.flows.interval), (40_000, 25_000));
+        assert_eq!(PeerRates::DEFAULT.icmp_errors, ICMP_ERRORS);
     }
 
     #[test]

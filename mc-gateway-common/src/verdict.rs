@@ -128,11 +128,15 @@ pub enum DropReason {
     /// A forged packet, a peer whose public key is missing in its objects (`inspect peers`), or clocks that differ by
     /// more than an hour.
     PeerSecret = 34,
+    /// A peer opens flows to Services, or sends fragmented packets to them, faster than its limit.
+    ///
+    /// `--new-flows-per-peer`. A client that scans or floods; packets of established flows are forwarded.
+    FlowLimited = 36,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -164,6 +168,7 @@ impl DropReason {
         Self::BelowIpv6Minimum,
         Self::Aggregated,
         Self::PeerSecret,
+        Self::FlowLimited,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -201,6 +206,7 @@ impl DropReason {
             32 => Self::BelowIpv6Minimum,
             33 => Self::Aggregated,
             34 => Self::PeerSecret,
+            36 => Self::FlowLimited,
             _ => Self::NotConfigured,
         }
     }
@@ -240,6 +246,7 @@ impl DropReason {
             Self::BelowIpv6Minimum => "below-ipv6-minimum",
             Self::Aggregated => "aggregated",
             Self::PeerSecret => "peer-secret",
+            Self::FlowLimited => "flow-limited",
         }
     }
 }

@@ -7,14 +7,14 @@
 use mc_gateway_common::{
     abi::NextHop,
     flow, liveness,
-    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
+    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
         icmp,
         l4::{self, L4Location, PackedL4Location},
     },
     pipeline::{
-        self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, quoted_checksum,
+        self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, peer_limit, quoted_checksum,
         service::{self, PackedL4Header, PackedRoute},
     },
     verdict::DropReason,
@@ -300,6 +300,18 @@ extern "C" fn mc_rewrite_ingress_alias(ctx: *mut __sk_buff, decision: u64, undo:
     service::rewrite_ingress_alias(&mut Skb::from_raw(ctx.cast()), &KernelMaps, decision, undo != 0).to_bits()
 }
 
+/// [`peer_limit::take_peer_token`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_take_peer_token(ctx: *mut __sk_buff, limit: u32) -> u32 {
+    let limit = PeerLimit::from_number(limit);
+    u32::from(peer_limit::take_peer_token(
+        &Skb::from_raw(ctx.cast()),
+        &KernelMaps,
+        limit,
+    ))
+}
+
 /// [`service::parse_l4`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -424,6 +436,11 @@ impl Subprograms for Skb {
             decision.to_bits(),
             undo as u32,
         ))
+    }
+
+    #[inline(always)]
+    fn take_peer_token<M: Maps>(&self, _: &M, limit: PeerLimit) -> bool {
+        mc_take_peer_token(self.raw().cast(), limit as u32) != 0
     }
 
     #[inline(always)]

@@ -5,7 +5,8 @@ use std::{cell::RefCell, collections::BTreeMap};
 use super::{access::Maps, liveness::LivenessMaps, service::ServiceMaps};
 use crate::{
     abi::{
-        Addr, Config, MAX_PEER_STATS, NextHop, NextHopGroup, Peer, PeerStats, Prefix, rate_limit::TokenBucket,
+        Addr, Config, MAX_PEER_STATS, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
+        rate_limit::{PeerLimits, TokenBucket},
     },
     packet::Address,
     verdict::Event,
@@ -32,8 +33,10 @@ pub struct MemoryMaps {
     pub traffic: RefCell<BTreeMap<u32, PeerStats>>,
     /// See [`super::liveness::Liveness`].
     pub health: LivenessMaps,
-    /// Available ICMP errors.
+    /// Available ICMP errors to this node.
     pub icmp_limit: RefCell<TokenBucket>,
+    /// Slot of `mc_peer_stats` to tokens; without an entry there is no limit.
+    pub peer_limits: RefCell<BTreeMap<u32, PeerLimits>>,
 }
 
 impl Maps for MemoryMaps {

@@ -1,15 +1,52 @@
-//! Rate limit of ICMP errors.
+//! Rate limits.
 
-/// Permission to send ICMP errors.
+/// A limit of each peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerLimit {
+    /// [`crate::abi::rate_limit::PeerLimits::icmp_errors`].
+    IcmpErrors = 0,
+    /// [`crate::abi::rate_limit::PeerLimits::flows`].
+    Flows = 1,
+    /// [`crate::abi::rate_limit::PeerLimits::fragments`].
+    Fragments = 2,
+}
+
+impl PeerLimit {
+    /// The limit with this number; a number that has none yields the last.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::IcmpErrors,
+            1 => Self::Flows,
+            _ => Self::Fragments,
+        }
+    }
+}
+
+/// Permission to send ICMP errors and to insert entries.
 pub trait RateLimiter {
-    /// Takes a token for one error; false if none is left.
+    /// Takes a token for one ICMP error to this node; false if none is left.
     fn allow_icmp_error(&self) -> bool;
+    /// Takes a token of the peers of a slot of `mc_peer_stats`; false if none is left.
+    fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool;
 }
 
 #[cfg(any(test, feature = "std"))]
 impl RateLimiter for super::MemoryMaps {
     fn allow_icmp_error(&self) -> bool {
         let mut bucket = self.icmp_limit.borrow_mut();
-        crate::rate_limit::take_token(&mut bucket, super::liveness::Liveness::now(self))
+        let now = super::liveness::Liveness::now(self);
+        crate::rate_limit::take_token(&mut bucket, crate::rate_limit::ICMP_ERRORS, now)
+    }
+
+    fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool {
+        let mut limits = self.peer_limits.borrow_mut();
+        let Some(limits) = limits.get_mut(&slot) else {
+            return true;
+        };
+        let rates = crate::abi::rate_limit::PeerRates::DEFAULT;
+        let (bucket, rate) = crate::rate_limit::of_peer(limits, &rates, limit);
+        crate::rate_limit::take_token(bucket, rate, super::liveness::Liveness::now(self))
     }
 }

@@ -4,15 +4,16 @@ use super::{
     admission::admission,
     decision::PackedDecision,
     egress_route::egress_route,
-    from_underlay,
-    icmp_too_big, mss, quoted_checksum, service,
+    from_underlay, icmp_too_big, mss, peer_limit, quoted_checksum, service,
     service::{backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::NextHop,
     flow, liveness,
-    maps::{AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute},
+    maps::{
+        AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit,
+    },
     nexthop_select,
     packet::{
         SlicePacket, icmp,
@@ -97,6 +98,10 @@ impl Subprograms for SlicePacket {
         undo: bool,
     ) -> PackedDecision {
         service::rewrite_ingress_alias(self, maps, decision, undo)
+    }
+
+    fn take_peer_token<M: Maps>(&self, maps: &M, limit: PeerLimit) -> bool {
+        peer_limit::take_peer_token(self, maps, limit)
     }
 
     fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header {

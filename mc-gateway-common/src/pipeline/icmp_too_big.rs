@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     abi::{CONFIG_UDP_CHECKSUM, Config, SourceMac},
-    maps::Maps,
+    maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
         Address, Aligned, OuterFamily, Packet, checksum, ecn,
@@ -113,7 +113,12 @@ pub fn reply_too_big<P: Subprograms, M: Maps>(
     if !may_report(packet, v6, at, &location) {
         return Err(DropReason::TooBig);
     }
-    if !maps.allow_icmp_error() {
+    let allowed = if at == eth::END {
+        maps.allow_icmp_error()
+    } else {
+        packet.take_peer_token(maps, PeerLimit::IcmpErrors)
+    };
+    if !allowed {
         return Err(DropReason::TooBigLimited);
     }
     let quoted = icmp::quoted_len(v6, packet.frame_len().wrapping_sub(at));

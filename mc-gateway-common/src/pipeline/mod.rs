@@ -10,6 +10,7 @@ mod host;
 pub mod icmp_too_big;
 mod link_header;
 pub mod mss;
+pub mod peer_limit;
 mod probe;
 pub mod quoted_checksum;
 pub mod service;

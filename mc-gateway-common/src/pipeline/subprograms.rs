@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     abi::NextHop,
-    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute},
+    maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
     packet::{Packet, l4::L4Location},
     verdict::DropReason,
 };
@@ -58,6 +58,8 @@ pub trait Subprograms: Packet + Sized {
         decision: PackedDecision,
         undo: bool,
     ) -> PackedDecision;
+    /// [`super::peer_limit::take_peer_token`].
+    fn take_peer_token<M: Maps>(&self, maps: &M, limit: PeerLimit) -> bool;
     /// [`super::service::parse_l4`].
     fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header;
 }

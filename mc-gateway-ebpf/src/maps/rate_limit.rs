@@ -1,9 +1,15 @@
-//! The ICMP error rate limit map.
+//! The rate limit maps.
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
-    abi::rate_limit::TokenBucket,
-    maps::{liveness::Liveness, rate_limit::RateLimiter},
+    abi::{
+        MAX_PEER_STATS,
+        rate_limit::{PeerLimits, PeerRates, TokenBucket},
+    },
+    maps::{
+        liveness::Liveness,
+        rate_limit::{PeerLimit, RateLimiter},
+    },
     rate_limit,
 };
 
@@ -12,6 +18,13 @@ use super::kernel::KernelMaps;
 #[btf_map(name = "mc_icmp_limit")]
 static ICMP_LIMIT: PerCpuArray<TokenBucket, 1> = PerCpuArray::new();
 
+#[btf_map(name = "mc_peer_limits")]
+static PEER_LIMITS: PerCpuArray<PeerLimits, { MAX_PEER_STATS as usize }> = PerCpuArray::new();
+
+/// The agent replaces the value before it loads the object.
+#[unsafe(no_mangle)]
+static MC_PEER_RATES: PeerRates = PeerRates::DEFAULT;
+
 impl RateLimiter for KernelMaps {
     #[inline(always)]
     fn allow_icmp_error(&self) -> bool {
@@ -19,6 +32,18 @@ impl RateLimiter for KernelMaps {
             return false;
         };
         // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
-        unsafe { rate_limit::take_token(&mut *bucket, self.now()) }
+        unsafe { rate_limit::take_token(&mut *bucket, rate_limit::ICMP_ERRORS, self.now()) }
+    }
+
+    #[inline(always)]
+    fn take_peer_token(&self, slot: u32, limit: PeerLimit) -> bool {
+        let Some(limits) = PEER_LIMITS.get_ptr_mut(slot) else {
+            return true;
+        };
+        // SAFETY: a constant of the object. A volatile read keeps the compiler from using its own value.
+        let rates = unsafe { (&raw const MC_PEER_RATES).read_volatile() };
+        // SAFETY: as above.
+        let (bucket, rate) = rate_limit::of_peer(unsafe { &mut *limits }, &rates, limit);
+        rate_limit::take_token(bucket, rate, self.now())
     }
 }

@@ -93,7 +93,7 @@ impl Agent {
         // A foreign device is an error before anything is loaded.
         link::observe(&handle, &config.paths.device).await?;
         let attach_mode = preflight::attach_mode(config.attach)?;
-        let datapath = Datapath::load(&dir, object, config.tcx_order)?;
+        let datapath = Datapath::load(&dir, object, config.tcx_order, &config.limits)?;
         let maps = PinnedMaps::open(&datapath.maps_dir())?;
         let adopted = maps.contents().config.abi != 0;
         let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;

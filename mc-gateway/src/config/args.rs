@@ -81,6 +81,9 @@ pub struct RunArgs {
     /// Liveness.
     #[command(flatten)]
     pub probes: ProbeArgs,
+    /// Limits.
+    #[command(flatten)]
+    pub limits: LimitArgs,
     /// How a gateway finds the Node of a Pod.
     #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
     pub pod_lookup: PodLookup,
@@ -167,6 +170,17 @@ pub struct ProbeArgs {
     /// Time a recovered gateway must answer probes before it gets flows again.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub hold_down: String,
+}
+
+/// Rates of each peer on each CPU.
+#[derive(Clone, Debug, Args)]
+pub struct LimitArgs {
+    /// New flows, and fragmented packets, per second and CPU that a peer may send to Services.
+    #[arg(long, value_name = "FLOWS", default_value = "10000")]
+    pub new_flows_per_peer: String,
+    /// ICMP errors per second and CPU that a peer may cause.
+    #[arg(long, value_name = "ERRORS", default_value = "1000")]
+    pub icmp_errors_per_peer: String,
 }
 
 /// Flags of `cleanup`.

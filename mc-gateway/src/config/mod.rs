@@ -1,6 +1,7 @@
 //! Flags and environment variables, parsed into a validated [`Config`].
 
 mod args;
+mod limits;
 mod paths;
 #[cfg(test)]
 mod tests;
@@ -18,9 +19,10 @@ use thiserror::Error;
 use crate::peer_secret::SecretPolicy;
 use crate::probe;
 pub use args::{
-    AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LogFormat, PathArgs,
-    PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
+    AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LimitArgs, LogFormat,
+    PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
 };
+pub use limits::Limits;
 pub use paths::Paths;
 pub use tunnel::{Dscp, EncapFormat, Tunnel};
 
@@ -86,6 +88,8 @@ pub struct Config {
     pub exposure: Exposure,
     /// Liveness probes.
     pub probes: probe::Settings,
+    /// Limits of the data path.
+    pub limits: Limits,
     /// How the Node of a Pod is found.
     pub pod_lookup: PodLookup,
     /// Object whose programs log every decision, in place of the embedded one.
@@ -241,6 +245,7 @@ impl TryFrom<RunArgs> for Config {
             metrics_address,
             exposure: args.exposure,
             probes: args.probes.try_into()?,
+            limits: args.limits.try_into()?,
             pod_lookup: args.pod_lookup,
             program_log: args.program_log,
             paths: args.paths.try_into()?,

@@ -2,6 +2,8 @@
 
 use clap::Parser as _;
 
+use mc_gateway_common::abi::rate_limit::PeerRates;
+
 use super::*;
 
 #[test]
@@ -30,6 +32,28 @@ fn probe_settings_by_default_and_by_flag() {
         ("--hold-down", "1h"),
     ] {
         let error = probes(&[flag, value]).unwrap_err();
+        assert!(error.starts_with(&format!("{flag}: \"{value}\" is ")), "{error}");
+    }
+}
+
+#[test]
+fn limits_by_default_and_by_flag() {
+    let limits = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).map(|c| c.limits);
+    let default = Limits {
+        peer_rates: PeerRates::DEFAULT,
+    };
+    assert_eq!(limits(&[]), Ok(default));
+    let all = ["--new-flows-per-peer", "500", "--icmp-errors-per-peer", "40"];
+    let other = Limits {
+        peer_rates: PeerRates::per_second(40, 500),
+    };
+    assert_eq!(limits(&all), Ok(other));
+    for (flag, value) in [
+        ("--new-flows-per-peer", "0"),
+        ("--new-flows-per-peer", "10000001"),
+        ("--icmp-errors-per-peer", "0"),
+    ] {
+        let error = limits(&[flag, value]).unwrap_err();
         assert!(error.starts_with(&format!("{flag}: \"{value}\" is ")), "{error}");
     }
 }

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 
 use aya::{Ebpf, EbpfLoader};
 use mc_gateway_common::abi;
+use mc_gateway_common::abi::rate_limit::PEER_RATES;
 
-use crate::config::TcxOrder;
+use crate::config::{Limits, TcxOrder};
 use crate::host::tc_filter::Filter;
 use crate::plan::{AttachMode, Attachment, Hook, Program};
 use crate::program_log::{self, ProgramLogError};
@@ -49,7 +50,7 @@ pub struct Datapath {
 impl Datapath {
     /// Loads `object` with the maps pinned in `dir`, or with new maps, and pins both. Attaches and writes nothing.
     /// `order` is the position of programs that are not attached yet.
-    pub fn load(dir: &Path, object: &[u8], order: TcxOrder) -> Result<Self, DatapathError> {
+    pub fn load(dir: &Path, object: &[u8], order: TcxOrder, limits: &Limits) -> Result<Self, DatapathError> {
         version::check(object)?;
         let generation = MapDir::select(dir)?;
         let maps = generation.path();
@@ -61,6 +62,7 @@ impl Datapath {
         }
         generation.share_flow_tables()?;
         let mut loader = EbpfLoader::new();
+        loader.override_global(PEER_RATES, &limits.peer_rates, true);
         for name in abi::ALL_MAPS {
             loader.map_pin_path(name, maps.join(name));
         }

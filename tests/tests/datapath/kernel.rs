@@ -19,7 +19,7 @@ use mc_gateway_common::{
         PREFIXES, Peer, PeerStats, Prefix,
         affinity::AffinityEntry,
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
-        rate_limit::{ICMP_LIMIT, TokenBucket},
+        rate_limit::{ICMP_LIMIT, PEER_LIMITS, PEER_RATES, PeerLimits, PeerRates, Rate, TokenBucket},
         service::{self, Flow, FlowKey},
     },
     maps::{MemoryMaps, service::ServiceMaps},
@@ -32,6 +32,18 @@ use crate::fixture;
 const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
 /// Offset of `gso_size` there.
 const GSO_SIZE_AT: usize = 176;
+
+/// Rates of peers without a limit in any test, as on the host.
+const UNLIMITED: PeerRates = {
+    let rate = Rate {
+        burst: u64::MAX,
+        interval: 1,
+    };
+    PeerRates {
+        icmp_errors: rate,
+        flows: rate,
+    }
+};
 
 /// Action and packet bytes of a run in the kernel.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,7 +118,7 @@ pub(crate) struct Kernel(Ebpf, BTreeSet<u32>);
 impl Kernel {
     /// Loads the object of `cargo xtask build-ebpf --log` and fills its maps.
     pub(crate) fn load_logging(tables: &MemoryMaps) -> Self {
-        Self::load_object(&logging_ebpf_object(), tables)
+        Self::load_object(&logging_ebpf_object(), tables, &UNLIMITED)
     }
 
     /// Opens the program log. The returned function passes the records written since its last call to `sink`.
@@ -120,13 +132,19 @@ impl Kernel {
 
     /// Loads the object of `cargo xtask build-ebpf` and fills its maps.
     pub(crate) fn load(tables: &MemoryMaps) -> Self {
-        Self::load_object(&ebpf_object(), tables)
+        Self::load_object(&ebpf_object(), tables, &UNLIMITED)
     }
 
-    fn load_object(object: &Path, tables: &MemoryMaps) -> Self {
+    /// [`Self::load`] with limits of each peer.
+    pub(crate) fn load_with_rates(tables: &MemoryMaps, rates: &PeerRates) -> Self {
+        Self::load_object(&ebpf_object(), tables, rates)
+    }
+
+    fn load_object(object: &Path, tables: &MemoryMaps, rates: &PeerRates) -> Self {
         let bytes = std::fs::read(object)
             .unwrap_or_else(|e| panic!("{}: {e}: run `cargo xtask build-ebpf` first", object.display()));
         let mut ebpf = EbpfLoader::new()
+            .override_global(PEER_RATES, rates, true)
             .load(&bytes)
             .expect("load the object (needs root)");
         for name in ["to_remote", "from_underlay"] {
@@ -285,6 +303,30 @@ impl Kernel {
         let values = vec![*tables.icmp_limit.borrow(); cpus];
         let values = PerCpuValues::try_from(values).expect("one per CPU");
         limit.set(0, values, 0).expect(ICMP_LIMIT);
+    }
+
+    /// Writes the tokens of the peers in `tables`.
+    pub(crate) fn set_peer_limits(&mut self, tables: &MemoryMaps) {
+        self.fill_peer_limits(tables, |limits| *limits);
+    }
+
+    /// Undoes [`Self::set_peer_limits`].
+    pub(crate) fn clear_peer_limits(&mut self, tables: &MemoryMaps) {
+        self.fill_peer_limits(tables, |_| PeerLimits::default());
+    }
+
+    fn fill_peer_limits(&mut self, tables: &MemoryMaps, value: impl Fn(&PeerLimits) -> PeerLimits) {
+        let mut all: PerCpuArray<_, PeerLimits> = self
+            .0
+            .map_mut(PEER_LIMITS)
+            .expect(PEER_LIMITS)
+            .try_into()
+            .expect(PEER_LIMITS);
+        let cpus = aya::util::nr_cpus().expect("CPUs");
+        for (slot, limits) in &*tables.peer_limits.borrow() {
+            let values = PerCpuValues::try_from(vec![value(limits); cpus]).expect("one per CPU");
+            all.set(*slot, values, 0).expect(PEER_LIMITS);
+        }
     }
 
     /// Remaining tokens for ICMP errors, on the CPU that used any.

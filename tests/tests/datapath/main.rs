@@ -18,6 +18,7 @@ mod kernel;
 mod load;
 mod oracle;
 mod peer_counters;
+mod peer_limits;
 mod program_log;
 mod spoofed_peers;
 
@@ -186,8 +187,10 @@ fn cases_in_the_kernel() {
         let (verdict, bytes) = run_gso_on_host(case.program, &tables, &case.frame, case.gso_size);
         kernel.set_health(&case.tables);
         kernel.set_icmp_limit(&case.tables);
+        kernel.set_peer_limits(&case.tables);
         let before = kernel.counts();
         let outcome = kernel.run_gso(case.program.name(), &case.frame, case.gso_size);
+        kernel.clear_peer_limits(&case.tables);
         assert_eq!(outcome.action, tc_action(verdict), "{}", case.name);
         // The bytes of a dropped packet are irrelevant: the program may have grown it before.
         if !matches!(verdict, Verdict::Drop(_)) {

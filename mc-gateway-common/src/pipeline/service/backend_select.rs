@@ -17,7 +17,7 @@ use crate::{
             MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
         },
     },
-    maps::Maps,
+    maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
         Address, OuterFamily, Packet, UDP_CHECK_TO_INNER, checksum, eth, ip,
@@ -31,6 +31,8 @@ const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add
 
 /// [`flow_backend_id`] of a port that is not exported: greater than any ID.
 const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
+/// [`flow_backend_id`] of a new flow beyond the limit of its peer: greater than any ID.
+const LIMITED: u64 = 3 << BACKEND_ID_BITS;
 
 /// A backend and its ID.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +106,9 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
         L4Kind::FirstFragment => {
             let backend = exported(packet.flow_backend_id(maps, at, header, false))?;
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
+            if !packet.take_peer_token(maps, PeerLimit::Fragments) {
+                return Err(DropReason::FlowLimited);
+            }
             let fragment = Fragment {
                 backend,
                 service: key.dst,
@@ -140,10 +145,11 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
 /// A result of [`flow_backend_id`].
 #[inline(always)]
 const fn exported(backend: u64) -> Result<u64, DropReason> {
-    if backend == NOT_EXPORTED {
-        return Err(DropReason::NotExported);
+    match backend {
+        NOT_EXPORTED => Err(DropReason::NotExported),
+        LIMITED => Err(DropReason::FlowLimited),
+        _ => Ok(backend),
     }
-    Ok(backend)
 }
 
 /// [`flow_backend_id`] of a port that is not exported.
@@ -156,9 +162,10 @@ fn port_not_exported<M: Maps>(maps: &M) -> u64 {
 }
 
 /// ID of the backend of a flow; 0 if this node's stack serves it, or a larger number than any ID if its port is not
-/// exported. The IP header of the packet is at `at`; a packet from the Service is `reverse`.
+/// exported or the flow is one too many. The IP header of the packet is at `at`; a packet from the Service is
+/// `reverse`.
 #[inline(always)]
-pub fn flow_backend_id<P: Packet, M: Maps>(
+pub fn flow_backend_id<P: Subprograms, M: Maps>(
     packet: &P,
     maps: &M,
     at: u32,
@@ -173,7 +180,7 @@ pub fn flow_backend_id<P: Packet, M: Maps>(
     let Some(service) = maps.service(&service_key) else {
         return port_not_exported(maps);
     };
-    backend_for_flow(maps, key, &service_key, service, l4.syn && !reverse)
+    backend_for_flow(packet, maps, key, &service_key, service, l4.syn && !reverse)
 }
 
 #[inline(always)]
@@ -197,7 +204,8 @@ const fn service_key(key: &FlowKey) -> ServiceKey {
 /// The backend of a flow: the stored one while it exists, else one from the Maglev table, else 0 for the stack. A TCP
 /// connection stays where it was opened, also when its port is left to the service proxy or taken from it.
 #[inline(always)]
-fn backend_for_flow<M: Maps>(
+fn backend_for_flow<P: Subprograms, M: Maps>(
+    packet: &P,
     maps: &M,
     mut key: FlowKey,
     service_key: &ServiceKey,
@@ -223,12 +231,26 @@ fn backend_for_flow<M: Maps>(
     } else {
         None
     };
-    let Some(selected) = selected else {
+    let Some((selected, client_entry)) = selected else {
         if syn && known != FLOW_OF_STACK {
+            if known == 0 && !packet.take_peer_token(maps, PeerLimit::Flows) {
+                return LIMITED;
+            }
             count_insert_failure(maps, maps.set_flow(&key, FLOW_OF_STACK));
         }
         return 0;
     };
+    if known == 0 && !packet.take_peer_token(maps, PeerLimit::Flows) {
+        // A TCP connection opened at another gateway, or whose entry was evicted, follows the lookup table.
+        let established = !syn && service_key.proto == ip::TCP;
+        return if established { selected.id } else { LIMITED };
+    }
+    if client_entry != 0 {
+        let port = key.client_port;
+        key.client_port = 0;
+        count_insert_failure(maps, maps.set_flow(&key, client_entry));
+        key.client_port = port;
+    }
     if known != selected.id {
         count_insert_failure(maps, maps.set_flow(&key, selected.id));
         maps.count(if known == 0 {
@@ -240,17 +262,17 @@ fn backend_for_flow<M: Maps>(
     selected.id
 }
 
-/// The backend of a new flow.
+/// The backend of a new flow, and the entry of its client to store, or 0.
 #[inline(always)]
 fn select_new<'t, M: Maps>(
     maps: &'t M,
     service: &Service,
     service_key: &ServiceKey,
     key: &mut FlowKey,
-) -> Option<Selected<'t>> {
+) -> Option<(Selected<'t>, u64)> {
     if service.flags & SERVICE_AFFINITY == 0 {
         let ports = (u32::from(key.client_port) << 16) | u32::from(key.service_port);
-        return lookup_maglev(maps, service_key, hash(key, ports));
+        return Some((lookup_maglev(maps, service_key, hash(key, ports))?, 0));
     }
     let port = key.client_port;
     key.client_port = 0;
@@ -259,14 +281,15 @@ fn select_new<'t, M: Maps>(
     selected
 }
 
-/// The backend of a new flow of a client of a Service with affinity, and the time of that flow in the client's entry.
+/// The backend of a new flow of a client of a Service with affinity, and the client's entry with the time of that flow;
+/// 0 if the entry stays.
 #[inline(always)]
 fn backend_for_client<'t, M: Maps>(
     maps: &'t M,
     service: &Service,
     service_key: &ServiceKey,
     client: &FlowKey,
-) -> Option<Selected<'t>> {
+) -> Option<(Selected<'t>, u64)> {
     let timeout = u64::from(service.flags >> SERVICE_TIMEOUT_SHIFT);
     let now = if timeout == 0 {
         0
@@ -285,10 +308,8 @@ fn backend_for_client<'t, M: Maps>(
         None => lookup_maglev(maps, service_key, hash(client, 0))?,
     };
     let entry = AffinityEntry::new(selected.id, now);
-    if entry != known {
-        count_insert_failure(maps, maps.set_flow(client, entry.word()));
-    }
-    Some(selected)
+    let changed = if entry == known { 0 } else { entry.word() };
+    Some((selected, changed))
 }
 
 /// Hash of a flow, the same at every gateway.

@@ -9,6 +9,7 @@ use mc_gateway_common::{
     abi::{
         ACTION_DELIVER, ACTION_SERVICE, Addr, CLUSTER_LOCAL, CONFIG_ALL_SERVICES, CONFIG_BACKENDS,
         PREFIX_BACKENDS, Prefix,
+        rate_limit::{PeerLimits, TokenBucket},
         service::{
             BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, FragmentKey, Reply, ReplyKey,
             SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
@@ -108,6 +109,7 @@ pub(crate) fn services(cases: &mut Vec<Case>) {
         cases.host_stack();
         cases.translated();
         cases.dropped();
+        cases.limited();
         cases.replies();
         cases.fragments();
         cases.errors();
@@ -631,6 +633,64 @@ impl Cases<'_> {
         );
         let sctp = self.sent_by_gateway(ON_NODE, &sctp);
         self.push("SCTP is never translated", self.node(), &sctp, foreign);
+    }
+
+    /// Tables in which the gateway of west has used up its new flows and fragmented packets.
+    fn exhausted(tables: MemoryMaps) -> MemoryMaps {
+        let none = TokenBucket {
+            tokens: 0,
+            at: u64::MAX,
+        };
+        let limits = PeerLimits {
+            flows: none,
+            fragments: none,
+            ..PeerLimits::default()
+        };
+        let slot = fixture::traffic(WEST_GATEWAY);
+        tables.peer_limits.borrow_mut().insert(slot, limits);
+        tables
+    }
+
+    fn limited(&mut self) {
+        let dropped = || Expect::Drop(DropReason::FlowLimited);
+        let exhausted = || Self::exhausted(self.gateway());
+        let fragment = self.fragment((POD_WEST, CLIENT), (SERVICE_HERE, DATAGRAMS), false);
+        let known_fragment = Self::exhausted(self.gateway_with_flow(CLIENT, DATAGRAMS, UDP, BY_UDP));
+        let drops = [
+            ("TCP", exhausted(), self.syn(WEB)),
+            ("TCP with affinity", exhausted(), self.syn(STICKY)),
+            ("TCP to the service proxy", exhausted(), self.syn(PROXIED)),
+            ("UDP", exhausted(), self.datagram(DATAGRAMS)),
+            ("a fragmented packet", known_fragment, fragment),
+        ];
+        for (name, tables, inner) in drops {
+            let name = format!("too many flows: {name}");
+            self.push(&name, tables, &self.sent_by_west(&inner), dropped());
+        }
+        let ack = self.sent_by_west(&self.ack(WEB));
+        let known = Self::exhausted(self.gateway_with_flow(CLIENT, WEB, TCP, ENDING));
+        self.push_selection("too many flows: an established one", known, &ack, ENDING);
+        let unknown = Self::exhausted(self.gateway());
+        self.push_selection(
+            "too many flows: an established one of another gateway",
+            unknown,
+            &ack,
+            ON_NODE,
+        );
+        let sticky = self.sent_by_west(&self.ack(STICKY));
+        let unknown = Self::exhausted(self.gateway());
+        self.push_selection(
+            "too many flows: an established one with affinity",
+            unknown,
+            &sticky,
+            STICKY_FIRST,
+        );
+        let datagram = self.sent_by_west(&self.datagram(DATAGRAMS));
+        let known = Self::exhausted(self.gateway_with_flow(CLIENT, DATAGRAMS, UDP, BY_UDP));
+        self.push_selection("too many flows: a known UDP flow", known, &datagram, BY_UDP);
+        let own = Self::exhausted(self.gateway());
+        own.peer_limits.borrow_mut().clear();
+        self.push_selection("too many flows of another peer", own, &datagram, BY_UDP);
     }
 
     fn replies(&mut self) {

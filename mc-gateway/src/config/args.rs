@@ -172,9 +172,13 @@ pub struct ProbeArgs {
     pub hold_down: String,
 }
 
-/// Rates of each peer on each CPU.
+/// Sizes of tables, and rates of each peer on each CPU.
 #[derive(Clone, Debug, Args)]
 pub struct LimitArgs {
+    /// Flows to Services, and their replies, that this node remembers: a power of two from 4096 to 4194304. Each entry
+    /// takes about 250 bytes of kernel memory.
+    #[arg(long, value_name = "FLOWS", default_value = "65536")]
+    pub flow_table_size: String,
     /// New flows, and fragmented packets, per second and CPU that a peer may send to Services.
     #[arg(long, value_name = "FLOWS", default_value = "10000")]
     pub new_flows_per_peer: String,

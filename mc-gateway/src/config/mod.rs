@@ -22,7 +22,7 @@ pub use args::{
     AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LimitArgs, LogFormat,
     PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
 };
-pub use limits::Limits;
+pub use limits::{FlowTableSize, Limits};
 pub use paths::Paths;
 pub use tunnel::{Dscp, EncapFormat, Tunnel};
 

@@ -40,15 +40,28 @@ fn probe_settings_by_default_and_by_flag() {
 fn limits_by_default_and_by_flag() {
     let limits = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).map(|c| c.limits);
     let default = Limits {
+        flow_table_size: FlowTableSize::default(),
         peer_rates: PeerRates::DEFAULT,
     };
     assert_eq!(limits(&[]), Ok(default));
-    let all = ["--new-flows-per-peer", "500", "--icmp-errors-per-peer", "40"];
+    let all = [
+        "--flow-table-size",
+        "1048576",
+        "--new-flows-per-peer",
+        "500",
+        "--icmp-errors-per-peer",
+        "40",
+    ];
     let other = Limits {
+        flow_table_size: FlowTableSize(1 << 20),
         peer_rates: PeerRates::per_second(40, 500),
     };
     assert_eq!(limits(&all), Ok(other));
     for (flag, value) in [
+        ("--flow-table-size", "2048"),
+        ("--flow-table-size", "8388608"),
+        ("--flow-table-size", "65537"),
+        ("--flow-table-size", "many"),
         ("--new-flows-per-peer", "0"),
         ("--new-flows-per-peer", "10000001"),
         ("--icmp-errors-per-peer", "0"),

@@ -32,6 +32,14 @@ pub enum DatapathError {
     /// The object has no such map.
     #[error("map {0}: not in the eBPF object")]
     NoMap(&'static str),
+    /// The entries of a flow table cannot be copied.
+    #[error("map {name}: copy the flows")]
+    FlowTable {
+        /// Name of the map.
+        name: &'static str,
+        /// The kernel's error.
+        source: aya::maps::MapError,
+    },
     /// The kernel rejected a program.
     #[error("program {name}: {operation}")]
     Program {

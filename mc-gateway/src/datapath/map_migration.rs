@@ -5,7 +5,7 @@
 //! the others alone: the ordinary plan fills them and replaces the programs, one attachment at a time, and each
 //! program has the whole desired state before and after. Then the new maps get their final name and the others are
 //! removed. Flow tables of the same shape are shared by both layouts, so that no flow is lost, also none of those that
-//! begin meanwhile.
+//! begin meanwhile; those of another size are copied.
 //!
 //! *Guarantees*: at every moment, also when the agent is killed, attached programs use complete maps; maps under a
 //! version's final name were complete once; foreign pins are never removed. The order of versions is irrelevant: a
@@ -16,14 +16,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapData;
-use mc_gateway_common::abi::{self, service};
+use mc_gateway_common::abi;
 use tracing::info;
 
 use super::error::{DatapathError, remove_pin};
+use super::flow_tables::{FLOW_TABLES, OldTables};
 use super::pins;
-
-/// Maps whose entries the programs write for flows.
-const FLOW_TABLES: [&str; 3] = [service::FLOWS, service::REPLIES, service::FRAGMENTS];
+use crate::config::FlowTableSize;
 
 /// Suffix of the directory of maps that no program uses yet.
 const PROVISIONAL: &str = "-new";
@@ -53,7 +52,12 @@ impl MapDir {
             && found
                 .iter()
                 .any(|directory| own(directory) && directory.pins.len() == abi::ALL_MAPS.len());
-        if !complete {
+        if complete {
+            // An earlier agent was killed before its new flow tables were complete.
+            for directory in found.iter().filter(|directory| directory.provisional) {
+                directory.remove(root)?;
+            }
+        } else {
             for directory in &found {
                 if directory.version == abi::ABI_VERSION {
                     info!(pins = %directory.path(root).display(), "incomplete maps removed");
@@ -79,10 +83,12 @@ impl MapDir {
     }
 
     /// Before a migration: pins the flow tables of other layouts in the new directory, if they have the shape of this
-    /// layout. Attached programs keep using them, and the new ones will.
-    pub(super) fn share_flow_tables(&self) -> Result<(), DatapathError> {
+    /// layout. Attached programs keep using them, and the new ones will. Returns the tables of another size.
+    pub(super) fn share_flow_tables(&self, size: FlowTableSize) -> Result<OldTables, DatapathError> {
+        let mut others = OldTables::default();
         if self.complete {
-            return Ok(());
+            self.replace_flow_tables(size, &mut others)?;
+            return Ok(others);
         }
         let found = version_dirs(&self.root)?;
         for name in FLOW_TABLES {
@@ -90,14 +96,37 @@ impl MapDir {
             // The latest version first.
             for directory in found.iter().rev().filter(|directory| !directory.provisional) {
                 let from = directory.path(&self.root).join(name);
-                if to.exists() || !pins::is_map_of_this_version(&from, name)? {
-                    continue;
+                match pins::flow_table_capacity(&from, name)? {
+                    Some(capacity) if capacity == size.capacity(name) => {
+                        let map =
+                            MapData::from_pin(&from).map_err(|source| DatapathError::Load(source.into()))?;
+                        map.pin(&to).map_err(|source| DatapathError::Pin {
+                            path: to.clone(),
+                            source,
+                        })?;
+                    }
+                    Some(_) => others.add(name, &from)?,
+                    None => continue,
                 }
-                let map = MapData::from_pin(&from).map_err(|source| DatapathError::Load(source.into()))?;
-                map.pin(&to).map_err(|source| DatapathError::Pin {
-                    path: to.clone(),
+                break;
+            }
+        }
+        Ok(others)
+    }
+
+    /// Without a migration: prepares new flow tables in place of those of another size.
+    fn replace_flow_tables(&self, size: FlowTableSize, others: &mut OldTables) -> Result<(), DatapathError> {
+        let provisional = self.root.join(dir_name(abi::ABI_VERSION, true));
+        for name in FLOW_TABLES {
+            let pin = self.path().join(name);
+            if pins::flow_table_capacity(&pin, name)?.is_some_and(|capacity| capacity != size.capacity(name))
+            {
+                fs::create_dir_all(&provisional).map_err(|source| DatapathError::Io {
+                    path: provisional.clone(),
                     source,
                 })?;
+                others.add(name, &pin)?;
+                others.rename_later(provisional.join(name), pin);
             }
         }
         Ok(())
@@ -174,7 +203,7 @@ impl VersionDir {
     fn check(&self, root: &Path) -> Result<(), DatapathError> {
         let path = self.path(root);
         if self.version == abi::ABI_VERSION {
-            pins::check_maps(&path)?;
+            pins::check_maps(&path, None)?;
         } else {
             for pin in &self.pins {
                 pins::check_name(&path.join(pin), pin)?;

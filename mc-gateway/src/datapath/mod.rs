@@ -6,6 +6,7 @@
 
 pub(crate) mod clsact;
 mod error;
+mod flow_tables;
 pub(crate) mod map_migration;
 mod pins;
 mod program;
@@ -27,6 +28,7 @@ use crate::plan::{AttachMode, Attachment, Hook, Program};
 use crate::program_log::{self, ProgramLogError};
 pub use error::DatapathError;
 use error::remove_pin;
+use flow_tables::{FLOW_TABLES, OldTables};
 use map_migration::MapDir;
 use program::{classifier, load_program};
 pub(crate) use tcx::pinned_links;
@@ -39,6 +41,8 @@ pub(crate) const SUBDIRS: [&str; 3] = ["links", "programs", clsact::QDISCS];
 pub struct Datapath {
     dir: PathBuf,
     map_dir: MapDir,
+    /// Flow tables of the programs that are attached until the first plan is applied.
+    old_tables: OldTables,
     ebpf: Ebpf,
     /// Kernel IDs of the programs that this agent loaded.
     ids: BTreeMap<Program, u32>,
@@ -60,15 +64,21 @@ impl Datapath {
                 source,
             })?;
         }
-        generation.share_flow_tables()?;
+        let size = limits.flow_table_size;
+        let mut old_tables = generation.share_flow_tables(size)?;
         let mut loader = EbpfLoader::new();
         loader.override_global(PEER_RATES, &limits.peer_rates, true);
         for name in abi::ALL_MAPS {
-            loader.map_pin_path(name, maps.join(name));
+            let pin = maps.join(name);
+            loader.map_pin_path(name, old_tables.provisional(&pin).to_owned());
+        }
+        for name in FLOW_TABLES {
+            loader.map_max_entries(name, size.capacity(name));
         }
         let mut ebpf = loader.load(object).map_err(DatapathError::Load)?;
+        old_tables.fill(&maps)?;
         // New maps have the properties that the object declares; they must match this version, too.
-        pins::check_maps(&maps)?;
+        pins::check_maps(&maps, Some(size))?;
         let mut ids = BTreeMap::new();
         for program in Program::ALL {
             ids.insert(program, load_program(&mut ebpf, program, dir)?);
@@ -76,6 +86,7 @@ impl Datapath {
         Ok(Self {
             dir: dir.to_owned(),
             map_dir: generation,
+            old_tables,
             ebpf,
             ids,
             order,
@@ -96,6 +107,7 @@ impl Datapath {
 
     /// Completes a migration after every attached program uses the new maps: removes the maps of other versions.
     pub fn commit(&mut self) -> Result<(), DatapathError> {
+        self.old_tables.finish()?;
         self.map_dir.commit()
     }
 

@@ -10,6 +10,9 @@ use aya::programs::ProgramInfo;
 use mc_gateway_common::abi::{self, Addr};
 use thiserror::Error;
 
+use super::flow_tables::FLOW_TABLES;
+use crate::config::FlowTableSize;
+
 /// A pin with other properties than this version gives it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error(
@@ -62,7 +65,7 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
     }
 }
 
-/// The maps of this version.
+/// The maps of this version, the flow tables with their default sizes.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
     use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
     use abi::service;
@@ -99,24 +102,38 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
 /// Start of every map's name.
 pub(super) const PREFIX: &str = "mc_";
 
-/// Checks every map of this version that is pinned in `dir`; one that is missing is fine.
-pub(super) fn check_maps(dir: &Path) -> Result<(), PinMismatch> {
-    for expected in expected_specs() {
+/// Checks every map of this version that is pinned in `dir`; one that is missing is fine. Flow tables have the given
+/// size, or any.
+pub(super) fn check_maps(dir: &Path, size: Option<FlowTableSize>) -> Result<(), PinMismatch> {
+    for mut expected in expected_specs() {
         let path = dir.join(&expected.name);
-        if path.exists() {
-            compare(&path, &read_spec(&path, &expected)?, &expected)?;
+        if !path.exists() {
+            continue;
         }
+        let found = read_spec(&path, &expected)?;
+        if FLOW_TABLES.contains(&&*expected.name) {
+            expected.max_entries = size.map_or(found.max_entries, |size| size.capacity(&expected.name));
+        }
+        compare(&path, &found, &expected)?;
     }
     Ok(())
 }
 
-/// Whether the pinned map, if it exists, has the properties of this version's map `name`.
-pub(super) fn is_map_of_this_version(path: &Path, name: &str) -> Result<bool, PinMismatch> {
+/// Capacity of the pinned flow table `name` if it exists and has, apart from that, the properties of this version's.
+pub(super) fn flow_table_capacity(path: &Path, name: &str) -> Result<Option<u32>, PinMismatch> {
     let specs = expected_specs();
     let Some(expected) = specs.iter().find(|spec| spec.name == name) else {
-        return Ok(false);
+        return Ok(None);
     };
-    Ok(path.exists() && read_spec(path, expected)? == *expected)
+    if !path.exists() {
+        return Ok(None);
+    }
+    let found = read_spec(path, expected)?;
+    let same = MapSpec {
+        max_entries: found.max_entries,
+        ..expected.clone()
+    };
+    Ok((found == same).then_some(found.max_entries))
 }
 
 /// Checks a map of another version, of which only the name is known.

@@ -30,6 +30,7 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
 
 fn maps(snapshot: &Snapshot) -> Table {
     let (contents, flows) = (&snapshot.contents, &snapshot.flows);
+    let [of_flows, of_replies, of_fragments] = flows.capacities;
     let row = |name: &str, used: usize, capacity: u32| vec![json!(name), json!(used), json!(capacity)];
     Table {
         name: "maps",
@@ -53,9 +54,9 @@ fn maps(snapshot: &Snapshot) -> Table {
                 contents.services.backends.len(),
                 service::MAX_BACKENDS,
             ),
-            row(service::FLOWS, flows.flows.len(), service::MAX_FLOWS),
-            row(service::REPLIES, flows.replies.len(), service::MAX_REPLIES),
-            row(service::FRAGMENTS, flows.fragments.len(), service::MAX_FRAGMENTS),
+            row(service::FLOWS, flows.flows.len(), of_flows),
+            row(service::REPLIES, flows.replies.len(), of_replies),
+            row(service::FRAGMENTS, flows.fragments.len(), of_fragments),
         ],
     }
 }

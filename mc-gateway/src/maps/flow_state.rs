@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{HashMap, MapData, MapError, MapInfo};
 use mc_gateway_common::abi::service::{
-    self as abi, Flow, FlowKey, Fragment, FragmentKey, MAX_FLOWS, MAX_FRAGMENTS, MAX_REPLIES, Reply, ReplyKey,
+    FLOWS, FRAGMENTS, Flow, FlowKey, Fragment, FragmentKey, REPLIES, Reply, ReplyKey,
 };
 
 use super::error::{MapsError, map_error, open};
@@ -22,6 +22,8 @@ pub struct FlowState {
     pub replies: BTreeMap<ReplyKey, Reply>,
     /// Ports of fragmented packets in transit.
     pub fragments: BTreeMap<FragmentKey, Fragment>,
+    /// Their capacities, in this order.
+    pub capacities: [u32; 3],
 }
 
 /// `mc_flows`, `mc_replies` and `mc_fragments`.
@@ -29,44 +31,55 @@ pub struct FlowMaps {
     flows: HashMap<MapData, FlowKey, Flow>,
     replies: HashMap<MapData, ReplyKey, Reply>,
     fragments: HashMap<MapData, FragmentKey, Fragment>,
+    capacities: [u32; 3],
 }
 
 impl FlowMaps {
     /// Opens the maps pinned in a directory.
     pub fn open(maps: &Path) -> Result<Self, MapsError> {
         Ok(Self {
-            flows: open(maps, abi::FLOWS)?,
-            replies: open(maps, abi::REPLIES)?,
-            fragments: open(maps, abi::FRAGMENTS)?,
+            flows: open(maps, FLOWS)?,
+            replies: open(maps, REPLIES)?,
+            fragments: open(maps, FRAGMENTS)?,
+            capacities: [
+                capacity(maps, FLOWS)?,
+                capacity(maps, REPLIES)?,
+                capacity(maps, FRAGMENTS)?,
+            ],
         })
     }
 
     /// Reads every entry.
     pub fn read(&self) -> Result<FlowState, MapsError> {
-        let flows = entries(&self.flows, abi::FLOWS, MAX_FLOWS)?;
+        let [of_flows, of_replies, of_fragments] = self.capacities;
+        let flows = entries(&self.flows, FLOWS, of_flows)?;
         Ok(FlowState {
             flows: flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect(),
-            replies: entries(&self.replies, abi::REPLIES, MAX_REPLIES)?,
-            fragments: entries(&self.fragments, abi::FRAGMENTS, MAX_FRAGMENTS)?,
+            replies: entries(&self.replies, REPLIES, of_replies)?,
+            fragments: entries(&self.fragments, FRAGMENTS, of_fragments)?,
+            capacities: self.capacities,
         })
     }
 
     /// Name, number of entries and capacity of each map.
     pub fn usage(&self) -> Result<[(&'static str, usize, u32); 3], MapsError> {
+        let [of_flows, of_replies, of_fragments] = self.capacities;
         Ok([
-            (abi::FLOWS, count(&self.flows, abi::FLOWS, MAX_FLOWS)?, MAX_FLOWS),
+            (FLOWS, count(&self.flows, FLOWS, of_flows)?, of_flows),
+            (REPLIES, count(&self.replies, REPLIES, of_replies)?, of_replies),
             (
-                abi::REPLIES,
-                count(&self.replies, abi::REPLIES, MAX_REPLIES)?,
-                MAX_REPLIES,
-            ),
-            (
-                abi::FRAGMENTS,
-                count(&self.fragments, abi::FRAGMENTS, MAX_FRAGMENTS)?,
-                MAX_FRAGMENTS,
+                FRAGMENTS,
+                count(&self.fragments, FRAGMENTS, of_fragments)?,
+                of_fragments,
             ),
         ])
     }
+}
+
+/// Capacity of a pinned map: `--flow-table-size` of the agent that made it.
+fn capacity(maps: &Path, name: &'static str) -> Result<u32, MapsError> {
+    let info = MapInfo::from_pin(maps.join(name)).map_err(map_error(name, "open"))?;
+    Ok(info.max_entries())
 }
 
 fn max_entries(capacity: u32) -> usize {

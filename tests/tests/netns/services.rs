@@ -426,3 +426,79 @@ fn a_gateway_with_a_full_flow_table_works_and_reports_it() {
     let report = held.stop_cleanly(TIMEOUT).expect("the open connection survives");
     println!("{used} of {capacity} flows; the open connection: {report}");
 }
+
+/// The size of a flow table is no property of the layout: a change copies the flows.
+#[test]
+fn another_size_of_the_flow_tables_keeps_open_connections() {
+    let mut bed = connected("flowsize");
+    let _pod = pod_on_node(&bed);
+    publish(&bed, &service("None", false), 1);
+    let url = format!("http://{SERVICE}/");
+    let client = bed.netns(Place::PodEast);
+    let mut held = bed
+        .traffic()
+        .spawn(
+            client,
+            &["keepalive", &url, "--interval", "50", "--duration", "120"],
+        )
+        .expect("a connection");
+    held.wait_for_line("connected", TIMEOUT).expect("a connection");
+    let place = Place::GatewayWest;
+    let table = |bed: &Topology| -> aya::maps::HashMap<MapData, FlowKey, Flow> {
+        let pin = bed.bpf_dir(place).join(MAPS_DIR).join(FLOWS);
+        MapData::from_pin(&pin)
+            .and_then(Map::from_map_data)
+            .and_then(TryInto::try_into)
+            .expect("the flow table")
+    };
+    let marked = FlowKey {
+        client: [7; 16],
+        proto: 17,
+        ..FlowKey::default()
+    };
+    let mut flows = table(&bed);
+    flows.insert(marked, Flow { backend: 77 }, 0).expect("a flow");
+    for (size, flags) in [
+        (131_072_u32, &["--flow-table-size", "131072"][..]),
+        (4_096, &["--flow-table-size", "4096"]),
+        (MAX_FLOWS, &[]),
+    ] {
+        bed.set_agent_flags(flags);
+        bed.stop_agent(place).expect("SIGTERM");
+        bed.start_agent(place).expect("an agent");
+        let known: std::collections::BTreeMap<FlowKey, Flow> =
+            table(&bed).iter().map(|entry| entry.expect("an entry")).collect();
+        assert_eq!(known.get(&marked), Some(&Flow { backend: 77 }), "{size}");
+        assert!(
+            known.len() > 1,
+            "{size}: no entry of the open connection: {known:?}"
+        );
+        let seen = metrics(&bed, place);
+        for (map, capacity) in [
+            ("mc_flows", size),
+            ("mc_replies", size),
+            ("mc_fragments", size / 16),
+        ] {
+            let label = format!("map=\"{map}\"");
+            let shown = seen.sum("mcgateway_map_capacity_entries", &[&label]);
+            assert!(
+                (shown - f64::from(capacity)).abs() < 0.1,
+                "{map}: {shown}, not {capacity}"
+            );
+        }
+        let dirs = fs::read_dir(bed.bpf_dir(place)).expect("pins");
+        let names: BTreeSet<String> = dirs
+            .map(|entry| {
+                entry
+                    .expect("an entry")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .filter(|name| name.starts_with("maps"))
+            .collect();
+        assert_eq!(names, [MAPS_DIR.to_owned()].into());
+    }
+    let report = held.stop_cleanly(TIMEOUT).expect("the open connection survives");
+    println!("{report}");
+}

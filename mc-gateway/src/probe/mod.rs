@@ -28,9 +28,9 @@ use tracing::warn;
 
 use crate::maps::MapsError;
 pub(crate) use maps::ProbeMaps;
-use pmtu::PmtuSearch;
+use pmtu::{PathState, PmtuSearch, confirm_interval};
 use schedule::Schedule;
-use socket::Sockets;
+use socket::{SizeSocket, Sockets};
 pub use status::{NextHopStatus, ProbeStatus};
 use targets::ProbeTarget;
 pub(crate) use targets::{ProbeTargets, probe_targets};
@@ -99,6 +99,8 @@ struct ProbedNextHop {
     sequence: u32,
     search: PmtuSearch,
     last_pmtu_reply: u32,
+    /// Open while a reply to a size probe is missing.
+    size_socket: Option<SizeSocket>,
 }
 
 struct Worker {
@@ -212,6 +214,7 @@ impl Worker {
                 sequence,
                 search: PmtuSearch::new(target.link_mtu, target.known_mtu, now, mix(self.random, 2)),
                 last_pmtu_reply: 0,
+                size_socket: None,
             };
             self.next_hops.insert(*slot, next_hop);
             self.schedule.add(*slot, now, self.random);
@@ -255,6 +258,7 @@ impl Worker {
             return Ok(());
         };
         let mut status = ProbeStatus::default();
+        let confirm_interval = confirm_interval(self.next_hops.len());
         for (slot, next_hop) in &mut self.next_hops {
             let target = next_hop.target;
             let known = self.maps.read(*slot)?;
@@ -262,6 +266,11 @@ impl Worker {
             if seen.size_sequence != next_hop.last_pmtu_reply {
                 next_hop.last_pmtu_reply = seen.size_sequence;
                 next_hop.search.acknowledge(seen.size_sequence, seen.size, now);
+            }
+            if !next_hop.search.is_waiting() {
+                next_hop.size_socket = None;
+            } else if next_hop.size_socket.as_ref().is_some_and(SizeSocket::is_too_big) {
+                next_hop.search.hint(now);
             }
             let one = NextHopStatus::new(
                 target.id,
@@ -271,7 +280,12 @@ impl Worker {
                 next_hop.search.path_mtu(),
             );
             let answers = one.state != State::Dead && one.unanswered <= 1 && one.rtt.is_some();
-            if let Some(size) = next_hop.search.next_probe(now, answers) {
+            let path = PathState {
+                alive: answers,
+                rtt: one.rtt.unwrap_or_default(),
+                confirm_interval,
+            };
+            if let Some(size) = next_hop.search.next_probe(now, path) {
                 let probe = Probe {
                     kind: Kind::SizeRequest,
                     size: u16::try_from(size.size).unwrap_or(u16::MAX),
@@ -283,8 +297,14 @@ impl Worker {
                 let payload = wanted
                     .encap
                     .encode(&probe, target.source_mac.bytes(), target.addr.is_ipv6());
-                self.sockets
-                    .send(&payload, target.local, (target.addr, wanted.port));
+                let to = (target.addr, wanted.port);
+                if next_hop.size_socket.is_none() {
+                    next_hop.size_socket = self.sockets.connect(target.local, to);
+                }
+                match &next_hop.size_socket {
+                    Some(socket) => socket.send(&payload),
+                    None => self.sockets.send(&payload, target.local, to),
+                }
             }
             status.next_hops.insert(*slot, one);
         }

@@ -2,22 +2,49 @@
 //!
 //! *Guarantees*: the path MTU is the link MTU until three probes of that size go unanswered while smaller ones are
 //! answered; from then on only a confirmed size is used, at least 1280 bytes; larger sizes are retried periodically.
-//! A dead path changes nothing.
+//! A dead path changes nothing. An ICMP error about a probe alone changes nothing either, because any host may forge it:
+//! it makes the next probes follow faster.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Smallest path MTU: the minimum of an IPv6 link (RFC 8200 section 5).
 pub(super) const BASE_PLPMTU: u32 = 1280;
 /// Time to wait for a reply (`PROBE_TIMER`, RFC 8899 section 5.1.1: not below one second).
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same after an ICMP error about a probe: four round trips, within these limits.
+const HINTED_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(200)..=PROBE_TIMEOUT;
+/// Time from one accepted ICMP error to the next.
+const HINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Consecutive unanswered probes of one size that prove it too large (`MAX_PROBES`, RFC 8899 section 5.1.2).
 const MAX_PROBES: u32 = 3;
-/// Interval of confirmation: the longest time that a shrunk path drops packets unnoticed.
-const CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
+/// Limits of the interval of confirmation: the longest time that a shrunk path drops packets unnoticed.
+const CONFIRM_INTERVAL: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(10);
+/// Its length for each next hop: a node sends no more than 125 confirmations per second below the upper limit.
+const CONFIRM_INTERVAL_EACH: Duration = Duration::from_millis(8);
 /// Time from a search to the next attempt at larger sizes (`PMTU_RAISE_TIMER`).
 const RAISE_INTERVAL: Duration = Duration::from_mins(1);
 /// Largest distance in bytes between a confirmed and a failed size at the end of a search.
 const SEARCH_RESOLUTION: u32 = 8;
+
+/// A path as its small probes show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PathState {
+    /// Whether small probes are answered.
+    pub(super) alive: bool,
+    /// Round-trip time of the last one.
+    pub(super) rtt: Duration,
+    /// From [`confirm_interval`].
+    pub(super) confirm_interval: Duration,
+}
+
+/// Interval at which a node with this number of next hops confirms each path MTU.
+pub(super) fn confirm_interval(next_hops: usize) -> Duration {
+    let next_hops = u32::try_from(next_hops).unwrap_or(u32::MAX);
+    CONFIRM_INTERVAL_EACH
+        .saturating_mul(next_hops)
+        .clamp(*CONFIRM_INTERVAL.start(), *CONFIRM_INTERVAL.end())
+}
 
 /// A probe to send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +83,10 @@ pub(super) struct PmtuSearch {
     waiting: Option<Pending>,
     raise_at: Duration,
     sequence: u32,
+    confirm_interval: Duration,
+    /// An ICMP error was accepted since the last confirmation.
+    hinted: bool,
+    next_hint_at: Duration,
 }
 
 impl PmtuSearch {
@@ -70,6 +101,9 @@ impl PmtuSearch {
             waiting: None,
             raise_at: now,
             sequence,
+            confirm_interval: *CONFIRM_INTERVAL.end(),
+            hinted: false,
+            next_hint_at: now,
         }
     }
 
@@ -83,9 +117,33 @@ impl PmtuSearch {
         self.works
     }
 
-    /// The probe to send now, if one is due. `alive`: whether small probes are answered.
-    pub(super) fn next_probe(&mut self, now: Duration, alive: bool) -> Option<PmtuProbe> {
-        if !alive {
+    /// Whether a reply to a probe is missing.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Records an ICMP error about a probe that is too big for the path.
+    pub(super) fn hint(&mut self, now: Duration) {
+        if self.waiting.is_some() && now >= self.next_hint_at {
+            self.hinted = true;
+            self.next_hint_at = now.saturating_add(HINT_INTERVAL);
+        }
+    }
+
+    /// Time to wait for a reply.
+    fn timeout(&self, rtt: Duration) -> Duration {
+        if self.hinted {
+            let round_trips = rtt.saturating_mul(4);
+            round_trips.clamp(*HINTED_TIMEOUT.start(), *HINTED_TIMEOUT.end())
+        } else {
+            PROBE_TIMEOUT
+        }
+    }
+
+    /// The probe to send now, if one is due.
+    pub(super) fn next_probe(&mut self, now: Duration, path: PathState) -> Option<PmtuProbe> {
+        self.confirm_interval = path.confirm_interval;
+        if !path.alive {
             // A dead path explains the missing reply.
             if self.waiting.take().is_some() {
                 self.phase = Phase::Idle(now.saturating_add(PROBE_TIMEOUT));
@@ -93,7 +151,7 @@ impl PmtuSearch {
             return None;
         }
         if let Some(waiting) = self.waiting {
-            if now < waiting.since.saturating_add(PROBE_TIMEOUT) {
+            if now < waiting.since.saturating_add(self.timeout(path.rtt)) {
                 return None;
             }
             if waiting.tries < MAX_PROBES {
@@ -128,7 +186,7 @@ impl PmtuSearch {
         self.works = self.works.max(size);
         match self.phase {
             Phase::Search => self.finish_if_converged(now),
-            _ => self.phase = Phase::Idle(now.saturating_add(CONFIRM_INTERVAL)),
+            _ => self.rest(now),
         }
     }
 
@@ -162,8 +220,14 @@ impl PmtuSearch {
     fn finish_if_converged(&mut self, now: Duration) {
         if self.fails.saturating_sub(self.works) <= SEARCH_RESOLUTION || self.works >= self.link_mtu {
             self.raise_at = now.saturating_add(RAISE_INTERVAL);
-            self.phase = Phase::Idle(now.saturating_add(CONFIRM_INTERVAL));
+            self.rest(now);
         }
+    }
+
+    /// Waits for the next confirmation.
+    fn rest(&mut self, now: Duration) {
+        self.hinted = false;
+        self.phase = Phase::Idle(now.saturating_add(self.confirm_interval));
     }
 
     fn midpoint(&self) -> u32 {
@@ -180,12 +244,20 @@ mod tests {
 
     const TICK: Duration = Duration::from_millis(100);
 
+    const fn path(alive: bool) -> PathState {
+        PathState {
+            alive,
+            rtt: Duration::from_millis(1),
+            confirm_interval: Duration::from_secs(10),
+        }
+    }
+
     /// Runs the search for `ticks` over a path with MTU `path`; returns the probed sizes.
     fn run(search: &mut PmtuSearch, now: &mut Duration, ticks: u32, path: u32, alive: bool) -> Vec<u32> {
         let mut sizes = Vec::new();
         for _ in 0..ticks {
             *now += TICK;
-            if let Some(probe) = search.next_probe(*now, alive) {
+            if let Some(probe) = search.next_probe(*now, self::path(alive)) {
                 sizes.push(probe.size);
                 if alive && probe.size <= path {
                     search.acknowledge(probe.sequence, probe.size, *now);
@@ -244,13 +316,89 @@ mod tests {
     #[test]
     fn replies_to_other_probes_are_ignored() {
         let mut search = PmtuSearch::new(1500, 1300, Duration::ZERO, 7);
-        let probe = search.next_probe(Duration::from_secs(2), true).unwrap();
+        let probe = search.next_probe(Duration::from_secs(2), path(true)).unwrap();
         assert_eq!(probe.size, 1500);
         search.acknowledge(probe.sequence + 1, 1500, Duration::from_secs(2));
         search.acknowledge(probe.sequence, 1400, Duration::from_secs(2));
         assert_eq!(search.path_mtu(), 1300);
         search.acknowledge(probe.sequence, 1500, Duration::from_secs(2));
         assert_eq!(search.path_mtu(), 1500);
+    }
+
+    /// As [`run`], with an ICMP error in each tick.
+    fn run_with_hints(search: &mut PmtuSearch, now: &mut Duration, ticks: u32, fits: u32) -> Vec<u32> {
+        let mut sizes = Vec::new();
+        for _ in 0..ticks {
+            search.hint(*now);
+            sizes.extend(run(search, now, 1, fits, true));
+        }
+        sizes
+    }
+
+    /// The moment of the next confirmation, after a long time on a wide path.
+    fn confirming() -> (PmtuSearch, Duration) {
+        let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
+        run(&mut search, &mut now, 600, 1500, true);
+        while run(&mut search, &mut now, 1, 1400, true).is_empty() {}
+        assert_eq!(search.path_mtu(), 1500);
+        (search, now)
+    }
+
+    #[test]
+    fn within_a_second_of_an_icmp_error_the_size_fits_the_path() {
+        let (mut search, mut now) = confirming();
+        run_with_hints(&mut search, &mut now, 8, 1400);
+        assert!(search.path_mtu() <= 1400, "{}", search.path_mtu());
+        run_with_hints(&mut search, &mut now, 50, 1400);
+        assert!(
+            (1393..=1400).contains(&search.path_mtu()),
+            "{}",
+            search.path_mtu()
+        );
+        // Without one it takes three timeouts of a second.
+        let (mut search, mut now) = confirming();
+        run(&mut search, &mut now, 25, 1400, true);
+        assert_eq!(search.path_mtu(), 1500);
+    }
+
+    #[test]
+    fn forged_icmp_errors_change_no_size_and_cause_no_flood() {
+        let (mut search, mut now) = (PmtuSearch::new(1500, 1500, Duration::ZERO, 7), Duration::ZERO);
+        let sizes = run_with_hints(&mut search, &mut now, 600, 1500);
+        assert!(
+            sizes.len() <= 7 && sizes.iter().all(|size| *size == 1500),
+            "{sizes:?}"
+        );
+        assert_eq!(search.path_mtu(), 1500);
+    }
+
+    /// A reply within the round-trip time is always in time.
+    #[test]
+    fn forged_icmp_errors_change_no_size_of_a_long_path() {
+        let mut search = PmtuSearch::new(1500, 1500, Duration::ZERO, 7);
+        let long = PathState {
+            rtt: Duration::from_millis(600),
+            ..path(true)
+        };
+        let mut pending = Vec::new();
+        for tick in 1..600_u32 {
+            let now = TICK * tick;
+            search.hint(now);
+            if let Some(probe) = search.next_probe(now, long) {
+                pending.push((now + long.rtt, probe));
+            }
+            for (_, probe) in pending.extract_if(.., |(at, _)| *at <= now) {
+                search.acknowledge(probe.sequence, probe.size, now);
+            }
+            assert_eq!(search.path_mtu(), 1500, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn few_next_hops_are_confirmed_twice_a_second_and_many_as_before() {
+        assert_eq!(confirm_interval(1), Duration::from_millis(500));
+        assert_eq!(confirm_interval(125), Duration::from_secs(1));
+        assert_eq!(confirm_interval(16_384), Duration::from_secs(10));
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! The sockets that send probes, one for each local address.
+//! The sockets that send probes: one for each local address, and one for each next hop with an unanswered size probe.
 #![expect(
     unsafe_code,
     reason = "rustix 1.1 has neither SO_NO_CHECK nor UDP_NO_CHECK6_TX"
@@ -34,6 +34,13 @@ impl Sockets {
         }
     }
 
+    /// A socket for size probes; `None` without a free descriptor, or if the address was removed.
+    pub(super) fn connect(&self, local: IpAddr, to: (IpAddr, u16)) -> Option<SizeSocket> {
+        let socket = open_socket(local, self.udp_checksum).ok()?;
+        socket.connect(to).ok()?;
+        Some(SizeSocket(socket))
+    }
+
     /// Sends a datagram. An error of the network is a lost probe: it has no reply.
     pub(super) fn send(&mut self, payload: &[u8], local: IpAddr, to: (IpAddr, u16)) {
         if !self.open.contains_key(&local)
@@ -50,6 +57,26 @@ impl Sockets {
             // The address was removed from the node; a new socket is opened once it is back.
             self.open.remove(&local);
         }
+    }
+}
+
+/// A socket for the size probes to one next hop, whose ICMP errors the kernel reports.
+#[derive(Debug)]
+pub(super) struct SizeSocket(UdpSocket);
+
+impl SizeSocket {
+    /// Whether an ICMP error about a probe of this socket has arrived: "fragmentation needed" or "packet too big" (for
+    /// a connected socket `EMSGSIZE`, `__udp4_lib_err` of Linux 5.15 and later).
+    pub(super) fn is_too_big(&self) -> bool {
+        let error = self.0.take_error().ok().flatten();
+        error.is_some_and(|error| error.raw_os_error() == Some(libc::EMSGSIZE))
+    }
+
+    /// Sends a datagram. An error of the network is a lost probe.
+    pub(super) fn send(&self, payload: &[u8]) {
+        // An earlier ICMP error would be returned in place of this datagram's.
+        drop(self.0.take_error());
+        drop(self.0.send(payload));
     }
 }
 

@@ -21,6 +21,7 @@ mod ipsec;
 mod memory;
 mod mtu;
 mod observability;
+mod path_mtu_hints;
 mod restart;
 mod services;
 mod spoofing;

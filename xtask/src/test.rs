@@ -32,6 +32,8 @@ pub(crate) enum Suite {
     Failover,
     /// Agents restarted, upgraded and rolled back under traffic.
     Restart,
+    /// Open connections through every kind of event.
+    Continuity,
     /// The oldest kernel the distribution has.
     Matrix,
     /// Three real Kubernetes clusters.
@@ -47,7 +49,7 @@ pub(crate) enum Suite {
 }
 
 /// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
-const ALL: [Suite; 9] = [
+const ALL: [Suite; 10] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
@@ -55,6 +57,7 @@ const ALL: [Suite; 9] = [
     Suite::Netns,
     Suite::Failover,
     Suite::Restart,
+    Suite::Continuity,
     Suite::Matrix,
     Suite::E2e,
 ];
@@ -166,15 +169,11 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
         }
-        Suite::Failover | Suite::Restart => {
-            let name = if suite == Suite::Failover {
-                "failover"
-            } else {
-                "restart"
-            };
+        Suite::Failover | Suite::Restart | Suite::Continuity => {
+            let name = names(&[suite]);
             let programs = build::release()?;
-            let mut command = build::integration_test(name);
-            if suite == Suite::Restart {
+            let mut command = build::integration_test(&name);
+            if suite != Suite::Failover {
                 command.envs(
                     previous_release::programs()?.map(|programs| ("MC_AGENT_PREVIOUS", programs.agent)),
                 );
@@ -183,7 +182,7 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 .envs(programs.env())
                 .env("MC_LONG", if long { "1" } else { "0" })
                 .args(["--", "--test-threads=1", "--nocapture"]);
-            summary.cargo_test(name, &mut command)?;
+            summary.cargo_test(&name, &mut command)?;
         }
         Suite::Matrix => summary.step("the oldest kernel", matrix::oldest()),
         Suite::E2e => cluster_suites::run(cluster_suites::ALL, long, summary)?,

@@ -1,0 +1,169 @@
+//! Agents that end, begin, stall or are replaced.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use mc_gateway_common::abi::{self, service};
+use mc_tests::{fixture, topology::Place, wait::wait_for};
+use nix::sys::signal::Signal;
+
+use super::{Allowed, Event};
+use crate::{
+    pool::to_services,
+    world::{EAST, WEST, World},
+};
+
+/// Flow tables, which a migration keeps.
+const FLOW_TABLES: [&str; 3] = [service::FLOWS, service::REPLIES, service::FRAGMENTS];
+
+pub(super) const EVENTS: &[Event] = &[
+    Event {
+        needs_previous: true,
+        ..Event::new("agents upgraded from the previous release", upgraded)
+    },
+    Event::new("agents restarted by SIGTERM", |world| restarted(world, false)),
+    Event::new("agents killed", |world| restarted(world, true)),
+    Event::new("map layout migrated, flows begin meanwhile", migrated),
+    Event::new("migration killed and repeated", migration_killed),
+    Event::new("agents stalled: probes delayed", stalled),
+];
+
+fn all_nodes() -> Vec<Place> {
+    EAST.into_iter().chain(WEST).collect()
+}
+
+fn upgraded(world: &mut World) -> Result<Allowed> {
+    world.bed.set_agent(fixture::agent_program());
+    // One Node after the other: neighbours have different releases meanwhile.
+    for place in all_nodes() {
+        world.restart(&[place], false)?;
+    }
+    world.previous = false;
+    Ok(Allowed::None)
+}
+
+fn restarted(world: &mut World, kill: bool) -> Result<Allowed> {
+    world.restart(&all_nodes(), kill)?;
+    Ok(Allowed::None)
+}
+
+/// The map directory of a later layout.
+fn later_dir(world: &World, place: Place) -> PathBuf {
+    let name = format!("maps-v{}", abi::ABI_VERSION + 1);
+    world.bed.bpf_dir(place).join(name)
+}
+
+/// Renames the map directory of a stopped agent to that of a later layout, which keeps its flow tables: the next agent
+/// migrates.
+fn make_later_layout(world: &World, place: Place) -> Result<()> {
+    let root = world.bed.bpf_dir(place);
+    let (own, later) = (root.join(abi::MAPS_DIR), later_dir(world, place));
+    fs::rename(&own, &later).context("rename")?;
+    for entry in fs::read_dir(&later)? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if !FLOW_TABLES.contains(&name.as_str()) {
+            fs::remove_file(&path).context("unpin")?;
+        }
+    }
+    pin_version(&later)
+}
+
+/// Pins a configuration of a later layout. The first field of the configuration is the version in every layout.
+fn pin_version(later: &Path) -> Result<()> {
+    fs::create_dir_all(later).context("a directory")?;
+    let pin = later.join(abi::CONFIG);
+    let pin = pin.to_string_lossy();
+    fixture::bpftool(&[
+        "map",
+        "create",
+        &pin,
+        "type",
+        "array",
+        "key",
+        "4",
+        "value",
+        "8",
+        "entries",
+        "1",
+        "name",
+        abi::CONFIG,
+    ]);
+    let version = (abi::ABI_VERSION + 1).to_string();
+    let zeros = ["0"; 7];
+    let mut args = vec![
+        "map", "update", "pinned", &pin, "key", "0", "0", "0", "0", "value", &version,
+    ];
+    args.extend(zeros);
+    fixture::bpftool(&args);
+    Ok(())
+}
+
+fn ensure_migrated(world: &World, place: Place) -> Result<()> {
+    let root = world.bed.bpf_dir(place);
+    let dirs: Vec<String> = fs::read_dir(&root)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.starts_with("maps"))
+        .collect();
+    ensure!(dirs == [abi::MAPS_DIR], "{}: {dirs:?}", place.name());
+    Ok(())
+}
+
+fn migrated(world: &mut World) -> Result<Allowed> {
+    let mut opened = Vec::new();
+    for place in [
+        Place::NodeWest,
+        Place::GatewayWest,
+        Place::NodeEast,
+        Place::SecondGatewayWest,
+    ] {
+        world.bed.stop_agent(place)?;
+        make_later_layout(world, place)?;
+        world.bed.spawn_agent(place)?;
+        opened.extend(world.pool.open(to_services(8))?);
+        world.bed.wait_agent(place)?;
+        ensure_migrated(world, place)?;
+    }
+    let report = world.pool.check()?;
+    world.pool.close(&opened);
+    report.ensure_none_cut()?;
+    Ok(Allowed::None)
+}
+
+fn migration_killed(world: &mut World) -> Result<Allowed> {
+    for place in [Place::NodeWest, Place::GatewayWest] {
+        world.bed.stop_agent(place)?;
+        make_later_layout(world, place)?;
+        world.bed.spawn_agent(place)?;
+        let provisional = world.bed.bpf_dir(place).join(format!("{}-new", abi::MAPS_DIR));
+        let complete = world.bed.bpf_dir(place).join(abi::MAPS_DIR);
+        wait_for("the maps of the new layout", Duration::from_secs(10), || {
+            let found = provisional.exists() || complete.exists();
+            found.then_some(()).ok_or_else(|| "none".to_owned())
+        })?;
+        world.bed.kill_agent(place)?;
+        world.bed.start_agent(place)?;
+        ensure_migrated(world, place)?;
+    }
+    Ok(Allowed::None)
+}
+
+fn stalled(world: &mut World) -> Result<Allowed> {
+    for place in all_nodes() {
+        world.bed.signal_agent(place, Signal::SIGSTOP)?;
+    }
+    let report = world.pool.check();
+    for place in all_nodes() {
+        world.bed.signal_agent(place, Signal::SIGCONT)?;
+    }
+    report?.ensure_none_cut()?;
+    Ok(Allowed::None)
+}

@@ -44,9 +44,13 @@ impl fmt::Debug for OldTables {
 impl OldTables {
     /// Adds the table pinned at `path`.
     pub(super) fn add(&mut self, name: &'static str, path: &Path) -> Result<(), DatapathError> {
-        let map = MapData::from_pin(path).map_err(failed(name))?;
-        self.tables.push((name, map));
+        self.add_map(name, MapData::from_pin(path).map_err(failed(name))?);
         Ok(())
+    }
+
+    /// Adds an open table.
+    pub(super) fn add_map(&mut self, name: &'static str, map: MapData) {
+        self.tables.push((name, map));
     }
 
     /// The new table is pinned at `from` until it is filled, and replaces the pin `to` then.

@@ -5,7 +5,8 @@
 //! the others alone: the ordinary plan fills them and replaces the programs, one attachment at a time, and each
 //! program has the whole desired state before and after. Then the new maps get their final name and the others are
 //! removed. Flow tables of the same shape are shared by both layouts, so that no flow is lost, also none of those that
-//! begin meanwhile; those of another size are copied.
+//! begin meanwhile; those of another size are copied. An incomplete directory of this version, or a complete one beside
+//! another version's, leaves its flow tables to the new maps.
 //!
 //! *Guarantees*: at every moment, also when the agent is killed, attached programs use complete maps; maps under a
 //! version's final name were complete once; foreign pins are never removed. The order of versions is irrelevant: a
@@ -61,7 +62,7 @@ impl MapDir {
             for directory in &found {
                 if directory.version == abi::ABI_VERSION {
                     info!(pins = %directory.path(root).display(), "incomplete maps removed");
-                    directory.remove(root)?;
+                    directory.keep_flow_tables(root)?;
                 } else if !directory.provisional {
                     info!(
                         from = directory.version,
@@ -93,20 +94,28 @@ impl MapDir {
         let found = version_dirs(&self.root)?;
         for name in FLOW_TABLES {
             let to = self.path().join(name);
-            // The latest version first.
-            for directory in found.iter().rev().filter(|directory| !directory.provisional) {
-                let from = directory.path(&self.root).join(name);
-                match pins::flow_table_capacity(&from, name)? {
-                    Some(capacity) if capacity == size.capacity(name) => {
-                        let map =
-                            MapData::from_pin(&from).map_err(|source| DatapathError::Load(source.into()))?;
-                        map.pin(&to).map_err(|source| DatapathError::Pin {
-                            path: to.clone(),
-                            source,
-                        })?;
-                    }
-                    Some(_) => others.add(name, &from)?,
-                    None => continue,
+            // The latest version first, then the tables of a killed agent.
+            let complete = found.iter().rev().filter(|directory| !directory.provisional);
+            let complete = complete.map(|directory| directory.path(&self.root).join(name));
+            for from in complete.chain([to.clone()]) {
+                let Some(capacity) = pins::flow_table_capacity(&from, name)? else {
+                    continue;
+                };
+                let same = capacity == size.capacity(name);
+                if same && from == to {
+                    break;
+                }
+                let map = MapData::from_pin(&from).map_err(|source| DatapathError::Load(source.into()))?;
+                if to.exists() {
+                    remove_pin(&to)?;
+                }
+                if same {
+                    map.pin(&to).map_err(|source| DatapathError::Pin {
+                        path: to.clone(),
+                        source,
+                    })?;
+                } else {
+                    others.add_map(name, map);
                 }
                 break;
             }
@@ -213,6 +222,34 @@ impl VersionDir {
         Ok(())
     }
 
+    /// Removes the pins of a directory of this version and moves its flow tables to the provisional directory. At every
+    /// moment a pin holds them: the agent may be killed.
+    fn keep_flow_tables(&self, root: &Path) -> Result<(), DatapathError> {
+        let to = root.join(dir_name(self.version, true));
+        let io_error = |path: &Path| {
+            let path = path.to_owned();
+            move |source| DatapathError::Io { path, source }
+        };
+        let (kept, others): (Vec<_>, Vec<_>) = self
+            .pins
+            .iter()
+            .cloned()
+            .partition(|pin| FLOW_TABLES.contains(&pin.as_str()));
+        if !self.provisional && !kept.is_empty() {
+            fs::create_dir_all(&to).map_err(io_error(&to))?;
+            for pin in &kept {
+                let from = self.path(root).join(pin);
+                fs::rename(&from, to.join(pin)).map_err(io_error(&from))?;
+            }
+        }
+        let rest = Self {
+            pins: others,
+            ..self.clone()
+        };
+        rest.remove(root)?;
+        Ok(())
+    }
+
     /// Removes the agent's pins, and the directory if it is empty then.
     fn remove(&self, root: &Path) -> Result<usize, DatapathError> {
         let path = self.path(root);
@@ -310,6 +347,39 @@ mod tests {
         ] {
             assert_eq!(parse_dir_name(text), want, "{text}");
         }
+    }
+
+    /// Open connections to Services ended with the tables, which only attached programs held.
+    #[test]
+    fn removed_maps_of_this_version_leave_their_flow_tables() {
+        let root = tempfile::tempdir().unwrap();
+        let names =
+            |provisional| entries(&root.path().join(dir_name(abi::ABI_VERSION, provisional))).unwrap();
+        for (provisional, content) in [(true, "older"), (false, "newer")] {
+            let dir = root.path().join(dir_name(abi::ABI_VERSION, provisional));
+            fs::create_dir_all(&dir).unwrap();
+            for name in [abi::CONFIG, service::FLOWS, abi::PEERS] {
+                fs::write(dir.join(name), content).unwrap();
+            }
+        }
+        let found = version_dirs(root.path()).unwrap();
+        assert_eq!(found.len(), 2);
+        for directory in found {
+            directory.keep_flow_tables(root.path()).unwrap();
+        }
+        assert_eq!(
+            (names(true), names(false)),
+            (vec![service::FLOWS.to_owned()], vec![])
+        );
+        let kept = root
+            .path()
+            .join(dir_name(abi::ABI_VERSION, true))
+            .join(service::FLOWS);
+        assert_eq!(
+            fs::read_to_string(kept).unwrap(),
+            "newer",
+            "programs use the complete maps"
+        );
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub(super) const EVENTS: &[Event] = &[
     Event::new("agents killed", |world| restarted(world, true)),
     Event::new("map layout migrated, flows begin meanwhile", migrated),
     Event::new("migration killed and repeated", migration_killed),
+    Event::new(
+        "migration killed while it removes the other layout",
+        removal_killed,
+    ),
+    Event::new("map unpinned while its agent is down", unpinned),
     Event::new("agents stalled: probes delayed", stalled),
 ];
 
@@ -150,6 +155,28 @@ fn migration_killed(world: &mut World) -> Result<Allowed> {
             found.then_some(()).ok_or_else(|| "none".to_owned())
         })?;
         world.bed.kill_agent(place)?;
+        world.bed.start_agent(place)?;
+        ensure_migrated(world, place)?;
+    }
+    Ok(Allowed::None)
+}
+
+/// The next agent finds complete maps of its own beside an incomplete directory of another layout, without flow tables.
+fn removal_killed(world: &mut World) -> Result<Allowed> {
+    for place in [Place::NodeWest, Place::GatewayWest] {
+        world.bed.kill_agent(place)?;
+        pin_version(&later_dir(world, place))?;
+        world.bed.start_agent(place)?;
+        ensure_migrated(world, place)?;
+    }
+    Ok(Allowed::None)
+}
+
+fn unpinned(world: &mut World) -> Result<Allowed> {
+    for place in [Place::NodeWest, Place::GatewayWest] {
+        world.bed.stop_agent(place)?;
+        let pin = world.bed.bpf_dir(place).join(abi::MAPS_DIR).join(abi::PEERS);
+        fs::remove_file(&pin).context("unpin")?;
         world.bed.start_agent(place)?;
         ensure_migrated(world, place)?;
     }

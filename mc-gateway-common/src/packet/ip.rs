@@ -193,6 +193,9 @@ impl Header {
 
     /// Whether version and lengths are consistent with the `available` bytes from the start of the header.
     ///
+    /// An IPv6 header with an IPv4-mapped address never fits: to the maps it is that IPv4 address, and such addresses
+    /// do not appear on the wire (RFC 4942 section 2.2).
+    ///
     /// The length is 0 in a GSO packet above 64 KiB (`BIG TCP`, Linux 5.19 for IPv6, 6.3 for IPv4) and in an
     /// IPv6 packet without payload.
     #[inline(always)]
@@ -201,6 +204,8 @@ impl Header {
         let length = self.length as u32;
         if self.v6 {
             return self.version == 6
+                && !self.src.is_v4()
+                && !self.dst.is_v4()
                 && available >= ipv6::LEN
                 && length <= available.wrapping_sub(ipv6::LEN);
         }

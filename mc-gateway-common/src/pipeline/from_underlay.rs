@@ -113,7 +113,7 @@ fn classify<const N: usize, P: Packet, M: MapSubprograms>(
     if outer.proto != ip::UDP
         || headers.udp_dst() != config.port
         || !outer.is_plain()
-        || !is_local(config, outer.dst)
+        || !is_local::<N>(config, outer.dst)
     {
         return PackedDecision::PASS;
     }
@@ -140,6 +140,10 @@ fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
     headers: &Headers<N>,
     tunnel: tunnel::Header,
 ) -> Result<PackedDecision, DropReason> {
+    // An IPv4-mapped source would be a peer with that IPv4 address.
+    if Headers::<N>::V6 && headers.outer.src.is_v4() {
+        return Err(DropReason::UnknownPeer);
+    }
     let inner = match validate_inner(packet, headers, tunnel) {
         Ok(inner) => inner,
         Err(reason) => return classify_invalid(maps, headers, reason),
@@ -381,7 +385,7 @@ fn classify_truncated<const N: usize, P: Packet, M: MapSubprograms>(
     let to_tunnel = outer.proto == ip::UDP
         && outer.is_plain()
         && !outer.is_fragment()
-        && is_local(config, outer.dst)
+        && is_local::<N>(config, outer.dst)
         && has_tunnel_port(packet, eth::END.wrapping_add(outer.len), config.port);
     // Frames of other users of the tunnel port pass.
     let foreign = packet
@@ -421,7 +425,7 @@ fn classify_fragment<const N: usize, P: Packet, M: MapSubprograms>(
     };
     if first
         && outer.is_plain()
-        && is_local(config, outer.dst)
+        && is_local::<N>(config, outer.dst)
         && has_tunnel_port(packet, udp_at, config.port)
         && maps.peer(outer.src).is_some()
     {
@@ -440,8 +444,15 @@ fn classify_with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::
     }
 }
 
+/// Whether an outer destination is an underlay address of this node.
+///
+/// No IPv6 address in `::/64` is: the unspecified address is an unused entry, and an IPv4-mapped one an IPv4 address.
 #[inline(always)]
-fn is_local(config: &Config, address: Address) -> bool {
+fn is_local<const N: usize>(config: &Config, address: Address) -> bool {
+    let [high, _] = address.words();
+    if Headers::<N>::V6 && high == 0 {
+        return false;
+    }
     let [a, b, c, d] = config.local.map(Address::from);
     a == address || b == address || c == address || d == address
 }

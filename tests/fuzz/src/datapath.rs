@@ -120,6 +120,7 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
             ifindex: 1,
         } => {
             let source = ip(&before[ETH..]).expect("a valid packet").src;
+            assert!(!is_mapped(source), "sent as {source}");
             let prefix = tables.prefix(Address::from(mapped(source))).expect("a prefix");
             assert_eq!(
                 (prefix.cluster, prefix.action),
@@ -234,6 +235,12 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
             assert_eq!(after.len(), before.len() - outer, "length");
             assert_eq!(after[..6], config.mc0_mac, "address of mc0");
             let inner = ip(&after[ETH..]).expect("a valid packet");
+            assert!(
+                !is_mapped(inner.src) && !is_mapped(inner.dst),
+                "{} to {}",
+                inner.src,
+                inner.dst
+            );
             assert_eq!(after[12..ETH], inner.ethertype(), "ethertype");
             let dst = tables.prefix(Address::from(mapped(inner.dst))).expect("a prefix");
             assert_ne!(dst.action, ACTION_FORWARD, "delivered instead of forwarded");
@@ -243,6 +250,11 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
         other => panic!("from_underlay: {other:?}"),
     }
     check_only_counters_changed(&input.tables(), &tables);
+}
+
+/// Whether an IPv6 header has the maps' form of an IPv4 address.
+fn is_mapped(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
 /// Whether a frame is multi-cluster traffic; `None` in unclear cases.
@@ -278,7 +290,9 @@ fn is_multicluster(frame: &[u8], config: &Config, outer_v6: bool) -> Option<bool
         ))
     };
     let port = u16::from_be_bytes([packet[len + 2], packet[len + 3]]);
-    if proto != 17 || port != config.port || !config.local.contains(&dst) || v6 != outer_v6 {
+    // Zeros are an unused entry.
+    let local = dst != [0; 16] && config.local.contains(&dst);
+    if proto != 17 || port != config.port || !local || v6 != outer_v6 {
         return Some(false);
     }
     let tunnel = &packet[len + 8..];

@@ -5,6 +5,7 @@ mod drop;
 mod families;
 mod from_underlay;
 mod gso;
+mod mapped;
 mod mtu;
 mod pass;
 mod peer_secret;
@@ -91,6 +92,7 @@ pub(crate) fn all() -> Vec<Case> {
     from_underlay::deliver(&mut cases);
     drop::spoofed(&mut cases);
     drop::malformed(&mut cases);
+    mapped::mapped_addresses(&mut cases);
     gso::gso(&mut cases);
     pass::pass(&mut cases);
     families::families(&mut cases);

@@ -45,7 +45,7 @@ pub fn mac_address(netns: &Netns, device: &str) -> Result<[u8; 6]> {
 }
 
 /// Index and MAC address of a device, as packet sockets use them.
-fn link_address(device: &str) -> Result<LinkAddr> {
+pub fn link_address(device: &str) -> Result<LinkAddr> {
     getifaddrs()?
         .filter(|interface| interface.interface_name == device)
         .find_map(|interface| {

@@ -28,6 +28,8 @@ pub(crate) enum Suite {
     Sim,
     /// Agents, programs and traffic in network namespaces.
     Netns,
+    /// Attackers in namespaces: every packet that they send is dropped with the expected reason.
+    Attack,
     /// Gateways that die and recover under traffic.
     Failover,
     /// Agents restarted, upgraded and rolled back under traffic.
@@ -49,12 +51,13 @@ pub(crate) enum Suite {
 }
 
 /// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
-const ALL: [Suite; 10] = [
+const ALL: [Suite; 12] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
     Suite::Differential,
     Suite::Netns,
+    Suite::Attack,
     Suite::Failover,
     Suite::Restart,
     Suite::Continuity,
@@ -169,11 +172,11 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
         }
-        Suite::Failover | Suite::Restart | Suite::Continuity => {
+        Suite::Attack | Suite::Failover | Suite::Restart | Suite::Continuity => {
             let name = names(&[suite]);
             let programs = build::release()?;
             let mut command = build::integration_test(&name);
-            if suite != Suite::Failover {
+            if matches!(suite, Suite::Restart | Suite::Continuity) {
                 command.envs(
                     previous_release::programs()?.map(|programs| ("MC_AGENT_PREVIOUS", programs.agent)),
                 );

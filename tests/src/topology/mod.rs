@@ -307,6 +307,9 @@ impl Topology {
             }
         }
         if let Some(lan) = &self.lan {
+            // `br_netfilter` drops malformed IP packets, which a switch forwards.
+            let off = "for f in /proc/sys/net/bridge/bridge-nf-call-*; do [ ! -e $f ] || echo 0 > $f; done";
+            lan.run("sh", ["-ec", off])?;
             for bridge in Cluster::ALL
                 .map(Cluster::name)
                 .into_iter()
@@ -357,6 +360,19 @@ impl Topology {
             "link set {port} master {bridge} mtu {} up",
             self.options.mtu
         )])?;
+        Ok(())
+    }
+
+    /// Connects a namespace outside of the topology to the network of a cluster, or without one to the network between
+    /// the clusters. Only a topology with two gateways has these bridges. The port of the bridge has the name of the
+    /// device, which no other host may have.
+    pub fn connect_host(&self, host: &Netns, device: &str, cluster: Option<Cluster>) -> Result<()> {
+        let lan = self.lan.as_ref().context("topology has no bridges")?;
+        let bridge = cluster.map_or(INTER_GATEWAY_BRIDGE, Cluster::name);
+        let mtu = self.options.mtu;
+        host.veth(device, lan, device)?;
+        lan.ip(&[format!("link set {device} master {bridge} mtu {mtu} up")])?;
+        host.ip(&[format!("link set {device} mtu {mtu} up")])?;
         Ok(())
     }
 

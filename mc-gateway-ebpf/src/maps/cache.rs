@@ -193,7 +193,8 @@ pub(crate) fn cached_egress_route(
 static NEXT_HOP_CACHE: Cache<1, u64> = Cache::new();
 
 /// The slot, cached in this epoch, of the winner of rendezvous hashing among all next hops of a group, live or not;
-/// else the result of `find`. The winner among the live next hops is not cached, since liveness changes without a new epoch.
+/// else the result of `find`. The winner among the live next hops is not cached, since liveness changes without a new
+/// epoch.
 #[inline(always)]
 pub(crate) fn cached_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
     let key = [u64::from(group) << 32 | u64::from(hash)];

@@ -2,8 +2,8 @@
 //!
 //! *Guarantees*: the path MTU is the link MTU until three probes of that size go unanswered while smaller ones are
 //! answered; from then on only a confirmed size is used, at least 1280 bytes; larger sizes are retried periodically.
-//! A dead path changes nothing. An ICMP error about a probe alone changes nothing either, because any host may forge it:
-//! it makes the next probes follow faster.
+//! A dead path changes nothing. An ICMP error about a probe alone changes nothing either, because any host may forge
+//! it: it makes the next probes follow faster.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

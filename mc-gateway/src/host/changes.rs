@@ -14,7 +14,7 @@ use super::nft_notifications::NftNotifications;
 /// The part of the host that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostChange {
-    /// Links, addresses or routes.
+    /// Links, addresses, routes, rules, filters or qdiscs.
     Network,
     /// The agent's nftables table, by any program.
     Nftables,
@@ -62,9 +62,13 @@ fn notify(sender: &Sender<()>) -> bool {
 }
 
 fn subscribe_network() -> io::Result<Receiver<()>> {
-    use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Link};
+    use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Link, Tc};
 
-    let groups = [Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route];
+    let groups = [
+        Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, // Policy routing.
+        Ipv4Rule,  // Filters and qdiscs.
+        Tc,
+    ];
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);
     let (sender, receiver) = channel(1);

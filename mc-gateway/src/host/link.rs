@@ -1,5 +1,7 @@
 //! `mc0`: the device that packets to other clusters are routed to.
 
+use std::fs;
+
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::link::{
     AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InetDevConf, LinkAttribute, LinkFlags, LinkMessage,
@@ -32,6 +34,8 @@ pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, Host
         mac: [0; 6],
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
+        configured: is_configured(message.header.flags),
+        loose_rp_filter: false,
     };
     let mut group = 0;
     for attribute in &message.attributes {
@@ -39,6 +43,10 @@ pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, Host
             LinkAttribute::Address(mac) => device.mac = mac.as_slice().try_into().unwrap_or_default(),
             LinkAttribute::Mtu(mtu) => device.mtu = *mtu,
             LinkAttribute::Group(value) => group = *value,
+            LinkAttribute::AfSpecUnspec(families) => {
+                device.configured &= !generates_ipv6_addresses(families);
+                device.loose_rp_filter = has_loose_rp_filter(families);
+            }
             _ => {}
         }
     }
@@ -49,6 +57,31 @@ pub async fn observe(handle: &Handle, name: &str) -> Result<Option<Device>, Host
         });
     }
     Ok(Some(device))
+}
+
+/// Whether the other end of the device is up, and the device has neither ARP nor multicast.
+fn is_configured(flags: LinkFlags) -> bool {
+    flags.contains(LinkFlags::LowerUp | LinkFlags::Noarp) && !flags.contains(LinkFlags::Multicast)
+}
+
+/// Whether the kernel generates IPv6 addresses on the device. A device without IPv6 has no such setting.
+fn generates_ipv6_addresses(families: &[AfSpecUnspec]) -> bool {
+    families.iter().any(|family| match family {
+        AfSpecUnspec::Inet6(settings) => settings.iter().any(
+            |setting| matches!(setting, AfSpecInet6::AddrGenMode(mode) if *mode != In6AddrGenMode::None),
+        ),
+        _ => false,
+    })
+}
+
+/// Whether the reverse-path filter of the device is in loose mode.
+fn has_loose_rp_filter(families: &[AfSpecUnspec]) -> bool {
+    families.iter().any(|family| match family {
+        AfSpecUnspec::Inet(settings) => settings.iter().any(
+            |setting| matches!(setting, AfSpecInet::DevConf(settings) if settings.rp_filter == LOOSE_RP_FILTER),
+        ),
+        _ => false,
+    })
 }
 
 async fn find(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostError> {
@@ -66,6 +99,7 @@ const MTU_WITHOUT_IPV6: u32 = 1000;
 
 /// Creates `mc0`, down: a `dummy` if the kernel supports it, else one end of a veth pair.
 pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
+    delete_renamed(handle).await?;
     add(handle, name).await?;
     let finished = configure(handle, name, mtu).await;
     if finished.is_err() {
@@ -73,6 +107,26 @@ pub async fn create(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostErr
         delete(handle, name).await?;
     }
     finished
+}
+
+/// Removes devices of the link group: another program has renamed `mc0`, and the name of its other end is in use.
+async fn delete_renamed(handle: &Handle) -> Result<(), HostError> {
+    let mut messages = handle.link().get().execute();
+    let mut renamed = Vec::new();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
+        if message.attributes.contains(&LinkAttribute::Group(LINK_GROUP)) {
+            renamed.push(message.header.index);
+        }
+    }
+    for index in renamed {
+        match handle.link().del(index).execute().await {
+            Err(error) if !is_missing(&error) => {
+                return Err(netlink(format!("delete renamed device {index}"))(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn configure(handle: &Handle, name: &str, mtu: u32) -> Result<(), HostError> {
@@ -126,7 +180,9 @@ pub async fn set(handle: &Handle, name: &str, mtu: u32, up: bool) -> Result<(), 
     disable_ipv6_autoconf(handle, message.header.index).await;
     let with = |index: u32| {
         let builder = LinkUnspec::new_with_index(index).mtu(mtu).arp(false);
-        if up { builder.up() } else { builder.down() }.build()
+        let mut message = if up { builder.up() } else { builder.down() }.build();
+        message.header.change_mask |= LinkFlags::Multicast;
+        message
     };
     let peer = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::Link(index) => Some(*index),
@@ -162,11 +218,14 @@ async fn disable_ipv6_autoconf(handle: &Handle, index: u32) {
     }
 }
 
+/// `rp_filter` of the loose mode of RFC 3704.
+const LOOSE_RP_FILTER: i32 = 2;
+
 /// Accepts packets on `mc0` whose source the host reaches through another device: local nodes send them to other
 /// clusters through this host. Loose mode of RFC 3704: the source must be reachable.
 pub async fn set_loose_rp_filter(handle: &Handle, name: &str, index: u32) -> Result<(), HostError> {
     let mut settings = InetDevConf::default();
-    settings.rp_filter = 2;
+    settings.rp_filter = LOOSE_RP_FILTER;
     let message = LinkMessageBuilder::<LinkUnspec>::default()
         .index(index)
         .append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![
@@ -175,6 +234,12 @@ pub async fn set_loose_rp_filter(handle: &Handle, name: &str, index: u32) -> Res
         .build();
     let set = handle.link().set(message).execute().await;
     set.map_err(netlink(format!("set rp_filter of device {name}")))
+}
+
+/// The setting `rp_filter` of the device, read from this network namespace; none without the device.
+#[must_use]
+pub fn read_rp_filter(name: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).ok()
 }
 
 /// Removes `mc0` unless foreign; whether it existed.
@@ -191,7 +256,31 @@ pub async fn delete(handle: &Handle, name: &str) -> Result<bool, HostError> {
 
 #[cfg(test)]
 mod tests {
-    use super::peer_name;
+    use super::*;
+
+    #[test]
+    fn a_device_with_other_settings_is_not_configured() {
+        let all = LinkFlags::Up | LinkFlags::LowerUp | LinkFlags::Noarp | LinkFlags::Running;
+        assert!(is_configured(all));
+        for missing in [LinkFlags::LowerUp, LinkFlags::Noarp] {
+            assert!(!is_configured(all - missing), "{missing:?}");
+        }
+        assert!(!is_configured(all | LinkFlags::Multicast));
+    }
+
+    #[test]
+    fn settings_of_a_device_are_parsed() {
+        let ipv6 = |mode| vec![AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(mode)])];
+        assert!(!generates_ipv6_addresses(&[]));
+        assert!(!generates_ipv6_addresses(&ipv6(In6AddrGenMode::None)));
+        assert!(generates_ipv6_addresses(&ipv6(In6AddrGenMode::Eui64)));
+        for (rp_filter, loose) in [(0, false), (1, false), (2, true)] {
+            let mut settings = InetDevConf::default();
+            settings.rp_filter = rp_filter;
+            let families = [AfSpecUnspec::Inet(vec![AfSpecInet::DevConf(settings)])];
+            assert_eq!(has_loose_rp_filter(&families), loose, "{rp_filter}");
+        }
+    }
 
     #[test]
     fn peer_names_fit_into_a_device_name() {

@@ -32,10 +32,13 @@ pub async fn observe(
     let mc0 = link::observe(handle, device).await?;
     let ifindex = mc0.map_or(0, |mc0| mc0.ifindex);
     let routes = route::observe(handle, ifindex).await?;
+    let mut return_routes = policy_routing::observe(handle, device, ifindex).await?;
+    // The default route needs the loose mode, which is set with the route.
+    return_routes.default_route &= mc0.is_some_and(|mc0| mc0.loose_rp_filter);
     Ok(HostState {
         device: mc0,
         routes: routes.ours,
-        return_routes: policy_routing::observe(handle, device, ifindex).await?,
+        return_routes,
         inputs: HostInputs {
             underlay: underlay::observe(handle, addresses, device).await?,
             foreign_routes: routes.foreign,

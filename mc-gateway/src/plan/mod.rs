@@ -35,6 +35,11 @@ pub struct Device {
     pub mtu: u32,
     /// Administratively up.
     pub up: bool,
+    /// Has all settings of the agent: no ARP, no multicast, no generated IPv6 addresses, and the other end of a veth
+    /// pair is up.
+    pub configured: bool,
+    /// Its reverse-path filter is in loose mode.
+    pub loose_rp_filter: bool,
 }
 
 /// Observed state of the node.
@@ -166,7 +171,7 @@ impl Planner {
     fn device(&mut self, mc0: Device, resolved: &ResolvedState) {
         let from = (mc0.mtu, mc0.up);
         let to = (resolved.mtu.unwrap_or(mc0.mtu), true);
-        if from != to {
+        if from != to || !mc0.configured {
             self.adds.push(Action::SetDevice { from, to });
         }
     }

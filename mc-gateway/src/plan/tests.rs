@@ -34,6 +34,8 @@ fn execute_on(node: &mut ObservedState, action: &Action) {
                 mac: [2, 0, 0, 0, 0, 9],
                 mtu,
                 up: false,
+                configured: false,
+                loose_rp_filter: false,
             });
         }
         Action::DeleteDevice => node.device = None,
@@ -41,6 +43,7 @@ fn execute_on(node: &mut ObservedState, action: &Action) {
             let device = node.device.as_mut().unwrap();
             device.mtu = mtu;
             device.up = up;
+            device.configured = up;
         }
         Action::SetNextHop { slot: at, to, .. } => slot(&mut node.next_hops, at, to),
         Action::SetGroup { slot: at, to, .. } => slot(&mut node.groups, at, to),
@@ -323,6 +326,16 @@ fn the_device_is_created_first_and_alone() {
     let plan = plan(&ObservedState::default(), &ResolvedState::default(), MC0).unwrap();
     assert_eq!(plan.actions, [Action::CreateDevice { mtu: 1450 }]);
     assert!(plan.replan);
+}
+
+#[test]
+fn a_device_without_the_settings_of_the_agent_is_set_again() {
+    let resolved = ResolvedState::default();
+    let mut node = ObservedState::default();
+    converge(&mut node, &resolved);
+    node.device.as_mut().unwrap().configured = false;
+    let actions = converge(&mut node, &resolved);
+    assert!(matches!(actions[..], [Action::SetDevice { .. }]), "{actions:?}");
 }
 
 #[test]

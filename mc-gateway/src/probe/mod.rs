@@ -261,7 +261,16 @@ impl Worker {
         let confirm_interval = confirm_interval(self.next_hops.len());
         for (slot, next_hop) in &mut self.next_hops {
             let target = next_hop.target;
-            let known = self.maps.read(*slot)?;
+            let mut known = self.maps.read(*slot)?;
+            if known.1.id != target.id {
+                // The programs record no reply of another next hop, so that this one would stay dead.
+                warn!(next_hop = %target.addr, "replies to probes changed by another program: a new sequence begins");
+                self.random = mix(self.random, *slot);
+                next_hop.sequence =
+                    self.maps
+                        .resume_or_reset(*slot, target.id, self.settings.detect, self.random)?;
+                known = self.maps.read(*slot)?;
+            }
             let (_, seen) = known;
             if seen.size_sequence != next_hop.last_pmtu_reply {
                 next_hop.last_pmtu_reply = seen.size_sequence;

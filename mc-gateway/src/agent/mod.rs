@@ -2,17 +2,18 @@
 
 mod change_logger;
 mod executor;
+mod foreign_changes;
 mod reconcile;
 mod schedule;
 mod signals;
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use mc_metrics::server::{self, Listener};
 use thiserror::Error;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::info;
 
 use crate::apply::ApplyError;
@@ -31,14 +32,12 @@ use crate::preflight::PreflightError;
 use crate::program_log::ProgramLogError;
 use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
+use foreign_changes::{ForeignChanges, SEARCH_INTERVAL};
 pub use reconcile::LOCK_SOCKET;
 pub(crate) use reconcile::LOCK_TIMEOUT;
 use reconcile::{Agent, MAX_ITERATIONS};
 use schedule::Schedule;
 use signals::Signals;
-
-/// Interval of the search for removed pins: some thirty `stat` calls.
-const PIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The agent cannot run, or a reconcile failed.
 #[derive(Debug, Error)]
@@ -112,7 +111,9 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
-    let mut pin_check = interval(PIN_CHECK_INTERVAL);
+    let mut search = interval(SEARCH_INTERVAL);
+    search.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut foreign_changes = ForeignChanges::new(Instant::now());
     loop {
         agent.metrics.state().last_turn = std::time::Instant::now();
         tokio::select! {
@@ -130,8 +131,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 agent.nftables_stale |= change == HostChange::Nftables;
                 schedule.host_changed(Instant::now());
             }
-            // The kernel notifies no process of removed pins.
-            _ = pin_check.tick() => if !agent.datapath.is_pinned() {
+            _ = search.tick() => if foreign_changes.find(&mut agent, Instant::now()) {
                 schedule.host_changed(Instant::now());
             },
             Ok(()) = status.changed() => {

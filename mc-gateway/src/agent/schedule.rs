@@ -9,9 +9,10 @@ const QUIET: Duration = Duration::from_millis(50);
 /// … and the longest delay by a burst.
 const MAX_DELAY: Duration = Duration::from_millis(500);
 /// Interval of full resyncs, which repair foreign changes.
-const RESYNC: Duration = Duration::from_secs(30);
-/// First and longest delay before a failed reconcile is retried.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
+pub(super) const RESYNC: Duration = Duration::from_secs(30);
+/// First and longest delay before a failed reconcile is retried: a state is repaired within seconds after the cause of
+/// a failure is gone.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// Debounces changes, backs off retries, and schedules resyncs.
 #[derive(Debug)]

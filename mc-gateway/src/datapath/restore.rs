@@ -1,4 +1,5 @@
-//! Pins that another program removed: found missing, and pinned again from the descriptors of this process.
+//! Pins and links that another program removed or changed: noticed, and pinned again from the descriptors of this
+//! process.
 //!
 //! A removed pin of a link detaches its program, so the next plan attaches it again. Maps keep their contents: programs
 //! and this process hold them.
@@ -9,7 +10,7 @@ use std::path::PathBuf;
 use mc_gateway_common::abi;
 
 use super::program::classifier;
-use super::{Datapath, DatapathError, SUBDIRS};
+use super::{Datapath, DatapathError, SUBDIRS, tcx};
 use crate::plan::Program;
 
 impl Datapath {
@@ -23,6 +24,18 @@ impl Datapath {
             .chain(programs)
             .chain(self.map_paths());
         pins.all(|path| path.exists()) && self.links.iter().all(|path| path.exists())
+    }
+
+    /// Whether every pinned link attaches the program of this agent. The kernel notifies no process of a detached or
+    /// updated TCX link; a change of a filter is notified.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.links.iter().all(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let program = name.and_then(tcx::parse_link_name).map(|(program, _)| program);
+            let id = program.and_then(|program| self.ids.get(&program).copied());
+            tcx::observe(path, id).is_ok_and(|link| link.current && link.ifindex != 0)
+        })
     }
 
     /// Creates missing directories, and pins maps and programs again. Returns whether anything was missing.

@@ -125,7 +125,8 @@ pub(super) fn link_path(dir: &Path, program: Program, device: &str) -> PathBuf {
     dir.join("links").join(format!("{}-{device}", program.name()))
 }
 
-fn parse_link_name(name: &str) -> Option<(Program, String)> {
+/// Program and device of the name of a link's pin.
+pub(super) fn parse_link_name(name: &str) -> Option<(Program, String)> {
     let (program, device) = name.split_once('-')?;
     let program = Program::ALL.into_iter().find(|known| known.name() == program)?;
     Some((program, device.replace("%2e", ".")))

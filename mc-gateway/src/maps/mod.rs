@@ -6,6 +6,7 @@ mod error;
 mod flow_state;
 mod liveness;
 mod pinned;
+mod readback;
 mod service;
 
 pub use contents::MapContents;

@@ -15,19 +15,22 @@ use crate::resolved::PrefixKey;
 
 /// The maps that the agent writes.
 ///
-/// *Assumption*: the lock on the pin directory excludes other writers, so the cached contents equal the maps.
+/// *Assumption*: the lock on the pin directory excludes other agents, so the cached contents equal the maps until
+/// another program changes them, which [`Self::is_unchanged`] notices.
 pub struct PinnedMaps {
-    config: Array<MapData, abi::Config>,
-    prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
-    groups: Array<MapData, abi::NextHopGroup>,
-    next_hops: Array<MapData, abi::NextHop>,
-    peers: HashMap<MapData, Addr, abi::Peer>,
+    pub(super) config: Array<MapData, abi::Config>,
+    pub(super) prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
+    pub(super) groups: Array<MapData, abi::NextHopGroup>,
+    pub(super) next_hops: Array<MapData, abi::NextHop>,
+    pub(super) peers: HashMap<MapData, Addr, abi::Peer>,
     peer_counters: PerCpuArray<MapData, abi::PeerStats>,
     epoch: Array<MapData, u32>,
+    /// The newest epoch that this agent has read or written.
+    newest_epoch: u32,
     /// A cached decision of the programs may be outdated: the epoch must be raised.
     epoch_stale: bool,
-    services: PinnedServiceMaps,
-    contents: MapContents,
+    pub(super) services: PinnedServiceMaps,
+    pub(super) contents: MapContents,
 }
 
 impl PinnedMaps {
@@ -41,11 +44,13 @@ impl PinnedMaps {
             peers: open(dir, abi::PEERS)?,
             peer_counters: open(dir, abi::PEER_STATS)?,
             epoch: open(dir, abi::EPOCH)?,
+            newest_epoch: 0,
             // An earlier agent may have been killed between a change and its epoch.
             epoch_stale: true,
             services: PinnedServiceMaps::open(dir)?,
             contents: MapContents::default(),
         };
+        tables.newest_epoch = tables.read_epoch()?;
         tables.reload()?;
         tables.bump_epoch()?;
         Ok(tables)
@@ -79,6 +84,10 @@ impl PinnedMaps {
             contents.peers.insert(addr, value);
         }
         self.contents = contents;
+        if self.is_epoch_changed()? {
+            self.epoch_stale = true;
+            self.bump_epoch()?;
+        }
         Ok(())
     }
 
@@ -87,15 +96,32 @@ impl PinnedMaps {
     /// Called before a slot that is no longer referenced is reused, and after the last change of a series.
     pub fn bump_epoch(&mut self) -> Result<(), MapsError> {
         if self.epoch_stale {
-            let old = self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
+            let old = self.read_epoch()?;
+            let old = if is_older(old, self.newest_epoch) {
+                self.newest_epoch
+            } else {
+                old
+            };
             // 0 disables the caches.
             let new = old.wrapping_add(1).max(1);
             self.epoch
                 .set(0, new, 0)
                 .map_err(map_error(abi::EPOCH, "write"))?;
+            self.newest_epoch = new;
             self.epoch_stale = false;
         }
         Ok(())
+    }
+
+    fn read_epoch(&self) -> Result<u32, MapsError> {
+        self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))
+    }
+
+    /// Whether another program has disabled the caches, or has set an earlier epoch, in which outdated decisions are
+    /// valid again. `inspect` raises the epoch.
+    pub(super) fn is_epoch_changed(&self) -> Result<bool, MapsError> {
+        let epoch = self.read_epoch()?;
+        Ok(epoch == 0 || is_older(epoch, self.newest_epoch))
     }
 
     /// Writes the configuration.
@@ -183,6 +209,11 @@ impl PinnedMaps {
     }
 }
 
+/// Whether an epoch precedes another one; epochs wrap around.
+fn is_older(epoch: u32, other: u32) -> bool {
+    epoch.wrapping_sub(other).cast_signed() < 0
+}
+
 fn used_slots<V: aya::Pod + Default + PartialEq>(
     map: &Array<MapData, V>,
     name: &'static str,
@@ -254,6 +285,12 @@ mod tests {
         assert_eq!(steps[0].len, 1);
         assert_eq!(steps[0].next_hops[..2], [5, 6]);
         assert_eq!(steps[1], group(&[6]));
+    }
+
+    #[test]
+    fn epochs_wrap_around() {
+        assert!(is_older(7, 8) && !is_older(8, 8) && !is_older(9, 8));
+        assert!(is_older(u32::MAX, 1) && !is_older(1, u32::MAX));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The Service maps that the agent writes.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use aya::maps::{HashMap, MapData};
 use mc_gateway_common::abi::service::{self as abi, Backend, Maglev, Service, ServiceKey};
 
 use super::error::{MapsError, ignore_missing, map_error, open};
+use super::readback::same_entries;
 use crate::plan::{ServiceAction, ServiceMaps};
 
 /// `mc_services`, `mc_maglev` and `mc_backends`.
@@ -42,6 +44,24 @@ impl PinnedServiceMaps {
             maps.backends.insert(id, backend);
         }
         Ok(maps)
+    }
+
+    /// Whether the maps hold exactly the expected entries.
+    pub(super) fn is_unchanged(&self, expected: &ServiceMaps) -> Result<bool, MapsError> {
+        Ok(
+            same_entries(self.services.iter(), &expected.services, abi::SERVICES)?
+                && self.has_tables(&expected.tables)?
+                && same_entries(self.backends.iter(), &expected.backends, abi::BACKENDS)?,
+        )
+    }
+
+    /// Whether `mc_maglev` holds exactly the expected tables.
+    fn has_tables(&self, expected: &BTreeMap<ServiceKey, Arc<Maglev>>) -> Result<bool, MapsError> {
+        let tables = self
+            .tables
+            .iter()
+            .map(|entry| entry.map(|(key, table)| (key, Arc::new(table))));
+        same_entries(tables, expected, abi::MAGLEV)
     }
 
     /// Writes or removes one entry.

@@ -8,6 +8,7 @@ use mc_tests::{
     topology::{Cluster, Family, Place, Topology, Variant},
     wait::wait_for,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::fixture::{
@@ -300,6 +301,8 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     }
     assert!(metrics(&bed, NODE).sum("mcgateway_drops_total", &["inner-source"]) >= 1.0);
     // A node that sends it nevertheless: its gateway drops it.
+    // A running agent would remove the foreign entry.
+    bed.signal_agent(NODE, Signal::SIGSTOP).expect("SIGSTOP");
     accept_source(&bed, NODE, from.parse().expect("an address"));
     ping(&bed);
     let line = wait_for_log(&mut bed, GATEWAY, &["packet dropped", "inner-source", &to]);
@@ -309,6 +312,7 @@ fn sampled_drops_are_logged_with_reason_peer_and_flow() {
     let counted = metrics(&bed, GATEWAY);
     assert!(counted.sum("mcgateway_drops_total", &["inner-source"]) >= 1.0);
     assert!(counted.sum("mcgateway_drop_samples_total", &["read"]) >= 1.0);
+    bed.signal_agent(NODE, Signal::SIGCONT).expect("SIGCONT");
 }
 
 #[test]

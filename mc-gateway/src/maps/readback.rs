@@ -1,0 +1,110 @@
+//! Comparison of the maps with the entries that this agent has written, to notice changes by other programs.
+//!
+//! The kernel notifies no process of a changed entry. Entries are read one by one: aya has no batched look-ups, and a
+//! thousand entries take some milliseconds.
+
+use std::collections::BTreeMap;
+
+use aya::maps::{Array, MapData};
+use mc_gateway_common::abi;
+
+use super::error::{MapsError, map_error};
+use super::pinned::PinnedMaps;
+use crate::resolved::PrefixKey;
+
+impl PinnedMaps {
+    /// Number of entries that this agent has written.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        let contents = &self.contents;
+        [
+            contents.prefixes.len(),
+            contents.groups.len(),
+            contents.next_hops.len(),
+            contents.peers.len(),
+            contents.services.services.len(),
+            contents.services.tables.len(),
+            contents.services.backends.len(),
+        ]
+        .into_iter()
+        .fold(1, usize::saturating_add)
+    }
+
+    /// Whether the maps hold the entries that this agent has written, and no others. Unused slots of arrays are not
+    /// read: no entry refers to them.
+    pub fn is_unchanged(&self) -> Result<bool, MapsError> {
+        let config = self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?;
+        Ok(config == self.contents.config
+            && !self.is_epoch_changed()?
+            && has_slots(&self.groups, &self.contents.groups, abi::NEXT_HOP_GROUPS)?
+            && has_slots(&self.next_hops, &self.contents.next_hops, abi::NEXT_HOPS)?
+            && self.has_prefixes()?
+            && same_entries(self.peers.iter(), &self.contents.peers, abi::PEERS)?
+            && self.services.is_unchanged(&self.contents.services)?)
+    }
+
+    fn has_prefixes(&self) -> Result<bool, MapsError> {
+        let entries = self.prefixes.iter().map(|entry| {
+            entry.map(|(key, prefix)| {
+                let key = PrefixKey {
+                    len: key.prefix_len(),
+                    addr: key.data(),
+                };
+                (key, prefix)
+            })
+        });
+        same_entries(entries, &self.contents.prefixes, abi::PREFIXES)
+    }
+}
+
+/// Whether slots of an array have the expected values.
+fn has_slots<V: aya::Pod + PartialEq>(
+    map: &Array<MapData, V>,
+    expected: &BTreeMap<u32, V>,
+    name: &'static str,
+) -> Result<bool, MapsError> {
+    for (slot, value) in expected {
+        if map.get(slot, 0).map_err(map_error(name, "read"))? != *value {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether the entries of a map are the expected ones. Ends at the first other entry.
+pub(super) fn same_entries<K: Ord, V: PartialEq>(
+    entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
+    expected: &BTreeMap<K, V>,
+    name: &'static str,
+) -> Result<bool, MapsError> {
+    let mut read: usize = 0;
+    for entry in entries {
+        let (key, value) = entry.map_err(map_error(name, "read"))?;
+        if expected.get(&key).is_none_or(|expected| *expected != value) {
+            return Ok(false);
+        }
+        read = read.saturating_add(1);
+    }
+    Ok(read == expected.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn same(entries: &[(u32, u32)], expected: &[(u32, u32)]) -> bool {
+        let expected: BTreeMap<u32, u32> = expected.iter().copied().collect();
+        same_entries(entries.iter().copied().map(Ok), &expected, "map").unwrap()
+    }
+
+    #[test]
+    fn a_changed_added_or_deleted_entry_is_noticed() {
+        let written = [(1, 10), (2, 20)];
+        assert!(same(&[(2, 20), (1, 10)], &written));
+        assert!(!same(&[(1, 10), (2, 21)], &written));
+        assert!(!same(&[(1, 10), (2, 20), (3, 30)], &written));
+        assert!(!same(&[(1, 10)], &written));
+        assert!(!same(&[], &written));
+        assert!(same(&[], &[]));
+    }
+}

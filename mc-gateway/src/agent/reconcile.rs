@@ -162,7 +162,9 @@ impl Agent {
                     state,
                     issues,
                     link_mtus,
+                    unrepairable,
                 } = resolution;
+                self.metrics.state().unrepairable = unrepairable;
                 self.log.issues(rejected.into_iter().chain(issues).collect());
                 if state.routes.iter().copied().any(is_ipv6) {
                     self.log.ipv6_forwarding(ipv6::is_forwarding());

@@ -55,6 +55,8 @@ pub struct State {
     pub last_success: Option<SystemTime>,
     /// Error of the last reconcile.
     pub error: Option<String>,
+    /// Foreign changes of this Node that the last reconcile could not repair.
+    pub unrepairable: Vec<String>,
     /// Whether the data path of an earlier agent was adopted.
     pub adopted: bool,
     /// Whether this node is a gateway.
@@ -86,6 +88,7 @@ impl State {
             durations: mc_metrics::duration_histogram(),
             last_success: None,
             error: None,
+            unrepairable: Vec::new(),
             adopted,
             gateway: false,
             detect: 0,
@@ -176,10 +179,11 @@ impl State {
         mc_metrics::check_loop_age(now.saturating_duration_since(self.last_turn), LOOP_TIMEOUT)
     }
 
-    /// Readiness: the data path is in place and the last reconcile succeeded.
+    /// Readiness: the data path is in place, the last reconcile succeeded, and no change of another program remains.
     pub fn ready(&self) -> Result<(), String> {
         match &self.error {
             Some(error) => Err(format!("the last round failed: {error}")),
+            None if !self.unrepairable.is_empty() => Err(self.unrepairable.join("; ")),
             None if self.succeeded > 0 || self.adopted => Ok(()),
             None => Err("the data path is not in place yet: waiting for objects".to_owned()),
         }
@@ -201,6 +205,9 @@ mod tests {
         state.record_reconcile(Duration::from_mins(1), wall, Err("no route".into()));
         assert_eq!(state.ready(), Err("the last round failed: no route".into()));
         assert_eq!((state.succeeded, state.failed), (1, 1));
+        state.record_reconcile(Duration::from_millis(3), wall, Ok(()));
+        state.unrepairable = vec!["route a".to_owned(), "route b".to_owned()];
+        assert_eq!(state.ready(), Err("route a; route b".into()));
         assert_eq!(
             State::new(now, true).ready(),
             Ok(()),

@@ -72,6 +72,8 @@ pub struct Resolution {
     pub issues: Vec<FieldError>,
     /// MTU of the link to each next hop, as the length of an outer IP packet, by ID.
     pub link_mtus: BTreeMap<u32, u32>,
+    /// The issues that keep packets from `mc0` because of another program on this Node: the agent is not ready.
+    pub unrepairable: Vec<String>,
 }
 
 /// Resolves the desired state. Next hops without a route are left out, as are refused next hops and peers, routes that
@@ -137,11 +139,9 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     }
     let link_mtus = state.link_mtus();
     state.limit_mtus(settings.path_mtus);
-    issues.extend(drop_foreign_routes(
-        &mut state,
-        settings.node_name,
-        &inputs.foreign_routes,
-    ));
+    let foreign_routes = drop_foreign_routes(&mut state, settings.node_name, &inputs.foreign_routes);
+    let unrepairable = foreign_routes.iter().map(ToString::to_string).collect();
+    issues.extend(foreign_routes);
     let established = settings.observed_groups.values().map(|group| group.id);
     issues.extend(truncate_to_capacity(
         &mut state,
@@ -164,6 +164,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         state,
         issues,
         link_mtus,
+        unrepairable,
     }
 }
 

@@ -460,12 +460,17 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
         foreign_routes: [(nets[0], "Static, device index 2".to_owned())].into(),
         ..HostInputs::default()
     };
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
+    let Resolution {
+        state,
+        issues,
+        unrepairable,
+        ..
+    } = super::resolve(&desired, &inputs, &settings());
     assert_eq!(state.routes, [nets[1]].into());
-    assert_eq!(
-        issues[0].to_string(),
-        "Node n1: main routing table: \"10.2.0.0/16\" has a foreign route (protocol Static, device index 2)"
-    );
+    let expected =
+        "Node n1: main routing table: \"10.2.0.0/16\" has a foreign route (protocol Static, device index 2)";
+    assert_eq!(issues[0].to_string(), expected);
+    assert_eq!(unrepairable, [expected]);
 }
 
 #[test]

@@ -36,6 +36,8 @@ pub(crate) enum Suite {
     Restart,
     /// Open connections through every kind of event.
     Continuity,
+    /// Changes by other programs that running agents repair under traffic.
+    Heal,
     /// The oldest kernel the distribution has.
     Matrix,
     /// Three real Kubernetes clusters.
@@ -51,7 +53,7 @@ pub(crate) enum Suite {
 }
 
 /// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
-const ALL: [Suite; 12] = [
+const ALL: [Suite; 13] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,
@@ -61,6 +63,7 @@ const ALL: [Suite; 12] = [
     Suite::Failover,
     Suite::Restart,
     Suite::Continuity,
+    Suite::Heal,
     Suite::Matrix,
     Suite::E2e,
 ];
@@ -172,7 +175,7 @@ fn run_suite(suite: Suite, long: bool, summary: &mut TestSummary) -> Result<()> 
                 command.envs(programs.env()).args(["--", "--test-threads=1"]),
             )?;
         }
-        Suite::Attack | Suite::Failover | Suite::Restart | Suite::Continuity => {
+        Suite::Attack | Suite::Failover | Suite::Restart | Suite::Continuity | Suite::Heal => {
             let name = names(&[suite]);
             let programs = build::release()?;
             let mut command = build::integration_test(&name);

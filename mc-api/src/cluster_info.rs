@@ -55,8 +55,8 @@ pub struct GatewayInfo {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 255))]
     pub weight: Option<u32>,
-    /// Superset: X25519 public key of the gateway's agent, base64. Packets to and from the gateway have a secret derived
-    /// from it.
+    /// Superset: X25519 public key of the gateway's agent, base64. Packets to and from the gateway have a secret
+    /// derived from it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub public_key: String,
 }

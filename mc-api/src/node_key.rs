@@ -1,8 +1,8 @@
 //! `NodeKey`: the public key of a Node's agent, which the agent creates once. Superset: Antrea has no such kind.
 //!
 //! The key is immutable, and agents may create `NodeKey`s but neither change nor delete them: no Node can replace an
-//! established key of another. The object is owned by its Node, so that Kubernetes deletes it with the Node, and one for
-//! a Node that does not exist.
+//! established key of another. The object is owned by its Node, so that Kubernetes deletes it with the Node, and one
+//! for a Node that does not exist.
 
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomResourceDefinition, ValidationRule},
@@ -61,7 +61,11 @@ impl NodeKey {
     #[must_use]
     pub fn immutable_crd() -> CustomResourceDefinition {
         let mut crd = Self::crd();
-        let schemas = crd.spec.versions.iter_mut().filter_map(|version| version.schema.as_mut());
+        let schemas = crd
+            .spec
+            .versions
+            .iter_mut()
+            .filter_map(|version| version.schema.as_mut());
         let specs = schemas
             .filter_map(|schema| schema.open_api_v3_schema.as_mut())
             .filter_map(|schema| schema.properties.as_mut()?.get_mut("spec"));
@@ -93,7 +97,8 @@ mod tests {
     #[test]
     fn the_spec_is_immutable() {
         let crd = serde_json::to_value(NodeKey::immutable_crd()).unwrap();
-        let rules = crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations");
+        let rules =
+            crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations");
         assert_eq!(rules.unwrap()[0]["rule"], "self == oldSelf");
     }
 }

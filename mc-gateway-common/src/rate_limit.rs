@@ -4,10 +4,7 @@
 //! *Guarantees*: at most [`Rate::burst`] tokens at once and one more every [`Rate::interval`]. A clock that stops or
 //! jumps back adds no tokens.
 
-use crate::{
-    abi::rate_limit::{PeerLimits, PeerRates, Rate, TokenBucket},
-    maps::rate_limit::PeerLimit,
-};
+use crate::abi::rate_limit::{PeerLimit, PeerLimits, PeerRates, Rate, TokenBucket};
 
 const NANOSECONDS: u64 = 1_000_000_000;
 /// Rate of ICMP errors to this node.

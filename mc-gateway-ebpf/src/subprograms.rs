@@ -382,7 +382,13 @@ impl Subprograms for Skb {
 
     #[inline(always)]
     fn rewrite_outer(&mut self, next_hop: &NextHop, v6: bool, backend_mask: u64) -> Option<()> {
-        decode_option(mc_rewrite_outer(self.raw().cast(), next_hop, v6 as u32, backend_mask)).map(|_| ())
+        decode_option(mc_rewrite_outer(
+            self.raw().cast(),
+            next_hop,
+            v6 as u32,
+            backend_mask,
+        ))
+        .map(|_| ())
     }
 
     #[inline(always)]

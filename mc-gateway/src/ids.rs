@@ -19,7 +19,7 @@ pub fn stable_id(name: &str) -> u32 {
 
 /// ID of a remote cluster in the maps of one node, never 0.
 ///
-/// SipHash-2-4 with the node's random key: nobody can choose a name with the ID of another cluster. Callers check for
+/// SipHash-2-4 with the node's random key: no member can choose a name with the ID of another. Callers check for
 /// collisions all the same.
 #[must_use]
 pub fn cluster_id(key: &[u8; 16], name: &str) -> u64 {
@@ -59,7 +59,10 @@ mod tests {
     fn a_cluster_id_depends_on_the_key_of_the_node() {
         // The reference vector of SipHash-2-4 for 15 bytes (Aumasson and Bernstein, 2012, appendix A).
         let bytes: Vec<u8> = (0..16).collect();
-        let (key, text) = (bytes[..].try_into().unwrap(), std::str::from_utf8(&bytes[..15]).unwrap());
+        let (key, text) = (
+            bytes[..].try_into().unwrap(),
+            std::str::from_utf8(&bytes[..15]).unwrap(),
+        );
         assert_eq!(cluster_id(&key, text), 0xa129_ca61_49be_45e5);
         assert_ne!(cluster_id(&[0; 16], "west"), cluster_id(&[1; 16], "west"));
     }

@@ -55,7 +55,13 @@ async fn run(
         let result = create(namespace, kubeconfig, node, key).await;
         let state = result.map_or_else(
             |error| crate::error_chain(&error),
-            |created| if created { String::new() } else { "exists".to_owned() },
+            |created| {
+                if created {
+                    String::new()
+                } else {
+                    "exists".to_owned()
+                }
+            },
         );
         if state.is_empty() {
             info!(namespace, nodekey = node, %key, "public key published");
@@ -87,7 +93,10 @@ async fn create(
         field_manager: Some("mc-gateway".to_owned()),
         ..PostParams::default()
     };
-    match Api::<NodeKey>::namespaced(client, namespace).create(&by, &object).await {
+    match Api::<NodeKey>::namespaced(client, namespace)
+        .create(&by, &object)
+        .await
+    {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
         Err(error) => Err(error.into()),

@@ -106,9 +106,17 @@ def new(source, destination, protocol, payload, tos, ttl):
     return serialize(header) + payload
 
 
+IPV4_MAPPED = bytes(10) + b"\xff\xff"
+
+
 def is_consistent(header, available):
-    """Whether version and lengths agree with the available bytes."""
+    """Whether version and lengths agree with the available bytes, and whether a router may forward the addresses.
+
+    RFC 4291 section 2.5.5.2: an IPv4-mapped address is the form of an IPv4 address, and that of no IPv6 node.
+    """
     if header.v6:
+        if any(address[:12] == IPV4_MAPPED for address in (header.source, header.destination)):
+            return False
         return header.version == 6 and header.length <= available - 40
     header_bytes = 4 * header.header_words
     return header.version == 4 and 20 <= header_bytes <= header.length <= available

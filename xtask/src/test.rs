@@ -53,7 +53,7 @@ pub(crate) enum Suite {
 }
 
 /// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
-const ALL: [Suite; 13] = [
+const ALL: [Suite; 12] = [
     Suite::Lint,
     Suite::Unit,
     Suite::Datapath,

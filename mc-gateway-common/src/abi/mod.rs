@@ -262,8 +262,8 @@ impl Peer {
         Address::v4(u32::from_le_bytes(self.group.to_ne_bytes()))
     }
 
-    /// The address that a packet from the peer has instead of `mac` if its secret is right, without a backend ID; `None`
-    /// if the peer has no secret in that slot.
+    /// The address that a packet from the peer has instead of `mac` if its secret is right, without a backend ID;
+    /// `None` if the peer has no secret in that slot.
     #[inline(always)]
     #[must_use]
     pub const fn expected_mac(&self, mac: SourceMac) -> Option<SourceMac> {
@@ -281,7 +281,8 @@ impl Peer {
         Some(SourceMac::from_bits(expected))
     }
 
-    /// Backend ID in the inner source MAC address of a packet from the peer; `None` without one, or with another secret.
+    /// Backend ID in the inner source MAC address of a packet from the peer; `None` without one, or with another
+    /// secret.
     #[inline(always)]
     #[must_use]
     pub const fn backend(&self, mac: SourceMac) -> Option<u64> {
@@ -330,7 +331,7 @@ pub struct Config {
     pub hold_down_ms: u32,
     /// Underlay addresses of this node; unused entries are zero.
     pub local: [Addr; LOCAL_ADDRS],
-    /// Random key of the cluster IDs: without it nobody can choose a cluster name with the ID of another.
+    /// Random key of the cluster IDs: without it no member can choose a name with the ID of another.
     pub cluster_id_key: [u8; 16],
 }
 

@@ -67,3 +67,27 @@ mod user {
     // SAFETY: as above.
     unsafe impl aya::Pod for super::PeerRates {}
 }
+
+/// A limit of each peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerLimit {
+    /// [`PeerLimits::icmp_errors`].
+    IcmpErrors = 0,
+    /// [`PeerLimits::flows`].
+    Flows = 1,
+    /// [`PeerLimits::fragments`].
+    Fragments = 2,
+}
+
+impl PeerLimit {
+    /// The limit with this number; a number that has none yields the last.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0 => Self::IcmpErrors,
+            1 => Self::Flows,
+            _ => Self::Fragments,
+        }
+    }
+}

@@ -40,7 +40,6 @@ impl SourceMac {
     /// The address with the secret of a period.
     #[inline(always)]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "the slot of a period")]
     pub const fn keyed(period: u64, secret: [u8; 5]) -> Self {
         let slot = (period & SLOT_MASK) as u8;
         let [s0, s1, s2, s3, s4] = secret;
@@ -73,7 +72,6 @@ impl SourceMac {
     /// Slot of the secret by which the address is checked.
     #[inline(always)]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "a slot")]
     pub const fn slot(self) -> usize {
         ((self.0 >> SLOT_SHIFT) & SLOT_MASK) as usize
     }
@@ -102,7 +100,6 @@ impl SourceMac {
 
     /// Compares the address with `expected`, an address without a backend ID.
     #[inline(always)]
-    #[must_use]
     pub const fn compare(self, expected: Self) -> MacMatch {
         let difference = self.0 ^ expected.0;
         if difference == 0 {

@@ -1,28 +1,6 @@
 //! Rate limits.
 
-/// A limit of each peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerLimit {
-    /// [`crate::abi::rate_limit::PeerLimits::icmp_errors`].
-    IcmpErrors = 0,
-    /// [`crate::abi::rate_limit::PeerLimits::flows`].
-    Flows = 1,
-    /// [`crate::abi::rate_limit::PeerLimits::fragments`].
-    Fragments = 2,
-}
-
-impl PeerLimit {
-    /// The limit with this number; a number that has none yields the last.
-    #[inline(always)]
-    #[must_use]
-    pub const fn from_number(number: u32) -> Self {
-        match number {
-            0 => Self::IcmpErrors,
-            1 => Self::Flows,
-            _ => Self::Fragments,
-        }
-    }
-}
+pub use crate::abi::rate_limit::PeerLimit;
 
 /// Permission to send ICMP errors and to insert entries.
 pub trait RateLimiter {

@@ -82,6 +82,9 @@ mod tests {
     #[test]
     fn more_entries_are_read_less_often_and_at_least_as_often_as_the_resync() {
         assert_eq!(reading_interval(10_000), Duration::from_millis(9_500));
-        assert_eq!(reading_interval(usize::MAX), RESYNC - SEARCH_INTERVAL / 2);
+        assert_eq!(
+            reading_interval(usize::MAX),
+            RESYNC.saturating_sub(SEARCH_INTERVAL / 2)
+        );
     }
 }

@@ -70,8 +70,8 @@ pub(super) struct Agent {
     pub(super) needs_key: watch::Sender<bool>,
     /// Secrets shared with other nodes.
     pub(super) secrets: PeerSecrets,
-    /// Key of the cluster IDs for empty maps.
-    new_cluster_id_key: [u8; 16],
+    /// Key of the cluster IDs: that of the adopted maps, else a random one.
+    cluster_id_key: [u8; 16],
     locks: Locks,
 }
 
@@ -87,15 +87,17 @@ impl Agent {
         let dir = locks.dir().to_owned();
         let handle = host::connect().map_err(io_error("open a netlink socket"))?;
         let secrets = peer_secret::load_or_create(&config.key_file)?;
-        let mut new_cluster_id_key = [0; 16];
-        getrandom::fill(&mut new_cluster_id_key)
-            .map_err(|source| io_error("read random bytes")(source.into()))?;
         // A foreign device is an error before anything is loaded.
         link::observe(&handle, &config.paths.device).await?;
         let attach_mode = preflight::attach_mode(config.attach)?;
         let datapath = Datapath::load(&dir, object, config.tcx_order, &config.limits)?;
         let maps = PinnedMaps::open(&datapath.maps_dir())?;
         let adopted = maps.contents().config.abi != 0;
+        let mut cluster_id_key = maps.contents().config.cluster_id_key;
+        if cluster_id_key == [0; 16] {
+            getrandom::fill(&mut cluster_id_key)
+                .map_err(|source| io_error("read random bytes")(source.into()))?;
+        }
         let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
         let health = probe::ProbeMaps::open(&datapath.maps_dir())?;
         let path_mtus = health.path_mtus(&maps.contents().next_hops)?;
@@ -122,7 +124,7 @@ impl Agent {
             needs_address: watch::Sender::new(false),
             needs_key: watch::Sender::new(false),
             secrets,
-            new_cluster_id_key,
+            cluster_id_key,
             locks,
         })
     }
@@ -136,7 +138,7 @@ impl Agent {
             antrea_clusters: self.config.antrea_clusters.clone(),
             secrets: self.config.secrets.clone(),
             public_key: Some(self.secrets.public_key()),
-            cluster_id_key: self.cluster_id_key(),
+            cluster_id_key: self.cluster_id_key,
         };
         self.restore_pins()?;
         if resync || self.maps_stale {
@@ -192,16 +194,6 @@ impl Agent {
         Err(AgentError::NotConverged(next))
     }
 
-    /// Key of the cluster IDs: that of the IDs in the maps, else a random one.
-    fn cluster_id_key(&self) -> [u8; 16] {
-        let config = &self.maps.contents().config;
-        if config.cluster_id_key == [0; 16] {
-            self.new_cluster_id_key
-        } else {
-            config.cluster_id_key
-        }
-    }
-
     /// Pins again what another program has unpinned.
     fn restore_pins(&mut self) -> Result<(), AgentError> {
         let replaced = !self.locks.dir().exists();
@@ -225,7 +217,7 @@ impl Agent {
             path_mtus: &self.path_mtus,
             secrets: &self.secrets,
             period: peer_secret::period(SystemTime::now()),
-            cluster_id_key: self.cluster_id_key(),
+            cluster_id_key: self.cluster_id_key,
             capacity: Capacity::default(),
             observed_groups: &self.maps.contents().groups,
         }

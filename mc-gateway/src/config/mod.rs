@@ -167,7 +167,11 @@ impl TryFrom<ProbeArgs> for probe::Settings {
 }
 
 /// The cluster IDs in a flag.
-fn cluster_ids(field: &'static str, text: Option<&str>, own: Option<&str>) -> Result<BTreeSet<String>, ConfigError> {
+fn cluster_ids(
+    field: &'static str,
+    text: Option<&str>,
+    own: Option<&str>,
+) -> Result<BTreeSet<String>, ConfigError> {
     let mut ids = BTreeSet::new();
     for id in text.iter().flat_map(|text| text.split(',')) {
         let reason = if id.trim() != id || id.is_empty() {

@@ -9,14 +9,11 @@ use std::{fmt, fs};
 use aya::Pod;
 use aya::maps::{HashMap, Map, MapData, MapError};
 use mc_gateway_common::abi::service::{
-    FLOWS, FRAGMENTS, Flow, FlowKey, Fragment, FragmentKey, REPLIES, Reply, ReplyKey,
+    FLOWS, Flow, FlowKey, Fragment, FragmentKey, REPLIES, Reply, ReplyKey,
 };
 use tracing::info;
 
 use super::error::DatapathError;
-
-/// Maps whose entries the programs write for flows.
-pub(super) const FLOW_TABLES: [&str; 3] = [FLOWS, REPLIES, FRAGMENTS];
 
 /// Flag of an insertion: the entry of a flow is not replaced (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;

@@ -21,8 +21,8 @@ use mc_gateway_common::abi;
 use tracing::info;
 
 use super::error::{DatapathError, remove_pin};
-use super::flow_tables::{FLOW_TABLES, OldTables};
-use super::pins;
+use super::flow_tables::OldTables;
+use super::pins::{self, FLOW_TABLES};
 use crate::config::FlowTableSize;
 
 /// Suffix of the directory of maps that no program uses yet.
@@ -327,6 +327,8 @@ pub(crate) fn remove_all(root: &Path) -> Result<usize, DatapathError> {
 
 #[cfg(test)]
 mod tests {
+    use mc_gateway_common::abi::service;
+
     use super::*;
 
     #[test]

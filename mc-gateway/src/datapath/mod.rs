@@ -28,8 +28,9 @@ use crate::plan::{AttachMode, Attachment, Hook, Program};
 use crate::program_log::{self, ProgramLogError};
 pub use error::DatapathError;
 use error::remove_pin;
-use flow_tables::{FLOW_TABLES, OldTables};
+use flow_tables::OldTables;
 use map_migration::MapDir;
+use pins::FLOW_TABLES;
 use program::{classifier, load_program};
 pub(crate) use tcx::pinned_links;
 

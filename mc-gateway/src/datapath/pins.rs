@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, Map, MapData, MapError, MapInfo, MapType};
 use aya::programs::ProgramInfo;
-use mc_gateway_common::abi::{self, Addr};
+use mc_gateway_common::abi::{self, Addr, service};
 use thiserror::Error;
 
-use super::flow_tables::FLOW_TABLES;
 use crate::config::FlowTableSize;
+
+/// Maps whose entries the programs write for flows.
+pub(super) const FLOW_TABLES: [&str; 3] = [service::FLOWS, service::REPLIES, service::FRAGMENTS];
 
 /// A pin with other properties than this version gives it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

@@ -22,8 +22,8 @@ pub struct Established {
 }
 
 impl Established {
-    /// From the entries of the prefix map and the key of their cluster IDs: cluster, length in bits (96 and more for IPv4), network address. Those of
-    /// the local cluster are left out.
+    /// From the entries of the prefix map and the key of their cluster IDs: cluster, length in bits (96 and
+    /// more for IPv4), network address. Those of the local cluster are left out.
     pub fn new(cluster_id_key: [u8; 16], prefixes: impl IntoIterator<Item = (u64, u32, Addr)>) -> Self {
         let remote = prefixes
             .into_iter()

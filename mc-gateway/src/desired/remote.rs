@@ -202,7 +202,11 @@ impl GatewayReader<'_> {
             let addr = match self.address(&gateway.ip) {
                 Ok(addr) => addr,
                 Err(reason) => {
-                    self.reject(format!("spec.gatewayInfos[{index}].gatewayIP"), &gateway.ip, reason);
+                    self.reject(
+                        format!("spec.gatewayInfos[{index}].gatewayIP"),
+                        &gateway.ip,
+                        reason,
+                    );
                     continue;
                 }
             };
@@ -233,7 +237,9 @@ impl GatewayReader<'_> {
         if let Some(owner) = own.or(other) {
             return Err(format!("is the address of {owner}"));
         }
-        self.claims.address_conflict(addr, self.object).map_or(Ok(addr), Err)
+        self.claims
+            .address_conflict(addr, self.object)
+            .map_or(Ok(addr), Err)
     }
 
     fn public_key(&mut self, index: usize, text: &str) -> Option<PublicKey> {

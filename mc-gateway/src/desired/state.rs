@@ -115,6 +115,10 @@ impl DesiredState {
     pub fn public_keys(&self) -> BTreeSet<PublicKey> {
         let next_hops = self.next_hops.values().map(|next_hop| &next_hop.auth);
         let peers = self.peers.values().map(|peer| &peer.auth);
-        next_hops.chain(peers).filter_map(PeerAuth::received_key).copied().collect()
+        next_hops
+            .chain(peers)
+            .filter_map(PeerAuth::received_key)
+            .copied()
+            .collect()
     }
 }

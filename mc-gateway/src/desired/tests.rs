@@ -389,10 +389,7 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
         rejected[0].to_string(),
         "ClusterInfoImport west-clusterinfo: spec.podCIDRs[0]: \"10.2.0.0/16\" overlaps 10.2.128.0/17 of ClusterInfoImport north-clusterinfo"
     );
-    assert_eq!(
-        desired.prefixes[&net("10.2.128.0/17")].cluster,
-        id("north")
-    );
+    assert_eq!(desired.prefixes[&net("10.2.128.0/17")].cluster, id("north"));
     assert!(
         desired.prefixes.contains_key(&net("10.97.0.0/16")),
         "west's good prefix stays"
@@ -488,10 +485,7 @@ fn a_gateway_address_has_one_owner() {
         error.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
         "{error}"
     );
-    assert_eq!(
-        desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster,
-        id("west")
-    );
+    assert_eq!(desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster, id("west"));
     let (_, error) = rejected_on_gateway(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
     assert!(
         error.contains("\"192.0.2.2\" is the address of Node b"),

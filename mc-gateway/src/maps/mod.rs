@@ -2,6 +2,7 @@
 
 mod contents;
 mod counters;
+mod entries;
 mod error;
 mod flow_state;
 mod liveness;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use aya::maps::{Array, MapData};
 use mc_gateway_common::abi;
 
+use super::entries::same_entries;
 use super::error::{MapsError, map_error};
 use super::pinned::PinnedMaps;
 use crate::resolved::PrefixKey;
@@ -69,42 +70,4 @@ fn has_slots<V: aya::Pod + PartialEq>(
         }
     }
     Ok(true)
-}
-
-/// Whether the entries of a map are the expected ones. Ends at the first other entry.
-pub(super) fn same_entries<K: Ord, V: PartialEq>(
-    entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
-    expected: &BTreeMap<K, V>,
-    name: &'static str,
-) -> Result<bool, MapsError> {
-    let mut read: usize = 0;
-    for entry in entries {
-        let (key, value) = entry.map_err(map_error(name, "read"))?;
-        if expected.get(&key).is_none_or(|expected| *expected != value) {
-            return Ok(false);
-        }
-        read = read.saturating_add(1);
-    }
-    Ok(read == expected.len())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn same(entries: &[(u32, u32)], expected: &[(u32, u32)]) -> bool {
-        let expected: BTreeMap<u32, u32> = expected.iter().copied().collect();
-        same_entries(entries.iter().copied().map(Ok), &expected, "map").unwrap()
-    }
-
-    #[test]
-    fn a_changed_added_or_deleted_entry_is_noticed() {
-        let written = [(1, 10), (2, 20)];
-        assert!(same(&[(2, 20), (1, 10)], &written));
-        assert!(!same(&[(1, 10), (2, 21)], &written));
-        assert!(!same(&[(1, 10), (2, 20), (3, 30)], &written));
-        assert!(!same(&[(1, 10)], &written));
-        assert!(!same(&[], &written));
-        assert!(same(&[], &[]));
-    }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aya::maps::{HashMap, MapData};
 use mc_gateway_common::abi::service::{self as abi, Backend, Maglev, Service, ServiceKey};
 
+use super::entries::same_entries;
 use super::error::{MapsError, ignore_missing, map_error, open};
-use super::readback::same_entries;
 use crate::plan::{ServiceAction, ServiceMaps};
 
 /// `mc_services`, `mc_maglev` and `mc_backends`.

@@ -4,8 +4,8 @@ use clap::ValueEnum;
 
 use super::PublicKey;
 
-/// Use of secrets with a node. Neighbours in this order understand each other, so that an upgrade passes from one to the
-/// next, node by node, without loss.
+/// Use of secrets with a node. Neighbours in this order understand each other, so that an upgrade passes from one to
+/// the next, node by node, without loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum SecretPolicy {
     /// Packets without the secret are neither accepted nor sent.

@@ -51,7 +51,11 @@ pub fn load_or_create(path: &Path) -> Result<PeerSecrets, KeyFileError> {
     };
     match fs::read_to_string(path) {
         Ok(text) => {
-            let mode = fs::metadata(path).map_err(error("read the mode"))?.permissions().mode() & 0o777;
+            let mode = fs::metadata(path)
+                .map_err(error("read the mode"))?
+                .permissions()
+                .mode()
+                & 0o777;
             if mode & 0o077 != 0 {
                 return Err(KeyFileError::Open {
                     path: path.to_owned(),
@@ -87,7 +91,12 @@ fn create(path: &Path, key: &[u8; 32]) -> io::Result<()> {
     }
     let new = path.with_extension("new");
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
     // A file of an earlier attempt keeps its mode.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     file.write_all(private_key_text(key).as_bytes())?;
@@ -117,7 +126,10 @@ mod tests {
         load_or_create(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = load_or_create(&path).unwrap_err().to_string();
-        assert!(error.ends_with("mode 640 permits access by others; it must be 600"), "{error}");
+        assert!(
+            error.ends_with("mode 640 permits access by others; it must be 600"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -127,7 +139,10 @@ mod tests {
         create(&path, &[7; 32]).unwrap();
         fs::write(&path, "c2VjcmV0").unwrap();
         let error = load_or_create(&path).unwrap_err().to_string();
-        assert!(error.contains("32 bytes in base64") && !error.contains("c2Vj"), "{error}");
+        assert!(
+            error.contains("32 bytes in base64") && !error.contains("c2Vj"),
+            "{error}"
+        );
         assert_eq!(fs::read_to_string(&path).unwrap(), "c2VjcmV0");
     }
 }

@@ -70,7 +70,7 @@ impl PeerSecrets {
         self.public
     }
 
-    /// Keeps what is shared with `keys` and nothing else: an agreement takes some 50 µs, a derivation 1 µs.
+    /// Keeps the secrets shared with `keys` and no others: an agreement takes some 50 µs, a derivation 1 µs.
     pub fn retain(&mut self, keys: &BTreeSet<PublicKey>) {
         self.shared.retain(|key, _| keys.contains(key));
         for key in keys {
@@ -104,7 +104,7 @@ impl PeerSecrets {
         macs
     }
 
-    /// None if the key of the other node is of low order: anybody knows the result of the agreement.
+    /// None if the key of the other node is of low order: the result of the agreement is public.
     fn agree(&self, with: &PublicKey) -> Option<Hkdf<Sha256>> {
         let shared = self.private.diffie_hellman(&(*with).into());
         shared
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn both_nodes_derive_the_same_secret_and_nobody_else() {
+    fn both_nodes_derive_the_same_secret_and_no_other_node() {
         let [a, b, c] = [[1; 32], [2; 32], [3; 32]].map(PeerSecrets::new);
         let sent = a.sent_mac(&b.public_key(), NOW);
         assert!(accepts(&peer(&b, &a, NOW), sent));
@@ -168,7 +168,15 @@ mod tests {
     fn the_neighbouring_periods_are_accepted_and_no_others() {
         let [a, b] = [[1; 32], [2; 32]].map(PeerSecrets::new);
         let receiver = peer(&b, &a, NOW);
-        for (offset, accepted) in [(0_u64, false), (1, false), (2, true), (3, true), (4, true), (5, false), (6, false)] {
+        for (offset, accepted) in [
+            (0_u64, false),
+            (1, false),
+            (2, true),
+            (3, true),
+            (4, true),
+            (5, false),
+            (6, false),
+        ] {
             let sent = a.sent_mac(&b.public_key(), NOW - 3 + offset);
             assert_eq!(accepts(&receiver, sent), accepted, "period {offset} - 3");
         }

@@ -65,7 +65,13 @@ mod tests {
     fn a_public_key_is_32_bytes_in_base64() {
         let text = "Xqt4MMzuzhTP/BBbcbBPpDQCVpcJ/AG6ewo8Ty1KZkE=";
         assert_eq!(text.parse::<PublicKey>().unwrap().to_string(), text);
-        for wrong in ["", "Xqt4", &text[1..], &format!("{text}A"), "not base64 at all, not even 32 bytes =="] {
+        for wrong in [
+            "",
+            "Xqt4",
+            &text[1..],
+            &format!("{text}A"),
+            "not base64 at all, not even 32 bytes ==",
+        ] {
             assert_eq!(wrong.parse::<PublicKey>(), Err(PublicKeyError), "{wrong}");
         }
     }

@@ -16,8 +16,8 @@ pub(super) const fn outer_header_len(v6: bool) -> u32 {
 }
 
 impl ProbeEncap {
-    /// The UDP payload of a probe with the inner source address `mac`, padded so that the outer IP packet has `probe.size` bytes where that is
-    /// more than the probe needs.
+    /// The UDP payload of a probe with the inner source address `mac`, padded so that the outer IP packet
+    /// has `probe.size` bytes where that is more than the probe needs.
     pub(super) fn encode(self, probe: &Probe, mac: eth::Mac, v6: bool) -> Bytes {
         let mut bytes = BytesMut::new();
         bytes.put_slice(&self.format.header(tunnel::VNI_POLICY_OFF));

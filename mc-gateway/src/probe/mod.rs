@@ -245,8 +245,8 @@ impl Worker {
         };
         let target = next_hop.target;
         let payload = wanted
-                    .encap
-                    .encode(&probe, target.source_mac.bytes(), target.addr.is_ipv6());
+            .encap
+            .encode(&probe, target.source_mac.bytes(), target.addr.is_ipv6());
         self.sockets
             .send(&payload, target.local, (target.addr, wanted.port));
         Ok(())

@@ -362,13 +362,18 @@ fn path_too_small(next_hop: &NextHop, route: &UnderlayRoute, mtu: u32) -> FieldE
 
 /// Inner source MAC address of packets to a node.
 fn sent_mac(auth: &PeerAuth, settings: &Settings<'_>) -> u64 {
-    let keyed = auth.sent_key().map(|key| settings.secrets.sent_mac(key, settings.period));
+    let keyed = auth
+        .sent_key()
+        .map(|key| settings.secrets.sent_mac(key, settings.period));
     keyed.unwrap_or(SourceMac::UNKEYED).to_bits()
 }
 
 /// A peer as the maps store it, with the stable ID of its group.
 fn to_peer(peer: Peer, settings: &Settings<'_>) -> abi::Peer {
-    let received = peer.auth.received_key().map(|key| settings.secrets.received_macs(key, settings.period));
+    let received = peer
+        .auth
+        .received_key()
+        .map(|key| settings.secrets.received_macs(key, settings.period));
     let unkeyed = if peer.auth.accepts_unkeyed() {
         abi::PEER_UNKEYED
     } else {

@@ -25,26 +25,26 @@ static SECRETS: LazyLock<PeerSecrets> = LazyLock::new(|| PeerSecrets::new([1; 32
 
 fn settings() -> Settings<'static> {
     Settings {
-    exposure: crate::config::Exposure {
-        nodes: false,
-        all_services: false,
-    },
-    node_name: "n1",
-    tunnel: TUNNEL,
-    attach_mode: AttachMode::Tcx,
-    detect: 0,
-    hold_down_ms: 0,
-    path_mtus: &NO_MTUS,
-    capacity: Capacity {
-        prefixes: u32::MAX,
-        groups: u32::MAX,
-        next_hops: u32::MAX,
-        peers: u32::MAX,
-    },
-    observed_groups: &NO_GROUPS,
-    secrets: &SECRETS,
-    period: 0,
-    cluster_id_key: [0; 16],
+        exposure: crate::config::Exposure {
+            nodes: false,
+            all_services: false,
+        },
+        node_name: "n1",
+        tunnel: TUNNEL,
+        attach_mode: AttachMode::Tcx,
+        detect: 0,
+        hold_down_ms: 0,
+        path_mtus: &NO_MTUS,
+        capacity: Capacity {
+            prefixes: u32::MAX,
+            groups: u32::MAX,
+            next_hops: u32::MAX,
+            peers: u32::MAX,
+        },
+        observed_groups: &NO_GROUPS,
+        secrets: &SECRETS,
+        period: 0,
+        cluster_id_key: [0; 16],
     }
 }
 

@@ -5,8 +5,8 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
 use mc_api::gateway::Gateway;
-use mc_api::node_key::NodeKey;
 use mc_api::names;
+use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
 
@@ -21,7 +21,7 @@ pub const MCS_GROUP: &str = names::MCS_GROUP;
 /// API group of EndpointSlices.
 pub const DISCOVERY_GROUP: &str = "discovery.k8s.io";
 
-/// API group of NodeKeys.
+/// API group of `NodeKey`s.
 pub const NODE_KEY_GROUP: &str = "mc-gateway.io";
 
 /// Annotations of a Node with an address of its own in the Pod network: Calico's for its tunnel devices, and those for

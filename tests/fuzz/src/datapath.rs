@@ -145,6 +145,15 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
     check_only_counters_changed(&input.tables(), &tables);
 }
 
+/// Checks the inner Ethernet header of a forwarded packet: the source is the secret of the next hop.
+fn check_link_header(before: &[u8], after: &[u8], next_hop: IpAddr) {
+    assert_eq!(before[8..22], after[8..22], "tunnel header and inner destination");
+    // A backend ID is combined with the address.
+    let plain = after[22..28] == crate::fixture::sent_mac_to(next_hop).bytes();
+    assert!(plain || after[22] & 4 != 0, "inner source {:?}", &after[22..28]);
+    assert_eq!(before[28..30], after[28..30], "inner ethertype");
+}
+
 fn run_from_underlay(input: &Input, frame: &[u8]) {
     let Some(mut packet) = input.packet_with(frame) else {
         return;
@@ -195,11 +204,7 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
                     "outer UDP checksum"
                 );
             }
-            assert_eq!(old_udp[8..22], new_udp[8..22], "tunnel header and inner destination");
-            // A backend ID is combined with the address.
-            let plain = new_udp[22..28] == crate::fixture::sent_mac_to(new.dst).bytes();
-            assert!(plain || new_udp[22] & 4 != 0, "inner source {:?}", &new_udp[22..28]);
-            assert_eq!(old_udp[28..30], new_udp[28..30], "inner ethertype");
+            check_link_header(old_udp, new_udp, new.dst);
             check_inner(input, &before[ETH + outer..], &after[ETH + outer..], None);
         }
         Verdict::Send {
@@ -345,7 +350,11 @@ fn check_encap(input: &Input, tables: &MemoryMaps, before: &[u8], after: &[u8]) 
     };
     assert_eq!(datagram[8..16], *format, "tunnel header");
     assert_eq!(datagram[16..22], F0, "inner destination");
-    assert_eq!(datagram[22..28], crate::fixture::sent_mac_to(outer.dst).bytes(), "inner source");
+    assert_eq!(
+        datagram[22..28],
+        crate::fixture::sent_mac_to(outer.dst).bytes(),
+        "inner source"
+    );
     assert_eq!(datagram[28..30], before[12..14], "inner ethertype");
     let inner = ip(&datagram[TUNNEL_LEN..]).expect("a valid inner packet");
     // The outer checksum derives from the inner ones and is valid if they are.
@@ -455,7 +464,11 @@ fn check_reflected_probe(input: &Input, before: &[u8], after: &[u8]) {
     assert!(new.header_checksum_is_valid(), "outer header checksum");
     let (request, reply) = (udp_of(&old), udp_of(&new));
     assert_eq!(reply[28..30], PROBE, "ethertype");
-    assert_eq!(reply[22..28], crate::fixture::sent_mac_to(new.dst).bytes(), "inner source");
+    assert_eq!(
+        reply[22..28],
+        crate::fixture::sent_mac_to(new.dst).bytes(),
+        "inner source"
+    );
     assert_eq!(reply[..6], request[..6], "ports and length");
     assert!(matches!(
         (request[TUNNEL_LEN + 1], reply[TUNNEL_LEN + 1]),

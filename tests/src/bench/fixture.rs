@@ -5,7 +5,8 @@ use std::net::Ipv4Addr;
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_NEXT_HOPS,
-        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, SourceMac, Prefix, V4_PREFIX_BITS,
+        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, SourceMac,
+        V4_PREFIX_BITS,
     },
     maps::MemoryMaps,
     nexthop_select::mix,

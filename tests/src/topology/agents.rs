@@ -46,7 +46,9 @@ impl Topology {
             .args(["run", "--node-name", place.name(), "--manifests"])
             .arg(directory);
         self.add_dirs(&mut command, place);
-        self.options.secrets.add_flags(&mut command, place, &self.directory)?;
+        self.options
+            .secrets
+            .add_flags(&mut command, place, &self.directory)?;
         command.args(&self.options.agent_flags);
         if self.options.format == Format::Vxlan {
             command.args(["--format", "vxlan"]);

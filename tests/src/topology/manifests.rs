@@ -64,13 +64,10 @@ serviceCIDR: {services}
     let other = cluster.other();
     let to_other = other.nets(options.outer).gateway;
     let other_gateways = [other.places()[2], other.second_gateway()];
-    let gateway_infos = yaml_items(to_other.iter().take(gateways).zip(other_gateways), |(net, place)| {
-        format!(
-            "  - {{gatewayIP: \"{}\", publicKey: {}}}",
-            net.addr(),
-            public_key(place)
-        )
-    });
+    let gateway_infos = yaml_items(
+        to_other.iter().take(gateways).zip(other_gateways),
+        |(net, place)| gateway_info(place, &net.addr().to_string()),
+    );
     let keys: Vec<String> = [node, gateway, cluster.second_gateway()].map(key_manifest).into();
     let pod_cidrs = yaml_items(&others, |nets| format!("  - {}", nets.pods));
     let import = format!(
@@ -125,6 +122,15 @@ spec:
   addresses:
 {internal}",
         name = place.name(),
+    )
+}
+
+/// The line of a gateway in `gatewayInfos`.
+#[must_use]
+pub fn gateway_info(place: Place, address: &str) -> String {
+    format!(
+        "  - {{gatewayIP: \"{address}\", publicKey: \"{}\"}}",
+        public_key(place)
     )
 }
 
@@ -198,7 +204,11 @@ mod tests {
         assert_eq!(keys.1.matches("kind: NodeKey").count(), 3);
         for place in [Cluster::West.places()[2], Cluster::West.second_gateway()] {
             let key = public_key(place).to_string();
-            assert!(west.1.contains(&format!(", publicKey: {key}}}\n")), "{}", place.name());
+            assert!(
+                west.1.contains(&format!(", publicKey: \"{key}\"}}\n")),
+                "{}",
+                place.name()
+            );
         }
     }
 

@@ -30,9 +30,9 @@ pub use self::{
     agents::{READY, UPDATED},
     cni::Masquerade,
     fault::Fault,
-    manifests::{manifests, write_manifests},
+    manifests::{gateway_info, manifests, write_manifests},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
-    secrets::Secrets,
+    secrets::{Secrets, public_key_of, source_mac_between},
     variant::Variant,
 };
 use crate::{
@@ -264,7 +264,7 @@ impl Topology {
     /// Inner source MAC address of packets from one node to another, with their present secret.
     #[must_use]
     pub fn source_mac(&self, from: Place, to: Place) -> SourceMac {
-        secrets::source_mac(from, to)
+        source_mac_between(from.name(), to.name(), 0)
     }
 
     /// Directory for logs, manifests and captures; removed with the topology.

@@ -38,10 +38,13 @@ impl Secrets {
             Self::Unknown => return Ok(()),
         };
         let path = directory.join(format!("private-key-{}", place.name()));
-        fs::write(&path, private_key_text(&private_key(place)))
+        fs::write(&path, private_key_text(&private_key_of(place.name())))
             .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o600)))
             .with_context(|| format!("cannot write {}", path.display()))?;
-        command.arg("--key-file").arg(path).args(["--node-secrets", policy]);
+        command
+            .arg("--key-file")
+            .arg(path)
+            .args(["--node-secrets", policy]);
         if self != Self::Required {
             command.args(["--unkeyed-clusters", place.cluster().other().name()]);
         }
@@ -49,22 +52,29 @@ impl Secrets {
     }
 }
 
-/// The private key of a node: its name.
-fn private_key(place: Place) -> [u8; 32] {
+/// The private key of a host: its name.
+fn private_key_of(name: &str) -> [u8; 32] {
     let mut key = [0; 32];
-    for (byte, text) in key.iter_mut().zip(place.name().bytes()) {
+    for (byte, text) in key.iter_mut().zip(name.bytes()) {
         *byte = text;
     }
     key
 }
 
-/// Inner source MAC address of packets between two nodes at present.
-pub(super) fn source_mac(from: Place, to: Place) -> SourceMac {
-    let now = peer_secret::period(SystemTime::now());
-    PeerSecrets::new(private_key(from)).sent_mac(&public_key(to), now)
+/// Inner source MAC address of packets between two hosts, `periods` after the present period.
+#[must_use]
+pub fn source_mac_between(from: &str, to: &str, periods: i64) -> SourceMac {
+    let period = peer_secret::period(SystemTime::now()).wrapping_add_signed(periods);
+    PeerSecrets::new(private_key_of(from)).sent_mac(&public_key_of(to), period)
+}
+
+/// The public key of a host without an agent.
+#[must_use]
+pub fn public_key_of(name: &str) -> PublicKey {
+    PeerSecrets::new(private_key_of(name)).public_key()
 }
 
 /// The public key of a node.
 pub(super) fn public_key(place: Place) -> PublicKey {
-    PeerSecrets::new(private_key(place)).public_key()
+    public_key_of(place.name())
 }

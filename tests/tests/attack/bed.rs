@@ -8,16 +8,23 @@ use std::{
 };
 
 use ipnet::IpNet;
-use mc_gateway_common::packet::{
-    SlicePacket,
-    probe::{ETHERTYPE, Kind, Probe},
+use mc_gateway_common::{
+    abi::{MacMatch, SourceMac},
+    packet::{
+        SlicePacket,
+        eth::mac_to_u64,
+        probe::{ETHERTYPE, Kind, Probe},
+    },
 };
 use mc_test_kit::datapath::packets::{Ip, Tunnel};
 use mc_tests::{
     fixture::{TIMEOUT, options},
     injection::{inject, mac_address},
     netns::Netns,
-    topology::{Cluster, Family, Format, Inner, Masquerade, Place, Topology, Variant, write_manifests},
+    topology::{
+        Cluster, Family, Format, Inner, Masquerade, Place, Topology, Variant, public_key_of,
+        source_mac_between, write_manifests,
+    },
     wait::wait_for,
 };
 
@@ -137,10 +144,10 @@ pub(crate) struct Bed {
     pub(crate) format: Format,
     lan: Netns,
     north: Netns,
-    /// Inner source MAC addresses of genuine packets, by outer source and destination.
-    inner_src: BTreeMap<(IpAddr, IpAddr), [u8; 6]>,
-    /// Inner source MAC address of a packet to the exported Service, on the way to its backend.
-    backends: BTreeMap<Family, [u8; 6]>,
+    /// Inner source MAC addresses with the secret of each pair of nodes, by outer source and destination.
+    inner_src: BTreeMap<(IpAddr, IpAddr), SourceMac>,
+    /// ID of the backend of the exported Service.
+    backends: BTreeMap<Family, u64>,
     /// A probe that west's gateway has sent to east's.
     probe: Option<Probe>,
     /// MAC addresses of a sender's and a victim's device.
@@ -220,7 +227,7 @@ impl Bed {
             format,
             lan,
             north,
-            inner_src: BTreeMap::new(),
+            inner_src: secrets(outer),
             backends: BTreeMap::new(),
             probe: None,
             links: BTreeMap::new(),
@@ -284,10 +291,16 @@ impl Bed {
         let mut tunnel = Tunnel::new(src, dst, inner);
         tunnel.vxlan = self.format == Format::Vxlan;
         tunnel.dst_port = port(self.format);
-        if let Some(mac) = self.inner_src.get(&(src, dst)) {
-            tunnel.inner_src = *mac;
-        }
+        tunnel.inner_src = self.secret(src, dst).bytes();
         tunnel
+    }
+
+    /// The inner source MAC address of packets between two underlay addresses: with a secret if both are peers.
+    pub(crate) fn secret(&self, src: IpAddr, dst: IpAddr) -> SourceMac {
+        self.inner_src
+            .get(&(src, dst))
+            .copied()
+            .unwrap_or(SourceMac::UNKEYED)
     }
 
     /// The genuine packet of a place, which must arrive.
@@ -349,8 +362,8 @@ impl Bed {
         }
     }
 
-    /// Reads the inner source MAC address of genuine packets on every leg. Whatever it states about the sender is right
-    /// in all vectors, so that no other check hides the one under test.
+    /// Compares the secrets with those of genuine packets on every leg. They are right in all vectors but those about
+    /// secrets, so that no other check hides the one under test.
     fn learn_inner_sources(&mut self) {
         let legs = [Entry::LanToGateway, Entry::LanToNode, Entry::Node];
         let taps = legs.map(|entry| {
@@ -385,10 +398,12 @@ impl Bed {
             }
         })
         .expect("genuine packets");
-        self.inner_src = learned;
+        for ends in wanted {
+            assert_eq!(self.secret(ends.0, ends.1).bytes(), learned[&ends], "{ends:?}");
+        }
     }
 
-    /// Reads the inner source MAC address in which the gateway names the backend of the exported Service.
+    /// Reads the ID of the backend of the exported Service.
     fn learn_backends(&mut self) {
         let (place, device) = Entry::LanToNode.victim();
         let tap = Tap::open(self.topology.netns(place), device).expect("a tap");
@@ -407,10 +422,16 @@ impl Bed {
                 });
                 sent.map_err(|error| format!("{error:#}"))?;
                 let frames = tap.frames().map_err(|error| format!("{error:#}"))?;
-                let selected = frames.iter().find(|frame| contains(frame, TO_SERVICE));
-                selected
-                    .map(|frame| frame[header..header + 6].try_into().expect("six bytes"))
-                    .ok_or("no packet".to_owned())
+                let selected = frames.iter().filter(|frame| contains(frame, TO_SERVICE));
+                let mut backend = selected.filter_map(|frame| {
+                    let (src, dst) = outer_addresses(frame, self.outer)?;
+                    let mac = frame.get(header..header + 6)?.try_into().ok()?;
+                    match SourceMac::from_bits(mac_to_u64(mac)).compare(self.secret(src, dst)) {
+                        MacMatch::Backend(id) => Some(id),
+                        MacMatch::Equal | MacMatch::Different => None,
+                    }
+                });
+                backend.next_back().ok_or("no packet".to_owned())
             });
             self.backends.insert(family, backend.expect("a backend"));
         }
@@ -418,7 +439,8 @@ impl Bed {
 
     /// The inner source MAC address of packets to the backend of the exported Service.
     pub(crate) fn backend_mac(&self, family: Family) -> [u8; 6] {
-        self.backends[&family]
+        let (src, dst) = self.outer_ends(Entry::LanToNode);
+        self.secret(src, dst).with_backend(self.backends[&family]).bytes()
     }
 
     /// Reads a probe of west's gateway to east's.
@@ -443,6 +465,35 @@ impl Bed {
     pub(crate) fn probe(&self) -> Probe {
         self.probe.expect("a probe was read")
     }
+}
+
+/// Name of north's gateway.
+const NORTH: &str = "gw-north";
+
+/// Underlay addresses of all peers, with the name of each.
+pub(crate) fn peers(outer: Family) -> Vec<(IpAddr, &'static str)> {
+    let mut all = vec![(between_clusters(outer, NORTH_HOST).addr(), NORTH)];
+    for cluster in Cluster::ALL {
+        let nets = cluster.nets(outer);
+        all.push((nets.node.addr(), cluster.node().name()));
+        for (at, place) in [cluster.gateway(), cluster.second_gateway()]
+            .into_iter()
+            .enumerate()
+        {
+            all.push((nets.internal[at].addr(), place.name()));
+            all.push((nets.gateway[at].addr(), place.name()));
+        }
+    }
+    all
+}
+
+/// The inner source MAC address of packets between any two peers.
+fn secrets(outer: Family) -> BTreeMap<(IpAddr, IpAddr), SourceMac> {
+    let all = peers(outer);
+    let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (from, to)));
+    pairs
+        .map(|((from, sender), (to, receiver))| ((*from, *to), source_mac_between(sender, receiver, 0)))
+        .collect()
 }
 
 /// Offset of the inner source MAC address.
@@ -517,11 +568,12 @@ metadata: {{name: north-clusterinfo, namespace: kube-system}}
 spec:
   clusterID: north
   gatewayInfos:
-  - gatewayIP: \"{}\"
+  - {{gatewayIP: \"{}\", publicKey: {}}}
   podCIDRs: [{v4}, \"{v6}\"]
   serviceCIDR: \"{services4},{services6}\"
 ",
-        between_clusters(outer, NORTH_HOST).addr()
+        between_clusters(outer, NORTH_HOST).addr(),
+        public_key_of(NORTH)
     );
     let south = format!(
         "\

@@ -1,5 +1,5 @@
-//! Attackers in namespaces of the test bed: the packets that they send into running agents are dropped with the expected
-//! reason.
+//! Attackers in namespaces of the test bed: the packets that they send into running agents are dropped with the
+//! expected reason.
 //!
 //! A vector is a packet, the place of its sender and the right answer. The packets are sent one by one, as frames or by
 //! sockets; the counters of all nodes and captures must show the right answer and nothing else. After each vector a

@@ -1,4 +1,4 @@
-//! Random mutations of genuine packets: whatever arrives at a Pod has a source that its sender may use.
+//! Random mutations of genuine packets: those that arrive at a Pod have a source that their sender may use.
 //!
 //! A mutation of the payload, of ports, or of the source within the prefixes of the peer arrives: the programs do not
 //! authenticate packets.

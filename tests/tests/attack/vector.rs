@@ -175,9 +175,19 @@ impl<'a> Generator<'a> {
         self.bed.encapsulated(self.entry, inner)
     }
 
-    /// Adds a vector that the programs of the victim drop.
+    /// Adds a vector that the programs of the victim drop. With another outer source it has that one's secret.
     pub(crate) fn drop(&mut self, name: impl Into<String>, tunnel: &Tunnel, reason: DropReason) {
+        let (src, dst) = self.bed.outer_ends(self.entry);
+        let mut tunnel = tunnel.clone();
+        if tunnel.inner_src == self.bed.secret(src, dst).bytes() {
+            tunnel.inner_src = self.bed.secret(tunnel.src, tunnel.dst).bytes();
+        }
         self.frame(name, tunnel.frame(), Expected::Drop(reason));
+    }
+
+    /// Adds a vector of a genuine packet with another inner source MAC address, which the victim drops.
+    pub(crate) fn without_secret(&mut self, name: impl Into<String>, tunnel: &Tunnel) {
+        self.frame(name, tunnel.frame(), Expected::Drop(DropReason::PeerSecret));
     }
 
     /// Adds a vector of one frame.

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use mc_tests::{
     failover, fixture,
-    topology::{Cluster, Family, Inner, Place, Topology, UPDATED, Variant},
+    topology::{Cluster, Family, Inner, Place, Secrets, Topology, UPDATED, Variant},
     wait::wait_for,
 };
 use serde_json::Value;
@@ -66,6 +66,7 @@ impl World {
         let is_previous = previous.is_some();
         if let Some(previous) = previous {
             options.agent = Some(previous);
+            options.secrets = Secrets::Unknown;
         }
         let mut bed = Topology::create(options)?;
         for place in bed.nodes() {

@@ -49,7 +49,11 @@ fn a_cached_admission_admits_no_packet_with_another_secret() {
             received_mac(WEST_GATEWAY, PERIOD + 2),
         ] {
             let before = kernel.counts();
-            assert_eq!(kernel.run("from_underlay", &frame(wrong)).action, TC_ACT_SHOT, "{wrong:?}");
+            assert_eq!(
+                kernel.run("from_underlay", &frame(wrong)).action,
+                TC_ACT_SHOT,
+                "{wrong:?}"
+            );
             let after = kernel.counts();
             let reason = DropReason::PeerSecret as usize;
             assert_eq!(after.drops[reason], before.drops[reason] + 1, "{wrong:?}");

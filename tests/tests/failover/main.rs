@@ -18,7 +18,7 @@ use mc_tests::{
     bench::sample::percentile,
     counters::Counters,
     failover::{self, FLOWS, Flows, Liveness, TIMEOUT, Trials, VICTIMS},
-    topology::{Fault, Place, Topology},
+    topology::{Cluster, Family, Fault, Place, Topology},
     wait::wait_for,
 };
 use nix::sys::signal::Signal;
@@ -172,6 +172,30 @@ fn with_all_gateways_dead_the_preferred_one_is_used_and_counted() {
     assert_eq!(counted(&bed), settled);
 }
 
+/// Arguments of `mc-traffic` for a process that knows the secrets of the victim.
+fn fake_prober(bed: &Topology, victim: Place, fault: &str) -> Vec<String> {
+    let mut args = vec!["fake-prober".to_owned(), fault.to_owned()];
+    for cluster in Cluster::ALL {
+        let nets = cluster.nets(Family::V4);
+        let [first, second] = [cluster.gateway(), cluster.second_gateway()];
+        let peers = [
+            (nets.node, cluster.node()),
+            (nets.internal[0], first),
+            (nets.gateway[0], first),
+            (nets.internal[1], second),
+            (nets.gateway[1], second),
+        ];
+        for (net, place) in peers {
+            let mac = bed
+                .source_mac(victim, place)
+                .bytes()
+                .map(|byte| format!("{byte:02x}"));
+            args.push(format!("--secret={}={}", net.addr(), mac.join(":")));
+        }
+    }
+    args
+}
+
 /// A process replies incorrectly to probes in place of a gateway's program.
 #[test]
 fn a_peer_with_malformed_or_late_replies_is_dead_and_harmless() {
@@ -192,9 +216,11 @@ fn a_peer_with_malformed_or_late_replies_is_dead_and_harmless() {
         let lives = failover::transitions(&mut bed, VICTIM, Liveness::Alive).expect("logs");
         bed.stop_agent(VICTIM).expect("SIGTERM");
         bed.cleanup_agent(VICTIM).expect("cleanup");
+        let args = fake_prober(&bed, VICTIM, fault);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let process = bed
             .traffic()
-            .serve(bed.netns(VICTIM), &["fake-prober", fault])
+            .serve(bed.netns(VICTIM), &args)
             .expect("a fake prober");
         failover::wait_transition(&mut bed, VICTIM, Liveness::Dead, deaths).expect("death");
         flows

@@ -275,9 +275,9 @@ fn north(importer: Cluster, prefixes: usize) -> String {
         Cluster::East => "192.168.100.91",
         Cluster::West => "192.168.100.92",
     };
-    let pods: String = (0..prefixes.max(1))
-        .map(|number| format!("  - 10.{}.{}.0/24\n", 130 + number / 256, number % 256))
-        .collect();
+    let pods =
+        (0..prefixes.max(1)).map(|number| format!("  - 10.{}.{}.0/24\n", 130 + number / 256, number % 256));
+    let pods = pods.collect::<Vec<_>>().concat();
     format!(
         "\
 apiVersion: multicluster.crd.antrea.io/v1alpha1

@@ -23,7 +23,7 @@ use crate::pinned;
 /// Prints the parts of the host: devices, addresses, routes, rules, filters and the nftables table without counters.
 const SCRIPT: &str = "
 echo route; ip -4 route show table all proto 109; ip -6 route show table all proto 109
-ip -4 route show exact 10.2.0.0/16
+ip -4 route show exact 10.12.0.0/16
 echo rule; ip rule show | grep 'iif mc0'
 echo address; ip -o address show dev mc0 scope global | cut -d' ' -f2-
 echo rp_filter; cat /proc/sys/net/ipv4/conf/mc0/rp_filter

@@ -32,14 +32,14 @@ pub(crate) const ALL: &[Unrepairable] = &[
     Unrepairable {
         name: "a foreign route in place of the agent's",
         place: Place::NodeEast,
-        reason: "10.2.0.0/16",
+        reason: "10.12.0.0/16",
         make: |bed, place| {
             bed.ip(
                 place,
-                &["route replace 10.2.0.0/16 via 192.168.11.1 proto static"],
+                &["route replace 10.12.0.0/16 via 192.168.11.1 proto static"],
             )
         },
-        revert: |bed, place| bed.ip(place, &["route del 10.2.0.0/16 proto static"]),
+        revert: |bed, place| bed.ip(place, &["route del 10.12.0.0/16 proto static"]),
     },
     Unrepairable {
         name: "another file system over the pin directory",

@@ -65,7 +65,10 @@ fn the_public_key_of_a_node_reaches_its_gateway_and_the_other_clusters() {
     let keys = |snapshot: &MemberSnapshot| -> Vec<String> {
         let exported = export(snapshot, "east-clusterinfo").unwrap();
         let info = exported.spec.cluster_info.as_ref().unwrap();
-        info.gateway_infos.iter().map(|gateway| gateway.public_key.clone()).collect()
+        info.gateway_infos
+            .iter()
+            .map(|gateway| gateway.public_key.clone())
+            .collect()
     };
     let mut snapshot = snapshot();
     insert(&mut snapshot.nodes, candidate("node-a", true, "172.18.0.1"));

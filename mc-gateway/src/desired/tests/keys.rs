@@ -4,7 +4,11 @@ use super::*;
 use crate::peer_secret::SecretPolicy::{self, Off, Optional, Required};
 
 /// The desired state of the gateway with `--node-secrets` and `--unkeyed-clusters`.
-fn with_secrets(objects: &Objects, nodes: SecretPolicy, clusters: &[&str]) -> (DesiredState, Vec<FieldError>) {
+fn with_secrets(
+    objects: &Objects,
+    nodes: SecretPolicy,
+    clusters: &[&str],
+) -> (DesiredState, Vec<FieldError>) {
     let me = LocalNode {
         node_name: "a".into(),
         cluster_id: Some("east".into()),
@@ -41,49 +45,101 @@ fn without_west() -> Objects {
 fn a_node_without_a_public_key_is_no_next_hop_and_authenticates_nothing() {
     let (desired, rejected) = with_secrets(&without_b(), Required, &[]);
     assert_eq!(peer_of(&desired, B), PeerAuth::Missing);
-    assert!(!desired.next_hops.values().any(|next_hop| next_hop.addr == IpAddr::from(B)));
-    let [error] = &rejected[..] else { panic!("{rejected:?}") };
-    assert!(error.to_string().starts_with("Node b: NodeKey: \"b\" is missing"), "{error}");
-    assert!(desired.prefixes.contains_key(&net("10.1.1.0/24")), "its packets must not leave unencapsulated");
+    assert!(
+        !desired
+            .next_hops
+            .values()
+            .any(|next_hop| next_hop.addr == IpAddr::from(B))
+    );
+    let [error] = &rejected[..] else {
+        panic!("{rejected:?}")
+    };
+    assert!(
+        error.to_string().starts_with("Node b: NodeKey: \"b\" is missing"),
+        "{error}"
+    );
+    assert!(
+        desired.prefixes.contains_key(&net("10.1.1.0/24")),
+        "its packets must not leave unencapsulated"
+    );
 }
 
 #[test]
 fn a_gateway_without_a_public_key_is_no_next_hop_and_authenticates_nothing() {
     let (desired, rejected) = with_secrets(&without_west(), Required, &["north"]);
     assert_eq!(peer_of(&desired, WEST), PeerAuth::Missing);
-    assert!(!desired.next_hops.values().any(|next_hop| next_hop.addr == IpAddr::from(WEST)));
-    let [error] = &rejected[..] else { panic!("{rejected:?}") };
+    assert!(
+        !desired
+            .next_hops
+            .values()
+            .any(|next_hop| next_hop.addr == IpAddr::from(WEST))
+    );
+    let [error] = &rejected[..] else {
+        panic!("{rejected:?}")
+    };
     let start = "ClusterInfoImport west-clusterinfo: spec.gatewayInfos[0].publicKey: \"\" is missing";
     assert!(error.to_string().starts_with(start), "{error}");
-    assert!(desired.routes.contains(&net("10.2.0.0/16")), "its packets must not leave unencapsulated");
+    assert!(
+        desired.routes.contains(&net("10.2.0.0/16")),
+        "its packets must not leave unencapsulated"
+    );
 }
 
 #[test]
 fn a_named_peer_needs_no_public_key_and_uses_one_that_it_has() {
     let (desired, rejected) = with_secrets(&without_b(), Optional, &[]);
-    assert_eq!((rejected, peer_of(&desired, B)), (vec![], PeerAuth::Optional(None)));
-    assert_eq!(peer_of(&desired, WEST), PeerAuth::Required(key("203.0.113.9")), "clusters are not named");
+    assert_eq!(
+        (rejected, peer_of(&desired, B)),
+        (vec![], PeerAuth::Optional(None))
+    );
+    assert_eq!(
+        peer_of(&desired, WEST),
+        PeerAuth::Required(key("203.0.113.9")),
+        "clusters are not named"
+    );
     let (desired, rejected) = with_secrets(&without_west(), Required, &["west"]);
-    assert_eq!((rejected, peer_of(&desired, WEST)), (vec![], PeerAuth::Optional(None)));
-    assert_eq!(peer_of(&desired, B), PeerAuth::Required(key("b")), "Nodes are not named");
+    assert_eq!(
+        (rejected, peer_of(&desired, WEST)),
+        (vec![], PeerAuth::Optional(None))
+    );
+    assert_eq!(
+        peer_of(&desired, B),
+        PeerAuth::Required(key("b")),
+        "Nodes are not named"
+    );
     let (desired, _) = with_secrets(&objects(), Optional, &["west"]);
     assert_eq!(peer_of(&desired, B), PeerAuth::Optional(Some(key("b"))));
-    let next_hop = desired.next_hops.values().find(|next_hop| next_hop.addr == IpAddr::from(B));
-    assert_eq!(next_hop.unwrap().auth.sent_key(), Some(&key("b")), "packets to it have the secret");
+    let next_hop = desired
+        .next_hops
+        .values()
+        .find(|next_hop| next_hop.addr == IpAddr::from(B));
+    assert_eq!(
+        next_hop.unwrap().auth.sent_key(),
+        Some(&key("b")),
+        "packets to it have the secret"
+    );
 }
 
 #[test]
 fn without_secrets_packets_of_both_kinds_are_accepted_and_none_is_sent() {
     let (desired, rejected) = with_secrets(&objects(), Off, &[]);
-    assert_eq!((rejected, peer_of(&desired, B)), (vec![], PeerAuth::Off(Some(key("b")))));
+    assert_eq!(
+        (rejected, peer_of(&desired, B)),
+        (vec![], PeerAuth::Off(Some(key("b"))))
+    );
     let auth = peer_of(&desired, B);
     assert_eq!((auth.sent_key(), auth.accepts_unkeyed()), (None, true));
-    assert_eq!(auth.received_key(), Some(&key("b")), "neighbours with --node-secrets optional send it");
+    assert_eq!(
+        auth.received_key(),
+        Some(&key("b")),
+        "neighbours with --node-secrets optional send it"
+    );
 }
 
 #[test]
 fn invalid_public_keys_are_rejected_with_object_field_and_value() {
-    let (_, rejected) = rejected_on_gateway(|objects| objects.remotes[0].gateways[0].public_key = "short".into());
+    let (_, rejected) =
+        rejected_on_gateway(|objects| objects.remotes[0].gateways[0].public_key = "short".into());
     let expected = "ClusterInfoImport west-clusterinfo: spec.gatewayInfos[0].publicKey: \"short\" is not a public key: \
                     32 bytes in base64";
     assert_eq!(rejected, expected);
@@ -91,7 +147,10 @@ fn invalid_public_keys_are_rejected_with_object_field_and_value() {
     objects.node_keys[1].public_key = "short".into();
     let (_, rejected) = with_secrets(&objects, Optional, &[]);
     let expected = "NodeKey b: spec.publicKey: \"short\" is not a public key: 32 bytes in base64";
-    assert_eq!(rejected.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
+    assert_eq!(
+        rejected.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [expected]
+    );
 }
 
 #[test]
@@ -102,7 +161,10 @@ fn a_key_that_its_node_does_not_own_is_not_used() {
     assert_eq!(peer_of(&desired, B), PeerAuth::Missing);
     assert_eq!(rejected.len(), 2, "{rejected:?}");
     let errors: Vec<String> = rejected.iter().map(ToString::to_string).collect();
-    assert!(errors[1].starts_with("NodeKey b: metadata.name: \"b\" is not the name"), "{errors:?}");
+    assert!(
+        errors[1].starts_with("NodeKey b: metadata.name: \"b\" is not the name"),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -114,6 +176,11 @@ fn a_published_key_of_another_key_pair_is_reported() {
     };
     let (desired, rejected) = compute(&objects(), &me, &Established::default()).unwrap();
     assert_eq!(desired.published_key, Some(key("a")));
-    let [error] = &rejected[..] else { panic!("{rejected:?}") };
-    assert!(error.to_string().starts_with("NodeKey a: spec.publicKey: "), "{error}");
+    let [error] = &rejected[..] else {
+        panic!("{rejected:?}")
+    };
+    assert!(
+        error.to_string().starts_with("NodeKey a: spec.publicKey: "),
+        "{error}"
+    );
 }

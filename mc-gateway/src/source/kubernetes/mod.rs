@@ -36,7 +36,7 @@ const SERVICE: &str = "Service";
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
 /// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways,
-/// ClusterInfoImports and NodeKeys of `namespace`. Waits for an API server that is unreachable.
+/// ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is unreachable.
 pub(super) async fn start(
     namespace: &str,
     kubeconfig: Option<&Path>,

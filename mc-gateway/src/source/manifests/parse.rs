@@ -38,7 +38,7 @@ pub enum Object {
     Slice(SliceInfo),
     /// ServiceExport.
     Export(NamespacedName),
-    /// NodeKey.
+    /// `NodeKey`.
     NodeKey(NodeKeyInfo),
 }
 

@@ -106,8 +106,8 @@ pub fn received_mac([_, b, net, host]: [u8; 4], period: u64) -> SourceMac {
     SourceMac::keyed(period, [0x4e, b ^ e1, net, host, e0])
 }
 
-/// The tables with a secret for each peer but Antrea gateways: packets without it are dropped. The secrets of [`PERIOD`]
-/// and its neighbours are accepted.
+/// The tables with a secret for each peer but Antrea gateways: packets without it are dropped. The secrets of
+/// [`PERIOD`] and its neighbours are accepted.
 pub fn keyed(mut tables: MemoryMaps) -> MemoryMaps {
     for (address, peer) in &mut tables.peers {
         if peer.flags & PEER_ANTREA != 0 {

@@ -2,17 +2,22 @@
 
 use std::{
     collections::VecDeque,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use mc_gateway_common::packet::probe::{ETHERTYPE, Kind};
+use mc_gateway_common::packet::{
+    eth::Mac,
+    probe::{ETHERTYPE, Kind},
+};
 use mc_tests::traffic::LISTENING;
 
 /// Offset of a probe in the UDP payload: tunnel header and inner Ethernet header.
 const PROBE_AT: usize = 8 + 14;
+/// Offset of the inner source MAC address.
+const SOURCE_AT: usize = 8 + 6;
 /// Offset of its sequence number.
 const SEQUENCE_AT: usize = PROBE_AT + 12;
 /// Minimum receive timeout.
@@ -37,6 +42,19 @@ pub(crate) struct Args {
     /// Delay of a reply in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     delay: u64,
+    /// Inner source MAC address of replies to a peer: its secret.
+    #[arg(long, value_name = "ADDRESS=MAC", value_parser = parse_secret)]
+    secret: Vec<(IpAddr, Mac)>,
+}
+
+fn parse_secret(text: &str) -> Result<(IpAddr, Mac)> {
+    let (address, mac) = text.split_once('=').context("no =")?;
+    let mut bytes = Mac::default();
+    let mut parts = mac.split(':');
+    for byte in &mut bytes {
+        *byte = u8::from_str_radix(parts.next().context("six bytes")?, 16)?;
+    }
+    Ok((address.parse()?, bytes))
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -51,8 +69,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let timeout = next.map(|due| due.saturating_duration_since(Instant::now()).max(MIN_TIMEOUT));
         socket.set_read_timeout(timeout)?;
         if let Ok((length, from)) = socket.recv_from(&mut buffer)
-            && let Some(answer) = buffer.get(..length).and_then(probe_reply)
+            && let Some(mut answer) = buffer.get(..length).and_then(probe_reply)
         {
+            if let Some((_, mac)) = args.secret.iter().find(|(peer, _)| *peer == from.ip()) {
+                overwrite(&mut answer, SOURCE_AT, mac);
+            }
             // To the tunnel port, regardless of the source port.
             let to = SocketAddr::new(from.ip(), args.port);
             match args.mode {

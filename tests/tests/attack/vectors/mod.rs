@@ -8,6 +8,7 @@ mod member;
 mod node;
 mod pod;
 mod probes;
+mod secret;
 
 use mc_gateway_common::verdict::DropReason;
 use mc_tests::topology::Family;
@@ -36,14 +37,15 @@ pub(crate) fn all(bed: &Bed, entry: Entry) -> Vec<Vector> {
             Entry::Member => member::generate(&mut generator),
         }
         antrea::generate(&mut generator);
-        // Vectors of the secret between two peers: a wrong one, none, that of another pair, that of an earlier epoch,
-        // and a genuine packet sent back to its sender.
+        if entry != Entry::Pod {
+            secret::generate(&mut generator);
+        }
         all.extend(generator.vectors);
     }
     all
 }
 
-/// An IPv4-mapped address in an IPv6 header is malformed, whatever its place.
+/// An IPv4-mapped address in an IPv6 header is malformed at any place.
 fn reason(name: &str, other: DropReason) -> DropReason {
     if name == IPV4_MAPPED {
         DropReason::InnerMalformed

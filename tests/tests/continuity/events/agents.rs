@@ -8,7 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use mc_gateway_common::abi::{self, service};
-use mc_tests::{fixture, topology::Place, wait::wait_for};
+use mc_tests::{
+    fixture,
+    topology::{Place, Secrets},
+    wait::wait_for,
+};
 use nix::sys::signal::Signal;
 
 use super::{Allowed, Event};
@@ -42,10 +46,12 @@ fn all_nodes() -> Vec<Place> {
 }
 
 fn upgraded(world: &mut World) -> Result<Allowed> {
-    world.bed.set_agent(fixture::agent_program());
-    // One Node after the other: neighbours have different releases meanwhile.
-    for place in all_nodes() {
-        world.restart(&[place], false)?;
+    for secrets in [Secrets::Off, Secrets::Optional, Secrets::Required] {
+        world.bed.set_agent(fixture::agent_program(), secrets);
+        // One Node after the other: neighbours have different releases or flags meanwhile.
+        for place in all_nodes() {
+            world.restart(&[place], false)?;
+        }
     }
     world.previous = false;
     Ok(Allowed::None)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result};
-use mc_tests::topology::{Cluster, Family, Fault, Place};
+use mc_tests::topology::{Cluster, Family, Fault, Place, gateway_info};
 
 use super::{Allowed, Event};
 use crate::{
@@ -47,9 +47,10 @@ fn second_addresses() -> [String; 2] {
 fn drained(world: &mut World) -> Result<Allowed> {
     let ids = of_stack(world, SECOND)?;
     let [outside, _] = second_addresses();
-    let line = format!("  - gatewayIP: {outside}\n");
+    let info = gateway_info(SECOND, &outside);
+    let drained = info.replace('}', ", weight: 0}");
     world.edit(Cluster::East, "west.yaml", &EAST[1..], |text| {
-        text.replace(&line, &format!("{line}    weight: 0\n"))
+        text.replace(&info, &drained)
     })?;
     let line = format!("gatewayIP: {outside}\n");
     world.edit(Cluster::West, "gateway.yaml", &[Place::NodeWest], |text| {
@@ -63,7 +64,7 @@ fn drained(world: &mut World) -> Result<Allowed> {
 
 fn undrained(world: &mut World) -> Result<Allowed> {
     world.edit(Cluster::East, "west.yaml", &EAST[1..], |text| {
-        text.replace("    weight: 0\n", "")
+        text.replace(", weight: 0", "")
     })?;
     world.edit(Cluster::West, "gateway.yaml", &[Place::NodeWest], |text| {
         text.replace("weight: 0\n", "")
@@ -85,7 +86,7 @@ fn returned(world: &mut World, victim: Place, fault: Fault) -> Result<Allowed> {
 
 fn removed(world: &mut World) -> Result<Allowed> {
     let [outside, _] = second_addresses();
-    let line = format!("  - gatewayIP: {outside}\n");
+    let line = gateway_info(SECOND, &outside) + "\n";
     world.edit(Cluster::East, "west.yaml", &EAST[1..], |text| {
         text.replace(&line, "")
     })?;
@@ -111,9 +112,10 @@ fn added(world: &mut World) -> Result<Allowed> {
         format!("{text}---\n{second}")
     })?;
     let first = Cluster::West.nets(Family::V4).gateway[0].addr();
-    let line = format!("  - gatewayIP: {first}\n");
+    let first = gateway_info(FIRST, &first.to_string());
+    let both = format!("{first}\n{}", gateway_info(SECOND, &outside));
     world.edit(Cluster::East, "west.yaml", &EAST[1..], |text| {
-        text.replace(&line, &format!("{line}  - gatewayIP: {outside}\n"))
+        text.replace(&first, &both)
     })?;
     Ok(Allowed::None)
 }
@@ -136,7 +138,7 @@ fn address_changed(world: &mut World) -> Result<Allowed> {
         std::fs::write(&file, text.replace(&from, &to)).context("a manifest")
     })?;
     world.edit(Cluster::West, "east.yaml", &WEST_GATEWAYS, |text| {
-        text.replace(&from, &to)
+        text.replace(&format!("\"{}\"", old.addr()), &format!("\"{NEW}\""))
     })?;
     world.bed.netns(gateway).ip(&[
         format!("addr del {old} dev eth1"),

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     fixture::{
-        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, NODE, POD_HERE, POD_NODE,
-        POD_SOUTH, POD_WEST, SERVICE_SOUTH, SOUTH_GATEWAY, WEST_GATEWAY,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, GROUP_SOUTH, NODE, POD_HERE, POD_NODE, POD_SOUTH,
+        POD_WEST, SERVICE_SOUTH, SOUTH_GATEWAY, WEST_GATEWAY,
     },
     packets::{Ip, Tunnel, checksum, tcp_syn, udp, with_checksum},
 };

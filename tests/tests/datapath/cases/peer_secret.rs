@@ -1,11 +1,6 @@
 //! The secret of a pair of peers in the inner source MAC address: accepted periods, and packets without it.
 
-use mc_gateway_common::{
-    abi::SourceMac,
-    maps::MemoryMaps,
-    packet::eth::mac_to_u64,
-    verdict::DropReason,
-};
+use mc_gateway_common::{abi::SourceMac, maps::MemoryMaps, packet::eth::mac_to_u64, verdict::DropReason};
 
 use super::{
     Case, Expect, case_from_underlay,
@@ -14,8 +9,8 @@ use super::{
 };
 use crate::{
     fixture::{
-        self, PERIOD, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, POD_HERE, POD_NODE, POD_WEST, Shape, WEST_GATEWAY,
-        keyed, received_mac, sent_mac,
+        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, PERIOD, POD_HERE, POD_NODE, POD_WEST, Shape,
+        WEST_GATEWAY, keyed, received_mac, sent_mac,
     },
     packets::Tunnel,
 };
@@ -92,23 +87,38 @@ impl Leg {
 /// Names and inner source MAC addresses that are not accepted from `from`.
 fn forged(from: [u8; 4], to: [u8; 4]) -> Vec<(String, SourceMac)> {
     let right = received_mac(from, PERIOD);
-    let [first, a, b, c, d, e] = right.bytes();
+    let [first, s0, s1, s2, s3, s4] = right.bytes();
     let of = |bytes| SourceMac::from_bits(mac_to_u64(bytes));
     let all = [
         ("no secret", SourceMac::UNKEYED),
-        ("no secret, a backend ID", SourceMac::UNKEYED.with_backend(services::ON_NODE)),
-        ("a global address", of([0x00, a, b, c, d, e])),
-        ("a multicast address", of([first | 1, a, b, c, d, e])),
+        (
+            "no secret, a backend ID",
+            SourceMac::UNKEYED.with_backend(services::ON_NODE),
+        ),
+        ("a global address", of([0x00, s0, s1, s2, s3, s4])),
+        ("a multicast address", of([first | 1, s0, s1, s2, s3, s4])),
         ("zeros", SourceMac::from_bits(0)),
         ("ones", SourceMac::from_bits(u64::MAX)),
-        ("the secret of another pair", received_mac(fixture::STRANGER, PERIOD)),
+        (
+            "the secret of another pair",
+            received_mac(fixture::STRANGER, PERIOD),
+        ),
         ("the secret of the other direction", sent_mac(from)),
         ("the secret of packets to itself", received_mac(to, PERIOD)),
         ("a period too early", received_mac(from, PERIOD - 2)),
         ("a period too late", received_mac(from, PERIOD + 2)),
-        ("an earlier secret in the slot of the present", received_mac(from, PERIOD - 4)),
-        ("the right secret in another slot", SourceMac::keyed(PERIOD + 1, [a, b, c, d, e])),
-        ("the right secret without its mark", of([first & !0x08, a, b, c, d, e])),
+        (
+            "an earlier secret in the slot of the present",
+            received_mac(from, PERIOD - 4),
+        ),
+        (
+            "the right secret in another slot",
+            SourceMac::keyed(PERIOD + 1, [s0, s1, s2, s3, s4]),
+        ),
+        (
+            "the right secret without its mark",
+            of([first & !0x08, s0, s1, s2, s3, s4]),
+        ),
     ];
     let flipped = (0..40).map(|bit| {
         let mut bytes = right.bytes();
@@ -138,7 +148,11 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
                 push(&name, mac, Some(DropReason::PeerSecret));
             }
             let backend = received_mac(leg.from, PERIOD).with_backend(services::ON_NODE);
-            push("a backend ID for a Pod address", backend, Some(DropReason::PeerSecret));
+            push(
+                "a backend ID for a Pod address",
+                backend,
+                Some(DropReason::PeerSecret),
+            );
         }
         unkeyed(cases, shape);
         service_legs(cases, shape);
@@ -157,7 +171,12 @@ fn unkeyed(cases: &mut Vec<Case>, shape: Shape) {
             let tunnel = leg.tunnel(shape, mac);
             let expect = leg.accepted(shape, &tunnel);
             let name = format!("{}: secret not required: {}: {name}", shape.name(), leg.name);
-            cases.push(case_from_underlay(name, shape.tables((leg.tables)()), tunnel.frame(), expect));
+            cases.push(case_from_underlay(
+                name,
+                shape.tables((leg.tables)()),
+                tunnel.frame(),
+                expect,
+            ));
         }
     }
 }
@@ -173,9 +192,17 @@ fn service_legs(cases: &mut Vec<Case>, shape: Shape) {
             received_mac(GATEWAY_INSIDE, PERIOD + 1).with_backend(services::ON_NODE),
             None,
         ),
-        ("an unknown backend", right.with_backend(unknown), Some(DropReason::UnknownBackend)),
+        (
+            "an unknown backend",
+            right.with_backend(unknown),
+            Some(DropReason::UnknownBackend),
+        ),
         ("no backend", right, Some(DropReason::UnknownBackend)),
-        ("no secret", SourceMac::UNKEYED.with_backend(services::ON_NODE), Some(DropReason::PeerSecret)),
+        (
+            "no secret",
+            SourceMac::UNKEYED.with_backend(services::ON_NODE),
+            Some(DropReason::PeerSecret),
+        ),
         (
             "the secret of another pair",
             received_mac(fixture::OTHER_GATEWAY, PERIOD).with_backend(services::ON_NODE),
@@ -214,7 +241,11 @@ fn probe_cases(cases: &mut Vec<Case>, shape: Shape) {
             let name = format!("{}: secret: probe to {to:?}: {name}", shape.name());
             cases.push(case_from_underlay(name, tables.clone(), request.frame(), expect));
         };
-        push("with the secret", received_mac(from, PERIOD), Expect::Reflect(reply.frame()));
+        push(
+            "with the secret",
+            received_mac(from, PERIOD),
+            Expect::Reflect(reply.frame()),
+        );
         for (name, mac) in forged(from, to) {
             push(&name, mac, Expect::Drop(DropReason::PeerSecret));
         }

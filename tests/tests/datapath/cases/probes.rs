@@ -14,8 +14,8 @@ use mc_gateway_common::{
 use super::{Case, Expect, Program, case_from_underlay, to_remote::encapsulated, web};
 use crate::{
     fixture::{
-        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
-        POD_NORTH, POD_WEST, STRANGER, Shape, WEST_GATEWAY, WEST_GATEWAY_2,
+        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE, POD_NORTH,
+        POD_WEST, STRANGER, Shape, WEST_GATEWAY, WEST_GATEWAY_2,
     },
     packets::{Ip, Tunnel},
 };

@@ -62,7 +62,7 @@ pub(super) const ALL: &[Change] = &[
     Change::new("source of a route changed", NODE, |bed, place| {
         bed.ip(
             place,
-            &["route replace 10.2.0.0/16 dev mc0 scope link proto 109 src 192.168.11.2"],
+            &["route replace 10.12.0.0/16 dev mc0 scope link proto 109 src 192.168.11.2"],
         )
     }),
     Change::new("routes deleted", NODE, |bed, place| {

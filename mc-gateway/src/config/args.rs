@@ -162,7 +162,7 @@ pub enum PodLookup {
 #[derive(Clone, Debug, Args)]
 pub struct ProbeArgs {
     /// Time between two probes to a gateway: 30ms to 10s.
-    #[arg(long, value_name = "TIME", default_value = "100ms")]
+    #[arg(long, value_name = "TIME", default_value = "90ms")]
     pub probe_interval: String,
     /// Consecutive unanswered probes after which other gateways get a gateway's flows; 0 disables detection.
     #[arg(long, value_name = "PROBES", default_value = "3")]

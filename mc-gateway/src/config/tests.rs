@@ -10,7 +10,7 @@ use super::*;
 fn probe_settings_by_default_and_by_flag() {
     let probes = |args: &[&str]| parse(&[&["--node-name", "n1"], args].concat()).map(|c| c.probes);
     let default = probe::Settings {
-        interval: Duration::from_millis(100),
+        interval: Duration::from_millis(90),
         detect: 3,
         hold_down: Duration::from_secs(1),
     };

@@ -41,7 +41,11 @@ use self::{
     section::{Pace, Section},
     transit::{HopKind, Transit},
 };
-use crate::{failover::Trials, netns::LeakReport, topology::Topology};
+use crate::{
+    failover::{Probing, Trials},
+    netns::LeakReport,
+    topology::Topology,
+};
 
 /// Default name prefix of everything the benchmark creates.
 pub const PREFIX: &str = "mcbench";
@@ -261,7 +265,7 @@ impl Run<'_> {
         let Settings {
             prefix, agent, pace, ..
         } = self.settings;
-        let mut dying = Trials::create(&failover_prefix(prefix), agent.clone())?;
+        let mut dying = Trials::create(&failover_prefix(prefix), agent.clone(), Probing::Default)?;
         for trial in 1..=pace.trials {
             let milliseconds = dying.next_outage()?.as_secs_f64() * 1e3;
             self.record(

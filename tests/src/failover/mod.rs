@@ -29,12 +29,31 @@ pub const VICTIMS: [Place; 2] = [Place::GatewayWest, Place::SecondGatewayWest];
 pub const OBSERVERS: [Place; 2] = [Place::GatewayEast, Place::SecondGatewayEast];
 const FAULTS: [Fault; 2] = [Fault::LinkDown, Fault::Freeze];
 
+/// Frequency of the probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probing {
+    /// The agent's default.
+    Default,
+    /// A probe each 30 ms.
+    Fast,
+}
+
+impl Probing {
+    fn flags(self) -> Vec<String> {
+        match self {
+            Self::Default => Vec::new(),
+            Self::Fast => ["--probe-interval", "30ms"].map(str::to_owned).to_vec(),
+        }
+    }
+}
+
 /// Creates two clusters with two gateways each and running agents.
-pub fn create_topology(prefix: &str, agent: PathBuf) -> Result<Topology> {
+pub fn create_topology(prefix: &str, agent: PathBuf, probing: Probing) -> Result<Topology> {
     // Leftovers of a killed run.
     Topology::remove(prefix)?;
     let mut options = Options::new(prefix, Some(agent))?;
     options.two_gateways = true;
+    options.agent_flags = probing.flags();
     let mut bed = Topology::create(options)?;
     bed.configure(Variant::McGateway)?;
     Ok(bed)
@@ -119,8 +138,14 @@ fn parse_transitions(log: &str) -> impl Iterator<Item = (&str, &str)> {
 /// Waits until every node reports all next hops as alive: on a busy machine the first probes of a new agent may be
 /// lost during neighbour resolution.
 pub fn wait_all_alive(bed: &mut Topology) -> Result<()> {
-    wait_for("all next hops to be alive on all nodes", TIMEOUT, || {
-        for place in bed.nodes() {
+    let nodes = bed.nodes();
+    wait_alive(bed, &nodes)
+}
+
+/// [`wait_all_alive`] for some of the nodes.
+pub fn wait_alive(bed: &mut Topology, nodes: &[Place]) -> Result<()> {
+    wait_for("all next hops to be alive", TIMEOUT, || {
+        for &place in nodes {
             let log = bed.agent_log(place).map_err(|error| format!("{error:#}"))?;
             let last: BTreeMap<_, _> = parse_transitions(&log).collect();
             if let Some((next_hop, state)) =
@@ -165,8 +190,8 @@ pub struct Trials {
 
 impl Trials {
     /// Creates the topology and starts the traffic.
-    pub fn create(prefix: &str, agent: PathBuf) -> Result<Self> {
-        let bed = create_topology(prefix, agent)?;
+    pub fn create(prefix: &str, agent: PathBuf, probing: Probing) -> Result<Self> {
+        let bed = create_topology(prefix, agent, probing)?;
         Ok(Self {
             flows: Flows::start(&bed)?,
             bed,

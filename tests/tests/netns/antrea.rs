@@ -7,6 +7,7 @@ use std::fs;
 
 use mc_tests::{
     counters::Counters,
+    failover::wait_alive,
     topology::{Cluster, Format, Masquerade, Place, Topology, write_manifests},
     wait::wait_for,
 };
@@ -123,6 +124,8 @@ fn connected(name: &str) -> Topology {
     for place in EAST {
         bed.wait_agent(place).expect("an agent");
     }
+    // An agent that starts late lets the others count probes without an answer.
+    wait_alive(&mut bed, &EAST).expect("all alive");
     wait_for("the Service at the gateway", TIMEOUT, || {
         let map = bed
             .bpf_dir(Place::GatewayEast)

@@ -76,8 +76,10 @@ fn a_gateway_may_change_its_addresses() {
             let mut text = fs::read_to_string(&file).expect("a manifest");
             for (_, old, new) in &moves {
                 let old = old.split('/').next().unwrap_or_default();
-                // Whole lines only: 192.168.11.1 is a prefix of other addresses.
-                text = text.replace(&format!("{old}\n"), &format!("{new}\n"));
+                // Whole values only: 192.168.11.1 is a prefix of other addresses.
+                text = text
+                    .replace(&format!("{old}\n"), &format!("{new}\n"))
+                    .replace(&format!("\"{old}\""), &format!("\"{new}\""));
             }
             fs::write(&file, text).expect("write");
         }

@@ -125,12 +125,8 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
         L4Kind::IcmpError => {
             let quote_at = l4.quote_at();
             let quote = packet.parse_l4(v6, quote_at);
-            let (Some(about), Some(service)) = (
-                address(packet, v6, quote_at, Side::Source),
-                address(packet, v6, at, Side::Destination),
-            ) else {
-                return Err(DropReason::InnerMalformed);
-            };
+            let about = address(packet, v6, quote_at, Side::Source).ok_or(DropReason::InnerMalformed)?;
+            let service = address(packet, v6, at, Side::Destination).ok_or(DropReason::InnerMalformed)?;
             if about != service || !quote.unpack().has_ports() {
                 return exported(port_not_exported(maps));
             }

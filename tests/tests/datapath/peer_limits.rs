@@ -154,8 +154,9 @@ fn new_flows_are_accepted_again_at_the_rate_of_the_limit() {
         accepted += u32::from(action == TC_ACT_REDIRECT);
         port = port.wrapping_add(1).max(1_024);
     }
+    // The first token is late by a part of an interval, which shortens the time until the second one.
     assert!(
-        start.elapsed() >= Duration::from_millis(49),
+        start.elapsed() >= Duration::from_millis(48),
         "{:?}",
         start.elapsed()
     );

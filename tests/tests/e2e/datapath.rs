@@ -22,6 +22,9 @@ const NET_ADMIN: u64 = 1 << 12;
 /// With `CAP_PERFMON` and `CAP_BPF`: the capabilities the DaemonSet grants.
 const GRANTED: u64 = NET_ADMIN | 1 << 38 | 1 << 39;
 
+/// Flag of an inner source MAC address with a secret, in its first byte (docs/design/reachability.md).
+const SECRET_FLAG: u8 = 0x08;
+
 #[test]
 fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
     let ns = Namespace::create("e2e-wire");
@@ -63,6 +66,8 @@ fn only_encapsulated_packets_cross_and_nothing_is_masqueraded() {
             continue;
         };
         assert_eq!(geneve.vni, 0, "stretched policy is off: {frame:?}");
+        let inner = geneve.inner.as_ref().expect("an inner frame");
+        assert_ne!(inner.from.0[0] & SECRET_FLAG, 0, "without a secret: {frame:?}");
         if frame.is_probe() {
             continue;
         }

@@ -20,6 +20,7 @@ mod faults;
 mod gateways;
 mod host_clients;
 mod isolation;
+mod keys;
 mod legacy_api;
 mod mcs;
 mod observability;

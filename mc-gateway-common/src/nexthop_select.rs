@@ -5,7 +5,7 @@ use crate::{
     liveness,
     maps::Maps,
     pipeline::subprograms::MapSubprograms,
-    rendezvous::{Candidate, hrw_better},
+    rendezvous::{self, Candidate},
     verdict::Event,
 };
 
@@ -57,34 +57,56 @@ pub fn hrw_winner<M: MapSubprograms>(maps: &M, group: u32, hash: u32, alive: boo
     let Some(group) = maps.group(group) else {
         return 0;
     };
-    let mut best = Candidate { hash: 0, weight: 0 };
     let mut winner = 0;
     let mut i = 0;
     while i < GROUP_NEXT_HOPS {
         if u32::try_from(i).is_ok_and(|i| i >= group.len) {
             break;
         }
-        if let Some((slot, next_hop)) = usable(maps, group, i) {
-            let candidate = Candidate {
-                hash: mix(hash, next_hop.id),
-                weight: next_hop.weight,
-            };
-            let dead = alive && maps.is_dead(slot, next_hop.id);
-            if !dead && hrw_better(candidate, best) {
-                best = candidate;
-                winner = slot;
-            }
-        }
+        winner = maps.hrw_better(hash, alive, winner, slot_at(group, i));
         i = i.wrapping_add(1);
     }
     winner
 }
 
+/// The slot that wins for `hash`: `slot`, if it contains a next hop (a live one, if `alive`) that wins against the one
+/// in slot `best`, else `best`. Slot 0 contains none.
+#[inline(always)]
+pub fn hrw_better<M: MapSubprograms>(maps: &M, hash: u32, alive: bool, best: u32, slot: u32) -> u32 {
+    let Some(next_hop) = maps.next_hop(slot).filter(is_set) else {
+        return best;
+    };
+    if alive && maps.is_dead(slot, next_hop.id) {
+        return best;
+    }
+    let Some(other) = maps.next_hop(best).filter(is_set) else {
+        return slot;
+    };
+    if rendezvous::hrw_better(candidate(next_hop, hash), candidate(other, hash)) {
+        slot
+    } else {
+        best
+    }
+}
+
+#[inline(always)]
+fn candidate(next_hop: &NextHop, hash: u32) -> Candidate {
+    Candidate {
+        hash: mix(hash, next_hop.id),
+        weight: next_hop.weight,
+    }
+}
+
+/// The slot of the next hop at index `i`; the mask proves the bound to the verifier.
+#[inline(always)]
+fn slot_at(group: &NextHopGroup, i: usize) -> u32 {
+    group.next_hops.get(i & (GROUP_NEXT_HOPS - 1)).copied().unwrap_or(0)
+}
+
 /// The next hop at index `i` and its slot.
 #[inline(always)]
 fn usable<'t, M: Maps>(maps: &'t M, group: &NextHopGroup, i: usize) -> Option<(u32, &'t NextHop)> {
-    // The mask proves the bound to the verifier.
-    let slot = *group.next_hops.get(i & (GROUP_NEXT_HOPS - 1))?;
+    let slot = slot_at(group, i);
     Some((slot, maps.next_hop(slot).filter(is_set)?))
 }
 

@@ -89,6 +89,13 @@ extern "C" fn mc_hrw_winner(group: u32, hash: u32, alive: u32) -> u32 {
     nexthop_select::hrw_winner(&KernelMaps, group, hash, alive != 0)
 }
 
+/// [`nexthop_select::hrw_better`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_hrw_better(hash: u32, alive: u32, best: u32, slot: u32) -> u32 {
+    nexthop_select::hrw_better(&KernelMaps, hash, alive != 0, best, slot)
+}
+
 /// [`liveness::is_dead`].
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -121,6 +128,11 @@ impl MapSubprograms for KernelMaps {
             return mc_hrw_winner(group, hash, 1);
         }
         cached_hrw_winner(group, hash, || mc_hrw_winner(group, hash, 0))
+    }
+
+    #[inline(always)]
+    fn hrw_better(&self, hash: u32, alive: bool, best: u32, slot: u32) -> u32 {
+        mc_hrw_better(hash, u32::from(alive), best, slot)
     }
 
     #[inline(always)]

@@ -126,6 +126,10 @@ impl MapSubprograms for MemoryMaps {
         nexthop_select::hrw_winner(self, group, hash, alive)
     }
 
+    fn hrw_better(&self, hash: u32, alive: bool, best: u32, slot: u32) -> u32 {
+        nexthop_select::hrw_better(self, hash, alive, best, slot)
+    }
+
     fn is_dead(&self, slot: u32, id: u32) -> bool {
         liveness::is_dead(self, slot, id)
     }

@@ -74,6 +74,8 @@ pub trait MapSubprograms: Maps {
     fn smallest_mtu(&self, group: u32) -> u32;
     /// [`crate::nexthop_select::hrw_winner`].
     fn hrw_winner(&self, group: u32, hash: u32, alive: bool) -> u32;
+    /// [`crate::nexthop_select::hrw_better`].
+    fn hrw_better(&self, hash: u32, alive: bool, best: u32, slot: u32) -> u32;
     /// [`crate::liveness::is_dead`].
     fn is_dead(&self, slot: u32, id: u32) -> bool;
 }

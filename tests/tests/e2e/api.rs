@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use http::{Method, Request};
+use http::{Method, Request, request};
 use kube::{
     Api, Client,
     api::ListParams,
@@ -52,15 +52,25 @@ pub(crate) async fn send(
     path: &str,
     body: Option<(&str, Value)>,
 ) -> (u16, Value) {
-    let request = Request::builder().method(method).uri(path);
+    send_request(client, Request::builder().method(method).uri(path), body).await
+}
+
+/// The same for a request with further headers.
+pub(crate) async fn send_request(
+    client: &Client,
+    request: request::Builder,
+    body: Option<(&str, Value)>,
+) -> (u16, Value) {
     let request = match body {
         Some((type_, body)) => request
             .header("content-type", type_)
             .body(Body::from(body.to_string().into_bytes())),
         None => request.body(Body::empty()),
     };
+    let request = request.expect("a request");
+    let path = request.uri().clone();
     let reply = async {
-        let response = client.send(request.expect("a request")).await?;
+        let response = client.send(request).await?;
         let code = response.status().as_u16();
         let bytes = response.into_body().collect_bytes().await?;
         Ok::<_, kube::Error>((code, bytes))

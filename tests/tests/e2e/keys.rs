@@ -1,11 +1,17 @@
 //! Public keys of Nodes: from the agents through the Gateways to the other cluster.
 
-use serde_json::Value;
+use http::{Method, Request};
+use serde_json::{Value, json};
 
-use crate::clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST};
+use crate::{
+    api::{connect, send_request, wait},
+    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
+};
 
 const NAMESPACE: &str = "kube-system";
-const AGENT: &str = "--as=system:serviceaccount:kube-system:mc-gateway";
+const ACCOUNT: &str = "system:serviceaccount:kube-system:mc-gateway";
+/// In the token of a Pod (KEP-4193), as an HTTP header that impersonates.
+const NODE_NAME: &str = "Impersonate-Extra-Authentication.kubernetes.io%2fnode-name";
 
 /// The string at a path in an object, empty if absent.
 fn text(object: &Value, path: &str) -> String {
@@ -68,14 +74,53 @@ fn no_agent_replaces_the_public_key_of_a_node() {
     let before = node_keys(EAST);
     let (node, _) = before.first().expect("a NodeKey");
     let forged = r#"{"spec":{"publicKey":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}}"#;
+    let agent = format!("--as={ACCOUNT}");
     let patch = ["patch", "nodekey", node, "-n", NAMESPACE, "--type=merge", "-p", forged];
-    let error = EAST.try_kubectl(&[&patch[..], &[AGENT]].concat()).unwrap_err();
+    let error = EAST.try_kubectl(&[&patch[..], &[agent.as_str()]].concat()).unwrap_err();
     assert!(error.contains("Forbidden"), "{error}");
     let error = EAST
-        .try_kubectl(&["delete", "nodekey", node, "-n", NAMESPACE, AGENT])
+        .try_kubectl(&["delete", "nodekey", node, "-n", NAMESPACE, &agent])
         .unwrap_err();
     assert!(error.contains("Forbidden"), "{error}");
     let error = EAST.try_kubectl(&patch).unwrap_err();
     assert!(error.contains("immutable"), "{error}");
     assert_eq!(node_keys(EAST), before);
+}
+
+/// Creates the `NodeKey` of `node` in a dry run, as an agent whose token names the Node `from`. Returns status code and
+/// answer.
+fn create_as_agent(node: &str, from: Option<&str>) -> (u16, String) {
+    let path = format!("/apis/mc-gateway.io/v1alpha1/namespaces/{NAMESPACE}/nodekeys?dryRun=All");
+    let mut request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header("Impersonate-User", ACCOUNT);
+    if let Some(from) = from {
+        request = request.header(NODE_NAME, from);
+    }
+    let object = json!({
+        "apiVersion": "mc-gateway.io/v1alpha1",
+        "kind": "NodeKey",
+        "metadata": {"name": node},
+        "spec": {"publicKey": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="},
+    });
+    let (code, answer) = wait(async {
+        let client = connect(EAST).await;
+        send_request(&client, request, Some(("application/json", object))).await
+    });
+    (code, answer.to_string())
+}
+
+#[test]
+fn an_agent_creates_the_node_key_of_its_own_node_only() {
+    let own = create_as_agent("joining", Some("joining"));
+    assert_eq!(own.0, 201, "{own:?}");
+    for from in [None, Some("east-n1")] {
+        let (code, answer) = create_as_agent("joining", from);
+        assert_eq!(code, 422, "{from:?}: {answer}");
+        assert!(
+            answer.contains("NodeKey joining: an agent creates that of its own Node only"),
+            "{from:?}: {answer}"
+        );
+    }
 }

@@ -102,7 +102,8 @@ pub enum DropReason {
     ///
     /// Harmless in small numbers while endpoints change; otherwise compare `inspect services` on both Nodes.
     UnknownBackend = 24,
-    /// A packet to a Service address names a backend of another Service or port.
+    /// A packet to a Service address names a backend of another Service or port, or is returned by another Node than
+    /// the backend's.
     ///
     /// Agents of different versions, or a forged packet.
     ForeignBackend = 25,
@@ -132,11 +133,16 @@ pub enum DropReason {
     ///
     /// `--new-flows-per-peer`. A client that scans or floods; packets of established flows are forwarded.
     FlowLimited = 36,
+    /// A Node of this cluster returns a packet to a Service that this gateway has not sent to a Node that may return
+    /// it: not a TCP segment without SYN, or not of an unconfirmed flow.
+    ///
+    /// Harmless in small numbers while endpoints and gateways change; otherwise a forged packet.
+    UnexpectedReturn = 37,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -169,6 +175,7 @@ impl DropReason {
         Self::Aggregated,
         Self::PeerSecret,
         Self::FlowLimited,
+        Self::UnexpectedReturn,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -207,6 +214,7 @@ impl DropReason {
             33 => Self::Aggregated,
             34 => Self::PeerSecret,
             36 => Self::FlowLimited,
+            37 => Self::UnexpectedReturn,
             _ => Self::NotConfigured,
         }
     }
@@ -247,6 +255,7 @@ impl DropReason {
             Self::Aggregated => "aggregated",
             Self::PeerSecret => "peer-secret",
             Self::FlowLimited => "flow-limited",
+            Self::UnexpectedReturn => "unexpected-return",
         }
     }
 }
@@ -257,7 +266,7 @@ impl DropReason {
 pub enum Outcome {
     /// Encapsulated by `to_remote`.
     Encap = 0,
-    /// Forwarded by `from_underlay` at a gateway, still encapsulated.
+    /// Forwarded by `from_underlay` at a gateway, or returned to one, still encapsulated.
     Transit = 1,
     /// Decapsulated by `from_underlay` and delivered into the stack.
     Deliver = 2,
@@ -305,7 +314,8 @@ pub enum Event {
     EcnMarked = 2,
     /// Gateway: a flow to a Service address is assigned to a backend.
     ServiceFlow = 8,
-    /// Gateway: a flow is assigned to another backend, because its own is gone or takes no new flows.
+    /// Gateway: a flow is assigned to another backend, because its own is gone or takes no new flows, or its Node
+    /// returns its packets.
     ServiceFlowMoved = 9,
     /// Gateway: a packet to a Service address is left to the Node's service proxy.
     ServiceToStack = 10,
@@ -319,11 +329,13 @@ pub enum Event {
     ServiceTableFull = 14,
     /// The MSS of a connection is lowered to the path.
     MssLowered = 16,
+    /// A packet of a connection that this Node does not know is returned to the gateway that sent it.
+    ServiceReturned = 17,
 }
 
 impl Event {
     /// Every event, in the order of its number.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AllNextHopsDead,
         Self::EcnMarked,
         Self::ServiceFlow,
@@ -334,6 +346,7 @@ impl Event {
         Self::ReplyReplaced,
         Self::ServiceTableFull,
         Self::MssLowered,
+        Self::ServiceReturned,
     ];
 
     /// Name as printed by the agent.
@@ -350,6 +363,7 @@ impl Event {
             Self::ReplyReplaced => "reply-replaced",
             Self::ServiceTableFull => "service-table-full",
             Self::MssLowered => "mss-lowered",
+            Self::ServiceReturned => "service-returned",
         }
     }
 }

@@ -8,6 +8,7 @@ mod context;
 mod decision_log;
 mod maps;
 mod sample_drop;
+mod second_choice;
 mod skb;
 mod subprograms;
 mod verdict;

@@ -5,7 +5,7 @@
 //! number, and shares the stack with its callers.
 
 use mc_gateway_common::{
-    abi::NextHop,
+    abi::{NextHop, flow_entry::FlowEntry, service::FlowKey},
     flow, liveness,
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
     nexthop_select,
@@ -15,7 +15,7 @@ use mc_gateway_common::{
     },
     pipeline::{
         self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, peer_limit, quoted_checksum,
-        service::{self, PackedL4Header, PackedRoute},
+        service::{self, Dnat, PackedL4Header, PackedRoute},
     },
     verdict::DropReason,
 };
@@ -23,6 +23,7 @@ use mc_gateway_common::{
 use crate::{
     context::__sk_buff,
     maps::{KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner},
+    second_choice::{mc_choice, mc_next_choice, mc_return_to_gateway, mc_select_again},
     skb::Skb,
 };
 
@@ -261,16 +262,18 @@ extern "C" fn mc_flow_backend_id(ctx: *mut __sk_buff, at: u32, l4: u64, reverse:
     service::flow_backend_id(&Skb::from_raw(ctx.cast()), &KernelMaps, at, l4, reverse != 0)
 }
 
+/// Return value of [`mc_dnat_request`] for [`Dnat::Unknown`]: the number of no drop reason.
+const DNAT_UNKNOWN: u32 = 1 << 8;
+
 /// [`service::dnat_request`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn mc_dnat_request(ctx: *mut __sk_buff, at: u32, backend: u64) -> u32 {
-    encode_result(service::dnat_request(
-        &mut Skb::from_raw(ctx.cast()),
-        &KernelMaps,
-        at,
-        backend,
-    ))
+    match service::dnat_request(&mut Skb::from_raw(ctx.cast()), &KernelMaps, at, backend) {
+        Ok(Dnat::Translated) => 0,
+        Ok(Dnat::Unknown) => DNAT_UNKNOWN,
+        Err(reason) => reason as u32,
+    }
 }
 
 /// [`service::clear_nat_entry`].
@@ -423,8 +426,31 @@ impl Subprograms for Skb {
     }
 
     #[inline(always)]
-    fn dnat_request<M: Maps>(&mut self, _: &M, at: u32, backend: u64) -> Result<(), DropReason> {
-        decode_result(mc_dnat_request(self.raw().cast(), at, backend))
+    fn next_choice<M: Maps>(_: &M, key: &FlowKey, ports: u32, table: u32) -> FlowEntry {
+        FlowEntry::from_word(mc_next_choice(key, ports, table))
+    }
+
+    #[inline(always)]
+    fn choice<M: Maps>(_: &M, key: &FlowKey, ports: u32, table: u8) -> FlowEntry {
+        FlowEntry::from_word(mc_choice(key, ports, u32::from(table)))
+    }
+
+    #[inline(always)]
+    fn select_again<M: Maps>(&mut self, _: &M, v6: bool, backend: u64, group: u32) -> PackedRoute {
+        PackedRoute::from_bits(mc_select_again(self.raw().cast(), v6 as u32, backend, group))
+    }
+
+    #[inline(always)]
+    fn return_to_gateway<M: Maps>(&mut self, _: &M, v6: bool) -> Result<(), DropReason> {
+        decode_result(mc_return_to_gateway(self.raw().cast(), v6 as u32))
+    }
+
+    #[inline(always)]
+    fn dnat_request<M: Maps>(&mut self, _: &M, at: u32, backend: u64) -> Result<Dnat, DropReason> {
+        match mc_dnat_request(self.raw().cast(), at, backend) {
+            DNAT_UNKNOWN => Ok(Dnat::Unknown),
+            result => decode_result(result).map(|()| Dnat::Translated),
+        }
     }
 
     #[inline(always)]

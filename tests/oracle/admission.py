@@ -1,6 +1,6 @@
 """Who may send where: the tables "Admission" and "Host-network Pods" of docs/design/data-path.md."""
 
-from secrets_of_peers import is_authentic
+from secrets_of_peers import is_authentic, is_marked
 
 LOCAL_CLUSTER = 0
 
@@ -38,7 +38,8 @@ def admit(world, outer_source, mac, source, destination):
         sender_is_owner = peer.local_node and (own_pod or from_prefix.action == "service")
         reachable = not to_here and to_prefix.action == "forward"
     else:
-        sender_is_owner = peer.local_gateway
+        returned = peer.local_node and is_marked(mac) and to_prefix.action == "service"
+        sender_is_owner = peer.local_gateway or returned
         reachable = to_here and to_prefix.action in ("deliver", "service")
     if not sender_is_owner:
         raise Drop("inner-source")

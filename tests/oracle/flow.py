@@ -40,6 +40,11 @@ class Flow:
         return self.kind in (Kind.PORTS, Kind.FIRST_FRAGMENT)
 
     @property
+    def continues(self):
+        """Whether this is an unfragmented TCP segment without SYN."""
+        return self.kind == Kind.PORTS and self.protocol == ip.TCP and not self.opens
+
+    @property
     def fragment_key(self):
         return (self.source, self.destination, self.identification, self.protocol)
 

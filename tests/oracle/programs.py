@@ -142,22 +142,53 @@ class Run:
             return self.forward(received, packet, v6, to_prefix.group)
         if to_prefix.action == "service":
             backend_id = secrets.backend_id(peer, received.inner_source)
-            if peer.remote_gateway:
-                backend_id = services.Gateway(self).select(packet, v6)
+            marked = secrets.is_marked(received.inner_source) and backend_id != 0
+            backend = self.world.backends.get(backend_id)
+            gateway = services.Gateway(self)
+            to_stack = False
+            if peer.remote_gateway or self.is_returned(peer, backend, marked):
+                if peer.remote_gateway:
+                    backend_id, marked = gateway.select(packet, v6)
+                else:
+                    backend_id, marked = gateway.again(packet, v6, backend_id, peer)
                 backend = self.world.backends.get(backend_id)
                 if backend is None:
+                    to_stack = True
                     self.events.add("service-to-stack")
                 elif backend.group != 0:
                     if received.outer.ttl <= 1:
                         raise Drop("ttl-exceeded")
-                    return self.forward(received, packet, v6, backend.group, backend_id)
-            if not peer.remote_gateway or backend is not None:
-                packet = services.Node(self).to_pod(packet, v6, backend_id)
+                    return self.forward(received, packet, v6, backend.group, backend_id, marked)
+                marked = False
+            if not to_stack:
+                translated = services.Node(self).to_pod(packet, v6, backend_id, marked)
+                if translated is None:
+                    return self.give_back(received, peer, packet, v6, backend_id)
+                packet = translated
         elif to_prefix.backends:
             services.Node(self).direct_packet(packet, v6)
         return self.deliver(received, packet, v6, header, from_prefix)
 
-    def forward(self, received, packet, v6, group, backend_id=None):
+    def is_returned(self, peer, backend, marked):
+        """Whether a peer of this cluster returns a packet: a gateway sends only those for backends of this Node."""
+        if not marked or not peer.local_node:
+            return False
+        return not peer.local_gateway or backend is not None and backend.group != 0
+
+    def give_back(self, received, peer, packet, v6, backend_id):
+        """A packet of an unknown connection, to the gateway that sent it."""
+        outer = received.outer
+        if outer.ttl <= 1:
+            raise Drop("ttl-exceeded")
+        self.events.add("service-returned")
+        mac = secrets.combined(peer.reply_mac, backend_id)
+        received.inner_source = bytes([mac[0] | secrets.MAY_RETURN]) + mac[1:]
+        body = received.forwarded(packet, outer.destination, outer.source)
+        return Result(
+            "redirect", outcome="transit", addresses=received.frame[:12], body=body, v6=outer.v6, sent=peer
+        )
+
+    def forward(self, received, packet, v6, group, backend_id=None, may_return=False):
         next_hop = self.next_hop(group)
         if len(next_hop.address) != len(received.outer.source):
             raise Drop("outer-family")
@@ -172,7 +203,7 @@ class Run:
             )
         if mss.opens_connection(ip.parse(packet, v6)) and next_hop.mtu:
             packet = self.lower_mss(packet, v6, next_hop.mtu)
-        received.inner_source = secrets.combined(next_hop.source_mac, backend_id)
+        received.inner_source = secrets.combined(next_hop.source_mac, backend_id, may_return)
         body = received.forwarded(packet, next_hop.local, next_hop.address)
         return Result(
             "redirect", outcome="transit", addresses=received.frame[:12], body=body, v6=received.outer.v6,

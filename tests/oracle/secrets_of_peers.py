@@ -1,20 +1,32 @@
 """Secrets in the inner source MAC address: docs/design/reachability.md, "Secrets".
 
-Byte 0 has the bits "locally administered", "backend ID", "secret" and the period modulo 4; the others are the secret,
-combined with the backend ID.
+Byte 0 has the bits "locally administered", "backend ID", "secret", the period modulo 4 and "may return"; the others are
+the secret, combined with the backend ID.
 """
 
 BACKEND = 0x04
 SECRET = 0x08
+MAY_RETURN = 0x40
 WITHOUT_SECRET = bytes([0x02, 0, 0, 0, 0, 0])
 
 
-def combined(mac, backend_id):
-    """The address with a backend ID, if one was selected."""
+def combined(mac, backend_id, may_return=False):
+    """The address with a backend ID, if one was selected. Without a secret there is no mark."""
     if backend_id is None:
         return mac
     number = int.from_bytes(mac[1:], "big") ^ backend_id
-    return bytes([mac[0] ^ BACKEND]) + number.to_bytes(5, "big")
+    mark = MAY_RETURN if may_return and mac[0] & SECRET else 0
+    return bytes([mac[0] ^ BACKEND | mark]) + number.to_bytes(5, "big")
+
+
+def is_marked(mac):
+    """Whether the address has the form of a packet that may return, or is returned."""
+    return bool(mac[0] & BACKEND and mac[0] & MAY_RETURN)
+
+
+def has_backend(mac, wanted):
+    """Whether byte 0 differs from that of `wanted` by a backend ID, marked or not."""
+    return mac[0] ^ wanted[0] in (BACKEND, BACKEND | MAY_RETURN)
 
 
 def expected(peer, mac):
@@ -31,7 +43,8 @@ def is_authentic(peer, mac):
         return False, False
     if mac == wanted:
         return True, False
-    with_backend = peer.local_gateway and mac[0] == wanted[0] ^ BACKEND
+    sends_backends = peer.local_gateway or peer.local_node and is_marked(mac)
+    with_backend = sends_backends and has_backend(mac, wanted)
     return with_backend, with_backend
 
 
@@ -40,6 +53,6 @@ def backend_id(peer, mac):
     wanted = expected(peer, mac) if mac[0] & SECRET else None
     if wanted is None and peer.unkeyed:
         wanted = WITHOUT_SECRET
-    if wanted is None or mac[0] != wanted[0] ^ BACKEND:
+    if wanted is None or not has_backend(mac, wanted):
         return 0
     return int.from_bytes(mac[1:], "big") ^ int.from_bytes(wanted[1:], "big")

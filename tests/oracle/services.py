@@ -11,28 +11,127 @@ STACK = None
 NOW, NO_TIME = 0, None
 
 
+def id_of(entry):
+    """The backend of the entry of a flow; an unconfirmed one has the number of a table as well."""
+    return entry[0] if isinstance(entry, tuple) else entry
+
+
 class Gateway:
     """The first gateway of the exporting cluster."""
 
     def __init__(self, run):
         self.run, self.world, self.state = run, run.world, run.state
+        # The backends of a flow in the tables, by their number.
+        self.chosen = {}
 
     def select(self, packet, v6):
-        """ID of the backend of a packet to a Service; None for the stack."""
+        """ID of the backend of a packet to a Service, None for the stack, and whether its Node may return it."""
         flow = flows.classify(packet, v6)
+        entry = self.select_for_packet(packet, v6, flow)
+        if flow.kind != Kind.PORTS:
+            return id_of(entry), False
+        if isinstance(entry, tuple):
+            backend = self.world.backends.get(entry[0])
+            if backend is None or backend.group == 0:
+                entry = self.check_here(flow.key, entry)
+        return id_of(entry), isinstance(entry, tuple)
+
+    def select_for_packet(self, packet, v6, flow):
+        """The entry of the packet's flow."""
+        if flow.kind == Kind.OTHER:
+            return self.not_exported()
+        if flow.kind == Kind.ICMP_ERROR:
+            return self.select_for_error(packet, v6, flow)
         if flow.kind == Kind.TRUNCATED:
             raise Drop("inner-malformed")
         if flow.kind == Kind.LATER_FRAGMENT:
             known = self.state.get("fragments", flow.fragment_key)
             return known[0] or STACK if known else STACK
-        if flow.kind == Kind.OTHER:
-            return self.not_exported()
-        if flow.kind == Kind.ICMP_ERROR:
-            return self.select_for_error(packet, v6, flow)
-        backend = self.select_for_flow(flow.key, flow.opens)
+        entry = self.select_for_flow(flow.key, flow.opens, flow.continues)
         if flow.kind == Kind.FIRST_FRAGMENT:
-            self.state.set("fragments", flow.fragment_key, (backend or 0, flow.destination))
-        return backend
+            self.state.set("fragments", flow.fragment_key, (id_of(entry) or 0, flow.destination))
+        return entry
+
+    def check_here(self, key, entry):
+        """The entry of an unconfirmed flow whose backend is on this gateway, or does not exist."""
+        _, _, address, port, protocol = key
+        service = self.world.services[address, port, protocol]
+        has_entry = self.state.has("flows", key)
+        known = self.state.get("flows", key) if has_entry else STACK
+        table = known[1] if isinstance(known, tuple) else 0
+        return self.move(service, key, entry[0], table, "service-flow-moved" if has_entry else "service-flow")
+
+    def move(self, service, key, backend_id, table, event):
+        """Stores and returns the entry of the next choice; without another backend the flow stays."""
+        entry = self.next_choice(service, key, table)
+        if entry is STACK:
+            entry = backend_id
+        # Nothing is stored for a connection that no backend can have.
+        if entry is not STACK:
+            self.state.set("flows", key, entry)
+        if id_of(entry) != backend_id:
+            self.run.events.add(event)
+        return entry
+
+    def again(self, packet, v6, backend_id, peer):
+        """Backend and mark of a packet that a Node returns."""
+        backend = self.world.backends.get(backend_id)
+        if backend is None:
+            raise Drop("unknown-backend")
+        if peer.group == 0 or backend.group != peer.group:
+            raise Drop("foreign-backend")
+        flow = flows.classify(packet, v6)
+        if flow.kind == Kind.TRUNCATED:
+            raise Drop("inner-malformed")
+        if not flow.continues:
+            raise Drop("unexpected-return")
+        if (flow.destination, flow.destination_port, flow.protocol) != (
+            backend.service, backend.service_port, backend.proto
+        ):
+            raise Drop("foreign-backend")
+        service = self.world.services.get((flow.destination, flow.destination_port, flow.protocol))
+        if service is None:
+            raise Drop("not-exported")
+        entry = self.state.get("flows", flow.key) if self.state.has("flows", flow.key) else None
+        if not isinstance(entry, tuple):
+            raise Drop("unexpected-return")
+        known, table = entry
+        if known == backend_id:
+            entry = self.move(service, flow.key, backend_id, table + 1, "service-flow-moved")
+        if self.world.backends.get(id_of(entry)) is None:
+            raise Drop("unknown-backend")
+        return id_of(entry), isinstance(entry, tuple)
+
+    def next_choice(self, service, key, table):
+        """The entry with the next backend that may have the connection, from the table with this number on."""
+        first = self.in_table(service, key, 0)
+        for number in range(table, 1 + len(service.past)):
+            chosen = self.in_table(service, key, number)
+            backend = self.world.backends.get(chosen)
+            if backend is None or number and chosen == first:
+                continue
+            if backend.group != 0:
+                return (chosen, number)
+            if Node(self.run).has_connection(key, backend):
+                return chosen
+        return first if first in self.world.backends else STACK
+
+    def in_table(self, service, key, number):
+        """Any backend of a look-up table, always the same one for a flow."""
+        table = service.past[number - 1] if number else service.table
+        if not table:
+            return STACK
+        if (key, number) not in self.chosen:
+            self.chosen[key, number] = self.run.choose(table)
+        return self.chosen[key, number]
+
+    def first_choice(self, service, key):
+        """The backend of the client, or of the present table; one that is missing is the stack's."""
+        client, _, address, port, protocol = key
+        chosen = self.chosen_before(service, (client, 0, address, port, protocol)) if service.affinity else STACK
+        if chosen is STACK:
+            chosen = self.in_table(service, key, 0)
+        return chosen if chosen in self.world.backends else STACK
 
     def not_exported(self):
         if self.world.all_services:
@@ -46,40 +145,47 @@ class Gateway:
             raise Drop("inner-malformed")
         if quote.source != flow.destination or not quote.has_ports:
             return self.not_exported()
-        return self.select_for_flow(quote.reverse_key, False)
+        return self.select_for_flow(quote.reverse_key, False, quote.continues)
 
-    def select_for_flow(self, key, opens):
-        client, client_port, address, port, protocol = key
+    def select_for_flow(self, key, opens, continues):
+        """The entry of a flow, None for the stack. The packet opens a connection, or continues one without a fragment."""
+        _, _, address, port, protocol = key
         service = self.world.services.get((address, port, protocol))
         if service is None:
             return self.not_exported()
         has_entry = self.state.has("flows", key)
-        known = self.state.get("flows", key) if has_entry else 0
+        entry = self.state.get("flows", key) if has_entry else 0
+        known = id_of(entry)
         if has_entry and known is STACK and not opens:
             return STACK
         backend = self.world.backends.get(known)
         if backend and not opens:
             # A connection stays on a terminating Pod, datagrams only while no Pod is ready.
             if protocol == ip.TCP or backend.ready or not service.table:
-                return known
+                return entry
+        unconfirmed = continues and service.has_past
         chosen = STACK if service.stack else self.choose(service, key)
         if chosen is STACK:
+            if unconfirmed:
+                return (STACK, 0)
             if opens and not (has_entry and known is STACK):
                 self.state.set("flows", key, STACK)
             return STACK
-        if not has_entry or known != chosen:
-            self.state.set("flows", key, chosen)
-            self.run.events.add("service-flow-moved" if has_entry else "service-flow")
-        return chosen
+        new = (chosen, 0) if unconfirmed else chosen
+        if not has_entry or entry != new:
+            self.state.set("flows", key, new)
+            if not has_entry:
+                self.run.events.add("service-flow")
+            elif known != chosen:
+                self.run.events.add("service-flow-moved")
+        return new
 
     def choose(self, service, key):
         """Any backend of the lookup table; one that is missing is the stack's."""
         client, _, address, port, protocol = key
-        client_key = (client, 0, address, port, protocol)
-        chosen = self.chosen_before(service, client_key) if service.affinity else STACK
-        if chosen is STACK and service.table:
-            chosen = self.run.choose([id if id in self.world.backends else STACK for id in service.table])
+        chosen = self.first_choice(service, key)
         if service.affinity and chosen is not STACK:
+            client_key = (client, 0, address, port, protocol)
             self.state.set("flows", client_key, (chosen, NOW if service.timeout else NO_TIME))
         return chosen
 
@@ -97,8 +203,8 @@ class Node:
     def __init__(self, run):
         self.run, self.world, self.state = run, run.world, run.state
 
-    def to_pod(self, packet, v6, backend_id):
-        """A packet to a Service, translated to one to the backend."""
+    def to_pod(self, packet, v6, backend_id, may_return=False):
+        """A packet to a Service, translated to one to the backend. None if it is to be returned."""
         backend = self.world.backends.get(backend_id)
         if backend is None or backend.group != 0:
             raise Drop("unknown-backend")
@@ -121,10 +227,19 @@ class Node:
             change = translate
         if not of_backend:
             raise Drop("foreign-backend")
+        if may_return and flow.continues and not self.has_connection(flow.key, backend):
+            return None
         if flow.has_ports:
             self.remember(flow, backend)
         self.run.events.add("service-translated")
         return change(packet, v6, flow, "destination", backend.pod, backend.pod_port)
+
+    def has_connection(self, key, backend):
+        """Whether a Pod of this Node has the connection of a client through the backend's Service."""
+        client, client_port, _, _, protocol = key
+        reply_key = (backend.pod, backend.pod_port, client, client_port, protocol)
+        service = (backend.service, backend.service_port)
+        return self.state.has("replies", reply_key) and self.state.get("replies", reply_key) == service
 
     def remember(self, flow, backend):
         key = (backend.pod, backend.pod_port, flow.source, flow.source_port, flow.protocol)

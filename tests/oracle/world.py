@@ -11,8 +11,10 @@ class Flows:
 
     def __init__(self, data):
         self.tables = {
-            # The backend of a flow, or backend and age of a client's entry.
-            "flows": {tuple(row[:5]): tuple(row[5]) if row[1] == 0 else row[5] for row in data["flows"]},
+            # The backend of a flow, with the number of a table if it is unconfirmed; backend and age of a client's entry.
+            "flows": {
+                tuple(row[:5]): tuple(row[5]) if isinstance(row[5], list) else row[5] for row in data["flows"]
+            },
             "replies": {tuple(row[:5]): tuple(row[5:]) for row in data["replies"]},
             "fragments": {tuple(row[:4]): tuple(row[4:]) for row in data["fragments"]},
         }

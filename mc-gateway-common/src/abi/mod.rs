@@ -7,6 +7,7 @@
 pub mod addr;
 mod address;
 pub mod affinity;
+pub mod flow_entry;
 pub mod liveness;
 pub mod rate_limit;
 pub mod sample;

@@ -12,8 +12,12 @@ pub const MAGLEV_ENTRIES: usize = 509;
 /// [`MAGLEV_ENTRIES`] rounded up to a power of two: a mask then proves the bound of an index to the
 /// verifier.
 pub const MAGLEV_SLOTS: usize = 512;
-/// Capacity of `mc_services` and `mc_maglev`, allocated on insertion.
+/// Maximum number of past tables of a Service port.
+pub const PAST_TABLES: u8 = 4;
+/// Capacity of `mc_services`, allocated on insertion.
 pub const MAX_SERVICES: u32 = 16_384;
+/// Capacity of `mc_maglev`, allocated on insertion: a present table of every Service port, and as many past ones.
+pub const MAX_TABLES: u32 = 2 * MAX_SERVICES;
 /// Capacity of `mc_backends`, allocated on insertion.
 pub const MAX_BACKENDS: u32 = 131_072;
 /// Capacity of `mc_flows`. When full, the least recently used flow is evicted; its next packet selects a backend by the
@@ -46,6 +50,10 @@ pub const SERVICE_AFFINITY: u32 = 1;
 /// [`Service::flags`]: exported, but served by the Node's service proxy: packets go into this node's stack.
 pub const SERVICE_STACK: u32 = 1 << 1;
 
+/// [`Service::flags`]: `mc_maglev` has past tables of the Service port. A connection without an entry may have been
+/// opened by another gateway while one of them was the present table.
+pub const SERVICE_PAST: u32 = 1 << 2;
+
 /// [`Service::flags`]: the time-out of [`SERVICE_AFFINITY`] in seconds is above this bit. 0 is none: the affinity lasts
 /// as long as the entry of the client.
 pub const SERVICE_TIMEOUT_SHIFT: u32 = 8;
@@ -71,25 +79,34 @@ pub struct ServiceKey {
     pub port: u16,
     /// Protocol number: TCP, UDP, or SCTP with [`SERVICE_STACK`].
     pub proto: u8,
-    /// Always 0.
-    pub pad: u8,
+    /// In `mc_maglev` 0 for the present table and 1 to [`PAST_TABLES`] for past ones, newest first; else 0.
+    pub generation: u8,
+}
+
+impl ServiceKey {
+    /// The key of another table of the same port.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_generation(self, generation: u8) -> Self {
+        Self { generation, ..self }
+    }
 }
 
 /// Properties of a port of a Service address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Service {
-    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`], [`SERVICE_TIMEOUT_SHIFT`].
+    /// [`SERVICE_AFFINITY`], [`SERVICE_STACK`], [`SERVICE_PAST`], [`SERVICE_TIMEOUT_SHIFT`].
     pub flags: u32,
     /// Backends in the lookup table.
     pub backends: u32,
 }
 
-/// The lookup table of a Service port, the same at every gateway.
+/// A lookup table of a Service port. The present one is the same at every gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Maglev {
-    /// Backend ID for each share of the flows; 0 beyond [`MAGLEV_ENTRIES`].
+    /// Backend ID for each share of the flows; 0 beyond [`MAGLEV_ENTRIES`], and in a past table where there is none.
     pub backends: [u64; MAGLEV_SLOTS],
 }
 
@@ -136,7 +153,7 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// ID of the backend, or [`FLOW_OF_STACK`]; for all flows of a client an [`super::affinity::AffinityEntry`].
+    /// A [`super::flow_entry::FlowEntry`]; for all flows of a client an [`super::affinity::AffinityEntry`].
     pub backend: u64,
 }
 

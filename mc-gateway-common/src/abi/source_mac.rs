@@ -2,7 +2,8 @@
 //! selected one.
 //!
 //! ```text
-//!  0  bit 1: locally administered (IEEE 802), always set; bit 2: a backend ID; bit 3: a secret; bits 4-5: period
+//!  0  bit 1: locally administered (IEEE 802), always set; bit 2: a backend ID; bit 3: a secret; bits 4-5: period;
+//!     bit 6: the Node of the backend may return the packet
 //!  1  five bytes: secret XOR backend ID, both 0 if absent
 //! ```
 
@@ -22,10 +23,15 @@ const SECRET: u8 = 0x08;
 /// Bits of the first byte: the slot of the secret.
 const SLOT_SHIFT: u32 = 4;
 const SLOT_MASK: u64 = SECRET_SLOTS as u64 - 1;
+/// Bit of the first byte, beside [`BACKEND`]: the Node of the backend may return the packet to the gateway.
+const MAY_RETURN: u8 = 0x40;
+/// Distance from [`SECRET`] to [`MAY_RETURN`].
+const SECRET_TO_MAY_RETURN: u32 = 3;
 /// The six bytes of the address.
 const ADDRESS: u64 = 0xffff_ffff_ffff;
 
 const _: () = assert!(LOCALLY_ADMINISTERED | BACKEND == BACKEND_MAC);
+const _: () = assert!(SECRET << SECRET_TO_MAY_RETURN == MAY_RETURN);
 const _: () = assert!(BACKEND_ID_BITS == 40 && SECRET_SLOTS.is_power_of_two());
 
 /// An inner source MAC address as a little-endian number.
@@ -90,22 +96,47 @@ impl SourceMac {
         Self(self.0 ^ backend_bits(backend))
     }
 
+    /// The address with a backend ID, of a packet that the backend's Node may return.
+    #[inline(always)]
+    #[must_use]
+    pub const fn may_return(self) -> Self {
+        Self(self.0 | MAY_RETURN as u64)
+    }
+
+    /// [`Self::may_return`] if `mark` is 1, the address itself if it is 0.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_return_mark(self, mark: u64) -> Self {
+        Self(self.0 | mark << MAY_RETURN.trailing_zeros())
+    }
+
+    /// Whether the backend's Node may return the packet. The first byte of any other address may have the same bits:
+    /// [`Self::compare`] decides.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_return_mark(self) -> bool {
+        self.0 & (BACKEND | MAY_RETURN) as u64 == (BACKEND | MAY_RETURN) as u64
+    }
+
     /// The address combined with the backend ID of `other`, an address without a secret, if `mask` is all ones; the
-    /// address itself if it is 0.
+    /// address itself if it is 0. Only an address with a secret gets the mark of [`Self::may_return`]: a Node without
+    /// a secret may have a release that does not know the mark.
     #[inline(always)]
     #[must_use]
     pub const fn with_backend_of(self, other: Self, mask: u64) -> Self {
-        Self(self.0 ^ ((other.0 ^ Self::UNKEYED.0) & mask))
+        let known = !(MAY_RETURN as u64) | (self.0 & SECRET as u64) << SECRET_TO_MAY_RETURN;
+        Self(self.0 ^ ((other.0 ^ Self::UNKEYED.0) & mask & known))
     }
 
-    /// Compares the address with `expected`, an address without a backend ID.
+    /// Compares the address with `expected`, an address without a backend ID. With a backend ID the mark of
+    /// [`Self::may_return`] is ignored.
     #[inline(always)]
     pub const fn compare(self, expected: Self) -> MacMatch {
         let difference = self.0 ^ expected.0;
         if difference == 0 {
             return MacMatch::Equal;
         }
-        if difference & 0xff != BACKEND as u64 {
+        if difference & 0xff & !(MAY_RETURN as u64) != BACKEND as u64 {
             return MacMatch::Different;
         }
         MacMatch::Backend(difference.swap_bytes() >> 16 & ((1 << BACKEND_ID_BITS) - 1))
@@ -149,6 +180,15 @@ mod tests {
             prop_assert_eq!(combined.compare(mac), MacMatch::Backend(id));
             prop_assert_eq!(mac.with_backend_of(SourceMac::UNKEYED.with_backend(id), u64::MAX), combined);
             prop_assert_eq!(mac.with_backend_of(SourceMac::UNKEYED.with_backend(id), 0), mac);
+            let marked = combined.may_return();
+            prop_assert_eq!(marked.compare(mac), MacMatch::Backend(id));
+            prop_assert_eq!((combined.with_return_mark(1), combined.with_return_mark(0)), (marked, combined));
+            prop_assert!(marked.has_return_mark() && !combined.has_return_mark() && !mac.may_return().has_return_mark());
+            prop_assert_eq!(mac.may_return().compare(mac), MacMatch::Different);
+            let unkeyed = SourceMac::UNKEYED.with_backend(id);
+            prop_assert_eq!(mac.with_backend_of(unkeyed.may_return(), u64::MAX), marked);
+            prop_assert_eq!(SourceMac::UNKEYED.with_backend_of(unkeyed.may_return(), u64::MAX), unkeyed);
+            prop_assert_eq!(mac.with_backend_of(unkeyed.may_return(), 0), mac);
             let others = SourceMac::keyed(period, other);
             prop_assert_eq!(combined.compare(others) == MacMatch::Backend(id), secret == other);
             prop_assert_eq!(mac.compare(others) == MacMatch::Equal, secret == other);
@@ -159,7 +199,7 @@ mod tests {
         #[test]
         fn an_address_is_unicast_and_locally_administered(period: u64, secret: [u8; 5], id in 0..1_u64 << BACKEND_ID_BITS) {
             for mac in [SourceMac::UNKEYED, SourceMac::keyed(period, secret)] {
-                for mac in [mac, mac.with_backend(id)] {
+                for mac in [mac, mac.with_backend(id), mac.with_backend(id).may_return()] {
                     prop_assert_eq!(mac.bytes()[0] & 3, 2);
                     prop_assert_eq!(SourceMac::from_bits(mac.to_bits()), mac);
                 }

@@ -32,7 +32,7 @@ fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission
     if authentication == Authentication::Backend && dst.action != ACTION_SERVICE {
         return Err(DropReason::PeerSecret);
     }
-    admit(peer, &src, &dst)?;
+    admit(peer, SourceMac::from_bits(key.source_mac), &src, &dst)?;
     Ok(Admission {
         action: if dst.flags & PREFIX_HOST_SNAT == 0 {
             dst.action
@@ -63,7 +63,8 @@ fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission
 enum Authentication {
     /// The address has the secret of the peer, or the peer needs none.
     Secret,
-    /// The address has the secret combined with a backend ID: it is right if such a backend exists on this node.
+    /// The address has the secret combined with a backend ID: it is right if such a backend exists on this node, or
+    /// on the peer that returns the packet.
     Backend,
 }
 
@@ -76,7 +77,9 @@ fn authenticate(peer: &Peer, mac: SourceMac) -> Result<Authentication, DropReaso
     let expected = peer.expected_mac(mac).ok_or(DropReason::PeerSecret)?;
     match mac.compare(expected) {
         MacMatch::Equal => Ok(Authentication::Secret),
-        MacMatch::Backend(_) if peer.flags & PEER_LOCAL_GATEWAY != 0 => Ok(Authentication::Backend),
+        MacMatch::Backend(_) if peer.flags & PEER_LOCAL_GATEWAY != 0 || is_returned(peer, mac) => {
+            Ok(Authentication::Backend)
+        }
         MacMatch::Backend(_) | MacMatch::Different => Err(DropReason::PeerSecret),
     }
 }
@@ -87,9 +90,15 @@ pub(super) fn is_authentic(peer: &Peer, mac: SourceMac) -> bool {
     authenticate(peer, mac) == Ok(Authentication::Secret)
 }
 
+/// Whether a Node of this cluster returns a packet that a gateway has sent to one of its backends.
+#[inline(always)]
+const fn is_returned(peer: &Peer, mac: SourceMac) -> bool {
+    peer.flags & PEER_LOCAL_NODE != 0 && mac.has_return_mark()
+}
+
 /// Checks whether a peer may send from `src` to `dst`: the inner addresses must match the outer source.
 #[inline(always)]
-fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
+fn admit(peer: &Peer, mac: SourceMac, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
     if peer.flags & PEER_REMOTE_GATEWAY != 0 {
         if peer.cluster == CLUSTER_LOCAL || src.cluster != peer.cluster {
             return Err(DropReason::InnerSource);
@@ -114,7 +123,9 @@ fn admit(peer: &Peer, src: &Prefix, dst: &Prefix) -> Result<(), DropReason> {
         let away = dst.cluster != CLUSTER_LOCAL && dst.action == ACTION_FORWARD;
         return if away { Ok(()) } else { Err(DropReason::NoRoute) };
     }
-    if peer.flags & PEER_LOCAL_GATEWAY == 0 {
+    // The Service step compares a returned packet with the flow.
+    let returned = is_returned(peer, mac) && dst.action == ACTION_SERVICE;
+    if peer.flags & PEER_LOCAL_GATEWAY == 0 && !returned {
         return Err(DropReason::InnerSource);
     }
     // A gateway forwards packets from other clusters only to the destination node, which prevents loops.

@@ -15,6 +15,8 @@ pub(crate) enum Decision {
     Drop(DropReason),
     /// A probe, or the reply to one.
     Probe,
+    /// The packet is ready to be sent back to the gateway: the backend on this node does not have its connection.
+    Returned,
     /// To a next hop of a group, selected by a hash.
     Forward {
         /// Slot of the group.
@@ -83,6 +85,9 @@ const SYN: u64 = 1 << 6;
 const HAS_HASH: u64 = 1 << 7;
 const _: () = assert!(ALIAS & (KIND_MASK | BACKEND | SYN | HAS_HASH) == 0 && ALIAS < 1 << 8);
 
+/// Flag of a [`PROBE`], which has no fields: the decision is a [`Decision::Returned`].
+const RETURN: u64 = 1 << 8;
+
 /// Fields of [`Decision::Drop`] and [`Decision::Forward`].
 const REASON_SHIFT: u32 = 8;
 const GROUP_SHIFT: u32 = 8;
@@ -103,6 +108,7 @@ const RETURN_GROUP_SHIFT: u32 = 32;
 impl PackedDecision {
     pub(crate) const PASS: Self = Self(PASS);
     pub(crate) const PROBE: Self = Self(PROBE);
+    pub(crate) const RETURNED: Self = Self(PROBE | RETURN);
 
     /// A [`Decision::Drop`].
     #[inline(always)]
@@ -147,6 +153,7 @@ impl PackedDecision {
         match word & KIND_MASK {
             PASS => Decision::Pass,
             DROP => Decision::Drop(DropReason::from_number((word >> REASON_SHIFT) as u8)),
+            PROBE if word & RETURN != 0 => Decision::Returned,
             PROBE => Decision::Probe,
             FORWARD => Decision::Forward {
                 group: (word >> GROUP_SHIFT) as u32 & GROUP_MASK,
@@ -263,6 +270,7 @@ mod tests {
             Decision::Pass => PackedDecision::PASS,
             Decision::Drop(reason) => PackedDecision::drop(reason),
             Decision::Probe => PackedDecision::PROBE,
+            Decision::Returned => PackedDecision::RETURNED,
             Decision::Forward { group, hash, syn } => PackedDecision::forward(group, hash, syn),
             Decision::Deliver(info) => PackedDecision::deliver(info, None),
             Decision::Service(step, info) => PackedDecision::deliver(info, Some(step)),
@@ -283,6 +291,7 @@ mod tests {
             Just(Decision::Pass),
             prop::sample::select(DropReason::ALL.as_slice()).prop_map(Decision::Drop),
             Just(Decision::Probe),
+            Just(Decision::Returned),
             (0..=GROUP_MASK, any::<Option<u32>>(), any::<bool>())
                 .prop_map(|(group, hash, syn)| Decision::Forward { group, hash, syn }),
             delivery_info().prop_map(Decision::Deliver),

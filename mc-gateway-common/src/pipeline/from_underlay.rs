@@ -76,6 +76,12 @@ fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, ma
         Decision::Pass => return Verdict::Pass,
         Decision::Drop(reason) => return Verdict::Drop(reason),
         Decision::Probe => handle_probe::<N, P, M>(packet, maps, config),
+        Decision::Returned => {
+            return Verdict::Send {
+                outcome: Outcome::Transit,
+                ifindex: packet.ifindex(),
+            };
+        }
         Decision::Forward { group, hash, syn } => select_nexthop(maps, group, hash.unwrap_or(0))
             .ok_or(DropReason::NoNextHop)
             .and_then(|next_hop| forward::<N, P, M>(packet, maps, next_hop, syn, decision)),

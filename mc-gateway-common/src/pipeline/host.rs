@@ -5,11 +5,11 @@ use super::{
     decision::PackedDecision,
     egress_route::egress_route,
     from_underlay, icmp_too_big, mss, peer_limit, quoted_checksum, service,
-    service::{backend_route::PackedRoute, l4_header::PackedL4Header},
+    service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::NextHop,
+    abi::{NextHop, flow_entry::FlowEntry, service::FlowKey},
     flow, liveness,
     maps::{
         AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit,
@@ -75,7 +75,23 @@ impl Subprograms for SlicePacket {
         service::flow_backend_id(self, maps, at, l4, reverse)
     }
 
-    fn dnat_request<M: Maps>(&mut self, maps: &M, at: u32, backend: u64) -> Result<(), DropReason> {
+    fn next_choice<M: Maps>(maps: &M, key: &FlowKey, ports: u32, table: u32) -> FlowEntry {
+        service::next_choice::<Self, M>(maps, key, ports, table)
+    }
+
+    fn choice<M: Maps>(maps: &M, key: &FlowKey, ports: u32, table: u8) -> FlowEntry {
+        service::choice(maps, key, ports, table)
+    }
+
+    fn select_again<M: Maps>(&mut self, maps: &M, v6: bool, backend: u64, group: u32) -> PackedRoute {
+        service::select_again(self, maps, v6, backend, group)
+    }
+
+    fn return_to_gateway<M: Maps>(&mut self, maps: &M, v6: bool) -> Result<(), DropReason> {
+        service::return_to_gateway(self, maps, v6)
+    }
+
+    fn dnat_request<M: Maps>(&mut self, maps: &M, at: u32, backend: u64) -> Result<Dnat, DropReason> {
         service::dnat_request(self, maps, at, backend)
     }
 

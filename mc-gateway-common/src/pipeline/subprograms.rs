@@ -6,10 +6,10 @@
 
 use super::{
     decision::PackedDecision,
-    service::{backend_route::PackedRoute, l4_header::PackedL4Header},
+    service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
 };
 use crate::{
-    abi::NextHop,
+    abi::{NextHop, flow_entry::FlowEntry, service::FlowKey},
     maps::{AdmissionKey, EgressKey, Maps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit},
     packet::{Packet, l4::L4Location},
     verdict::DropReason,
@@ -43,8 +43,16 @@ pub trait Subprograms: Packet + Sized {
     fn select_backend<M: Maps>(&mut self, maps: &M, v6: bool) -> PackedRoute;
     /// [`super::service::flow_backend_id`].
     fn flow_backend_id<M: Maps>(&self, maps: &M, at: u32, l4: PackedL4Header, reverse: bool) -> u64;
+    /// [`super::service::next_choice`].
+    fn next_choice<M: Maps>(maps: &M, key: &FlowKey, ports: u32, table: u32) -> FlowEntry;
+    /// [`super::service::choice`].
+    fn choice<M: Maps>(maps: &M, key: &FlowKey, ports: u32, table: u8) -> FlowEntry;
+    /// [`super::service::select_again`].
+    fn select_again<M: Maps>(&mut self, maps: &M, v6: bool, backend: u64, group: u32) -> PackedRoute;
+    /// [`super::service::return_to_gateway`].
+    fn return_to_gateway<M: Maps>(&mut self, maps: &M, v6: bool) -> Result<(), DropReason>;
     /// [`super::service::dnat_request`].
-    fn dnat_request<M: Maps>(&mut self, maps: &M, at: u32, backend: u64) -> Result<(), DropReason>;
+    fn dnat_request<M: Maps>(&mut self, maps: &M, at: u32, backend: u64) -> Result<Dnat, DropReason>;
     /// [`super::service::clear_nat_entry`].
     fn clear_nat_entry<M: Maps>(&self, maps: &M, at: u32);
     /// [`super::service::snat_reply`].

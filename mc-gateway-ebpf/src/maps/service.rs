@@ -8,7 +8,7 @@ use aya_ebpf::{
 use mc_gateway_common::{
     abi::service::{
         Backend, Flow, FlowKey, Fragment, FragmentKey, MAX_BACKENDS, MAX_FLOWS, MAX_FRAGMENTS, MAX_REPLIES,
-        MAX_SERVICES, Maglev, Reply, ReplyKey, Service, ServiceKey,
+        MAX_SERVICES, MAX_TABLES, Maglev, Reply, ReplyKey, Service, ServiceKey,
     },
     maps::service::Services,
 };
@@ -21,7 +21,7 @@ const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
 #[btf_map(name = "mc_services")]
 static SERVICES: HashMap<ServiceKey, Service, { MAX_SERVICES as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_maglev")]
-static MAGLEV: HashMap<ServiceKey, Maglev, { MAX_SERVICES as usize }, AS_NEEDED> = HashMap::new();
+static MAGLEV: HashMap<ServiceKey, Maglev, { MAX_TABLES as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_backends")]
 static BACKENDS: HashMap<u64, Backend, { MAX_BACKENDS as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_flows")]

@@ -29,6 +29,7 @@ use crate::plan::{AttachMode, ObservedState, plan};
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
 use crate::resolved::{NftRules, Resolution, ResolvedState, Settings, resolve};
+use crate::service_history::ServiceHistory;
 
 /// Name of the abstract socket that one agent per network namespace holds.
 pub const LOCK_SOCKET: &str = "mc-gateway";
@@ -70,6 +71,8 @@ pub(super) struct Agent {
     pub(super) needs_key: watch::Sender<bool>,
     /// Secrets shared with other nodes.
     pub(super) secrets: PeerSecrets,
+    /// Earlier ready backends of exported Services.
+    service_history: ServiceHistory,
     /// Key of the cluster IDs: that of the adopted maps, else a random one.
     cluster_id_key: [u8; 16],
     locks: Locks,
@@ -98,6 +101,7 @@ impl Agent {
             getrandom::fill(&mut cluster_id_key)
                 .map_err(|source| io_error("read random bytes")(source.into()))?;
         }
+        let service_history = ServiceHistory::adopt(&maps.contents().services.tables);
         let metrics = Metrics::open(&datapath.maps_dir(), std::time::Instant::now(), adopted)?;
         let health = probe::ProbeMaps::open(&datapath.maps_dir())?;
         let path_mtus = health.path_mtus(&maps.contents().next_hops)?;
@@ -124,6 +128,7 @@ impl Agent {
             needs_address: watch::Sender::new(false),
             needs_key: watch::Sender::new(false),
             secrets,
+            service_history,
             cluster_id_key,
             locks,
         })
@@ -149,7 +154,11 @@ impl Agent {
         let entries = self.maps.contents().prefixes.iter();
         let entries = entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr));
         let established = Established::new(me.cluster_id_key, entries);
-        let (desired, rejected) = compute(objects, &me, &established)?;
+        let (mut desired, rejected) = compute(objects, &me, &established)?;
+        if let Some(services) = &mut desired.services {
+            self.service_history.record(&services.endpoints);
+            services.past = self.service_history.past_tables(services);
+        }
         self.secrets.retain(&desired.public_keys());
         let mut changes: usize = 0;
         let mut next = String::new();

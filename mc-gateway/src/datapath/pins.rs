@@ -89,7 +89,7 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
         map_spec::<u32, abi::sample::SampleLimiter>(abi::sample::SAMPLE_LIMIT, PerCpuArray, 1),
         map_spec::<u32, abi::rate_limit::TokenBucket>(abi::rate_limit::ICMP_LIMIT, PerCpuArray, 1),
         map_spec::<service::ServiceKey, service::Service>(service::SERVICES, Hash, service::MAX_SERVICES),
-        map_spec::<service::ServiceKey, service::Maglev>(service::MAGLEV, Hash, service::MAX_SERVICES),
+        map_spec::<service::ServiceKey, service::Maglev>(service::MAGLEV, Hash, service::MAX_TABLES),
         map_spec::<u64, service::Backend>(service::BACKENDS, Hash, service::MAX_BACKENDS),
         map_spec::<service::FlowKey, service::Flow>(service::FLOWS, LruHash, service::MAX_FLOWS),
         map_spec::<service::ReplyKey, service::Reply>(service::REPLIES, LruHash, service::MAX_REPLIES),

@@ -1,6 +1,7 @@
 //! The rows about Services. Pure.
 
 use mc_gateway_common::abi::affinity::AffinityEntry;
+use mc_gateway_common::abi::flow_entry::FlowEntry;
 use mc_gateway_common::abi::service::{
     BACKEND_READY, Backend, FLOW_OF_STACK, Maglev, SERVICE_AFFINITY, SERVICE_STACK, ServiceKey,
 };
@@ -39,7 +40,7 @@ pub(super) fn services(snapshot: &Snapshot) -> Table {
             addr: backend.service,
             port: backend.service_port,
             proto: backend.proto,
-            pad: 0,
+            generation: 0,
         };
         let service = maps.services.get(&key);
         let table = maps.tables.get(&key);
@@ -88,7 +89,7 @@ pub(super) fn flows(snapshot: &Snapshot) -> Table {
     let chosen = snapshot.flows.flows.iter().map(|(key, word)| {
         let id = match key.client_port {
             0 => AffinityEntry::from_word(*word).backend(),
-            _ => *word,
+            _ => FlowEntry::from_word(*word).backend(),
         };
         let pod = match id {
             FLOW_OF_STACK => Some("service proxy".to_owned()),

@@ -1,11 +1,15 @@
 //! Changes of the Service maps, ordered so that a reader always finds the backend and lookup table of an entry.
+//!
+//! A Service has its past tables, and the flag for them, before its present table changes: a connection that a gateway
+//! does not know has its backend in one of them at every moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use mc_gateway_common::abi::service::{
-    Backend, Maglev, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
+    Backend, Maglev, SERVICE_AFFINITY, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service,
+    ServiceKey,
 };
 use mc_gateway_common::maglev;
 
@@ -153,23 +157,28 @@ pub(super) fn plan(
             adds.push(ServiceAction::Backend { id: *id, from, to });
         }
     }
+    adds.extend(past_tables(observed, wanted));
+    let (mut tables, mut changed, mut new) = (Vec::new(), Vec::new(), Vec::new());
     for (key, service) in &wanted.services {
         let from = observed.tables.get(key).cloned();
         let to = maglev::table(&service.backends).map(Arc::from);
         if from != to {
-            adds.push(ServiceAction::Table { key: *key, from, to });
+            tables.push(ServiceAction::Table { key: *key, from, to });
         }
-    }
-    for (key, service) in &wanted.services {
         let from = observed.services.get(key).copied();
+        let has_past = wanted.past.contains_key(&key.with_generation(1));
         let to = Some(Service {
-            flags: affinity_flags(service.affinity) | flag(service.stack, SERVICE_STACK),
+            flags: affinity_flags(service.affinity)
+                | flag(service.stack, SERVICE_STACK)
+                | flag(has_past, SERVICE_PAST),
             backends: u32::try_from(service.backends.len()).unwrap_or(u32::MAX),
         });
         if from != to {
-            adds.push(ServiceAction::Service { key: *key, from, to });
+            let actions = if from.is_some() { &mut changed } else { &mut new };
+            actions.push(ServiceAction::Service { key: *key, from, to });
         }
     }
+    adds.extend(changed.into_iter().chain(tables).chain(new));
     for (id, backend) in &observed.backends {
         if !wanted.backends.contains_key(id) {
             removes.push(ServiceAction::Backend {
@@ -180,7 +189,7 @@ pub(super) fn plan(
         }
     }
     for (key, table) in &observed.tables {
-        if !wanted.services.contains_key(key) {
+        if key.generation == 0 && !wanted.services.contains_key(key) {
             removes.push(ServiceAction::Table {
                 key: *key,
                 from: Some(Arc::clone(table)),
@@ -200,6 +209,21 @@ pub(super) fn plan(
     (adds, removes)
 }
 
+/// The changes of past tables. Those that are no longer wanted make room for the others: nothing depends on them.
+fn past_tables(observed: &ServiceMaps, wanted: &Services) -> Vec<ServiceAction> {
+    let old = observed.tables.iter().filter(|(key, _)| key.generation != 0);
+    let removed = old.filter(|(key, _)| !wanted.past.contains_key(key));
+    let removed = removed.map(|(key, table)| (key, Some(Arc::clone(table)), None));
+    let set = wanted.past.iter().map(|(key, table)| {
+        let from = observed.tables.get(key).cloned();
+        (key, from, Some(Arc::clone(table)))
+    });
+    removed
+        .chain(set.filter(|(_, from, to)| from != to))
+        .map(|(key, from, to)| ServiceAction::Table { key: *key, from, to })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use mc_gateway_common::abi::service::MAGLEV_ENTRIES;
@@ -214,7 +238,7 @@ mod tests {
             addr: [1; 16],
             port,
             proto: 6,
-            pad: 0,
+            generation: 0,
         }
     }
 
@@ -236,6 +260,16 @@ mod tests {
                     (u64::from(port) << 8 | id, backend)
                 })
                 .collect(),
+            past: ports
+                .iter()
+                .filter(|(_, (_, ids))| ids.len() > 2)
+                .map(|(port, (_, ids))| {
+                    let ids = ids.iter().take(1).map(|id| u64::from(*port) << 8 | id).collect();
+                    let table = maglev::table(&ids).unwrap();
+                    (key(*port).with_generation(1), Arc::from(table))
+                })
+                .collect(),
+            endpoints: BTreeMap::new(),
             services: ports
                 .iter()
                 .map(|(port, (affinity, ids))| {
@@ -264,6 +298,46 @@ mod tests {
         let (mut adds, removes) = plan(maps, wanted, &Slots::default());
         adds.extend(removes.into_iter().rev());
         adds
+    }
+
+    #[test]
+    fn past_tables_and_their_flag_precede_a_new_present_table() {
+        let services = |ids: &[u64], past: Option<u64>| Services {
+            backends: [1, 2].map(|id| (id, Backend::default())).into(),
+            services: [(
+                key(1),
+                services::Service {
+                    backends: ids.iter().copied().collect(),
+                    ..services::Service::default()
+                },
+            )]
+            .into(),
+            past: past
+                .map(|id| {
+                    (
+                        key(1).with_generation(1),
+                        Arc::from(maglev::table(&[id].into()).unwrap()),
+                    )
+                })
+                .into_iter()
+                .collect(),
+            ..Services::default()
+        };
+        let mut maps = ServiceMaps::default();
+        for action in ordered(&maps, &services(&[1], None)) {
+            action.apply_to(&mut maps);
+        }
+        let before = maps.tables[&key(1)].clone();
+        let mut changed = false;
+        for action in ordered(&maps, &services(&[2], Some(1))) {
+            action.apply_to(&mut maps);
+            if maps.tables[&key(1)] != before {
+                changed = true;
+                assert!(maps.tables.contains_key(&key(1).with_generation(1)));
+                assert_eq!(maps.services[&key(1)].flags & SERVICE_PAST, SERVICE_PAST);
+            }
+        }
+        assert!(changed);
     }
 
     #[test]
@@ -299,6 +373,12 @@ mod tests {
                 prop_assert_eq!(ordered(&maps, wanted), vec![]);
                 prop_assert_eq!(maps.backends.len(), wanted.backends.len());
                 prop_assert_eq!(maps.services.len(), wanted.services.len());
+                let past = maps.tables.iter().filter(|(key, _)| key.generation != 0);
+                prop_assert_eq!(past.map(|(key, table)| (*key, Arc::clone(table))).collect::<BTreeMap<_, _>>(), wanted.past.clone());
+                for (key, service) in &maps.services {
+                    let has_past = wanted.past.contains_key(&key.with_generation(1));
+                    prop_assert_eq!(service.flags & SERVICE_PAST != 0, has_past);
+                }
             }
         }
 

@@ -146,7 +146,7 @@ fn describe_service(snapshot: &Snapshot, flow: &TraceFlow, peer: u32, lines: &mu
         addr: to_abi_addr(flow.dst),
         port,
         proto,
-        pad: 0,
+        generation: 0,
     };
     let Some(service) = maps.services.get(&key) else {
         lines.push(format!(

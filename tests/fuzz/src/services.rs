@@ -153,7 +153,7 @@ impl World {
                 addr: at(SERVICE_HERE),
                 port: bytes.choose(PORTS),
                 proto: bytes.choose([TCP, UDP]),
-                pad: 0,
+                generation: 0,
             };
             let flags = bytes.choose([0, SERVICE_AFFINITY, 0, SERVICE_STACK]);
             let backends = world.gateway.services.backends.values();
@@ -613,7 +613,7 @@ fn key_of(backend: &Backend) -> ServiceKey {
         addr: backend.service,
         port: backend.service_port,
         proto: backend.proto,
-        pad: 0,
+        generation: 0,
     }
 }
 
@@ -623,7 +623,7 @@ fn service_of(request: &ArbitraryPacket) -> ServiceKey {
         addr: mapped(request.dst.0),
         port: request.dst.1,
         proto: request.proto,
-        pad: 0,
+        generation: 0,
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{net::IpAddr, thread};
 
 use mc_gateway_common::{
-    abi::service::FLOW_OF_STACK,
+    abi::{flow_entry::FlowEntry, service::FLOW_OF_STACK},
     maps::MemoryMaps,
     verdict::{Outcome, Verdict},
 };
@@ -50,6 +50,8 @@ struct Totals {
 struct FlowTotals {
     /// Flows of gateways to a backend.
     backend: u64,
+    /// Unconfirmed ones among them.
+    unconfirmed: u64,
     /// Flows of gateways that the service proxy serves.
     stack: u64,
     /// Clients of Services with affinity, also counted in `backend`.
@@ -61,6 +63,7 @@ struct FlowTotals {
 impl FlowTotals {
     fn merge(&mut self, other: &Self) {
         self.backend += other.backend;
+        self.unconfirmed += other.unconfirmed;
         self.stack += other.stack;
         self.affinity += other.affinity;
         self.replies += other.replies;
@@ -144,9 +147,10 @@ impl Actions {
 fn compare(shape: Shape, world: World, seed: u64, packets: u64) -> Totals {
     let tables = &world.tables(shape);
     let mut kernel = Kernel::load(tables);
-    let known_flows = world.known_flows(shape);
+    let (known_flows, known_replies) = (world.known_flows(shape), world.known_replies(shape));
     let set_known_flows = |kernel: &mut Kernel| {
         tables.services.flows.borrow_mut().clone_from(&known_flows);
+        tables.services.replies.borrow_mut().clone_from(&known_replies);
         kernel.set_flows(&tables.services);
     };
     set_known_flows(&mut kernel);
@@ -226,6 +230,10 @@ fn compare_state(kernel: &mut Kernel, tables: &MemoryMaps, context: &str) -> Flo
     let flows = services.flows.borrow();
     FlowTotals {
         backend: flows.values().filter(|id| **id != FLOW_OF_STACK).count() as u64,
+        unconfirmed: flows
+            .iter()
+            .filter(|(key, word)| key.client_port != 0 && FlowEntry::from_word(**word).is_unconfirmed())
+            .count() as u64,
         stack: flows.values().filter(|id| **id == FLOW_OF_STACK).count() as u64,
         affinity: flows.keys().filter(|key| key.client_port == 0).count() as u64,
         replies: services.replies.borrow().len() as u64,
@@ -373,13 +381,14 @@ fn differential() {
         assert!(count > packets / 400, "only {count} packets were {what}");
     } // One entry of a client in each batch, and few first fragments: the packets of these kinds are a small share.
     let FlowTotals {
+        unconfirmed,
         stack,
         affinity,
         fragments,
         ..
     } = all.flows;
     assert!(
-        [stack, affinity, fragments]
+        [unconfirmed, stack, affinity, fragments]
             .iter()
             .all(|count| *count > packets / 20_000),
         "too few entries of a kind: {:?}",

@@ -9,7 +9,10 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use mc_gateway_common::{
-    abi::{SourceMac, service::FlowKey},
+    abi::{
+        SourceMac,
+        service::{FlowKey, Reply, ReplyKey},
+    },
     maps::MemoryMaps,
     packet::probe::{ETHERTYPE, Kind, Probe},
 };
@@ -97,6 +100,8 @@ pub(crate) enum World {
     ServiceGateway,
     /// A gateway with several backends of a port, on itself and on the node, and with flows from before.
     SeveralBackends,
+    /// [`Self::SeveralBackends`] with past tables, and packets that the node returns.
+    PastTables,
     /// A gateway whose Services have no ready backend, and with flows from before.
     NoReadyBackend,
     /// A regular node with Pods behind Services.
@@ -104,11 +109,12 @@ pub(crate) enum World {
 }
 
 impl World {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Gateway,
         Self::Node,
         Self::ServiceGateway,
         Self::SeveralBackends,
+        Self::PastTables,
         Self::NoReadyBackend,
         Self::ServiceNode,
     ];
@@ -119,6 +125,7 @@ impl World {
             Self::Node => shape.tables(fixture::node()),
             Self::ServiceGateway => services::world(shape, true),
             Self::SeveralBackends => services::worlds::several_backends(shape),
+            Self::PastTables => services::worlds::past_tables(shape),
             Self::NoReadyBackend => services::worlds::without_ready_backend(shape),
             Self::ServiceNode => services::world(shape, false),
         };
@@ -137,7 +144,21 @@ impl World {
             Self::SeveralBackends | Self::NoReadyBackend => {
                 services::worlds::known_flows(shape, &KNOWN_CLIENTS)
             }
+            Self::PastTables => services::worlds::unconfirmed_flows(shape, &KNOWN_CLIENTS),
             Self::Gateway | Self::Node | Self::ServiceGateway | Self::ServiceNode => BTreeMap::new(),
+        }
+    }
+
+    /// The connections of this node's Pods before each batch.
+    pub(crate) fn known_replies(self, shape: Shape) -> BTreeMap<ReplyKey, Reply> {
+        match self {
+            Self::PastTables => services::worlds::connections_here(shape, &KNOWN_CLIENTS),
+            Self::ServiceNode => services::worlds::connections_on_node(shape, &KNOWN_CLIENTS),
+            Self::Gateway
+            | Self::Node
+            | Self::ServiceGateway
+            | Self::SeveralBackends
+            | Self::NoReadyBackend => BTreeMap::new(),
         }
     }
 
@@ -245,7 +266,10 @@ impl Generator {
         let client = (POD_WEST, self.client_port());
         let service = (SERVICE_HERE, *self.random.pick(&SERVICE_PORTS));
         let inner = self.transport(client, service);
-        let (src, dst) = if self.world.is_gateway() {
+        let returned = self.world == World::PastTables && self.random.one_in(2);
+        let (src, dst) = if returned {
+            (NODE, GATEWAY_INSIDE)
+        } else if self.world.is_gateway() {
             (WEST_GATEWAY, GATEWAY_OUTSIDE)
         } else {
             (GATEWAY_INSIDE, NODE)
@@ -256,9 +280,15 @@ impl Generator {
         tunnel.udp_checksum = self.random.one_in(3);
         let mac = self.source_mac(src);
         tunnel.inner_src = mac.bytes();
-        if self.world == World::ServiceNode && !self.random.one_in(8) {
+        if (self.world == World::ServiceNode || returned) && !self.random.one_in(8) {
             let backend = *self.random.pick(&services::BACKENDS);
-            tunnel.inner_src = mac.with_backend(backend).bytes();
+            let mac = mac.with_backend(backend);
+            let marked = if returned {
+                !self.random.one_in(8)
+            } else {
+                self.random.one_in(3)
+            };
+            tunnel.inner_src = if marked { mac.may_return() } else { mac }.bytes();
         }
         tunnel
     }

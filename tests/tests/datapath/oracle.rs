@@ -6,6 +6,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "random bits are cut to size")]
 
 use std::{
+    collections::BTreeSet,
     fmt::Write as _,
     fs,
     io::{BufWriter, Write as _},
@@ -21,7 +22,11 @@ use mc_gateway_common::{
         PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_BACKENDS, SourceMac,
         V4_PREFIX_BITS,
         affinity::AffinityEntry,
-        service::{BACKEND_READY, FLOW_OF_STACK, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT},
+        flow_entry::FlowEntry,
+        service::{
+            BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
+            SERVICE_STACK, SERVICE_TIMEOUT_SHIFT,
+        },
     },
     maps::{MemoryMaps, service::ServiceMaps},
     packet::ip::is_v4,
@@ -41,10 +46,11 @@ use crate::{
 const PACKETS: usize = 8_000;
 const LONG_PACKETS: usize = 200_000;
 /// Worlds without Antrea gateways, which the oracle does not know.
-const WORLDS: [World; 5] = [
+const WORLDS: [World; 6] = [
     World::Node,
     World::ServiceGateway,
     World::SeveralBackends,
+    World::PastTables,
     World::NoReadyBackend,
     World::ServiceNode,
 ];
@@ -165,15 +171,16 @@ fn services_json(maps: &ServiceMaps) -> Vec<Value> {
     maps.services
         .iter()
         .map(|(key, service)| {
-            let mut table: Vec<u64> = maps
-                .maglev
-                .get(key)
-                .map(|table| table.backends.into_iter().filter(|id| *id != 0).collect())
-                .unwrap_or_default();
-            table.sort_unstable();
-            table.dedup();
+            // The backends of a table; 0 for a place without one.
+            let backends = |generation| {
+                let table = maps.maglev.get(&key.with_generation(generation));
+                let places = table.into_iter().flat_map(|table| table.backends.into_iter().take(MAGLEV_ENTRIES));
+                places.collect::<BTreeSet<u64>>()
+            };
             json!({
-                "address": address(key.addr), "port": key.port, "proto": key.proto, "table": table,
+                "address": address(key.addr), "port": key.port, "proto": key.proto, "table": backends(0),
+                "past": (1..=PAST_TABLES).map(backends).collect::<Vec<_>>(),
+                "has_past": service.flags & SERVICE_PAST != 0,
                 "affinity": service.flags & SERVICE_AFFINITY != 0,
                 "timeout": service.flags >> SERVICE_TIMEOUT_SHIFT, "stack": service.flags & SERVICE_STACK != 0,
             })
@@ -213,7 +220,16 @@ fn flows_json(maps: &ServiceMaps) -> Value {
             let backend = match (key.client_port, *word) {
                 (0, word) => client_json(AffinityEntry::from_word(word)),
                 (_, FLOW_OF_STACK) => Value::Null,
-                (_, id) => json!(id),
+                (_, word) => {
+                    let entry = FlowEntry::from_word(word);
+                    let id = entry.backend();
+                    // An unconfirmed flow has the number of a table.
+                    if entry.is_unconfirmed() {
+                        json!([id, entry.table()])
+                    } else {
+                        json!(id)
+                    }
+                }
             };
             json!([
                 address(key.client),
@@ -375,6 +391,11 @@ fn write_cases(path: &Path, seed: u64, packets: usize) -> usize {
             let tables = tables(world, shape, &mut random);
             let flows = world.known_flows(shape);
             tables.services.flows.borrow_mut().clone_from(&flows);
+            tables
+                .services
+                .replies
+                .borrow_mut()
+                .clone_from(&world.known_replies(shape));
             let mut generator = Generator::new(random.next_u64(), shape, world);
             generator.probes = false;
             let packets = std::iter::from_fn(|| Some(generator.packet()))

@@ -7,31 +7,31 @@ use super::{
     l4::{Side, address, is_v6},
     l4_header::{L4Kind, PackedL4Header},
     map_insert::count_insert_failure,
+    outer_ttl::outer_ttl,
 };
 use crate::{
     abi::{
         CONFIG_ALL_SERVICES, SourceMac,
         affinity::AffinityEntry,
+        flow_entry::FlowEntry,
         service::{
             BACKEND_ID_BITS, BACKEND_READY, Backend, FLOW_OF_STACK, FlowKey, Fragment, MAGLEV_ENTRIES,
-            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service, ServiceKey,
+            MAGLEV_SLOTS, SERVICE_AFFINITY, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service,
+            ServiceKey,
         },
     },
     maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
-    packet::{
-        Address, OuterFamily, Packet, UDP_CHECK_TO_INNER, checksum, eth, ip,
-        offsets::{ipv4, ipv6},
-    },
+    packet::{Address, OuterFamily, Packet, UDP_CHECK_TO_INNER, checksum, eth, ip},
     verdict::{DropReason, Event},
 };
 
 /// Distance from the outer UDP checksum to the inner source MAC address.
 const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add(eth::SRC);
 
-/// [`flow_backend_id`] of a port that is not exported: greater than any ID.
+/// [`flow_backend_id`] of a port that is not exported: greater than any ID, and without other bits of an entry.
 const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
-/// [`flow_backend_id`] of a new flow beyond the limit of its peer: greater than any ID.
+/// [`flow_backend_id`] of a new flow beyond the limit of its peer, as [`NOT_EXPORTED`].
 const LIMITED: u64 = 3 << BACKEND_ID_BITS;
 
 /// A backend and its ID.
@@ -53,23 +53,44 @@ pub fn select_backend<P: Subprograms, M: Maps>(packet: &mut P, maps: &M, v6: boo
 
 #[inline(always)]
 fn route<P: Subprograms, M: Maps>(packet: &mut P, maps: &M, v6: bool) -> Result<BackendRoute, DropReason> {
-    let backend = lookup_backend(packet, maps, OuterFamily::new(v6).inner_at())?;
-    let Some(entry) = maps.backend(backend) else {
+    let entry = lookup_backend(packet, maps, OuterFamily::new(v6).inner_at())?;
+    let Some(backend) = maps.backend(entry.backend()) else {
+        if entry.is_unconfirmed() {
+            return Ok(BackendRoute {
+                backend: entry.backend(),
+                group: BackendRoute::UNCHECKED,
+            });
+        }
         maps.count(Event::ServiceToStack);
         return Ok(BackendRoute::default());
     };
+    let mut route = route_to(packet, v6, entry, backend)?;
+    if route.group == 0 {
+        route.group = BackendRoute::unchecked_if(entry.mark());
+    }
+    Ok(route)
+}
+
+/// The route to the backend of `entry`, which is written into a packet to another node.
+#[inline(always)]
+pub(super) fn route_to<P: Packet>(
+    packet: &mut P,
+    v6: bool,
+    entry: FlowEntry,
+    backend: &Backend,
+) -> Result<BackendRoute, DropReason> {
     let route = BackendRoute {
-        backend,
-        group: entry.group,
+        backend: entry.backend(),
+        group: backend.group,
     };
     if route.group != 0 {
-        let [ttl] = packet
-            .load::<1>(eth::END.wrapping_add(if v6 { ipv6::HOP_LIMIT } else { ipv4::TTL }))
-            .unwrap_or([0]);
-        if ttl <= 1 {
+        if outer_ttl(packet, v6) <= 1 {
             return Err(DropReason::TtlExceeded);
         }
-        write_backend_mac(packet, v6, backend).ok_or(DropReason::WriteFailed)?;
+        let mac = SourceMac::UNKEYED
+            .with_backend(route.backend)
+            .with_return_mark(entry.mark());
+        write_backend_mac(packet, v6, mac).ok_or(DropReason::WriteFailed)?;
     }
     Ok(route)
 }
@@ -77,10 +98,10 @@ fn route<P: Subprograms, M: Maps>(packet: &mut P, maps: &M, v6: bool) -> Result<
 /// Writes the MAC address of a backend without a secret into the inner Ethernet header, and updates the outer UDP
 /// checksum over it. The secret is that of the next hop, which is not yet known.
 #[inline(always)]
-fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, backend: u64) -> Option<()> {
+fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, mac: SourceMac) -> Option<()> {
     let at = inner_src_mac_at(v6);
     let [o0, o1, o2, o3, o4, o5] = packet.load::<6>(at)?;
-    let mac @ [m0, m1, m2, m3, m4, m5] = SourceMac::UNKEYED.with_backend(backend).bytes();
+    let mac @ [m0, m1, m2, m3, m4, m5] = mac.bytes();
     packet.store(at, &mac)?;
     let check_at = at.wrapping_sub(CHECK_TO_MAC);
     let check = packet.load::<2>(check_at)?;
@@ -95,16 +116,17 @@ fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, backend: u64) -> Optio
     )
 }
 
-/// ID of the backend of the packet with the IP header at `at`; 0 if this node's stack serves it.
+/// The backend of the packet with the IP header at `at`; no backend if this node's stack serves it. Only the flow of an
+/// unfragmented segment is unconfirmed: a Node returns no other packet.
 #[inline(always)]
-fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Result<u64, DropReason> {
+fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Result<FlowEntry, DropReason> {
     let v6 = is_v6(packet, at);
     let header = packet.parse_l4(v6, at);
     let l4 = header.unpack();
     match l4.kind {
         L4Kind::Unfragmented | L4Kind::Sctp => exported(packet.flow_backend_id(maps, at, header, false)),
         L4Kind::FirstFragment => {
-            let backend = exported(packet.flow_backend_id(maps, at, header, false))?;
+            let backend = exported(packet.flow_backend_id(maps, at, header, false))?.backend();
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
             if !packet.take_peer_token(maps, PeerLimit::Fragments) {
                 return Err(DropReason::FlowLimited);
@@ -114,12 +136,13 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
                 service: key.dst,
             };
             count_insert_failure(maps, maps.set_fragment(&key, &fragment));
-            Ok(backend)
+            Ok(FlowEntry::confirmed(backend))
         }
         // Without an entry the stack gets it: it reassembles no packet whose first fragment it does not get.
         L4Kind::LaterFragment => {
             let key = l4.fragment_key(packet, at).ok_or(DropReason::InnerMalformed)?;
-            Ok(maps.fragment(&key).map_or(0, |fragment| fragment.backend))
+            let backend = maps.fragment(&key).map_or(0, |fragment| fragment.backend);
+            Ok(FlowEntry::confirmed(backend))
         }
         // The quoted packet is from the Service: the error is for the backend of that flow.
         L4Kind::IcmpError => {
@@ -130,7 +153,8 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
             if about != service || !quote.unpack().has_ports() {
                 return exported(port_not_exported(maps));
             }
-            exported(packet.flow_backend_id(maps, quote_at, quote, true))
+            let entry = exported(packet.flow_backend_id(maps, quote_at, quote, true))?;
+            Ok(FlowEntry::confirmed(entry.backend()))
         }
         // A Service has no other protocols.
         L4Kind::Other => exported(port_not_exported(maps)),
@@ -140,11 +164,11 @@ fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Res
 
 /// A result of [`flow_backend_id`].
 #[inline(always)]
-const fn exported(backend: u64) -> Result<u64, DropReason> {
-    match backend {
+const fn exported(entry: u64) -> Result<FlowEntry, DropReason> {
+    match entry {
         NOT_EXPORTED => Err(DropReason::NotExported),
         LIMITED => Err(DropReason::FlowLimited),
-        _ => Ok(backend),
+        _ => Ok(FlowEntry::from_word(entry)),
     }
 }
 
@@ -157,18 +181,17 @@ fn port_not_exported<M: Maps>(maps: &M) -> u64 {
     }
 }
 
-/// ID of the backend of a flow; 0 if this node's stack serves it, or a larger number than any ID if its port is not
-/// exported or the flow is one too many. The IP header of the packet is at `at`; a packet from the Service is
-/// `reverse`.
+/// The [`FlowEntry`] of a flow; 0 if this node's stack serves it, or the number of no entry if its port is not exported
+/// or the flow is one too many. The IP header of the packet is at `at`; a packet from the Service is `reverse`.
 #[inline(always)]
 pub fn flow_backend_id<P: Subprograms, M: Maps>(
     packet: &P,
     maps: &M,
     at: u32,
-    l4: PackedL4Header,
+    header: PackedL4Header,
     reverse: bool,
 ) -> u64 {
-    let l4 = l4.unpack();
+    let l4 = header.unpack();
     let Some(key) = l4.flow_key(packet, at, reverse) else {
         return NOT_EXPORTED;
     };
@@ -176,7 +199,10 @@ pub fn flow_backend_id<P: Subprograms, M: Maps>(
     let Some(service) = maps.service(&service_key) else {
         return port_not_exported(maps);
     };
-    backend_for_flow(packet, maps, key, &service_key, service, l4.syn && !reverse)
+    let syn = l4.syn && !reverse;
+    // Another gateway may have opened the connection while a past table was the present one.
+    let mark = header.open_bit() & u64::from(service.flags / SERVICE_PAST);
+    backend_for_flow(packet, maps, key, (&service_key, service), syn, mark)
 }
 
 #[inline(always)]
@@ -188,55 +214,62 @@ fn get_backend<M: Maps>(maps: &M, id: u64) -> Option<Selected<'_>> {
 /// The port of the Service of a flow.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "a protocol number is a byte")]
-const fn service_key(key: &FlowKey) -> ServiceKey {
+pub(super) const fn service_key(key: &FlowKey) -> ServiceKey {
     ServiceKey {
         addr: key.service,
         port: key.service_port,
         proto: key.proto as u8,
-        pad: 0,
+        generation: 0,
     }
 }
 
-/// The backend of a flow: the stored one while it exists, else one from the Maglev table, else 0 for the stack. A TCP
-/// connection stays where it was opened, also when its port is left to the service proxy or taken from it.
+/// The entry of a flow: the stored one while its backend exists, else one from the Maglev table, else 0 for the stack.
+/// A TCP connection stays where it was opened, also when its port is left to the service proxy or taken from it.
+///
+/// `mark` is 1 if the flow may have been opened elsewhere: the new entry is unconfirmed.
 #[inline(always)]
 fn backend_for_flow<P: Subprograms, M: Maps>(
     packet: &P,
     maps: &M,
     mut key: FlowKey,
-    service_key: &ServiceKey,
-    service: &Service,
+    (service_key, service): (&ServiceKey, &Service),
     syn: bool,
+    mark: u64,
 ) -> u64 {
     // No backend has the ID 0.
-    let known = maps.flow(&key).unwrap_or(0);
-    if !syn && known == FLOW_OF_STACK {
+    let known = FlowEntry::from_word(maps.flow(&key).unwrap_or(0));
+    let is_new = known.word() == 0;
+    if !syn && known.backend() == FLOW_OF_STACK {
         return 0;
     }
     if !syn
-        && let Some(selected) = get_backend(maps, known)
+        && let Some(selected) = get_backend(maps, known.backend())
         // A TCP connection keeps its backend; UDP flows move off a backend that is not ready if another one is.
         && (service_key.proto == ip::TCP
             || selected.backend.flags & BACKEND_READY != 0
             || service.backends == 0)
     {
-        return selected.id;
+        return known.word();
     }
-    let selected = if service.flags & SERVICE_STACK == 0 {
-        select_new(maps, service, service_key, &mut key)
-    } else {
-        None
-    };
-    let Some((selected, client_entry)) = selected else {
-        if syn && known != FLOW_OF_STACK {
-            if known == 0 && !packet.take_peer_token(maps, PeerLimit::Flows) {
+    let Some((selected, client_entry)) = select_new(maps, service, service_key, &mut key) else {
+        if mark != 0 {
+            // [`super::select_again`] stores the entry of a backend in a past table.
+            let entry = FlowEntry::selected(0, mark);
+            return if packet.take_peer_token(maps, PeerLimit::Flows) {
+                entry.word()
+            } else {
+                0
+            };
+        }
+        if syn && known.backend() != FLOW_OF_STACK {
+            if is_new && !packet.take_peer_token(maps, PeerLimit::Flows) {
                 return LIMITED;
             }
             count_insert_failure(maps, maps.set_flow(&key, FLOW_OF_STACK));
         }
         return 0;
     };
-    if known == 0 && !packet.take_peer_token(maps, PeerLimit::Flows) {
+    if is_new && !packet.take_peer_token(maps, PeerLimit::Flows) {
         // A TCP connection opened at another gateway, or whose entry was evicted, follows the lookup table.
         let established = !syn && service_key.proto == ip::TCP;
         return if established { selected.id } else { LIMITED };
@@ -247,15 +280,16 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         count_insert_failure(maps, maps.set_flow(&key, client_entry));
         key.client_port = port;
     }
-    if known != selected.id {
-        count_insert_failure(maps, maps.set_flow(&key, selected.id));
-        maps.count(if known == 0 {
-            Event::ServiceFlow
-        } else {
-            Event::ServiceFlowMoved
-        });
+    let entry = FlowEntry::selected(selected.id, mark);
+    if entry != known {
+        count_insert_failure(maps, maps.set_flow(&key, entry.word()));
+        if is_new {
+            maps.count(Event::ServiceFlow);
+        } else if entry.backend() != known.backend() {
+            maps.count(Event::ServiceFlowMoved);
+        }
     }
-    selected.id
+    entry.word()
 }
 
 /// The backend of a new flow, and the entry of its client to store, or 0.
@@ -266,9 +300,12 @@ fn select_new<'t, M: Maps>(
     service_key: &ServiceKey,
     key: &mut FlowKey,
 ) -> Option<(Selected<'t>, u64)> {
+    if service.flags & SERVICE_STACK != 0 {
+        return None;
+    }
     if service.flags & SERVICE_AFFINITY == 0 {
-        let ports = (u32::from(key.client_port) << 16) | u32::from(key.service_port);
-        return Some((lookup_maglev(maps, service_key, hash(key, ports))?, 0));
+        let hash = hash(key, service.ports_of_hash(key));
+        return Some((lookup_maglev(maps, service_key, hash)?, 0));
     }
     let port = key.client_port;
     key.client_port = 0;
@@ -310,7 +347,7 @@ fn backend_for_client<'t, M: Maps>(
 
 /// Hash of a flow, the same at every gateway.
 #[inline(always)]
-fn hash(key: &FlowKey, ports: u32) -> u32 {
+pub(super) fn hash(key: &FlowKey, ports: u32) -> u32 {
     let hash = nexthop_select::mix(Address::from(key.client).fold(), key.proto);
     let hash = nexthop_select::mix(Address::from(key.service).fold(), hash);
     nexthop_select::mix(ports, hash)
@@ -319,10 +356,25 @@ fn hash(key: &FlowKey, ports: u32) -> u32 {
 /// Backend for a hash from the Maglev table.
 #[inline(always)]
 fn lookup_maglev<'t, M: Maps>(maps: &'t M, key: &ServiceKey, hash: u32) -> Option<Selected<'t>> {
+    get_backend(maps, table_backend(maps, key, hash)?)
+}
+
+/// ID for a hash in a table.
+#[inline(always)]
+pub(super) fn table_backend<M: Maps>(maps: &M, key: &ServiceKey, hash: u32) -> Option<u64> {
     let table = maps.maglev(key)?;
     // Scales the hash to the table's size instead of dividing by it.
     let at = u64::from(hash).wrapping_mul(MAGLEV_ENTRIES as u64) >> 32;
     let at = usize::try_from(at).ok()? & MAGLEV_SLOTS.wrapping_sub(1);
-    let id = table.backends.get(at)?;
-    get_backend(maps, *id)
+    table.backends.get(at).copied()
+}
+
+impl Service {
+    /// The part of the hash of a flow beside its addresses: with affinity all flows of a client have the same one.
+    #[inline(always)]
+    pub(super) const fn ports_of_hash(self, key: &FlowKey) -> u32 {
+        // All ones without affinity.
+        let mask = (self.flags & SERVICE_AFFINITY).wrapping_sub(1);
+        ((key.client_port as u32) << 16 | key.service_port as u32) & mask
+    }
 }

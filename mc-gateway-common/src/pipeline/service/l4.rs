@@ -72,6 +72,7 @@ impl L4Header {
             kind: L4Kind::Other,
             v6,
             syn: false,
+            open: false,
             proto: found.proto,
             at: found.at,
             src_port: 0,
@@ -110,6 +111,7 @@ impl L4Header {
         {
             header.syn = flags & (SYN | ACK) == SYN;
         }
+        header.open = found.proto == ip::TCP && !found.fragment && !header.syn;
         header
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct L4Header {
     pub(crate) v6: bool,
     /// The packet opens a TCP connection.
     pub(crate) syn: bool,
+    /// The packet is an unfragmented TCP segment of an open connection.
+    pub(crate) open: bool,
     pub(crate) proto: u8,
     /// Offset of the transport header, below 65,536.
     pub(crate) at: u32,
@@ -58,6 +60,7 @@ const KIND_SHIFT: u32 = 56;
 const KIND_MASK: u8 = 0xf;
 const V6_SHIFT: u32 = 60;
 const SYN_SHIFT: u32 = 61;
+const OPEN_SHIFT: u32 = 62;
 
 impl PackedL4Header {
     /// Packs a header; its offset is below 65,536.
@@ -70,8 +73,16 @@ impl PackedL4Header {
                 | (header.proto as u64) << PROTO_SHIFT
                 | (header.kind as u64) << KIND_SHIFT
                 | (header.v6 as u64) << V6_SHIFT
-                | (header.syn as u64) << SYN_SHIFT,
+                | (header.syn as u64) << SYN_SHIFT
+                | (header.open as u64) << OPEN_SHIFT,
         )
+    }
+
+    /// 1 for a header with [`L4Header::open`], else 0: the verifier would follow both values of a flag through the
+    /// rest of a program.
+    #[inline(always)]
+    pub(crate) const fn open_bit(self) -> u64 {
+        self.0 >> OPEN_SHIFT & 1
     }
 
     /// The header given to [`Self::new`].
@@ -91,6 +102,7 @@ impl PackedL4Header {
             },
             v6: word & 1 << V6_SHIFT != 0,
             syn: word & 1 << SYN_SHIFT != 0,
+            open: self.open_bit() != 0,
             proto: (word >> PROTO_SHIFT) as u8,
             at: (word >> OFFSET_SHIFT) as u32 & OFFSET_MASK,
             src_port: word as u16,
@@ -133,10 +145,10 @@ mod tests {
         #[test]
         fn packing_loses_nothing(
             kind in prop::sample::select(vec![L4Kind::Unfragmented, L4Kind::FirstFragment, L4Kind::LaterFragment, L4Kind::IcmpError, L4Kind::Other, L4Kind::Truncated, L4Kind::Sctp]),
-            (v6, syn, proto, src_port, dst_port) in any::<(bool, bool, u8, u16, u16)>(),
+            (v6, syn, open, proto, src_port, dst_port) in any::<(bool, bool, bool, u8, u16, u16)>(),
             at in 0_u32..65_536,
         ) {
-            let header = L4Header { kind, v6, syn, proto, at, src_port, dst_port };
+            let header = L4Header { kind, v6, syn, open, proto, at, src_port, dst_port };
             prop_assert_eq!(PackedL4Header::new(header).unpack(), header);
         }
     }

@@ -17,6 +17,9 @@ mod l4;
 pub(super) mod l4_header;
 mod map_insert;
 mod nat;
+mod next_choice;
+mod outer_ttl;
+mod returned;
 mod rewrite;
 mod translate;
 
@@ -25,5 +28,7 @@ pub use backend_route::PackedRoute;
 pub use backend_select::{flow_backend_id, select_backend};
 pub use l4::parse_l4;
 pub use l4_header::PackedL4Header;
-pub use nat::{clear_nat_entry, dnat_request, snat_reply};
+pub use nat::{Dnat, clear_nat_entry, dnat_request, snat_reply};
+pub use next_choice::{choice, next_choice};
+pub use returned::{return_to_gateway, select_again};
 pub use translate::translate_service;

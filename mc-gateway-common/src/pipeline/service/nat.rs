@@ -8,7 +8,10 @@ use super::{
     rewrite::{self, Endpoint},
 };
 use crate::{
-    abi::service::{Backend, Fragment, Reply, ReplyKey},
+    abi::{
+        flow_entry::FlowEntry,
+        service::{Backend, Fragment, Reply, ReplyKey},
+    },
     maps::{Maps, SOURCE_BACKEND, SOURCE_OWN},
     packet::{
         Packet, eth, ip,
@@ -17,17 +20,30 @@ use crate::{
     verdict::{DropReason, Event},
 };
 
-/// Translates a packet to a Service into one to the backend `backend` on this node, and stores the reverse
+/// Result of [`dnat_request`] for an admissible packet.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dnat {
+    /// The packet is translated.
+    Translated,
+    /// The backend does not have the connection: the gateway must select again.
+    Unknown,
+}
+
+/// Translates a packet to a Service into one to the backend of `backend` on this node, and stores the reverse
 /// translation. The IP header is at `at`.
+///
+/// `backend` is a [`FlowEntry`]. A packet of an unconfirmed flow is translated only if the backend has the connection.
 #[inline(always)]
 pub fn dnat_request<P: Subprograms, M: Maps>(
     packet: &mut P,
     maps: &M,
     at: u32,
     backend: u64,
-) -> Result<(), DropReason> {
+) -> Result<Dnat, DropReason> {
+    let entry = FlowEntry::from_word(backend);
     let backend = maps
-        .backend(backend)
+        .backend(entry.backend())
         .filter(|backend| backend.group == 0)
         .ok_or(DropReason::UnknownBackend)?;
     let v6 = is_v6(packet, at);
@@ -53,6 +69,9 @@ pub fn dnat_request<P: Subprograms, M: Maps>(
                 client_port: l4.src_port,
                 proto: u32::from(backend.proto),
             };
+            if entry.is_unconfirmed() && l4.open && maps.reply(&key) != Some(reply_of(backend)) {
+                return Ok(Dnat::Unknown);
+            }
             store_reply(maps, &key, backend);
             rewrite::rewrite_packet(packet, at, l4, Side::Destination, &to)
         }
@@ -77,16 +96,22 @@ pub fn dnat_request<P: Subprograms, M: Maps>(
     };
     rewritten.ok_or(DropReason::WriteFailed)?;
     maps.count(Event::ServiceTranslated);
-    Ok(())
+    Ok(Dnat::Translated)
+}
+
+/// The Service address of a backend.
+#[inline(always)]
+const fn reply_of(backend: &Backend) -> Reply {
+    Reply {
+        addr: backend.service,
+        port: backend.service_port,
+        pad: 0,
+    }
 }
 
 #[inline(always)]
 fn store_reply<M: Maps>(maps: &M, key: &ReplyKey, backend: &Backend) {
-    let reply = Reply {
-        addr: backend.service,
-        port: backend.service_port,
-        pad: 0,
-    };
+    let reply = reply_of(backend);
     if let Some(known) = maps.reply(key) {
         if known == reply {
             return;

@@ -9,10 +9,11 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::service::{
-    BACKEND_READY, Backend, MAGLEV_ENTRIES, MAX_BACKENDS, MAX_SERVICES, ServiceKey,
+    BACKEND_READY, Backend, MAGLEV_ENTRIES, MAX_BACKENDS, MAX_SERVICES, Maglev, ServiceKey,
 };
 use mc_gateway_common::packet::ip;
 
@@ -39,11 +40,24 @@ pub struct Service {
     pub stack: bool,
 }
 
+/// The endpoints of a port of a Service address on known Nodes, by ID.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Those that accept new flows.
+    pub ready: BTreeSet<u64>,
+    /// All, also unready and terminating ones.
+    pub all: BTreeSet<u64>,
+}
+
 /// Desired contents of the Service maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Services {
     /// Services by address, port and protocol; gateways only.
     pub services: BTreeMap<ServiceKey, Service>,
+    /// Endpoints of each port, on every Node.
+    pub endpoints: BTreeMap<ServiceKey, Endpoints>,
+    /// Past lookup tables by key and generation, from [`crate::service_history`]; gateways only.
+    pub past: BTreeMap<ServiceKey, Arc<Maglev>>,
     /// Backends by ID; [`Backend::group`] is the stable ID of the Node's group, 0 for this node.
     pub backends: BTreeMap<u64, Backend>,
 }
@@ -141,20 +155,28 @@ impl ServiceBuilder<'_> {
             }
         };
         let mut backends = BTreeMap::new();
-        let mut ready = BTreeSet::new();
+        let mut known = Endpoints::default();
         let mut unplaced = BTreeSet::new();
         for (pod, pod_port, endpoint) in endpoints {
             let group = match self.locate(pod, endpoint) {
                 EndpointLocation::Local => 0,
-                EndpointLocation::Remote(group) if self.gateway => group,
-                EndpointLocation::Unknown if takes_new(endpoint) => {
-                    unplaced.insert(pod);
+                EndpointLocation::Remote(group) => group,
+                EndpointLocation::Unknown => {
+                    if takes_new(endpoint) {
+                        unplaced.insert(pod);
+                    }
                     continue;
                 }
-                EndpointLocation::Remote(_) | EndpointLocation::Unknown => continue,
             };
             let pod = to_abi_addr(pod);
             let id = backend_id(&key, &pod, pod_port);
+            known.all.insert(id);
+            if takes_new(endpoint) {
+                known.ready.insert(id);
+            }
+            if group != 0 && !self.gateway {
+                continue;
+            }
             let backend: &mut Backend = backends.entry(id).or_insert(Backend {
                 pod,
                 service: key.addr,
@@ -167,11 +189,11 @@ impl ServiceBuilder<'_> {
             });
             if takes_new(endpoint) {
                 backend.flags |= BACKEND_READY;
-                ready.insert(id);
             }
         }
-        self.report_unplaced(service, &field, &unplaced, ready.is_empty());
-        self.add(service, port, key, ready, backends);
+        self.report_unplaced(service, &field, &unplaced, known.ready.is_empty());
+        self.services.endpoints.insert(key, known.clone());
+        self.add(service, port, key, known.ready, backends);
     }
 
     /// Makes a port reachable from other clusters.
@@ -321,7 +343,7 @@ fn key(addr: IpAddr, port: &ServicePort) -> Option<ServiceKey> {
         addr: to_abi_addr(addr),
         port: u16::try_from(port.port).ok()?,
         proto: *proto,
-        pad: 0,
+        generation: 0,
     })
 }
 

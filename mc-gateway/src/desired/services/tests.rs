@@ -58,7 +58,7 @@ fn key(addr: &str, port: u16, proto: u8) -> ServiceKey {
         addr: to_abi_addr(addr.parse().unwrap()),
         port,
         proto,
-        pad: 0,
+        generation: 0,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod affinity;
 mod errors;
+mod second_choice;
 pub(crate) mod worlds;
 
 use std::net::IpAddr;
@@ -114,6 +115,7 @@ pub(crate) fn services(cases: &mut Vec<Case>) {
         cases.replies();
         cases.fragments();
         cases.errors();
+        cases.second_choice();
     }
 }
 
@@ -160,7 +162,7 @@ impl Cases<'_> {
             addr: addr(self.addr_of(SERVICE_HERE)),
             port,
             proto,
-            pad: 0,
+            generation: 0,
         }
     }
 

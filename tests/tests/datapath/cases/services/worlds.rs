@@ -3,16 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::{
-    abi::service::{FLOW_OF_STACK, FlowKey},
+    abi::{
+        flow_entry::FlowEntry,
+        service::{FLOW_OF_STACK, FlowKey, Reply, ReplyKey, SERVICE_PAST},
+    },
     maglev,
     maps::MemoryMaps,
 };
 
 use super::{
-    BY_UDP, Cases, DATAGRAMS, ENDING, ENDING_UDP, GONE, GROUP_NODE, ON_NODE, PROXIED, SECOND, STICKY,
-    STICKY_FIRST, STICKY_HERE, STICKY_KNOWN, TCP, UDP, UDP_HERE, WEB, WEB_HERE, affinity, world,
+    BY_UDP, Cases, DATAGRAMS, ENDING, ENDING_UDP, GONE, GROUP_NODE, ON_NODE, POD_PORT, PROXIED, SECOND,
+    STICKY, STICKY_FIRST, STICKY_HERE, STICKY_KNOWN, TCP, UDP, UDP_HERE, WEB, WEB_HERE, addr, affinity,
+    world,
 };
-use crate::fixture::{POD_HERE, POD_NODE, Shape};
+use crate::fixture::{POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, Shape};
 
 /// The gateway of [`world`] with several backends of a port, here and on the node.
 pub(crate) fn several_backends(shape: Shape) -> MemoryMaps {
@@ -52,6 +56,96 @@ pub(crate) fn several_backends(shape: Shape) -> MemoryMaps {
         service.backends = u32::try_from(ids.len()).expect("few");
     }
     tables
+}
+
+/// [`several_backends`] with past tables of the TCP ports: in some places a backend that is unready, missing, or here.
+pub(crate) fn past_tables(shape: Shape) -> MemoryMaps {
+    let cases = Cases {
+        shape,
+        cases: &mut Vec::new(),
+    };
+    let mut tables = several_backends(shape);
+    for (port, past) in [
+        (
+            WEB,
+            &[
+                &[ON_NODE, WEB_HERE, ENDING, GONE][..],
+                &[SECOND, ENDING],
+                &[WEB_HERE],
+            ][..],
+        ),
+        (STICKY, &[&[STICKY_KNOWN, STICKY_HERE], &[STICKY_FIRST]]),
+    ] {
+        let key = cases.key(port, TCP);
+        for (generation, ids) in (1..).zip(past) {
+            let mut table = *maglev::table(&ids.iter().copied().collect()).expect("a table");
+            for place in table.backends.iter_mut().step_by(5) {
+                *place = 0;
+            }
+            tables
+                .services
+                .maglev
+                .insert(key.with_generation(generation), table);
+        }
+        let service = tables.services.services.get_mut(&key).expect("a Service");
+        service.flags |= SERVICE_PAST;
+    }
+    tables
+}
+
+/// Flows of [`past_tables`], unconfirmed and confirmed, by client port.
+pub(crate) fn unconfirmed_flows(shape: Shape, client_ports: &[u16]) -> BTreeMap<FlowKey, u64> {
+    let cases = Cases {
+        shape,
+        cases: &mut Vec::new(),
+    };
+    let mut flows = known_flows(shape, client_ports);
+    for (number, port) in (0..).zip(client_ports) {
+        let id = [ON_NODE, SECOND, ENDING][number % 3];
+        let table = u32::try_from(number % 5).expect("small");
+        let entry = if number % 4 == 0 {
+            FlowEntry::confirmed(id)
+        } else {
+            FlowEntry::unconfirmed(id, table)
+        };
+        flows.insert(cases.flow_key(*port, WEB, TCP), entry.word());
+        let sticky = FlowEntry::unconfirmed([STICKY_KNOWN, STICKY_FIRST][number % 2], table);
+        flows.insert(cases.flow_key(*port, STICKY, TCP), sticky.word());
+    }
+    flows
+}
+
+/// Connections of the gateway's Pod through [`WEB`], and through another port.
+pub(crate) fn connections_here(shape: Shape, client_ports: &[u16]) -> BTreeMap<ReplyKey, Reply> {
+    connections(shape, POD_HERE, client_ports)
+}
+
+/// Connections of the node's Pod through [`WEB`], and through another port.
+pub(crate) fn connections_on_node(shape: Shape, client_ports: &[u16]) -> BTreeMap<ReplyKey, Reply> {
+    connections(shape, POD_NODE, client_ports)
+}
+
+fn connections(shape: Shape, pod: [u8; 4], client_ports: &[u16]) -> BTreeMap<ReplyKey, Reply> {
+    let cases = Cases {
+        shape,
+        cases: &mut Vec::new(),
+    };
+    let of = |(number, client_port): (u16, &u16)| {
+        let key = ReplyKey {
+            pod: addr(cases.addr_of(pod)),
+            client: addr(cases.addr_of(POD_WEST)),
+            pod_port: POD_PORT,
+            client_port: *client_port,
+            proto: TCP.into(),
+        };
+        let reply = Reply {
+            addr: addr(cases.addr_of(SERVICE_HERE)),
+            port: WEB + number % 3 / 2,
+            pad: 0,
+        };
+        (key, reply)
+    };
+    (0..).zip(client_ports).step_by(2).map(of).collect()
 }
 
 /// The gateway of [`world`] after the last backend became unready.

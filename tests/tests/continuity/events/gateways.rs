@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use mc_tests::topology::{Cluster, Family, Fault, Place, gateway_info};
 
 use super::{Allowed, Event};
 use crate::{
+    connection::{Protocol, Target},
     objects::{Endpoint, SPARE, SPARES},
     pool::{Id, to_services},
     world::{EAST, Liveness, WEST, WEST_GATEWAYS, World},
@@ -33,6 +34,18 @@ pub(super) const EVENTS: &[Event] = &[
     Event::new("gateway added to objects", added),
     Event::new("gatewayIP of a gateway changed", address_changed),
     Event::new("endpoints added, then gateway lost", lost_after_change),
+    Event::new(
+        "endpoints changed three times, then gateway returns",
+        returned_after_changes,
+    ),
+    Event::new(
+        "endpoints changed twice, then gateway drained",
+        drained_after_changes,
+    ),
+    Event::new(
+        "drained gateway in use again after a change",
+        undrained_after_change,
+    ),
 ];
 
 const FIRST: Place = WEST_GATEWAYS[0];
@@ -156,7 +169,7 @@ fn of_stack(world: &World, place: Place) -> Result<BTreeSet<Id>> {
 
 fn lost_with_stack(world: &mut World) -> Result<Allowed> {
     let ids = of_stack(world, FIRST)?;
-    anyhow::ensure!(
+    ensure!(
         !ids.is_empty(),
         "no connection of the service proxy on {}",
         FIRST.name()
@@ -168,31 +181,79 @@ fn lost_with_stack(world: &mut World) -> Result<Allowed> {
     })
 }
 
-/// First local port of [`lost_after_change`].
+/// First local port of the connections that move after a change of endpoints.
 const PORTS: u16 = 60_000;
-/// Number of its connections that the remaining gateway gives to another backend. It is the same in every run, because
-/// addresses and ports are.
-const MOVED: usize = 28;
+
+/// Datagrams have no SYN: they follow the present look-up table of the gateway that they reach.
+fn moved_datagrams(world: &World) -> Allowed {
+    let datagrams = world
+        .pool
+        .select(|spec| spec.protocol == Protocol::Udp && spec.target == Target::Service);
+    Allowed::Some {
+        class: "datagrams to a Service follow the look-up table",
+        ids: datagrams.map(|(id, _, _)| id).collect(),
+    }
+}
+
+/// Opens connections to the present endpoints, and requires TCP connections at a gateway.
+fn open_at(world: &mut World, place: Place) -> Result<()> {
+    let opened = world.pool.open(to_services(100))?;
+    let at = world.connections_at(place)?;
+    let here = opened.iter().filter(|id| at.contains(id)).count();
+    let tcp = world.pool.select(|spec| spec.protocol == Protocol::Tcp);
+    let tcp = tcp
+        .filter(|(id, _, _)| opened.contains(id) && at.contains(id))
+        .count();
+    println!(
+        "{here} of {} connections at {}, {tcp} by TCP",
+        opened.len(),
+        place.name()
+    );
+    ensure!(tcp > 0, "no TCP connection at {}", place.name());
+    Ok(())
+}
+
+/// Changes which endpoints of the Service are ready, in these steps.
+fn change_endpoints(world: &mut World, steps: &[&[u16]]) -> Result<()> {
+    for ready in steps {
+        for one in &mut world.web.endpoints {
+            one.ready = ready.contains(&one.backend);
+        }
+        world.publish()?;
+    }
+    Ok(())
+}
 
 fn lost_after_change(world: &mut World) -> Result<Allowed> {
     world.pool.restart_at(PORTS);
-    let opened = world.pool.open(to_services(100))?;
+    open_at(world, FIRST)?;
     world
         .web
         .endpoints
         .extend((SPARE..SPARE + SPARES).map(Endpoint::of_node));
     world.publish()?;
-    let ids = world.connections_at(FIRST)?;
-    println!(
-        "{} of {} connections at {}",
-        ids.len(),
-        opened.len(),
-        FIRST.name()
-    );
     lost(world, FIRST, Fault::LinkDown)?;
-    Ok(Allowed::Exactly {
-        class: "their gateway is lost after a change of endpoints",
-        ids,
-        count: MOVED,
-    })
+    Ok(moved_datagrams(world))
+}
+
+/// The gateway has no entry of the connections that began without it.
+fn returned_after_changes(world: &mut World) -> Result<Allowed> {
+    open_at(world, SECOND)?;
+    change_endpoints(world, &[&[0, 1, 2], &[2, 3, 4, 5], &[5, 6, 7]])?;
+    returned(world, FIRST, Fault::LinkDown)?;
+    Ok(moved_datagrams(world))
+}
+
+fn drained_after_changes(world: &mut World) -> Result<Allowed> {
+    open_at(world, SECOND)?;
+    change_endpoints(world, &[&[0, 1, 6], &[1, 2, 3, 4]])?;
+    drained(world)?;
+    Ok(moved_datagrams(world))
+}
+
+fn undrained_after_change(world: &mut World) -> Result<Allowed> {
+    open_at(world, FIRST)?;
+    change_endpoints(world, &[&[0, 1, 2, 3, 4, 5, 6, 7]])?;
+    undrained(world)?;
+    Ok(moved_datagrams(world))
 }

@@ -8,6 +8,7 @@ mod member;
 mod node;
 mod pod;
 mod probes;
+mod returned;
 mod secret;
 
 use mc_gateway_common::verdict::DropReason;
@@ -37,6 +38,7 @@ pub(crate) fn all(bed: &Bed, entry: Entry) -> Vec<Vector> {
             Entry::Member => member::generate(&mut generator),
         }
         antrea::generate(&mut generator);
+        returned::generate(&mut generator);
         if entry != Entry::Pod {
             secret::generate(&mut generator);
         }

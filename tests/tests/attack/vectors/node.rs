@@ -85,7 +85,7 @@ pub(super) fn generate(generator: &mut Generator) {
 }
 
 /// The n-th address of a network.
-trait Nth {
+pub(super) trait Nth {
     fn nth(&self, n: u16) -> std::net::IpAddr;
 }
 

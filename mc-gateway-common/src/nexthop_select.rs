@@ -100,7 +100,11 @@ fn candidate(next_hop: &NextHop, hash: u32) -> Candidate {
 /// The slot of the next hop at index `i`; the mask proves the bound to the verifier.
 #[inline(always)]
 fn slot_at(group: &NextHopGroup, i: usize) -> u32 {
-    group.next_hops.get(i & (GROUP_NEXT_HOPS - 1)).copied().unwrap_or(0)
+    group
+        .next_hops
+        .get(i & (GROUP_NEXT_HOPS - 1))
+        .copied()
+        .unwrap_or(0)
 }
 
 /// The next hop at index `i` and its slot.

@@ -34,38 +34,34 @@ fn the_public_key_of_a_gateway_reaches_the_other_cluster() {
         let keys = node_keys(cluster);
         assert_eq!(keys.len(), 2, "one for each Node: {keys:?}");
         let import = format!("test-cluster-{}-clusterinfo", cluster.0);
-        other.wait_for(
-            &format!("public keys of {}", cluster.0),
-            SHORT_TIMEOUT,
-            || {
-                let gateways = cluster.list(NAMESPACE, "gateway", "");
-                let infos = other.get(NAMESPACE, "clusterinfoimport", &import);
-                let infos = infos.map(|import| import["spec"]["gatewayInfos"].clone());
-                for gateway in &gateways {
-                    let name = text(gateway, "/metadata/name");
-                    let own = keys.iter().find(|(node, _)| *node == name).map(|(_, key)| key);
-                    let stated = text(gateway, "/publicKey");
-                    let address = text(gateway, "/gatewayIP");
-                    let received = infos
-                        .as_ref()
-                        .and_then(Value::as_array)
-                        .into_iter()
-                        .flatten()
-                        .find(|info| info["gatewayIP"] == address.as_str())
-                        .map(|info| text(info, "/publicKey"));
-                    if own != Some(&stated) || received.as_ref() != own || stated.is_empty() {
-                        return Err(format!(
-                            "{name}: NodeKey {own:?}, Gateway {stated:?}, received {received:?}"
-                        ));
-                    }
+        other.wait_for(&format!("public keys of {}", cluster.0), SHORT_TIMEOUT, || {
+            let gateways = cluster.list(NAMESPACE, "gateway", "");
+            let infos = other.get(NAMESPACE, "clusterinfoimport", &import);
+            let infos = infos.map(|import| import["spec"]["gatewayInfos"].clone());
+            for gateway in &gateways {
+                let name = text(gateway, "/metadata/name");
+                let own = keys.iter().find(|(node, _)| *node == name).map(|(_, key)| key);
+                let stated = text(gateway, "/publicKey");
+                let address = text(gateway, "/gatewayIP");
+                let received = infos
+                    .as_ref()
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten()
+                    .find(|info| info["gatewayIP"] == address.as_str())
+                    .map(|info| text(info, "/publicKey"));
+                if own != Some(&stated) || received.as_ref() != own || stated.is_empty() {
+                    return Err(format!(
+                        "{name}: NodeKey {own:?}, Gateway {stated:?}, received {received:?}"
+                    ));
                 }
-                if gateways.is_empty() {
-                    Err("no Gateway".to_owned())
-                } else {
-                    Ok(())
-                }
-            },
-        );
+            }
+            if gateways.is_empty() {
+                Err("no Gateway".to_owned())
+            } else {
+                Ok(())
+            }
+        });
     }
 }
 
@@ -75,8 +71,19 @@ fn no_agent_replaces_the_public_key_of_a_node() {
     let (node, _) = before.first().expect("a NodeKey");
     let forged = r#"{"spec":{"publicKey":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="}}"#;
     let agent = format!("--as={ACCOUNT}");
-    let patch = ["patch", "nodekey", node, "-n", NAMESPACE, "--type=merge", "-p", forged];
-    let error = EAST.try_kubectl(&[&patch[..], &[agent.as_str()]].concat()).unwrap_err();
+    let patch = [
+        "patch",
+        "nodekey",
+        node,
+        "-n",
+        NAMESPACE,
+        "--type=merge",
+        "-p",
+        forged,
+    ];
+    let error = EAST
+        .try_kubectl(&[&patch[..], &[agent.as_str()]].concat())
+        .unwrap_err();
     assert!(error.contains("Forbidden"), "{error}");
     let error = EAST
         .try_kubectl(&["delete", "nodekey", node, "-n", NAMESPACE, &agent])

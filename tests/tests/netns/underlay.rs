@@ -111,10 +111,7 @@ fn vlan_devices_between_the_gateways_carry_traffic() {
     let shown = String::from_utf8_lossy(&shown.stdout);
     let attached = |device: &str| {
         let program = format!("from_underlay on {device}");
-        shown
-            .split(&program)
-            .skip(1)
-            .any(|rest| !rest.starts_with('.'))
+        shown.split(&program).skip(1).any(|rest| !rest.starts_with('.'))
     };
     assert!(attached("eth1.100") && !attached("eth1"), "{shown}");
     assert_connectivity(&bed, Family::V4);

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::{
     fixture::{
-        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, PERIOD, POD_HERE, POD_NODE, POD_WEST, Shape,
-        WEST_GATEWAY, keyed, received_mac, sent_mac,
+        self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, PERIOD, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE,
+        Shape, WEST_GATEWAY, keyed, received_mac, sent_mac,
     },
     packets::Tunnel,
 };
@@ -156,6 +156,7 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
         }
         unkeyed(cases, shape);
         service_legs(cases, shape);
+        service_requests(cases, shape);
         probe_cases(cases, shape);
     }
 }
@@ -227,6 +228,25 @@ fn service_legs(cases: &mut Vec<Case>, shape: Shape) {
         );
         let name = format!("{}: secret: Service: {name}", shape.name());
         cases.push(case_from_underlay(name, keyed(tables), sent.frame(), expect));
+    }
+}
+
+/// Requests to a Service by a gateway of another cluster: it selects no backend.
+fn service_requests(cases: &mut Vec<Case>, shape: Shape) {
+    let tables = keyed(services::world(shape, true));
+    let chosen = received_mac(WEST_GATEWAY, PERIOD).with_backend(services::ON_NODE);
+    for (name, mac) in [
+        ("a backend ID", chosen),
+        ("a backend ID and the mark", chosen.may_return()),
+    ] {
+        let inner = web(shape.inner(POD_WEST), shape.inner(SERVICE_HERE));
+        let mut tunnel = Tunnel::new(shape.outer(WEST_GATEWAY), shape.outer(GATEWAY_OUTSIDE), &inner);
+        tunnel.vxlan = shape.vxlan;
+        tunnel.dst_port = shape.port();
+        tunnel.inner_src = mac.bytes();
+        let name = format!("{}: secret: gateway of another cluster: {name}", shape.name());
+        let expect = Expect::Drop(DropReason::PeerSecret);
+        cases.push(case_from_underlay(name, tables.clone(), tunnel.frame(), expect));
     }
 }
 

@@ -71,7 +71,10 @@ fn restarted_controllers_write_nothing() {
         .filter(|&(object, version)| after.get(object) != Some(version))
         .map(|(object, version)| (object, version, after.get(object)))
         .collect();
-    let created: Vec<_> = after.keys().filter(|object| !before.contains_key(*object)).collect();
+    let created: Vec<_> = after
+        .keys()
+        .filter(|object| !before.contains_key(*object))
+        .collect();
     assert!(
         written.is_empty() && created.is_empty(),
         "written: {written:?}, created: {created:?}"

@@ -46,6 +46,8 @@ pub(super) const EVENTS: &[Event] = &[
         "drained gateway in use again after a change",
         undrained_after_change,
     ),
+    Event::new("gateway removed after changes", removed_after_changes),
+    Event::new("endpoints changed twice, then gateway added", added_after_changes),
 ];
 
 const FIRST: Place = WEST_GATEWAYS[0];
@@ -255,5 +257,20 @@ fn undrained_after_change(world: &mut World) -> Result<Allowed> {
     open_at(world, FIRST)?;
     change_endpoints(world, &[&[0, 1, 2, 3, 4, 5, 6, 7]])?;
     undrained(world)?;
+    Ok(moved_datagrams(world))
+}
+
+fn removed_after_changes(world: &mut World) -> Result<Allowed> {
+    open_at(world, SECOND)?;
+    change_endpoints(world, &[&[0, 2, 4, 6]])?;
+    removed(world)?;
+    Ok(moved_datagrams(world))
+}
+
+/// The agent of the new gateway knows the past endpoints: it was a Node of the cluster meanwhile.
+fn added_after_changes(world: &mut World) -> Result<Allowed> {
+    open_at(world, FIRST)?;
+    change_endpoints(world, &[&[0, 1, 2], &[1, 3, 5, 7]])?;
+    added(world)?;
     Ok(moved_datagrams(world))
 }

@@ -9,6 +9,7 @@
 use std::{env, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 use crate::{
+    failover::wait_all_in_use,
     topology::{Cluster, Masquerade, Options, Place, Topology, Variant},
     wait::wait_for,
 };
@@ -100,12 +101,13 @@ pub fn connected(name: &str) -> Topology {
     bed
 }
 
-/// Two connected clusters with two gateways each.
+/// Two connected clusters with two gateways each, all in use: a next hop is dead while its agent starts.
 pub fn with_two_gateways(name: &str) -> Topology {
     let mut options = options(name);
     options.two_gateways = true;
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the agents");
+    wait_all_in_use(&mut bed).expect("all next hops in use");
     bed
 }
 

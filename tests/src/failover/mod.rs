@@ -158,6 +158,44 @@ pub fn wait_alive(bed: &mut Topology, nodes: &[Place]) -> Result<()> {
     })
 }
 
+/// Waits until every node uses all its next hops. The log has no line yet of one that is dead while its agent starts.
+pub fn wait_all_in_use(bed: &mut Topology) -> Result<()> {
+    wait_all_alive(bed)?;
+    wait_for("all next hops to be in use", TIMEOUT, || {
+        for place in bed.nodes() {
+            let states = next_hop_states(bed, place).map_err(|error| format!("{error:#}"))?;
+            let unused = states
+                .iter()
+                .find(|(_, state)| !["alive", "unprobed"].contains(&state.as_str()));
+            if let Some((next_hop, state)) = unused {
+                return Err(format!("{}: next hop {next_hop} is {state}", place.name()));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Addresses and states of a node's next hops, from its maps.
+fn next_hop_states(bed: &Topology, place: Place) -> Result<Vec<(String, String)>> {
+    let out = bed.run_agent(place, &["inspect", "nexthops", "-o", "json"])?;
+    ensure!(
+        out.status.success(),
+        "inspect: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    let tables: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let rows = tables.get("nexthops").and_then(serde_json::Value::as_array);
+    let rows = rows.context("next hops")?;
+    let text = |row: &serde_json::Value, column: &str| {
+        let value = row.get(column).and_then(serde_json::Value::as_str);
+        value.unwrap_or_default().to_owned()
+    };
+    Ok(rows
+        .iter()
+        .map(|row| (text(row, "address"), text(row, "state")))
+        .collect())
+}
+
 /// Occurrences of an event on a node.
 pub fn event_count(bed: &Topology, place: Place, event: Event) -> Result<u64> {
     Ok(Counters::read(&bed.bpf_dir(place))?.events(event))

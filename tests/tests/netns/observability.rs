@@ -200,8 +200,9 @@ fn per_peer_counters_agree_at_both_ends() {
         let row = rows.iter().find(|row| row["address"] == gone.as_str());
         row.map(|row| row[column].as_u64().expect("a number"))
     };
-    assert!(of_gone(&bed, "received_packets") > Some(50));
-    assert!(of_gone(&bed, "sent_bytes") > Some(5_000));
+    let peers = inspect(&bed, gateway, "peers");
+    assert!(of_gone(&bed, "received_packets") > Some(50), "{peers}");
+    assert!(of_gone(&bed, "sent_bytes") > Some(5_000), "{peers}");
     let file = bed.manifests_dir(Cluster::East).join("west.yaml");
     let whole = fs::read_to_string(&file).expect("a manifest");
     let others: Vec<&str> = whole.lines().filter(|line| !line.contains(&gone)).collect();

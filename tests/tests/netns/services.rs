@@ -6,7 +6,7 @@ use aya::maps::{Map, MapData};
 use mc_gateway_common::{
     abi::{
         MAPS_DIR,
-        service::{FLOWS, Flow, FlowKey, MAX_FLOWS},
+        service::{FLOWS, Flow, FlowKey, MAX_FLOWS, SERVICE_PAST},
     },
     verdict::Event,
 };
@@ -42,13 +42,16 @@ fn publish(bed: &Topology, text: &str, backends: usize) {
         let dump = bpftool(&["-j", "map", "dump", "pinned", &map(place, name)]);
         serde_json::from_str(&dump).expect("JSON")
     };
+    // Set once the endpoints have changed.
+    let past = u64::from(SERVICE_PAST);
     // With the default time-out of three hours.
     let flags = u64::from(text.contains("sessionAffinity: ClientIP")) * (1 | 10_800 << 8);
     wait_for("the Service in the maps", TIMEOUT, || {
         let seen = (
             dump(Place::GatewayWest, "mc_services")
                 .iter()
-                .filter(|entry| entry["formatted"]["value"]["flags"] == flags)
+                .filter_map(|entry| entry["formatted"]["value"]["flags"].as_u64())
+                .filter(|seen| seen & !past == flags)
                 .count(),
             dump(Place::GatewayWest, "mc_backends").len(),
             dump(Place::NodeWest, "mc_backends").len(),

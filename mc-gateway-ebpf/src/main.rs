@@ -19,10 +19,10 @@ use mc_gateway_common::{
     abi::sample::{FROM_UNDERLAY, TO_REMOTE},
     packet::{Packet as _, eth},
     pipeline,
+    verdict::Verdict,
 };
 
 use crate::{
-    context::__sk_buff,
     maps::KernelMaps,
     skb::{HEAD_V4, HEAD_V6, Skb},
     verdict::apply_verdict,
@@ -40,30 +40,21 @@ fn to_remote(ctx: TcContext) -> i32 {
 /// Ingress of every underlay device: forwards, delivers or passes packets.
 #[classifier]
 fn from_underlay(ctx: TcContext) -> i32 {
-    match Skb::from_raw(ctx.skb.skb).ethertype() {
-        eth::IPV4 => mc_from_underlay_v4(ctx.skb.skb.cast()),
-        eth::IPV6 => mc_from_underlay_v6(ctx.skb.skb.cast()),
+    let skb = ctx.skb.skb;
+    // One branch for each outer IP version, because every offset of a header is a constant.
+    match Skb::from_raw(skb).ethertype() {
+        eth::IPV4 => from_underlay_with(Skb::new(skb, HEAD_V4), pipeline::from_underlay_v4),
+        eth::IPV6 => from_underlay_with(Skb::new(skb, HEAD_V6), pipeline::from_underlay_v6),
         _ => TC_ACT_UNSPEC,
     }
 }
 
-/// A global function: the verifier checks each outer IP version separately.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn mc_from_underlay_v4(skb: *mut __sk_buff) -> i32 {
-    let mut packet = Skb::new(skb.cast(), HEAD_V4);
+/// Runs the pipeline of one outer IP version. It is inlined, because a return costs as much as a look-up where the CPU
+/// needs return thunks (x86 `spec_rstack_overflow`, `retbleed`).
+#[inline(always)]
+fn from_underlay_with(mut packet: Skb, pipeline: impl Fn(&mut Skb, &KernelMaps) -> Verdict) -> i32 {
     let received = packet.rx_info();
-    let verdict = pipeline::from_underlay_v4(&mut packet, &KernelMaps);
-    apply_verdict(&packet, verdict, received, FROM_UNDERLAY)
-}
-
-/// As [`mc_from_underlay_v4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn mc_from_underlay_v6(skb: *mut __sk_buff) -> i32 {
-    let mut packet = Skb::new(skb.cast(), HEAD_V6);
-    let received = packet.rx_info();
-    let verdict = pipeline::from_underlay_v6(&mut packet, &KernelMaps);
+    let verdict = pipeline(&mut packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_UNDERLAY)
 }
 

@@ -5,18 +5,20 @@
     reason = "offsets below 200, and fields cut out of words"
 )]
 
+use core::array;
+
 use super::{
     access::Packet,
     checksum,
     encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD},
     eth,
-    header_words::{self, HeaderWords},
+    header_words::HeaderWords,
     ip,
     offsets::{ipv4, ipv6, udp},
     outer_family::UDP_CHECK_TO_INNER,
     tunnel,
 };
-use crate::abi::{Address, SourceMac};
+use crate::abi::{Address, NextHop, SourceMac};
 
 /// Bytes of an encapsulated packet over IPv4 up to the end of an inner IPv4 header without options.
 pub const HEADERS_V4: usize = ENCAP_LEN_V4 + ip::V4_LEN;
@@ -172,107 +174,149 @@ impl<const N: usize> Headers<N> {
     /// do not change.
     #[inline(always)]
     pub fn reflect<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
-        if Self::V6 {
-            return store_v6(packet, ttl, self.outer.dst, self.outer.src);
-        }
-        let fields = V4Rewrite::load(packet)?;
-        fields.apply(packet, ttl, self.outer.dst, self.outer.src)
+        let (src, dst) = (self.outer.dst, self.outer.src);
+        let ip = if Self::V6 {
+            rewrite_v6(packet, Some(ttl), src, dst)?
+        } else {
+            rewrite_v4(packet, Some(ttl), src, dst)?
+        };
+        packet.update_sum(ip.header);
+        Some(())
     }
 }
 
-/// The addresses of an encapsulated packet from this node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rewrite {
-    /// Outer source.
-    pub src: Address,
-    /// Outer destination, of the same version.
-    pub dst: Address,
-    /// Inner Ethernet source.
-    pub mac: SourceMac,
-    /// All ones if the inner Ethernet source of the packet is a backend ID without a secret, which remains; else 0.
-    pub backend_mask: u64,
-}
-
-/// Rewrites the outer header and the inner Ethernet source of an encapsulated packet: addresses, TTL or hop limit one
-/// lower, and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
+/// Rewrites the outer header and the inner Ethernet source of an encapsulated packet for the next hop: addresses, TTL or
+/// hop limit one lower, and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
+///
+/// `backend_mask` is all ones if the inner Ethernet source of the packet is a backend ID without a secret, which
+/// remains; else 0.
 #[inline(always)]
-pub fn rewrite_outer<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) -> Option<()> {
-    let Rewrite { src, dst, .. } = *to;
-    let mac = rewrite_source_mac::<N, P>(packet, to)?;
-    let (old, check) = if Headers::<N>::V6 {
-        let header = packet.load_words::<{ eth::END }, 5>()?;
-        let check = packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()? as u16;
-        let ttl = header
-            .u8(IP.wrapping_add(ipv6::HOP_LIMIT as usize))
-            .wrapping_sub(1);
-        let old = [
-            header.v6(IP.wrapping_add(ipv6::SRC as usize)),
-            header.v6(IP.wrapping_add(ipv6::DST as usize)),
-        ];
-        store_v6(packet, ttl, src, dst)?;
-        (old, check)
+pub fn rewrite_outer<const N: usize, P: Packet>(
+    packet: &mut P,
+    next_hop: &NextHop,
+    backend_mask: u64,
+) -> Option<()> {
+    let mac = rewrite_source_mac::<N, P>(packet, SourceMac::from_bits(next_hop.source_mac), backend_mask)?;
+    let (src, dst) = (next_hop.local.into(), next_hop.addr.into());
+    let ip = if Headers::<N>::V6 {
+        rewrite_v6(packet, None, src, dst)?
     } else {
-        let fields = V4Rewrite::load(packet)?;
-        fields.apply(packet, fields.ttl().wrapping_sub(1), src, dst)?;
-        ([fields.src(), fields.dst()], fields.udp_check())
+        rewrite_v4(packet, None, src, dst)?
     };
-    if check == 0 {
-        return Some(());
-    }
-    // The prefix of a mapped address is constant.
-    let difference = checksum::difference_of_sums(
-        sum(old).wrapping_add(mac.old_sum),
-        sum([src, dst]).wrapping_add(mac.new_sum),
-    );
-    let check = checksum::nonzero_for_udp(checksum::update(check.to_ne_bytes(), difference));
-    packet.store(Headers::<N>::UDP_CHECK_AT, &check)
+    // The device's sum changes once, because its update is a call of the kernel. The checksum of UDP makes up for the
+    // changes that it covers.
+    let change = if update_udp_check::<N, P>(packet, [ip.addresses, mac])? {
+        checksum::sum_of_differences(ip.header, !ip.addresses)
+    } else {
+        checksum::sum_of_differences(ip.header, mac)
+    };
+    packet.update_sum(change);
+    Some(())
 }
 
-/// Unfolded sums of the inner Ethernet source before and after a change.
-struct MacSums {
-    old_sum: u64,
-    new_sum: u64,
-}
-
-/// Writes the inner Ethernet source. Its offset from the UDP header is even, so the bytes keep their places in the sum.
+/// Writes the inner Ethernet source, and returns the change of the sum. The offset from the UDP header is even, so the
+/// bytes keep their places in the sum.
 #[inline(always)]
-fn rewrite_source_mac<const N: usize, P: Packet>(packet: &mut P, to: &Rewrite) -> Option<MacSums> {
+fn rewrite_source_mac<const N: usize, P: Packet>(
+    packet: &mut P,
+    mac: SourceMac,
+    backend_mask: u64,
+) -> Option<u32> {
     // With the ethertype behind it, it is a word.
     let old = if Headers::<N>::V6 {
         packet.load_words::<SOURCE_MAC_V6, 1>()?.word(0)
     } else {
         packet.load_words::<SOURCE_MAC_V4, 1>()?.word(0)
     };
-    let mac = to.mac.with_backend_of(SourceMac::from_bits(old), to.backend_mask);
+    let mac = mac.with_backend_of(SourceMac::from_bits(old), backend_mask);
     let new = mac.to_bits() | old >> 48 << 48;
     if Headers::<N>::V6 {
         packet.write_linear::<SOURCE_MAC_V6, 1, 8>([new])?;
     } else {
         packet.write_linear::<SOURCE_MAC_V4, 1, 8>([new])?;
     }
-    let (old_sum, new_sum) = (checksum::sum_words([old]), checksum::sum_words([new]));
-    packet.update_sum(checksum::difference_of_sums(old_sum, new_sum));
-    Some(MacSums { old_sum, new_sum })
+    Some(checksum::difference_of_words([old], [new]))
 }
 
-/// Unfolded sum of two addresses.
+/// Updates the outer UDP checksum after changes of the bytes that it covers, and returns true; false if the packet has
+/// none.
 #[inline(always)]
-fn sum([a, b]: [Address; 2]) -> u64 {
-    checksum::sum_words(a.words()).wrapping_add(checksum::sum_words(b.words()))
+fn update_udp_check<const N: usize, P: Packet>(packet: &mut P, changes: [u32; 2]) -> Option<bool> {
+    let check = if Headers::<N>::V6 {
+        packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()?
+    } else {
+        packet.load_u32::<{ Headers::<HEADERS_V4>::UDP_CHECK_AT }>()?
+    } as u16;
+    if check == 0 {
+        return Some(false);
+    }
+    let [addresses, mac] = changes;
+    let sum = checksum::update(check.to_ne_bytes(), checksum::sum_of_differences(addresses, mac));
+    let word = u64::from(u16::from_ne_bytes(checksum::nonzero_for_udp(sum)));
+    if Headers::<N>::V6 {
+        packet.write_linear::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }, 1, 2>([word])?;
+    } else {
+        packet.write_linear::<{ Headers::<HEADERS_V4>::UDP_CHECK_AT }, 1, 2>([word])?;
+    }
+    Some(true)
 }
 
-/// The outer IPv4 fields that a gateway rewrites, and the UDP checksum behind them.
-struct V4Rewrite(HeaderWords<3>);
+/// Changes of sums after a rewrite of the outer IP header.
+#[derive(Clone, Copy)]
+struct IpChange {
+    /// Of the whole header.
+    header: u32,
+    /// Of the addresses alone, which the checksum of UDP covers.
+    addresses: u32,
+}
+
+/// Rewrites an outer IPv4 header. Without `ttl`, the TTL is one lower.
+#[inline(always)]
+fn rewrite_v4<P: Packet>(packet: &mut P, ttl: Option<u8>, src: Address, dst: Address) -> Option<IpChange> {
+    let fields = V4Rewrite::load(packet)?;
+    let ttl = ttl.unwrap_or(fields.ttl().wrapping_sub(1));
+    fields.apply(packet, ttl, src, dst)?;
+    let pair = |src: Address, dst: Address| u64::from(src.v4_u32()) | u64::from(dst.v4_u32()) << 32;
+    Some(IpChange {
+        // With its checksum, the header sums to zero.
+        header: 0,
+        addresses: checksum::difference_of_words([pair(fields.src(), fields.dst())], [pair(src, dst)]),
+    })
+}
+
+/// Rewrites an outer IPv6 header. Without `hop_limit`, the hop limit is one lower.
+#[inline(always)]
+fn rewrite_v6<P: Packet>(
+    packet: &mut P,
+    hop_limit: Option<u8>,
+    src: Address,
+    dst: Address,
+) -> Option<IpChange> {
+    let header = packet.load_words::<{ eth::END }, 5>()?;
+    let received = header.u8(IP.wrapping_add(ipv6::HOP_LIMIT as usize));
+    let hop_limit = hop_limit.unwrap_or(received.wrapping_sub(1));
+    let [first, s0, s1, d0, d1] = array::from_fn(|i| header.word(i));
+    let new_first = first & 0x00ff_ffff_ffff_ffff | u64::from(hop_limit) << 56;
+    let ([t0, t1], [e0, e1]) = (src.words(), dst.words());
+    packet.write_linear::<{ eth::END }, 5, 40>([new_first, t0, t1, e0, e1])?;
+    let addresses = checksum::difference_of_words([s0, s1, d0, d1], [t0, t1, e0, e1]);
+    let hop_limit = checksum::difference_of_words([first], [new_first]);
+    Some(IpChange {
+        header: checksum::sum_of_differences(addresses, hop_limit),
+        addresses,
+    })
+}
+
+/// The outer IPv4 fields that a gateway rewrites.
+struct V4Rewrite(HeaderWords<2>);
 
 impl V4Rewrite {
-    /// The third word ends with the UDP checksum.
-    const FROM: u32 = Headers::<HEADERS_V4>::UDP_CHECK_AT
-        .wrapping_add(2)
-        .wrapping_sub(3 * 8);
+    /// The second word ends with the header.
+    const FROM: u32 = eth::END.wrapping_add(ip::V4_LEN as u32 - 2 * 8);
 
     #[inline(always)]
     fn load<P: Packet>(packet: &P) -> Option<Self> {
-        packet.load_words::<{ Self::FROM }, 3>().map(Self)
+        packet.load_words::<{ Self::FROM }, 2>().map(Self)
     }
 
     #[inline(always)]
@@ -288,11 +332,6 @@ impl V4Rewrite {
     #[inline(always)]
     fn dst(&self) -> Address {
         self.0.v4(IP.wrapping_add(ipv4::DST as usize))
-    }
-
-    #[inline(always)]
-    fn udp_check(&self) -> u16 {
-        self.0.u32_le(Headers::<HEADERS_V4>::UDP_CHECK_AT as usize) as u16
     }
 
     /// Writes TTL and addresses, and updates the header checksum.
@@ -316,16 +355,4 @@ impl V4Rewrite {
         // An IPv4 header sums to zero before and after the change.
         packet.write_linear::<V4_TTL, 2, 12>(words)
     }
-}
-
-/// Writes hop limit and addresses of the outer IPv6 header.
-#[inline(always)]
-fn store_v6<P: Packet>(packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
-    let first = packet.load_words::<{ eth::END }, 1>()?.word(0);
-    let first = (first & 0x00ff_ffff_ffff_ffff) | u64::from(ttl) << 56;
-    let ([s0, s1], [d0, d1]) = (src.words(), dst.words());
-    packet.store(
-        eth::END,
-        &header_words::to_bytes::<5, 40>([first, s0, s1, d0, d1]).0,
-    )
 }

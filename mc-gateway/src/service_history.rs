@@ -1,4 +1,4 @@
-//! Earlier ready backends of each Service port, for connections that another gateway has opened.
+//! Earlier ready backends of each Service port, for flows that another gateway has opened.
 //!
 //! Every Node keeps the sets of ready backends, since it may become a gateway; tables are computed at gateways. The
 //! tables in the pinned maps are the history of an agent that starts.
@@ -31,7 +31,7 @@ struct PortHistory {
     sets: VecDeque<ReadySet>,
     /// Earlier tables, newest first.
     older: Vec<Arc<Maglev>>,
-    /// IDs of the endpoints that exist.
+    /// IDs of the endpoints that may have flows from before.
     existing: BTreeSet<u64>,
     /// Past tables for the present set, until the history changes.
     past: Option<(BTreeSet<u64>, Vec<Arc<Maglev>>)>,
@@ -60,10 +60,8 @@ impl ServiceHistory {
         let mut history = Self::default();
         // In the order of the keys, which is that of the generations.
         for (key, table) in tables {
-            if key.proto == ip::TCP {
-                let port = history.ports.entry(key.with_generation(0)).or_default();
-                port.older.push(Arc::clone(table));
-            }
+            let port = history.ports.entry(key.with_generation(0)).or_default();
+            port.older.push(Arc::clone(table));
         }
         history
     }
@@ -71,8 +69,15 @@ impl ServiceHistory {
     /// Adds the present endpoints of every port. Ports that no longer exist are forgotten.
     pub fn record(&mut self, present: &BTreeMap<ServiceKey, Endpoints>) {
         self.ports.retain(|key, _| present.contains_key(key));
-        for (key, endpoints) in present.iter().filter(|(key, _)| key.proto == ip::TCP) {
-            self.ports.entry(*key).or_default().record(endpoints);
+        for (key, endpoints) in present {
+            let port = self.ports.entry(*key).or_default();
+            // Datagrams leave a Pod that is not ready while another one is.
+            let existing = if key.proto == ip::UDP && !endpoints.ready.is_empty() {
+                &endpoints.ready
+            } else {
+                &endpoints.all
+            };
+            port.record(&endpoints.ready, existing);
         }
     }
 
@@ -95,23 +100,20 @@ impl ServiceHistory {
 }
 
 impl PortHistory {
-    fn record(&mut self, endpoints: &Endpoints) {
-        if self.existing != endpoints.all {
-            self.existing.clone_from(&endpoints.all);
+    fn record(&mut self, ready: &BTreeSet<u64>, existing: &BTreeSet<u64>) {
+        if self.existing != *existing {
+            self.existing.clone_from(existing);
             self.past = None;
         }
-        let known = self
-            .sets
-            .front()
-            .is_some_and(|newest| newest.ready == endpoints.ready);
+        let known = self.sets.front().is_some_and(|newest| newest.ready == *ready);
         // Without a ready Pod there is no table that could have opened a connection.
-        if known || endpoints.ready.is_empty() {
+        if known || ready.is_empty() {
             return;
         }
         self.past = None;
-        self.sets.retain(|set| set.ready != endpoints.ready);
+        self.sets.retain(|set| set.ready != *ready);
         self.sets.push_front(ReadySet {
-            ready: endpoints.ready.clone(),
+            ready: ready.clone(),
             table: None,
         });
         while self.sets.len() > SETS {
@@ -280,24 +282,43 @@ mod tests {
     }
 
     #[test]
-    fn datagrams_and_ports_of_the_service_proxy_have_no_past_table() {
+    fn ports_of_the_service_proxy_have_no_past_table() {
         let mut history = ServiceHistory::default();
         record(&mut history, &port(&[1], &[2]));
         let mut proxied = port(&[2], &[1]);
         proxied.services.get_mut(&KEY).unwrap().stack = true;
         assert_eq!(record(&mut history, &proxied), BTreeMap::new());
+    }
+
+    /// Backends in past tables of a UDP port in the last of these states.
+    fn past_of_datagrams(states: &[Services]) -> BTreeSet<u64> {
         let mut history = ServiceHistory::default();
-        for mut state in [port(&[1], &[2]), port(&[2], &[1])] {
+        let mut past = BTreeMap::new();
+        for state in states {
             let key = ServiceKey {
                 proto: ip::UDP,
                 ..KEY
             };
-            let service = state.services.remove(&KEY).unwrap();
-            let endpoints = state.endpoints.remove(&KEY).unwrap();
-            state.services.insert(key, service);
-            state.endpoints.insert(key, endpoints);
-            assert_eq!(record(&mut history, &state), BTreeMap::new());
+            let state = Services {
+                services: [(key, state.services[&KEY].clone())].into(),
+                endpoints: [(key, state.endpoints[&KEY].clone())].into(),
+                ..Services::default()
+            };
+            past = record(&mut history, &state);
         }
+        let backends = past.values().flat_map(|table| table.backends);
+        backends.filter(|id| *id != 0).collect()
+    }
+
+    #[test]
+    fn datagrams_have_ready_pods_in_past_tables_only() {
+        let more = past_of_datagrams(&[port(&[1, 2], &[]), port(&[1, 2, 3], &[])]);
+        assert_eq!(more, [1, 2].into());
+        let fewer = past_of_datagrams(&[port(&[1, 2], &[]), port(&[1], &[2])]);
+        assert_eq!(fewer, BTreeSet::new());
+        // Without a ready Pod flows keep theirs.
+        let none = past_of_datagrams(&[port(&[1, 2], &[]), port(&[], &[1, 2])]);
+        assert_eq!(none, [1, 2].into());
     }
 
     #[test]

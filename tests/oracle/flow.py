@@ -41,8 +41,8 @@ class Flow:
 
     @property
     def continues(self):
-        """Whether this is an unfragmented TCP segment without SYN."""
-        return self.kind == Kind.PORTS and self.protocol == ip.TCP and not self.opens
+        """Whether this is an unfragmented datagram, or TCP segment without SYN."""
+        return self.kind == Kind.PORTS and self.protocol in (ip.TCP, ip.UDP) and not self.opens
 
     @property
     def fragment_key(self):

@@ -105,6 +105,8 @@ class Gateway:
     def next_choice(self, service, key, table):
         """The entry with the next backend that may have the connection, from the table with this number on."""
         first = self.in_table(service, key, 0)
+        if key[-1] == ip.UDP:
+            table = max(table, 1)
         for number in range(table, 1 + len(service.past)):
             chosen = self.in_table(service, key, number)
             backend = self.world.backends.get(chosen)
@@ -145,7 +147,7 @@ class Gateway:
             raise Drop("inner-malformed")
         if quote.source != flow.destination or not quote.has_ports:
             return self.not_exported()
-        return self.select_for_flow(quote.reverse_key, False, quote.continues)
+        return self.select_for_flow(quote.reverse_key, False, quote.continues and quote.protocol == ip.TCP)
 
     def select_for_flow(self, key, opens, continues):
         """The entry of a flow, None for the stack. The packet opens a connection, or continues one without a fragment."""
@@ -164,6 +166,11 @@ class Gateway:
             if protocol == ip.TCP or backend.ready or not service.table:
                 return entry
         unconfirmed = continues and service.has_past
+        if protocol == ip.UDP:
+            # Any Pod accepts a datagram: past tables come first, but not for a client or a flow that has a Pod.
+            unconfirmed = unconfirmed and not service.affinity and not has_entry
+            if unconfirmed:
+                return (STACK, 0)
         chosen = STACK if service.stack else self.choose(service, key)
         if chosen is STACK:
             if unconfirmed:

@@ -34,6 +34,9 @@ const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
 /// [`flow_backend_id`] of a new flow beyond the limit of its peer, as [`NOT_EXPORTED`].
 const LIMITED: u64 = 3 << BACKEND_ID_BITS;
 
+/// [`flow_backend_id`] of a flow whose backend [`super::select_again`] selects, and stores.
+const UNSELECTED: u64 = FlowEntry::unconfirmed(0, 0).word();
+
 /// A backend and its ID.
 #[derive(Clone, Copy, Debug)]
 struct Selected<'t> {
@@ -200,9 +203,33 @@ pub fn flow_backend_id<P: Subprograms, M: Maps>(
         return port_not_exported(maps);
     };
     let syn = l4.syn && !reverse;
-    // Another gateway may have opened the connection while a past table was the present one.
-    let mark = header.open_bit() & u64::from(service.flags / SERVICE_PAST);
-    backend_for_flow(packet, maps, key, (&service_key, service), syn, mark)
+    let open = OpenFlow::new(header, *service, reverse);
+    backend_for_flow(packet, maps, key, (&service_key, service), syn, open)
+}
+
+/// The flow of a packet may have been opened at another gateway, while a past table was the present one. Each field is 0
+/// or 1: the verifier would follow both values of a flag through the rest of a program.
+#[derive(Clone, Copy)]
+struct OpenFlow {
+    /// A TCP connection: the entry of a new flow is unconfirmed, with the backend of the present table.
+    connection: u64,
+    /// A flow of datagrams. A new one looks the same, and any Pod accepts it, so the present table is the last choice.
+    datagrams: u64,
+}
+
+impl OpenFlow {
+    #[inline(always)]
+    fn new(header: PackedL4Header, service: Service, reverse: bool) -> Self {
+        const { assert!(SERVICE_AFFINITY == 1) }
+        let open = header.open_bit() & u64::from(service.flags / SERVICE_PAST);
+        // Affinity selects the backend of a new flow, and a Node returns no ICMP error.
+        let stays = u64::from(service.flags) | u64::from(reverse);
+        let datagram = header.datagram_bit();
+        Self {
+            connection: open & !datagram,
+            datagrams: open & datagram & !stays,
+        }
+    }
 }
 
 #[inline(always)]
@@ -226,7 +253,7 @@ pub(super) const fn service_key(key: &FlowKey) -> ServiceKey {
 /// The entry of a flow: the stored one while its backend exists, else one from the Maglev table, else 0 for the stack.
 /// A TCP connection stays where it was opened, also when its port is left to the service proxy or taken from it.
 ///
-/// `mark` is 1 if the flow may have been opened elsewhere: the new entry is unconfirmed.
+/// For a flow that may have been opened elsewhere, the new entry is unconfirmed.
 #[inline(always)]
 fn backend_for_flow<P: Subprograms, M: Maps>(
     packet: &P,
@@ -234,10 +261,18 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
     mut key: FlowKey,
     (service_key, service): (&ServiceKey, &Service),
     syn: bool,
-    mark: u64,
+    open: OpenFlow,
 ) -> u64 {
     // No backend has the ID 0.
     let known = FlowEntry::from_word(maps.flow(&key).unwrap_or(0));
+    // A new one, in one comparison.
+    if known.word() < open.datagrams {
+        return if packet.take_peer_token(maps, PeerLimit::Flows) {
+            UNSELECTED
+        } else {
+            LIMITED
+        };
+    }
     let is_new = known.word() == 0;
     if !syn && known.backend() == FLOW_OF_STACK {
         return 0;
@@ -252,11 +287,9 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         return known.word();
     }
     let Some((selected, client_entry)) = select_new(maps, service, service_key, &mut key) else {
-        if mark != 0 {
-            // [`super::select_again`] stores the entry of a backend in a past table.
-            let entry = FlowEntry::selected(0, mark);
+        if open.connection != 0 {
             return if packet.take_peer_token(maps, PeerLimit::Flows) {
-                entry.word()
+                UNSELECTED
             } else {
                 0
             };
@@ -280,7 +313,7 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
         count_insert_failure(maps, maps.set_flow(&key, client_entry));
         key.client_port = port;
     }
-    let entry = FlowEntry::selected(selected.id, mark);
+    let entry = FlowEntry::selected(selected.id, open.connection);
     if entry != known {
         count_insert_failure(maps, maps.set_flow(&key, entry.word()));
         if is_new {

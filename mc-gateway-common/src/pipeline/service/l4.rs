@@ -111,7 +111,7 @@ impl L4Header {
         {
             header.syn = flags & (SYN | ACK) == SYN;
         }
-        header.open = found.proto == ip::TCP && !found.fragment && !header.syn;
+        header.open = matches!(found.proto, ip::TCP | ip::UDP) && !found.fragment && !header.syn;
         header
     }
 

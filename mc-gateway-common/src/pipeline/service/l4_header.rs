@@ -36,7 +36,7 @@ pub(crate) struct L4Header {
     pub(crate) v6: bool,
     /// The packet opens a TCP connection.
     pub(crate) syn: bool,
-    /// The packet is an unfragmented TCP segment of an open connection.
+    /// The packet may belong to an open flow: an unfragmented datagram, or TCP segment other than a SYN.
     pub(crate) open: bool,
     pub(crate) proto: u8,
     /// Offset of the transport header, below 65,536.
@@ -83,6 +83,14 @@ impl PackedL4Header {
     #[inline(always)]
     pub(crate) const fn open_bit(self) -> u64 {
         self.0 >> OPEN_SHIFT & 1
+    }
+
+    /// 1 for an unfragmented datagram, else 0, as [`Self::open_bit`].
+    #[inline(always)]
+    pub(crate) const fn datagram_bit(self) -> u64 {
+        // TCP and UDP have that bit, and of the two only the number of UDP is odd.
+        const { assert!(ip::UDP & 1 == 1 && ip::TCP & 1 == 0) }
+        self.0 >> PROTO_SHIFT & self.open_bit()
     }
 
     /// The header given to [`Self::new`].

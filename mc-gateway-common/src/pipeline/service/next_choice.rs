@@ -1,4 +1,4 @@
-//! The backends that may have a TCP connection which another gateway has opened.
+//! The backends that may have a flow which another gateway has opened.
 
 use super::{
     super::subprograms::Subprograms,

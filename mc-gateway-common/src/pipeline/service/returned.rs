@@ -17,7 +17,7 @@ use super::{
 use crate::{
     abi::{NextHop, SourceMac, flow_entry::FlowEntry},
     maps::Maps,
-    packet::{OuterFamily, eth},
+    packet::{OuterFamily, eth, ip},
     verdict::{DropReason, Event},
 };
 
@@ -107,7 +107,9 @@ fn route<P: Subprograms, M: Maps>(
     // An entry with another backend is the result of an earlier packet: this one was on its way.
     if !is_returned || known.backend() == backend {
         let ports = service.ports_of_hash(&key);
-        let table = known.table().wrapping_add(u32::from(is_returned));
+        // The first choice of a TCP connection is the present table; a new flow of datagrams would take a detour then.
+        let first = u32::from(l4.proto == ip::UDP);
+        let table = known.table().wrapping_add(u32::from(is_returned)).max(first);
         let next = P::next_choice(maps, &key, ports, table);
         // Without any other backend the flow stays.
         entry = if next.backend() == 0 {

@@ -37,7 +37,7 @@ fn by_node(generator: &mut Generator) {
     let genuine = segment(client, services.exported, SERVICE_TCP);
     let west = Cluster::West.nets(inner);
     let gateways_pod = west.node_pods[1].nth(7);
-    let vectors: [(&str, u64, Ip, DropReason); 13] = [
+    let vectors: [(&str, u64, Ip, DropReason); 12] = [
         ("a segment of no flow", own, genuine.clone(), UnexpectedReturn),
         (
             "a segment of a third cluster",
@@ -55,12 +55,6 @@ fn by_node(generator: &mut Generator) {
             "a RST",
             own,
             with_flags(client, services.exported, SERVICE_TCP, 0x04),
-            UnexpectedReturn,
-        ),
-        (
-            "a datagram",
-            own,
-            datagram(client, services.exported, SERVICE_UDP, ATTACK),
             UnexpectedReturn,
         ),
         ("no backend", NO_BACKEND, genuine, UnknownBackend),
@@ -110,6 +104,7 @@ fn by_node(generator: &mut Generator) {
     for (name, backend, packet, reason) in vectors {
         push(generator, name, backend, &packet, reason);
     }
+    datagrams_by_node(generator, own);
     for (name, packet) in [
         ("a packet to its own Pod", segment(client, pod, POD_PORT)),
         (
@@ -128,6 +123,23 @@ fn by_node(generator: &mut Generator) {
     ] {
         tunnel.inner_src = mac.bytes();
         generator.without_secret(format!("returned: {name}"), &tunnel);
+    }
+}
+
+/// Datagrams that a regular node returns; `own` is its backend of TCP.
+fn datagrams_by_node(generator: &mut Generator, own: u64) {
+    let inner = generator.inner;
+    let services = Services::new(inner);
+    let client = Cluster::East.pod_addr(inner);
+    let of_datagrams = backend(generator, SERVICE_UDP, 17);
+    let third = North::new(inner).pod;
+    for (name, backend, client, reason) in [
+        ("of no flow", of_datagrams, client, UnexpectedReturn),
+        ("of a third cluster", of_datagrams, third, UnexpectedReturn),
+        ("with the backend of segments", own, client, ForeignBackend),
+    ] {
+        let packet = datagram(client, services.exported, SERVICE_UDP, ATTACK);
+        push(generator, &format!("a datagram {name}"), backend, &packet, reason);
     }
 }
 
@@ -166,10 +178,15 @@ fn push(generator: &mut Generator, name: &str, backend: u64, packet: &Ip, reason
 
 /// ID of the backend of the exported Service's TCP port, which is on the regular node.
 fn web_backend(generator: &Generator) -> u64 {
+    backend(generator, SERVICE_TCP, 6)
+}
+
+/// ID of the backend of a port of the exported Service, which is on the regular node.
+fn backend(generator: &Generator, port: u16, proto: u8) -> u64 {
     let service = ServiceKey {
         addr: to_abi_addr(Services::new(generator.inner).exported),
-        port: SERVICE_TCP,
-        proto: 6,
+        port,
+        proto,
         generation: 0,
     };
     let pod = Cluster::West.pod_addr(generator.inner);

@@ -60,7 +60,7 @@ fn set_ready(world: &mut World, backends: &[u16], ready: bool) -> Result<()> {
 }
 
 /// Datagrams to the Service that a backend serves.
-fn datagrams_of(world: &World, backend: u16) -> BTreeSet<Id> {
+pub(super) fn datagrams_of(world: &World, backend: u16) -> BTreeSet<Id> {
     let wanted = world
         .pool
         .select(|spec| spec.protocol == Protocol::Udp && spec.target == Target::Service);

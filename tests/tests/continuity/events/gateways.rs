@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use mc_tests::topology::{Cluster, Family, Fault, Place, gateway_info};
 
-use super::{Allowed, Event};
+use super::{Allowed, Event, endpoints::datagrams_of};
 use crate::{
-    connection::{Protocol, Target},
+    connection::Protocol,
     objects::{Endpoint, SPARE, SPARES},
     pool::{Id, to_services},
     world::{EAST, Liveness, WEST, WEST_GATEWAYS, World},
@@ -186,17 +186,6 @@ fn lost_with_stack(world: &mut World) -> Result<Allowed> {
 /// First local port of the connections that move after a change of endpoints.
 const PORTS: u16 = 60_000;
 
-/// Datagrams have no SYN: they follow the present look-up table of the gateway that they reach.
-fn moved_datagrams(world: &World) -> Allowed {
-    let datagrams = world
-        .pool
-        .select(|spec| spec.protocol == Protocol::Udp && spec.target == Target::Service);
-    Allowed::Some {
-        class: "datagrams to a Service follow the look-up table",
-        ids: datagrams.map(|(id, _, _)| id).collect(),
-    }
-}
-
 /// Opens connections to the present endpoints, and requires TCP connections at a gateway.
 fn open_at(world: &mut World, place: Place) -> Result<()> {
     let opened = world.pool.open(to_services(100))?;
@@ -215,15 +204,21 @@ fn open_at(world: &mut World, place: Place) -> Result<()> {
     Ok(())
 }
 
-/// Changes which endpoints of the Service are ready, in these steps.
-fn change_endpoints(world: &mut World, steps: &[&[u16]]) -> Result<()> {
+/// Changes which endpoints of the Service are ready, in these steps. Datagrams leave those that are not.
+fn change_endpoints(world: &mut World, steps: &[&[u16]]) -> Result<Allowed> {
+    let backends = world.web.endpoints.iter().map(|one| one.backend);
+    let leaving = backends.filter(|backend| steps.iter().any(|ready| !ready.contains(backend)));
+    let ids = leaving.flat_map(|backend| datagrams_of(world, backend)).collect();
     for ready in steps {
         for one in &mut world.web.endpoints {
             one.ready = ready.contains(&one.backend);
         }
         world.publish()?;
     }
-    Ok(())
+    Ok(Allowed::Some {
+        class: "datagrams leave a Pod that is not ready",
+        ids,
+    })
 }
 
 fn lost_after_change(world: &mut World) -> Result<Allowed> {
@@ -234,43 +229,42 @@ fn lost_after_change(world: &mut World) -> Result<Allowed> {
         .endpoints
         .extend((SPARE..SPARE + SPARES).map(Endpoint::of_node));
     world.publish()?;
-    lost(world, FIRST, Fault::LinkDown)?;
-    Ok(moved_datagrams(world))
+    lost(world, FIRST, Fault::LinkDown)
 }
 
 /// The gateway has no entry of the connections that began without it.
 fn returned_after_changes(world: &mut World) -> Result<Allowed> {
     open_at(world, SECOND)?;
-    change_endpoints(world, &[&[0, 1, 2], &[2, 3, 4, 5], &[5, 6, 7]])?;
+    let allowed = change_endpoints(world, &[&[0, 1, 2], &[2, 3, 4, 5], &[5, 6, 7]])?;
     returned(world, FIRST, Fault::LinkDown)?;
-    Ok(moved_datagrams(world))
+    Ok(allowed)
 }
 
 fn drained_after_changes(world: &mut World) -> Result<Allowed> {
     open_at(world, SECOND)?;
-    change_endpoints(world, &[&[0, 1, 6], &[1, 2, 3, 4]])?;
+    let allowed = change_endpoints(world, &[&[0, 1, 6], &[1, 2, 3, 4]])?;
     drained(world)?;
-    Ok(moved_datagrams(world))
+    Ok(allowed)
 }
 
 fn undrained_after_change(world: &mut World) -> Result<Allowed> {
     open_at(world, FIRST)?;
-    change_endpoints(world, &[&[0, 1, 2, 3, 4, 5, 6, 7]])?;
+    let allowed = change_endpoints(world, &[&[0, 1, 2, 3, 4, 5, 6, 7]])?;
     undrained(world)?;
-    Ok(moved_datagrams(world))
+    Ok(allowed)
 }
 
 fn removed_after_changes(world: &mut World) -> Result<Allowed> {
     open_at(world, SECOND)?;
-    change_endpoints(world, &[&[0, 2, 4, 6]])?;
+    let allowed = change_endpoints(world, &[&[0, 2, 4, 6]])?;
     removed(world)?;
-    Ok(moved_datagrams(world))
+    Ok(allowed)
 }
 
 /// The agent of the new gateway knows the past endpoints: it was a Node of the cluster meanwhile.
 fn added_after_changes(world: &mut World) -> Result<Allowed> {
     open_at(world, FIRST)?;
-    change_endpoints(world, &[&[0, 1, 2], &[1, 3, 5, 7]])?;
+    let allowed = change_endpoints(world, &[&[0, 1, 2], &[1, 3, 5, 7]])?;
     added(world)?;
-    Ok(moved_datagrams(world))
+    Ok(allowed)
 }

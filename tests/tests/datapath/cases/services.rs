@@ -288,9 +288,13 @@ impl Cases<'_> {
 
     /// The node with an existing flow to the Service.
     fn node_with_flow(&self, port: u16, proto: u8) -> MemoryMaps {
-        let tables = self.node();
+        self.with_reply(self.node(), POD_NODE, port, proto)
+    }
+
+    /// The flow of [`CLIENT`] at a Pod, through a port of the Service.
+    fn with_reply(&self, tables: MemoryMaps, pod: [u8; 4], port: u16, proto: u8) -> MemoryMaps {
         let key = ReplyKey {
-            pod: addr(self.addr_of(POD_NODE)),
+            pod: addr(self.addr_of(pod)),
             client: addr(self.addr_of(POD_WEST)),
             pod_port: POD_PORT,
             client_port: CLIENT,

@@ -1,11 +1,14 @@
 //! Open connections without a flow entry: the gateway's choices, the Node that returns a packet, and the conditions for
 //! a returned packet.
 
+mod datagrams;
+mod refused;
+
 use mc_gateway_common::{
     abi::{
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, SourceMac,
+        SourceMac,
         flow_entry::FlowEntry,
-        service::{Reply, ReplyKey, SERVICE_AFFINITY, SERVICE_PAST, ServiceKey},
+        service::{SERVICE_AFFINITY, SERVICE_PAST, ServiceKey},
     },
     maglev,
     maps::MemoryMaps,
@@ -13,14 +16,13 @@ use mc_gateway_common::{
 };
 
 use super::{
-    BROKEN, BY_UDP, CLIENT, Cases, DATAGRAMS, ENDING, GONE, ON_NODE, POD_PORT, SECOND, STICKY, STICKY_FIRST,
-    STICKY_KNOWN, TCP, WEB, WEB_HERE, addr,
+    BROKEN, CLIENT, Cases, ENDING, GONE, ON_NODE, POD_PORT, SECOND, STICKY, STICKY_FIRST, STICKY_KNOWN, TCP,
+    WEB, WEB_HERE,
 };
 use crate::{
     cases::{Expect, from_underlay::forwarded_with_mac},
     fixture::{
-        self, GATEWAY_INSIDE, NODE, OTHER_GATEWAY, PERIOD, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE,
-        WEST_GATEWAY, keyed, received_mac,
+        self, GATEWAY_INSIDE, NODE, PERIOD, POD_HERE, POD_NODE, POD_WEST, SERVICE_HERE, keyed, received_mac,
     },
     packets::{Ip, Tunnel, with_checksum},
 };
@@ -37,6 +39,7 @@ impl Cases<'_> {
         self.next_choices();
         self.refused_returns();
         self.both_roles();
+        self.datagrams();
     }
 
     /// East's gateway: [`ON_NODE`] of [`WEB`] is ready, and past tables have these backends in their order.
@@ -77,24 +80,6 @@ impl Cases<'_> {
         tables
     }
 
-    /// The connection of [`CLIENT`] at a Pod, through a port of the Service.
-    fn with_reply(&self, tables: MemoryMaps, pod: [u8; 4], port: u16) -> MemoryMaps {
-        let key = ReplyKey {
-            pod: addr(self.addr_of(pod)),
-            client: addr(self.addr_of(POD_WEST)),
-            pod_port: POD_PORT,
-            client_port: CLIENT,
-            proto: TCP.into(),
-        };
-        let reply = Reply {
-            addr: addr(self.addr_of(SERVICE_HERE)),
-            port,
-            pad: 0,
-        };
-        tables.services.replies.borrow_mut().insert(key, reply);
-        tables
-    }
-
     /// Forwarded to the node with the backend's MAC address and the mark.
     fn push_offer(&mut self, name: &str, tables: MemoryMaps, tunnel: &Tunnel, backend: u64) {
         let mac = fixture::sent_mac(NODE).with_backend(backend).may_return();
@@ -120,9 +105,14 @@ impl Cases<'_> {
     }
 
     /// An ICMP error of the client about a segment of the Service.
-    fn error_about_reply(&self, from: ([u8; 4], u16)) -> Ip {
-        let (client, server) = (self.addr_of(POD_WEST), self.addr_of(from.0));
-        let quoted = self.tcp(from, (POD_WEST, CLIENT), 0x10).bytes();
+    fn error_about_segment(&self) -> Ip {
+        self.error_about(&self.tcp((SERVICE_HERE, WEB), (POD_WEST, CLIENT), 0x10))
+    }
+
+    /// An ICMP error of the client about a packet of the Service.
+    fn error_about(&self, reply: &Ip) -> Ip {
+        let (client, server) = (self.addr_of(POD_WEST), self.addr_of(SERVICE_HERE));
+        let quoted = reply.bytes();
         let (proto, kind, check_at) = if self.shape.inner_v6 {
             (58, [1, 4], 2)
         } else {
@@ -183,10 +173,6 @@ impl Cases<'_> {
             &syn,
             ON_NODE,
         );
-        let mut tables = self.gateway();
-        Self::set_past(&mut tables, self.key(DATAGRAMS, super::UDP), &[BY_UDP]);
-        let datagram = self.sent_by_west(&self.datagram(DATAGRAMS));
-        self.push_selection("second choice: a datagram", tables, &datagram, BY_UDP);
         let limited = Self::exhausted(self.gateway_with_past(&past));
         self.push_selection("second choice: too many flows", limited, &data, ON_NODE);
         let fragment = self.sent_by_west(&self.tcp_fragment());
@@ -199,7 +185,7 @@ impl Cases<'_> {
             &fragment,
             SECOND,
         );
-        let error = self.sent_by_west(&self.error_about_reply((SERVICE_HERE, WEB)));
+        let error = self.sent_by_west(&self.error_about_segment());
         let tables = self.gateway_with_past(&past);
         self.push_selection("second choice: an ICMP error", tables, &error, ON_NODE);
         let mut tables = self.gateway_with_past(&past);
@@ -233,11 +219,11 @@ impl Cases<'_> {
             tables
         };
         let here = self.tcp((POD_WEST, CLIENT), (POD_HERE, POD_PORT), 0x10);
-        let known = self.with_reply(first_is_here(&[SECOND]), POD_HERE, WEB);
+        let known = self.with_reply(first_is_here(&[SECOND]), POD_HERE, WEB, TCP);
         let unknown = first_is_here(&[SECOND]);
-        let other_port = self.with_reply(first_is_here(&[SECOND]), POD_HERE, WEB + 1);
+        let other_port = self.with_reply(first_is_here(&[SECOND]), POD_HERE, WEB + 1, TCP);
         let alone = first_is_here(&[GONE]);
-        let past = self.with_reply(self.unconfirmed(&[WEB_HERE], ON_NODE, 0), POD_HERE, WEB);
+        let past = self.with_reply(self.unconfirmed(&[WEB_HERE], ON_NODE, 0), POD_HERE, WEB, TCP);
         self.push_delivery("second choice: a Pod here has the connection", known, data, &here);
         self.push_offer(
             "second choice: no Pod here has the connection",
@@ -301,9 +287,6 @@ impl Cases<'_> {
         self.push_delivery("return: never a SYN", self.node(), &tunnel, &syn);
         let tunnel = self.sent_by_gateway(ON_NODE, &self.ack(WEB));
         self.push_delivery("return: never without the mark", self.node(), &tunnel, &ack);
-        let tunnel = self.offered(BY_UDP, &self.datagram(DATAGRAMS));
-        let datagram = self.udp((POD_WEST, CLIENT), (POD_NODE, POD_PORT));
-        self.push_delivery("return: never a datagram", self.node(), &tunnel, &datagram);
         let mut fragment = ack.clone();
         let request = self.tcp_fragment();
         fragment.proto = request.proto;
@@ -407,224 +390,5 @@ impl Cases<'_> {
         sticky.services.flows.borrow_mut().insert(key, entry);
         let tunnel = self.returned(STICKY_FIRST, &self.ack(STICKY));
         self.push_offer("returned: affinity", sticky, &tunnel, STICKY_KNOWN);
-    }
-
-    /// One condition is missing.
-    fn refused_returns(&mut self) {
-        use DropReason::{
-            ForeignBackend, InnerMalformed, InnerSource, NoRoute, NotExported, PeerSecret, TtlExceeded,
-            UnexpectedReturn, UnknownBackend,
-        };
-        let offered = self.unconfirmed(&[SECOND], ON_NODE, 0);
-        let tables = || offered.clone();
-        let data = self.returned(ON_NODE, &self.ack(WEB));
-        let with = |backend: u64, inner: &Ip| self.returned(backend, inner);
-        let from = |src: [u8; 4]| self.tcp((src, CLIENT), (SERVICE_HERE, WEB), 0x10);
-        let mut last_hop = data.clone();
-        last_hop.ttl = 1;
-        let mut unmarked = data.clone();
-        unmarked.inner_src = SourceMac::UNKEYED.with_backend(ON_NODE).bytes();
-        let mut other_gateway = data.clone();
-        other_gateway.src = self.shape.outer(OTHER_GATEWAY);
-        let cut = Ip::new(
-            self.addr_of(POD_WEST),
-            self.addr_of(SERVICE_HERE),
-            TCP,
-            vec![0x9c, 0x40],
-        );
-        let mut unexported = tables();
-        unexported.services.services.remove(&self.key(WEB, TCP));
-        let mut without_group = tables();
-        for peer in without_group.peers.values_mut() {
-            peer.group = 0;
-        }
-        let confirmed = self.with_entry(self.gateway_with_past(&[SECOND]), FlowEntry::confirmed(ON_NODE));
-        let refused = [
-            ("unmarked", tables(), unmarked, InnerSource),
-            ("by another gateway", tables(), other_gateway, UnknownBackend),
-            (
-                "a backend that does not exist",
-                tables(),
-                with(GONE, &self.ack(WEB)),
-                UnknownBackend,
-            ),
-            (
-                "a backend of another Node",
-                tables(),
-                with(ELSEWHERE, &self.ack(WEB)),
-                ForeignBackend,
-            ),
-            (
-                "a backend of the gateway",
-                tables(),
-                with(WEB_HERE, &self.ack(WEB)),
-                ForeignBackend,
-            ),
-            (
-                "by a Node without a group",
-                without_group,
-                data.clone(),
-                ForeignBackend,
-            ),
-            (
-                "a backend of another port",
-                tables(),
-                with(STICKY_FIRST, &self.ack(WEB)),
-                ForeignBackend,
-            ),
-            (
-                "a port that is not exported",
-                unexported,
-                data.clone(),
-                NotExported,
-            ),
-            ("a SYN", tables(), with(ON_NODE, &self.syn(WEB)), UnexpectedReturn),
-            (
-                "a datagram",
-                tables(),
-                with(BY_UDP, &self.datagram(DATAGRAMS)),
-                UnexpectedReturn,
-            ),
-            (
-                "a fragment",
-                tables(),
-                with(ON_NODE, &self.tcp_fragment()),
-                UnexpectedReturn,
-            ),
-            (
-                "an ICMP error",
-                tables(),
-                with(ON_NODE, &self.error_about_reply((SERVICE_HERE, WEB))),
-                UnexpectedReturn,
-            ),
-            (
-                "truncated before the ports",
-                tables(),
-                with(ON_NODE, &cut),
-                InnerMalformed,
-            ),
-            ("a confirmed flow", confirmed, data.clone(), UnexpectedReturn),
-            (
-                "no flow",
-                self.gateway_with_past(&[SECOND]),
-                data.clone(),
-                UnexpectedReturn,
-            ),
-            (
-                "of the Node's Pod",
-                tables(),
-                with(ON_NODE, &from(POD_NODE)),
-                NoRoute,
-            ),
-            (
-                "of a Pod of the gateway",
-                tables(),
-                with(ON_NODE, &from(POD_HERE)),
-                InnerSource,
-            ),
-            (
-                "to a Pod",
-                tables(),
-                with(ON_NODE, &self.tcp((POD_WEST, CLIENT), (POD_HERE, WEB), 0x10)),
-                InnerSource,
-            ),
-            ("hop limit 1", tables(), last_hop, TtlExceeded),
-        ];
-        for (name, tables, tunnel, reason) in refused {
-            self.push(
-                &format!("returned: {name}"),
-                tables,
-                &tunnel,
-                Expect::Drop(reason),
-            );
-        }
-        let right = received_mac(NODE, PERIOD).with_backend(ON_NODE);
-        let to_pod = self.tcp((POD_WEST, CLIENT), (POD_HERE, WEB), 0x10);
-        for (name, inner, mac, reason) in [
-            ("without the mark", self.ack(WEB), right, PeerSecret),
-            (
-                "without a secret",
-                self.ack(WEB),
-                SourceMac::UNKEYED.with_backend(ON_NODE).may_return(),
-                PeerSecret,
-            ),
-            (
-                "a period too early",
-                self.ack(WEB),
-                received_mac(NODE, PERIOD - 2).with_backend(ON_NODE).may_return(),
-                PeerSecret,
-            ),
-            (
-                "the secret of another pair",
-                self.ack(WEB),
-                received_mac(OTHER_GATEWAY, PERIOD)
-                    .with_backend(ON_NODE)
-                    .may_return(),
-                UnknownBackend,
-            ),
-            (
-                "the mark without a backend",
-                self.ack(WEB),
-                received_mac(NODE, PERIOD).may_return(),
-                PeerSecret,
-            ),
-            ("to a Pod", to_pod, right.may_return(), PeerSecret),
-        ] {
-            let mut tunnel = self.returned(ON_NODE, &inner);
-            tunnel.inner_src = mac.bytes();
-            let name = format!("returned with secrets: {name}");
-            self.push(&name, keyed(tables()), &tunnel, Expect::Drop(reason));
-        }
-        // The mark of another cluster's gateway is no mark.
-        let mut marked = self.sent_by_west(&self.ack(WEB));
-        let mac = received_mac(WEST_GATEWAY, PERIOD)
-            .with_backend(ON_NODE)
-            .may_return();
-        marked.inner_src = mac.bytes();
-        let name = "returned with secrets: by a gateway of another cluster";
-        self.push(name, keyed(tables()), &marked, Expect::Drop(PeerSecret));
-        self.push_selection(
-            "returned: by a gateway of another cluster",
-            self.with_entry(tables(), FlowEntry::confirmed(SECOND)),
-            &marked,
-            SECOND,
-        );
-    }
-
-    /// A peer that is both a gateway and a Node: the place of the backend decides.
-    fn both_roles(&mut self) {
-        let node = addr(self.shape.outer(NODE));
-        let both = |mut tables: MemoryMaps| {
-            let peer = tables.peers.get_mut(&node).expect("a peer");
-            peer.flags |= PEER_LOCAL_GATEWAY | PEER_LOCAL_NODE;
-            tables
-        };
-        let data = self.returned(ON_NODE, &self.ack(WEB));
-        let tables = both(self.unconfirmed(&[SECOND], ON_NODE, 0));
-        self.push_offer("returned: by a gateway with the backend", tables, &data, SECOND);
-        let mut unmarked = data.clone();
-        unmarked.inner_src = SourceMac::UNKEYED.with_backend(ON_NODE).bytes();
-        let tables = both(self.unconfirmed(&[SECOND], ON_NODE, 0));
-        self.push(
-            "returned: unmarked by a gateway with the backend",
-            tables,
-            &unmarked,
-            Expect::Drop(DropReason::UnknownBackend),
-        );
-        let request = self.returned(WEB_HERE, &self.ack(WEB));
-        let here = self.tcp((POD_WEST, CLIENT), (POD_HERE, POD_PORT), 0x10);
-        let tables = both(self.with_reply(self.gateway_with_past(&[]), POD_HERE, WEB));
-        self.push_delivery(
-            "return: a request of a gateway to a gateway",
-            tables,
-            &request,
-            &here,
-        );
-        let (src, dst) = (self.shape.outer(GATEWAY_INSIDE), self.shape.outer(NODE));
-        let mac = fixture::sent_mac(NODE).with_backend(WEB_HERE).may_return();
-        let frame = forwarded_with_mac(&request, src, dst, mac.bytes());
-        let tables = both(self.gateway_with_past(&[]));
-        let name = "return: an unknown connection, by a gateway to a gateway";
-        self.push(name, tables, &request, Expect::Transit(frame));
     }
 }

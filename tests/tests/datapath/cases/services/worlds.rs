@@ -58,25 +58,27 @@ pub(crate) fn several_backends(shape: Shape) -> MemoryMaps {
     tables
 }
 
-/// [`several_backends`] with past tables of the TCP ports: in some places a backend that is unready, missing, or here.
+/// [`several_backends`] with past tables: in some places a backend that is unready, missing, or here.
 pub(crate) fn past_tables(shape: Shape) -> MemoryMaps {
     let cases = Cases {
         shape,
         cases: &mut Vec::new(),
     };
     let mut tables = several_backends(shape);
-    for (port, past) in [
+    for (port, proto, past) in [
         (
             WEB,
+            TCP,
             &[
                 &[ON_NODE, WEB_HERE, ENDING, GONE][..],
                 &[SECOND, ENDING],
                 &[WEB_HERE],
             ][..],
         ),
-        (STICKY, &[&[STICKY_KNOWN, STICKY_HERE], &[STICKY_FIRST]]),
+        (DATAGRAMS, UDP, &[&[ENDING_UDP, UDP_HERE], &[BY_UDP, GONE]]),
+        (STICKY, TCP, &[&[STICKY_KNOWN, STICKY_HERE], &[STICKY_FIRST]]),
     ] {
-        let key = cases.key(port, TCP);
+        let key = cases.key(port, proto);
         for (generation, ids) in (1..).zip(past) {
             let mut table = *maglev::table(&ids.iter().copied().collect()).expect("a table");
             for place in table.backends.iter_mut().step_by(5) {
@@ -111,16 +113,22 @@ pub(crate) fn unconfirmed_flows(shape: Shape, client_ports: &[u16]) -> BTreeMap<
         flows.insert(cases.flow_key(*port, WEB, TCP), entry.word());
         let sticky = FlowEntry::unconfirmed([STICKY_KNOWN, STICKY_FIRST][number % 2], table);
         flows.insert(cases.flow_key(*port, STICKY, TCP), sticky.word());
+        let datagrams = cases.flow_key(*port, DATAGRAMS, UDP);
+        match number % 4 {
+            0 => flows.remove(&datagrams),
+            1 => flows.insert(datagrams, FlowEntry::confirmed(BY_UDP).word()),
+            _ => flows.insert(datagrams, FlowEntry::unconfirmed(ENDING_UDP, table).word()),
+        };
     }
     flows
 }
 
-/// Connections of the gateway's Pod through [`WEB`], and through another port.
+/// Flows of the gateway's Pod through [`WEB`] or [`DATAGRAMS`], and through another port.
 pub(crate) fn connections_here(shape: Shape, client_ports: &[u16]) -> BTreeMap<ReplyKey, Reply> {
     connections(shape, POD_HERE, client_ports)
 }
 
-/// Connections of the node's Pod through [`WEB`], and through another port.
+/// Flows of the node's Pod through [`WEB`] or [`DATAGRAMS`], and through another port.
 pub(crate) fn connections_on_node(shape: Shape, client_ports: &[u16]) -> BTreeMap<ReplyKey, Reply> {
     connections(shape, POD_NODE, client_ports)
 }
@@ -130,22 +138,27 @@ fn connections(shape: Shape, pod: [u8; 4], client_ports: &[u16]) -> BTreeMap<Rep
         shape,
         cases: &mut Vec::new(),
     };
-    let of = |(number, client_port): (u16, &u16)| {
+    let of = |number: u16, client_port: u16, port: u16, proto: u8| {
         let key = ReplyKey {
             pod: addr(cases.addr_of(pod)),
             client: addr(cases.addr_of(POD_WEST)),
             pod_port: POD_PORT,
-            client_port: *client_port,
-            proto: TCP.into(),
+            client_port,
+            proto: proto.into(),
         };
         let reply = Reply {
             addr: addr(cases.addr_of(SERVICE_HERE)),
-            port: WEB + number % 3 / 2,
+            port: port + number % 3 / 2,
             pad: 0,
         };
         (key, reply)
     };
-    (0..).zip(client_ports).step_by(2).map(of).collect()
+    let flows = (0..).zip(client_ports).step_by(2);
+    flows
+        .flat_map(|(number, client)| {
+            [(WEB, TCP), (DATAGRAMS, UDP)].map(|(port, proto)| of(number, *client, port, proto))
+        })
+        .collect()
 }
 
 /// The gateway of [`world`] after the last backend became unready.

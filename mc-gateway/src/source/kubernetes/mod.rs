@@ -1,6 +1,7 @@
 //! Cluster mode: objects from watches of the API server.
 
 mod cache;
+pub(crate) mod node_object;
 mod pod_watch;
 mod watch;
 

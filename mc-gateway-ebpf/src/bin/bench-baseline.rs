@@ -39,7 +39,7 @@ fn source(ctx: XdpContext) -> u32 {
 fn send(ctx: &XdpContext) -> Option<()> {
     let sent = SENT.get_ptr_mut(0)?;
     let used = *USED.get(0)?;
-    // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+    // SAFETY: this CPU's own value; no other program of the CPU uses it.
     let number = unsafe {
         *sent = (*sent).wrapping_add(1);
         *sent

@@ -105,7 +105,7 @@ impl Maps for KernelMaps {
 #[inline(always)]
 pub(crate) fn count_drop(reason: DropReason) {
     if let Some(count) = DROPS.get_ptr_mut(reason as u32) {
-        // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+        // SAFETY: this CPU's own value, as the module `maps` describes.
         unsafe { *count = (*count).wrapping_add(1) }
     }
 }

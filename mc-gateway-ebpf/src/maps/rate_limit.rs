@@ -31,7 +31,7 @@ impl RateLimiter for KernelMaps {
         let Some(bucket) = ICMP_LIMIT.get_ptr_mut(0) else {
             return false;
         };
-        // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+        // SAFETY: this CPU's own value, as the module `maps` describes.
         unsafe { rate_limit::take_token(&mut *bucket, rate_limit::ICMP_ERRORS, self.now()) }
     }
 

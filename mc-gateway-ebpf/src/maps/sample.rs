@@ -24,7 +24,7 @@ pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
     };
     // SAFETY: reads a clock; the coarse one (Linux 5.11) costs a tenth of the other.
     let at = unsafe { bpf_ktime_get_coarse_ns() };
-    // SAFETY: the pointer is this CPU's own slot and programs of one CPU do not interrupt each other.
+    // SAFETY: this CPU's own value, as the module `maps` describes.
     if !unsafe { allow(&mut *limiter, at) } {
         return;
     }

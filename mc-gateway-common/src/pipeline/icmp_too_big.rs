@@ -7,6 +7,7 @@
 use super::{
     config::{fixed_tos, hop_limit, load_config},
     link_header::address_to_mc0,
+    peer_limit::outer_source,
     subprograms::Subprograms,
 };
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
-        Address, Aligned, OuterFamily, Packet, checksum, ecn,
+        Aligned, OuterFamily, Packet, checksum, ecn,
         encap::{TUNNEL_OVERHEAD, source_port},
         eth,
         icmp::{self, V6_MIN_MTU},
@@ -236,13 +237,7 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
 /// Inner source MAC address of packets to the sender of the packet, whose outer IP header is at `received_at`.
 #[inline(always)]
 fn reply_mac<P: Packet, M: Maps>(packet: &P, maps: &M, received_at: u32) -> Option<SourceMac> {
-    let sender = if packet.ethertype() == eth::IPV6 {
-        Address::from(packet.load::<16>(received_at.wrapping_add(ipv6::SRC))?)
-    } else {
-        Address::v4(u32::from_le_bytes(
-            packet.load::<4>(received_at.wrapping_add(ipv4::SRC))?,
-        ))
-    };
+    let sender = outer_source(packet, received_at)?;
     Some(SourceMac::from_bits(maps.peer(sender)?.reply_mac))
 }
 

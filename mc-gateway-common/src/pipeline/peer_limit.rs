@@ -12,16 +12,17 @@ use crate::{
 /// Takes a token of the peer that sent the encapsulated packet. Peers without a slot of their own share one.
 #[inline(always)]
 pub fn take_peer_token<P: Packet, M: Maps>(packet: &P, maps: &M, limit: PeerLimit) -> bool {
-    let slot = outer_source(packet).and_then(|source| maps.peer(source));
-    maps.take_peer_token(slot.map_or(0, |peer| peer.stats), limit)
+    let peer = outer_source(packet, eth::END).and_then(|source| maps.peer(source));
+    maps.take_peer_token(peer.map_or(0, |peer| peer.stats), limit)
 }
 
+/// Source of the outer IP header at `at`.
 #[inline(always)]
-fn outer_source<P: Packet>(packet: &P) -> Option<Address> {
+pub(super) fn outer_source<P: Packet>(packet: &P, at: u32) -> Option<Address> {
     let bytes = if packet.ethertype() == eth::IPV6 {
-        packet.load(eth::END.wrapping_add(ipv6::SRC))?
+        packet.load(at.wrapping_add(ipv6::SRC))?
     } else {
-        ip::mapped(packet.load(eth::END.wrapping_add(ipv4::SRC))?)
+        ip::mapped(packet.load(at.wrapping_add(ipv4::SRC))?)
     };
     Some(bytes.into())
 }

@@ -6,7 +6,7 @@
     reason = "a test fails by panicking, and uses the results"
 )]
 
-use std::{env, net::Ipv4Addr, path::PathBuf, time::Duration};
+use std::{env, fs, net::Ipv4Addr, path::PathBuf, time::Duration};
 
 use crate::{
     failover::wait_all_in_use,
@@ -156,4 +156,21 @@ pub fn bpftool(args: &[&str]) -> String {
         String::from_utf8_lossy(&out.stderr)
     );
     String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+/// Names of an agent's map directories, sorted.
+pub fn map_dirs(bed: &Topology, place: Place) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(bed.bpf_dir(place))
+        .expect("the pin directory")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .filter(|name| name.starts_with("maps"))
+        .collect();
+    names.sort();
+    names
 }

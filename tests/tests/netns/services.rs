@@ -18,7 +18,7 @@ use mc_tests::{
 };
 
 use crate::{
-    fixture::{TIMEOUT, bpftool, connected, web_service, with_two_gateways},
+    fixture::{TIMEOUT, bpftool, connected, map_dirs, web_service, with_two_gateways},
     observability::metrics,
 };
 
@@ -380,22 +380,23 @@ fn inspect_trace_and_metrics_cover_services() {
     }
 }
 
+/// A connection to the Service with a request each 50 ms, for two minutes at most.
+fn held_connection(bed: &Topology) -> Process {
+    let url = format!("http://{SERVICE}/");
+    let args = ["keepalive", &url, "--interval", "50", "--duration", "120"];
+    let client = bed.netns(Place::PodEast);
+    let mut held = bed.traffic().spawn(client, &args).expect("a connection");
+    held.wait_for_line("connected", TIMEOUT).expect("a connection");
+    held
+}
+
 /// With a full flow table new and evicted connections continue, and `/metrics` reports it.
 #[test]
 fn a_gateway_with_a_full_flow_table_works_and_reports_it() {
     let bed = connected("fullflows");
     let _pod = pod_on_node(&bed);
     publish(&bed, &service("None", false), 1);
-    let client = bed.netns(Place::PodEast);
-    let url = format!("http://{SERVICE}/");
-    let mut held = bed
-        .traffic()
-        .spawn(
-            client,
-            &["keepalive", &url, "--interval", "50", "--duration", "120"],
-        )
-        .expect("a connection");
-    held.wait_for_line("connected", TIMEOUT).expect("a connection");
+    let mut held = held_connection(&bed);
     let pin = bed.bpf_dir(Place::GatewayWest).join(MAPS_DIR).join(FLOWS);
     let mut flows: aya::maps::HashMap<_, FlowKey, Flow> = MapData::from_pin(&pin)
         .and_then(Map::from_map_data)
@@ -436,16 +437,7 @@ fn another_size_of_the_flow_tables_keeps_open_connections() {
     let mut bed = connected("flowsize");
     let _pod = pod_on_node(&bed);
     publish(&bed, &service("None", false), 1);
-    let url = format!("http://{SERVICE}/");
-    let client = bed.netns(Place::PodEast);
-    let mut held = bed
-        .traffic()
-        .spawn(
-            client,
-            &["keepalive", &url, "--interval", "50", "--duration", "120"],
-        )
-        .expect("a connection");
-    held.wait_for_line("connected", TIMEOUT).expect("a connection");
+    let mut held = held_connection(&bed);
     let place = Place::GatewayWest;
     let table = |bed: &Topology| -> aya::maps::HashMap<MapData, FlowKey, Flow> {
         let pin = bed.bpf_dir(place).join(MAPS_DIR).join(FLOWS);
@@ -489,18 +481,7 @@ fn another_size_of_the_flow_tables_keeps_open_connections() {
                 "{map}: {shown}, not {capacity}"
             );
         }
-        let dirs = fs::read_dir(bed.bpf_dir(place)).expect("pins");
-        let names: BTreeSet<String> = dirs
-            .map(|entry| {
-                entry
-                    .expect("an entry")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-            .filter(|name| name.starts_with("maps"))
-            .collect();
-        assert_eq!(names, [MAPS_DIR.to_owned()].into());
+        assert_eq!(map_dirs(&bed, place), [MAPS_DIR]);
     }
     let report = held.stop_cleanly(TIMEOUT).expect("the open connection survives");
     println!("{report}");

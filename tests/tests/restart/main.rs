@@ -20,7 +20,7 @@ use std::{
 
 use mc_gateway_common::abi;
 use mc_tests::{
-    fixture::{self, MAX_STREAM, TIMEOUT, connected, web_service},
+    fixture::{self, MAX_STREAM, TIMEOUT, connected, map_dirs, web_service},
     sequence::SequenceReport,
     skip::skipped,
     topology::{Cluster, Masquerade, Place, Secrets, Topology, Variant},
@@ -102,23 +102,6 @@ fn restarts_lose_no_packet() {
 #[test]
 fn restarts_with_clsact_lose_no_packet() {
     restarts("cls", "clsact", 1);
-}
-
-/// Names of the map directories.
-fn map_dirs(bed: &Topology, place: Place) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(bed.bpf_dir(place))
-        .expect("the pin directory")
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
-        .filter(|name| name.starts_with("maps"))
-        .collect();
-    names.sort();
-    names
 }
 
 fn maps_dir(bed: &Topology, place: Place) -> PathBuf {

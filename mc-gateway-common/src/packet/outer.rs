@@ -185,8 +185,9 @@ impl<const N: usize> Headers<N> {
     }
 }
 
-/// Rewrites the outer header and the inner Ethernet source of an encapsulated packet for the next hop: addresses, TTL or
-/// hop limit one lower, and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are read.
+/// Rewrites the outer header and the inner Ethernet source of an encapsulated packet for the next hop: addresses, TTL
+/// or hop limit one lower, and checksums. Nothing else changes. `N` is as in [`Headers`]; only the changed fields are
+/// read.
 ///
 /// `backend_mask` is all ones if the inner Ethernet source of the packet is a backend ID without a secret, which
 /// remains; else 0.

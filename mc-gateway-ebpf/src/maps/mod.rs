@@ -2,7 +2,8 @@
 //!
 //! Values of per-CPU maps are plain memory: a program runs on its CPU to the end, and the agent only reads them. Where
 //! programs of a CPU interrupt each other (`PREEMPT_RT`), counters and rate limits lose an update then. Every word is
-//! valid in every state, so nothing else depends on them. Values that must not be torn are `mc_gateway_common::cache_entry`.
+//! valid in every state, so nothing else depends on them. The caches, whose words belong together, use
+//! `mc_gateway_common::cache_entry`.
 
 mod cache;
 mod epoch;

@@ -207,8 +207,8 @@ pub fn flow_backend_id<P: Subprograms, M: Maps>(
     backend_for_flow(packet, maps, key, (&service_key, service), syn, open)
 }
 
-/// The flow of a packet may have been opened at another gateway, while a past table was the present one. Each field is 0
-/// or 1: the verifier would follow both values of a flag through the rest of a program.
+/// The flow of a packet may have been opened at another gateway, while a past table was the present one. Each field is
+/// 0 or 1: the verifier would follow both values of a flag through the rest of a program.
 #[derive(Clone, Copy)]
 struct OpenFlow {
     /// A TCP connection: the entry of a new flow is unconfirmed, with the backend of the present table.

@@ -134,7 +134,7 @@ pub enum DropReason {
     /// `--new-flows-per-peer`. A client that scans or floods; packets of established flows are forwarded.
     FlowLimited = 36,
     /// A Node of this cluster returns a packet to a Service that this gateway has not sent to a Node that may return
-    /// it: not a TCP segment without SYN, or not of an unconfirmed flow.
+    /// it: neither an unfragmented datagram nor a TCP segment without SYN, or not of an unconfirmed flow of that Node.
     ///
     /// Harmless in small numbers while endpoints and gateways change; otherwise a forged packet.
     UnexpectedReturn = 37,
@@ -329,7 +329,7 @@ pub enum Event {
     ServiceTableFull = 14,
     /// The MSS of a connection is lowered to the path.
     MssLowered = 16,
-    /// A packet of a connection that this Node does not know is returned to the gateway that sent it.
+    /// A packet of a flow that this Node does not know is returned to the gateway that sent it.
     ServiceReturned = 17,
 }
 

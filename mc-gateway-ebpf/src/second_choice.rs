@@ -1,8 +1,8 @@
-//! The steps for connections without a flow entry as global functions, as in [`crate::subprograms`].
+//! The steps for flows that another gateway has opened as global functions, as in [`crate::subprograms`].
 
 use mc_gateway_common::{abi::service::FlowKey, pipeline::service};
 
-use crate::{context::__sk_buff, maps::KernelMaps, skb::Skb};
+use crate::{context::__sk_buff, maps::KernelMaps, skb::Skb, subprograms::encode_result};
 
 /// [`service::next_choice`].
 #[unsafe(no_mangle)]
@@ -38,8 +38,6 @@ pub(crate) extern "C" fn mc_select_again(ctx: *mut __sk_buff, v6: u32, backend: 
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn mc_return_to_gateway(ctx: *mut __sk_buff, v6: u32) -> u32 {
-    match service::return_to_gateway(&mut Skb::from_raw(ctx.cast()), &KernelMaps, v6 != 0) {
-        Ok(()) => 0,
-        Err(reason) => reason as u32,
-    }
+    let mut packet = Skb::from_raw(ctx.cast());
+    encode_result(service::return_to_gateway(&mut packet, &KernelMaps, v6 != 0))
 }

@@ -42,7 +42,7 @@ fn decode_option(value: u32) -> Option<u32> {
 
 /// 0, or the number of a drop reason.
 #[inline(always)]
-fn encode_result(result: Result<(), DropReason>) -> u32 {
+pub(crate) fn encode_result(result: Result<(), DropReason>) -> u32 {
     match result {
         Ok(()) => 0,
         Err(reason) => reason as u32,

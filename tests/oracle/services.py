@@ -63,7 +63,11 @@ class Gateway:
 
     def move(self, service, key, backend_id, table, event):
         """Stores and returns the entry of the next choice; without another backend the flow stays."""
-        entry = self.next_choice(service, key, table)
+        own = self.world.backends.get(backend_id)
+        if own and own.group == 0 and Node(self.run).has_connection(key, own):
+            entry = backend_id
+        else:
+            entry = self.next_choice(service, key, table)
         if entry is STACK:
             entry = backend_id
         # Nothing is stored for a connection that no backend can have.
@@ -98,6 +102,8 @@ class Gateway:
         known, table = entry
         if known == backend_id:
             entry = self.move(service, flow.key, backend_id, table + 1, "service-flow-moved")
+        elif backend_id not in self.earlier_choices(service, flow.key, table):
+            raise Drop("unexpected-return")
         if self.world.backends.get(id_of(entry)) is None:
             raise Drop("unknown-backend")
         return id_of(entry), isinstance(entry, tuple)
@@ -117,6 +123,14 @@ class Gateway:
             if Node(self.run).has_connection(key, backend):
                 return chosen
         return first if first in self.world.backends else STACK
+
+    def earlier_choices(self, service, key, table):
+        """Backends to which the flow was offered before it had the entry of this table."""
+        first = 1 if key[-1] == ip.UDP else 0
+        numbers = range(first, min(table, 1 + len(service.past)))
+        present = self.in_table(service, key, 0)
+        chosen = [(number, self.in_table(service, key, number)) for number in numbers]
+        return [backend for number, backend in chosen if number == 0 or backend != present]
 
     def in_table(self, service, key, number):
         """Any backend of a look-up table, always the same one for a flow."""

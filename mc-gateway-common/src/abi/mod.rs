@@ -241,7 +241,8 @@ pub struct Peer {
     /// Inner source MAC address of packets from the peer, by [`SourceMac::slot`]; 0 in the slots of periods that are
     /// not accepted, and for a peer without a public key.
     pub source_macs: [u64; SECRET_SLOTS],
-    /// Inner source MAC address of replies to the peer, which have no next hop: probes and ICMP errors.
+    /// Inner source MAC address of packets to the peer that have no next hop: replies to probes, ICMP errors, returned
+    /// packets.
     pub reply_mac: u64,
     /// [`PEER_REMOTE_GATEWAY`], [`PEER_LOCAL_GATEWAY`], [`PEER_LOCAL_NODE`], [`PEER_ANTREA`], [`PEER_UNKEYED`].
     pub flags: u32,
@@ -318,7 +319,7 @@ pub struct Config {
     pub mc0_ifindex: u32,
     /// UDP destination port of encapsulated packets, host order: 6081 for Geneve (RFC 8926), 4789 for VXLAN (RFC 7348).
     pub port: u16,
-    /// MAC address of `mc0`: the inner source of sent packets, the destination of delivered packets.
+    /// MAC address of `mc0`: the destination of delivered packets.
     pub mc0_mac: [u8; 6],
     /// DSCP of outer packets in the upper six bits, with [`CONFIG_DSCP_FIXED`].
     pub tos: u8,

@@ -32,7 +32,7 @@ const CHECK_TO_MAC: u32 = UDP_CHECK_TO_INNER.wrapping_sub(eth::END).wrapping_add
 /// [`flow_backend_id`] of a port that is not exported: greater than any ID, and without other bits of an entry.
 const NOT_EXPORTED: u64 = 2 << BACKEND_ID_BITS;
 /// [`flow_backend_id`] of a new flow beyond the limit of its peer, as [`NOT_EXPORTED`].
-const LIMITED: u64 = 3 << BACKEND_ID_BITS;
+const LIMITED: u64 = 4 << BACKEND_ID_BITS;
 
 /// [`flow_backend_id`] of a flow whose backend [`super::select_again`] selects, and stores.
 const UNSELECTED: u64 = FlowEntry::unconfirmed(0, 0).word();
@@ -120,7 +120,7 @@ fn write_backend_mac<P: Packet>(packet: &mut P, v6: bool, mac: SourceMac) -> Opt
 }
 
 /// The backend of the packet with the IP header at `at`; no backend if this node's stack serves it. Only the flow of an
-/// unfragmented segment is unconfirmed: a Node returns no other packet.
+/// unfragmented segment or datagram is unconfirmed: a Node returns no other packet.
 #[inline(always)]
 fn lookup_backend<P: Subprograms, M: Maps>(packet: &P, maps: &M, at: u32) -> Result<FlowEntry, DropReason> {
     let v6 = is_v6(packet, at);
@@ -288,7 +288,7 @@ fn backend_for_flow<P: Subprograms, M: Maps>(
     }
     let Some((selected, client_entry)) = select_new(maps, service, service_key, &mut key) else {
         if open.connection != 0 {
-            return if packet.take_peer_token(maps, PeerLimit::Flows) {
+            return if !is_new || packet.take_peer_token(maps, PeerLimit::Flows) {
                 UNSELECTED
             } else {
                 0

@@ -12,8 +12,8 @@ use crate::{
     maps::Maps,
 };
 
-/// The next backend that may have a connection, from table number `table` on: that of the present table, then those of
-/// past tables. Without another backend the flow stays at that of the present table; the ID is 0 if there is none.
+/// The next backend that may have a flow, from table number `table` on: 0 is the present table, the others are past ones.
+/// Without another backend the flow stays at that of the present table; the ID is 0 if there is none.
 ///
 /// `ports` is the part of the hash of the flow beside its addresses.
 #[inline(always)]
@@ -59,7 +59,7 @@ pub fn choice<M: Maps>(maps: &M, key: &FlowKey, ports: u32, table: u8) -> FlowEn
 
 /// Whether a backend of this node has the connection.
 #[inline(always)]
-fn is_known<M: Maps>(maps: &M, key: &FlowKey, backend: &Backend) -> bool {
+pub(super) fn is_known<M: Maps>(maps: &M, key: &FlowKey, backend: &Backend) -> bool {
     let reply = maps.reply(&ReplyKey {
         pod: backend.pod,
         client: key.client,

@@ -2,7 +2,10 @@
 //! again.
 //!
 //! *Guarantees*: a Node returns a packet only if its gateway permits that, and only to that gateway. A gateway accepts
-//! a returned packet only of a flow that it has sent to this Node, and sends one packet for it.
+//! a returned packet only of an unconfirmed flow that it has sent to that backend of this Node, and sends one packet for
+//! it.
+
+use core::ops::Range;
 
 use super::{
     super::subprograms::Subprograms,
@@ -12,10 +15,15 @@ use super::{
     l4::{Side, address, is_v6},
     l4_header::L4Kind,
     map_insert::count_insert_failure,
+    next_choice::is_known,
     outer_ttl::outer_ttl,
 };
 use crate::{
-    abi::{NextHop, SourceMac, flow_entry::FlowEntry},
+    abi::{
+        NextHop, SourceMac,
+        flow_entry::FlowEntry,
+        service::{FlowKey, PAST_TABLES},
+    },
     maps::Maps,
     packet::{OuterFamily, eth, ip},
     verdict::{DropReason, Event},
@@ -79,8 +87,8 @@ fn route<P: Subprograms, M: Maps>(
 ) -> Result<BackendRoute, DropReason> {
     let at = OuterFamily::new(v6).inner_at();
     let is_returned = group != 0;
-    let present = maps.backend(backend);
-    if is_returned && present.ok_or(DropReason::UnknownBackend)?.group != group {
+    let refusing = maps.backend(backend);
+    if is_returned && refusing.ok_or(DropReason::UnknownBackend)?.group != group {
         return Err(DropReason::ForeignBackend);
     }
     let l4 = packet.parse_l4(is_v6(packet, at), at).unpack();
@@ -92,8 +100,8 @@ fn route<P: Subprograms, M: Maps>(
     }
     let key = l4.flow_key(packet, at, false).ok_or(DropReason::InnerMalformed)?;
     let service_key = service_key(&key);
-    if let Some(present) = present
-        && (present.service, present.service_port, present.proto)
+    if let Some(refusing) = refusing
+        && (refusing.service, refusing.service_port, refusing.proto)
             != (service_key.addr, service_key.port, service_key.proto)
     {
         return Err(DropReason::ForeignBackend);
@@ -103,14 +111,23 @@ fn route<P: Subprograms, M: Maps>(
     if is_returned && !known.is_unconfirmed() {
         return Err(DropReason::UnexpectedReturn);
     }
+    let ports = service.ports_of_hash(&key);
+    // The first choice of a TCP connection is the present table; a new flow of datagrams would take a detour then.
+    let first = u32::from(l4.proto == ip::UDP);
     let mut entry = known;
-    // An entry with another backend is the result of an earlier packet: this one was on its way.
-    if !is_returned || known.backend() == backend {
-        let ports = service.ports_of_hash(&key);
-        // The first choice of a TCP connection is the present table; a new flow of datagrams would take a detour then.
-        let first = u32::from(l4.proto == ip::UDP);
-        let table = known.table().wrapping_add(u32::from(is_returned)).max(first);
-        let next = P::next_choice(maps, &key, ports, table);
+    if is_returned && known.backend() != backend {
+        // The entry is the result of an earlier packet, and this one was on its way: the backend is an earlier choice.
+        if !is_choice::<P, M>(maps, &key, ports, first..known.table(), backend) {
+            return Err(DropReason::UnexpectedReturn);
+        }
+    } else {
+        let next = if !is_returned && refusing.is_some_and(|own| is_known(maps, &key, own)) {
+            // With session affinity, the first choice may be in no table.
+            FlowEntry::confirmed(backend)
+        } else {
+            let table = known.table().wrapping_add(u32::from(is_returned)).max(first);
+            P::next_choice(maps, &key, ports, table)
+        };
         // Without any other backend the flow stays.
         entry = if next.backend() == 0 {
             FlowEntry::confirmed(backend)
@@ -136,4 +153,21 @@ fn route<P: Subprograms, M: Maps>(
         return Ok(BackendRoute::default());
     };
     route_to(packet, v6, entry, next)
+}
+
+/// Whether one of these tables has the backend for the flow.
+#[inline(always)]
+fn is_choice<P: Subprograms, M: Maps>(
+    maps: &M,
+    key: &FlowKey,
+    ports: u32,
+    tables: Range<u32>,
+    backend: u64,
+) -> bool {
+    for number in 0..=PAST_TABLES {
+        if tables.contains(&u32::from(number)) && P::choice(maps, key, ports, number).backend() == backend {
+            return true;
+        }
+    }
+    false
 }

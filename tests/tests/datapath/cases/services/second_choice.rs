@@ -16,8 +16,8 @@ use mc_gateway_common::{
 };
 
 use super::{
-    BROKEN, CLIENT, Cases, ENDING, GONE, ON_NODE, POD_PORT, SECOND, STICKY, STICKY_FIRST, STICKY_KNOWN, TCP,
-    WEB, WEB_HERE,
+    BROKEN, CLIENT, Cases, ENDING, GONE, ON_NODE, POD_PORT, SECOND, STICKY, STICKY_FIRST, STICKY_HERE,
+    STICKY_KNOWN, TCP, WEB, WEB_HERE,
 };
 use crate::{
     cases::{Expect, from_underlay::forwarded_with_mac},
@@ -240,6 +240,18 @@ impl Cases<'_> {
         self.push_delivery("second choice: a Pod here is the only choice", alone, data, &here);
         let returned = self.returned(ON_NODE, &self.ack(WEB));
         self.push_delivery("returned: a Pod here has the connection", past, &returned, &here);
+        let here = self.tcp((POD_WEST, CLIENT), (POD_HERE, POD_PORT), 0x10);
+        let mut sticky = self.gateway();
+        let backend = self.backend(POD_HERE, STICKY, TCP, 0);
+        sticky.services.backends.insert(STICKY_HERE, backend);
+        Self::set_past(&mut sticky, self.key(STICKY, TCP), &[STICKY_KNOWN]);
+        let client = self.flow_key(0, STICKY, TCP);
+        let entry = super::affinity::entry(STICKY_HERE, 1);
+        sticky.services.flows.borrow_mut().insert(client, entry);
+        let sticky = self.with_reply(sticky, POD_HERE, STICKY, TCP);
+        let segment = self.sent_by_west(&self.ack(STICKY));
+        let name = "second choice: the client's Pod here, in no table, has the connection";
+        self.push_delivery(name, sticky, &segment, &here);
     }
 
     /// A packet that the node returns to the gateway.

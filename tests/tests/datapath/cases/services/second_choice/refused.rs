@@ -8,8 +8,8 @@ use mc_gateway_common::{
 
 use super::{
     super::{
-        BY_UDP, CLIENT, Cases, DATAGRAMS, GONE, ON_NODE, POD_PORT, SECOND, STICKY_FIRST, TCP, WEB, WEB_HERE,
-        addr,
+        BY_UDP, CLIENT, Cases, DATAGRAMS, ENDING, GONE, ON_NODE, POD_PORT, SECOND, STICKY_FIRST, TCP, WEB,
+        WEB_HERE, addr,
     },
     ELSEWHERE,
 };
@@ -93,6 +93,18 @@ impl Cases<'_> {
                 NotExported,
             ),
             ("a SYN", tables(), with(ON_NODE, &self.syn(WEB)), UnexpectedReturn),
+            (
+                "a backend that never was a choice of the flow",
+                self.unconfirmed(&[SECOND, ON_NODE], SECOND, 1),
+                with(ENDING, &self.ack(WEB)),
+                UnexpectedReturn,
+            ),
+            (
+                "a backend that is a later choice of the flow",
+                self.unconfirmed(&[SECOND, ENDING], SECOND, 1),
+                with(ENDING, &self.ack(WEB)),
+                UnexpectedReturn,
+            ),
             (
                 "a datagram without a flow",
                 tables(),

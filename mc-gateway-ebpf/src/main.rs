@@ -7,6 +7,7 @@ mod context;
 #[cfg(feature = "log")]
 mod decision_log;
 mod maps;
+mod result;
 mod sample_drop;
 mod second_choice;
 mod skb;

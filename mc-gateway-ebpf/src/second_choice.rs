@@ -2,7 +2,7 @@
 
 use mc_gateway_common::{abi::service::FlowKey, pipeline::service};
 
-use crate::{context::__sk_buff, maps::KernelMaps, skb::Skb, subprograms::encode_result};
+use crate::{context::__sk_buff, maps::KernelMaps, result::encode_result, skb::Skb};
 
 /// [`service::next_choice`].
 #[unsafe(no_mangle)]

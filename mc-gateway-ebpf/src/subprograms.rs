@@ -23,6 +23,7 @@ use mc_gateway_common::{
 use crate::{
     context::__sk_buff,
     maps::{KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner},
+    result::{decode_result, encode_result},
     second_choice::{mc_choice, mc_next_choice, mc_return_to_gateway, mc_select_again},
     skb::Skb,
 };
@@ -38,23 +39,6 @@ fn encode_option<T: Into<u32>>(value: Option<T>) -> u32 {
 #[inline(always)]
 fn decode_option(value: u32) -> Option<u32> {
     (value != NONE).then_some(value)
-}
-
-/// 0, or the number of a drop reason.
-#[inline(always)]
-pub(crate) fn encode_result(result: Result<(), DropReason>) -> u32 {
-    match result {
-        Ok(()) => 0,
-        Err(reason) => reason as u32,
-    }
-}
-
-#[inline(always)]
-fn decode_result(value: u32) -> Result<(), DropReason> {
-    match value {
-        0 => Ok(()),
-        number => Err(DropReason::from_number(number as u8)),
-    }
 }
 
 /// [`pipeline::admission()`].

@@ -12,8 +12,8 @@ use crate::{
     maps::Maps,
 };
 
-/// The next backend that may have a flow, from table number `table` on: 0 is the present table, the others are past ones.
-/// Without another backend the flow stays at that of the present table; the ID is 0 if there is none.
+/// The next backend that may have a flow, from table number `table` on: 0 is the present table, the others are past
+/// ones. Without another backend the flow stays at that of the present table; the ID is 0 if there is none.
 ///
 /// `ports` is the part of the hash of the flow beside its addresses.
 #[inline(always)]

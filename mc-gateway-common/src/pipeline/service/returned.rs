@@ -2,8 +2,8 @@
 //! again.
 //!
 //! *Guarantees*: a Node returns a packet only if its gateway permits that, and only to that gateway. A gateway accepts
-//! a returned packet only of an unconfirmed flow that it has sent to that backend of this Node, and sends one packet for
-//! it.
+//! a returned packet only of an unconfirmed flow that it has sent to that backend of this Node, and sends one packet
+//! for it.
 
 use core::ops::Range;
 

@@ -53,7 +53,7 @@ impl Cases<'_> {
             peer.group = 0;
         }
         let confirmed = self.with_entry(self.gateway_with_past(&[SECOND]), FlowEntry::confirmed(ON_NODE));
-        let refused = [
+        let refused = vec![
             ("unmarked", tables(), unmarked, InnerSource),
             ("by another gateway", tables(), other_gateway, UnknownBackend),
             (

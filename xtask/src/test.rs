@@ -52,6 +52,8 @@ pub(crate) enum Suite {
     Mutants,
 }
 
+/// Programs that a suite runs, beside those of the agent.
+const PACKAGES: &[&str] = &["conntrack"];
 /// The suites that run unless others are named, with [`BACKGROUND`]. `e2e` includes its parts; mutants test the tests.
 const ALL: [Suite; 12] = [
     Suite::Lint,
@@ -74,7 +76,7 @@ const BACKGROUND: [Suite; 2] = [Suite::Sim, Suite::Fuzz];
 /// Runs the given suites, or all; prints time and counts of each, and the sum on the last line.
 pub(crate) fn run(suites: &[Suite], long: bool) -> Result<()> {
     setup::require_root("cargo xtask test")?;
-    setup::ensure_packages("the tests", build::PACKAGES)?;
+    setup::ensure_packages("the tests", &[build::PACKAGES, PACKAGES].concat())?;
     setup::ensure_bpffs()?;
     ebpf::build_and_print()?;
     ebpf::build_log_and_print()?;

@@ -22,6 +22,11 @@ use crate::wait::Progress;
 
 /// Time limit per kernel; QEMU emulates the CPU.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(10);
+/// A panic ends the guest. A CPU that has been in the kernel for 120 s is a panic with the stacks of all CPUs: QEMU
+/// emulates the CPUs, and the host may be busy for half a minute. `loglevel=5` prints the stacks, `quiet` would hide
+/// them.
+const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 rdinit=/init mitigations=off watchdog_thresh=60 \
+                                 softlockup_panic=1 softlockup_all_cpu_backtrace=1";
 /// First kernel with TCX.
 const TCX: Series = Series(6, 6);
 
@@ -233,10 +238,7 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
         .arg(image)
         .arg("-initrd")
         .arg(initramfs)
-        .args([
-            "-append",
-            "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off",
-        ])
+        .args(["-append", KERNEL_PARAMETERS])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -260,6 +262,7 @@ fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Prog
     });
     let deadline = Instant::now() + GUEST_TIMEOUT;
     let mut report = GuestReport::default();
+    let mut panic = None;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match lines.recv_timeout(left) {
@@ -267,11 +270,17 @@ fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Prog
                 writeln!(log, "{line}").with_context(|| serial.display().to_string())?;
                 if report.read_line(&line) {
                     progress.report(line.trim());
-                } else if report.failed.is_empty() && line.contains("Kernel panic") {
-                    bail!("{}; the console log is {}", line.trim(), serial.display());
+                } else if panic.is_none() && line.contains("Kernel panic") {
+                    panic = Some(line.trim().to_owned());
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok(report),
+            // The stacks follow the line with the panic.
+            Err(RecvTimeoutError::Disconnected) => match panic {
+                Some(panic) if report.failed.is_empty() => {
+                    bail!("{panic}; the console log is {}", serial.display())
+                }
+                _ => return Ok(report),
+            },
             Err(RecvTimeoutError::Timeout) => bail!(
                 "not done within {} s; passed: {:?}; the console log is {}",
                 GUEST_TIMEOUT.as_secs(),

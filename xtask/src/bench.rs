@@ -40,9 +40,9 @@ pub(crate) struct BenchArgs {
     /// Short measurements: whether everything works, not how fast.
     #[arg(long)]
     quick: bool,
-    /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
-    #[arg(long)]
-    bridge: bool,
+    /// Beds to compare the cases on: wire-like-routed, wire-like-bridge, veth-routed, veth-bridge [default: all].
+    #[arg(long, value_delimiter = ',')]
+    beds: Vec<String>,
     /// Directory for `report.json` and the pictures [default: target/bench, target/bench-control].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -96,11 +96,10 @@ fn datapath(args: &BenchArgs) -> Result<()> {
     add("--trials", args.trials.map(|trials| trials.to_string()));
     add("--only", list(&args.only));
     add("--cases", list(&args.cases));
+    add("--beds", list(&args.beds));
     add("--out", args.out.as_ref().map(|out| out.display().to_string()));
-    for (flag, given) in [("--quick", args.quick), ("--bridge", args.bridge)] {
-        if given {
-            words.push(flag.to_owned());
-        }
+    if args.quick {
+        words.push("--quick".to_owned());
     }
     build::run_program("the benchmark", "mc-bench", &words)
 }

@@ -1,17 +1,22 @@
 //! Measurements over four hops: setup, measurement and removal of each case.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Instant};
 
 use anyhow::{Context as _, Result};
 
 use super::{
     Settings,
+    bed::Bed,
     case::Case,
+    cpu_time::BusyTime,
     section::Pace,
     services::{self, SERVICES},
     vxlan_metadata,
 };
-use crate::topology::{Cluster, Family, Format, Inner, Masquerade, Options, Place, Topology, Variant};
+use crate::{
+    netns::Netns,
+    topology::{Cluster, Family, Format, Inner, Masquerade, Options, Place, Topology, Variant},
+};
 
 /// Payload of the small datagrams in bytes.
 pub(super) const SMALL_PAYLOAD: usize = 64;
@@ -58,10 +63,11 @@ impl TopologyShape {
     }
 
     /// Creates a topology.
-    pub(super) fn create(self, settings: &Settings) -> Result<Topology> {
+    pub(super) fn create(self, settings: &Settings, bed: Bed) -> Result<Topology> {
         let mut options = Options::new(&self.prefix(&settings.prefix), Some(settings.agent.clone()))?;
         options.mtu = settings.mtu;
-        options.bridge = settings.bridge;
+        options.bridge = bed.bridge();
+        options.wire_like = bed.wire_like();
         // The NAT rule of a masquerading CNI in every case. It exempts the other cluster, as plain routing requires.
         options.masquerade = Masquerade::LeavingBoth;
         match self {
@@ -137,7 +143,11 @@ fn take_down(topology: &mut Topology, case: Case) -> Result<()> {
     topology.reset()
 }
 
-/// Measures TCP with each number of streams, and small datagrams.
+/// Measures TCP with each number of streams, with retransmissions and CPU time of one, and small datagrams with loss.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "no measurement has 2^52 segments or datagrams"
+)]
 pub(super) fn throughput(topology: &Topology, pace: &Pace) -> Result<Vec<Metric>> {
     let traffic = topology.traffic();
     let (from, to) = (topology.netns(Place::PodEast), topology.netns(Place::PodWest));
@@ -145,11 +155,22 @@ pub(super) fn throughput(topology: &Topology, pace: &Pace) -> Result<Vec<Metric>
     let mut figures = Vec::new();
     for streams in STREAMS {
         let duration = if streams == 1 { pace.traffic } else { pace.streams };
+        let (busy, start, retransmitted) = (BusyTime::now()?, Instant::now(), retransmitted_segments(from)?);
         let report = traffic.streams(from, to, address, streams, duration)?;
         figures.push((tcp_metric(streams), report.bits_per_second));
+        if streams == 1 {
+            let busy_cpus = BusyTime::now()?.seconds_since(busy) / start.elapsed().as_secs_f64();
+            // CPU seconds by gigabyte are busy CPUs by gigabytes per second.
+            let cpu = busy_cpus * 8e9 / report.bits_per_second;
+            let retransmitted = retransmitted_segments(from)?.saturating_sub(retransmitted);
+            figures.push((CPU_PER_GIGABYTE.to_owned(), cpu));
+            figures.push((RETRANSMISSIONS.to_owned(), retransmitted as f64));
+        }
     }
     let sink = traffic.udp_flood(from, to, address, SMALL_PAYLOAD, pace.traffic)?;
     figures.push((UDP64.to_owned(), sink.packets_per_second));
+    let lost = sink.sent.saturating_sub(sink.received);
+    figures.push((UDP64_LOSS.to_owned(), lost as f64 / sink.sent.max(1) as f64));
     Ok(figures)
 }
 
@@ -166,6 +187,30 @@ pub(super) fn latency(topology: &Topology, pace: &Pace) -> Result<Vec<Metric>> {
     Ok(figures)
 }
 
+/// TCP segments that the processes of a namespace have retransmitted (`RetransSegs`, RFC 4022).
+fn retransmitted_segments(netns: &Netns) -> Result<u64> {
+    let snmp = netns.run("cat", ["/proc/net/snmp"])?;
+    parse_retransmitted(&snmp).with_context(|| format!("no RetransSegs in `{snmp}`"))
+}
+
+/// `RetransSegs` in `/proc/net/snmp`, a line of names and a line of values for each protocol.
+fn parse_retransmitted(snmp: &str) -> Option<u64> {
+    let mut tcp = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (tcp.next()?, tcp.next()?);
+    let mut columns = names.split_whitespace().zip(values.split_whitespace());
+    let (_, value) = columns.find(|(name, _)| *name == "RetransSegs")?;
+    value.parse().ok()
+}
+
+/// CPU seconds of the whole machine by gigabyte (10^9 bytes) of one TCP stream.
+pub const CPU_PER_GIGABYTE: &str = "tcp1_cpu_seconds_per_gigabyte";
+
+/// Segments that the sender of one TCP stream has retransmitted.
+pub const RETRANSMISSIONS: &str = "tcp1_retransmissions";
+
+/// Share of the small datagrams that were lost, from 0 to 1; the sender does not wait for the path.
+pub const UDP64_LOSS: &str = "udp64_loss";
+
 /// Small datagrams received per second.
 pub const UDP64: &str = "udp64_packets_per_second";
 
@@ -179,4 +224,16 @@ pub fn tcp_metric(streams: usize) -> String {
 #[must_use]
 pub fn rr_metric(size: usize, percentile: u32) -> String {
     format!("rr{size}_p{percentile}_us")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retransmitted_segments_are_found_by_name() {
+        let snmp = "Ip: Forwarding\nIp: 1\nTcp: RtoMin MaxConn RetransSegs InErrs\nTcp: 200 -1 17 0\nUdp: In\nUdp: 1\n";
+        assert_eq!(parse_retransmitted(snmp), Some(17));
+        assert_eq!(parse_retransmitted("Tcp: RtoMin\nTcp: 200\n"), None);
+    }
 }

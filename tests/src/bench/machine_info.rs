@@ -24,7 +24,7 @@ pub(super) fn collect(settings: &Settings) -> MachineInfo {
         pace: settings.pace,
         underlay_mtu: settings.mtu,
         pod_mtu: settings.mtu.saturating_sub(OVERHEAD),
-        bridge: settings.bridge,
+        beds: settings.beds.clone(),
     }
 }
 

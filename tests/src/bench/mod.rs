@@ -4,8 +4,10 @@
 //! Compared cases alternate round by round, so that changes of the machine's speed affect all of them; ratios are
 //! computed within a round.
 
+pub mod bed;
 mod bpf_objects;
 pub mod case;
+mod cpu_time;
 pub mod end_to_end;
 mod fixture;
 pub mod gateways;
@@ -32,6 +34,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use self::{
+    bed::Bed,
     case::Case,
     end_to_end::{Metric, TopologyShape},
     gateways::Gateways,
@@ -69,8 +72,8 @@ pub struct Settings {
     pub pace: Pace,
     /// MTU of the underlay.
     pub mtu: u32,
-    /// Attach Pods to a bridge, as bridge CNIs do.
-    pub bridge: bool,
+    /// Beds on which the cases are compared.
+    pub beds: Vec<Bed>,
 }
 
 /// Runs the sections and returns the report; `progress` receives a line for each measurement. A failed section or
@@ -179,19 +182,31 @@ impl Run<'_> {
         (self.progress)(&shown);
     }
 
-    /// Measurements over four hops.
+    /// Measurements over four hops on each bed.
     fn end_to_end(&mut self) -> Result<()> {
+        for bed in self.settings.beds.clone() {
+            self.measure_bed(bed).with_context(|| bed.title().to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Sections other than throughput have one bed only.
+    fn measure_bed(&mut self, bed: Bed) -> Result<()> {
         let settings = self.settings;
         let selected = |section| settings.sections.contains(&section);
-        let mut cases = if selected(Section::Throughput) || selected(Section::Latency) {
-            settings.cases.clone()
-        } else {
-            vec![Case::McGateway]
-        };
+        let mut cases = settings.cases.clone();
+        cases.retain(|case| bed.has(*case));
+        if bed == Bed::VethRouted {
+            if !selected(Section::Throughput) && !selected(Section::Latency) {
+                cases = vec![Case::McGateway];
+            }
+        } else if !selected(Section::Throughput) {
+            return Ok(());
+        }
         let mut topologies = BTreeMap::new();
         for shape in TopologyShape::ALL {
             if cases.iter().any(|case| TopologyShape::for_case(*case) == shape) {
-                topologies.insert(shape, shape.create(settings)?);
+                topologies.insert(shape, shape.create(settings, bed)?);
             }
         }
         for round in 1..=settings.rounds {
@@ -200,15 +215,15 @@ impl Run<'_> {
                     .get_mut(&TopologyShape::for_case(case))
                     .context("no topology for the case")?;
                 match end_to_end::with_case(topology, case, |topology| {
-                    end_to_end_metrics(topology, case, settings)
+                    end_to_end_metrics(topology, bed, case, settings)
                 }) {
                     Ok(figures) => {
                         for (subject, figures) in figures {
-                            self.record(round, subject, figures);
+                            self.record(round, &subject, figures);
                         }
                     }
                     Err(error) => {
-                        self.skip(case.name(), &format!("round {round}: {error:#}"), true);
+                        self.skip(&bed.subject(case), &format!("round {round}: {error:#}"), true);
                         cases.retain(|other| *other != case);
                     }
                 }
@@ -283,23 +298,30 @@ fn failover_prefix(prefix: &str) -> String {
     format!("{prefix}-fo")
 }
 
-/// The selected metrics of one case, by subject.
+/// The selected metrics of one case on a bed, by subject.
 fn end_to_end_metrics(
     topology: &Topology,
+    bed: Bed,
     case: Case,
     settings: &Settings,
-) -> Result<Vec<(&'static str, Vec<Metric>)>> {
+) -> Result<Vec<(String, Vec<Metric>)>> {
     let selected = |section| settings.sections.contains(&section);
     let mut all = Vec::new();
     if selected(Section::Throughput) {
-        all.push((case.name(), end_to_end::throughput(topology, &settings.pace)?));
+        all.push((
+            bed.subject(case),
+            end_to_end::throughput(topology, &settings.pace)?,
+        ));
+    }
+    if bed != Bed::VethRouted {
+        return Ok(all);
     }
     if selected(Section::Latency) {
-        all.push((case.name(), end_to_end::latency(topology, &settings.pace)?));
+        all.push((bed.subject(case), end_to_end::latency(topology, &settings.pace)?));
     }
     if selected(Section::Programs) && case == Case::McGateway {
         let figures = programs::measure(topology, &settings.objects, &settings.pace);
-        all.push((programs::SUBJECT, figures.context("programs")?));
+        all.push((programs::SUBJECT.to_owned(), figures.context("programs")?));
     }
     Ok(all)
 }

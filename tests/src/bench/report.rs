@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bed::Bed,
     programs,
     sample::{MetricKey, Samples, Summary, percentile},
     section::{Pace, Section},
@@ -40,8 +41,8 @@ pub struct MachineInfo {
     pub underlay_mtu: u32,
     /// MTU of the Pods.
     pub pod_mtu: u32,
-    /// Pods are attached to a bridge instead of directly.
-    pub bridge: bool,
+    /// Beds on which the cases were compared.
+    pub beds: Vec<Bed>,
 }
 
 /// A selected section or case without a measurement.
@@ -76,9 +77,13 @@ pub struct Report {
     /// Comparisons that targets are defined on: medians of the ratios of each round. Ratios without measurements
     /// are absent.
     pub ratios: BTreeMap<String, f64>,
+    /// Comparisons on each bed, by bed and name: medians of the ratios of each round. Names are those of `ratios` and
+    /// `more_ratios`, which concern the veth underlay and routed Pods.
+    pub beds: BTreeMap<String, BTreeMap<String, f64>>,
     /// Further comparisons.
     pub more_ratios: BTreeMap<String, f64>,
-    /// Median, minimum and maximum of every ratio over the rounds.
+    /// Median, minimum and maximum of every ratio over the rounds; those of `beds` have the bed's name and a dot in
+    /// front.
     pub ratio_spread: BTreeMap<String, Summary>,
     /// Time per packet in each program and in an empty one: medians.
     pub nanoseconds: BTreeMap<String, f64>,
@@ -107,6 +112,11 @@ impl Report {
     #[must_use]
     pub fn new(setup: MachineInfo, samples: Samples, missing: Vec<Skipped>, notes: Vec<String>) -> Self {
         let (ratios, more) = (targets::ratios(&samples), targets::more_ratios(&samples));
+        let on_beds: Vec<(Bed, Vec<(String, Summary)>)> = Bed::ALL
+            .into_iter()
+            .map(|bed| (bed, targets::bed_ratios(&samples, bed)))
+            .filter(|(_, ratios)| !ratios.is_empty())
+            .collect();
         let medians = |of: &[(String, Summary)]| {
             of.iter()
                 .map(|(name, summary)| (name.clone(), summary.median))
@@ -151,8 +161,21 @@ impl Report {
         let mut report = Self {
             machine_info: setup,
             ratios: medians(&ratios),
+            beds: on_beds
+                .iter()
+                .map(|(bed, ratios)| (bed.name().to_owned(), medians(ratios)))
+                .collect(),
             more_ratios: medians(&more),
-            ratio_spread: ratios.into_iter().chain(more).collect(),
+            ratio_spread: on_beds
+                .into_iter()
+                .flat_map(|(bed, ratios)| {
+                    ratios
+                        .into_iter()
+                        .map(move |(name, summary)| (format!("{}.{name}", bed.name()), summary))
+                })
+                .chain(ratios)
+                .chain(more)
+                .collect(),
             nanoseconds: nanoseconds_spread
                 .iter()
                 .map(|(name, summary)| (name.clone(), summary.median))
@@ -173,6 +196,10 @@ impl Report {
     /// A figure by report key and entry, separated by a dot.
     fn metric(&self, name: &str) -> Option<f64> {
         match name.split_once('.')? {
+            ("beds", key) => {
+                let (bed, ratio) = key.split_once('.')?;
+                self.beds.get(bed)?.get(ratio).copied()
+            }
             ("ratios", key) => self.ratios.get(key).copied(),
             ("nanoseconds", key) => self.nanoseconds.get(key).copied(),
             ("failover_ms", "p99") => Some(self.failover_ms?.p99),
@@ -216,7 +243,7 @@ pub(super) mod tests {
             },
             underlay_mtu: 1500,
             pod_mtu: 1450,
-            bridge: false,
+            beds: Bed::ALL.to_vec(),
         }
     }
 
@@ -233,15 +260,30 @@ pub(super) mod tests {
         };
         for round in 1..=2 {
             for (number, case) in (1..).zip(Case::ALL) {
-                for streams in end_to_end::STREAMS {
+                for (streams, bed) in end_to_end::STREAMS
+                    .into_iter()
+                    .flat_map(|streams| Bed::ALL.map(|bed| (streams, bed)))
+                {
+                    if bed.has(case) {
+                        push(
+                            round,
+                            &bed.subject(case),
+                            &end_to_end::tcp_metric(streams),
+                            1e9 * f64::from(number),
+                        );
+                    }
+                }
+                for bed in Bed::ALL.into_iter().filter(|bed| bed.has(case)) {
                     push(
                         round,
-                        case.name(),
-                        &end_to_end::tcp_metric(streams),
-                        1e9 * f64::from(number),
+                        &bed.subject(case),
+                        end_to_end::UDP64,
+                        1e4 * f64::from(number),
                     );
+                    push(round, &bed.subject(case), end_to_end::CPU_PER_GIGABYTE, 1.5);
+                    push(round, &bed.subject(case), end_to_end::RETRANSMISSIONS, 0.0);
+                    push(round, &bed.subject(case), end_to_end::UDP64_LOSS, 0.25);
                 }
-                push(round, case.name(), end_to_end::UDP64, 1e4 * f64::from(number));
                 for size in end_to_end::SIZES {
                     push(round, case.name(), &end_to_end::rr_metric(size, 50), 30.0);
                     push(round, case.name(), &end_to_end::rr_metric(size, 99), 60.0);
@@ -307,6 +349,16 @@ pub(super) mod tests {
                 "udp64_vs_plain",
             ]
         );
+        assert_eq!(
+            keys("beds"),
+            [
+                "veth-bridge",
+                "veth-routed",
+                "wire-like-bridge",
+                "wire-like-routed"
+            ]
+        );
+        assert!(value["ratio_spread"]["wire-like-routed.tcp_vs_plain"]["min"].is_number());
         assert_eq!(keys("nanoseconds"), ["decap", "empty", "encap", "transit"]);
         assert_eq!(keys("failover_ms"), ["max", "p50", "p99", "trials"]);
         assert!(value["ratio_spread"]["tcp_vs_plain"]["min"].is_number());

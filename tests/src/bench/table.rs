@@ -3,6 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::{
+    bed::Bed,
     case::Case,
     end_to_end, programs,
     report::Report,
@@ -21,16 +22,9 @@ impl Display for Report {
         let setup = &self.machine_info;
         writeln!(
             f,
-            "kernel {}, {} x {}, load {:.2} before; underlay MTU {}, Pod MTU {}{}\n\
+            "kernel {}, {} x {}, load {:.2} before; underlay MTU {}, Pod MTU {}\n\
              median (smallest .. largest) of {} rounds",
-            setup.kernel,
-            setup.cpus,
-            setup.cpu,
-            setup.load,
-            setup.underlay_mtu,
-            setup.pod_mtu,
-            if setup.bridge { ", Pods on a bridge" } else { "" },
-            setup.rounds
+            setup.kernel, setup.cpus, setup.cpu, setup.load, setup.underlay_mtu, setup.pod_mtu, setup.rounds
         )?;
         self.cases(f)?;
         self.hop(f)?;
@@ -52,7 +46,20 @@ impl Report {
         };
         let mut throughput: Vec<_> = end_to_end::STREAMS.map(tcp).to_vec();
         throughput.push((end_to_end::UDP64.to_owned(), 1e3, "UDP 64 B kpps".to_owned()));
-        self.case_table(f, &throughput)?;
+        throughput.push((end_to_end::UDP64_LOSS.to_owned(), 0.01, "lost %".to_owned()));
+        throughput.push((
+            end_to_end::CPU_PER_GIGABYTE.to_owned(),
+            1.0,
+            "TCP x1 CPU s/GB".to_owned(),
+        ));
+        throughput.push((
+            end_to_end::RETRANSMISSIONS.to_owned(),
+            1.0,
+            "retransmitted".to_owned(),
+        ));
+        for bed in Bed::ALL {
+            self.case_table(f, bed, &throughput)?;
+        }
         let latency: Vec<_> = end_to_end::SIZES
             .into_iter()
             .flat_map(|size| {
@@ -65,14 +72,14 @@ impl Report {
                 })
             })
             .collect();
-        self.case_table(f, &latency)
+        self.case_table(f, Bed::VethRouted, &latency)
     }
 
-    fn case_table(&self, f: &mut Formatter<'_>, columns: &[(String, f64, String)]) -> fmt::Result {
+    fn case_table(&self, f: &mut Formatter<'_>, bed: Bed, columns: &[(String, f64, String)]) -> fmt::Result {
         let has = |case: &Case| {
             columns
                 .iter()
-                .any(|(figure, ..)| self.summary(case.name(), figure).is_some())
+                .any(|(figure, ..)| self.summary(&bed.subject(*case), figure).is_some())
         };
         let cases: Vec<Case> = Case::ALL.into_iter().filter(has).collect();
         if cases.is_empty() {
@@ -85,10 +92,10 @@ impl Report {
             line.trim_end().to_owned()
         };
         let titles = &mut columns.iter().map(|(.., title)| title.clone());
-        writeln!(f, "\n{}", line("Pod to Pod over four hops", titles))?;
+        writeln!(f, "\n{}", line(bed.title(), titles))?;
         for case in cases {
             let cells = &mut columns.iter().map(|(figure, unit, _)| {
-                self.summary(case.name(), figure)
+                self.summary(&bed.subject(case), figure)
                     .map_or_else(|| "-".to_owned(), |summary| cell(summary, *unit))
             });
             writeln!(f, "{}", line(case.title(), cells))?;
@@ -178,7 +185,10 @@ impl Report {
             writeln!(f, "\n{:<NAME_WIDTH$}{:<CELL_WIDTH$}target", "targets", "figure")?;
         }
         for target in &self.targets {
-            let key = target.metric.strip_prefix("ratios.").unwrap_or(&target.metric);
+            let key = ["ratios.", "beds."]
+                .iter()
+                .find_map(|report_key| target.metric.strip_prefix(report_key))
+                .unwrap_or(&target.metric);
             let spread = self.ratio_spread.get(key);
             let figure = spread.map_or_else(
                 || format!("{:.0}", target.value),

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bed::Bed,
     case::Case,
     end_to_end, gateways,
     sample::{MetricKey, Samples, Summary},
@@ -36,11 +37,23 @@ pub struct TargetResult {
 }
 
 /// All targets, by key and entry of the report.
-pub const TARGETS: [(&str, Limit); 14] = [
-    ("ratios.tcp_vs_plain", Limit::AtLeast(0.95)),
-    ("ratios.tcp_vs_kernel_vxlan", Limit::AtLeast(1.25)),
+pub const TARGETS: [(&str, Limit); 26] = [
+    ("beds.wire-like-routed.tcp_vs_plain", Limit::AtLeast(0.95)),
+    ("beds.wire-like-routed.tcp_vs_kernel_vxlan", Limit::AtLeast(1.25)),
+    ("beds.wire-like-routed.udp64_vs_plain", Limit::AtLeast(0.9)),
+    ("beds.wire-like-routed.udp64_vs_kernel_vxlan", Limit::AtLeast(2.2)),
+    ("beds.wire-like-bridge.tcp_vs_plain", Limit::AtLeast(0.9)),
+    ("beds.wire-like-bridge.tcp_vs_kernel_vxlan", Limit::AtLeast(1.1)),
+    ("beds.wire-like-bridge.udp64_vs_plain", Limit::AtLeast(0.9)),
+    ("beds.wire-like-bridge.udp64_vs_kernel_vxlan", Limit::AtLeast(2.2)),
+    ("ratios.tcp_vs_plain", Limit::AtLeast(0.97)),
+    ("ratios.tcp_vs_kernel_vxlan", Limit::AtLeast(1.3)),
     ("ratios.udp64_vs_plain", Limit::AtLeast(0.9)),
     ("ratios.udp64_vs_kernel_vxlan", Limit::AtLeast(2.2)),
+    ("beds.veth-bridge.tcp_vs_plain", Limit::AtLeast(0.8)),
+    ("beds.veth-bridge.tcp_vs_kernel_vxlan", Limit::AtLeast(1.1)),
+    ("beds.veth-bridge.udp64_vs_plain", Limit::AtLeast(0.9)),
+    ("beds.veth-bridge.udp64_vs_kernel_vxlan", Limit::AtLeast(2.2)),
     ("ratios.transit_vs_plain_forward", Limit::AtLeast(1.2)),
     ("ratios.two_gateways_vs_one", Limit::AtLeast(1.8)),
     ("ratios.scaling_prefixes_many_flows", Limit::AtMost(1.3)),
@@ -124,6 +137,31 @@ pub fn ratios(samples: &Samples) -> Vec<(String, Summary)> {
         side(gateways::SUBJECT, "1"),
     ));
     all.extend(SCALING_CURVES.map(|curve| scaling_ratio(Operation::Transit, curve)));
+    measured_ratios(samples, &all)
+}
+
+/// The ratios of a bed.
+#[must_use]
+pub fn bed_ratios(samples: &Samples, bed: Bed) -> Vec<(String, Summary)> {
+    use Case::{KernelVxlan, McGateway, McGatewayVxlan, Plain};
+    let metrics = [
+        ("tcp", end_to_end::tcp_metric(1)),
+        ("tcp4", end_to_end::tcp_metric(4)),
+        ("udp64", end_to_end::UDP64.to_owned()),
+        ("cpu", end_to_end::CPU_PER_GIGABYTE.to_owned()),
+    ];
+    let mut all = Vec::new();
+    for (metric, figure) in metrics {
+        for (name, of, by) in [
+            ("vs_plain", McGateway, Plain),
+            ("vs_kernel_vxlan", McGateway, KernelVxlan),
+            ("vxlan_vs_plain", McGatewayVxlan, Plain),
+            ("vxlan_vs_kernel_vxlan", McGatewayVxlan, KernelVxlan),
+        ] {
+            let side = |case: Case| (bed.subject(case), figure.clone());
+            all.push((format!("{metric}_{name}"), side(of), side(by)));
+        }
+    }
     measured_ratios(samples, &all)
 }
 
@@ -243,9 +281,12 @@ mod tests {
     #[test]
     fn every_ratio_of_a_target_is_computed() {
         let mut values = Vec::new();
-        for case in Case::ALL {
-            values.push((case.name().to_owned(), end_to_end::tcp_metric(1), 1.0));
-            values.push((case.name().to_owned(), end_to_end::UDP64.to_owned(), 1.0));
+        for (case, bed) in Case::ALL
+            .into_iter()
+            .flat_map(|case| Bed::ALL.map(|bed| (case, bed)))
+        {
+            values.push((bed.subject(case), end_to_end::tcp_metric(1), 1.0));
+            values.push((bed.subject(case), end_to_end::UDP64.to_owned(), 1.0));
         }
         for kind in HopKind::ALL {
             values.push((kind.name().to_owned(), transit::NET_TIME.to_owned(), 1.0));
@@ -266,7 +307,19 @@ mod tests {
             .iter()
             .map(|(subject, figure, value)| (subject.as_str(), figure.as_str(), *value))
             .collect();
-        let ratios = ratios(&with(&values));
+        let samples = with(&values);
+        for (bed, name) in TARGETS
+            .iter()
+            .filter_map(|(name, _)| name.strip_prefix("beds.")?.split_once('.'))
+        {
+            let bed = Bed::ALL.into_iter().find(|known| known.name() == bed);
+            let ratios = bed_ratios(&samples, bed.unwrap());
+            assert!(
+                ratios.iter().any(|(ratio, _)| ratio == name),
+                "{name}: {ratios:?}"
+            );
+        }
+        let ratios = ratios(&samples);
         let wanted = TARGETS
             .iter()
             .filter_map(|(name, _)| name.strip_prefix("ratios."));

@@ -9,6 +9,7 @@ use clap::Parser;
 use mc_tests::{
     bench::{
         self, PREFIX, Settings,
+        bed::Bed,
         case::Case,
         plot,
         section::{Pace, Section},
@@ -45,9 +46,9 @@ struct Cli {
     /// MTU of the underlay; the Pods' MTU is 50 smaller in every case.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
-    #[arg(long)]
-    bridge: bool,
+    /// Beds to compare the cases on; sections other than throughput use veth-routed only.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Bed::ALL)]
+    beds: Vec<Bed>,
     /// Directory for `report.json` and the diagrams.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -84,7 +85,7 @@ fn measure(cli: Cli) -> Result<()> {
         rounds: cli.rounds,
         pace,
         mtu: cli.mtu,
-        bridge: cli.bridge,
+        beds: cli.beds,
     };
     on_interrupt(move || {
         if let Err(error) = bench::remove(&cli.prefix) {

@@ -172,6 +172,7 @@ mod tests {
             prefix: "t".to_owned(),
             mtu: 1500,
             bridge: false,
+            wire_like: false,
             masquerade: Masquerade::Off,
             traffic: "mc-traffic".into(),
             agent: None,

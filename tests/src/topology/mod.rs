@@ -62,6 +62,8 @@ pub struct Options {
     pub mtu: u32,
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     pub bridge: bool,
+    /// Let no super-packet cross the underlay: senders segment, and receivers aggregate (GRO), as network cards do.
+    pub wire_like: bool,
     /// Masquerading by the CNI of the regular nodes.
     pub masquerade: Masquerade,
     /// Path of `mc-traffic`.
@@ -91,6 +93,7 @@ impl Options {
             prefix: prefix.to_owned(),
             mtu: 1500,
             bridge: false,
+            wire_like: false,
             masquerade: Masquerade::Off,
             traffic: Traffic::program()?,
             agent,
@@ -348,7 +351,19 @@ impl Topology {
             self.connect_to_bridge(one, device, bridge)?;
             return self.connect_to_bridge(other, device, bridge);
         }
-        self.netns(one).veth(device, self.netns(other), device)
+        self.netns(one).veth(device, self.netns(other), device)?;
+        for place in [one, other] {
+            self.set_offloads(self.netns(place), device)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the offloads of one end of an underlay link.
+    fn set_offloads(&self, netns: &Netns, device: &str) -> Result<()> {
+        if self.options.wire_like {
+            netns.run("ethtool", ["-K", device, "tso", "off", "gso", "off", "gro", "on"])?;
+        }
+        Ok(())
     }
 
     /// Connects a node to a bridge.
@@ -356,6 +371,8 @@ impl Topology {
         let lan = self.lan.as_ref().context("topology has no bridges")?;
         let port = format!("{device}-{}", place.name());
         self.netns(place).veth(device, lan, &port)?;
+        self.set_offloads(self.netns(place), device)?;
+        self.set_offloads(lan, &port)?;
         lan.ip(&[format!(
             "link set {port} master {bridge} mtu {} up",
             self.options.mtu

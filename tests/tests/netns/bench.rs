@@ -1,7 +1,7 @@
 //! Function of the benchmark: all sections and cases in a quick run.
 
 use mc_tests::{
-    bench::{self, Settings, case::Case, plot, section::Pace, section::Section, targets::TARGETS},
+    bench::{self, Settings, bed::Bed, case::Case, plot, section::Pace, section::Section, targets::TARGETS},
     capture::{Capture, Direction},
     decode::{Frame, Payload},
     netns::find_leaks,
@@ -21,7 +21,7 @@ fn a_quick_run_measures_everything_and_leaves_nothing() {
         rounds: 1,
         pace: Pace::QUICK,
         mtu: 1500,
-        bridge: false,
+        beds: Bed::ALL.to_vec(),
     };
     let report = bench::run(&settings, |line| println!("{line}")).expect("a report");
     println!("{report}");

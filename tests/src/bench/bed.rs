@@ -1,0 +1,118 @@
+//! The beds on which the data paths are compared.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::case::Case;
+
+/// Underlay and attachment of the Pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bed {
+    /// Packets of MTU size on the underlay, joined again by each receiver (GRO), as behind a network card; routed
+    /// Pods.
+    WireLikeRouted,
+    /// The same underlay; Pods on a bridge.
+    WireLikeBridge,
+    /// Super-packets cross the underlay, as between containers on one host; routed Pods.
+    VethRouted,
+    /// The same underlay; Pods on a bridge.
+    VethBridge,
+}
+
+// === impl Bed ===
+
+impl Bed {
+    /// All beds, the headline first.
+    pub const ALL: [Self; 4] = [
+        Self::WireLikeRouted,
+        Self::WireLikeBridge,
+        Self::VethRouted,
+        Self::VethBridge,
+    ];
+
+    /// The cases that are compared on every bed; the others need [`Bed::VethRouted`].
+    const CASES: [Case; 4] = [
+        Case::Plain,
+        Case::KernelVxlan,
+        Case::McGateway,
+        Case::McGatewayVxlan,
+    ];
+
+    /// Name on the command line and in the report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WireLikeRouted => "wire-like-routed",
+            Self::WireLikeBridge => "wire-like-bridge",
+            Self::VethRouted => "veth-routed",
+            Self::VethBridge => "veth-bridge",
+        }
+    }
+
+    /// Short description.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::WireLikeRouted => "wire-like underlay, routed Pods",
+            Self::WireLikeBridge => "wire-like underlay, Pods on a bridge",
+            Self::VethRouted => "veth underlay, routed Pods",
+            Self::VethBridge => "veth underlay, Pods on a bridge",
+        }
+    }
+
+    /// Whether Pods are attached to a bridge.
+    #[must_use]
+    pub const fn bridge(self) -> bool {
+        matches!(self, Self::WireLikeBridge | Self::VethBridge)
+    }
+
+    /// Whether links carry packets of MTU size only.
+    #[must_use]
+    pub const fn wire_like(self) -> bool {
+        matches!(self, Self::WireLikeRouted | Self::WireLikeBridge)
+    }
+
+    /// Whether a case is measured on this bed.
+    #[must_use]
+    pub fn has(self, case: Case) -> bool {
+        self == Self::VethRouted || Self::CASES.contains(&case)
+    }
+
+    /// Subject of a case's samples on this bed. Those of [`Bed::VethRouted`], the only bed of earlier reports, have
+    /// the name of the case.
+    #[must_use]
+    pub fn subject(self, case: Case) -> String {
+        match self {
+            Self::VethRouted => case.name().to_owned(),
+            bed => format!("{}.{}", bed.name(), case.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_the_command_line_and_the_report() {
+        for bed in Bed::ALL {
+            assert_eq!(Bed::from_str(bed.name(), false), Ok(bed));
+            assert_eq!(
+                serde_json::to_string(&bed).unwrap(),
+                format!("\"{}\"", bed.name())
+            );
+        }
+        assert_eq!(Bed::value_variants(), Bed::ALL);
+    }
+
+    #[test]
+    fn subjects_of_beds_and_cases_are_distinct() {
+        let subjects: std::collections::BTreeSet<String> = Bed::ALL
+            .into_iter()
+            .flat_map(|bed| Case::ALL.map(|case| bed.subject(case)))
+            .collect();
+        assert_eq!(subjects.len(), Bed::ALL.len() * Case::ALL.len());
+        assert_eq!(Bed::VethRouted.subject(Case::Plain), "plain");
+    }
+}

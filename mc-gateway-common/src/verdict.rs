@@ -138,11 +138,15 @@ pub enum DropReason {
     ///
     /// Harmless in small numbers while endpoints and gateways change; otherwise a forged packet.
     UnexpectedReturn = 37,
+    /// A packet to or on the agent's tunnel device, which `from_underlay` has not left to it.
+    ///
+    /// A forged packet, or a CNI with the VNI 7169895, which is reserved for the agent.
+    NotAdmitted = 38,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 34] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -176,6 +180,7 @@ impl DropReason {
         Self::PeerSecret,
         Self::FlowLimited,
         Self::UnexpectedReturn,
+        Self::NotAdmitted,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -215,6 +220,7 @@ impl DropReason {
             34 => Self::PeerSecret,
             36 => Self::FlowLimited,
             37 => Self::UnexpectedReturn,
+            38 => Self::NotAdmitted,
             _ => Self::NotConfigured,
         }
     }
@@ -256,6 +262,7 @@ impl DropReason {
             Self::PeerSecret => "peer-secret",
             Self::FlowLimited => "flow-limited",
             Self::UnexpectedReturn => "unexpected-return",
+            Self::NotAdmitted => "not-admitted",
         }
     }
 }
@@ -268,7 +275,7 @@ pub enum Outcome {
     Encap = 0,
     /// Forwarded by `from_underlay` at a gateway, or returned to one, still encapsulated.
     Transit = 1,
-    /// Decapsulated by `from_underlay` and delivered into the stack.
+    /// Decapsulated and delivered into the stack, by `from_underlay` or by `from_tunnel` after the kernel.
     Deliver = 2,
     /// A peer's probe, reflected by `from_underlay`.
     Reflect = 3,
@@ -276,17 +283,23 @@ pub enum Outcome {
     ProbeReply = 4,
     /// The packet exceeds the path: answered with an ICMP error.
     TooBig = 5,
+    /// Left by `from_underlay` to the agent's tunnel device for decapsulation; `from_tunnel` counts it as delivered.
+    KernelDecap = 6,
+    /// A reply to a probe that came through the tunnel device as a test.
+    DecapTest = 7,
 }
 
 impl Outcome {
     /// Every outcome, in the order of its number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Encap,
         Self::Transit,
         Self::Deliver,
         Self::Reflect,
         Self::ProbeReply,
         Self::TooBig,
+        Self::KernelDecap,
+        Self::DecapTest,
     ];
 
     /// Name as printed by the agent.
@@ -299,6 +312,8 @@ impl Outcome {
             Self::Reflect => "reflect",
             Self::ProbeReply => "probe-reply",
             Self::TooBig => "too-big",
+            Self::KernelDecap => "kernel-decap",
+            Self::DecapTest => "decap-test",
         }
     }
 }
@@ -389,6 +404,11 @@ pub enum Verdict {
         outcome: Outcome,
         /// The device, `mc0`.
         ifindex: u32,
+    },
+    /// Leave to the kernel's UDP stack, which decapsulates it (`TC_ACT_OK`: no other program on the device runs).
+    KernelDecap {
+        /// The counted outcome.
+        outcome: Outcome,
     },
     /// Ours, and consumed: nothing is forwarded.
     Consume {

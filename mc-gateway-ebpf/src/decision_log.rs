@@ -22,6 +22,7 @@ pub(crate) fn log(skb: *mut __sk_buff, program: u32, verdict: &Verdict) {
         Verdict::Send { outcome, .. } => (2, outcome as u32),
         Verdict::Deliver { outcome, .. } => (3, outcome as u32),
         Verdict::Consume { outcome } => (4, outcome as u32),
+        Verdict::KernelDecap { outcome } => (5, outcome as u32),
     };
     mc_log_verdict(skb, program, kind, number);
 }

@@ -17,7 +17,7 @@ mod words;
 
 use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
 use mc_gateway_common::{
-    abi::sample::{FROM_UNDERLAY, TO_REMOTE},
+    abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
     packet::{Packet as _, eth},
     pipeline,
     verdict::Verdict,
@@ -57,6 +57,15 @@ fn from_underlay_with(mut packet: Skb, pipeline: impl Fn(&mut Skb, &KernelMaps) 
     let received = packet.rx_info();
     let verdict = pipeline(&mut packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_UNDERLAY)
+}
+
+/// Ingress of the agent's tunnel devices: delivers packets that `from_underlay` has admitted.
+#[classifier]
+fn from_tunnel(ctx: TcContext) -> i32 {
+    let packet = Skb::from_raw(ctx.skb.skb);
+    let received = packet.rx_info();
+    let verdict = pipeline::from_tunnel(&packet, &KernelMaps);
+    apply_verdict(&packet, verdict, received, FROM_TUNNEL)
 }
 
 /// Never reached: a panic path would not pass the verifier.

@@ -3,7 +3,7 @@
 use core::ptr;
 
 use aya_ebpf::{
-    bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh},
+    bindings::{BPF_F_INGRESS, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, bpf_redir_neigh},
     helpers::{bpf_redirect, bpf_redirect_neigh},
 };
 use mc_gateway_common::{abi::Neighbor, verdict::Verdict};
@@ -36,6 +36,10 @@ pub(crate) fn apply_verdict(packet: &Skb, verdict: Verdict, received: RxInfo, pr
             count_outcome(outcome, bytes, gso);
             // SAFETY: plain values only.
             unsafe { bpf_redirect(ifindex, BPF_F_INGRESS as u64) as i32 }
+        }
+        Verdict::KernelDecap { outcome } => {
+            count_outcome(outcome, bytes, gso);
+            TC_ACT_OK as i32
         }
         Verdict::Consume { outcome } => {
             count_outcome(outcome, bytes, gso);

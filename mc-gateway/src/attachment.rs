@@ -2,18 +2,20 @@
 
 use mc_gateway_common::abi;
 
-/// One of the two programs.
+/// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Program {
     /// On the egress of `mc0`.
     ToRemote,
     /// On the ingress of every underlay device.
     FromUnderlay,
+    /// On the ingress of the agent's tunnel devices.
+    FromTunnel,
 }
 
 impl Program {
-    /// Both programs.
-    pub const ALL: [Self; 2] = [Self::ToRemote, Self::FromUnderlay];
+    /// All programs.
+    pub const ALL: [Self; 3] = [Self::ToRemote, Self::FromUnderlay, Self::FromTunnel];
 
     /// Name in the object, in `bpftool prog` and in pin names.
     #[must_use]
@@ -21,6 +23,7 @@ impl Program {
         match self {
             Self::ToRemote => abi::PROGRAM_TO_REMOTE,
             Self::FromUnderlay => abi::PROGRAM_FROM_UNDERLAY,
+            Self::FromTunnel => abi::PROGRAM_FROM_TUNNEL,
         }
     }
 }

@@ -10,7 +10,7 @@ use tracing::info;
 use crate::agent::{LOCK_SOCKET, LOCK_TIMEOUT};
 use crate::config::Paths;
 use crate::datapath::{DatapathError, SUBDIRS, clsact, map_migration, pinned_links};
-use crate::host::{self, HostError, link, nftables, policy_routing, tc_filter};
+use crate::host::{self, HostError, link, nftables, policy_routing, tc_filter, tunnel_device};
 use crate::id_names;
 use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
@@ -49,6 +49,9 @@ pub async fn cleanup(paths: &Paths) -> Result<(), CleanupError> {
     })?;
     if link::delete(&handle, &paths.device).await? {
         info!(device = %paths.device, "device and routes removed");
+    }
+    for device in tunnel_device::delete_all(&handle).await? {
+        info!(%device, "tunnel device removed");
     }
     policy_routing::remove(&handle, &paths.device).await?;
     nftables::remove().await.map_err(HostError::from)?;

@@ -36,6 +36,7 @@ pub mod service_ip_reservation;
 pub mod service_objects;
 pub mod source;
 pub mod trace;
+pub mod tunnel_device;
 
 /// The eBPF programs, as `cargo xtask build-ebpf` built them.
 pub static EBPF_OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/mc-gateway-ebpf.o"));

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
-use mc_gateway_common::abi::sample::{FROM_UNDERLAY, TO_REMOTE};
+use mc_gateway_common::abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE};
 use mc_gateway_common::verdict::{DropReason, Outcome};
 use thiserror::Error;
 use tokio::io::Interest;
@@ -109,6 +109,7 @@ impl Decision {
         let program = match field("program")?.parse().ok()? {
             TO_REMOTE => "to_remote",
             FROM_UNDERLAY => "from_underlay",
+            FROM_TUNNEL => "from_tunnel",
             _ => return None,
         };
         let kind: u32 = field("verdict")?.parse().ok()?;
@@ -120,6 +121,7 @@ impl Decision {
             2 => "send",
             3 => "deliver",
             4 => "consume",
+            5 => "kernel-decap",
             _ => return None,
         };
         let reason = match kind {

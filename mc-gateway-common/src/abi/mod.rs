@@ -8,6 +8,7 @@ pub mod addr;
 mod address;
 pub mod affinity;
 pub mod flow_entry;
+pub mod kernel_decap;
 pub mod liveness;
 pub mod rate_limit;
 pub mod sample;
@@ -19,12 +20,12 @@ pub use address::Address;
 pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 6;
+pub const ABI_VERSION: u32 = 7;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, of the map pins of this version. In every version, [`Config`]
 /// starts with the version number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v6";
+pub const MAPS_DIR: &str = "maps-v7";
 
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
@@ -74,7 +75,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 22] = [
+pub const ALL_MAPS: [&str; 23] = [
     PREFIXES,
     NEXT_HOP_GROUPS,
     NEXT_HOPS,
@@ -87,6 +88,7 @@ pub const ALL_MAPS: [&str; 22] = [
     liveness::PROBE_SENT,
     liveness::PROBE_REPLY,
     liveness::PROBE_RTT,
+    kernel_decap::KERNEL_DECAP_TESTS,
     EPOCH,
     sample::DROP_SAMPLES,
     sample::SAMPLE_LIMIT,
@@ -103,6 +105,8 @@ pub const ALL_MAPS: [&str; 22] = [
 pub const PROGRAM_TO_REMOTE: &str = "to_remote";
 /// Name of the classifier on the ingress of every underlay device.
 pub const PROGRAM_FROM_UNDERLAY: &str = "from_underlay";
+/// Name of the classifier on the ingress of the agent's tunnel devices.
+pub const PROGRAM_FROM_TUNNEL: &str = "from_tunnel";
 
 /// [`Prefix::cluster`] and [`Peer::cluster`] of the cluster this node belongs to.
 pub const CLUSTER_LOCAL: u64 = 0;
@@ -325,8 +329,11 @@ pub struct Config {
     pub tos: u8,
     /// TTL or hop limit of outer packets; 0 means 64.
     pub hop_limit: u8,
-    /// Always 0.
-    pub pad: u16,
+    /// Secret of this node: inner source MAC address of packets that `from_underlay` leaves to the agent's tunnel
+    /// devices. 0 while there is none.
+    pub tunnel_mac: [u8; 6],
+    /// Milliseconds for which a test packet that came through a tunnel device allows others to take that way.
+    pub decap_test_ms: u32,
     /// Consecutive probes without a reply until a next hop is dead; 0 disables liveness.
     pub detect: u32,
     /// Hold-down of a recovered next hop, in milliseconds of replies.
@@ -370,7 +377,7 @@ const _: () =
     assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_NEXT_HOPS && align_of::<NextHopGroup>() == 4);
 const _: () = assert!(size_of::<NextHop>() == 80 && align_of::<NextHop>() == 8);
 const _: () = assert!(size_of::<Peer>() == 32 + 8 * SECRET_SLOTS && align_of::<Peer>() == 8);
-const _: () = assert!(size_of::<Config>() == 48 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
+const _: () = assert!(size_of::<Config>() == 56 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
 const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() == 8);
 

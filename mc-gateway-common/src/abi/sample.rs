@@ -21,6 +21,8 @@ pub const WINDOW_SHIFT: u32 = 30;
 pub const TO_REMOTE: u32 = 1;
 /// [`DropSample::program`]: `from_underlay`.
 pub const FROM_UNDERLAY: u32 = 2;
+/// [`DropSample::program`]: `from_tunnel`.
+pub const FROM_TUNNEL: u32 = 3;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct DropSample {
     pub at: u64,
     /// [`crate::verdict::DropReason`] by number.
     pub reason: u32,
-    /// [`TO_REMOTE`] or [`FROM_UNDERLAY`].
+    /// [`TO_REMOTE`], [`FROM_UNDERLAY`] or [`FROM_TUNNEL`].
     pub program: u32,
     /// Device the program is attached to.
     pub ifindex: u32,

@@ -1,6 +1,6 @@
 //! Map access: the trait that the pipelines read and write maps through.
 
-use super::{liveness::Liveness, rate_limit::RateLimiter, service::Services};
+use super::{kernel_decap::KernelDecapTests, liveness::Liveness, rate_limit::RateLimiter, service::Services};
 use crate::{
     abi::{Config, NextHop, NextHopGroup, Peer, Prefix},
     packet::Address,
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Lookups and counters of the pipelines.
-pub trait Maps: Liveness + RateLimiter + Services {
+pub trait Maps: KernelDecapTests + Liveness + RateLimiter + Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`.

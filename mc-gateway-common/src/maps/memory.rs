@@ -33,6 +33,8 @@ pub struct MemoryMaps {
     pub traffic: RefCell<BTreeMap<u32, PeerStats>>,
     /// See [`super::liveness::Liveness`].
     pub health: LivenessMaps,
+    /// Key of `mc_decap_tests` to time.
+    pub decap_tests: RefCell<BTreeMap<u32, u64>>,
     /// Available ICMP errors to this node.
     pub icmp_limit: RefCell<TokenBucket>,
     /// Slot of `mc_peer_stats` to tokens; without an entry there is no limit.

@@ -3,6 +3,7 @@
 mod access;
 mod admission;
 mod egress;
+pub mod kernel_decap;
 pub mod liveness;
 #[cfg(any(test, feature = "std"))]
 mod memory;

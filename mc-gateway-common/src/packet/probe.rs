@@ -18,6 +18,8 @@ pub const ETHERTYPE: u16 = 0x88b5;
 pub const LEN: usize = 40;
 /// Version of this layout; probes of other versions are dropped.
 const VERSION: u8 = 1;
+/// Offset of [`Probe::slot`].
+pub const SLOT: u32 = 4;
 /// Leading bytes that differ between a request and its reply.
 pub const HEAD: usize = 2;
 

@@ -5,6 +5,7 @@ use super::{
     config::load_config,
     decision::{Decision, DeliveryInfo, PackedDecision, ServiceStep},
     icmp_too_big::{self, PacketTooBig},
+    kernel_decap,
     link_header::{address_to_mc0, set_ethertype},
     mss,
     probe::process_probe,
@@ -19,7 +20,7 @@ use crate::{
         offsets::{ipv4, udp},
         outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         probe::ETHERTYPE,
-        tunnel::{self, Format},
+        tunnel::{self, Format, VNI_KERNEL_DECAP},
     },
     verdict::{DropReason, Event, Outcome, Verdict},
 };
@@ -92,7 +93,7 @@ fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, ma
             return_group,
         }) => propagate_ecn::<N, P, M>(packet, maps, v6, outer_tos, inner_tos)
             .and_then(|()| mss::clamp_to_return_path(packet, maps, Headers::<N>::INNER_AT, return_group))
-            .and_then(|()| deliver::<N, P>(packet, config, v6)),
+            .and_then(|()| deliver::<N, P, M>(packet, maps, config, v6)),
         // No second Service translation.
         Decision::Service(..) => Err(DropReason::NoRoute),
     };
@@ -131,7 +132,7 @@ fn classify<const N: usize, P: Packet, M: MapSubprograms>(
         return classify_with_options::<N, P>(packet, tunnel);
     }
     if !headers.is_multicluster() {
-        return PackedDecision::PASS;
+        return classify_foreign::<N, P, M>(packet, maps);
     }
     match classify_multicluster(packet, maps, &headers, tunnel) {
         Ok(decision) => decision,
@@ -332,13 +333,21 @@ fn propagate_ecn<const N: usize, P: Subprograms, M: MapSubprograms>(
     Ok(())
 }
 
-/// Decapsulates the packet and delivers it into this node's stack.
+/// Decapsulates the packet and delivers it into this node's stack. A super-packet is left to the tunnel device if
+/// there is one.
 #[inline(never)]
-fn deliver<const N: usize, P: Packet>(
+fn deliver<const N: usize, P: Packet, M: Maps>(
     packet: &mut P,
+    maps: &M,
     config: &Config,
     v6: bool,
 ) -> Result<Verdict, DropReason> {
+    if packet.is_gso() && kernel_decap::is_usable::<N, P, M>(packet, maps, config) {
+        kernel_decap::readdress::<N, P>(packet, config).ok_or(DropReason::WriteFailed)?;
+        return Ok(Verdict::KernelDecap {
+            outcome: Outcome::KernelDecap,
+        });
+    }
     packet
         .shrink(Headers::<N>::FAMILY, v6)
         .ok_or(DropReason::DecapFailed)?;
@@ -428,6 +437,19 @@ fn classify_fragment<const N: usize, P: Packet, M: MapSubprograms>(
         && maps.peer(outer.src).is_some()
     {
         return PackedDecision::drop(DropReason::OuterFragment);
+    }
+    PackedDecision::PASS
+}
+
+/// Decision for a packet of another user of the tunnel port, such as a CNI: with the VNI of the agent's tunnel devices
+/// it would reach them. The configuration is loaded again: the stack of the caller has no room for it.
+#[inline(never)]
+fn classify_foreign<const N: usize, P: Packet, M: Maps>(packet: &P, maps: &M) -> PackedDecision {
+    const VNI: u32 = VNI_KERNEL_DECAP << 8;
+    let last = packet.load::<4>(Headers::<N>::INNER_ETH_AT.wrapping_sub(4));
+    let is_ours = last.is_some_and(|word| u32::from_be_bytes(word) & 0xffff_ff00 == VNI);
+    if is_ours && load_config(maps).is_ok_and(kernel_decap::is_configured) {
+        return PackedDecision::drop(DropReason::NotAdmitted);
     }
     PackedDecision::PASS
 }

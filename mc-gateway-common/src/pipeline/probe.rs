@@ -3,7 +3,7 @@
 //! *Guarantees*: a probe never reaches the stack; a reply gets no reply; a reply only changes the record of the
 //! next hop that sent it, and only after a request of this node.
 
-use super::config::hop_limit;
+use super::{config::hop_limit, kernel_decap};
 use crate::{
     abi::{Config, NextHop, SourceMac, liveness::ProbeReply},
     liveness::{self, ReceivedReply},
@@ -30,8 +30,13 @@ pub(super) fn process_probe<const N: usize, P: Packet, M: Maps>(
     }
     let Some(reply) = probe.kind.reply() else {
         record_reply(maps, config, headers, &probe, outer_len(packet))?;
-        return Ok(Verdict::Consume {
-            outcome: Outcome::ProbeReply,
+        let outcome = Outcome::ProbeReply;
+        let is_test = matches!(probe.kind, Kind::Reply)
+            && kernel_decap::make_test::<N, P, M>(packet, maps, config).ok_or(DropReason::WriteFailed)?;
+        return Ok(if is_test {
+            Verdict::KernelDecap { outcome }
+        } else {
+            Verdict::Consume { outcome }
         });
     };
     let peer = maps.peer(headers.outer.src).ok_or(DropReason::UnknownPeer)?;

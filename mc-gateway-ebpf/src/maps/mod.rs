@@ -8,6 +8,7 @@
 mod cache;
 mod epoch;
 mod kernel;
+mod kernel_decap;
 mod liveness;
 mod rate_limit;
 mod sample;

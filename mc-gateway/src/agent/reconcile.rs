@@ -19,7 +19,7 @@ use crate::datapath::Datapath;
 use crate::desired::{DesiredState, Established, LocalNode, compute};
 use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
-use crate::host::{self, HostError, ipv6, link, tc_filter};
+use crate::host::{self, HostError, ipv6, link, tc_filter, tunnel_device};
 use crate::id_names::IdNames;
 use crate::maps::PinnedMaps;
 use crate::metrics::Metrics;
@@ -38,8 +38,8 @@ pub const LOCK_SOCKET: &str = "mc-gateway";
 pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Iterations of observing and planning until a plan is empty: one for a new device, one to free slots of a full
-/// map, one for the rest, one for the empty plan.
-pub(super) const MAX_ITERATIONS: usize = 4;
+/// map, one for the rest, two with an empty plan around the one for new tunnel devices.
+pub(super) const MAX_ITERATIONS: usize = 6;
 
 /// The agent's state and its handles on the node.
 pub(super) struct Agent {
@@ -75,6 +75,8 @@ pub(super) struct Agent {
     service_history: ServiceHistory,
     /// Key of the cluster IDs: that of the adopted maps, else a random one.
     cluster_id_key: [u8; 16],
+    /// Inner source MAC address of packets to the tunnel devices: that of the adopted maps, else a random one.
+    tunnel_mac: [u8; 6],
     locks: Locks,
 }
 
@@ -99,6 +101,11 @@ impl Agent {
         let mut cluster_id_key = maps.contents().config.cluster_id_key;
         if cluster_id_key == [0; 16] {
             getrandom::fill(&mut cluster_id_key)
+                .map_err(|source| io_error("read random bytes")(source.into()))?;
+        }
+        let mut tunnel_mac = maps.contents().config.tunnel_mac;
+        if tunnel_mac == [0; 6] {
+            getrandom::fill(&mut tunnel_mac)
                 .map_err(|source| io_error("read random bytes")(source.into()))?;
         }
         let service_history = ServiceHistory::adopt(&maps.contents().services.tables);
@@ -130,6 +137,7 @@ impl Agent {
             secrets,
             service_history,
             cluster_id_key,
+            tunnel_mac,
             locks,
         })
     }
@@ -160,15 +168,21 @@ impl Agent {
             services.past = self.service_history.past_tables(services);
         }
         self.secrets.retain(&desired.public_keys());
+        let (tunnel_devices, refused) = self.create_tunnel_devices(&desired).await?;
         let mut changes: usize = 0;
         let mut next = String::new();
         for _ in 0..MAX_ITERATIONS {
             let host = self.observe_host(&desired).await?;
-            let resolution = resolve(&desired, &host.inputs, &self.settings());
+            let resolution = resolve(&desired, &host.inputs, &self.settings(!tunnel_devices.is_empty()));
             let observed = self.observe(host, &resolution.state).await?;
             let plan = plan(&observed, &resolution.state, &self.config.paths.device)?;
             let Some(first) = plan.actions.first() else {
                 self.datapath.commit()?;
+                let (opened, busy) = self.open_tunnel_devices().await?;
+                if opened {
+                    continue;
+                }
+                let refused = refused.into_iter().chain(busy);
                 let Resolution {
                     state,
                     issues,
@@ -176,7 +190,8 @@ impl Agent {
                     unrepairable,
                 } = resolution;
                 self.metrics.state().unrepairable = unrepairable;
-                self.log.issues(rejected.into_iter().chain(issues).collect());
+                self.log
+                    .issues(rejected.into_iter().chain(issues).chain(refused).collect());
                 if state.routes.iter().copied().any(is_ipv6) {
                     self.log.ipv6_forwarding(ipv6::is_forwarding());
                 }
@@ -215,7 +230,7 @@ impl Agent {
         Ok(())
     }
 
-    fn settings(&self) -> Settings<'_> {
+    fn settings(&self, has_tunnel_devices: bool) -> Settings<'_> {
         Settings {
             node_name: &self.config.node_name,
             tunnel: self.config.tunnel,
@@ -227,6 +242,9 @@ impl Agent {
             secrets: &self.secrets,
             period: peer_secret::period(SystemTime::now()),
             cluster_id_key: self.cluster_id_key,
+            tunnel_mac: self.tunnel_mac,
+            decap_test_ms: self.config.probes.decap_test_ms(),
+            has_tunnel_devices,
             capacity: Capacity::default(),
             observed_groups: &self.maps.contents().groups,
         }
@@ -277,6 +295,7 @@ impl Agent {
             peers: contents.peers.clone(),
             services: contents.services.clone(),
             addresses: host.inputs.underlay.mc0_addrs,
+            tunnel_devices: tunnel_device::observe(&self.handle).await?.own,
             routes: host.routes,
             return_routes: host.return_routes,
             nftables: self.nftables.clone(),

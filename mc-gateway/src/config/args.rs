@@ -66,6 +66,9 @@ pub struct RunArgs {
     /// Encapsulation.
     #[command(flatten)]
     pub tunnel: TunnelArgs,
+    /// Tunnel devices of the agent, with which the kernel joins packets to super-packets.
+    #[arg(long, value_enum, default_value_t = TunnelDevicePolicy::Auto)]
+    pub tunnel_device: TunnelDevicePolicy,
     /// How programs are attached to devices.
     #[arg(long, value_enum, default_value_t = AttachPreference::Auto)]
     pub attach: AttachPreference,
@@ -247,6 +250,19 @@ pub struct PathArgs {
     /// Directory for the names of the IDs in the maps; `inspect` and `trace` print them.
     #[arg(long, value_name = "DIR", default_value = "/run/mc-gateway")]
     pub state_dir: PathBuf,
+}
+
+/// Which tunnel devices the agent creates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TunnelDevicePolicy {
+    /// Those that keep no CNI from the port: none beside Open vSwitch, Cilium, or Calico with eBPF, and none for VXLAN
+    /// over IPv6 without checksums.
+    #[default]
+    Auto,
+    /// All: no CNI on the Node may use the same port, except with ordinary VXLAN devices over IPv4.
+    Always,
+    /// None.
+    Never,
 }
 
 /// How programs are attached to devices.

@@ -21,6 +21,7 @@ use crate::probe;
 pub use args::{
     AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LimitArgs, LogFormat,
     PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
+    TunnelDevicePolicy,
 };
 pub use limits::{FlowTableSize, Limits};
 pub use paths::Paths;
@@ -78,6 +79,8 @@ pub struct Config {
     pub source: ObjectSource,
     /// Encapsulation.
     pub tunnel: Tunnel,
+    /// Tunnel devices of the agent.
+    pub tunnel_devices: TunnelDevicePolicy,
     /// How programs are attached.
     pub attach: AttachPreference,
     /// Position among the programs of others.
@@ -244,6 +247,7 @@ impl TryFrom<RunArgs> for Config {
             key_file: args.keys.key_file,
             source,
             tunnel: args.tunnel.try_into()?,
+            tunnel_devices: args.tunnel_device,
             attach: args.attach,
             tcx_order: args.tcx_order,
             metrics_address,

@@ -84,6 +84,11 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
         map_spec::<u32, abi::liveness::ProbeSent>(abi::liveness::PROBE_SENT, Array, abi::MAX_NEXT_HOPS),
         map_spec::<u32, abi::liveness::ProbeReply>(abi::liveness::PROBE_REPLY, Array, abi::MAX_NEXT_HOPS),
         map_spec::<u32, abi::liveness::ProbeRtt>(abi::liveness::PROBE_RTT, Array, abi::MAX_NEXT_HOPS),
+        map_spec::<u32, u64>(
+            abi::kernel_decap::KERNEL_DECAP_TESTS,
+            Hash,
+            abi::kernel_decap::MAX_KERNEL_DECAP_TESTS,
+        ),
         map_spec::<u32, u32>(abi::EPOCH, Array, 1),
         map_spec::<(), ()>(abi::sample::DROP_SAMPLES, RingBuf, abi::sample::RING_BYTES),
         map_spec::<u32, abi::sample::SampleLimiter>(abi::sample::SAMPLE_LIMIT, PerCpuArray, 1),

@@ -12,6 +12,7 @@ pub mod policy_routing;
 pub mod route;
 pub mod state;
 pub mod tc_filter;
+pub mod tunnel_device;
 pub mod underlay;
 
 use std::io;

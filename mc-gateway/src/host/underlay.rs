@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkLayerType};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteType, RouteVia,
 };
@@ -22,6 +22,7 @@ struct Link {
     up: bool,
     /// Type of a device whose frames have no Ethernet header.
     without_ethernet: Option<String>,
+    bridge: bool,
 }
 
 /// Looks up the route to each of `addresses`; routes through the device `mc0` are invalid.
@@ -54,6 +55,7 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
             without_ethernet: without_ethernet(message.header.link_layer_type, &message.attributes),
+            bridge: kind(&message.attributes) == Some(&InfoKind::Bridge),
         };
         for attribute in message.attributes {
             match attribute {
@@ -73,16 +75,19 @@ fn without_ethernet(layer: LinkLayerType, attributes: &[LinkAttribute]) -> Optio
     if matches!(layer, LinkLayerType::Ether | LinkLayerType::Loopback) {
         return None;
     }
+    Some(kind(attributes).map_or_else(|| layer.to_string(), ToString::to_string))
+}
+
+/// The kind of a device; those of hardware drivers have none.
+fn kind(attributes: &[LinkAttribute]) -> Option<&InfoKind> {
     let infos = attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::LinkInfo(infos) => Some(infos),
         _ => None,
     });
-    let kind = infos.into_iter().flatten().find_map(|info| match info {
-        LinkInfo::Kind(kind) => Some(kind.to_string()),
+    infos.into_iter().flatten().find_map(|info| match info {
+        LinkInfo::Kind(kind) => Some(kind),
         _ => None,
-    });
-    // Devices of hardware drivers have no kind.
-    Some(kind.unwrap_or_else(|| layer.to_string()))
+    })
 }
 
 /// The addresses of this host, without routes.
@@ -111,6 +116,9 @@ async fn own_addresses(
                 continue;
             }
             underlay.local_addrs.insert(addr, (index, link.name.clone()));
+            if link.bridge {
+                underlay.bridge_addrs.insert(addr);
+            }
             if tentative {
                 underlay.tentative.insert(addr);
             }
@@ -254,7 +262,6 @@ fn parse_route(
 
 #[cfg(test)]
 mod tests {
-    use rtnetlink::packet_route::link::InfoKind;
     use rtnetlink::packet_route::route::RouteNextHop;
 
     use super::*;
@@ -267,6 +274,7 @@ mod tests {
             mtu: 1500,
             up,
             without_ethernet: None,
+            bridge: false,
         };
         [
             (2, link("eth0", true)),

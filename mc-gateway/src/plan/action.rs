@@ -205,6 +205,7 @@ impl fmt::Display for Action {
             Self::SetConfig { to, .. } => {
                 let public = abi::Config {
                     cluster_id_key: [0; 16],
+                    tunnel_mac: [0; 6],
                     ..**to
                 };
                 write!(f, "set config to {public:?}")

@@ -18,6 +18,7 @@ use mc_gateway_common::abi::{self, Addr, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX
 use thiserror::Error;
 
 pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
+use crate::host::tunnel_device::TunnelLink;
 use crate::resolved::{DEFAULT_MTU, NftRules, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 pub use action::Action;
 use counter_slots::CounterSlots;
@@ -61,6 +62,8 @@ pub struct ObservedState {
     pub services: ServiceMaps,
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
+    /// The agent's tunnel devices by name.
+    pub tunnel_devices: BTreeMap<String, TunnelLink>,
     /// The agent's routes into `mc0`, each with its source address.
     pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
     /// Policy routing of replies from clusters with Antrea gateways.
@@ -310,6 +313,12 @@ impl Planner {
             tos: resolved.tos,
             hop_limit: resolved.hop_limit,
             mc0_mac: mc0.mac,
+            tunnel_mac: if observed.tunnel_devices.values().any(|link| link.up) {
+                resolved.tunnel_mac
+            } else {
+                [0; 6]
+            },
+            decap_test_ms: resolved.decap_test_ms,
             local: resolved.local,
             detect: resolved.detect,
             hold_down_ms: resolved.hold_down_ms,
@@ -363,7 +372,11 @@ impl Planner {
             .devices
             .iter()
             .map(|(name, ifindex)| (hook(Program::FromUnderlay, name), *ifindex));
-        let wanted: BTreeMap<Hook, u32> = own.chain(underlay).collect();
+        let tunnels = observed
+            .tunnel_devices
+            .iter()
+            .map(|(name, link)| (hook(Program::FromTunnel, name), link.ifindex));
+        let wanted: BTreeMap<Hook, u32> = own.chain(underlay).chain(tunnels).collect();
         let mut renamed: BTreeSet<Hook> = BTreeSet::new();
         for (hook, ifindex) in &wanted {
             let from = observed.attachments.get(hook).copied();

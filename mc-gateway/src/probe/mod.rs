@@ -52,6 +52,13 @@ impl Settings {
     pub fn hold_down_ms(&self) -> u32 {
         u32::try_from(self.hold_down.as_millis()).unwrap_or(u32::MAX)
     }
+
+    /// Milliseconds for which a test packet that came through a tunnel device counts: five probe intervals. Replies to
+    /// probes become test packets.
+    #[must_use]
+    pub fn decap_test_ms(&self) -> u32 {
+        u32::try_from(self.interval.saturating_mul(5).as_millis()).unwrap_or(u32::MAX)
+    }
 }
 
 /// Handle of the prober thread; the thread ends when it is dropped.

@@ -63,6 +63,10 @@ pub struct ResolvedState {
     pub hold_down_ms: u32,
     /// [`abi::Config::cluster_id_key`].
     pub cluster_id_key: [u8; 16],
+    /// [`abi::Config::tunnel_mac`] while a tunnel device is up; 0 if the kernel does not decapsulate.
+    pub tunnel_mac: [u8; 6],
+    /// [`abi::Config::decap_test_ms`].
+    pub decap_test_ms: u32,
     /// MTU of `mc0`; none while no next hop is reachable: the MTU then stays unchanged.
     pub mtu: Option<u32>,
     /// Prefix map.

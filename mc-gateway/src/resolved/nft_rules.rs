@@ -32,6 +32,8 @@ pub struct PacketFilter {
     pub backends: BTreeSet<HostPort>,
     /// Whether other clusters may open connections to this node's addresses and its `NodePort`s.
     pub expose_nodes: bool,
+    /// Underlay devices whose packets `from_underlay` leaves to a tunnel device; empty without tunnel devices.
+    pub decap_devices: BTreeSet<String>,
 }
 
 /// A port of this node.

@@ -45,6 +45,12 @@ pub struct Settings<'a> {
     pub period: u64,
     /// [`abi::Config::cluster_id_key`].
     pub cluster_id_key: [u8; 16],
+    /// [`abi::Config::tunnel_mac`].
+    pub tunnel_mac: [u8; 6],
+    /// [`abi::Config::decap_test_ms`].
+    pub decap_test_ms: u32,
+    /// Whether this node needs tunnel devices.
+    pub has_tunnel_devices: bool,
     /// `mc_nh_groups` as observed: these groups stay before new ones if all exceed the capacity.
     pub observed_groups: &'a BTreeMap<u32, abi::NextHopGroup>,
 }
@@ -86,6 +92,12 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         detect: settings.detect,
         hold_down_ms: settings.hold_down_ms,
         cluster_id_key: settings.cluster_id_key,
+        tunnel_mac: if has_bridged_pods(desired, &inputs.underlay) {
+            settings.tunnel_mac
+        } else {
+            [0; 6]
+        },
+        decap_test_ms: settings.decap_test_ms,
         flags: flags(desired.gateway, *tunnel, settings.exposure),
         port: tunnel.port,
         tos: match tunnel.dscp {
@@ -159,6 +171,11 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
             host_backends(services, &inputs.underlay)
         }),
         expose_nodes: settings.exposure.nodes,
+        decap_devices: if settings.has_tunnel_devices && state.tunnel_mac != [0; 6] {
+            state.devices.keys().cloned().collect()
+        } else {
+            BTreeSet::new()
+        },
     };
     Resolution {
         state,
@@ -166,6 +183,15 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         link_mtus,
         unrepairable,
     }
+}
+
+/// Whether the Pods of this node are on a bridge, which has an address of the Pod CIDRs. A bridge segments a super-packet
+/// in software unless the kernel has decapsulated it; devices of routed Pods (veth) pass it on, and decapsulation by the
+/// kernel takes longer.
+fn has_bridged_pods(desired: &DesiredState, underlay: &Underlay) -> bool {
+    let pods = &desired.masquerade.pod_cidrs;
+    let mut addresses = underlay.bridge_addrs.iter();
+    addresses.any(|address| pods.iter().any(|cidr| cidr.contains(address)))
 }
 
 /// Resolves the next hops and the MTU of `mc0`, and adds the devices and source addresses towards them.

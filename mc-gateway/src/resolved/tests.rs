@@ -25,6 +25,9 @@ static SECRETS: LazyLock<PeerSecrets> = LazyLock::new(|| PeerSecrets::new([1; 32
 
 fn settings() -> Settings<'static> {
     Settings {
+        tunnel_mac: [2, 0, 0, 0, 0, 7],
+        decap_test_ms: 450,
+        has_tunnel_devices: false,
         exposure: crate::config::Exposure {
             nodes: false,
             all_services: false,

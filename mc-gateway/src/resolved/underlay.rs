@@ -49,6 +49,8 @@ pub struct Underlay {
     pub without_ethernet: BTreeMap<u32, String>,
     /// Local addresses under duplicate address detection (RFC 4862 section 5.4): they are not used as source.
     pub tentative: BTreeSet<IpAddr>,
+    /// Those of the local addresses that bridges have.
+    pub bridge_addrs: BTreeSet<IpAddr>,
     /// Addresses of `mc0`.
     pub mc0_addrs: BTreeSet<IpAddr>,
 }

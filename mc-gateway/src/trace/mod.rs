@@ -29,6 +29,8 @@ use packet::TraceFlow;
 /// Return values of a classifier (`linux/pkt_cls.h`).
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
+/// As [`TC_ACT_SHOT`]: to the kernel's stack.
+const TC_ACT_OK: u32 = 0;
 const TC_ACT_REDIRECT: u32 = 7;
 /// Room for any outer header.
 const HEADROOM: usize = 256;
@@ -150,6 +152,7 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
+        Program::FromTunnel => pipeline::from_tunnel(&packet, &tables),
     };
     let kernel = test_run(&snapshot, program, &frame)?;
     let agree = matches_kernel(verdict, packet.bytes(), &kernel);
@@ -272,6 +275,7 @@ fn matches_kernel(verdict: Verdict, bytes: &[u8], kernel: &TestRunResult) -> boo
     match verdict {
         Verdict::Pass => kernel.action == TC_ACT_UNSPEC && kernel.bytes == bytes,
         Verdict::Drop(_) | Verdict::Consume { .. } => kernel.action == TC_ACT_SHOT,
+        Verdict::KernelDecap { .. } => kernel.action == TC_ACT_OK && kernel.bytes == bytes,
         Verdict::Send { .. } | Verdict::Deliver { .. } => {
             kernel.action == TC_ACT_REDIRECT && kernel.bytes == bytes
         }
@@ -297,6 +301,10 @@ fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
             ifindex,
         } => (
             format!("=> {}: received on device {ifindex}", path.name()),
+            TraceResult::Forwarded,
+        ),
+        Verdict::KernelDecap { outcome: path } => (
+            format!("=> {}: left to the tunnel device", path.name()),
             TraceResult::Forwarded,
         ),
         Verdict::Consume { outcome: path } => (format!("=> {}: consumed", path.name()), TraceResult::Dropped),

@@ -142,6 +142,8 @@ pub(crate) struct Bed {
     pub(crate) topology: Topology,
     pub(crate) outer: Family,
     pub(crate) format: Format,
+    /// Whether the agents have tunnel devices; there are no listeners then.
+    pub(crate) tunnel_devices: bool,
     lan: Netns,
     north: Netns,
     /// Inner source MAC addresses with the secret of each pair of nodes, by outer source and destination.
@@ -160,12 +162,20 @@ pub(crate) struct Bed {
 
 impl Bed {
     /// Creates the namespaces and starts the agents.
-    pub(crate) fn create(name: &str, outer: Family, format: Format) -> Self {
+    pub(crate) fn create(name: &str, outer: Family, format: Format, tunnel_devices: bool) -> Self {
         let mut options = options(name);
         options.inner = Inner::Dual;
         options.outer = outer;
         options.format = format;
         options.two_gateways = true;
+        // Packets to Pods on a bridge take the way through the tunnel device.
+        options.bridge = tunnel_devices;
+        if !tunnel_devices {
+            // The listeners need the port.
+            options
+                .agent_flags
+                .extend(["--tunnel-device", "never"].map(str::to_owned));
+        }
         if outer == Family::V4 {
             options
                 .agent_flags
@@ -199,13 +209,15 @@ impl Bed {
         north
             .add_address(NORTH_DEVICE, between_clusters(Family::V4, SOUTH_HOST))
             .expect("an address");
+        let pod_rp_filter = if tunnel_devices {
+            "net.ipv4.conf.cni0.rp_filter"
+        } else {
+            "net.ipv4.conf.pod0.rp_filter"
+        };
         // The CNI of this node does not filter sources.
         topology
             .netns(Place::NodeEast)
-            .sysctl(&[
-                ("net.ipv4.conf.all.rp_filter", "0"),
-                ("net.ipv4.conf.pod0.rp_filter", "0"),
-            ])
+            .sysctl(&[("net.ipv4.conf.all.rp_filter", "0"), (pod_rp_filter, "0")])
             .expect("settings");
         // A regular node has no such route: with it, its Pods can address every gateway.
         let east = Cluster::East.nets(outer);
@@ -218,20 +230,27 @@ impl Bed {
             .expect("a route");
         write_objects(&topology, outer);
         topology.configure(Variant::McGateway).expect("the agents");
-        let listeners = [Place::GatewayWest, Place::NodeWest, Place::NodeEast]
-            .map(|place| (place, bind(topology.netns(place), port(format))));
+        let listeners = if tunnel_devices {
+            BTreeMap::new()
+        } else {
+            let places = [Place::GatewayWest, Place::NodeWest, Place::NodeEast];
+            places
+                .map(|place| (place, bind(topology.netns(place), port(format))))
+                .into()
+        };
         let pods = [Place::PodEast, Place::PodWest].map(|place| bind(topology.netns(place), POD_PORT));
         let mut bed = Self {
             topology,
             outer,
             format,
+            tunnel_devices,
             lan,
             north,
             inner_src: secrets(outer),
             backends: BTreeMap::new(),
             probe: None,
             links: BTreeMap::new(),
-            listeners: listeners.into(),
+            listeners,
             _pods: pods.into(),
         };
         for entry in Entry::ALL {

@@ -50,8 +50,8 @@ fn use_one_cpu() {
 }
 
 /// Sends every vector of a topology.
-fn attack(name: &str, outer: Family, format: Format) {
-    let bed = Bed::create(name, outer, format);
+fn attack(name: &str, outer: Family, format: Format, tunnel_devices: bool) {
+    let bed = Bed::create(name, outer, format, tunnel_devices);
     use_one_cpu();
     let selected = env::var("MC_VECTOR").unwrap_or_default();
     let mut checker = Checker::new(&bed);
@@ -87,20 +87,25 @@ fn attack(name: &str, outer: Family, format: Format) {
 
 #[test]
 fn geneve_over_ipv4() {
-    attack("g4", Family::V4, Format::Geneve);
+    attack("g4", Family::V4, Format::Geneve, false);
 }
 
 #[test]
 fn vxlan_over_ipv4() {
-    attack("x4", Family::V4, Format::Vxlan);
+    attack("x4", Family::V4, Format::Vxlan, false);
 }
 
 #[test]
 fn geneve_over_ipv6() {
-    attack("g6", Family::V6, Format::Geneve);
+    attack("g6", Family::V6, Format::Geneve, false);
 }
 
 #[test]
 fn vxlan_over_ipv6() {
-    attack("x6", Family::V6, Format::Vxlan);
+    attack("x6", Family::V6, Format::Vxlan, false);
+}
+
+#[test]
+fn vxlan_over_ipv4_with_tunnel_devices() {
+    attack("t4", Family::V4, Format::Vxlan, true);
 }

@@ -90,7 +90,7 @@ impl Totals {
                 ..
             } => &mut self.reflected,
             Verdict::Send { .. } => &mut self.sent,
-            Verdict::Deliver { .. } => &mut self.delivered,
+            Verdict::Deliver { .. } | Verdict::KernelDecap { .. } => &mut self.delivered,
         };
         *field += 1;
     }

@@ -20,13 +20,13 @@ use mc_tests::rng::Rng;
 
 use crate::{
     Program,
-    cases::services,
+    cases::{kernel_decap, services},
     fixture::{
-        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, NODE, NORTH_GATEWAY, OTHER_GATEWAY, POD_HERE,
-        POD_NODE, POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, SOUTH_GATEWAY, STRANGER,
-        Shape, WEST_GATEWAY,
+        self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, NORTH_GATEWAY, OTHER_GATEWAY,
+        POD_HERE, POD_NODE, POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, SOUTH_GATEWAY,
+        STRANGER, Shape, WEST_GATEWAY,
     },
-    packets::{Ip, Tunnel, checksum, tcp_syn, udp, with_checksum},
+    packets::{Ip, Tunnel, checksum, ethernet, tcp_syn, udp, with_checksum},
 };
 
 const PODS: [[u8; 4]; 13] = [
@@ -132,6 +132,11 @@ impl World {
         for (slot, next_hop) in &mut tables.next_hops {
             next_hop.mtu = if slot % 2 == 0 { 1_450 } else { 1_300 };
         }
+        if self.is_gateway()
+            && let Some(config) = &mut tables.config
+        {
+            config.tunnel_mac = kernel_decap::SECRET;
+        }
         if requires_secrets(shape) {
             tables = fixture::keyed(tables);
         }
@@ -206,10 +211,13 @@ impl Generator {
     pub(crate) fn packet(&mut self) -> Generated {
         let program = if self.random.one_in(3) {
             Program::ToRemote
+        } else if self.random.one_in(50) {
+            Program::FromTunnel
         } else {
             Program::FromUnderlay
         };
         let mut frame = match program {
+            Program::FromTunnel => self.from_tunnel(),
             Program::ToRemote if self.world.has_services() && self.random.one_in(2) => self.reply().frame(),
             Program::ToRemote => {
                 let dst = *self
@@ -393,6 +401,9 @@ impl Generator {
             tunnel.mac = [0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff];
         }
         if self.random.one_in(32) {
+            tunnel = kernel_decap::readdressed(&tunnel);
+        }
+        if self.random.one_in(32) {
             tunnel.dst_port = 4790;
         }
         if self.probes && self.random.one_in(16) {
@@ -402,6 +413,18 @@ impl Generator {
             self.odd_headers(&mut tunnel);
         }
         tunnel
+    }
+
+    /// A packet on the tunnel device, mostly with the secret.
+    fn from_tunnel(&mut self) -> Vec<u8> {
+        let [_, _, src, dst] = *self.random.pick(&ROUTES);
+        let inner = self.inner(src, dst);
+        let source = if self.random.one_in(4) {
+            MC0_MAC
+        } else {
+            kernel_decap::SECRET
+        };
+        ethernet(MC0_MAC, source, inner.ethertype(), &inner.bytes())
     }
 
     /// A probe of any kind instead of a packet. Requests are reflected; replies are dropped, because the tables have

@@ -18,6 +18,7 @@ use mc_gateway_common::{
         MAX_PEER_STATS, NEXT_HOP_GROUPS, NEXT_HOPS, NextHop, NextHopGroup, OUTCOMES, PEER_STATS, PEERS,
         PREFIXES, Peer, PeerStats, Prefix,
         affinity::AffinityEntry,
+        kernel_decap::KERNEL_DECAP_TESTS,
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
         rate_limit::{ICMP_LIMIT, PEER_LIMITS, PEER_RATES, PeerLimits, PeerRates, Rate, TokenBucket},
         service::{self, Flow, FlowKey},
@@ -147,7 +148,7 @@ impl Kernel {
             .override_global(PEER_RATES, rates, true)
             .load(&bytes)
             .expect("load the object (needs root)");
-        for name in ["to_remote", "from_underlay"] {
+        for name in ["to_remote", "from_underlay", "from_tunnel"] {
             let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
             program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
         }
@@ -289,6 +290,28 @@ impl Kernel {
         for (slot, value) in &*tables.health.seen.borrow() {
             seen.set(*slot, *value, 0).expect(PROBE_REPLY);
         }
+    }
+
+    /// Replaces the tests of the kernel's decapsulation.
+    pub(crate) fn set_decap_tests(&mut self, tables: &MemoryMaps) {
+        let old = self.decap_tests();
+        let map = self.0.map_mut(KERNEL_DECAP_TESTS).expect(KERNEL_DECAP_TESTS);
+        let mut tests: HashMap<_, u32, u64> = map.try_into().expect(KERNEL_DECAP_TESTS);
+        for key in old {
+            tests.remove(&key).expect(KERNEL_DECAP_TESTS);
+        }
+        for (key, at) in &*tables.decap_tests.borrow() {
+            tests.insert(*key, *at, 0).expect(KERNEL_DECAP_TESTS);
+        }
+    }
+
+    /// Keys of the tests of the kernel's decapsulation.
+    pub(crate) fn decap_tests(&self) -> Vec<u32> {
+        let map = self.0.map(KERNEL_DECAP_TESTS).expect(KERNEL_DECAP_TESTS);
+        let tests: HashMap<_, u32, u64> = map.try_into().expect(KERNEL_DECAP_TESTS);
+        let mut keys: Vec<u32> = tests.keys().map(|key| key.expect(KERNEL_DECAP_TESTS)).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Writes the token bucket of ICMP errors.

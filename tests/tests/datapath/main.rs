@@ -35,8 +35,9 @@ use mc_gateway_common::{
 };
 use mc_test_kit::datapath::{fixture, packets};
 
-/// `TC_ACT_UNSPEC`, `TC_ACT_SHOT` and `TC_ACT_REDIRECT` of `linux/pkt_cls.h`.
+/// `TC_ACT_UNSPEC`, `TC_ACT_OK`, `TC_ACT_SHOT` and `TC_ACT_REDIRECT` of `linux/pkt_cls.h`.
 const TC_ACT_UNSPEC: u32 = u32::MAX;
+const TC_ACT_OK: u32 = 0;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
 
@@ -52,6 +53,7 @@ fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
+        Program::FromTunnel => pipeline::from_tunnel(&packet, tables),
     };
     assert!(
         matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),
@@ -65,6 +67,7 @@ fn tc_action(verdict: Verdict) -> u32 {
         Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Drop(_) | Verdict::Consume { .. } => TC_ACT_SHOT,
         Verdict::Send { .. } | Verdict::Deliver { .. } => TC_ACT_REDIRECT,
+        Verdict::KernelDecap { .. } => TC_ACT_OK,
     }
 }
 
@@ -86,9 +89,10 @@ fn expected_counts(before: &Counts, verdict: Verdict, len: usize, tables: &Memor
     match verdict {
         Verdict::Pass => {}
         Verdict::Drop(reason) => after.drops[reason as usize] += 1,
-        Verdict::Send { outcome, .. } | Verdict::Deliver { outcome, .. } | Verdict::Consume { outcome } => {
-            count(outcome);
-        }
+        Verdict::Send { outcome, .. }
+        | Verdict::Deliver { outcome, .. }
+        | Verdict::KernelDecap { outcome }
+        | Verdict::Consume { outcome } => count(outcome),
     }
     after
 }
@@ -128,6 +132,14 @@ fn check_host(case: &Case) {
             assert_eq!(verdict, Verdict::Deliver { outcome, ifindex }, "{name}");
             assert_eq!(&bytes, frame, "{name}");
         }
+        (Expect::KernelDecap { frame, .. }, Some(outcome)) => {
+            assert_eq!(verdict, Verdict::KernelDecap { outcome }, "{name}");
+            assert_eq!(&bytes, frame, "{name}");
+        }
+        (Expect::Tested { key }, Some(outcome)) => {
+            assert_eq!(verdict, Verdict::Consume { outcome }, "{name}");
+            assert!(case.tables.decap_tests.borrow().contains_key(key), "{name}");
+        }
         (Expect::Consume { slot, sequence, size }, Some(outcome)) => {
             assert_eq!(verdict, Verdict::Consume { outcome }, "{name}");
             let seen = case.tables.health.seen.borrow()[slot];
@@ -159,7 +171,7 @@ fn cases_on_the_host() {
 #[test]
 fn a_frame_of_a_vlan_passes() {
     for case in cases::all() {
-        if case.program == Program::ToRemote {
+        if case.program != Program::FromUnderlay {
             continue;
         }
         let mut packet = SlicePacket::new(case.frame.clone());
@@ -186,6 +198,7 @@ fn cases_in_the_kernel() {
         let tables = case.tables.clone();
         let (verdict, bytes) = run_gso_on_host(case.program, &tables, &case.frame, case.gso_size);
         kernel.set_health(&case.tables);
+        kernel.set_decap_tests(&case.tables);
         kernel.set_icmp_limit(&case.tables);
         kernel.set_peer_limits(&case.tables);
         let before = kernel.counts();
@@ -207,6 +220,8 @@ fn cases_in_the_kernel() {
             case.name
         );
         assert_eq!(kernel.health(&tables), kernel::health(&tables), "{}", case.name);
+        let tested: Vec<u32> = tables.decap_tests.borrow().keys().copied().collect();
+        assert_eq!(kernel.decap_tests(), tested, "{}", case.name);
         let left = tables.icmp_limit.borrow().tokens;
         assert_eq!(kernel.icmp_errors_left(), left, "{}", case.name);
         let flows = kernel::without_seconds(&tables.services);
@@ -250,6 +265,12 @@ fn every_verdict_and_reachable_drop_reason_has_a_case() {
         cases
             .iter()
             .any(|case| matches!(case.expect, Expect::Consume { .. })),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::KernelDecap { .. })),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::Tested { .. })),
     ] {
         assert!(has, "verdict without a case");
     }
@@ -281,7 +302,7 @@ fn mutated_packets_get_the_same_verdict_on_host_and_kernel() {
         .chain(services)
         .map(|t| (t.clone(), Kernel::load(&t)))
         .collect();
-    let mut verdicts = [0_u32; 5];
+    let mut verdicts = [0_u32; 6];
     for i in 0..packets {
         let random = |n: u32| mix(i, mix(n, seed));
         let case = &cases[random(0) as usize % cases.len()];
@@ -314,10 +335,11 @@ fn mutated_packets_get_the_same_verdict_on_host_and_kernel() {
             Verdict::Send { .. } => 2,
             Verdict::Deliver { .. } => 3,
             Verdict::Consume { .. } => 4,
+            Verdict::KernelDecap { .. } => 5,
         };
         verdicts[kind] += 1;
     }
-    let [passed, dropped, sent, delivered, _consumed] = verdicts;
+    let [passed, dropped, sent, delivered, ..] = verdicts;
     println!("{passed} passed, {dropped} dropped, {sent} sent, {delivered} delivered: no difference");
     assert!(
         verdicts.iter().take(4).all(|n| *n > packets / 200),

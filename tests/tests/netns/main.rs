@@ -26,6 +26,7 @@ mod restart;
 mod services;
 mod spoofing;
 mod traffic;
+mod tunnel_device;
 mod underlay;
 
 use mc_tests::fixture;

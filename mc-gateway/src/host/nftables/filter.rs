@@ -4,6 +4,7 @@
 //! connections to Pods and exported Services, and to addresses of the node only if the configuration exposes them.
 
 use mc_gateway_common::packet::eth::MULTICLUSTER_MAC;
+use mc_gateway_common::packet::tunnel::VNI_KERNEL_DECAP;
 
 use super::Chain;
 use super::nets::{FAMILIES, join_addrs, join_nets, outside_of};
@@ -24,6 +25,9 @@ pub(super) const REASONS: [&str; 3] = [TUNNEL_GUARD, NOT_EXPORTED, NOT_FOR_NODES
 /// Bits from the UDP header to the inner Ethernet destination, behind a tunnel header without options.
 const INNER_MAC_BIT: u32 = (8 + 8) * 8;
 
+/// Bits from the UDP header to the VNI of a tunnel header.
+const VNI_BIT: u32 = (8 + 4) * 8;
+
 /// The filter chains. Chains without rules are left out of the table.
 pub(super) fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
     let [antrea_requests, antrea_redirects] = antrea_rules(&rules.masquerade.antrea, device);
@@ -32,7 +36,11 @@ pub(super) fn chains(rules: &NftRules, device: &str) -> Vec<Chain> {
     vec![
         // After connection tracking, before any destination NAT.
         Chain::filter("prerouting", "prerouting priority mangle", antrea_requests),
-        Chain::filter("input", "input priority filter + 10", input),
+        Chain::filter(
+            "input",
+            "input priority filter + 10",
+            [guard.tunnel_device.into_iter().collect(), input].concat(),
+        ),
         // Behind the chains of service proxies, which answer a connection to a Service without endpoints.
         Chain::filter(
             "forward",
@@ -55,6 +63,7 @@ fn drop_for(reason: &str) -> String {
 struct GuardRules {
     forwarded: String,
     local: String,
+    tunnel_device: Option<String>,
 }
 
 /// Multi-cluster packets leave this node from the programs, which bypass netfilter, and from the agent's probe
@@ -67,7 +76,26 @@ fn guard_rules(filter: &PacketFilter) -> GuardRules {
     GuardRules {
         forwarded: format!("{forged} {verdict}"),
         local: format!("{forged} meta mark != {PROBE_MARK:#x} {verdict}"),
+        tunnel_device: decap_guard(filter),
     }
+}
+
+/// Only packets that have passed `from_underlay`, which drops forged ones, reach a tunnel device of the agent.
+fn decap_guard(filter: &PacketFilter) -> Option<String> {
+    if filter.decap_devices.is_empty() {
+        return None;
+    }
+    let quoted: Vec<String> = filter
+        .decap_devices
+        .iter()
+        .map(|name| format!("\"{name}\""))
+        .collect();
+    let port = filter.port;
+    Some(format!(
+        "udp dport {port} @th,{VNI_BIT},24 {VNI_KERNEL_DECAP:#x} iifname != {{ {} }} {}",
+        quoted.join(", "),
+        drop_for(TUNNEL_GUARD)
+    ))
 }
 
 /// Rules for packets from other clusters, of the hooks `input` and `forward`.
@@ -141,12 +169,26 @@ mod tests {
             }]
             .into(),
             expose_nodes: false,
+            decap_devices: BTreeSet::new(),
         }
     }
 
     #[test]
+    fn packets_reach_a_tunnel_device_from_underlay_devices_only() {
+        let mut filter = filter();
+        filter.decap_devices = ["eth0".to_owned(), "eth1".to_owned()].into();
+        let rule = "udp dport 6081 @th,96,24 0x6d6367 iifname != { \"eth0\", \"eth1\" } counter drop comment \"tunnel-guard\"";
+        assert_eq!(decap_guard(&filter).as_deref(), Some(rule));
+    }
+
+    #[test]
     fn only_marked_packets_with_the_inner_mac_leave_this_node() {
-        let GuardRules { forwarded, local } = guard_rules(&filter());
+        let GuardRules {
+            forwarded,
+            local,
+            tunnel_device,
+        } = guard_rules(&filter());
+        assert_eq!(tunnel_device, None);
         let forged = "udp dport 6081 @th,128,48 0xaabbccddeef0";
         assert_eq!(
             forwarded,

@@ -10,6 +10,7 @@ mod pod;
 mod probes;
 mod returned;
 mod secret;
+mod tunnel_device;
 
 use mc_gateway_common::verdict::DropReason;
 use mc_tests::topology::Family;
@@ -39,6 +40,9 @@ pub(crate) fn all(bed: &Bed, entry: Entry) -> Vec<Vector> {
         }
         antrea::generate(&mut generator);
         returned::generate(&mut generator);
+        if bed.tunnel_devices {
+            tunnel_device::generate(&mut generator);
+        }
         if entry != Entry::Pod {
             secret::generate(&mut generator);
         }

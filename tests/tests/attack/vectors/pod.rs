@@ -30,7 +30,7 @@ fn tunnel(generator: &Generator) -> Tunnel {
 }
 
 /// The payload of a UDP datagram that holds a tunnel packet.
-fn payload(tunnel: &Tunnel) -> Vec<u8> {
+pub(super) fn payload(tunnel: &Tunnel) -> Vec<u8> {
     let headers = if tunnel.src.is_ipv4() {
         14 + 20 + 8
     } else {

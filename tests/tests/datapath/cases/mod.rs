@@ -5,6 +5,7 @@ mod drop;
 mod families;
 mod from_underlay;
 mod gso;
+pub(crate) mod kernel_decap;
 mod mapped;
 mod mtu;
 mod pass;
@@ -26,6 +27,7 @@ use crate::packets::{Ip, tcp_syn};
 pub(crate) enum Program {
     ToRemote,
     FromUnderlay,
+    FromTunnel,
 }
 
 impl Program {
@@ -33,6 +35,7 @@ impl Program {
         match self {
             Self::ToRemote => "to_remote",
             Self::FromUnderlay => "from_underlay",
+            Self::FromTunnel => "from_tunnel",
         }
     }
 }
@@ -49,6 +52,15 @@ pub(crate) enum Expect {
     ErrorToHost(Vec<u8>),
     /// An ICMP error sent through the tunnel.
     ErrorThroughTunnel(Vec<u8>),
+    /// Left to the tunnel device.
+    KernelDecap {
+        frame: Vec<u8>,
+        outcome: Outcome,
+    },
+    /// A test packet on the tunnel device, with its key.
+    Tested {
+        key: u32,
+    },
     /// A probe reply, with the next hop's resulting liveness record.
     Consume {
         slot: u32,
@@ -68,6 +80,8 @@ impl Expect {
             Self::Reflect(_) => Some(Outcome::Reflect),
             Self::ErrorToHost(_) | Self::ErrorThroughTunnel(_) => Some(Outcome::TooBig),
             Self::Consume { .. } => Some(Outcome::ProbeReply),
+            Self::KernelDecap { outcome, .. } => Some(*outcome),
+            Self::Tested { .. } => Some(Outcome::DecapTest),
         }
     }
 }
@@ -101,6 +115,7 @@ pub(crate) fn all() -> Vec<Case> {
     services::services(&mut cases);
     antrea::antrea(&mut cases);
     peer_secret::cases(&mut cases);
+    kernel_decap::cases(&mut cases);
     cases
 }
 

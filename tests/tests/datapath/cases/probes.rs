@@ -98,6 +98,11 @@ pub(crate) fn gateway() -> MemoryMaps {
     tables
 }
 
+/// The reply of the gateway of west to the last probe.
+pub(super) fn reply_of_west(shape: Shape) -> Tunnel {
+    Probe::new(REPLY).tunnel(shape, WEST_GATEWAY, GATEWAY_OUTSIDE)
+}
+
 /// A request from `src` to this node at `dst`, and the reply.
 pub(super) fn request_and_reply(shape: Shape, src: [u8; 4], dst: [u8; 4]) -> (Tunnel, Tunnel) {
     let request = Probe::new(REQUEST);
@@ -160,7 +165,7 @@ pub(crate) fn probes(cases: &mut Vec<Case>) {
             };
             reflected("size request", size, SIZE_REPLY, WEST_GATEWAY, GATEWAY_OUTSIDE);
 
-            let mut reply = Probe::new(REPLY).tunnel(shape, WEST_GATEWAY, GATEWAY_OUTSIDE);
+            let mut reply = reply_of_west(shape);
             reply.udp_checksum = udp_checksum;
             let taken = Expect::Consume {
                 slot: 1,

@@ -5,6 +5,7 @@
 //! [`agent`] is the loop.
 
 pub mod agent;
+pub mod aggregation;
 pub mod apply;
 pub mod attachment;
 pub mod capacity;

@@ -1,8 +1,11 @@
 //! Logs issues, errors and updates when they change.
 
+use std::collections::BTreeMap;
+
 use mc_gateway_common::abi::CONFIG_GATEWAY;
 use tracing::{error, info, warn};
 
+use crate::aggregation::Aggregation;
 use crate::error_chain;
 use crate::objects::FieldError;
 use crate::resolved::ResolvedState;
@@ -11,6 +14,7 @@ use crate::resolved::ResolvedState;
 #[derive(Debug, Default)]
 pub(super) struct ChangeLogger {
     pub(super) issues: Vec<FieldError>,
+    aggregation: BTreeMap<String, Aggregation>,
     error: Option<String>,
     ready: bool,
     ipv6_forwarding_off: bool,
@@ -36,6 +40,16 @@ impl ChangeLogger {
             }
         }
         self.issues = issues;
+    }
+
+    /// Logs changes of the aggregation of tunnel packets by underlay device.
+    pub(super) fn aggregation(&mut self, current: &BTreeMap<String, Aggregation>) {
+        for (device, aggregation) in current {
+            if self.aggregation.get(device) != Some(aggregation) {
+                info!(%device, aggregation = %aggregation, "aggregation of tunnel packets");
+            }
+        }
+        self.aggregation.clone_from(current);
     }
 
     /// Logs that IPv6 forwarding is off.

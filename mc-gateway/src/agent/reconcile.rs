@@ -190,6 +190,8 @@ impl Agent {
                     unrepairable,
                 } = resolution;
                 self.metrics.state().unrepairable = unrepairable;
+                self.observe_aggregation(state.devices.keys().cloned().collect())
+                    .await?;
                 self.log
                     .issues(rejected.into_iter().chain(issues).chain(refused).collect());
                 if state.routes.iter().copied().any(is_ipv6) {

@@ -1,16 +1,18 @@
 //! The agent's tunnel devices, best effort: without them packets are forwarded one by one instead of in super-packets.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use rustix::io::Errno;
 use tracing::info;
 
 use super::AgentError;
 use super::reconcile::Agent;
 use crate::desired::DesiredState;
 use crate::error_chain;
-use crate::host::tunnel_device;
+use crate::host::{HostError, aggregation, tunnel_device};
 use crate::objects::FieldError;
-use crate::tunnel_device::{TunnelDevice, tunnel_devices};
+use crate::tunnel_device::{TunnelDevice, TunnelKind, tunnel_devices};
 
 impl Agent {
     /// Removes the tunnel devices that this node does not need or that have other settings, and creates missing ones.
@@ -45,7 +47,7 @@ impl Agent {
         let mut issues = Vec::new();
         for device in needed.iter().filter(|device| !links.contains_key(&device.name)) {
             if let Err(error) = tunnel_device::create(&self.handle, device).await {
-                issues.push(self.tunnel_issue(&device.name, error_chain(&error)));
+                issues.push(self.tunnel_issue(&device.name, creation_error(device, &error)));
             }
         }
         Ok((needed, issues))
@@ -67,12 +69,34 @@ impl Agent {
         Ok((opened, issues))
     }
 
+    /// Observes the aggregation of tunnel packets on the underlay devices for the log and the metrics.
+    pub(super) async fn observe_aggregation(&mut self, devices: BTreeSet<String>) -> Result<(), AgentError> {
+        let tunnel = self.config.tunnel;
+        let found = aggregation::observe(&self.handle, devices, tunnel.format, tunnel.port).await?;
+        self.log.aggregation(&found);
+        self.metrics.state().aggregation = found;
+        Ok(())
+    }
+
     fn tunnel_issue(&self, device: &str, reason: String) -> FieldError {
         FieldError {
             object: format!("Node {}", self.config.node_name),
             field: "tunnel device".to_owned(),
             value: device.to_owned(),
-            reason: format!("{reason}: super-packets are decapsulated without it"),
+            reason,
         }
+    }
+}
+
+/// The error, with a remedy if the kernel lacks Geneve.
+fn creation_error(device: &TunnelDevice, error: &HostError) -> String {
+    let text = error_chain(error);
+    match (device.kind, error) {
+        (TunnelKind::Geneve { .. }, HostError::Netlink { source, .. })
+            if source.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) =>
+        {
+            format!("{text}; this kernel has no Geneve, --format vxlan on all Nodes is faster with it")
+        }
+        _ => text,
     }
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use mc_gateway_common::abi;
 
 use super::{ConfigError, TunnelArgs, config_error};
 
@@ -42,6 +43,16 @@ pub struct Tunnel {
 }
 
 impl EncapFormat {
+    /// The format in the configuration map.
+    #[must_use]
+    pub const fn from_config(config: &abi::Config) -> Self {
+        if config.flags & abi::CONFIG_VXLAN == 0 {
+            Self::Geneve
+        } else {
+            Self::Vxlan
+        }
+    }
+
     /// The port assigned by IANA.
     #[must_use]
     pub const fn default_port(self) -> u16 {

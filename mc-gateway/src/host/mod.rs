@@ -1,6 +1,7 @@
 //! State of the node outside the eBPF maps: devices, addresses, routes, nftables.
 
 pub mod address;
+pub mod aggregation;
 pub mod changes;
 pub mod conntrack;
 pub mod ipsec;

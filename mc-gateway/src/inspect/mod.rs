@@ -14,8 +14,8 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::config::Paths;
-use crate::host::{HostError, connect, tc_filter};
+use crate::config::{EncapFormat, Paths};
+use crate::host::{HostError, aggregation, connect, tc_filter};
 pub use render::{Format, Table};
 use section::DEFAULT;
 pub use section::Section;
@@ -47,8 +47,13 @@ pub async fn inspect(place: &Paths, sections: &[Section], format: Format) -> Res
     } else {
         sections
     };
-    if sections.contains(&Section::Config) {
-        snapshot.filters = tc_filter::observe(&connect()?).await?;
+    if sections.contains(&Section::Config) || sections.contains(&Section::Underlay) {
+        let handle = connect()?;
+        snapshot.filters = tc_filter::observe(&handle).await?;
+        let config = &snapshot.contents.config;
+        let format = EncapFormat::from_config(config);
+        let devices = snapshot.underlay_devices();
+        snapshot.aggregation = aggregation::observe(&handle, devices, format, config.port).await?;
     }
     let tables: Vec<Table> = sections
         .iter()

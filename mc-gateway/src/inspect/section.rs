@@ -23,13 +23,16 @@ pub enum Section {
     Flows,
     /// The node's own settings, programs and devices.
     Config,
+    /// Underlay devices: whether the kernel joins tunnel packets to super-packets.
+    Underlay,
     /// Packets by path, drops by reason, events.
     Counters,
 }
 
 /// Sections printed by default: everything that fits a screen on most nodes.
-pub(super) const DEFAULT: [Section; 6] = [
+pub(super) const DEFAULT: [Section; 7] = [
     Section::Config,
+    Section::Underlay,
     Section::Maps,
     Section::Prefixes,
     Section::NextHops,

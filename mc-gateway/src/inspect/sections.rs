@@ -11,6 +11,7 @@ use super::render::Table;
 use super::section::Section;
 use super::services;
 use super::snapshot::Snapshot;
+use crate::aggregation::Aggregation;
 use crate::cidr::from_abi_addr;
 use crate::maps::{NextHopHealth, nexthop_slots};
 
@@ -24,6 +25,7 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
         Section::Services => services::services(snapshot),
         Section::Flows => services::flows(snapshot),
         Section::Config => config(snapshot),
+        Section::Underlay => underlay(snapshot),
         Section::Counters => counters(snapshot),
     }
 }
@@ -252,6 +254,23 @@ fn config(snapshot: &Snapshot) -> Table {
             row("hold-down ms", json!(config.hold_down_ms)),
             row("programs", json!(programs)),
         ],
+    }
+}
+
+fn underlay(snapshot: &Snapshot) -> Table {
+    let row = |(device, aggregation): (&String, &Aggregation)| {
+        vec![
+            json!(device),
+            json!(aggregation.is_active()),
+            json!(aggregation.gro),
+            json!(aggregation.sockets),
+            json!(aggregation.to_string()),
+        ]
+    };
+    Table {
+        name: "underlay",
+        columns: &["device", "aggregation", "gro", "sockets", "reason"],
+        rows: snapshot.aggregation.iter().map(row).collect(),
     }
 }
 

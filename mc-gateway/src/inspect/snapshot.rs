@@ -1,7 +1,7 @@
 //! One reading of everything that the pinned maps of a node hold.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use mc_gateway_common::maps::MemoryMaps;
 use mc_gateway_common::maps::service::ServiceMaps;
 use thiserror::Error;
 
+use crate::aggregation::Aggregation;
 use crate::config::Paths;
 use crate::datapath::{DatapathError, map_migration, pinned_links};
 use crate::host::tc_filter::Filter;
@@ -65,6 +66,8 @@ pub struct Snapshot {
     pub links: Vec<(Program, String)>,
     /// Filters of clsact qdiscs, which have no pins; empty unless requested from the kernel.
     pub filters: Vec<Filter>,
+    /// Aggregation of tunnel packets by underlay device; empty unless requested from the kernel.
+    pub aggregation: BTreeMap<String, Aggregation>,
 }
 
 impl Snapshot {
@@ -86,6 +89,7 @@ impl Snapshot {
             flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),
+            aggregation: BTreeMap::new(),
             contents,
             dir,
         })
@@ -125,6 +129,18 @@ impl Snapshot {
             maps.health.seen.borrow_mut().insert(*slot, health.seen);
         }
         maps
+    }
+
+    /// Devices with `from_underlay`.
+    #[must_use]
+    pub fn underlay_devices(&self) -> BTreeSet<String> {
+        let links = self.links.iter().map(|(program, device)| (*program, device));
+        let filters = self.filters.iter().map(|filter| (filter.program, &filter.device));
+        links
+            .chain(filters)
+            .filter(|(program, _)| *program == Program::FromUnderlay)
+            .map(|(_, device)| device.clone())
+            .collect()
     }
 
     /// The name of the group in `slot`.

@@ -39,6 +39,7 @@ pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, 
     nftables(&mut scrape, &counted.nftables);
     next_hops(&mut scrape, state, &counted.health);
     peers(&mut scrape, state, &counted.peer_counters);
+    aggregation(&mut scrape, state);
     map_usage(&mut scrape, state);
     agent(&mut scrape, state);
     scrape.encode()
@@ -263,6 +264,17 @@ fn rtt_buckets(rtt: &ProbeRtt) -> impl Iterator<Item = (f64, u64)> {
 #[expect(clippy::cast_precision_loss, reason = "exact up to 104 days")]
 fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
+}
+
+fn aggregation(scrape: &mut Scrape, state: &State) {
+    scrape.family(
+        "mcgateway_underlay_aggregation",
+        Kind::Gauge,
+        "1 if the kernel joins tunnel packets from an underlay device to super-packets.",
+    );
+    for (device, aggregation) in &state.aggregation {
+        scrape.value(&[("device", device)], u64::from(aggregation.is_active()));
+    }
 }
 
 fn map_usage(scrape: &mut Scrape, state: &State) {

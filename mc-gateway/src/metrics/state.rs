@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mc_gateway_common::abi::{self, service};
 use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 
+use crate::aggregation::Aggregation;
 use crate::cidr::from_abi_addr;
 use crate::id_names::IdNames;
 use crate::maps::{MapContents, nexthop_slots};
@@ -65,6 +66,8 @@ pub struct State {
     pub detect: u32,
     /// Rejected fields by kind of object.
     pub invalid_fields: BTreeMap<String, u64>,
+    /// Aggregation of tunnel packets by underlay device.
+    pub aggregation: BTreeMap<String, Aggregation>,
     /// Map, entries, capacity.
     pub map_usage: Vec<(&'static str, usize, u32)>,
     /// All next hops.
@@ -93,6 +96,7 @@ impl State {
             gateway: false,
             detect: 0,
             invalid_fields: BTreeMap::new(),
+            aggregation: BTreeMap::new(),
             map_usage: Vec::new(),
             next_hops: Vec::new(),
             peers: Vec::new(),

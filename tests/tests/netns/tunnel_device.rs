@@ -13,6 +13,7 @@ use mc_tests::{
 use crate::{
     families::assert_connectivity,
     fixture::{TIMEOUT, options, wait_for_log},
+    observability::metrics,
 };
 
 const GATEWAY: Place = Place::GatewayWest;
@@ -138,6 +139,46 @@ fn super_packets_for_routed_pods_are_aggregated_and_decapsulated_by_the_program(
         "{packets} packets, {gso_packets} super-packets, {segments} segments"
     );
     assert_eq!(gso(&bed, NODE, Outcome::KernelDecap), 0);
+    assert_aggregation(&bed, true, "yes: socket of mc0t");
+}
+
+/// `inspect` and the metrics of the node have this aggregation of tunnel packets.
+fn assert_aggregation(bed: &Topology, active: bool, reason: &str) {
+    let output = bed.run_agent(NODE, &["inspect", "underlay", "-o", "json"]);
+    let output = output.expect("inspect");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let row = &value["underlay"][0];
+    assert_eq!(
+        (&row["device"], &row["aggregation"]),
+        (&"eth0".into(), &active.into()),
+        "{text}"
+    );
+    assert_eq!(row["reason"], reason, "{text}");
+    wait_for("the metric", TIMEOUT, || {
+        let gauge = metrics(bed, NODE).sum("mcgateway_underlay_aggregation", &["\"eth0\""]);
+        if (gauge > 0.5) == active {
+            Ok(())
+        } else {
+            Err(gauge.to_string())
+        }
+    })
+    .expect("the metric");
+}
+
+#[test]
+fn a_device_without_generic_receive_offload_is_reported() {
+    let bed = configured(vxlan("td-gro", false));
+    wait_for_open_device(&bed, NODE);
+    assert_aggregation(&bed, true, "yes: socket of mc0t");
+    bed.netns(NODE)
+        .run("ethtool", ["-K", "eth0", "gro", "off"])
+        .expect("ethtool");
+    assert_aggregation(
+        &bed,
+        false,
+        "no: generic receive offload is off (ethtool -K DEVICE gro on)",
+    );
 }
 
 #[test]
@@ -213,12 +254,36 @@ fn a_device_in_external_mode_keeps_its_port() {
     assert!(line.contains("Address already in use"), "{line}");
     // Its socket aggregates; the program decapsulates.
     transfer(&bed);
+    assert_aggregation(&bed, true, "yes: socket of cni0ext");
     assert_eq!(gso(&bed, NODE, Outcome::KernelDecap), 0);
     assert!(gso(&bed, NODE, Outcome::Deliver) > 100);
     assert_connectivity(&bed, Family::V4);
     bed.netns(NODE).ip(&["link del cni0ext"]).expect("delete");
     wait_for_open_device(&bed, NODE);
     wait_for_kernel_decap(&bed);
+}
+
+/// Cilium creates this device before it opens its socket, in external mode.
+#[test]
+fn a_cni_that_cannot_share_the_port_gets_it() {
+    let bed = configured(vxlan("td-exclusive", false));
+    wait_for_open_device(&bed, NODE);
+    bed.netns(NODE)
+        .ip(&["link add cilium_host type veth peer name cilium_net"])
+        .expect("a device");
+    wait_for("removal of the tunnel device", TIMEOUT, || {
+        device(&bed, NODE, "mc0t").map_or(Ok(()), Err)
+    })
+    .expect("no device");
+    bed.netns(NODE)
+        .ip(&[
+            "link add cilium_vxlan type vxlan external dstport 4789",
+            "link set cilium_vxlan up",
+        ])
+        .expect("the port");
+    transfer(&bed);
+    assert!(gso(&bed, NODE, Outcome::Deliver) > 100);
+    assert_connectivity(&bed, Family::V4);
 }
 
 #[test]
@@ -229,6 +294,7 @@ fn never_leaves_no_device_and_cleanup_removes_it() {
     });
     assert_eq!(device(&bed, NODE, "mc0t"), None);
     transfer(&bed);
+    assert_aggregation(&bed, false, "no: no tunnel device has a socket on the port");
     let mut bed = configured(vxlan("td-cleanup", true));
     wait_for_open_device(&bed, NODE);
     bed.reset().expect("agents stopped and cleaned up");

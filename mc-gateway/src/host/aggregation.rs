@@ -1,0 +1,139 @@
+//! Aggregation of tunnel packets on the host: tunnel sockets, and generic receive offload (GRO) of devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ethtool::{EthtoolAttr, EthtoolError, EthtoolFeatureAttr, EthtoolFeatureBit};
+use futures::TryStreamExt as _;
+use rtnetlink::Handle;
+use rtnetlink::packet_route::link::{
+    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
+use tracing::debug;
+
+use super::{HostError, netlink};
+use crate::aggregation::Aggregation;
+use crate::config::EncapFormat;
+
+/// Name of the feature in the kernel (`netdev_features_strings`, net/ethtool/common.c).
+const GRO: &str = "rx-gro";
+
+/// Aggregation on each of `devices` for packets of a format to a UDP port.
+pub async fn observe(
+    handle: &Handle,
+    devices: BTreeSet<String>,
+    format: EncapFormat,
+    port: u16,
+) -> Result<BTreeMap<String, Aggregation>, HostError> {
+    let mut sockets = Vec::new();
+    let mut messages = handle.link().get().execute();
+    while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
+        sockets.extend(socket(&message).filter(|socket| (socket.format, socket.port) == (format, port)));
+    }
+    let sockets: Vec<String> = sockets.into_iter().map(|socket| socket.device).collect();
+    let mut found = BTreeMap::new();
+    for device in devices {
+        let aggregation = Aggregation {
+            sockets: sockets.clone(),
+            gro: gro(&device).await,
+        };
+        found.insert(device, aggregation);
+    }
+    Ok(found)
+}
+
+/// An open tunnel socket.
+#[derive(Debug, PartialEq, Eq)]
+struct Socket {
+    device: String,
+    format: EncapFormat,
+    port: u16,
+}
+
+/// The socket of a tunnel device that is up.
+fn socket(message: &LinkMessage) -> Option<Socket> {
+    let (mut device, mut port) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => device = Some(name.clone()),
+            LinkAttribute::LinkInfo(infos) => port = infos.iter().find_map(port_of),
+            _ => {}
+        }
+    }
+    let (format, port) = port.filter(|_| message.header.flags.contains(LinkFlags::Up))?;
+    Some(Socket {
+        device: device?,
+        format,
+        port,
+    })
+}
+
+/// Format and UDP port in the settings of a tunnel device.
+fn port_of(info: &LinkInfo) -> Option<(EncapFormat, u16)> {
+    match info {
+        LinkInfo::Data(InfoData::Vxlan(settings)) => settings.iter().find_map(|setting| match setting {
+            InfoVxlan::Port(port) => Some((EncapFormat::Vxlan, *port)),
+            _ => None,
+        }),
+        LinkInfo::Data(InfoData::Geneve(settings)) => settings.iter().find_map(|setting| match setting {
+            InfoGeneve::Port(port) => Some((EncapFormat::Geneve, *port)),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
+
+/// Whether GRO is on for a device; none if the kernel does not report it.
+async fn gro(device: &str) -> Option<bool> {
+    match active_features(device).await {
+        // The kernel lists active features only.
+        Ok(active) => Some(active.iter().any(|feature| feature.name == GRO)),
+        Err(error) => {
+            debug!(%device, %error, "features not read");
+            None
+        }
+    }
+}
+
+async fn active_features(device: &str) -> Result<Vec<EthtoolFeatureBit>, EthtoolError> {
+    let connection = ethtool::new_connection();
+    let (connection, mut handle, _) =
+        connection.map_err(|error| EthtoolError::RequestFailed(error.to_string()))?;
+    tokio::spawn(connection);
+    let mut messages = handle.feature().get(Some(device)).execute().await?;
+    let mut active = Vec::new();
+    while let Some(message) = messages.try_next().await? {
+        for attribute in message.payload.nlas {
+            if let EthtoolAttr::Feature(EthtoolFeatureAttr::Active(features)) = attribute {
+                active.extend(features);
+            }
+        }
+    }
+    Ok(active)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tunnel_devices_that_are_up_have_a_socket() {
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName("genev_sys_6081".to_owned()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Data(InfoData::Geneve(vec![
+                InfoGeneve::CollectMetadata,
+                InfoGeneve::Port(6081),
+            ]))]),
+        ];
+        assert_eq!(socket(&message), None);
+        message.header.flags |= LinkFlags::Up;
+        let expected = Socket {
+            device: "genev_sys_6081".to_owned(),
+            format: EncapFormat::Geneve,
+            port: 6081,
+        };
+        assert_eq!(socket(&message), Some(expected));
+        message.attributes = vec![LinkAttribute::IfName("eth0".to_owned())];
+        assert_eq!(socket(&message), None);
+    }
+}

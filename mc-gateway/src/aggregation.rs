@@ -1,7 +1,7 @@
 //! Whether the kernel joins received tunnel packets to super-packets. Pure.
 //!
 //! It does so behind a device with generic receive offload (GRO) while a tunnel device has a socket on the port
-//! (`udp_gro_receive`, net/ipv4/udp_offload.c). Without it the programs run once for each packet of MTU size.
+//! (`udp_gro_receive`, `net/ipv4/udp_offload.c`). Without it the programs run once for each packet of MTU size.
 
 use std::fmt;
 

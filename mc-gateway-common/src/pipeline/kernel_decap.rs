@@ -2,7 +2,7 @@
 //!
 //! `bpf_skb_adjust_room` leaves the tunnel state of a super-packet (`SKB_GSO_UDP_TUNNEL`, `skb->encapsulation`) in
 //! place, and devices without tunnel offloads, such as bridges, segment it in software. The kernel's tunnel devices
-//! clear it (`iptunnel_pull_offloads`, net/ipv4/ip_tunnel_core.c).
+//! clear it (`iptunnel_pull_offloads`, `net/ipv4/ip_tunnel_core.c`).
 //!
 //! *Guarantees*: a packet is left to the tunnel device only after admission; a secret of this node in its inner source
 //! MAC address proves that to `from_tunnel`. Super-packets take this way only while test packets come through: replies
@@ -21,6 +21,10 @@ use crate::{
 
 /// Bytes of the tunnel header and of both inner MAC addresses.
 const ADDRESSES: usize = tunnel::LEN + 12;
+
+/// Length of the tunnel header.
+#[expect(clippy::cast_possible_truncation, reason = "8")]
+const TUNNEL_LEN: u32 = tunnel::LEN as u32;
 
 /// Nanoseconds of a millisecond.
 const MILLISECOND: u64 = 1_000_000;
@@ -50,7 +54,7 @@ pub(super) fn readdress<const N: usize, P: Packet>(packet: &mut P, config: &Conf
     let addresses: [u8; ADDRESSES] = [
         h0, h1, h2, h3, h4, h5, h6, h7, d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5,
     ];
-    let at = Headers::<N>::INNER_ETH_AT.wrapping_sub(tunnel::LEN as u32);
+    let at = Headers::<N>::INNER_ETH_AT.wrapping_sub(TUNNEL_LEN);
     packet.store(at, &addresses)
 }
 

@@ -14,7 +14,7 @@ use super::{HostError, netlink};
 use crate::aggregation::Aggregation;
 use crate::config::EncapFormat;
 
-/// Name of the feature in the kernel (`netdev_features_strings`, net/ethtool/common.c).
+/// Name of the feature in the kernel (`netdev_features_strings`, `net/ethtool/common.c`).
 const GRO: &str = "rx-gro";
 
 /// Aggregation on each of `devices` for packets of a format to a UDP port.

@@ -323,7 +323,6 @@ impl Planner {
             detect: resolved.detect,
             hold_down_ms: resolved.hold_down_ms,
             cluster_id_key: resolved.cluster_id_key,
-            ..abi::Config::default()
         };
         if from != to {
             self.adds.push(Action::SetConfig {

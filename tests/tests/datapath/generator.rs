@@ -217,7 +217,7 @@ impl Generator {
             Program::FromUnderlay
         };
         let mut frame = match program {
-            Program::FromTunnel => self.from_tunnel(),
+            Program::FromTunnel => self.packet_on_tunnel(),
             Program::ToRemote if self.world.has_services() && self.random.one_in(2) => self.reply().frame(),
             Program::ToRemote => {
                 let dst = *self
@@ -416,7 +416,7 @@ impl Generator {
     }
 
     /// A packet on the tunnel device, mostly with the secret.
-    fn from_tunnel(&mut self) -> Vec<u8> {
+    fn packet_on_tunnel(&mut self) -> Vec<u8> {
         let [_, _, src, dst] = *self.random.pick(&ROUTES);
         let inner = self.inner(src, dst);
         let source = if self.random.one_in(4) {

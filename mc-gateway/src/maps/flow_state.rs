@@ -11,6 +11,7 @@ use mc_gateway_common::abi::service::{
     FLOWS, FRAGMENTS, Flow, FlowKey, Fragment, FragmentKey, REPLIES, Reply, ReplyKey,
 };
 
+use super::batch;
 use super::error::{MapsError, map_error, open};
 
 /// Per-flow entries of the Service maps.
@@ -51,12 +52,11 @@ impl FlowMaps {
 
     /// Reads every entry.
     pub fn read(&self) -> Result<FlowState, MapsError> {
-        let [of_flows, of_replies, of_fragments] = self.capacities;
-        let flows = entries(&self.flows, FLOWS, of_flows)?;
+        let flows = entries(&self.flows, FLOWS)?;
         Ok(FlowState {
             flows: flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect(),
-            replies: entries(&self.replies, REPLIES, of_replies)?,
-            fragments: entries(&self.fragments, FRAGMENTS, of_fragments)?,
+            replies: entries(&self.replies, REPLIES)?,
+            fragments: entries(&self.fragments, FRAGMENTS)?,
             capacities: self.capacities,
         })
     }
@@ -65,13 +65,9 @@ impl FlowMaps {
     pub fn usage(&self) -> Result<[(&'static str, usize, u32); 3], MapsError> {
         let [of_flows, of_replies, of_fragments] = self.capacities;
         Ok([
-            (FLOWS, count(&self.flows, FLOWS, of_flows)?, of_flows),
-            (REPLIES, count(&self.replies, REPLIES, of_replies)?, of_replies),
-            (
-                FRAGMENTS,
-                count(&self.fragments, FRAGMENTS, of_fragments)?,
-                of_fragments,
-            ),
+            (FLOWS, count(&self.flows, FLOWS)?, of_flows),
+            (REPLIES, count(&self.replies, REPLIES)?, of_replies),
+            (FRAGMENTS, count(&self.fragments, FRAGMENTS)?, of_fragments),
         ])
     }
 }
@@ -82,27 +78,19 @@ fn capacity(maps: &Path, name: &'static str) -> Result<u32, MapsError> {
     Ok(info.max_entries())
 }
 
-fn max_entries(capacity: u32) -> usize {
-    usize::try_from(capacity).unwrap_or(usize::MAX)
-}
-
 fn entries<K: aya::Pod + Ord, V: aya::Pod>(
     map: &HashMap<MapData, K, V>,
     name: &'static str,
-    capacity: u32,
 ) -> Result<BTreeMap<K, V>, MapsError> {
-    let read: Result<_, MapError> = map.iter().take(max_entries(capacity)).collect();
+    let read: Result<_, MapError> = batch::entries(map).collect();
     read.map_err(map_error(name, "read"))
 }
 
-/// The removal of the current key restarts an iteration, so the count is limited to the capacity.
 fn count<K: aya::Pod, V: aya::Pod>(
     map: &HashMap<MapData, K, V>,
     name: &'static str,
-    capacity: u32,
 ) -> Result<usize, MapsError> {
-    map.keys()
-        .take(max_entries(capacity))
-        .try_fold(0_usize, |count, key| key.map(|_| count.saturating_add(1)))
+    batch::entries(map)
+        .try_fold(0_usize, |count, entry| entry.map(|_| count.saturating_add(1)))
         .map_err(map_error(name, "read"))
 }

@@ -8,6 +8,7 @@ use mc_gateway_common::abi;
 use mc_gateway_common::abi::liveness::{PROBE_REPLY, PROBE_RTT, PROBE_SENT, ProbeReply, ProbeRtt, ProbeSent};
 use mc_gateway_common::liveness::{self, State};
 
+use super::batch;
 use super::error::{MapsError, map_error, open};
 
 /// Liveness of one next hop.
@@ -65,6 +66,11 @@ impl LivenessMaps {
                 Ok((slot, health))
             })
             .collect()
+    }
+
+    /// Reads the last probe to every slot.
+    pub(crate) fn all_sent(&self) -> impl Iterator<Item = Result<(u32, ProbeSent), MapsError>> {
+        batch::entries(&self.sent).map(|entry| entry.map_err(map_error(PROBE_SENT, "read")))
     }
 
     /// Reads the last probe to a slot.

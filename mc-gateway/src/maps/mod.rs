@@ -1,5 +1,6 @@
 //! Typed access to the pinned maps, one file per group of maps.
 
+mod batch;
 mod contents;
 mod counters;
 mod entries;

@@ -7,6 +7,7 @@ use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, PerCpuValues};
 use mc_gateway_common::abi::{self, Addr};
 
+use super::batch;
 use super::contents::MapContents;
 use super::error::{MapsError, ignore_missing, map_error, open};
 use super::service::PinnedServiceMaps;
@@ -71,7 +72,7 @@ impl PinnedMaps {
             services: self.services.read()?,
             ..MapContents::default()
         };
-        for entry in &self.prefixes {
+        for entry in batch::entries(&self.prefixes) {
             let (key, value) = entry.map_err(map_error(abi::PREFIXES, "read"))?;
             let key = PrefixKey {
                 len: key.prefix_len(),
@@ -79,7 +80,7 @@ impl PinnedMaps {
             };
             contents.prefixes.insert(key, value);
         }
-        for entry in &self.peers {
+        for entry in batch::entries(&self.peers) {
             let (addr, value) = entry.map_err(map_error(abi::PEERS, "read"))?;
             contents.peers.insert(addr, value);
         }
@@ -219,8 +220,8 @@ fn used_slots<V: aya::Pod + Default + PartialEq>(
     name: &'static str,
 ) -> Result<BTreeMap<u32, V>, MapsError> {
     let mut used = BTreeMap::new();
-    for slot in 0..map.len() {
-        let value = map.get(&slot, 0).map_err(map_error(name, "read"))?;
+    for entry in batch::slots(map, map.len()) {
+        let (slot, value) = entry.map_err(map_error(name, "read"))?;
         if value != V::default() {
             used.insert(slot, value);
         }

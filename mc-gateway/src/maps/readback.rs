@@ -1,13 +1,13 @@
 //! Comparison of the maps with the entries that this agent has written, to notice changes by other programs.
 //!
-//! The kernel notifies no process of a changed entry. Entries are read one by one: aya has no batched look-ups, and a
-//! thousand entries take some milliseconds.
+//! The kernel notifies no process of a changed entry.
 
 use std::collections::BTreeMap;
 
 use aya::maps::{Array, MapData};
 use mc_gateway_common::abi;
 
+use super::batch;
 use super::entries::same_entries;
 use super::error::{MapsError, map_error};
 use super::pinned::PinnedMaps;
@@ -40,12 +40,12 @@ impl PinnedMaps {
             && has_slots(&self.groups, &self.contents.groups, abi::NEXT_HOP_GROUPS)?
             && has_slots(&self.next_hops, &self.contents.next_hops, abi::NEXT_HOPS)?
             && self.has_prefixes()?
-            && same_entries(self.peers.iter(), &self.contents.peers, abi::PEERS)?
+            && same_entries(batch::entries(&self.peers), &self.contents.peers, abi::PEERS)?
             && self.services.is_unchanged(&self.contents.services)?)
     }
 
     fn has_prefixes(&self) -> Result<bool, MapsError> {
-        let entries = self.prefixes.iter().map(|entry| {
+        let entries = batch::entries(&self.prefixes).map(|entry| {
             entry.map(|(key, prefix)| {
                 let key = PrefixKey {
                     len: key.prefix_len(),
@@ -64,10 +64,19 @@ fn has_slots<V: aya::Pod + PartialEq>(
     expected: &BTreeMap<u32, V>,
     name: &'static str,
 ) -> Result<bool, MapsError> {
-    for (slot, value) in expected {
-        if map.get(slot, 0).map_err(map_error(name, "read"))? != *value {
-            return Ok(false);
+    // The agent assigns the lowest free slots.
+    let slots = expected
+        .keys()
+        .next_back()
+        .map_or(0, |last| last.saturating_add(1));
+    let mut found: usize = 0;
+    for entry in batch::slots(map, slots) {
+        let (slot, value) = entry.map_err(map_error(name, "read"))?;
+        match expected.get(&slot) {
+            Some(expected) if *expected != value => return Ok(false),
+            Some(_) => found = found.saturating_add(1),
+            None => {}
         }
     }
-    Ok(true)
+    Ok(found == expected.len())
 }

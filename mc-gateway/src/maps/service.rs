@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aya::maps::{HashMap, MapData};
 use mc_gateway_common::abi::service::{self as abi, Backend, Maglev, Service, ServiceKey};
 
+use super::batch;
 use super::entries::same_entries;
 use super::error::{MapsError, ignore_missing, map_error, open};
 use crate::plan::{ServiceAction, ServiceMaps};
@@ -31,15 +32,15 @@ impl PinnedServiceMaps {
     /// Reads every entry.
     pub(super) fn read(&self) -> Result<ServiceMaps, MapsError> {
         let mut maps = ServiceMaps::default();
-        for entry in &self.services {
+        for entry in batch::entries(&self.services) {
             let (key, service) = entry.map_err(map_error(abi::SERVICES, "read"))?;
             maps.services.insert(key, service);
         }
-        for entry in &self.tables {
+        for entry in batch::entries(&self.tables) {
             let (key, table) = entry.map_err(map_error(abi::MAGLEV, "read"))?;
             maps.tables.insert(key, Arc::new(table));
         }
-        for entry in &self.backends {
+        for entry in batch::entries(&self.backends) {
             let (id, backend) = entry.map_err(map_error(abi::BACKENDS, "read"))?;
             maps.backends.insert(id, backend);
         }
@@ -49,18 +50,16 @@ impl PinnedServiceMaps {
     /// Whether the maps hold exactly the expected entries.
     pub(super) fn is_unchanged(&self, expected: &ServiceMaps) -> Result<bool, MapsError> {
         Ok(
-            same_entries(self.services.iter(), &expected.services, abi::SERVICES)?
+            same_entries(batch::entries(&self.services), &expected.services, abi::SERVICES)?
                 && self.has_tables(&expected.tables)?
-                && same_entries(self.backends.iter(), &expected.backends, abi::BACKENDS)?,
+                && same_entries(batch::entries(&self.backends), &expected.backends, abi::BACKENDS)?,
         )
     }
 
     /// Whether `mc_maglev` holds exactly the expected tables.
     fn has_tables(&self, expected: &BTreeMap<ServiceKey, Arc<Maglev>>) -> Result<bool, MapsError> {
-        let tables = self
-            .tables
-            .iter()
-            .map(|entry| entry.map(|(key, table)| (key, Arc::new(table))));
+        let tables =
+            batch::entries(&self.tables).map(|entry| entry.map(|(key, table)| (key, Arc::new(table))));
         same_entries(tables, expected, abi::MAGLEV)
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use mc_gateway_common::abi;
 use mc_gateway_common::abi::liveness::{ProbeReply, ProbeSent};
-use mc_gateway_common::abi::{self, MAX_NEXT_HOPS};
 use mc_gateway_common::liveness;
 
 use super::targets::outer_mtu;
@@ -70,10 +70,10 @@ impl ProbeMaps {
 
     /// Clears every slot that is not a target: a next hop without probes counts as alive.
     pub(super) fn reset_except(&mut self, is_target: impl Fn(u32) -> bool) -> Result<(), MapsError> {
-        for slot in (0..MAX_NEXT_HOPS).filter(|slot| !is_target(*slot)) {
-            if self.0.sent(slot)? != ProbeSent::default() {
-                self.set_sent(slot, ProbeSent::default())?;
-            }
+        let unwanted = |(slot, sent): &(u32, ProbeSent)| *sent != ProbeSent::default() && !is_target(*slot);
+        let all: Vec<(u32, ProbeSent)> = self.0.all_sent().collect::<Result<_, _>>()?;
+        for (slot, _) in all.into_iter().filter(unwanted) {
+            self.set_sent(slot, ProbeSent::default())?;
         }
         Ok(())
     }

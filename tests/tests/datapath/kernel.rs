@@ -223,6 +223,16 @@ impl Kernel {
         self.0.map_mut(PEERS).expect(PEERS).try_into().expect(PEERS)
     }
 
+    /// Pins all maps in a directory, under their names.
+    pub(crate) fn pin_maps(&self, dir: &Path) {
+        for (name, map) in self.0.maps() {
+            // Maps of global variables have names with dots.
+            if !name.contains('.') {
+                map.pin(dir.join(name)).expect(name);
+            }
+        }
+    }
+
     /// A loaded program.
     pub(crate) fn program(&self, name: &str) -> &SchedClassifier {
         self.0.program(name).expect(name).try_into().expect(name)

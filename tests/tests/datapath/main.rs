@@ -16,6 +16,7 @@ mod fuzz_seeds;
 mod generator;
 mod kernel;
 mod load;
+mod map_reading;
 mod oracle;
 mod peer_counters;
 mod peer_limits;

@@ -217,6 +217,7 @@ impl Agent {
             self.maps.bump_epoch()?;
             applied?;
         }
+                self.metrics.state().probe_interval = self.prober.interval();
         Err(AgentError::NotConverged(next))
     }
 

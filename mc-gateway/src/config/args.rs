@@ -164,7 +164,7 @@ pub enum PodLookup {
 /// Liveness probes to other gateways.
 #[derive(Clone, Debug, Args)]
 pub struct ProbeArgs {
-    /// Time between two probes to a gateway: 30ms to 10s.
+    /// Least time between two probes to a gateway: 30ms to 10s.
     #[arg(long, value_name = "TIME", default_value = "90ms")]
     pub probe_interval: String,
     /// Consecutive unanswered probes after which other gateways get a gateway's flows; 0 disables detection.

@@ -174,6 +174,12 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
         "Relative share of flows; 0 drains.",
         &|next_hop, _| u64::from(next_hop.next_hop.weight),
     );
+    scrape.single(
+        "mcgateway_probe_interval_seconds",
+        Kind::Gauge,
+        "Time between two probes to each next hop that answers; it grows with the number of next hops.",
+        state.probe_interval.as_secs_f64(),
+    );
     scrape.family(
         "mcgateway_nexthop_rtt_seconds",
         Kind::Histogram,

@@ -64,6 +64,8 @@ pub struct State {
     pub gateway: bool,
     /// Unanswered probes after which a next hop is dead; 0 disables detection.
     pub detect: u32,
+    /// Time between two probes to each next hop that answers.
+    pub probe_interval: Duration,
     /// Rejected fields by kind of object.
     pub invalid_fields: BTreeMap<String, u64>,
     /// Aggregation of tunnel packets by underlay device.
@@ -95,6 +97,7 @@ impl State {
             adopted,
             gateway: false,
             detect: 0,
+            probe_interval: Duration::ZERO,
             invalid_fields: BTreeMap::new(),
             aggregation: BTreeMap::new(),
             map_usage: Vec::new(),

@@ -29,7 +29,7 @@ use tracing::warn;
 use crate::maps::MapsError;
 pub(crate) use maps::ProbeMaps;
 use pmtu::{PathState, PmtuSearch, confirm_interval};
-use schedule::Schedule;
+use schedule::{Replies, Schedule};
 use socket::{SizeSocket, Sockets};
 pub use status::{NextHopStatus, ProbeStatus};
 use targets::ProbeTarget;
@@ -38,7 +38,7 @@ pub(crate) use targets::{ProbeTargets, probe_targets};
 /// Timing of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Time between two probes to a next hop.
+    /// Least time between two probes to a next hop; with many next hops the time is longer.
     pub interval: Duration,
     /// Probes in a row that may go unanswered; 0 turns liveness off.
     pub detect: u32,
@@ -65,6 +65,7 @@ impl Settings {
 pub(crate) struct Prober {
     targets: Sender<ProbeTargets>,
     last: Option<ProbeTargets>,
+    settings: Settings,
     status: watch::Receiver<ProbeStatus>,
 }
 
@@ -80,6 +81,7 @@ impl Prober {
         Ok(Self {
             targets: sender,
             last: None,
+            settings,
             status,
         })
     }
@@ -93,6 +95,12 @@ impl Prober {
             warn!("prober thread exited; liveness is no longer updated: restart the agent");
         }
         self.last = Some(wanted);
+    }
+
+    /// Time between two probes to each next hop that answers.
+    pub(crate) fn interval(&self) -> Duration {
+        let next_hops = self.last.as_ref().map_or(0, |targets| targets.by_slot.len());
+        schedule::stretched(self.settings.interval, next_hops)
     }
 
     /// The latest status; a change is signalled when a state or a path MTU changes.
@@ -118,6 +126,8 @@ struct Worker {
     sockets: Sockets,
     targets: Option<ProbeTargets>,
     next_hops: BTreeMap<u32, ProbedNextHop>,
+    /// The slot whose results were read last.
+    last_read: u32,
     start: Instant,
     random: u32,
     failed: bool,
@@ -133,6 +143,7 @@ impl Worker {
             sockets: Sockets::default(),
             targets: None,
             next_hops: BTreeMap::new(),
+            last_read: 0,
             start: Instant::now(),
             random: seed(),
             failed: false,
@@ -153,18 +164,22 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             let now = self.start.elapsed();
-            let mut random = self.random;
-            let due = self.schedule.pop_due(now, || {
-                random = mix(random, 1);
-                random
-            });
-            self.random = random;
+            let maps = &self.maps;
+            // Without a reading the next hop is probed.
+            let replies = |slot| {
+                maps.read(slot)
+                    .map_or(Replies::NONE, |(sent, seen)| Replies::new(sent, seen))
+            };
+            let due = self
+                .schedule
+                .pop_due(now, replies, || next_random(&mut self.random));
             for slot in due {
                 let result = self.send_probe(slot);
                 self.log_failure(result);
             }
             if now >= look {
-                let result = self.poll(now);
+                let slots = self.next_to_read();
+                let result = self.read_results(&slots, now);
                 self.log_failure(result);
                 look = now.saturating_add(self.settings.interval);
             }
@@ -204,6 +219,7 @@ impl Worker {
             self.maps
                 .reset_except(|slot| wanted.by_slot.contains_key(&slot))?;
         }
+        let mut added = Vec::new();
         for (slot, target) in &wanted.by_slot {
             if let Some(next_hop) = self.next_hops.get_mut(slot) {
                 next_hop.target = *target;
@@ -224,11 +240,13 @@ impl Worker {
                 size_socket: None,
             };
             self.next_hops.insert(*slot, next_hop);
-            self.schedule.add(*slot, now, self.random);
+            added.push(*slot);
         }
+        self.schedule.add(&added, now, || next_random(&mut self.random));
         self.sockets.configure(wanted.udp_checksum);
         self.targets = Some(wanted);
-        self.poll(now)
+        let all: Vec<u32> = self.next_hops.keys().copied().collect();
+        self.read_results(&all, now)
     }
 
     /// Sends the next probe to a next hop. An error of the network is an unanswered probe.
@@ -259,14 +277,26 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the results, sends path-MTU probes and publishes the status.
-    fn poll(&mut self, now: Duration) -> Result<(), MapsError> {
+    /// The slots whose results are read next, in turn.
+    fn next_to_read(&mut self) -> Vec<u32> {
+        let after = self.next_hops.range(self.last_read.saturating_add(1)..);
+        let slots = after.chain(self.next_hops.range(..=self.last_read));
+        let slots: Vec<u32> = slots.map(|(slot, _)| *slot).take(self.schedule.share()).collect();
+        self.last_read = slots.last().copied().unwrap_or_default();
+        slots
+    }
+
+    /// Reads the results of some slots, sends path-MTU probes to them and publishes the status.
+    fn read_results(&mut self, slots: &[u32], now: Duration) -> Result<(), MapsError> {
         let Some(wanted) = &self.targets else {
             return Ok(());
         };
-        let mut status = ProbeStatus::default();
+        let mut results = BTreeMap::new();
         let confirm_interval = confirm_interval(self.next_hops.len());
-        for (slot, next_hop) in &mut self.next_hops {
+        for slot in slots {
+            let Some(next_hop) = self.next_hops.get_mut(slot) else {
+                continue;
+            };
             let target = next_hop.target;
             let mut known = self.maps.read(*slot)?;
             if known.1.id != target.id {
@@ -322,18 +352,19 @@ impl Worker {
                     None => self.sockets.send(&payload, target.local, to),
                 }
             }
-            status.next_hops.insert(*slot, one);
+            results.insert(*slot, one);
         }
-        self.publish.send_if_modified(|published| {
-            let announce = published.needs_announcement(&status);
-            if announce {
-                published.log_changes(&status);
-            }
-            *published = status;
-            announce
-        });
+        let next_hops = &self.next_hops;
+        self.publish
+            .send_if_modified(|published| published.update(results, |slot| next_hops.contains_key(&slot)));
         Ok(())
     }
+}
+
+/// The next number of a sequence.
+fn next_random(random: &mut u32) -> u32 {
+    *random = mix(*random, 1);
+    *random
 }
 
 /// A random number: sequence numbers and jitter of different agents must differ.

@@ -42,21 +42,21 @@ impl ProbeStatus {
             .collect()
     }
 
-    /// Whether a next hop changed its state or its path MTU.
-    pub(super) fn needs_announcement(&self, new: &Self) -> bool {
-        let matters = |status: &Self| {
-            let next_hops = status.next_hops.iter();
-            next_hops
-                .map(|(slot, next_hop)| (*slot, next_hop.id, next_hop.state, next_hop.path_mtu))
-                .collect::<Vec<_>>()
-        };
-        matters(self) != matters(new)
-    }
-
-    /// Logs the changes since `self`.
-    pub(super) fn log_changes(&self, new: &Self) {
-        for (slot, now) in &new.next_hops {
-            let before = self.next_hops.get(slot).filter(|before| before.id == now.id);
+    /// Replaces the status of some slots and removes slots that are no longer probed. Logs each next hop that changed
+    /// its state or its path MTU; returns whether one did, or was added or removed.
+    pub(super) fn update(
+        &mut self,
+        results: BTreeMap<u32, NextHopStatus>,
+        is_probed: impl Fn(u32) -> bool,
+    ) -> bool {
+        let before = self.next_hops.len();
+        self.next_hops.retain(|slot, _| is_probed(*slot));
+        let mut changed = self.next_hops.len() != before;
+        for (slot, now) in results {
+            let before = self
+                .next_hops
+                .insert(slot, now)
+                .filter(|before| before.id == now.id);
             if before.map_or(State::Alive, |before| before.state) != now.state {
                 now.log_state();
             }
@@ -64,7 +64,10 @@ impl ProbeStatus {
             if size != now.path_mtu {
                 info!(next_hop = %now.addr, from = size, to = now.path_mtu, "path MTU of next hop changed");
             }
+            changed |=
+                before.map(|before| (before.state, before.path_mtu)) != Some((now.state, now.path_mtu));
         }
+        changed
     }
 }
 
@@ -126,19 +129,33 @@ mod tests {
 
     #[test]
     fn a_new_round_trip_time_is_no_change_but_a_death_is() {
-        let status = |next_hop| ProbeStatus {
-            next_hops: [(1, next_hop)].into(),
+        let mut status = ProbeStatus::default();
+        let mut update = |next_hop| status.update([(1, next_hop)].into(), |slot| slot == 1);
+        let alive = next_hop(11, 5, 1_000);
+        assert_eq!(alive.rtt, Some(Duration::from_micros(1)));
+        assert!(update(alive), "a new next hop");
+        assert!(!update(next_hop(12, 9, 2_000)));
+        let dead = next_hop(14, 5, 1_000);
+        assert_eq!((dead.state, dead.unanswered), (State::Dead, 4));
+        assert!(update(dead));
+        assert!(!update(dead));
+        assert!(update(NextHopStatus { id: 8, ..alive }), "another next hop");
+        assert!(status.update(BTreeMap::new(), |_| false), "a removed one");
+        assert_eq!(status, ProbeStatus::default());
+    }
+
+    #[test]
+    fn results_of_some_slots_leave_those_of_others() {
+        let mut status = ProbeStatus::default();
+        let first = next_hop(11, 5, 1_000);
+        let second = NextHopStatus { id: 8, ..first };
+        assert!(status.update([(1, first), (2, second)].into(), |_| true));
+        let smaller = NextHopStatus {
+            path_mtu: 1_400,
+            ..second
         };
-        let alive = status(next_hop(11, 5, 1_000));
-        assert_eq!(alive.next_hops[&1].rtt, Some(Duration::from_micros(1)));
-        assert!(!alive.needs_announcement(&status(next_hop(12, 9, 2_000))));
-        let dead = status(next_hop(14, 5, 1_000));
-        assert_eq!(
-            (dead.next_hops[&1].state, dead.next_hops[&1].unanswered),
-            (State::Dead, 4)
-        );
-        assert!(alive.needs_announcement(&dead));
-        assert!(alive.needs_announcement(&ProbeStatus::default()));
+        assert!(status.update([(2, smaller)].into(), |_| true));
+        assert_eq!(status.path_mtus(), [(7, 1_500), (8, 1_400)].into());
     }
 
     #[test]

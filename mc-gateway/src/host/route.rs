@@ -1,13 +1,13 @@
 //! The agent's routes into `mc0`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures::TryStreamExt as _;
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
 };
 use rtnetlink::{Handle, RouteMessageBuilder};
 
@@ -30,6 +30,8 @@ pub struct Routes {
     pub ours: BTreeMap<RouteKey, Option<IpAddr>>,
     /// Foreign routes with a metric of the agent's, each with protocol and device.
     pub foreign: BTreeMap<IpNet, String>,
+    /// Destinations of all foreign routes.
+    pub foreign_destinations: BTreeSet<IpNet>,
 }
 
 /// Reads the main table of both families. `ifindex` is the index of `mc0`, 0 if missing.
@@ -45,27 +47,44 @@ pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError>
                 continue;
             };
             let ours = message.header.protocol == RouteProtocol::Other(PROTOCOL);
+            let key = listed.key();
+            if !ours {
+                routes.foreign_destinations.insert(listed.net);
+            }
+            let Some(key) = key else { continue };
             if ours && listed.oif == Some(ifindex) {
-                routes.ours.insert(listed.key, listed.source);
+                routes.ours.insert(key, listed.source);
             } else if !ours {
                 let owner = format!(
                     "{:?}, device index {}",
                     message.header.protocol,
                     listed.oif.unwrap_or_default()
                 );
-                routes.foreign.insert(listed.key.net, owner);
+                routes.foreign.insert(key.net, owner);
             }
         }
     }
     Ok(routes)
 }
 
-/// A parsed route.
+/// A parsed route of the main table.
 #[derive(Debug, PartialEq, Eq)]
 struct ParsedRoute {
-    key: RouteKey,
+    net: IpNet,
+    metric: u32,
     source: Option<IpAddr>,
     oif: Option<u32>,
+}
+
+impl ParsedRoute {
+    /// The route of the agent with this metric, if any.
+    fn key(&self) -> Option<RouteKey> {
+        let [preferred, other] = metrics(self.net);
+        [preferred, other].contains(&self.metric).then_some(RouteKey {
+            net: self.net,
+            preferred: self.metric == preferred,
+        })
+    }
 }
 
 const fn metrics(net: IpNet) -> [u32; 2] {
@@ -75,9 +94,13 @@ const fn metrics(net: IpNet) -> [u32; 2] {
     }
 }
 
-/// Parses a route of the main table that has a metric of the agent's routes.
+/// Parses a route of the main table. Path MTUs and redirects that the kernel has learned are listed as well, but are no
+/// routes.
 fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
     let header = &message.header;
+    if header.flags.contains(RouteFlags::Cloned) {
+        return None;
+    }
     let mut destination = match header.address_family {
         AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -100,15 +123,9 @@ fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
         }
     }
     let net = IpNet::new(destination, header.destination_prefix_length).ok()?;
-    let [preferred, other] = metrics(net);
-    if ![preferred, other].contains(&metric) || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return None;
-    }
-    Some(ParsedRoute {
-        key: RouteKey {
-            net,
-            preferred: metric == preferred,
-        },
+    (table == u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(ParsedRoute {
+        net: net.trunc(),
+        metric,
         source,
         oif,
     })
@@ -186,8 +203,11 @@ mod tests {
                 // The kernel lists no metric where it is 0.
                 let metric = RouteAttribute::Priority(0);
                 listed.attributes.retain(|attribute| *attribute != metric);
-                let oif = Some(7);
-                assert_eq!(parse(&listed), Some(ParsedRoute { key, source, oif }));
+                let parsed = parse(&listed).unwrap();
+                assert_eq!(
+                    (parsed.key(), parsed.source, parsed.oif),
+                    (Some(key), source, Some(7))
+                );
             }
         }
     }
@@ -198,7 +218,24 @@ mod tests {
             let mut listed = message(key(net, false), None, 7);
             listed.attributes.pop();
             listed.attributes.push(RouteAttribute::Priority(metric));
-            assert_eq!(parse(&listed), None, "{net} {metric}");
+            let parsed = parse(&listed).unwrap();
+            assert_eq!(parsed.net.to_string(), net);
+            assert_eq!(parsed.key(), None, "{net} {metric}");
         }
+    }
+
+    #[test]
+    fn a_learned_path_mtu_is_no_route() {
+        let mut listed = message(key("10.2.0.7/32", true), None, 7);
+        assert!(parse(&listed).is_some());
+        listed.header.flags |= RouteFlags::Cloned;
+        assert_eq!(parse(&listed), None);
+    }
+
+    #[test]
+    fn routes_of_other_tables_are_ignored() {
+        let mut listed = message(key("10.2.0.0/16", true), None, 7);
+        listed.header.table = 255;
+        assert_eq!(parse(&listed), None);
     }
 }

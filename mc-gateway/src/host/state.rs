@@ -44,6 +44,7 @@ pub async fn observe(
             foreign_routes: routes.foreign,
             ipsec: ipsec::observe().await?,
             ipv6_unavailable: ipv6::unavailable_reason(device),
+            foreign_destinations: routes.foreign_destinations,
         },
     })
 }

@@ -13,6 +13,7 @@ mod resolver;
 mod return_routes;
 mod sources;
 #[cfg(test)]
+mod supernets;
 mod tests;
 mod underlay;
 
@@ -32,13 +33,13 @@ pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;
 pub use underlay::{DEFAULT_MTU, MIN_V6_MTU, Underlay, UnderlayRoute, overhead};
 
-/// A route into `mc0`. Each prefix has a permanent one and a preferred one.
+/// A route into `mc0`. Each supernet has a permanent one and a preferred one.
 ///
 /// The preferred route has a source address. The kernel removes IPv4 routes together with their source address;
 /// without the permanent route, packets of Pods would then leave unencapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RouteKey {
-    /// The prefix.
+    /// The supernet.
     pub net: IpNet,
     /// Whether it is the preferred one.
     pub preferred: bool,
@@ -83,7 +84,7 @@ pub struct ResolvedState {
     pub addresses: BTreeSet<IpAddr>,
     /// Whether this node has no address that other clusters can reply to, and one can be reserved.
     pub needs_address: bool,
-    /// Prefixes routed into `mc0`.
+    /// Supernets of the prefixes routed into `mc0`.
     pub routes: BTreeSet<IpNet>,
     /// Source NAT.
     pub masquerade: Masquerade,

@@ -9,6 +9,7 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
 use super::refusal::{self, Refusals};
+use super::supernets::supernets;
 use super::{
     IpsecPolicies, MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix,
 };
@@ -62,6 +63,8 @@ pub struct HostInputs {
     pub underlay: Underlay,
     /// Foreign routes that would collide with routes into `mc0`, each with its protocol and device.
     pub foreign_routes: BTreeMap<IpNet, String>,
+    /// Destinations of all foreign routes of the main table.
+    pub foreign_destinations: BTreeSet<IpNet>,
     /// IPsec policies.
     pub ipsec: IpsecPolicies,
     /// Reason why IPv6 cannot be routed into `mc0`, if so. Completes "prefix …".
@@ -177,6 +180,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
             BTreeSet::new()
         },
     };
+    state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     Resolution {
         state,
         issues,

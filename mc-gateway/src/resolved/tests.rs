@@ -477,6 +477,23 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
 }
 
 #[test]
+fn adjacent_prefixes_share_a_route_unless_a_foreign_one_is_between() {
+    let (mut desired, underlay) = fixture();
+    let nets = ["10.2.0.0/16", "10.3.0.0/16"].map(|net| net.parse::<IpNet>().unwrap());
+    desired.routes = nets.into();
+    let both: IpNet = "10.2.0.0/15".parse().unwrap();
+    let mut inputs = HostInputs {
+        underlay,
+        ..HostInputs::default()
+    };
+    let state = super::resolve(&desired, &inputs, &settings()).state;
+    assert_eq!(state.routes, [both].into());
+    inputs.foreign_destinations = [both].into();
+    let state = super::resolve(&desired, &inputs, &settings()).state;
+    assert_eq!(state.routes, nets.into());
+}
+
+#[test]
 fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
     let (desired, underlay) = fixture();
     let inputs = HostInputs {

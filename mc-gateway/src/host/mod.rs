@@ -7,6 +7,7 @@ pub mod conntrack;
 pub mod ipsec;
 pub mod ipv6;
 pub mod link;
+pub mod neighbors;
 mod nft_notifications;
 pub mod nftables;
 pub mod policy_routing;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use rtnetlink::Handle;
 
 use super::nftables::Listing;
-use super::{HostError, ipsec, ipv6, link, nftables, policy_routing, route, underlay};
+use super::{HostError, ipsec, ipv6, link, neighbors, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
 
@@ -43,6 +43,7 @@ pub async fn observe(
             underlay: underlay::observe(handle, addresses, device).await?,
             foreign_routes: routes.foreign,
             ipsec: ipsec::observe().await?,
+            neighbor_limits: neighbors::limits(),
             ipv6_unavailable: ipv6::unavailable_reason(device),
             foreign_destinations: routes.foreign_destinations,
         },

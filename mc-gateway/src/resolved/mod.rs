@@ -6,14 +6,15 @@
 
 mod ipsec;
 mod local_addrs;
+mod neighbors;
 mod nft_rules;
 mod prefix;
 mod refusal;
 mod resolver;
 mod return_routes;
 mod sources;
-#[cfg(test)]
 mod supernets;
+#[cfg(test)]
 mod tests;
 mod underlay;
 
@@ -27,6 +28,7 @@ use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
 pub use ipsec::{IpsecPolicies, IpsecPolicy, PolicyDirection, PortSelector};
+pub use neighbors::NeighborLimits;
 pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use prefix::{Prefix, PrefixKey};
 pub use resolver::{HostInputs, Resolution, Settings, resolve};

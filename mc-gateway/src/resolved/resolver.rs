@@ -11,7 +11,8 @@ use super::nft_rules::host_backends;
 use super::refusal::{self, Refusals};
 use super::supernets::supernets;
 use super::{
-    IpsecPolicies, MIN_V6_MTU, PacketFilter, ResolvedState, Underlay, UnderlayRoute, overhead, prefix,
+    IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, ResolvedState, Underlay, UnderlayRoute,
+    neighbors, overhead, prefix,
 };
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
@@ -67,6 +68,8 @@ pub struct HostInputs {
     pub foreign_destinations: BTreeSet<IpNet>,
     /// IPsec policies.
     pub ipsec: IpsecPolicies,
+    /// Limits of the neighbor tables.
+    pub neighbor_limits: NeighborLimits,
     /// Reason why IPv6 cannot be routed into `mc0`, if so. Completes "prefix …".
     pub ipv6_unavailable: Option<String>,
 }
@@ -133,6 +136,11 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         &inputs.underlay,
         settings.node_name,
     ));
+    issues.extend(neighbors::issues(
+        &inputs.underlay,
+        inputs.neighbor_limits,
+        settings.node_name,
+    ));
     let accepted = |addr: &IpAddr| refusals.reason(*addr).is_none();
     // Packets of a peer arrive on the device of the route to it, also if the peer is in no group.
     for addr in desired.peers.keys().filter(|addr| accepted(addr)) {
@@ -166,6 +174,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     if let Some(reason) = &inputs.ipv6_unavailable {
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }
+    state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     state.filter = PacketFilter {
         port: tunnel.port,
         service_cidrs: desired.service_cidrs.clone(),

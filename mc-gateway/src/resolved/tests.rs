@@ -494,6 +494,22 @@ fn adjacent_prefixes_share_a_route_unless_a_foreign_one_is_between() {
 }
 
 #[test]
+fn too_few_entries_of_the_neighbor_table_are_an_issue() {
+    let (desired, underlay) = fixture();
+    let inputs = HostInputs {
+        underlay,
+        neighbor_limits: NeighborLimits {
+            v4: Some(1),
+            v6: None,
+        },
+        ..HostInputs::default()
+    };
+    let issues = super::resolve(&desired, &inputs, &settings()).issues;
+    assert_eq!(issues.len(), 1);
+    assert_eq!(issues[0].field, "net.ipv4.neigh.default.gc_thresh3");
+}
+
+#[test]
 fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
     let (desired, underlay) = fixture();
     let inputs = HostInputs {

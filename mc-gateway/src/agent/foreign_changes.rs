@@ -14,9 +14,9 @@ use crate::host::link;
 /// Interval of the search.
 pub(super) const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time between two readings of the maps for each entry, which bounds the CPU time: reading an entry takes some
-/// microseconds.
-const INTERVAL_PER_ENTRY: Duration = Duration::from_millis(1);
+/// Time between two readings of the maps for each entry, which bounds the CPU time: in batches, reading an entry takes
+/// less than a microsecond.
+const INTERVAL_PER_ENTRY: Duration = Duration::from_micros(100);
 
 /// Results of the last search.
 #[derive(Debug)]
@@ -58,8 +58,8 @@ impl ForeignChanges {
     }
 }
 
-/// Time between two readings of maps with some entries: the interval of the search for up to 1,000 entries, at most
-/// that of the resync, which reads all maps.
+/// Time between two readings of maps with some entries: the interval of the search for up to 10,000 entries, at
+/// most that of the resync, which reads all maps.
 fn reading_interval(entries: usize) -> Duration {
     let entries = u32::try_from(entries).unwrap_or(u32::MAX);
     // Half an interval less: the search may be some milliseconds early.
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thousand_entries_are_read_by_every_search() {
+    fn ten_thousand_entries_are_read_by_every_search() {
         assert!(reading_interval(0) < SEARCH_INTERVAL);
-        assert!(reading_interval(1_000) < SEARCH_INTERVAL);
+        assert!(reading_interval(10_000) < SEARCH_INTERVAL);
     }
 
     #[test]
     fn more_entries_are_read_less_often_and_at_least_as_often_as_the_resync() {
-        assert_eq!(reading_interval(10_000), Duration::from_millis(9_500));
+        assert_eq!(reading_interval(100_000), Duration::from_millis(9_500));
         assert_eq!(
             reading_interval(usize::MAX),
             RESYNC.saturating_sub(SEARCH_INTERVAL / 2)

@@ -24,6 +24,19 @@ impl Executor for Agent {
 #[error("{0}")]
 pub(super) struct ErrorChain(String);
 
+/// Whether an action may change routes to other nodes.
+fn changes_routing(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::CreateDevice { .. }
+            | Action::DeleteDevice
+            | Action::SetDevice { .. }
+            | Action::SetAddress { .. }
+            | Action::SetReturnRoutes { .. }
+            | Action::SetRoute { .. }
+    )
+}
+
 impl Agent {
     /// Current index of `mc0`.
     async fn mc0_index(&self) -> Result<u32, HostError> {
@@ -38,6 +51,9 @@ impl Agent {
     async fn execute_action(&mut self, action: &Action) -> Result<(), AgentError> {
         if !matches!(action, Action::SetPrefix { .. } | Action::SetPeer { .. }) {
             self.maps.bump_epoch()?;
+        }
+        if changes_routing(action) {
+            self.known_routes.clear();
         }
         let name = self.config.paths.device.as_str();
         match action {

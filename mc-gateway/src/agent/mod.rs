@@ -108,7 +108,8 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
         server::start(listener, Arc::clone(&agent.metrics));
     }
     let mut objects = source::start(&config).await?;
-    let mut host_changes = HostChanges::subscribe().map_err(io_error("subscribe to netlink"))?;
+    let mut host_changes =
+        HostChanges::subscribe(agent.watched.subscribe()).map_err(io_error("subscribe to netlink"))?;
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
@@ -130,6 +131,9 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
             }
             change = host_changes.changed() => {
                 agent.nftables_stale |= change == HostChange::Nftables;
+                if change == HostChange::Paths {
+                    agent.known_routes.clear();
+                }
                 schedule.host_changed(Instant::now());
             }
             _ = search.tick() => if foreign_changes.find(&mut agent, Instant::now()) {

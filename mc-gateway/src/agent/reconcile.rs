@@ -19,6 +19,8 @@ use crate::datapath::Datapath;
 use crate::desired::{DesiredState, Established, LocalNode, compute};
 use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
+use crate::host::underlay::KnownRoutes;
+use crate::host::watched::Watched;
 use crate::host::{self, HostError, ipv6, link, tc_filter, tunnel_device};
 use crate::id_names::IdNames;
 use crate::maps::PinnedMaps;
@@ -50,6 +52,10 @@ pub(super) struct Agent {
     pub(super) datapath: Datapath,
     pub(super) maps: PinnedMaps,
     pub(super) log: ChangeLogger,
+    /// Routes to other nodes, until they may have changed.
+    pub(super) known_routes: KnownRoutes,
+    /// The part of the host whose changes are notified.
+    pub(super) watched: watch::Sender<Option<Watched>>,
     /// Contents of the nftables table when it was last read or written.
     pub(super) nftables: Option<NftRules>,
     /// The nftables table as listed then.
@@ -124,6 +130,8 @@ impl Agent {
             datapath,
             maps,
             log: ChangeLogger::default(),
+            known_routes: KnownRoutes::default(),
+            watched: watch::Sender::new(None),
             nftables: None,
             nft_listing: None,
             nftables_stale: true,
@@ -156,6 +164,7 @@ impl Agent {
         self.restore_pins()?;
         if resync || self.maps_stale {
             self.maps.reload()?;
+            self.known_routes.clear();
             self.nftables_stale = true;
             self.maps_stale = false;
         }
@@ -208,6 +217,7 @@ impl Agent {
                 self.log.success(&state, changes);
                 self.prober
                     .set_targets(probe::probe_targets(contents, &link_mtus));
+                self.metrics.state().probe_interval = self.prober.interval();
                 return Ok(());
             };
             next = first.to_string();
@@ -217,7 +227,6 @@ impl Agent {
             self.maps.bump_epoch()?;
             applied?;
         }
-                self.metrics.state().probe_interval = self.prober.interval();
         Err(AgentError::NotConverged(next))
     }
 
@@ -267,10 +276,27 @@ impl Agent {
     }
 
     /// Observes the host, with the underlay routes to all next hops and peers.
-    async fn observe_host(&self, desired: &DesiredState) -> Result<HostState, HostError> {
+    async fn observe_host(&mut self, desired: &DesiredState) -> Result<HostState, HostError> {
+        let device = &self.config.paths.device;
         let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
         let addresses: BTreeSet<IpAddr> = next_hops.chain(desired.peers.keys().copied()).collect();
-        state::observe(&self.handle, &self.config.paths.device, &addresses).await
+        let mut watched = Watched {
+            device: device.clone(),
+            addresses,
+            prefixes: desired.routes.clone(),
+            ..self.watched.borrow().clone().unwrap_or_default()
+        };
+        loop {
+            watched.publish(&self.watched);
+            let known = &mut self.known_routes;
+            let host = state::observe(&self.handle, device, &watched.addresses, known).await?;
+            if !watched.add_devices(&host, &desired.local_addrs) {
+                watched.publish(&self.watched);
+                return Ok(host);
+            }
+            // Changes of these devices were not notified until now.
+            known.clear();
+        }
     }
 
     /// Completes the observed host with nftables, programs and maps.

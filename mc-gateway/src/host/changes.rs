@@ -4,18 +4,23 @@
 use std::io;
 
 use futures::{StreamExt as _, future::pending};
+use rtnetlink::packet_core::NetlinkPayload;
 use rustix::io::Errno;
 use tokio::sync::mpsc::{Receiver, Sender, channel, error::TrySendError};
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::ipsec;
 use super::nft_notifications::NftNotifications;
+use super::watched::{Effect, Watched};
 
 /// The part of the host that changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostChange {
-    /// Links, addresses, routes, rules, filters or qdiscs.
+    /// Links, addresses, routes, rules, filters or qdiscs of the agent, or foreign routes next to the agent's.
     Network,
+    /// Paths to other nodes may have changed.
+    Paths,
     /// The agent's nftables table, by any program.
     Nftables,
     /// IPsec policies.
@@ -26,15 +31,18 @@ pub enum HostChange {
 #[derive(Debug)]
 pub struct HostChanges {
     network: Receiver<()>,
+    paths: Receiver<()>,
     nftables: Receiver<()>,
     ipsec: Receiver<()>,
 }
 
 impl HostChanges {
-    /// Subscribes to the notifications.
-    pub fn subscribe() -> io::Result<Self> {
+    /// Subscribes to the notifications. While `watched` is none, every change counts.
+    pub fn subscribe(watched: watch::Receiver<Option<Watched>>) -> io::Result<Self> {
+        let (network, paths) = subscribe_network(watched)?;
         Ok(Self {
-            network: subscribe_network()?,
+            network,
+            paths,
             nftables: subscribe_nftables(),
             ipsec: subscribe_ipsec(),
         })
@@ -44,6 +52,7 @@ impl HostChanges {
     pub async fn changed(&mut self) -> HostChange {
         tokio::select! {
             () = next(&mut self.network) => HostChange::Network,
+            () = next(&mut self.paths) => HostChange::Paths,
             () = next(&mut self.nftables) => HostChange::Nftables,
             () = next(&mut self.ipsec) => HostChange::Ipsec,
         }
@@ -61,22 +70,39 @@ fn notify(sender: &Sender<()>) -> bool {
     !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
 }
 
-fn subscribe_network() -> io::Result<Receiver<()>> {
-    use rtnetlink::MulticastGroup::{Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Link, Tc};
+fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<(Receiver<()>, Receiver<()>)> {
+    use rtnetlink::MulticastGroup::{
+        Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Ipv6Rule, Link, Tc,
+    };
 
     let groups = [
         Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, // Policy routing.
-        Ipv4Rule,  // Filters and qdiscs.
+        Ipv4Rule, Ipv6Rule, // Filters and qdiscs.
         Tc,
     ];
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);
-    let (sender, receiver) = channel(1);
+    let (network, network_receiver) = channel(1);
+    let (paths, paths_receiver) = channel(1);
     tokio::spawn(async move {
         let _connected = handle;
-        while messages.next().await.is_some() && notify(&sender) {}
+        while let Some((message, _)) = messages.next().await {
+            let effect = match (&message.payload, &*watched.borrow()) {
+                (NetlinkPayload::InnerMessage(message), Some(watched)) => watched.effect(message),
+                // Also an overrun: notifications are lost.
+                _ => Effect::Paths,
+            };
+            let received = match effect {
+                Effect::Unrelated => true,
+                Effect::State => notify(&network),
+                Effect::Paths => notify(&paths),
+            };
+            if !received {
+                break;
+            }
+        }
     });
-    Ok(receiver)
+    Ok((network_receiver, paths_receiver))
 }
 
 /// Without the notifications the periodic resync remains.

@@ -17,7 +17,7 @@ use crate::plan::Device;
 pub const LINK_GROUP: u32 = 0x006d_6367;
 
 /// Name of the other end if `mc0` is a veth.
-fn peer_name(name: &str) -> String {
+pub(super) fn peer_name(name: &str) -> String {
     // Device names have at most 15 bytes.
     let mut peer: String = name.chars().take(14).collect();
     peer.push('p');

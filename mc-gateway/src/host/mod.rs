@@ -16,6 +16,7 @@ pub mod state;
 pub mod tc_filter;
 pub mod tunnel_device;
 pub mod underlay;
+pub mod watched;
 
 use std::io;
 

@@ -28,7 +28,7 @@ use super::{HostError, is_missing, netlink};
 use crate::resolved::ReturnRoutes;
 
 /// Number of the routing table: that of the link group.
-const TABLE: u32 = LINK_GROUP;
+pub(super) const TABLE: u32 = LINK_GROUP;
 /// Priority of the rules that select the table.
 const TUNNEL_PRIORITY: u32 = 10_901;
 /// Priority of the rules that bypass it.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use rtnetlink::Handle;
 
 use super::nftables::Listing;
+use super::underlay::KnownRoutes;
 use super::{HostError, ipsec, ipv6, link, neighbors, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
@@ -23,11 +24,12 @@ pub struct HostState {
     pub inputs: HostInputs,
 }
 
-/// Observes the host, with the underlay routes to `addresses`.
+/// Observes the host, with the underlay routes to `addresses`; those in `known` are not looked up.
 pub async fn observe(
     handle: &Handle,
     device: &str,
     addresses: &BTreeSet<IpAddr>,
+    known: &mut KnownRoutes,
 ) -> Result<HostState, HostError> {
     let mc0 = link::observe(handle, device).await?;
     let ifindex = mc0.map_or(0, |mc0| mc0.ifindex);
@@ -40,12 +42,12 @@ pub async fn observe(
         routes: routes.ours,
         return_routes,
         inputs: HostInputs {
-            underlay: underlay::observe(handle, addresses, device).await?,
+            underlay: underlay::observe(handle, addresses, device, known).await?,
             foreign_routes: routes.foreign,
+            foreign_destinations: routes.foreign_destinations,
             ipsec: ipsec::observe().await?,
             neighbor_limits: neighbors::limits(),
             ipv6_unavailable: ipv6::unavailable_reason(device),
-            foreign_destinations: routes.foreign_destinations,
         },
     })
 }

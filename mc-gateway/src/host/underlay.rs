@@ -25,15 +25,29 @@ struct Link {
     bridge: bool,
 }
 
-/// Looks up the route to each of `addresses`; routes through the device `mc0` are invalid.
+/// Routes to other nodes that are known already. [`HostChange::Paths`](super::changes::HostChange::Paths) outdates them.
+#[derive(Debug, Default)]
+pub struct KnownRoutes(BTreeMap<IpAddr, UnderlayRoute>);
+
+impl KnownRoutes {
+    /// Forgets all routes.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Looks up the route to each of `addresses` that is not known; routes through the device `mc0` are invalid.
 pub async fn observe(
     handle: &Handle,
     addresses: &BTreeSet<IpAddr>,
     mc0: &str,
+    known: &mut KnownRoutes,
 ) -> Result<Underlay, HostError> {
     let links = links(handle).await?;
     let mut underlay = own_addresses(handle, &links, mc0).await?;
-    for addr in addresses {
+    known.0.retain(|addr, _| addresses.contains(addr));
+    underlay.routes.clone_from(&known.0);
+    for addr in addresses.iter().filter(|addr| !known.0.contains_key(addr)) {
         match route_to(handle, *addr, &links, mc0).await? {
             Ok(path) => {
                 underlay.routes.insert(*addr, path);
@@ -43,6 +57,7 @@ pub async fn observe(
             }
         }
     }
+    known.0.clone_from(&underlay.routes);
     Ok(underlay)
 }
 

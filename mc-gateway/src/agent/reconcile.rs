@@ -286,6 +286,8 @@ impl Agent {
             prefixes: desired.routes.clone(),
             ..self.watched.borrow().clone().unwrap_or_default()
         };
+        let tunnels = tunnel_device::observe(&self.handle).await?.own;
+        watched.devices.extend(tunnels.values().map(|link| link.ifindex));
         loop {
             watched.publish(&self.watched);
             let known = &mut self.known_routes;

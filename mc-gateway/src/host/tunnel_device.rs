@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::TryStreamExt as _;
 use mc_gateway_common::packet::tunnel::VNI_KERNEL_DECAP;
 use rtnetlink::packet_route::link::{
-    InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoData, InfoGeneve, InfoKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use rtnetlink::{Handle, LinkGeneve, LinkUnspec, LinkVxlan};
 
@@ -47,6 +47,18 @@ pub async fn observe(handle: &Handle) -> Result<TunnelLinks, HostError> {
         links.exclusive_cni = links.exclusive_cni.or_else(|| exclusive_cni(&message));
     }
     Ok(links)
+}
+
+/// Whether a link is a tunnel device, of the agent or of another program, or one of a CNI that cannot share a socket.
+pub(super) fn is_related(message: &LinkMessage) -> bool {
+    let is_tunnel = |attribute: &LinkAttribute| match attribute {
+        LinkAttribute::Group(group) => *group == LINK_GROUP,
+        LinkAttribute::LinkInfo(infos) => infos
+            .iter()
+            .any(|info| matches!(info, LinkInfo::Kind(InfoKind::Vxlan | InfoKind::Geneve))),
+        _ => false,
+    };
+    message.attributes.iter().any(is_tunnel) || exclusive_cni(message).is_some()
 }
 
 /// Name of a device of a CNI that cannot share a tunnel socket.

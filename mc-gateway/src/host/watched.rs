@@ -12,7 +12,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tokio::sync::watch;
 
 use super::state::HostState;
-use super::{link, policy_routing, route};
+use super::{link, policy_routing, route, tunnel_device};
 use crate::cidr::max_prefix_len;
 
 /// A change of the host's network, by the observations that it outdates.
@@ -98,7 +98,7 @@ impl Watched {
             LinkAttribute::Group(group) => *group == link::LINK_GROUP,
             _ => false,
         });
-        if ours || self.has_device(message.header.index) {
+        if ours || self.has_device(message.header.index) || tunnel_device::is_related(message) {
             Effect::Paths
         } else {
             Effect::Unrelated
@@ -175,6 +175,7 @@ fn destination(message: &RouteMessage) -> Option<IpNet> {
 #[cfg(test)]
 mod tests {
     use rtnetlink::RouteMessageBuilder;
+    use rtnetlink::packet_route::link::{InfoKind, LinkInfo};
     use rtnetlink::packet_route::rule::RuleMessage;
     use rtnetlink::packet_route::tc::TcMessage;
 
@@ -344,6 +345,11 @@ mod tests {
             named(POD, "mc0"),
             named(POD, "mc0p"),
             link_message(POD, LinkAttribute::Group(link::LINK_GROUP)),
+            link_message(
+                POD,
+                LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Vxlan)]),
+            ),
+            named(POD, "cilium_host"),
             address(POD, "192.0.2.1"),
             address(POD, "2001:db8::1"),
             address(MC0, "fe80::1"),

@@ -175,26 +175,34 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }
     state.routes = supernets(&state.routes, &inputs.foreign_destinations);
-    state.filter = PacketFilter {
-        port: tunnel.port,
-        service_cidrs: desired.service_cidrs.clone(),
-        addresses: state.addresses.clone(),
-        backends: desired.services.as_ref().map_or_else(BTreeSet::new, |services| {
-            host_backends(services, &inputs.underlay)
-        }),
-        expose_nodes: settings.exposure.nodes,
-        decap_devices: if settings.has_tunnel_devices && state.tunnel_mac != [0; 6] {
-            state.devices.keys().cloned().collect()
-        } else {
-            BTreeSet::new()
-        },
-    };
+    state.filter = packet_filter(&state, desired, inputs, settings);
     state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     Resolution {
         state,
         issues,
         link_mtus,
         unrepairable,
+    }
+}
+
+fn packet_filter(
+    state: &ResolvedState,
+    desired: &DesiredState,
+    inputs: &HostInputs,
+    settings: &Settings<'_>,
+) -> PacketFilter {
+    let services = desired.services.as_ref();
+    let decapsulates = settings.has_tunnel_devices && state.tunnel_mac != [0; 6];
+    let decap_devices = state.devices.keys().filter(|_| decapsulates);
+    PacketFilter {
+        port: settings.tunnel.port,
+        service_cidrs: desired.service_cidrs.clone(),
+        addresses: state.addresses.clone(),
+        backends: services.map_or_else(BTreeSet::new, |services| {
+            host_backends(services, &inputs.underlay)
+        }),
+        expose_nodes: settings.exposure.nodes,
+        decap_devices: decap_devices.cloned().collect(),
     }
 }
 

@@ -17,7 +17,7 @@ type Head = [u64; 12];
 
 /// First bytes of the frames to send, in turn.
 #[btf_map(name = "heads")]
-static HEADS: Array<Head, 4096> = Array::new();
+static HEADS: Array<Head, 131_072> = Array::new();
 /// Number of used [`HEADS`], a power of two.
 #[btf_map(name = "used")]
 static USED: Array<u32, 1> = Array::new();

@@ -34,7 +34,7 @@ const BATCH: u32 = 64;
 /// Leading bytes of a frame that the source writes each time.
 pub(super) const HEADER_LEN: usize = 96;
 /// Capacity of the source in headers.
-pub(super) const MAX_HEADERS: usize = 4096;
+pub(super) const MAX_HEADERS: usize = 131_072;
 
 /// Run time and number of runs of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

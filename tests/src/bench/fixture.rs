@@ -223,8 +223,10 @@ fn datagram(pod: [u8; 4], network: Ipv4Addr, flow: u32) -> Vec<u8> {
     let source = 1024 + u16::try_from(flow % 60_000).unwrap_or_default();
     let [s0, s1] = source.to_be_bytes();
     let [l0, l1] = u16::try_from(udp).unwrap_or_default().to_be_bytes();
-    // Port 5202; no checksum, which UDP over IPv4 permits.
-    let ports = [s0, s1, 0x14, 0x52, l0, l1, 0, 0];
+    // Port 5202 and the next ones; no checksum, which UDP over IPv4 permits.
+    let destination = 5202 + u16::try_from(flow / 60_000).unwrap_or_default();
+    let [d0, d1] = destination.to_be_bytes();
+    let ports = [s0, s1, d0, d1, l0, l1, 0, 0];
     [&header[..], &ports, &[0x6d; SMALL_PAYLOAD]].concat()
 }
 

@@ -9,13 +9,15 @@ use anyhow::{Result, ensure};
 use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Outcome as PacketPath};
 
 use super::{
-    bpf_objects::{LoadedGateway, MAX_HEADERS},
+    bpf_objects::LoadedGateway,
     fixture::{self, Layout, Leg, Sizes},
     single_hop::{IN_DEVICE, IN_MAC, SINK_DEVICE, SingleHop},
 };
 
 /// Note in the report about the unit of the ratio.
 pub const NOTE: &str = "two_gateways_vs_one counts packets: all hosts share the CPUs of one machine, so throughput cannot double";
+/// Flows of a measurement, a power of two.
+const FLOWS: u32 = 4_096;
 /// Subject in the report.
 pub const SUBJECT: &str = "gateways";
 
@@ -64,8 +66,7 @@ impl Gateways {
             receivers,
             hop,
         } = self;
-        let flows = u32::try_from(MAX_HEADERS)?;
-        let frames = fixture::flows(flows, round * flows, sizes(1), hop.inside, IN_MAC);
+        let frames = fixture::flows(FLOWS, round * FLOWS, sizes(1), hop.inside, IN_MAC);
         let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
         hop.programs.set_frames(&frames)?;
         let mut figures = Vec::new();

@@ -341,6 +341,7 @@ pub(super) mod tests {
                 "scaling_clusters",
                 "scaling_nexthops",
                 "scaling_prefixes_many_flows",
+                "scaling_prefixes_most_flows",
                 "tcp_vs_kernel_vxlan",
                 "tcp_vs_plain",
                 "transit_vs_plain_forward",

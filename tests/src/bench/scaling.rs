@@ -10,18 +10,25 @@ use mc_gateway_common::{
 };
 
 use super::{
-    bpf_objects::{LoadedGateway, MAX_HEADERS},
+    bpf_objects::LoadedGateway,
     fixture::{self, Layout, Sizes},
     single_hop::{IN_DEVICE, IN_MAC, SingleHop},
 };
+
+/// Flows of the curves with many flows, a power of two.
+const MANY_FLOWS: u32 = 4_096;
+/// Flows of the curve with the most flows, a power of two.
+const MOST_FLOWS: u32 = 131_072;
 
 /// The varied size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Curve {
     /// Adjacent prefixes of one other cluster, 64 flows.
     Prefixes,
-    /// The same with 4,096 flows to as many prefixes, beyond the programs' caches.
+    /// The same with 4,096 flows to as many prefixes.
     PrefixesManyFlows,
+    /// The same with 131,072 flows to all prefixes, beyond the programs' caches.
+    PrefixesMostFlows,
     /// The same with prefixes spread over the address space.
     PrefixesScattered,
     /// Other clusters, two prefixes each.
@@ -43,9 +50,10 @@ pub enum Operation {
 
 impl Curve {
     /// All curves.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Prefixes,
         Self::PrefixesManyFlows,
+        Self::PrefixesMostFlows,
         Self::PrefixesScattered,
         Self::Clusters,
         Self::NextHops,
@@ -57,6 +65,7 @@ impl Curve {
         match self {
             Self::Prefixes => "prefixes",
             Self::PrefixesManyFlows => "prefixes-many-flows",
+            Self::PrefixesMostFlows => "prefixes-most-flows",
             Self::PrefixesScattered => "prefixes-scattered",
             Self::Clusters => "clusters",
             Self::NextHops => "nexthops",
@@ -69,6 +78,7 @@ impl Curve {
         match self {
             Self::Prefixes => "adjacent prefixes, 64 flows",
             Self::PrefixesManyFlows => "the same, 4096 flows",
+            Self::PrefixesMostFlows => "the same, 131072 flows",
             Self::PrefixesScattered => "scattered prefixes, 4096 flows",
             Self::Clusters => "clusters",
             Self::NextHops => "gateways of a cluster",
@@ -79,7 +89,7 @@ impl Curve {
     #[must_use]
     pub const fn points(self) -> &'static [u32] {
         match self {
-            Self::Prefixes | Self::PrefixesManyFlows | Self::PrefixesScattered => {
+            Self::Prefixes | Self::PrefixesManyFlows | Self::PrefixesMostFlows | Self::PrefixesScattered => {
                 &[10, 1_000, 10_000, 100_000]
             }
             Self::Clusters => &[1, 16, 64, 255],
@@ -89,7 +99,9 @@ impl Curve {
 
     fn sizes(self, point: u32) -> Sizes {
         let (prefixes, clusters, next_hops) = match self {
-            Self::Prefixes | Self::PrefixesManyFlows | Self::PrefixesScattered => (point, 1, 1),
+            Self::Prefixes | Self::PrefixesManyFlows | Self::PrefixesMostFlows | Self::PrefixesScattered => {
+                (point, 1, 1)
+            }
             Self::Clusters => (2 * point, point, 1),
             Self::NextHops => (2, 1, point),
         };
@@ -107,10 +119,9 @@ impl Curve {
 
     fn flows(self) -> u32 {
         match self {
-            Self::PrefixesManyFlows | Self::PrefixesScattered => {
-                u32::try_from(MAX_HEADERS).unwrap_or_default()
-            }
-            _ => 64,
+            Self::PrefixesManyFlows | Self::PrefixesScattered => MANY_FLOWS,
+            Self::PrefixesMostFlows => MOST_FLOWS,
+            Self::Prefixes | Self::Clusters | Self::NextHops => 64,
         }
     }
 }
@@ -193,6 +204,7 @@ impl Scaling {
                 Operation::Transit => fixture::flows(flows, 0, sizes, hop.inside, IN_MAC),
                 Operation::Encap => fixture::plain_flows(flows, sizes, IN_MAC),
             };
+            let frames = shuffled(frames);
             let frame = frames.first().map(Vec::as_slice).unwrap_or_default();
             hop.programs.set_frames(&frames)?;
             gateway.attach(&hop.netns, work.program(), IN_DEVICE)?;
@@ -220,6 +232,16 @@ impl Scaling {
     }
 }
 
+/// The elements in another order: packets in the order of the prefixes would find the next entry in the CPU's cache.
+fn shuffled<T>(all: Vec<T>) -> Vec<T> {
+    let mut keyed: Vec<(u32, T)> = (0_u32..)
+        .map(|number| number.wrapping_mul(0x9e37_79b1))
+        .zip(all)
+        .collect();
+    keyed.sort_unstable_by_key(|(key, _)| *key);
+    keyed.into_iter().map(|(_, element)| element).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,6 +252,7 @@ mod tests {
         assert_eq!(
             ends,
             [
+                (Some(10), Some(100_000)),
                 (Some(10), Some(100_000)),
                 (Some(10), Some(100_000)),
                 (Some(10), Some(100_000)),

@@ -37,7 +37,7 @@ pub struct TargetResult {
 }
 
 /// All targets, by key and entry of the report.
-pub const TARGETS: [(&str, Limit); 26] = [
+pub const TARGETS: [(&str, Limit); 27] = [
     ("beds.wire-like-routed.tcp_vs_plain", Limit::AtLeast(0.95)),
     ("beds.wire-like-routed.tcp_vs_kernel_vxlan", Limit::AtLeast(1.25)),
     ("beds.wire-like-routed.udp64_vs_plain", Limit::AtLeast(0.9)),
@@ -57,6 +57,7 @@ pub const TARGETS: [(&str, Limit); 26] = [
     ("ratios.transit_vs_plain_forward", Limit::AtLeast(1.2)),
     ("ratios.two_gateways_vs_one", Limit::AtLeast(1.8)),
     ("ratios.scaling_prefixes_many_flows", Limit::AtMost(1.3)),
+    ("ratios.scaling_prefixes_most_flows", Limit::AtMost(2.0)),
     ("ratios.scaling_clusters", Limit::AtMost(1.3)),
     ("ratios.scaling_nexthops", Limit::AtMost(1.3)),
     ("nanoseconds.encap", Limit::AtMost(400.0)),
@@ -220,8 +221,13 @@ pub fn more_ratios(samples: &Samples) -> Vec<(String, Summary)> {
     measured_ratios(samples, &all)
 }
 
-/// The curves with a target, none of which fits the programs' prefix cache.
-const SCALING_CURVES: [Curve; 3] = [Curve::PrefixesManyFlows, Curve::Clusters, Curve::NextHops];
+/// The curves with a target.
+const SCALING_CURVES: [Curve; 4] = [
+    Curve::PrefixesManyFlows,
+    Curve::PrefixesMostFlows,
+    Curve::Clusters,
+    Curve::NextHops,
+];
 
 /// Ratio of the times at the largest and the smallest size.
 fn scaling_ratio(work: Operation, curve: Curve) -> Comparison {
@@ -329,7 +335,7 @@ mod tests {
                 "{name}: {ratios:?}"
             );
         }
-        assert_eq!(ratios.len(), 9);
+        assert_eq!(ratios.len(), 10);
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //! barrier is necessary. A compare-and-exchange would be simpler, but arm64 has it since Linux 5.18; an addition
 //! without a result is as old as BPF. A crate for sequence locks needs the former.
 
+use crate::nexthop_select::mix;
+
 /// Stamp of an entry: epoch in the upper half, then the number of its writes, then the programs that want to write it.
 const EPOCH_SHIFT: u32 = 32;
 const WRITES_SHIFT: u32 = 8;
@@ -62,6 +64,27 @@ pub fn write<const W: usize, E: CacheEntry<W>>(entry: &E, epoch: u32, key: &[u64
         entry.add_to_stamp(valid.wrapping_sub(invalid));
     }
     entry.add_to_stamp(u64::MAX);
+}
+
+/// Whether a new key replaces the first of the two entries of a set. Either is right. An entry of another epoch goes
+/// first; else a hash of the key and the number of writes decides: if the older entry were replaced, three flows in turn
+/// would find none of their entries.
+#[inline(always)]
+pub fn replaces_first<const W: usize, E: CacheEntry<W>>(
+    first: &E,
+    second: &E,
+    epoch: u32,
+    hash: u32,
+) -> bool {
+    let (first, second) = (first.stamp(), second.stamp());
+    if first >> EPOCH_SHIFT != u64::from(epoch) {
+        return true;
+    }
+    if second >> EPOCH_SHIFT != u64::from(epoch) {
+        return false;
+    }
+    let writes = (first >> WRITES_SHIFT).wrapping_add(second >> WRITES_SHIFT);
+    mix((writes & 0xffff_ffff) as u32, hash) & 1 == 0
 }
 
 #[cfg(test)]
@@ -300,6 +323,47 @@ mod tests {
         assert_eq!(at(EPOCH), Some(found([1, 2])));
         assert_eq!([0, 1, EPOCH + 1].map(at), [None; 3]);
         assert_eq!(read(&Whole(&words), EPOCH, &[2, 2]), None);
+    }
+
+    /// Looks up keys in turn in one set and returns the number of entries found.
+    fn found_in_set(keys: &[(Key, u32)], epochs: &[u32]) -> usize {
+        let set = [RefCell::new([0; 4]), RefCell::new([0; 4])];
+        let [first, second] = [Whole(&set[0]), Whole(&set[1])];
+        let mut hits = 0;
+        for (epoch, (key, hash)) in epochs.iter().zip(keys.iter().cycle()) {
+            let cached = read(&first, *epoch, key).or_else(|| read(&second, *epoch, key));
+            if let Some(value) = cached {
+                assert_eq!(value, found(*key));
+                hits += 1;
+            } else if replaces_first(&first, &second, *epoch, *hash) {
+                write(&first, *epoch, key, found(*key));
+            } else {
+                write(&second, *epoch, key, found(*key));
+            }
+        }
+        hits
+    }
+
+    #[test]
+    fn two_keys_share_a_set() {
+        assert_eq!(found_in_set(&[([1, 1], 0), ([1, 2], 0)], &[EPOCH; 100]), 98);
+        assert_eq!(found_in_set(&[([1, 1], 1), ([1, 2], 1)], &[EPOCH; 100]), 98);
+    }
+
+    #[test]
+    fn three_keys_in_turn_find_some_of_their_entries() {
+        for hashes in 0..8_u32 {
+            let keys = [[1, 1], [1, 2], [2, 1]];
+            let keys = [0, 1, 2].map(|i| (keys[i], hashes >> i));
+            let hits = found_in_set(&keys, &[EPOCH; 3_000]);
+            assert!(hits > 300, "{hits} of 3,000 with {hashes:03b}");
+        }
+    }
+
+    #[test]
+    fn entries_of_another_epoch_are_replaced_first() {
+        let epochs: Vec<u32> = (0..100).map(|i| EPOCH + i / 50).collect();
+        assert_eq!(found_in_set(&[([1, 1], 0), ([1, 2], 0)], &epochs), 96);
     }
 
     #[test]

@@ -22,7 +22,10 @@ use mc_gateway_common::{
 
 use crate::{
     context::__sk_buff,
-    maps::{KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner},
+    maps::{
+        KernelMaps, cached_admission, cached_egress_route, cached_hrw_winner, second_admission,
+        second_egress_route, second_hrw_winner, store_admission,
+    },
     result::{decode_result, encode_result},
     second_choice::{mc_choice, mc_next_choice, mc_return_to_gateway, mc_select_again},
     skb::Skb,
@@ -49,15 +52,27 @@ extern "C" fn mc_admission(key: *const AdmissionKey) -> u64 {
         return PackedAdmission::rejected(DropReason::NotConfigured).to_bits();
     }
     // SAFETY: not null, and the verifier checks that the caller passes a whole key.
-    pipeline::admission(&KernelMaps, unsafe { &*key }).to_bits()
+    let key = unsafe { &*key };
+    second_admission(key, |key| pipeline::admission(&KernelMaps, key)).to_bits()
+}
+
+/// [`store_admission`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_store_admission(key: *const AdmissionKey, epoch: u32, admission: u64) -> u32 {
+    if !key.is_null() {
+        // SAFETY: as above.
+        store_admission(unsafe { &*key }, epoch, PackedAdmission::from_bits(admission));
+    }
+    0
 }
 
 /// [`pipeline::egress_route()`].
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn mc_egress_route(src_high: u64, src_low: u64, dst_high: u64, dst_low: u64) -> u64 {
+extern "C" fn mc_egress_route(src_high: u64, src_low: u64, dst_high: u64, dst_low: u64, hash: u32) -> u64 {
     let key = EgressKey::from_words([src_high, src_low, dst_high, dst_low]);
-    pipeline::egress_route(&KernelMaps, &key).to_bits()
+    second_egress_route(&key, hash, || pipeline::egress_route(&KernelMaps, &key)).to_bits()
 }
 
 /// [`mss::smallest_mtu`].
@@ -71,7 +86,12 @@ extern "C" fn mc_smallest_mtu(group: u32) -> u32 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn mc_hrw_winner(group: u32, hash: u32, alive: u32) -> u32 {
-    nexthop_select::hrw_winner(&KernelMaps, group, hash, alive != 0)
+    if alive != 0 {
+        return nexthop_select::hrw_winner(&KernelMaps, group, hash, true);
+    }
+    second_hrw_winner(group, hash, || {
+        nexthop_select::hrw_winner(&KernelMaps, group, hash, false)
+    })
 }
 
 /// [`nexthop_select::hrw_better`].
@@ -91,14 +111,17 @@ extern "C" fn mc_is_dead(slot: u32, id: u32) -> u32 {
 impl MapSubprograms for KernelMaps {
     #[inline(always)]
     fn admission(&self, key: &AdmissionKey) -> PackedAdmission {
-        cached_admission(key, || PackedAdmission::from_bits(mc_admission(key)))
+        let find = || PackedAdmission::from_bits(mc_admission(key));
+        cached_admission(key, find, |epoch, admission| {
+            mc_store_admission(key, epoch, admission.to_bits());
+        })
     }
 
     #[inline(always)]
     fn egress_route(&self, key: &EgressKey, hash: u32) -> PackedEgressRoute {
         let [src_high, src_low, dst_high, dst_low] = key.words();
         cached_egress_route(key, hash, || {
-            PackedEgressRoute::from_bits(mc_egress_route(src_high, src_low, dst_high, dst_low))
+            PackedEgressRoute::from_bits(mc_egress_route(src_high, src_low, dst_high, dst_low, hash))
         })
     }
 

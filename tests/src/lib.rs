@@ -18,6 +18,7 @@ pub mod injection;
 pub mod netns;
 pub mod nslookup;
 pub mod output;
+pub mod prefix_table;
 pub mod process;
 pub mod prom_parser;
 pub mod rng;

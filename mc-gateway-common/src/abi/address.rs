@@ -7,6 +7,22 @@ use super::addr::Addr;
 /// The prefix of [`Address::v4`] in the low half of the second word.
 const MAPPED: u64 = 0xffff_0000;
 
+/// Both words of an address with the first bits set, by their number. A table, because the verifier follows each branch
+/// of a computation.
+#[expect(clippy::indexing_slicing, reason = "evaluated by the compiler")]
+static MASKS: [[u64; 2]; 129] = {
+    let mut masks = [[0; 2]; 129];
+    let mut mask = u128::MAX;
+    let mut behind = 0;
+    while behind <= 128_usize {
+        let words = mask.to_be();
+        masks[128_usize.wrapping_sub(behind)] = [words as u64, (words >> 64) as u64];
+        mask <<= 1;
+        behind = behind.wrapping_add(1);
+    }
+    masks
+};
+
 /// An [`Addr`] as two little-endian words: loaded from a packet or a map without byte swaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -58,6 +74,16 @@ impl Address {
         (self.high as u128 | (self.low as u128) << 64).to_le_bytes()
     }
 
+    /// The address with zeros behind the first `len` bits; of more than 128 bits it is the address.
+    #[inline(always)]
+    #[must_use]
+    pub fn network(self, len: u32) -> Self {
+        match MASKS.get(len as usize) {
+            Some([high, low]) => Self::from_words(self.high & high, self.low & low),
+            None => self,
+        }
+    }
+
     /// A hash of the address: an IPv4 address itself, an IPv6 address mixed.
     #[inline(always)]
     #[must_use]
@@ -98,6 +124,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_network_has_the_first_bits(bytes: [u8; 16], len in 0..200_u32) {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(len)).unwrap_or(0);
+            let network = u128::from_be_bytes(bytes) & mask;
+            prop_assert_eq!(Address::from(bytes).network(len).bytes(), network.to_be_bytes());
+        }
+
         #[test]
         fn no_byte_is_lost(bytes: [u8; 16]) {
             let address = Address::from(bytes);

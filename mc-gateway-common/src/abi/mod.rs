@@ -10,6 +10,7 @@ pub mod affinity;
 pub mod flow_entry;
 pub mod kernel_decap;
 pub mod liveness;
+pub mod prefix;
 pub mod rate_limit;
 pub mod sample;
 pub mod service;
@@ -17,6 +18,7 @@ mod source_mac;
 
 pub use addr::Addr;
 pub use address::Address;
+pub use prefix::{MAX_PREFIXES, PREFIXES, PrefixKey};
 pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
@@ -30,8 +32,6 @@ pub const MAPS_DIR: &str = "maps-v7";
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
 
-/// Capacity of `mc_prefixes`.
-pub const MAX_PREFIXES: u32 = 131_072;
 /// Slots of the `mc_nh_groups` array. Slot 0 is never used: group 0 means "no group".
 pub const MAX_NEXT_HOP_GROUPS: u32 = 8_192;
 /// Slots of the `mc_nexthops` array. Slot 0 is never used.
@@ -51,8 +51,6 @@ pub const MAX_OUTCOMES: u32 = 16;
 /// Slots of the per-CPU `mc_events` array, indexed by [`crate::verdict::Event`].
 pub const MAX_EVENTS: u32 = 32;
 
-/// Name of the prefix map: LPM trie of `{prefix_len: u32, data: Addr}` to [`Prefix`].
-pub const PREFIXES: &str = "mc_prefixes";
 /// Name of the group map: array of [`NextHopGroup`].
 pub const NEXT_HOP_GROUPS: &str = "mc_nh_groups";
 /// Name of the next hop map: array of [`NextHop`].
@@ -75,8 +73,10 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 23] = [
+pub const ALL_MAPS: [&str; 25] = [
     PREFIXES,
+    prefix::PREFIX_LENS,
+    prefix::PREFIX_GENERATION,
     NEXT_HOP_GROUPS,
     NEXT_HOPS,
     PEERS,

@@ -11,8 +11,9 @@ use crate::{
 pub trait Maps: KernelDecapTests + Liveness + RateLimiter + Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
-    /// The longest prefix that contains `address`.
-    fn prefix(&self, address: Address) -> Option<Prefix>;
+    /// The longest prefix that contains `address`. [`Prefix::cluster`] is comparable to `cluster` and to
+    /// [`crate::abi::CLUSTER_LOCAL`] only: any other cluster may have another number.
+    fn prefix(&self, address: Address, cluster: u64) -> Option<Prefix>;
     /// The group in `slot`.
     fn group(&self, slot: u32) -> Option<&NextHopGroup>;
     /// The next hop in `slot`.

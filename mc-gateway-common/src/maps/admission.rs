@@ -70,6 +70,8 @@ const ACTION_SHIFT: u32 = 8;
 const GROUP_SHIFT: u32 = 16;
 const RETURN_GROUP_SHIFT: u32 = 32;
 const TRAFFIC_SHIFT: u32 = 48;
+/// The admission is in no cache yet.
+const FRESH: u64 = 1 << 15;
 /// Largest packed action.
 const ACTION_MASK: u32 = 7;
 const _: () = assert!(ACTION_MASK & ALIAS_MASK == 0 && ALIAS_MASK < 0x100);
@@ -115,6 +117,31 @@ impl PackedAdmission {
         self.0 & REJECTED != 0
     }
 
+    /// The same as a result that is to be cached; a drop reason is not.
+    #[inline(always)]
+    #[must_use]
+    pub const fn fresh(self) -> Self {
+        if self.is_rejected() {
+            self
+        } else {
+            Self(self.0 | FRESH)
+        }
+    }
+
+    /// The same as a result in a cache.
+    #[inline(always)]
+    #[must_use]
+    pub const fn not_fresh(self) -> Self {
+        Self(self.0 & !FRESH)
+    }
+
+    /// Whether the result is to be cached.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_fresh(self) -> bool {
+        self.0 & FRESH != 0
+    }
+
     /// The admission, or the drop reason.
     #[inline(always)]
     pub fn unpack(self) -> Result<Admission, DropReason> {
@@ -154,14 +181,20 @@ mod tests {
         #[test]
         fn packing_loses_nothing(action in 0..=ACTION_MASK, group in 0..=SLOT_MASK, return_group in 0..=SLOT_MASK, peer_flags in 0..64_u32, has_backends: bool, traffic in 0..=SLOT_MASK, alias in prop::sample::select(vec![0, ALIAS_SOURCE, ALIAS_DESTINATION])) {
             let admission = Admission { action, group, return_group, peer_flags, has_backends, traffic, alias };
-            prop_assert_eq!(PackedAdmission::admitted(admission).unpack(), Ok(admission));
+            let packed = PackedAdmission::admitted(admission);
+            prop_assert_eq!(packed.unpack(), Ok(admission));
+            prop_assert_eq!(packed.fresh().unpack(), Ok(admission));
+            prop_assert_eq!(packed.fresh().not_fresh(), packed);
+            prop_assert!(packed.fresh().is_fresh() && !packed.is_fresh());
         }
     }
 
     #[test]
     fn every_drop_reason_unpacks() {
         for reason in DropReason::ALL {
-            assert_eq!(PackedAdmission::rejected(reason).unpack(), Err(reason));
+            let packed = PackedAdmission::rejected(reason);
+            assert_eq!(packed.unpack(), Err(reason));
+            assert!(!packed.fresh().is_fresh());
         }
     }
 }

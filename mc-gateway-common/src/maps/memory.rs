@@ -46,7 +46,7 @@ impl Maps for MemoryMaps {
         self.config.as_ref()
     }
 
-    fn prefix(&self, address: Address) -> Option<Prefix> {
+    fn prefix(&self, address: Address, _: u64) -> Option<Prefix> {
         let address = u128::from_be_bytes(address.bytes());
         self.prefixes
             .iter()

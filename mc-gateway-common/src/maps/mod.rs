@@ -7,6 +7,7 @@ pub mod kernel_decap;
 pub mod liveness;
 #[cfg(any(test, feature = "std"))]
 mod memory;
+pub mod prefix_table;
 pub mod rate_limit;
 pub mod service;
 

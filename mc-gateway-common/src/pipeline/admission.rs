@@ -26,8 +26,8 @@ fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission
     // An Antrea gateway sends for its clients: the alias of the gateway is the source to check.
     let for_clients = peer.flags & PEER_ANTREA != 0 && key.src == key.peer && key.peer.is_v4();
     let src = if for_clients { peer.alias() } else { key.src };
-    let src = maps.prefix(src).ok_or(DropReason::InnerSource)?;
-    let dst = maps.prefix(key.dst).ok_or(DropReason::NoRoute)?;
+    let src = maps.prefix(src, peer.cluster).ok_or(DropReason::InnerSource)?;
+    let dst = maps.prefix(key.dst, CLUSTER_LOCAL).ok_or(DropReason::NoRoute)?;
     // A gateway selects backends of Services only.
     if authentication == Authentication::Backend && dst.action != ACTION_SERVICE {
         return Err(DropReason::PeerSecret);

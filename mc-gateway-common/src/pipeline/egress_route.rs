@@ -19,14 +19,14 @@ const ANTREA: u32 = PREFIX_HOST_SNAT | PREFIX_ALIAS;
 /// Route of packets with these addresses.
 #[inline(always)]
 pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
-    let Some(dst) = maps.prefix(key.dst) else {
+    let Some(dst) = maps.prefix(key.dst, CLUSTER_LOCAL) else {
         return PackedEgressRoute::rejected(DropReason::NoRoute);
     };
     let local = dst.cluster == CLUSTER_LOCAL && dst.flags & PREFIX_RETURN_ROUTE == 0;
     if dst.action != ACTION_FORWARD || local {
         return PackedEgressRoute::rejected(DropReason::NoRoute);
     }
-    let source = match maps.prefix(key.src) {
+    let source = match maps.prefix(key.src, CLUSTER_LOCAL) {
         Some(src) => source_bits(&src, &dst),
         None => 0,
     };

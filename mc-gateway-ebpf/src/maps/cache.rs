@@ -1,5 +1,8 @@
-//! Per-CPU caches of lookups: an LPM lookup or a selection among 16 next hops costs as much as the rest of the
-//! pipeline.
+//! Per-CPU caches of lookups: the look-ups for an admission, or a selection among 16 next hops, cost as much as the
+//! rest of the pipeline.
+//!
+//! A cache is two-way set-associative: a key has one set, and either entry of it. Without the choice, two flows with
+//! the same slot would evict each other with every packet.
 //!
 //! *Guarantees*: an entry is only valid in its epoch. A new epoch after a change of prefixes, peers, groups or next
 //! hops invalidates all entries at once. No program uses an entry that another one is writing ([`cache_entry`]).
@@ -8,19 +11,17 @@ use core::{arch::asm, mem::offset_of, ptr};
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
-    abi::Prefix,
     cache_entry::{self, CacheEntry},
     maps::{AdmissionKey, EgressKey, PackedAdmission, PackedEgressRoute},
-    packet::Address,
 };
 
 use super::epoch::epoch;
 
-/// Entries of each map per CPU: a power of two.
-const ENTRIES: usize = 1 << BITS;
-const BITS: u32 = 9;
+/// Sets of each map per CPU, of two entries each: a power of two.
+const SETS: usize = 1 << BITS;
+const BITS: u32 = 11;
 
-/// Index of the entry for a hash.
+/// Index of the set for a hash.
 #[inline(always)]
 const fn index(hash: u32) -> u32 {
     hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
@@ -35,7 +36,10 @@ struct Entry<const W: usize, V> {
     value: V,
 }
 
-type Cache<const W: usize, V> = PerCpuArray<Entry<W, V>, ENTRIES>;
+/// Both entries for a hash.
+type Set<const W: usize, V> = [Entry<W, V>; 2];
+
+type Cache<const W: usize, V> = PerCpuArray<Set<W, V>, SETS>;
 
 /// An entry in a map of this CPU.
 struct KernelEntry<const W: usize, V>(*mut Entry<W, V>);
@@ -102,104 +106,186 @@ impl<const W: usize, V: Copy> CacheEntry<W> for KernelEntry<W, V> {
     }
 }
 
-/// The value of `key` cached in this epoch, else the result of `find`. Epoch 0 disables the cache. An error is not
-/// cached.
+/// The same reference: the compiler keeps no value read through another one, which takes space on the stack.
 #[inline(always)]
-fn cached<const W: usize, V: Copy, E>(
-    cache: &Cache<W, V>,
-    hash: u32,
-    epoch: u32,
-    key: &[u64; W],
-    find: impl FnOnce() -> Result<V, E>,
-) -> Result<V, E> {
-    let entry = cache.get_ptr_mut(index(hash)).map(KernelEntry);
-    if let Some(entry) = &entry
-        && let Some(value) = cache_entry::read(entry, epoch, key)
-    {
-        return Ok(value);
+fn read_again<T>(value: &T) -> &T {
+    let mut pointer = ptr::from_ref(value);
+    // SAFETY: the pointer is the same.
+    unsafe {
+        asm!("{0} = {0}", inout(reg) pointer, options(nostack));
+        &*pointer
     }
-    let value = find()?;
-    if let Some(entry) = &entry {
-        cache_entry::write(entry, epoch, key, value);
-    }
-    Ok(value)
 }
 
-#[btf_map(name = "mc_prefix_cache")]
-static PREFIX_CACHE: Cache<2, Prefix> = Cache::new();
-
-/// The prefix of `address` cached in this epoch, else the result of `find`.
+/// The set for a hash.
 #[inline(always)]
-pub(super) fn cached_prefix(
-    address: Address,
-    epoch: u32,
-    find: impl FnOnce() -> Option<Prefix>,
-) -> Option<Prefix> {
-    let key = address.words();
-    cached(&PREFIX_CACHE, address.fold(), epoch, &key, || find().ok_or(())).ok()
+fn set<const W: usize, V>(cache: &Cache<W, V>, hash: u32) -> Option<[KernelEntry<W, V>; 2]> {
+    let entries = cache.get_ptr_mut(index(hash))?.cast::<Entry<W, V>>();
+    // SAFETY: an element of the map has two entries.
+    Some([KernelEntry(entries), KernelEntry(unsafe { entries.add(1) })])
+}
+
+/// The value of `key` in the first entry of its set. Epoch 0 disables the cache.
+///
+/// The second entry is read by the subprogram that finds a value: the verifier follows inlined code on each path to it.
+#[inline(always)]
+fn first<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, key: &[u64; W]) -> Option<V> {
+    let [first, _] = set(cache, hash)?;
+    cache_entry::read(&first, epoch, key)
+}
+
+/// The value of `key` in the second entry of its set.
+#[inline(always)]
+fn second<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, key: &[u64; W]) -> Option<V> {
+    let [_, second] = set(cache, hash)?;
+    cache_entry::read(&second, epoch, key)
+}
+
+/// Stores a value found in an epoch.
+#[inline(always)]
+fn store<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, key: &[u64; W], value: V) {
+    if let Some([first, second]) = set(cache, hash) {
+        let replaced = if cache_entry::replaces_first(&first, &second, epoch, hash) {
+            first
+        } else {
+            second
+        };
+        cache_entry::write(&replaced, epoch, key, value);
+    }
 }
 
 #[btf_map(name = "mc_admit_cache")]
 static ADMISSION_CACHE: Cache<7, PackedAdmission> = Cache::new();
 
-/// The admission cached in this epoch, else the result of `find`. Drop reasons are not cached, so that a sender without
-/// admission cannot evict entries.
+#[inline(always)]
+const fn admission_hash(key: &AdmissionKey) -> u32 {
+    // Packets of a gateway to the backends of one Service differ by the inner source MAC address alone.
+    key.dst.fold().wrapping_mul(0x85eb_ca6b)
+        ^ key.src.fold()
+        ^ key.peer.fold().rotate_left(16)
+        ^ (key.source_mac >> 16) as u32
+}
+
+#[inline(always)]
+const fn admission_words(key: &AdmissionKey) -> [u64; 7] {
+    let ([p0, p1], [s0, s1], [d0, d1]) = (key.peer.words(), key.src.words(), key.dst.words());
+    [key.source_mac, p0, p1, s0, s1, d0, d1]
+}
+
+/// The admission cached first in this epoch, else the result of `find`, which is [`second_admission`] in a subprogram.
+/// A fresh admission is stored by `store`, [`store_admission`] in another one: together they need too much stack.
 #[inline(always)]
 pub(crate) fn cached_admission(
     key: &AdmissionKey,
     find: impl FnOnce() -> PackedAdmission,
+    store: impl FnOnce(u32, PackedAdmission),
 ) -> PackedAdmission {
-    // Packets of a gateway to the backends of one Service differ by the inner source MAC address alone.
-    let hash = key.dst.fold().wrapping_mul(0x85eb_ca6b)
-        ^ key.src.fold()
-        ^ key.peer.fold().rotate_left(16)
-        ^ (key.source_mac >> 16) as u32;
-    let ([p0, p1], [s0, s1], [d0, d1]) = (key.peer.words(), key.src.words(), key.dst.words());
-    let key = [key.source_mac, p0, p1, s0, s1, d0, d1];
-    let admission = cached(&ADMISSION_CACHE, hash, epoch(), &key, || {
+    let epoch = epoch();
+    let cached = first(
+        &ADMISSION_CACHE,
+        admission_hash(key),
+        epoch,
+        &admission_words(key),
+    );
+    cached.unwrap_or_else(|| {
         let admission = find();
-        if admission.is_rejected() {
-            Err(admission)
-        } else {
-            Ok(admission)
+        if admission.is_fresh() {
+            store(epoch, admission);
         }
-    });
-    admission.unwrap_or_else(|rejected| rejected)
+        admission
+    })
+}
+
+/// The admission cached second in this epoch, else the result of `find` as fresh. Drop reasons are never fresh, so that
+/// a sender without admission cannot evict entries.
+#[inline(always)]
+pub(crate) fn second_admission<'k>(
+    key: &'k AdmissionKey,
+    find: impl FnOnce(&'k AdmissionKey) -> PackedAdmission,
+) -> PackedAdmission {
+    let cached = second(
+        &ADMISSION_CACHE,
+        admission_hash(key),
+        epoch(),
+        &admission_words(key),
+    );
+    match cached {
+        Some(admission) => admission,
+        None => find(read_again(key)).fresh(),
+    }
+}
+
+/// Stores an admission found in an epoch.
+#[inline(always)]
+pub(crate) fn store_admission(key: &AdmissionKey, epoch: u32, admission: PackedAdmission) {
+    let words = admission_words(key);
+    store(
+        &ADMISSION_CACHE,
+        admission_hash(key),
+        epoch,
+        &words,
+        admission.not_fresh(),
+    );
 }
 
 #[btf_map(name = "mc_egress_cache")]
 static EGRESS_CACHE: Cache<4, PackedEgressRoute> = Cache::new();
 
-/// The route cached in this epoch, else the result of `find`. Only routes with a source of this node are cached, as
-/// only admissions are. `hash` is any hash of the key.
+/// The route cached first in this epoch, else the result of `find`, which is [`second_egress_route`] in a subprogram.
+/// `hash` is any hash of the key.
 #[inline(always)]
 pub(crate) fn cached_egress_route(
     key: &EgressKey,
     hash: u32,
     find: impl FnOnce() -> PackedEgressRoute,
 ) -> PackedEgressRoute {
-    let route = cached(&EGRESS_CACHE, hash, epoch(), &key.words(), || {
-        let route = find();
-        if route.has_own_source() {
-            Ok(route)
-        } else {
-            Err(route)
-        }
-    });
-    route.unwrap_or_else(|other| other)
+    first(&EGRESS_CACHE, hash, epoch(), &key.words()).unwrap_or_else(find)
+}
+
+/// The route cached second in this epoch, else the result of `find`. Only routes with a source of this node are cached,
+/// as only admissions are.
+#[inline(always)]
+pub(crate) fn second_egress_route(
+    key: &EgressKey,
+    hash: u32,
+    find: impl FnOnce() -> PackedEgressRoute,
+) -> PackedEgressRoute {
+    let (epoch, words) = (epoch(), key.words());
+    if let Some(route) = second(&EGRESS_CACHE, hash, epoch, &words) {
+        return route;
+    }
+    let route = find();
+    if route.has_own_source() {
+        store(&EGRESS_CACHE, hash, epoch, &words, route);
+    }
+    route
 }
 
 #[btf_map(name = "mc_nh_cache")]
 static NEXT_HOP_CACHE: Cache<1, u64> = Cache::new();
 
-/// The slot, cached in this epoch, of the winner of rendezvous hashing among all next hops of a group, live or not;
-/// else the result of `find`. The winner among the live next hops is not cached, since liveness changes without a new
-/// epoch.
+#[inline(always)]
+const fn winner_words(group: u32, hash: u32) -> [u64; 1] {
+    [(group as u64) << 32 | hash as u64]
+}
+
+/// The slot, cached first in this epoch, of the winner of rendezvous hashing among all next hops of a group, live or
+/// not; else the result of `find`, which is [`second_hrw_winner`] in a subprogram. The winner among the live next hops
+/// is not cached, since liveness changes without a new epoch.
 #[inline(always)]
 pub(crate) fn cached_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
-    let key = [u64::from(group) << 32 | u64::from(hash)];
-    let slot: Result<u64, ()> = cached(&NEXT_HOP_CACHE, hash ^ group, epoch(), &key, || {
-        Ok(u64::from(find()))
-    });
-    slot.map_or(0, |slot| slot as u32)
+    let cached = first(&NEXT_HOP_CACHE, hash ^ group, epoch(), &winner_words(group, hash));
+    cached.map_or_else(find, |slot| slot as u32)
+}
+
+/// The slot cached second in this epoch, else the result of `find`.
+#[inline(always)]
+pub(crate) fn second_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
+    let (epoch, words) = (epoch(), winner_words(group, hash));
+    if let Some(slot) = second(&NEXT_HOP_CACHE, hash ^ group, epoch, &words) {
+        return slot as u32;
+    }
+    let slot = find();
+    store(&NEXT_HOP_CACHE, hash ^ group, epoch, &words, slot.into());
+    slot
 }

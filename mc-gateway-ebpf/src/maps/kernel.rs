@@ -1,24 +1,24 @@
 //! Configuration, prefixes, next hops, peers and counters.
 
 use aya_ebpf::{
-    btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, lpm_trie::Key},
+    btf_maps::{Array, HashMap, PerCpuArray},
     macros::btf_map,
 };
 use mc_gateway_common::{
     abi::{
         Addr, Config, Counter, MAX_DROP_REASONS, MAX_EVENTS, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS,
-        MAX_OUTCOMES, MAX_PEER_STATS, MAX_PEERS, MAX_PREFIXES, NextHop, NextHopGroup, Peer, PeerStats,
-        Prefix,
+        MAX_OUTCOMES, MAX_PEER_STATS, MAX_PEERS, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
     },
-    maps::Maps,
+    maps::{
+        Maps,
+        prefix_table::{self, PrefixLookup},
+    },
     packet::{Address, Aligned},
     verdict::{DropReason, Event, Outcome},
 };
 
-use super::{cache::cached_prefix, epoch::epoch};
+use super::prefix::mc_find_prefix;
 
-#[btf_map(name = "mc_prefixes")]
-static PREFIXES: LpmTrie<Addr, Prefix, { MAX_PREFIXES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_nh_groups")]
 static NEXT_HOP_GROUPS: Array<NextHopGroup, { MAX_NEXT_HOP_GROUPS as usize }> = Array::new();
 #[btf_map(name = "mc_nexthops")]
@@ -47,10 +47,12 @@ impl Maps for KernelMaps {
     }
 
     #[inline(always)]
-    fn prefix(&self, address: Address) -> Option<Prefix> {
-        cached_prefix(address, epoch(), || {
-            PREFIXES.get(&Aligned(Key::new(128, address.bytes())).0).copied()
-        })
+    fn prefix(&self, address: Address, cluster: u64) -> Option<Prefix> {
+        let [high, low] = address.words();
+        let step = |state: PrefixLookup| {
+            PrefixLookup::from_bits(mc_find_prefix(high, low, cluster, state.to_bits()))
+        };
+        prefix_table::look_up(step, cluster)
     }
 
     #[inline(always)]

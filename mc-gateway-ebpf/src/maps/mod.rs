@@ -10,10 +10,14 @@ mod epoch;
 mod kernel;
 mod kernel_decap;
 mod liveness;
+mod prefix;
 mod rate_limit;
 mod sample;
 mod service;
 
-pub(crate) use cache::{cached_admission, cached_egress_route, cached_hrw_winner};
+pub(crate) use cache::{
+    cached_admission, cached_egress_route, cached_hrw_winner, second_admission, second_egress_route,
+    second_hrw_winner, store_admission,
+};
 pub(crate) use kernel::{KernelMaps, count_drop, count_outcome};
 pub(crate) use sample::sample_drop;

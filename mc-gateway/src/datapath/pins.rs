@@ -4,10 +4,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, Map, MapData, MapError, MapInfo, MapType};
 use aya::programs::ProgramInfo;
-use mc_gateway_common::abi::{self, Addr, service};
+use mc_gateway_common::abi::{self, Addr, prefix, service};
 use thiserror::Error;
 
 use crate::config::FlowTableSize;
@@ -69,10 +68,12 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
 
 /// The maps of this version, the flow tables with their default sizes.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
-    use MapType::{Array, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
+    use MapType::{Array, Hash, LruHash, PerCpuArray, RingBuf};
     use abi::service;
     [
-        map_spec::<Key<Addr>, abi::Prefix>(abi::PREFIXES, LpmTrie, abi::MAX_PREFIXES),
+        map_spec::<abi::PrefixKey, abi::Prefix>(abi::PREFIXES, Hash, abi::MAX_PREFIXES),
+        map_spec::<u32, prefix::PrefixLengths>(prefix::PREFIX_LENS, Array, prefix::PREFIX_LENS_SLOTS),
+        map_spec::<u32, u32>(prefix::PREFIX_GENERATION, Array, 1),
         map_spec::<u32, abi::NextHopGroup>(abi::NEXT_HOP_GROUPS, Array, abi::MAX_NEXT_HOP_GROUPS),
         map_spec::<u32, abi::NextHop>(abi::NEXT_HOPS, Array, abi::MAX_NEXT_HOPS),
         map_spec::<Addr, abi::Peer>(abi::PEERS, Hash, abi::MAX_PEERS),

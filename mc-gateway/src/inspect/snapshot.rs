@@ -75,7 +75,7 @@ impl Snapshot {
     pub fn read(paths: &Paths) -> Result<Self, SnapshotError> {
         let dir = pin_dir(paths);
         let maps = find_maps(&dir)?;
-        let contents = PinnedMaps::open(&maps)?.contents().clone();
+        let contents = PinnedMaps::read(&maps)?;
         let health = LivenessMaps::open(&maps)?.read(contents.next_hops.keys().copied())?;
         let traffic = PeerCounterMap::open(&maps)?.read(contents.peers.values().map(|peer| peer.stats))?;
         let links = pinned_links(&dir)?

@@ -8,6 +8,8 @@ mod error;
 mod flow_state;
 mod liveness;
 mod pinned;
+mod prefix_writes;
+mod prefixes;
 mod readback;
 mod service;
 
@@ -19,3 +21,4 @@ pub(crate) use error::{map_error, open};
 pub use flow_state::{FlowMaps, FlowState};
 pub use liveness::{LivenessMaps, NextHopHealth};
 pub use pinned::PinnedMaps;
+pub use prefix_writes::{PrefixChange, PrefixTable, PrefixWrite};

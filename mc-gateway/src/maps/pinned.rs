@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use aya::maps::lpm_trie::Key;
-use aya::maps::{Array, HashMap, LpmTrie, MapData, MapError, PerCpuArray, PerCpuValues};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuValues};
 use mc_gateway_common::abi::{self, Addr};
 
 use super::batch;
 use super::contents::MapContents;
 use super::error::{MapsError, ignore_missing, map_error, open};
+use super::prefixes::PinnedPrefixes;
 use super::service::PinnedServiceMaps;
 use crate::plan::ServiceAction;
 use crate::resolved::PrefixKey;
@@ -20,7 +20,7 @@ use crate::resolved::PrefixKey;
 /// another program changes them, which [`Self::is_unchanged`] notices.
 pub struct PinnedMaps {
     pub(super) config: Array<MapData, abi::Config>,
-    pub(super) prefixes: LpmTrie<MapData, Addr, abi::Prefix>,
+    pub(super) prefixes: PinnedPrefixes,
     pub(super) groups: Array<MapData, abi::NextHopGroup>,
     pub(super) next_hops: Array<MapData, abi::NextHop>,
     pub(super) peers: HashMap<MapData, Addr, abi::Peer>,
@@ -35,11 +35,24 @@ pub struct PinnedMaps {
 }
 
 impl PinnedMaps {
-    /// Opens the maps pinned in `dir` and reads them.
+    /// Opens the maps pinned in `dir`, reads them and invalidates the programs' caches.
     pub fn open(dir: &Path) -> Result<Self, MapsError> {
-        let mut tables = Self {
+        let mut tables = Self::open_unread(dir)?;
+        tables.newest_epoch = tables.read_epoch()?;
+        tables.reload()?;
+        tables.bump_epoch()?;
+        Ok(tables)
+    }
+
+    /// Reads the maps pinned in `dir`, next to the agent that writes them.
+    pub fn read(dir: &Path) -> Result<MapContents, MapsError> {
+        Self::open_unread(dir)?.read_contents()
+    }
+
+    fn open_unread(dir: &Path) -> Result<Self, MapsError> {
+        Ok(Self {
             config: open(dir, abi::CONFIG)?,
-            prefixes: open(dir, abi::PREFIXES)?,
+            prefixes: PinnedPrefixes::open(dir)?,
             groups: open(dir, abi::NEXT_HOP_GROUPS)?,
             next_hops: open(dir, abi::NEXT_HOPS)?,
             peers: open(dir, abi::PEERS)?,
@@ -50,11 +63,7 @@ impl PinnedMaps {
             epoch_stale: true,
             services: PinnedServiceMaps::open(dir)?,
             contents: MapContents::default(),
-        };
-        tables.newest_epoch = tables.read_epoch()?;
-        tables.reload()?;
-        tables.bump_epoch()?;
-        Ok(tables)
+        })
     }
 
     /// The content of the maps.
@@ -65,31 +74,30 @@ impl PinnedMaps {
 
     /// Reads all maps again.
     pub fn reload(&mut self) -> Result<(), MapsError> {
-        let mut contents = MapContents {
-            config: self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?,
-            groups: used_slots(&self.groups, abi::NEXT_HOP_GROUPS)?,
-            next_hops: used_slots(&self.next_hops, abi::NEXT_HOPS)?,
-            services: self.services.read()?,
-            ..MapContents::default()
-        };
-        for entry in batch::entries(&self.prefixes) {
-            let (key, value) = entry.map_err(map_error(abi::PREFIXES, "read"))?;
-            let key = PrefixKey {
-                len: key.prefix_len(),
-                addr: key.data(),
-            };
-            contents.prefixes.insert(key, value);
-        }
-        for entry in batch::entries(&self.peers) {
-            let (addr, value) = entry.map_err(map_error(abi::PEERS, "read"))?;
-            contents.peers.insert(addr, value);
-        }
+        let contents = self.read_contents()?;
+        self.prefixes.restore(contents.prefixes.keys())?;
         self.contents = contents;
         if self.is_epoch_changed()? {
             self.epoch_stale = true;
             self.bump_epoch()?;
         }
         Ok(())
+    }
+
+    fn read_contents(&self) -> Result<MapContents, MapsError> {
+        let mut contents = MapContents {
+            config: self.config.get(&0, 0).map_err(map_error(abi::CONFIG, "read"))?,
+            groups: used_slots(&self.groups, abi::NEXT_HOP_GROUPS)?,
+            next_hops: used_slots(&self.next_hops, abi::NEXT_HOPS)?,
+            services: self.services.read()?,
+            prefixes: self.prefixes.read()?,
+            ..MapContents::default()
+        };
+        for entry in batch::entries(&self.peers) {
+            let (addr, value) = entry.map_err(map_error(abi::PEERS, "read"))?;
+            contents.peers.insert(addr, value);
+        }
+        Ok(contents)
     }
 
     /// Invalidates the programs' caches of prefixes, peers, groups and next hops changed since the last call.
@@ -119,7 +127,7 @@ impl PinnedMaps {
     }
 
     /// Whether another program has disabled the caches, or has set an earlier epoch, in which outdated decisions are
-    /// valid again. `inspect` raises the epoch.
+    /// valid again.
     pub(super) fn is_epoch_changed(&self) -> Result<bool, MapsError> {
         let epoch = self.read_epoch()?;
         Ok(epoch == 0 || is_older(epoch, self.newest_epoch))
@@ -194,18 +202,13 @@ impl PinnedMaps {
 
     /// Adds, changes or removes a prefix. Cached addresses use it after [`Self::bump_epoch`].
     pub fn set_prefix(&mut self, key: PrefixKey, prefix: Option<abi::Prefix>) -> Result<(), MapsError> {
-        let map_key = Key::new(key.len, key.addr);
         self.epoch_stale = true;
-        if let Some(prefix) = prefix {
-            self.prefixes
-                .insert(&map_key, prefix, 0)
-                .map_err(map_error(abi::PREFIXES, "write"))?;
-            self.contents.prefixes.insert(key, prefix);
-        } else {
-            let removed = self.prefixes.remove(&map_key);
-            ignore_missing(removed).map_err(map_error(abi::PREFIXES, "remove"))?;
-            self.contents.prefixes.remove(&key);
-        }
+        let is_present = self.contents.prefixes.contains_key(&key);
+        self.prefixes.set(key, is_present, prefix)?;
+        match prefix {
+            Some(prefix) => self.contents.prefixes.insert(key, prefix),
+            None => self.contents.prefixes.remove(&key),
+        };
         Ok(())
     }
 }

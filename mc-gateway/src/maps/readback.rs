@@ -11,7 +11,6 @@ use super::batch;
 use super::entries::same_entries;
 use super::error::{MapsError, map_error};
 use super::pinned::PinnedMaps;
-use crate::resolved::PrefixKey;
 
 impl PinnedMaps {
     /// Number of entries that this agent has written.
@@ -39,22 +38,9 @@ impl PinnedMaps {
             && !self.is_epoch_changed()?
             && has_slots(&self.groups, &self.contents.groups, abi::NEXT_HOP_GROUPS)?
             && has_slots(&self.next_hops, &self.contents.next_hops, abi::NEXT_HOPS)?
-            && self.has_prefixes()?
+            && self.prefixes.is_unchanged(&self.contents.prefixes)?
             && same_entries(batch::entries(&self.peers), &self.contents.peers, abi::PEERS)?
             && self.services.is_unchanged(&self.contents.services)?)
-    }
-
-    fn has_prefixes(&self) -> Result<bool, MapsError> {
-        let entries = batch::entries(&self.prefixes).map(|entry| {
-            entry.map(|(key, prefix)| {
-                let key = PrefixKey {
-                    len: key.prefix_len(),
-                    addr: key.data(),
-                };
-                (key, prefix)
-            })
-        });
-        same_entries(entries, &self.contents.prefixes, abi::PREFIXES)
     }
 }
 

@@ -4,21 +4,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use mc_gateway_common::abi::{self, Addr};
+use mc_gateway_common::abi::{self, PrefixKey};
 
 use super::ResolvedState;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
 use crate::desired::services::Services;
 use crate::desired::{AntreaInterop, DesiredState, PrefixRoute};
-
-/// A key of the prefix map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PrefixKey {
-    /// Length in bits, 96 and more for IPv4.
-    pub len: u32,
-    /// Network address.
-    pub addr: Addr,
-}
 
 /// An entry of the prefix map with the group's stable ID instead of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

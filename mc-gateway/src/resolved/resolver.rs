@@ -174,7 +174,9 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
     if let Some(reason) = &inputs.ipv6_unavailable {
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }
-    state.routes = supernets(&state.routes, &inputs.foreign_destinations);
+    if state.routes.len() > MAX_EXACT_ROUTES {
+        state.routes = supernets(&state.routes, &inputs.foreign_destinations);
+    }
     state.filter = packet_filter(&state, desired, inputs, settings);
     state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     Resolution {
@@ -184,6 +186,10 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         unrepairable,
     }
 }
+
+/// Most prefixes that have a route each. Until the agent has split a supernet, a new foreign route inside it takes the
+/// packets of the prefixes that it covers; next to a route for each prefix it takes none.
+const MAX_EXACT_ROUTES: usize = 256;
 
 fn packet_filter(
     state: &ResolvedState,

@@ -121,7 +121,9 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
         } => {
             let source = ip(&before[ETH..]).expect("a valid packet").src;
             assert!(!is_mapped(source), "sent as {source}");
-            let prefix = tables.prefix(Address::from(mapped(source))).expect("a prefix");
+            let prefix = tables
+                .prefix(Address::from(mapped(source)), CLUSTER_LOCAL)
+                .expect("a prefix");
             assert_eq!(
                 (prefix.cluster, prefix.action),
                 (CLUSTER_LOCAL, ACTION_DELIVER),
@@ -247,7 +249,9 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
                 inner.dst
             );
             assert_eq!(after[12..ETH], inner.ethertype(), "ethertype");
-            let dst = tables.prefix(Address::from(mapped(inner.dst))).expect("a prefix");
+            let dst = tables
+                .prefix(Address::from(mapped(inner.dst)), CLUSTER_LOCAL)
+                .expect("a prefix");
             assert_ne!(dst.action, ACTION_FORWARD, "delivered instead of forwarded");
             let met = outer_of(&before[ETH..]).expect("a header").tos;
             check_inner(input, &before[ETH + outer..], &after[ETH..], Some(met));

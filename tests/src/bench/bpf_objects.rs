@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use aya::{
     Ebpf, EbpfLoader, Pod, TestRunOptions,
-    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, lpm_trie::Key},
+    maps::{Array, HashMap, MapData, PerCpuArray},
     programs::{
         ProgramInfo, SchedClassifier, TcAttachType, TestRun as _, Xdp, XdpMode, tc::SchedClassifierLinkId,
     },
@@ -25,7 +25,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::netns::Netns;
+use crate::{netns::Netns, prefix_table};
 
 /// Frames per call of the packet source: few enough that most calls are not interrupted.
 const FRAMES_PER_CALL: u32 = 4096;
@@ -323,11 +323,7 @@ fn fill_maps(ebpf: &mut Ebpf, tables: &MemoryMaps) -> Result<()> {
     for (slot, next_hop) in &tables.next_hops {
         array(ebpf, abi::NEXT_HOPS)?.set(*slot, *next_hop, 0)?;
     }
-    let map = ebpf.map_mut(abi::PREFIXES).context(abi::PREFIXES)?;
-    let mut prefixes: LpmTrie<_, Addr, abi::Prefix> = map.try_into()?;
-    for ((bits, network), prefix) in &tables.prefixes {
-        prefixes.insert(&Key::new(*bits, *network), prefix, 0)?;
-    }
+    prefix_table::fill(ebpf, &tables.prefixes)?;
     let map = ebpf.map_mut(abi::PEERS).context(abi::PEERS)?;
     let mut peers: HashMap<_, Addr, abi::Peer> = map.try_into()?;
     for (address, peer) in &tables.peers {

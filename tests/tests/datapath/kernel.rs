@@ -8,7 +8,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader, TestRunOptions,
-    maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, PerCpuValues, lpm_trie::Key},
+    maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues},
     programs::{SchedClassifier, TestRun as _},
 };
 use mc_gateway::program_log::{self, ProgramLogError};
@@ -16,7 +16,7 @@ use mc_gateway_common::{
     abi::{
         CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
         MAX_PEER_STATS, NEXT_HOP_GROUPS, NEXT_HOPS, NextHop, NextHopGroup, OUTCOMES, PEER_STATS, PEERS,
-        PREFIXES, Peer, PeerStats, Prefix,
+        PREFIXES, Peer, PeerStats,
         affinity::AffinityEntry,
         kernel_decap::KERNEL_DECAP_TESTS,
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
@@ -25,7 +25,10 @@ use mc_gateway_common::{
     },
     maps::{MemoryMaps, service::ServiceMaps},
 };
-use mc_tests::fixture::{ebpf_object, logging_ebpf_object};
+use mc_tests::{
+    fixture::{ebpf_object, logging_ebpf_object},
+    prefix_table,
+};
 
 use crate::fixture;
 
@@ -204,19 +207,11 @@ impl Kernel {
         for slot in tables.health.sent.keys() {
             sent.set(*slot, ProbeSent::default(), 0).expect(PROBE_SENT);
         }
-        let mut prefixes = self.prefixes();
-        for (bits, network) in tables.prefixes.keys() {
-            prefixes.remove(&Key::new(*bits, *network)).expect(PREFIXES);
-        }
+        prefix_table::clear(&mut self.0, &tables.prefixes).expect(PREFIXES);
         let mut peers = self.peers();
         for address in tables.peers.keys() {
             peers.remove(address).expect(PEERS);
         }
-    }
-
-    fn prefixes(&mut self) -> LpmTrie<&mut MapData, [u8; 16], Prefix> {
-        let map = self.0.map_mut(PREFIXES).expect(PREFIXES);
-        map.try_into().expect(PREFIXES)
     }
 
     fn peers(&mut self) -> HashMap<&mut MapData, [u8; 16], Peer> {
@@ -231,6 +226,22 @@ impl Kernel {
                 map.pin(dir.join(name)).expect(name);
             }
         }
+    }
+
+    /// The kernel's ID of a map.
+    pub(crate) fn map_id(&self, name: &str) -> u32 {
+        let map = self.0.map(name).expect(name);
+        let data: &MapData = match map {
+            aya::maps::Map::Array(data) | aya::maps::Map::HashMap(data) => data,
+            _ => panic!("{name}: neither an array nor a hash map"),
+        };
+        data.info().expect(name).id()
+    }
+
+    /// Sets the epoch of the caches; 0 disables them.
+    pub(crate) fn set_epoch(&mut self, number: u32) {
+        let mut epoch: Array<_, u32> = self.0.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
+        epoch.set(0, number, 0).expect(EPOCH);
     }
 
     /// A loaded program.
@@ -267,12 +278,7 @@ impl Kernel {
         for (slot, value) in &tables.next_hops {
             next_hops.set(*slot, value, 0).expect(NEXT_HOPS);
         }
-        let mut prefixes = self.prefixes();
-        for ((bits, network), value) in &tables.prefixes {
-            prefixes
-                .insert(&Key::new(*bits, *network), value, 0)
-                .expect(PREFIXES);
-        }
+        prefix_table::fill(&mut self.0, &tables.prefixes).expect(PREFIXES);
         let mut peers = self.peers();
         for (address, value) in &tables.peers {
             peers.insert(address, value, 0).expect(PEERS);

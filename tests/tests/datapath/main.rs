@@ -20,6 +20,7 @@ mod map_reading;
 mod oracle;
 mod peer_counters;
 mod peer_limits;
+mod prefix_table;
 mod program_log;
 mod spoofed_peers;
 

@@ -23,7 +23,7 @@ use mc_gateway_common::{
 
 use crate::kernel::Kernel;
 
-/// Entries of each hash map and of the trie.
+/// Entries of each hash map.
 const ENTRIES: u32 = 10_000;
 /// Look-up tables of 4 KiB each.
 const TABLES: u32 = 300;
@@ -123,7 +123,7 @@ fn fill(maps: &mut PinnedMaps) {
 }
 
 fn read(dir: &Path) -> MapContents {
-    PinnedMaps::open(dir).expect("the maps").contents().clone()
+    PinnedMaps::read(dir).expect("the maps")
 }
 
 #[test]
@@ -144,8 +144,12 @@ fn all_entries_are_read_without_capabilities() {
         assert!(*maps.contents() == written, "the maps have other entries");
         assert!(read(&pins.0) == written, "the maps have other entries");
 
-        // Another program changes the last slot of an array and an entry of a trie.
+        assert!(maps.is_unchanged().expect("a reading"), "changed by a reading");
+
+        // Another agent raises the generation of the prefixes, then changes the last slot of an array and a prefix.
         let mut other = PinnedMaps::open(&pins.0).expect("the maps");
+        assert!(!maps.is_unchanged().expect("a reading"));
+        maps.reload().expect("a reading");
         let last = MAX_NEXT_HOP_GROUPS - 1;
         other.set_group(last, NextHopGroup::default()).expect("a group");
         assert!(!maps.is_unchanged().expect("a reading"));

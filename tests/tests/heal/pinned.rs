@@ -4,10 +4,10 @@ use std::{fs, path::PathBuf};
 
 use aya::{
     Pod,
-    maps::{Array, HashMap, LpmTrie, Map, MapData, MapError, lpm_trie::Key},
+    maps::{Array, HashMap, Map, MapData, MapError},
     programs::links::{FdLink, PinnedLink},
 };
-use mc_gateway_common::abi::{Addr, MAPS_DIR, PREFIXES, Prefix};
+use mc_gateway_common::abi::MAPS_DIR;
 use mc_tests::topology::{Place, Topology};
 
 /// Slots of the array maps that the tests read and write: the first ones are assigned first.
@@ -32,11 +32,6 @@ pub(crate) fn array<V: Pod>(bed: &Topology, place: Place, name: &str) -> Result<
     open(bed, place, name)
 }
 
-/// The prefix map.
-pub(crate) fn prefixes(bed: &Topology, place: Place) -> Result<LpmTrie<MapData, Addr, Prefix>, MapError> {
-    open(bed, place, PREFIXES)
-}
-
 /// The entries of a hash map.
 pub(crate) fn entries<K: Pod, V: Pod>(
     bed: &Topology,
@@ -44,11 +39,6 @@ pub(crate) fn entries<K: Pod, V: Pod>(
     name: &str,
 ) -> Result<Vec<(K, V)>, MapError> {
     hash::<K, V>(bed, place, name)?.iter().collect()
-}
-
-/// The entries of the prefix map.
-pub(crate) fn prefix_entries(bed: &Topology, place: Place) -> Result<Vec<(Key<Addr>, Prefix)>, MapError> {
-    prefixes(bed, place)?.iter().collect()
 }
 
 /// The slots of an array that are not all zero.

@@ -162,14 +162,10 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
         group_ids.insert(slot, group.id);
     }
     let id = |slot: u32| group_ids.get(&slot).copied().unwrap_or(slot);
-    for (key, prefix) in pinned::prefix_entries(bed, place)? {
+    for (key, prefix) in pinned::entries::<abi::PrefixKey, abi::Prefix>(bed, place, abi::PREFIXES)? {
         let group = id(prefix.group);
         let prefix = abi::Prefix { group, ..prefix };
-        lines.insert(format!(
-            "prefix: {:?}/{} {prefix:?}",
-            key.data(),
-            key.prefix_len()
-        ));
+        lines.insert(format!("prefix: {:?}/{} {prefix:?}", key.addr, key.len));
     }
     for (addr, peer) in pinned::entries::<Addr, abi::Peer>(bed, place, abi::PEERS)? {
         let group = if peer.flags & abi::PEER_ANTREA == 0 {

@@ -1,10 +1,11 @@
 //! Changes of the contents of maps.
 
 use anyhow::{Context as _, Result};
-use aya::{Pod, maps::lpm_trie::Key};
+use aya::Pod;
 use mc_gateway_common::abi::{
-    self, ACTION_DELIVER, ACTION_FORWARD, Addr,
+    self, ACTION_DELIVER, ACTION_FORWARD, Addr, PREFIXES, Prefix, PrefixKey,
     liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
+    prefix::{PREFIX_GENERATION, PREFIX_LENS, PrefixLengths},
     service::{self, Backend, Maglev, Service, ServiceKey},
 };
 use mc_tests::topology::Place;
@@ -14,28 +15,37 @@ use crate::{bed::Bed, pinned};
 
 pub(super) const ALL: &[Change] = &[
     Change::new("prefixes deleted", Place::NodeEast, |bed, place| {
-        let mut map = pinned::prefixes(&bed.topology, place)?;
-        for (key, _) in pinned::prefix_entries(&bed.topology, place)? {
-            map.remove(&key)?;
-        }
-        Ok(())
+        delete_all::<PrefixKey, Prefix>(bed, place, PREFIXES)
     }),
     Change::new("prefixes changed", Place::NodeWest, |bed, place| {
-        let mut map = pinned::prefixes(&bed.topology, place)?;
-        for (key, mut prefix) in pinned::prefix_entries(&bed.topology, place)? {
+        for (key, mut prefix) in pinned::entries::<PrefixKey, Prefix>(&bed.topology, place, PREFIXES)? {
             if prefix.action == ACTION_FORWARD {
                 prefix.action = ACTION_DELIVER;
-                map.insert(&key, prefix, 0)?;
+                insert(bed, place, PREFIXES, key, prefix)?;
             }
         }
         Ok(())
     }),
     Change::new("foreign prefix added", Place::GatewayEast, |bed, place| {
-        let all = pinned::prefix_entries(&bed.topology, place)?;
-        let (_, prefix) = all.into_iter().next().context("a prefix")?;
-        let mut map = pinned::prefixes(&bed.topology, place)?;
-        Ok(map.insert(&Key::new(128, [7; 16]), prefix, 0)?)
+        let (_, prefix) = entry::<PrefixKey, Prefix>(bed, place, PREFIXES)?;
+        insert(bed, place, PREFIXES, PrefixKey::new(128, [7; 16]), prefix)
     }),
+    Change::new("prefix lengths emptied", Place::NodeEast, |bed, place| {
+        let mut lists = pinned::array::<PrefixLengths>(&bed.topology, place, PREFIX_LENS)?;
+        for slot in 0..lists.len() {
+            lists.set(slot, PrefixLengths::default(), 0)?;
+        }
+        Ok(())
+    }),
+    Change::new(
+        "generation of prefixes changed",
+        Place::GatewayWest,
+        |bed, place| {
+            let mut generation = pinned::array::<u32>(&bed.topology, place, PREFIX_GENERATION)?;
+            let other = generation.get(&0, 0)?.wrapping_add(1);
+            Ok(generation.set(0, other, 0)?)
+        },
+    ),
     Change::new("peers deleted", Place::GatewayWest, |bed, place| {
         delete_all::<Addr, abi::Peer>(bed, place, abi::PEERS)
     }),

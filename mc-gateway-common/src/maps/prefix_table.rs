@@ -1,0 +1,168 @@
+//! Longest-prefix match in a hash map of prefixes, by the lengths in use.
+//!
+//! *Guarantees*: the result is that of the table at one moment of the look-up, also if the agent changes the table
+//! meanwhile. The agent raises the generation between any two changes, so that at most one change is inside of a
+//! look-up that begins and ends in one generation. A look-up of more changes starts again; one that never succeeds
+//! finds no prefix, so that its packet is dropped.
+
+#![expect(clippy::cast_possible_truncation, reason = "fields of a word")]
+
+use crate::{
+    abi::{
+        Address, CLUSTER_LOCAL, Prefix,
+        prefix::{MAX_LENGTH, PrefixLengths, STEP_LENGTHS, lengths_slot},
+    },
+    packed::impl_bits,
+};
+
+/// Steps of a look-up: nine for all lengths, and those that start again.
+pub const STEPS: u32 = 10;
+
+/// Access to the maps of the prefix table.
+pub trait PrefixTable {
+    /// An entry found, which the agent may meanwhile remove or reuse.
+    type Entry;
+
+    /// The number of changes.
+    fn generation(&self) -> u32;
+    /// The lengths in a slot of `mc_prefix_lens`.
+    fn lengths(&self, slot: u32) -> Option<&PrefixLengths>;
+    /// The entry of the network of this length.
+    fn entry(&self, len: u32, network: Address) -> Option<Self::Entry>;
+    /// The value of an entry.
+    fn value(&self, entry: &Self::Entry) -> Prefix;
+}
+
+/// State or result of a look-up in one word, the form that a BPF subprogram can take and return.
+///
+/// Of the cluster of the prefix found it only has two comparisons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct PrefixLookup(u64);
+
+impl_bits!(PrefixLookup, u64);
+
+/// The look-up has a result.
+const DONE: u64 = 1;
+/// The result is a prefix.
+const FOUND: u64 = 1 << 1;
+/// The cluster of the prefix is this one.
+const LOCAL: u64 = 1 << 2;
+/// The cluster of the prefix is the compared one.
+const SAME: u64 = 1 << 3;
+const ACTION_SHIFT: u32 = 8;
+const FLAGS_SHIFT: u32 = 16;
+const GROUP_SHIFT: u32 = 32;
+/// Without [`DONE`]: the generation and the number of the next step in it.
+const MORE: u64 = 1 << 4;
+const STEP_SHIFT: u32 = 8;
+const GENERATION_SHIFT: u32 = 32;
+
+impl PrefixLookup {
+    /// Nothing is known yet.
+    pub const START: Self = Self(0);
+    /// No prefix contains the address.
+    const NONE: Self = Self(DONE);
+
+    /// A prefix found. Unknown flags and actions are dropped.
+    #[inline(always)]
+    const fn found(prefix: &Prefix, cluster: u64) -> Self {
+        let local = if prefix.cluster == CLUSTER_LOCAL { LOCAL } else { 0 };
+        let same = if prefix.cluster == cluster { SAME } else { 0 };
+        let action = if prefix.action > 0xff { 0 } else { prefix.action };
+        Self(
+            DONE | FOUND
+                | local
+                | same
+                | (action as u64) << ACTION_SHIFT
+                | ((prefix.flags & 0xffff) as u64) << FLAGS_SHIFT
+                | (prefix.group as u64) << GROUP_SHIFT,
+        )
+    }
+
+    /// Continues with a step in the list of a generation.
+    #[inline(always)]
+    const fn more(generation: u32, step: u64) -> Self {
+        Self(MORE | step << STEP_SHIFT | (generation as u64) << GENERATION_SHIFT)
+    }
+
+    /// Whether the look-up has a result.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_done(self) -> bool {
+        self.0 & DONE != 0
+    }
+
+    /// The prefix found by a look-up that compares with `cluster`. [`Prefix::cluster`] is [`CLUSTER_LOCAL`] or
+    /// `cluster`, and for any other cluster a number that differs from both.
+    #[inline(always)]
+    #[must_use]
+    pub const fn prefix(self, cluster: u64) -> Option<Prefix> {
+        if self.0 & FOUND == 0 {
+            return None;
+        }
+        let owner = if self.0 & LOCAL != 0 {
+            CLUSTER_LOCAL
+        } else if self.0 & SAME != 0 {
+            cluster
+        } else {
+            (cluster ^ 1 << 63) | 1
+        };
+        Some(Prefix {
+            cluster: owner,
+            group: (self.0 >> GROUP_SHIFT) as u32,
+            action: (self.0 >> ACTION_SHIFT) as u32 & 0xff,
+            flags: (self.0 >> FLAGS_SHIFT) as u32 & 0xffff,
+            pad: 0,
+        })
+    }
+}
+
+/// Probes the next [`STEP_LENGTHS`] lengths for an address.
+#[inline(always)]
+pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: PrefixLookup) -> PrefixLookup {
+    let word = state.to_bits();
+    let (generation, step) = if word & MORE == 0 {
+        (table.generation(), 0)
+    } else {
+        ((word >> GENERATION_SHIFT) as u32, word >> STEP_SHIFT & 0xff)
+    };
+    let lengths = table.lengths(lengths_slot(generation, address.is_v4()));
+    let Some(lengths) = lengths.and_then(|list| list.lens.as_chunks().0.get(step as usize)) else {
+        return PrefixLookup::NONE;
+    };
+    let lengths: &[u8; STEP_LENGTHS] = lengths;
+    let mut result = PrefixLookup::more(generation, step.wrapping_add(1));
+    for len in lengths {
+        let len = u32::from(*len);
+        // `NO_LENGTH`.
+        if len > MAX_LENGTH {
+            result = PrefixLookup::NONE;
+            break;
+        }
+        if let Some(entry) = table.entry(len, address.network(len)) {
+            result = PrefixLookup::found(&table.value(&entry), cluster);
+            break;
+        }
+    }
+    if table.generation() == generation {
+        result
+    } else {
+        PrefixLookup::START
+    }
+}
+
+/// The result of a look-up by up to [`STEPS`] calls of `step`.
+#[inline(always)]
+pub fn look_up(step: impl Fn(PrefixLookup) -> PrefixLookup, cluster: u64) -> Option<Prefix> {
+    let mut state = PrefixLookup::START;
+    let mut i = 0;
+    while i < STEPS {
+        state = step(state);
+        if state.is_done() {
+            return state.prefix(cluster);
+        }
+        i = i.wrapping_add(1);
+    }
+    None
+}

@@ -1,4 +1,4 @@
-"""The programs `to_remote` and `from_underlay`: docs/design/data-path.md."""
+"""The programs `to_remote`, `from_underlay` and `from_tunnel`: docs/design/data-path.md."""
 
 from dataclasses import dataclass, field
 
@@ -26,6 +26,7 @@ class Result:
     addresses: bytes = b""  # of the Ethernet header
     body: object = None
     v6: bool = False  # of the IP packet on the device
+    ethertype: int = 0  # of a packet of any protocol
     sent: object = None  # the next hop
 
     def body_is_error(self):
@@ -39,7 +40,8 @@ class Result:
             body = body.like(observed[ETHERNET:])
         if body is None:
             return None
-        return self.addresses + (ip.IPV6 if self.v6 else ip.IPV4).to_bytes(2, "big") + body
+        ethertype = self.ethertype or (ip.IPV6 if self.v6 else ip.IPV4)
+        return self.addresses + ethertype.to_bytes(2, "big") + body
 
 
 @dataclass
@@ -119,6 +121,19 @@ class Run:
         )
         return Result(
             "redirect", outcome="encap", addresses=frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop
+        )
+
+    # Ingress of the agent's tunnel device.
+
+    def from_tunnel(self, frame):
+        if not self.world.configured:
+            raise Drop("not-configured")
+        if not self.world.has_tunnel_device or frame[6:12] != self.world.tunnel_mac:
+            raise Drop("not-admitted")
+        if ip.number(frame[12:14]) == tunnel.PROBE:
+            return Result("drop", outcome="decap-test")
+        return Result(
+            "redirect", outcome="deliver", addresses=frame[:12], body=frame[ETHERNET:], ethertype=ip.number(frame[12:14])
         )
 
     # Ingress of an underlay device.
@@ -266,6 +281,8 @@ class Received:
                 if self.packet[at : at + 6] == MULTICLUSTER_MAC:
                     raise Drop("tunnel-options")
                 return False
+        if mac != MULTICLUSTER_MAC and self.world.has_tunnel_device and header[4:7] == tunnel.TUNNEL_DEVICE_VNI:
+            raise Drop("not-admitted")
         return mac == MULTICLUSTER_MAC
 
     def has_port(self, at):

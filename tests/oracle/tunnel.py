@@ -6,6 +6,10 @@ import checksum
 import ip
 
 MULTICLUSTER_MAC = bytes.fromhex("aabbccddeef0")
+# Of the agent's tunnel device: "mcg".
+TUNNEL_DEVICE_VNI = b"mcg"
+# Ethertype of probes and test packets.
+PROBE = 0x88B5
 ETHERNET = 14
 UDP_HEADER = 8
 TUNNEL_HEADER = 8

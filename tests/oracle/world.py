@@ -65,6 +65,8 @@ class World:
         self.backends_here = data["backends_here"]
         self.port = data["port"]
         self.mac = bytes.fromhex(data["mac"])
+        self.tunnel_mac = bytes.fromhex(data["tunnel_mac"])
+        self.has_tunnel_device = any(self.tunnel_mac)
         self.hop_limit = data["hop_limit"] or 64
         self.local = {packed(address) for address in data["local"]}
         self.prefixes = [

@@ -157,6 +157,7 @@ fn world_json(tables: &MemoryMaps) -> Value {
         "udp_checksum": flag(CONFIG_UDP_CHECKSUM), "all_services": flag(CONFIG_ALL_SERVICES),
         "fixed_dscp": if flag(CONFIG_DSCP_FIXED) { Some(config.tos) } else { None },
         "backends_here": flag(CONFIG_BACKENDS), "port": config.port, "mac": hex(&config.mc0_mac),
+        "tunnel_mac": hex(&config.tunnel_mac),
         "hop_limit": config.hop_limit, "local": local, "prefixes": prefixes, "next_hops": next_hops,
         "groups": groups, "peers": peers, "services": services_json(&tables.services),
         "backends": backends_json(&tables.services),

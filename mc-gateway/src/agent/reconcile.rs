@@ -27,7 +27,7 @@ use crate::maps::PinnedMaps;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::peer_secret::{self, PeerSecrets};
-use crate::plan::{AttachMode, ObservedState, plan};
+use crate::plan::{AttachMode, ObservedState, PlanCache, plan};
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
 use crate::resolved::{NftRules, Resolution, ResolvedState, Settings, resolve};
@@ -79,6 +79,7 @@ pub(super) struct Agent {
     pub(super) secrets: PeerSecrets,
     /// Earlier ready backends of exported Services.
     service_history: ServiceHistory,
+    plan_cache: PlanCache,
     /// Key of the cluster IDs: that of the adopted maps, else a random one.
     cluster_id_key: [u8; 16],
     /// Inner source MAC address of packets to the tunnel devices: that of the adopted maps, else a random one.
@@ -144,6 +145,7 @@ impl Agent {
             needs_key: watch::Sender::new(false),
             secrets,
             service_history,
+            plan_cache: PlanCache::default(),
             cluster_id_key,
             tunnel_mac,
             locks,
@@ -174,7 +176,8 @@ impl Agent {
         let (mut desired, rejected) = compute(objects, &me, &established)?;
         if let Some(services) = &mut desired.services {
             self.service_history.record(&services.endpoints);
-            services.past = self.service_history.past_tables(services);
+            let past = self.service_history.past_tables(services);
+            Arc::make_mut(services).past = past;
         }
         self.secrets.retain(&desired.public_keys());
         let (tunnel_devices, refused) = self.create_tunnel_devices(&desired).await?;
@@ -184,7 +187,8 @@ impl Agent {
             let host = self.observe_host(&desired).await?;
             let resolution = resolve(&desired, &host.inputs, &self.settings(!tunnel_devices.is_empty()));
             let observed = self.observe(host, &resolution.state).await?;
-            let plan = plan(&observed, &resolution.state, &self.config.paths.device)?;
+            let device = &self.config.paths.device;
+            let plan = plan(&observed, &resolution.state, device, &mut self.plan_cache)?;
             let Some(first) = plan.actions.first() else {
                 self.datapath.commit()?;
                 let (opened, busy) = self.open_tunnel_devices().await?;

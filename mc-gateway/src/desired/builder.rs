@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{
@@ -226,9 +227,9 @@ impl Builder {
                 group: (!self.desired.gateway || self.desired.groups.contains_key(&group)).then_some(group),
             }
         });
-        let nodes: Vec<_> = std::iter::once(own).chain(others).collect();
+        let nodes = std::iter::once(own).chain(others).collect();
         let (services, rejected) = services::build(exported, &nodes, self.desired.gateway);
-        self.desired.services = Some(services);
+        self.desired.services = Some(Arc::new(services));
         self.rejected.extend(rejected);
     }
 

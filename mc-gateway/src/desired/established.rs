@@ -5,6 +5,7 @@
 //! ends the routing of the prefix, and its packets leave unencapsulated.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{Addr, CLUSTER_LOCAL};
@@ -48,13 +49,15 @@ impl Established {
             .collect()
     }
 
-    /// The owners of all established prefixes that clusters still state. Two objects of one cluster ID: the first by
-    /// age and name is the owner.
-    pub(super) fn owners<'o>(&self, remotes: impl Iterator<Item = &'o RemoteCluster>) -> PrefixOwners {
+    /// The owners of the established prefixes that these clusters still state. Two objects of one cluster ID: the first
+    /// one is the owner.
+    pub(super) fn owners<'o>(
+        remotes: impl IntoIterator<Item = (&'o RemoteCluster, &'o BTreeSet<IpNet>)>,
+    ) -> PrefixOwners {
         let mut owners = PrefixOwners::default();
-        for info in remotes {
-            let object = info.object();
-            for net in self.of_cluster(info) {
+        for (info, established) in remotes {
+            let object: Arc<str> = info.object().into();
+            for net in established.iter().copied() {
                 if owners.conflict(net, &object).is_none() {
                     owners.assign(net, &object);
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -62,14 +63,14 @@ pub(super) struct LocalCluster {
     pub(super) service_cidrs: BTreeSet<IpNet>,
     /// Public keys by Node.
     keys: BTreeMap<String, PublicKey>,
-    /// Owners of its prefixes and of the established ones.
-    pub(super) prefix_owners: PrefixOwners,
+    /// Owners of its prefixes.
+    pub(super) prefixes: PrefixOwners,
     /// Owners of the established prefixes of other clusters.
     established: PrefixOwners,
     /// Addresses that no remote prefix may contain, with their owners.
-    pub(super) addresses: Vec<(IpAddr, String)>,
+    pub(super) addresses: BTreeMap<IpAddr, Arc<str>>,
     /// Owners of addresses that are routed individually.
-    pods: BTreeMap<IpAddr, String>,
+    pods: BTreeMap<IpAddr, Arc<str>>,
     /// Addresses of such Pods by Node.
     pods_by_node: BTreeMap<String, Vec<IpNet>>,
 }
@@ -105,7 +106,6 @@ impl LocalCluster {
         rejected: &mut Vec<FieldError>,
     ) -> Self {
         let mut cluster = Self {
-            prefix_owners: established.clone(),
             established,
             ..Self::default()
         };
@@ -131,14 +131,19 @@ impl LocalCluster {
 
     /// Adds the addresses that CNIs assigned to Nodes in the Pod network; all other owners have been read.
     fn read_host_addresses(&mut self, nodes: &[&NodeInfo], own_name: &str, rejected: &mut Vec<FieldError>) {
-        let underlay: Vec<(IpAddr, String)> = self.addresses.clone();
-        let mut used: BTreeMap<IpAddr, String> = underlay.into_iter().collect();
-        let all = self.other_nodes.iter().chain([&self.own]);
-        let cidrs: Vec<(IpNet, String)> = all
-            .flat_map(|node| node.pod_cidrs.iter().map(|net| (*net, node.object())))
-            .collect();
+        if nodes.iter().all(|info| info.host_addresses.is_empty()) {
+            return;
+        }
+        let mut used: BTreeMap<IpAddr, Arc<str>> = self.addresses.clone();
+        let mut cidrs = PrefixOwners::default();
+        for node in self.other_nodes.iter().chain([&self.own]) {
+            let object: Arc<str> = node.object().into();
+            for net in &node.pod_cidrs {
+                cidrs.assign(*net, &object);
+            }
+        }
         for info in nodes {
-            let object = format!("Node {}", info.name);
+            let object: Arc<str> = format!("Node {}", info.name).into();
             for (annotation, text) in &info.host_addresses {
                 let field = format!("metadata.annotations[{annotation}]");
                 let addr = match self.parse_outside(&object, text, false) {
@@ -148,28 +153,24 @@ impl LocalCluster {
                         continue;
                     }
                 };
-                let within = cidrs.iter().find(|(net, _)| net.contains(&addr));
-                if within.is_some_and(|(_, owner)| *owner == object) {
+                let within = cidrs.owner_of(addr);
+                if within == Some(&*object) {
                     continue;
                 }
-                let owner = within.map(|(_, owner)| owner).or(used.get(&addr));
-                if let Some(owner) = owner.filter(|owner| **owner != object) {
-                    rejected.push(FieldError {
-                        object: object.clone(),
-                        field,
-                        value: text.clone(),
-                        reason: format!("is an address of {owner}"),
-                    });
+                let owner = within.or(used.get(&addr).map(|owner| &**owner));
+                if let Some(owner) = owner.filter(|owner| **owner != *object) {
+                    let reason = format!("is an address of {owner}");
+                    rejected.push(field_error(&object, &field, text, &reason));
                     continue;
                 }
-                if used.insert(addr, object.clone()).is_some() {
+                if used.insert(addr, Arc::clone(&object)).is_some() {
                     continue;
                 }
-                self.pods.insert(addr, object.clone());
+                self.pods.insert(addr, Arc::clone(&object));
                 let node = if info.name == own_name {
                     Some(&mut self.own)
                 } else {
-                    self.other_nodes.iter_mut().find(|node| node.name == info.name)
+                    position(&self.other_nodes, &info.name).and_then(|at| self.other_nodes.get_mut(at))
                 };
                 if let Some(node) = node {
                     node.host_addresses.push(addr.into());
@@ -187,17 +188,33 @@ impl LocalCluster {
         }
     }
 
+    /// Parses a prefix and assigns it to `owner`, or returns the reason why it cannot be the owner's.
+    fn assign(&mut self, owner: &Arc<str>, text: &str) -> Result<IpNet, String> {
+        let prefix = self.prefixes.check(&self.established, owner, text)?;
+        self.prefixes.assign(prefix, owner);
+        Ok(prefix)
+    }
+
+    /// The established prefixes and those of the local cluster. The established ones are left out afterwards.
+    pub(super) fn take_claims(&mut self) -> PrefixOwners {
+        let mut claims = std::mem::take(&mut self.established);
+        claims.assign_all(&self.prefixes);
+        claims
+    }
+
     fn read_node(&mut self, info: &NodeInfo, is_own: bool, rejected: &mut Vec<FieldError>) -> Node {
-        let object = format!("Node {}", info.name);
+        let object: Arc<str> = format!("Node {}", info.name).into();
         let mut node = Node {
             name: info.name.clone(),
             ..Node::default()
         };
         for (index, text) in info.internal_ips.iter().enumerate() {
-            let field = format!("status.addresses[InternalIP][{index}]");
             match self.parse_outside(&object, text, is_own) {
                 Ok(addr) => node.addrs.push(addr),
-                Err(reason) => rejected.push(field_error(&object, &field, text, &reason)),
+                Err(reason) => {
+                    let field = format!("status.addresses[InternalIP][{index}]");
+                    rejected.push(field_error(&object, &field, text, &reason));
+                }
             }
         }
         if node.addrs.is_empty() {
@@ -205,14 +222,16 @@ impl LocalCluster {
             rejected.push(field_error(&object, field, "", &CidrError::Missing));
         }
         for addr in &node.addrs {
-            self.addresses.push((*addr, object.clone()));
+            self.addresses.insert(*addr, Arc::clone(&object));
         }
         for (index, text) in info.pod_cidrs.iter().enumerate() {
-            let field = format!("spec.podCIDRs[{index}]");
-            node.pod_cidrs.extend(
-                self.prefix_owners
-                    .parse_and_assign(&object, &field, text, rejected),
-            );
+            match self.assign(&object, text) {
+                Ok(prefix) => node.pod_cidrs.push(prefix),
+                Err(reason) => {
+                    let field = format!("spec.podCIDRs[{index}]");
+                    rejected.push(field_error(&object, &field, text, &reason));
+                }
+            }
         }
         node
     }
@@ -222,9 +241,9 @@ impl LocalCluster {
         gateways.sort_by(|a, b| a.name.cmp(&b.name));
         self.primary = antrea::primary(&gateways).map(|info| info.name.clone());
         // All Gateways of a cluster have the same Service CIDR: one owner for all of them.
-        let owner = "the local cluster (Gateway.serviceCIDR)";
+        let owner: Arc<str> = "the local cluster (Gateway.serviceCIDR)".into();
         for info in gateways {
-            let object = format!("Gateway {}", info.name);
+            let object: Arc<str> = format!("Gateway {}", info.name).into();
             let mut address = |field: &str, text: &str| {
                 self.parse_outside(&object, text, info.name == own_name)
                     .inspect_err(|reason| rejected.push(field_error(&object, field, text, reason)))
@@ -232,22 +251,21 @@ impl LocalCluster {
             };
             let gateway_ip = address("gatewayIP", &info.gateway_ip);
             let internal_ip = address("internalIP", &info.internal_ip);
-            let before = rejected.len();
             let service_cidrs: Vec<IpNet> = split_list(&info.service_cidr)
                 .filter_map(|text| {
-                    self.prefix_owners
-                        .parse_and_assign(owner, "serviceCIDR", text, rejected)
+                    self.assign(&owner, text)
+                        .inspect_err(|reason| {
+                            rejected.push(field_error(&object, "serviceCIDR", text, reason));
+                        })
+                        .ok()
                 })
                 .collect();
             self.service_cidrs.extend(service_cidrs.iter().copied());
-            for error in rejected.iter_mut().skip(before) {
-                error.object.clone_from(&object);
-            }
             self.addresses.extend(
                 [gateway_ip, internal_ip]
                     .into_iter()
                     .flatten()
-                    .map(|addr| (addr, object.clone())),
+                    .map(|addr| (addr, Arc::clone(&object))),
             );
             if info.name == own_name {
                 self.own_gateway = Some(OwnGateway {
@@ -258,7 +276,7 @@ impl LocalCluster {
             } else if let Some(addr) = internal_ip {
                 self.gateways.push(Gateway {
                     name: info.name.clone(),
-                    object,
+                    object: object.to_string(),
                     addr,
                     weight: info.weight,
                     sources: vec![addr],
@@ -274,11 +292,6 @@ impl LocalCluster {
         }
         let all = || self.other_nodes.iter().chain([&self.own]);
         let nodes: BTreeMap<&str, &Node> = all().map(|node| (node.name.as_str(), node)).collect();
-        let underlay: BTreeMap<IpAddr, &str> = self
-            .addresses
-            .iter()
-            .map(|(addr, owner)| (*addr, owner.as_str()))
-            .collect();
         // Addresses of Nodes precede those of Pods.
         let mut pods = self.pods.clone();
         let mut by_node: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
@@ -295,11 +308,11 @@ impl LocalCluster {
                 let reason = match result {
                     Err(reason) => reason,
                     Ok(addr) if lookup == PodLookup::Auto && in_node_cidr(addr) => continue,
-                    Ok(addr) => match (underlay.get(&addr), pods.get(&addr)) {
+                    Ok(addr) => match (self.addresses.get(&addr), pods.get(&addr)) {
                         (Some(owner), _) => format!("is the address of {owner}"),
                         (None, Some(other)) => format!("is already the address of {other}"),
                         (None, None) => {
-                            pods.insert(addr, format!("Pod {}", info.name));
+                            pods.insert(addr, format!("Pod {}", info.name).into());
                             by_node.entry(info.node.clone()).or_default().push(addr.into());
                             continue;
                         }
@@ -324,7 +337,7 @@ impl LocalCluster {
             .iter()
             .flatten()
             .map(|exported| &exported.service);
-        let exported: Vec<_> = exported
+        let exported: BTreeSet<_> = exported
             .map(|service| (&service.namespace, &service.name))
             .collect();
         let nodes = self.other_nodes.iter_mut().chain([&mut self.own]);
@@ -350,7 +363,7 @@ impl LocalCluster {
                         if let Some(owner) = self.pods.get(&addr) {
                             format!("is already the address of {owner}")
                         } else {
-                            self.pods.insert(addr, node.object());
+                            self.pods.insert(addr, node.object().into());
                             node.reserved.push(addr.into());
                             continue;
                         }
@@ -397,17 +410,15 @@ impl LocalCluster {
     }
 
     /// The first individually routed address in `prefix`, with its owner.
-    pub(super) fn pod_within(&self, prefix: IpNet) -> Option<(&IpAddr, &String)> {
-        self.pods.range(prefix.network()..=prefix.broadcast()).next()
+    pub(super) fn pod_within(&self, prefix: IpNet) -> Option<(IpAddr, &str)> {
+        first_within(&self.pods, prefix)
     }
 
     /// Adds the addresses of the Node of each Gateway, which has the same name: it may send from any of them.
     fn gateway_sources(&mut self) {
         for gateway in &mut self.gateways {
-            let node = self
-                .other_nodes
-                .iter()
-                .find(|node| gateway.object.strip_prefix("Gateway ") == Some(&node.name));
+            let node = position(&self.other_nodes, &gateway.name);
+            let node = node.and_then(|at| self.other_nodes.get(at));
             for addr in node.iter().flat_map(|node| &node.addrs) {
                 if !gateway.sources.contains(addr) {
                     gateway.sources.push(*addr);
@@ -460,8 +471,7 @@ impl LocalCluster {
         let outside = self.pods_on(&self.own.name);
         first.filter(|addr| {
             let by_cidr = !outside.iter().any(|pod| same_family(pod.addr(), addr));
-            let used =
-                self.pods.contains_key(&addr) || self.addresses.iter().any(|(other, _)| *other == addr);
+            let used = self.pods.contains_key(&addr) || self.addresses.contains_key(&addr);
             lookup != PodLookup::Pod && by_cidr && !used
         })
     }
@@ -486,6 +496,17 @@ impl LocalCluster {
         }
         unique
     }
+}
+
+/// Index of a Node in `nodes`, which are sorted by name.
+fn position(nodes: &[Node], name: &str) -> Option<usize> {
+    nodes.binary_search_by(|node| node.name.as_str().cmp(name)).ok()
+}
+
+/// The first of these addresses in `prefix`, with its owner.
+pub(super) fn first_within(addresses: &BTreeMap<IpAddr, Arc<str>>, prefix: IpNet) -> Option<(IpAddr, &str)> {
+    let mut inside = addresses.range(prefix.network()..=prefix.broadcast());
+    inside.next().map(|(addr, owner)| (*addr, &**owner))
 }
 
 pub(super) fn field_error(object: &str, field: &str, value: &str, error: &impl ToString) -> FieldError {

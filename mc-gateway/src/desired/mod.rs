@@ -76,12 +76,11 @@ pub fn compute(
         });
     }
     let mut builder = Builder::default();
-    let remotes = remote::by_seniority(objects, established);
-    let others = remotes
-        .iter()
-        .copied()
-        .filter(|info| me.cluster_id.as_deref() != Some(info.cluster_id.as_str()));
-    let owners = established.owners(others);
+    let infos = remote::by_seniority(objects, established);
+    let others = infos.iter().map(|(info, established)| (*info, established));
+    let owners = Established::owners(
+        others.filter(|(info, _)| me.cluster_id.as_deref() != Some(info.cluster_id.as_str())),
+    );
     let mut cluster =
         local::LocalCluster::read(objects, &nodes, &me.node_name, owners, &mut builder.rejected);
     cluster.read_reservations(objects, &mut builder.rejected);
@@ -89,7 +88,9 @@ pub fn compute(
     cluster.read_keys(objects, &mut builder.rejected);
     builder.node_secrets = me.secrets.nodes;
     builder.own_key(me, &cluster);
-    let remotes = remote::validate(&remotes, &cluster, me, &mut builder.rejected);
+    let claims = cluster.take_claims();
+    let infos = infos.iter().map(|(info, _)| *info);
+    let remotes = remote::validate(infos, &cluster, claims, me, &mut builder.rejected).clusters;
     if cluster.own_gateway.is_some() {
         builder.gateway_node(&cluster, &remotes);
     } else {

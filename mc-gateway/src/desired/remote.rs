@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use super::antrea;
-use super::local::LocalCluster;
+use super::local::{LocalCluster, field_error, first_within};
 use super::prefix_ownership::PrefixOwners;
 use super::{Established, LocalNode};
-use crate::cidr::{parse_address, split_list};
+use crate::cidr::{parse_address, parse_prefix, split_list};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, RemoteCluster, RemoteGateway};
 use crate::peer_secret::{PeerAuth, PublicKey, PublicKeyError, SecretPolicy};
@@ -40,155 +41,203 @@ pub(super) struct Gateway {
 }
 
 /// The remote clusters in the order in which they obtain prefixes, IDs and addresses: those with established prefixes,
-/// then the older ones, then by name.
-pub(super) fn by_seniority<'o>(objects: &'o Objects, established: &Established) -> Vec<&'o RemoteCluster> {
-    let mut infos: Vec<&RemoteCluster> = objects.remotes.iter().collect();
-    infos.sort_by_cached_key(|info| {
-        (
-            established.of_cluster(info).is_empty(),
-            info.created.clone(),
-            info.name.clone(),
-        )
+/// then the older ones, then by name. Each has its established prefixes.
+pub(super) fn by_seniority<'o>(
+    objects: &'o Objects,
+    established: &Established,
+) -> Vec<(&'o RemoteCluster, BTreeSet<IpNet>)> {
+    let remotes = objects.remotes.iter();
+    let mut infos: Vec<(&RemoteCluster, BTreeSet<IpNet>)> =
+        remotes.map(|info| (info, established.of_cluster(info))).collect();
+    infos.sort_by(|(a, a_prefixes), (b, b_prefixes)| {
+        let order = a_prefixes.is_empty().cmp(&b_prefixes.is_empty());
+        order.then_with(|| (&a.created, &a.name).cmp(&(&b.created, &b.name)))
     });
     infos
 }
 
-/// All remote clusters. A prefix, ID or address that two of them state belongs to the first one.
-pub(super) fn validate(
-    infos: &[&RemoteCluster],
+/// The remote clusters with what they own.
+#[derive(Debug, Default)]
+pub(super) struct Remotes {
+    pub(super) clusters: Vec<Remote>,
+    /// Owners of all gateway addresses.
+    pub(super) gateway_owners: BTreeMap<IpAddr, Arc<str>>,
+    /// Whether two statements exclude each other: two clusters, a cluster and the local one, or a prefix and a gateway
+    /// of one cluster. Otherwise each cluster is as if it were alone.
+    pub(super) collide: bool,
+}
+
+/// All remote clusters. A prefix, ID or address that two of them state belongs to the first one. `claims` are the
+/// established prefixes and those of the local cluster.
+pub(super) fn validate<'o>(
+    infos: impl IntoIterator<Item = &'o RemoteCluster>,
     cluster: &LocalCluster,
+    claims: PrefixOwners,
     me: &LocalNode,
     rejected: &mut Vec<FieldError>,
-) -> Vec<Remote> {
-    let mut claims = cluster.prefix_owners.clone();
-    let mut ids: BTreeMap<u64, (String, String)> = BTreeMap::new();
-    let mut gateway_owners: BTreeMap<IpAddr, String> = BTreeMap::new();
-    let mut remotes = Vec::new();
+) -> Remotes {
+    let mut reader = Reader {
+        cluster,
+        me,
+        claims,
+        ids: BTreeMap::new(),
+        remotes: Remotes::default(),
+        rejected,
+    };
     for info in infos {
-        let object = info.object();
-        let Some(id) = cluster_number(info, &object, me, &mut ids, rejected) else {
-            continue;
+        reader.read(info);
+    }
+    reader.remotes
+}
+
+/// Validation of the remote clusters, one after the other.
+struct Reader<'r> {
+    cluster: &'r LocalCluster,
+    me: &'r LocalNode,
+    claims: PrefixOwners,
+    /// Cluster ID and object of each ID in the maps.
+    ids: BTreeMap<u64, (String, Arc<str>)>,
+    remotes: Remotes,
+    rejected: &'r mut Vec<FieldError>,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, info: &RemoteCluster) {
+        let object: Arc<str> = info.object().into();
+        let id = match self.id(info, &object) {
+            Ok(id) => id,
+            Err(reason) => {
+                let error = field_error(&object, "spec.clusterID", &info.cluster_id, &reason);
+                self.rejected.push(error);
+                return;
+            }
         };
-        let is_antrea = me.antrea_clusters.contains(&info.cluster_id);
+        let is_antrea = self.me.antrea_clusters.contains(&info.cluster_id);
         let listed = if is_antrea {
             antrea::active_gateways(info)
         } else {
             &info.gateways
         };
         // An Antrea gateway never has a secret.
-        let unkeyed = is_antrea || me.secrets.unkeyed_clusters.contains(&info.cluster_id);
+        let unkeyed = is_antrea || self.me.secrets.unkeyed_clusters.contains(&info.cluster_id);
         let mut gateways = GatewayReader {
             object: &object,
-            cluster,
-            claims: &claims,
-            owners: &mut gateway_owners,
+            cluster: self.cluster,
+            claims: &self.claims,
+            owners: &mut self.remotes.gateway_owners,
+            collide: &mut self.remotes.collide,
             policy: if unkeyed {
                 SecretPolicy::Optional
             } else {
                 SecretPolicy::Required
             },
-            rejected,
+            rejected: self.rejected,
         };
         let gateways = gateways.usable(listed);
-        let mut prefixes = BTreeSet::new();
-        let pods = info.pod_cidrs.iter().enumerate();
-        let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
-        // One of Pod CIDRs and Service CIDR is sufficient.
-        if services.is_empty() && info.pod_cidrs.is_empty() {
-            services.push("");
-        }
-        let fields = services
-            .into_iter()
-            .map(|text| ("spec.serviceCIDR".to_owned(), text))
-            .chain(pods.map(|(index, text)| (format!("spec.podCIDRs[{index}]"), text.as_str())));
-        for (field, text) in fields {
-            let Some(prefix) = claims.parse_and_assign(&object, &field, text, rejected) else {
-                continue;
-            };
-            // Outer packets must not be routed into the tunnel.
-            let own = cluster
-                .addresses
-                .iter()
-                .map(|(addr, owner)| (*addr, owner.as_str()));
-            let theirs = gateway_owners.iter().map(|(addr, owner)| (*addr, owner.as_str()));
-            if let Some((addr, owner)) = own.chain(theirs).find(|(addr, _)| prefix.contains(addr)) {
-                claims.release(prefix, &object);
-                rejected.push(FieldError {
-                    object: object.clone(),
-                    field,
-                    value: text.to_owned(),
-                    reason: format!("contains the underlay address {addr} of {owner}"),
-                });
-                continue;
-            }
-            if let Some((addr, owner)) = cluster.pod_within(prefix) {
-                claims.release(prefix, &object);
-                rejected.push(FieldError {
-                    object: object.clone(),
-                    field,
-                    value: text.to_owned(),
-                    reason: format!("contains the address {addr} of {owner}"),
-                });
-                continue;
-            }
-            prefixes.insert(prefix);
-        }
+        let prefixes = self.prefixes(info, &object);
         let alias = is_antrea
-            .then(|| antrea::alias(info, &prefixes, &object, rejected))
+            .then(|| antrea::alias(info, &prefixes, &object, self.rejected))
             .flatten();
-        remotes.push(Remote {
+        self.remotes.clusters.push(Remote {
             antrea: is_antrea,
             alias,
-            object,
+            object: object.to_string(),
             cluster_id: info.cluster_id.clone(),
             id,
             prefixes,
             gateways,
         });
     }
-    remotes
-}
 
-/// The ID of the cluster in the maps, if its cluster ID is valid and unique.
-fn cluster_number(
-    info: &RemoteCluster,
-    object: &str,
-    me: &LocalNode,
-    ids: &mut BTreeMap<u64, (String, String)>,
-    rejected: &mut Vec<FieldError>,
-) -> Option<u64> {
-    let id = cluster_id(&me.cluster_id_key, &info.cluster_id);
-    let reason = if info.cluster_id.is_empty() {
-        "is missing".to_owned()
-    } else if me.cluster_id.as_deref() == Some(info.cluster_id.as_str()) {
-        "is the local cluster's ID".to_owned()
-    } else if let Some((other, by)) = ids.get(&id) {
-        if *other == info.cluster_id {
-            format!("is already the ID of {by}")
-        } else {
-            format!("has the same hash as {other:?} of {by}; rename one of the clusters")
+    /// The ID of the cluster in the maps, if its cluster ID is valid and unique.
+    fn id(&mut self, info: &RemoteCluster, object: &Arc<str>) -> Result<u64, String> {
+        let id = cluster_id(&self.me.cluster_id_key, &info.cluster_id);
+        if info.cluster_id.is_empty() {
+            return Err("is missing".to_owned());
         }
-    } else {
-        ids.insert(id, (info.cluster_id.clone(), object.to_owned()));
-        return Some(id);
-    };
-    rejected.push(FieldError {
-        object: object.to_owned(),
-        field: "spec.clusterID".to_owned(),
-        value: info.cluster_id.clone(),
-        reason,
-    });
-    None
+        if self.me.cluster_id.as_deref() == Some(info.cluster_id.as_str()) {
+            return Err("is the local cluster's ID".to_owned());
+        }
+        if let Some((other, by)) = self.ids.get(&id) {
+            self.remotes.collide = true;
+            return Err(if *other == info.cluster_id {
+                format!("is already the ID of {by}")
+            } else {
+                format!("has the same hash as {other:?} of {by}; rename one of the clusters")
+            });
+        }
+        self.ids.insert(id, (info.cluster_id.clone(), Arc::clone(object)));
+        Ok(id)
+    }
+
+    /// The prefixes of the cluster. One of Pod CIDRs and Service CIDR is sufficient.
+    fn prefixes(&mut self, info: &RemoteCluster, object: &Arc<str>) -> BTreeSet<IpNet> {
+        let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
+        if services.is_empty() && info.pod_cidrs.is_empty() {
+            services.push("");
+        }
+        let pods = info.pod_cidrs.iter().enumerate();
+        let pods = pods.map(|(index, text)| (Some(index), text.as_str()));
+        let fields = services.into_iter().map(|text| (None, text)).chain(pods);
+        // A prefix that is stated again is not searched for again.
+        let mut refused: BTreeMap<IpNet, String> = BTreeMap::new();
+        let mut valid = Vec::new();
+        for (index, text) in fields {
+            let parsed = parse_prefix(text).map_err(|error| error.to_string());
+            let checked = parsed.and_then(|prefix| {
+                if let Some(reason) = refused.get(&prefix) {
+                    return Err(reason.clone());
+                }
+                self.assign(prefix, object).inspect_err(|reason| {
+                    refused.insert(prefix, reason.clone());
+                })
+            });
+            match checked {
+                Ok(prefix) => valid.push(prefix),
+                Err(reason) => {
+                    let field = index.map_or("spec.serviceCIDR".to_owned(), |index| {
+                        format!("spec.podCIDRs[{index}]")
+                    });
+                    self.rejected.push(field_error(object, &field, text, &reason));
+                }
+            }
+        }
+        valid.into_iter().collect()
+    }
+
+    /// Assigns the prefix to the cluster, or returns the reason why it cannot be the cluster's.
+    fn assign(&mut self, prefix: IpNet, object: &Arc<str>) -> Result<IpNet, String> {
+        let taken = self.claims.conflict(prefix, object);
+        // Outer packets must not be routed into the tunnel.
+        let underlay = first_within(&self.cluster.addresses, prefix)
+            .or_else(|| first_within(&self.remotes.gateway_owners, prefix));
+        let reason = if let Some((taken, by)) = taken {
+            format!("overlaps {taken} of {by}")
+        } else if let Some((addr, owner)) = underlay {
+            self.claims.release(prefix);
+            format!("contains the underlay address {addr} of {owner}")
+        } else if let Some((addr, owner)) = self.cluster.pod_within(prefix) {
+            self.claims.release(prefix);
+            format!("contains the address {addr} of {owner}")
+        } else {
+            self.claims.assign(prefix, object);
+            return Ok(prefix);
+        };
+        self.remotes.collide = true;
+        Err(reason)
+    }
 }
 
 /// Validation of the gateways of a cluster.
 struct GatewayReader<'r> {
     /// The ClusterInfoImport.
-    object: &'r str,
+    object: &'r Arc<str>,
     cluster: &'r LocalCluster,
     claims: &'r PrefixOwners,
     /// Owners of the gateway addresses of all clusters so far.
-    owners: &'r mut BTreeMap<IpAddr, String>,
+    owners: &'r mut BTreeMap<IpAddr, Arc<str>>,
+    /// [`Remotes::collide`].
+    collide: &'r mut bool,
     policy: SecretPolicy,
     rejected: &'r mut Vec<FieldError>,
 }
@@ -211,7 +260,7 @@ impl GatewayReader<'_> {
                 }
             };
             let key = self.public_key(index, &gateway.public_key);
-            self.owners.insert(addr, self.object.to_owned());
+            self.owners.insert(addr, Arc::clone(self.object));
             if !usable.iter().any(|known| known.addr == addr) {
                 usable.push(Gateway {
                     addr,
@@ -229,17 +278,18 @@ impl GatewayReader<'_> {
         usable
     }
 
-    fn address(&self, text: &str) -> Result<IpAddr, String> {
+    fn address(&mut self, text: &str) -> Result<IpAddr, String> {
         let addr = parse_address(text).map_err(|error| error.to_string())?;
-        let mut own = self.cluster.addresses.iter().filter(|(own, _)| *own == addr);
-        let own = own.next().map(|(_, owner)| owner);
+        let own = self.cluster.addresses.get(&addr);
         let other = self.owners.get(&addr).filter(|owner| *owner != self.object);
-        if let Some(owner) = own.or(other) {
-            return Err(format!("is the address of {owner}"));
+        let taken = own.or(other).map(|owner| format!("is the address of {owner}"));
+        match taken.or_else(|| self.claims.address_conflict(addr, self.object)) {
+            Some(reason) => {
+                *self.collide = true;
+                Err(reason)
+            }
+            None => Ok(addr),
         }
-        self.claims
-            .address_conflict(addr, self.object)
-            .map_or(Ok(addr), Err)
     }
 
     fn public_key(&mut self, index: usize, text: &str) -> Option<PublicKey> {
@@ -263,7 +313,7 @@ impl GatewayReader<'_> {
 
     fn reject(&mut self, field: String, value: &str, reason: String) {
         self.rejected.push(FieldError {
-            object: self.object.to_owned(),
+            object: self.object.to_string(),
             field,
             value: value.to_owned(),
             reason,

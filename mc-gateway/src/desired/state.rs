@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -96,7 +97,7 @@ pub struct DesiredState {
     /// Prefixes of [`Self::prefixes`] that are local Service CIDRs.
     pub service_cidrs: BTreeSet<IpNet>,
     /// Exported Services; none while they are unknown: the Service maps then stay unchanged.
-    pub services: Option<Services>,
+    pub services: Option<Arc<Services>>,
     /// Source NAT; [`Masquerade::sources`] are resolved later.
     pub masquerade: Masquerade,
     /// Own addresses in the Pod network outside this Node's Pod CIDRs.

@@ -5,7 +5,9 @@
 //! the result of a plan gives an empty plan.
 
 mod action;
+mod cache;
 mod counter_slots;
+mod maglev_tables;
 mod service;
 mod slots;
 #[cfg(test)]
@@ -21,6 +23,7 @@ pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
 use crate::host::tunnel_device::TunnelLink;
 use crate::resolved::{DEFAULT_MTU, NftRules, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 pub use action::Action;
+pub use cache::PlanCache;
 use counter_slots::CounterSlots;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
@@ -100,8 +103,14 @@ pub enum PlanError {
     },
 }
 
-/// The changes from `observed` to `resolved`; `device` is the name of `mc0`.
-pub fn plan(observed: &ObservedState, resolved: &ResolvedState, device: &str) -> Result<Plan, PlanError> {
+/// The changes from `observed` to `resolved`; `device` is the name of `mc0`. The plan does not depend on `cache`, which
+/// is kept between plans.
+pub fn plan(
+    observed: &ObservedState,
+    resolved: &ResolvedState,
+    device: &str,
+    cache: &mut PlanCache,
+) -> Result<Plan, PlanError> {
     let Some(mc0) = observed.device else {
         return Ok(Plan {
             actions: vec![Action::CreateDevice {
@@ -137,7 +146,7 @@ pub fn plan(observed: &ObservedState, resolved: &ResolvedState, device: &str) ->
     planner.next_hops(observed, resolved, &next_hops, &counters);
     planner.groups(observed, resolved, &groups, &next_hops);
     planner.peers(observed, resolved, &groups, &counters);
-    planner.services(observed, resolved, &groups);
+    planner.services(observed, resolved, &groups, cache);
     planner.config(observed, resolved, mc0);
     planner.prefixes(observed, resolved, &groups);
     planner.attachments(observed, resolved, mc0, device);
@@ -290,9 +299,15 @@ impl Planner {
         }
     }
 
-    fn services(&mut self, observed: &ObservedState, resolved: &ResolvedState, groups: &Slots) {
+    fn services(
+        &mut self,
+        observed: &ObservedState,
+        resolved: &ResolvedState,
+        groups: &Slots,
+        cache: &mut PlanCache,
+    ) {
         let Some(wanted) = &resolved.services else { return };
-        let (adds, removes) = service::plan(&observed.services, wanted, groups);
+        let (adds, removes) = service::plan(&observed.services, wanted, groups, &mut cache.tables);
         self.adds.extend(adds.into_iter().map(Action::Service));
         self.removes.extend(removes.into_iter().map(Action::Service));
     }

@@ -11,8 +11,8 @@ use mc_gateway_common::abi::service::{
     Backend, Maglev, SERVICE_AFFINITY, SERVICE_PAST, SERVICE_STACK, SERVICE_TIMEOUT_SHIFT, Service,
     ServiceKey,
 };
-use mc_gateway_common::maglev;
 
+use super::maglev_tables::MaglevTables;
 use super::slots::Slots;
 use crate::desired::services::Services;
 
@@ -142,6 +142,7 @@ pub(super) fn plan(
     observed: &ServiceMaps,
     wanted: &Services,
     groups: &Slots,
+    lookup: &mut MaglevTables,
 ) -> (Vec<ServiceAction>, Vec<ServiceAction>) {
     let (mut adds, mut removes) = (Vec::new(), Vec::new());
     for (id, backend) in &wanted.backends {
@@ -160,9 +161,10 @@ pub(super) fn plan(
     adds.extend(past_tables(observed, wanted));
     let (mut tables, mut changed, mut new) = (Vec::new(), Vec::new(), Vec::new());
     for (key, service) in &wanted.services {
-        let from = observed.tables.get(key).cloned();
-        let to = maglev::table(&service.backends).map(Arc::from);
-        if from != to {
+        let from = observed.tables.get(key);
+        let to = lookup.table(&service.backends, from);
+        if from != to.as_ref() {
+            let from = from.cloned();
             tables.push(ServiceAction::Table { key: *key, from, to });
         }
         let from = observed.services.get(key).copied();
@@ -178,6 +180,7 @@ pub(super) fn plan(
             actions.push(ServiceAction::Service { key: *key, from, to });
         }
     }
+    lookup.retain(wanted.services.values().map(|service| &service.backends));
     adds.extend(changed.into_iter().chain(tables).chain(new));
     for (id, backend) in &observed.backends {
         if !wanted.backends.contains_key(id) {
@@ -227,6 +230,7 @@ fn past_tables(observed: &ServiceMaps, wanted: &Services) -> Vec<ServiceAction> 
 #[cfg(test)]
 mod tests {
     use mc_gateway_common::abi::service::MAGLEV_ENTRIES;
+    use mc_gateway_common::maglev;
     use proptest::collection::{btree_map, btree_set};
     use proptest::prelude::*;
 
@@ -295,7 +299,7 @@ mod tests {
     }
 
     fn ordered(maps: &ServiceMaps, wanted: &Services) -> Vec<ServiceAction> {
-        let (mut adds, removes) = plan(maps, wanted, &Slots::default());
+        let (mut adds, removes) = plan(maps, wanted, &Slots::default(), &mut MaglevTables::default());
         adds.extend(removes.into_iter().rev());
         adds
     }
@@ -352,13 +356,16 @@ mod tests {
         };
         let groups = Slots::assign("mc_nh_groups", 4, [(2, 7)].into_iter(), [7].into_iter()).unwrap();
         let mut maps = ServiceMaps::default();
-        let (adds, removes) = plan(&maps, &wanted, &groups);
+        let (adds, removes) = plan(&maps, &wanted, &groups, &mut MaglevTables::default());
         assert_eq!(removes, []);
         for action in adds {
             action.apply_to(&mut maps);
         }
         assert_eq!(maps.backends, [(1, backend(0)), (2, backend(2))].into());
-        assert_eq!(plan(&maps, &wanted, &groups), (vec![], vec![]));
+        assert_eq!(
+            plan(&maps, &wanted, &groups, &mut MaglevTables::default()),
+            (vec![], vec![])
+        );
     }
 
     proptest! {

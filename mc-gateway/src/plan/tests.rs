@@ -12,6 +12,11 @@ use crate::resolved::Prefix;
 
 const MC0: &str = "mc0";
 
+/// A plan without earlier ones.
+fn plan(observed: &ObservedState, resolved: &ResolvedState, device: &str) -> Result<Plan, PlanError> {
+    super::plan(observed, resolved, device, &mut PlanCache::default())
+}
+
 /// Executes an action on the model.
 fn execute_on(node: &mut ObservedState, action: &Action) {
     fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {

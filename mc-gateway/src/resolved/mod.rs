@@ -20,6 +20,7 @@ mod underlay;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
@@ -82,7 +83,7 @@ pub struct ResolvedState {
     /// Peers with the stable ID of their group; counter slots are assigned by the plan.
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Exported Services; none if the Service maps stay unchanged.
-    pub services: Option<Services>,
+    pub services: Option<Arc<Services>>,
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
     /// Whether this node has no address that other clusters can reply to, and one can be reserved.

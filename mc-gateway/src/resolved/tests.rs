@@ -344,7 +344,7 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
         .into(),
         ..Services::default()
     };
-    desired.services = Some(services);
+    desired.services = Some(services.into());
     let (state, _) = resolve(&desired, &underlay, TUNNEL);
     assert_ne!(state.flags & abi::CONFIG_BACKENDS, 0);
     let of = |addr: [u8; 4]| {
@@ -367,7 +367,7 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
         Some((0, abi::PREFIX_BACKENDS)),
         "not a way in"
     );
-    desired.services = Some(Services::default());
+    desired.services = Some(Services::default().into());
     let (state, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!((state.flags & abi::CONFIG_BACKENDS, state.prefixes.len()), (0, 1));
 }

@@ -4,6 +4,7 @@
 //! gateway selects the Pod, and still translates after no gateway does. Ports that cannot be translated are left to the
 //! service proxy, with a reason. Other clusters reach the ports listed here only.
 
+mod location;
 #[cfg(test)]
 mod tests;
 
@@ -11,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use mc_gateway_common::abi::service::{
     BACKEND_READY, Backend, MAGLEV_ENTRIES, MAX_BACKENDS, MAX_SERVICES, Maglev, ServiceKey,
 };
@@ -21,6 +21,8 @@ use crate::cidr::to_abi_addr;
 use crate::ids::backend_id;
 use crate::objects::FieldError;
 use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort};
+use location::EndpointLocation;
+pub(super) use location::{EndpointNodes, NodeRef};
 
 /// Protocols of Service ports with their IANA numbers.
 const PROTOCOLS: [(&str, u8); 3] = [("TCP", ip::TCP), ("UDP", ip::UDP), ("SCTP", ip::SCTP)];
@@ -62,26 +64,9 @@ pub struct Services {
     pub backends: BTreeMap<u64, Backend>,
 }
 
-/// A Node that runs Pods.
-#[derive(Clone, Debug)]
-pub(super) struct NodeRef<'a> {
-    pub(super) name: &'a str,
-    pub(super) pod_cidrs: &'a [IpNet],
-    /// Stable ID of its group; 0 for this node, none if it is unreachable.
-    pub(super) group: Option<u32>,
-}
-
-/// The node of an endpoint.
-enum EndpointLocation {
-    Local,
-    /// Stable ID of the Node's group.
-    Remote(u32),
-    Unknown,
-}
-
 /// The Services so far, and the rejected fields.
 struct ServiceBuilder<'a> {
-    nodes: &'a [NodeRef<'a>],
+    nodes: &'a EndpointNodes,
     gateway: bool,
     services: Services,
     rejected: Vec<FieldError>,
@@ -90,11 +75,11 @@ struct ServiceBuilder<'a> {
 /// Builds the Service maps from all exported Services; `nodes` are the local cluster's.
 pub(super) fn build(
     exported: &[ExportedService],
-    homes: &[NodeRef<'_>],
+    nodes: &EndpointNodes,
     gateway: bool,
 ) -> (Services, Vec<FieldError>) {
     let mut builder = ServiceBuilder {
-        nodes: homes,
+        nodes,
         gateway,
         services: Services::default(),
         rejected: Vec::new(),
@@ -158,7 +143,7 @@ impl ServiceBuilder<'_> {
         let mut known = Endpoints::default();
         let mut unplaced = BTreeSet::new();
         for (pod, pod_port, endpoint) in endpoints {
-            let group = match self.locate(pod, endpoint) {
+            let group = match self.nodes.locate(pod, endpoint) {
                 EndpointLocation::Local => 0,
                 EndpointLocation::Remote(group) => group,
                 EndpointLocation::Unknown => {
@@ -285,22 +270,6 @@ impl ServiceBuilder<'_> {
             self.report(service, field, &stated.to_string(), &reason);
         }
         Some(seconds)
-    }
-
-    /// The node of an endpoint: its `nodeName`, else the Node with the Pod CIDR of its address.
-    fn locate(&self, pod: IpAddr, endpoint: &EndpointInfo) -> EndpointLocation {
-        let home = match &endpoint.node {
-            Some(name) => self.nodes.iter().find(|home| home.name == name.as_str()),
-            None => self
-                .nodes
-                .iter()
-                .find(|home| home.pod_cidrs.iter().any(|net| net.contains(&pod))),
-        };
-        match home.and_then(|home| home.group) {
-            Some(0) => EndpointLocation::Local,
-            Some(group) => EndpointLocation::Remote(group),
-            None => EndpointLocation::Unknown,
-        }
     }
 
     /// Reports a Service port that is left to the service proxy.

@@ -83,6 +83,7 @@ fn read_at(node: &str, exported: &[ExportedService]) -> (Services, Vec<String>) 
             group: None,
         },
     ];
+    let homes = homes.into_iter().collect();
     let (services, rejected) = build(exported, &homes, node == "gw");
     (services, rejected.iter().map(ToString::to_string).collect())
 }

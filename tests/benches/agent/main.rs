@@ -181,6 +181,9 @@ impl Agent {
             secrets: &self.secrets,
             period: 1,
             cluster_id_key: [0; 16],
+            tunnel_mac: [2, 0, 0, 0, 0, 7],
+            decap_test_ms: 450,
+            has_tunnel_devices: true,
             observed_groups: &self.node.groups,
         }
     }

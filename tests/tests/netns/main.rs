@@ -8,6 +8,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod aggregation;
 mod antrea;
 mod attach;
 mod bad_input;

@@ -1,5 +1,5 @@
-//! The agent's tunnel devices: aggregation on a wire-like underlay, decapsulation of super-packets for Pods on a bridge,
-//! and other owners of the port.
+//! The agent's tunnel devices: their state, firewalls, and VXLAN devices of others on the port. Aggregation itself is
+//! tested by [`crate::aggregation`].
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use mc_tests::{
 
 use crate::{
     families::assert_connectivity,
-    fixture::{TIMEOUT, options, wait_for_log},
+    fixture::{TIMEOUT, options},
     observability::metrics,
 };
 
-const GATEWAY: Place = Place::GatewayWest;
-const NODE: Place = Place::NodeWest;
+pub(crate) const GATEWAY: Place = Place::GatewayWest;
+pub(crate) const NODE: Place = Place::NodeWest;
 
 /// VXLAN over a wire-like underlay; Pods on a bridge or routed.
 fn vxlan(name: &str, bridge: bool) -> Options {
@@ -35,12 +35,12 @@ fn configured(options: Options) -> Topology {
     bed
 }
 
-fn counters(bed: &Topology, place: Place) -> Counters {
+pub(crate) fn counters(bed: &Topology, place: Place) -> Counters {
     Counters::read(&bed.bpf_dir(place)).expect("counters")
 }
 
 /// Sends for a second and returns the received segments.
-fn transfer(bed: &Topology) -> u64 {
+pub(crate) fn transfer(bed: &Topology) -> u64 {
     let [east, west] = [Place::PodEast, Place::PodWest].map(|place| bed.netns(place));
     let report = bed
         .traffic()
@@ -52,7 +52,8 @@ fn transfer(bed: &Topology) -> u64 {
         )
         .expect("a transfer");
     let segments = report.bytes / u64::from(1500 - bed.options().overhead());
-    assert!(segments > 10_000, "{report:?}");
+    // QEMU emulates the CPUs of some kernels: they send a twentieth.
+    assert!(segments > 1_000, "{report:?}");
     segments
 }
 
@@ -62,12 +63,12 @@ fn gso(bed: &Topology, place: Place, outcome: Outcome) -> u64 {
 }
 
 /// Waits until the kernel decapsulates super-packets on the node.
-fn wait_for_kernel_decap(bed: &Topology) {
+pub(crate) fn wait_for_kernel_decap(bed: &Topology) {
     wait_for("super-packets decapsulated by the kernel", TIMEOUT, || {
         let was = gso(bed, NODE, Outcome::KernelDecap);
         transfer(bed);
         let is = gso(bed, NODE, Outcome::KernelDecap);
-        if is > was + 100 {
+        if is > was + 10 {
             Ok(())
         } else {
             Err(format!("{was} and {is} super-packets; {:?}", counters(bed, NODE)))
@@ -81,7 +82,7 @@ fn device(bed: &Topology, place: Place, name: &str) -> Option<String> {
     bed.netns(place).run("ip", ["-d", "link", "show", name]).ok()
 }
 
-fn wait_for_open_device(bed: &Topology, place: Place) {
+pub(crate) fn wait_for_open_device(bed: &Topology, place: Place) {
     wait_for("the tunnel device", TIMEOUT, || {
         match device(bed, place, "mc0t") {
             Some(text) if text.contains(",UP") => Ok(()),
@@ -91,59 +92,8 @@ fn wait_for_open_device(bed: &Topology, place: Place) {
     .expect("a device that is up");
 }
 
-#[test]
-fn super_packets_for_pods_on_a_bridge_are_decapsulated_by_the_kernel() {
-    let bed = configured(vxlan("td-bridge", true));
-    wait_for_kernel_decap(&bed);
-    let places = [GATEWAY, NODE];
-    let before = places.map(|place| counters(&bed, place));
-    let segments = transfer(&bed);
-    let after = places.map(|place| counters(&bed, place));
-    let rose = |place: usize, outcome: Outcome| {
-        let [was, is] = [&before[place], &after[place]].map(|counters| counters.outcomes[outcome.name()]);
-        (is.packets - was.packets, is.gso - was.gso)
-    };
-    let (transit, kernel, delivered) = (
-        rose(0, Outcome::Transit),
-        rose(1, Outcome::KernelDecap),
-        rose(1, Outcome::Deliver),
-    );
-    println!("{segments} segments: transit {transit:?}, kernel-decap {kernel:?}, deliver {delivered:?}");
-    assert!(
-        transit.0 < segments / 3,
-        "no aggregation at the gateway: {transit:?}"
-    );
-    assert!(
-        kernel.0 > 100 && kernel.0 == kernel.1,
-        "super-packets only: {kernel:?}"
-    );
-    assert!(
-        delivered.1 > 100 && delivered.0 < segments / 3,
-        "delivered in super-packets: {delivered:?}"
-    );
-    assert!(after[1].drops.is_empty(), "{:?}", after[1].drops);
-    assert_connectivity(&bed, Family::V4);
-}
-
-/// The short way is faster for routed Pods; the device serves aggregation only.
-#[test]
-fn super_packets_for_routed_pods_are_aggregated_and_decapsulated_by_the_program() {
-    let bed = configured(vxlan("td-routed", false));
-    wait_for_open_device(&bed, NODE);
-    let was = counters(&bed, NODE).outcomes[Outcome::Deliver.name()];
-    let segments = transfer(&bed);
-    let is = counters(&bed, NODE).outcomes[Outcome::Deliver.name()];
-    let (packets, gso_packets) = (is.packets - was.packets, is.gso - was.gso);
-    assert!(
-        gso_packets > 100 && packets < segments / 3,
-        "{packets} packets, {gso_packets} super-packets, {segments} segments"
-    );
-    assert_eq!(gso(&bed, NODE, Outcome::KernelDecap), 0);
-    assert_aggregation(&bed, true, "yes: socket of mc0t");
-}
-
 /// `inspect` and the metrics of the node have this aggregation of tunnel packets.
-fn assert_aggregation(bed: &Topology, active: bool, reason: &str) {
+pub(crate) fn assert_aggregation(bed: &Topology, active: bool, reason: &str) {
     let output = bed.run_agent(NODE, &["inspect", "underlay", "-o", "json"]);
     let output = output.expect("inspect");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -236,30 +186,6 @@ fn vxlan_devices_of_a_cni_share_the_port_in_either_order() {
     bed.netns(NODE)
         .ip(&lines("cni.second", 4097))
         .expect("a second device");
-    wait_for_kernel_decap(&bed);
-}
-
-/// As the device of a CNI with Open vSwitch: it takes all packets of the port.
-#[test]
-fn a_device_in_external_mode_keeps_its_port() {
-    let mut bed = Topology::create(vxlan("td-external", true)).expect("the namespaces");
-    bed.netns(NODE)
-        .ip(&[
-            "link add cni0ext type vxlan external dstport 4789",
-            "link set cni0ext up",
-        ])
-        .expect("a device");
-    bed.configure(Variant::McGateway).expect("the agents");
-    let line = wait_for_log(&mut bed, NODE, &["field rejected", "tunnel device", "mc0t"]);
-    assert!(line.contains("Address already in use"), "{line}");
-    // Its socket aggregates; the program decapsulates.
-    transfer(&bed);
-    assert_aggregation(&bed, true, "yes: socket of cni0ext");
-    assert_eq!(gso(&bed, NODE, Outcome::KernelDecap), 0);
-    assert!(gso(&bed, NODE, Outcome::Deliver) > 100);
-    assert_connectivity(&bed, Family::V4);
-    bed.netns(NODE).ip(&["link del cni0ext"]).expect("delete");
-    wait_for_open_device(&bed, NODE);
     wait_for_kernel_decap(&bed);
 }
 

@@ -1,0 +1,251 @@
+//! Aggregation of tunnel packets on a wire-like underlay, with Geneve and with VXLAN, by the programs' counters.
+//!
+//! `cargo xtask matrix` runs these tests on kernels that have Geneve devices.
+
+use mc_gateway_common::{abi::Counter, verdict::Outcome};
+use mc_tests::{
+    counters::Counters,
+    skip::skipped,
+    topology::{Family, Format, Options, Topology, Variant},
+};
+
+use crate::{
+    families::assert_connectivity,
+    fixture::{options, wait_for_log},
+    tunnel_device::{GATEWAY, NODE, assert_aggregation, counters, transfer, wait_for_kernel_decap, wait_for_open_device},
+};
+
+/// Fewer packets than this part of the segments prove aggregation: acknowledgements count as well.
+const AGGREGATED: u64 = 3;
+
+/// A wire-like IPv4 underlay; Pods on a bridge or routed.
+fn wire_like(name: &str, format: Format, bridge: bool) -> Options {
+    Options {
+        bridge,
+        wire_like: true,
+        format,
+        ..options(name)
+    }
+}
+
+/// The namespaces. None, and the test is skipped, if the kernel lacks the devices of the format.
+fn create(options: Options) -> Option<Topology> {
+    let kind = kind(options.format);
+    let bed = Topology::create(options).expect("the namespaces");
+    let node = bed.netns(NODE);
+    if let Err(error) = node.ip(&[format!("link add try0 type {kind} external dstport 9999")]) {
+        let error = format!("{error:#}");
+        assert!(error.contains("Unknown device type"), "{error}");
+        skipped(format!("the kernel has no {kind} devices"));
+        return None;
+    }
+    node.ip(&["link del try0"]).expect("delete");
+    Some(bed)
+}
+
+/// The kind of the tunnel devices of a format.
+fn kind(format: Format) -> &'static str {
+    match format {
+        Format::Geneve => "geneve",
+        Format::Vxlan => "vxlan",
+    }
+}
+
+/// Counts of a transfer from east to west.
+#[derive(Debug)]
+struct Transfer {
+    /// TCP segments of the MTU's size, at least.
+    segments: u64,
+    /// Forwarded by the gateway of west, with the acknowledgements.
+    transit: Counter,
+    /// Left to the kernel by the node of west.
+    kernel_decap: Counter,
+    /// Delivered by the node of west.
+    deliver: Counter,
+}
+
+fn count_transfer(bed: &Topology) -> Transfer {
+    let read = || [GATEWAY, NODE].map(|place| counters(bed, place));
+    let before = read();
+    let segments = transfer(bed);
+    let after = read();
+    let rose = |place: usize, outcome: Outcome| {
+        let [was, is] = [&before[place], &after[place]].map(|counters| counters.outcomes[outcome.name()]);
+        Counter {
+            packets: is.packets - was.packets,
+            bytes: is.bytes - was.bytes,
+            gso: is.gso - was.gso,
+        }
+    };
+    let counted = Transfer {
+        segments,
+        transit: rose(0, Outcome::Transit),
+        kernel_decap: rose(1, Outcome::KernelDecap),
+        deliver: rose(1, Outcome::Deliver),
+    };
+    println!("aggregation: {}: {counted:?}", bed.options().prefix);
+    // Probes that arrive while a node starts are dropped before.
+    let drops = |counters: &[Counters; 2]| counters.clone().map(|counters| counters.drops);
+    assert_eq!(drops(&before), drops(&after));
+    counted
+}
+
+/// Whether the packets with an outcome are fewer than the segments, and are super-packets.
+fn is_aggregated(counter: Counter, segments: u64) -> bool {
+    counter.packets < segments / AGGREGATED && counter.gso > 0
+}
+
+/// The gateway forwards super-packets, and the node of a Pod on a bridge leaves them to its tunnel device.
+fn check_bridge(options: Options) {
+    let Some(mut bed) = create(options) else {
+        return;
+    };
+    configure(&mut bed);
+    wait_for_kernel_decap(&bed);
+    let counted = count_transfer(&bed);
+    let Transfer {
+        segments,
+        transit,
+        kernel_decap,
+        deliver,
+    } = counted;
+    assert!(is_aggregated(transit, segments), "at the gateway: {counted:?}");
+    assert!(is_aggregated(deliver, segments), "at the node: {counted:?}");
+    assert!(
+        kernel_decap.packets > 0 && kernel_decap.packets == kernel_decap.gso,
+        "super-packets only: {counted:?}"
+    );
+    assert!(
+        deliver.gso >= kernel_decap.gso,
+        "not all come back from the kernel: {counted:?}"
+    );
+    assert_connectivity(&bed, Family::V4);
+}
+
+#[test]
+fn geneve_packets_of_pods_on_a_bridge_are_aggregated_and_decapsulated_by_the_kernel() {
+    check_bridge(wire_like("ag-bridge-g", Format::Geneve, true));
+}
+
+#[test]
+fn geneve_packets_over_ipv6_are_aggregated_and_decapsulated_by_the_kernel() {
+    check_bridge(Options {
+        outer: Family::V6,
+        ..wire_like("ag-bridge-g6", Format::Geneve, true)
+    });
+}
+
+#[test]
+fn vxlan_packets_of_pods_on_a_bridge_are_aggregated_and_decapsulated_by_the_kernel() {
+    check_bridge(wire_like("ag-bridge-v", Format::Vxlan, true));
+}
+
+/// The gateway and the node of routed Pods process super-packets; the short way is faster for these Pods, and the
+/// device serves aggregation only.
+fn check_routed(name: &str, format: Format) {
+    let Some(mut bed) = create(wire_like(name, format, false)) else {
+        return;
+    };
+    configure(&mut bed);
+    let counted = count_transfer(&bed);
+    assert!(
+        is_aggregated(counted.transit, counted.segments),
+        "at the gateway: {counted:?}"
+    );
+    assert!(
+        is_aggregated(counted.deliver, counted.segments),
+        "at the node: {counted:?}"
+    );
+    assert_eq!(counted.kernel_decap.packets, 0, "{counted:?}");
+}
+
+#[test]
+fn geneve_packets_of_routed_pods_are_aggregated_and_decapsulated_by_the_program() {
+    check_routed("ag-routed-g", Format::Geneve);
+}
+
+#[test]
+fn vxlan_packets_of_routed_pods_are_aggregated_and_decapsulated_by_the_program() {
+    check_routed("ag-routed-v", Format::Vxlan);
+}
+
+/// Without a tunnel device each segment is a packet.
+fn check_never(name: &str, format: Format) {
+    let mut options = wire_like(name, format, true);
+    let never = ["--tunnel-device", "never"].map(str::to_owned);
+    options.agent_flags.extend(never);
+    let Some(mut bed) = create(options) else {
+        return;
+    };
+    bed.configure(Variant::McGateway).expect("the agents");
+    let counted = count_transfer(&bed);
+    for (what, counter) in [
+        ("at the gateway", counted.transit),
+        ("at the node", counted.deliver),
+    ] {
+        assert!(
+            counter.gso == 0 && counter.packets >= counted.segments,
+            "{what}: {counted:?}"
+        );
+    }
+    assert_eq!(counted.kernel_decap.packets, 0, "{counted:?}");
+}
+
+#[test]
+fn geneve_packets_are_not_aggregated_without_a_tunnel_device() {
+    check_never("ag-never-g", Format::Geneve);
+}
+
+#[test]
+fn vxlan_packets_are_not_aggregated_without_a_tunnel_device() {
+    check_never("ag-never-v", Format::Vxlan);
+}
+
+/// As the device of a CNI with Open vSwitch or Cilium: it takes all packets of the port. Its socket aggregates, and
+/// the program decapsulates.
+fn check_external(name: &str, format: Format, port: u16, refusal: &str) {
+    let Some(mut bed) = create(wire_like(name, format, true)) else {
+        return;
+    };
+    let kind = kind(format);
+    bed.netns(NODE)
+        .ip(&[
+            format!("link add cni0ext type {kind} external dstport {port}"),
+            "link set cni0ext up".to_owned(),
+        ])
+        .expect("a device");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let line = wait_for_log(&mut bed, NODE, &["field rejected", "tunnel device", "mc0t"]);
+    assert!(line.contains(refusal), "{line}");
+    let shown = bed.netns(NODE).run("ip", ["link", "show", "cni0ext"]);
+    assert!(shown.as_ref().is_ok_and(|text| text.contains(",UP")), "{shown:?}");
+    let counted = count_transfer(&bed);
+    assert!(
+        is_aggregated(counted.deliver, counted.segments),
+        "at the node: {counted:?}"
+    );
+    assert_eq!(counted.kernel_decap.packets, 0, "{counted:?}");
+    assert_aggregation(&bed, true, "yes: socket of cni0ext");
+    assert_connectivity(&bed, Family::V4);
+    bed.netns(NODE).ip(&["link del cni0ext"]).expect("delete");
+    wait_for_open_device(&bed, NODE);
+    wait_for_kernel_decap(&bed);
+}
+
+#[test]
+fn a_geneve_device_in_external_mode_keeps_its_port() {
+    check_external("ag-ext-g", Format::Geneve, 6081, "Device or resource busy");
+}
+
+#[test]
+fn a_vxlan_device_in_external_mode_keeps_its_port() {
+    check_external("ag-ext-v", Format::Vxlan, 4789, "Address already in use");
+}
+
+/// Starts the agents and waits for the tunnel devices of all nodes.
+fn configure(bed: &mut Topology) {
+    bed.configure(Variant::McGateway).expect("the agents");
+    for place in bed.nodes() {
+        wait_for_open_device(bed, place);
+    }
+}

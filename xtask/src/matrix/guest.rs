@@ -45,15 +45,19 @@ pub(super) const KERNEL_MODULES: &[&str] = &[
     "nft_ct",
     "crc32c_generic",
     "8021q",
+    "bridge",
+    "geneve",
+    "vxlan",
 ];
 
 /// Programs of the guest and their directories.
-pub(super) const GUEST_TOOLS: [(&str, &str); 8] = [
+pub(super) const GUEST_TOOLS: [(&str, &str); 9] = [
     ("busybox", "bin"),
     ("ip", "sbin"),
     ("tc", "sbin"),
     ("nft", "sbin"),
     ("bpftool", "sbin"),
+    ("ethtool", "sbin"),
     ("nsenter", "bin"),
     ("setpriv", "bin"),
     ("sysctl", "sbin"),
@@ -112,6 +116,10 @@ fn steps(series: Series) -> Vec<Step> {
             "VLAN devices",
             "/t/netns --test-threads=1 --exact underlay::vlan_devices_between_the_gateways_carry_traffic",
         ),
+        step(
+            "aggregation with Geneve and VXLAN devices",
+            "/t/netns --test-threads=1 --nocapture aggregation::",
+        ),
     ];
     // Older kernels have clsact only.
     if series >= TCX {
@@ -145,7 +153,7 @@ pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
         // A filter that matches no test succeeds, and so does a test that skips itself.
         let _ok = writeln!(
             text,
-            "echo '@step {name}'\nif {command} >/tmp/out 2>&1 && ! grep -q -e ': ok. 0 passed' -e '^SKIPPED:' /tmp/out; then sed -n 's/^.*\\(verified [a-z_]* [0-9]*\\)$/@\\1/p' /tmp/out; echo '@ok {name}'\n\
+            "echo '@step {name}'\nif {command} >/tmp/out 2>&1 && ! grep -q -e ': ok. 0 passed' -e '^SKIPPED:' /tmp/out; then sed -n -e 's/^.*\\(verified [a-z_]* [0-9]*\\)$/@\\1/p' -e 's/^.*\\(aggregation: .*\\)$/@\\1/p' /tmp/out; echo '@ok {name}'\n\
              else tail -n 150 /tmp/out; echo '@failed {name}'; fi"
         );
     }
@@ -181,7 +189,7 @@ impl GuestReport {
                 self.verified
                     .extend(count.parse().ok().map(|count| (program.to_owned(), count)));
             }
-            ("step", _) => {}
+            ("step" | "aggregation:", _) => {}
             _ => return false,
         }
         true

@@ -25,6 +25,7 @@ const PACKAGES: &[&str] = &[
     "iproute2",
     "nftables",
     "bpftool",
+    "ethtool",
     "util-linux",
     "kmod",
     "xz-utils",

@@ -21,7 +21,7 @@ use super::{
 use crate::wait::Progress;
 
 /// Time limit per kernel; QEMU emulates the CPU.
-const GUEST_TIMEOUT: Duration = Duration::from_mins(10);
+const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
 /// A panic ends the guest. A CPU that has been in the kernel for 120 s is a panic with the stacks of all CPUs: QEMU
 /// emulates the CPUs, and the host may be busy for half a minute. `loglevel=5` prints the stacks, `quiet` would hide
 /// them.

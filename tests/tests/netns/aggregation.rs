@@ -12,7 +12,9 @@ use mc_tests::{
 use crate::{
     families::assert_connectivity,
     fixture::{options, wait_for_log},
-    tunnel_device::{GATEWAY, NODE, assert_aggregation, counters, transfer, wait_for_kernel_decap, wait_for_open_device},
+    tunnel_device::{
+        GATEWAY, NODE, assert_aggregation, counters, transfer, wait_for_kernel_decap, wait_for_open_device,
+    },
 };
 
 /// Fewer packets than this part of the segments prove aggregation: acknowledgements count as well.

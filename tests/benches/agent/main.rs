@@ -106,7 +106,7 @@ impl Agent {
     }
 
     /// The host with a route to every next hop and peer.
-    fn host(&self, desired: &DesiredState) -> HostInputs {
+    fn host(desired: &DesiredState) -> HostInputs {
         let mut inputs = HostInputs::default();
         let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
         let route = |addr: IpAddr| UnderlayRoute {
@@ -141,7 +141,7 @@ impl Agent {
         }
         times.compute = cpu_ms()? - began;
         self.secrets.retain(&desired.public_keys());
-        let host = self.host(&desired);
+        let host = Self::host(&desired);
         let path_mtus = BTreeMap::new();
         for _ in 0..4 {
             let began = cpu_ms()?;

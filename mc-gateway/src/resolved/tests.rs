@@ -479,9 +479,12 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
 #[test]
 fn adjacent_prefixes_share_a_route_unless_a_foreign_one_is_between() {
     let (mut desired, underlay) = fixture();
-    let nets = ["10.2.0.0/16", "10.3.0.0/16"].map(|net| net.parse::<IpNet>().unwrap());
-    desired.routes = nets.into();
     let both: IpNet = "10.2.0.0/15".parse().unwrap();
+    let nets: BTreeSet<IpNet> = both.subnets(24).unwrap().collect();
+    desired.routes = nets.iter().copied().take(256).collect();
+    let state = super::resolve(&desired, &HostInputs::default(), &settings()).state;
+    assert_eq!(state.routes, desired.routes, "few prefixes have a route each");
+    desired.routes = nets;
     let mut inputs = HostInputs {
         underlay,
         ..HostInputs::default()
@@ -490,7 +493,7 @@ fn adjacent_prefixes_share_a_route_unless_a_foreign_one_is_between() {
     assert_eq!(state.routes, [both].into());
     inputs.foreign_destinations = [both].into();
     let state = super::resolve(&desired, &inputs, &settings()).state;
-    assert_eq!(state.routes, nets.into());
+    assert_eq!(state.routes, both.subnets(16).unwrap().collect());
 }
 
 #[test]

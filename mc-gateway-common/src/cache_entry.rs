@@ -67,8 +67,8 @@ pub fn write<const W: usize, E: CacheEntry<W>>(entry: &E, epoch: u32, key: &[u64
 }
 
 /// Whether a new key replaces the first of the two entries of a set. Either is right. An entry of another epoch goes
-/// first; else a hash of the key and the number of writes decides: if the older entry were replaced, three flows in turn
-/// would find none of their entries.
+/// first; else a hash of the key and the number of writes decides: if the older entry were replaced, three flows in
+/// turn would find none of their entries.
 #[inline(always)]
 pub fn replaces_first<const W: usize, E: CacheEntry<W>>(
     first: &E,

@@ -482,11 +482,8 @@ impl Subprograms for Skb {
         decision: PackedDecision,
         undo: bool,
     ) -> PackedDecision {
-        PackedDecision::from_bits(mc_rewrite_ingress_alias(
-            self.raw().cast(),
-            decision.to_bits(),
-            undo as u32,
-        ))
+        let bits = mc_rewrite_ingress_alias(self.raw().cast(), decision.to_bits(), undo as u32);
+        PackedDecision::from_bits(bits)
     }
 
     #[inline(always)]

@@ -24,7 +24,7 @@ pub trait PrefixTable {
     type Entry;
 
     /// The number of changes.
-    fn generation(&self) -> u32;
+    fn current_generation(&self) -> u32;
     /// The lengths in a slot of `mc_prefix_lens`.
     fn lengths(&self, slot: u32) -> Option<&PrefixLengths>;
     /// The entry of the network of this length.
@@ -123,7 +123,7 @@ impl PrefixLookup {
 pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: PrefixLookup) -> PrefixLookup {
     let word = state.to_bits();
     let (generation, step) = if word & MORE == 0 {
-        (table.generation(), 0)
+        (table.current_generation(), 0)
     } else {
         ((word >> GENERATION_SHIFT) as u32, word >> STEP_SHIFT & 0xff)
     };
@@ -145,7 +145,7 @@ pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: Pr
             break;
         }
     }
-    if table.generation() == generation {
+    if table.current_generation() == generation {
         result
     } else {
         PrefixLookup::START

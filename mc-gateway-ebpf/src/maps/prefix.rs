@@ -40,7 +40,7 @@ impl PrefixTable for KernelPrefixTable {
     type Entry = *const Prefix;
 
     #[inline(always)]
-    fn generation(&self) -> u32 {
+    fn current_generation(&self) -> u32 {
         PREFIX_GENERATION
             .get_ptr(0)
             // SAFETY: an element of a map, which exists as long as the program runs. The compiler joins no two volatile

@@ -8,6 +8,7 @@ mod antrea_routes;
 mod builder;
 mod established;
 mod local;
+mod node;
 mod prefix_ownership;
 mod remote;
 pub mod services;

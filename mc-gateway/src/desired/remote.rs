@@ -56,7 +56,7 @@ pub(super) fn by_seniority<'o>(
     infos
 }
 
-/// The remote clusters with what they own.
+/// The remote clusters with their prefixes and addresses.
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
     pub(super) clusters: Vec<Remote>,

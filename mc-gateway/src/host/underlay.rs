@@ -25,7 +25,8 @@ struct Link {
     bridge: bool,
 }
 
-/// Routes to other nodes that are known already. [`HostChange::Paths`](super::changes::HostChange::Paths) outdates them.
+/// Routes to other nodes that are known already. [`HostChange::Paths`](super::changes::HostChange::Paths) outdates
+/// them.
 #[derive(Debug, Default)]
 pub struct KnownRoutes(BTreeMap<IpAddr, UnderlayRoute>);
 

@@ -26,7 +26,7 @@ pub(super) enum Effect {
     Paths,
 }
 
-/// What the data path depends on.
+/// Devices, addresses and prefixes that the data path depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     /// Name of `mc0`.

@@ -61,7 +61,7 @@ impl PrefixTable {
 
     /// The present generation.
     #[must_use]
-    pub const fn generation(&self) -> u32 {
+    pub const fn current_generation(&self) -> u32 {
         self.generation
     }
 
@@ -98,7 +98,7 @@ impl PrefixTable {
         PrefixChange { writes, after }
     }
 
-    /// Puts the lists right, whatever they are, and ends a change that an earlier agent has begun.
+    /// Restores the lists from any state, and ends a change that an earlier agent has begun.
     pub fn restore(&self) -> PrefixChange {
         let mut after = self.clone();
         let mut writes = Vec::new();

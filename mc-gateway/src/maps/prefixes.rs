@@ -52,7 +52,7 @@ impl PinnedPrefixes {
         &self,
         expected: &BTreeMap<PrefixKey, abi::Prefix>,
     ) -> Result<bool, MapsError> {
-        if self.read_generation()? != self.table.generation() {
+        if self.read_generation()? != self.table.current_generation() {
             return Ok(false);
         }
         for (slot, lengths) in self.table.lengths() {

@@ -1,11 +1,11 @@
 //! Send times of the probes. Pure: time, randomness and replies are arguments.
 //!
-//! *Guarantees*: one probe per interval to each next hop, slightly more often on average. The interval is the configured
-//! one for up to 1,800 next hops per second (162 in 90 ms); with more it grows with their number, so that next hops
-//! whose probes are answered have at most 2,000 probes a second together, on average over an interval. A next hop with
-//! an overdue reply is probed at the configured interval again, at most 2,000 times a second for all of them: a loss in
-//! either direction is confirmed as fast as with few next hops. After a stall one probe is sent, not one for every
-//! missed interval.
+//! *Guarantees*: one probe per interval to each next hop, slightly more often on average. The interval is the
+//! configured one for up to 1,800 next hops per second (162 in 90 ms); with more it grows with their number, so that
+//! next hops whose probes are answered have at most 2,000 probes a second together, on average over an interval. A next
+//! hop with an overdue reply is probed at the configured interval again, at most 2,000 times a second for all of them:
+//! a loss in either direction is confirmed as fast as with few next hops. After a stall one probe is sent, not one for
+//! every missed interval.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

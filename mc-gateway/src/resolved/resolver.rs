@@ -212,9 +212,9 @@ fn packet_filter(
     }
 }
 
-/// Whether the Pods of this node are on a bridge, which has an address of the Pod CIDRs. A bridge segments a super-packet
-/// in software unless the kernel has decapsulated it; devices of routed Pods (veth) pass it on, and decapsulation by the
-/// kernel takes longer.
+/// Whether the Pods of this node are on a bridge, which has an address of the Pod CIDRs. A bridge segments a
+/// super-packet in software unless the kernel has decapsulated it; devices of routed Pods (veth) pass it on, and
+/// decapsulation by the kernel takes longer.
 fn has_bridged_pods(desired: &DesiredState, underlay: &Underlay) -> bool {
     let pods = &desired.masquerade.pod_cidrs;
     let mut addresses = underlay.bridge_addrs.iter();

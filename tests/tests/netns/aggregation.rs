@@ -119,7 +119,7 @@ fn check_bridge(options: Options) {
     );
     assert!(
         deliver.gso >= kernel_decap.gso,
-        "not all come back from the kernel: {counted:?}"
+        "not all are returned by the kernel: {counted:?}"
     );
     assert_connectivity(&bed, Family::V4);
 }

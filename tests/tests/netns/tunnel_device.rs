@@ -158,7 +158,7 @@ fn a_firewall_on_the_way_to_the_tunnel_device_drops_no_packet_of_a_pod_for_long(
 }
 
 #[test]
-fn a_tunnel_device_that_is_removed_or_set_down_comes_back() {
+fn a_tunnel_device_that_is_removed_or_set_down_is_restored() {
     let bed = configured(vxlan("td-heal", true));
     for change in ["link del mc0t", "link set mc0t down"] {
         wait_for_open_device(&bed, NODE);

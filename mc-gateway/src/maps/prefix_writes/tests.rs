@@ -114,7 +114,7 @@ impl<'a> Interleaved<'a> {
 impl prefix_table::PrefixTable for Interleaved<'_> {
     type Entry = usize;
 
-    fn generation(&self) -> u32 {
+    fn current_generation(&self) -> u32 {
         let generation = self.access(|maps| maps.generation);
         // The list that is in use at first stays.
         if self.blind { generation & 1 } else { generation }

@@ -13,6 +13,7 @@ use aya::{
 use mc_gateway_common::abi::{
     self, Addr,
     liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
+    prefix::{PREFIX_GENERATION, PREFIX_LENS, PrefixLengths, lengths_slot},
     service::{self, Backend, Maglev, Service, ServiceKey},
 };
 use mc_tests::topology::{Place, Topology};
@@ -162,6 +163,12 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
         group_ids.insert(slot, group.id);
     }
     let id = |slot: u32| group_ids.get(&slot).copied().unwrap_or(slot);
+    let generation = pinned::array::<u32>(bed, place, PREFIX_GENERATION)?.get(&0, 0)?;
+    let lists = pinned::array::<PrefixLengths>(bed, place, PREFIX_LENS)?;
+    for v4 in [false, true] {
+        let lengths = lists.get(&lengths_slot(generation, v4), 0)?;
+        lines.insert(format!("prefix lengths in use, IPv4 {v4}: {lengths:?}"));
+    }
     for (key, prefix) in pinned::entries::<abi::PrefixKey, abi::Prefix>(bed, place, abi::PREFIXES)? {
         let group = id(prefix.group);
         let prefix = abi::Prefix { group, ..prefix };

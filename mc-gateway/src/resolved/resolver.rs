@@ -178,7 +178,6 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     }
     state.filter = packet_filter(&state, desired, inputs, settings);
-    state.routes = supernets(&state.routes, &inputs.foreign_destinations);
     Resolution {
         state,
         issues,

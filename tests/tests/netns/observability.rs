@@ -2,7 +2,7 @@
 
 use std::{fs, net::Ipv4Addr};
 
-use mc_gateway_common::abi::{ACTION_DELIVER, CLUSTER_LOCAL, MAPS_DIR, PREFIXES};
+use mc_gateway_common::abi::{ACTION_DELIVER, CLUSTER_LOCAL, MAPS_DIR, PREFIXES, PrefixKey, V4_PREFIX_BITS};
 use mc_tests::{
     prom_parser::Exposition,
     topology::{Cluster, Family, Place, Topology, Variant},
@@ -258,10 +258,13 @@ fn readiness_requires_the_own_node() {
     wait_for("status 200 of /readyz", TIMEOUT, || get(&bed, NODE, "/readyz")).expect("ready again");
 }
 
-/// Adds an address to the prefixes that a node delivers, behind its agent's back.
+/// Adds the prefix of an address to those that a node delivers, behind its agent's back. Its length is that of the
+/// Node's own prefix: programs look up lengths in use only.
 fn accept_source(bed: &Topology, place: Place, addr: Ipv4Addr) {
     let hex = |bytes: &[u8]| -> Vec<String> { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
-    let key = [&128_u32.to_ne_bytes()[..], &addr.to_ipv6_mapped().octets()].concat();
+    let len = V4_PREFIX_BITS + u32::from(Cluster::East.pod_cidr().prefix_len());
+    let key = PrefixKey::new(len, addr.to_ipv6_mapped().octets());
+    let key = [&key.len.to_ne_bytes()[..], &key.addr].concat();
     // Cluster, group, action, flags, padding.
     let fields = [0, ACTION_DELIVER, 0, 0].map(u32::to_ne_bytes).concat();
     let value = [&CLUSTER_LOCAL.to_ne_bytes()[..], &fields].concat();

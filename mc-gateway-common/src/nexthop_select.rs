@@ -3,7 +3,7 @@
 use crate::{
     abi::{GROUP_NEXT_HOPS, NextHop, NextHopGroup},
     liveness,
-    maps::Maps,
+    maps::{CachedMaps, Maps},
     pipeline::subprograms::MapSubprograms,
     rendezvous::{self, Candidate},
     verdict::Event,
@@ -48,6 +48,19 @@ pub fn select_nexthop<M: MapSubprograms>(maps: &M, group: u32, hash: u32) -> Opt
     }
     maps.count(Event::AllNextHopsDead);
     Some(first)
+}
+
+/// The same next hop as that of [`select_nexthop`], if the caches have it and it is live.
+#[inline(always)]
+pub fn cached_nexthop<M: CachedMaps>(maps: &M, group: u32, hash: u32) -> Option<&NextHop> {
+    let next_hops = maps.group(group)?;
+    let (slot, found) = if next_hops.len == 1 {
+        usable(maps, next_hops, 0)?
+    } else {
+        let slot = maps.cached_hrw_winner(group, hash)?;
+        (slot, maps.next_hop(slot).filter(is_set)?)
+    };
+    (!liveness::is_dead(maps, slot, found.id)).then_some(found)
 }
 
 /// Slot of the winner of rendezvous hashing in the group in slot `group`, among the live next hops if `alive`, else

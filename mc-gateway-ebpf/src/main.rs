@@ -12,10 +12,16 @@ mod sample_drop;
 mod second_choice;
 mod skb;
 mod subprograms;
+mod transit;
 mod verdict;
 mod words;
+mod xdp_frame;
 
-use aya_ebpf::{bindings::TC_ACT_UNSPEC, macros::classifier, programs::TcContext};
+use aya_ebpf::{
+    bindings::TC_ACT_UNSPEC,
+    macros::{classifier, xdp},
+    programs::{TcContext, XdpContext},
+};
 use mc_gateway_common::{
     abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
     packet::{Packet as _, eth},
@@ -66,6 +72,12 @@ fn from_tunnel(ctx: TcContext) -> i32 {
     let received = packet.rx_info();
     let verdict = pipeline::from_tunnel(&packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_TUNNEL)
+}
+
+/// Ingress of an underlay device of a gateway before socket buffers: forwards packets whose look-ups are cached.
+#[xdp]
+fn transit(ctx: XdpContext) -> u32 {
+    transit::forward(ctx.ctx)
 }
 
 /// Never reached: a panic path would not pass the verifier.

@@ -201,24 +201,10 @@ impl Packet for Skb {
 
     #[inline(always)]
     fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
-        const { assert!(N > 8 * (W - 1) && N <= 8 * W && N.is_multiple_of(2)) }
         let start = self.linear::<AT>(N)?;
         // SAFETY: the bytes are in the packet. The kernel unclones the packet for a program with direct writes
         // (bpf_unclone_prologue, net/core/filter.c).
-        unsafe {
-            for i in 0..N / 8 {
-                words::store_u64(start + 8 * i, words[i]);
-            }
-            let (mut at, mut rest) = (start + N / 8 * 8, words[W - 1]);
-            if N % 8 >= 4 {
-                words::store_u32(at, rest as u32);
-                at += 4;
-                rest >>= 32;
-            }
-            if N % 4 >= 2 {
-                words::store_u16(at, rest as u16);
-            }
-        }
+        unsafe { words::store::<W, N>(start, words) };
         Some(())
     }
 

@@ -46,3 +46,27 @@ macro_rules! store {
 store!(store_u64, u64, "*(u64 *)({0} + 0) = {1}");
 store!(store_u32, u32, "*(u32 *)({0} + 0) = {1}");
 store!(store_u16, u16, "*(u16 *)({0} + 0) = {1}");
+
+/// Writes the first `N` bytes of `words`.
+///
+/// # Safety
+/// The bytes must be writable at `address`.
+#[inline(always)]
+pub(crate) unsafe fn store<const W: usize, const N: usize>(address: usize, words: [u64; W]) {
+    const { assert!(N > 8 * (W - 1) && N <= 8 * W && N.is_multiple_of(2)) }
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in 0..N / 8 {
+            store_u64(address + 8 * i, words[i]);
+        }
+        let (mut at, mut rest) = (address + N / 8 * 8, words[W - 1]);
+        if N % 8 >= 4 {
+            store_u32(at, rest as u32);
+            at += 4;
+            rest >>= 32;
+        }
+        if N % 4 >= 2 {
+            store_u16(at, rest as u16);
+        }
+    }
+}

@@ -37,6 +37,7 @@ pub mod service_ip_reservation;
 pub mod service_objects;
 pub mod source;
 pub mod trace;
+pub mod transit;
 pub mod tunnel_device;
 
 /// The eBPF programs, as `cargo xtask build-ebpf` built them.

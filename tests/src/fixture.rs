@@ -48,7 +48,7 @@ fn object_path(variable: &str, default: &str) -> PathBuf {
     )
 }
 
-/// Options of a topology with the programs and flags of the environment.
+/// Options of a topology with the programs and flags of the environment. `MC_XDP=1` selects [`Options::with_xdp`].
 pub fn options(name: &str) -> Options {
     let prefix = env::var("MC_PREFIX").unwrap_or_else(|_| "nt".to_owned());
     let mut options = Options::new(&format!("{prefix}-{name}"), Some(agent_program())).expect("options");
@@ -57,6 +57,9 @@ pub fn options(name: &str) -> Options {
     }
     if let Ok(flags) = env::var("MC_AGENT_FLAGS") {
         options.agent_flags = flags.split_whitespace().map(str::to_owned).collect();
+    }
+    if env::var("MC_XDP").is_ok_and(|value| value == "1") {
+        options = options.with_xdp();
     }
     options
 }

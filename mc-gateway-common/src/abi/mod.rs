@@ -15,6 +15,7 @@ pub mod rate_limit;
 pub mod sample;
 pub mod service;
 mod source_mac;
+pub mod transit;
 
 pub use addr::Addr;
 pub use address::Address;
@@ -73,7 +74,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 25] = [
+pub const ALL_MAPS: [&str; 26] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -99,6 +100,7 @@ pub const ALL_MAPS: [&str; 25] = [
     service::FLOWS,
     service::REPLIES,
     service::FRAGMENTS,
+    transit::TRANSIT_DEVICES,
 ];
 
 /// Name of the classifier on the egress of `mc0`.

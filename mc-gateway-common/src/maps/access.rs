@@ -1,6 +1,12 @@
 //! Map access: the trait that the pipelines read and write maps through.
 
-use super::{kernel_decap::KernelDecapTests, liveness::Liveness, rate_limit::RateLimiter, service::Services};
+use super::{
+    admission::{AdmissionKey, PackedAdmission},
+    kernel_decap::KernelDecapTests,
+    liveness::Liveness,
+    rate_limit::RateLimiter,
+    service::Services,
+};
 use crate::{
     abi::{Config, NextHop, NextHopGroup, Peer, Prefix},
     packet::Address,
@@ -26,4 +32,12 @@ pub trait Maps: KernelDecapTests + Liveness + RateLimiter + Services {
     fn count_sent(&self, slot: u32, bytes: u32);
     /// Counts a packet of `bytes` received from the peers of a slot of `mc_peer_stats`.
     fn count_received(&self, slot: u32, bytes: u32);
+}
+
+/// Maps with results of earlier look-ups.
+pub trait CachedMaps: Maps {
+    /// The admission that a look-up has stored.
+    fn cached_admission(&self, key: &AdmissionKey) -> Option<PackedAdmission>;
+    /// The winner of rendezvous hashing among all next hops of a group that a look-up has stored.
+    fn cached_hrw_winner(&self, group: u32, hash: u32) -> Option<u32>;
 }

@@ -11,7 +11,7 @@ pub mod prefix_table;
 pub mod rate_limit;
 pub mod service;
 
-pub use access::Maps;
+pub use access::{CachedMaps, Maps};
 pub use admission::{ALIAS_DESTINATION, ALIAS_MASK, ALIAS_SOURCE, Admission, AdmissionKey, PackedAdmission};
 pub use egress::{EgressKey, EgressRoute, PackedEgressRoute, SOURCE_BACKEND, SOURCE_MASK, SOURCE_OWN};
 #[cfg(any(test, feature = "std"))]

@@ -179,15 +179,21 @@ fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
     if headers.outer.ttl <= 1 {
         return Err(DropReason::TtlExceeded);
     }
-    // The source port is the sender's hash of the flow: the inner packet needs no second read.
-    let hash = nexthop_select::mix(u32::from(headers.udp_src()), inner.dst.fold());
+    let hash = forward_hash(headers, &inner);
     let syn = mss::can_be_syn(&inner);
     Ok(PackedDecision::forward(admission.group, Some(hash), syn).with_alias(admission.alias))
 }
 
+/// Hash of the flow of a packet to be forwarded. The source port is the sender's hash of the flow: the inner packet
+/// needs no second read.
+#[inline(always)]
+pub(super) fn forward_hash<const N: usize>(headers: &Headers<N>, inner: &ip::Header) -> u32 {
+    nexthop_select::mix(u32::from(headers.udp_src()), inner.dst.fold())
+}
+
 /// The IP header of an inner packet that is fit to be forwarded or delivered; admission is a later check.
 #[inline(always)]
-fn validate_inner<const N: usize, P: Packet>(
+pub(super) fn validate_inner<const N: usize, P: Packet>(
     packet: &P,
     headers: &Headers<N>,
     tunnel: tunnel::Header,
@@ -468,7 +474,7 @@ fn classify_with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::
 ///
 /// No IPv6 address in `::/64` is: the unspecified address is an unused entry, and an IPv4-mapped one an IPv4 address.
 #[inline(always)]
-fn is_local<const N: usize>(config: &Config, address: Address) -> bool {
+pub(super) fn is_local<const N: usize>(config: &Config, address: Address) -> bool {
     let [high, _] = address.words();
     if Headers::<N>::V6 && high == 0 {
         return false;

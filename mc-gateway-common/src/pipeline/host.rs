@@ -12,7 +12,8 @@ use crate::{
     abi::{NextHop, flow_entry::FlowEntry, service::FlowKey},
     flow, liveness,
     maps::{
-        AdmissionKey, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute, rate_limit::PeerLimit,
+        AdmissionKey, CachedMaps, EgressKey, Maps, MemoryMaps, PackedAdmission, PackedEgressRoute,
+        rate_limit::PeerLimit,
     },
     nexthop_select,
     packet::{
@@ -148,5 +149,16 @@ impl MapSubprograms for MemoryMaps {
 
     fn is_dead(&self, slot: u32, id: u32) -> bool {
         liveness::is_dead(self, slot, id)
+    }
+}
+
+/// Every look-up on the host finds the same as an earlier one.
+impl CachedMaps for MemoryMaps {
+    fn cached_admission(&self, key: &AdmissionKey) -> Option<PackedAdmission> {
+        Some(admission(self, key))
+    }
+
+    fn cached_hrw_winner(&self, group: u32, hash: u32) -> Option<u32> {
+        Some(nexthop_select::hrw_winner(self, group, hash, false))
     }
 }

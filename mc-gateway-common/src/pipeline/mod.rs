@@ -18,6 +18,7 @@ pub mod quoted_checksum;
 pub mod service;
 pub mod subprograms;
 mod to_remote;
+mod transit;
 
 pub use admission::admission;
 pub use decision::PackedDecision;
@@ -26,3 +27,4 @@ pub use from_tunnel::from_tunnel;
 pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6, rewrite_outer};
 pub use subprograms::{MapSubprograms, Subprograms};
 pub use to_remote::to_remote;
+pub use transit::{LinkAddresses, transit};

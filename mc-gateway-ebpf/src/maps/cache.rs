@@ -134,6 +134,12 @@ fn first<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, ke
     cache_entry::read(&first, epoch, key)
 }
 
+/// The value of `key` in its set.
+#[inline(always)]
+fn either<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, key: &[u64; W]) -> Option<V> {
+    first(cache, hash, epoch, key).or_else(|| second(cache, hash, epoch, key))
+}
+
 /// The value of `key` in the second entry of its set.
 #[inline(always)]
 fn second<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, key: &[u64; W]) -> Option<V> {
@@ -194,6 +200,17 @@ pub(crate) fn cached_admission(
         }
         admission
     })
+}
+
+/// The admission cached in this epoch.
+#[inline(always)]
+pub(crate) fn known_admission(key: &AdmissionKey) -> Option<PackedAdmission> {
+    either(
+        &ADMISSION_CACHE,
+        admission_hash(key),
+        epoch(),
+        &admission_words(key),
+    )
 }
 
 /// The admission cached second in this epoch, else the result of `find` as fresh. Drop reasons are never fresh, so that
@@ -276,6 +293,13 @@ const fn winner_words(group: u32, hash: u32) -> [u64; 1] {
 pub(crate) fn cached_hrw_winner(group: u32, hash: u32, find: impl FnOnce() -> u32) -> u32 {
     let cached = first(&NEXT_HOP_CACHE, hash ^ group, epoch(), &winner_words(group, hash));
     cached.map_or_else(find, |slot| slot as u32)
+}
+
+/// The slot cached in this epoch.
+#[inline(always)]
+pub(crate) fn known_hrw_winner(group: u32, hash: u32) -> Option<u32> {
+    let words = winner_words(group, hash);
+    either(&NEXT_HOP_CACHE, hash ^ group, epoch(), &words).map(|slot| slot as u32)
 }
 
 /// The slot cached second in this epoch, else the result of `find`.

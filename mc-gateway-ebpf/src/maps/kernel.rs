@@ -10,14 +10,17 @@ use mc_gateway_common::{
         MAX_OUTCOMES, MAX_PEER_STATS, MAX_PEERS, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
     },
     maps::{
-        Maps,
+        AdmissionKey, CachedMaps, Maps, PackedAdmission,
         prefix_table::{self, PrefixLookup},
     },
     packet::{Address, Aligned},
     verdict::{DropReason, Event, Outcome},
 };
 
-use super::prefix::mc_find_prefix;
+use super::{
+    cache::{known_admission, known_hrw_winner},
+    prefix::mc_find_prefix,
+};
 
 #[btf_map(name = "mc_nh_groups")]
 static NEXT_HOP_GROUPS: Array<NextHopGroup, { MAX_NEXT_HOP_GROUPS as usize }> = Array::new();
@@ -100,6 +103,18 @@ impl Maps for KernelMaps {
                 (*stats).received_bytes = (*stats).received_bytes.wrapping_add(bytes as u64);
             }
         }
+    }
+}
+
+impl CachedMaps for KernelMaps {
+    #[inline(always)]
+    fn cached_admission(&self, key: &AdmissionKey) -> Option<PackedAdmission> {
+        known_admission(key)
+    }
+
+    #[inline(always)]
+    fn cached_hrw_winner(&self, group: u32, hash: u32) -> Option<u32> {
+        known_hrw_winner(group, hash)
     }
 }
 

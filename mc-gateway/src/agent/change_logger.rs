@@ -9,12 +9,14 @@ use crate::aggregation::Aggregation;
 use crate::error_chain;
 use crate::objects::FieldError;
 use crate::resolved::ResolvedState;
+use crate::transit::{TcReason, Transit};
 
 /// State of the last log messages: each issue is logged once, and again only after it changed.
 #[derive(Debug, Default)]
 pub(super) struct ChangeLogger {
     pub(super) issues: Vec<FieldError>,
     aggregation: BTreeMap<String, Aggregation>,
+    transit: BTreeMap<String, Transit>,
     error: Option<String>,
     ready: bool,
     ipv6_forwarding_off: bool,
@@ -50,6 +52,17 @@ impl ChangeLogger {
             }
         }
         self.aggregation.clone_from(current);
+    }
+
+    /// Logs changes of the transit by underlay device, except where XDP is out of the question.
+    pub(super) fn transit(&mut self, current: &BTreeMap<String, Transit>) {
+        for (device, transit) in current {
+            let excluded = [TcReason::Policy, TcReason::NoGateway].map(Transit::Tc);
+            if self.transit.get(device) != Some(transit) && !excluded.contains(transit) {
+                info!(%device, transit = %transit, "transit");
+            }
+        }
+        self.transit.clone_from(current);
     }
 
     /// Logs that IPv6 forwarding is off.

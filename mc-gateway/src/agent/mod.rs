@@ -6,6 +6,7 @@ mod foreign_changes;
 mod reconcile;
 mod schedule;
 mod signals;
+mod transit;
 mod tunnel_devices;
 
 use std::io;

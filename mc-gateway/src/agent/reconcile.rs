@@ -84,6 +84,8 @@ pub(super) struct Agent {
     cluster_id_key: [u8; 16],
     /// Inner source MAC address of packets to the tunnel devices: that of the adopted maps, else a random one.
     tunnel_mac: [u8; 6],
+    /// Devices that rejected the XDP program, with their index and the error.
+    pub(super) transit_rejected: BTreeMap<String, (u32, String)>,
     locks: Locks,
 }
 
@@ -148,6 +150,7 @@ impl Agent {
             plan_cache: PlanCache::default(),
             cluster_id_key,
             tunnel_mac,
+            transit_rejected: BTreeMap::new(),
             locks,
         })
     }
@@ -205,6 +208,7 @@ impl Agent {
                 self.metrics.state().unrepairable = unrepairable;
                 self.observe_aggregation(state.devices.keys().cloned().collect())
                     .await?;
+                self.update_transit(&state).await?;
                 self.log
                     .issues(rejected.into_iter().chain(issues).chain(refused).collect());
                 if state.routes.iter().copied().any(is_ipv6) {

@@ -69,6 +69,9 @@ pub struct RunArgs {
     /// Tunnel devices of the agent, with which the kernel joins packets to super-packets.
     #[arg(long, value_enum, default_value_t = TunnelDevicePolicy::Auto)]
     pub tunnel_device: TunnelDevicePolicy,
+    /// Underlay devices of a gateway on which an XDP program forwards frequent packets.
+    #[arg(long, value_enum, default_value_t = TransitPolicy::Never)]
+    pub xdp_transit: TransitPolicy,
     /// How programs are attached to devices.
     #[arg(long, value_enum, default_value_t = AttachPreference::Auto)]
     pub attach: AttachPreference,
@@ -262,6 +265,19 @@ pub enum TunnelDevicePolicy {
     /// All: no CNI on the Node may use the same port, except with ordinary VXLAN devices over IPv4.
     Always,
     /// None.
+    Never,
+}
+
+/// On which devices of a gateway the XDP program forwards packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TransitPolicy {
+    /// Devices whose tunnel packets the kernel does not join to super-packets, without veth pairs.
+    Auto,
+    /// All whose driver has XDP: faster for small packets and slower for bulk TCP. The other end of a veth pair needs
+    /// `ethtool -K DEVICE tx off txvlan off gro on`.
+    Always,
+    /// None: a driver may reset its queues when a program is attached.
+    #[default]
     Never,
 }
 

@@ -20,7 +20,7 @@ use crate::peer_secret::SecretPolicy;
 use crate::probe;
 pub use args::{
     AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LimitArgs, LogFormat,
-    PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TunnelArgs,
+    PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TransitPolicy, TunnelArgs,
     TunnelDevicePolicy,
 };
 pub use limits::{FlowTableSize, Limits};
@@ -81,6 +81,8 @@ pub struct Config {
     pub tunnel: Tunnel,
     /// Tunnel devices of the agent.
     pub tunnel_devices: TunnelDevicePolicy,
+    /// Underlay devices with the XDP program.
+    pub transit: TransitPolicy,
     /// How programs are attached.
     pub attach: AttachPreference,
     /// Position among the programs of others.
@@ -248,6 +250,7 @@ impl TryFrom<RunArgs> for Config {
             source,
             tunnel: args.tunnel.try_into()?,
             tunnel_devices: args.tunnel_device,
+            transit: args.xdp_transit,
             attach: args.attach,
             tcx_order: args.tcx_order,
             metrics_address,

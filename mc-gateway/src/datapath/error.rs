@@ -40,6 +40,22 @@ pub enum DatapathError {
         /// The kernel's error.
         source: aya::maps::MapError,
     },
+    /// A map cannot be read or written.
+    #[error("map {name}")]
+    Map {
+        /// Name of the map.
+        name: &'static str,
+        /// The kernel's error.
+        source: aya::maps::MapError,
+    },
+    /// The kernel rejected a device of the XDP program.
+    #[error("device {ifindex}: allow the XDP program to send from it")]
+    TransitDevice {
+        /// Index of the device.
+        ifindex: u32,
+        /// The kernel's error.
+        source: aya::maps::xdp::XdpMapError,
+    },
     /// The kernel rejected a program.
     #[error("program {name}: {operation}")]
     Program {

@@ -12,6 +12,7 @@ mod pins;
 mod program;
 mod restore;
 mod tcx;
+mod transit;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,9 +34,11 @@ use map_migration::MapDir;
 use pins::FLOW_TABLES;
 use program::{classifier, load_program};
 pub(crate) use tcx::pinned_links;
+use transit::Transit;
+pub(crate) use transit::pinned_links as transit_links;
 
 /// Directories below the pin directory.
-pub(crate) const SUBDIRS: [&str; 3] = ["links", "programs", clsact::QDISCS];
+pub(crate) const SUBDIRS: [&str; 4] = ["links", "programs", clsact::QDISCS, transit::LINKS];
 
 /// The loaded programs and their attachments.
 #[derive(Debug)]
@@ -47,6 +50,7 @@ pub struct Datapath {
     ebpf: Ebpf,
     /// Kernel IDs of the programs that this agent loaded.
     ids: BTreeMap<Program, u32>,
+    transit: Transit,
     order: TcxOrder,
     /// Pins of links when they were last observed or created.
     links: BTreeSet<PathBuf>,
@@ -84,12 +88,17 @@ impl Datapath {
         for program in Program::ALL {
             ids.insert(program, load_program(&mut ebpf, program, dir)?);
         }
+        let transit = Transit {
+            id: transit::load(&mut ebpf, dir)?,
+            links: BTreeMap::new(),
+        };
         Ok(Self {
             dir: dir.to_owned(),
             map_dir: generation,
             old_tables,
             ebpf,
             ids,
+            transit,
             order,
             links: BTreeSet::new(),
         })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData, MapError, MapInfo, MapType};
 use aya::programs::ProgramInfo;
-use mc_gateway_common::abi::{self, Addr, prefix, service};
+use mc_gateway_common::abi::{self, Addr, prefix, service, transit};
 use thiserror::Error;
 
 use crate::config::FlowTableSize;
@@ -68,7 +68,7 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
 
 /// The maps of this version, the flow tables with their default sizes.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
-    use MapType::{Array, Hash, LruHash, PerCpuArray, RingBuf};
+    use MapType::{Array, DevMapHash, Hash, LruHash, PerCpuArray, RingBuf};
     use abi::service;
     [
         map_spec::<abi::PrefixKey, abi::Prefix>(abi::PREFIXES, Hash, abi::MAX_PREFIXES),
@@ -103,6 +103,11 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
             service::FRAGMENTS,
             LruHash,
             service::MAX_FRAGMENTS,
+        ),
+        map_spec::<u32, transit::TransitDevice>(
+            transit::TRANSIT_DEVICES,
+            DevMapHash,
+            transit::MAX_TRANSIT_DEVICES,
         ),
     ]
 }

@@ -1,8 +1,9 @@
 //! The classifiers of a loaded object.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
+use aya::pin::PinError;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 
 use super::error::{DatapathError, remove_pin};
@@ -21,16 +22,28 @@ pub(super) fn load_program(ebpf: &mut Ebpf, program: Program, dir: &Path) -> Res
     };
     let classifier = classifier(ebpf, program)?;
     classifier.load().map_err(failed("load"))?;
-    let path = dir.join("programs").join(program.name());
-    // The pin serves `trace` and bpftool; a link holds its program itself.
+    replace_pin(dir, program.name(), |path| classifier.pin(path))?;
+    Ok(classifier.info().map_err(failed("read"))?.id())
+}
+
+/// Path of a program's pin.
+pub(super) fn pin_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join("programs").join(name)
+}
+
+/// Pins a program instead of that of an earlier agent. The pin serves `trace` and bpftool; a link holds its program
+/// itself.
+pub(super) fn replace_pin(
+    dir: &Path,
+    name: &'static str,
+    pin: impl FnOnce(&Path) -> Result<(), PinError>,
+) -> Result<(), DatapathError> {
+    let path = pin_path(dir, name);
     if path.exists() {
-        pins::check_program(&path, program.name())?;
+        pins::check_program(&path, name)?;
     }
     remove_pin(&path)?;
-    classifier
-        .pin(&path)
-        .map_err(|source| DatapathError::Pin { path, source })?;
-    Ok(classifier.info().map_err(failed("read"))?.id())
+    pin(&path).map_err(|source| DatapathError::Pin { path, source })
 }
 
 /// The classifier of that name.

@@ -8,16 +8,20 @@ use std::fs;
 use std::path::PathBuf;
 
 use mc_gateway_common::abi;
+use mc_gateway_common::abi::transit::PROGRAM_TRANSIT;
 
-use super::program::classifier;
-use super::{Datapath, DatapathError, SUBDIRS, tcx};
+use super::program::{classifier, pin_path};
+use super::{Datapath, DatapathError, SUBDIRS, tcx, transit};
 use crate::plan::Program;
 
 impl Datapath {
     /// Whether every pin of this agent exists.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
-        let programs = Program::ALL.map(|program| self.program_path(program));
+        let names = Program::ALL.iter().map(|program| program.name());
+        let programs = names
+            .chain([PROGRAM_TRANSIT])
+            .map(|name| pin_path(&self.dir, name));
         let mut pins = self
             .directories()
             .into_iter()
@@ -30,12 +34,13 @@ impl Datapath {
     /// updated TCX link; a change of a filter is notified.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        self.links.iter().all(|path| {
+        let classifiers = self.links.iter().all(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
             let program = name.and_then(tcx::parse_link_name).map(|(program, _)| program);
             let id = program.and_then(|program| self.ids.get(&program).copied());
             tcx::observe(path, id).is_ok_and(|link| link.current && link.ifindex != 0)
-        })
+        });
+        classifiers && self.is_transit_attached()
     }
 
     /// Creates missing directories, and pins maps and programs again. Returns whether anything was missing.
@@ -55,7 +60,7 @@ impl Datapath {
                 .map_err(|source| DatapathError::Pin { path, source })?;
         }
         for program in Program::ALL {
-            let path = self.program_path(program);
+            let path = pin_path(&self.dir, program.name());
             if path.exists() {
                 continue;
             }
@@ -63,6 +68,7 @@ impl Datapath {
                 .pin(&path)
                 .map_err(|source| DatapathError::Pin { path, source })?;
         }
+        transit::restore_pin(&mut self.ebpf, &self.dir)?;
         Ok(true)
     }
 
@@ -74,9 +80,5 @@ impl Datapath {
     fn map_paths(&self) -> Vec<PathBuf> {
         let dir = self.maps_dir();
         abi::ALL_MAPS.map(|name| dir.join(name)).into()
-    }
-
-    fn program_path(&self, program: Program) -> PathBuf {
-        self.dir.join("programs").join(program.name())
     }
 }

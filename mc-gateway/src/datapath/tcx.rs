@@ -84,7 +84,7 @@ fn take_link(
     })
 }
 
-fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
+pub(super) fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
     PinnedLink::from_pin(path)
         .map(FdLink::from)
         .map_err(|source| DatapathError::Link {

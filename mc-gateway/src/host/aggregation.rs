@@ -2,20 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ethtool::{EthtoolAttr, EthtoolError, EthtoolFeatureAttr, EthtoolFeatureBit};
 use futures::TryStreamExt as _;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::link::{
     InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
-use tracing::debug;
 
-use super::{HostError, netlink};
+use super::{HostError, features, netlink};
 use crate::aggregation::Aggregation;
 use crate::config::EncapFormat;
-
-/// Name of the feature in the kernel (`netdev_features_strings`, `net/ethtool/common.c`).
-const GRO: &str = "rx-gro";
 
 /// Aggregation on each of `devices` for packets of a format to a UDP port.
 pub async fn observe(
@@ -34,7 +29,7 @@ pub async fn observe(
     for device in devices {
         let aggregation = Aggregation {
             sockets: sockets.clone(),
-            gro: gro(&device).await,
+            gro: features::observe(&device).await.map(|features| features.gro),
         };
         found.insert(device, aggregation);
     }
@@ -80,35 +75,6 @@ fn port_of(info: &LinkInfo) -> Option<(EncapFormat, u16)> {
         }),
         _ => None,
     }
-}
-
-/// Whether GRO is on for a device; none if the kernel does not report it.
-async fn gro(device: &str) -> Option<bool> {
-    match active_features(device).await {
-        // The kernel lists active features only.
-        Ok(active) => Some(active.iter().any(|feature| feature.name == GRO)),
-        Err(error) => {
-            debug!(%device, %error, "features not read");
-            None
-        }
-    }
-}
-
-async fn active_features(device: &str) -> Result<Vec<EthtoolFeatureBit>, EthtoolError> {
-    let connection = ethtool::new_connection();
-    let (connection, mut handle, _) =
-        connection.map_err(|error| EthtoolError::RequestFailed(error.to_string()))?;
-    tokio::spawn(connection);
-    let mut messages = handle.feature().get(Some(device)).execute().await?;
-    let mut active = Vec::new();
-    while let Some(message) = messages.try_next().await? {
-        for attribute in message.payload.nlas {
-            if let EthtoolAttr::Feature(EthtoolFeatureAttr::Active(features)) = attribute {
-                active.extend(features);
-            }
-        }
-    }
-    Ok(active)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ pub mod address;
 pub mod aggregation;
 pub mod changes;
 pub mod conntrack;
+pub mod device_traits;
+pub mod features;
 pub mod ipsec;
 pub mod ipv6;
 pub mod link;

@@ -265,11 +265,16 @@ fn underlay(snapshot: &Snapshot) -> Table {
             json!(aggregation.gro),
             json!(aggregation.sockets),
             json!(aggregation.to_string()),
+            json!(if snapshot.transit_devices.contains(device) {
+                "xdp"
+            } else {
+                "tc"
+            }),
         ]
     };
     Table {
         name: "underlay",
-        columns: &["device", "aggregation", "gro", "sockets", "reason"],
+        columns: &["device", "aggregation", "gro", "sockets", "reason", "transit"],
         rows: snapshot.aggregation.iter().map(row).collect(),
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use crate::aggregation::Aggregation;
 use crate::config::Paths;
-use crate::datapath::{DatapathError, map_migration, pinned_links};
+use crate::datapath::{DatapathError, map_migration, pinned_links, transit_links};
 use crate::host::tc_filter::Filter;
 use crate::id_names::IdNames;
 use crate::maps::{
@@ -66,6 +66,8 @@ pub struct Snapshot {
     pub links: Vec<(Program, String)>,
     /// Filters of clsact qdiscs, which have no pins; empty unless requested from the kernel.
     pub filters: Vec<Filter>,
+    /// Devices with a pinned link of the XDP program.
+    pub transit_devices: BTreeSet<String>,
     /// Aggregation of tunnel packets by underlay device; empty unless requested from the kernel.
     pub aggregation: BTreeMap<String, Aggregation>,
 }
@@ -89,6 +91,7 @@ impl Snapshot {
             flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),
+            transit_devices: transit_links(&dir)?.into_keys().collect(),
             aggregation: BTreeMap::new(),
             contents,
             dir,

@@ -13,6 +13,7 @@ use mc_metrics::scrape::{Kind, Scrape};
 use super::state::{NextHopLabels, State};
 use crate::cidr::from_abi_addr;
 use crate::maps::{Counters, NextHopHealth};
+use crate::transit::Transit;
 
 /// Counters outside of the main loop.
 #[derive(Debug, Default)]
@@ -39,7 +40,7 @@ pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, 
     nftables(&mut scrape, &counted.nftables);
     next_hops(&mut scrape, state, &counted.health);
     peers(&mut scrape, state, &counted.peer_counters);
-    aggregation(&mut scrape, state);
+    underlay(&mut scrape, state);
     map_usage(&mut scrape, state);
     agent(&mut scrape, state);
     scrape.encode()
@@ -272,7 +273,7 @@ fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-fn aggregation(scrape: &mut Scrape, state: &State) {
+fn underlay(scrape: &mut Scrape, state: &State) {
     scrape.family(
         "mcgateway_underlay_aggregation",
         Kind::Gauge,
@@ -280,6 +281,14 @@ fn aggregation(scrape: &mut Scrape, state: &State) {
     );
     for (device, aggregation) in &state.aggregation {
         scrape.value(&[("device", device)], u64::from(aggregation.is_active()));
+    }
+    scrape.family(
+        "mcgateway_underlay_xdp",
+        Kind::Gauge,
+        "1 if the XDP program of a gateway forwards frequent packets from an underlay device.",
+    );
+    for (device, transit) in &state.transit {
+        scrape.value(&[("device", device)], u64::from(*transit == Transit::Xdp));
     }
 }
 

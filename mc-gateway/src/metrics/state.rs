@@ -12,6 +12,7 @@ use crate::cidr::from_abi_addr;
 use crate::id_names::IdNames;
 use crate::maps::{MapContents, nexthop_slots};
 use crate::objects::FieldError;
+use crate::transit::Transit;
 
 /// Largest age of the last iteration before the process counts as stuck; the loop reconciles every 30 s without a
 /// trigger.
@@ -70,6 +71,8 @@ pub struct State {
     pub invalid_fields: BTreeMap<String, u64>,
     /// Aggregation of tunnel packets by underlay device.
     pub aggregation: BTreeMap<String, Aggregation>,
+    /// Transit by underlay device.
+    pub transit: BTreeMap<String, Transit>,
     /// Map, entries, capacity.
     pub map_usage: Vec<(&'static str, usize, u32)>,
     /// All next hops.
@@ -100,6 +103,7 @@ impl State {
             probe_interval: Duration::ZERO,
             invalid_fields: BTreeMap::new(),
             aggregation: BTreeMap::new(),
+            transit: BTreeMap::new(),
             map_usage: Vec::new(),
             next_hops: Vec::new(),
             peers: Vec::new(),

@@ -173,6 +173,7 @@ mod tests {
             mtu: 1500,
             bridge: false,
             wire_like: false,
+            complete_checksums: false,
             masquerade: Masquerade::Off,
             traffic: "mc-traffic".into(),
             agent: None,

@@ -64,6 +64,8 @@ pub struct Options {
     pub bridge: bool,
     /// Let no super-packet cross the underlay: senders segment, and receivers aggregate (GRO), as network cards do.
     pub wire_like: bool,
+    /// Let senders on the underlay complete checksums and write VLAN tags into frames, as XDP programs need it.
+    pub complete_checksums: bool,
     /// Masquerading by the CNI of the regular nodes.
     pub masquerade: Masquerade,
     /// Path of `mc-traffic`.
@@ -94,6 +96,7 @@ impl Options {
             mtu: 1500,
             bridge: false,
             wire_like: false,
+            complete_checksums: false,
             masquerade: Masquerade::Off,
             traffic: Traffic::program()?,
             agent,
@@ -104,6 +107,16 @@ impl Options {
             format: Format::default(),
             two_gateways: false,
         })
+    }
+
+    /// Gateways with the XDP program on their underlay devices, and links that suit it.
+    #[must_use]
+    pub fn with_xdp(mut self) -> Self {
+        self.wire_like = true;
+        self.complete_checksums = true;
+        self.agent_flags
+            .extend(["--xdp-transit", "always"].map(str::to_owned));
+        self
     }
 
     /// Bytes that the encapsulation adds to an inner IP packet.
@@ -362,6 +375,10 @@ impl Topology {
     fn set_offloads(&self, netns: &Netns, device: &str) -> Result<()> {
         if self.options.wire_like {
             netns.run("ethtool", ["-K", device, "tso", "off", "gso", "off", "gro", "on"])?;
+        }
+        if self.options.complete_checksums {
+            let off = ["-K", device, "tx", "off", "txvlan", "off", "rxvlan", "off"];
+            netns.run("ethtool", off)?;
         }
         Ok(())
     }

@@ -142,8 +142,7 @@ pub(crate) struct Bed {
     pub(crate) topology: Topology,
     pub(crate) outer: Family,
     pub(crate) format: Format,
-    /// Whether the agents have tunnel devices; there are no listeners then.
-    pub(crate) tunnel_devices: bool,
+    pub(crate) way: Way,
     lan: Netns,
     north: Netns,
     /// Inner source MAC addresses with the secret of each pair of nodes, by outer source and destination.
@@ -160,10 +159,25 @@ pub(crate) struct Bed {
     _pods: Vec<UdpSocket>,
 }
 
+/// Ways of packets besides the classifiers of the underlay devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// None.
+    Classifiers,
+    /// Tunnel devices of the agents. There are no listeners then.
+    TunnelDevices,
+    /// The XDP program on the gateways.
+    Xdp,
+}
+
 impl Bed {
     /// Creates the namespaces and starts the agents.
-    pub(crate) fn create(name: &str, outer: Family, format: Format, tunnel_devices: bool) -> Self {
+    pub(crate) fn create(name: &str, outer: Family, format: Format, way: Way) -> Self {
+        let tunnel_devices = way == Way::TunnelDevices;
         let mut options = options(name);
+        if way == Way::Xdp {
+            options = options.with_xdp();
+        }
         options.inner = Inner::Dual;
         options.outer = outer;
         options.format = format;
@@ -243,7 +257,7 @@ impl Bed {
             topology,
             outer,
             format,
-            tunnel_devices,
+            way,
             lan,
             north,
             inner_src: secrets(outer),

@@ -32,7 +32,7 @@ use nix::{
 };
 
 use crate::{
-    bed::Bed,
+    bed::{Bed, Way},
     check::Checker,
     vector::{Entry, Expected},
 };
@@ -50,8 +50,8 @@ fn use_one_cpu() {
 }
 
 /// Sends every vector of a topology.
-fn attack(name: &str, outer: Family, format: Format, tunnel_devices: bool) {
-    let bed = Bed::create(name, outer, format, tunnel_devices);
+fn attack(name: &str, outer: Family, format: Format, way: Way) {
+    let bed = Bed::create(name, outer, format, way);
     use_one_cpu();
     let selected = env::var("MC_VECTOR").unwrap_or_default();
     let mut checker = Checker::new(&bed);
@@ -74,7 +74,9 @@ fn attack(name: &str, outer: Family, format: Format, tunnel_devices: bool) {
     }
     wrong.extend(checker.check_rules());
     let sum: usize = counts.values().sum();
-    println!("attack: {outer:?} {format:?}: {sum} vectors {counts:?}, {gaps} packets through known gaps");
+    println!(
+        "attack: {outer:?} {format:?} {way:?}: {sum} vectors {counts:?}, {gaps} packets through known gaps"
+    );
     wrong.extend(mutations::mutate_all(&bed, &checker));
     assert!(
         wrong.is_empty(),
@@ -87,25 +89,30 @@ fn attack(name: &str, outer: Family, format: Format, tunnel_devices: bool) {
 
 #[test]
 fn geneve_over_ipv4() {
-    attack("g4", Family::V4, Format::Geneve, false);
+    attack("g4", Family::V4, Format::Geneve, Way::Classifiers);
 }
 
 #[test]
 fn vxlan_over_ipv4() {
-    attack("x4", Family::V4, Format::Vxlan, false);
+    attack("x4", Family::V4, Format::Vxlan, Way::Classifiers);
 }
 
 #[test]
 fn geneve_over_ipv6() {
-    attack("g6", Family::V6, Format::Geneve, false);
+    attack("g6", Family::V6, Format::Geneve, Way::Classifiers);
 }
 
 #[test]
 fn vxlan_over_ipv6() {
-    attack("x6", Family::V6, Format::Vxlan, false);
+    attack("x6", Family::V6, Format::Vxlan, Way::Classifiers);
 }
 
 #[test]
 fn vxlan_over_ipv4_with_tunnel_devices() {
-    attack("t4", Family::V4, Format::Vxlan, true);
+    attack("t4", Family::V4, Format::Vxlan, Way::TunnelDevices);
+}
+
+#[test]
+fn geneve_over_ipv4_with_xdp() {
+    attack("p4", Family::V4, Format::Geneve, Way::Xdp);
 }

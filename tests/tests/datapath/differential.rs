@@ -13,12 +13,15 @@ use mc_gateway_common::{
 };
 
 use crate::{
-    Counts, Kernel, TC_ACT_REDIRECT, TC_ACT_SHOT, expected_counts,
+    Counts, Kernel, TC_ACT_REDIRECT, TC_ACT_SHOT,
+    cases::Program,
+    expected_counts,
     fixture::Shape,
     generator::{Generator, World},
     kernel,
     packets::{checksum, l4_checksum},
     run_on_host, tc_action,
+    transit::{self, Underlay},
 };
 
 /// Number of packets in the gate and with `--long`.
@@ -42,6 +45,8 @@ struct Totals {
     answered: u64,
     reflected: u64,
     verified: u64,
+    /// Forwarded by the XDP program as well.
+    by_xdp: u64,
     flows: FlowTotals,
 }
 
@@ -104,6 +109,7 @@ impl Totals {
         self.answered += other.answered;
         self.reflected += other.reflected;
         self.verified += other.verified;
+        self.by_xdp += other.by_xdp;
         self.flows.merge(&other.flows);
     }
 }
@@ -144,9 +150,12 @@ impl Actions {
 }
 
 /// Runs generated packets against one set of tables on the host and in the kernel.
-fn compare(shape: Shape, world: World, seed: u64, packets: u64) -> Totals {
-    let tables = &world.tables(shape);
+fn compare(shape: Shape, world: World, seed: u64, packets: u64, underlay: &Underlay) -> Totals {
+    let mut tables = world.tables(shape);
+    underlay.connect(&mut tables);
+    let tables = &tables;
     let mut kernel = Kernel::load(tables);
+    underlay.allow(&mut kernel);
     let (known_flows, known_replies) = (world.known_flows(shape), world.known_replies(shape));
     let set_known_flows = |kernel: &mut Kernel| {
         tables.services.flows.borrow_mut().clone_from(&known_flows);
@@ -191,6 +200,17 @@ fn compare(shape: Shape, world: World, seed: u64, packets: u64) -> Totals {
             totals.verified += 1;
         }
         expected = expected_counts(&expected, verdict, frame.len(), tables);
+        if generated.program == Program::FromUnderlay {
+            // It leaves events alone.
+            tables.events.borrow_mut().clear();
+            let (forwarded, counts) =
+                transit::compare(&mut kernel, expected, frame, (verdict, &bytes), tables);
+            if forwarded {
+                actions.add(TC_ACT_REDIRECT, frame.len());
+                totals.by_xdp += 1;
+            }
+            expected = counts;
+        }
         actions.add(outcome.action, frame.len());
         totals.add(verdict);
         if totals.packets.is_multiple_of(BATCH) || totals.packets == packets {
@@ -331,16 +351,20 @@ fn differential() {
         let workers: Vec<_> = (0..threads)
             .map(|worker| {
                 let shapes = &shapes;
-                scope.spawn(move || {
+                let work = move |underlay: &Underlay| {
                     let mut totals = Totals::default();
                     for (i, shape) in shapes.iter().enumerate().filter(|(i, _)| i % threads == worker) {
                         for (j, world) in World::ALL.into_iter().enumerate() {
                             let run = (i * World::ALL.len() + j) as u64;
                             let seed = seed.wrapping_add(run).wrapping_mul(0x9e37_79b9);
-                            totals.merge(&compare(*shape, world, seed, packets / runs));
+                            totals.merge(&compare(*shape, world, seed, packets / runs, underlay));
                         }
                     }
                     totals
+                };
+                scope.spawn(move || {
+                    let underlay = Underlay::create(&format!("mct-diff-{worker}"));
+                    underlay.netns.enter(|| Ok(work(&underlay))).expect("a namespace")
                 })
             })
             .collect();
@@ -355,7 +379,7 @@ fn differential() {
     }
     println!(
         "differential: {} packets, 0 differences: {} passed bit-identical, {} dropped, {} sent, {} delivered, \
-         {} ICMP errors, {} probes reflected; {} with checksums recomputed; compared flow entries: {:?}; seed {seed}, {:.0} s",
+         {} ICMP errors, {} probes reflected, {} forwarded by XDP, too; {} with checksums recomputed; compared flow entries: {:?}; seed {seed}, {:.0} s",
         all.packets,
         all.passed,
         all.dropped,
@@ -363,6 +387,7 @@ fn differential() {
         all.delivered,
         all.answered,
         all.reflected,
+        all.by_xdp,
         all.verified,
         all.flows,
         start.elapsed().as_secs_f32()
@@ -375,6 +400,7 @@ fn differential() {
         ("answered with an ICMP error", all.answered),
         ("reflected", all.reflected),
         ("verified", all.verified),
+        ("forwarded by XDP", all.by_xdp),
         ("entered as a flow to a backend", all.flows.backend),
         ("entered as a reply", all.flows.replies),
     ] {

@@ -8,8 +8,8 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader, TestRunOptions,
-    maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues},
-    programs::{SchedClassifier, TestRun as _},
+    maps::{Array, DevMapHash, HashMap, MapData, PerCpuArray, PerCpuValues},
+    programs::{SchedClassifier, TestRun as _, Xdp},
 };
 use mc_gateway::program_log::{self, ProgramLogError};
 use mc_gateway_common::{
@@ -22,6 +22,7 @@ use mc_gateway_common::{
         liveness::{PROBE_REPLY, PROBE_SENT, ProbeReply, ProbeSent},
         rate_limit::{ICMP_LIMIT, PEER_LIMITS, PEER_RATES, PeerLimits, PeerRates, Rate, TokenBucket},
         service::{self, Flow, FlowKey},
+        transit::{PROGRAM_TRANSIT, TRANSIT_DEVICES},
     },
     maps::{MemoryMaps, service::ServiceMaps},
 };
@@ -155,6 +156,11 @@ impl Kernel {
             let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
             program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
         }
+        let program = ebpf.program_mut(PROGRAM_TRANSIT).expect(PROGRAM_TRANSIT);
+        let program: &mut Xdp = program.try_into().expect("XDP");
+        program
+            .load()
+            .unwrap_or_else(|e| panic!("{PROGRAM_TRANSIT}: {e:#?}"));
         let mut kernel = Self(ebpf, BTreeSet::new());
         kernel.fill(tables);
         kernel.set_services(&tables.services);
@@ -244,7 +250,13 @@ impl Kernel {
         epoch.set(0, number, 0).expect(EPOCH);
     }
 
-    /// A loaded program.
+    /// The loaded XDP program.
+    pub(crate) fn xdp_program(&self) -> &Xdp {
+        let program = self.0.program(PROGRAM_TRANSIT).expect(PROGRAM_TRANSIT);
+        program.try_into().expect("XDP")
+    }
+
+    /// A loaded classifier.
     pub(crate) fn program(&self, name: &str) -> &SchedClassifier {
         self.0.program(name).expect(name).try_into().expect(name)
     }
@@ -502,6 +514,45 @@ impl Kernel {
             action: result.return_value,
             bytes: out,
         }
+    }
+
+    /// Runs one frame through the XDP program.
+    pub(crate) fn run_xdp(&mut self, frame: &[u8]) -> RunResult {
+        let program: &Xdp = self
+            .0
+            .program(PROGRAM_TRANSIT)
+            .expect("a program")
+            .try_into()
+            .expect("XDP");
+        let mut out = vec![0; frame.len() + 256];
+        let result = program
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ..TestRunOptions::default()
+            })
+            .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));
+        out.truncate(usize::try_from(result.data_size_out).expect("a length"));
+        RunResult {
+            action: result.return_value,
+            bytes: out,
+        }
+    }
+
+    fn transit_devices(&mut self) -> DevMapHash<&mut MapData> {
+        let map = self.0.map_mut(TRANSIT_DEVICES).expect(TRANSIT_DEVICES);
+        map.try_into().expect(TRANSIT_DEVICES)
+    }
+
+    /// Allows the XDP program to send from a device of this thread's network namespace.
+    pub(crate) fn allow_transit(&mut self, ifindex: u32) {
+        let inserted = self.transit_devices().insert(ifindex, ifindex, None, 0);
+        inserted.expect(TRANSIT_DEVICES);
+    }
+
+    /// Undoes [`Self::allow_transit`].
+    pub(crate) fn forbid_transit(&mut self, ifindex: u32) {
+        self.transit_devices().remove(ifindex).expect(TRANSIT_DEVICES);
     }
 
     /// Reads all counters.

@@ -15,4 +15,8 @@ fn programs_load_and_report_verified_instructions() {
             println!("\nverified {name} {count}");
         }
     }
+    let info = kernel.xdp_program().info().expect("info");
+    if let Some(count) = info.verified_instruction_count() {
+        println!("\nverified transit {count}");
+    }
 }

@@ -23,6 +23,7 @@ mod peer_limits;
 mod prefix_table;
 mod program_log;
 mod spoofed_peers;
+mod transit;
 
 use std::collections::BTreeSet;
 

@@ -27,6 +27,7 @@ mod restart;
 mod services;
 mod spoofing;
 mod traffic;
+mod transit_xdp;
 mod tunnel_device;
 mod underlay;
 

@@ -16,7 +16,7 @@ use mc_gateway_common::verdict::DropReason;
 use mc_tests::topology::Family;
 
 use crate::{
-    bed::Bed,
+    bed::{Bed, Way},
     vector::{Entry, Generator, IPV4_MAPPED, Vector, martians},
 };
 
@@ -40,7 +40,7 @@ pub(crate) fn all(bed: &Bed, entry: Entry) -> Vec<Vector> {
         }
         antrea::generate(&mut generator);
         returned::generate(&mut generator);
-        if bed.tunnel_devices {
+        if bed.way == Way::TunnelDevices {
             tunnel_device::generate(&mut generator);
         }
         if entry != Entry::Pod {

@@ -1,0 +1,109 @@
+//! Transit of frequent packets on a gateway, before the kernel allocates a socket buffer (XDP).
+//!
+//! *Guarantees*: a packet is forwarded exactly as [`super::from_underlay`] forwards it, or left to it unchanged and
+//! uncounted. Every packet that needs a look-up, an answer, a lower MSS or a drop is left.
+
+use super::{
+    config::load_config,
+    from_underlay::{forward_hash, is_local, validate_inner},
+    mss,
+};
+use crate::{
+    abi::{ACTION_FORWARD, NextHop},
+    maps::{AdmissionKey, CachedMaps},
+    nexthop_select::cached_nexthop,
+    packet::{
+        Address, Packet, eth, ip,
+        outer::{self, HEADERS_V4, HEADERS_V6, Headers},
+        tunnel::Format,
+    },
+    verdict::{DropReason, Outcome, Verdict},
+};
+
+/// Destination and source address of an Ethernet header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkAddresses {
+    /// Address of the neighbor.
+    pub dst: eth::Mac,
+    /// Address of the device.
+    pub src: eth::Mac,
+}
+
+/// Forwards a packet whose admission and next hop are cached, or passes it unchanged. `link` returns the link addresses
+/// towards a next hop if the packet can leave by its device at once.
+#[inline(always)]
+pub fn transit<P: Packet, M: CachedMaps>(
+    packet: &mut P,
+    maps: &M,
+    link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
+) -> Verdict {
+    let found = match packet.ethertype() {
+        eth::IPV4 => forward::<HEADERS_V4, P, M>(packet, maps, link),
+        eth::IPV6 => forward::<HEADERS_V6, P, M>(packet, maps, link),
+        _ => None,
+    };
+    found.unwrap_or(Verdict::Pass)
+}
+
+/// [`transit`] over one outer IP version; `None` leaves the packet to [`super::from_underlay`].
+#[inline(always)]
+fn forward<const N: usize, P: Packet, M: CachedMaps>(
+    packet: &mut P,
+    maps: &M,
+    link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
+) -> Option<Verdict> {
+    let config = load_config(maps).ok()?;
+    let headers = Headers::<N>::load(packet)?;
+    let outer = headers.outer;
+    let is_tunnel = outer.proto == ip::UDP
+        && headers.udp_dst() == config.port
+        && outer.is_plain()
+        && !outer.is_fragment()
+        && is_local::<N>(config, outer.dst);
+    let tunnel = headers.tunnel(Format::from_config(config));
+    if !is_tunnel || !tunnel.carries_ethernet() || tunnel.options_len() != 0 || !headers.is_multicluster() {
+        return None;
+    }
+    if outer.ttl <= 1 || Headers::<N>::V6 && outer.src.is_v4() {
+        return None;
+    }
+    let inner = validate_inner(packet, &headers, tunnel).ok()?;
+    if mss::can_be_syn(&inner) {
+        return None;
+    }
+    let key = AdmissionKey {
+        source_mac: headers.source_mac_and_ethertype(),
+        peer: outer.src,
+        src: inner.src,
+        dst: inner.dst,
+    };
+    let admission = maps.cached_admission(&key)?.unpack().ok()?;
+    if admission.action != ACTION_FORWARD || admission.alias != 0 {
+        return None;
+    }
+    let next_hop = cached_nexthop(maps, admission.group, forward_hash(&headers, &inner))?;
+    let size = packet.frame_len().wrapping_sub(Headers::<N>::INNER_AT);
+    if Address::from(next_hop.addr).is_v4() == Headers::<N>::V6 || next_hop.mtu != 0 && size > next_hop.mtu {
+        return None;
+    }
+    let link = link(next_hop)?;
+    let len = packet.frame_len();
+    // Only a packet that the next hop's Node returns has a backend ID.
+    let written = outer::rewrite_outer::<N, P>(packet, next_hop, 0).and_then(|()| write_link(packet, link));
+    if written.is_none() {
+        return Some(Verdict::Drop(DropReason::WriteFailed));
+    }
+    maps.count_received(admission.traffic, len);
+    maps.count_sent(next_hop.stats, len);
+    Some(Verdict::Send {
+        outcome: Outcome::Transit,
+        ifindex: next_hop.ifindex,
+    })
+}
+
+/// Writes both link addresses.
+#[inline(always)]
+fn write_link<P: Packet>(packet: &mut P, link: LinkAddresses) -> Option<()> {
+    let (dst, src) = (eth::mac_to_u64(link.dst), eth::mac_to_u64(link.src));
+    packet.write_linear::<{ eth::DST }, 2, 12>([dst | src << 48, src >> 16])
+}

@@ -1,0 +1,206 @@
+//! The XDP program on the underlay devices of a gateway: traffic, restarts, changes by others, and its removal.
+
+use std::{fs, path::PathBuf};
+
+use aya::{
+    Ebpf,
+    programs::{ProgramInfo, Xdp, XdpMode},
+    sys::{Stats, enable_stats},
+};
+use mc_gateway_common::{
+    abi::{PROGRAM_FROM_UNDERLAY, transit::PROGRAM_TRANSIT},
+    verdict::Outcome,
+};
+use mc_tests::{
+    topology::{Family, Format, Options, Topology, Variant},
+    wait::wait_for,
+};
+use nix::sys::signal::Signal;
+
+use crate::{
+    families::assert_connectivity,
+    fixture::{TIMEOUT, ebpf_object, options, wait_for_log},
+    observability::{inspect, metrics, row},
+    tunnel_device::{GATEWAY, NODE, counters, transfer},
+};
+
+/// Underlay devices of the gateway.
+const DEVICES: [&str; 2] = ["eth0", "eth1"];
+
+fn create(options: Options) -> Topology {
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    bed
+}
+
+/// Path of the pin of a device's link.
+fn link_pin(bed: &Topology, device: &str) -> PathBuf {
+    bed.bpf_dir(GATEWAY).join("xdp").join(device)
+}
+
+/// The pinned program's kernel ID, and its runs since statistics are enabled.
+fn program(bed: &Topology, name: &str) -> (u32, u64) {
+    let pin = bed.bpf_dir(GATEWAY).join("programs").join(name);
+    let info = ProgramInfo::from_pin(&pin).expect("a pinned program");
+    (info.id(), info.run_count())
+}
+
+/// ID of the XDP program that a device of the gateway runs.
+fn attached(bed: &Topology, device: &str) -> Option<u64> {
+    let shown = bed
+        .netns(GATEWAY)
+        .run("ip", ["-json", "link", "show", "dev", device])
+        .expect("a device");
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    shown.pointer("/0/xdp/prog/id")?.as_u64()
+}
+
+/// Waits until the devices of the gateway run the pinned program.
+fn wait_until_attached(bed: &Topology) {
+    wait_for("the XDP program on both devices", TIMEOUT, || {
+        let (id, _) = program(bed, PROGRAM_TRANSIT);
+        let found = DEVICES.map(|device| attached(bed, device));
+        if found == [Some(u64::from(id)); 2] {
+            Ok(())
+        } else {
+            Err(format!("{found:?}, pinned {id}"))
+        }
+    })
+    .expect("attached");
+}
+
+/// Sends a bulk transfer through the gateway: the XDP program forwards nearly all of its packets.
+fn assert_forwards(bed: &Topology) {
+    let _statistics = enable_stats(Stats::RunTime).expect("statistics");
+    let read = || {
+        let transit = counters(bed, GATEWAY).outcomes[Outcome::Transit.name()].packets;
+        (transit, program(bed, PROGRAM_FROM_UNDERLAY).1)
+    };
+    let before = read();
+    let segments = transfer(bed);
+    let after = read();
+    let (transit, by_classifier) = (after.0 - before.0, after.1 - before.1);
+    assert!(
+        transit >= segments,
+        "{transit} packets counted, {segments} segments"
+    );
+    assert!(
+        by_classifier < segments / 10,
+        "the classifier ran {by_classifier} times for {segments} segments"
+    );
+}
+
+/// A gateway with the XDP program on both devices.
+fn check(options: Options, family: Family) -> Topology {
+    let bed = create(options.with_xdp());
+    wait_until_attached(&bed);
+    let underlay = inspect(&bed, GATEWAY, "underlay");
+    for device in DEVICES {
+        assert_eq!(row(&underlay, "device", device)["transit"], "xdp");
+        let xdp = metrics(&bed, GATEWAY).sum("mcgateway_underlay_xdp", &[device]);
+        assert!((xdp - 1.0).abs() < f64::EPSILON, "{xdp} on {device}");
+    }
+    assert_forwards(&bed);
+    assert_connectivity(&bed, family);
+    bed
+}
+
+#[test]
+fn xdp_forwards_geneve_across_restarts_and_repairs_until_cleanup() {
+    let mut bed = check(options("xdp-g"), Family::V4);
+    // Without its agent the program goes on, and the next agent replaces it.
+    let (old, _) = program(&bed, PROGRAM_TRANSIT);
+    bed.signal_agent(GATEWAY, Signal::SIGKILL).expect("SIGKILL");
+    assert_forwards(&bed);
+    bed.stop_agent(GATEWAY).ok();
+    bed.start_agent(GATEWAY).expect("an agent");
+    wait_until_attached(&bed);
+    assert_ne!(program(&bed, PROGRAM_TRANSIT).0, old, "the same program");
+    assert_forwards(&bed);
+    // A removed pin detaches the program.
+    fs::remove_file(link_pin(&bed, "eth0")).expect("a pin");
+    wait_until_attached(&bed);
+    assert!(link_pin(&bed, "eth0").exists());
+    assert_forwards(&bed);
+    bed.stop_agent(GATEWAY).expect("SIGTERM");
+    bed.cleanup_agent(GATEWAY).expect("cleanup");
+    assert_eq!(DEVICES.map(|device| attached(&bed, device)), [None; 2]);
+    assert!(!bed.bpf_dir(GATEWAY).exists(), "pins left");
+}
+
+#[test]
+fn xdp_forwards_vxlan_over_ipv6() {
+    let options = Options {
+        outer: Family::V6,
+        format: Format::Vxlan,
+        ..options("xdp-x6")
+    };
+    check(options, Family::V4);
+}
+
+#[test]
+fn no_end_of_a_veth_pair_has_the_xdp_program_by_itself() {
+    let mut options = options("xdp-auto");
+    options
+        .agent_flags
+        .extend(["--xdp-transit", "auto"].map(str::to_owned));
+    let mut bed = create(options);
+    for device in DEVICES {
+        let words = ["transit", device, "tc: end of a veth pair"];
+        wait_for_log(&mut bed, GATEWAY, &words);
+        assert_eq!(attached(&bed, device), None);
+    }
+    let underlay = inspect(&bed, GATEWAY, "underlay");
+    assert_eq!(row(&underlay, "device", "eth0")["transit"], "tc");
+}
+
+#[test]
+fn a_node_that_is_no_gateway_has_no_xdp_program() {
+    let bed = create(options("xdp-node").with_xdp());
+    wait_until_attached(&bed);
+    let underlay = inspect(&bed, NODE, "underlay");
+    assert_eq!(row(&underlay, "device", "eth0")["transit"], "tc");
+}
+
+/// Another program's XDP program stays, and the classifier forwards.
+#[test]
+fn a_device_with_the_xdp_program_of_another_keeps_it() {
+    let options = options("xdp-other").with_xdp();
+    let mut bed = Topology::create(options).expect("the namespaces");
+    // Without a configuration it passes all packets.
+    let mut other = Ebpf::load_file(ebpf_object()).expect("an object");
+    let program: &mut Xdp = other
+        .program_mut(PROGRAM_TRANSIT)
+        .expect("a program")
+        .try_into()
+        .expect("XDP");
+    program.load().expect("load");
+    let attach = || Ok(program.attach("eth0", XdpMode::Driver)?);
+    bed.netns(GATEWAY).enter(attach).expect("attach");
+    let before = attached(&bed, "eth0");
+    assert!(before.is_some());
+    bed.configure(Variant::McGateway).expect("the agents");
+    wait_for_log(&mut bed, GATEWAY, &["transit", "eth0", "tc: ", "busy"]);
+    assert_eq!(attached(&bed, "eth0"), before);
+    assert_connectivity(&bed, Family::V4);
+}
+
+#[test]
+fn a_device_that_removes_vlan_tags_has_no_xdp_program() {
+    let mut bed = create(options("xdp-vlan").with_xdp());
+    wait_until_attached(&bed);
+    let set = |bed: &Topology, state: &str| {
+        bed.netns(GATEWAY)
+            .run("ethtool", ["-K", "eth0", "rxvlan", state])
+            .expect("ethtool")
+    };
+    set(&bed, "on");
+    wait_for_log(
+        &mut bed,
+        GATEWAY,
+        &["transit", "eth0", "the driver removes VLAN tags"],
+    );
+    assert_eq!(attached(&bed, "eth0"), None);
+    set(&bed, "off");
+    wait_until_attached(&bed);
+}

@@ -35,6 +35,21 @@ fn source(ctx: XdpContext) -> u32 {
     }
 }
 
+/// Source of live frames that arrive at the other end of a veth pair.
+#[xdp]
+fn sender(ctx: XdpContext) -> u32 {
+    match send(&ctx) {
+        Some(()) => xdp_action::XDP_TX,
+        None => xdp_action::XDP_ABORTED,
+    }
+}
+
+/// Drops every frame in the driver.
+#[xdp]
+fn discard(_: XdpContext) -> u32 {
+    xdp_action::XDP_DROP
+}
+
 #[inline(always)]
 fn send(ctx: &XdpContext) -> Option<()> {
     let sent = SENT.get_ptr_mut(0)?;

@@ -14,6 +14,8 @@ pub enum Bed {
     WireLikeRouted,
     /// The same underlay; Pods on a bridge.
     WireLikeBridge,
+    /// The same underlay with complete checksums, as XDP programs need them; routed Pods.
+    WireLikeChecksums,
     /// Super-packets cross the underlay, as between containers on one host; routed Pods.
     VethRouted,
     /// The same underlay; Pods on a bridge.
@@ -24,9 +26,10 @@ pub enum Bed {
 
 impl Bed {
     /// All beds, the headline first.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::WireLikeRouted,
         Self::WireLikeBridge,
+        Self::WireLikeChecksums,
         Self::VethRouted,
         Self::VethBridge,
     ];
@@ -45,6 +48,7 @@ impl Bed {
         match self {
             Self::WireLikeRouted => "wire-like-routed",
             Self::WireLikeBridge => "wire-like-bridge",
+            Self::WireLikeChecksums => "wire-like-checksums",
             Self::VethRouted => "veth-routed",
             Self::VethBridge => "veth-bridge",
         }
@@ -56,6 +60,7 @@ impl Bed {
         match self {
             Self::WireLikeRouted => "wire-like underlay, routed Pods",
             Self::WireLikeBridge => "wire-like underlay, Pods on a bridge",
+            Self::WireLikeChecksums => "wire-like underlay, complete checksums",
             Self::VethRouted => "veth underlay, routed Pods",
             Self::VethBridge => "veth underlay, Pods on a bridge",
         }
@@ -70,12 +75,24 @@ impl Bed {
     /// Whether links carry packets of MTU size only.
     #[must_use]
     pub const fn wire_like(self) -> bool {
-        matches!(self, Self::WireLikeRouted | Self::WireLikeBridge)
+        matches!(
+            self,
+            Self::WireLikeRouted | Self::WireLikeBridge | Self::WireLikeChecksums
+        )
+    }
+
+    /// Whether senders on the underlay complete checksums.
+    #[must_use]
+    pub const fn complete_checksums(self) -> bool {
+        matches!(self, Self::WireLikeChecksums)
     }
 
     /// Whether a case is measured on this bed.
     #[must_use]
     pub fn has(self, case: Case) -> bool {
+        if case.is_xdp() {
+            return self.complete_checksums();
+        }
         self == Self::VethRouted || Self::CASES.contains(&case)
     }
 

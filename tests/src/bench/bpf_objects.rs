@@ -10,13 +10,17 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use aya::{
     Ebpf, EbpfLoader, Pod, TestRunOptions,
-    maps::{Array, HashMap, MapData, PerCpuArray},
+    maps::{Array, DevMapHash, HashMap, MapData, PerCpuArray},
     programs::{
         ProgramInfo, SchedClassifier, TcAttachType, TestRun as _, Xdp, XdpMode, tc::SchedClassifierLinkId,
+        xdp::XdpLinkId,
     },
 };
 use mc_gateway_common::{
-    abi::{self, Addr, Counter},
+    abi::{
+        self, Addr, Counter,
+        transit::{PROGRAM_TRANSIT, TRANSIT_DEVICES},
+    },
     maps::MemoryMaps,
     verdict::Outcome as PacketPath,
 };
@@ -68,6 +72,7 @@ impl CpuTime {
 pub(super) struct LoadedGateway {
     ebpf: Ebpf,
     attached: Vec<(&'static str, SchedClassifierLinkId)>,
+    xdp: Option<XdpLinkId>,
 }
 
 // === impl Gateway ===
@@ -81,10 +86,12 @@ impl LoadedGateway {
                 .load()
                 .with_context(|| format!("cannot load {name}"))?;
         }
+        xdp(&mut ebpf, PROGRAM_TRANSIT)?.load()?;
         fill_maps(&mut ebpf, tables)?;
         Ok(Self {
             ebpf,
             attached: Vec::new(),
+            xdp: None,
         })
     }
 
@@ -95,8 +102,23 @@ impl LoadedGateway {
         Ok(())
     }
 
+    /// Attaches the XDP program to a device, and allows it to send from another one.
+    pub(super) fn attach_transit(&mut self, netns: &Netns, device: &str, to: u32) -> Result<()> {
+        let ebpf = &mut self.ebpf;
+        let attached = netns.enter(|| {
+            let devices = ebpf.map_mut(TRANSIT_DEVICES).context(TRANSIT_DEVICES)?;
+            DevMapHash::try_from(devices)?.insert(to, to, None, 0)?;
+            Ok(xdp(ebpf, PROGRAM_TRANSIT)?.attach(device, XdpMode::Driver)?)
+        });
+        self.xdp = Some(attached?);
+        Ok(())
+    }
+
     /// Detaches everything.
     pub(super) fn detach(&mut self) -> Result<()> {
+        if let Some(id) = self.xdp.take() {
+            xdp(&mut self.ebpf, PROGRAM_TRANSIT)?.detach(id)?;
+        }
         for (name, id) in self.attached.drain(..) {
             classifier(&mut self.ebpf, name)?.detach(id)?;
         }
@@ -135,8 +157,33 @@ impl LoadedGateway {
 #[derive(Debug)]
 pub(super) struct BenchPrograms {
     ebpf: Ebpf,
+    entry: Entry,
 }
 
+/// Where the frames of the source enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// At the device with the source, behind its driver.
+    Device,
+    /// At the driver of the other end of its veth pair.
+    Driver,
+}
+
+impl Entry {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Device => SOURCE,
+            Self::Driver => SENDER,
+        }
+    }
+}
+
+/// The XDP program that sends frames to the other end of a veth pair.
+const SENDER: &str = "sender";
+/// The XDP program that drops every frame.
+const DISCARD: &str = "discard";
+/// The XDP program that injects frames at its own device.
+const SOURCE: &str = "source";
 /// The classifier without any effect.
 pub(super) const EMPTY: &str = "empty";
 /// The classifier that drops every packet.
@@ -153,20 +200,31 @@ impl BenchPrograms {
         for name in [EMPTY, SINK, WIRE] {
             classifier(&mut ebpf, name)?.load()?;
         }
-        source(&mut ebpf)?.load()?;
-        Ok(Self { ebpf })
+        for name in [SOURCE, SENDER, DISCARD] {
+            xdp(&mut ebpf, name)?.load()?;
+        }
+        Ok(Self {
+            ebpf,
+            entry: Entry::Device,
+        })
     }
 
     /// Attaches the packet source to a device.
-    pub(super) fn attach_source(&mut self, netns: &Netns, device: &str) -> Result<()> {
-        let program = source(&mut self.ebpf)?;
+    pub(super) fn attach_source(&mut self, netns: &Netns, device: &str, entry: Entry) -> Result<()> {
+        self.entry = entry;
         // Live frames require a device with XDP enabled.
-        netns.enter(|| {
-            program
-                .attach(device, XdpMode::Driver)
-                .with_context(|| format!("cannot attach the source to {device}"))
-        })?;
+        attach_xdp(&mut self.ebpf, netns, entry.program(), device)?;
         Ok(())
+    }
+
+    /// Drops all frames in the driver of a device, until [`Self::detach_discard`].
+    pub(super) fn attach_discard(&mut self, netns: &Netns, device: &str) -> Result<XdpLinkId> {
+        attach_xdp(&mut self.ebpf, netns, DISCARD, device)
+    }
+
+    /// Undoes [`Self::attach_discard`].
+    pub(super) fn detach_discard(&mut self, id: XdpLinkId) -> Result<()> {
+        Ok(xdp(&mut self.ebpf, DISCARD)?.detach(id)?)
     }
 
     /// Attaches a classifier to a device's ingress until [`Self::detach`].
@@ -226,7 +284,8 @@ impl BenchPrograms {
         frame: &[u8],
         duration: Duration,
     ) -> Result<SendResult> {
-        let program: &Xdp = self.ebpf.program("source").context("no source")?.try_into()?;
+        let name = self.entry.program();
+        let program: &Xdp = self.ebpf.program(name).context(name)?.try_into()?;
         let context = xdp_md(frame.len(), ifindex)?;
         netns.enter(|| {
             pin_to_first_cpu()?;
@@ -298,8 +357,20 @@ fn classifier<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut SchedClassif
     Ok(program.try_into()?)
 }
 
-fn source(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
-    Ok(ebpf.program_mut("source").context("no source")?.try_into()?)
+fn xdp<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Xdp> {
+    let program = ebpf.program_mut(name);
+    Ok(program
+        .with_context(|| format!("no program {name}"))?
+        .try_into()?)
+}
+
+fn attach_xdp(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<XdpLinkId> {
+    let program = xdp(ebpf, name)?;
+    netns.enter(|| {
+        program
+            .attach(device, XdpMode::Driver)
+            .with_context(|| format!("cannot attach {name} to {device}"))
+    })
 }
 
 fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<SchedClassifierLinkId> {

@@ -19,6 +19,10 @@ pub enum Case {
     McGateway,
     /// mc-gateway, VXLAN over IPv4.
     McGatewayVxlan,
+    /// mc-gateway, Geneve over IPv4, gateways with the XDP program.
+    McGatewayXdp,
+    /// mc-gateway, VXLAN over IPv4, gateways with the XDP program.
+    McGatewayVxlanXdp,
     /// Routes only, IPv6.
     PlainIpv6,
     /// A kernel VXLAN device at both ends of each leg, IPv6 inside and outside.
@@ -31,13 +35,15 @@ pub enum Case {
 
 impl Case {
     /// All cases.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Plain,
         Self::PlainServices,
         Self::KernelVxlan,
         Self::MetadataVxlan,
         Self::McGateway,
         Self::McGatewayVxlan,
+        Self::McGatewayXdp,
+        Self::McGatewayVxlanXdp,
         Self::PlainIpv6,
         Self::KernelVxlanIpv6,
         Self::McGatewayIpv6,
@@ -53,6 +59,8 @@ impl Case {
             Self::MetadataVxlan => "metadata-vxlan",
             Self::McGateway => "mc-gateway",
             Self::McGatewayVxlan => "mc-gateway-vxlan",
+            Self::McGatewayXdp => "mc-gateway-xdp",
+            Self::McGatewayVxlanXdp => "mc-gateway-vxlan-xdp",
             Self::PlainIpv6 => "plain-ipv6",
             Self::KernelVxlanIpv6 => "kernel-vxlan-ipv6",
             Self::McGatewayIpv6 => "mc-gateway-ipv6",
@@ -69,10 +77,18 @@ impl Case {
             Self::MetadataVxlan => "collect-metadata VXLAN, tunnel routes",
             Self::McGateway => "mc-gateway, Geneve",
             Self::McGatewayVxlan => "mc-gateway, VXLAN",
+            Self::McGatewayXdp => "mc-gateway, Geneve, XDP",
+            Self::McGatewayVxlanXdp => "mc-gateway, VXLAN, XDP",
             Self::PlainIpv6 => "plain routing, IPv6",
             Self::KernelVxlanIpv6 => "kernel VXLAN on every leg, IPv6",
             Self::McGatewayIpv6 => "mc-gateway, IPv6 in Geneve over IPv6",
         }
+    }
+
+    /// Whether gateways have the XDP program.
+    #[must_use]
+    pub const fn is_xdp(self) -> bool {
+        matches!(self, Self::McGatewayXdp | Self::McGatewayVxlanXdp)
     }
 
     /// Whether inner and outer addresses are IPv6.

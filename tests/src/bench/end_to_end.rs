@@ -35,6 +35,10 @@ pub(super) enum TopologyShape {
     Default,
     /// IPv4 and VXLAN.
     Vxlan,
+    /// IPv4 and Geneve, with the XDP program.
+    Xdp,
+    /// IPv4 and VXLAN, with the XDP program.
+    VxlanXdp,
     /// IPv6 inside and outside, and Geneve.
     Ipv6,
 }
@@ -43,11 +47,13 @@ pub(super) enum TopologyShape {
 
 impl TopologyShape {
     /// All shapes. The default is first, because its name is a prefix of the others.
-    pub(super) const ALL: [Self; 3] = [Self::Default, Self::Vxlan, Self::Ipv6];
+    pub(super) const ALL: [Self; 5] = [Self::Default, Self::Vxlan, Self::Xdp, Self::VxlanXdp, Self::Ipv6];
 
     pub(super) const fn for_case(case: Case) -> Self {
         match case {
             Case::McGatewayVxlan => Self::Vxlan,
+            Case::McGatewayXdp => Self::Xdp,
+            Case::McGatewayVxlanXdp => Self::VxlanXdp,
             case if case.ipv6() => Self::Ipv6,
             _ => Self::Default,
         }
@@ -58,6 +64,8 @@ impl TopologyShape {
         match self {
             Self::Default => prefix.to_owned(),
             Self::Vxlan => format!("{prefix}-vx"),
+            Self::Xdp => format!("{prefix}-xd"),
+            Self::VxlanXdp => format!("{prefix}-vxd"),
             Self::Ipv6 => format!("{prefix}-v6"),
         }
     }
@@ -68,11 +76,17 @@ impl TopologyShape {
         options.mtu = settings.mtu;
         options.bridge = bed.bridge();
         options.wire_like = bed.wire_like();
+        options.complete_checksums = bed.complete_checksums();
         // The NAT rule of a masquerading CNI in every case. It exempts the other cluster, as plain routing requires.
         options.masquerade = Masquerade::LeavingBoth;
         match self {
             Self::Default => {}
             Self::Vxlan => options.format = Format::Vxlan,
+            Self::Xdp => options = options.with_xdp(),
+            Self::VxlanXdp => {
+                options = options.with_xdp();
+                options.format = Format::Vxlan;
+            }
             Self::Ipv6 => {
                 options.inner = Inner::V6;
                 options.outer = Family::V6;
@@ -116,7 +130,11 @@ fn set_up(topology: &mut Topology, case: Case) -> Result<()> {
         }
         Case::KernelVxlan | Case::KernelVxlanIpv6 => topology.configure(Variant::KernelVxlan)?,
         Case::MetadataVxlan => vxlan_metadata::set_up(topology)?,
-        Case::McGateway | Case::McGatewayVxlan | Case::McGatewayIpv6 => {
+        Case::McGateway
+        | Case::McGatewayVxlan
+        | Case::McGatewayXdp
+        | Case::McGatewayVxlanXdp
+        | Case::McGatewayIpv6 => {
             topology.configure(Variant::McGateway)?;
         }
     }

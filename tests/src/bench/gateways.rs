@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Outcome as PacketPath};
 
 use super::{
-    bpf_objects::LoadedGateway,
+    bpf_objects::{Entry, LoadedGateway},
     fixture::{self, Layout, Leg, Sizes},
     single_hop::{IN_DEVICE, IN_MAC, SINK_DEVICE, SingleHop},
 };
@@ -34,7 +34,7 @@ pub(super) struct Gateways {
 
 impl Gateways {
     pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
-        let hop = SingleHop::create(prefix, objects)?;
+        let hop = SingleHop::create(prefix, objects, Entry::Device)?;
         let sender = |next_hops| {
             let tables = fixture::gateway(sizes(next_hops), hop.inside, &hop.outside);
             LoadedGateway::load(objects, &tables)
@@ -80,9 +80,7 @@ impl Gateways {
             };
             let before = delivered(receivers)?;
             sender.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN_DEVICE)?;
-            let sent = hop
-                .programs
-                .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
+            let sent = hop.programs.send(&hop.netns, hop.source, frame, duration)?;
             sender.detach()?;
             let after = delivered(receivers)?;
             let [first, second] = [after[0] - before[0], after[1] - before[1]];

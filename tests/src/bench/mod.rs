@@ -35,6 +35,7 @@ use anyhow::{Context as _, Result, bail};
 
 use self::{
     bed::Bed,
+    bpf_objects::Entry,
     case::Case,
     end_to_end::{Metric, TopologyShape},
     gateways::Gateways,
@@ -234,11 +235,15 @@ impl Run<'_> {
 
     /// A single hop.
     fn transit(&mut self) -> Result<()> {
-        let mut transit = Transit::create(&self.settings.prefix, &self.settings.objects)?;
-        for round in 1..=self.settings.rounds {
-            let kinds = rotated(&HopKind::ALL, round);
-            for (kind, figures) in transit.measure(&kinds, self.settings.pace.hop)? {
-                self.record(round, kind.name(), figures);
+        for entry in [Entry::Device, Entry::Driver] {
+            let mut transit = Transit::create(&self.settings.prefix, &self.settings.objects, entry)?;
+            let mut kinds = HopKind::ALL.to_vec();
+            kinds.retain(|kind| kind.entry() == entry);
+            for round in 1..=self.settings.rounds {
+                let kinds = rotated(&kinds, round);
+                for (kind, figures) in transit.measure(&kinds, self.settings.pace.hop)? {
+                    self.record(round, kind.name(), figures);
+                }
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use mc_gateway_common::{
 };
 
 use super::{
-    bpf_objects::LoadedGateway,
+    bpf_objects::{Entry, LoadedGateway},
     fixture::{self, Layout, Sizes},
     single_hop::{IN_DEVICE, IN_MAC, SingleHop},
 };
@@ -175,7 +175,7 @@ pub(super) struct Scaling {
 
 impl Scaling {
     pub(super) fn create(prefix: &str, objects: &Path, curve: Curve) -> Result<Self> {
-        let mut hop = SingleHop::create(prefix, objects)?;
+        let mut hop = SingleHop::create(prefix, objects, Entry::Device)?;
         hop.attach_sink(0)?;
         let [outside, _] = hop.outside;
         let gateways = curve
@@ -209,9 +209,7 @@ impl Scaling {
             hop.programs.set_frames(&frames)?;
             gateway.attach(&hop.netns, work.program(), IN_DEVICE)?;
             let (before, passed) = (gateway.cpu_time(work.program())?, gateway.packets(work.path())?);
-            let sent = hop
-                .programs
-                .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
+            let sent = hop.programs.send(&hop.netns, hop.source, frame, duration)?;
             let after = gateway.cpu_time(work.program())?;
             let passed = gateway.packets(work.path())? - passed;
             gateway.detach()?;

@@ -15,13 +15,15 @@ use ipnet::Ipv4Net;
 use nix::net::if_::if_nametoindex;
 
 use super::{
-    bpf_objects::{BenchPrograms, SINK},
+    bpf_objects::{BenchPrograms, Entry, SINK},
     fixture::Leg,
 };
 use crate::netns::Netns;
 
 /// Ingress device of the frames.
 pub(super) const IN_DEVICE: &str = "in";
+/// The other end of it.
+const IN_PEER: &str = "in-peer";
 /// Its MAC address.
 pub(super) const IN_MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x10];
 /// Device of a sink.
@@ -33,6 +35,8 @@ pub(super) struct SingleHop {
     // Dropped first: attached in the namespaces.
     pub(super) programs: BenchPrograms,
     pub(super) netns: Netns,
+    /// Index of the device with the source.
+    pub(super) source: u32,
     pub(super) sinks: [Netns; 2],
     pub(super) inside: Leg,
     pub(super) outside: [Leg; 2],
@@ -41,8 +45,8 @@ pub(super) struct SingleHop {
 // === impl Hop ===
 
 impl SingleHop {
-    /// Creates the namespaces.
-    pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
+    /// Creates the namespaces, with the source of packets at the device or at its driver.
+    pub(super) fn create(prefix: &str, objects: &Path, entry: Entry) -> Result<Self> {
         let hop = Netns::create(&format!("{prefix}-hop"))?;
         let sinks = [
             Netns::create(&format!("{prefix}-sink0"))?,
@@ -60,10 +64,10 @@ impl SingleHop {
         hop.sysctl(&[("net.ipv4.ip_forward", "1")])?;
         hop.ip(&[
             format!(
-                "link add {IN_DEVICE} address {} type veth peer name in-peer",
+                "link add {IN_DEVICE} address {} type veth peer name {IN_PEER}",
                 mac(IN_MAC)
             ),
-            "link set in-peer up".to_owned(),
+            format!("link set {IN_PEER} up"),
         ])?;
         hop.configure_device(IN_DEVICE, net(50, 1), 1500)?;
         hop.ip(&[
@@ -93,9 +97,21 @@ impl SingleHop {
         }
         hop.ip(&[format!("route add 16.0.0.0/7 via {} dev out0", host(51, 2))])?;
         let mut programs = BenchPrograms::load(objects)?;
-        programs.attach_source(&hop, IN_DEVICE)?;
+        let source = match entry {
+            Entry::Device => IN_DEVICE,
+            Entry::Driver => {
+                // Drivers of both veth pairs with NAPI: without it XDP frames are lost.
+                hop.run("ethtool", ["-K", IN_DEVICE, "gro", "on"])?;
+                for sink in &sinks {
+                    sink.run("ethtool", ["-K", SINK_DEVICE, "gro", "on"])?;
+                }
+                IN_PEER
+            }
+        };
+        programs.attach_source(&hop, source, entry)?;
         Ok(Self {
             programs,
+            source: ifindex(&hop, source)?,
             inside: Leg {
                 ifindex: ifindex(&hop, IN_DEVICE)?,
                 local: host(50, 1),

@@ -109,6 +109,10 @@ impl Report {
             (HopKind::Wire, "redirected unchanged: the lower bound"),
             (HopKind::Forward, "plain forwarding by the kernel"),
             (HopKind::Transit, "mc-gateway, transit"),
+            (HopKind::DriverDrop, "from the driver: dropped there"),
+            (HopKind::DriverForward, "from the driver: plain forwarding"),
+            (HopKind::DriverTransit, "from the driver: mc-gateway, transit"),
+            (HopKind::XdpTransit, "from the driver: mc-gateway, XDP"),
         ];
         if self.summary(HopKind::Transit.name(), transit::RATE).is_none() {
             return Ok(());

@@ -37,7 +37,7 @@ pub struct TargetResult {
 }
 
 /// All targets, by key and entry of the report.
-pub const TARGETS: [(&str, Limit); 27] = [
+pub const TARGETS: [(&str, Limit); 28] = [
     ("beds.wire-like-routed.tcp_vs_plain", Limit::AtLeast(0.95)),
     ("beds.wire-like-routed.tcp_vs_kernel_vxlan", Limit::AtLeast(1.25)),
     ("beds.wire-like-routed.udp64_vs_plain", Limit::AtLeast(0.9)),
@@ -55,6 +55,7 @@ pub const TARGETS: [(&str, Limit); 27] = [
     ("beds.veth-bridge.udp64_vs_plain", Limit::AtLeast(0.9)),
     ("beds.veth-bridge.udp64_vs_kernel_vxlan", Limit::AtLeast(2.2)),
     ("ratios.transit_vs_plain_forward", Limit::AtLeast(1.2)),
+    ("ratios.xdp_transit_vs_plain_forward", Limit::AtLeast(2.0)),
     ("ratios.two_gateways_vs_one", Limit::AtLeast(1.8)),
     ("ratios.scaling_prefixes_many_flows", Limit::AtMost(1.3)),
     ("ratios.scaling_prefixes_most_flows", Limit::AtMost(2.0)),
@@ -131,6 +132,11 @@ pub fn ratios(samples: &Samples) -> Vec<(String, Summary)> {
         "transit_vs_plain_forward".to_owned(),
         side(HopKind::Forward.name(), transit::NET_TIME),
         side(HopKind::Transit.name(), transit::NET_TIME),
+    ));
+    all.push((
+        "xdp_transit_vs_plain_forward".to_owned(),
+        side(HopKind::DriverForward.name(), transit::NET_TIME),
+        side(HopKind::XdpTransit.name(), transit::NET_TIME),
     ));
     all.push((
         "two_gateways_vs_one".to_owned(),

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use mc_gateway_common::abi::PROGRAM_FROM_UNDERLAY;
 
 use super::{
-    bpf_objects::{LoadedGateway, SINK, WIRE},
+    bpf_objects::{Entry, LoadedGateway, SINK, WIRE},
     end_to_end::Metric,
     fixture::{self, Layout, Sizes},
     single_hop::{IN_DEVICE, IN_MAC, SingleHop},
@@ -23,13 +23,30 @@ pub enum HopKind {
     Forward,
     /// Runs `from_underlay` on the same datagrams, encapsulated.
     Transit,
+    /// Drops every frame in the driver: the cost of a source in front of it.
+    DriverDrop,
+    /// [`Self::Forward`] of frames from the driver, with the allocation of their socket buffers.
+    DriverForward,
+    /// [`Self::Transit`] of such frames.
+    DriverTransit,
+    /// Runs the XDP program on such frames.
+    XdpTransit,
 }
 
 // === impl Kind ===
 
 impl HopKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Drop, Self::Wire, Self::Forward, Self::Transit];
+    pub const ALL: [Self; 8] = [
+        Self::Drop,
+        Self::Wire,
+        Self::Forward,
+        Self::Transit,
+        Self::DriverDrop,
+        Self::DriverForward,
+        Self::DriverTransit,
+        Self::XdpTransit,
+    ];
 
     /// Name in the report.
     #[must_use]
@@ -39,6 +56,23 @@ impl HopKind {
             Self::Wire => "hop-wire",
             Self::Forward => "hop-forward",
             Self::Transit => "hop-transit",
+            Self::DriverDrop => "hop-driver-drop",
+            Self::DriverForward => "hop-driver-forward",
+            Self::DriverTransit => "hop-driver-transit",
+            Self::XdpTransit => "hop-xdp-transit",
+        }
+    }
+
+    /// Whether it measures the source alone.
+    const fn is_source(self) -> bool {
+        matches!(self, Self::Drop | Self::DriverDrop)
+    }
+
+    /// Where its frames enter.
+    pub(super) const fn entry(self) -> Entry {
+        match self {
+            Self::Drop | Self::Wire | Self::Forward | Self::Transit => Entry::Device,
+            Self::DriverDrop | Self::DriverForward | Self::DriverTransit | Self::XdpTransit => Entry::Driver,
         }
     }
 }
@@ -71,8 +105,8 @@ pub(super) struct Transit {
 // === impl Transit ===
 
 impl Transit {
-    pub(super) fn create(prefix: &str, objects: &Path) -> Result<Self> {
-        let mut hop = SingleHop::create(prefix, objects)?;
+    pub(super) fn create(prefix: &str, objects: &Path, entry: Entry) -> Result<Self> {
+        let mut hop = SingleHop::create(prefix, objects, entry)?;
         hop.attach_sink(0)?;
         let [outside, _] = hop.outside;
         hop.programs.set_wire_target(outside.ifindex)?;
@@ -92,13 +126,13 @@ impl Transit {
         }
         let source = times
             .iter()
-            .find(|(kind, _)| *kind == HopKind::Drop)
+            .find(|(kind, _)| kind.is_source())
             .map_or(0.0, |(_, time)| *time);
         Ok(times
             .into_iter()
             .map(|(kind, time)| {
                 let mut figures = vec![(RATE.to_owned(), 1e9 / time), (TIME.to_owned(), time)];
-                if kind != HopKind::Drop {
+                if !kind.is_source() {
                     figures.push((NET_TIME.to_owned(), time - source));
                 }
                 (kind, figures)
@@ -109,7 +143,7 @@ impl Transit {
     /// Nanoseconds per frame from the source to the sink.
     fn time(&mut self, kind: HopKind, duration: Duration) -> Result<f64> {
         let Self { gateway, hop } = self;
-        let frames = if kind == HopKind::Forward {
+        let frames = if matches!(kind, HopKind::Forward | HopKind::DriverForward) {
             fixture::plain_flows(FLOWS, SIZES, IN_MAC)
         } else {
             fixture::flows(FLOWS, 0, SIZES, hop.inside, IN_MAC)
@@ -119,27 +153,39 @@ impl Transit {
         let classifier = match kind {
             HopKind::Drop => Some(SINK),
             HopKind::Wire => Some(WIRE),
-            HopKind::Forward | HopKind::Transit => None,
+            _ => None,
         };
         let link = match classifier {
             Some(name) => Some((name, hop.programs.attach(&hop.netns, name, IN_DEVICE)?)),
             None => None,
         };
-        if kind == HopKind::Transit {
+        if matches!(
+            kind,
+            HopKind::Transit | HopKind::DriverTransit | HopKind::XdpTransit
+        ) {
             gateway.attach(&hop.netns, PROGRAM_FROM_UNDERLAY, IN_DEVICE)?;
         }
+        if kind == HopKind::XdpTransit {
+            let [outside, _] = hop.outside;
+            gateway.attach_transit(&hop.netns, IN_DEVICE, outside.ifindex)?;
+        }
+        let discard = match kind {
+            HopKind::DriverDrop => Some(hop.programs.attach_discard(&hop.netns, IN_DEVICE)?),
+            _ => None,
+        };
         let before = hop.received_frames()?;
-        let sent = hop
-            .programs
-            .send(&hop.netns, hop.inside.ifindex, frame, duration)?;
+        let sent = hop.programs.send(&hop.netns, hop.source, frame, duration)?;
         let arrived = hop.received_frames()? - before;
         if let Some((name, id)) = link {
             hop.programs.detach(name, id)?;
         }
+        if let Some(id) = discard {
+            hop.programs.detach_discard(id)?;
+        }
         gateway.detach()?;
         // A lost frame costs less and would improve the figure.
         ensure!(
-            kind == HopKind::Drop || arrived * 1000 >= sent.frames * 999,
+            kind.is_source() || arrived * 1000 >= sent.frames * 999,
             "{}: {arrived} of {} frames forwarded; drops: {:?}",
             kind.name(),
             sent.frames,

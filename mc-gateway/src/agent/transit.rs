@@ -6,6 +6,7 @@ use mc_gateway_common::abi::CONFIG_GATEWAY;
 
 use super::AgentError;
 use super::reconcile::Agent;
+use crate::config::TransitPolicy;
 use crate::error_chain;
 use crate::host::device_traits;
 use crate::resolved::ResolvedState;
@@ -16,7 +17,11 @@ impl Agent {
     /// has rejected the program is left alone until it has another index: an attempt may reset its queues.
     pub(super) async fn update_transit(&mut self, state: &ResolvedState) -> Result<(), AgentError> {
         let gateway = state.flags & CONFIG_GATEWAY != 0;
-        let traits = device_traits::observe(&self.handle, &state.devices).await?;
+        let traits = if gateway && self.config.transit != TransitPolicy::Never {
+            device_traits::observe(&self.handle, &state.devices).await?
+        } else {
+            BTreeMap::new()
+        };
         let attached = self.datapath.transit_devices()?;
         let mut chosen = BTreeMap::new();
         for (device, ifindex) in &state.devices {

@@ -35,6 +35,8 @@ pub mod resolved;
 pub mod service_history;
 pub mod service_ip_reservation;
 pub mod service_objects;
+pub mod shared_map;
+pub mod shared_set;
 pub mod source;
 pub mod trace;
 pub mod transit;

@@ -47,9 +47,7 @@ pub fn truncate_to_capacity(
     established: &BTreeSet<u32>,
 ) -> Vec<FieldError> {
     let mut rejected = Vec::new();
-    // Short prefixes first: a network serves many Pods, an address one.
-    let keep = first(resolved.prefixes.keys().copied(), capacity.prefixes);
-    rejected.extend(retain(abi::PREFIXES, &mut resolved.prefixes, keep.as_ref()));
+    rejected.extend(truncate_prefixes(resolved, capacity.prefixes));
     if exceeds(&resolved.groups, capacity.groups) || exceeds(&resolved.next_hops, capacity.next_hops) {
         rejected.extend(truncate_groups(resolved, capacity, established));
     }
@@ -58,6 +56,18 @@ pub fn truncate_to_capacity(
         rejected.extend(retain(abi::PEERS, &mut resolved.peers, keep.as_ref()));
     }
     rejected
+}
+
+/// Truncates the prefixes. Short ones are first: a network serves many Pods, an address one.
+fn truncate_prefixes(resolved: &mut ResolvedState, capacity: u32) -> Option<FieldError> {
+    let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
+    let needed = resolved.prefixes.len();
+    if needed <= capacity {
+        return None;
+    }
+    let first = resolved.prefixes.iter().take(capacity);
+    resolved.prefixes = first.map(|(key, prefix)| (*key, *prefix)).collect();
+    Some(left_out(abi::PREFIXES, needed, capacity))
 }
 
 /// Truncates the groups and the next hops in their order. The next hops of groups left out are not missed.
@@ -98,16 +108,18 @@ fn retain<K: Ord, V>(
     let keep = keep?;
     let needed = entries.len();
     entries.retain(|key, _| keep.contains(key));
-    let left_out = needed.saturating_sub(keep.len());
-    Some(FieldError {
+    Some(left_out(map, needed, keep.len()))
+}
+
+/// The error of a map with room for `kept` of the `needed` entries.
+fn left_out(map: &str, needed: usize, kept: usize) -> FieldError {
+    let left_out = needed.saturating_sub(kept);
+    FieldError {
         object: "this Node".to_owned(),
         field: format!("map {map}"),
         value: needed.to_string(),
-        reason: format!(
-            "entries exceed the capacity of {}: {left_out} are left out",
-            keep.len()
-        ),
-    })
+        reason: format!("entries exceed the capacity of {kept}: {left_out} are left out"),
+    }
 }
 
 /// IDs of all groups, the most important first.

@@ -105,8 +105,8 @@ pub struct Objects {
     pub nodes: Vec<NodeInfo>,
     /// All Gateways of this cluster.
     pub gateways: Vec<GatewayInfo>,
-    /// All remote clusters.
-    pub remotes: Vec<RemoteCluster>,
+    /// All remote clusters; shared, because they may have many prefixes.
+    pub remotes: Vec<Arc<RemoteCluster>>,
     /// The Pods relevant to this node; shared, because there may be many.
     pub pods: Vec<Arc<PodInfo>>,
     /// Exported Services, by namespace and name; none while unknown.

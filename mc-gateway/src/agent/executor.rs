@@ -70,9 +70,9 @@ impl Agent {
                     address::remove(&self.handle, *addr, mc0).await?;
                 }
             }
-            Action::SetNextHop { slot, to, .. } => self.maps.set_next_hop(*slot, *to)?,
-            Action::SetGroup { slot, to, .. } => self.maps.set_group(*slot, *to)?,
-            Action::SetPeer { addr, to, .. } => self.maps.set_peer(*addr, *to)?,
+            Action::SetNextHop { slot, to, .. } => self.maps.set_next_hop(*slot, **to)?,
+            Action::SetGroup { slot, to, .. } => self.maps.set_group(*slot, **to)?,
+            Action::SetPeer { addr, to, .. } => self.maps.set_peer(*addr, to.as_deref().copied())?,
             Action::SetConfig { to, .. } => self.maps.set_config(**to)?,
             Action::Service(action) => self.maps.set_service(action)?,
             Action::SetPrefix { key, to, .. } => self.maps.set_prefix(*key, *to)?,

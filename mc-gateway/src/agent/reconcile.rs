@@ -16,7 +16,7 @@ use crate::capacity::Capacity;
 use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
-use crate::desired::{DesiredState, Established, LocalNode, compute};
+use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
 use crate::host::underlay::KnownRoutes;
@@ -30,7 +30,7 @@ use crate::peer_secret::{self, PeerSecrets};
 use crate::plan::{AttachMode, ObservedState, PlanCache, plan};
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
-use crate::resolved::{NftRules, Resolution, ResolvedState, Settings, resolve};
+use crate::resolved::{NftRules, Resolution, ResolutionCache, ResolvedState, Settings, resolve};
 use crate::service_history::ServiceHistory;
 
 /// Name of the abstract socket that one agent per network namespace holds.
@@ -79,6 +79,8 @@ pub(super) struct Agent {
     pub(super) secrets: PeerSecrets,
     /// Earlier ready backends of exported Services.
     service_history: ServiceHistory,
+    desired_cache: DesiredCache,
+    resolution_cache: ResolutionCache,
     plan_cache: PlanCache,
     /// Key of the cluster IDs: that of the adopted maps, else a random one.
     cluster_id_key: [u8; 16],
@@ -147,6 +149,8 @@ impl Agent {
             needs_key: watch::Sender::new(false),
             secrets,
             service_history,
+            desired_cache: DesiredCache::default(),
+            resolution_cache: ResolutionCache::default(),
             plan_cache: PlanCache::default(),
             cluster_id_key,
             tunnel_mac,
@@ -173,10 +177,8 @@ impl Agent {
             self.nftables_stale = true;
             self.maps_stale = false;
         }
-        let entries = self.maps.contents().prefixes.iter();
-        let entries = entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr));
-        let established = Established::new(me.cluster_id_key, entries);
-        let (mut desired, rejected) = compute(objects, &me, &established)?;
+        let established = Established::new(me.cluster_id_key, self.maps.contents().prefixes.clone());
+        let (mut desired, rejected) = compute(objects, &me, &established, &mut self.desired_cache)?;
         if let Some(services) = &mut desired.services {
             self.service_history.record(&services.endpoints);
             let past = self.service_history.past_tables(services);
@@ -188,7 +190,10 @@ impl Agent {
         let mut next = String::new();
         for _ in 0..MAX_ITERATIONS {
             let host = self.observe_host(&desired).await?;
-            let resolution = resolve(&desired, &host.inputs, &self.settings(!tunnel_devices.is_empty()));
+            let mut cache = std::mem::take(&mut self.resolution_cache);
+            let settings = self.settings(!tunnel_devices.is_empty());
+            let resolution = resolve(&desired, &host.inputs, &settings, &mut cache);
+            self.resolution_cache = cache;
             let observed = self.observe(host, &resolution.state).await?;
             let device = &self.config.paths.device;
             let plan = plan(&observed, &resolution.state, device, &mut self.plan_cache)?;
@@ -211,7 +216,8 @@ impl Agent {
                 self.update_transit(&state).await?;
                 self.log
                     .issues(rejected.into_iter().chain(issues).chain(refused).collect());
-                if state.routes.iter().copied().any(is_ipv6) {
+                // IPv6 routes are behind IPv4 ones.
+                if state.routes.last().copied().is_some_and(is_ipv6) {
                     self.log.ipv6_forwarding(ipv6::is_forwarding());
                 }
                 self.store_names(&desired);

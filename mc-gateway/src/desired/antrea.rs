@@ -46,13 +46,13 @@ pub(super) fn active_gateways(info: &RemoteCluster) -> &[RemoteGateway] {
 /// Alias of the cluster's gateway: the network address of its first IPv4 Service CIDR.
 pub(super) fn alias(
     info: &RemoteCluster,
-    usable: &BTreeSet<IpNet>,
+    usable: &[IpNet],
     object: &str,
     rejected: &mut Vec<FieldError>,
 ) -> Option<Ipv4Addr> {
     let found = split_list(&info.service_cidr)
         .filter_map(|text| parse_prefix(text).ok())
-        .filter(|net| usable.contains(net))
+        .filter(|net| usable.binary_search(net).is_ok())
         .find_map(|net| match net {
             IpNet::V4(net) if net.prefix_len() <= MAX_LENGTH => Some(net.network()),
             _ => None,

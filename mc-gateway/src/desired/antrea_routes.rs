@@ -1,6 +1,7 @@
 //! Routes between the local cluster and clusters with Antrea gateways. Pure.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{CLUSTER_LOCAL, PEER_ANTREA, PEER_REMOTE_GATEWAY};
@@ -35,7 +36,7 @@ impl Builder {
     }
 
     /// Adds a cluster with an Antrea gateway to the state of a gateway.
-    pub(super) fn antrea_cluster(&mut self, remote: &Remote, cluster: &LocalCluster) {
+    pub(super) fn antrea_cluster(&mut self, remote: &Arc<Remote>, cluster: &LocalCluster) {
         for gateway in &remote.gateways {
             let peer = Peer {
                 cluster: remote.id,
@@ -86,7 +87,7 @@ impl Builder {
         antrea.local_prefixes = own.filter(|net| net.addr().is_ipv4()).copied().collect();
         let v4 = remote.prefixes.iter().filter(|net| net.addr().is_ipv4());
         antrea.prefixes.extend(v4);
-        let (prefixes, one) = (&mut self.desired.prefixes, |addr| IpNet::from(IpAddr::V4(addr)));
+        let (prefixes, one) = (&mut self.local_prefixes, |addr| IpNet::from(IpAddr::V4(addr)));
         if let Some(alias) = remote.alias {
             let route = PrefixRoute {
                 cluster: remote.id,

@@ -1,6 +1,6 @@
 //! Assembles the desired state from the validated local and remote clusters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,7 +9,9 @@ use mc_gateway_common::abi::{
     CLUSTER_LOCAL, GROUP_NEXT_HOPS, PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
 };
 
-use super::local::{self, LocalCluster};
+use super::forward_table::Forwarded;
+use super::local::LocalCluster;
+use super::local_gateway::Gateway;
 use super::remote::Remote;
 use super::{DesiredState, LocalNode, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute, services};
 use crate::ids::stable_id;
@@ -30,7 +32,12 @@ fn node_group(node: &str) -> String {
 /// The desired state so far, and the rejected fields.
 #[derive(Default)]
 pub(super) struct Builder {
+    /// Its prefixes and routes are added at the end.
     pub(super) desired: DesiredState,
+    /// Prefixes of the local cluster, and single addresses of others.
+    pub(super) local_prefixes: BTreeMap<IpNet, PrefixRoute>,
+    /// Remote clusters by ID.
+    pub(super) forwarded: BTreeMap<u64, Forwarded>,
     pub(super) rejected: Vec<FieldError>,
     /// Use of secrets with the Nodes of this cluster.
     pub(super) node_secrets: SecretPolicy,
@@ -65,7 +72,7 @@ impl Builder {
     }
 
     /// State of a regular Node: remote prefixes are forwarded to the local gateways, which are the peers.
-    pub(super) fn regular_node(&mut self, cluster: &LocalCluster, remotes: &[Remote]) {
+    pub(super) fn regular_node(&mut self, cluster: &LocalCluster, remotes: &[Arc<Remote>]) {
         let Some(group) = self.add_group(GATEWAYS, GATEWAYS) else {
             return;
         };
@@ -97,7 +104,7 @@ impl Builder {
     }
 
     /// State of a gateway: remote prefixes are forwarded to the gateways of their cluster, local ones to their Node.
-    pub(super) fn gateway_node(&mut self, cluster: &LocalCluster, remotes: &[Remote]) {
+    pub(super) fn gateway_node(&mut self, cluster: &LocalCluster, remotes: &[Arc<Remote>]) {
         self.desired.gateway = true;
         for node in &cluster.other_nodes {
             // The Node sends to this gateway in this family.
@@ -118,7 +125,7 @@ impl Builder {
             self.add_next_hop(group, "status.addresses", next_hop);
             let pods = node.pod_cidrs.iter().chain(cluster.pods_on(&node.name));
             for prefix in pods.chain(node.own_addresses()) {
-                self.desired.prefixes.insert(
+                self.local_prefixes.insert(
                     *prefix,
                     PrefixRoute {
                         cluster: CLUSTER_LOCAL,
@@ -182,14 +189,13 @@ impl Builder {
         let services = cluster.service_cidrs();
         self.desired.masquerade = Masquerade {
             service_cidrs: services.into_iter().collect(),
-            remote_prefixes: self.desired.routes.clone(),
             antrea: std::mem::take(&mut self.desired.masquerade.antrea),
             ..Masquerade::default()
         };
     }
 
     /// Accepts packets of another local gateway.
-    fn local_gateway(&mut self, gateway: &local::Gateway, auth: PeerAuth) {
+    fn local_gateway(&mut self, gateway: &Gateway, auth: PeerAuth) {
         for addr in &gateway.sources {
             self.add_peer(
                 &gateway.object,
@@ -234,19 +240,15 @@ impl Builder {
     }
 
     /// Forwards the prefixes of a remote cluster to `group`.
-    pub(super) fn forward_remote(&mut self, remote: &Remote, group: u32) {
+    pub(super) fn forward_remote(&mut self, remote: &Arc<Remote>, group: u32) {
         self.desired
             .cluster_names
             .insert(remote.id, remote.cluster_id.clone());
-        for prefix in &remote.prefixes {
-            let route = PrefixRoute {
-                cluster: remote.id,
-                group,
-                deliver: false,
-            };
-            self.desired.prefixes.insert(*prefix, route);
-            self.desired.routes.insert(*prefix);
-        }
+        let forwarded = Forwarded {
+            remote: Arc::clone(remote),
+            group,
+        };
+        self.forwarded.insert(remote.id, forwarded);
     }
 
     /// Delivers `prefixes` on this node.
@@ -257,7 +259,7 @@ impl Builder {
                 group: 0,
                 deliver: true,
             };
-            self.desired.prefixes.insert(*prefix, route);
+            self.local_prefixes.insert(*prefix, route);
         }
     }
 

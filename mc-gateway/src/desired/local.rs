@@ -6,36 +6,16 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::SourceAddrs;
 use super::antrea;
+use super::local_gateway::{Gateway, OwnGateway};
 use super::node::Node;
 use super::prefix_ownership::PrefixOwners;
+use super::{LocalNode, SourceAddrs};
 use crate::cidr::{CidrError, parse_address, same_family, split_list};
 use crate::config::PodLookup;
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
 use crate::reservation_service::service_name;
-
-/// A Gateway of the local cluster on another Node.
-#[derive(Clone, Debug)]
-pub(super) struct Gateway {
-    pub(super) name: String,
-    pub(super) object: String,
-    /// Address the Nodes of the cluster send to; it determines the family of the outer packets.
-    pub(super) addr: IpAddr,
-    /// Share of the flows.
-    pub(super) weight: u32,
-    /// Addresses it may send from: that address and its Node's.
-    pub(super) sources: Vec<IpAddr>,
-}
-
-/// The Gateway on this Node.
-#[derive(Clone, Debug)]
-pub(super) struct OwnGateway {
-    pub(super) gateway_ip: Option<IpAddr>,
-    pub(super) internal_ip: Option<IpAddr>,
-    pub(super) service_cidrs: Vec<IpNet>,
-}
 
 /// The local cluster.
 #[derive(Clone, Debug, Default)]
@@ -61,11 +41,29 @@ pub(super) struct LocalCluster {
     pods: BTreeMap<IpAddr, Arc<str>>,
     /// Addresses of such Pods by Node.
     pods_by_node: BTreeMap<String, Vec<IpNet>>,
+    /// Rejected fields of the objects.
+    pub(super) rejected: Vec<FieldError>,
 }
 
 impl LocalCluster {
-    /// `nodes` are sorted by name and contain `own_name`.
+    /// Reads all objects of the cluster. `nodes` are sorted by name and contain the local Node, `established` are the
+    /// owners of the established prefixes of other clusters.
     pub(super) fn read(
+        objects: &Objects,
+        nodes: &[&NodeInfo],
+        me: &LocalNode,
+        established: PrefixOwners,
+    ) -> Self {
+        let mut rejected = Vec::new();
+        let mut cluster = Self::read_nodes(objects, nodes, &me.node_name, established, &mut rejected);
+        cluster.read_reservations(objects, &mut rejected);
+        cluster.read_pods(objects, me.pod_lookup, &mut rejected);
+        cluster.read_keys(objects, &mut rejected);
+        cluster.rejected = rejected;
+        cluster
+    }
+
+    fn read_nodes(
         objects: &Objects,
         nodes: &[&NodeInfo],
         own_name: &str,
@@ -253,7 +251,7 @@ impl LocalCluster {
     }
 
     /// Adds the addresses of Pods outside their Node's CIDRs.
-    pub(super) fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, rejected: &mut Vec<FieldError>) {
+    fn read_pods(&mut self, objects: &Objects, lookup: PodLookup, rejected: &mut Vec<FieldError>) {
         if lookup == PodLookup::NodeCidr {
             return;
         }
@@ -298,7 +296,7 @@ impl LocalCluster {
     }
 
     /// Adds the Service IPs reserved for Nodes.
-    pub(super) fn read_reservations(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
+    fn read_reservations(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
         let exported = objects
             .services
             .iter()
@@ -352,7 +350,7 @@ impl LocalCluster {
     }
 
     /// Adds the public keys of Nodes.
-    pub(super) fn read_keys(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
+    fn read_keys(&mut self, objects: &Objects, rejected: &mut Vec<FieldError>) {
         for info in &objects.node_keys {
             let object = format!("NodeKey {}", info.name);
             if !info.owned {

@@ -6,8 +6,12 @@
 pub mod antrea;
 mod antrea_routes;
 mod builder;
+mod cache;
 mod established;
+mod forward_table;
+mod independent_clusters;
 mod local;
+mod local_gateway;
 mod node;
 mod prefix_ownership;
 mod remote;
@@ -18,6 +22,7 @@ mod state;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -26,7 +31,9 @@ use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
 pub use antrea::AntreaInterop;
 use builder::Builder;
+pub use cache::DesiredCache;
 pub use established::Established;
+use remote::Remote;
 pub use source_addrs::SourceAddrs;
 pub use state::{DesiredState, Masquerade, NextHop, NextHopGroup, Peer, PrefixRoute};
 
@@ -62,11 +69,13 @@ pub struct LocalNode {
     pub cluster_id_key: [u8; 16],
 }
 
-/// The desired state of the node `me`, and the rejected fields.
+/// The desired state of the node `me`, and the rejected fields. They do not depend on `cache`, which is kept between
+/// computations.
 pub fn compute(
     objects: &Objects,
     me: &LocalNode,
     established: &Established,
+    cache: &mut DesiredCache,
 ) -> Result<(DesiredState, Vec<FieldError>), DesiredError> {
     let mut nodes: Vec<&NodeInfo> = objects.nodes.iter().collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -76,33 +85,38 @@ pub fn compute(
             known: nodes.iter().map(|node| node.name.clone()).collect(),
         });
     }
-    let mut builder = Builder::default();
-    let infos = remote::by_seniority(objects, established);
-    let others = infos.iter().map(|(info, established)| (*info, established));
-    let owners = Established::owners(
-        others.filter(|(info, _)| me.cluster_id.as_deref() != Some(info.cluster_id.as_str())),
-    );
-    let mut cluster =
-        local::LocalCluster::read(objects, &nodes, &me.node_name, owners, &mut builder.rejected);
-    cluster.read_reservations(objects, &mut builder.rejected);
-    cluster.read_pods(objects, me.pod_lookup, &mut builder.rejected);
-    cluster.read_keys(objects, &mut builder.rejected);
-    builder.node_secrets = me.secrets.nodes;
+    let (mut cluster, remotes) = cache.read(objects, &nodes, me, established);
+    let mut builder = Builder {
+        node_secrets: me.secrets.nodes,
+        ..Builder::default()
+    };
+    builder.rejected.append(&mut cluster.rejected);
+    for read in &remotes.clusters {
+        builder.rejected.extend(read.rejected.iter().cloned());
+    }
     builder.own_key(me, &cluster);
-    let claims = cluster.take_claims();
-    let infos = infos.iter().map(|(info, _)| *info);
-    let remotes = remote::validate(infos, &cluster, claims, me, &mut builder.rejected).clusters;
+    let valid = remotes.clusters.iter().filter_map(|read| read.remote.clone());
+    let valid: Vec<Arc<Remote>> = valid.collect();
     if cluster.own_gateway.is_some() {
-        builder.gateway_node(&cluster, &remotes);
+        builder.gateway_node(&cluster, &valid);
     } else {
-        builder.regular_node(&cluster, &remotes);
+        builder.regular_node(&cluster, &valid);
     }
     builder.services(objects, &cluster);
     let Builder {
         mut desired,
         mut rejected,
+        local_prefixes,
+        forwarded,
         ..
     } = builder;
+    let table = cache.forward(forwarded, objects, me, &remotes);
+    desired.prefixes = table.prefixes().clone();
+    desired.prefixes.extend(local_prefixes);
+    desired.routes = table.routes().clone();
+    if desired.gateway {
+        desired.masquerade.remote_prefixes = desired.routes.clone();
+    }
     desired.masquerade.pod_cidrs = cluster.own_pod_cidrs().into_iter().collect();
     desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
     desired.fallback_addrs = cluster.fallback_addrs(me.pod_lookup);

@@ -22,7 +22,8 @@ pub(super) struct Remote {
     pub(super) cluster_id: String,
     /// ID of the cluster in the maps.
     pub(super) id: u64,
-    pub(super) prefixes: BTreeSet<IpNet>,
+    /// Sorted and unique.
+    pub(super) prefixes: Vec<IpNet>,
     /// Sorted with drained gateways last: every local gateway uses the same ones if there are too many.
     pub(super) gateways: Vec<Gateway>,
     /// Whether it has an Antrea gateway.
@@ -40,26 +41,40 @@ pub(super) struct Gateway {
     pub(super) auth: PeerAuth,
 }
 
-/// The remote clusters in the order in which they obtain prefixes, IDs and addresses: those with established prefixes,
-/// then the older ones, then by name. Each has its established prefixes.
+/// Position of a cluster in the order in which clusters obtain prefixes, IDs and addresses: those with established
+/// prefixes, then the older ones, then by name.
+pub(super) fn seniority(info: &RemoteCluster, is_established: bool) -> impl Ord {
+    (!is_established, &info.created, &info.name)
+}
+
+/// The remote clusters by seniority. Each has its established prefixes.
 pub(super) fn by_seniority<'o>(
     objects: &'o Objects,
     established: &Established,
-) -> Vec<(&'o RemoteCluster, BTreeSet<IpNet>)> {
+) -> Vec<(&'o Arc<RemoteCluster>, BTreeSet<IpNet>)> {
     let remotes = objects.remotes.iter();
-    let mut infos: Vec<(&RemoteCluster, BTreeSet<IpNet>)> =
+    let mut infos: Vec<(&Arc<RemoteCluster>, BTreeSet<IpNet>)> =
         remotes.map(|info| (info, established.of_cluster(info))).collect();
     infos.sort_by(|(a, a_prefixes), (b, b_prefixes)| {
-        let order = a_prefixes.is_empty().cmp(&b_prefixes.is_empty());
-        order.then_with(|| (&a.created, &a.name).cmp(&(&b.created, &b.name)))
+        seniority(a, !a_prefixes.is_empty()).cmp(&seniority(b, !b_prefixes.is_empty()))
     });
     infos
+}
+
+/// The valid part of a ClusterInfoImport.
+#[derive(Clone, Debug)]
+pub(super) struct ReadCluster {
+    pub(super) info: Arc<RemoteCluster>,
+    /// None without a valid cluster ID.
+    pub(super) remote: Option<Arc<Remote>>,
+    pub(super) rejected: Vec<FieldError>,
 }
 
 /// The remote clusters with their prefixes and addresses.
 #[derive(Debug, Default)]
 pub(super) struct Remotes {
-    pub(super) clusters: Vec<Remote>,
+    /// By seniority.
+    pub(super) clusters: Vec<ReadCluster>,
     /// Owners of all gateway addresses.
     pub(super) gateway_owners: BTreeMap<IpAddr, Arc<str>>,
     /// Whether two statements exclude each other: two clusters, a cluster and the local one, or a prefix and a gateway
@@ -70,48 +85,74 @@ pub(super) struct Remotes {
 /// All remote clusters. A prefix, ID or address that two of them state belongs to the first one. `claims` are the
 /// established prefixes and those of the local cluster.
 pub(super) fn validate<'o>(
-    infos: impl IntoIterator<Item = &'o RemoteCluster>,
+    infos: impl IntoIterator<Item = &'o Arc<RemoteCluster>>,
     cluster: &LocalCluster,
     claims: PrefixOwners,
     me: &LocalNode,
-    rejected: &mut Vec<FieldError>,
 ) -> Remotes {
-    let mut reader = Reader {
-        cluster,
-        me,
-        claims,
-        ids: BTreeMap::new(),
-        remotes: Remotes::default(),
-        rejected,
-    };
+    let mut reader = Reader::new(cluster, claims, me);
     for info in infos {
-        reader.read(info);
+        reader.read(info, &[]);
     }
     reader.remotes
 }
 
 /// Validation of the remote clusters, one after the other.
-struct Reader<'r> {
+pub(super) struct Reader<'r> {
     cluster: &'r LocalCluster,
     me: &'r LocalNode,
     claims: PrefixOwners,
     /// Cluster ID and object of each ID in the maps.
     ids: BTreeMap<u64, (String, Arc<str>)>,
-    remotes: Remotes,
-    rejected: &'r mut Vec<FieldError>,
+    pub(super) remotes: Remotes,
+    /// Rejected fields of the present cluster.
+    rejected: Vec<FieldError>,
 }
 
-impl Reader<'_> {
-    fn read(&mut self, info: &RemoteCluster) {
+impl<'r> Reader<'r> {
+    pub(super) fn new(cluster: &'r LocalCluster, claims: PrefixOwners, me: &'r LocalNode) -> Self {
+        Self {
+            cluster,
+            me,
+            claims,
+            ids: BTreeMap::new(),
+            remotes: Remotes::default(),
+            rejected: Vec::new(),
+        }
+    }
+
+    /// Adds a cluster that is valid already, except its prefixes to the claims.
+    pub(super) fn adopt(&mut self, known: ReadCluster) {
+        if let Some(remote) = &known.remote {
+            let object: Arc<str> = remote.object.as_str().into();
+            for gateway in &remote.gateways {
+                let owners = &mut self.remotes.gateway_owners;
+                owners.insert(gateway.addr, Arc::clone(&object));
+            }
+            self.ids.insert(remote.id, (remote.cluster_id.clone(), object));
+        }
+        self.remotes.clusters.push(known);
+    }
+
+    /// Validates a cluster. Its prefixes among `known`, which are sorted, are valid already.
+    pub(super) fn read(&mut self, info: &Arc<RemoteCluster>, known: &[IpNet]) {
         let object: Arc<str> = info.object().into();
-        let id = match self.id(info, &object) {
-            Ok(id) => id,
+        let remote = match self.id(info, &object) {
+            Ok(id) => Some(self.remote(info, id, &object, known).into()),
             Err(reason) => {
                 let error = field_error(&object, "spec.clusterID", &info.cluster_id, &reason);
                 self.rejected.push(error);
-                return;
+                None
             }
         };
+        self.remotes.clusters.push(ReadCluster {
+            info: Arc::clone(info),
+            remote,
+            rejected: std::mem::take(&mut self.rejected),
+        });
+    }
+
+    fn remote(&mut self, info: &RemoteCluster, id: u64, object: &Arc<str>, known: &[IpNet]) -> Remote {
         let is_antrea = self.me.antrea_clusters.contains(&info.cluster_id);
         let listed = if is_antrea {
             antrea::active_gateways(info)
@@ -121,7 +162,7 @@ impl Reader<'_> {
         // An Antrea gateway never has a secret.
         let unkeyed = is_antrea || self.me.secrets.unkeyed_clusters.contains(&info.cluster_id);
         let mut gateways = GatewayReader {
-            object: &object,
+            object,
             cluster: self.cluster,
             claims: &self.claims,
             owners: &mut self.remotes.gateway_owners,
@@ -131,14 +172,14 @@ impl Reader<'_> {
             } else {
                 SecretPolicy::Required
             },
-            rejected: self.rejected,
+            rejected: &mut self.rejected,
         };
         let gateways = gateways.usable(listed);
-        let prefixes = self.prefixes(info, &object);
+        let prefixes = self.prefixes(info, object, known);
         let alias = is_antrea
-            .then(|| antrea::alias(info, &prefixes, &object, self.rejected))
+            .then(|| antrea::alias(info, &prefixes, object, &mut self.rejected))
             .flatten();
-        self.remotes.clusters.push(Remote {
+        Remote {
             antrea: is_antrea,
             alias,
             object: object.to_string(),
@@ -146,7 +187,7 @@ impl Reader<'_> {
             id,
             prefixes,
             gateways,
-        });
+        }
     }
 
     /// The ID of the cluster in the maps, if its cluster ID is valid and unique.
@@ -171,7 +212,7 @@ impl Reader<'_> {
     }
 
     /// The prefixes of the cluster. One of Pod CIDRs and Service CIDR is sufficient.
-    fn prefixes(&mut self, info: &RemoteCluster, object: &Arc<str>) -> BTreeSet<IpNet> {
+    fn prefixes(&mut self, info: &RemoteCluster, object: &Arc<str>, known: &[IpNet]) -> Vec<IpNet> {
         let mut services: Vec<&str> = split_list(&info.service_cidr).collect();
         if services.is_empty() && info.pod_cidrs.is_empty() {
             services.push("");
@@ -185,6 +226,9 @@ impl Reader<'_> {
         for (index, text) in fields {
             let parsed = parse_prefix(text).map_err(|error| error.to_string());
             let checked = parsed.and_then(|prefix| {
+                if known.binary_search(&prefix).is_ok() {
+                    return Ok(prefix);
+                }
                 if let Some(reason) = refused.get(&prefix) {
                     return Err(reason.clone());
                 }
@@ -202,7 +246,10 @@ impl Reader<'_> {
                 }
             }
         }
-        valid.into_iter().collect()
+        valid.sort_unstable();
+        valid.dedup();
+        valid.shrink_to_fit();
+        valid
     }
 
     /// Assigns the prefix to the cluster, or returns the reason why it cannot be the cluster's.

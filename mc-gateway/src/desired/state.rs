@@ -9,6 +9,8 @@ use ipnet::IpNet;
 use super::services::Services;
 use super::{AntreaInterop, SourceAddrs};
 use crate::peer_secret::{PeerAuth, PublicKey};
+use crate::shared_map::SharedMap;
+use crate::shared_set::SharedSet;
 
 /// The destination of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub struct Masquerade {
     /// Local Service CIDRs: packets originally addressed to these …
     pub service_cidrs: BTreeSet<IpNet>,
     /// … from these prefixes get this node's address, so that replies return through it.
-    pub remote_prefixes: BTreeSet<IpNet>,
+    pub remote_prefixes: SharedSet<IpNet>,
     /// Source NAT towards clusters with Antrea gateways.
     pub antrea: AntreaInterop,
 }
@@ -81,7 +83,7 @@ pub struct DesiredState {
     /// Whether this Node is a gateway.
     pub gateway: bool,
     /// All prefixes.
-    pub prefixes: BTreeMap<IpNet, PrefixRoute>,
+    pub prefixes: SharedMap<IpNet, PrefixRoute>,
     /// All groups by ID.
     pub groups: BTreeMap<u32, NextHopGroup>,
     /// All next hops by ID.
@@ -93,7 +95,7 @@ pub struct DesiredState {
     /// Kind and name of the first object that defines a peer.
     pub peer_names: BTreeMap<IpAddr, String>,
     /// Prefixes routed into `mc0`.
-    pub routes: BTreeSet<IpNet>,
+    pub routes: SharedSet<IpNet>,
     /// Prefixes of [`Self::prefixes`] that are local Service CIDRs.
     pub service_cidrs: BTreeSet<IpNet>,
     /// Exported Services; none while they are unknown: the Service maps then stay unchanged.

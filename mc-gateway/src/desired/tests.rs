@@ -33,15 +33,26 @@ fn peer_gateway(ip: &str) -> RemoteGateway {
     }
 }
 
-fn remote(name: &str, created: Option<&str>, gateway: &str, service: &str, pods: &[&str]) -> RemoteCluster {
-    RemoteCluster {
+fn remote(
+    name: &str,
+    created: Option<&str>,
+    gateway: &str,
+    service: &str,
+    pods: &[&str],
+) -> Arc<RemoteCluster> {
+    Arc::new(RemoteCluster {
         name: format!("{name}-clusterinfo"),
         created: created.map(Into::into),
         cluster_id: name.into(),
         service_cidr: service.into(),
         pod_cidrs: pods.iter().map(ToString::to_string).collect(),
         gateways: vec![peer_gateway(gateway)],
-    }
+    })
+}
+
+/// The first remote cluster.
+fn west(objects: &mut Objects) -> &mut RemoteCluster {
+    Arc::make_mut(&mut objects.remotes[0])
 }
 
 /// Node a is the gateway, b a regular Node; west is a remote cluster.
@@ -106,7 +117,7 @@ fn on_established(
         pod_lookup: PodLookup::Auto,
         ..LocalNode::default()
     };
-    compute(objects, &me, established).unwrap()
+    compute(objects, &me, established, &mut DesiredCache::default()).unwrap()
 }
 
 /// ID of a remote cluster in the maps.
@@ -286,15 +297,20 @@ fn without_the_local_node_there_is_no_desired_state() {
         node_name: "a".into(),
         ..LocalNode::default()
     };
-    let error = compute(&objects, &me, &Established::default())
-        .unwrap_err()
-        .to_string();
+    let error = compute(
+        &objects,
+        &me,
+        &Established::default(),
+        &mut DesiredCache::default(),
+    )
+    .unwrap_err()
+    .to_string();
     assert_eq!(error, "node-name \"a\": there is no such Node; known: [\"b\"]");
 }
 
 #[test]
 fn a_malformed_cidr_is_rejected_alone() {
-    let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push("10.300.0.0/16".into()));
+    let (desired, error) = rejected_on_gateway(|o| west(o).pod_cidrs.push("10.300.0.0/16".into()));
     assert_eq!(
         error,
         "ClusterInfoImport west-clusterinfo: spec.podCIDRs[1]: \"10.300.0.0/16\" is not a CIDR, as 10.0.0.0/16 or fd00:10::/48"
@@ -317,7 +333,7 @@ fn every_kind_of_invalid_prefix_is_rejected_alone() {
         "",
     ];
     for text in bad {
-        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.insert(0, text.into()));
+        let (desired, error) = rejected_on_gateway(|o| west(o).pod_cidrs.insert(0, text.into()));
         assert!(error.contains(&format!("spec.podCIDRs[0]: {text:?} ")), "{error}");
         assert_eq!(desired.routes.len(), 2, "{text}");
     }
@@ -325,7 +341,7 @@ fn every_kind_of_invalid_prefix_is_rejected_alone() {
 
 #[test]
 fn a_missing_gateway_ip_is_reported() {
-    let (desired, error) = rejected_on_gateway(|o| o.remotes[0].gateways.clear());
+    let (desired, error) = rejected_on_gateway(|o| west(o).gateways.clear());
     assert!(
         error.starts_with(
             "ClusterInfoImport west-clusterinfo: spec.gatewayInfos: \"\" has no valid gatewayIP"
@@ -339,7 +355,7 @@ fn a_missing_gateway_ip_is_reported() {
 #[test]
 fn an_unparsable_gateway_ip_is_rejected_alone() {
     let (desired, error) = rejected_on_gateway(|o| {
-        let gateways = &mut o.remotes[0].gateways;
+        let gateways = &mut west(o).gateways;
         gateways.insert(0, peer_gateway("::ffff:203.0.113.7"));
     });
     assert!(error.contains("spec.gatewayInfos[0].gatewayIP: \"::ffff:203.0.113.7\" is IPv4-mapped"));
@@ -396,7 +412,7 @@ fn of_overlapping_clusters_the_older_keeps_the_prefix() {
     );
     // Without creation times the first by name wins.
     for remote in &mut objects.remotes {
-        remote.created = None;
+        Arc::make_mut(remote).created = None;
     }
     let (_, rejected) = on("a", &objects);
     assert!(rejected[0].object.contains("west"));
@@ -409,7 +425,7 @@ fn local_prefixes_have_no_remote_owner() {
         ("10.1.0.0/16", "10.1.0.0/24 of Node a"),
         ("10.96.128.0/17", "10.96.0.0/16 of the local cluster"),
     ] {
-        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push(own.into()));
+        let (desired, error) = rejected_on_gateway(|o| west(o).pod_cidrs.push(own.into()));
         assert!(error.contains(&format!("\"{own}\" overlaps {owner}")), "{error}");
         assert_eq!(desired.routes.len(), 2);
     }
@@ -418,7 +434,7 @@ fn local_prefixes_have_no_remote_owner() {
 #[test]
 fn underlay_addresses_are_in_no_remote_prefix() {
     for (prefix, owner) in [("192.0.2.0/24", "192.0.2.1"), ("203.0.113.0/24", "203.0.113")] {
-        let (desired, error) = rejected_on_gateway(|o| o.remotes[0].pod_cidrs.push(prefix.into()));
+        let (desired, error) = rejected_on_gateway(|o| west(o).pod_cidrs.push(prefix.into()));
         assert!(
             error.contains(&format!("contains the underlay address {owner}")),
             "{error}"
@@ -444,7 +460,7 @@ fn the_local_cluster_is_not_imported() {
 fn cluster_ids_are_required_and_unique() {
     let (_, error) = rejected_on_gateway(|o| {
         let mut twin = remote("west", None, "203.0.113.7", "10.99.0.0/16", &[]);
-        twin.name = "z".into();
+        Arc::make_mut(&mut twin).name = "z".into();
         o.remotes.push(twin);
     });
     assert!(
@@ -479,14 +495,16 @@ fn a_gateway_address_has_one_owner() {
     let (desired, error) = rejected_on_gateway(|o| {
         o.remotes
             .push(remote("x", None, "203.0.113.9", "10.99.0.0/16", &[]));
-        o.remotes[1].gateways.push(peer_gateway("203.0.113.7"));
+        Arc::make_mut(&mut o.remotes[1])
+            .gateways
+            .push(peer_gateway("203.0.113.7"));
     });
     assert!(
         error.contains("\"203.0.113.9\" is the address of ClusterInfoImport west-clusterinfo"),
         "{error}"
     );
     assert_eq!(desired.peers[&IpAddr::from([203, 0, 113, 9])].cluster, id("west"));
-    let (_, error) = rejected_on_gateway(|o| o.remotes[0].gateways.push(peer_gateway("192.0.2.2")));
+    let (_, error) = rejected_on_gateway(|o| west(o).gateways.push(peer_gateway("192.0.2.2")));
     assert!(
         error.contains("\"192.0.2.2\" is the address of Node b"),
         "{error}"
@@ -496,7 +514,7 @@ fn a_gateway_address_has_one_owner() {
 #[test]
 fn the_first_16_gateways_of_a_group_are_used_in_any_order() {
     let mut objects = objects();
-    objects.remotes[0].gateways = (1..=20)
+    west(&mut objects).gateways = (1..=20)
         .map(|n| peer_gateway(&format!("198.51.100.{n}")))
         .collect();
     let (in_order, rejected) = on("a", &objects);
@@ -511,18 +529,18 @@ fn the_first_16_gateways_of_a_group_are_used_in_any_order() {
         21,
         "packets of the others are accepted all the same"
     );
-    objects.remotes[0].gateways.reverse();
+    west(&mut objects).gateways.reverse();
     assert_eq!(on("a", &objects).0, in_order);
 }
 
 #[test]
 fn a_drained_gateway_has_weight_0_and_is_used_last() {
     let mut objects = objects();
-    objects.remotes[0].gateways = (1..=17)
+    west(&mut objects).gateways = (1..=17)
         .map(|n| peer_gateway(&format!("198.51.100.{n}")))
         .collect();
-    objects.remotes[0].gateways[0].weight = 0;
-    objects.remotes[0].gateways[1].weight = 1_000;
+    west(&mut objects).gateways[0].weight = 0;
+    west(&mut objects).gateways[1].weight = 1_000;
     let (desired, rejected) = on("a", &objects);
     assert_eq!(rejected.len(), 1);
     assert_eq!(rejected[0].value, "198.51.100.1");
@@ -577,8 +595,8 @@ fn dual_stack() -> Objects {
         objects.nodes[node].pod_cidrs.push(pods.into());
     }
     objects.gateways[0].service_cidr = "10.96.0.0/16,fd00:96::/108".into();
-    objects.remotes[0].pod_cidrs.push("fd00:2::/48".into());
-    objects.remotes[0].service_cidr = "10.97.0.0/16, fd00:97::/108".into();
+    west(&mut objects).pod_cidrs.push("fd00:2::/48".into());
+    west(&mut objects).service_cidr = "10.97.0.0/16, fd00:97::/108".into();
     objects
 }
 
@@ -635,7 +653,7 @@ fn a_peer_is_accepted_from_its_addresses_of_both_families() {
 #[test]
 fn an_ipv6_gateway_is_reached_from_an_ipv6_address() {
     let mut objects = dual_stack();
-    objects.remotes[0].gateways.push(peer_gateway("2001:db8::9"));
+    west(&mut objects).gateways.push(peer_gateway("2001:db8::9"));
     let (a, rejected) = on("a", &objects);
     assert_eq!(rejected, []);
     let source = |addr| {

@@ -1,6 +1,6 @@
 //! Observed state of the host.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use rtnetlink::Handle;
@@ -10,6 +10,7 @@ use super::underlay::KnownRoutes;
 use super::{HostError, ipsec, ipv6, link, neighbors, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
+use crate::shared_map::SharedMap;
 
 /// The agent's state on the host, and the host's own that the resolved state depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct HostState {
     /// `mc0`.
     pub device: Option<Device>,
     /// The agent's routes into it, each with its source address.
-    pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
+    pub routes: SharedMap<RouteKey, Option<IpAddr>>,
     /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
     /// Underlay, foreign routes, IPsec policies and IPv6 support.
@@ -39,7 +40,7 @@ pub async fn observe(
     return_routes.default_route &= mc0.is_some_and(|mc0| mc0.loose_rp_filter);
     Ok(HostState {
         device: mc0,
-        routes: routes.ours,
+        routes: routes.ours.into_iter().collect(),
         return_routes,
         inputs: HostInputs {
             underlay: underlay::observe(handle, addresses, device, known).await?,

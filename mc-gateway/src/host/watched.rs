@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::state::HostState;
 use super::{link, policy_routing, route, tunnel_device};
 use crate::cidr::max_prefix_len;
+use crate::shared_set::SharedSet;
 
 /// A change of the host's network, by the observations that it outdates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +39,7 @@ pub struct Watched {
     /// Underlay addresses of other nodes.
     pub addresses: BTreeSet<IpAddr>,
     /// Prefixes routed into `mc0`.
-    pub prefixes: BTreeSet<IpNet>,
+    pub prefixes: SharedSet<IpNet>,
 }
 
 impl Watched {

@@ -6,6 +6,7 @@ use mc_gateway_common::abi::{self, Addr, GROUP_NEXT_HOPS};
 
 use crate::plan::ServiceMaps;
 use crate::resolved::PrefixKey;
+use crate::shared_map::SharedMap;
 
 /// The entries of all these maps at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,7 +14,7 @@ pub struct MapContents {
     /// `mc_config`.
     pub config: abi::Config,
     /// `mc_prefixes`.
-    pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
+    pub prefixes: SharedMap<PrefixKey, abi::Prefix>,
     /// Slots of `mc_nh_groups` that are not all zero.
     pub groups: BTreeMap<u32, abi::NextHopGroup>,
     /// Slots of `mc_nexthops` that are not all zero.

@@ -10,15 +10,25 @@ pub(super) fn same_entries<K: Ord, V: PartialEq>(
     expected: &BTreeMap<K, V>,
     name: &'static str,
 ) -> Result<bool, MapsError> {
+    has_entries(entries, |key| expected.get(key), expected.len(), name)
+}
+
+/// Whether the entries of a map are `count` expected ones. Ends at the first other entry.
+pub(super) fn has_entries<'e, K, V: PartialEq + 'e>(
+    entries: impl Iterator<Item = Result<(K, V), aya::maps::MapError>>,
+    expected: impl Fn(&K) -> Option<&'e V>,
+    count: usize,
+    name: &'static str,
+) -> Result<bool, MapsError> {
     let mut read: usize = 0;
     for entry in entries {
         let (key, value) = entry.map_err(map_error(name, "read"))?;
-        if expected.get(&key).is_none_or(|expected| *expected != value) {
+        if expected(&key).is_none_or(|expected| *expected != value) {
             return Ok(false);
         }
         read = read.saturating_add(1);
     }
-    Ok(read == expected.len())
+    Ok(read == count)
 }
 
 #[cfg(test)]

@@ -205,10 +205,7 @@ impl PinnedMaps {
         self.epoch_stale = true;
         let is_present = self.contents.prefixes.contains_key(&key);
         self.prefixes.set(key, is_present, prefix)?;
-        match prefix {
-            Some(prefix) => self.contents.prefixes.insert(key, prefix),
-            None => self.contents.prefixes.remove(&key),
-        };
+        self.contents.prefixes.set(key, prefix);
         Ok(())
     }
 }

@@ -1,15 +1,15 @@
 //! The maps of the prefix table.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{Array, HashMap, MapData};
 use mc_gateway_common::abi::{self, PrefixKey, prefix};
 
 use super::batch;
-use super::entries::same_entries;
+use super::entries::has_entries;
 use super::error::{MapsError, ignore_missing, map_error, open};
 use super::prefix_writes::{PrefixChange, PrefixTable, PrefixWrite};
+use crate::shared_map::SharedMap;
 
 /// The pinned maps of the prefix table.
 pub(super) struct PinnedPrefixes {
@@ -32,13 +32,11 @@ impl PinnedPrefixes {
     }
 
     /// Reads the entries.
-    pub(super) fn read(&self) -> Result<BTreeMap<PrefixKey, abi::Prefix>, MapsError> {
-        let mut entries = BTreeMap::new();
-        for entry in batch::entries(&self.entries) {
-            let (key, value) = entry.map_err(map_error(abi::PREFIXES, "read"))?;
-            entries.insert(key, value);
-        }
-        Ok(entries)
+    pub(super) fn read(&self) -> Result<SharedMap<PrefixKey, abi::Prefix>, MapsError> {
+        let read: Result<Vec<_>, _> = batch::entries(&self.entries).collect();
+        let mut entries = read.map_err(map_error(abi::PREFIXES, "read"))?;
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        Ok(entries.into_iter().collect())
     }
 
     /// Restores the lists of the lengths of these entries, those of the map, and raises the generation.
@@ -50,7 +48,7 @@ impl PinnedPrefixes {
     /// Whether the maps hold these entries and no others, and the lists of their lengths.
     pub(super) fn is_unchanged(
         &self,
-        expected: &BTreeMap<PrefixKey, abi::Prefix>,
+        expected: &SharedMap<PrefixKey, abi::Prefix>,
     ) -> Result<bool, MapsError> {
         if self.read_generation()? != self.table.current_generation() {
             return Ok(false);
@@ -61,7 +59,8 @@ impl PinnedPrefixes {
                 return Ok(false);
             }
         }
-        same_entries(batch::entries(&self.entries), expected, abi::PREFIXES)
+        let entries = batch::entries(&self.entries);
+        has_entries(entries, |key| expected.get(key), expected.len(), abi::PREFIXES)
     }
 
     /// Adds, changes or removes an entry. `is_present` states whether the map has one with this key.

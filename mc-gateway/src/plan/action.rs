@@ -8,7 +8,8 @@ use mc_gateway_common::abi::{self, Addr};
 use super::{Attachment, Hook, ServiceAction};
 use crate::resolved::{NftRules, PrefixKey, ReturnRoutes, RouteKey};
 
-/// One change. It contains the previous value, so that it can be undone.
+/// One change. It contains the previous value, so that it can be undone. Large values are boxed: a plan may have an
+/// action for each of 100,000 prefixes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Creates `mc0`.
@@ -37,37 +38,37 @@ pub enum Action {
         /// The slot.
         slot: u32,
         /// Previous value.
-        from: abi::NextHop,
+        from: Box<abi::NextHop>,
         /// New value.
-        to: abi::NextHop,
+        to: Box<abi::NextHop>,
     },
     /// Writes a slot of `mc_nh_groups`; all zero frees it.
     SetGroup {
         /// The slot.
         slot: u32,
         /// Previous value.
-        from: abi::NextHopGroup,
+        from: Box<abi::NextHopGroup>,
         /// New value.
-        to: abi::NextHopGroup,
+        to: Box<abi::NextHopGroup>,
     },
     /// Adds, changes or removes a peer.
     SetPeer {
         /// Outer source.
         addr: Addr,
         /// Previous value.
-        from: Option<abi::Peer>,
+        from: Option<Box<abi::Peer>>,
         /// New value.
-        to: Option<abi::Peer>,
+        to: Option<Box<abi::Peer>>,
     },
     /// Writes `mc_config`.
     SetConfig {
-        /// Previous value; boxed, because it is the largest and there may be thousands of actions.
+        /// Previous value.
         from: Box<abi::Config>,
         /// New value.
         to: Box<abi::Config>,
     },
     /// Changes a Service map.
-    Service(ServiceAction),
+    Service(Box<ServiceAction>),
     /// Adds, changes or removes a prefix.
     SetPrefix {
         /// The prefix.
@@ -103,9 +104,9 @@ pub enum Action {
     /// Changes the policy routing of replies from clusters with Antrea gateways.
     SetReturnRoutes {
         /// Previous value.
-        from: ReturnRoutes,
+        from: Box<ReturnRoutes>,
         /// New value.
-        to: ReturnRoutes,
+        to: Box<ReturnRoutes>,
     },
     /// Adds, changes or removes a route into `mc0`.
     SetRoute {
@@ -142,7 +143,7 @@ impl Action {
                 to: from,
             },
             Self::SetConfig { from, to } => Self::SetConfig { from: to, to: from },
-            Self::Service(action) => Self::Service(action.undo()),
+            Self::Service(action) => Self::Service(Box::new(action.undo())),
             Self::SetPrefix { key, from, to } => Self::SetPrefix {
                 key,
                 from: to,
@@ -188,17 +189,20 @@ impl fmt::Display for Action {
             Self::SetAddress { addr, to: true } => write!(f, "add address {addr} to mc0"),
             Self::SetAddress { addr, to: false } => write!(f, "remove address {addr} from mc0"),
             Self::SetNextHop { slot, to, .. } => {
-                let public = abi::NextHop { source_mac: 0, ..*to };
+                let public = abi::NextHop {
+                    source_mac: 0,
+                    ..**to
+                };
                 write!(f, "set next hop {slot} to {public:?}")
             }
             Self::SetGroup { slot, to, .. } => {
                 write!(f, "set group {slot} to id {} with {} next hops", to.id, to.len)
             }
             Self::SetPeer { addr, to, .. } => {
-                let public = to.map(|peer| abi::Peer {
+                let public = to.as_deref().map(|peer| abi::Peer {
                     source_macs: [0; abi::SECRET_SLOTS],
                     reply_mac: 0,
-                    ..peer
+                    ..*peer
                 });
                 write!(f, "set peer {} to {public:?}", ShowAddr(*addr))
             }

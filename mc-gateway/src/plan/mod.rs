@@ -8,6 +8,9 @@ mod action;
 mod cache;
 mod counter_slots;
 mod maglev_tables;
+mod model;
+mod prefixes;
+mod routes;
 mod service;
 mod slots;
 #[cfg(test)]
@@ -22,9 +25,11 @@ use thiserror::Error;
 pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
 use crate::host::tunnel_device::TunnelLink;
 use crate::resolved::{DEFAULT_MTU, NftRules, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
+use crate::shared_map::SharedMap;
 pub use action::Action;
 pub use cache::PlanCache;
 use counter_slots::CounterSlots;
+pub use model::execute_in_memory;
 pub use service::{ServiceAction, ServiceMaps};
 use slots::Slots;
 
@@ -54,7 +59,7 @@ pub struct ObservedState {
     /// `mc_config`.
     pub config: abi::Config,
     /// `mc_prefixes`.
-    pub prefixes: BTreeMap<PrefixKey, abi::Prefix>,
+    pub prefixes: SharedMap<PrefixKey, abi::Prefix>,
     /// Used slots of `mc_nh_groups`.
     pub groups: BTreeMap<u32, abi::NextHopGroup>,
     /// Used slots of `mc_nexthops`.
@@ -68,7 +73,7 @@ pub struct ObservedState {
     /// The agent's tunnel devices by name.
     pub tunnel_devices: BTreeMap<String, TunnelLink>,
     /// The agent's routes into `mc0`, each with its source address.
-    pub routes: BTreeMap<RouteKey, Option<IpAddr>>,
+    pub routes: SharedMap<RouteKey, Option<IpAddr>>,
     /// Policy routing of replies from clusters with Antrea gateways.
     pub return_routes: ReturnRoutes,
     /// Contents of the nftables table; none if it is missing or modified.
@@ -148,11 +153,11 @@ pub fn plan(
     planner.peers(observed, resolved, &groups, &counters);
     planner.services(observed, resolved, &groups, cache);
     planner.config(observed, resolved, mc0);
-    planner.prefixes(observed, resolved, &groups);
+    planner.prefixes(observed, resolved, &groups, cache);
     planner.attachments(observed, resolved, mc0, device);
     planner.return_routes(observed, resolved);
     planner.nftables(observed, resolved);
-    planner.routes(observed, resolved);
+    planner.routes(observed, resolved, cache);
     let Planner { mut adds, removes } = planner;
     // Collected in the order of addition; dependents are removed first.
     adds.extend(removes.into_iter().rev());
@@ -211,7 +216,11 @@ impl Planner {
                 ..*next_hop
             };
             if slot != 0 && from != to {
-                self.adds.push(Action::SetNextHop { slot, from, to });
+                self.adds.push(Action::SetNextHop {
+                    slot,
+                    from: from.into(),
+                    to: to.into(),
+                });
             }
         }
         for slot in slots.freed() {
@@ -219,8 +228,8 @@ impl Planner {
             let to = abi::NextHop::default();
             self.removes.push(Action::SetNextHop {
                 slot: *slot,
-                from,
-                to,
+                from: from.into(),
+                to: to.into(),
             });
         }
     }
@@ -248,7 +257,11 @@ impl Planner {
                 to.len = to.len.wrapping_add(1);
             }
             if from != to {
-                self.adds.push(Action::SetGroup { slot, from, to });
+                self.adds.push(Action::SetGroup {
+                    slot,
+                    from: from.into(),
+                    to: to.into(),
+                });
             }
         }
         for slot in slots.freed() {
@@ -256,8 +269,8 @@ impl Planner {
             let to = abi::NextHopGroup::default();
             self.removes.push(Action::SetGroup {
                 slot: *slot,
-                from,
-                to,
+                from: from.into(),
+                to: to.into(),
             });
         }
     }
@@ -283,8 +296,8 @@ impl Planner {
             if from != to {
                 self.adds.push(Action::SetPeer {
                     addr: *addr,
-                    from,
-                    to,
+                    from: from.map(Box::new),
+                    to: to.map(Box::new),
                 });
             }
         }
@@ -292,7 +305,7 @@ impl Planner {
             if !resolved.peers.contains_key(addr) {
                 self.removes.push(Action::SetPeer {
                     addr: *addr,
-                    from: Some(*peer),
+                    from: Some(Box::new(*peer)),
                     to: None,
                 });
             }
@@ -308,8 +321,9 @@ impl Planner {
     ) {
         let Some(wanted) = &resolved.services else { return };
         let (adds, removes) = service::plan(&observed.services, wanted, groups, &mut cache.tables);
-        self.adds.extend(adds.into_iter().map(Action::Service));
-        self.removes.extend(removes.into_iter().map(Action::Service));
+        let boxed = |action| Action::Service(Box::new(action));
+        self.adds.extend(adds.into_iter().map(boxed));
+        self.removes.extend(removes.into_iter().map(boxed));
     }
 
     fn config(&mut self, observed: &ObservedState, resolved: &ResolvedState, mc0: Device) {
@@ -347,32 +361,16 @@ impl Planner {
         }
     }
 
-    fn prefixes(&mut self, observed: &ObservedState, resolved: &ResolvedState, groups: &Slots) {
-        let marked =
-            |prefix: &abi::Prefix| resolved.services.is_none() && prefix.flags & abi::PREFIX_BACKENDS != 0;
-        for (key, prefix) in &resolved.prefixes {
-            let from = observed.prefixes.get(key).copied();
-            let kept = from.filter(marked).map_or(0, |prefix| prefix.flags);
-            let to = Some(abi::Prefix {
-                cluster: prefix.cluster,
-                group: groups.slot(prefix.group),
-                action: prefix.action,
-                flags: prefix.flags | kept,
-                pad: 0,
-            });
-            if from != to {
-                self.adds.push(Action::SetPrefix { key: *key, from, to });
-            }
-        }
-        for (key, prefix) in &observed.prefixes {
-            if !resolved.prefixes.contains_key(key) && !marked(prefix) {
-                self.removes.push(Action::SetPrefix {
-                    key: *key,
-                    from: Some(*prefix),
-                    to: None,
-                });
-            }
-        }
+    fn prefixes(
+        &mut self,
+        observed: &ObservedState,
+        resolved: &ResolvedState,
+        groups: &Slots,
+        cache: &mut PlanCache,
+    ) {
+        let (adds, removes) = cache.prefixes.plan(observed, resolved, groups);
+        self.adds.extend(adds);
+        self.removes.extend(removes);
     }
 
     fn attachments(&mut self, observed: &ObservedState, resolved: &ResolvedState, mc0: Device, device: &str) {
@@ -434,8 +432,8 @@ impl Planner {
         let to = ReturnRoutes::new(&resolved.masquerade.antrea);
         if observed.return_routes != to {
             self.adds.push(Action::SetReturnRoutes {
-                from: observed.return_routes.clone(),
-                to,
+                from: Box::new(observed.return_routes.clone()),
+                to: Box::new(to),
             });
         }
     }
@@ -450,23 +448,9 @@ impl Planner {
         }
     }
 
-    fn routes(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
-        let wanted = resolved.host_routes();
-        for (key, source) in &wanted {
-            let from = observed.routes.get(key).copied();
-            let to = Some(*source);
-            if from != to {
-                self.adds.push(Action::SetRoute { key: *key, from, to });
-            }
-        }
-        let gone = observed
-            .routes
-            .iter()
-            .filter(|(key, _)| !wanted.contains_key(key));
-        self.removes.extend(gone.map(|(key, source)| Action::SetRoute {
-            key: *key,
-            from: Some(*source),
-            to: None,
-        }));
+    fn routes(&mut self, observed: &ObservedState, resolved: &ResolvedState, cache: &mut PlanCache) {
+        let (adds, removes) = cache.routes.plan(observed, resolved);
+        self.adds.extend(adds);
+        self.removes.extend(removes);
     }
 }

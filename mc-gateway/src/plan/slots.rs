@@ -60,6 +60,11 @@ impl Slots {
         self.by_id.get(&id).copied().unwrap_or_default()
     }
 
+    /// The slots of all IDs that have one.
+    pub(super) fn by_id(&self) -> &BTreeMap<u32, u32> {
+        &self.by_id
+    }
+
     /// Whether IDs have no slot until the next plan, which uses the slots freed by this one.
     pub(super) fn exhausted(&self) -> bool {
         self.exhausted

@@ -4,6 +4,7 @@
 //! [`resolve`] takes the desired state, the configuration and the observed host, and returns the complete resolved
 //! state with all issues; it is not edited afterwards.
 
+mod cache;
 mod ipsec;
 mod local_addrs;
 mod neighbors;
@@ -28,6 +29,9 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
+use crate::shared_map::SharedMap;
+use crate::shared_set::SharedSet;
+pub use cache::ResolutionCache;
 pub use ipsec::{IpsecPolicies, IpsecPolicy, PolicyDirection, PortSelector};
 pub use mc_gateway_common::abi::PrefixKey;
 pub use neighbors::NeighborLimits;
@@ -75,7 +79,7 @@ pub struct ResolvedState {
     /// MTU of `mc0`; none while no next hop is reachable: the MTU then stays unchanged.
     pub mtu: Option<u32>,
     /// Prefix map.
-    pub prefixes: BTreeMap<PrefixKey, Prefix>,
+    pub prefixes: SharedMap<PrefixKey, Prefix>,
     /// Next hops of each group, by stable IDs.
     pub groups: BTreeMap<u32, BTreeSet<u32>>,
     /// Next hops by stable ID; counter slots are assigned by the plan.
@@ -89,7 +93,7 @@ pub struct ResolvedState {
     /// Whether this node has no address that other clusters can reply to, and one can be reserved.
     pub needs_address: bool,
     /// Supernets of the prefixes routed into `mc0`.
-    pub routes: BTreeSet<IpNet>,
+    pub routes: SharedSet<IpNet>,
     /// Source NAT.
     pub masquerade: Masquerade,
     /// Filters of nftables.
@@ -110,16 +114,28 @@ impl ResolvedState {
         }
     }
 
+    /// Source address of a route into `mc0`; none if there is no such route.
+    #[must_use]
+    pub fn host_route(&self, key: RouteKey) -> Option<Option<IpAddr>> {
+        if !self.routes.contains(&key.net) {
+            return None;
+        }
+        let source = self.masquerade.sources.for_family(key.net);
+        if key.preferred {
+            source.map(Some)
+        } else {
+            Some(None)
+        }
+    }
+
     /// Routes into `mc0`, each with its source address.
     #[must_use]
-    pub fn host_routes(&self) -> BTreeMap<RouteKey, Option<IpAddr>> {
-        let sources = self.masquerade.sources;
-        let key = |net: &IpNet, preferred| RouteKey { net: *net, preferred };
-        let plain = self.routes.iter().map(|net| (key(net, false), None));
-        let preferred = self.routes.iter().filter_map(|net| {
-            let source = sources.for_family(*net)?;
-            Some((key(net, true), Some(source)))
-        });
-        plain.chain(preferred).collect()
+    pub fn host_routes(&self) -> SharedMap<RouteKey, Option<IpAddr>> {
+        let keys = self
+            .routes
+            .iter()
+            .flat_map(|net| [false, true].map(|preferred| RouteKey { net: *net, preferred }));
+        let routes = keys.filter_map(|key| Some((key, self.host_route(key)?)));
+        routes.collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Entries of the prefix map.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,6 +10,7 @@ use super::ResolvedState;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
 use crate::desired::services::Services;
 use crate::desired::{AntreaInterop, DesiredState, PrefixRoute};
+use crate::shared_map::SharedMap;
 
 /// An entry of the prefix map with the group's stable ID instead of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +25,41 @@ pub struct Prefix {
     pub flags: u32,
 }
 
-/// The prefixes of the desired state as map entries.
-pub(super) fn prefixes(desired: &DesiredState) -> BTreeMap<PrefixKey, Prefix> {
-    let prefixes = desired.prefixes.iter().map(|(net, route)| {
-        let (key, mut prefix) = to_prefix(*net, *route);
-        if desired.service_cidrs.contains(net) {
-            prefix.action = abi::ACTION_SERVICE;
+/// The prefixes of a desired state as map entries, kept until the next desired state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PrefixEntries {
+    routes: SharedMap<IpNet, PrefixRoute>,
+    service_cidrs: BTreeSet<IpNet>,
+    antrea: AntreaInterop,
+    entries: SharedMap<PrefixKey, Prefix>,
+}
+
+impl PrefixEntries {
+    /// Changes the entries to those of `desired`.
+    pub(super) fn update(&mut self, desired: &DesiredState) -> &SharedMap<PrefixKey, Prefix> {
+        let antrea = &desired.masquerade.antrea;
+        if self.service_cidrs != desired.service_cidrs || self.antrea != *antrea {
+            *self = Self {
+                service_cidrs: desired.service_cidrs.clone(),
+                antrea: antrea.clone(),
+                ..Self::default()
+            };
         }
-        mark_antrea(&mut prefix, *net, &desired.masquerade.antrea);
-        (key, prefix)
-    });
-    prefixes.collect()
+        for net in self.routes.changes(&desired.prefixes) {
+            let Some(route) = desired.prefixes.get(net) else {
+                self.entries.remove(&to_key(*net));
+                continue;
+            };
+            let mut prefix = to_prefix(*route);
+            if desired.service_cidrs.contains(net) {
+                prefix.action = abi::ACTION_SERVICE;
+            }
+            mark_antrea(&mut prefix, *net, antrea);
+            self.entries.insert(to_key(*net), prefix);
+        }
+        self.routes = desired.prefixes.clone();
+        &self.entries
+    }
 }
 
 /// Sets the flags and action of prefixes involved in interoperation with Antrea gateways.
@@ -58,12 +83,15 @@ fn mark_antrea(prefix: &mut Prefix, net: IpNet, antrea: &AntreaInterop) {
     }
 }
 
-fn to_prefix(net: IpNet, route: PrefixRoute) -> (PrefixKey, Prefix) {
-    let key = PrefixKey {
+fn to_key(net: IpNet) -> PrefixKey {
+    PrefixKey {
         len: abi_prefix_len(net),
         addr: to_abi_addr(net.network()),
-    };
-    let value = Prefix {
+    }
+}
+
+fn to_prefix(route: PrefixRoute) -> Prefix {
+    Prefix {
         cluster: route.cluster,
         group: route.group,
         action: if route.deliver {
@@ -72,8 +100,7 @@ fn to_prefix(net: IpNet, route: PrefixRoute) -> (PrefixKey, Prefix) {
             abi::ACTION_FORWARD
         },
         flags: 0,
-    };
-    (key, value)
+    }
 }
 
 /// Marks the addresses of this node's backends. An address in no delivered prefix gets no action: only packets it
@@ -81,14 +108,22 @@ fn to_prefix(net: IpNet, route: PrefixRoute) -> (PrefixKey, Prefix) {
 pub(super) fn mark_backends(
     resolved: &mut ResolvedState,
     services: &Services,
-    prefixes: &BTreeMap<IpNet, PrefixRoute>,
+    prefixes: &SharedMap<IpNet, PrefixRoute>,
 ) {
+    let mut backends = services
+        .backends
+        .values()
+        .filter(|backend| backend.group == 0)
+        .peekable();
+    if backends.peek().is_none() {
+        return;
+    }
     let delivered: Vec<IpNet> = prefixes
         .iter()
         .filter(|(_, route)| route.deliver)
         .map(|(net, _)| *net)
         .collect();
-    for backend in services.backends.values().filter(|backend| backend.group == 0) {
+    for backend in backends {
         let pod = IpAddr::from(backend.pod).to_canonical();
         let action = if delivered.iter().any(|net| net.contains(&pod)) {
             abi::ACTION_DELIVER
@@ -99,13 +134,15 @@ pub(super) fn mark_backends(
             len: 128,
             addr: backend.pod,
         };
-        let prefix = resolved.prefixes.entry(key).or_insert(Prefix {
+        let known = resolved.prefixes.get(&key).copied();
+        let mut prefix = known.unwrap_or(Prefix {
             cluster: abi::CLUSTER_LOCAL,
             group: 0,
             action,
             flags: 0,
         });
         prefix.flags |= abi::PREFIX_BACKENDS;
+        resolved.prefixes.insert(key, prefix);
         resolved.flags |= abi::CONFIG_BACKENDS;
     }
 }

@@ -9,10 +9,9 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
 use super::refusal::{self, Refusals};
-use super::supernets::supernets;
 use super::{
-    IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, ResolvedState, Underlay, UnderlayRoute,
-    neighbors, overhead, prefix,
+    IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, ResolutionCache, ResolvedState, Underlay,
+    UnderlayRoute, neighbors, overhead, prefix,
 };
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
@@ -91,7 +90,14 @@ pub struct Resolution {
 /// Resolves the desired state. Next hops without a route are left out, as are refused next hops and peers, routes that
 /// collide with foreign ones, IPv6 routes on a host without IPv6, and entries beyond the capacity of the maps; the rest
 /// is not affected. Prefixes keep their routes into `mc0`, so that their packets are dropped and counted.
-pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<'_>) -> Resolution {
+///
+/// The resolution does not depend on `cache`, which is kept between resolutions.
+pub fn resolve(
+    desired: &DesiredState,
+    inputs: &HostInputs,
+    settings: &Settings<'_>,
+    cache: &mut ResolutionCache,
+) -> Resolution {
     let tunnel = &settings.tunnel;
     let mut state = ResolvedState {
         attach_mode: settings.attach_mode,
@@ -156,7 +162,7 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         .filter(|(addr, _)| accepted(addr))
         .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer, settings)))
         .collect();
-    state.prefixes = prefix::prefixes(desired);
+    state.prefixes = cache.prefixes.update(desired).clone();
     if let Some(services) = &desired.services {
         prefix::mark_backends(&mut state, services, &desired.prefixes);
     }
@@ -175,7 +181,8 @@ pub fn resolve(desired: &DesiredState, inputs: &HostInputs, settings: &Settings<
         issues.extend(drop_ipv6_routes(&mut state, settings.node_name, reason));
     }
     if state.routes.len() > MAX_EXACT_ROUTES {
-        state.routes = supernets(&state.routes, &inputs.foreign_destinations);
+        let foreign = &inputs.foreign_destinations;
+        state.routes = cache.supernets.update(&state.routes, foreign).clone();
     }
     state.filter = packet_filter(&state, desired, inputs, settings);
     Resolution {
@@ -228,7 +235,8 @@ fn resolve_next_hops(
     (underlay, refusals): (&Underlay, &Refusals),
     settings: &Settings<'_>,
 ) -> Vec<FieldError> {
-    let carries_v6 = desired.prefixes.keys().copied().any(is_ipv6);
+    // IPv6 prefixes are behind IPv4 ones.
+    let carries_v6 = desired.prefixes.keys().next_back().copied().is_some_and(is_ipv6);
     let mut issues = Vec::new();
     for (id, next_hop) in &desired.next_hops {
         let issue = |reason: String| FieldError {
@@ -315,20 +323,15 @@ fn drop_foreign_routes(
     node_name: &str,
     foreign: &BTreeMap<IpNet, String>,
 ) -> Vec<FieldError> {
-    let mut issues = Vec::new();
-    state.routes.retain(|net| {
-        let Some(owner) = foreign.get(net) else {
-            return true;
-        };
-        issues.push(FieldError {
+    let taken = foreign.iter().filter(|(net, _)| state.routes.remove(net));
+    taken
+        .map(|(net, owner)| FieldError {
             object: format!("Node {node_name}"),
             field: "main routing table".to_owned(),
             value: net.to_string(),
             reason: format!("has a foreign route (protocol {owner})"),
-        });
-        false
-    });
-    issues
+        })
+        .collect()
 }
 
 /// Removes IPv6 routes from a host without IPv6; IPv4 is not affected.

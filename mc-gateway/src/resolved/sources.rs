@@ -9,7 +9,9 @@ use crate::desired::{DesiredState, SourceAddrs};
 impl ResolvedState {
     /// Selects the source addresses of this node and the addresses of `mc0`.
     pub(super) fn assign_addresses(&mut self, desired: &DesiredState, underlay: &Underlay) {
-        let routed = |addr: IpAddr| desired.routes.iter().any(|net| same_family(net.addr(), addr));
+        // IPv6 prefixes are behind IPv4 ones.
+        let ends = [desired.routes.first(), desired.routes.last()];
+        let routed = |addr: IpAddr| ends.iter().flatten().any(|net| same_family(net.addr(), addr));
         let sources = pod_network_sources(desired, underlay);
         let missing = |addr| !sources.iter().any(|own| same_family(own, addr));
         let borrowed = desired

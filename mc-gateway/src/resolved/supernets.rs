@@ -9,26 +9,133 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 
 use crate::cidr::max_prefix_len;
+use crate::shared_set::SharedSet;
 
-/// The fewest routes that are equivalent to routes to all `prefixes`, next to `foreign` routes of the same table.
+/// Share of changed prefixes from which on all are aggregated again.
+const FULL_SHARE: usize = 8;
+
+/// The fewest routes that are equivalent to routes to all prefixes, next to foreign routes of the same table.
 ///
 /// A foreign route inside a supernet takes precedence over it, but not over a longer prefix that the supernet replaces:
 /// there the prefixes are split into smaller supernets.
-pub(super) fn supernets(prefixes: &BTreeSet<IpNet>, foreign: &BTreeSet<IpNet>) -> BTreeSet<IpNet> {
-    let all: Vec<IpNet> = prefixes.iter().copied().collect();
-    let mut routes = BTreeSet::new();
-    let mut pending = IpNet::aggregate(&all);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Supernets {
+    prefixes: SharedSet<IpNet>,
+    foreign: BTreeSet<IpNet>,
+    /// The fewest CIDRs that cover the prefixes and no other address.
+    cover: SharedSet<IpNet>,
+    routes: SharedSet<IpNet>,
+}
+
+impl Supernets {
+    /// Changes the routes to those to `prefixes` next to `foreign` routes.
+    pub(super) fn update(
+        &mut self,
+        prefixes: &SharedSet<IpNet>,
+        foreign: &BTreeSet<IpNet>,
+    ) -> &SharedSet<IpNet> {
+        let few = prefixes.len() / FULL_SHARE;
+        let changed: Vec<IpNet> = self
+            .prefixes
+            .changes(prefixes)
+            .take(few.saturating_add(1))
+            .copied()
+            .collect();
+        if changed.is_empty() && self.foreign == *foreign {
+            return &self.routes;
+        }
+        if changed.len() > few {
+            let all: Vec<IpNet> = prefixes.iter().copied().collect();
+            let mut cover = IpNet::aggregate(&all);
+            cover.sort_unstable();
+            self.cover = cover.into_iter().collect();
+        } else {
+            for net in changed {
+                self.cover_again(net, prefixes);
+            }
+        }
+        self.routes = split(&self.cover, prefixes, foreign);
+        self.prefixes = prefixes.clone();
+        if self.foreign != *foreign {
+            self.foreign.clone_from(foreign);
+        }
+        &self.routes
+    }
+
+    /// Covers the addresses of a prefix that is added or removed.
+    fn cover_again(&mut self, net: IpNet, prefixes: &SharedSet<IpNet>) {
+        self.uncover(net);
+        if supernets_of(net).any(|wide| prefixes.contains(&wide)) {
+            self.add(net);
+            return;
+        }
+        let inside: Vec<IpNet> = prefixes.range(subnets(net)).copied().collect();
+        for part in IpNet::aggregate(&inside) {
+            self.add(part);
+        }
+    }
+
+    /// Removes the addresses of `net` from the cover.
+    fn uncover(&mut self, net: IpNet) {
+        let Some(around) = supernets_of(net).find(|wide| self.cover.contains(wide)) else {
+            let inside: Vec<IpNet> = self.cover.range(subnets(net)).copied().collect();
+            for part in inside {
+                self.cover.remove(&part);
+            }
+            return;
+        };
+        self.cover.remove(&around);
+        // The other half on each length between both stays.
+        for half in supernets_of(net).take_while(|half| *half != around) {
+            self.cover.extend(sibling(half));
+        }
+    }
+
+    /// Adds `net`, whose addresses are not covered, to the cover.
+    fn add(&mut self, net: IpNet) {
+        let mut joined = net;
+        while let Some(half) = sibling(joined).filter(|half| self.cover.remove(half)) {
+            joined = half.supernet().unwrap_or(half);
+        }
+        self.cover.insert(joined);
+    }
+}
+
+/// The routes that replace the CIDRs of a cover next to foreign routes.
+fn split(
+    cover: &SharedSet<IpNet>,
+    prefixes: &SharedSet<IpNet>,
+    foreign: &BTreeSet<IpNet>,
+) -> SharedSet<IpNet> {
+    let mut routes = cover.clone();
+    let is_split = |net: &&IpNet| foreign.range(subnets(**net)).next().is_some();
+    let affected = (!foreign.is_empty()).then(|| cover.iter().filter(is_split).copied().collect());
+    let mut pending: Vec<IpNet> = affected.unwrap_or_default();
+    for net in &pending {
+        routes.remove(net);
+    }
     while let Some(net) = pending.pop() {
-        if foreign.range(subnets(net)).next().is_none() {
+        if !is_split(&&net) {
             routes.insert(net);
         } else if prefixes.contains(&net) {
-            routes.extend(prefixes.range(subnets(net)));
+            routes.extend(prefixes.range(subnets(net)).copied());
         } else if let Ok(halves) = net.subnets(net.prefix_len().saturating_add(1)) {
             // `net` is no prefix itself, so each prefix is in one half.
             pending.extend(halves);
         }
     }
     routes
+}
+
+/// The prefix itself and all that contain it, from long to short.
+fn supernets_of(net: IpNet) -> impl Iterator<Item = IpNet> {
+    std::iter::successors(Some(net), IpNet::supernet)
+}
+
+/// The other half of the supernet.
+fn sibling(net: IpNet) -> Option<IpNet> {
+    let mut halves = net.supernet()?.subnets(net.prefix_len()).ok()?;
+    halves.find(|half| *half != net)
 }
 
 /// The range of a prefix and all subnets of it in a sorted set.
@@ -44,6 +151,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The supernets without earlier ones.
+    fn supernets(prefixes: &BTreeSet<IpNet>, foreign: &BTreeSet<IpNet>) -> BTreeSet<IpNet> {
+        let prefixes = prefixes.iter().copied().collect();
+        let mut supernets = Supernets::default();
+        supernets.update(&prefixes, foreign).iter().copied().collect()
+    }
 
     fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -149,6 +263,31 @@ mod tests {
                 let parent = net.supernet().unwrap();
                 let whole = parent.subnets(net.prefix_len()).unwrap().all(|half| routes.contains(&half));
                 prop_assert!(!whole && routes.range(subnets(*net)).count() == 1, "{}", net);
+            }
+        }
+
+        /// After any changes of prefixes and foreign routes the routes are those without earlier ones.
+        #[test]
+        fn the_routes_do_not_depend_on_earlier_ones(
+            all in small_nets(),
+            steps in prop::collection::vec((small_nets(), 0_usize..6, small_nets(), prop::bool::weighted(0.3)), 1..8),
+        ) {
+            let mut prefixes: BTreeSet<IpNet> = all;
+            let mut foreign = BTreeSet::new();
+            let mut kept = Supernets::default();
+            for (nets, count, routes, replaced) in steps {
+                for net in nets.iter().take(count) {
+                    if !prefixes.remove(net) {
+                        prefixes.insert(*net);
+                    }
+                }
+                if replaced {
+                    foreign = routes;
+                }
+                let stated: SharedSet<IpNet> = prefixes.difference(&foreign).copied().collect();
+                let mut fresh = Supernets::default();
+                prop_assert_eq!(kept.update(&stated, &foreign), fresh.update(&stated, &foreign));
+                prop_assert_eq!(&kept.cover, &fresh.cover);
             }
         }
     }

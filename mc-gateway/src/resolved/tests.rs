@@ -58,7 +58,7 @@ fn resolve(desired: &DesiredState, underlay: &Underlay, tunnel: Tunnel) -> (Reso
         ..HostInputs::default()
     };
     let settings = Settings { tunnel, ..settings() };
-    let resolution = super::resolve(desired, &inputs, &settings);
+    let resolution = super::resolve(desired, &inputs, &settings, &mut ResolutionCache::default());
     (resolution.state, resolution.issues)
 }
 
@@ -256,7 +256,7 @@ fn an_underlay_mtu_too_small_for_ipv6_is_reported_and_mc0_keeps_ipv6() {
     );
     assert_eq!((state.next_hops[&8].mtu, state.mtu), (1270, Some(1280)));
     // Without inner IPv6 the MTU is sufficient.
-    desired.prefixes.clear();
+    desired.prefixes = [].into();
     let (state, rejected) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!((rejected, state.mtu), (vec![], Some(1270)));
 }
@@ -440,10 +440,11 @@ fn a_host_without_ipv6_gets_no_ipv6_routes_and_addresses() {
         underlay,
         ..HostInputs::default()
     };
-    let state = super::resolve(&desired, &inputs, &settings()).state;
+    let state = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default()).state;
     assert_eq!((state.addresses.len(), state.host_routes().len()), (1, 3));
     inputs.ipv6_unavailable = Some("is not routed: IPv6 is off".into());
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
+    let Resolution { state, issues, .. } =
+        super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default());
     assert_eq!((state.addresses.len(), state.host_routes().len()), (0, 1));
     assert_eq!(state.masquerade.sources, SourceAddrs::default());
     let texts: Vec<String> = issues.iter().map(ToString::to_string).collect();
@@ -468,7 +469,7 @@ fn a_route_that_collides_with_a_foreign_one_is_left_out() {
         issues,
         unrepairable,
         ..
-    } = super::resolve(&desired, &inputs, &settings());
+    } = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default());
     assert_eq!(state.routes, [nets[1]].into());
     let expected =
         "Node n1: main routing table: \"10.2.0.0/16\" has a foreign route (protocol Static, device index 2)";
@@ -482,17 +483,23 @@ fn adjacent_prefixes_share_a_route_unless_a_foreign_one_is_between() {
     let both: IpNet = "10.2.0.0/15".parse().unwrap();
     let nets: BTreeSet<IpNet> = both.subnets(24).unwrap().collect();
     desired.routes = nets.iter().copied().take(256).collect();
-    let state = super::resolve(&desired, &HostInputs::default(), &settings()).state;
+    let state = super::resolve(
+        &desired,
+        &HostInputs::default(),
+        &settings(),
+        &mut ResolutionCache::default(),
+    )
+    .state;
     assert_eq!(state.routes, desired.routes, "few prefixes have a route each");
-    desired.routes = nets;
+    desired.routes = nets.into_iter().collect();
     let mut inputs = HostInputs {
         underlay,
         ..HostInputs::default()
     };
-    let state = super::resolve(&desired, &inputs, &settings()).state;
+    let state = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default()).state;
     assert_eq!(state.routes, [both].into());
     inputs.foreign_destinations = [both].into();
-    let state = super::resolve(&desired, &inputs, &settings()).state;
+    let state = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default()).state;
     assert_eq!(state.routes, both.subnets(16).unwrap().collect());
 }
 
@@ -507,7 +514,7 @@ fn too_few_entries_of_the_neighbor_table_are_an_issue() {
         },
         ..HostInputs::default()
     };
-    let issues = super::resolve(&desired, &inputs, &settings()).issues;
+    let issues = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default()).issues;
     assert_eq!(issues.len(), 1);
     assert_eq!(issues[0].field, "net.ipv4.neigh.default.gc_thresh3");
 }
@@ -519,13 +526,13 @@ fn a_measured_path_mtu_lowers_the_mtu_of_its_next_hop_only() {
         underlay,
         ..HostInputs::default()
     };
-    let plain = super::resolve(&desired, &inputs, &settings());
+    let plain = super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default());
     let path_mtus = [(7, 1_400), (8, 9_000)].into();
     let settings = Settings {
         path_mtus: &path_mtus,
         ..settings()
     };
-    let limited = super::resolve(&desired, &inputs, &settings);
+    let limited = super::resolve(&desired, &inputs, &settings, &mut ResolutionCache::default());
     assert_eq!(limited.link_mtus, plain.link_mtus);
     assert_eq!(limited.state.next_hops[&7].mtu, 1_350);
     assert_eq!(limited.state.next_hops[&8].mtu, plain.state.next_hops[&8].mtu);
@@ -578,7 +585,8 @@ fn next_hops_and_peers_with_an_ipsec_policy_are_refused() {
         ipsec: IpsecPolicies::new(policies, BTreeSet::new()),
         ..HostInputs::default()
     };
-    let Resolution { state, issues, .. } = super::resolve(&desired, &inputs, &settings());
+    let Resolution { state, issues, .. } =
+        super::resolve(&desired, &inputs, &settings(), &mut ResolutionCache::default());
     assert_eq!(state.groups[&1], [7].into(), "the other next hop is used");
     let peers: Vec<_> = state.peers.keys().copied().collect();
     assert_eq!(peers, [to_abi_addr(addresses[0])]);

@@ -1,5 +1,7 @@
 //! Conversion of API objects to the fields of the data path, unvalidated.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -96,9 +98,9 @@ fn created(metadata: &ObjectMeta) -> Option<String> {
 
 /// The remote cluster of a ClusterInfoImport.
 #[must_use]
-pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
+pub fn remote(import: &ClusterInfoImport) -> Arc<RemoteCluster> {
     let spec = &import.spec;
-    RemoteCluster {
+    Arc::new(RemoteCluster {
         name: import.metadata.name.clone().unwrap_or_default(),
         created: created(&import.metadata),
         cluster_id: spec.cluster_id.clone(),
@@ -113,7 +115,7 @@ pub fn remote(import: &ClusterInfoImport) -> RemoteCluster {
                 public_key: info.public_key.clone(),
             })
             .collect(),
-    }
+    })
 }
 
 /// All Service CIDRs in one field, as in a dual-stack Gateway.

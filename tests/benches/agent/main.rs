@@ -3,7 +3,6 @@
 //! Each world is measured in a process of its own. `MC_ONLY` selects worlds. Not included: reading of objects, netlink,
 //! nftables and system calls on maps.
 
-mod node;
 mod world;
 
 use std::collections::BTreeMap;
@@ -17,11 +16,11 @@ use anyhow::{Context as _, Result, ensure};
 use mc_gateway::attachment::AttachMode;
 use mc_gateway::capacity::Capacity;
 use mc_gateway::config::{Dscp, EncapFormat, Exposure, Tunnel};
-use mc_gateway::desired::{DesiredState, Established, LocalNode, compute};
+use mc_gateway::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use mc_gateway::objects::Objects;
 use mc_gateway::peer_secret::PeerSecrets;
-use mc_gateway::plan::{ObservedState, PlanCache, plan};
-use mc_gateway::resolved::{HostInputs, Settings, UnderlayRoute, resolve};
+use mc_gateway::plan::{ObservedState, PlanCache, execute_in_memory, plan};
+use mc_gateway::resolved::{HostInputs, ResolutionCache, Settings, UnderlayRoute, resolve};
 use mc_gateway::service_history::ServiceHistory;
 use nix::time::{ClockId, clock_gettime};
 use world::{CHANGES, OWN_NODE, SIZES, Size};
@@ -85,6 +84,8 @@ struct Agent {
     me: LocalNode,
     secrets: PeerSecrets,
     history: ServiceHistory,
+    desired: DesiredCache,
+    resolutions: ResolutionCache,
     plans: PlanCache,
     node: ObservedState,
 }
@@ -100,6 +101,8 @@ impl Agent {
             },
             secrets,
             history: ServiceHistory::default(),
+            desired: DesiredCache::default(),
+            resolutions: ResolutionCache::default(),
             plans: PlanCache::default(),
             node: ObservedState::default(),
         }
@@ -129,10 +132,8 @@ impl Agent {
     fn reconcile(&mut self, objects: &Objects) -> Result<Times> {
         let mut times = Times::default();
         let began = cpu_ms()?;
-        let entries = self.node.prefixes.iter();
-        let entries = entries.map(|(key, prefix)| (prefix.cluster, key.len, key.addr));
-        let established = Established::new(self.me.cluster_id_key, entries);
-        let (mut desired, rejected) = compute(objects, &self.me, &established)?;
+        let established = Established::new(self.me.cluster_id_key, self.node.prefixes.clone());
+        let (mut desired, rejected) = compute(objects, &self.me, &established, &mut self.desired)?;
         ensure!(rejected.is_empty(), "{rejected:?}");
         if let Some(services) = &mut desired.services {
             self.history.record(&services.endpoints);
@@ -143,18 +144,22 @@ impl Agent {
         self.secrets.retain(&desired.public_keys());
         let host = Self::host(&desired);
         let path_mtus = BTreeMap::new();
+        let mut cache = std::mem::take(&mut self.resolutions);
         for _ in 0..4 {
             let began = cpu_ms()?;
             let settings = self.settings(&path_mtus);
-            let resolution = resolve(&desired, &host, &settings);
+            let resolution = resolve(&desired, &host, &settings, &mut cache);
             times.resolve += cpu_ms()? - began;
             let began = cpu_ms()?;
             let plan = plan(&self.node, &resolution.state, "mc0", &mut self.plans)?;
             times.plan += cpu_ms()? - began;
             if plan.actions.is_empty() {
+                self.resolutions = cache;
                 return Ok(times);
             }
-            node::execute(&mut self.node, plan);
+            for action in plan.actions {
+                execute_in_memory(&mut self.node, action);
+            }
         }
         anyhow::bail!("not converged");
     }

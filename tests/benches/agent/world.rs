@@ -1,6 +1,7 @@
 //! Objects of a large ClusterSet, as a gateway sees them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use mc_gateway::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, RemoteCluster, RemoteGateway};
@@ -154,7 +155,9 @@ pub(crate) fn objects(size: Size) -> Objects {
             weight: 1,
             ..GatewayInfo::default()
         }],
-        remotes: (0..size.clusters).map(|number| remote(size, number)).collect(),
+        remotes: (0..size.clusters)
+            .map(|number| Arc::new(remote(size, number)))
+            .collect(),
         services: Some((0..size.services).map(|number| service(size, number)).collect()),
         node_keys: (0..size.nodes)
             .map(|number| NodeKeyInfo {
@@ -196,12 +199,12 @@ impl Change {
         match self {
             Self::Nothing => {}
             Self::Prefix => {
-                let remote = objects.remotes.first_mut().context("a remote cluster")?;
+                let remote = Arc::make_mut(objects.remotes.first_mut().context("a remote cluster")?);
                 let text = remote.pod_cidrs.first_mut().context("a prefix")?;
                 *text = prefix(400_001 + 5 * n);
             }
             Self::Gateway => {
-                let remote = objects.remotes.first_mut().context("a remote cluster")?;
+                let remote = Arc::make_mut(objects.remotes.first_mut().context("a remote cluster")?);
                 let gateway = remote.gateways.first_mut().context("a gateway")?;
                 gateway.ip = Ipv4Addr::from_bits((204 << 24) + n).to_string();
             }

@@ -4,12 +4,13 @@
 //! independent of its order.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway::{
     cidr::{self, CidrError, overlaps, parse_address, parse_prefix},
     config::PodLookup,
-    desired::{DesiredError, DesiredState, Established, LocalNode, compute},
+    desired::{DesiredCache, DesiredError, DesiredState, Established, LocalNode, compute},
     drop_samples,
     objects::{GatewayInfo, NodeInfo, Objects, RemoteCluster, RemoteGateway},
     source::manifests::parse_objects,
@@ -50,7 +51,7 @@ pub fn cluster_info(data: &[u8]) {
         let mut lines = block.split('\n');
         let mut next = || lines.next().unwrap_or_default().to_owned();
         let (cluster_id, service_cidr, pods, gateways) = (next(), next(), next(), next());
-        objects.remotes.push(RemoteCluster {
+        objects.remotes.push(Arc::new(RemoteCluster {
             name: format!("import-{number:02}"),
             created: None,
             cluster_id,
@@ -65,7 +66,7 @@ pub fn cluster_info(data: &[u8]) {
                     public_key: KEYS[weight % KEYS.len()].to_owned(),
                 })
                 .collect(),
-        });
+        }));
     }
     for name in ["gateway", "node"] {
         check_desired_state(&objects, name, BTreeSet::new());
@@ -117,7 +118,12 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
         antrea_clusters: antrea,
         ..LocalNode::default()
     };
-    let result = compute(objects, &me, &Established::default());
+    let result = compute(
+        objects,
+        &me,
+        &Established::default(),
+        &mut DesiredCache::default(),
+    );
     let mut reversed = objects.clone();
     reversed.nodes.reverse();
     reversed.gateways.reverse();
@@ -127,7 +133,12 @@ fn check_desired_state(objects: &Objects, node: &str, antrea: BTreeSet<String>) 
     if names_are_unique(objects) {
         assert_eq!(
             result,
-            compute(&reversed, &me, &Established::default()),
+            compute(
+                &reversed,
+                &me,
+                &Established::default(),
+                &mut DesiredCache::default()
+            ),
             "result depends on the order"
         );
     }
@@ -167,7 +178,7 @@ fn check_invariants(desired: &DesiredState) {
     }
     let mut remote: Vec<IpNet> = Vec::new();
     let mut local: Vec<IpNet> = Vec::new();
-    for (prefix, route) in &desired.prefixes {
+    for (prefix, route) in desired.prefixes.iter() {
         assert_eq!(
             parse_prefix(&prefix.to_string()),
             Ok(*prefix),
@@ -195,7 +206,7 @@ fn check_invariants(desired: &DesiredState) {
             assert!(!prefix.contains(addr), "{prefix} contains the peer {addr}");
         }
     }
-    for net in &desired.routes {
+    for net in desired.routes.iter() {
         assert!(remote.contains(net), "{net} is routed without an owner");
     }
     for addr in desired.peers.keys() {

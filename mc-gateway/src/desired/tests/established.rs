@@ -1,6 +1,6 @@
 //! Newcomers with addresses in an established prefix of another cluster.
 
-use mc_gateway_common::abi::CLUSTER_LOCAL;
+use mc_gateway_common::abi::{self, CLUSTER_LOCAL, PrefixKey};
 
 use super::*;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
@@ -8,10 +8,22 @@ use crate::cidr::{abi_prefix_len, to_abi_addr};
 /// Contents of the maps after a reconcile.
 fn in_maps(desired: &DesiredState) -> Established {
     let entries = desired.prefixes.iter();
-    Established::new(
-        LocalNode::default().cluster_id_key,
-        entries.map(|(net, route)| (route.cluster, abi_prefix_len(*net), to_abi_addr(net.network()))),
-    )
+    established(entries.map(|(net, route)| (route.cluster, *net)))
+}
+
+fn established(prefixes: impl IntoIterator<Item = (u64, IpNet)>) -> Established {
+    let entries = prefixes.into_iter().map(|(cluster, net)| {
+        let key = PrefixKey {
+            len: abi_prefix_len(net),
+            addr: to_abi_addr(net.network()),
+        };
+        let prefix = abi::Prefix {
+            cluster,
+            ..abi::Prefix::default()
+        };
+        (key, prefix)
+    });
+    Established::new(LocalNode::default().cluster_id_key, entries.collect())
 }
 
 /// Name, change of the objects, and beginning of the error.
@@ -105,7 +117,7 @@ fn a_newcomer_is_rejected_instead_of_an_established_prefix() {
             let mut changed = objects();
             change(&mut changed);
             let (desired, rejected) = on_established(own, &changed, &established);
-            for net in &before.routes {
+            for net in before.routes.iter() {
                 assert!(
                     desired.routes.contains(net),
                     "{name} on {own}: {net} is not routed"
@@ -155,11 +167,8 @@ fn the_own_cluster_has_no_established_prefixes() {
         "10.96.0.0/16",
         &["10.1.0.0/16"],
     ));
-    let entries = ["10.1.0.0/16", "10.96.0.0/16"].map(|text| {
-        let net = net(text);
-        (id("east"), abi_prefix_len(net), to_abi_addr(net.network()))
-    });
-    let (desired, _) = on_established("a", &changed, &Established::new([0; 16], entries));
+    let own = ["10.1.0.0/16", "10.96.0.0/16"].map(|text| (id("east"), net(text)));
+    let (desired, _) = on_established("a", &changed, &established(own));
     let plain = on_established("a", &changed, &Established::default()).0;
     assert_eq!(desired, plain);
     assert!(desired.prefixes.contains_key(&net("10.1.0.0/24")));

@@ -18,7 +18,13 @@ fn with_secrets(
         },
         ..LocalNode::default()
     };
-    compute(objects, &me, &Established::default()).unwrap()
+    compute(
+        objects,
+        &me,
+        &Established::default(),
+        &mut DesiredCache::default(),
+    )
+    .unwrap()
 }
 
 fn peer_of(desired: &DesiredState, addr: [u8; 4]) -> PeerAuth {
@@ -37,7 +43,7 @@ fn without_b() -> Objects {
 
 fn without_west() -> Objects {
     let mut objects = objects();
-    objects.remotes[0].gateways[0].public_key.clear();
+    west(&mut objects).gateways[0].public_key.clear();
     objects
 }
 
@@ -138,8 +144,7 @@ fn without_secrets_packets_of_both_kinds_are_accepted_and_none_is_sent() {
 
 #[test]
 fn invalid_public_keys_are_rejected_with_object_field_and_value() {
-    let (_, rejected) =
-        rejected_on_gateway(|objects| objects.remotes[0].gateways[0].public_key = "short".into());
+    let (_, rejected) = rejected_on_gateway(|objects| west(objects).gateways[0].public_key = "short".into());
     let expected = "ClusterInfoImport west-clusterinfo: spec.gatewayInfos[0].publicKey: \"short\" is not a public key: \
                     32 bytes in base64";
     assert_eq!(rejected, expected);
@@ -174,7 +179,13 @@ fn a_published_key_of_another_key_pair_is_reported() {
         public_key: Some(key("new")),
         ..LocalNode::default()
     };
-    let (desired, rejected) = compute(&objects(), &me, &Established::default()).unwrap();
+    let (desired, rejected) = compute(
+        &objects(),
+        &me,
+        &Established::default(),
+        &mut DesiredCache::default(),
+    )
+    .unwrap();
     assert_eq!(desired.published_key, Some(key("a")));
     let [error] = &rejected[..] else {
         panic!("{rejected:?}")

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn pod(name: &str, node: &str, ips: &[&str]) -> std::sync::Arc<PodInfo> {
-    std::sync::Arc::new(PodInfo {
+fn pod(name: &str, node: &str, ips: &[&str]) -> Arc<PodInfo> {
+    Arc::new(PodInfo {
         name: format!("default/{name}"),
         node: node.into(),
         ips: ips.iter().map(ToString::to_string).collect(),
@@ -56,10 +56,15 @@ fn pods_outside_their_node_cidr_are_routed_individually() {
             pod_lookup,
             ..LocalNode::default()
         };
-        compute(&objects, &me, &Established::default())
-            .unwrap()
-            .0
-            .prefixes
+        compute(
+            &objects,
+            &me,
+            &Established::default(),
+            &mut DesiredCache::default(),
+        )
+        .unwrap()
+        .0
+        .prefixes
     };
     assert!(with(PodLookup::Pod).contains_key(&net("10.1.1.7/32")));
     assert!(!with(PodLookup::NodeCidr).contains_key(&net("10.1.0.7/32")));
@@ -71,7 +76,7 @@ fn a_pod_address_has_one_owner_and_is_in_no_remote_prefix() {
     objects
         .pods
         .push(pod("thief", "b", &["10.9.0.1", "192.0.2.1", "nonsense"]));
-    objects.remotes[0].pod_cidrs.push("10.9.0.0/24".into());
+    west(&mut objects).pod_cidrs.push("10.9.0.0/24".into());
     let (gateway, rejected) = on("a", &objects);
     let texts: Vec<String> = rejected.iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -155,7 +160,13 @@ fn the_network_address_of_a_pod_cidr_is_a_fallback_if_pods_are_found_by_cidr() {
             pod_lookup,
             ..LocalNode::default()
         };
-        let (desired, rejected) = compute(objects, &me, &Established::default()).unwrap();
+        let (desired, rejected) = compute(
+            objects,
+            &me,
+            &Established::default(),
+            &mut DesiredCache::default(),
+        )
+        .unwrap();
         assert_eq!(rejected, []);
         let texts: Vec<String> = desired
             .fallback_addrs

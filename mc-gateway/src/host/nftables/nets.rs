@@ -20,8 +20,8 @@ pub(super) fn outside_of(field: &str, nets: &BTreeSet<IpNet>, v6: bool) -> Strin
 }
 
 /// The prefixes of one family, separated by commas.
-pub(super) fn join_nets(nets: &BTreeSet<IpNet>, v6: bool) -> String {
-    let nets = nets.iter().filter(|net| is_ipv6(**net) == v6);
+pub(super) fn join_nets<'n>(nets: impl IntoIterator<Item = &'n IpNet>, v6: bool) -> String {
+    let nets = nets.into_iter().filter(|net| is_ipv6(**net) == v6);
     let nets: Vec<String> = nets.map(ToString::to_string).collect();
     nets.join(", ")
 }

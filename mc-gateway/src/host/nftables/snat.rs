@@ -19,7 +19,7 @@ pub(super) fn rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
     rules.extend(["ip", "ip6"].map(mapping));
     for (ip, v6) in FAMILIES {
         let services = join_nets(&masquerade.service_cidrs, v6);
-        let remotes = join_nets(&masquerade.remote_prefixes, v6);
+        let remotes = join_nets(masquerade.remote_prefixes.iter(), v6);
         if !services.is_empty() && !remotes.is_empty() {
             rules.push(format!(
                 "{ip} saddr {{ {remotes} }} ct original {ip} daddr {{ {services} }} masquerade"
@@ -73,15 +73,13 @@ fn host_snat_rules(masquerade: &Masquerade, device: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use ipnet::IpNet;
 
     use super::*;
     use crate::desired::SourceAddrs;
 
-    fn nets<const N: usize>(texts: [&str; N]) -> BTreeSet<IpNet> {
-        texts.map(|text| text.parse().unwrap()).into()
+    fn nets<C: FromIterator<IpNet>, const N: usize>(texts: [&str; N]) -> C {
+        texts.into_iter().map(|text| text.parse().unwrap()).collect()
     }
 
     fn masquerade() -> Masquerade {
@@ -147,7 +145,7 @@ mod tests {
             ]
         );
         // Pod addresses are independent of Nodes.
-        let pods = BTreeSet::new();
+        let pods = [].into();
         let without = Masquerade {
             pod_cidrs: pods,
             ..masquerade.clone()
@@ -170,7 +168,7 @@ mod tests {
                 prefixes: nets(["10.97.0.0/16", "10.2.0.0/16"]),
                 aliases: [[10, 97, 0, 0].into()].into(),
                 source: Some([192, 0, 2, 1].into()),
-                local_prefixes: BTreeSet::new(),
+                local_prefixes: [].into(),
             },
             ..masquerade()
         };

@@ -14,7 +14,7 @@ use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_s
 pub(super) enum ObjectEvent {
     Node(Event<NodeInfo>),
     Gateway(Event<GatewayInfo>),
-    Remote(Event<RemoteCluster>),
+    Remote(Event<Arc<RemoteCluster>>),
     Pod(Event<Arc<PodInfo>>),
     Service(Event<ServiceInfo>),
     Slice(Event<SliceInfo>),
@@ -59,7 +59,7 @@ impl Keyed for GatewayInfo {
     }
 }
 
-impl Keyed for RemoteCluster {
+impl Keyed for Arc<RemoteCluster> {
     fn key(&self) -> String {
         self.name.clone()
     }
@@ -134,7 +134,7 @@ pub(super) struct ObjectCache {
     namespace: String,
     pub(super) nodes: Store<NodeInfo>,
     pub(super) gateways: Store<GatewayInfo>,
-    remotes: Store<RemoteCluster>,
+    remotes: Store<Arc<RemoteCluster>>,
     pub(super) pods: Store<Arc<PodInfo>>,
     pub(super) services: Store<ServiceInfo>,
     slices: Store<SliceInfo>,

@@ -29,7 +29,7 @@ pub enum Object {
     /// Gateway.
     Gateway(GatewayInfo),
     /// ClusterInfoImport.
-    Remote(RemoteCluster),
+    Remote(Arc<RemoteCluster>),
     /// `v1` Pod.
     Pod(Arc<PodInfo>),
     /// `v1` Service.

@@ -1,28 +1,11 @@
-//! A model of the node: executes the actions of plans in memory.
+//! A model of the node: executes the actions of plans in memory, for tests and benchmarks.
 
 use std::collections::BTreeMap;
 
-use mc_gateway::plan::{Action, Attachment, Device, ObservedState, Plan};
+use super::{Action, Attachment, Device, ObservedState};
 
-fn entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
-    match value {
-        Some(value) => map.insert(key, value),
-        None => map.remove(&key),
-    };
-}
-
-fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
-    entry(slots, slot, (value != V::default()).then_some(value));
-}
-
-/// Executes a plan.
-pub(crate) fn execute(node: &mut ObservedState, plan: Plan) {
-    for action in plan.actions {
-        execute_action(node, action);
-    }
-}
-
-fn execute_action(node: &mut ObservedState, action: Action) {
+/// Executes an action; a new device has the index 9.
+pub fn execute_in_memory(node: &mut ObservedState, action: Action) {
     match action {
         Action::CreateDevice { mtu } => {
             node.device = Some(Device {
@@ -37,7 +20,7 @@ fn execute_action(node: &mut ObservedState, action: Action) {
         Action::DeleteDevice => node.device = None,
         Action::SetDevice { to: (mtu, up), .. } => {
             if let Some(device) = &mut node.device {
-                (device.mtu, device.up, device.configured) = (mtu, up, true);
+                (device.mtu, device.up, device.configured) = (mtu, up, up);
             }
         }
         Action::SetAddress { addr, to } => {
@@ -47,12 +30,14 @@ fn execute_action(node: &mut ObservedState, action: Action) {
                 node.addresses.remove(&addr);
             }
         }
-        Action::SetNextHop { slot: at, to, .. } => slot(&mut node.next_hops, at, to),
-        Action::SetGroup { slot: at, to, .. } => slot(&mut node.groups, at, to),
-        Action::SetPeer { addr, to, .. } => entry(&mut node.peers, addr, to),
+        Action::SetNextHop { slot: at, to, .. } => slot(&mut node.next_hops, at, *to),
+        Action::SetGroup { slot: at, to, .. } => slot(&mut node.groups, at, *to),
+        Action::SetPeer { addr, to, .. } => entry(&mut node.peers, addr, to.map(|peer| *peer)),
         Action::SetConfig { to, .. } => node.config = *to,
         Action::Service(action) => action.apply_to(&mut node.services),
-        Action::SetPrefix { key, to, .. } => entry(&mut node.prefixes, key, to),
+        Action::SetPrefix { key, to, .. } => {
+            node.prefixes.set(key, to);
+        }
         Action::Attach { hook, ifindex, .. } => {
             let attachment = Attachment {
                 ifindex,
@@ -64,7 +49,21 @@ fn execute_action(node: &mut ObservedState, action: Action) {
             node.attachments.remove(&hook);
         }
         Action::SetNftables { to, .. } => node.nftables = to.map(|rules| *rules),
-        Action::SetReturnRoutes { to, .. } => node.return_routes = to,
-        Action::SetRoute { key, to, .. } => entry(&mut node.routes, key, to),
+        Action::SetReturnRoutes { to, .. } => node.return_routes = *to,
+        Action::SetRoute { key, to, .. } => {
+            node.routes.set(key, to);
+        }
     }
+}
+
+fn entry<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
+}
+
+/// A slot of an array map; all zero means that it is free.
+fn slot<V: Default + PartialEq>(slots: &mut BTreeMap<u32, V>, slot: u32, value: V) {
+    entry(slots, slot, (value != V::default()).then_some(value));
 }

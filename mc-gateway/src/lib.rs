@@ -38,6 +38,8 @@ pub mod service_objects;
 pub mod shared_map;
 pub mod shared_set;
 pub mod source;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 pub mod transit;
 pub mod tunnel_device;

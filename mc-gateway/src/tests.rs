@@ -1,0 +1,3 @@
+//! Tests of several stages together.
+
+mod incremental;

@@ -1,6 +1,6 @@
 //! Transit of frequent packets on a gateway, before the kernel allocates a socket buffer (XDP).
 //!
-//! *Guarantees*: a packet is forwarded exactly as [`super::from_underlay`] forwards it, or left to it unchanged and
+//! *Guarantees*: a packet is forwarded exactly as [`super::from_underlay()`] forwards it, or left to it unchanged and
 //! uncounted. Every packet that needs a look-up, an answer, a lower MSS or a drop is left.
 
 use super::{
@@ -45,7 +45,7 @@ pub fn transit<P: Packet, M: CachedMaps>(
     found.unwrap_or(Verdict::Pass)
 }
 
-/// [`transit`] over one outer IP version; `None` leaves the packet to [`super::from_underlay`].
+/// [`transit`] over one outer IP version; `None` leaves the packet to [`super::from_underlay()`].
 #[inline(always)]
 fn forward<const N: usize, P: Packet, M: CachedMaps>(
     packet: &mut P,

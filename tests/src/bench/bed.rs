@@ -4,6 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::case::Case;
+use crate::topology::Links;
 
 /// Underlay and attachment of the Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -72,26 +73,21 @@ impl Bed {
         matches!(self, Self::WireLikeBridge | Self::VethBridge)
     }
 
-    /// Whether links carry packets of MTU size only.
+    /// Links between the nodes.
     #[must_use]
-    pub const fn wire_like(self) -> bool {
-        matches!(
-            self,
-            Self::WireLikeRouted | Self::WireLikeBridge | Self::WireLikeChecksums
-        )
-    }
-
-    /// Whether senders on the underlay complete checksums.
-    #[must_use]
-    pub const fn complete_checksums(self) -> bool {
-        matches!(self, Self::WireLikeChecksums)
+    pub const fn links(self) -> Links {
+        match self {
+            Self::WireLikeRouted | Self::WireLikeBridge => Links::WireLike,
+            Self::WireLikeChecksums => Links::WireLikeForXdp,
+            Self::VethRouted | Self::VethBridge => Links::Veth,
+        }
     }
 
     /// Whether a case is measured on this bed.
     #[must_use]
     pub fn has(self, case: Case) -> bool {
         if case.is_xdp() {
-            return self.complete_checksums();
+            return self.links() == Links::WireLikeForXdp;
         }
         self == Self::VethRouted || Self::CASES.contains(&case)
     }

@@ -75,8 +75,7 @@ impl TopologyShape {
         let mut options = Options::new(&self.prefix(&settings.prefix), Some(settings.agent.clone()))?;
         options.mtu = settings.mtu;
         options.bridge = bed.bridge();
-        options.wire_like = bed.wire_like();
-        options.complete_checksums = bed.complete_checksums();
+        options.links = bed.links();
         // The NAT rule of a masquerading CNI in every case. It exempts the other cluster, as plain routing requires.
         options.masquerade = Masquerade::LeavingBoth;
         match self {

@@ -164,7 +164,7 @@ pub fn write_manifests(cluster: Cluster, options: &Options, directory: &Path) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Family, Format, Inner, Masquerade, Secrets};
+    use super::super::{Family, Format, Inner, Links, Masquerade, Secrets};
     use super::*;
 
     fn options() -> Options {
@@ -172,8 +172,7 @@ mod tests {
             prefix: "t".to_owned(),
             mtu: 1500,
             bridge: false,
-            wire_like: false,
-            complete_checksums: false,
+            links: Links::default(),
             masquerade: Masquerade::Off,
             traffic: "mc-traffic".into(),
             agent: None,

@@ -11,6 +11,7 @@
 mod agents;
 mod cni;
 mod fault;
+mod links;
 mod manifests;
 mod plan;
 mod secrets;
@@ -30,6 +31,7 @@ pub use self::{
     agents::{READY, UPDATED},
     cni::Masquerade,
     fault::Fault,
+    links::Links,
     manifests::{gateway_info, manifests, write_manifests},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
     secrets::{Secrets, public_key_of, source_mac_between},
@@ -62,10 +64,8 @@ pub struct Options {
     pub mtu: u32,
     /// Attach Pods to a bridge, as bridge CNIs do, instead of directly.
     pub bridge: bool,
-    /// Let no super-packet cross the underlay: senders segment, and receivers aggregate (GRO), as network cards do.
-    pub wire_like: bool,
-    /// Let senders on the underlay complete checksums and write VLAN tags into frames, as XDP programs need it.
-    pub complete_checksums: bool,
+    /// Links between the nodes.
+    pub links: Links,
     /// Masquerading by the CNI of the regular nodes.
     pub masquerade: Masquerade,
     /// Path of `mc-traffic`.
@@ -95,8 +95,7 @@ impl Options {
             prefix: prefix.to_owned(),
             mtu: 1500,
             bridge: false,
-            wire_like: false,
-            complete_checksums: false,
+            links: Links::default(),
             masquerade: Masquerade::Off,
             traffic: Traffic::program()?,
             agent,
@@ -112,8 +111,7 @@ impl Options {
     /// Gateways with the XDP program on their underlay devices, and links that suit it.
     #[must_use]
     pub fn with_xdp(mut self) -> Self {
-        self.wire_like = true;
-        self.complete_checksums = true;
+        self.links = Links::WireLikeForXdp;
         self.agent_flags
             .extend(["--xdp-transit", "always"].map(str::to_owned));
         self
@@ -366,19 +364,7 @@ impl Topology {
         }
         self.netns(one).veth(device, self.netns(other), device)?;
         for place in [one, other] {
-            self.set_offloads(self.netns(place), device)?;
-        }
-        Ok(())
-    }
-
-    /// Sets the offloads of one end of an underlay link.
-    fn set_offloads(&self, netns: &Netns, device: &str) -> Result<()> {
-        if self.options.wire_like {
-            netns.run("ethtool", ["-K", device, "tso", "off", "gso", "off", "gro", "on"])?;
-        }
-        if self.options.complete_checksums {
-            let off = ["-K", device, "tx", "off", "txvlan", "off", "rxvlan", "off"];
-            netns.run("ethtool", off)?;
+            self.options.links.set_offloads(self.netns(place), device)?;
         }
         Ok(())
     }
@@ -388,8 +374,8 @@ impl Topology {
         let lan = self.lan.as_ref().context("topology has no bridges")?;
         let port = format!("{device}-{}", place.name());
         self.netns(place).veth(device, lan, &port)?;
-        self.set_offloads(self.netns(place), device)?;
-        self.set_offloads(lan, &port)?;
+        self.options.links.set_offloads(self.netns(place), device)?;
+        self.options.links.set_offloads(lan, &port)?;
         lan.ip(&[format!(
             "link set {port} master {bridge} mtu {} up",
             self.options.mtu

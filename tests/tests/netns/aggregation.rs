@@ -6,7 +6,7 @@ use mc_gateway_common::{abi::Counter, verdict::Outcome};
 use mc_tests::{
     counters::Counters,
     skip::skipped,
-    topology::{Family, Format, Options, Topology, Variant},
+    topology::{Family, Format, Links, Options, Topology, Variant},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ const AGGREGATED: u64 = 3;
 fn wire_like(name: &str, format: Format, bridge: bool) -> Options {
     Options {
         bridge,
-        wire_like: true,
+        links: Links::WireLike,
         format,
         ..options(name)
     }

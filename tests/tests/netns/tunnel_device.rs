@@ -6,7 +6,7 @@ use std::time::Duration;
 use mc_gateway_common::verdict::Outcome;
 use mc_tests::{
     counters::Counters,
-    topology::{Cluster, Family, Format, Options, Place, Topology, Variant},
+    topology::{Cluster, Family, Format, Links, Options, Place, Topology, Variant},
     wait::wait_for,
 };
 
@@ -23,7 +23,7 @@ pub(crate) const NODE: Place = Place::NodeWest;
 fn vxlan(name: &str, bridge: bool) -> Options {
     Options {
         bridge,
-        wire_like: true,
+        links: Links::WireLike,
         format: Format::Vxlan,
         ..options(name)
     }

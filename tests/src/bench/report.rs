@@ -348,6 +348,7 @@ pub(super) mod tests {
                 "two_gateways_vs_one",
                 "udp64_vs_kernel_vxlan",
                 "udp64_vs_plain",
+                "xdp_transit_vs_plain_forward",
             ]
         );
         assert_eq!(
@@ -356,6 +357,7 @@ pub(super) mod tests {
                 "veth-bridge",
                 "veth-routed",
                 "wire-like-bridge",
+                "wire-like-checksums",
                 "wire-like-routed"
             ]
         );

@@ -341,7 +341,7 @@ mod tests {
                 "{name}: {ratios:?}"
             );
         }
-        assert_eq!(ratios.len(), 10);
+        assert_eq!(ratios.len(), 11);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The XDP program beside `from_underlay`: it forwards a packet with the same bytes and counters, or passes it unchanged.
+//! The XDP program beside `from_underlay`: it forwards a packet with the same bytes and counters, or passes it
+//! unchanged.
 
 use std::{collections::BTreeSet, net::IpAddr};
 

@@ -29,18 +29,12 @@ pub fn mix(value: u32, seed: u32) -> u32 {
 #[inline(always)]
 pub fn select_nexthop<M: MapSubprograms>(maps: &M, group: u32, hash: u32) -> Option<&NextHop> {
     let next_hops = maps.group(group)?;
-    let alone = next_hops.len == 1;
-    let (slot, first) = if alone {
-        usable(maps, next_hops, 0)?
-    } else {
-        let slot = maps.hrw_winner(group, hash, false);
-        (slot, maps.next_hop(slot).filter(is_set)?)
-    };
+    let (slot, first) = winner(maps, next_hops, || Some(maps.hrw_winner(group, hash, false)))?;
     // Without failures, the liveness of the winner is the only one to read.
     if !liveness::is_dead(maps, slot, first.id) {
         return Some(first);
     }
-    if !alone {
+    if next_hops.len != 1 {
         let slot = maps.hrw_winner(group, hash, true);
         if let Some(alive) = maps.next_hop(slot).filter(is_set) {
             return Some(alive);
@@ -53,14 +47,23 @@ pub fn select_nexthop<M: MapSubprograms>(maps: &M, group: u32, hash: u32) -> Opt
 /// The same next hop as that of [`select_nexthop`], if the caches have it and it is live.
 #[inline(always)]
 pub fn cached_nexthop<M: CachedMaps>(maps: &M, group: u32, hash: u32) -> Option<&NextHop> {
-    let next_hops = maps.group(group)?;
-    let (slot, found) = if next_hops.len == 1 {
-        usable(maps, next_hops, 0)?
-    } else {
-        let slot = maps.cached_hrw_winner(group, hash)?;
-        (slot, maps.next_hop(slot).filter(is_set)?)
-    };
+    let (slot, found) = winner(maps, maps.group(group)?, || maps.cached_hrw_winner(group, hash))?;
     (!liveness::is_dead(maps, slot, found.id)).then_some(found)
+}
+
+/// The next hop of a flow while it is live, and its slot: the only one of the group, or the one in the slot that
+/// `hrw_winner` returns.
+#[inline(always)]
+fn winner<'m, M: Maps>(
+    maps: &'m M,
+    group: &NextHopGroup,
+    hrw_winner: impl FnOnce() -> Option<u32>,
+) -> Option<(u32, &'m NextHop)> {
+    if group.len == 1 {
+        return usable(maps, group, 0);
+    }
+    let slot = hrw_winner()?;
+    Some((slot, maps.next_hop(slot).filter(is_set)?))
 }
 
 /// Slot of the winner of rendezvous hashing in the group in slot `group`, among the live next hops if `alive`, else

@@ -24,7 +24,7 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
-    packet::{Packet as _, eth},
+    packet::{Frame as _, eth},
     pipeline,
     verdict::Verdict,
 };

@@ -1,6 +1,6 @@
 //! The kernel's packet as a [`Packet`].
 
-use core::{array, mem::MaybeUninit, ptr};
+use core::{mem::MaybeUninit, ptr};
 
 use aya_ebpf::{
     bindings::{
@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::Neighbor,
-    packet::{Aligned, HeaderWords, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip},
+    packet::{Aligned, Frame, HeaderWords, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip},
 };
 
 use crate::words;
@@ -134,7 +134,7 @@ pub(crate) struct RxInfo {
     pub(crate) gso: bool,
 }
 
-impl Packet for Skb {
+impl Frame for Skb {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
         // SAFETY: the context pointer is valid while the program runs.
@@ -147,6 +147,44 @@ impl Packet for Skb {
         u16::from_be(unsafe { (*self.raw).protocol } as u16)
     }
 
+    #[inline(always)]
+    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
+        let start = self.linear::<AT>(8 * W)?;
+        // SAFETY: the bytes are in the packet.
+        Some(HeaderWords::new(AT as usize, unsafe { words::load(start) }))
+    }
+
+    #[inline(always)]
+    fn load_u32<const AT: u32>(&self) -> Option<u32> {
+        let start = self.linear::<AT>(4)?;
+        // SAFETY: the bytes are in the packet.
+        Some(unsafe { words::load_u32(start) })
+    }
+
+    #[inline(always)]
+    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        let start = self.linear::<AT>(N)?;
+        // SAFETY: the bytes are in the packet. The kernel unclones the packet for a program with direct writes
+        // (bpf_unclone_prologue, net/core/filter.c).
+        unsafe { words::store::<W, N>(start, words) };
+        Some(())
+    }
+
+    #[inline(always)]
+    fn gso_size(&self) -> u32 {
+        // SAFETY: the context pointer is valid while the program runs.
+        unsafe { (*self.raw).gso_size }
+    }
+
+    #[inline(always)]
+    fn update_sum(&mut self, difference: u32) {
+        // The helper fails without a sum from a device.
+        // SAFETY: plain values only.
+        unsafe { bpf_csum_update(self.raw, difference) };
+    }
+}
+
+impl Packet for Skb {
     #[inline(always)]
     fn vlan_id(&self) -> u16 {
         // SAFETY: the context pointer is valid while the program runs.
@@ -169,21 +207,6 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
-        let start = self.linear::<AT>(8 * W)?;
-        // SAFETY: the bytes are in the packet.
-        let words = array::from_fn(|i| unsafe { words::load_u64(start + 8 * i) });
-        Some(HeaderWords::new(AT as usize, words))
-    }
-
-    #[inline(always)]
-    fn load_u32<const AT: u32>(&self) -> Option<u32> {
-        let start = self.linear::<AT>(4)?;
-        // SAFETY: the bytes are in the packet.
-        Some(unsafe { words::load_u32(start) })
-    }
-
-    #[inline(always)]
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         // Only packets with a hardware checksum (CHECKSUM_COMPLETE) pay for the recomputation.
         // SAFETY: the buffer is N bytes long.
@@ -200,15 +223,6 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
-    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
-        let start = self.linear::<AT>(N)?;
-        // SAFETY: the bytes are in the packet. The kernel unclones the packet for a program with direct writes
-        // (bpf_unclone_prologue, net/core/filter.c).
-        unsafe { words::store::<W, N>(start, words) };
-        Some(())
-    }
-
-    #[inline(always)]
     fn write_encap<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
         self.write_linear::<AT, W, N>(words)?;
         let sum = checksum::fold(checksum::sum_words(words));
@@ -216,13 +230,6 @@ impl Packet for Skb {
         // SAFETY: plain values only.
         unsafe { bpf_csum_update(self.raw, u32::from(sum)) };
         Some(())
-    }
-
-    #[inline(always)]
-    fn update_sum(&mut self, difference: u32) {
-        // The helper fails without a sum from a device.
-        // SAFETY: plain values only.
-        unsafe { bpf_csum_update(self.raw, difference) };
     }
 
     #[inline(always)]
@@ -237,12 +244,6 @@ impl Packet for Skb {
         // SAFETY: the buffer is N bytes long.
         let ret = unsafe { bpf_skb_store_bytes(self.raw.cast(), offset, bytes.as_ptr().cast(), N as u32, 0) };
         (ret == 0).then_some(())
-    }
-
-    #[inline(always)]
-    fn gso_size(&self) -> u32 {
-        // SAFETY: the context pointer is valid while the program runs.
-        unsafe { (*self.raw).gso_size }
     }
 
     #[inline(always)]

@@ -12,7 +12,7 @@ use aya_ebpf::{
 };
 use mc_gateway_common::{
     abi::{Address, Neighbor, NextHop, transit::MAX_TRANSIT_DEVICES},
-    packet::Packet as _,
+    packet::Frame as _,
     pipeline::{self, LinkAddresses},
     verdict::Verdict,
 };

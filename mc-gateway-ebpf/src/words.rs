@@ -3,7 +3,7 @@
 //! A packet starts at any address, and the compiler emits byte accesses for possibly unaligned words. The kernel
 //! permits unaligned packet access if the machine does (x86-64, arm64), hence the explicit instructions.
 
-use core::arch::asm;
+use core::{arch::asm, array};
 
 macro_rules! load {
     ($name:ident, $type:ty, $instruction:literal) => {
@@ -25,6 +25,16 @@ macro_rules! load {
 
 load!(load_u64, u64, "{0} = *(u64 *)({1} + 0)");
 load!(load_u32, u32, "{0} = *(u32 *)({1} + 0)");
+
+/// Reads `W` words.
+///
+/// # Safety
+/// The words must be readable at `address`.
+#[inline(always)]
+pub(crate) unsafe fn load<const W: usize>(address: usize) -> [u64; W] {
+    // SAFETY: the caller's promise.
+    array::from_fn(|i| unsafe { load_u64(address + 8 * i) })
+}
 
 macro_rules! store {
     ($name:ident, $type:ty, $instruction:literal) => {

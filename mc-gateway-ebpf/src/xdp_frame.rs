@@ -1,12 +1,7 @@
-//! A frame before the kernel allocates a socket buffer, as a [`Packet`].
-
-use core::array;
+//! A frame before the kernel allocates a socket buffer, as a [`Frame`].
 
 use aya_ebpf::bindings::xdp_md;
-use mc_gateway_common::{
-    abi::Neighbor,
-    packet::{HeaderWords, L4ChecksumDelta, OuterFamily, Packet, eth},
-};
+use mc_gateway_common::packet::{Frame, HeaderWords, eth};
 
 use crate::words;
 
@@ -32,7 +27,7 @@ impl XdpFrame {
     }
 }
 
-impl Packet for XdpFrame {
+impl Frame for XdpFrame {
     #[inline(always)]
     fn frame_len(&self) -> u32 {
         // SAFETY: as above.
@@ -46,24 +41,11 @@ impl Packet for XdpFrame {
         u16::from_be((word >> 16) as u16)
     }
 
-    /// A frame with a tag has the tag's ethertype.
-    #[inline(always)]
-    fn vlan_id(&self) -> u16 {
-        0
-    }
-
-    /// Unused: every offset is a constant here.
-    #[inline(always)]
-    fn load<const N: usize>(&self, _: u32) -> Option<[u8; N]> {
-        None
-    }
-
     #[inline(always)]
     fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
         let start = self.bytes::<AT>(8 * W)?;
         // SAFETY: the bytes are in the frame.
-        let words = array::from_fn(|i| unsafe { words::load_u64(start + 8 * i) });
-        Some(HeaderWords::new(AT as usize, words))
+        Some(HeaderWords::new(AT as usize, unsafe { words::load(start) }))
     }
 
     #[inline(always)]
@@ -82,56 +64,10 @@ impl Packet for XdpFrame {
     }
 
     #[inline(always)]
-    fn store<const N: usize>(&mut self, _: u32, _: &[u8; N]) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn store_summed<const N: usize>(&mut self, _: u32, _: &[u8; N]) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn ifindex(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.raw).ingress_ifindex }
-    }
-
-    #[inline(always)]
     fn gso_size(&self) -> u32 {
         0
     }
 
     #[inline(always)]
-    fn grow(&mut self, _: OuterFamily) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn shrink(&mut self, _: OuterFamily, _: bool) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn update_l4_checksum(&mut self, _: u32, _: L4ChecksumDelta) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn is_checksum_partial(&mut self, _: u32) -> Option<bool> {
-        None
-    }
-
-    #[inline(always)]
-    fn set_neighbor(&mut self, _: &Neighbor) {}
-
-    #[inline(always)]
-    fn resize(&mut self, _: u32) -> Option<()> {
-        None
-    }
-
-    #[inline(always)]
-    fn insert(&mut self, _: u32) -> Option<()> {
-        None
-    }
+    fn update_sum(&mut self, _: u32) {}
 }

@@ -1,23 +1,48 @@
-//! Byte access to a frame: the trait that the pipelines read and write packets through.
+//! Byte access to a frame: the traits that the pipelines read and write packets through.
 
-use super::{
-    checksum::L4ChecksumDelta,
-    header_words::{self, HeaderWords},
-    outer_family::OuterFamily,
-};
+use super::{checksum::L4ChecksumDelta, header_words::HeaderWords, outer_family::OuterFamily};
 use crate::abi::Neighbor;
 
-/// A frame as a TC classifier receives it. Offset 0 is the first byte of the Ethernet header.
-///
-/// In the kernel the implementation calls `bpf_skb_load_bytes` and similar helpers, which are safe for
-/// non-linear packets and variable offsets. On the host it is a byte vector.
-pub trait Packet {
+/// Access to a frame at constant offsets: all that the forwarding of a tunnel packet needs, in an XDP program, too.
+/// Offset 0 is the first byte of the Ethernet header.
+pub trait Frame {
     /// Length of the whole frame in bytes. A GSO packet may be longer than 65,535.
     fn frame_len(&self) -> u32;
 
     /// Ethertype in host order, as parsed by the kernel.
     fn ethertype(&self) -> u16;
 
+    /// Copies `W` words at the constant offset `AT`; `None` if the frame is too short. For headers at the same
+    /// offset in every packet.
+    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>>;
+
+    /// Four bytes at the constant offset `AT` as a little-endian number; `None` if the frame is too short.
+    fn load_u32<const AT: u32>(&self) -> Option<u32>;
+
+    /// Overwrites `N` bytes at the constant offset `AT` in place with the first bytes of `words`. Only for bytes
+    /// outside the device's sum of the packet (`CHECKSUM_COMPLETE`), such as the link header, and for changes that
+    /// preserve the sum, such as an IPv4 header together with its checksum, or with [`Self::update_sum`].
+    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()>;
+
+    /// Payload bytes per segment of a GSO packet; 0 for an ordinary packet.
+    fn gso_size(&self) -> u32;
+
+    /// Whether this is a GSO packet, segmented before it reaches the wire.
+    #[inline(always)]
+    fn is_gso(&self) -> bool {
+        self.gso_size() != 0
+    }
+
+    /// Adds the change of bytes written with [`Self::write_linear`] to the device's sum of the packet
+    /// (`CHECKSUM_COMPLETE`). Without such a sum there is nothing to update.
+    fn update_sum(&mut self, difference: u32);
+}
+
+/// A frame as a TC classifier receives it.
+///
+/// In the kernel the implementation calls `bpf_skb_load_bytes` and similar helpers, which are safe for
+/// non-linear packets and variable offsets. On the host it is a byte vector.
+pub trait Packet: Frame {
     /// VLAN of the frame if its tag is beside the packet; 0 without a tag, and for a tag with a priority only (IEEE
     /// 802.1Q, VLAN ID 0).
     fn vlan_id(&self) -> u16;
@@ -25,35 +50,8 @@ pub trait Packet {
     /// Copies `N` bytes at `offset`; `None` if the frame is too short.
     fn load<const N: usize>(&self, offset: u32) -> Option<[u8; N]>;
 
-    /// Copies `W` words at the constant offset `AT`; `None` if the frame is too short. For headers at the same
-    /// offset in every packet.
-    #[inline(always)]
-    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
-        let mut words = [0; W];
-        let mut at = AT;
-        for word in &mut words {
-            *word = u64::from_le_bytes(self.load(at)?);
-            at = at.wrapping_add(8);
-        }
-        Some(HeaderWords::new(AT as usize, words))
-    }
-
-    /// Four bytes at the constant offset `AT` as a little-endian number; `None` if the frame is too short.
-    #[inline(always)]
-    fn load_u32<const AT: u32>(&self) -> Option<u32> {
-        self.load(AT).map(u32::from_le_bytes)
-    }
-
     /// Overwrites `N` bytes at `offset`; `None` if that is impossible.
     fn store<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()>;
-
-    /// Overwrites `N` bytes at the constant offset `AT` in place with the first bytes of `words`. Only for bytes
-    /// outside the device's sum of the packet (`CHECKSUM_COMPLETE`), such as the link header, and for changes that
-    /// preserve the sum, such as an IPv4 header together with its checksum, or with [`Self::update_sum`].
-    #[inline(always)]
-    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
-        self.store(AT, &header_words::to_bytes::<W, N>(words).0)
-    }
 
     /// Writes the first `N` bytes of `words` at the constant offset `AT`, into the space inserted by
     /// [`Self::grow`].
@@ -69,15 +67,6 @@ pub trait Packet {
     /// Device the program is attached to.
     fn ifindex(&self) -> u32;
 
-    /// Payload bytes per segment of a GSO packet; 0 for an ordinary packet.
-    fn gso_size(&self) -> u32;
-
-    /// Whether this is a GSO packet, segmented before it reaches the wire.
-    #[inline(always)]
-    fn is_gso(&self) -> bool {
-        self.gso_size() != 0
-    }
-
     /// Inserts space of unspecified content for the outer headers behind the Ethernet header, and marks the
     /// packet as tunnelled, so that segmentation offloads apply to the inner packet.
     fn grow(&mut self, outer: OuterFamily) -> Option<()>;
@@ -88,13 +77,6 @@ pub trait Packet {
     /// Updates the TCP, UDP or `ICMPv6` checksum at `offset` by `delta`. Correct also for a checksum that a
     /// device completes later.
     fn update_l4_checksum(&mut self, offset: u32, delta: L4ChecksumDelta) -> Option<()>;
-
-    /// Adds the change of bytes written with [`Self::write_linear`] to the device's sum of the packet
-    /// (`CHECKSUM_COMPLETE`). Without such a sum there is nothing to update.
-    #[inline(always)]
-    fn update_sum(&mut self, difference: u32) {
-        _ = difference;
-    }
 
     /// Whether a device completes the checksum at `offset` later (`CHECKSUM_PARTIAL`).
     fn is_checksum_partial(&mut self, offset: u32) -> Option<bool>;

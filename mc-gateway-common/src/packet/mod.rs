@@ -23,7 +23,7 @@ pub mod tcp;
 pub mod tunnel;
 
 pub use crate::abi::Address;
-pub use access::Packet;
+pub use access::{Frame, Packet};
 pub use aligned::Aligned;
 pub use checksum::L4ChecksumDelta;
 pub use header_words::HeaderWords;

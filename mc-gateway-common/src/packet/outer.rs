@@ -8,7 +8,7 @@
 use core::array;
 
 use super::{
-    access::Packet,
+    access::Frame,
     checksum,
     encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, OuterFamily, TUNNEL_OVERHEAD},
     eth,
@@ -79,7 +79,7 @@ impl<const N: usize> Headers<N> {
 
     /// Loads the headers; `None` if the frame is shorter.
     #[inline(always)]
-    pub fn load<P: Packet>(packet: &P) -> Option<Self> {
+    pub fn load<F: Frame>(packet: &F) -> Option<Self> {
         if Self::V6 {
             let words = packet.load_words::<FROM_V6, WORDS>()?;
             let outer = ip::Header::v6_at(&words, IP);
@@ -144,7 +144,7 @@ impl<const N: usize> Headers<N> {
 
     /// The inner IP header; `None` if the inner packet is too short or not IP.
     #[inline(always)]
-    pub fn inner<P: Packet>(&self, packet: &P) -> Option<ip::Header> {
+    pub fn inner<F: Frame>(&self, packet: &F) -> Option<ip::Header> {
         match self.inner_ethertype() {
             eth::IPV4 => Some(ip::Header::v4_at(&self.words, Self::INNER)),
             eth::IPV6 => {
@@ -173,7 +173,7 @@ impl<const N: usize> Headers<N> {
     /// Swaps source and destination and sets the TTL or hop limit. Checksums over both addresses, such as UDP's,
     /// do not change.
     #[inline(always)]
-    pub fn reflect<P: Packet>(&self, packet: &mut P, ttl: u8) -> Option<()> {
+    pub fn reflect<F: Frame>(&self, packet: &mut F, ttl: u8) -> Option<()> {
         let (src, dst) = (self.outer.dst, self.outer.src);
         let ip = if Self::V6 {
             rewrite_v6(packet, Some(ttl), src, dst)?
@@ -192,12 +192,12 @@ impl<const N: usize> Headers<N> {
 /// `backend_mask` is all ones if the inner Ethernet source of the packet is a backend ID without a secret, which
 /// remains; else 0.
 #[inline(always)]
-pub fn rewrite_outer<const N: usize, P: Packet>(
-    packet: &mut P,
+pub fn rewrite_outer<const N: usize, F: Frame>(
+    packet: &mut F,
     next_hop: &NextHop,
     backend_mask: u64,
 ) -> Option<()> {
-    let mac = rewrite_source_mac::<N, P>(packet, SourceMac::from_bits(next_hop.source_mac), backend_mask)?;
+    let mac = rewrite_source_mac::<N, F>(packet, SourceMac::from_bits(next_hop.source_mac), backend_mask)?;
     let (src, dst) = (next_hop.local.into(), next_hop.addr.into());
     let ip = if Headers::<N>::V6 {
         rewrite_v6(packet, None, src, dst)?
@@ -206,7 +206,7 @@ pub fn rewrite_outer<const N: usize, P: Packet>(
     };
     // The device's sum changes once, because its update is a call of the kernel. The checksum of UDP makes up for the
     // changes that it covers.
-    let change = if update_udp_check::<N, P>(packet, [ip.addresses, mac])? {
+    let change = if update_udp_check::<N, F>(packet, [ip.addresses, mac])? {
         checksum::sum_of_differences(ip.header, !ip.addresses)
     } else {
         checksum::sum_of_differences(ip.header, mac)
@@ -218,8 +218,8 @@ pub fn rewrite_outer<const N: usize, P: Packet>(
 /// Writes the inner Ethernet source, and returns the change of the sum. The offset from the UDP header is even, so the
 /// bytes keep their places in the sum.
 #[inline(always)]
-fn rewrite_source_mac<const N: usize, P: Packet>(
-    packet: &mut P,
+fn rewrite_source_mac<const N: usize, F: Frame>(
+    packet: &mut F,
     mac: SourceMac,
     backend_mask: u64,
 ) -> Option<u32> {
@@ -242,7 +242,7 @@ fn rewrite_source_mac<const N: usize, P: Packet>(
 /// Updates the outer UDP checksum after changes of the bytes that it covers, and returns true; false if the packet has
 /// none.
 #[inline(always)]
-fn update_udp_check<const N: usize, P: Packet>(packet: &mut P, changes: [u32; 2]) -> Option<bool> {
+fn update_udp_check<const N: usize, F: Frame>(packet: &mut F, changes: [u32; 2]) -> Option<bool> {
     let check = if Headers::<N>::V6 {
         packet.load_u32::<{ Headers::<HEADERS_V6>::UDP_CHECK_AT }>()?
     } else {
@@ -273,7 +273,7 @@ struct IpChange {
 
 /// Rewrites an outer IPv4 header. Without `ttl`, the TTL is one lower.
 #[inline(always)]
-fn rewrite_v4<P: Packet>(packet: &mut P, ttl: Option<u8>, src: Address, dst: Address) -> Option<IpChange> {
+fn rewrite_v4<F: Frame>(packet: &mut F, ttl: Option<u8>, src: Address, dst: Address) -> Option<IpChange> {
     let fields = V4Rewrite::load(packet)?;
     let ttl = ttl.unwrap_or(fields.ttl().wrapping_sub(1));
     fields.apply(packet, ttl, src, dst)?;
@@ -287,8 +287,8 @@ fn rewrite_v4<P: Packet>(packet: &mut P, ttl: Option<u8>, src: Address, dst: Add
 
 /// Rewrites an outer IPv6 header. Without `hop_limit`, the hop limit is one lower.
 #[inline(always)]
-fn rewrite_v6<P: Packet>(
-    packet: &mut P,
+fn rewrite_v6<F: Frame>(
+    packet: &mut F,
     hop_limit: Option<u8>,
     src: Address,
     dst: Address,
@@ -316,7 +316,7 @@ impl V4Rewrite {
     const FROM: u32 = eth::END.wrapping_add(ip::V4_LEN as u32 - 2 * 8);
 
     #[inline(always)]
-    fn load<P: Packet>(packet: &P) -> Option<Self> {
+    fn load<F: Frame>(packet: &F) -> Option<Self> {
         packet.load_words::<{ Self::FROM }, 2>().map(Self)
     }
 
@@ -337,7 +337,7 @@ impl V4Rewrite {
 
     /// Writes TTL and addresses, and updates the header checksum.
     #[inline(always)]
-    fn apply<P: Packet>(&self, packet: &mut P, ttl: u8, src: Address, dst: Address) -> Option<()> {
+    fn apply<F: Frame>(&self, packet: &mut F, ttl: u8, src: Address, dst: Address) -> Option<()> {
         // TTL, protocol and checksum share half a word.
         let old = self.0.u32_le(IP.wrapping_add(ipv4::TTL as usize));
         let new = (old & !0xff) | u32::from(ttl);

@@ -1,10 +1,12 @@
 //! A packet in a byte vector: [`Packet`] on the host.
 
 use super::{
-    access::Packet,
+    access::{Frame, Packet},
     checksum::{self, L4ChecksumDelta},
     device_sum::DeviceSum,
-    eth, header_words, ip,
+    eth,
+    header_words::{self, HeaderWords},
+    ip,
     outer_family::OuterFamily,
 };
 use crate::abi::Neighbor;
@@ -75,7 +77,7 @@ impl SlicePacket {
     }
 }
 
-impl Packet for SlicePacket {
+impl Frame for SlicePacket {
     fn frame_len(&self) -> u32 {
         u32::try_from(self.frame.len()).unwrap_or(u32::MAX)
     }
@@ -84,6 +86,36 @@ impl Packet for SlicePacket {
         self.load::<2>(eth::ETHERTYPE).map_or(0, u16::from_be_bytes)
     }
 
+    fn load_words<const AT: u32, const W: usize>(&self) -> Option<HeaderWords<W>> {
+        let mut words = [0; W];
+        let mut at = AT;
+        for word in &mut words {
+            *word = u64::from_le_bytes(self.load(at)?);
+            at = at.wrapping_add(8);
+        }
+        Some(HeaderWords::new(AT as usize, words))
+    }
+
+    fn load_u32<const AT: u32>(&self) -> Option<u32> {
+        self.load(AT).map(u32::from_le_bytes)
+    }
+
+    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
+        self.overwrite(AT, &header_words::to_bytes::<W, N>(words).0)
+            .map(drop)
+    }
+
+    fn gso_size(&self) -> u32 {
+        self.gso_size
+    }
+
+    fn update_sum(&mut self, difference: u32) {
+        // bpf_csum_update
+        self.device_sum.add(0, &difference.to_ne_bytes());
+    }
+}
+
+impl Packet for SlicePacket {
     fn vlan_id(&self) -> u16 {
         self.vlan_id
     }
@@ -105,11 +137,6 @@ impl Packet for SlicePacket {
         self.overwrite(offset, bytes).map(drop)
     }
 
-    fn write_linear<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
-        self.overwrite(AT, &header_words::to_bytes::<W, N>(words).0)
-            .map(drop)
-    }
-
     fn write_encap<const AT: u32, const W: usize, const N: usize>(&mut self, words: [u64; W]) -> Option<()> {
         let bytes = header_words::to_bytes::<W, N>(words).0;
         self.overwrite(AT, &bytes)?;
@@ -118,17 +145,8 @@ impl Packet for SlicePacket {
         Some(())
     }
 
-    fn update_sum(&mut self, difference: u32) {
-        // bpf_csum_update
-        self.device_sum.add(0, &difference.to_ne_bytes());
-    }
-
     fn ifindex(&self) -> u32 {
         IFINDEX
-    }
-
-    fn gso_size(&self) -> u32 {
-        self.gso_size
     }
 
     /// Without effect: the neighbour is no part of the frame.

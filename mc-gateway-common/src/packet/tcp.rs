@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::packet::SlicePacket;
+    use crate::packet::{Frame as _, SlicePacket};
 
     const AT: u32 = 34;
     const SYN_ACK: u8 = 0x12;

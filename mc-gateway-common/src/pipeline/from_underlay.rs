@@ -16,7 +16,7 @@ use crate::{
     maps::{Admission, AdmissionKey, Maps},
     nexthop_select::{self, select_nexthop},
     packet::{
-        Address, Packet, checksum, ecn, eth, ip,
+        Address, Frame, Packet, checksum, ecn, eth, ip,
         offsets::{ipv4, udp},
         outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         probe::ETHERTYPE,
@@ -117,11 +117,7 @@ fn classify<const N: usize, P: Packet, M: MapSubprograms>(
     if outer.is_fragment() {
         return classify_fragment::<N, P, M>(packet, maps, config);
     }
-    if outer.proto != ip::UDP
-        || headers.udp_dst() != config.port
-        || !outer.is_plain()
-        || !is_local::<N>(config, outer.dst)
-    {
+    if !is_to_tunnel(&headers, config) {
         return PackedDecision::PASS;
     }
     let tunnel = headers.tunnel(Format::from_config(config));
@@ -140,6 +136,27 @@ fn classify<const N: usize, P: Packet, M: MapSubprograms>(
     }
 }
 
+/// Whether an unfragmented packet is addressed to the tunnel port of this node.
+#[inline(always)]
+pub(super) fn is_to_tunnel<const N: usize>(headers: &Headers<N>, config: &Config) -> bool {
+    let outer = &headers.outer;
+    outer.proto == ip::UDP
+        && headers.udp_dst() == config.port
+        && outer.is_plain()
+        && is_local::<N>(config, outer.dst)
+}
+
+/// The addresses that the admission of a packet depends on.
+#[inline(always)]
+pub(super) fn admission_key<const N: usize>(headers: &Headers<N>, inner: &ip::Header) -> AdmissionKey {
+    AdmissionKey {
+        source_mac: headers.source_mac_and_ethertype(),
+        peer: headers.outer.src,
+        src: inner.src,
+        dst: inner.dst,
+    }
+}
+
 #[inline(always)]
 fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
     packet: &P,
@@ -155,13 +172,7 @@ fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
         Ok(inner) => inner,
         Err(reason) => return classify_invalid(maps, headers, reason),
     };
-    let key = AdmissionKey {
-        source_mac: headers.source_mac_and_ethertype(),
-        peer: headers.outer.src,
-        src: inner.src,
-        dst: inner.dst,
-    };
-    let admission = maps.admission(&key).unpack()?;
+    let admission = maps.admission(&admission_key(headers, &inner)).unpack()?;
     maps.count_received(admission.traffic, packet.frame_len());
     if admission.action != ACTION_FORWARD {
         let info = DeliveryInfo {
@@ -193,8 +204,8 @@ pub(super) fn forward_hash<const N: usize>(headers: &Headers<N>, inner: &ip::Hea
 
 /// The IP header of an inner packet that is fit to be forwarded or delivered; admission is a later check.
 #[inline(always)]
-pub(super) fn validate_inner<const N: usize, P: Packet>(
-    packet: &P,
+pub(super) fn validate_inner<const N: usize, F: Frame>(
+    packet: &F,
     headers: &Headers<N>,
     tunnel: tunnel::Header,
 ) -> Result<ip::Header, DropReason> {
@@ -474,7 +485,7 @@ fn classify_with_options<const N: usize, P: Packet>(packet: &P, tunnel: tunnel::
 ///
 /// No IPv6 address in `::/64` is: the unspecified address is an unused entry, and an IPv4-mapped one an IPv4 address.
 #[inline(always)]
-pub(super) fn is_local<const N: usize>(config: &Config, address: Address) -> bool {
+fn is_local<const N: usize>(config: &Config, address: Address) -> bool {
     let [high, _] = address.words();
     if Headers::<N>::V6 && high == 0 {
         return false;

@@ -55,7 +55,7 @@ mod tests {
 
     use super::*;
     use crate::packet::{
-        Packet, SlicePacket, eth,
+        Frame as _, Packet as _, SlicePacket, eth,
         icmp::{headers_len, quoted_len},
     };
 

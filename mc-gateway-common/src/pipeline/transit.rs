@@ -5,15 +5,15 @@
 
 use super::{
     config::load_config,
-    from_underlay::{forward_hash, is_local, validate_inner},
+    from_underlay::{admission_key, forward_hash, is_to_tunnel, validate_inner},
     mss,
 };
 use crate::{
     abi::{ACTION_FORWARD, NextHop},
-    maps::{AdmissionKey, CachedMaps},
+    maps::CachedMaps,
     nexthop_select::cached_nexthop,
     packet::{
-        Address, Packet, eth, ip,
+        Address, Frame, eth,
         outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         tunnel::Format,
     },
@@ -32,14 +32,14 @@ pub struct LinkAddresses {
 /// Forwards a packet whose admission and next hop are cached, or passes it unchanged. `link` returns the link addresses
 /// towards a next hop if the packet can leave by its device at once.
 #[inline(always)]
-pub fn transit<P: Packet, M: CachedMaps>(
-    packet: &mut P,
+pub fn transit<F: Frame, M: CachedMaps>(
+    packet: &mut F,
     maps: &M,
     link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
 ) -> Verdict {
     let found = match packet.ethertype() {
-        eth::IPV4 => forward::<HEADERS_V4, P, M>(packet, maps, link),
-        eth::IPV6 => forward::<HEADERS_V6, P, M>(packet, maps, link),
+        eth::IPV4 => forward::<HEADERS_V4, F, M>(packet, maps, link),
+        eth::IPV6 => forward::<HEADERS_V6, F, M>(packet, maps, link),
         _ => None,
     };
     found.unwrap_or(Verdict::Pass)
@@ -47,21 +47,19 @@ pub fn transit<P: Packet, M: CachedMaps>(
 
 /// [`transit`] over one outer IP version; `None` leaves the packet to [`super::from_underlay()`].
 #[inline(always)]
-fn forward<const N: usize, P: Packet, M: CachedMaps>(
-    packet: &mut P,
+fn forward<const N: usize, F: Frame, M: CachedMaps>(
+    packet: &mut F,
     maps: &M,
     link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
 ) -> Option<Verdict> {
     let config = load_config(maps).ok()?;
     let headers = Headers::<N>::load(packet)?;
     let outer = headers.outer;
-    let is_tunnel = outer.proto == ip::UDP
-        && headers.udp_dst() == config.port
-        && outer.is_plain()
-        && !outer.is_fragment()
-        && is_local::<N>(config, outer.dst);
     let tunnel = headers.tunnel(Format::from_config(config));
-    if !is_tunnel || !tunnel.carries_ethernet() || tunnel.options_len() != 0 || !headers.is_multicluster() {
+    if outer.is_fragment() || !is_to_tunnel(&headers, config) {
+        return None;
+    }
+    if !tunnel.carries_ethernet() || tunnel.options_len() != 0 || !headers.is_multicluster() {
         return None;
     }
     if outer.ttl <= 1 || Headers::<N>::V6 && outer.src.is_v4() {
@@ -71,13 +69,8 @@ fn forward<const N: usize, P: Packet, M: CachedMaps>(
     if mss::can_be_syn(&inner) {
         return None;
     }
-    let key = AdmissionKey {
-        source_mac: headers.source_mac_and_ethertype(),
-        peer: outer.src,
-        src: inner.src,
-        dst: inner.dst,
-    };
-    let admission = maps.cached_admission(&key)?.unpack().ok()?;
+    let admission = maps.cached_admission(&admission_key(&headers, &inner))?;
+    let admission = admission.unpack().ok()?;
     if admission.action != ACTION_FORWARD || admission.alias != 0 {
         return None;
     }
@@ -88,8 +81,8 @@ fn forward<const N: usize, P: Packet, M: CachedMaps>(
     }
     let link = link(next_hop)?;
     let len = packet.frame_len();
-    // Only a packet that the next hop's Node returns has a backend ID.
-    let written = outer::rewrite_outer::<N, P>(packet, next_hop, 0).and_then(|()| write_link(packet, link));
+    // No backend ID: `from_underlay` writes one into packets to Services, which it forwards itself.
+    let written = outer::rewrite_outer::<N, F>(packet, next_hop, 0).and_then(|()| write_link(packet, link));
     if written.is_none() {
         return Some(Verdict::Drop(DropReason::WriteFailed));
     }
@@ -103,7 +96,7 @@ fn forward<const N: usize, P: Packet, M: CachedMaps>(
 
 /// Writes both link addresses.
 #[inline(always)]
-fn write_link<P: Packet>(packet: &mut P, link: LinkAddresses) -> Option<()> {
+fn write_link<F: Frame>(packet: &mut F, link: LinkAddresses) -> Option<()> {
     let (dst, src) = (eth::mac_to_u64(link.dst), eth::mac_to_u64(link.src));
     packet.write_linear::<{ eth::DST }, 2, 12>([dst | src << 48, src >> 16])
 }

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
-use mc_gateway_common::packet::{Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
+use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
 use crate::cidr::from_abi_addr;
 

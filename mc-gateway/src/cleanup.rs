@@ -4,16 +4,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mc_gateway_common::abi::transit::PROGRAM_TRANSIT;
 use thiserror::Error;
 use tracing::info;
 
 use crate::agent::{LOCK_SOCKET, LOCK_TIMEOUT};
 use crate::config::Paths;
-use crate::datapath::{DatapathError, SUBDIRS, clsact, map_migration, pinned_links, transit_links};
+use crate::datapath::{
+    DatapathError, SUBDIRS, clsact, map_migration, pinned_links, program_pins, transit_links,
+};
 use crate::host::{self, HostError, link, nftables, policy_routing, tc_filter, tunnel_device};
 use crate::id_names;
-use crate::plan::Program;
 use crate::preflight::{Locks, PreflightError, bpffs_path};
 
 /// The cleanup is incomplete.
@@ -76,11 +76,7 @@ pub async fn cleanup(paths: &Paths) -> Result<(), CleanupError> {
 fn remove_pins(dir: &Path) -> Result<usize, CleanupError> {
     let mut paths: Vec<PathBuf> = pinned_links(dir)?.into_iter().map(|(_, _, path)| path).collect();
     paths.extend(transit_links(dir)?.into_values());
-    let programs = Program::ALL
-        .map(Program::name)
-        .into_iter()
-        .chain([PROGRAM_TRANSIT]);
-    paths.extend(programs.map(|name| dir.join("programs").join(name)));
+    paths.extend(program_pins(dir));
     let mut removed = map_migration::remove_all(dir)?;
     for path in paths {
         match fs::remove_file(&path) {

@@ -16,6 +16,7 @@ use aya::programs::tc::{
 use aya::programs::{ProgramError, SchedClassifier};
 
 use super::error::DatapathError;
+use super::pin_dir;
 use super::program::{attach_type, program_error};
 use crate::config::TcxOrder;
 use crate::host::tc_filter::HANDLE;
@@ -41,7 +42,7 @@ pub(super) fn attach(
     device: &str,
     order: TcxOrder,
 ) -> Result<(), DatapathError> {
-    let failed = || program_error(program, format!("attach to {device}"));
+    let failed = || program_error(program.name(), format!("attach to {device}"));
     let link = existing(program, device, order).map_err(|error| failed()(TcError::IoError(error).into()))?;
     let id = match classifier.attach_to_link(link) {
         Err(error) if errno(&error) == Some(libc::ENOENT) => {
@@ -78,7 +79,7 @@ fn detach_at(program: Program, device: &str, order: TcxOrder) -> Result<(), Data
     match link.detach() {
         // Filter, qdisc or device are gone.
         Err(error) if matches!(errno(&error), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => Ok(()),
-        result => result.map_err(program_error(program, format!("detach from {device}"))),
+        result => result.map_err(program_error(program.name(), format!("detach from {device}"))),
     }
 }
 
@@ -114,18 +115,9 @@ pub(super) fn ensure_qdisc(dir: &Path, device: &str, ifindex: u32) -> Result<(),
 
 /// Indexes of devices with a qdisc of this agent, with their markers.
 pub(crate) fn made_qdiscs(dir: &Path) -> Result<Vec<(u32, PathBuf)>, DatapathError> {
-    let path = dir.join(QDISCS);
-    let failed = |source| DatapathError::Io {
-        path: path.clone(),
-        source,
-    };
-    let entries = match fs::read_dir(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        result => result.map_err(failed)?,
-    };
     let mut made = Vec::new();
-    for entry in entries {
-        let note = entry.map_err(failed)?.path();
+    for entry in pin_dir::entries(&dir.join(QDISCS))? {
+        let note = entry.path();
         let index = note
             .file_name()
             .and_then(|name| name.to_str()?.split_once('-')?.0.parse().ok());
@@ -138,9 +130,8 @@ pub(crate) fn made_qdiscs(dir: &Path) -> Result<Vec<(u32, PathBuf)>, DatapathErr
 /// A directory as a marker: it outlives the agent on the file system of the pins. The index distinguishes devices of
 /// one name.
 fn marker(dir: &Path, device: &str, ifindex: u32) -> PathBuf {
-    // A dot is reserved on a bpffs but not in a device name; `%` is the other way round.
     dir.join(QDISCS)
-        .join(format!("{ifindex}-{}", device.replace('.', "%2e")))
+        .join(format!("{ifindex}-{}", pin_dir::escape(device)))
 }
 
 #[cfg(test)]

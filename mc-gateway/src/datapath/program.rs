@@ -1,10 +1,11 @@
-//! The classifiers of a loaded object.
+//! The programs of a loaded object, and their pins.
 
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::pin::PinError;
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
+use mc_gateway_common::abi::transit::PROGRAM_TRANSIT;
 
 use super::error::{DatapathError, remove_pin};
 use super::pins;
@@ -12,18 +13,19 @@ use crate::plan::Program;
 
 /// Loads and pins a program; returns its kernel ID.
 pub(super) fn load_program(ebpf: &mut Ebpf, program: Program, dir: &Path) -> Result<u32, DatapathError> {
-    let failed = |operation: &str| {
-        let operation = operation.to_owned();
-        move |source| DatapathError::Program {
-            name: program.name(),
-            operation,
-            source,
-        }
-    };
+    let name = program.name();
     let classifier = classifier(ebpf, program)?;
-    classifier.load().map_err(failed("load"))?;
-    replace_pin(dir, program.name(), |path| classifier.pin(path))?;
-    Ok(classifier.info().map_err(failed("read"))?.id())
+    classifier.load().map_err(program_error(name, "load"))?;
+    replace_pin(dir, name, |path| classifier.pin(path))?;
+    Ok(classifier.info().map_err(program_error(name, "read"))?.id())
+}
+
+/// Pins of all programs.
+pub(crate) fn program_pins(dir: &Path) -> impl Iterator<Item = PathBuf> + use<'_> {
+    let classifiers = Program::ALL.map(Program::name).into_iter();
+    classifiers
+        .chain([PROGRAM_TRANSIT])
+        .map(|name| pin_path(dir, name))
 }
 
 /// Path of a program's pin.
@@ -61,12 +63,25 @@ pub(super) fn attach_type(program: Program) -> TcAttachType {
     }
 }
 
+/// Pins a program again if its pin is missing.
+pub(super) fn restore_pin(
+    dir: &Path,
+    name: &str,
+    pin: impl FnOnce(&Path) -> Result<(), PinError>,
+) -> Result<(), DatapathError> {
+    let path = pin_path(dir, name);
+    if path.exists() {
+        return Ok(());
+    }
+    pin(&path).map_err(|source| DatapathError::Pin { path, source })
+}
+
 /// Adds the program and the operation to an error.
 pub(super) fn program_error(
-    program: Program,
+    name: &'static str,
     operation: impl Into<String>,
 ) -> impl FnOnce(ProgramError) -> DatapathError {
-    let (name, operation) = (program.name(), operation.into());
+    let operation = operation.into();
     move |source| DatapathError::Program {
         name,
         operation,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use mc_gateway_common::abi;
 use mc_gateway_common::abi::transit::PROGRAM_TRANSIT;
 
-use super::program::{classifier, pin_path};
+use super::program::{classifier, program_pins, restore_pin};
 use super::{Datapath, DatapathError, SUBDIRS, tcx, transit};
 use crate::plan::Program;
 
@@ -18,14 +18,10 @@ impl Datapath {
     /// Whether every pin of this agent exists.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
-        let names = Program::ALL.iter().map(|program| program.name());
-        let programs = names
-            .chain([PROGRAM_TRANSIT])
-            .map(|name| pin_path(&self.dir, name));
         let mut pins = self
             .directories()
             .into_iter()
-            .chain(programs)
+            .chain(program_pins(&self.dir))
             .chain(self.map_paths());
         pins.all(|path| path.exists()) && self.links.iter().all(|path| path.exists())
     }
@@ -60,15 +56,11 @@ impl Datapath {
                 .map_err(|source| DatapathError::Pin { path, source })?;
         }
         for program in Program::ALL {
-            let path = pin_path(&self.dir, program.name());
-            if path.exists() {
-                continue;
-            }
-            classifier(&mut self.ebpf, program)?
-                .pin(&path)
-                .map_err(|source| DatapathError::Pin { path, source })?;
+            let classifier = classifier(&mut self.ebpf, program)?;
+            restore_pin(&self.dir, program.name(), |path| classifier.pin(path))?;
         }
-        transit::restore_pin(&mut self.ebpf, &self.dir)?;
+        let transit = transit::program(&mut self.ebpf)?;
+        restore_pin(&self.dir, PROGRAM_TRANSIT, |path| transit.pin(path))?;
         Ok(true)
     }
 

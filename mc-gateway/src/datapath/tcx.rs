@@ -1,7 +1,6 @@
 //! TCX links (Linux 6.6), one pin each: a pin keeps its link, and a link keeps its program attached.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::programs::links::{FdLink, PinnedLink};
@@ -10,6 +9,7 @@ use aya::programs::{LinkOrder, SchedClassifier};
 use tracing::warn;
 
 use super::error::DatapathError;
+use super::pin_dir;
 use super::program::{attach_type, program_error};
 use crate::config::TcxOrder;
 use crate::plan::{Attachment, Program};
@@ -28,7 +28,7 @@ pub(super) fn attach(
     };
     let id = classifier
         .attach_with_options(device, attach_type(program), TcAttachOptions::TcxOrder(order))
-        .map_err(program_error(program, format!("attach to {device}")))?;
+        .map_err(program_error(program.name(), format!("attach to {device}")))?;
     let pinned = take_link(classifier, id, program)?.pin(path).map(drop);
     pinned.map_err(|source| DatapathError::Pin {
         path: path.to_owned(),
@@ -47,9 +47,10 @@ pub(super) fn swap(
         operation: "use as a link of a classifier",
         source,
     })?;
-    let id = classifier
-        .attach_to_link(link)
-        .map_err(program_error(program, format!("swap in {}", path.display())))?;
+    let id = classifier.attach_to_link(link).map_err(program_error(
+        program.name(),
+        format!("swap in {}", path.display()),
+    ))?;
     // The pin keeps the link open.
     take_link(classifier, id, program).map(drop)
 }
@@ -76,7 +77,7 @@ fn take_link(
 ) -> Result<FdLink, DatapathError> {
     let link = classifier
         .take_link(id)
-        .map_err(program_error(program, "take link"))?;
+        .map_err(program_error(program.name(), "take link"))?;
     FdLink::try_from(link).map_err(|source| DatapathError::Link {
         path: PathBuf::from(program.name()),
         operation: "use as a TCX link",
@@ -119,9 +120,9 @@ fn fdinfo_ifindex(fdinfo: &str, link_id: u32) -> Option<u32> {
     }
 }
 
-/// Path of a link's pin. A bpffs rejects `.` in names, a device name may contain it; `%` is the reverse.
+/// Path of a link's pin.
 pub(super) fn link_path(dir: &Path, program: Program, device: &str) -> PathBuf {
-    let device = device.replace('.', "%2e");
+    let device = pin_dir::escape(device);
     dir.join("links").join(format!("{}-{device}", program.name()))
 }
 
@@ -129,23 +130,13 @@ pub(super) fn link_path(dir: &Path, program: Program, device: &str) -> PathBuf {
 pub(super) fn parse_link_name(name: &str) -> Option<(Program, String)> {
     let (program, device) = name.split_once('-')?;
     let program = Program::ALL.into_iter().find(|known| known.name() == program)?;
-    Some((program, device.replace("%2e", ".")))
+    Some((program, pin_dir::unescape(device)))
 }
 
 /// The link pins of the agent in the pin directory.
 pub(crate) fn pinned_links(dir: &Path) -> Result<Vec<(Program, String, PathBuf)>, DatapathError> {
-    let path = dir.join("links");
-    let entries = match fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(DatapathError::Io { path, source }),
-    };
     let mut links = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|source| DatapathError::Io {
-            path: path.clone(),
-            source,
-        })?;
+    for entry in pin_dir::entries(&dir.join("links"))? {
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Some((program, device)) = parse_link_name(&name) {
             links.push((program, device, entry.path()));

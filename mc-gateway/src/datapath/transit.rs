@@ -3,20 +3,19 @@
 //! The program saves time only: `from_underlay` forwards the same packets on a device without it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::maps::{DevMapHash, MapData};
+use aya::programs::Xdp;
 use aya::programs::links::FdLink;
 use aya::programs::xdp::{XdpLink, XdpLinkId, XdpMode};
-use aya::programs::{ProgramError, Xdp};
 use mc_gateway_common::abi::transit::{PROGRAM_TRANSIT, TRANSIT_DEVICES};
 
 use super::Datapath;
 use super::error::{DatapathError, remove_pin};
-use super::program::{pin_path, replace_pin};
+use super::pin_dir;
+use super::program::{program_error, replace_pin};
 use super::tcx::{observe, open_link};
 use crate::plan::Attachment;
 
@@ -26,57 +25,47 @@ pub(super) const LINKS: &str = "xdp";
 /// Loads and pins the program; returns its kernel ID.
 pub(super) fn load(ebpf: &mut Ebpf, dir: &Path) -> Result<u32, DatapathError> {
     let program = program(ebpf)?;
-    program.load().map_err(program_error("load"))?;
+    program.load().map_err(program_error(PROGRAM_TRANSIT, "load"))?;
     replace_pin(dir, PROGRAM_TRANSIT, |path| program.pin(path))?;
-    Ok(program.info().map_err(program_error("read"))?.id())
-}
-
-/// Pins the program again if its pin is missing.
-pub(super) fn restore_pin(ebpf: &mut Ebpf, dir: &Path) -> Result<(), DatapathError> {
-    let path = pin_path(dir, PROGRAM_TRANSIT);
-    if path.exists() {
-        return Ok(());
-    }
-    let pinned = program(ebpf)?.pin(&path);
-    pinned.map_err(|source| DatapathError::Pin { path, source })
+    Ok(program
+        .info()
+        .map_err(program_error(PROGRAM_TRANSIT, "read"))?
+        .id())
 }
 
 /// Devices and pins of the links.
 pub(crate) fn pinned_links(dir: &Path) -> Result<BTreeMap<String, PathBuf>, DatapathError> {
-    let path = dir.join(LINKS);
-    let failed = |source| DatapathError::Io {
-        path: path.clone(),
-        source,
-    };
-    let entries = match fs::read_dir(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        result => result.map_err(failed)?,
-    };
-    let mut links = BTreeMap::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let device = entry.file_name().to_string_lossy().replace("%2e", ".");
-        links.insert(device, entry.path());
-    }
-    Ok(links)
+    let entries = pin_dir::entries(&dir.join(LINKS))?.into_iter();
+    let links = entries.map(|entry| {
+        (
+            pin_dir::unescape(&entry.file_name().to_string_lossy()),
+            entry.path(),
+        )
+    });
+    Ok(links.collect())
 }
 
-/// Path of the link of a device, in whose name a bpffs accepts no dot.
+/// Path of the link of a device.
 fn link_path(dir: &Path, device: &str) -> PathBuf {
-    dir.join(LINKS).join(device.replace('.', "%2e"))
+    dir.join(LINKS).join(pin_dir::escape(device))
 }
 
 impl Datapath {
-    /// Devices with the program of this agent or of an earlier one.
-    pub fn transit_devices(&mut self) -> Result<BTreeMap<String, Attachment>, DatapathError> {
-        let devices = device_map(&mut self.ebpf)?;
-        let mut found = BTreeMap::new();
-        for (device, path) in pinned_links(&self.dir)? {
-            let mut attachment = observe(&path, Some(self.transit.id))?;
-            attachment.current &= devices.get(attachment.ifindex, 0).is_ok();
-            found.insert(device, attachment);
-        }
-        Ok(found)
+    /// Devices with the program of this agent or of an earlier one. Only that of this agent is current, on a device
+    /// that it may send from.
+    pub fn transit_devices(&self) -> Result<BTreeMap<String, Attachment>, DatapathError> {
+        let links = pinned_links(&self.dir)?.into_iter();
+        let devices = links.map(|(device, path)| Ok((device, self.observe_transit(&path)?)));
+        devices.collect()
+    }
+
+    fn observe_transit(&self, link: &Path) -> Result<Attachment, DatapathError> {
+        let mut attachment = observe(link, Some(self.transit.id))?;
+        let map = self.ebpf.map(TRANSIT_DEVICES);
+        let devices = DevMapHash::try_from(map.ok_or(DatapathError::NoMap(TRANSIT_DEVICES))?);
+        let allowed = devices.map_err(map_error)?.get(attachment.ifindex, 0).is_ok();
+        attachment.current &= allowed;
+        Ok(attachment)
     }
 
     /// Attaches the program in the driver of a device, or replaces the attached one.
@@ -95,13 +84,15 @@ impl Datapath {
                 operation: "use as a link of an XDP program",
                 source,
             })?;
-            let id = program.attach_to_link(link).map_err(program_error("swap"))?;
+            let id = program
+                .attach_to_link(link)
+                .map_err(program_error(PROGRAM_TRANSIT, "swap"))?;
             // The pin keeps the link open.
             take_link(program, id).map(drop)?;
         } else {
             remove_pin(&path)?;
             let id = program.attach_to_if_index(ifindex, XdpMode::Driver);
-            let link = take_link(program, id.map_err(program_error("attach"))?)?;
+            let link = take_link(program, id.map_err(program_error(PROGRAM_TRANSIT, "attach"))?)?;
             let pinned = link.pin(&path).map(drop);
             pinned.map_err(|source| DatapathError::Pin { path, source })?;
         }
@@ -122,14 +113,11 @@ impl Datapath {
         remove_pin(&path)
     }
 
-    /// Whether every link attaches the program of this agent, and its device is one that the program may send from.
+    /// Whether every link that this agent has attached is current.
     pub(super) fn is_transit_attached(&self) -> bool {
-        let devices = self.ebpf.map(TRANSIT_DEVICES);
-        let devices = devices.and_then(|map| DevMapHash::<&MapData>::try_from(map).ok());
         self.transit.links.iter().all(|(device, ifindex)| {
-            let link = observe(&link_path(&self.dir, device), Some(self.transit.id));
+            let link = self.observe_transit(&link_path(&self.dir, device));
             link.is_ok_and(|link| link.current && link.ifindex == *ifindex)
-                && devices.as_ref().is_some_and(|map| map.get(*ifindex, 0).is_ok())
         })
     }
 }
@@ -143,7 +131,7 @@ pub(super) struct Transit {
     pub(super) links: BTreeMap<String, u32>,
 }
 
-fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
+pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, DatapathError> {
     ebpf.program_mut(PROGRAM_TRANSIT)
         .and_then(|found| found.try_into().ok())
         .ok_or(DatapathError::NoProgram(PROGRAM_TRANSIT))
@@ -155,24 +143,17 @@ fn device_map(ebpf: &mut Ebpf) -> Result<DevMapHash<&mut MapData>, DatapathError
     DevMapHash::try_from(map).map_err(map_error)
 }
 
-/// Takes the link from aya, which detaches its links when the program is dropped. A kernel without links of XDP
-/// programs has attached the program without one, which ends with this call.
+/// Takes the link from aya, which detaches its links when the program is dropped. Every kernel that the agent accepts
+/// has links of XDP programs (Linux 5.9).
 fn take_link(program: &mut Xdp, id: XdpLinkId) -> Result<FdLink, DatapathError> {
-    let link = program.take_link(id).map_err(program_error("take link"))?;
+    let link = program
+        .take_link(id)
+        .map_err(program_error(PROGRAM_TRANSIT, "take link"))?;
     FdLink::try_from(link).map_err(|source| DatapathError::Link {
         path: PathBuf::from(PROGRAM_TRANSIT),
         operation: "use as a link",
         source,
     })
-}
-
-fn program_error(operation: &str) -> impl FnOnce(ProgramError) -> DatapathError {
-    let operation = operation.to_owned();
-    move |source| DatapathError::Program {
-        name: PROGRAM_TRANSIT,
-        operation,
-        source,
-    }
 }
 
 fn map_error(source: aya::maps::MapError) -> DatapathError {

@@ -54,11 +54,11 @@ impl ChangeLogger {
         self.aggregation.clone_from(current);
     }
 
-    /// Logs changes of the transit by underlay device, except where XDP is out of the question.
+    /// Logs changes of the transit by underlay device, except where no XDP program is requested.
     pub(super) fn transit(&mut self, current: &BTreeMap<String, Transit>) {
         for (device, transit) in current {
-            let excluded = [TcReason::Policy, TcReason::NoGateway].map(Transit::Tc);
-            if self.transit.get(device) != Some(transit) && !excluded.contains(transit) {
+            let is_requested = !matches!(transit, Transit::Tc(TcReason::Policy | TcReason::NoGateway));
+            if self.transit.get(device) != Some(transit) && is_requested {
                 info!(%device, transit = %transit, "transit");
             }
         }

@@ -21,7 +21,7 @@ use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
 use crate::host::underlay::KnownRoutes;
 use crate::host::watched::Watched;
-use crate::host::{self, HostError, ipv6, link, tc_filter, tunnel_device};
+use crate::host::{self, HostError, features, ipv6, link, tc_filter, tunnel_device};
 use crate::id_names::IdNames;
 use crate::maps::PinnedMaps;
 use crate::metrics::Metrics;
@@ -211,9 +211,9 @@ impl Agent {
                     unrepairable,
                 } = resolution;
                 self.metrics.state().unrepairable = unrepairable;
-                self.observe_aggregation(state.devices.keys().cloned().collect())
-                    .await?;
-                self.update_transit(&state).await?;
+                let features = features::observe(state.devices.keys()).await;
+                let aggregation = self.observe_aggregation(&state.devices, &features).await?;
+                self.update_transit(&state, &features, &aggregation).await?;
                 self.log
                     .issues(rejected.into_iter().chain(issues).chain(refused).collect());
                 // IPv6 routes are behind IPv4 ones.

@@ -1,33 +1,43 @@
 //! The XDP program on underlay devices, best effort: without it `from_underlay` forwards the same packets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mc_gateway_common::abi::CONFIG_GATEWAY;
 
 use super::AgentError;
 use super::reconcile::Agent;
+use crate::aggregation::Aggregation;
 use crate::config::TransitPolicy;
 use crate::error_chain;
-use crate::host::device_traits;
+use crate::host::features::Features;
+use crate::host::veth;
 use crate::resolved::ResolvedState;
-use crate::transit::{TcReason, Transit};
+use crate::transit::{DeviceTraits, TcReason, Transit};
 
 impl Agent {
     /// Attaches the program to the devices that gain from it, and detaches it from all others. A device whose driver
     /// has rejected the program is left alone until it has another index: an attempt may reset its queues.
-    pub(super) async fn update_transit(&mut self, state: &ResolvedState) -> Result<(), AgentError> {
+    pub(super) async fn update_transit(
+        &mut self,
+        state: &ResolvedState,
+        features: &BTreeMap<String, Features>,
+        aggregation: &BTreeMap<String, Aggregation>,
+    ) -> Result<(), AgentError> {
         let gateway = state.flags & CONFIG_GATEWAY != 0;
-        let traits = if gateway && self.config.transit != TransitPolicy::Never {
-            device_traits::observe(&self.handle, &state.devices).await?
+        let veths = if gateway && self.config.transit != TransitPolicy::Never {
+            veth::observe(&self.handle).await?
         } else {
-            BTreeMap::new()
+            BTreeSet::new()
         };
         let attached = self.datapath.transit_devices()?;
         let mut chosen = BTreeMap::new();
         for (device, ifindex) in &state.devices {
-            let mut traits = traits.get(device).cloned().unwrap_or_default();
-            let aggregation = self.metrics.state().aggregation.get(device).cloned();
-            traits.aggregates = aggregation.is_some_and(|aggregation| aggregation.is_active());
+            let traits = DeviceTraits {
+                veth: veths.contains(ifindex),
+                // Unknown features may include it.
+                strips_tags: features.get(device).is_none_or(|features| features.strips_tags),
+                aggregates: aggregation.get(device).is_some_and(Aggregation::is_active),
+            };
             let mut transit = Transit::choose(self.config.transit, gateway, &traits);
             if transit == Transit::Xdp
                 && let Some((_, error)) = self.transit_rejected.get(device).filter(|(at, _)| at == ifindex)

@@ -1,6 +1,6 @@
 //! The agent's tunnel devices, best effort: without them packets are forwarded one by one instead of in super-packets.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use rustix::io::Errno;
@@ -8,8 +8,11 @@ use tracing::info;
 
 use super::AgentError;
 use super::reconcile::Agent;
+use crate::aggregation::Aggregation;
+use crate::config::Tunnel;
 use crate::desired::DesiredState;
 use crate::error_chain;
+use crate::host::features::Features;
 use crate::host::{HostError, aggregation, tunnel_device};
 use crate::objects::FieldError;
 use crate::tunnel_device::{TunnelDevice, TunnelKind, tunnel_devices};
@@ -69,13 +72,17 @@ impl Agent {
         Ok((opened, issues))
     }
 
-    /// Observes the aggregation of tunnel packets on the underlay devices for the log and the metrics.
-    pub(super) async fn observe_aggregation(&mut self, devices: BTreeSet<String>) -> Result<(), AgentError> {
-        let tunnel = self.config.tunnel;
-        let found = aggregation::observe(&self.handle, devices, tunnel.format, tunnel.port).await?;
+    /// Observes the aggregation of tunnel packets on the underlay devices, also for the log and the metrics.
+    pub(super) async fn observe_aggregation(
+        &mut self,
+        devices: &BTreeMap<String, u32>,
+        features: &BTreeMap<String, Features>,
+    ) -> Result<BTreeMap<String, Aggregation>, AgentError> {
+        let Tunnel { format, port, .. } = self.config.tunnel;
+        let found = aggregation::observe(&self.handle, devices.keys(), features, format, port).await?;
         self.log.aggregation(&found);
-        self.metrics.state().aggregation = found;
-        Ok(())
+        self.metrics.state().aggregation.clone_from(&found);
+        Ok(found)
     }
 
     fn tunnel_issue(&self, device: &str, reason: String) -> FieldError {

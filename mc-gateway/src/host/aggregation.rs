@@ -1,6 +1,6 @@
 //! Aggregation of tunnel packets on the host: tunnel sockets, and generic receive offload (GRO) of devices.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::TryStreamExt as _;
 use rtnetlink::Handle;
@@ -8,14 +8,16 @@ use rtnetlink::packet_route::link::{
     InfoData, InfoGeneve, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 
-use super::{HostError, features, netlink};
+use super::features::Features;
+use super::{HostError, netlink};
 use crate::aggregation::Aggregation;
 use crate::config::EncapFormat;
 
-/// Aggregation on each of `devices` for packets of a format to a UDP port.
+/// Aggregation on each of `devices` for packets of a format to a UDP port. `features` are those of the devices.
 pub async fn observe(
     handle: &Handle,
-    devices: BTreeSet<String>,
+    devices: impl IntoIterator<Item = &String>,
+    features: &BTreeMap<String, Features>,
     format: EncapFormat,
     port: u16,
 ) -> Result<BTreeMap<String, Aggregation>, HostError> {
@@ -25,15 +27,14 @@ pub async fn observe(
         sockets.extend(socket(&message).filter(|socket| (socket.format, socket.port) == (format, port)));
     }
     let sockets: Vec<String> = sockets.into_iter().map(|socket| socket.device).collect();
-    let mut found = BTreeMap::new();
-    for device in devices {
-        let aggregation = Aggregation {
-            sockets: sockets.clone(),
-            gro: features::observe(&device).await.map(|features| features.gro),
-        };
-        found.insert(device, aggregation);
-    }
-    Ok(found)
+    let aggregation = |device: &String| Aggregation {
+        sockets: sockets.clone(),
+        gro: features.get(device).map(|features| features.gro),
+    };
+    let found = devices
+        .into_iter()
+        .map(|device| (device.clone(), aggregation(device)));
+    Ok(found.collect())
 }
 
 /// An open tunnel socket.

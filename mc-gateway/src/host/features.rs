@@ -1,6 +1,8 @@
-//! Features of a device (`ethtool -k`).
+//! Features of devices (`ethtool -k`).
 
-use ethtool::{EthtoolAttr, EthtoolError, EthtoolFeatureAttr, EthtoolFeatureBit};
+use std::collections::BTreeMap;
+
+use ethtool::{EthtoolAttr, EthtoolError, EthtoolFeatureAttr, EthtoolFeatureBit, EthtoolHandle};
 use futures::TryStreamExt as _;
 use tracing::debug;
 
@@ -17,30 +19,37 @@ pub struct Features {
     pub strips_tags: bool,
 }
 
-/// The features of a device; none if the kernel does not report them.
-pub async fn observe(device: &str) -> Option<Features> {
-    match active(device).await {
-        // The kernel lists active features only.
-        Ok(active) => {
-            let has = |name: &str| active.iter().any(|feature| feature.name == name);
-            Some(Features {
-                gro: has(GRO),
-                strips_tags: has(VLAN_PARSE),
-            })
-        }
+/// The features of devices; those of a device are missing if the kernel does not report them.
+pub async fn observe(devices: impl IntoIterator<Item = &String>) -> BTreeMap<String, Features> {
+    let mut found = BTreeMap::new();
+    let (connection, handle, _) = match ethtool::new_connection() {
+        Ok(connection) => connection,
         Err(error) => {
-            debug!(%device, %error, "features not read");
-            None
+            debug!(%error, "features not read");
+            return found;
+        }
+    };
+    let connection = tokio::spawn(connection);
+    for device in devices {
+        match active(&handle, device).await {
+            Ok(active) => {
+                let has = |name: &str| active.iter().any(|feature| feature.name == name);
+                let features = Features {
+                    gro: has(GRO),
+                    strips_tags: has(VLAN_PARSE),
+                };
+                found.insert(device.clone(), features);
+            }
+            Err(error) => debug!(%device, %error, "features not read"),
         }
     }
+    connection.abort();
+    found
 }
 
-async fn active(device: &str) -> Result<Vec<EthtoolFeatureBit>, EthtoolError> {
-    let connection = ethtool::new_connection();
-    let (connection, mut handle, _) =
-        connection.map_err(|error| EthtoolError::RequestFailed(error.to_string()))?;
-    tokio::spawn(connection);
-    let mut messages = handle.feature().get(Some(device)).execute().await?;
+/// The active features of a device.
+async fn active(handle: &EthtoolHandle, device: &str) -> Result<Vec<EthtoolFeatureBit>, EthtoolError> {
+    let mut messages = handle.clone().feature().get(Some(device)).execute().await?;
     let mut active = Vec::new();
     while let Some(message) = messages.try_next().await? {
         for attribute in message.payload.nlas {

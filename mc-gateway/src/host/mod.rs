@@ -4,7 +4,6 @@ pub mod address;
 pub mod aggregation;
 pub mod changes;
 pub mod conntrack;
-pub mod device_traits;
 pub mod features;
 pub mod ipsec;
 pub mod ipv6;
@@ -18,6 +17,7 @@ pub mod state;
 pub mod tc_filter;
 pub mod tunnel_device;
 pub mod underlay;
+pub mod veth;
 pub mod watched;
 
 use std::io;

@@ -15,7 +15,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::config::{EncapFormat, Paths};
-use crate::host::{HostError, aggregation, connect, tc_filter};
+use crate::host::{HostError, aggregation, connect, features, tc_filter};
 pub use render::{Format, Table};
 use section::DEFAULT;
 pub use section::Section;
@@ -53,7 +53,9 @@ pub async fn inspect(place: &Paths, sections: &[Section], format: Format) -> Res
         let config = &snapshot.contents.config;
         let format = EncapFormat::from_config(config);
         let devices = snapshot.underlay_devices();
-        snapshot.aggregation = aggregation::observe(&handle, devices, format, config.port).await?;
+        let features = features::observe(&devices).await;
+        snapshot.aggregation =
+            aggregation::observe(&handle, &devices, &features, format, config.port).await?;
     }
     let tables: Vec<Table> = sections
         .iter()

@@ -120,6 +120,11 @@ fn on_established(
     compute(objects, &me, established, &mut DesiredCache::default()).unwrap()
 }
 
+/// The first desired state of a node without established prefixes, and the rejected fields.
+fn first(objects: &Objects, me: &LocalNode) -> Result<(DesiredState, Vec<FieldError>), DesiredError> {
+    compute(objects, me, &Established::default(), &mut DesiredCache::default())
+}
+
 /// ID of a remote cluster in the maps.
 fn id(cluster: &str) -> u64 {
     cluster_id(&LocalNode::default().cluster_id_key, cluster)
@@ -297,14 +302,7 @@ fn without_the_local_node_there_is_no_desired_state() {
         node_name: "a".into(),
         ..LocalNode::default()
     };
-    let error = compute(
-        &objects,
-        &me,
-        &Established::default(),
-        &mut DesiredCache::default(),
-    )
-    .unwrap_err()
-    .to_string();
+    let error = first(&objects, &me).unwrap_err().to_string();
     assert_eq!(error, "node-name \"a\": there is no such Node; known: [\"b\"]");
 }
 

@@ -31,9 +31,8 @@ impl UnchangedRoutes {
         if self.sources != sources {
             *self = Self::default();
         }
-        let of_nets = self.resolved.changes(&resolved.routes);
-        let of_nets =
-            of_nets.flat_map(|net| [false, true].map(|preferred| RouteKey { net: *net, preferred }));
+        let nets = self.resolved.changes(&resolved.routes);
+        let of_nets = nets.flat_map(|net| RouteKey::both(*net));
         let of_node = self.observed.changes(&observed.routes).copied();
         let mut keys: Vec<RouteKey> = of_nets.chain(of_node).collect();
         keys.sort();

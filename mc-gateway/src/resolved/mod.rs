@@ -7,6 +7,7 @@
 mod cache;
 mod ipsec;
 mod local_addrs;
+pub mod model;
 mod neighbors;
 mod nft_rules;
 mod prefix;
@@ -51,6 +52,20 @@ pub struct RouteKey {
     pub net: IpNet,
     /// Whether it is the preferred one.
     pub preferred: bool,
+}
+
+impl RouteKey {
+    /// Both routes of a supernet, in their order.
+    #[must_use]
+    pub const fn both(net: IpNet) -> [Self; 2] {
+        [
+            Self {
+                net,
+                preferred: false,
+            },
+            Self { net, preferred: true },
+        ]
+    }
 }
 
 /// Complete desired state of this node, in the types of the maps but with stable IDs instead of slots.
@@ -131,10 +146,7 @@ impl ResolvedState {
     /// Routes into `mc0`, each with its source address.
     #[must_use]
     pub fn host_routes(&self) -> SharedMap<RouteKey, Option<IpAddr>> {
-        let keys = self
-            .routes
-            .iter()
-            .flat_map(|net| [false, true].map(|preferred| RouteKey { net: *net, preferred }));
+        let keys = self.routes.iter().flat_map(|net| RouteKey::both(*net));
         let routes = keys.filter_map(|key| Some((key, self.host_route(key)?)));
         routes.collect()
     }

@@ -1,20 +1,18 @@
 //! Desired states, resolutions and plans with the caches of earlier ones are those without them.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use proptest::prelude::*;
 
-use crate::attachment::AttachMode;
-use crate::capacity::Capacity;
-use crate::config::{Dscp, EncapFormat, Exposure, PodLookup, Tunnel};
+use crate::config::PodLookup;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::PeerSecrets;
 use crate::plan::{ObservedState, PlanCache, execute_in_memory, plan};
-use crate::resolved::{HostInputs, ResolutionCache, Settings, UnderlayRoute, resolve};
+use crate::resolved::model::{connected_host, settings};
+use crate::resolved::{HostInputs, ResolutionCache, resolve};
 use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 const OWN_NODE: &str = "n0";
@@ -187,9 +185,9 @@ fn service() -> ExportedService {
     }
 }
 
-/// Adds a value to a list, or removes it.
-fn toggle<T: PartialEq>(list: &mut Vec<T>, value: T, is_same: impl Fn(&T) -> bool) {
-    match list.iter().position(is_same) {
+/// Adds a value to a list, or removes the one with its key.
+fn toggle<T, K: PartialEq>(list: &mut Vec<T>, value: T, key: impl Fn(&T) -> K) {
+    match list.iter().position(|other| key(other) == key(&value)) {
         Some(at) => drop(list.remove(at)),
         None => list.push(value),
     }
@@ -241,23 +239,18 @@ impl World {
         let objects = &mut self.objects;
         match *change {
             Change::Cluster(n) => {
-                let new = remote(n);
-                let name = new.name.clone();
-                toggle(&mut objects.remotes, Arc::new(new), |other| other.name == name);
+                toggle(&mut objects.remotes, Arc::new(remote(n)), |one| one.name.clone());
             }
             Change::Twin(n) => {
-                let mut new = remote(n);
-                new.name = format!("twin-{n}");
-                let name = new.name.clone();
-                toggle(&mut objects.remotes, Arc::new(new), |other| other.name == name);
+                let mut twin = remote(n);
+                twin.name = format!("twin-{n}");
+                toggle(&mut objects.remotes, Arc::new(twin), |one| one.name.clone());
             }
             Change::Prefix(n, number) => self.change_remote(n, |remote| {
-                let text = prefix(n, number);
-                toggle(&mut remote.pod_cidrs, text.clone(), |other| *other == text);
+                toggle(&mut remote.pod_cidrs, prefix(n, number), String::clone);
             }),
             Change::InvalidPrefix(n) => self.change_remote(n, |remote| {
-                let text = "10.300.0.0/16".to_owned();
-                toggle(&mut remote.pod_cidrs, text.clone(), |other| *other == text);
+                toggle(&mut remote.pod_cidrs, "10.300.0.0/16".to_owned(), String::clone);
             }),
             Change::ServiceCidr(n, number) => self.change_remote(n, |remote| {
                 remote.service_cidr = match number {
@@ -286,8 +279,7 @@ impl World {
                     },
                     number => remote_gateway(n, number),
                 };
-                let ip = new.ip.clone();
-                toggle(&mut remote.gateways, new, |other| other.ip == ip);
+                toggle(&mut remote.gateways, new, |one| one.ip.clone());
             }),
             _ => {}
         }
@@ -298,8 +290,7 @@ impl World {
         let objects = &mut self.objects;
         match *change {
             Change::Node(n) => {
-                let name = format!("n{}", n.max(1));
-                toggle(&mut objects.nodes, node(n.max(1)), |other| other.name == name);
+                toggle(&mut objects.nodes, node(n.max(1)), |one| one.name.clone());
             }
             Change::NodeAddress(n, number) => {
                 let address = match number {
@@ -318,12 +309,11 @@ impl World {
                     number => format!("10.1.{}.0/24", 8 * n + number),
                 };
                 if let Some(node) = objects.nodes.get_mut(usize::from(n)) {
-                    toggle(&mut node.pod_cidrs, cidr.clone(), |other| *other == cidr);
+                    toggle(&mut node.pod_cidrs, cidr, String::clone);
                 }
             }
             Change::Gateway(n) => {
-                let name = format!("n{n}");
-                toggle(&mut objects.gateways, gateway(n), |other| other.name == name);
+                toggle(&mut objects.gateways, gateway(n), |one| one.name.clone());
             }
             Change::GatewayIp(n, number) => {
                 let ip = match number {
@@ -335,8 +325,7 @@ impl World {
                 }
             }
             Change::Key(n) => {
-                let name = format!("n{n}");
-                toggle(&mut objects.node_keys, key(n), |other| other.name == name);
+                toggle(&mut objects.node_keys, key(n), |one| one.name.clone());
             }
             Change::Pod(n, number) => {
                 let ip = match number {
@@ -348,8 +337,7 @@ impl World {
                     node: format!("n{n}"),
                     ips: vec![ip],
                 };
-                let name = pod.name.clone();
-                toggle(&mut objects.pods, Arc::new(pod), |other| other.name == name);
+                toggle(&mut objects.pods, Arc::new(pod), |one| one.name.clone());
             }
             Change::Services(n) => {
                 objects.services = match n {
@@ -420,59 +408,11 @@ impl World {
 
     /// A host with a route to every next hop and peer.
     fn host(&self, desired: &DesiredState) -> HostInputs {
-        let mut inputs = HostInputs {
-            foreign_destinations: self.foreign.clone(),
-            ..HostInputs::default()
-        };
-        let own: IpAddr = [192, 0, 2, 1].into();
-        let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
-        for addr in next_hops.chain(desired.peers.keys().copied()) {
-            let route = UnderlayRoute {
-                ifindex: 2,
-                device: "eth0".to_owned(),
-                source: own,
-                mtu: 1500,
-                neighbor: Some(addr),
-            };
-            inputs.underlay.routes.insert(addr, route);
-        }
+        let mut inputs = connected_host(desired, [192, 0, 2, 1].into());
+        inputs.foreign_destinations = self.foreign.clone();
         let taken = self.foreign.iter().filter(|net| desired.routes.contains(net));
         inputs.foreign_routes = taken.map(|net| (*net, "bird".to_owned())).collect();
-        inputs.underlay.local_addrs.insert(own, (2, "eth0".to_owned()));
         inputs
-    }
-}
-
-fn settings<'s>(
-    secrets: &'s PeerSecrets,
-    node: &'s ObservedState,
-    mtus: &'s BTreeMap<u32, u32>,
-) -> Settings<'s> {
-    Settings {
-        node_name: OWN_NODE,
-        tunnel: Tunnel {
-            format: EncapFormat::Geneve,
-            port: 6081,
-            udp_checksum: false,
-            dscp: Dscp::Inherit,
-            hop_limit: 64,
-        },
-        attach_mode: AttachMode::Tcx,
-        exposure: Exposure {
-            nodes: false,
-            all_services: false,
-        },
-        detect: 3,
-        hold_down_ms: 1_000,
-        path_mtus: mtus,
-        capacity: Capacity::default(),
-        secrets,
-        period: 1,
-        cluster_id_key: [0; 16],
-        tunnel_mac: [2, 0, 0, 0, 0, 7],
-        decap_test_ms: 450,
-        has_tunnel_devices: false,
-        observed_groups: &node.groups,
     }
 }
 
@@ -500,9 +440,8 @@ fn reconcile(world: &mut World, caches: &mut Caches, secrets: &mut PeerSecrets) 
     assert_eq!(desired, full.0);
     secrets.retain(&desired.public_keys());
     let host = world.host(&desired);
-    let mtus = BTreeMap::new();
     for _ in 0..6 {
-        let settings = settings(secrets, &world.node, &mtus);
+        let settings = settings(OWN_NODE, secrets, &world.node.groups);
         let resolution = resolve(&desired, &host, &settings, &mut caches.resolved);
         assert_eq!(
             resolution,

@@ -1,26 +1,22 @@
-//! `cargo xtask bench --suite agent`: CPU time and memory of the agent's pure stages in large ClusterSets.
+//! `cargo bench --bench agent`: CPU time and memory of the agent's pure stages in large ClusterSets.
 //!
 //! Each world is measured in a process of its own. `MC_ONLY` selects worlds. Not included: reading of objects, netlink,
 //! nftables and system calls on maps.
 
 mod world;
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fs;
-use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use mc_gateway::attachment::AttachMode;
-use mc_gateway::capacity::Capacity;
-use mc_gateway::config::{Dscp, EncapFormat, Exposure, Tunnel};
-use mc_gateway::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
+use mc_gateway::desired::{DesiredCache, Established, LocalNode, compute};
 use mc_gateway::objects::Objects;
 use mc_gateway::peer_secret::PeerSecrets;
 use mc_gateway::plan::{ObservedState, PlanCache, execute_in_memory, plan};
-use mc_gateway::resolved::{HostInputs, ResolutionCache, Settings, UnderlayRoute, resolve};
+use mc_gateway::resolved::model::{connected_host, settings};
+use mc_gateway::resolved::{ResolutionCache, Settings, resolve};
 use mc_gateway::service_history::ServiceHistory;
 use nix::time::{ClockId, clock_gettime};
 use world::{CHANGES, OWN_NODE, SIZES, Size};
@@ -108,26 +104,6 @@ impl Agent {
         }
     }
 
-    /// The host with a route to every next hop and peer.
-    fn host(desired: &DesiredState) -> HostInputs {
-        let mut inputs = HostInputs::default();
-        let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
-        let route = |addr: IpAddr| UnderlayRoute {
-            ifindex: 2,
-            device: "eth0".to_owned(),
-            source: world::own_addr(),
-            mtu: 1500,
-            neighbor: Some(addr),
-        };
-        let routes = next_hops.chain(desired.peers.keys().copied());
-        inputs.underlay.routes = routes.map(|addr| (addr, route(addr))).collect();
-        inputs
-            .underlay
-            .local_addrs
-            .insert(world::own_addr(), (2, "eth0".to_owned()));
-        inputs
-    }
-
     /// Reconciles the node; the first plan only creates the device.
     fn reconcile(&mut self, objects: &Objects) -> Result<Times> {
         let mut times = Times::default();
@@ -142,12 +118,14 @@ impl Agent {
         }
         times.compute = cpu_ms()? - began;
         self.secrets.retain(&desired.public_keys());
-        let host = Self::host(&desired);
-        let path_mtus = BTreeMap::new();
+        let host = connected_host(&desired, world::own_addr());
         let mut cache = std::mem::take(&mut self.resolutions);
         for _ in 0..4 {
             let began = cpu_ms()?;
-            let settings = self.settings(&path_mtus);
+            let settings = Settings {
+                has_tunnel_devices: true,
+                ..settings(OWN_NODE, &self.secrets, &self.node.groups)
+            };
             let resolution = resolve(&desired, &host, &settings, &mut cache);
             times.resolve += cpu_ms()? - began;
             let began = cpu_ms()?;
@@ -162,35 +140,6 @@ impl Agent {
             }
         }
         anyhow::bail!("not converged");
-    }
-
-    fn settings<'a>(&'a self, path_mtus: &'a BTreeMap<u32, u32>) -> Settings<'a> {
-        Settings {
-            node_name: OWN_NODE,
-            tunnel: Tunnel {
-                format: EncapFormat::Geneve,
-                port: 6081,
-                udp_checksum: false,
-                dscp: Dscp::Inherit,
-                hop_limit: 64,
-            },
-            attach_mode: AttachMode::Tcx,
-            exposure: Exposure {
-                nodes: false,
-                all_services: false,
-            },
-            detect: 3,
-            hold_down_ms: 1_000,
-            path_mtus,
-            capacity: Capacity::default(),
-            secrets: &self.secrets,
-            period: 1,
-            cluster_id_key: [0; 16],
-            tunnel_mac: [2, 0, 0, 0, 0, 7],
-            decap_test_ms: 450,
-            has_tunnel_devices: true,
-            observed_groups: &self.node.groups,
-        }
     }
 }
 

@@ -229,7 +229,9 @@ impl<'a> Checker<'a> {
         if self.bed.way == Way::Xdp {
             let (victim, _) = vector.entry.victim();
             let forwarded = transit(self.bed, victim) - forwarded;
-            expected -= usize::try_from(forwarded).expect("few").min(expected - arrived);
+            expected -= usize::try_from(forwarded)
+                .expect("few")
+                .min(expected.saturating_sub(arrived));
         }
         (arrived != expected).then(|| format!("{arrived} of {expected} frames reached the victim's device"))
     }

@@ -171,122 +171,112 @@ fn datagram(shape: Shape) -> Tunnel {
 
 #[test]
 fn the_xdp_program_forwards_cached_packets_like_from_underlay() {
-    let underlay = Underlay::create("mct-xdp");
-    let run = || {
-        for shape in Shape::all() {
-            let mut tables = shape.tables(fixture::keyed(fixture::gateway()));
-            underlay.connect(&mut tables);
-            let frame = datagram(shape).frame();
-            let mut kernel = Kernel::load(&tables);
-            let host = tables.clone();
-            let (verdict, sent) = run_on_host(Program::FromUnderlay, &host, &frame);
-            let check = |kernel: &mut Kernel, forwards: bool, state: &str| {
-                let before = kernel.counts();
-                let (forwarded, expected) = compare(kernel, before, &frame, (verdict, &sent), &host);
-                assert_eq!(forwarded, forwards, "{state}, {}", shape.name());
-                assert_eq!(kernel.counts(), expected, "{state}, {}", shape.name());
-            };
-            underlay.allow(&mut kernel);
-            check(&mut kernel, false, "no admission is cached");
-            kernel.run(Program::FromUnderlay.name(), &frame);
-            check(&mut kernel, true, "cached");
-            kernel.set_epoch(0);
-            check(&mut kernel, false, "caches disabled");
-            kernel.set_epoch(77);
-            check(&mut kernel, false, "another epoch");
-            kernel.run(Program::FromUnderlay.name(), &frame);
-            kernel.forbid_transit(underlay.ifindex);
-            check(&mut kernel, false, "device not allowed");
-            underlay.allow(&mut kernel);
-            check(&mut kernel, true, "allowed again");
-            underlay
-                .netns
-                .ip(&["neigh flush dev out nud permanent"])
-                .expect("flush");
-            check(&mut kernel, false, "no neighbor");
-        }
-        Ok(())
-    };
-    pinned(&underlay, run);
+    in_every_shape("mct-xdp", |underlay, shape, host, mut kernel| {
+        let frame = datagram(shape).frame();
+        let (verdict, sent) = run_on_host(Program::FromUnderlay, &host, &frame);
+        let check = |kernel: &mut Kernel, forwards: bool, state: &str| {
+            let before = kernel.counts();
+            let (forwarded, expected) = compare(kernel, before, &frame, (verdict, &sent), &host);
+            assert_eq!(forwarded, forwards, "{state}, {}", shape.name());
+            assert_eq!(kernel.counts(), expected, "{state}, {}", shape.name());
+        };
+        check(&mut kernel, false, "no admission is cached");
+        kernel.run(Program::FromUnderlay.name(), &frame);
+        check(&mut kernel, true, "cached");
+        kernel.set_epoch(0);
+        check(&mut kernel, false, "caches disabled");
+        kernel.set_epoch(77);
+        check(&mut kernel, false, "another epoch");
+        kernel.run(Program::FromUnderlay.name(), &frame);
+        kernel.forbid_transit(underlay.ifindex);
+        check(&mut kernel, false, "device not allowed");
+        underlay.allow(&mut kernel);
+        check(&mut kernel, true, "allowed again");
+        underlay
+            .netns
+            .ip(&["neigh flush dev out nud permanent"])
+            .expect("flush");
+        check(&mut kernel, false, "no neighbor");
+    });
 }
 
 #[test]
 fn the_xdp_program_passes_packets_that_need_more_than_the_caches() {
-    let underlay = Underlay::create("mct-xdp-pass");
-    let run = || {
+    in_every_shape("mct-xdp-pass", |_, shape, _, mut kernel| {
+        let good = datagram(shape);
+        let (src, dst) = (shape.inner(POD_NODE), shape.inner(POD_WEST));
+        let with_option = [tcp_syn(1, 2), vec![2, 4, 5, 0xb4]].concat();
+        let syn = Ip::new(src, dst, 6, with_option);
+        let large = Ip::new(src, dst, 17, vec![0; 3000]);
+        let with = |change: fn(&mut Tunnel)| {
+            let mut tunnel = good.clone();
+            change(&mut tunnel);
+            tunnel.frame()
+        };
+        let inner = |ip: &Ip| {
+            let mut tunnel = datagram(shape);
+            tunnel.inner = ip.bytes().to_vec();
+            tunnel.frame()
+        };
+        for (name, frame) in [
+            ("SYN with an MSS", inner(&syn)),
+            ("above the MTU", inner(&large)),
+            ("TTL 1", with(|tunnel| tunnel.ttl = 1)),
+            ("other port", with(|tunnel| tunnel.dst_port += 1)),
+            ("foreign inner destination", with(|tunnel| tunnel.mac[5] ^= 1)),
+            ("wrong secret", with(|tunnel| tunnel.inner_src[5] ^= 1)),
+            ("unknown peer", {
+                let mut tunnel = good.clone();
+                tunnel.src = shape.outer(fixture::STRANGER);
+                tunnel.frame()
+            }),
+            ("truncated", good.frame()[..60].to_vec()),
+        ] {
+            if !Kernel::accepts_frame(&frame) {
+                continue;
+            }
+            kernel.run(Program::FromUnderlay.name(), &good.frame());
+            kernel.run(Program::FromUnderlay.name(), &frame);
+            let before = kernel.counts();
+            let result = kernel.run_xdp(&frame);
+            assert_eq!(result.action, XDP_PASS, "{name}, {}", shape.name());
+            assert_eq!(result.bytes, frame, "{name}, {}", shape.name());
+            assert_eq!(kernel.counts(), before, "{name}, {}", shape.name());
+        }
+        let tagged = {
+            let frame = good.frame();
+            let tag = [0x81, 0, 0, 7];
+            [
+                &frame[..usize::try_from(eth::ETHERTYPE).expect("12")],
+                &tag,
+                &frame[12..],
+            ]
+            .concat()
+        };
+        assert_eq!(kernel.run_xdp(&tagged).action, XDP_PASS, "a tag");
+        assert_eq!(
+            kernel.run_xdp(&good.frame()).action,
+            XDP_REDIRECT,
+            "{}",
+            shape.name()
+        );
+    });
+}
+
+/// Runs a check of each shape with the tables of a gateway on the host and in the kernel, whose XDP program may send
+/// from the underlay device. One CPU runs all: the caches of another one are empty.
+fn in_every_shape(name: &str, check: impl Fn(&Underlay, Shape, MemoryMaps, Kernel) + Sync) {
+    let underlay = Underlay::create(name);
+    let entered = underlay.netns.enter(|| {
+        pin_to_one_cpu();
         for shape in Shape::all() {
             let mut tables = shape.tables(fixture::keyed(fixture::gateway()));
             underlay.connect(&mut tables);
             let mut kernel = Kernel::load(&tables);
             underlay.allow(&mut kernel);
-            let good = datagram(shape);
-            let (src, dst) = (shape.inner(POD_NODE), shape.inner(POD_WEST));
-            let with_option = [tcp_syn(1, 2), vec![2, 4, 5, 0xb4]].concat();
-            let syn = Ip::new(src, dst, 6, with_option);
-            let large = Ip::new(src, dst, 17, vec![0; 3000]);
-            let with = |change: fn(&mut Tunnel)| {
-                let mut tunnel = good.clone();
-                change(&mut tunnel);
-                tunnel.frame()
-            };
-            let inner = |ip: &Ip| {
-                let mut tunnel = datagram(shape);
-                tunnel.inner = ip.bytes().to_vec();
-                tunnel.frame()
-            };
-            for (name, frame) in [
-                ("SYN with an MSS", inner(&syn)),
-                ("above the MTU", inner(&large)),
-                ("TTL 1", with(|tunnel| tunnel.ttl = 1)),
-                ("other port", with(|tunnel| tunnel.dst_port += 1)),
-                ("foreign inner destination", with(|tunnel| tunnel.mac[5] ^= 1)),
-                ("wrong secret", with(|tunnel| tunnel.inner_src[5] ^= 1)),
-                ("unknown peer", {
-                    let mut tunnel = good.clone();
-                    tunnel.src = shape.outer(fixture::STRANGER);
-                    tunnel.frame()
-                }),
-                ("truncated", good.frame()[..60].to_vec()),
-            ] {
-                if !Kernel::accepts_frame(&frame) {
-                    continue;
-                }
-                kernel.run(Program::FromUnderlay.name(), &good.frame());
-                kernel.run(Program::FromUnderlay.name(), &frame);
-                let before = kernel.counts();
-                let result = kernel.run_xdp(&frame);
-                assert_eq!(result.action, XDP_PASS, "{name}, {}", shape.name());
-                assert_eq!(result.bytes, frame, "{name}, {}", shape.name());
-                assert_eq!(kernel.counts(), before, "{name}, {}", shape.name());
-            }
-            let tagged = {
-                let frame = good.frame();
-                let tag = [0x81, 0, 0, 7];
-                [
-                    &frame[..usize::try_from(eth::ETHERTYPE).expect("12")],
-                    &tag,
-                    &frame[12..],
-                ]
-                .concat()
-            };
-            assert_eq!(kernel.run_xdp(&tagged).action, XDP_PASS, "a tag");
-            assert_eq!(
-                kernel.run_xdp(&good.frame()).action,
-                XDP_REDIRECT,
-                "{}",
-                shape.name()
-            );
+            check(&underlay, shape, tables, kernel);
         }
         Ok(())
-    };
-    pinned(&underlay, run);
-}
-
-/// Runs inside the namespace on one CPU: the caches of another one are empty.
-fn pinned(underlay: &Underlay, run: impl FnOnce() -> anyhow::Result<()> + Send) {
-    let entered = underlay.netns.enter(|| {
-        pin_to_one_cpu();
-        run()
     });
     entered.expect("inside the namespace");
 }

@@ -25,13 +25,7 @@ fn on(node_name: &str, change: impl FnOnce(&mut Objects)) -> (DesiredState, Vec<
         antrea_clusters: ["west".to_owned()].into(),
         ..LocalNode::default()
     };
-    compute(
-        &objects,
-        &me,
-        &Established::default(),
-        &mut DesiredCache::default(),
-    )
-    .unwrap()
+    first(&objects, &me).unwrap()
 }
 
 fn next_hops(desired: &DesiredState, prefix: &str) -> Vec<String> {

@@ -18,13 +18,7 @@ fn with_secrets(
         },
         ..LocalNode::default()
     };
-    compute(
-        objects,
-        &me,
-        &Established::default(),
-        &mut DesiredCache::default(),
-    )
-    .unwrap()
+    first(objects, &me).unwrap()
 }
 
 fn peer_of(desired: &DesiredState, addr: [u8; 4]) -> PeerAuth {
@@ -179,13 +173,7 @@ fn a_published_key_of_another_key_pair_is_reported() {
         public_key: Some(key("new")),
         ..LocalNode::default()
     };
-    let (desired, rejected) = compute(
-        &objects(),
-        &me,
-        &Established::default(),
-        &mut DesiredCache::default(),
-    )
-    .unwrap();
+    let (desired, rejected) = first(&objects(), &me).unwrap();
     assert_eq!(desired.published_key, Some(key("a")));
     let [error] = &rejected[..] else {
         panic!("{rejected:?}")

@@ -41,7 +41,7 @@ def run(lines):
                 failures.append(f"line {number}, {name}, {line['program']}, {outcome}: {found}")
         else:
             entries += sum(len(table) for table in state.tables.values())
-            differences = compare.flow_differences(state, Flows(line["flows"]))
+            differences = compare.flow_differences(world, state, Flows(line["flows"]))
             failures += [f"line {number}, {name}: {text}" for text in differences]
     for text in failures[:MOST_PRINTED]:
         print(text)

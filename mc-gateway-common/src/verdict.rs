@@ -391,12 +391,15 @@ pub enum Verdict {
     Pass,
     /// Ours, and dropped.
     Drop(DropReason),
-    /// Send out of a device with the neighbor's MAC address (`bpf_redirect_neigh`, Linux 5.10).
+    /// Send out of a device.
     Send {
         /// The counted outcome.
         outcome: Outcome,
         /// The underlay device.
         ifindex: u32,
+        /// Whether the frame has the link addresses of the next hop (`bpf_redirect`). Otherwise the kernel writes them
+        /// (`bpf_redirect_neigh`, Linux 5.10).
+        addressed: bool,
     },
     /// Deliver to this Node's stack as received on a device (`bpf_redirect` with `BPF_F_INGRESS`).
     Deliver {

@@ -28,8 +28,16 @@ pub(crate) fn apply_verdict(packet: &Skb, verdict: Verdict, received: RxInfo, pr
             mc_sample_drop(packet.raw().cast(), reason as u32, program);
             TC_ACT_SHOT as i32
         }
-        Verdict::Send { outcome, ifindex } => {
+        Verdict::Send {
+            outcome,
+            ifindex,
+            addressed,
+        } => {
             count_outcome(outcome, bytes, gso);
+            if addressed {
+                // SAFETY: plain values only.
+                return unsafe { bpf_redirect(ifindex, 0) as i32 };
+            }
             send(packet.neighbor(), ifindex)
         }
         Verdict::Deliver { outcome, ifindex } => {
@@ -48,7 +56,7 @@ pub(crate) fn apply_verdict(packet: &Skb, verdict: Verdict, received: RxInfo, pr
     }
 }
 
-/// Sends the packet out of a device.
+/// Sends the packet out of a device with the link addresses that the kernel finds.
 #[inline(always)]
 fn send(neighbor: *const Neighbor, ifindex: u32) -> i32 {
     // SAFETY: not null, and it points into a map value, which lives as long as the program.

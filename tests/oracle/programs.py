@@ -120,7 +120,7 @@ class Run:
             next_hop.local, next_hop.address, next_hop.source_mac, packet, v6, header.tos
         )
         return Result(
-            "redirect", outcome="encap", addresses=frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop
+            "redirect", outcome="encap", addresses=next_hop.link or frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop
         )
 
     # Ingress of the agent's tunnel device.
@@ -221,8 +221,8 @@ class Run:
         received.inner_source = secrets.combined(next_hop.source_mac, backend_id, may_return)
         body = received.forwarded(packet, next_hop.local, next_hop.address)
         return Result(
-            "redirect", outcome="transit", addresses=received.frame[:12], body=body, v6=received.outer.v6,
-            sent=next_hop,
+            "redirect", outcome="transit", addresses=next_hop.link or received.frame[:12], body=body,
+            v6=received.outer.v6, sent=next_hop,
         )
 
     def deliver(self, received, packet, v6, header, from_prefix):

@@ -101,6 +101,7 @@ class World:
 def next_hop(row):
     row = dict(row, address=packed(row["address"]), local=packed(row["local"]))
     row["source_mac"] = bytes.fromhex(row["source_mac"])
+    row["link"] = bytes.fromhex(row["link"] or "")
     return SimpleNamespace(**row)
 
 

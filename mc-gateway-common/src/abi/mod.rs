@@ -9,6 +9,7 @@ mod address;
 pub mod affinity;
 pub mod flow_entry;
 pub mod kernel_decap;
+mod link;
 pub mod liveness;
 pub mod prefix;
 pub mod rate_limit;
@@ -19,16 +20,17 @@ pub mod transit;
 
 pub use addr::Addr;
 pub use address::Address;
+pub use link::{Epoch, LinkAddresses};
 pub use prefix::{MAX_PREFIXES, PREFIXES, PrefixKey};
 pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, of the map pins of this version. In every version, [`Config`]
 /// starts with the version number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v7";
+pub const MAPS_DIR: &str = "maps-v8";
 
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
@@ -69,7 +71,7 @@ pub const EVENTS: &str = "mc_events";
 /// Name of the counters by peer: per-CPU array of [`PeerStats`], indexed by [`Peer::stats`] and
 /// [`NextHop::stats`].
 pub const PEER_STATS: &str = "mc_peer_stats";
-/// Name of the epoch map: array of one `u32`. Programs cache the results of recent
+/// Name of the epoch map: array of one [`Epoch`]. Programs cache the results of recent
 /// prefix, peer and next hop lookups during one epoch; 0 disables the caches. The agent increments the epoch after
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
@@ -202,6 +204,9 @@ pub struct NextHopGroup {
 pub struct NextHop {
     /// Inner source MAC address of packets to the next hop: [`SourceMac`] as a number.
     pub source_mac: u64,
+    /// Link addresses of frames to the next hop, if its neighbor is resolved. Programs use them until
+    /// [`Epoch::links_until`].
+    pub link: LinkAddresses,
     /// Outer destination address.
     pub addr: Addr,
     /// Outer source address.
@@ -212,12 +217,12 @@ pub struct NextHop {
     pub id: u32,
     /// MTU of the path to the next hop: bytes of the largest inner IP packet.
     pub mtu: u32,
+    /// Slot in `mc_peer_stats` for packets to the next hop, the slot of the peer with its address.
+    pub stats: u32,
     /// Relative share of flows; 0 drains: selected only if no other next hop is usable.
     pub weight: u32,
     /// Neighbour on that device.
     pub neighbor: Neighbor,
-    /// Slot in `mc_peer_stats` for packets to the next hop, the slot of the peer with its address.
-    pub stats: u32,
 }
 
 /// A neighbour on a link in the form of `bpf_redirect_neigh` (`struct bpf_redir_neigh`, Linux 5.10). It saves the
@@ -377,7 +382,7 @@ pub struct PeerStats {
 const _: () = assert!(size_of::<Prefix>() == 24 && align_of::<Prefix>() == 8);
 const _: () =
     assert!(size_of::<NextHopGroup>() == 8 + 4 * GROUP_NEXT_HOPS && align_of::<NextHopGroup>() == 4);
-const _: () = assert!(size_of::<NextHop>() == 80 && align_of::<NextHop>() == 8);
+const _: () = assert!(size_of::<NextHop>() == 96 && align_of::<NextHop>() == 8);
 const _: () = assert!(size_of::<Peer>() == 32 + 8 * SECRET_SLOTS && align_of::<Peer>() == 8);
 const _: () = assert!(size_of::<Config>() == 56 + 16 * LOCAL_ADDRS && align_of::<Config>() == 4);
 const _: () = assert!(size_of::<Counter>() == 24 && align_of::<Counter>() == 8);
@@ -387,7 +392,7 @@ const _: () = assert!(size_of::<PeerStats>() == 32 && align_of::<PeerStats>() ==
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use crate::abi::{
-        Config, Counter, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
+        Config, Counter, Epoch, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
         liveness::{ProbeReply, ProbeRtt, ProbeSent},
         sample::SampleLimiter,
     };
@@ -405,6 +410,7 @@ mod user {
         Peer,
         Config,
         Counter,
+        Epoch,
         PeerStats,
         ProbeSent,
         ProbeReply,

@@ -24,6 +24,8 @@ pub trait Maps: KernelDecapTests + Liveness + RateLimiter + Services {
     fn group(&self, slot: u32) -> Option<&NextHopGroup>;
     /// The next hop in `slot`.
     fn next_hop(&self, slot: u32) -> Option<&NextHop>;
+    /// Whether the link addresses of next hops are current.
+    fn links_are_current(&self) -> bool;
     /// The peer with this underlay address.
     fn peer(&self, address: Address) -> Option<&Peer>;
     /// Counts an event.

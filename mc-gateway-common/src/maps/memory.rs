@@ -23,6 +23,8 @@ pub struct MemoryMaps {
     pub groups: BTreeMap<u32, NextHopGroup>,
     /// Slot to next hop.
     pub next_hops: BTreeMap<u32, NextHop>,
+    /// See [`Maps::links_are_current`].
+    pub links_are_current: bool,
     /// Underlay address to peer.
     pub peers: BTreeMap<Addr, Peer>,
     /// Services, their backends and flows.
@@ -64,6 +66,10 @@ impl Maps for MemoryMaps {
 
     fn next_hop(&self, slot: u32) -> Option<&NextHop> {
         self.next_hops.get(&slot)
+    }
+
+    fn links_are_current(&self) -> bool {
+        self.links_are_current
     }
 
     fn peer(&self, address: Address) -> Option<&Peer> {

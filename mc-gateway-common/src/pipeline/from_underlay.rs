@@ -6,7 +6,7 @@ use super::{
     decision::{Decision, DeliveryInfo, PackedDecision, ServiceStep},
     icmp_too_big::{self, PacketTooBig},
     kernel_decap,
-    link_header::{address_to_mc0, set_ethertype},
+    link_header::{address_to_mc0, address_to_next_hop, set_ethertype},
     mss,
     probe::process_probe,
     subprograms::{MapSubprograms, Subprograms},
@@ -81,6 +81,7 @@ fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, ma
             return Verdict::Send {
                 outcome: Outcome::Transit,
                 ifindex: packet.ifindex(),
+                addressed: false,
             };
         }
         Decision::Forward { group, hash, syn } => select_nexthop(maps, group, hash.unwrap_or(0))
@@ -311,10 +312,12 @@ fn forward<const N: usize, P: Subprograms, M: MapSubprograms>(
     packet.set_neighbor(&next_hop.neighbor);
     // Not the subprogram: its call takes a tenth of the time of a packet.
     outer::rewrite_outer::<N, P>(packet, next_hop, decision.backend_mask()).ok_or(DropReason::WriteFailed)?;
+    let addressed = address_to_next_hop(packet, maps, next_hop)?;
     maps.count_sent(next_hop.stats, packet.frame_len());
     Ok(Verdict::Send {
         outcome: Outcome::Transit,
         ifindex: next_hop.ifindex,
+        addressed,
     })
 }
 

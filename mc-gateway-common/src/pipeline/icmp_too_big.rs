@@ -58,7 +58,11 @@ impl PacketTooBig {
         match packet.reply_too_big(maps, self.at, self.size, self.mtu) {
             Err(reason) => Verdict::Drop(reason),
             Ok(()) if self.at == eth::END => Verdict::Deliver { outcome, ifindex },
-            Ok(()) => Verdict::Send { outcome, ifindex },
+            Ok(()) => Verdict::Send {
+                outcome,
+                ifindex,
+                addressed: false,
+            },
         }
     }
 }

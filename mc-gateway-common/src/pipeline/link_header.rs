@@ -1,8 +1,9 @@
 //! Writes to the Ethernet header of the frame.
 
 use crate::{
-    abi::Config,
-    packet::{Packet, eth},
+    abi::{Config, NextHop},
+    maps::Maps,
+    packet::{Frame, Packet, eth},
     verdict::DropReason,
 };
 
@@ -12,6 +13,26 @@ use crate::{
 pub(super) fn address_to_mc0<P: Packet>(packet: &mut P, config: &Config) -> Result<(), DropReason> {
     let written = packet.write_linear::<{ eth::DST }, 1, 6>([eth::mac_to_u64(config.mc0_mac)]);
     written.ok_or(DropReason::WriteFailed)
+}
+
+/// Writes the link addresses of a frame to a next hop if they are known and current; returns whether they are.
+#[inline(always)]
+pub(super) fn address_to_next_hop<F: Frame, M: Maps>(
+    packet: &mut F,
+    maps: &M,
+    next_hop: &NextHop,
+) -> Result<bool, DropReason> {
+    if !has_link(maps, next_hop) {
+        return Ok(false);
+    }
+    let written = packet.write_linear::<{ eth::DST }, 2, 12>(next_hop.link.words());
+    written.map(|()| true).ok_or(DropReason::WriteFailed)
+}
+
+/// Whether the link addresses of a next hop are known and current.
+#[inline(always)]
+pub(super) fn has_link<M: Maps>(maps: &M, next_hop: &NextHop) -> bool {
+    next_hop.link.is_known() && maps.links_are_current()
 }
 
 /// Writes the ethertype.

@@ -27,4 +27,4 @@ pub use from_tunnel::from_tunnel;
 pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6, rewrite_outer};
 pub use subprograms::{MapSubprograms, Subprograms};
 pub use to_remote::to_remote;
-pub use transit::{LinkAddresses, transit};
+pub use transit::transit;

@@ -45,6 +45,7 @@ pub(super) fn process_probe<const N: usize, P: Packet, M: Maps>(
     Ok(Verdict::Send {
         outcome: Outcome::Reflect,
         ifindex: packet.ifindex(),
+        addressed: false,
     })
 }
 

@@ -4,7 +4,7 @@ use super::{
     config::{fixed_tos, hop_limit, load_config},
     decision::{Decision, PackedDecision},
     icmp_too_big::{self, PacketTooBig},
-    link_header::set_ethertype,
+    link_header::{address_to_next_hop, set_ethertype},
     mss,
     subprograms::{MapSubprograms, Subprograms},
 };
@@ -79,13 +79,15 @@ fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Resul
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, next_hop, hash, sum)?;
+    let addressed = address_to_next_hop(packet, maps, next_hop)?;
     maps.count_sent(next_hop.stats, packet.frame_len());
-    // Without the neighbour of the next hop: bpf_redirect_neigh only replaces the packet's route, which leads back to
+    // Without link addresses, the neighbour of the next hop is of no use: bpf_redirect_neigh only replaces the packet's route, which leads back to
     // mc0, if it looks up a route itself. A packet queued for neighbour resolution would return to mc0 otherwise
     // (neigh_update, net/core/neighbour.c, Linux 6.18).
     Ok(Verdict::Send {
         outcome: Outcome::Encap,
         ifindex: next_hop.ifindex,
+        addressed,
     })
 }
 

@@ -6,10 +6,11 @@
 use super::{
     config::load_config,
     from_underlay::{admission_key, forward_hash, is_to_tunnel, validate_inner},
+    link_header::{address_to_next_hop, has_link},
     mss,
 };
 use crate::{
-    abi::{ACTION_FORWARD, NextHop},
+    abi::ACTION_FORWARD,
     maps::CachedMaps,
     nexthop_select::cached_nexthop,
     packet::{
@@ -20,26 +21,17 @@ use crate::{
     verdict::{DropReason, Outcome, Verdict},
 };
 
-/// Destination and source address of an Ethernet header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkAddresses {
-    /// Address of the neighbor.
-    pub dst: eth::Mac,
-    /// Address of the device.
-    pub src: eth::Mac,
-}
-
-/// Forwards a packet whose admission and next hop are cached, or passes it unchanged. `link` returns the link addresses
-/// towards a next hop if the packet can leave by its device at once.
+/// Forwards a packet whose admission and next hop are cached, or passes it unchanged. `may_send` returns whether it may
+/// leave by the device with an index.
 #[inline(always)]
 pub fn transit<F: Frame, M: CachedMaps>(
     packet: &mut F,
     maps: &M,
-    link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
+    may_send: impl FnOnce(u32) -> bool,
 ) -> Verdict {
     let found = match packet.ethertype() {
-        eth::IPV4 => forward::<HEADERS_V4, F, M>(packet, maps, link),
-        eth::IPV6 => forward::<HEADERS_V6, F, M>(packet, maps, link),
+        eth::IPV4 => forward::<HEADERS_V4, F, M>(packet, maps, may_send),
+        eth::IPV6 => forward::<HEADERS_V6, F, M>(packet, maps, may_send),
         _ => None,
     };
     found.unwrap_or(Verdict::Pass)
@@ -50,7 +42,7 @@ pub fn transit<F: Frame, M: CachedMaps>(
 fn forward<const N: usize, F: Frame, M: CachedMaps>(
     packet: &mut F,
     maps: &M,
-    link: impl FnOnce(&NextHop) -> Option<LinkAddresses>,
+    may_send: impl FnOnce(u32) -> bool,
 ) -> Option<Verdict> {
     let config = load_config(maps).ok()?;
     let headers = Headers::<N>::load(packet)?;
@@ -79,11 +71,13 @@ fn forward<const N: usize, F: Frame, M: CachedMaps>(
     if Address::from(next_hop.addr).is_v4() == Headers::<N>::V6 || next_hop.mtu != 0 && size > next_hop.mtu {
         return None;
     }
-    let link = link(next_hop)?;
+    if !has_link(maps, next_hop) || !may_send(next_hop.ifindex) {
+        return None;
+    }
     let len = packet.frame_len();
     // No backend ID: `from_underlay` writes one into packets to Services, which it forwards itself.
-    let written = outer::rewrite_outer::<N, F>(packet, next_hop, 0).and_then(|()| write_link(packet, link));
-    if written.is_none() {
+    let written = outer::rewrite_outer::<N, F>(packet, next_hop, 0);
+    if written.is_none() || !address_to_next_hop(packet, maps, next_hop).is_ok_and(|addressed| addressed) {
         return Some(Verdict::Drop(DropReason::WriteFailed));
     }
     maps.count_received(admission.traffic, len);
@@ -91,12 +85,6 @@ fn forward<const N: usize, F: Frame, M: CachedMaps>(
     Some(Verdict::Send {
         outcome: Outcome::Transit,
         ifindex: next_hop.ifindex,
+        addressed: true,
     })
-}
-
-/// Writes both link addresses.
-#[inline(always)]
-fn write_link<F: Frame>(packet: &mut F, link: LinkAddresses) -> Option<()> {
-    let (dst, src) = (eth::mac_to_u64(link.dst), eth::mac_to_u64(link.src));
-    packet.write_linear::<{ eth::DST }, 2, 12>([dst | src << 48, src >> 16])
 }

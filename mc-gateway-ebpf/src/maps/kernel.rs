@@ -19,6 +19,7 @@ use mc_gateway_common::{
 
 use super::{
     cache::{known_admission, known_hrw_winner},
+    epoch,
     prefix::mc_find_prefix,
 };
 
@@ -66,6 +67,11 @@ impl Maps for KernelMaps {
     #[inline(always)]
     fn next_hop(&self, slot: u32) -> Option<&NextHop> {
         NEXT_HOPS.get(slot)
+    }
+
+    #[inline(always)]
+    fn links_are_current(&self) -> bool {
+        epoch::links_are_current()
     }
 
     #[inline(always)]

@@ -53,7 +53,7 @@ impl Agent {
             self.maps.bump_epoch()?;
         }
         if changes_routing(action) {
-            self.known_routes.clear();
+            self.known_paths.clear();
         }
         let name = self.config.paths.device.as_str();
         match action {

@@ -3,6 +3,7 @@
 mod change_logger;
 mod executor;
 mod foreign_changes;
+mod link_lease;
 mod reconcile;
 mod schedule;
 mod signals;
@@ -25,7 +26,7 @@ use crate::desired::DesiredError;
 use crate::drop_samples::{self, DropSamplesError};
 use crate::error_chain;
 use crate::host::HostError;
-use crate::host::changes::{HostChange, HostChanges};
+use crate::host::changes::HostChanges;
 use crate::key_publisher;
 use crate::maps::MapsError;
 use crate::peer_secret::KeyFileError;
@@ -35,6 +36,7 @@ use crate::program_log::ProgramLogError;
 use crate::service_ip_reservation;
 use crate::source::{self, SourceError};
 use foreign_changes::{ForeignChanges, SEARCH_INTERVAL};
+use link_lease::{CONFIRM_INTERVAL, RENEW_INTERVAL};
 pub use reconcile::LOCK_SOCKET;
 pub(crate) use reconcile::LOCK_TIMEOUT;
 use reconcile::{Agent, MAX_ITERATIONS};
@@ -117,11 +119,16 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut search = interval(SEARCH_INTERVAL);
     search.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut foreign_changes = ForeignChanges::new(Instant::now());
+    let mut renew = interval(RENEW_INTERVAL);
+    renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut confirm = interval(CONFIRM_INTERVAL);
+    confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         agent.metrics.state().last_turn = std::time::Instant::now();
         tokio::select! {
             name = signals.recv() => {
                 info!(signal = name, "leaving the data path in place");
+                agent.withdraw_links();
                 return Ok(());
             }
             changed = objects.changed() => {
@@ -131,12 +138,13 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 schedule.objects_changed(Instant::now());
             }
             change = host_changes.changed() => {
-                agent.nftables_stale |= change == HostChange::Nftables;
-                if change == HostChange::Paths {
-                    agent.known_routes.clear();
-                }
+                agent.outdate(change);
                 schedule.host_changed(Instant::now());
             }
+            _ = renew.tick() => agent.renew_links(),
+            _ = confirm.tick() => if agent.confirm_neighbors().await {
+                schedule.host_changed(Instant::now());
+            },
             _ = search.tick() => if foreign_changes.find(&mut agent, Instant::now()) {
                 schedule.host_changed(Instant::now());
             },
@@ -158,7 +166,10 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
                 let outcome = result.as_ref().copied().map_err(|error| error_chain(error));
                 agent.metrics.state().record_reconcile(began.elapsed(), SystemTime::now(), outcome);
                 match result {
-                    Ok(()) => schedule.done(Instant::now()),
+                    Ok(()) => {
+                        agent.grant_links();
+                        schedule.done(Instant::now());
+                    }
                     Err(AgentError::Desired(error)) => {
                         agent.log.error(&error);
                         schedule.done(Instant::now());

@@ -17,9 +17,10 @@ use crate::cidr::is_ipv6;
 use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
+use crate::host::changes::HostChange;
 use crate::host::nftables::Listing;
 use crate::host::state::{self, HostState};
-use crate::host::underlay::KnownRoutes;
+use crate::host::underlay::KnownPaths;
 use crate::host::watched::Watched;
 use crate::host::{self, HostError, features, ipv6, link, tc_filter, tunnel_device};
 use crate::id_names::IdNames;
@@ -52,8 +53,10 @@ pub(super) struct Agent {
     pub(super) datapath: Datapath,
     pub(super) maps: PinnedMaps,
     pub(super) log: ChangeLogger,
-    /// Routes to other nodes, until they may have changed.
-    pub(super) known_routes: KnownRoutes,
+    /// Routes to other nodes and neighbors, until they may have changed.
+    pub(super) known_paths: KnownPaths,
+    /// Whether the link addresses of next hops in the maps are current.
+    pub(super) links_current: bool,
     /// The part of the host whose changes are notified.
     pub(super) watched: watch::Sender<Option<Watched>>,
     /// Contents of the nftables table when it was last read or written.
@@ -135,7 +138,8 @@ impl Agent {
             datapath,
             maps,
             log: ChangeLogger::default(),
-            known_routes: KnownRoutes::default(),
+            known_paths: KnownPaths::default(),
+            links_current: false,
             watched: watch::Sender::new(None),
             nftables: None,
             nft_listing: None,
@@ -173,7 +177,7 @@ impl Agent {
         self.restore_pins()?;
         if resync || self.maps_stale {
             self.maps.reload()?;
-            self.known_routes.clear();
+            self.known_paths.clear();
             self.nftables_stale = true;
             self.maps_stale = false;
         }
@@ -244,6 +248,22 @@ impl Agent {
         Err(AgentError::NotConverged(next))
     }
 
+    /// Forgets the observations that a change outdates.
+    pub(super) fn outdate(&mut self, change: HostChange) {
+        match change {
+            HostChange::Paths => {
+                self.withdraw_links();
+                self.known_paths.clear();
+            }
+            HostChange::Neighbors => {
+                self.withdraw_links();
+                self.known_paths.clear_neighbors();
+            }
+            HostChange::Nftables => self.nftables_stale = true,
+            HostChange::Network | HostChange::Ipsec => {}
+        }
+    }
+
     /// Pins again what another program has unpinned.
     fn restore_pins(&mut self) -> Result<(), AgentError> {
         let replaced = !self.locks.dir().exists();
@@ -304,13 +324,13 @@ impl Agent {
         watched.devices.extend(tunnels.values().map(|link| link.ifindex));
         loop {
             watched.publish(&self.watched);
-            let known = &mut self.known_routes;
+            let known = &mut self.known_paths;
             let host = state::observe(&self.handle, device, &watched.addresses, known).await?;
-            if !watched.add_devices(&host, &desired.local_addrs) {
+            if !watched.update(&host, &desired.local_addrs) {
                 watched.publish(&self.watched);
                 return Ok(host);
             }
-            // Changes of these devices were not notified until now.
+            // Changes of these devices and neighbors were not notified until now.
             known.clear();
         }
     }

@@ -90,7 +90,7 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
             Hash,
             abi::kernel_decap::MAX_KERNEL_DECAP_TESTS,
         ),
-        map_spec::<u32, u32>(abi::EPOCH, Array, 1),
+        map_spec::<u32, abi::Epoch>(abi::EPOCH, Array, 1),
         map_spec::<(), ()>(abi::sample::DROP_SAMPLES, RingBuf, abi::sample::RING_BYTES),
         map_spec::<u32, abi::sample::SampleLimiter>(abi::sample::SAMPLE_LIMIT, PerCpuArray, 1),
         map_spec::<u32, abi::rate_limit::TokenBucket>(abi::rate_limit::ICMP_LIMIT, PerCpuArray, 1),

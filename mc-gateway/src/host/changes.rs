@@ -21,6 +21,8 @@ pub enum HostChange {
     Network,
     /// Paths to other nodes may have changed.
     Paths,
+    /// Neighbors on these paths.
+    Neighbors,
     /// The agent's nftables table, by any program.
     Nftables,
     /// IPsec policies.
@@ -32,6 +34,7 @@ pub enum HostChange {
 pub struct HostChanges {
     network: Receiver<()>,
     paths: Receiver<()>,
+    neighbors: Receiver<()>,
     nftables: Receiver<()>,
     ipsec: Receiver<()>,
 }
@@ -39,10 +42,11 @@ pub struct HostChanges {
 impl HostChanges {
     /// Subscribes to the notifications. While `watched` is none, every change counts.
     pub fn subscribe(watched: watch::Receiver<Option<Watched>>) -> io::Result<Self> {
-        let (network, paths) = subscribe_network(watched)?;
+        let [network, paths, neighbors] = subscribe_network(watched)?;
         Ok(Self {
             network,
             paths,
+            neighbors,
             nftables: subscribe_nftables(),
             ipsec: subscribe_ipsec(),
         })
@@ -53,6 +57,7 @@ impl HostChanges {
         tokio::select! {
             () = next(&mut self.network) => HostChange::Network,
             () = next(&mut self.paths) => HostChange::Paths,
+            () = next(&mut self.neighbors) => HostChange::Neighbors,
             () = next(&mut self.nftables) => HostChange::Nftables,
             () = next(&mut self.ipsec) => HostChange::Ipsec,
         }
@@ -70,20 +75,21 @@ fn notify(sender: &Sender<()>) -> bool {
     !matches!(sender.try_send(()), Err(TrySendError::Closed(())))
 }
 
-fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<(Receiver<()>, Receiver<()>)> {
+fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<[Receiver<()>; 3]> {
     use rtnetlink::MulticastGroup::{
-        Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Ipv6Rule, Link, Tc,
+        Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Ipv6Rule, Link, Neigh, Tc,
     };
 
     let groups = [
         Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, // Policy routing.
         Ipv4Rule, Ipv6Rule, // Filters and qdiscs.
-        Tc,
+        Tc, Neigh,
     ];
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);
     let (network, network_receiver) = channel(1);
     let (paths, paths_receiver) = channel(1);
+    let (neighbors, neighbors_receiver) = channel(1);
     tokio::spawn(async move {
         let _connected = handle;
         while let Some((message, _)) = messages.next().await {
@@ -96,13 +102,14 @@ fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<(R
                 Effect::Unrelated => true,
                 Effect::State => notify(&network),
                 Effect::Paths => notify(&paths),
+                Effect::Neighbors => notify(&neighbors),
             };
             if !received {
                 break;
             }
         }
     });
-    Ok((network_receiver, paths_receiver))
+    Ok([network_receiver, paths_receiver, neighbors_receiver])
 }
 
 /// Without the notifications the periodic resync remains.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use rtnetlink::Handle;
 
 use super::nftables::Listing;
-use super::underlay::KnownRoutes;
+use super::underlay::KnownPaths;
 use super::{HostError, ipsec, ipv6, link, neighbors, nftables, policy_routing, route, underlay};
 use crate::plan::Device;
 use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
@@ -30,7 +30,7 @@ pub async fn observe(
     handle: &Handle,
     device: &str,
     addresses: &BTreeSet<IpAddr>,
-    known: &mut KnownRoutes,
+    known: &mut KnownPaths,
 ) -> Result<HostState, HostError> {
     let mc0 = link::observe(handle, device).await?;
     let ifindex = mc0.map_or(0, |mc0| mc0.ifindex);

@@ -11,13 +11,14 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{Handle, RouteMessageBuilder};
 
-use super::{HostError, is_missing, netlink, to_io};
+use super::{HostError, is_missing, neighbors, netlink, to_io};
 use crate::cidr::max_prefix_len;
-use crate::resolved::{Underlay, UnderlayRoute};
+use crate::resolved::{NeighborKey, Underlay, UnderlayRoute};
 
 #[derive(Clone, Debug)]
 struct Link {
     name: String,
+    address: Option<[u8; 6]>,
     mtu: u32,
     up: bool,
     /// Type of a device whose frames have no Ethernet header.
@@ -25,15 +26,30 @@ struct Link {
     bridge: bool,
 }
 
-/// Routes to other nodes that are known already. [`HostChange::Paths`](super::changes::HostChange::Paths) outdates
-/// them.
+/// Routes to other nodes, and neighbors on them, that are known already.
+/// [`HostChange::Paths`](super::changes::HostChange::Paths) outdates them.
 #[derive(Debug, Default)]
-pub struct KnownRoutes(BTreeMap<IpAddr, UnderlayRoute>);
+pub struct KnownPaths {
+    routes: BTreeMap<IpAddr, UnderlayRoute>,
+    neighbors: Option<KnownNeighbors>,
+}
 
-impl KnownRoutes {
-    /// Forgets all routes.
+#[derive(Debug)]
+struct KnownNeighbors {
+    wanted: BTreeSet<NeighborKey>,
+    resolved: BTreeMap<NeighborKey, [u8; 6]>,
+}
+
+impl KnownPaths {
+    /// Forgets everything.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.routes.clear();
+        self.neighbors = None;
+    }
+
+    /// Forgets the neighbors, which [`HostChange::Neighbors`](super::changes::HostChange::Neighbors) outdates.
+    pub fn clear_neighbors(&mut self) {
+        self.neighbors = None;
     }
 }
 
@@ -42,13 +58,13 @@ pub async fn observe(
     handle: &Handle,
     addresses: &BTreeSet<IpAddr>,
     mc0: &str,
-    known: &mut KnownRoutes,
+    known: &mut KnownPaths,
 ) -> Result<Underlay, HostError> {
     let links = links(handle).await?;
     let mut underlay = own_addresses(handle, &links, mc0).await?;
-    known.0.retain(|addr, _| addresses.contains(addr));
-    underlay.routes.clone_from(&known.0);
-    for addr in addresses.iter().filter(|addr| !known.0.contains_key(addr)) {
+    known.routes.retain(|addr, _| addresses.contains(addr));
+    underlay.routes.clone_from(&known.routes);
+    for addr in addresses.iter().filter(|addr| !known.routes.contains_key(addr)) {
         match route_to(handle, *addr, &links, mc0).await? {
             Ok(path) => {
                 underlay.routes.insert(*addr, path);
@@ -58,7 +74,19 @@ pub async fn observe(
             }
         }
     }
-    known.0.clone_from(&underlay.routes);
+    known.routes.clone_from(&underlay.routes);
+    let wanted = underlay.neighbors_on_routes();
+    if known
+        .neighbors
+        .as_ref()
+        .is_none_or(|known| known.wanted != wanted)
+    {
+        let resolved = neighbors::observe(handle, &wanted).await?.resolved;
+        known.neighbors = Some(KnownNeighbors { wanted, resolved });
+    }
+    if let Some(known) = &known.neighbors {
+        underlay.neighbors.clone_from(&known.resolved);
+    }
     Ok(underlay)
 }
 
@@ -68,6 +96,7 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
     while let Some(message) = messages.try_next().await.map_err(netlink("list devices"))? {
         let mut link = Link {
             name: String::new(),
+            address: None,
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
             without_ethernet: without_ethernet(message.header.link_layer_type, &message.attributes),
@@ -76,6 +105,7 @@ async fn links(handle: &Handle) -> Result<BTreeMap<u32, Link>, HostError> {
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Address(address) => link.address = address.as_slice().try_into().ok(),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 _ => {}
             }
@@ -268,6 +298,7 @@ fn parse_route(
     Ok(UnderlayRoute {
         ifindex,
         device: link.name.clone(),
+        link_address: link.address,
         source: source.ok_or("has a route without a source address")?,
         mtu: mtu
             .filter(|mtu| *mtu != 0)
@@ -287,6 +318,7 @@ mod tests {
     fn links() -> BTreeMap<u32, Link> {
         let link = |name: &str, up| Link {
             name: name.into(),
+            address: None,
             mtu: 1500,
             up,
             without_ethernet: None,

@@ -1,6 +1,6 @@
 //! The part of the host's network that the data path depends on: changes of the rest need no reconcile. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -12,8 +12,9 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use tokio::sync::watch;
 
 use super::state::HostState;
-use super::{link, policy_routing, route, tunnel_device};
+use super::{link, neighbors, policy_routing, route, tunnel_device};
 use crate::cidr::max_prefix_len;
+use crate::resolved::NeighborKey;
 use crate::shared_set::SharedSet;
 
 /// A change of the host's network, by the observations that it outdates.
@@ -21,6 +22,8 @@ use crate::shared_set::SharedSet;
 pub(super) enum Effect {
     /// None.
     Unrelated,
+    /// Neighbors on paths to other nodes.
+    Neighbors,
     /// The agent's own state, or foreign routes next to it.
     State,
     /// Paths to other nodes as well.
@@ -40,12 +43,14 @@ pub struct Watched {
     pub addresses: BTreeSet<IpAddr>,
     /// Prefixes routed into `mc0`.
     pub prefixes: SharedSet<IpNet>,
+    /// Neighbors on the paths to other nodes, each with its known MAC address.
+    pub neighbors: BTreeMap<NeighborKey, Option<[u8; 6]>>,
 }
 
 impl Watched {
-    /// Adds the devices of an observed host with these addresses of its own; returns whether more devices count than
-    /// before.
-    pub fn add_devices(&mut self, host: &HostState, own: &[IpAddr]) -> bool {
+    /// Adds the devices of an observed host with these addresses of its own, and replaces the neighbors; returns whether
+    /// devices or neighbors count that did not before.
+    pub fn update(&mut self, host: &HostState, own: &[IpAddr]) -> bool {
         let underlay = &host.inputs.underlay;
         let paths = underlay.routes.values().map(|route| route.ifindex);
         let own = own.iter().filter_map(|addr| underlay.local_addrs.get(addr));
@@ -54,7 +59,11 @@ impl Watched {
         self.devices
             .extend(paths.chain(own.map(|(index, _)| *index)).chain(device));
         self.all_devices = !underlay.unreachable.is_empty();
-        (self.devices.len(), self.all_devices) > before
+        let wanted = underlay.neighbors_on_routes();
+        let more_neighbors = wanted.iter().any(|key| !self.neighbors.contains_key(key));
+        let known = |key| (key, underlay.neighbors.get(&key).copied());
+        self.neighbors = wanted.into_iter().map(known).collect();
+        more_neighbors || (self.devices.len(), self.all_devices) > before
     }
 
     /// Publishes it for the filter of notifications.
@@ -85,7 +94,19 @@ impl Watched {
                     Effect::Unrelated
                 }
             }
+            M::NewNeighbour(message) => neighbors::parse(message)
+                .map_or(Effect::Unrelated, |(key, entry)| self.neighbor(key, entry.mac)),
+            M::DelNeighbour(message) => {
+                neighbors::parse(message).map_or(Effect::Unrelated, |(key, _)| self.neighbor(key, None))
+            }
             _ => Effect::Paths,
+        }
+    }
+
+    fn neighbor(&self, key: NeighborKey, mac: Option<[u8; 6]>) -> Effect {
+        match self.neighbors.get(&key) {
+            Some(known) if *known != mac => Effect::Neighbors,
+            _ => Effect::Unrelated,
         }
     }
 
@@ -177,14 +198,19 @@ fn destination(message: &RouteMessage) -> Option<IpNet> {
 mod tests {
     use rtnetlink::RouteMessageBuilder;
     use rtnetlink::packet_route::link::{InfoKind, LinkInfo};
+    use rtnetlink::packet_route::neighbour::{
+        NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
+    };
     use rtnetlink::packet_route::rule::RuleMessage;
     use rtnetlink::packet_route::tc::TcMessage;
 
     use super::*;
+    use crate::resolved::UnderlayRoute;
 
     const MC0: u32 = 5;
     const UNDERLAY: u32 = 2;
     const POD: u32 = 77;
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
     fn watched() -> Watched {
         Watched {
@@ -197,6 +223,7 @@ mod tests {
             prefixes: ["10.2.0.0/16", "fd00:2::/48"]
                 .map(|net| net.parse().unwrap())
                 .into(),
+            neighbors: [((UNDERLAY, "192.0.2.254".parse().unwrap()), Some(MAC))].into(),
         }
     }
 
@@ -242,26 +269,76 @@ mod tests {
     fn devices_of_paths_and_own_addresses_count_from_then_on() {
         let mut watched = Watched::default();
         let mut host = HostState::default();
-        assert!(!watched.add_devices(&host, &[]));
+        assert!(!watched.update(&host, &[]));
         let own = IpAddr::from([192, 0, 2, 1]);
         let underlay = &mut host.inputs.underlay;
         underlay.local_addrs.insert(own, (UNDERLAY, "eth0".to_owned()));
-        assert!(!watched.add_devices(&host, &[]), "of no interest");
-        assert!(watched.add_devices(&host, &[own]));
-        assert!(!watched.add_devices(&host, &[own]));
+        assert!(!watched.update(&host, &[]), "of no interest");
+        assert!(watched.update(&host, &[own]));
+        assert!(!watched.update(&host, &[own]));
         let other = IpAddr::from([192, 0, 2, 9]);
         host.inputs
             .underlay
             .unreachable
             .insert(other, "has no route".to_owned());
-        assert!(watched.add_devices(&host, &[own]) && watched.all_devices);
+        assert!(watched.update(&host, &[own]) && watched.all_devices);
         host.inputs = crate::resolved::HostInputs::default();
-        assert!(!watched.add_devices(&host, &[own]) && !watched.all_devices);
+        assert!(!watched.update(&host, &[own]) && !watched.all_devices);
         assert_eq!(
             watched.devices,
             [UNDERLAY].into(),
             "a device that is down may return"
         );
+    }
+
+    fn neighbor(index: u32, addr: [u8; 4], mac: Option<[u8; 6]>) -> NeighbourMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = index;
+        message.header.state = NeighbourState::Stale;
+        let to = NeighbourAddress::Inet(addr.into());
+        message.attributes.push(NeighbourAttribute::Destination(to));
+        let mac = mac.map(|mac| NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
+        message.attributes.extend(mac);
+        message
+    }
+
+    #[test]
+    fn another_mac_address_of_a_router_matters_and_other_neighbors_do_not() {
+        const ROUTER: [u8; 4] = [192, 0, 2, 254];
+        let other = Some([2, 0, 0, 0, 0, 2]);
+        for (index, addr, mac, effect) in [
+            (UNDERLAY, ROUTER, Some(MAC), Effect::Unrelated),
+            (UNDERLAY, ROUTER, other, Effect::Neighbors),
+            (UNDERLAY, ROUTER, None, Effect::Neighbors),
+            (POD, ROUTER, other, Effect::Unrelated),
+            (UNDERLAY, [192, 0, 2, 9], other, Effect::Unrelated),
+        ] {
+            let message = RouteNetlinkMessage::NewNeighbour(neighbor(index, addr, mac));
+            assert_eq!(watched().effect(&message), effect, "{message:?}");
+        }
+        let removed = RouteNetlinkMessage::DelNeighbour(neighbor(UNDERLAY, ROUTER, Some(MAC)));
+        assert_eq!(watched().effect(&removed), Effect::Neighbors);
+    }
+
+    #[test]
+    fn neighbors_of_new_paths_count_from_then_on() {
+        let mut watched = Watched::default();
+        let mut host = HostState::default();
+        let to = IpAddr::from([192, 0, 2, 9]);
+        let route = UnderlayRoute {
+            ifindex: UNDERLAY,
+            device: "eth0".to_owned(),
+            link_address: Some(MAC),
+            source: [192, 0, 2, 1].into(),
+            mtu: 1500,
+            neighbor: Some(to),
+        };
+        host.inputs.underlay.routes.insert(to, route);
+        assert!(watched.update(&host, &[]));
+        assert_eq!(watched.neighbors, [((UNDERLAY, to), None)].into());
+        host.inputs.underlay.neighbors.insert((UNDERLAY, to), MAC);
+        assert!(!watched.update(&host, &[]));
+        assert_eq!(watched.neighbors, [((UNDERLAY, to), Some(MAC))].into());
     }
 
     #[test]

@@ -123,6 +123,7 @@ fn next_hops(snapshot: &Snapshot) -> Table {
             json!(next_hop.weight),
             json!(from_abi_addr(&next_hop.local)),
             json!(neighbor_addr(&next_hop.neighbor)),
+            json!(snapshot.link_address(next_hop)),
             json!(next_hop.ifindex),
             json!(slot),
         ]
@@ -140,6 +141,7 @@ fn next_hops(snapshot: &Snapshot) -> Table {
             "weight",
             "local",
             "via",
+            "mac",
             "ifindex",
             "slot",
         ],

@@ -12,6 +12,7 @@ use mc_gateway_common::maps::service::ServiceMaps;
 use thiserror::Error;
 
 use crate::aggregation::Aggregation;
+use crate::clock::monotonic_ns;
 use crate::config::Paths;
 use crate::datapath::{DatapathError, map_migration, pinned_links, transit_links};
 use crate::host::tc_filter::Filter;
@@ -54,6 +55,8 @@ pub struct Snapshot {
     pub names: IdNames,
     /// The entries that the agent writes.
     pub contents: MapContents,
+    /// Whether programs use the link addresses of next hops.
+    pub links_are_current: bool,
     /// By next-hop slot.
     pub health: BTreeMap<u32, NextHopHealth>,
     /// Counters of the programs.
@@ -86,6 +89,7 @@ impl Snapshot {
         Ok(Self {
             names: IdNames::load(&paths.state_dir, &paths.bpf_dir).unwrap_or_default(),
             health,
+            links_are_current: PinnedMaps::links_until(&maps)? > monotonic_ns(),
             counters: CounterMaps::open(&maps)?.read()?,
             peer_counters: traffic,
             flows: FlowMaps::open(&maps)?.read()?,
@@ -96,6 +100,13 @@ impl Snapshot {
             contents,
             dir,
         })
+    }
+
+    /// MAC address that programs write into frames to a next hop; none if they leave it to the kernel.
+    #[must_use]
+    pub fn link_address(&self, next_hop: &abi::NextHop) -> Option<String> {
+        let written = self.links_are_current && next_hop.link.is_known();
+        written.then(|| next_hop.link.dst().map(|byte| format!("{byte:02x}")).join(":"))
     }
 
     /// The same entries as input of the packet pipeline.
@@ -110,6 +121,7 @@ impl Snapshot {
                 .collect(),
             groups: contents.groups.clone(),
             next_hops: contents.next_hops.clone(),
+            links_are_current: self.links_are_current,
             peers: contents.peers.clone(),
             ..MemoryMaps::default()
         };

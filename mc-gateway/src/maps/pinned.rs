@@ -25,11 +25,13 @@ pub struct PinnedMaps {
     pub(super) next_hops: Array<MapData, abi::NextHop>,
     pub(super) peers: HashMap<MapData, Addr, abi::Peer>,
     peer_counters: PerCpuArray<MapData, abi::PeerStats>,
-    epoch: Array<MapData, u32>,
+    epoch: Array<MapData, abi::Epoch>,
     /// The newest epoch that this agent has read or written.
     newest_epoch: u32,
     /// A cached decision of the programs may be outdated: the epoch must be raised.
     epoch_stale: bool,
+    /// [`abi::Epoch::links_until`]: not what an earlier agent has written.
+    links_until: u64,
     pub(super) services: PinnedServiceMaps,
     pub(super) contents: MapContents,
 }
@@ -61,6 +63,7 @@ impl PinnedMaps {
             newest_epoch: 0,
             // An earlier agent may have been killed between a change and its epoch.
             epoch_stale: true,
+            links_until: 0,
             services: PinnedServiceMaps::open(dir)?,
             contents: MapContents::default(),
         })
@@ -113,17 +116,40 @@ impl PinnedMaps {
             };
             // 0 disables the caches.
             let new = old.wrapping_add(1).max(1);
-            self.epoch
-                .set(0, new, 0)
-                .map_err(map_error(abi::EPOCH, "write"))?;
+            self.write_epoch(new)?;
             self.newest_epoch = new;
             self.epoch_stale = false;
         }
         Ok(())
     }
 
+    /// Lets programs use the link addresses of next hops until then, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn set_links_until(&mut self, until: u64) -> Result<(), MapsError> {
+        self.links_until = until;
+        self.write_epoch(self.read_epoch()?)
+    }
+
+    /// The time until which programs use the link addresses of next hops, from the maps pinned in `dir`.
+    pub fn links_until(dir: &Path) -> Result<u64, MapsError> {
+        let map: Array<MapData, abi::Epoch> = open(dir, abi::EPOCH)?;
+        let epoch = map.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
+        Ok(epoch.links_until)
+    }
+
     fn read_epoch(&self) -> Result<u32, MapsError> {
-        self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))
+        let epoch = self.epoch.get(&0, 0).map_err(map_error(abi::EPOCH, "read"))?;
+        Ok(epoch.number)
+    }
+
+    fn write_epoch(&mut self, number: u32) -> Result<(), MapsError> {
+        let epoch = abi::Epoch {
+            number,
+            pad: 0,
+            links_until: self.links_until,
+        };
+        self.epoch
+            .set(0, epoch, 0)
+            .map_err(map_error(abi::EPOCH, "write"))
     }
 
     /// Whether another program has disabled the caches, or has set an earlier epoch, in which outdated decisions are
@@ -144,7 +170,13 @@ impl PinnedMaps {
 
     /// Writes a slot of the next hop map.
     pub fn set_next_hop(&mut self, slot: u32, next_hop: abi::NextHop) -> Result<(), MapsError> {
-        self.epoch_stale = true;
+        // No cache has link addresses.
+        let cached = |next_hop: abi::NextHop| abi::NextHop {
+            link: abi::LinkAddresses::default(),
+            ..next_hop
+        };
+        let old = self.contents.next_hops.get(&slot).copied().unwrap_or_default();
+        self.epoch_stale |= cached(old) != cached(next_hop);
         self.next_hops
             .set(slot, next_hop, 0)
             .map_err(map_error(abi::NEXT_HOPS, "write"))?;

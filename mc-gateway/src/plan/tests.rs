@@ -107,6 +107,7 @@ fn next_hop(id: u32, ifindex: u32) -> abi::NextHop {
         mtu: 1450,
         weight: 1,
         neighbor: abi::Neighbor::default(),
+        link: abi::LinkAddresses::default(),
         stats: 0,
     }
 }

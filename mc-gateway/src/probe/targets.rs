@@ -116,6 +116,7 @@ mod tests {
                 mtu: 1450,
                 weight: 1,
                 neighbor: abi::Neighbor::default(),
+                link: abi::LinkAddresses::default(),
                 stats: 0,
             };
             contents.next_hops.insert(slot.into(), next_hop);

@@ -22,6 +22,7 @@ pub fn connected_host(desired: &DesiredState, own: IpAddr) -> HostInputs {
     let route = |addr: IpAddr| UnderlayRoute {
         ifindex: 2,
         device: "eth0".to_owned(),
+        link_address: None,
         source: own,
         mtu: 1500,
         neighbor: Some(addr),

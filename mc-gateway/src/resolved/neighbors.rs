@@ -1,8 +1,5 @@
 //! Neighbors that the data path needs, compared with the limits of the kernel's neighbor tables. Pure.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-
 use super::Underlay;
 use crate::objects::FieldError;
 
@@ -18,10 +15,7 @@ pub struct NeighborLimits {
 /// Issues of limits below the number of neighbors towards next hops and peers: the kernel drops packets to those
 /// without an entry.
 pub(super) fn issues(underlay: &Underlay, limits: NeighborLimits, node_name: &str) -> Vec<FieldError> {
-    let routes = underlay.routes.values();
-    let neighbors: BTreeSet<(u32, IpAddr)> = routes
-        .filter_map(|route| Some((route.ifindex, route.neighbor?)))
-        .collect();
+    let neighbors = underlay.neighbors_on_routes();
     let check = |family, is_ipv6, limit: Option<u32>| {
         let of_family = neighbors.iter().filter(|(_, addr)| addr.is_ipv6() == is_ipv6);
         let needed = u32::try_from(of_family.count()).unwrap_or(u32::MAX);
@@ -43,6 +37,8 @@ pub(super) fn issues(underlay: &Underlay, limits: NeighborLimits, node_name: &st
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
     use crate::resolved::UnderlayRoute;
 
@@ -51,6 +47,7 @@ mod tests {
             let route = UnderlayRoute {
                 ifindex: 2,
                 device: "eth0".into(),
+                link_address: None,
                 source: [192, 0, 2, 1].into(),
                 mtu: 1500,
                 neighbor: neighbor.parse().ok(),

@@ -274,6 +274,7 @@ fn resolve_next_hops(
             *id,
             abi::NextHop {
                 source_mac: sent_mac(&next_hop.auth, settings),
+                link: link_addresses(route, underlay),
                 addr: to_abi_addr(next_hop.addr),
                 local: to_abi_addr(source),
                 ifindex: route.ifindex,
@@ -349,6 +350,17 @@ fn drop_ipv6_routes(state: &mut ResolvedState, node_name: &str, reason: &str) ->
         state.without_ipv6();
     }
     issues
+}
+
+/// Link addresses of frames on a route; unknown without a resolved neighbor.
+fn link_addresses(route: &UnderlayRoute, underlay: &Underlay) -> abi::LinkAddresses {
+    let neighbor = route
+        .neighbor
+        .and_then(|addr| underlay.neighbors.get(&(route.ifindex, addr)));
+    match (neighbor, route.link_address) {
+        (Some(dst), Some(src)) => abi::LinkAddresses::new(*dst, src),
+        _ => abi::LinkAddresses::default(),
+    }
 }
 
 /// A neighbour as the maps store it.

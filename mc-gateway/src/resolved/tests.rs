@@ -79,6 +79,7 @@ fn path(device: &str, ifindex: u32, source: [u8; 4], mtu: u32) -> UnderlayRoute 
         source: source.into(),
         mtu,
         neighbor: Some([192, 0, 2, 254].into()),
+        link_address: Some([2, 0, 0, 0, 0, 1]),
     }
 }
 

@@ -20,6 +20,9 @@ pub fn overhead(outer: IpAddr) -> u32 {
     header.saturating_add(OVERHEAD)
 }
 
+/// A neighbor: index of its device, and its address.
+pub type NeighborKey = (u32, IpAddr);
+
 /// The host's route to an underlay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnderlayRoute {
@@ -27,6 +30,8 @@ pub struct UnderlayRoute {
     pub ifindex: u32,
     /// Its name.
     pub device: String,
+    /// Its link address, if that is a MAC address.
+    pub link_address: Option<[u8; 6]>,
     /// Source address the host selects.
     pub source: IpAddr,
     /// Path MTU.
@@ -53,4 +58,17 @@ pub struct Underlay {
     pub bridge_addrs: BTreeSet<IpAddr>,
     /// Addresses of `mc0`.
     pub mc0_addrs: BTreeSet<IpAddr>,
+    /// MAC addresses of resolved neighbors on the routes.
+    pub neighbors: BTreeMap<NeighborKey, [u8; 6]>,
+}
+
+impl Underlay {
+    /// The neighbors on the routes.
+    #[must_use]
+    pub fn neighbors_on_routes(&self) -> BTreeSet<NeighborKey> {
+        let routes = self.routes.values();
+        routes
+            .filter_map(|route| Some((route.ifindex, route.neighbor?)))
+            .collect()
+    }
 }

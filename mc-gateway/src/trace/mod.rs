@@ -292,6 +292,7 @@ fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
         Verdict::Send {
             outcome: path,
             ifindex,
+            ..
         } => (
             format!("=> {}: sent through device {ifindex}", path.name()),
             TraceResult::Forwarded,
@@ -324,6 +325,7 @@ mod tests {
         let sent = Verdict::Send {
             outcome: Outcome::Encap,
             ifindex: 3,
+            addressed: false,
         };
         let outcome = |action| TestRunResult {
             action,

@@ -118,6 +118,7 @@ fn run_to_remote(input: &Input, frame: &[u8]) {
         Verdict::Send {
             outcome: Outcome::Encap,
             ifindex: 1,
+            ..
         } => {
             let source = ip(&before[ETH..]).expect("a valid packet").src;
             assert!(!is_mapped(source), "sent as {source}");
@@ -156,6 +157,36 @@ fn check_link_header(before: &[u8], after: &[u8], next_hop: IpAddr) {
     assert_eq!(before[28..30], after[28..30], "inner ethertype");
 }
 
+/// Checks a packet that a gateway forwards.
+fn check_transit(input: &Input, tables: &MemoryMaps, before: &[u8], after: &[u8]) {
+    let config = tables.config().expect("a configuration");
+    let outer = if input.shape.outer_v6 { 40 } else { 20 } + TUNNEL_LEN;
+    assert_eq!(after.len(), before.len(), "length");
+    assert!(
+        config.flags & CONFIG_GATEWAY != 0 || !input.gateway,
+        "transit at a regular node"
+    );
+    let (old, new) = (
+        outer_of(&before[ETH..]).expect("a header"),
+        outer_of(&after[ETH..]).expect("a header"),
+    );
+    assert_eq!(new.ttl, old.ttl - 1, "TTL");
+    assert!(new.header_checksum_is_valid(), "outer header checksum");
+    assert_next_hop(tables, &new);
+    let (old_udp, new_udp) = (udp_of(&old), udp_of(&new));
+    assert_eq!(old_udp[..6], new_udp[..6], "ports and length");
+    // MSS clamping and its inner checksum update cancel out in the outer checksum, except for a partial inner
+    // checksum that a device completes later.
+    if old_udp[6..8] != [0, 0] && checksum_is_valid(&before[ETH..]) && new_udp[6..8] != [0, 0] {
+        assert!(
+            checksum_is_valid(&after[ETH..]) || input.is_gso() || input.partial_checksum,
+            "outer UDP checksum"
+        );
+    }
+    check_link_header(old_udp, new_udp, new.dst);
+    check_inner(input, &before[ETH + outer..], &after[ETH + outer..], None);
+}
+
 fn run_from_underlay(input: &Input, frame: &[u8]) {
     let Some(mut packet) = input.packet_with(frame) else {
         return;
@@ -183,39 +214,19 @@ fn run_from_underlay(input: &Input, frame: &[u8]) {
         Verdict::Send {
             outcome: Outcome::Transit,
             ifindex: 1,
+            ..
         } => {
-            assert_eq!(after.len(), before.len(), "length");
-            assert!(
-                config.flags & CONFIG_GATEWAY != 0 || !input.gateway,
-                "transit at a regular node"
-            );
-            let (old, new) = (
-                outer_of(&before[ETH..]).expect("a header"),
-                outer_of(&after[ETH..]).expect("a header"),
-            );
-            assert_eq!(new.ttl, old.ttl - 1, "TTL");
-            assert!(new.header_checksum_is_valid(), "outer header checksum");
-            assert_next_hop(&tables, &new);
-            let (old_udp, new_udp) = (udp_of(&old), udp_of(&new));
-            assert_eq!(old_udp[..6], new_udp[..6], "ports and length");
-            // MSS clamping and its inner checksum update cancel out in the outer checksum, except for a partial inner
-            // checksum that a device completes later.
-            if old_udp[6..8] != [0, 0] && checksum_is_valid(&before[ETH..]) && new_udp[6..8] != [0, 0] {
-                assert!(
-                    checksum_is_valid(&after[ETH..]) || input.is_gso() || input.partial_checksum,
-                    "outer UDP checksum"
-                );
-            }
-            check_link_header(old_udp, new_udp, new.dst);
-            check_inner(input, &before[ETH + outer..], &after[ETH + outer..], None);
+            check_transit(input, &tables, &before, after);
         }
         Verdict::Send {
             outcome: Outcome::Reflect,
             ifindex: 1,
+            ..
         } => check_reflected_probe(input, &before, after),
         Verdict::Send {
             outcome: Outcome::TooBig,
             ifindex: 1,
+            ..
         } => {
             let (old, new) = (
                 outer_of(&before[ETH..]).expect("a header"),

@@ -462,6 +462,7 @@ impl World {
             Verdict::Send {
                 outcome: Outcome::Transit,
                 ifindex: 1,
+                ..
             } => {
                 let name = self.inner_at() - 8;
                 tunnel.inner_src.copy_from_slice(&after[name..name + 6]);
@@ -577,12 +578,16 @@ impl World {
     }
 
     /// Checks the client's view of a Pod's reply.
-    fn check_reply(&self, here: bool, sent: &Ip, expected: &Ip, request: &ArbitraryPacket) {
-        let mut packet = SlicePacket::new(sent.frame());
+    fn check_reply(&self, here: bool, reply: &Ip, expected: &Ip, request: &ArbitraryPacket) {
+        let mut packet = SlicePacket::new(reply.frame());
         let tables = if here { &self.gateway } else { &self.node };
         let verdict = pipeline::to_remote(&mut packet, tables);
-        let outcome = Outcome::Encap;
-        assert_eq!(verdict, Verdict::Send { outcome, ifindex: 1 });
+        let sent = Verdict::Send {
+            outcome: Outcome::Encap,
+            ifindex: 1,
+            addressed: false,
+        };
+        assert_eq!(verdict, sent);
         assert_packet(&packet.bytes()[self.inner_at()..], expected, request);
     }
 }

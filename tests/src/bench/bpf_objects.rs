@@ -384,7 +384,12 @@ fn attach(ebpf: &mut Ebpf, netns: &Netns, name: &str, device: &str) -> Result<Sc
 
 fn fill_maps(ebpf: &mut Ebpf, tables: &MemoryMaps) -> Result<()> {
     // Epoch 0 disables the programs' caches; an agent starts with epoch 1.
-    array(ebpf, abi::EPOCH)?.set(0, 1_u32, 0)?;
+    let epoch = abi::Epoch {
+        number: 1,
+        pad: 0,
+        links_until: u64::MAX,
+    };
+    array(ebpf, abi::EPOCH)?.set(0, epoch, 0)?;
     if let Some(config) = tables.config {
         array(ebpf, abi::CONFIG)?.set(0, config, 0)?;
     }

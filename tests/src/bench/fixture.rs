@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_NEXT_HOPS,
-        Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix, SourceMac,
-        V4_PREFIX_BITS,
+        LinkAddresses, Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
+        SourceMac, V4_PREFIX_BITS,
     },
     maps::MemoryMaps,
     nexthop_select::mix,
@@ -91,6 +91,7 @@ pub(super) struct Leg {
     pub(super) ifindex: u32,
     pub(super) local: Ipv4Addr,
     pub(super) remote: Ipv4Addr,
+    pub(super) link: LinkAddresses,
 }
 
 /// Maps of a gateway that receives packets on one leg and forwards them to the others.
@@ -285,16 +286,27 @@ fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> NextHopGroup {
     group
 }
 
+/// A neighbor of that address, as the agent finds it for a next hop on the same link.
+fn on_link(addr: Ipv4Addr) -> Neighbor {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&addr.octets());
+    Neighbor {
+        family: Neighbor::V4,
+        addr: bytes,
+    }
+}
+
 fn next_hop(slot: u32, leg: Leg) -> NextHop {
     NextHop {
         source_mac: SOURCE_MAC.to_bits(),
+        link: leg.link,
         addr: mapped(leg.remote.octets()),
         local: mapped(leg.local.octets()),
         ifindex: leg.ifindex,
         id: mix(slot, 0x6d63),
         mtu: 1450,
         weight: 1,
-        neighbor: Neighbor::default(),
+        neighbor: on_link(leg.remote),
         stats: slot,
     }
 }
@@ -312,21 +324,25 @@ mod tests {
     use super::*;
 
     const MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 0x10];
+    const LINK: LinkAddresses = LinkAddresses::new([2, 0xbe, 0, 0, 0, 0x20], MAC);
     const INSIDE: Leg = Leg {
         ifindex: 2,
         local: Ipv4Addr::new(192, 168, 50, 1),
         remote: Ipv4Addr::new(192, 168, 50, 2),
+        link: LINK,
     };
     const OUTSIDE: [Leg; 2] = [
         Leg {
             ifindex: 3,
             local: Ipv4Addr::new(192, 168, 51, 1),
             remote: Ipv4Addr::new(192, 168, 51, 2),
+            link: LINK,
         },
         Leg {
             ifindex: 4,
             local: Ipv4Addr::new(192, 168, 52, 1),
             remote: Ipv4Addr::new(192, 168, 52, 2),
+            link: LINK,
         },
     ];
 
@@ -359,7 +375,11 @@ mod tests {
             sizes(2, 1, 16),
         ] {
             let tables = gateway(sizes, INSIDE, &OUTSIDE[..1]);
-            let sent = |outcome| Verdict::Send { outcome, ifindex: 3 };
+            let sent = |outcome| Verdict::Send {
+                outcome,
+                ifindex: 3,
+                addressed: false,
+            };
             for frame in flows(64, 0, sizes, INSIDE, MAC) {
                 assert_eq!(verdict(&tables, &frame).0, sent(Outcome::Transit), "{sizes:?}");
             }
@@ -398,6 +418,7 @@ mod tests {
                 ifindex: 2,
                 local: leg.remote,
                 remote: leg.local,
+                link: LINK,
             });
             let delivered = Verdict::Deliver {
                 outcome: Outcome::Deliver,

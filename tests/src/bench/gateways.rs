@@ -6,7 +6,10 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use mc_gateway_common::{abi::PROGRAM_FROM_UNDERLAY, verdict::Outcome as PacketPath};
+use mc_gateway_common::{
+    abi::{LinkAddresses, PROGRAM_FROM_UNDERLAY},
+    verdict::Outcome as PacketPath,
+};
 
 use super::{
     bpf_objects::{Entry, LoadedGateway},
@@ -45,6 +48,7 @@ impl Gateways {
                 ifindex: 0,
                 local: leg.remote,
                 remote: leg.local,
+                link: LinkAddresses::default(),
             };
             let mut gateway = LoadedGateway::load(objects, &fixture::destination(there))?;
             gateway.attach(sink, PROGRAM_FROM_UNDERLAY, SINK_DEVICE)?;

@@ -12,6 +12,7 @@ use std::{net::Ipv4Addr, path::Path};
 
 use anyhow::{Context as _, Result};
 use ipnet::Ipv4Net;
+use mc_gateway_common::abi::LinkAddresses;
 use nix::net::if_::if_nametoindex;
 
 use super::{
@@ -79,7 +80,9 @@ impl SingleHop {
         ])?;
         let mut outside = Vec::new();
         for (number, (leg, sink)) in (51..).zip(&sinks).enumerate() {
-            let (device, there) = (format!("out{number}"), format!("02:be:00:00:00:2{number}"));
+            let device = format!("out{number}");
+            let neighbor = [2, 0xbe, 0, 0, 0x20, u8::try_from(number)?];
+            let there = mac(neighbor);
             hop.veth(&device, sink, SINK_DEVICE)?;
             sink.ip(&[format!("link set {SINK_DEVICE} address {there}")])?;
             sink.configure_device(SINK_DEVICE, net(leg, 2), 1500)?;
@@ -93,6 +96,7 @@ impl SingleHop {
                 ifindex: ifindex(&hop, &device)?,
                 local: host(leg, 1),
                 remote: host(leg, 2),
+                link: LinkAddresses::new(neighbor, IN_MAC),
             });
         }
         hop.ip(&[format!("route add 16.0.0.0/7 via {} dev out0", host(51, 2))])?;
@@ -116,6 +120,7 @@ impl SingleHop {
                 ifindex: ifindex(&hop, IN_DEVICE)?,
                 local: host(50, 1),
                 remote: host(50, 2),
+                link: LinkAddresses::default(),
             },
             outside: outside.try_into().ok().context("two legs")?,
             netns: hop,

@@ -14,7 +14,7 @@ use aya::{
 use mc_gateway::program_log::{self, ProgramLogError};
 use mc_gateway_common::{
     abi::{
-        CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
+        CONFIG, Config, Counter, DROPS, EPOCH, EVENTS, Epoch, MAX_DROP_REASONS, MAX_EVENTS, MAX_OUTCOMES,
         MAX_PEER_STATS, NEXT_HOP_GROUPS, NEXT_HOPS, NextHop, NextHopGroup, OUTCOMES, PEER_STATS, PEERS,
         PREFIXES, Peer, PeerStats,
         affinity::AffinityEntry,
@@ -246,8 +246,19 @@ impl Kernel {
 
     /// Sets the epoch of the caches; 0 disables them.
     pub(crate) fn set_epoch(&mut self, number: u32) {
-        let mut epoch: Array<_, u32> = self.0.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
-        epoch.set(0, number, 0).expect(EPOCH);
+        self.change_epoch(|epoch| epoch.number = number);
+    }
+
+    /// Lets the programs use link addresses, or leave them to the kernel.
+    pub(crate) fn set_links_current(&mut self, current: bool) {
+        self.change_epoch(|epoch| epoch.links_until = if current { u64::MAX } else { 1 });
+    }
+
+    fn change_epoch(&mut self, change: impl FnOnce(&mut Epoch)) {
+        let mut map: Array<_, Epoch> = self.0.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
+        let mut epoch = map.get(&0, 0).expect(EPOCH);
+        change(&mut epoch);
+        map.set(0, epoch, 0).expect(EPOCH);
     }
 
     /// The loaded XDP program.
@@ -270,10 +281,6 @@ impl Kernel {
         if let Some(value) = tables.config {
             config.set(0, value, 0).expect(CONFIG);
         }
-        let mut epoch: Array<_, u32> = ebpf.map_mut(EPOCH).expect(EPOCH).try_into().expect(EPOCH);
-        // A new epoch invalidates the programs' caches.
-        let last = epoch.get(&0, 0).expect(EPOCH);
-        epoch.set(0, last + 1, 0).expect(EPOCH);
         let mut groups: Array<_, NextHopGroup> = ebpf
             .map_mut(NEXT_HOP_GROUPS)
             .expect(NEXT_HOP_GROUPS)
@@ -295,6 +302,9 @@ impl Kernel {
         for (address, value) in &tables.peers {
             peers.insert(address, value, 0).expect(PEERS);
         }
+        // A new epoch invalidates the programs' caches.
+        self.change_epoch(|epoch| epoch.number += 1);
+        self.set_links_current(tables.links_are_current);
         self.set_health(tables);
     }
 

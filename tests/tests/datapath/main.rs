@@ -155,8 +155,12 @@ fn check_host(case: &Case) {
             | Expect::ErrorThroughTunnel(frame),
             Some(outcome),
         ) => {
-            let ifindex = 1;
-            assert_eq!(verdict, Verdict::Send { outcome, ifindex }, "{name}");
+            let sent = Verdict::Send {
+                outcome,
+                ifindex: 1,
+                addressed: false,
+            };
+            assert_eq!(verdict, sent, "{name}");
             assert_eq!(&bytes, frame, "{name}");
         }
         _ => assert_eq!((verdict, &bytes), (Verdict::Pass, &case.frame), "{name}"),

@@ -18,7 +18,7 @@ use std::{
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, Addr, CONFIG_ALL_SERVICES,
-        CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN, PEER_ANTREA,
+        CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN, LinkAddresses, PEER_ANTREA,
         PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_BACKENDS, SourceMac,
         V4_PREFIX_BITS,
         affinity::AffinityEntry,
@@ -40,6 +40,7 @@ use crate::{
     fixture::{self, Shape},
     generator::{Generator, World},
     kernel, load_or_refill,
+    transit::resolve_neighbors,
 };
 
 /// Number of packets in the gate and with `--long`.
@@ -130,6 +131,7 @@ fn world_json(tables: &MemoryMaps) -> Value {
                 "slot": slot, "address": address(next_hop.addr), "local": address(next_hop.local),
                 "mtu": next_hop.mtu, "weight": next_hop.weight, "counter": next_hop.stats,
                 "source_mac": mac(next_hop.source_mac),
+                "link": tables.links_are_current.then(|| link(&next_hop.link)),
             })
         })
         .collect();
@@ -162,6 +164,10 @@ fn world_json(tables: &MemoryMaps) -> Value {
         "groups": groups, "peers": peers, "services": services_json(&tables.services),
         "backends": backends_json(&tables.services),
     })
+}
+
+fn link(link: &LinkAddresses) -> String {
+    hex(&link.dst()) + &hex(&link.src())
 }
 
 fn mac(bits: u64) -> String {
@@ -329,6 +335,9 @@ fn tables(world: World, shape: Shape, random: &mut Rng) -> MemoryMaps {
         config.tos = random.next_u64() as u8 & 0xfc;
     }
     config.hop_limit = *random.pick(&[0, 0, 17]);
+    if random.one_in(2) {
+        resolve_neighbors(&mut tables);
+    }
     tables
 }
 

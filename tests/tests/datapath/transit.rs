@@ -1,37 +1,35 @@
 //! The XDP program beside `from_underlay`: it forwards a packet with the same bytes and counters, or passes it
 //! unchanged.
 
-use std::{collections::BTreeSet, net::IpAddr};
-
 use mc_gateway_common::{
-    abi::NextHop,
+    abi::LinkAddresses,
     maps::MemoryMaps,
     packet::{SlicePacket, eth},
-    pipeline::{self, LinkAddresses},
+    pipeline,
     verdict::{Outcome, Verdict},
 };
 use mc_tests::netns::Netns;
 use nix::net::if_::if_nametoindex;
 
 use crate::{
-    Counts,
-    cases::{self, Program},
+    Counts, TC_ACT_REDIRECT,
+    cases::{self, Expect, Program},
     expected_counts,
     fixture::{self, GATEWAY_INSIDE, NODE, POD_NODE, POD_WEST, Shape},
     kernel::{Kernel, RunResult},
+    load_or_refill,
     packets::{Ip, Tunnel, tcp_syn, udp},
-    run_on_host,
+    run_gso_on_host, run_on_host,
 };
 
 /// `XDP_PASS` and `XDP_REDIRECT` of `linux/bpf.h`.
 const XDP_PASS: u32 = 2;
 const XDP_REDIRECT: u32 = 4;
 
-/// Address of the device and of every neighbor.
-const DEVICE_MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 1];
-const NEIGHBOR_MAC: [u8; 6] = [2, 0xbe, 0, 0, 0, 2];
+/// Link addresses of frames to every next hop.
+const LINK: LinkAddresses = LinkAddresses::new([2, 0xbe, 0, 0, 0, 2], [2, 0xbe, 0, 0, 0, 1]);
 
-/// A device with routes to all next hops, in a namespace.
+/// A device that frames may be sent from, in a namespace.
 pub(crate) struct Underlay {
     pub(crate) netns: Netns,
     ifindex: u32,
@@ -40,42 +38,23 @@ pub(crate) struct Underlay {
 impl Underlay {
     pub(crate) fn create(name: &str) -> Self {
         let netns = Netns::create(name).expect("a namespace");
-        let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         netns
             .ip(&[
-                format!(
-                    "link add out address {} type veth peer name peer",
-                    mac(DEVICE_MAC)
-                ),
-                "link set peer up".to_owned(),
-                "link set out up".to_owned(),
-                "address add 198.18.0.1/15 dev out".to_owned(),
-                "route add default dev out".to_owned(),
-                "route add ::/0 dev out".to_owned(),
+                "link add out type veth peer name peer",
+                "link set peer up",
+                "link set out up",
             ])
             .expect("a device");
-        netns
-            .sysctl(&[
-                ("net.ipv4.ip_forward", "1"),
-                ("net.ipv6.conf.all.forwarding", "1"),
-            ])
-            .expect("forwarding");
         let ifindex = netns.enter(|| Ok(if_nametoindex("out")?)).expect("an index");
         Self { netns, ifindex }
     }
 
-    /// Lets all next hops be neighbors on the device.
+    /// Lets all next hops be resolved neighbors on the device.
     pub(crate) fn connect(&self, tables: &mut MemoryMaps) {
         for next_hop in tables.next_hops.values_mut() {
             next_hop.ifindex = self.ifindex;
         }
-        let addresses: BTreeSet<IpAddr> = tables.next_hops.values().map(address).collect();
-        let mac = NEIGHBOR_MAC.map(|byte| format!("{byte:02x}")).join(":");
-        let neighbors: Vec<String> = addresses
-            .iter()
-            .map(|address| format!("neigh replace {address} lladdr {mac} dev out nud permanent"))
-            .collect();
-        self.netns.ip(&neighbors).expect("neighbors");
+        resolve_neighbors(tables);
     }
 
     /// Allows the program to send from the device. To be called inside the namespace.
@@ -84,8 +63,12 @@ impl Underlay {
     }
 }
 
-fn address(next_hop: &NextHop) -> IpAddr {
-    IpAddr::from(next_hop.addr).to_canonical()
+/// Resolves the neighbors of all next hops.
+pub(crate) fn resolve_neighbors(tables: &mut MemoryMaps) {
+    for next_hop in tables.next_hops.values_mut() {
+        next_hop.link = LINK;
+    }
+    tables.links_are_current = true;
 }
 
 /// Runs the XDP program after `from_underlay` had this verdict and sent these bytes. Returns whether it forwarded the
@@ -106,51 +89,51 @@ pub(crate) fn compare(
     assert_eq!(action, XDP_REDIRECT, "{verdict:?} of {frame:02x?}");
     let transit = Outcome::Transit;
     assert!(
-        matches!(verdict, Verdict::Send { outcome, .. } if outcome == transit),
+        matches!(verdict, Verdict::Send { outcome, addressed: true, .. } if outcome == transit),
         "{verdict:?} of {frame:02x?}"
     );
-    let mut expected = sent.to_vec();
-    expected[..6].copy_from_slice(&NEIGHBOR_MAC);
-    expected[6..12].copy_from_slice(&DEVICE_MAC);
-    assert_eq!(bytes, expected, "of {frame:02x?}");
+    assert_eq!(bytes, sent, "of {frame:02x?}");
     (true, expected_counts(&before, verdict, frame.len(), tables))
 }
 
 #[test]
 fn transit_on_the_host_is_that_of_from_underlay() {
-    let link = LinkAddresses {
-        dst: NEIGHBOR_MAC,
-        src: DEVICE_MAC,
-    };
     let mut forwarded = 0;
     for case in cases::all().iter().filter(|case| case.gso_size == 0) {
         if case.program != Program::FromUnderlay {
             continue;
         }
-        let tables = case.tables.clone();
+        let mut connected = case.tables.clone();
+        resolve_neighbors(&mut connected);
+        let tables = connected.clone();
         let (verdict, sent) = run_on_host(Program::FromUnderlay, &tables, &case.frame);
-        let xdp_tables = case.tables.clone();
+        let xdp_tables = connected.clone();
         let mut packet = SlicePacket::new(case.frame.clone());
-        match pipeline::transit(&mut packet, &xdp_tables, |_| Some(link)) {
+        match pipeline::transit(&mut packet, &xdp_tables, |_| true) {
             Verdict::Pass => {
                 assert_eq!(packet.bytes(), case.frame, "{}", case.name);
-                assert_eq!(xdp_tables, case.tables, "{}: counted", case.name);
+                assert_eq!(xdp_tables, connected, "{}: counted", case.name);
             }
             other => {
                 forwarded += 1;
                 assert_eq!(other, verdict, "{}", case.name);
-                assert_eq!(packet.bytes()[12..], sent[12..], "{}", case.name);
+                assert_eq!(packet.bytes(), sent, "{}", case.name);
                 assert_eq!(xdp_tables, tables, "{}: counters", case.name);
             }
         }
-        let mut kept = SlicePacket::new(case.frame.clone());
-        let without_neighbor = pipeline::transit(&mut kept, &case.tables, |_| None);
-        assert_eq!(
-            (without_neighbor, kept.bytes()),
-            (Verdict::Pass, &*case.frame),
-            "{}",
-            case.name
-        );
+        for (tables, may_send, state) in [
+            (&case.tables, true, "no neighbor"),
+            (&connected, false, "device not allowed"),
+        ] {
+            let mut kept = SlicePacket::new(case.frame.clone());
+            let verdict = pipeline::transit(&mut kept, tables, |_| may_send);
+            assert_eq!(
+                (verdict, kept.bytes()),
+                (Verdict::Pass, &*case.frame),
+                "{}: {state}",
+                case.name
+            );
+        }
     }
     assert!(forwarded >= 5, "{forwarded} cases");
 }
@@ -192,11 +175,8 @@ fn the_xdp_program_forwards_cached_packets_like_from_underlay() {
         check(&mut kernel, false, "device not allowed");
         underlay.allow(&mut kernel);
         check(&mut kernel, true, "allowed again");
-        underlay
-            .netns
-            .ip(&["neigh flush dev out nud permanent"])
-            .expect("flush");
-        check(&mut kernel, false, "no neighbor");
+        kernel.set_links_current(false);
+        check(&mut kernel, false, "link addresses not current");
     });
 }
 
@@ -293,4 +273,43 @@ fn pin_to_one_cpu() {
     let mut one = CpuSet::new();
     one.set(first.expect("a CPU")).expect("a CPU");
     sched_setaffinity(this, &one).expect("one CPU");
+}
+
+#[test]
+fn programs_write_current_link_addresses_only() {
+    let cases = cases::all();
+    let cases = cases
+        .iter()
+        .filter(|case| matches!(case.expect, Expect::Encap(_) | Expect::Transit(_)))
+        .filter(|case| Kernel::accepts_frame(&case.frame));
+    let (mut kernel, mut written) = (None, 0);
+    for case in cases {
+        let mut tables = case.tables.clone();
+        resolve_neighbors(&mut tables);
+        for current in [true, false] {
+            tables.links_are_current = current;
+            let kernel = load_or_refill(&mut kernel, &tables);
+            let (verdict, expected) =
+                run_gso_on_host(case.program, &tables.clone(), &case.frame, case.gso_size);
+            kernel.set_health(&tables);
+            kernel.set_decap_tests(&tables);
+            kernel.set_icmp_limit(&tables);
+            kernel.set_peer_limits(&tables);
+            let RunResult { action, bytes } = kernel.run_gso(case.program.name(), &case.frame, case.gso_size);
+            kernel.clear_peer_limits(&tables);
+            let name = &case.name;
+            assert_eq!(action, TC_ACT_REDIRECT, "{name}: {verdict:?}");
+            assert_eq!(bytes, expected, "{name}, current: {current}");
+            written += usize::from(bytes[..12] == link_bytes());
+            assert!(current || bytes[..12] != link_bytes(), "{name}");
+        }
+    }
+    assert!(written >= 20, "{written} cases");
+}
+
+/// The first bytes of a frame with [`LINK`].
+fn link_bytes() -> [u8; 12] {
+    let [d0, d1, d2, d3, d4, d5] = LINK.dst();
+    let [s0, s1, s2, s3, s4, s5] = LINK.src();
+    [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5]
 }

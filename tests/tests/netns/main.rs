@@ -21,6 +21,7 @@ mod host_clients;
 mod ipsec;
 mod memory;
 mod mtu;
+mod neighbors;
 mod observability;
 mod path_mtu_hints;
 mod restart;

@@ -5,9 +5,10 @@ use std::{net::IpAddr, sync::OnceLock};
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, Addr, CLUSTER_LOCAL, CONFIG_GATEWAY,
-        CONFIG_VXLAN, Config, Neighbor, NextHop, NextHopGroup, PEER_ANTREA, PEER_LOCAL_GATEWAY,
-        PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_ALIAS, PREFIX_HOST_SNAT,
-        PREFIX_RETURN_ROUTE, Peer, Prefix, SECRET_SLOTS, SourceMac, V4_PREFIX_BITS, rate_limit::TokenBucket,
+        CONFIG_VXLAN, Config, LinkAddresses, Neighbor, NextHop, NextHopGroup, PEER_ANTREA,
+        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_ALIAS,
+        PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Peer, Prefix, SECRET_SLOTS, SourceMac, V4_PREFIX_BITS,
+        rate_limit::TokenBucket,
     },
     maps::MemoryMaps,
     packet::ip::{mapped, unmapped},
@@ -152,6 +153,7 @@ fn prefix(tables: &mut MemoryMaps, network: [u8; 4], bits: u32, cluster: u64, gr
 
 fn next_hop(tables: &mut MemoryMaps, slot: u32, local: [u8; 4], addr: [u8; 4]) {
     let value = NextHop {
+        link: LinkAddresses::default(),
         source_mac: sent_mac(addr).to_bits(),
         addr: mapped(addr),
         local: mapped(local),

@@ -11,6 +11,7 @@ pub mod flow_entry;
 pub mod kernel_decap;
 mod link;
 pub mod liveness;
+pub mod lookup_cache;
 pub mod prefix;
 pub mod rate_limit;
 pub mod sample;

@@ -11,20 +11,26 @@ use core::{arch::asm, mem::offset_of, ptr};
 
 use aya_ebpf::{btf_maps::PerCpuArray, macros::btf_map};
 use mc_gateway_common::{
+    abi::lookup_cache::{CACHE_SET_BYTES, MAX_CACHE_BITS},
     cache_entry::{self, CacheEntry},
     maps::{AdmissionKey, EgressKey, PackedAdmission, PackedEgressRoute},
 };
 
 use super::epoch::epoch;
 
-/// Sets of each map per CPU, of two entries each: a power of two.
-const SETS: usize = 1 << BITS;
-const BITS: u32 = 11;
+/// Sets of each map per CPU, of two entries each. The agent replaces the number before it loads the object.
+const SETS: usize = 1 << MAX_CACHE_BITS;
+
+/// Binary logarithm of the number of sets. The agent replaces the value before it loads the object.
+#[unsafe(no_mangle)]
+static MC_CACHE_BITS: u32 = MAX_CACHE_BITS;
 
 /// Index of the set for a hash.
 #[inline(always)]
-const fn index(hash: u32) -> u32 {
-    hash.wrapping_mul(0x9e37_79b1) >> (32 - BITS)
+fn index(hash: u32) -> u32 {
+    // SAFETY: a constant of the object. A volatile read keeps the compiler from using its own value.
+    let bits = unsafe { (&raw const MC_CACHE_BITS).read_volatile() };
+    hash.wrapping_mul(0x9e37_79b1) >> (32_u32.wrapping_sub(bits) & 31)
 }
 
 /// An entry with a key of `W` words.
@@ -159,6 +165,13 @@ fn store<const W: usize, V: Copy>(cache: &Cache<W, V>, hash: u32, epoch: u32, ke
         cache_entry::write(&replaced, epoch, key, value);
     }
 }
+
+const _: () = assert!(
+    CACHE_SET_BYTES
+        == size_of::<Set<7, PackedAdmission>>()
+            + size_of::<Set<4, PackedEgressRoute>>()
+            + size_of::<Set<1, u64>>()
+);
 
 #[btf_map(name = "mc_admit_cache")]
 static ADMISSION_CACHE: Cache<7, PackedAdmission> = Cache::new();

@@ -7,6 +7,7 @@
 pub(crate) mod clsact;
 mod error;
 mod flow_tables;
+mod lookup_cache;
 pub(crate) mod map_migration;
 mod pin_dir;
 mod pins;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use aya::{Ebpf, EbpfLoader};
 use mc_gateway_common::abi;
+use mc_gateway_common::abi::lookup_cache::{CACHE_BITS, LOOKUP_CACHES};
 use mc_gateway_common::abi::rate_limit::PEER_RATES;
 
 use crate::config::{Limits, TcxOrder};
@@ -75,6 +77,15 @@ impl Datapath {
         let mut old_tables = generation.share_flow_tables(size)?;
         let mut loader = EbpfLoader::new();
         loader.override_global(PEER_RATES, &limits.peer_rates, true);
+        let cpus = aya::util::nr_cpus().map_err(|(_, source)| DatapathError::Io {
+            path: "/sys/devices/system/cpu/possible".into(),
+            source,
+        })?;
+        let cache_bits = lookup_cache::bits(cpus);
+        loader.override_global(CACHE_BITS, &cache_bits, true);
+        for name in LOOKUP_CACHES {
+            loader.map_max_entries(name, 1 << cache_bits);
+        }
         for name in abi::ALL_MAPS {
             let pin = maps.join(name);
             loader.map_pin_path(name, old_tables.provisional(&pin).to_owned());

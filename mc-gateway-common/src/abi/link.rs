@@ -1,7 +1,7 @@
 //! Link addresses of next hops, and the time until which programs use them.
 
-/// Destination and source address of an Ethernet header, in its order: each as a number of six bytes, the first byte
-/// of the frame lowest. Zero without a known destination.
+/// Destination and source address of an Ethernet header: its first twelve bytes as little-endian words, followed by
+/// zeros. All is zero without a known destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LinkAddresses {
@@ -65,8 +65,8 @@ pub struct Epoch {
     pub number: u32,
     /// Always 0.
     pub pad: u32,
-    /// Nanoseconds of `CLOCK_MONOTONIC` until which programs use [`super::NextHop::link`]. The agent extends it while it
-    /// observes all changes of neighbors.
+    /// Nanoseconds of `CLOCK_MONOTONIC` until which programs use [`super::NextHop::link`]. The agent extends it while
+    /// the link addresses are current.
     pub links_until: u64,
 }
 

@@ -81,9 +81,9 @@ fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Resul
     encapsulate(packet, config, next_hop, hash, sum)?;
     let addressed = address_to_next_hop(packet, maps, next_hop)?;
     maps.count_sent(next_hop.stats, packet.frame_len());
-    // Without link addresses, the neighbour of the next hop is of no use: bpf_redirect_neigh only replaces the packet's route, which leads back to
-    // mc0, if it looks up a route itself. A packet queued for neighbour resolution would return to mc0 otherwise
-    // (neigh_update, net/core/neighbour.c, Linux 6.18).
+    // Without link addresses the neighbour of the next hop is not set: bpf_redirect_neigh only replaces the packet's
+    // route, which leads back to mc0, if it looks up a route itself. A packet queued for neighbour resolution would
+    // return to mc0 otherwise (neigh_update, net/core/neighbour.c, Linux 6.18).
     Ok(Verdict::Send {
         outcome: Outcome::Encap,
         ifindex: next_hop.ifindex,

@@ -1,8 +1,8 @@
 //! The time until which programs use the link addresses of next hops.
 //!
-//! Without it, an agent that has ended or hangs would leave packets to a neighbor with another MAC address to the old
-//! one for good, and no probe would notice: the kernel sends those to the new one. The programs leave the link addresses
-//! to the kernel as soon as the agent does not vouch for them.
+//! Without it, packets to a neighbor whose MAC address changes while the agent hangs or is gone would go to the old one
+//! for good, and no probe would notice: the kernel sends those to the new one. Programs leave link addresses to the
+//! kernel as soon as the agent does not vouch for them.
 
 use std::time::Duration;
 

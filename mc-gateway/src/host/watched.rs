@@ -48,8 +48,8 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Adds the devices of an observed host with these addresses of its own, and replaces the neighbors; returns whether
-    /// devices or neighbors count that did not before.
+    /// Adds the devices of an observed host with these addresses of its own, and replaces the neighbors; returns
+    /// whether devices or neighbors count that did not before.
     pub fn update(&mut self, host: &HostState, own: &[IpAddr]) -> bool {
         let underlay = &host.inputs.underlay;
         let paths = underlay.routes.values().map(|route| route.ifindex);

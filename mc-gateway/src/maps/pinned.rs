@@ -30,7 +30,7 @@ pub struct PinnedMaps {
     newest_epoch: u32,
     /// A cached decision of the programs may be outdated: the epoch must be raised.
     epoch_stale: bool,
-    /// [`abi::Epoch::links_until`]: not what an earlier agent has written.
+    /// [`abi::Epoch::links_until`]. An earlier agent's value is not kept.
     links_until: u64,
     pub(super) services: PinnedServiceMaps,
     pub(super) contents: MapContents,

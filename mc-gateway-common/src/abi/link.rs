@@ -12,6 +12,9 @@ pub struct LinkAddresses {
 const DST: u64 = (1 << 48) - 1;
 
 impl LinkAddresses {
+    /// No addresses.
+    pub const UNKNOWN: Self = Self { words: [0; 2] };
+
     /// The addresses of a neighbor and of the device towards it.
     #[must_use]
     pub const fn new(dst: [u8; 6], src: [u8; 6]) -> Self {

@@ -226,6 +226,17 @@ pub struct NextHop {
     pub neighbor: Neighbor,
 }
 
+impl NextHop {
+    /// The same next hop without link addresses, which follow the kernel's neighbor table.
+    #[must_use]
+    pub const fn without_link(self) -> Self {
+        Self {
+            link: LinkAddresses::UNKNOWN,
+            ..self
+        }
+    }
+}
+
 /// A neighbour on a link in the form of `bpf_redirect_neigh` (`struct bpf_redir_neigh`, Linux 5.10). It saves the
 /// kernel's route lookup for every packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -240,7 +240,8 @@ impl Agent {
             };
             next = first.to_string();
             debug!(actions = plan.actions.len(), "plan");
-            changes = changes.saturating_add(plan.actions.len());
+            let others = plan.actions.iter().filter(|action| !action.is_link_change());
+            changes = changes.saturating_add(others.count());
             let applied = apply(&plan, self).await;
             self.maps.bump_epoch()?;
             applied?;

@@ -171,12 +171,8 @@ impl PinnedMaps {
     /// Writes a slot of the next hop map.
     pub fn set_next_hop(&mut self, slot: u32, next_hop: abi::NextHop) -> Result<(), MapsError> {
         // No cache has link addresses.
-        let cached = |next_hop: abi::NextHop| abi::NextHop {
-            link: abi::LinkAddresses::default(),
-            ..next_hop
-        };
         let old = self.contents.next_hops.get(&slot).copied().unwrap_or_default();
-        self.epoch_stale |= cached(old) != cached(next_hop);
+        self.epoch_stale |= old.without_link() != next_hop.without_link();
         self.next_hops
             .set(slot, next_hop, 0)
             .map_err(map_error(abi::NEXT_HOPS, "write"))?;

@@ -120,6 +120,12 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether only the link addresses of a next hop change, as they do with the kernel's neighbor table.
+    #[must_use]
+    pub fn is_link_change(&self) -> bool {
+        matches!(self, Self::SetNextHop { from, to, .. } if from.without_link() == to.without_link())
+    }
+
     /// The inverse action; none if the previous state is lost.
     #[must_use]
     pub fn undo(&self) -> Option<Self> {

@@ -512,3 +512,23 @@ fn a_node_without_room_for_its_group_has_no_group_as_a_peer() {
     };
     assert_eq!(Some(observed.prefixes[&cluster].group), slot(30));
 }
+
+#[test]
+fn a_change_of_link_addresses_is_no_other_change_of_a_next_hop() {
+    let from = abi::NextHop {
+        id: 7,
+        ..abi::NextHop::default()
+    };
+    let linked = abi::NextHop {
+        link: abi::LinkAddresses::new([2; 6], [4; 6]),
+        ..from
+    };
+    let set = |to| Action::SetNextHop {
+        slot: 1,
+        from: Box::new(from),
+        to: Box::new(to),
+    };
+    assert!(set(linked).is_link_change());
+    assert!(!set(abi::NextHop { mtu: 1, ..linked }).is_link_change());
+    assert!(!Action::DeleteDevice.is_link_change());
+}

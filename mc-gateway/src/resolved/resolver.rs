@@ -359,7 +359,7 @@ fn link_addresses(route: &UnderlayRoute, underlay: &Underlay) -> abi::LinkAddres
         .and_then(|addr| underlay.neighbors.get(&(route.ifindex, addr)));
     match (neighbor, route.link_address) {
         (Some(dst), Some(src)) => abi::LinkAddresses::new(*dst, src),
-        _ => abi::LinkAddresses::default(),
+        _ => abi::LinkAddresses::UNKNOWN,
     }
 }
 

@@ -128,6 +128,28 @@ fn the_source_a_next_hop_expects_is_used_if_the_host_owns_it() {
 }
 
 #[test]
+fn a_next_hop_has_the_link_addresses_of_a_resolved_neighbor_on_its_device() {
+    let (desired, mut underlay) = fixture();
+    let neighbor = [192, 0, 2, 254].into();
+    let (mac, elsewhere) = ([2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 8]);
+    underlay.neighbors = [((2, neighbor), mac), ((9, neighbor), elsewhere)].into();
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(
+        state.next_hops[&7].link,
+        abi::LinkAddresses::new(mac, [2, 0, 0, 0, 0, 1])
+    );
+    assert!(!state.next_hops[&8].link.is_known(), "not resolved on eth1");
+    for route in underlay.routes.values_mut() {
+        route.link_address = None;
+    }
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert!(
+        !state.next_hops[&7].link.is_known(),
+        "no MAC address of the device"
+    );
+}
+
+#[test]
 fn tunnel_settings_become_config_fields() {
     let (desired, underlay) = fixture();
     let (plain, _) = resolve(&desired, &underlay, TUNNEL);

@@ -138,8 +138,8 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
     let mut config = pinned::array::<abi::Config>(bed, place, abi::CONFIG)?.get(&0, 0)?;
     (config.mc0_ifindex, config.mc0_mac) = (0, [0; 6]);
     lines.insert(format!("config: {config:?}"));
-    let epoch = pinned::array::<u32>(bed, place, abi::EPOCH)?.get(&0, 0)?;
-    lines.insert(format!("epoch: caches {}", epoch != 0));
+    let epoch = pinned::array::<abi::Epoch>(bed, place, abi::EPOCH)?.get(&0, 0)?;
+    lines.insert(format!("epoch: caches {}", epoch.number != 0));
     let next_hops = pinned::used_slots::<abi::NextHop>(bed, place, abi::NEXT_HOPS)?;
     let by_slot: BTreeMap<u32, u32> = next_hops.iter().map(|(slot, hop)| (*slot, hop.id)).collect();
     let sent = pinned::array::<ProbeSent>(bed, place, PROBE_SENT)?;
@@ -147,7 +147,7 @@ fn maps(bed: &Topology, place: Place, lines: &mut BTreeSet<String>) -> Result<()
     for (slot, next_hop) in &next_hops {
         let next_hop = abi::NextHop {
             stats: 0,
-            ..*next_hop
+            ..next_hop.without_link()
         };
         let alive = sent.get(slot, 0)?.id == replies.get(slot, 0)?.id;
         lines.insert(format!("next hop: {next_hop:?}, replies recorded: {alive}"));

@@ -70,8 +70,8 @@ pub(super) const ALL: &[Change] = &[
         Ok(map.set(0, abi::Config::default(), 0)?)
     }),
     Change::new("epoch zeroed", Place::GatewayEast, |bed, place| {
-        let mut map = pinned::array::<u32>(&bed.topology, place, abi::EPOCH)?;
-        Ok(map.set(0, 0, 0)?)
+        let mut map = pinned::array::<abi::Epoch>(&bed.topology, place, abi::EPOCH)?;
+        Ok(map.set(0, abi::Epoch::default(), 0)?)
     }),
     Change::new("replies to probes zeroed", Place::NodeEast, |bed, place| {
         zero::<ProbeReply>(bed, place, PROBE_REPLY)

@@ -25,8 +25,14 @@ pub(super) fn address_to_next_hop<F: Frame, M: Maps>(
     if !has_link(maps, next_hop) {
         return Ok(false);
     }
-    let written = packet.write_linear::<{ eth::DST }, 2, 12>(next_hop.link.words());
+    let written = write_link(packet, next_hop);
     written.map(|()| true).ok_or(DropReason::WriteFailed)
+}
+
+/// Writes the link addresses of a frame to a next hop.
+#[inline(always)]
+pub(super) fn write_link<F: Frame>(packet: &mut F, next_hop: &NextHop) -> Option<()> {
+    packet.write_linear::<{ eth::DST }, 2, 12>(next_hop.link.words())
 }
 
 /// Whether the link addresses of a next hop are known and current.

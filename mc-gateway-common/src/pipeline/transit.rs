@@ -6,7 +6,7 @@
 use super::{
     config::load_config,
     from_underlay::{admission_key, forward_hash, is_to_tunnel, validate_inner},
-    link_header::{address_to_next_hop, has_link},
+    link_header::{has_link, write_link},
     mss,
 };
 use crate::{
@@ -76,8 +76,9 @@ fn forward<const N: usize, F: Frame, M: CachedMaps>(
     }
     let len = packet.frame_len();
     // No backend ID: `from_underlay` writes one into packets to Services, which it forwards itself.
-    let written = outer::rewrite_outer::<N, F>(packet, next_hop, 0);
-    if written.is_none() || !address_to_next_hop(packet, maps, next_hop).is_ok_and(|addressed| addressed) {
+    let written =
+        outer::rewrite_outer::<N, F>(packet, next_hop, 0).and_then(|()| write_link(packet, next_hop));
+    if written.is_none() {
         return Some(Verdict::Drop(DropReason::WriteFailed));
     }
     maps.count_received(admission.traffic, len);

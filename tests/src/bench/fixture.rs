@@ -286,16 +286,6 @@ fn group(id: u32, slots: &mut dyn Iterator<Item = u32>) -> NextHopGroup {
     group
 }
 
-/// A neighbor of that address, as the agent finds it for a next hop on the same link.
-fn on_link(addr: Ipv4Addr) -> Neighbor {
-    let mut bytes = [0; 16];
-    bytes[..4].copy_from_slice(&addr.octets());
-    Neighbor {
-        family: Neighbor::V4,
-        addr: bytes,
-    }
-}
-
 fn next_hop(slot: u32, leg: Leg) -> NextHop {
     NextHop {
         source_mac: SOURCE_MAC.to_bits(),
@@ -306,7 +296,7 @@ fn next_hop(slot: u32, leg: Leg) -> NextHop {
         id: mix(slot, 0x6d63),
         mtu: 1450,
         weight: 1,
-        neighbor: on_link(leg.remote),
+        neighbor: Neighbor::default(),
         stats: slot,
     }
 }

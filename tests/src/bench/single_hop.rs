@@ -19,7 +19,7 @@ use super::{
     bpf_objects::{BenchPrograms, Entry, SINK},
     fixture::Leg,
 };
-use crate::netns::Netns;
+use crate::{decode::Mac, netns::Netns};
 
 /// Ingress device of the frames.
 pub(super) const IN_DEVICE: &str = "in";
@@ -162,5 +162,5 @@ fn net(leg: u8, number: u8) -> Ipv4Net {
 }
 
 fn mac(address: [u8; 6]) -> String {
-    address.map(|byte| format!("{byte:02x}")).join(":")
+    Mac(address).to_string()
 }

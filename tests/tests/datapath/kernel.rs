@@ -330,8 +330,16 @@ impl Kernel {
         }
     }
 
+    /// Replaces the records that programs write, except for flows and counters.
+    pub(crate) fn set_written_state(&mut self, tables: &MemoryMaps) {
+        self.set_health(tables);
+        self.set_decap_tests(tables);
+        self.set_icmp_limit(tables);
+        self.set_peer_limits(tables);
+    }
+
     /// Replaces the tests of the kernel's decapsulation.
-    pub(crate) fn set_decap_tests(&mut self, tables: &MemoryMaps) {
+    fn set_decap_tests(&mut self, tables: &MemoryMaps) {
         let old = self.decap_tests();
         let map = self.0.map_mut(KERNEL_DECAP_TESTS).expect(KERNEL_DECAP_TESTS);
         let mut tests: HashMap<_, u32, u64> = map.try_into().expect(KERNEL_DECAP_TESTS);

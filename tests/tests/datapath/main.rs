@@ -204,10 +204,7 @@ fn cases_in_the_kernel() {
         let kernel = load_or_refill(&mut kernel, &case.tables);
         let tables = case.tables.clone();
         let (verdict, bytes) = run_gso_on_host(case.program, &tables, &case.frame, case.gso_size);
-        kernel.set_health(&case.tables);
-        kernel.set_decap_tests(&case.tables);
-        kernel.set_icmp_limit(&case.tables);
-        kernel.set_peer_limits(&case.tables);
+        kernel.set_written_state(&case.tables);
         let before = kernel.counts();
         let outcome = kernel.run_gso(case.program.name(), &case.frame, case.gso_size);
         kernel.clear_peer_limits(&case.tables);

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 
 use mc_tests::{
     capture::{Capture, Direction},
+    decode::{Frame, Payload},
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
 
 use crate::{
-    fixture::{TIMEOUT, connected},
+    fixture::{TIMEOUT, connected, shown_device},
     host_changes::wait_connectivity,
     observability::{inspect, row},
 };
@@ -25,12 +26,10 @@ fn gateway() -> String {
     Cluster::East.internal_net().addr().to_string()
 }
 
-/// MAC address of a device.
-fn mac_of(bed: &Topology, place: Place, device: &str) -> String {
-    let args = ["-json", "link", "show", "dev", device];
-    let shown = bed.netns(place).run("ip", args).expect("a device");
-    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    shown[0]["address"].as_str().expect("an address").to_owned()
+/// MAC address of the gateway's device on that network.
+fn gateway_mac(bed: &Topology) -> String {
+    let shown = shown_device(bed, GATEWAY, "eth0");
+    shown["address"].as_str().expect("an address").to_owned()
 }
 
 /// Waits until the Node's programs write this MAC address into frames to its gateway; none if they leave it to the
@@ -65,20 +64,16 @@ fn destinations(bed: &Topology) -> Vec<String> {
     // Requests to another MAC address have no reply.
     drop(bed.traffic().run(bed.netns(Place::PodEast), &args));
     let frames = capture.finish().expect("frames");
-    let is_tunnel = |frame: &&Vec<u8>| {
-        frame[12..14] == [0x08, 0x00] && frame[23] == 17 && frame[36..38] == 6081_u16.to_be_bytes()
+    let destination = |frame: &Vec<u8>| {
+        let frame = Frame::decode(frame)?;
+        let Payload::Geneve(_, geneve) = frame.ip?.payload else {
+            return None;
+        };
+        // Not probes, whose sockets send by the kernel's table.
+        geneve.inner?.ip?;
+        Some(frame.to.to_string())
     };
-    let mac = |frame: &Vec<u8>| {
-        [0, 1, 2, 3, 4, 5]
-            .map(|at| format!("{:02x}", frame[at]))
-            .join(":")
-    };
-    frames
-        .iter()
-        // Not probes: their sockets send by the kernel's table.
-        .filter(|frame| is_tunnel(frame) && frame[62..64] == [0x08, 0x00])
-        .map(mac)
-        .collect()
+    frames.iter().filter_map(destination).collect()
 }
 
 fn set_neighbor(bed: &Topology, state: &str) {
@@ -87,11 +82,29 @@ fn set_neighbor(bed: &Topology, state: &str) {
         .expect("a neighbor");
 }
 
+/// The kernel's entry of a neighbor.
+fn entry(bed: &Topology, place: Place, addr: &str) -> String {
+    let shown = bed.netns(place).run("ip", ["neigh", "show", addr]);
+    shown.expect("an entry")
+}
+
+fn wait_reachable(bed: &Topology, place: Place, addr: &str) {
+    wait_for("a confirmed entry", TIMEOUT, || {
+        let entry = entry(bed, place, addr);
+        if entry.contains("REACHABLE") {
+            Ok(())
+        } else {
+            Err(entry)
+        }
+    })
+    .expect("confirmed");
+}
+
 #[test]
 fn frames_to_a_next_hop_have_the_mac_address_of_its_present_neighbor_entry() {
     let bed = connected("neigh");
     wait_connectivity(&bed);
-    let real = mac_of(&bed, GATEWAY, "eth0");
+    let real = gateway_mac(&bed);
     wait_written(&bed, Some(&real));
     assert_eq!(destinations(&bed).first(), Some(&real));
     set_neighbor(&bed, &format!("lladdr {ELSEWHERE} nud permanent"));
@@ -109,7 +122,7 @@ fn frames_to_a_next_hop_have_the_mac_address_of_its_present_neighbor_entry() {
 #[test]
 fn link_addresses_end_with_the_agent() {
     let mut bed = connected("neigh-end");
-    let real = mac_of(&bed, GATEWAY, "eth0");
+    let real = gateway_mac(&bed);
     wait_written(&bed, Some(&real));
     bed.stop_agent(NODE).expect("stop");
     let next_hops = inspect(&bed, NODE, "nexthops");
@@ -141,25 +154,13 @@ fn link_addresses_end_with_the_agent() {
 #[test]
 fn an_idle_neighbor_is_confirmed_and_a_permanent_one_stays() {
     let bed = connected("neigh-idle");
-    let real = mac_of(&bed, GATEWAY, "eth0");
+    let real = gateway_mac(&bed);
     wait_written(&bed, Some(&real));
     bed.netns(NODE)
         .sysctl(&[("net.ipv4.neigh.eth0.delay_first_probe_time", "1")])
         .expect("a setting");
     set_neighbor(&bed, "nud stale");
-    let state = || {
-        let shown = bed.netns(NODE).run("ip", ["neigh", "show", &gateway()]);
-        shown.expect("an entry")
-    };
-    wait_for("a confirmed entry", TIMEOUT, || {
-        let entry = state();
-        if entry.contains("REACHABLE") {
-            Ok(())
-        } else {
-            Err(entry)
-        }
-    })
-    .expect("confirmed");
+    wait_reachable(&bed, NODE, &gateway());
     wait_written(&bed, Some(&real));
     // An entry of another device shows that the agent confirms idle entries meanwhile.
     let far = Cluster::West.gateway_net().addr();
@@ -170,15 +171,7 @@ fn an_idle_neighbor_is_confirmed_and_a_permanent_one_stays() {
     bed.netns(GATEWAY)
         .sysctl(&[("net.ipv4.neigh.eth1.delay_first_probe_time", "1")])
         .expect("a setting");
-    wait_for("a confirmed entry of the gateway", TIMEOUT, || {
-        let shown = bed.netns(GATEWAY).run("ip", ["neigh", "show", &far.to_string()]);
-        let entry = shown.map_err(|error| format!("{error:#}"))?;
-        if entry.contains("REACHABLE") {
-            Ok(())
-        } else {
-            Err(entry)
-        }
-    })
-    .expect("confirmed");
-    assert!(state().contains("PERMANENT"), "{}", state());
+    wait_reachable(&bed, GATEWAY, &far.to_string());
+    let entry = entry(&bed, NODE, &gateway());
+    assert!(entry.contains("PERMANENT"), "{entry}");
 }

@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     families::assert_connectivity,
-    fixture::{TIMEOUT, ebpf_object, options, wait_for_log},
+    fixture::{TIMEOUT, ebpf_object, options, shown_device, wait_for_log},
     host_changes::wait_connectivity,
     observability::{inspect, metrics, row},
     tunnel_device::{GATEWAY, NODE, counters, transfer},
@@ -48,12 +48,9 @@ fn program(bed: &Topology, name: &str) -> (u32, u64) {
 
 /// ID of the XDP program that a device of the gateway runs.
 fn attached(bed: &Topology, device: &str) -> Option<u64> {
-    let shown = bed
-        .netns(GATEWAY)
-        .run("ip", ["-json", "link", "show", "dev", device])
-        .expect("a device");
-    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    shown.pointer("/0/xdp/prog/id")?.as_u64()
+    shown_device(bed, GATEWAY, device)
+        .pointer("/xdp/prog/id")?
+        .as_u64()
 }
 
 /// Waits until the devices of the gateway run the pinned program.
@@ -70,13 +67,12 @@ fn wait_until_attached(bed: &Topology) {
     .expect("attached");
 }
 
-/// Waits until the gateway's programs write the link addresses of all next hops.
-fn wait_until_linked(bed: &Topology) {
-    wait_connectivity(bed);
-    wait_for("link addresses of all next hops", TIMEOUT, || {
+/// Waits until the gateway's programs write the link addresses of all next hops, or of none.
+fn wait_for_links(bed: &Topology, written: bool) {
+    wait_for("link addresses of next hops", TIMEOUT, || {
         let next_hops = inspect(bed, GATEWAY, "nexthops");
         let rows = next_hops.as_array().map_or(&[][..], Vec::as_slice);
-        if !rows.is_empty() && rows.iter().all(|row| row["mac"].is_string()) {
+        if !rows.is_empty() && rows.iter().all(|row| row["mac"].is_string() == written) {
             Ok(())
         } else {
             Err(next_hops.to_string())
@@ -85,9 +81,18 @@ fn wait_until_linked(bed: &Topology) {
     .expect("link addresses");
 }
 
-/// Sends a bulk transfer through the gateway: the XDP program forwards nearly all of its packets.
-fn assert_forwards(bed: &Topology) {
-    wait_until_linked(bed);
+/// Packets of a bulk transfer through the gateway.
+struct Transfer {
+    /// Segments that the receiver's kernel counts.
+    segments: u64,
+    /// Packets that the gateway counts.
+    transit: u64,
+    /// Runs of its classifier.
+    by_classifier: u64,
+}
+
+/// Sends a bulk transfer through the gateway.
+fn send(bed: &Topology) -> Transfer {
     let _statistics = enable_stats(Stats::RunTime).expect("statistics");
     let read = || {
         let transit = counters(bed, GATEWAY).outcomes[Outcome::Transit.name()].packets;
@@ -96,7 +101,22 @@ fn assert_forwards(bed: &Topology) {
     let before = read();
     let segments = transfer(bed);
     let after = read();
-    let (transit, by_classifier) = (after.0 - before.0, after.1 - before.1);
+    Transfer {
+        segments,
+        transit: after.0 - before.0,
+        by_classifier: after.1 - before.1,
+    }
+}
+
+/// Asserts that the XDP program forwards nearly all packets.
+fn assert_forwards(bed: &Topology) {
+    wait_connectivity(bed);
+    wait_for_links(bed, true);
+    let Transfer {
+        segments,
+        transit,
+        by_classifier,
+    } = send(bed);
     assert!(
         transit >= segments,
         "{transit} packets counted, {segments} segments"
@@ -125,10 +145,20 @@ fn check(options: Options, family: Family) -> Topology {
 #[test]
 fn xdp_forwards_geneve_across_restarts_and_repairs_until_cleanup() {
     let mut bed = check(options("xdp-g"), Family::V4);
-    // Without its agent no packet is lost (the link addresses end after 5 s), and the next agent replaces the program.
+    // Once the link addresses have ended with the agent, the classifier forwards. The next agent replaces the program.
     let (old, _) = program(&bed, PROGRAM_TRANSIT);
     bed.signal_agent(GATEWAY, Signal::SIGKILL).expect("SIGKILL");
     assert_connectivity(&bed, Family::V4);
+    wait_for_links(&bed, false);
+    let Transfer {
+        transit,
+        by_classifier,
+        ..
+    } = send(&bed);
+    assert!(
+        transit > 0 && by_classifier >= transit,
+        "the classifier ran {by_classifier} times for {transit} packets"
+    );
     bed.stop_agent(GATEWAY).ok();
     bed.start_agent(GATEWAY).expect("an agent");
     wait_until_attached(&bed);

@@ -1,4 +1,4 @@
-//! Link addresses of next hops, and the time until which programs use them.
+//! Link addresses of next hops.
 
 /// Destination and source address of an Ethernet header: its first twelve bytes as little-endian words, followed by
 /// zeros. All is zero without a known destination.
@@ -60,21 +60,7 @@ impl LinkAddresses {
     }
 }
 
-/// Value of `mc_epoch`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Epoch {
-    /// Number of the current state of prefixes, peers, groups and next hops; 0 disables the caches.
-    pub number: u32,
-    /// Always 0.
-    pub pad: u32,
-    /// Nanoseconds of `CLOCK_MONOTONIC` until which programs use [`super::NextHop::link`]. The agent extends it while
-    /// the link addresses are current.
-    pub links_until: u64,
-}
-
 const _: () = assert!(size_of::<LinkAddresses>() == 16 && align_of::<LinkAddresses>() == 8);
-const _: () = assert!(size_of::<Epoch>() == 16 && align_of::<Epoch>() == 8);
 
 #[cfg(test)]
 mod tests {

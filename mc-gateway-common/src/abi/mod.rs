@@ -7,6 +7,7 @@
 pub mod addr;
 mod address;
 pub mod affinity;
+mod epoch;
 pub mod flow_entry;
 pub mod kernel_decap;
 mod link;
@@ -21,7 +22,8 @@ pub mod transit;
 
 pub use addr::Addr;
 pub use address::Address;
-pub use link::{Epoch, LinkAddresses};
+pub use epoch::Epoch;
+pub use link::LinkAddresses;
 pub use prefix::{MAX_PREFIXES, PREFIXES, PrefixKey};
 pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 

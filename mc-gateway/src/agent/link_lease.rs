@@ -59,22 +59,20 @@ impl Agent {
             .map(|watched| watched.neighbors.clone());
         let Some(known) = known else { return false };
         let wanted = known.keys().copied().collect();
-        let found = match neighbors::observe(&self.handle, &wanted).await {
+        let (found, idle) = match neighbors::observe(&self.handle, wanted).await {
             Ok(found) => found,
             Err(error) => {
                 self.log.error(&AgentError::from(error));
                 return false;
             }
         };
-        for neighbor in &found.idle {
+        for neighbor in idle {
             // A device may have gone meanwhile, which the kernel notifies.
-            if let Err(error) = neighbors::confirm(&self.handle, *neighbor).await {
+            if let Err(error) = neighbors::confirm(&self.handle, neighbor).await {
                 tracing::debug!(%error, "neighbor not confirmed");
             }
         }
-        let missed = known
-            .iter()
-            .any(|(key, mac)| found.resolved.get(key) != mac.as_ref());
+        let missed = found != known;
         if missed {
             self.withdraw_links();
             self.known_paths.clear_neighbors();

@@ -12,11 +12,11 @@ mod tunnel_devices;
 
 use std::io;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use mc_metrics::server::{self, Listener};
 use thiserror::Error;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use tracing::info;
 
 use crate::apply::ApplyError;
@@ -116,13 +116,10 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     let mut signals = Signals::new()?;
     let mut schedule = Schedule::new(Instant::now());
     let mut status = agent.prober.status();
-    let mut search = interval(SEARCH_INTERVAL);
-    search.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut search = every(SEARCH_INTERVAL);
     let mut foreign_changes = ForeignChanges::new(Instant::now());
-    let mut renew = interval(RENEW_INTERVAL);
-    renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut confirm = interval(CONFIRM_INTERVAL);
-    confirm.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut renew = every(RENEW_INTERVAL);
+    let mut confirm = every(CONFIRM_INTERVAL);
     loop {
         agent.metrics.state().last_turn = std::time::Instant::now();
         tokio::select! {
@@ -184,6 +181,13 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
             }
         }
     }
+}
+
+/// Ticks that are delayed after a long reconcile, not repeated.
+fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn io_error(operation: &'static str) -> impl FnOnce(io::Error) -> AgentError {

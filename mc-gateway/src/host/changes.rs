@@ -21,7 +21,7 @@ pub enum HostChange {
     Network,
     /// Paths to other nodes may have changed.
     Paths,
-    /// Neighbors on these paths.
+    /// MAC addresses of neighbors on these paths.
     Neighbors,
     /// The agent's nftables table, by any program.
     Nftables,
@@ -82,8 +82,9 @@ fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<[R
 
     let groups = [
         Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, // Policy routing.
-        Ipv4Rule, Ipv6Rule, // Filters and qdiscs.
-        Tc, Neigh,
+        Ipv4Rule, Ipv6Rule, // Link addresses.
+        Neigh,    // Filters and qdiscs.
+        Tc,
     ];
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);

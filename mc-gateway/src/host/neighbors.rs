@@ -1,6 +1,6 @@
 //! The kernel's neighbor tables: entries on the routes to other nodes, and limits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 
 use futures::TryStreamExt as _;
@@ -10,7 +10,7 @@ use rtnetlink::packet_route::neighbour::{
 };
 
 use super::{HostError, netlink};
-use crate::resolved::{NeighborKey, NeighborLimits};
+use crate::resolved::{NeighborKey, NeighborLimits, Neighbors};
 
 /// An entry of a neighbor table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,38 +21,35 @@ pub(super) struct Entry {
     idle: bool,
 }
 
-/// Neighbors in the kernel's tables.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Neighbors {
-    /// MAC addresses of the resolved ones.
-    pub resolved: BTreeMap<NeighborKey, [u8; 6]>,
-    /// Those that the kernel confirms once it is requested. It resolves others for the first packet to them.
-    pub idle: BTreeSet<NeighborKey>,
-}
-
-/// Observes the wanted neighbors.
-pub async fn observe(handle: &Handle, wanted: &BTreeSet<NeighborKey>) -> Result<Neighbors, HostError> {
-    let mut neighbors = Neighbors::default();
-    if wanted.is_empty() {
-        return Ok(neighbors);
+/// The wanted neighbors, and the idle ones among them: the kernel confirms these once it is requested, and resolves
+/// others for the first packet to them.
+pub async fn observe(
+    handle: &Handle,
+    wanted: BTreeSet<NeighborKey>,
+) -> Result<(Neighbors, BTreeSet<NeighborKey>), HostError> {
+    let mut neighbors: Neighbors = wanted.into_iter().map(|key| (key, None)).collect();
+    let mut idle = BTreeSet::new();
+    if neighbors.is_empty() {
+        return Ok((neighbors, idle));
     }
     let mut messages = handle.neighbours().get().execute();
     while let Some(message) = messages.try_next().await.map_err(netlink("list neighbors"))? {
-        let Some((key, entry)) = parse(&message).filter(|(key, _)| wanted.contains(key)) else {
+        let Some((key, entry)) = parse(&message) else {
             continue;
         };
-        if let Some(mac) = entry.mac {
-            neighbors.resolved.insert(key, mac);
-        }
+        let Some(mac) = neighbors.get_mut(&key) else {
+            continue;
+        };
+        *mac = entry.mac;
         if entry.idle {
-            neighbors.idle.insert(key);
+            idle.insert(key);
         }
     }
-    Ok(neighbors)
+    Ok((neighbors, idle))
 }
 
-/// Requests the kernel to confirm a neighbor, as a packet to it does (`NTF_USE`). An entry that an
-/// administrator has made permanent would lose that state: it is never idle.
+/// Requests the kernel to confirm an idle neighbor, as a packet to it does (`NTF_USE`). An entry that an administrator
+/// has made permanent would lose that state; it is never idle.
 pub async fn confirm(handle: &Handle, (ifindex, addr): NeighborKey) -> Result<(), HostError> {
     let request = handle
         .neighbours()

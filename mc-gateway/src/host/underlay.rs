@@ -13,7 +13,7 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::{HostError, is_missing, neighbors, netlink, to_io};
 use crate::cidr::max_prefix_len;
-use crate::resolved::{NeighborKey, Underlay, UnderlayRoute};
+use crate::resolved::{Neighbors, Underlay, UnderlayRoute};
 
 #[derive(Clone, Debug)]
 struct Link {
@@ -31,25 +31,20 @@ struct Link {
 #[derive(Debug, Default)]
 pub struct KnownPaths {
     routes: BTreeMap<IpAddr, UnderlayRoute>,
-    neighbors: Option<KnownNeighbors>,
-}
-
-#[derive(Debug)]
-struct KnownNeighbors {
-    wanted: BTreeSet<NeighborKey>,
-    resolved: BTreeMap<NeighborKey, [u8; 6]>,
+    /// Empty while they are unknown.
+    neighbors: Neighbors,
 }
 
 impl KnownPaths {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.routes.clear();
-        self.neighbors = None;
+        self.neighbors.clear();
     }
 
     /// Forgets the neighbors, which [`HostChange::Neighbors`](super::changes::HostChange::Neighbors) outdates.
     pub fn clear_neighbors(&mut self) {
-        self.neighbors = None;
+        self.neighbors.clear();
     }
 }
 
@@ -76,17 +71,10 @@ pub async fn observe(
     }
     known.routes.clone_from(&underlay.routes);
     let wanted = underlay.neighbors_on_routes();
-    if known
-        .neighbors
-        .as_ref()
-        .is_none_or(|known| known.wanted != wanted)
-    {
-        let resolved = neighbors::observe(handle, &wanted).await?.resolved;
-        known.neighbors = Some(KnownNeighbors { wanted, resolved });
+    if !known.neighbors.keys().eq(&wanted) {
+        (known.neighbors, _) = neighbors::observe(handle, wanted).await?;
     }
-    if let Some(known) = &known.neighbors {
-        underlay.neighbors.clone_from(&known.resolved);
-    }
+    underlay.neighbors.clone_from(&known.neighbors);
     Ok(underlay)
 }
 

@@ -1,6 +1,6 @@
 //! The part of the host's network that the data path depends on: changes of the rest need no reconcile. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::state::HostState;
 use super::{link, neighbors, policy_routing, route, tunnel_device};
 use crate::cidr::max_prefix_len;
-use crate::resolved::NeighborKey;
+use crate::resolved::{NeighborKey, Neighbors};
 use crate::shared_set::SharedSet;
 
 /// A change of the host's network, by the observations that it outdates.
@@ -43,8 +43,8 @@ pub struct Watched {
     pub addresses: BTreeSet<IpAddr>,
     /// Prefixes routed into `mc0`.
     pub prefixes: SharedSet<IpNet>,
-    /// Neighbors on the paths to other nodes, each with its known MAC address.
-    pub neighbors: BTreeMap<NeighborKey, Option<[u8; 6]>>,
+    /// Neighbors on the paths to other nodes.
+    pub neighbors: Neighbors,
 }
 
 impl Watched {
@@ -59,10 +59,9 @@ impl Watched {
         self.devices
             .extend(paths.chain(own.map(|(index, _)| *index)).chain(device));
         self.all_devices = !underlay.unreachable.is_empty();
-        let wanted = underlay.neighbors_on_routes();
-        let more_neighbors = wanted.iter().any(|key| !self.neighbors.contains_key(key));
-        let known = |key| (key, underlay.neighbors.get(&key).copied());
-        self.neighbors = wanted.into_iter().map(known).collect();
+        let mut neighbors = underlay.neighbors.keys();
+        let more_neighbors = neighbors.any(|key| !self.neighbors.contains_key(key));
+        self.neighbors.clone_from(&underlay.neighbors);
         more_neighbors || (self.devices.len(), self.all_devices) > before
     }
 
@@ -205,7 +204,6 @@ mod tests {
     use rtnetlink::packet_route::tc::TcMessage;
 
     use super::*;
-    use crate::resolved::UnderlayRoute;
 
     const MC0: u32 = 5;
     const UNDERLAY: u32 = 2;
@@ -325,18 +323,10 @@ mod tests {
         let mut watched = Watched::default();
         let mut host = HostState::default();
         let to = IpAddr::from([192, 0, 2, 9]);
-        let route = UnderlayRoute {
-            ifindex: UNDERLAY,
-            device: "eth0".to_owned(),
-            link_address: Some(MAC),
-            source: [192, 0, 2, 1].into(),
-            mtu: 1500,
-            neighbor: Some(to),
-        };
-        host.inputs.underlay.routes.insert(to, route);
+        host.inputs.underlay.neighbors.insert((UNDERLAY, to), None);
         assert!(watched.update(&host, &[]));
         assert_eq!(watched.neighbors, [((UNDERLAY, to), None)].into());
-        host.inputs.underlay.neighbors.insert((UNDERLAY, to), MAC);
+        host.inputs.underlay.neighbors.insert((UNDERLAY, to), Some(MAC));
         assert!(!watched.update(&host, &[]));
         assert_eq!(watched.neighbors, [((UNDERLAY, to), Some(MAC))].into());
     }

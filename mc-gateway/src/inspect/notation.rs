@@ -20,6 +20,11 @@ pub const fn state_name(state: Option<State>) -> &'static str {
     }
 }
 
+/// A MAC address in the usual form, such as `02:00:00:00:00:01`.
+pub(crate) fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 /// Name of a prefix's action.
 pub(crate) fn action_name(action: u32) -> String {
     match action {

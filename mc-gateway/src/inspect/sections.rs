@@ -6,7 +6,9 @@ use mc_gateway_common::abi::{self, Addr, service};
 use mc_gateway_common::liveness;
 use serde_json::{Value, json};
 
-use super::notation::{action_name, format_prefix, neighbor_addr, role_names, secret_name, state_name};
+use super::notation::{
+    action_name, format_prefix, mac_text, neighbor_addr, role_names, secret_name, state_name,
+};
 use super::render::Table;
 use super::section::Section;
 use super::services;
@@ -123,7 +125,7 @@ fn next_hops(snapshot: &Snapshot) -> Table {
             json!(next_hop.weight),
             json!(from_abi_addr(&next_hop.local)),
             json!(neighbor_addr(&next_hop.neighbor)),
-            json!(snapshot.link_address(next_hop)),
+            json!(snapshot.link_address(next_hop).map(mac_text)),
             json!(next_hop.ifindex),
             json!(slot),
         ]
@@ -204,7 +206,7 @@ fn peer_group(snapshot: &Snapshot, peer: &abi::Peer) -> String {
 fn config(snapshot: &Snapshot) -> Table {
     let config = &snapshot.contents.config;
     let flag = |bit: u32| config.flags & bit != 0;
-    let mac = config.mc0_mac.map(|byte| format!("{byte:02x}")).join(":");
+    let mac = mac_text(config.mc0_mac);
     let local: Vec<IpAddr> = config
         .local
         .iter()

@@ -104,9 +104,8 @@ impl Snapshot {
 
     /// MAC address that programs write into frames to a next hop; none if they leave it to the kernel.
     #[must_use]
-    pub fn link_address(&self, next_hop: &abi::NextHop) -> Option<String> {
-        let written = self.links_are_current && next_hop.link.is_known();
-        written.then(|| next_hop.link.dst().map(|byte| format!("{byte:02x}")).join(":"))
+    pub fn link_address(&self, next_hop: &abi::NextHop) -> Option<[u8; 6]> {
+        (self.links_are_current && next_hop.link.is_known()).then(|| next_hop.link.dst())
     }
 
     /// The same entries as input of the packet pipeline.

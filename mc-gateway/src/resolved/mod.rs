@@ -40,7 +40,7 @@ pub use nft_rules::{HostPort, NftRules, PacketFilter};
 pub use prefix::Prefix;
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;
-pub use underlay::{DEFAULT_MTU, MIN_V6_MTU, NeighborKey, Underlay, UnderlayRoute, overhead};
+pub use underlay::{DEFAULT_MTU, MIN_V6_MTU, NeighborKey, Neighbors, Underlay, UnderlayRoute, overhead};
 
 /// A route into `mc0`. Each supernet has a permanent one and a preferred one.
 ///

@@ -356,9 +356,9 @@ fn drop_ipv6_routes(state: &mut ResolvedState, node_name: &str, reason: &str) ->
 fn link_addresses(route: &UnderlayRoute, underlay: &Underlay) -> abi::LinkAddresses {
     let neighbor = route
         .neighbor
-        .and_then(|addr| underlay.neighbors.get(&(route.ifindex, addr)));
+        .and_then(|addr| *underlay.neighbors.get(&(route.ifindex, addr))?);
     match (neighbor, route.link_address) {
-        (Some(dst), Some(src)) => abi::LinkAddresses::new(*dst, src),
+        (Some(dst), Some(src)) => abi::LinkAddresses::new(dst, src),
         _ => abi::LinkAddresses::UNKNOWN,
     }
 }

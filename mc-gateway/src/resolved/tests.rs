@@ -132,7 +132,7 @@ fn a_next_hop_has_the_link_addresses_of_a_resolved_neighbor_on_its_device() {
     let (desired, mut underlay) = fixture();
     let neighbor = [192, 0, 2, 254].into();
     let (mac, elsewhere) = ([2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 8]);
-    underlay.neighbors = [((2, neighbor), mac), ((9, neighbor), elsewhere)].into();
+    underlay.neighbors = [((2, neighbor), Some(mac)), ((9, neighbor), Some(elsewhere))].into();
     let (state, _) = resolve(&desired, &underlay, TUNNEL);
     assert_eq!(
         state.next_hops[&7].link,

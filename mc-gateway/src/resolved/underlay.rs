@@ -23,6 +23,9 @@ pub fn overhead(outer: IpAddr) -> u32 {
 /// A neighbor: index of its device, and its address.
 pub type NeighborKey = (u32, IpAddr);
 
+/// Neighbors with their MAC addresses; none of those that the kernel has not resolved.
+pub type Neighbors = BTreeMap<NeighborKey, Option<[u8; 6]>>;
+
 /// The host's route to an underlay address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnderlayRoute {
@@ -58,8 +61,8 @@ pub struct Underlay {
     pub bridge_addrs: BTreeSet<IpAddr>,
     /// Addresses of `mc0`.
     pub mc0_addrs: BTreeSet<IpAddr>,
-    /// MAC addresses of resolved neighbors on the routes.
-    pub neighbors: BTreeMap<NeighborKey, [u8; 6]>,
+    /// Neighbors on the routes.
+    pub neighbors: Neighbors,
 }
 
 impl Underlay {

@@ -14,7 +14,7 @@ use aya_ebpf::{
     },
 };
 use mc_gateway_common::{
-    abi::Neighbor,
+    abi::{Neighbor, kernel_decap::ADJ_ROOM_DECAP_UDP},
     packet::{Aligned, Frame, HeaderWords, L4ChecksumDelta, OuterFamily, Packet, checksum, eth, ip},
 };
 
@@ -32,6 +32,18 @@ const GROW: u64 = (BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_
     | ENCAP_L2_LEN;
 /// Without FIXED_GSO the segment size would grow by the removed bytes.
 const PLAIN: u64 = BPF_F_ADJ_ROOM_FIXED_GSO as u64;
+
+/// 1 if the kernel knows [`ADJ_ROOM_DECAP_UDP`]. The agent replaces the value before it loads the object.
+#[unsafe(no_mangle)]
+static MC_HAS_DECAP_FLAG: u32 = 0;
+
+/// Whether the kernel knows [`ADJ_ROOM_DECAP_UDP`].
+#[inline(always)]
+fn has_decap_flag() -> bool {
+    // SAFETY: a constant of the object. A volatile read keeps the compiler from using its own value.
+    unsafe { (&raw const MC_HAS_DECAP_FLAG).read_volatile() != 0 }
+}
+
 /// Minimum length of a packet decapsulated from IPv6 before Linux 6.3: an IPv6 header.
 const PADDED: u32 = V6_LEN;
 /// Bytes of an encapsulated packet for direct access: outer headers over IPv4 and an inner IPv6 header. Not more: only
@@ -270,11 +282,21 @@ impl Packet for Skb {
     fn shrink(&mut self, outer: OuterFamily, inner_v6: bool) -> Option<()> {
         let less = -(outer.encap_len() as i32);
         let version = match (outer, inner_v6) {
-            (OuterFamily::V4, false) | (OuterFamily::V6, true) => return self.adjust(less, PLAIN),
+            (OuterFamily::V4, false) | (OuterFamily::V6, true) => 0,
             (OuterFamily::V4, true) => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
             (OuterFamily::V6, false) => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
         };
-        if let Some(done) = self.adjust(less, PLAIN | version as u64) {
+        let flags = PLAIN | version as u64;
+        if self.is_gso()
+            && has_decap_flag()
+            && let Some(done) = self.adjust(less, flags | ADJ_ROOM_DECAP_UDP)
+        {
+            return Some(done);
+        }
+        if version == 0 {
+            return self.adjust(less, PLAIN);
+        }
+        if let Some(done) = self.adjust(less, flags) {
             return Some(done);
         }
         // Linux before 6.3 does not support a change of the IP version and requires a remainder as long as the outer

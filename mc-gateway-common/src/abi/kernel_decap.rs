@@ -9,6 +9,13 @@ pub const KERNEL_DECAP_TESTS: &str = "mc_decap_tests";
 /// Capacity of the map. Packets of further devices are decapsulated by `from_underlay`.
 pub const MAX_KERNEL_DECAP_TESTS: u32 = 256;
 
+/// Name of the object's constant, 0 or 1: whether the kernel knows [`ADJ_ROOM_DECAP_UDP`]. The agent replaces it before
+/// it loads the object.
+pub const HAS_DECAP_FLAG: &str = "MC_HAS_DECAP_FLAG";
+/// `BPF_F_ADJ_ROOM_DECAP_L4_UDP` of `bpf_skb_adjust_room` (`linux/bpf.h`, Linux 7.3): a super-packet loses its tunnel
+/// state (`SKB_GSO_UDP_TUNNEL`, `SKB_GSO_UDP_TUNNEL_CSUM`) with its outer headers.
+pub const ADJ_ROOM_DECAP_UDP: u64 = 1 << 10;
+
 /// Key of the packets of an underlay device with one outer IP version. A firewall may treat both versions differently.
 #[inline(always)]
 #[must_use]

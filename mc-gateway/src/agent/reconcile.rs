@@ -127,7 +127,13 @@ impl Agent {
         let health = probe::ProbeMaps::open(&datapath.maps_dir())?;
         let path_mtus = health.path_mtus(&maps.contents().next_hops)?;
         preflight::drop_load_capabilities().map_err(io_error("drop capabilities"))?;
-        info!(node = %config.node_name, bpf_dir = %dir.display(), attach = ?attach_mode, "programs loaded");
+        info!(
+            node = %config.node_name,
+            bpf_dir = %dir.display(),
+            attach = ?attach_mode,
+            clears_tunnel_state = datapath.clears_tunnel_state(),
+            "programs loaded"
+        );
         warn_if_not_forwarding();
         // After the capabilities are dropped: a thread inherits those of its parent.
         let prober = Prober::start(health, config.probes).map_err(io_error("start a thread"))?;
@@ -289,7 +295,11 @@ impl Agent {
             secrets: &self.secrets,
             period: peer_secret::period(SystemTime::now()),
             cluster_id_key: self.cluster_id_key,
-            tunnel_mac: self.tunnel_mac,
+            tunnel_mac: if self.datapath.clears_tunnel_state() {
+                [0; 6]
+            } else {
+                self.tunnel_mac
+            },
             decap_test_ms: self.config.probes.decap_test_ms(),
             has_tunnel_devices,
             capacity: Capacity::default(),

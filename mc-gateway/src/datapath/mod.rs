@@ -7,6 +7,7 @@
 pub(crate) mod clsact;
 mod error;
 mod flow_tables;
+mod kernel_flags;
 mod lookup_cache;
 pub(crate) mod map_migration;
 mod pin_dir;
@@ -23,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use aya::{Ebpf, EbpfLoader};
 use mc_gateway_common::abi;
+use mc_gateway_common::abi::kernel_decap::HAS_DECAP_FLAG;
 use mc_gateway_common::abi::lookup_cache::{CACHE_BITS, LOOKUP_CACHES};
 use mc_gateway_common::abi::rate_limit::PEER_RATES;
 
@@ -55,6 +57,7 @@ pub struct Datapath {
     /// Kernel IDs of the programs that this agent loaded.
     ids: BTreeMap<Program, u32>,
     transit: Transit,
+    clears_tunnel_state: bool,
     order: TcxOrder,
     /// Pins of links when they were last observed or created.
     links: BTreeSet<PathBuf>,
@@ -83,6 +86,9 @@ impl Datapath {
         })?;
         let cache_bits = lookup_cache::bits(cpus);
         loader.override_global(CACHE_BITS, &cache_bits, true);
+        let clears_tunnel_state = kernel_flags::has_decap_flag()?;
+        let has_decap_flag = u32::from(clears_tunnel_state);
+        loader.override_global(HAS_DECAP_FLAG, &has_decap_flag, true);
         for name in LOOKUP_CACHES {
             loader.map_max_entries(name, 1 << cache_bits);
         }
@@ -112,6 +118,7 @@ impl Datapath {
             ebpf,
             ids,
             transit,
+            clears_tunnel_state,
             order,
             links: BTreeSet::new(),
         })
@@ -120,6 +127,13 @@ impl Datapath {
     /// Forwards the log records of the programs, if the object writes any.
     pub fn start_program_log(&mut self) -> Result<(), ProgramLogError> {
         program_log::start(&mut self.ebpf)
+    }
+
+    /// Whether the programs clear the tunnel state of the super-packets that they decapsulate, so that no tunnel device
+    /// has to decapsulate those to Pods on a bridge.
+    #[must_use]
+    pub fn clears_tunnel_state(&self) -> bool {
+        self.clears_tunnel_state
     }
 
     /// Directory of the pinned maps.

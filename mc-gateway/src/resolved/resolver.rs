@@ -46,7 +46,7 @@ pub struct Settings<'a> {
     pub period: u64,
     /// [`abi::Config::cluster_id_key`].
     pub cluster_id_key: [u8; 16],
-    /// [`abi::Config::tunnel_mac`].
+    /// [`abi::Config::tunnel_mac`] if Pods are on a bridge; 0 if no tunnel device has to decapsulate.
     pub tunnel_mac: [u8; 6],
     /// [`abi::Config::decap_test_ms`].
     pub decap_test_ms: u32,

@@ -1,6 +1,6 @@
 //! Memory usage of an agent.
 
-use std::{fmt::Write as _, fs};
+use std::{fmt::Write as _, fs, net::Ipv4Addr};
 
 use mc_tests::{
     topology::{Cluster, Place},
@@ -9,16 +9,16 @@ use mc_tests::{
 
 use crate::fixture::{TIMEOUT, connected};
 
-/// Additional clusters, and Pod CIDRs of each: 10,000 prefixes with the Service CIDRs.
+/// Additional clusters.
 const CLUSTERS: u32 = 100;
-const PREFIXES: u32 = 99;
-/// The promised limit of 30 MiB.
-const MAX_RSS_KIB: u64 = 30 * 1024;
 
-#[test]
-fn ten_thousand_prefixes_fit_30_mib() {
-    let mut bed = connected("size");
-    let before = resident_kib(bed.agent_pid(Place::GatewayEast).expect("a process"));
+/// The promised limits in MiB.
+const LIMIT_10_000: u64 = 30;
+const LIMIT_100_000: u64 = 60;
+
+/// A manifest of the additional clusters, with `prefixes` prefixes in total: one Service CIDR and Pod CIDRs.
+fn manifest(prefixes: u32) -> String {
+    let each = prefixes / CLUSTERS;
     let mut text = String::new();
     for cluster in 0..CLUSTERS {
         write!(
@@ -28,16 +28,21 @@ fn ten_thousand_prefixes_fit_30_mib() {
              gatewayInfos: [{{gatewayIP: 198.51.100.{cluster}}}]\n  podCIDRs:\n"
         )
         .expect("text");
-        for prefix in 0..PREFIXES {
-            writeln!(
-                text,
-                "  - 100.{}.{}.0/24",
-                64 + cluster / 2,
-                cluster % 2 * 128 + prefix
-            )
-            .expect("text");
+        for index in 0..each - 1 {
+            let first = u32::from(FIRST) + (cluster * each + index) * 32;
+            writeln!(text, "  - {}/27", Ipv4Addr::from(first)).expect("text");
         }
     }
+    text
+}
+
+/// First address of the additional Pod CIDRs.
+const FIRST: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
+
+/// Announces the clusters and compares the memory of a gateway's agent with a limit.
+fn check(name: &str, prefixes: u32, limit: u64) {
+    let mut bed = connected(name);
+    let before = resident_kib(bed.agent_pid(Place::GatewayEast).expect("a process"));
     // Gateways without a route would be omitted.
     bed.netns(Place::GatewayEast)
         .run(
@@ -51,9 +56,9 @@ fn ten_thousand_prefixes_fit_30_mib() {
             ],
         )
         .expect("a route");
-    fs::write(bed.manifests_dir(Cluster::East).join("many.yaml"), text).expect("manifests");
-    let wanted = format!("prefixes={}", 10_000);
-    wait_for("10,000 prefixes on the gateway", TIMEOUT * 9, || {
+    let path = bed.manifests_dir(Cluster::East).join("many.yaml");
+    fs::write(path, manifest(prefixes)).expect("manifests");
+    wait_for("all prefixes on the gateway", TIMEOUT * 9, || {
         let log = bed
             .agent_log(Place::GatewayEast)
             .unwrap_or_else(|error| error.to_string());
@@ -65,20 +70,32 @@ fn ten_thousand_prefixes_fit_30_mib() {
             let (_, rest) = line.split_once("prefixes=")?;
             rest.split_whitespace().next()?.parse::<u32>().ok()
         });
-        if count.is_some_and(|count| count >= 10_000) {
+        if count.is_some_and(|count| count >= prefixes) {
             return Ok(());
         }
-        Err(format!("{last:?}, wanted {wanted}"))
+        Err(format!("{last:?}, wanted prefixes={prefixes}"))
     })
     .expect("all prefixes");
     let pid = bed.agent_pid(Place::GatewayEast).expect("a process");
     let after = resident_kib(pid);
     println!(
-        "agent with 10,000 prefixes: {} KiB resident ({before} KiB before), peak {} KiB",
-        after,
+        "agent with {prefixes} prefixes: {after} KiB resident ({before} KiB before), peak {} KiB",
         status_kib(pid, "VmHWM:")
     );
-    assert!(after <= MAX_RSS_KIB, "{after} KiB are more than {MAX_RSS_KIB}");
+    assert!(
+        after <= limit * 1024,
+        "{after} KiB are more than {limit} MiB with {prefixes} prefixes"
+    );
+}
+
+#[test]
+fn ten_thousand_prefixes_fit_30_mib() {
+    check("size", 10_000, LIMIT_10_000);
+}
+
+#[test]
+fn a_hundred_thousand_prefixes_fit_60_mib() {
+    check("size-100k", 100_000, LIMIT_100_000);
 }
 
 fn resident_kib(pid: u32) -> u64 {

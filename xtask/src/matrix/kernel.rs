@@ -29,7 +29,8 @@ pub(super) struct Kernel {
     pub(super) package: String,
 }
 
-/// An unpacked kernel.
+/// Image and modules of an unpacked kernel.
+#[derive(Debug)]
 pub(super) struct KernelFiles {
     pub(super) image: PathBuf,
     modules: PathBuf,
@@ -135,11 +136,7 @@ impl Kernel {
             fs::remove_dir_all(&partial).with_context(|| partial.display().to_string())?;
             result?;
         }
-        let modules = find_entry(&dir.join("lib/modules"), "")?;
-        Ok(KernelFiles {
-            image: find_entry(&dir.join("boot"), "vmlinuz")?,
-            modules: modules.join("kernel"),
-        })
+        Ok(KernelFiles::unpacked(&dir)?.1)
     }
 
     fn download(&self, to: &Path) -> Result<()> {
@@ -172,6 +169,22 @@ fn find_entry(dir: &Path, start: &str) -> Result<PathBuf> {
 }
 
 impl KernelFiles {
+    /// Finds the files of packages unpacked in `dir`, and the series. The image is in `boot`, or beside the modules
+    /// (Debian since Linux 7.2).
+    pub(super) fn unpacked(dir: &Path) -> Result<(Series, Self)> {
+        let modules = ["lib/modules", "usr/lib/modules"].map(|path| dir.join(path));
+        let modules = modules.iter().find(|path| path.exists());
+        let modules = modules.with_context(|| format!("{}: no lib/modules", dir.display()))?;
+        let modules = find_entry(modules, "")?;
+        let release = modules.file_name().unwrap_or_default().to_string_lossy();
+        let series = parse_release(&release).with_context(|| format!("{}: no release", modules.display()))?;
+        let files = Self {
+            image: find_entry(&dir.join("boot"), "vmlinuz").or_else(|_| find_entry(&modules, "vmlinuz"))?,
+            modules: modules.join("kernel"),
+        };
+        Ok((series, files))
+    }
+
     /// The modules and their dependencies in loading order, without those that are built in or absent.
     pub(super) fn modules(&self, wanted: &[&str]) -> Result<Vec<KernelModule>> {
         let mut paths = BTreeMap::new();
@@ -246,6 +259,34 @@ mod tests {
         assert_eq!(parse_release("6.1.0-50-cloud-amd64\n"), Some(Series(6, 1)));
         assert_eq!(parse_release("6.18.44\n"), Some(Series(6, 18)));
         assert_eq!(parse_release("unknown"), None);
+    }
+
+    #[test]
+    fn images_are_found_in_boot_and_beside_the_modules() {
+        for (image, modules) in [
+            (
+                "boot/vmlinuz-6.1.0-50-cloud-amd64",
+                "lib/modules/6.1.0-50-cloud-amd64",
+            ),
+            (
+                "usr/lib/modules/7.3-cloud-amd64/vmlinuz",
+                "usr/lib/modules/7.3-cloud-amd64",
+            ),
+        ] {
+            let dir = std::env::temp_dir().join(format!("mc-kernel-{}", std::process::id()));
+            let (image, modules) = (dir.join(image), dir.join(modules));
+            for path in [image.parent().unwrap(), &modules] {
+                fs::create_dir_all(path).unwrap();
+            }
+            fs::write(&image, "").unwrap();
+            let found =
+                KernelFiles::unpacked(&dir).map(|(series, files)| (series, files.image, files.modules));
+            fs::remove_dir_all(&dir).unwrap();
+            let series = parse_release(modules.file_name().unwrap().to_str().unwrap()).unwrap();
+            assert_eq!(found.unwrap(), (series, image, modules.join("kernel")));
+        }
+        let error = KernelFiles::unpacked(Path::new("/nonexistent")).unwrap_err();
+        assert_eq!(error.to_string(), "/nonexistent: no lib/modules");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use self::{
     guest::GuestReport,
     initramfs::CpioArchive,
     insn_budget::{InsnBudget, InsnCounts},
-    kernel::Kernel,
+    kernel::{Kernel, KernelFiles, Series},
 };
 use crate::{build, cmd, setup, wait::Progress};
 
@@ -37,6 +37,10 @@ pub(crate) struct MatrixArgs {
     /// The kernel series to boot, such as 6.1, or `host` for the running one without booting it; all when absent.
     #[arg(long, value_name = "SERIES", value_delimiter = ',')]
     kernel: Vec<String>,
+    /// Boot an unpacked kernel only: a directory with `vmlinuz*` in `boot` or beside the modules in
+    /// `lib/modules/RELEASE`, such as that of a kernel newer than the distribution's.
+    #[arg(long, value_name = "DIR", conflicts_with = "kernel")]
+    kernel_dir: Option<PathBuf>,
     /// Write the measured verified-instruction counts to tests/verified-instructions.toml instead of comparing
     /// them.
     #[arg(long)]
@@ -49,6 +53,10 @@ const HOST: &str = "host";
 /// Checks the running kernel and boots the others, one at a time.
 pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
     prepare()?;
+    if let Some(dir) = &args.kernel_dir {
+        let (series, files) = KernelFiles::unpacked(dir)?;
+        return boot_kernel(series, &files, &Programs::build()?, args.update);
+    }
     let is_wanted = |name: &str| args.kernel.is_empty() || args.kernel.iter().any(|wanted| wanted == name);
     let wanted: Vec<Kernel> = kernel::available()?
         .into_iter()
@@ -68,7 +76,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<()> {
         failures.push(HOST.to_owned());
     }
     for kernel in &wanted {
-        if let Err(error) = boot_kernel(kernel, &programs, args.update) {
+        if let Err(error) = fetch_and_boot(kernel, &programs, args.update) {
             println!("FAILED: {}: {error:#}", kernel.series);
             failures.push(kernel.series.to_string());
         }
@@ -91,7 +99,7 @@ pub(crate) fn oldest() -> Result<()> {
     let oldest = kernels.first().context("the distribution has no cloud kernels")?;
     let programs = Programs::build()?;
     let counted = check_host(&programs, false);
-    boot_kernel(oldest, &programs, false)?;
+    fetch_and_boot(oldest, &programs, false)?;
     counted
 }
 
@@ -121,15 +129,18 @@ fn series_names(kernels: &[Kernel]) -> Vec<String> {
     kernels.iter().map(|kernel| kernel.series.to_string()).collect()
 }
 
-fn boot_kernel(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
+fn fetch_and_boot(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()> {
+    println!("{}: {}", kernel.series, kernel.package);
+    boot_kernel(kernel.series, &kernel.fetch()?, programs, update)
+}
+
+fn boot_kernel(series: Series, files: &KernelFiles, programs: &Programs, update: bool) -> Result<()> {
     let progress = Progress::start();
-    progress.report(format!("{}: {}", kernel.series, kernel.package));
-    let files = kernel.fetch()?;
     let modules = files.modules(guest::KERNEL_MODULES)?;
-    let archive = programs.archive(&modules, &guest::init_script(kernel.series, &modules))?;
+    let archive = programs.archive(&modules, &guest::init_script(series, &modules))?;
     let dir = build::target_dir()?.join("matrix");
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let name = |what: &str| dir.join(format!("{}-{what}", kernel.series));
+    let name = |what: &str| dir.join(format!("{series}-{what}"));
     let initramfs = name("initramfs");
     fs::write(&initramfs, archive.finish()).with_context(|| initramfs.display().to_string())?;
     let serial = name("serial.log");
@@ -137,14 +148,14 @@ fn boot_kernel(kernel: &Kernel, programs: &Programs, update: bool) -> Result<()>
     fs::remove_file(&initramfs).with_context(|| initramfs.display().to_string())?;
     progress.report(format!(
         "{}: {} steps passed; verified instructions: {}",
-        kernel.series,
+        series,
         report.passed.len(),
         guest::format_counts(&report.verified)
     ));
-    check_report(kernel, &report, &serial, update)
+    check_report(series, &report, &serial, update)
 }
 
-fn check_report(kernel: &Kernel, report: &GuestReport, serial: &std::path::Path, update: bool) -> Result<()> {
+fn check_report(series: Series, report: &GuestReport, serial: &std::path::Path, update: bool) -> Result<()> {
     if !report.failed.is_empty() {
         bail!(
             "{} failed; the console log is {}",
@@ -157,7 +168,7 @@ fn check_report(kernel: &Kernel, report: &GuestReport, serial: &std::path::Path,
         "the guest ended before its last step; the console log is {}",
         serial.display()
     );
-    compare(&kernel.series.to_string(), &report.verified, update)
+    compare(&series.to_string(), &report.verified, update)
 }
 
 /// Compares counts with the recorded ones, or records them.

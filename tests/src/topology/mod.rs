@@ -13,6 +13,7 @@ mod cni;
 mod fault;
 mod links;
 mod manifests;
+mod nic_pair;
 mod plan;
 mod secrets;
 mod variant;
@@ -33,6 +34,7 @@ pub use self::{
     fault::Fault,
     links::Links,
     manifests::{gateway_info, manifests, write_manifests},
+    nic_pair::{NIC_PAIRS, NicPair},
     plan::{Cluster, Family, Format, Inner, Nets, Place},
     secrets::{Secrets, public_key_of, source_mac_between},
     variant::Variant,
@@ -111,7 +113,7 @@ impl Options {
     /// Gateways with the XDP program on their underlay devices, and links that suit it.
     #[must_use]
     pub fn with_xdp(mut self) -> Self {
-        self.links = Links::WireLikeForXdp;
+        self.links = self.links.for_xdp();
         self.agent_flags
             .extend(["--xdp-transit", "always"].map(str::to_owned));
         self
@@ -179,6 +181,11 @@ impl Topology {
                 "underlay MTU {} is too small for {} bytes of headers",
                 options.mtu,
                 options.overhead()
+            );
+        }
+        if options.links == Links::Nics && options.two_gateways {
+            bail!(
+                "pairs of network devices ({NIC_PAIRS}) connect two nodes each, and two gateways need bridges"
             );
         }
         let left = find_leaks(&options.prefix)?;
@@ -362,11 +369,9 @@ impl Topology {
             self.connect_to_bridge(one, device, bridge)?;
             return self.connect_to_bridge(other, device, bridge);
         }
-        self.netns(one).veth(device, self.netns(other), device)?;
-        for place in [one, other] {
-            self.options.links.set_offloads(self.netns(place), device)?;
-        }
-        Ok(())
+        self.options
+            .links
+            .connect(self.netns(one), self.netns(other), device)
     }
 
     /// Connects a node to a bridge.

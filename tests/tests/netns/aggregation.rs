@@ -124,7 +124,7 @@ fn is_aggregated(counter: Counter, segments: u64) -> bool {
 
 /// The gateway forwards super-packets, and a Pod on a bridge receives them: its node leaves them to the tunnel device,
 /// or clears their tunnel state, without which the bridge would segment them.
-fn check_bridge(options: Options) {
+pub(crate) fn check_bridge(options: Options) {
     let Some(mut bed) = create(options) else {
         return;
     };
@@ -194,8 +194,8 @@ fn vxlan_packets_of_pods_on_a_bridge_arrive_as_super_packets() {
 
 /// The gateway and the node of routed Pods process super-packets; the short way is faster for these Pods, and the
 /// device serves aggregation only.
-fn check_routed(name: &str, format: Format) {
-    let Some(mut bed) = create(wire_like(name, format, false)) else {
+pub(crate) fn check_routed(options: Options) {
+    let Some(mut bed) = create(options) else {
         return;
     };
     configure(&mut bed);
@@ -213,12 +213,12 @@ fn check_routed(name: &str, format: Format) {
 
 #[test]
 fn geneve_packets_of_routed_pods_are_aggregated_and_decapsulated_by_the_program() {
-    check_routed("ag-routed-g", Format::Geneve);
+    check_routed(wire_like("ag-routed-g", Format::Geneve, false));
 }
 
 #[test]
 fn vxlan_packets_of_routed_pods_are_aggregated_and_decapsulated_by_the_program() {
-    check_routed("ag-routed-v", Format::Vxlan);
+    check_routed(wire_like("ag-routed-v", Format::Vxlan, false));
 }
 
 /// Without a tunnel device each segment is a packet.

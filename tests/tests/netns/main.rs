@@ -22,6 +22,7 @@ mod ipsec;
 mod memory;
 mod mtu;
 mod neighbors;
+mod nics;
 mod observability;
 mod path_mtu_hints;
 mod restart;

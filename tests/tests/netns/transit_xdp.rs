@@ -26,9 +26,9 @@ use crate::{
 };
 
 /// Underlay devices of the gateway.
-const DEVICES: [&str; 2] = ["eth0", "eth1"];
+pub(crate) const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
-fn create(options: Options) -> Topology {
+pub(crate) fn create(options: Options) -> Topology {
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.configure(Variant::McGateway).expect("the agents");
     bed
@@ -47,14 +47,14 @@ fn program(bed: &Topology, name: &str) -> (u32, u64) {
 }
 
 /// ID of the XDP program that a device of the gateway runs.
-fn attached(bed: &Topology, device: &str) -> Option<u64> {
+pub(crate) fn attached(bed: &Topology, device: &str) -> Option<u64> {
     shown_device(bed, GATEWAY, device)
         .pointer("/xdp/prog/id")?
         .as_u64()
 }
 
 /// Waits until the devices of the gateway run the pinned program.
-fn wait_until_attached(bed: &Topology) {
+pub(crate) fn wait_until_attached(bed: &Topology) {
     wait_for("the XDP program on both devices", TIMEOUT, || {
         let (id, _) = program(bed, PROGRAM_TRANSIT);
         let found = DEVICES.map(|device| attached(bed, device));
@@ -135,7 +135,7 @@ fn wait_until_forwarded(bed: &Topology) {
 }
 
 /// A gateway with the XDP program on both devices.
-fn check(options: Options, family: Family) -> Topology {
+pub(crate) fn check(options: Options, family: Family) -> Topology {
     let bed = create(options.with_xdp());
     wait_until_attached(&bed);
     let underlay = inspect(&bed, GATEWAY, "underlay");

@@ -16,7 +16,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{
     insn_budget::InsnCounts,
     kernel::{KernelModule, Series},
-    kill_with_parent,
+    kill_with_parent, nics,
 };
 use crate::wait::Progress;
 
@@ -48,6 +48,8 @@ pub(super) const KERNEL_MODULES: &[&str] = &[
     "bridge",
     "geneve",
     "vxlan",
+    "virtio_pci",
+    "virtio_net",
 ];
 
 /// Programs of the guest and their directories.
@@ -120,6 +122,14 @@ fn steps(series: Series) -> Vec<Step> {
             "aggregation with Geneve and VXLAN devices",
             "/t/netns --test-threads=1 --nocapture geneve_packets_ vxlan_packets_of_pods a_geneve_device",
         ),
+        step(
+            "aggregation behind virtio-net devices",
+            "/t/netns --test-threads=1 --nocapture --ignored nics::geneve nics::vxlan",
+        ),
+        step(
+            "transit by XDP in virtio-net devices",
+            "/t/netns --test-threads=1 --nocapture --ignored nics::xdp",
+        ),
     ];
     // Older kernels have clsact only.
     if series >= TCX {
@@ -144,8 +154,9 @@ pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
         mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev\n\
         mount -t bpf bpf /sys/fs/bpf; mount -t tmpfs tmp /tmp; mount -t tmpfs run /run\n"
         .to_owned();
+    // Writing to a string cannot fail.
+    let _ok = writeln!(text, "export {}", nics::variable());
     for module in modules {
-        // Writing to a string cannot fail.
         let _ok = writeln!(text, "insmod /mod/{}.ko", module.name);
     }
     text.push_str("ip link set lo up\ncd /t\n");
@@ -242,6 +253,7 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
             "none",
             "-no-reboot",
         ])
+        .args(nics::qemu_args())
         .arg("-kernel")
         .arg(image)
         .arg("-initrd")

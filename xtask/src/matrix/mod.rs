@@ -4,6 +4,7 @@ mod guest;
 mod initramfs;
 mod insn_budget;
 mod kernel;
+mod nics;
 
 use std::{fs, path::PathBuf, process::Command};
 

@@ -5,7 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
-use crate::{build, cluster, cmd, ebpf, setup};
+use crate::{
+    build, cluster, cmd, ebpf,
+    matrix::{BENCHMARK_KERNEL, Benchmark},
+    setup,
+};
 
 /// Subject of the measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -31,7 +35,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Cases to compare over four hops: plain, plain-services, kernel-vxlan, metadata-vxlan, mc-gateway,
-    /// mc-gateway-vxlan, plain-ipv6, kernel-vxlan-ipv6, mc-gateway-ipv6 [default: all].
+    /// mc-gateway-vxlan, mc-gateway-xdp, mc-gateway-vxlan-xdp, plain-ipv6, kernel-vxlan-ipv6, mc-gateway-ipv6
+    /// [default: all].
     #[arg(long, value_delimiter = ',')]
     cases: Vec<String>,
     /// Gateways lost in part failover [default: 200 in a run of all parts, else 12, and 5 with --quick].
@@ -40,10 +45,18 @@ pub(crate) struct BenchArgs {
     /// Short measurements: whether everything works, not how fast.
     #[arg(long)]
     quick: bool,
-    /// Beds to compare the cases on: wire-like-routed, wire-like-bridge, veth-routed, veth-bridge [default: all].
+    /// Beds to compare the cases on: wire-like-routed, wire-like-bridge, wire-like-checksums, veth-routed, veth-bridge;
+    /// nics-routed and nics-bridge with pairs of network devices (`MC_NIC_PAIRS`) [default: all that are available].
     #[arg(long, value_delimiter = ',')]
     beds: Vec<String>,
-    /// Directory for `report.json` and the pictures [default: target/bench, target/bench-control].
+    /// Measure throughput on virtio-net devices (beds nics-routed, nics-bridge) of a guest with an emulated CPU
+    /// [default: 3 rounds].
+    #[arg(long, conflicts_with_all = ["suite", "only", "trials"])]
+    virtio: bool,
+    /// Kernel series of the guest.
+    #[arg(long, value_name = "SERIES", requires = "virtio", default_value = BENCHMARK_KERNEL)]
+    kernel: String,
+    /// Directory for `report.json` and the pictures [default: target/bench, target/bench/virtio, target/bench-control].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -51,6 +64,7 @@ pub(crate) struct BenchArgs {
 /// Runs the benchmark.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     match args.suite {
+        Suite::Datapath if args.virtio => virtio(args),
         Suite::Datapath => datapath(args),
         Suite::Control => control(args),
     }
@@ -79,6 +93,19 @@ fn control(args: &BenchArgs) -> Result<()> {
     );
     let ended = cluster::down();
     measured.and(ended)
+}
+
+fn virtio(args: &BenchArgs) -> Result<()> {
+    let out = args.out.clone();
+    Benchmark {
+        kernel: args.kernel.clone(),
+        rounds: args.rounds,
+        cases: args.cases.clone(),
+        beds: args.beds.clone(),
+        quick: args.quick,
+        out: out.unwrap_or_else(|| cmd::workspace().join("target/bench/virtio")),
+    }
+    .run()
 }
 
 fn datapath(args: &BenchArgs) -> Result<()> {

@@ -4,7 +4,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::case::Case;
-use crate::topology::Links;
+use crate::topology::{Links, NicPair};
 
 /// Underlay and attachment of the Pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
@@ -21,18 +21,24 @@ pub enum Bed {
     VethRouted,
     /// The same underlay; Pods on a bridge.
     VethBridge,
+    /// Pairs of network devices, which `MC_NIC_PAIRS` names, as the underlay; routed Pods.
+    NicsRouted,
+    /// The same underlay; Pods on a bridge.
+    NicsBridge,
 }
 
 // === impl Bed ===
 
 impl Bed {
     /// All beds, the headline first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::WireLikeRouted,
         Self::WireLikeBridge,
         Self::WireLikeChecksums,
         Self::VethRouted,
         Self::VethBridge,
+        Self::NicsRouted,
+        Self::NicsBridge,
     ];
 
     /// The cases that are compared on every bed; the others need [`Bed::VethRouted`].
@@ -43,6 +49,14 @@ impl Bed {
         Case::McGatewayVxlan,
     ];
 
+    /// The beds of a run that names none: all that this machine has.
+    pub fn available() -> impl Iterator<Item = Self> {
+        let nics = NicPair::are_named();
+        Self::ALL
+            .into_iter()
+            .filter(move |bed| nics || bed.links() != Links::Nics)
+    }
+
     /// Name on the command line and in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -52,6 +66,8 @@ impl Bed {
             Self::WireLikeChecksums => "wire-like-checksums",
             Self::VethRouted => "veth-routed",
             Self::VethBridge => "veth-bridge",
+            Self::NicsRouted => "nics-routed",
+            Self::NicsBridge => "nics-bridge",
         }
     }
 
@@ -64,13 +80,15 @@ impl Bed {
             Self::WireLikeChecksums => "wire-like underlay, complete checksums",
             Self::VethRouted => "veth underlay, routed Pods",
             Self::VethBridge => "veth underlay, Pods on a bridge",
+            Self::NicsRouted => "network devices, routed Pods",
+            Self::NicsBridge => "network devices, Pods on a bridge",
         }
     }
 
     /// Whether Pods are attached to a bridge.
     #[must_use]
     pub const fn bridge(self) -> bool {
-        matches!(self, Self::WireLikeBridge | Self::VethBridge)
+        matches!(self, Self::WireLikeBridge | Self::VethBridge | Self::NicsBridge)
     }
 
     /// Links between the nodes.
@@ -80,6 +98,7 @@ impl Bed {
             Self::WireLikeRouted | Self::WireLikeBridge => Links::WireLike,
             Self::WireLikeChecksums => Links::WireLikeForXdp,
             Self::VethRouted | Self::VethBridge => Links::Veth,
+            Self::NicsRouted | Self::NicsBridge => Links::Nics,
         }
     }
 
@@ -87,7 +106,7 @@ impl Bed {
     #[must_use]
     pub fn has(self, case: Case) -> bool {
         if case.is_xdp() {
-            return self.links() == Links::WireLikeForXdp;
+            return matches!(self, Self::WireLikeChecksums | Self::NicsRouted);
         }
         self == Self::VethRouted || Self::CASES.contains(&case)
     }

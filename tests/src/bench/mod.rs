@@ -22,6 +22,7 @@ mod services;
 mod single_hop;
 mod table;
 pub mod targets;
+mod topologies;
 pub mod transit;
 mod vxlan_metadata;
 
@@ -43,12 +44,13 @@ use self::{
     sample::{Sample, Samples},
     scaling::{Curve, Operation, Scaling},
     section::{Pace, Section},
+    topologies::Topologies,
     transit::{HopKind, Transit},
 };
 use crate::{
     failover::{Probing, Trials},
     netns::LeakReport,
-    topology::Topology,
+    topology::{Links, NicPair, Topology},
 };
 
 /// Default name prefix of everything the benchmark creates.
@@ -86,6 +88,9 @@ pub fn run(settings: &Settings, mut progress: impl FnMut(&str)) -> Result<Report
             settings.rounds,
             settings.sections.len()
         );
+    }
+    if let Some(bed) = settings.beds.iter().find(|bed| bed.links() == Links::Nics) {
+        NicPair::from_env().with_context(|| format!("bed {}", bed.name()))?;
     }
     let setup = machine_info::collect(settings);
     let mut run = Run {
@@ -204,20 +209,14 @@ impl Run<'_> {
         } else if !selected(Section::Throughput) {
             return Ok(());
         }
-        let mut topologies = BTreeMap::new();
-        for shape in TopologyShape::ALL {
-            if cases.iter().any(|case| TopologyShape::for_case(*case) == shape) {
-                topologies.insert(shape, shape.create(settings, bed)?);
-            }
-        }
+        let mut topologies = Topologies::create(settings, bed, &cases)?;
         for round in 1..=settings.rounds {
             for case in rotated(&cases, round) {
-                let topology = topologies
-                    .get_mut(&TopologyShape::for_case(case))
-                    .context("no topology for the case")?;
-                match end_to_end::with_case(topology, case, |topology| {
-                    end_to_end_metrics(topology, bed, case, settings)
-                }) {
+                let measure = |topology: &mut Topology| end_to_end_metrics(topology, bed, case, settings);
+                match topologies
+                    .for_case(case)
+                    .and_then(|topology| end_to_end::with_case(topology, case, measure))
+                {
                     Ok(figures) => {
                         for (subject, figures) in figures {
                             self.record(round, &subject, figures);

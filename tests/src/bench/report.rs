@@ -354,6 +354,8 @@ pub(super) mod tests {
         assert_eq!(
             keys("beds"),
             [
+                "nics-bridge",
+                "nics-routed",
                 "veth-bridge",
                 "veth-routed",
                 "wire-like-bridge",

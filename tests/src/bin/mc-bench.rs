@@ -46,8 +46,9 @@ struct Cli {
     /// MTU of the underlay; the Pods' MTU is 50 smaller in every case.
     #[arg(long, default_value_t = 1500)]
     mtu: u32,
-    /// Beds to compare the cases on; sections other than throughput use veth-routed only.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Bed::ALL)]
+    /// Beds to compare the cases on; sections other than throughput use veth-routed only. nics-routed and nics-bridge
+    /// need `MC_NIC_PAIRS`, three pairs of connected network devices: MAC/MAC,MAC/MAC,MAC/MAC.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Bed::available())]
     beds: Vec<Bed>,
     /// Directory for `report.json` and the diagrams.
     #[arg(long, default_value = "target/bench")]

@@ -21,7 +21,7 @@ fn a_quick_run_measures_everything_and_leaves_nothing() {
         rounds: 1,
         pace: Pace::QUICK,
         mtu: 1500,
-        beds: Bed::ALL.to_vec(),
+        beds: Bed::available().collect(),
     };
     let report = bench::run(&settings, |line| println!("{line}")).expect("a report");
     println!("{report}");

@@ -20,8 +20,8 @@ use super::{
 };
 use crate::wait::Progress;
 
-/// Time limit per kernel; QEMU emulates the CPU.
-const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
+/// Time limit of the steps on a kernel.
+pub(super) const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
 /// A panic ends the guest. A CPU that has been in the kernel for 120 s is a panic with the stacks of all CPUs: QEMU
 /// emulates the CPUs, and the host may be busy for half a minute. `loglevel=5` prints the stacks, `quiet` would hide
 /// them.
@@ -146,8 +146,11 @@ fn steps(series: Series) -> Vec<Step> {
     steps
 }
 
-/// The guest's init script.
-pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
+/// Last lines of an init script.
+pub(super) const EPILOGUE: &str = "echo @end\npoweroff -f\n";
+
+/// The first part of an init script: file systems, environment, modules.
+pub(super) fn prologue(modules: &[KernelModule]) -> String {
     let mut text = "#!/bin/sh\n\
         export PATH=/bin:/sbin MC_GATEWAY_EBPF_OBJECT=/t/mc-gateway-ebpf.o MC_GATEWAY_EBPF_LOG_OBJECT=/t/mc-gateway-ebpf-log.o\n\
         export MC_AGENT=/t/mc-gateway MC_TRAFFIC=/t/mc-traffic\n\
@@ -159,17 +162,23 @@ pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     for module in modules {
         let _ok = writeln!(text, "insmod /mod/{}.ko", module.name);
     }
+    text.push_str(nics::COALESCE);
     text.push_str("ip link set lo up\ncd /t\n");
+    text
+}
+
+/// The init script that runs the steps.
+pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
+    let mut text = prologue(modules);
     for Step { name, command } in steps(series) {
-        // A filter that matches no test succeeds, and so does a test that skips itself.
+        // A filter that matches no test succeeds, and so does a test that skips itself. Writing to a string cannot fail.
         let _ok = writeln!(
             text,
             "echo '@step {name}'\nif {command} >/tmp/out 2>&1 && ! grep -q -e ': ok. 0 passed' -e '^SKIPPED:' /tmp/out; then sed -n -e 's/^.*\\(verified [a-z_]* [0-9]*\\)$/@\\1/p' -e 's/^.*\\(aggregation: .*\\)$/@\\1/p' /tmp/out; echo '@ok {name}'\n\
              else tail -n 150 /tmp/out; echo '@failed {name}'; fi"
         );
     }
-    text.push_str("echo @end\npoweroff -f\n");
-    text
+    text + EPILOGUE
 }
 
 /// Results in the guest's console output.
@@ -200,7 +209,7 @@ impl GuestReport {
                 self.verified
                     .extend(count.parse().ok().map(|count| (program.to_owned(), count)));
             }
-            ("step" | "aggregation:", _) => {}
+            ("step" | "aggregation:" | "bench", _) => {}
             _ => return false,
         }
         true
@@ -228,9 +237,28 @@ pub(super) fn parse_counts(printed: &str) -> InsnCounts {
         .collect()
 }
 
+/// A guest to boot.
+pub(super) struct Machine<'a> {
+    /// Kernel.
+    pub(super) image: &'a Path,
+    /// File for the output of the second serial port, `/dev/ttyS1` of the guest.
+    pub(super) second_serial: Option<&'a Path>,
+    /// Time limit; QEMU emulates the CPU.
+    pub(super) timeout: Duration,
+}
+
 /// Boots and reads the console until the guest has ended.
-pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Progress) -> Result<GuestReport> {
+pub(super) fn boot(
+    machine: &Machine<'_>,
+    initramfs: &Path,
+    serial: &Path,
+    progress: Progress,
+) -> Result<GuestReport> {
     let mut log = File::create(serial).with_context(|| serial.display().to_string())?;
+    let second_serial = machine
+        .second_serial
+        .into_iter()
+        .flat_map(|path| ["-serial".to_owned(), format!("file:{}", path.display())]);
     let mut child = kill_with_parent("qemu-system-x86_64")
         .args([
             "-accel",
@@ -253,9 +281,10 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
             "none",
             "-no-reboot",
         ])
+        .args(second_serial)
         .args(nics::qemu_args())
         .arg("-kernel")
-        .arg(image)
+        .arg(machine.image)
         .arg("-initrd")
         .arg(initramfs)
         .args(["-append", KERNEL_PARAMETERS])
@@ -263,14 +292,20 @@ pub(super) fn boot(image: &Path, initramfs: &Path, serial: &Path, progress: Prog
         .stdout(Stdio::piped())
         .spawn()
         .context("start qemu-system-x86_64")?;
-    let result = read_console(&mut child, &mut log, serial, progress);
+    let result = read_console(&mut child, &mut log, serial, machine.timeout, progress);
     // Fails for a guest that has powered off.
     drop(child.kill());
     child.wait().context("qemu-system-x86_64")?;
     result
 }
 
-fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Progress) -> Result<GuestReport> {
+fn read_console(
+    child: &mut Child,
+    log: &mut File,
+    serial: &Path,
+    timeout: Duration,
+    progress: Progress,
+) -> Result<GuestReport> {
     let stdout = child.stdout.take().context("a piped console")?;
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
@@ -280,7 +315,7 @@ fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Prog
             }
         }
     });
-    let deadline = Instant::now() + GUEST_TIMEOUT;
+    let deadline = Instant::now() + timeout;
     let mut report = GuestReport::default();
     let mut panic = None;
     loop {
@@ -303,7 +338,7 @@ fn read_console(child: &mut Child, log: &mut File, serial: &Path, progress: Prog
             },
             Err(RecvTimeoutError::Timeout) => bail!(
                 "not done within {} s; passed: {:?}; the console log is {}",
-                GUEST_TIMEOUT.as_secs(),
+                timeout.as_secs(),
                 report.passed,
                 serial.display()
             ),

@@ -1,18 +1,24 @@
 //! `cargo xtask matrix`: the programs and the agent on the distribution's kernels, in QEMU.
 
+mod benchmark;
 mod guest;
 mod initramfs;
 mod insn_budget;
 mod kernel;
 mod nics;
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
+pub(crate) use self::benchmark::{Benchmark, KERNEL as BENCHMARK_KERNEL};
 use self::{
-    guest::GuestReport,
+    guest::{GuestReport, Machine},
     initramfs::CpioArchive,
     insn_budget::{InsnBudget, InsnCounts},
     kernel::{Kernel, KernelFiles, Series},
@@ -139,14 +145,12 @@ fn boot_kernel(series: Series, files: &KernelFiles, programs: &Programs, update:
     let progress = Progress::start();
     let modules = files.modules(guest::KERNEL_MODULES)?;
     let archive = programs.archive(&modules, &guest::init_script(series, &modules))?;
-    let dir = build::target_dir()?.join("matrix");
-    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let name = |what: &str| dir.join(format!("{series}-{what}"));
-    let initramfs = name("initramfs");
-    fs::write(&initramfs, archive.finish()).with_context(|| initramfs.display().to_string())?;
-    let serial = name("serial.log");
-    let report = guest::boot(&files.image, &initramfs, &serial, progress)?;
-    fs::remove_file(&initramfs).with_context(|| initramfs.display().to_string())?;
+    let machine = Machine {
+        image: &files.image,
+        second_serial: None,
+        timeout: guest::GUEST_TIMEOUT,
+    };
+    let (report, serial) = boot(&series.to_string(), archive, &machine, progress)?;
     progress.report(format!(
         "{}: {} steps passed; verified instructions: {}",
         series,
@@ -156,7 +160,24 @@ fn boot_kernel(series: Series, files: &KernelFiles, programs: &Programs, update:
     check_report(series, &report, &serial, update)
 }
 
-fn check_report(series: Series, report: &GuestReport, serial: &std::path::Path, update: bool) -> Result<()> {
+/// Boots with an initramfs; returns the results, and the console log, whose name begins with `name`.
+fn boot(
+    name: &str,
+    archive: CpioArchive,
+    machine: &Machine<'_>,
+    progress: Progress,
+) -> Result<(GuestReport, PathBuf)> {
+    let dir = build::target_dir()?.join("matrix");
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let initramfs = dir.join(format!("{name}-initramfs"));
+    fs::write(&initramfs, archive.finish()).with_context(|| initramfs.display().to_string())?;
+    let serial = dir.join(format!("{name}-serial.log"));
+    let report = guest::boot(machine, &initramfs, &serial, progress)?;
+    fs::remove_file(&initramfs).with_context(|| initramfs.display().to_string())?;
+    Ok((report, serial))
+}
+
+fn check_report(series: Series, report: &GuestReport, serial: &Path, update: bool) -> Result<()> {
     if !report.failed.is_empty() {
         bail!(
             "{} failed; the console log is {}",
@@ -224,14 +245,7 @@ impl Programs {
     }
 
     fn archive(&self, modules: &[kernel::KernelModule], init: &str) -> Result<CpioArchive> {
-        let mut archive = CpioArchive::default();
-        for (name, mode) in guest::GUEST_TOOLS {
-            let path = setup::find_program(name).with_context(|| format!("{name} is not installed"))?;
-            archive.program(&path, &format!("{mode}/{name}"))?;
-        }
-        for applet in guest::APPLETS {
-            archive.link(&format!("bin/{applet}"), "busybox");
-        }
+        let mut archive = guest_archive(modules, init)?;
         for (path, name) in [
             (&self.agent, "mc-gateway"),
             (&self.traffic, "mc-traffic"),
@@ -248,15 +262,28 @@ impl Programs {
             archive.file(&format!("t/{name}"), object, 0o644);
         }
         archive.file("t/agent-caps", guest::AGENT_WRAPPER.into(), 0o755);
-        for module in modules {
-            archive.file(&format!("mod/{}.ko", module.name), module.data.clone(), 0o644);
-        }
-        archive.file("init", init.into(), 0o755);
-        for dir in ["proc", "sys", "dev", "tmp", "run", "etc"] {
-            archive.dir(dir);
-        }
         Ok(archive)
     }
+}
+
+/// An archive with the tools, the modules and the init script of a guest.
+fn guest_archive(modules: &[kernel::KernelModule], init: &str) -> Result<CpioArchive> {
+    let mut archive = CpioArchive::default();
+    for (name, mode) in guest::GUEST_TOOLS {
+        let path = setup::find_program(name).with_context(|| format!("{name} is not installed"))?;
+        archive.program(&path, &format!("{mode}/{name}"))?;
+    }
+    for applet in guest::APPLETS {
+        archive.link(&format!("bin/{applet}"), "busybox");
+    }
+    for module in modules {
+        archive.file(&format!("mod/{}.ko", module.name), module.data.clone(), 0o644);
+    }
+    archive.file("init", init.into(), 0o755);
+    for dir in ["proc", "sys", "dev", "tmp", "run", "etc"] {
+        archive.dir(dir);
+    }
+    Ok(archive)
 }
 
 /// Path of a test program in cargo's JSON messages.

@@ -6,6 +6,13 @@
 /// Pairs: a topology has three links.
 const PAIRS: u8 = 3;
 
+/// Shell command that lets the devices collect packets between two interrupts, as network cards do. A hub passes frames
+/// one by one, and with an interrupt for each of them GRO has few frames to join.
+pub(super) const COALESCE: &str = "for device in /sys/class/net/*; do\n\
+    if [ -e $device/device ]; then\n\
+    echo 200000 > $device/gro_flush_timeout; echo 1 > $device/napi_defer_hard_irqs\n\
+    fi\ndone\n";
+
 /// Both ends of every pair.
 fn ends() -> impl Iterator<Item = (u8, u8)> {
     (0..PAIRS).flat_map(|pair| [(pair, 0), (pair, 1)])

@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::{Settings, bed::Bed, case::Case, end_to_end::TopologyShape};
 use crate::topology::{Links, Topology};
 
-/// Topologies of several shapes. They coexist on a bed of veth pairs. A bed of network devices has one at a time, because
-/// there are devices for one.
+/// Topologies of several shapes. They coexist on a bed of veth pairs. A bed of network devices has one at a time,
+/// because there are devices for one.
 pub(super) struct Topologies<'a> {
     settings: &'a Settings,
     bed: Bed,

@@ -117,9 +117,15 @@ fn count_transfer(bed: &Topology) -> Transfer {
     counted
 }
 
-/// Whether the packets with an outcome are fewer than the segments, and are super-packets.
-fn is_aggregated(counter: Counter, segments: u64) -> bool {
-    counter.packets < segments / AGGREGATED && counter.gso > 0
+/// Whether the packets with an outcome are fewer than the segments, and are super-packets. How many frames of a network
+/// device the kernel joins depends on the interrupts of the device, and a busy host emulates them for QEMU: there,
+/// super-packets carry at least half of the segments.
+fn is_aggregated(bed: &Topology, counter: Counter, segments: u64) -> bool {
+    let few = match bed.options().links {
+        Links::Nics => counter.packets - counter.gso < segments / 2,
+        Links::Veth | Links::WireLike | Links::WireLikeForXdp => counter.packets < segments / AGGREGATED,
+    };
+    few && counter.gso > 0
 }
 
 /// The gateway forwards super-packets, and a Pod on a bridge receives them: its node leaves them to the tunnel device,
@@ -139,8 +145,11 @@ pub(crate) fn check_bridge(options: Options) {
         kernel_decap,
         deliver,
     } = counted;
-    assert!(is_aggregated(transit, segments), "at the gateway: {counted:?}");
-    assert!(is_aggregated(deliver, segments), "at the node: {counted:?}");
+    assert!(
+        is_aggregated(&bed, transit, segments),
+        "at the gateway: {counted:?}"
+    );
+    assert!(is_aggregated(&bed, deliver, segments), "at the node: {counted:?}");
     assert!(
         received < segments / AGGREGATED,
         "the Pod has received {received} packets: {counted:?}"
@@ -201,11 +210,11 @@ pub(crate) fn check_routed(options: Options) {
     configure(&mut bed);
     let counted = count_transfer(&bed);
     assert!(
-        is_aggregated(counted.transit, counted.segments),
+        is_aggregated(&bed, counted.transit, counted.segments),
         "at the gateway: {counted:?}"
     );
     assert!(
-        is_aggregated(counted.deliver, counted.segments),
+        is_aggregated(&bed, counted.deliver, counted.segments),
         "at the node: {counted:?}"
     );
     assert_eq!(counted.kernel_decap.packets, 0, "{counted:?}");
@@ -275,7 +284,7 @@ fn check_external(name: &str, format: Format, port: u16, refusal: &str) {
     let counted = count_transfer(&bed);
     let received = received_packets(&bed) - received;
     assert!(
-        is_aggregated(counted.deliver, counted.segments),
+        is_aggregated(&bed, counted.deliver, counted.segments),
         "at the node: {counted:?}"
     );
     assert_eq!(counted.kernel_decap.packets, 0, "{counted:?}");

@@ -108,8 +108,8 @@ fn send(bed: &Topology) -> Transfer {
     }
 }
 
-/// Waits until the XDP program forwards nearly all packets of a transfer: an attached program is a change of the device,
-/// after which the classifier forwards until the next reconcile.
+/// Waits until the XDP program forwards nearly all packets of a transfer: an attached program is a change of the
+/// device, after which the classifier forwards until the next reconcile.
 fn wait_until_forwarded(bed: &Topology) {
     wait_connectivity(bed);
     wait_for_links(bed, true);

@@ -53,8 +53,14 @@ pub(crate) fn transfer(bed: &Topology) -> u64 {
         )
         .expect("a transfer");
     let segments = report.bytes / u64::from(1500 - bed.options().overhead());
-    // QEMU emulates the CPUs of some kernels: they send a twentieth.
-    assert!(segments > 1_000, "{report:?}");
+    // QEMU emulates the CPUs of some kernels: they send a twentieth, and a tenth of that over emulated network devices
+    // of a busy host.
+    let least = if bed.options().links == Links::Nics {
+        100
+    } else {
+        1_000
+    };
+    assert!(segments > least, "{report:?}");
     segments
 }
 

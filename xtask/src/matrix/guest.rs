@@ -171,7 +171,8 @@ pub(super) fn prologue(modules: &[KernelModule]) -> String {
 pub(super) fn init_script(series: Series, modules: &[KernelModule]) -> String {
     let mut text = prologue(modules);
     for Step { name, command } in steps(series) {
-        // A filter that matches no test succeeds, and so does a test that skips itself. Writing to a string cannot fail.
+        // A filter that matches no test succeeds, and so does a test that skips itself.
+        // Writing to a string cannot fail.
         let _ok = writeln!(
             text,
             "echo '@step {name}'\nif {command} >/tmp/out 2>&1 && ! grep -q -e ': ok. 0 passed' -e '^SKIPPED:' /tmp/out; then sed -n -e 's/^.*\\(verified [a-z_]* [0-9]*\\)$/@\\1/p' -e 's/^.*\\(aggregation: .*\\)$/@\\1/p' /tmp/out; echo '@ok {name}'\n\

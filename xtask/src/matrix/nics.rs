@@ -23,7 +23,8 @@ fn mac((pair, end): (u8, u8)) -> String {
     format!("02:6d:63:00:{pair:02x}:{end:02x}")
 }
 
-/// Arguments of QEMU. It warns that the hubs have no connection to the host's network, which is intended. The devices have no boot ROM, which QEMU would look for.
+/// Arguments of QEMU. It warns that the hubs have no connection to the host's network, which is intended. The devices
+/// have no boot ROM, which QEMU would look for.
 pub(super) fn qemu_args() -> Vec<String> {
     let args = ends().flat_map(|(pair, end)| {
         let (id, mac) = (format!("nic{pair}-{end}"), mac((pair, end)));

@@ -1,10 +1,6 @@
 //! `cargo xtask bench --virtio`: the benchmark in a guest, on beds of virtio-net devices.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
@@ -66,13 +62,17 @@ impl Benchmark {
             second_serial: Some(&received),
             timeout: TIMEOUT * (1 + self.rounds()),
         };
-        let (report, console) = boot(&format!("bench-{}", kernel.series), archive, &machine, progress)?;
+        let booted = boot(&format!("bench-{}", kernel.series), archive, &machine, progress);
+        // QEMU creates the file, also for a guest that fails.
+        let text = fs::read_to_string(&received).unwrap_or_default();
+        drop(fs::remove_file(&received));
+        let (report, console) = booted?;
         ensure!(
             report.ended,
             "the guest ended before the benchmark did; the console log is {}",
             console.display()
         );
-        let path = self.write_report(&received)?;
+        let path = self.write_report(&text)?;
         println!("report.json is {}", path.display());
         if !report.failed.is_empty() {
             bail!("mc-bench failed; the console log is {}", console.display());
@@ -84,12 +84,10 @@ impl Benchmark {
         self.rounds.unwrap_or(ROUNDS)
     }
 
-    /// Writes the report without the carriage returns of the serial port, and removes the received file.
-    fn write_report(&self, received: &Path) -> Result<PathBuf> {
-        let text = fs::read_to_string(received).with_context(|| received.display().to_string())?;
-        fs::remove_file(received).with_context(|| received.display().to_string())?;
-        let report: serde_json::Value =
-            serde_json::from_str(&text).context("the guest's report.json, as received over a serial port")?;
+    /// Writes the report without the carriage returns of the serial port.
+    fn write_report(&self, received: &str) -> Result<PathBuf> {
+        let report: serde_json::Value = serde_json::from_str(received)
+            .context("the guest's report.json, as received over a serial port")?;
         let path = self.out.join("report.json");
         fs::write(&path, serde_json::to_string_pretty(&report)? + "\n")
             .with_context(|| path.display().to_string())?;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    bed::Bed,
     case::Case,
     end_to_end,
     report::{FAILOVER, Report},
@@ -26,11 +27,11 @@ const COLOURS: [&str; 5] = ["#1b6ca8", "#e08214", "#4d9221", "#762a83", "#7a7a7a
 #[must_use]
 pub fn all(report: &Report) -> Vec<(String, String)> {
     let mut files = Vec::new();
-    let cases = |figure: &str, unit: f64| -> Vec<(&str, Summary)> {
+    let cases_on = |bed: Bed, figure: &str, unit: f64| -> Vec<(&str, Summary)> {
         Case::ALL
             .into_iter()
             .filter_map(|case| {
-                let Summary { median, min, max } = report.summary(case.name(), figure)?;
+                let Summary { median, min, max } = report.summary(&bed.subject(case), figure)?;
                 let summary = Summary {
                     median: median / unit,
                     min: min / unit,
@@ -40,6 +41,7 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
             })
             .collect()
     };
+    let cases = |figure: &str, unit: f64| cases_on(Bed::VethRouted, figure, unit);
     let mut add = |file: &str, title: &str, bars: &[(&str, Summary)]| {
         if !bars.is_empty() {
             files.push((format!("{file}.svg"), self::bars(title, bars)));
@@ -55,6 +57,18 @@ pub fn all(report: &Report) -> Vec<(String, String)> {
     }
     let title = "64-byte UDP over four hops (thousand packets per second)";
     add("udp64", title, &cases(end_to_end::UDP64, 1e3));
+    for bed in Bed::ALL.into_iter().filter(|bed| *bed != Bed::VethRouted) {
+        add(
+            &format!("tcp1-{}", bed.name()),
+            &format!("One TCP stream, {} (Gb/s)", bed.title()),
+            &cases_on(bed, &end_to_end::tcp_metric(1), 1e9),
+        );
+        add(
+            &format!("udp64-{}", bed.name()),
+            &format!("64-byte UDP, {} (thousand packets per second)", bed.title()),
+            &cases_on(bed, end_to_end::UDP64, 1e3),
+        );
+    }
     for size in end_to_end::SIZES {
         let title = format!("Request and response of {size} bytes over four hops, p50 (µs)");
         add(
@@ -234,6 +248,8 @@ fn number(count: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::bench::report::tests::{full_report, setup};
 
@@ -253,22 +269,26 @@ mod tests {
     #[test]
     fn a_full_report_has_all_diagrams() {
         let files = all(&full_report());
-        let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(
-            names,
-            [
-                "tcp1.svg",
-                "tcp2.svg",
-                "tcp4.svg",
-                "udp64.svg",
-                "rr64.svg",
-                "rr1024.svg",
-                "rr8192.svg",
-                "scaling-transit.svg",
-                "scaling-encap.svg",
-                "failover.svg"
-            ]
-        );
+        let names: BTreeSet<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+        for name in [
+            "tcp1.svg",
+            "tcp2.svg",
+            "tcp4.svg",
+            "udp64.svg",
+            "tcp1-wire-like-routed.svg",
+            "udp64-wire-like-routed.svg",
+            "tcp1-nics-bridge.svg",
+            "rr64.svg",
+            "rr1024.svg",
+            "rr8192.svg",
+            "scaling-transit.svg",
+            "scaling-encap.svg",
+            "failover.svg",
+        ] {
+            assert!(names.contains(name), "{name}: {names:?}");
+        }
+        // Four of one bed, two of each other.
+        assert_eq!(names.len(), 4 + 2 * (Bed::ALL.len() - 1) + 6);
         for (name, svg) in &files {
             println!("{name}");
             well_formed(svg);

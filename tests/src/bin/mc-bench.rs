@@ -2,7 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
@@ -12,6 +17,7 @@ use mc_tests::{
         bed::Bed,
         case::Case,
         plot,
+        report::Report,
         section::{Pace, Section},
     },
     outln,
@@ -53,13 +59,16 @@ struct Cli {
     /// Directory for `report.json` and the diagrams.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
+    /// Draw the diagrams of this report and measure nothing.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Name prefix of everything that is created.
     #[arg(long, default_value = PREFIX)]
     prefix: String,
 }
 
 fn main() -> ExitCode {
-    match measure(Cli::parse()) {
+    match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mc-bench failed: {error:#}");
@@ -68,8 +77,33 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(cli: Cli) -> Result<()> {
+fn run(cli: Cli) -> Result<()> {
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot create {}", cli.out.display()))?;
+    match &cli.report {
+        Some(path) => {
+            let text = fs::read_to_string(path).with_context(|| format!("--report {}", path.display()))?;
+            let report =
+                serde_json::from_str(&text).with_context(|| format!("--report {}", path.display()))?;
+            draw(&cli.out, &report)
+        }
+        None => measure(cli),
+    }
+}
+
+/// Writes the diagrams of a report.
+fn draw(out: &Path, report: &Report) -> Result<()> {
+    for (name, svg) in plot::all(report) {
+        write(out, &name, &svg)?;
+    }
+    Ok(())
+}
+
+fn write(out: &Path, name: &str, content: &str) -> Result<()> {
+    let path = out.join(name);
+    fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn measure(cli: Cli) -> Result<()> {
     let sections: BTreeSet<Section> = cli.only.into_iter().collect();
     let mut pace = if cli.quick { Pace::QUICK } else { Pace::FULL };
     if let Some(trials) = cli.trials {
@@ -94,14 +128,9 @@ fn measure(cli: Cli) -> Result<()> {
         }
     })?;
     let report = bench::run(&settings, |line| eprintln!("{line}"))?;
-    let file = |name: &str, content: &str| {
-        let path = cli.out.join(name);
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))
-    };
-    file("report.json", &(serde_json::to_string_pretty(&report)? + "\n"))?;
-    for (name, svg) in plot::all(&report) {
-        file(&name, &svg)?;
-    }
+    let json = serde_json::to_string_pretty(&report)? + "\n";
+    write(&cli.out, "report.json", &json)?;
+    draw(&cli.out, &report)?;
     outln!(
         "\n{report}\nreport.json and diagrams are in {}",
         cli.out.display()

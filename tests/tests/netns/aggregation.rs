@@ -132,7 +132,7 @@ fn count_transfer(bed: &Topology) -> Transfer {
 }
 
 /// Whether the packets with an outcome are fewer than the segments, and are super-packets. How many frames of a network
-/// device the kernel joins depends on the device's interrupts, so single packets may be up to half of the segments there.
+/// device the kernel joins depends on its interrupts, so single packets may be up to half of the segments there.
 fn is_aggregated(bed: &Topology, counter: Counter, segments: u64) -> bool {
     let few = match bed.options().links {
         Links::Nics => counter.packets - counter.gso < segments / 2,

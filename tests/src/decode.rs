@@ -3,8 +3,10 @@
 use std::{
     fmt::{self, Display, Formatter},
     net::IpAddr,
+    str::FromStr,
 };
 
+use anyhow::{Context as _, Result};
 use network_types::{
     eth::{EthHdr, EtherType},
     geneve::GeneveHdr,
@@ -22,7 +24,7 @@ const TRANSPARENT_ETHERNET: u16 = 0x6558;
 const DONT_FRAGMENT: u8 = 0b010;
 
 /// A MAC address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
 /// One Ethernet frame.
@@ -127,6 +129,30 @@ impl Display for Mac {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let octets = self.0.map(|octet| format!("{octet:02x}"));
         f.write_str(&octets.join(":"))
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Mac {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let bytes: Option<Vec<u8>> = text
+            .split(':')
+            .map(|byte| {
+                let digits = byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
+                u8::from_str_radix(byte, 16).ok().filter(|_| digits)
+            })
+            .collect();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(Self)
+            .with_context(|| format!("`{text}` is no MAC address such as 02:00:00:00:00:01"))
     }
 }
 

@@ -147,9 +147,9 @@ pub fn routes(bed: &Topology, place: Place) -> String {
         .expect("routes")
 }
 
-/// A device as `ip -json link show` describes it.
+/// A device as `ip -json -stats link show` describes it.
 pub fn shown_device(bed: &Topology, place: Place, device: &str) -> serde_json::Value {
-    let args = ["-json", "link", "show", "dev", device];
+    let args = ["-json", "-stats", "link", "show", "dev", device];
     let shown = bed.netns(place).run("ip", args).expect("a device");
     let mut shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     shown.get_mut(0).expect("one device").take()

@@ -80,11 +80,9 @@ fn subscribe_network(watched: watch::Receiver<Option<Watched>>) -> io::Result<[R
         Ipv4Ifaddr, Ipv4Route, Ipv4Rule, Ipv6Ifaddr, Ipv6Route, Ipv6Rule, Link, Neigh, Tc,
     };
 
+    // Rules: policy routing. Neighbors: link addresses. TC: filters and qdiscs.
     let groups = [
-        Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, // Policy routing.
-        Ipv4Rule, Ipv6Rule, // Link addresses.
-        Neigh,    // Filters and qdiscs.
-        Tc,
+        Link, Ipv4Ifaddr, Ipv4Route, Ipv6Ifaddr, Ipv6Route, Ipv4Rule, Ipv6Rule, Neigh, Tc,
     ];
     let (connection, handle, mut messages) = rtnetlink::new_multicast_connection(&groups)?;
     tokio::spawn(connection);

@@ -81,10 +81,9 @@ fn run(cli: Cli) -> Result<()> {
     fs::create_dir_all(&cli.out).with_context(|| format!("cannot create {}", cli.out.display()))?;
     match &cli.report {
         Some(path) => {
-            let text = fs::read_to_string(path).with_context(|| format!("--report {}", path.display()))?;
-            let report =
-                serde_json::from_str(&text).with_context(|| format!("--report {}", path.display()))?;
-            draw(&cli.out, &report)
+            let name = || format!("--report {}", path.display());
+            let text = fs::read_to_string(path).with_context(name)?;
+            draw(&cli.out, &serde_json::from_str(&text).with_context(name)?)
         }
         None => measure(cli),
     }

@@ -6,16 +6,15 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fmt,
+    env,
     process::Command,
-    str::FromStr,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
-use crate::{netns::Netns, process::run, wait::wait_for};
+use crate::{decode::Mac, netns::Netns, process::run, wait::wait_for};
 
 /// Environment variable with the pairs.
 pub const NIC_PAIRS: &str = "MC_NIC_PAIRS";
@@ -25,40 +24,6 @@ const LINKS: usize = 3;
 
 /// Timeout for the return of devices from removed namespaces: the kernel removes them in the background.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A MAC address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Mac([u8; 6]);
-
-impl FromStr for Mac {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let bytes: Option<Vec<u8>> = text
-            .split(':')
-            .map(|byte| {
-                let digits = byte.len() == 2 && byte.bytes().all(|digit| digit.is_ascii_hexdigit());
-                u8::from_str_radix(byte, 16).ok().filter(|_| digits)
-            })
-            .collect();
-        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-        bytes
-            .map(Self)
-            .with_context(|| format!("`{text}` is no MAC address such as 02:00:00:00:00:01"))
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
-    }
-}
-
-impl fmt::Debug for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
 
 /// Two connected network devices, by their permanent MAC addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

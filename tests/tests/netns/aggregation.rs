@@ -14,7 +14,7 @@ use mc_tests::{
 
 use crate::{
     families::assert_connectivity,
-    fixture::{TIMEOUT, options, wait_for_log},
+    fixture::{TIMEOUT, options, shown_device, wait_for_log},
     tunnel_device::{
         GATEWAY, NODE, assert_aggregation, clears_tunnel_state, counters, transfer, wait_for_open_device,
         wait_for_super_packets,
@@ -195,12 +195,8 @@ pub(crate) fn check_bridge(options: Options) {
 
 /// Packets that the device of the western Pod has received.
 fn received_packets(bed: &Topology) -> u64 {
-    let shown = bed
-        .netns(Place::PodWest)
-        .run("ip", ["-json", "-stats", "link", "show", "dev", "eth0"])
-        .expect("a device");
-    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-    let packets = shown.pointer("/0/stats64/rx/packets");
+    let shown = shown_device(bed, Place::PodWest, "eth0");
+    let packets = shown.pointer("/stats64/rx/packets");
     packets.and_then(serde_json::Value::as_u64).expect("packets")
 }
 

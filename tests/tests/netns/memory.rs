@@ -12,6 +12,9 @@ use crate::fixture::{TIMEOUT, connected};
 /// Additional clusters.
 const CLUSTERS: u32 = 100;
 
+/// First address of their Pod CIDRs.
+const FIRST: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
+
 /// The promised limits in MiB.
 const LIMIT_10_000: u64 = 30;
 const LIMIT_100_000: u64 = 60;
@@ -35,9 +38,6 @@ fn manifest(prefixes: u32) -> String {
     }
     text
 }
-
-/// First address of the additional Pod CIDRs.
-const FIRST: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
 
 /// Announces the clusters and compares the memory of a gateway's agent with a limit.
 fn check(name: &str, prefixes: u32, limit: u64) {

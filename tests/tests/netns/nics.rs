@@ -7,9 +7,9 @@ use mc_tests::topology::{Family, Format, Inner, Links, Options, Topology};
 use crate::{
     aggregation::{check_bridge, check_routed},
     families::assert_connectivity,
-    fixture::{options, wait_for_log},
-    transit_xdp::{DEVICES, attached, check, create, wait_until_attached},
-    tunnel_device::{GATEWAY, transfer},
+    fixture::options,
+    transit_xdp::{check, create, wait_until_attached, wait_until_left_to_tc},
+    tunnel_device::transfer,
 };
 
 /// Pods on a bridge or routed, and an IPv4 underlay of network devices.
@@ -85,11 +85,7 @@ fn xdp_runs_by_itself_where_packets_are_not_aggregated() {
 #[ignore = "needs pairs of network devices (MC_NIC_PAIRS)"]
 fn xdp_does_not_run_by_itself_where_packets_are_aggregated() {
     let mut bed = automatic(nics("nic-xdp-agg", Format::Geneve, false), &[]);
-    for device in DEVICES {
-        let words = ["transit", device, "tc: the kernel joins its packets"];
-        wait_for_log(&mut bed, GATEWAY, &words);
-        assert_eq!(attached(&bed, device), None);
-    }
+    wait_until_left_to_tc(&mut bed, &["tc: the kernel joins its packets"]);
 }
 
 /// virtio-net takes programs for frames of a page at most.
@@ -99,10 +95,7 @@ fn xdp_does_not_run_in_a_driver_that_rejects_it() {
     let mut options = nics("nic-xdp-mtu", Format::Geneve, false).with_xdp();
     options.mtu = 9_000;
     let mut bed = create(options);
-    for device in DEVICES {
-        wait_for_log(&mut bed, GATEWAY, &["transit", device, "tc: ", "attach"]);
-        assert_eq!(attached(&bed, device), None);
-    }
+    wait_until_left_to_tc(&mut bed, &["tc: ", "attach"]);
     transfer(&bed);
     assert_connectivity(&bed, Family::V4);
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Underlay devices of the gateway.
-pub(crate) const DEVICES: [&str; 2] = ["eth0", "eth1"];
+const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
 pub(crate) fn create(options: Options) -> Topology {
     let mut bed = Topology::create(options).expect("the namespaces");
@@ -47,10 +47,18 @@ fn program(bed: &Topology, name: &str) -> (u32, u64) {
 }
 
 /// ID of the XDP program that a device of the gateway runs.
-pub(crate) fn attached(bed: &Topology, device: &str) -> Option<u64> {
+fn attached(bed: &Topology, device: &str) -> Option<u64> {
     shown_device(bed, GATEWAY, device)
         .pointer("/xdp/prog/id")?
         .as_u64()
+}
+
+/// Waits until the gateway's log has a reason, by all these words, for each device that it leaves to TC.
+pub(crate) fn wait_until_left_to_tc(bed: &mut Topology, words: &[&str]) {
+    for device in DEVICES {
+        wait_for_log(bed, GATEWAY, &[&["transit", device], words].concat());
+        assert_eq!(attached(bed, device), None);
+    }
 }
 
 /// Waits until the devices of the gateway run the pinned program.
@@ -199,11 +207,7 @@ fn no_end_of_a_veth_pair_has_the_xdp_program_by_itself() {
         .agent_flags
         .extend(["--xdp-transit", "auto"].map(str::to_owned));
     let mut bed = create(options);
-    for device in DEVICES {
-        let words = ["transit", device, "tc: end of a veth pair"];
-        wait_for_log(&mut bed, GATEWAY, &words);
-        assert_eq!(attached(&bed, device), None);
-    }
+    wait_until_left_to_tc(&mut bed, &["tc: end of a veth pair"]);
     let underlay = inspect(&bed, GATEWAY, "underlay");
     assert_eq!(row(&underlay, "device", "eth0")["transit"], "tc");
 }

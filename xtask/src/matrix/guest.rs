@@ -27,8 +27,8 @@ pub(super) const GUEST_TIMEOUT: Duration = Duration::from_mins(20);
 /// them.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 rdinit=/init mitigations=off watchdog_thresh=60 \
                                  softlockup_panic=1 softlockup_all_cpu_backtrace=1";
-/// Without `cmpxchg16b`, which the kernel's memory allocator uses: under QEMU 7.2 the kernel panics at times beside it
-/// in `kmem_cache_alloc` (#DB, double fault), with EFLAGS that hold a part of a pointer.
+/// Without `cmpxchg16b`: two guests of QEMU 7.2 with it panicked in `kmem_cache_alloc`, which uses it (#DB, double
+/// fault), with EFLAGS that held a part of a pointer.
 const CPU: &str = "max,-cx16";
 /// First kernel with TCX.
 const TCX: Series = Series(6, 6);

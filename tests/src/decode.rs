@@ -63,6 +63,19 @@ pub struct Ip {
     pub payload: Payload,
 }
 
+impl Ip {
+    /// Whether this is a message of IPv6 about its own link: neighbor discovery (RFC 4861), or multicast listener
+    /// discovery behind a hop-by-hop header (RFC 3810).
+    #[must_use]
+    pub const fn is_link_discovery(&self) -> bool {
+        match self.payload {
+            Payload::Icmpv6 { kind, .. } => matches!(kind, 133..=137),
+            Payload::Other => self.from.is_ipv6() && self.protocol == 0,
+            _ => false,
+        }
+    }
+}
+
 /// Payload of an IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {

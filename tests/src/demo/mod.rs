@@ -17,7 +17,7 @@ use self::printer::Printer;
 use crate::{
     capture::{Capture, Direction},
     counters::Counters,
-    decode::{Frame, Payload},
+    decode::Frame,
     topology::{Cluster, Family, Inner, Masquerade, Options, Place, Topology, Variant, manifests},
     traffic::StreamReport,
     wait::wait_for,
@@ -127,14 +127,9 @@ fn pod(topology: &Topology, cluster: Cluster) -> IpAddr {
     cluster.pod_addr(family(topology))
 }
 
-/// Excludes neighbour and multicast listener discovery (RFC 4861 and, behind a hop-by-hop header, RFC 3810); ARP is
-/// no IP packet.
+/// Excludes neighbor and listener discovery; ARP is no IP packet.
 fn is_packet(frame: &Frame) -> bool {
-    frame.ip.as_ref().is_some_and(|ip| match ip.payload {
-        Payload::Icmpv6 { kind, .. } => !(133..=137).contains(&kind),
-        Payload::Other => ip.from.is_ipv4() || ip.protocol != 0,
-        _ => true,
-    })
+    frame.ip.as_ref().is_some_and(|ip| !ip.is_link_discovery())
 }
 
 fn start_agents(voice: &mut Printer, topology: &mut Topology) -> Result<()> {

@@ -112,6 +112,15 @@ pub fn join_labels<'a>(
     pairs.join(",")
 }
 
+/// The joined labels `joined` (from [`join_labels`]) without those that `filter` excludes. Keys and values contain neither
+/// a comma nor an equals sign.
+#[must_use]
+pub fn without_excluded(joined: &str, filter: &LabelKeyFilter) -> String {
+    let pairs = joined.split(',');
+    let kept = pairs.filter(|pair| !filter.excludes(pair.split('=').next().unwrap_or(pair)));
+    kept.collect::<Vec<_>>().join(",")
+}
+
 /// The normalised label of Pods with the labels `pod` (from [`join_labels`]) in a Namespace.
 #[must_use]
 pub fn normalize(
@@ -288,6 +297,9 @@ mod tests {
             ("batch.kubernetes.io/job-name", "x"),
         ]);
         assert_eq!(join_labels(&set, &out), "app=web");
+        let joined = join_labels(&set, &LabelKeyFilter::default());
+        assert_eq!(without_excluded(&joined, &out), "app=web");
+        assert_eq!(without_excluded("", &out), "");
     }
 
     #[test]

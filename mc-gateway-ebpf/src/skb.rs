@@ -343,6 +343,19 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn set_identity(&self, identity: u32) {
+        // The stack has no room for it, and a subprogram can return one word only. No other program reads this word.
+        // SAFETY: the context pointer is valid while the program runs.
+        unsafe { (*self.raw).cb[0] = identity }
+    }
+
+    #[inline(always)]
+    fn identity(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).cb[0] }
+    }
+
+    #[inline(always)]
     fn resize(&mut self, len: u32) -> Option<()> {
         // SAFETY: no pointer into the packet is held anywhere.
         let ret = unsafe { bpf_skb_change_tail(self.raw, len, 0) };

@@ -182,6 +182,7 @@ mod tests {
                 group,
                 action: abi::ACTION_FORWARD,
                 flags: 0,
+                identity: 0,
             };
             (PrefixKey { len, addr }, value)
         };
@@ -237,6 +238,7 @@ mod tests {
                 group,
                 action: abi::ACTION_FORWARD,
                 flags: 0,
+                identity: 0,
             };
             (PrefixKey { len: 120, addr }, value)
         };

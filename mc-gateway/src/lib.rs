@@ -18,6 +18,7 @@ pub mod desired;
 pub mod drop_samples;
 pub mod host;
 pub mod id_names;
+pub mod identity_objects;
 pub mod ids;
 pub mod inspect;
 pub mod key_publisher;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::identity_objects::IdentityObjects;
 use crate::service_objects::{ExportedService, ServiceInfo};
 
 /// A `v1` Node.
@@ -96,6 +97,8 @@ pub struct PodInfo {
     pub node: String,
     /// `status.podIPs`; empty for Pods of the host network and finished Pods.
     pub ips: Vec<String>,
+    /// `metadata.labels` of a Pod of this Node, joined by [`mc_api::label_identity::join_labels`].
+    pub labels: Arc<str>,
 }
 
 /// All objects of a source, sorted by name within a kind; Services are unknown by default.
@@ -115,6 +118,8 @@ pub struct Objects {
     pub node_keys: Vec<NodeKeyInfo>,
     /// Services that reserve addresses for Nodes, by namespace and name.
     pub reservations: Vec<ServiceInfo>,
+    /// Namespaces and label identities; none while they cannot be read.
+    pub identities: Option<IdentityObjects>,
 }
 
 /// A rejected field of an object; the rest of the object is used.

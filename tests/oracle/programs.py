@@ -81,11 +81,11 @@ class Run:
             self.events.add("mss-lowered")
         return packet
 
-    def encapsulation(self, source, destination, inner_source, inner, v6, tos, has_label=True):
+    def encapsulation(self, source, destination, inner_source, inner, v6, tos, has_label=True, vni=0):
         return Encapsulation(
             source=source, destination=destination, tos=ecn.encapsulated(tos, self.world.fixed_dscp),
             ttl=self.world.hop_limit, port=self.world.port, vxlan=self.world.vxlan, inner_source=inner_source,
-            inner=inner, inner_v6=v6, has_label=has_label,
+            inner=inner, inner_v6=v6, has_label=has_label, vni=vni,
             with_checksum=self.world.udp_checksum and tunnel.knows_sum(inner, v6),
         )
 
@@ -117,7 +117,8 @@ class Run:
         if self.world.backends_here:
             packet = services.Node(self).from_pod(packet, v6, own, behind_service)
         body = self.encapsulation(
-            next_hop.local, next_hop.address, next_hop.source_mac, packet, v6, header.tos
+            next_hop.local, next_hop.address, next_hop.source_mac, packet, v6, header.tos,
+            vni=0 if prefix is None else prefix.identity,
         )
         return Result(
             "redirect", outcome="encap", addresses=next_hop.link or frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop

@@ -18,11 +18,12 @@ TRANSPARENT_ETHERNET = 0x6558
 SOURCE_PORTS = range(0xC000, 0x10000)
 
 
-def header(vxlan):
-    """The tunnel header with VNI 0."""
+def header(vxlan, vni):
+    """The tunnel header."""
+    virtual_network = vni.to_bytes(3, "big") + bytes(1)
     if vxlan:
-        return bytes([0x08, 0, 0, 0, 0, 0, 0, 0])
-    return bytes([0, 0]) + TRANSPARENT_ETHERNET.to_bytes(2, "big") + bytes(4)
+        return bytes([0x08, 0, 0, 0]) + virtual_network
+    return bytes([0, 0]) + TRANSPARENT_ETHERNET.to_bytes(2, "big") + virtual_network
 
 
 @dataclass
@@ -40,11 +41,13 @@ class Encapsulation:
     inner_v6: bool
     with_checksum: bool
     has_label: bool
+    # The label identity of the sender; 0 of a Node.
+    vni: int
 
     def to_bytes(self, source_port, label):
         v6 = len(self.source) == 16
         frame = MULTICLUSTER_MAC + self.inner_source + (ip.IPV6 if self.inner_v6 else ip.IPV4).to_bytes(2, "big")
-        payload = header(self.vxlan) + frame + self.inner
+        payload = header(self.vxlan, self.vni) + frame + self.inner
         length = UDP_HEADER + len(payload)
         datagram = source_port.to_bytes(2, "big") + self.port.to_bytes(2, "big") + length.to_bytes(2, "big")
         datagram += b"\0\0" + payload

@@ -69,7 +69,7 @@ fn kubernetes(keep: bool) -> Result<()> {
         println!("  kubectl --context east get clusterset,gateway,clusterinfoimport -n kube-system");
         println!("  kubectl --context leader get resourceexport,resourceimport -n antrea-multicluster");
         println!(
-            "  cargo xtask cluster enter east-n1 -- bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps-v8/mc_prefixes"
+            "  cargo xtask cluster enter east-n1 -- bpftool map dump pinned /sys/fs/bpf/mc-gateway/east-n1/maps-v9/mc_prefixes"
         );
         println!("  cargo xtask cluster down");
         return shown;
@@ -167,7 +167,7 @@ impl Walkthrough {
         println!(
             "\n5. Packets forwarded by east's gateway, counted by its eBPF programs (map mc_outcomes, key 1):\n"
         );
-        let map = "/sys/fs/bpf/mc-gateway/east-n1/maps-v8/mc_outcomes";
+        let map = "/sys/fs/bpf/mc-gateway/east-n1/maps-v9/mc_outcomes";
         cluster::on_node(
             "east-n1",
             &[

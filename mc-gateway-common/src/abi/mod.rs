@@ -28,12 +28,12 @@ pub use prefix::{MAX_PREFIXES, PREFIXES, PrefixKey};
 pub use source_mac::{MacMatch, SECRET_SLOTS, SourceMac};
 
 /// Version of all layouts in this module together, stored in [`Config::abi`].
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 /// Name of the section of the eBPF object that holds [`ABI_VERSION`] as a `u32`.
 pub const ABI_SECTION: &str = "mc_abi";
 /// Name of the directory, below the pin directory, of the map pins of this version. In every version, [`Config`]
 /// starts with the version number and is the only value of the map [`CONFIG`].
-pub const MAPS_DIR: &str = "maps-v8";
+pub const MAPS_DIR: &str = "maps-v9";
 
 /// Bits in front of the IPv4 address in an [`Addr`]: an IPv4 `/n` is an [`Addr`] prefix of `96 + n`.
 pub const V4_PREFIX_BITS: u32 = 96;
@@ -170,6 +170,12 @@ pub const PREFIX_ALIAS: u32 = 1 << 2;
 /// through `mc0`, which are translated replies, are encapsulated.
 pub const PREFIX_RETURN_ROUTE: u32 = 1 << 3;
 
+/// [`Prefix::identity`]: no Pod, or a Pod of a cluster without label identities.
+pub const IDENTITY_HOST: u32 = 0;
+/// [`Prefix::identity`]: a Pod whose label identity this node does not know, the greatest number of 24 bits. Receivers
+/// that enforce policies drop its packets where a policy selects Pods by label identity.
+pub const IDENTITY_UNKNOWN: u32 = 0x00ff_ffff;
+
 /// Routing of an address prefix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -185,8 +191,9 @@ pub struct Prefix {
     pub action: u32,
     /// [`PREFIX_BACKENDS`], [`PREFIX_HOST_SNAT`], [`PREFIX_ALIAS`], [`PREFIX_RETURN_ROUTE`].
     pub flags: u32,
-    /// Always 0.
-    pub pad: u32,
+    /// Label identity of packets from a prefix of this node, 24 bits: [`IDENTITY_HOST`], the ID of a Pod's labels, or
+    /// [`IDENTITY_UNKNOWN`]. 0 for every other prefix.
+    pub identity: u32,
 }
 
 /// The next hops for a prefix.

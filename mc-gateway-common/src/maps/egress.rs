@@ -3,7 +3,12 @@
 #![expect(clippy::cast_possible_truncation, reason = "fields of a word")]
 
 use super::admission::ALIAS_MASK;
-use crate::{packed::impl_bits, packet::Address, verdict::DropReason};
+use crate::{
+    abi::{IDENTITY_UNKNOWN, MAX_NEXT_HOP_GROUPS},
+    packed::impl_bits,
+    packet::Address,
+    verdict::DropReason,
+};
 
 /// Addresses of a packet on the egress of `mc0`.
 ///
@@ -50,6 +55,8 @@ pub struct EgressRoute {
     pub alias: u32,
     /// [`SOURCE_OWN`] and [`SOURCE_BACKEND`].
     pub source: u32,
+    /// [`crate::abi::Prefix::identity`] of the source.
+    pub identity: u32,
 }
 
 /// [`EgressRoute::source`]: this node may send from the source.
@@ -71,7 +78,11 @@ const REJECTED: u64 = 1;
 const REASON_SHIFT: u32 = 8;
 const _: () = assert!(ALIAS_MASK & SOURCE_MASK == 0 && (ALIAS_MASK | SOURCE_MASK) & 1 == 0);
 const _: () = assert!((ALIAS_MASK | SOURCE_MASK) >> REASON_SHIFT == 0);
-const GROUP_SHIFT: u32 = 32;
+const GROUP_SHIFT: u32 = 16;
+/// Largest packed slot; larger ones are packed as this one, which is no slot of any map.
+const GROUP_MASK: u32 = 0xffff;
+const _: () = assert!(MAX_NEXT_HOP_GROUPS <= GROUP_MASK);
+const IDENTITY_SHIFT: u32 = 32;
 
 impl PackedEgressRoute {
     /// Packs a route. Unknown bits are dropped.
@@ -79,7 +90,16 @@ impl PackedEgressRoute {
     #[must_use]
     pub const fn new(route: EgressRoute) -> Self {
         let bits = route.alias & ALIAS_MASK | route.source & SOURCE_MASK;
-        Self(bits as u64 | (route.group as u64) << GROUP_SHIFT)
+        let group = if route.group > GROUP_MASK {
+            GROUP_MASK
+        } else {
+            route.group
+        };
+        Self(
+            bits as u64
+                | (group as u64) << GROUP_SHIFT
+                | ((route.identity & IDENTITY_UNKNOWN) as u64) << IDENTITY_SHIFT,
+        )
     }
 
     /// The packets are dropped.
@@ -104,9 +124,10 @@ impl PackedEgressRoute {
             return Err(DropReason::from_number((word >> REASON_SHIFT) as u8));
         }
         Ok(EgressRoute {
-            group: (word >> GROUP_SHIFT) as u32,
+            group: (word >> GROUP_SHIFT) as u32 & GROUP_MASK,
             alias: word as u32 & ALIAS_MASK,
             source: word as u32 & SOURCE_MASK,
+            identity: (word >> IDENTITY_SHIFT) as u32,
         })
     }
 }
@@ -127,11 +148,12 @@ mod tests {
 
         #[test]
         fn packing_loses_nothing(
-            group: u32,
+            group in 0..=GROUP_MASK,
+            identity in 0..=IDENTITY_UNKNOWN,
             alias in prop::sample::select(vec![0, ALIAS_DESTINATION]),
             source in prop::sample::select(vec![0, SOURCE_OWN, SOURCE_BACKEND, SOURCE_MASK]),
         ) {
-            let route = EgressRoute { group, alias, source };
+            let route = EgressRoute { group, alias, source, identity };
             let packed = PackedEgressRoute::new(route);
             prop_assert_eq!(packed.unpack(), Ok(route));
             prop_assert_eq!(packed.has_own_source(), source & SOURCE_OWN != 0);

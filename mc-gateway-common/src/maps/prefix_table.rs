@@ -9,7 +9,8 @@
 
 use crate::{
     abi::{
-        Address, CLUSTER_LOCAL, Prefix,
+        ACTION_REPLY, Address, CLUSTER_LOCAL, IDENTITY_UNKNOWN, MAX_NEXT_HOP_GROUPS, PREFIX_RETURN_ROUTE,
+        Prefix,
         prefix::{MAX_LENGTH, PrefixLengths, STEP_LENGTHS, lengths_slot},
     },
     packed::impl_bits,
@@ -50,9 +51,16 @@ const FOUND: u64 = 1 << 1;
 const LOCAL: u64 = 1 << 2;
 /// The cluster of the prefix is the compared one.
 const SAME: u64 = 1 << 3;
-const ACTION_SHIFT: u32 = 8;
-const FLAGS_SHIFT: u32 = 16;
-const GROUP_SHIFT: u32 = 32;
+const ACTION_SHIFT: u32 = 5;
+const ACTION_MASK: u32 = 7;
+const FLAGS_SHIFT: u32 = 8;
+const FLAGS_MASK: u32 = 0xff;
+const GROUP_SHIFT: u32 = 16;
+const IDENTITY_SHIFT: u32 = 32;
+/// Largest packed slot of a group; larger ones are packed as this one, which is no slot of any map.
+const GROUP_MASK: u32 = 0xffff;
+const _: () = assert!(MAX_NEXT_HOP_GROUPS <= GROUP_MASK);
+const _: () = assert!(ACTION_REPLY <= ACTION_MASK && PREFIX_RETURN_ROUTE <= FLAGS_MASK);
 /// Without [`DONE`]: the generation and the number of the next step in it.
 const MORE: u64 = 1 << 4;
 const STEP_SHIFT: u32 = 8;
@@ -69,14 +77,24 @@ impl PrefixLookup {
     const fn found(prefix: &Prefix, cluster: u64) -> Self {
         let local = if prefix.cluster == CLUSTER_LOCAL { LOCAL } else { 0 };
         let same = if prefix.cluster == cluster { SAME } else { 0 };
-        let action = if prefix.action > 0xff { 0 } else { prefix.action };
+        let action = if prefix.action > ACTION_MASK {
+            0
+        } else {
+            prefix.action
+        };
+        let group = if prefix.group > GROUP_MASK {
+            GROUP_MASK
+        } else {
+            prefix.group
+        };
         Self(
             DONE | FOUND
                 | local
                 | same
                 | (action as u64) << ACTION_SHIFT
-                | ((prefix.flags & 0xffff) as u64) << FLAGS_SHIFT
-                | (prefix.group as u64) << GROUP_SHIFT,
+                | ((prefix.flags & FLAGS_MASK) as u64) << FLAGS_SHIFT
+                | (group as u64) << GROUP_SHIFT
+                | ((prefix.identity & IDENTITY_UNKNOWN) as u64) << IDENTITY_SHIFT,
         )
     }
 
@@ -110,10 +128,10 @@ impl PrefixLookup {
         };
         Some(Prefix {
             cluster: owner,
-            group: (self.0 >> GROUP_SHIFT) as u32,
-            action: (self.0 >> ACTION_SHIFT) as u32 & 0xff,
-            flags: (self.0 >> FLAGS_SHIFT) as u32 & 0xffff,
-            pad: 0,
+            group: (self.0 >> GROUP_SHIFT) as u32 & GROUP_MASK,
+            action: (self.0 >> ACTION_SHIFT) as u32 & ACTION_MASK,
+            flags: (self.0 >> FLAGS_SHIFT) as u32 & FLAGS_MASK,
+            identity: (self.0 >> IDENTITY_SHIFT) as u32,
         })
     }
 }

@@ -84,6 +84,12 @@ pub trait Packet: Frame {
     /// Sets the neighbour of a [`crate::verdict::Verdict::Send`]. By default the kernel's routes select it.
     fn set_neighbor(&mut self, neighbor: &Neighbor);
 
+    /// Keeps the label identity of the sender beside the packet, for [`Self::identity`].
+    fn set_identity(&self, identity: u32);
+
+    /// The number from [`Self::set_identity`].
+    fn identity(&self) -> u32;
+
     /// Truncates the frame to `len` bytes. A GSO packet becomes an ordinary packet.
     fn resize(&mut self, len: u32) -> Option<()>;
 

@@ -1,5 +1,7 @@
 //! A packet in a byte vector: [`Packet`] on the host.
 
+use core::cell::Cell;
+
 use super::{
     access::{Frame, Packet},
     checksum::{self, L4ChecksumDelta},
@@ -22,6 +24,7 @@ pub struct SlicePacket {
     gso_size: u32,
     checksum_partial: bool,
     vlan_id: u16,
+    identity: Cell<u32>,
 }
 
 impl SlicePacket {
@@ -34,6 +37,7 @@ impl SlicePacket {
             gso_size: 0,
             checksum_partial: false,
             vlan_id: 0,
+            identity: Cell::default(),
         }
     }
 
@@ -151,6 +155,14 @@ impl Packet for SlicePacket {
 
     /// Without effect: the neighbour is no part of the frame.
     fn set_neighbor(&mut self, _: &Neighbor) {}
+
+    fn set_identity(&self, identity: u32) {
+        self.identity.set(identity);
+    }
+
+    fn identity(&self) -> u32 {
+        self.identity.get()
+    }
 
     fn grow(&mut self, room: OuterFamily) -> Option<()> {
         self.insert(room.encap_len())

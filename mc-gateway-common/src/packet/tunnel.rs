@@ -5,9 +5,6 @@ use crate::abi::{CONFIG_VXLAN, Config};
 /// Length of either header; of Geneve's without options.
 pub const LEN: usize = 8;
 
-/// VNI while stretched policy is off, the same as from an Antrea gateway.
-pub const VNI_POLICY_OFF: u32 = 0;
-
 /// VNI of packets that `from_underlay` leaves to the agent's tunnel devices ("mcg" in ASCII). It never leaves the node.
 pub const VNI_KERNEL_DECAP: u32 = 0x006d_6367;
 

@@ -6,8 +6,8 @@
 
 use crate::{
     abi::{
-        ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, PREFIX_ALIAS,
-        PREFIX_BACKENDS, PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Prefix,
+        ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, IDENTITY_HOST,
+        PREFIX_ALIAS, PREFIX_BACKENDS, PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Prefix,
     },
     maps::{ALIAS_DESTINATION, EgressKey, EgressRoute, Maps, PackedEgressRoute, SOURCE_BACKEND, SOURCE_OWN},
     verdict::DropReason,
@@ -26,9 +26,9 @@ pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
     if dst.action != ACTION_FORWARD || local {
         return PackedEgressRoute::rejected(DropReason::NoRoute);
     }
-    let source = match maps.prefix(key.src, CLUSTER_LOCAL) {
-        Some(src) => source_bits(&src, &dst),
-        None => 0,
+    let (source, identity) = match maps.prefix(key.src, CLUSTER_LOCAL) {
+        Some(src) => (source_bits(&src, &dst), src.identity),
+        None => (0, IDENTITY_HOST),
     };
     PackedEgressRoute::new(EgressRoute {
         group: dst.group,
@@ -38,6 +38,7 @@ pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
             ALIAS_DESTINATION
         },
         source,
+        identity,
     })
 }
 
@@ -82,7 +83,7 @@ mod tests {
             group: 0,
             action,
             flags,
-            pad: 0,
+            identity: 0,
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     subprograms::Subprograms,
 };
 use crate::{
-    abi::{CONFIG_UDP_CHECKSUM, Config, SourceMac},
+    abi::{CONFIG_UDP_CHECKSUM, Config, IDENTITY_HOST, SourceMac},
     maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
@@ -23,7 +23,7 @@ use crate::{
         l4::L4Location,
         offsets::{TCP_DATA_OFFSET, ipv4, ipv6, udp},
         tcp,
-        tunnel::{self, Format, VNI_POLICY_OFF},
+        tunnel::{self, Format},
     },
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -197,7 +197,7 @@ pub fn write_return_encap<P: Packet, M: Maps>(packet: &mut P, maps: &M, v6: bool
     let [d0, d1] = config.port.to_be_bytes();
     let [l2, l3, l0, l1] = len.wrapping_add(OVERHEAD).to_be_bytes();
     let mut udp = Aligned([s0, s1, d0, d1, l0, l1, 0, 0]);
-    let tunnel = Aligned(Format::from_config(config).header(VNI_POLICY_OFF));
+    let tunnel = Aligned(Format::from_config(config).header(IDENTITY_HOST));
     let [m0, m1, m2, m3, m4, m5] = eth::MULTICLUSTER_MAC;
     let [e0, e1] = if v6 { eth::IPV6 } else { eth::IPV4 }.to_be_bytes();
     let inner = Aligned([m0, m1, m2, m3, m4, m5, n0, n1, n2, n3, n4, n5, e0, e1, 0, 0]);

@@ -17,7 +17,7 @@ use crate::{
         Address, Packet, ecn,
         encap::{ENCAP_LEN_V4, ENCAP_LEN_V6, Encap, OuterFamily},
         eth, icmp, ip, lco_checksum,
-        tunnel::{Format, VNI_POLICY_OFF},
+        tunnel::Format,
     },
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -125,6 +125,7 @@ fn route<P: Subprograms, M: MapSubprograms>(
     if route.source & SOURCE_OWN == 0 && !may_be_translated(packet, config, route.source) {
         return Err(DropReason::InnerSource);
     }
+    packet.set_identity(route.identity);
     Ok(
         PackedDecision::forward(route.group, hash, mss::can_be_syn(&header))
             .with_alias(route.alias)
@@ -170,7 +171,7 @@ fn encapsulate<P: Packet>(
         hash,
         port: config.port,
         inner_sum: (sum != NO_SUM).then_some(sum),
-        vni: VNI_POLICY_OFF,
+        vni: packet.identity(),
         inner_src: SourceMac::from_bits(next_hop.source_mac),
         inner_type,
         inner_len,

@@ -75,7 +75,7 @@ impl PrefixTable for KernelPrefixTable {
                 group: ptr::addr_of!((**entry).group).read_volatile(),
                 action: ptr::addr_of!((**entry).action).read_volatile(),
                 flags: ptr::addr_of!((**entry).flags).read_volatile(),
-                pad: 0,
+                identity: ptr::addr_of!((**entry).identity).read_volatile(),
             }
         }
     }

@@ -179,6 +179,7 @@ impl Agent {
             secrets: self.config.secrets.clone(),
             public_key: Some(self.secrets.public_key()),
             cluster_id_key: self.cluster_id_key,
+            excluded_labels: self.config.excluded_labels.clone(),
         };
         self.restore_pins()?;
         if resync || self.maps_stale {

@@ -93,6 +93,10 @@ pub struct RunArgs {
     /// How a gateway finds the Node of a Pod.
     #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
     pub pod_lookup: PodLookup,
+    /// Keys of labels that are in no label identity, as `labelIdentityExcludedLabels` of the cluster's controller; a
+    /// trailing `*` stands for any rest.
+    #[arg(long, value_name = "KEY[,KEY...]", value_delimiter = ',')]
+    pub label_identity_excluded_labels: Vec<String>,
     /// Format of the log on standard error.
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use mc_api::label_identity::LabelKeyFilter;
 use thiserror::Error;
 
 use crate::peer_secret::SecretPolicy;
@@ -97,6 +98,8 @@ pub struct Config {
     pub limits: Limits,
     /// How the Node of a Pod is found.
     pub pod_lookup: PodLookup,
+    /// Keys of labels that are in no label identity.
+    pub excluded_labels: LabelKeyFilter,
     /// Object whose programs log every decision, in place of the embedded one.
     pub program_log: Option<PathBuf>,
     /// Pins and device.
@@ -122,6 +125,21 @@ fn is_dns_name(name: &str) -> bool {
             && !label.ends_with('-')
     };
     name.len() <= 253 && name.split('.').all(label)
+}
+
+/// Parses the keys of labels that are in no label identity.
+fn parse_excluded_labels(patterns: &[String]) -> Result<LabelKeyFilter, ConfigError> {
+    let mut filter = LabelKeyFilter::default();
+    for pattern in patterns {
+        if !filter.add(pattern) {
+            return Err(config_error(
+                "--label-identity-excluded-labels",
+                pattern,
+                "is not the key of a label, or the beginning of one and \"*\"",
+            ));
+        }
+    }
+    Ok(filter)
 }
 
 /// Parses a duration with units, as `100ms`, `1s` or `1m30s`.
@@ -258,6 +276,7 @@ impl TryFrom<RunArgs> for Config {
             probes: args.probes.try_into()?,
             limits: args.limits.try_into()?,
             pod_lookup: args.pod_lookup,
+            excluded_labels: parse_excluded_labels(&args.label_identity_excluded_labels)?,
             program_log: args.program_log,
             paths: args.paths.try_into()?,
         })

@@ -9,6 +9,7 @@ mod builder;
 mod cache;
 mod established;
 mod forward_table;
+mod identities;
 mod independent_clusters;
 mod local;
 mod local_gateway;
@@ -24,6 +25,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use mc_api::label_identity::LabelKeyFilter;
 use thiserror::Error;
 
 use crate::config::{PodLookup, Secrets};
@@ -67,6 +69,8 @@ pub struct LocalNode {
     pub public_key: Option<PublicKey>,
     /// Key of the cluster IDs in the maps.
     pub cluster_id_key: [u8; 16],
+    /// Keys of labels that are in no label identity.
+    pub excluded_labels: LabelKeyFilter,
 }
 
 /// The desired state of the node `me`, and the rejected fields. They do not depend on `cache`, which is kept between
@@ -121,6 +125,8 @@ pub fn compute(
     desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
     desired.fallback_addrs = cluster.fallback_addrs(me.pod_lookup);
     desired.local_addrs = cluster.local_addresses();
+    desired.identities =
+        identities::local_identities(objects, &me.node_name, &me.excluded_labels, &mut rejected);
     desired.published_key = cluster.key(&me.node_name);
     rejected.sort();
     Ok((desired, rejected))

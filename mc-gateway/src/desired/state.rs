@@ -106,6 +106,8 @@ pub struct DesiredState {
     pub host_addresses: BTreeSet<IpNet>,
     /// Unused addresses that are routed to this Node: source addresses if it has none in the Pod network.
     pub fallback_addrs: SourceAddrs,
+    /// Label identities of this Node's Pods by address; none in a cluster without label identities.
+    pub identities: Option<BTreeMap<IpAddr, u32>>,
     /// Public key of this Node that other nodes know.
     pub published_key: Option<PublicKey>,
     /// Addresses that other nodes send to, most important first.

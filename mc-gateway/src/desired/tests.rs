@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use mc_api::label_identity::{digest, object_name};
 use mc_gateway_common::abi::{PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY};
 
 use super::*;
+use crate::identity_objects::IdentityObjects;
 use crate::ids::{cluster_id, stable_id};
 use crate::objects::{GatewayInfo, NodeKeyInfo, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::{PeerAuth, PeerSecrets, PublicKey};
@@ -13,6 +15,7 @@ use crate::peer_secret::{PeerAuth, PeerSecrets, PublicKey};
 mod antrea;
 mod collisions;
 mod established;
+mod identities;
 mod keys;
 mod pods;
 
@@ -81,6 +84,7 @@ fn objects() -> Objects {
         pods: vec![],
         services: None,
         reservations: vec![],
+        identities: Some(IdentityObjects::default()),
         node_keys: ["a", "b", "c"].map(node_key).into(),
     }
 }

@@ -73,11 +73,16 @@ fn prefixes(snapshot: &Snapshot) -> Table {
             json!(action_name(value.action)),
             json!(snapshot.group_name(value.group)),
             json!(value.flags & abi::PREFIX_BACKENDS != 0),
+            match value.identity {
+                abi::IDENTITY_HOST => Value::Null,
+                abi::IDENTITY_UNKNOWN => json!("unknown"),
+                identity => json!(identity),
+            },
         ]
     };
     Table {
         name: "prefixes",
-        columns: &["prefix", "cluster", "action", "group", "service_pod"],
+        columns: &["prefix", "cluster", "action", "group", "service_pod", "identity"],
         rows: snapshot.contents.prefixes.iter().map(row).collect(),
     }
 }

@@ -109,7 +109,7 @@ impl PrefixChanges<'_> {
             group: self.groups.slot(prefix.group),
             action: prefix.action,
             flags: prefix.flags | marked.map_or(0, |prefix| prefix.flags),
-            pad: 0,
+            identity: prefix.identity,
         })
     }
 }

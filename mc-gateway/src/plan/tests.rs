@@ -144,6 +144,7 @@ fn targets() -> impl Strategy<Value = ResolvedState> {
                                 group: known(group),
                                 action: *action,
                                 flags: 0,
+                                identity: 0,
                             };
                             (PrefixKey { len: 112, addr }, value)
                         })
@@ -472,6 +473,7 @@ fn a_node_without_room_for_its_group_has_no_group_as_a_peer() {
             group,
             action: abi::ACTION_FORWARD,
             flags: 0,
+            identity: 0,
         };
         (key, value)
     };

@@ -1,6 +1,7 @@
 //! Encapsulation of probes, as the payload of a UDP socket. Pure.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use mc_gateway_common::abi::IDENTITY_HOST;
 use mc_gateway_common::packet::{eth, probe, probe::Probe, tunnel};
 
 /// Encapsulation shared by all probes of a node.
@@ -20,7 +21,7 @@ impl ProbeEncap {
     /// has `probe.size` bytes where that is more than the probe needs.
     pub(super) fn encode(self, probe: &Probe, mac: eth::Mac, v6: bool) -> Bytes {
         let mut bytes = BytesMut::new();
-        bytes.put_slice(&self.format.header(tunnel::VNI_POLICY_OFF));
+        bytes.put_slice(&self.format.header(IDENTITY_HOST));
         bytes.put_slice(&eth::MULTICLUSTER_MAC);
         bytes.put_slice(&mac);
         bytes.put_u16(probe::ETHERTYPE);

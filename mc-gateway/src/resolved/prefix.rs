@@ -1,6 +1,6 @@
 //! Entries of the prefix map.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -23,6 +23,8 @@ pub struct Prefix {
     pub action: u32,
     /// `PREFIX_*`.
     pub flags: u32,
+    /// Label identity of packets from the prefix.
+    pub identity: u32,
 }
 
 /// The prefixes of a desired state as map entries, kept until the next desired state.
@@ -100,11 +102,76 @@ fn to_prefix(route: PrefixRoute) -> Prefix {
             abi::ACTION_FORWARD
         },
         flags: 0,
+        identity: abi::IDENTITY_HOST,
     }
 }
 
-/// Marks the addresses of this node's backends. An address in no delivered prefix gets no action: only packets it
-/// sends are translated.
+/// The prefixes delivered on this node.
+fn delivered(prefixes: &SharedMap<IpNet, PrefixRoute>) -> Vec<IpNet> {
+    let delivered = prefixes.iter().filter(|(_, route)| route.deliver);
+    delivered.map(|(net, _)| *net).collect()
+}
+
+/// Changes the entry of a single address of this node, which is added if it is missing. An address in no delivered
+/// prefix gets no action: it only sends packets.
+fn change_address(
+    prefixes: &mut SharedMap<PrefixKey, Prefix>,
+    delivered: &[IpNet],
+    addr: IpAddr,
+    change: impl FnOnce(&mut Prefix),
+) {
+    let key = to_key(addr.into());
+    let mut prefix = prefixes.get(&key).copied().unwrap_or(Prefix {
+        cluster: abi::CLUSTER_LOCAL,
+        group: 0,
+        action: if delivered.iter().any(|net| net.contains(&addr)) {
+            abi::ACTION_DELIVER
+        } else {
+            0
+        },
+        flags: 0,
+        identity: abi::IDENTITY_HOST,
+    });
+    change(&mut prefix);
+    prefixes.insert(key, prefix);
+}
+
+/// Marks the sources of packets of this node with their label identities: each Pod with its own, the rest of the Pod
+/// CIDRs and of the Service CIDRs as unknown, because its packets are from Pods all the same.
+pub(super) fn mark_identities(
+    resolved: &mut ResolvedState,
+    identities: &BTreeMap<IpAddr, u32>,
+    desired: &DesiredState,
+) {
+    let masquerade = &desired.masquerade;
+    // Clients of clusters with Antrea gateways share the address of this gateway.
+    let shared = masquerade.antrea.source.map(|addr| IpNet::from(IpAddr::V4(addr)));
+    let ranges = masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
+    for net in ranges.copied().chain(shared) {
+        let key = to_key(net);
+        if let Some(mut prefix) = resolved.prefixes.get(&key).copied() {
+            prefix.identity = abi::IDENTITY_UNKNOWN;
+            resolved.prefixes.insert(key, prefix);
+        }
+    }
+    let delivered = delivered(&desired.prefixes);
+    let prefixes = &mut resolved.prefixes;
+    for (addr, identity) in identities {
+        change_address(prefixes, &delivered, *addr, |prefix| prefix.identity = *identity);
+    }
+    let hosts = resolved
+        .masquerade
+        .sources
+        .iter()
+        .chain(resolved.addresses.iter().copied());
+    for addr in hosts.filter(|addr| !identities.contains_key(addr)) {
+        change_address(prefixes, &delivered, addr, |prefix| {
+            prefix.identity = abi::IDENTITY_HOST
+        });
+    }
+}
+
+/// Marks the addresses of this node's backends.
 pub(super) fn mark_backends(
     resolved: &mut ResolvedState,
     services: &Services,
@@ -118,31 +185,11 @@ pub(super) fn mark_backends(
     if backends.peek().is_none() {
         return;
     }
-    let delivered: Vec<IpNet> = prefixes
-        .iter()
-        .filter(|(_, route)| route.deliver)
-        .map(|(net, _)| *net)
-        .collect();
+    let delivered = delivered(prefixes);
     for backend in backends {
         let pod = IpAddr::from(backend.pod).to_canonical();
-        let action = if delivered.iter().any(|net| net.contains(&pod)) {
-            abi::ACTION_DELIVER
-        } else {
-            0
-        };
-        let key = PrefixKey {
-            len: 128,
-            addr: backend.pod,
-        };
-        let known = resolved.prefixes.get(&key).copied();
-        let mut prefix = known.unwrap_or(Prefix {
-            cluster: abi::CLUSTER_LOCAL,
-            group: 0,
-            action,
-            flags: 0,
-        });
-        prefix.flags |= abi::PREFIX_BACKENDS;
-        resolved.prefixes.insert(key, prefix);
+        let mark = |prefix: &mut Prefix| prefix.flags |= abi::PREFIX_BACKENDS;
+        change_address(&mut resolved.prefixes, &delivered, pod, mark);
         resolved.flags |= abi::CONFIG_BACKENDS;
     }
 }

@@ -166,6 +166,9 @@ pub fn resolve(
     if let Some(services) = &desired.services {
         prefix::mark_backends(&mut state, services, &desired.prefixes);
     }
+    if let Some(identities) = &desired.identities {
+        prefix::mark_identities(&mut state, identities, desired);
+    }
     let link_mtus = state.link_mtus();
     state.limit_mtus(settings.path_mtus);
     let foreign_routes = drop_foreign_routes(&mut state, settings.node_name, &inputs.foreign_routes);

@@ -395,6 +395,57 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
     assert_eq!((state.flags & abi::CONFIG_BACKENDS, state.prefixes.len()), (0, 1));
 }
 
+/// Pods have their identities, and the rest of the Pod and Service ranges is unknown. An address of the host is neither.
+#[test]
+fn every_source_of_this_node_has_an_identity() {
+    let (mut desired, mut underlay) = fixture();
+    let route = |deliver| desired::PrefixRoute {
+        cluster: 0,
+        group: 0,
+        deliver,
+    };
+    let [pods, services, others]: [IpNet; 3] =
+        ["10.1.0.0/24", "10.96.0.0/16", "10.1.1.0/24"].map(|net| net.parse().unwrap());
+    for (net, deliver) in [(pods, true), (services, true), (others, false)] {
+        desired.prefixes.insert(net, route(deliver));
+    }
+    desired.masquerade.pod_cidrs.insert(pods);
+    desired.service_cidrs.insert(services);
+    // The bridge of the CNI.
+    underlay
+        .local_addrs
+        .insert([10, 1, 0, 1].into(), (5, "cni0".to_owned()));
+    let of = |state: &ResolvedState, len: u32, addr: [u8; 4]| {
+        let key = PrefixKey {
+            len: 96 + len,
+            addr: to_abi_addr(addr.into()),
+        };
+        state
+            .prefixes
+            .get(&key)
+            .map(|prefix| (prefix.action, prefix.identity))
+    };
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(of(&state, 24, [10, 1, 0, 0]), Some((abi::ACTION_DELIVER, 0)));
+    assert_eq!(of(&state, 32, [10, 1, 0, 1]), None, "no identities, no entry");
+
+    desired.identities = Some([([10, 1, 0, 5].into(), 7), ([172, 16, 0, 5].into(), 8)].into());
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    let unknown = abi::IDENTITY_UNKNOWN;
+    assert_eq!(
+        of(&state, 24, [10, 1, 0, 0]),
+        Some((abi::ACTION_DELIVER, unknown))
+    );
+    assert_eq!(
+        of(&state, 16, [10, 96, 0, 0]),
+        Some((abi::ACTION_SERVICE, unknown))
+    );
+    assert_eq!(of(&state, 24, [10, 1, 1, 0]), Some((abi::ACTION_FORWARD, 0)));
+    assert_eq!(of(&state, 32, [10, 1, 0, 5]), Some((abi::ACTION_DELIVER, 7)));
+    assert_eq!(of(&state, 32, [10, 1, 0, 1]), Some((abi::ACTION_DELIVER, 0)));
+    assert_eq!(of(&state, 32, [172, 16, 0, 5]), Some((0, 8)), "not a way in");
+}
+
 #[test]
 fn a_fifth_local_address_is_rejected() {
     let (mut desired, mut underlay) = fixture();

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service, ServiceSpec};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use mc_api::cluster_info::{ClusterInfo, ClusterInfoImport};
 use mc_api::gateway::Gateway;
+use mc_api::label_identity::{LabelIdentity, digest, object_name};
 use mc_api::names;
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
 
+use crate::identity_objects::{IdentityInfo, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, RemoteCluster, RemoteGateway};
 use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
@@ -78,6 +80,25 @@ pub fn gateway(gateway: &Gateway) -> GatewayInfo {
         created: created(&gateway.metadata),
         primary: gateway.is_marked_primary(),
     }
+}
+
+/// A Namespace's name and labels.
+#[must_use]
+pub fn namespace(namespace: &Namespace) -> Arc<NamespaceInfo> {
+    Arc::new(NamespaceInfo {
+        name: namespace.metadata.name.clone().unwrap_or_default(),
+        labels: namespace.metadata.labels.clone().unwrap_or_default(),
+    })
+}
+
+/// The number of a `LabelIdentity`.
+#[must_use]
+pub fn label_identity(identity: &LabelIdentity) -> Arc<IdentityInfo> {
+    Arc::new(IdentityInfo {
+        name: identity.metadata.name.clone().unwrap_or_default(),
+        label_name: object_name(&digest(&identity.spec.label)).to_owned(),
+        id: identity.spec.id,
+    })
 }
 
 /// The public key in a `NodeKey`.

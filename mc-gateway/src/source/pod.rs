@@ -8,6 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
+use mc_api::label_identity::{LabelKeyFilter, join_labels};
 use serde::{Deserialize, Serialize};
 
 use crate::cidr::parse_prefix;
@@ -93,6 +94,7 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
         name: format!("{namespace}/{name}"),
         node: pod.spec.node_name.clone(),
         ips,
+        labels: join_labels(pod.metadata.labels.iter().flatten(), &LabelKeyFilter::default()).into(),
     })
 }
 
@@ -109,13 +111,15 @@ pub(super) enum PodScope {
 }
 
 /// Pods that the agent on Node `own` watches; `now` is its current scope. Every agent watches the Pods of its Node,
-/// which show whether addresses are in Node CIDRs; if not, a gateway watches all from then on.
+/// which show whether addresses are in Node CIDRs; if not, a gateway watches all from then on. Where the cluster has
+/// label `identities`, no agent can do without the Pods of its Node.
 pub(super) fn scope<'a>(
     lookup: PodLookup,
     now: PodScope,
     own: &str,
     nodes: &BTreeMap<String, NodeInfo>,
     gateways: &BTreeMap<String, GatewayInfo>,
+    identities: bool,
     mut pods: impl Iterator<Item = &'a Arc<PodInfo>>,
 ) -> PodScope {
     let outside = |pod: &Arc<PodInfo>| {
@@ -125,6 +129,7 @@ pub(super) fn scope<'a>(
         ips.any(|ip| !nets.iter().any(|net| net.contains(&ip)))
     };
     match lookup {
+        PodLookup::NodeCidr if identities => PodScope::Node,
         PodLookup::NodeCidr => PodScope::None,
         _ if !gateways.contains_key(own) => PodScope::Node,
         PodLookup::Pod => PodScope::Cluster,
@@ -146,11 +151,12 @@ mod tests {
     #[test]
     fn only_running_pods_with_their_own_address_are_used() {
         let running = pod(
-            "{metadata: {name: p, namespace: n, labels: {a: b}}, spec: {nodeName: a, containers: []}, \
+            "{metadata: {name: p, namespace: n, labels: {c: d, a: b}}, spec: {nodeName: a, containers: []}, \
              status: {phase: Running, podIP: 10.9.0.1, podIPs: [{ip: 10.9.0.1}, {ip: 'fd00:9::1'}]}}",
         );
         assert_eq!((running.name.as_str(), running.node.as_str()), ("n/p", "a"));
         assert_eq!(running.ips, ["10.9.0.1", "fd00:9::1"]);
+        assert_eq!(&*running.labels, "a=b,c=d");
         for none in [
             "{metadata: {name: p}, spec: {nodeName: a, hostNetwork: true}, status: {podIP: 192.0.2.1}}",
             "{metadata: {name: p}, spec: {nodeName: a}, status: {phase: Succeeded, podIP: 10.9.0.1}}",
@@ -180,8 +186,9 @@ mod tests {
                 name: "n/p".into(),
                 node: "a".into(),
                 ips: vec![ip.into()],
+                ..PodInfo::default()
             };
-            scope(lookup, now, "a", nodes, gateways, [Arc::new(pod)].iter())
+            scope(lookup, now, "a", nodes, gateways, false, [Arc::new(pod)].iter())
         };
         let (inside, outside) = ("10.1.0.7", "10.9.0.1");
         let now = PodScope::None;
@@ -196,5 +203,7 @@ mod tests {
             of(Auto, PodScope::Cluster, &with, &gateways, inside),
             PodScope::Cluster
         );
+        let with_identities = scope(NodeCidr, now, "a", &with, &gateways, true, [].iter());
+        assert_eq!(with_identities, PodScope::Node);
     }
 }

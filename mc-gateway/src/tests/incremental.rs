@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
+use mc_api::label_identity::{digest, object_name};
 use proptest::prelude::*;
 
 use crate::config::PodLookup;
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
+use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::PeerSecrets;
 use crate::plan::{ObservedState, PlanCache, execute_in_memory, plan};
@@ -51,6 +53,8 @@ enum Change {
     Gateway(u8),
     GatewayIp(u8, u8),
     Key(u8),
+    /// The number of the Pods' label, a cluster without identities, or unreadable ones.
+    Identity(u8),
     Pod(u8, u8),
     /// An exported Service, none, or unknown ones.
     Services(u8),
@@ -80,6 +84,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => node.clone().prop_map(Change::Gateway),
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::GatewayIp(a, b)),
         1 => node.clone().prop_map(Change::Key),
+        1 => (0..4_u8).prop_map(Change::Identity),
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::Pod(a, b)),
         2 => (0..3_u8).prop_map(Change::Services),
         2 => node.prop_map(Change::Endpoint),
@@ -183,6 +188,25 @@ fn service() -> ExportedService {
             endpoints: (0..4).map(endpoint).collect(),
         }],
     }
+}
+
+/// Unreadable label identities, none, or the one of the Pods' label with another number each.
+fn identities(number: u8) -> Option<IdentityObjects> {
+    let label = "ns:kubernetes.io/metadata.name=shop&pod:app=web";
+    let name = object_name(&digest(label)).to_owned();
+    let identity = IdentityInfo {
+        name: name.clone(),
+        label_name: name,
+        id: number.into(),
+    };
+    let namespace = NamespaceInfo {
+        name: "shop".to_owned(),
+        ..NamespaceInfo::default()
+    };
+    (number > 0).then(|| IdentityObjects {
+        namespaces: vec![Arc::new(namespace)],
+        identities: (number > 1).then(|| Arc::new(identity)).into_iter().collect(),
+    })
 }
 
 /// Adds a value to a list, or removes the one with its key.
@@ -327,6 +351,7 @@ impl World {
             Change::Key(n) => {
                 toggle(&mut objects.node_keys, key(n), |one| one.name.clone());
             }
+            Change::Identity(n) => objects.identities = identities(n),
             Change::Pod(n, number) => {
                 let ip = match number {
                     0 => "10.20.10.8".to_owned(),
@@ -336,6 +361,7 @@ impl World {
                     name: format!("shop/p{n}"),
                     node: format!("n{n}"),
                     ips: vec![ip],
+                    labels: "app=web".into(),
                 };
                 toggle(&mut objects.pods, Arc::new(pod), |one| one.name.clone());
             }

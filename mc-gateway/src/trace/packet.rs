@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use mc_gateway_common::abi::service::Backend;
-use mc_gateway_common::abi::{Addr, Config, SourceMac};
+use mc_gateway_common::abi::{Addr, Config, IDENTITY_HOST, SourceMac};
 use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
-use mc_gateway_common::packet::tunnel::{Format, VNI_POLICY_OFF};
+use mc_gateway_common::packet::tunnel::Format;
 use mc_gateway_common::packet::{SlicePacket, eth, ip};
 
 use super::protocol::Protocol;
@@ -160,7 +160,7 @@ impl TraceFlow {
             hash: self.hash(),
             port: config.port,
             inner_sum: None,
-            vni: VNI_POLICY_OFF,
+            vni: IDENTITY_HOST,
             inner_src: mac,
             inner_type: self.ethertype(),
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),

@@ -127,7 +127,7 @@ impl World {
                 group: 0,
                 action,
                 flags,
-                pad: 0,
+                identity: 0,
             };
             tables
                 .prefixes

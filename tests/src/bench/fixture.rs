@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, CLUSTER_LOCAL, CONFIG_GATEWAY, Config, GROUP_NEXT_HOPS,
-        LinkAddresses, Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, Peer, Prefix,
-        SourceMac, V4_PREFIX_BITS,
+        IDENTITY_HOST, LinkAddresses, Neighbor, NextHop, NextHopGroup, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY,
+        Peer, Prefix, SourceMac, V4_PREFIX_BITS,
     },
     maps::MemoryMaps,
     nexthop_select::mix,
@@ -15,7 +15,7 @@ use mc_gateway_common::{
         encap::{Encap, HOP_LIMIT},
         eth,
         ip::{self, mapped},
-        tunnel::{Format, GENEVE_PORT, VNI_POLICY_OFF},
+        tunnel::{Format, GENEVE_PORT},
     },
 };
 
@@ -178,7 +178,7 @@ pub(super) fn flows(count: u32, first: u32, sizes: Sizes, inside: Leg, mac: [u8;
                 hash: mix(flow, 1),
                 port: GENEVE_PORT,
                 inner_sum: None,
-                vni: VNI_POLICY_OFF,
+                vni: IDENTITY_HOST,
                 inner_src: SOURCE_MAC,
                 inner_type: eth::IPV4,
                 inner_len: u32::try_from(inner.len()).unwrap_or_default(),

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use mc_gateway_common::{
     abi::{
-        SourceMac,
+        CLUSTER_LOCAL, IDENTITY_UNKNOWN, SourceMac,
         service::{FlowKey, Reply, ReplyKey},
     },
     maps::MemoryMaps,
@@ -136,6 +136,14 @@ impl World {
             && let Some(config) = &mut tables.config
         {
             config.tunnel_mac = kernel_decap::SECRET;
+        }
+        // A label identity of its own for each prefix of this node.
+        let own = tables
+            .prefixes
+            .values_mut()
+            .filter(|prefix| prefix.cluster == CLUSTER_LOCAL);
+        for (number, prefix) in (1..).zip(own) {
+            prefix.identity = IDENTITY_UNKNOWN / number;
         }
         if requires_secrets(shape) {
             tables = fixture::keyed(tables);

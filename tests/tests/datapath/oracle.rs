@@ -120,6 +120,7 @@ fn world_json(tables: &MemoryMaps) -> Value {
             json!({
                 "network": network(*bits, *addr), "cluster": prefix.cluster, "group": prefix.group,
                 "action": action_name(prefix.action), "backends": prefix.flags & PREFIX_BACKENDS != 0,
+                "identity": prefix.identity,
             })
         })
         .collect();

@@ -67,7 +67,7 @@ const fn to_group(group: u32) -> Prefix {
         group,
         action: ACTION_FORWARD,
         flags: 0,
-        pad: 0,
+        identity: 0,
     }
 }
 

@@ -171,14 +171,14 @@ fn masquerade_counters(node: &str, pod: IpAddr) -> Vec<String> {
     counters
 }
 
-/// A packet capture on a Node's underlay device.
-struct PacketCapture {
+/// A capture of all frames on the underlay of a node.
+pub(crate) struct PacketCapture {
     child: Child,
     file: PathBuf,
 }
 
 impl PacketCapture {
-    fn start(node: &str) -> Self {
+    pub(crate) fn start(node: &str) -> Self {
         let file = std::env::temp_dir().join(format!("mc-e2e-{}-{node}.pcap", std::process::id()));
         let log = file.with_extension("log");
         let program = std::env::var_os("MC_TRAFFIC").expect("MC_TRAFFIC");
@@ -202,7 +202,7 @@ impl PacketCapture {
         Self { child, file }
     }
 
-    fn finish(mut self) -> Vec<Frame> {
+    pub(crate) fn finish(mut self) -> Vec<Frame> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).expect("SIGTERM");
         self.child.wait().expect("the capture");

@@ -1,12 +1,18 @@
 //! Label identities and replicated policies.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
+use mc_tests::decode::Payload;
 use serde_json::Value;
 
 use crate::{
     clusters::{Cluster, EAST, LEADER, SHORT_TIMEOUT, WEST},
-    workload::Namespace,
+    datapath::PacketCapture,
+    workload::{Client, Namespace},
 };
 
 const LEADER_NAMESPACE: &str = "antrea-multicluster";
@@ -39,12 +45,73 @@ fn wait_label_id(cluster: Cluster, label: &str) -> i64 {
     })
 }
 
+fn label(ns: &Namespace, app: &str) -> String {
+    format!("ns:kubernetes.io/metadata.name={}&pod:app={app}", ns.0)
+}
+
+/// The VNIs of the packets of requests to an imported Service, by the kind of sender, at the client's gateway.
+fn identities_on_the_wire(client: &Client) -> BTreeMap<&'static str, BTreeSet<u32>> {
+    let pods: Vec<IpAddr> = client.addresses();
+    let capture = PacketCapture::start("east-n1");
+    client.get_many(&client.imported_url(), 5);
+    let mut seen: BTreeMap<_, BTreeSet<u32>> = BTreeMap::new();
+    for frame in capture.finish() {
+        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
+            continue;
+        };
+        let Some(inner) = frame.inner().filter(|_| !frame.is_probe()) else {
+            continue;
+        };
+        if pods.contains(&inner.from) {
+            seen.entry("client").or_default().insert(geneve.vni);
+        } else if pods.contains(&inner.to) {
+            seen.entry("server").or_default().insert(geneve.vni);
+        }
+    }
+    seen
+}
+
+/// Packets carry the number of their sender's label in both directions. Waits until they do.
+fn wait_identities_on_the_wire(ns: &Namespace, client: &Client, app: &str) {
+    let number = |app| {
+        let id = wait_label_id(EAST, &label(ns, app));
+        BTreeSet::from([u32::try_from(id).expect("24 bits")])
+    };
+    let expected = BTreeMap::from([("client", number(app)), ("server", number("web"))]);
+    let start = Instant::now();
+    EAST.wait_for("the identities on the wire", SHORT_TIMEOUT, || {
+        let seen = identities_on_the_wire(client);
+        if seen == expected {
+            Ok(())
+        } else {
+            Err(format!("{seen:x?} instead of {expected:x?}"))
+        }
+    });
+    println!(
+        "policies: packets have the identity {app} after {:?}",
+        start.elapsed()
+    );
+}
+
+/// The identity of a Pod follows its labels, to the VNI of its packets at the gateway.
+fn check_packets(ns: &Namespace) {
+    ns.serve(WEST, "west-n2", 1);
+    let client = ns.client(EAST, "east-n2");
+    ns.export(WEST);
+    ns.wait_imported(EAST, 1);
+    wait_identities_on_the_wire(ns, &client, "client");
+    EAST.kubectl(&["label", "pod", "client", "app=changed", "--overwrite", "-n", ns.0]);
+    wait_identities_on_the_wire(ns, &client, "changed");
+    ns.unexport(WEST);
+}
+
 #[test]
 fn a_label_has_one_id_in_all_clusters() {
     set_stretched_policy("true");
     let result = std::panic::catch_unwind(|| {
         let ns = Namespace::create("e2e-labels");
-        let label = |app: &str| format!("ns:kubernetes.io/metadata.name={}&pod:app={app}", ns.0);
+        let label = |app: &str| label(&ns, app);
+        check_packets(&ns);
         for (cluster, node) in [(EAST, "east-n2"), (WEST, "west-n2")] {
             ns.pod(cluster, node, "twin", &["pause"]);
         }

@@ -248,13 +248,18 @@ impl Client {
         ])
     }
 
-    /// Its address of the same family as `like`.
-    pub(crate) fn ip_like(&self, like: IpAddr) -> IpAddr {
+    /// Its addresses.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
         let path = "jsonpath={.status.podIPs[*].ip}";
         let all = self
             .cluster
             .kubectl(&["get", "pod", self.pod, "-n", self.namespace, "-o", path]);
-        let mut all = all.split(' ').filter_map(|ip| ip.parse::<IpAddr>().ok());
+        all.split(' ').filter_map(|ip| ip.parse().ok()).collect()
+    }
+
+    /// Its address of the same family as `like`.
+    pub(crate) fn ip_like(&self, like: IpAddr) -> IpAddr {
+        let mut all = self.addresses().into_iter();
         all.find(|ip| ip.is_ipv6() == like.is_ipv6())
             .unwrap_or_else(|| panic!("{} has no address like {like}", self.pod))
     }

@@ -18,6 +18,7 @@ mod families;
 mod faults;
 mod host_changes;
 mod host_clients;
+mod identities;
 mod ipsec;
 mod memory;
 mod mtu;

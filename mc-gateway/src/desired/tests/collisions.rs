@@ -62,6 +62,7 @@ fn clusters_are_independent_until_statements_exclude_each_other() {
                 name: "shop/p".into(),
                 node: "b".into(),
                 ips: vec!["10.2.9.9".into()],
+                ..PodInfo::default()
             };
             objects.pods.push(pod.into());
         },

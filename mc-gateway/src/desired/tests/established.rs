@@ -72,6 +72,7 @@ fn newcomers() -> Vec<Newcomer> {
                         name: "ns/p".into(),
                         node: "b".into(),
                         ips: vec!["10.2.9.9".into()],
+                        ..PodInfo::default()
                     }
                     .into(),
                 );

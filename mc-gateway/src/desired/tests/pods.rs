@@ -7,6 +7,7 @@ fn pod(name: &str, node: &str, ips: &[&str]) -> Arc<PodInfo> {
         name: format!("default/{name}"),
         node: node.into(),
         ips: ips.iter().map(ToString::to_string).collect(),
+        ..PodInfo::default()
     })
 }
 

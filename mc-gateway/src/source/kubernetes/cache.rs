@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kube::runtime::watcher::Event;
 use mc_kube::NamespacedName;
 
+use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
@@ -20,6 +21,8 @@ pub(super) enum ObjectEvent {
     Slice(Event<SliceInfo>),
     Export(Event<NamespacedName>),
     NodeKey(Event<NodeKeyInfo>),
+    Namespace(Event<Arc<NamespaceInfo>>),
+    Identity(Event<Arc<IdentityInfo>>),
 }
 
 /// The objects of a kind by name.
@@ -66,6 +69,18 @@ impl Keyed for Arc<RemoteCluster> {
 }
 
 impl Keyed for NodeKeyInfo {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for Arc<NamespaceInfo> {
+    fn key(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Keyed for Arc<IdentityInfo> {
     fn key(&self) -> String {
         self.name.clone()
     }
@@ -132,6 +147,8 @@ impl<T: Keyed> Store<T> {
 pub(super) struct ObjectCache {
     /// Namespace of the agent's own objects.
     namespace: String,
+    /// The agent's Node.
+    node: String,
     pub(super) nodes: Store<NodeInfo>,
     pub(super) gateways: Store<GatewayInfo>,
     remotes: Store<Arc<RemoteCluster>>,
@@ -140,12 +157,15 @@ pub(super) struct ObjectCache {
     slices: Store<SliceInfo>,
     exports: Store<NamespacedName>,
     node_keys: Store<NodeKeyInfo>,
+    pub(super) namespaces: Store<Arc<NamespaceInfo>>,
+    pub(super) identities: Store<Arc<IdentityInfo>>,
 }
 
 impl ObjectCache {
-    pub(super) fn new(namespace: &str) -> Self {
+    pub(super) fn new(namespace: &str, node: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
+            node: node.to_owned(),
             ..Self::default()
         }
     }
@@ -156,12 +176,35 @@ impl ObjectCache {
             ObjectEvent::Node(event) => self.nodes.apply(event),
             ObjectEvent::Gateway(event) => self.gateways.apply(event),
             ObjectEvent::Remote(event) => self.remotes.apply(event),
-            ObjectEvent::Pod(event) => self.pods.apply(event),
+            ObjectEvent::Pod(event) => self.pods.apply(match event {
+                Event::Apply(pod) => Event::Apply(self.without_foreign_labels(pod)),
+                Event::InitApply(pod) => Event::InitApply(self.without_foreign_labels(pod)),
+                other => other,
+            }),
             ObjectEvent::Service(event) => self.services.apply(event),
             ObjectEvent::Slice(event) => self.slices.apply(event),
             ObjectEvent::Export(event) => self.exports.apply(event),
             ObjectEvent::NodeKey(event) => self.node_keys.apply(event),
+            ObjectEvent::Namespace(event) => self.namespaces.apply(event),
+            ObjectEvent::Identity(event) => self.identities.apply(event),
         }
+    }
+
+    /// The Pod without labels unless it runs on this Node: a gateway may watch all Pods of the cluster.
+    fn without_foreign_labels(&self, mut pod: Arc<PodInfo>) -> Arc<PodInfo> {
+        if pod.node != self.node {
+            Arc::make_mut(&mut pod).labels = Arc::default();
+        }
+        pod
+    }
+
+    /// Namespaces and label identities, once both were listed completely.
+    fn identity_objects(&self) -> Option<IdentityObjects> {
+        let synced = self.namespaces.synced && self.identities.synced;
+        synced.then(|| IdentityObjects {
+            namespaces: self.namespaces.list(),
+            identities: self.identities.list(),
+        })
     }
 
     /// The exported Services, once Services, EndpointSlices and ServiceExports were listed completely.
@@ -197,6 +240,7 @@ impl ObjectCache {
             services: self.exported(),
             node_keys: self.node_keys.list(),
             reservations: self.reservations(),
+            identities: self.identity_objects(),
         })
     }
 }
@@ -270,6 +314,33 @@ mod tests {
             "shop", "web",
         ))));
         assert_eq!(cache.objects().unwrap().services.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn identities_are_unknown_before_both_kinds_were_listed() {
+        let mut cache = synced();
+        cache.apply(ObjectEvent::Identity(Event::InitDone));
+        assert_eq!(cache.objects().unwrap().identities, None);
+        cache.apply(ObjectEvent::Namespace(Event::InitDone));
+        assert_eq!(
+            cache.objects().unwrap().identities,
+            Some(IdentityObjects::default())
+        );
+    }
+
+    #[test]
+    fn only_pods_of_this_node_keep_their_labels() {
+        let mut cache = ObjectCache::new("kube-system", "n1");
+        for node in ["n1", "n2"] {
+            cache.apply(ObjectEvent::Pod(Event::Apply(Arc::new(PodInfo {
+                name: format!("shop/{node}"),
+                node: node.into(),
+                labels: "app=web".into(),
+                ..PodInfo::default()
+            }))));
+        }
+        let labels = cache.pods.current.values().map(|pod| &*pod.labels);
+        assert_eq!(labels.collect::<Vec<_>>(), ["app=web", ""]);
     }
 
     #[test]

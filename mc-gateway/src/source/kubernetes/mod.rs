@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
+use mc_api::label_identity::LabelIdentity;
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::ConfigSource;
@@ -33,11 +34,20 @@ use watch::{WatchEvent, watch};
 /// Kind of Services.
 const SERVICE: &str = "Service";
 
+/// Kind of Namespaces.
+const NAMESPACE: &str = "Namespace";
+
+/// Kind of label identities.
+const LABEL_IDENTITY: &str = "LabelIdentity";
+
+/// Kinds without which, where the agent has no permission to read them, the other objects are published.
+const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY];
+
 /// Delay between an event and the next publication: thousands of objects often change one after the other.
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
-/// Connects to the API server and watches Nodes, Services, EndpointSlices and ServiceExports, and Gateways,
-/// ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is unreachable.
+/// Connects to the API server and watches Nodes, Namespaces, Services, EndpointSlices, ServiceExports and
+/// LabelIdentities, and Gateways, ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is unreachable.
 pub(super) async fn start(
     namespace: &str,
     kubeconfig: Option<&Path>,
@@ -102,9 +112,25 @@ pub(super) async fn start(
             convert::node_key,
             ObjectEvent::NodeKey,
         ),
+        watch(
+            NAMESPACE,
+            Api::<Namespace>::all(client.clone()),
+            all(),
+            node,
+            convert::namespace,
+            ObjectEvent::Namespace,
+        ),
+        watch(
+            LABEL_IDENTITY,
+            Api::<LabelIdentity>::all(client.clone()),
+            all(),
+            node,
+            convert::label_identity,
+            ObjectEvent::Identity,
+        ),
     ];
     let pods = PodWatch::new(Api::all(client), &config.node_name, config.pod_lookup);
-    let cache = ObjectCache::new(namespace);
+    let cache = ObjectCache::new(namespace, node);
     let (sender, receiver) = state_channel::channel(None);
     tokio::spawn(run(futures::stream::select_all(streams), pods, cache, sender));
     Ok(receiver)
@@ -157,7 +183,7 @@ async fn run(
                 }
                 failing.insert(kind, error);
                 // Without permission for these kinds the others are published.
-                [PodWatch::KIND, SERVICE].contains(&kind)
+                OPTIONAL.contains(&kind)
             }
         };
         if changed {
@@ -184,7 +210,11 @@ fn publish(
     // Before the first list of Services, addresses reserved for Nodes would seem to be released. Where Services
     // cannot be read, everything else is published.
     let reservations = cache.services.synced || failing.contains_key(SERVICE);
-    let ready = reservations && pods.ready(cache, failing.contains_key(PodWatch::KIND));
+    // Before the first list of label identities, all Pods would be unknown to other clusters.
+    let readable = |synced, kind| synced || failing.contains_key(kind);
+    let identities =
+        readable(cache.namespaces.synced, NAMESPACE) && readable(cache.identities.synced, LABEL_IDENTITY);
+    let ready = reservations && identities && pods.ready(cache, failing.contains_key(PodWatch::KIND));
     let Some(objects) = cache.objects().filter(|_| ready) else {
         return;
     };

@@ -40,6 +40,7 @@ impl PodWatch {
             nodes,
             gateways,
             pods,
+            identities,
             ..
         } = cache;
         // A Node that is not listed yet would count as one without CIDRs.
@@ -52,6 +53,7 @@ impl PodWatch {
             &self.node,
             &nodes.current,
             &gateways.current,
+            !identities.current.is_empty(),
             pods.current.values(),
         );
         if scope == self.scope {

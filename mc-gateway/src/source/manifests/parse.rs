@@ -5,10 +5,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
+use mc_api::label_identity::LabelIdentity;
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_yaml_ng::{Deserializer, Value};
 
+use crate::identity_objects::{IdentityInfo, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
 use crate::service_objects::{ServiceInfo, SliceInfo};
 use crate::source::convert;
@@ -40,6 +42,10 @@ pub enum Object {
     Export(NamespacedName),
     /// `NodeKey`.
     NodeKey(NodeKeyInfo),
+    /// `v1` Namespace.
+    Namespace(Arc<NamespaceInfo>),
+    /// LabelIdentity.
+    Identity(Arc<IdentityInfo>),
 }
 
 /// Kind, and name or `namespace/name`.
@@ -56,6 +62,8 @@ impl Object {
             Self::Slice(slice) => ("EndpointSlice", format!("{}/{}", slice.namespace, slice.name)),
             Self::Export(name) => ("ServiceExport", name.to_string()),
             Self::NodeKey(key) => ("NodeKey", key.name.clone()),
+            Self::Namespace(namespace) => ("Namespace", namespace.name.clone()),
+            Self::Identity(identity) => ("LabelIdentity", identity.name.clone()),
         }
     }
 }
@@ -202,6 +210,20 @@ impl Parsed {
                     value,
                     document,
                     |export: ServiceExport| Object::Export(convert::export(&export)),
+                );
+            }
+            ("Namespace", "") => {
+                self.read("Namespace", number, value, document, |namespace: Namespace| {
+                    Object::Namespace(convert::namespace(&namespace))
+                });
+            }
+            ("LabelIdentity", convert::GROUP) => {
+                self.read(
+                    "LabelIdentity",
+                    number,
+                    value,
+                    document,
+                    |identity: LabelIdentity| Object::Identity(convert::label_identity(&identity)),
                 );
             }
             ("", _) => {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::parse::{ManifestError, Object, ObjectKey, Parsed, parse};
+use crate::identity_objects::IdentityObjects;
 use crate::objects::Objects;
 use crate::service_objects::exported_services;
 
@@ -58,6 +59,7 @@ impl ManifestStore {
         let mut objects = Objects::default();
         let mut errors = Vec::new();
         let mut seen: BTreeMap<ObjectKey, &Path> = BTreeMap::new();
+        let mut identities = IdentityObjects::default();
         let (mut services, mut slices, mut exports) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (file, object) in self
             .files
@@ -80,6 +82,8 @@ impl ManifestStore {
                 Object::Remote(remote) => objects.remotes.push(remote),
                 Object::Pod(pod) => objects.pods.push(pod),
                 Object::NodeKey(key) => objects.node_keys.push(key),
+                Object::Namespace(namespace) => identities.namespaces.push(namespace),
+                Object::Identity(identity) => identities.identities.push(identity),
                 Object::Service(service) => services.push(service),
                 Object::Slice(slice) => slices.push(slice),
                 Object::Export(name) => {
@@ -96,6 +100,9 @@ impl ManifestStore {
         objects.remotes.sort_by(|a, b| a.name.cmp(&b.name));
         objects.pods.sort_by(|a, b| a.name.cmp(&b.name));
         objects.node_keys.sort_by(|a, b| a.name.cmp(&b.name));
+        identities.namespaces.sort_by(|a, b| a.name.cmp(&b.name));
+        identities.identities.sort_by(|a, b| a.name.cmp(&b.name));
+        objects.identities = Some(identities);
         (objects, errors)
     }
 }

@@ -178,7 +178,7 @@ impl Cases<'_> {
             group: 0,
             action: ACTION_SERVICE,
             flags: 0,
-            pad: 0,
+            identity: 0,
         };
         tables.prefixes.insert((112, network), value);
         tables
@@ -191,7 +191,7 @@ impl Cases<'_> {
             group: 0,
             action: ACTION_DELIVER,
             flags: PREFIX_BACKENDS,
-            pad: 0,
+            identity: 0,
         };
         tables.prefixes.insert((128, addr(self.addr_of(pod))), value);
         tables

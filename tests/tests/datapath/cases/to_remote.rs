@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use mc_gateway_common::{
-    abi::{ACTION_SERVICE, CLUSTER_LOCAL, CONFIG_BACKENDS, PREFIX_BACKENDS, Prefix, V4_PREFIX_BITS},
+    abi::{
+        ACTION_DELIVER, ACTION_SERVICE, CLUSTER_LOCAL, CONFIG_BACKENDS, IDENTITY_UNKNOWN, PREFIX_BACKENDS,
+        Prefix, V4_PREFIX_BITS,
+    },
     flow,
     maps::MemoryMaps,
     packet::{
@@ -84,6 +87,7 @@ pub(crate) fn encap(cases: &mut Vec<Case>) {
         "gateway: reply from a Service address",
         &web(SERVICE_HERE, POD_WEST),
     ));
+    identities(cases);
     let datagram = Ip::new(POD_NODE, POD_WEST, 17, udp(53, 5353, b"x"));
     cases.push(from_node("node: UDP, odd length", &datagram));
     let ping = Ip::new(POD_NODE, POD_WEST, 1, [8, 0, 0xf7, 0xff, 0, 0, 0, 0].to_vec());
@@ -336,6 +340,42 @@ fn spoofed_towards_antrea(cases: &mut Vec<Case>) {
     }
 }
 
+/// The VNI is the label identity of the longest prefix of the source: a Pod's, or that of the rest of the Pod range.
+fn identities(cases: &mut Vec<Case>) {
+    let mut tables = fixture::node();
+    for prefix in tables.prefixes.values_mut() {
+        // No packet has the identity of its destination.
+        prefix.identity = if prefix.action == ACTION_DELIVER {
+            IDENTITY_UNKNOWN
+        } else {
+            0x0011_1111
+        };
+    }
+    let pod = Prefix {
+        cluster: CLUSTER_LOCAL,
+        group: 0,
+        action: ACTION_DELIVER,
+        flags: 0,
+        identity: 0x0012_3456,
+    };
+    tables
+        .prefixes
+        .insert((V4_PREFIX_BITS + 32, mapped(POD_NODE)), pod);
+    let mut push = |name: &str, src: [u8; 4], identity| {
+        let inner = web(src, POD_WEST);
+        let mut tunnel = encapsulated(&inner, NODE, GATEWAY_INSIDE);
+        tunnel.vni = identity;
+        cases.push(case(
+            format!("identity: {name}"),
+            tables.clone(),
+            inner.frame(),
+            Expect::Encap(tunnel.frame()),
+        ));
+    };
+    push("of a Pod", POD_NODE, 0x0012_3456);
+    push("of an unknown Pod", [10, 1, 0, 77], IDENTITY_UNKNOWN);
+}
+
 /// Packets whose source is only acceptable as part of a flow to a Service. The flows themselves are in `services`.
 fn translated_only(cases: &mut Vec<Case>) {
     let services = || {
@@ -345,7 +385,7 @@ fn translated_only(cases: &mut Vec<Case>) {
         }
         let mut insert = |address, bits, action, flags| {
             let value = Prefix {
-                pad: 0,
+                identity: 0,
                 cluster: CLUSTER_LOCAL,
                 group: 0,
                 action,

@@ -1,0 +1,181 @@
+//! Label identities in packets: from the labels of a Pod to the VNI on the wire.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::IpAddr,
+    time::Duration,
+};
+
+use mc_gateway_common::abi::IDENTITY_UNKNOWN;
+use mc_tests::{
+    capture::{Capture, Direction},
+    decode::{Frame, Payload},
+    topology::{Cluster, Place, Topology},
+    wait::wait_for,
+};
+
+use crate::fixture::connected;
+
+/// Number of the client's label, of that of the server, and of the client's after a change.
+const CLIENT: u32 = 0x0012_3456;
+const SERVER: u32 = 7;
+const OTHER: u32 = 0x00ab_cdef;
+/// A new state reaches the packets within this time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes the identities of all labels to the manifests of both clusters.
+fn write_identities(bed: &Topology) {
+    let identity = |app: &str, id: u32| {
+        let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app={app}");
+        let digest = mc_api::label_identity::digest(&label);
+        format!(
+            "---\napiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: LabelIdentity\n\
+             metadata: {{name: {}}}\nspec: {{label: \"{label}\", id: {id}}}\n",
+            mc_api::label_identity::object_name(&digest)
+        )
+    };
+    let text = [
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
+        identity("client", CLIENT),
+        identity("server", SERVER),
+        identity("other", OTHER),
+    ]
+    .concat();
+    for cluster in Cluster::ALL {
+        write(bed, cluster, "identities.yaml", &text);
+    }
+}
+
+/// Writes the Pod of a cluster with a label; it runs in a phase.
+fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{app: {app}}}}}\n\
+         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{{ip: {}}}]}}\n",
+        cluster.node().name(),
+        cluster.pod_ip()
+    );
+    write(bed, cluster, "pod.yaml", &text);
+}
+
+/// Replaces a manifest in one step.
+fn write(bed: &Topology, cluster: Cluster, name: &str, text: &str) {
+    let directory = bed.manifests_dir(cluster);
+    let new = directory.join(format!(".{name}.new"));
+    fs::write(&new, text).expect("a manifest");
+    fs::rename(&new, directory.join(name)).expect("a manifest");
+}
+
+/// The VNIs of the packets of a request between the Pods, by sender, at a place of the underlay.
+fn identities_at(bed: &Topology, place: Place) -> BTreeMap<IpAddr, BTreeSet<u32>> {
+    let file = bed.directory().join("identities.pcap");
+    let device = place.underlay_devices()[0];
+    let netns = bed.netns(place);
+    let capture =
+        Capture::start(bed.traffic(), netns, device, Direction::Both, None, &file).expect("a capture");
+    let url = format!("http://{}:8080/", Cluster::West.pod_ip());
+    bed.traffic()
+        .get(bed.netns(Place::PodEast), &url)
+        .expect("an answer");
+    let frames = capture.finish().expect("frames");
+    let mut seen: BTreeMap<IpAddr, BTreeSet<u32>> = BTreeMap::new();
+    for frame in frames.iter().filter_map(|bytes| Frame::decode(bytes)) {
+        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
+            continue;
+        };
+        if let Some(inner) = frame.inner().filter(|_| !frame.is_probe()) {
+            seen.entry(inner.from).or_default().insert(geneve.vni);
+        }
+    }
+    seen
+}
+
+/// Waits until all packets of client and server have these VNIs.
+fn wait_identities(bed: &Topology, place: Place, client: u32, server: u32) {
+    let expected = [(Cluster::East, client), (Cluster::West, server)]
+        .map(|(cluster, vni)| (IpAddr::from(cluster.pod_ip()), BTreeSet::from([vni])));
+    let expected = BTreeMap::from(expected);
+    let name = format!("VNIs {client:#x} and {server:#x} at {}", place.name());
+    wait_for(&name, TIMEOUT, || {
+        let seen = identities_at(bed, place);
+        if seen == expected {
+            Ok(())
+        } else {
+            Err(format!("{seen:x?}"))
+        }
+    })
+    .expect("the identities");
+}
+
+#[test]
+fn packets_carry_the_identity_of_their_pod_through_both_gateways() {
+    let bed = connected("identity");
+    let west = bed.netns(Place::PodWest);
+    let _server = bed
+        .traffic()
+        .echo_server(west, "pod-west", 8080)
+        .expect("a server");
+    wait_identities(&bed, Place::GatewayEast, 0, 0);
+
+    write_identities(&bed);
+    wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, IDENTITY_UNKNOWN);
+    write_pod(&bed, Cluster::East, "client", "Running");
+    write_pod(&bed, Cluster::West, "server", "Running");
+    // The identity is the same on every leg.
+    for place in [
+        Place::NodeEast,
+        Place::GatewayEast,
+        Place::GatewayWest,
+        Place::NodeWest,
+    ] {
+        wait_identities(&bed, place, CLIENT, SERVER);
+    }
+    write_pod(&bed, Cluster::East, "other", "Running");
+    wait_identities(&bed, Place::GatewayEast, OTHER, SERVER);
+    write_pod(&bed, Cluster::East, "without-a-number", "Running");
+    wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, SERVER);
+    write_pod(&bed, Cluster::East, "client", "Running");
+    wait_identities(&bed, Place::GatewayEast, CLIENT, SERVER);
+    // The identity ends with the Pod: another one may get the address.
+    write_pod(&bed, Cluster::East, "client", "Succeeded");
+    wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, SERVER);
+    // Without stretched policies the cluster has no identities.
+    for cluster in Cluster::ALL {
+        fs::remove_file(bed.manifests_dir(cluster).join("identities.yaml")).expect("a manifest");
+    }
+    wait_identities(&bed, Place::GatewayEast, 0, 0);
+}
+
+#[test]
+fn the_node_itself_is_a_host() {
+    let bed = connected("identity-host");
+    let west = bed.netns(Place::PodWest);
+    let _server = bed
+        .traffic()
+        .echo_server(west, "pod-west", 8080)
+        .expect("a server");
+    write_identities(&bed);
+    wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, IDENTITY_UNKNOWN);
+    let file = bed.directory().join("host.pcap");
+    let gateway = bed.netns(Place::GatewayEast);
+    let device = Place::GatewayEast.underlay_devices()[0];
+    let capture =
+        Capture::start(bed.traffic(), gateway, device, Direction::Both, None, &file).expect("a capture");
+    let url = format!("http://{}:8080/", Cluster::West.pod_ip());
+    bed.traffic()
+        .get(bed.netns(Place::NodeEast), &url)
+        .expect("an answer");
+    let frames = capture.finish().expect("frames");
+    let mut of_host = BTreeSet::new();
+    for frame in frames.iter().filter_map(|bytes| Frame::decode(bytes)) {
+        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
+            continue;
+        };
+        if let Some(inner) = frame.inner().filter(|_| !frame.is_probe())
+            && inner.to == IpAddr::from(Cluster::West.pod_ip())
+        {
+            of_host.insert(geneve.vni);
+        }
+    }
+    assert_eq!(of_host, BTreeSet::from([0]));
+}

@@ -2,7 +2,10 @@
 //!
 //! An identity is a normalised label (of a Namespace and a Pod) and its ID, the same in all clusters.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use kube::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -16,9 +19,13 @@ pub const MIN_ID: u32 = 1;
 pub const MAX_ID: u32 = 0xFF_FFFE;
 /// The longest accepted normalised label, in bytes.
 pub const MAX_LABEL: usize = 16 * 1024;
+/// The maximum number of clusters of an identity.
+pub const MAX_CLUSTERS: usize = 1000;
 
 /// Label of every Namespace with its name. API servers before 1.21 do not set it.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// The field with the clusters of an imported identity.
+const CLUSTERS_FIELD: &str = "spec.labelIdentity.clusters";
 
 /// A normalised label and its ID.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -41,6 +48,21 @@ pub struct LabelIdentitySpec {
     /// The ID of the labels in all clusters of the set.
     #[schemars(range(min = 1, max = 16_777_214))]
     pub id: u32,
+    /// Superset: the IDs of the exporting clusters, sorted; absent: unknown (an Antrea leader).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1000), inner(length(min = 1)), extend("x-kubernetes-list-type" = "atomic"))]
+    pub clusters: Option<Vec<String>>,
+}
+
+/// The payload of a `ResourceImport`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImportedIdentity<'a> {
+    /// The normalised label.
+    pub label: &'a str,
+    /// Its ID.
+    pub id: u32,
+    /// The clusters that export the label; `None`: unknown.
+    pub clusters: Option<BTreeSet<&'a str>>,
 }
 
 /// A rejected identity in a payload.
@@ -72,6 +94,22 @@ pub enum LabelIdentityError {
         /// The value.
         id: i64,
     },
+    /// Clusters, or one of them, of another type or empty.
+    #[error("{field}: {value} is not {expected}")]
+    MalformedClusters {
+        /// The field.
+        field: String,
+        /// Its value, truncated.
+        value: String,
+        /// Its type.
+        expected: &'static str,
+    },
+    /// More clusters than the limit.
+    #[error("{CLUSTERS_FIELD}: {count} entries are more than {MAX_CLUSTERS}")]
+    TooManyClusters {
+        /// Their number.
+        count: usize,
+    },
 }
 
 /// Label keys excluded from identities.
@@ -96,7 +134,16 @@ pub(crate) fn export_schema(_: &mut SchemaGenerator) -> Schema {
 pub(crate) fn import_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object", "nullable": true, "x-kubernetes-preserve-unknown-fields": true,
-        "properties": { "label": { "type": "string" }, "id": { "type": "integer", "format": "int32" } },
+        "properties": {
+            "label": { "type": "string" },
+            "id": { "type": "integer", "format": "int32" },
+            "clusters": {
+                "type": "array",
+                "maxItems": MAX_CLUSTERS,
+                "items": { "type": "string", "minLength": 1 },
+                "x-kubernetes-list-type": "atomic",
+            },
+        },
     })
 }
 
@@ -154,8 +201,8 @@ pub fn parse_export(payload: Option<&Value>) -> Result<&str, LabelIdentityError>
     parse_label(payload, "normalizedLabel", "spec.labelIdentity.normalizedLabel")
 }
 
-/// Parses the payload of a `ResourceImport`: label and ID.
-pub fn parse_import(payload: Option<&Value>) -> Result<(&str, u32), LabelIdentityError> {
+/// Parses the payload of a `ResourceImport`.
+pub fn parse_import(payload: Option<&Value>) -> Result<ImportedIdentity<'_>, LabelIdentityError> {
     let label = parse_label(payload, "label", "spec.labelIdentity.label")?;
     let id =
         payload
@@ -166,7 +213,32 @@ pub fn parse_import(payload: Option<&Value>) -> Result<(&str, u32), LabelIdentit
                 expected: "number",
             })?;
     let valid = u32::try_from(id).ok().filter(|id| (MIN_ID..=MAX_ID).contains(id));
-    Ok((label, valid.ok_or(LabelIdentityError::IdOutOfRange { id })?))
+    let clusters = payload.and_then(|p| p.get("clusters"));
+    Ok(ImportedIdentity {
+        label,
+        id: valid.ok_or(LabelIdentityError::IdOutOfRange { id })?,
+        clusters: clusters.map(parse_clusters).transpose()?,
+    })
+}
+
+/// A list of cluster IDs. A null is malformed: it could mean "none" as well as "unknown".
+fn parse_clusters(value: &Value) -> Result<BTreeSet<&str>, LabelIdentityError> {
+    let malformed = |field: String, value: &Value, expected| LabelIdentityError::MalformedClusters {
+        field,
+        value: value.to_string().chars().take(80).collect(),
+        expected,
+    };
+    let list = value
+        .as_array()
+        .ok_or_else(|| malformed(CLUSTERS_FIELD.to_owned(), value, "a list of cluster IDs"))?;
+    if list.len() > MAX_CLUSTERS {
+        return Err(LabelIdentityError::TooManyClusters { count: list.len() });
+    }
+    let entries = list.iter().enumerate().map(|(i, entry)| {
+        let id = entry.as_str().filter(|id| !id.is_empty());
+        id.ok_or_else(|| malformed(format!("{CLUSTERS_FIELD}[{i}]"), entry, "a cluster ID"))
+    });
+    entries.collect()
 }
 
 fn parse_label<'a>(
@@ -340,14 +412,62 @@ mod tests {
                 json!({ "label": "ns:a&pod:b", "id": 16_777_215 }),
                 "16777215 is not between",
             ),
+            (
+                json!({ "label": "ns:a&pod:b", "id": 1, "clusters": "east" }),
+                "spec.labelIdentity.clusters: \"east\" is not a list of cluster IDs",
+            ),
+            (
+                json!({ "label": "ns:a&pod:b", "id": 1, "clusters": null }),
+                "spec.labelIdentity.clusters: null is not a list of cluster IDs",
+            ),
+            (
+                json!({ "label": "ns:a&pod:b", "id": 1, "clusters": ["east", 7] }),
+                "spec.labelIdentity.clusters[1]: 7 is not a cluster ID",
+            ),
+            (
+                json!({ "label": "ns:a&pod:b", "id": 1, "clusters": [""] }),
+                "spec.labelIdentity.clusters[0]: \"\" is not a cluster ID",
+            ),
+            (
+                json!({ "label": "ns:a&pod:b", "id": 1, "clusters": vec!["east"; MAX_CLUSTERS + 1] }),
+                "spec.labelIdentity.clusters: 1001 entries are more than 1000",
+            ),
         ] {
             let error = parse_import(Some(&payload)).unwrap_err().to_string();
             assert!(error.contains(why), "{payload}: {error}");
         }
         let good = json!({ "label": "ns:a&pod:<none>", "id": 16_777_214, "more": true });
-        assert_eq!(parse_import(Some(&good)).unwrap(), ("ns:a&pod:<none>", MAX_ID));
+        let identity = |clusters| ImportedIdentity {
+            label: "ns:a&pod:<none>",
+            id: MAX_ID,
+            clusters,
+        };
+        assert_eq!(parse_import(Some(&good)).unwrap(), identity(None));
+        for (clusters, parsed) in [
+            (json!([]), BTreeSet::new()),
+            (json!(["west", "east", "west"]), ["east", "west"].into()),
+        ] {
+            let payload = json!({ "label": "ns:a&pod:<none>", "id": MAX_ID, "clusters": clusters });
+            assert_eq!(parse_import(Some(&payload)).unwrap(), identity(Some(parsed)));
+        }
         assert!(parse_export(None).is_err());
         assert!(parse_export(Some(&json!({ "normalizedLabel": "ns:&pod:" }))).is_ok());
+    }
+
+    #[test]
+    fn unknown_clusters_are_not_written() {
+        let mut spec = LabelIdentitySpec {
+            label: "ns:a&pod:b".to_owned(),
+            id: 1,
+            clusters: None,
+        };
+        let written = serde_json::to_value(&spec).unwrap();
+        assert_eq!(written, json!({ "label": "ns:a&pod:b", "id": 1 }));
+        spec.clusters = Some(vec![]);
+        let written = serde_json::to_value(&spec).unwrap();
+        assert_eq!(written, json!({ "label": "ns:a&pod:b", "id": 1, "clusters": [] }));
+        let read: LabelIdentitySpec = serde_json::from_value(written).unwrap();
+        assert_eq!(read, spec);
     }
 
     proptest! {

@@ -3,56 +3,30 @@
 //! Guarantees, under repeated, lost and delayed writes and restarts of the leader:
 //! - an import has an ID only after the store ([`super::label_id_store`]) has the allocation; so no two labels ever
 //!   have one ID, and a label that is exported again has its former ID;
-//! - a label that is no longer exported keeps its import for [`GRACE_PERIOD`] and its ID for the quarantine after that.
+//! - a label that is no longer exported keeps its import for [`GRACE_PERIOD`], without clusters, and its ID for the
+//!   quarantine after that;
+//! - an import names the clusters that export its label, and no other ([`super::label_imports`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use mc_api::{
     label_identity::{self, MAX_ID, MIN_ID, digest, object_name},
     names,
     resource_export::{ResourceExport, kind as export_kind},
-    resource_import::{ResourceImport, ResourceImportSpec, kind},
 };
-use serde_json::json;
 
 use super::{
     label_id_store::{Allocation, LabelIdStore, SHARD_SIZE, shard_of},
-    resources::{import, is_active, remove_finalizer},
+    label_imports::{ExportedLabel, GRACE_PERIOD, Imports, delete_unwanted, write_imports},
+    resources::{is_active, remove_finalizer},
 };
 use crate::{
-    plan::{ApiServer, Plan},
-    snapshot::{LeaderSnapshot, api_time, get},
+    plan::Plan,
+    snapshot::{LeaderSnapshot, api_time},
 };
-
-/// How long a label that is not exported keeps its import: Pods may be restarting and lists may be stale.
-pub const GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
-
-/// An exported label.
-struct ExportedLabel<'a> {
-    label: &'a str,
-    since: Option<Time>,
-}
-
-/// An import with the label and the name that the leader would write.
-struct ValidImport<'a> {
-    object: &'a ResourceImport,
-    digest: String,
-    id: u32,
-}
-
-/// All imports of this kind.
-#[derive(Default)]
-struct Imports<'a> {
-    valid: Vec<ValidImport<'a>>,
-    invalid: Vec<&'a ResourceImport>,
-    /// Digests and IDs of imports with a wrong name.
-    misnamed: Vec<(String, u32)>,
-    /// All IDs of valid and misnamed imports.
-    ids: BTreeSet<u32>,
-}
 
 /// Plans one import with an ID for each exported label.
 pub fn plan(snapshot: &LeaderSnapshot, plan: &mut Plan) {
@@ -86,7 +60,7 @@ pub(super) fn plan_up_to(snapshot: &LeaderSnapshot, last: u32, plan: &mut Plan) 
         return;
     };
     let stored = LabelIdStore::read(&snapshot.namespace, shards, plan);
-    let imports = imports(snapshot, plan);
+    let imports = Imports::read(snapshot, plan);
     let wanted = wanted(&exports, &imports, plan);
     let mut next = stored.clone();
     let ids = known_ids(snapshot, &mut next, &imports, &wanted);
@@ -95,12 +69,7 @@ pub(super) fn plan_up_to(snapshot: &LeaderSnapshot, last: u32, plan: &mut Plan) 
         ids.get(&allocation.digest) != Some(&id) && is_expired(snapshot, &imports, id, allocation)
     });
     next.write(snapshot, &stored, plan);
-    let before = plan.writes.len();
-    for (digest, wanted) in &wanted {
-        if let Some(id) = ids.get(digest).filter(|_| plan.has_room(before)) {
-            write_import(snapshot, &stored, digest, *id, wanted.label, plan);
-        }
-    }
+    write_imports(snapshot, &stored, &imports, &wanted, &ids, plan);
     delete_unwanted(snapshot, &stored, &imports, &wanted, plan);
 }
 
@@ -118,8 +87,10 @@ fn wanted<'a>(
                 let since = export.creation_timestamp();
                 let known = wanted.entry(digest).or_insert_with(|| ExportedLabel {
                     label,
+                    clusters: BTreeSet::new(),
                     since: since.clone(),
                 });
+                known.clusters.insert(&export.spec.cluster_id);
                 known.since = known.since.clone().min(since);
             }
             Err(reason) => issues.push((format!("ResourceExport {}", export.name_any()), reason)),
@@ -189,37 +160,6 @@ fn remove_hash_collisions(
             )
         })
         .collect()
-}
-
-fn imports<'a>(snapshot: &'a LeaderSnapshot, plan: &mut Plan) -> Imports<'a> {
-    let mut all = Imports::default();
-    let mut issues = vec![];
-    for object in snapshot
-        .imports
-        .values()
-        .filter(|i| i.spec.kind == kind::LABEL_IDENTITY)
-    {
-        let reason = match label_identity::parse_import(object.spec.label_identity.as_ref()) {
-            Ok((label, id)) => {
-                all.ids.insert(id);
-                let digest = digest(label);
-                if object_name(&digest) == object.name_any() {
-                    all.valid.push(ValidImport { object, digest, id });
-                    continue;
-                }
-                all.misnamed.push((digest.clone(), id));
-                format!("this label belongs to the name {:?}", object_name(&digest))
-            }
-            Err(error) => error.to_string(),
-        };
-        issues.push((format!("ResourceImport {}", object.name_any()), reason));
-        all.invalid.push(object);
-    }
-    plan.issues("ResourceImports of kind LabelIdentity", issues);
-    // Of two imports with one ID the older keeps it.
-    all.valid
-        .sort_by_key(|i| (i.object.creation_timestamp(), i.object.name_any()));
-    all
 }
 
 /// The IDs of labels from the store and from imports that are not in the store, written by another leader before.
@@ -361,90 +301,4 @@ fn is_free(snapshot: &LeaderSnapshot, next: &LabelIdStore, imports: &Imports<'_>
         && next
             .get(id)
             .is_none_or(|allocation| is_expired(snapshot, imports, id, allocation))
-}
-
-/// Plans the import of a label once the store has its allocation.
-fn write_import(
-    snapshot: &LeaderSnapshot,
-    stored: &LabelIdStore,
-    digest: &str,
-    id: u32,
-    label: &str,
-    plan: &mut Plan,
-) {
-    let is_stored = stored
-        .get(id)
-        .is_some_and(|a| a.digest == digest && a.released_at.is_none());
-    if !is_stored {
-        return;
-    }
-    let name = object_name(digest);
-    let spec = ResourceImportSpec {
-        kind: kind::LABEL_IDENTITY.to_owned(),
-        label_identity: Some(json!({ "label": label, "id": id })),
-        ..ResourceImportSpec::default()
-    };
-    let new = import(&snapshot.namespace, name, spec);
-    let Some(old) = get(&snapshot.imports, &snapshot.namespace, name) else {
-        return plan.create(ApiServer::Local, &new);
-    };
-    if old.spec.kind != kind::LABEL_IDENTITY {
-        return plan.issue(
-            format!("label {label:?}"),
-            format!(
-                "has no ID: the name {name:?} is taken by a ResourceImport of kind {:?}",
-                old.spec.kind
-            ),
-        );
-    }
-    let old_payload = label_identity::parse_import(old.spec.label_identity.as_ref());
-    let is_current = matches!(old_payload, Ok(payload) if payload == (label, id));
-    // The import of another label with this hash is deleted first.
-    let is_collision = matches!(old_payload, Ok((other, _))
-        if other != label && object_name(&self::digest(other)) == name);
-    if !is_current && !is_collision && old.metadata.deletion_timestamp.is_none() {
-        plan.apply(ApiServer::Local, &new);
-    }
-}
-
-/// Deletes imports of labels that are not exported, after the grace period recorded in the store.
-fn delete_unwanted(
-    snapshot: &LeaderSnapshot,
-    stored: &LabelIdStore,
-    imports: &Imports<'_>,
-    wanted: &BTreeMap<String, ExportedLabel<'_>>,
-    plan: &mut Plan,
-) {
-    let before = plan.writes.len();
-    for import in imports.valid.iter().filter(|i| !wanted.contains_key(&i.digest)) {
-        if !plan.has_room(before) {
-            return;
-        }
-        if stored.is_frozen(import.id) {
-            continue;
-        }
-        let Some(allocation) = stored.get(import.id) else {
-            continue;
-        };
-        if allocation.digest != import.digest {
-            // The ID was never allocated to this label.
-            plan.delete(ApiServer::Local, import.object);
-            continue;
-        }
-        let end = allocation
-            .released_at
-            .and_then(|at| at.checked_add(GRACE_PERIOD).ok());
-        let Some(end) = end else { continue };
-        if end <= snapshot.now {
-            plan.delete(ApiServer::Local, import.object);
-        } else {
-            plan.requeue_at(end);
-        }
-    }
-    for invalid in imports.invalid.iter().copied() {
-        // An import with a wanted name is overwritten.
-        if !wanted.keys().any(|d| object_name(d) == invalid.name_any()) {
-            plan.delete(ApiServer::Local, invalid);
-        }
-    }
 }

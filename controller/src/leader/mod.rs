@@ -7,6 +7,7 @@ mod export_status;
 pub mod heartbeat;
 pub mod label_id_store;
 pub mod label_identities;
+pub mod label_imports;
 pub mod members;
 pub mod merge;
 mod payload;

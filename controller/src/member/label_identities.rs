@@ -1,15 +1,13 @@
 //! The exchange of label identities: exports of this cluster's Pod labels, imports of the set's with their IDs.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use kube::{ResourceExt, core::ObjectMeta};
 use mc_api::{
     config::IdentityExport,
     label_identity::{
-        self, LabelIdentity, LabelIdentitySpec, LabelKeyFilter, digest, normalize, object_name,
+        self, ImportedIdentity, LabelIdentity, LabelIdentitySpec, LabelKeyFilter, digest, normalize,
+        object_name,
     },
     names,
     resource_export::{ResourceExport, ResourceExportSpec, kind as export_kind},
@@ -268,7 +266,11 @@ fn import(snapshot: &MemberSnapshot, membership: &ActiveMembership<'_>, plan: &m
             }
         }
     }
-    for (name, spec) in &offered.valid {
+    // Changes of clusters only are last: in a batch, a new identity does not wait for them.
+    let (rewritten, changed): (Vec<_>, Vec<_>) = offered.valid.iter().partition(|(name, spec)| {
+        get(local, "", name).is_some_and(|o| (&o.spec.label, o.spec.id) == (&spec.label, spec.id))
+    });
+    for (name, spec) in changed.into_iter().chain(rewritten) {
         if !plan.has_room(before) {
             return;
         }
@@ -308,7 +310,7 @@ fn offered_identities(
 ) -> OfferedIdentities {
     let mut offered = OfferedIdentities::default();
     let mut bad = vec![];
-    let mut by_id: BTreeMap<u32, Vec<(&Arc<ResourceImport>, &str)>> = BTreeMap::new();
+    let mut by_id: BTreeMap<u32, Vec<(&ResourceImport, ImportedIdentity<'_>)>> = BTreeMap::new();
     for import in membership
         .leader
         .imports
@@ -317,11 +319,14 @@ fn offered_identities(
     {
         let name = import.name_any();
         let why = match label_identity::parse_import(import.spec.label_identity.as_ref()) {
-            Ok((label, _)) if object_name(&digest(label)) != name => {
-                format!("the name of this label is {:?}", object_name(&digest(label)))
+            Ok(identity) if object_name(&digest(identity.label)) != name => {
+                format!(
+                    "the name of this label is {:?}",
+                    object_name(&digest(identity.label))
+                )
             }
-            Ok((label, id)) => {
-                by_id.entry(id).or_default().push((import, label));
+            Ok(identity) => {
+                by_id.entry(identity.id).or_default().push((import, identity));
                 continue;
             }
             Err(error) => error.to_string(),
@@ -330,16 +335,16 @@ fn offered_identities(
         offered.undetermined.insert(name);
     }
     for (id, mut candidates) in by_id {
-        candidates.sort_by_key(|(import, label)| {
+        candidates.sort_by_key(|(import, identity)| {
             let key = NamespacedName::new("", import.name_any());
             let here = local.get(&key);
-            let here = here.is_some_and(|o| o.spec.id == id && o.spec.label == *label);
+            let here = here.is_some_and(|o| o.spec.id == id && o.spec.label == identity.label);
             (!here, import.creation_timestamp(), import.name_any())
         });
         let mut candidates = candidates.into_iter();
         let winner = candidates
             .next()
-            .map(|(import, label)| (import.name_any(), label));
+            .map(|(import, identity)| (import.name_any(), identity));
         for (loser, _) in candidates {
             let loser = loser.name_any();
             let winner = winner.as_ref().map_or("", |(name, _)| name);
@@ -349,9 +354,13 @@ fn offered_identities(
             ));
             offered.undetermined.insert(loser);
         }
-        if let Some((name, label)) = winner {
-            let label = label.to_owned();
-            offered.valid.insert(name, LabelIdentitySpec { label, id });
+        if let Some((name, ImportedIdentity { label, clusters, .. })) = winner {
+            let spec = LabelIdentitySpec {
+                label: label.to_owned(),
+                id,
+                clusters: clusters.map(|all| all.into_iter().map(str::to_owned).collect()),
+            };
+            offered.valid.insert(name, spec);
         }
     }
     plan.issues("ResourceImports of kind LabelIdentity", bad);

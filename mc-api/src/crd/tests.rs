@@ -151,6 +151,19 @@ fn a_label_identity_is_cluster_scoped_and_its_id_has_limits() {
         assert_eq!(payload["x-kubernetes-preserve-unknown-fields"], true);
         assert_eq!(payload["properties"][field]["type"], "string");
     }
+    let spec = schema(&crd).pointer("/properties/spec/properties").cloned();
+    for clusters in [
+        &spec.unwrap()["clusters"],
+        &payload(&ResourceImport::crd())["properties"]["clusters"],
+    ] {
+        assert_eq!(clusters["maxItems"], crate::label_identity::MAX_CLUSTERS);
+        assert_eq!(
+            clusters["items"],
+            json!({ "type": "string", "minLength": 1 }),
+            "{clusters}"
+        );
+        assert_eq!(clusters["x-kubernetes-list-type"], "atomic");
+    }
 }
 
 #[test]

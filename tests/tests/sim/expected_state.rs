@@ -7,7 +7,9 @@ use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
 use serde_json::{Value, json};
 
 use crate::{
-    invariants::{antrea, core, is_exportable, is_ready, mcs, slices, wanted_cluster_id},
+    invariants::{
+        antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
+    },
     ports::format_ports,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
@@ -18,6 +20,9 @@ struct Differences(Vec<String>);
 
 /// Ports and addresses of a Service by exporting cluster.
 type Exporters = BTreeMap<String, (String, Vec<String>)>;
+
+/// Label identities by label: number and clusters.
+type Identities = BTreeMap<String, (u64, Vec<String>)>;
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
@@ -154,6 +159,7 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
         );
     }
     let winners = check_leader(world, &members, &services, &networks, &mut report);
+    check_identities(world, &members, &mut report);
     for i in 1..world.clusters.len() {
         let before = report.0.len();
         match members.get(&i) {
@@ -236,7 +242,7 @@ fn check_leader(
     let mut exports = BTreeSet::new();
     for (_, export) in store
         .all(&antrea("resourceexports"))
-        .filter(|(key, _)| !is_malformed(key))
+        .filter(|(key, e)| !is_malformed(key) && e.value["spec"]["kind"] != "LabelIdentity")
     {
         let spec = &export.value["spec"];
         exports.insert((
@@ -268,7 +274,7 @@ fn check_leader(
     let mut endpoints: BTreeMap<Key, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for (_, import) in store
         .all(&antrea("resourceimports"))
-        .filter(|(key, _)| !is_malformed(key))
+        .filter(|(key, i)| !is_malformed(key) && i.value["spec"]["kind"] != "LabelIdentity")
     {
         let spec = &import.value["spec"];
         let key = (text(&spec["namespace"]), text(&spec["name"]));
@@ -314,6 +320,69 @@ fn check_leader(
     }
     report.expect_eq("endpoints of nothing", &endpoints.len(), &0);
     winners
+}
+
+/// Checks the exports, imports and copies of label identities: each names the members with Pods of the label.
+fn check_identities(world: &Simulation, members: &BTreeMap<usize, String>, report: &mut Differences) {
+    let leader = &world.clusters[0].store;
+    let mut want: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (i, id) in members {
+        let cluster = &world.clusters[*i];
+        if cluster.config.stretched_network_policy {
+            for label in used_labels(cluster) {
+                want.entry(label).or_default().insert(id.clone());
+            }
+        }
+    }
+    let mut exported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (id, label) in label_exports(leader) {
+        exported.entry(label).or_default().insert(id);
+    }
+    report.expect_eq("exported labels", &exported, &want);
+    let imports = leader
+        .all(&antrea("resourceimports"))
+        .map(|(_, import)| &import.value["spec"])
+        .filter(|spec| spec["kind"] == "LabelIdentity");
+    let imported: Vec<_> = imports.map(|spec| &spec["labelIdentity"]).collect();
+    let identities = identities(&imported, "imports", report);
+    let have: BTreeMap<_, BTreeSet<_>> = identities
+        .iter()
+        .map(|(label, (_, clusters))| (label.clone(), clusters.iter().cloned().collect()))
+        .collect();
+    report.expect_eq("clusters of imported labels", &have, &want);
+    for (i, cluster) in world.clusters.iter().enumerate().skip(1) {
+        let name = format!("LabelIdentities of cluster {i}");
+        let copies = cluster.store.all(&antrea("labelidentities"));
+        let copies: Vec<_> = copies.map(|(_, copy)| &copy.value["spec"]).collect();
+        let have = self::identities(&copies, &name, report);
+        let is_member = members.contains_key(&i) && cluster.config.stretched_network_policy;
+        let want = if is_member {
+            identities.clone()
+        } else {
+            Identities::new()
+        };
+        report.expect_eq(&name, &have, &want);
+    }
+}
+
+/// Label identities by label. Their numbers are distinct and their clusters sorted.
+fn identities(all: &[&Value], name: &str, report: &mut Differences) -> Identities {
+    let mut by_label = Identities::new();
+    for one in all {
+        let clusters: Vec<_> = list(&one["clusters"]).map(text).collect();
+        report.expect_eq(
+            &format!("{name}: {} has sorted clusters", one["label"]),
+            &(one["clusters"].is_array() && clusters.is_sorted()),
+            &true,
+        );
+        by_label.insert(
+            text(&one["label"]),
+            (one["id"].as_u64().unwrap_or_default(), clusters),
+        );
+    }
+    let ids: BTreeSet<_> = by_label.values().map(|(id, _)| *id).collect();
+    report.expect_eq(&format!("{name}: distinct numbers"), &ids.len(), &all.len());
+    by_label
 }
 
 /// Checks a cluster that is not a member.

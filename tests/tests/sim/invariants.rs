@@ -9,8 +9,10 @@
 //! of their labels, annotations and finalizers on ours |
 //! | out-of-scope | writes of a member on the leader to anything but its own announce and exports; writes of the leader
 //! to anything but imports, status and finalizers |
-//! | unfounded | an export, import, Service, slice or ClusterInfo with content that no cluster ever had or exported |
+//! | unfounded | an export, import, Service, slice, ClusterInfo or label identity with content that no cluster ever had
+//! or exported; among it a label identity of a cluster that never exported the label |
 //! | stale-port | an import with a port that no current export has |
+//! | stale-cluster | a label identity of a cluster that does not export the label |
 //! | premature-deletion | the deletion of an import, an imported object or an export while all its sources exist |
 //! | silent-removal | the end of a membership that no user ended, unless policy `Remove` and its timeout apply |
 //! | undrained | the deletion of a Gateway with weight, or before the end of its drain period |
@@ -25,7 +27,7 @@ use jiff::Timestamp;
 use mc_api::names;
 use mc_test_kit::fake_apiserver::{
     resources::Resource,
-    store::{Actor, Change, StoredObject},
+    store::{Actor, Change, Key, Store, StoredObject},
 };
 use serde_json::{Value, json};
 
@@ -53,6 +55,14 @@ enum Fact {
     ClusterInfoExported(String),
     /// The leader has a ClusterInfo import of this name.
     ClusterInfoImported(String),
+    /// A cluster exports the label.
+    LabelExported(String),
+    /// The cluster with this ID exports the label.
+    LabelExportedBy(String, String),
+    /// The leader has an import of the label with this number.
+    LabelImported(String, u64),
+    /// The cluster has Pods with the label.
+    LabelUsed(usize, String),
     /// The leader has an announce of this cluster.
     Announced(String),
     /// The cluster has a ClusterSet with this ID.
@@ -86,6 +96,14 @@ pub(crate) struct Invariants {
     exported_addresses: BTreeSet<(String, ServiceKey, String)>,
     /// Cluster ID and ClusterInfo ever exported.
     exported_cluster_infos: BTreeSet<(String, String)>,
+    /// Labels that Pods of a cluster ever had.
+    pod_labels: BTreeSet<(usize, String)>,
+    /// Cluster ID and label ever exported.
+    exported_labels: BTreeSet<(String, String)>,
+    /// Label identities ever imported.
+    imported_identities: BTreeSet<String>,
+    /// True if the leader's objects were replaced by older ones.
+    restored: bool,
 }
 
 /// A resource of Antrea's multi-cluster group.
@@ -114,6 +132,38 @@ fn text(value: &Value) -> String {
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+/// The label of Pods, as in the design: their Namespaces have no labels but the name.
+pub(crate) fn pod_label(key: &Key, pod: &StoredObject) -> String {
+    let labels = pod.meta("labels").as_object().into_iter().flatten();
+    let mut pairs: Vec<_> = labels.map(|(k, v)| format!("{k}={}", text(v))).collect();
+    pairs.sort();
+    let namespace = &key.0;
+    format!(
+        "ns:kubernetes.io/metadata.name={namespace}&pod:{}",
+        pairs.join(",")
+    )
+}
+
+/// The labels of the Pods of a cluster in Namespaces that exist.
+pub(crate) fn used_labels(cluster: &Cluster) -> impl Iterator<Item = String> {
+    let pods = cluster
+        .store
+        .all(&core("pods"))
+        .filter(|(_, pod)| !pod.is_terminating());
+    let has_namespace = |key: &Key| {
+        let namespace = (String::new(), key.0.clone());
+        let found = cluster.store.get(&core("namespaces"), &namespace);
+        found.is_some_and(|n| !n.is_terminating())
+    };
+    pods.filter(move |(key, _)| has_namespace(key))
+        .map(|(key, pod)| pod_label(key, pod))
+}
+
+/// The label of an identity's export.
+pub(crate) fn exported_label(spec: &Value) -> String {
+    text(&spec["labelIdentity"]["normalizedLabel"])
 }
 
 fn subset_addresses(subsets: &Value) -> impl Iterator<Item = String> {
@@ -218,6 +268,7 @@ impl Invariants {
 
     /// Re-evaluates all facts after the leader's objects were replaced by older ones.
     pub(crate) fn reevaluate(&mut self, clusters: &[Cluster], at: Duration) {
+        self.restored = true;
         let facts: Vec<_> = self.facts.keys().cloned().collect();
         for fact in facts {
             self.update_fact(clusters, fact, at);
@@ -256,6 +307,11 @@ impl Invariants {
                 (0, "resourceexports") if spec["kind"] == "ClusterInfo" => {
                     facts.push(Fact::ClusterInfoExported(text(&spec["clusterID"])));
                 }
+                (0, "resourceexports") if spec["kind"] == "LabelIdentity" => {
+                    let label = exported_label(spec);
+                    facts.push(Fact::LabelExported(label.clone()));
+                    facts.push(Fact::LabelExportedBy(text(&spec["clusterID"]), label));
+                }
                 (0, "resourceexports") => {
                     facts.push(Fact::Exported(service_key(spec)));
                     facts.push(Fact::EndpointsExported(service_key(spec)));
@@ -266,6 +322,9 @@ impl Invariants {
                 }
                 (0, "resourceimports") if spec["kind"] == "ClusterInfo" => {
                     facts.push(Fact::ClusterInfoImported(change.key.1.clone()));
+                }
+                (0, "resourceimports") if spec["kind"] == "LabelIdentity" => {
+                    facts.push(imported_label(&spec["labelIdentity"]));
                 }
                 (0, "resourceimports") => facts.push(Fact::Imported(service_key(spec))),
                 (0, "memberclusterannounces") => {
@@ -278,7 +337,13 @@ impl Invariants {
                     facts.push(Fact::Exportable(i, (change.key.0.clone(), service.to_owned())));
                 }
                 (i, "clustersets") => facts.push(Fact::WantsMembership(i, text(&spec["clusterID"]))),
-                (i, "namespaces") => facts.push(Fact::NamespaceExists(i, change.key.1.clone())),
+                (i, "namespaces") => {
+                    facts.push(Fact::NamespaceExists(i, change.key.1.clone()));
+                    let pods = clusters[i].store.all(&core("pods"));
+                    let inside = pods.filter(|(key, _)| key.0 == change.key.1);
+                    facts.extend(inside.map(|(key, pod)| Fact::LabelUsed(i, pod_label(key, pod))));
+                }
+                (i, "pods") => facts.push(Fact::LabelUsed(i, pod_label(&change.key, stored))),
                 (i, "gateways") => facts.push(Fact::ActiveGateway(i)),
                 _ => {}
             }
@@ -311,10 +376,19 @@ impl Invariants {
                         self.exported_cluster_infos
                             .insert((id, spec["clusterInfo"].to_string()));
                     }
+                    Some("LabelIdentity") => {
+                        self.exported_labels.insert((id, exported_label(spec)));
+                    }
                     _ => {}
                 }
             }
+            (0, "resourceimports") if spec["kind"] == "LabelIdentity" => {
+                self.imported_identities.insert(spec["labelIdentity"].to_string());
+            }
             (0, _) => {}
+            (i, "pods") => {
+                self.pod_labels.insert((i, pod_label(&change.key, &change.new)));
+            }
             (i, "services") => {
                 let key = change.key.clone();
                 self.service_ports
@@ -361,6 +435,10 @@ impl Invariants {
             (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
                 Some("ServiceImport") => steady(Fact::Exported(service_key(spec))),
                 Some("Endpoints") => steady(Fact::EndpointsExported(service_key(spec))),
+                // A restored leader can have two labels with one number.
+                Some("LabelIdentity") => {
+                    !self.restored && steady(Fact::LabelExported(text(&spec["labelIdentity"]["label"])))
+                }
                 _ => steady(Fact::ClusterInfoExported(text(&spec["clusterinfo"]["clusterID"]))),
             },
             (Actor::Leader, "resourceexports") => steady(Fact::Announced(text(&spec["clusterID"]))),
@@ -377,6 +455,7 @@ impl Invariants {
                 let mine = id_of(i) == text(&spec["clusterID"]) && wanted(i);
                 mine && match spec["kind"].as_str() {
                     Some("ClusterInfo") => steady(Fact::ActiveGateway(i)),
+                    Some("LabelIdentity") => steady(Fact::LabelUsed(i, exported_label(spec))),
                     _ => steady(Fact::Exportable(i, service_key(spec))),
                 }
             }
@@ -387,6 +466,7 @@ impl Invariants {
                     && steady(Fact::Imported(key))
                     && steady(Fact::NamespaceExists(i, change.key.0.clone()))
             }
+            (Actor::Member(i), "labelidentities") => wanted(i) && steady(imported_label(spec)),
             (Actor::Member(i), "clusterinfoimports") => {
                 wanted(i)
                     && steady(Fact::ClusterInfoImported(change.key.1.clone()))
@@ -414,6 +494,43 @@ impl Invariants {
             }
             if self.is_stable(&Fact::ExportedWithPort(of.clone(), port.clone()), false, at) {
                 found.push(format!("stale-port: {port}"));
+            }
+        }
+        found
+    }
+
+    /// Addresses of an import that its clusters never exported.
+    fn unexported_addresses(&self, spec: &Value) -> Vec<String> {
+        let mut found = vec![];
+        for cluster in list(&spec["endpoints"]["clusters"]) {
+            let id = text(&cluster["clusterID"]);
+            for ip in subset_addresses(&cluster["subsets"]) {
+                let address = (id.clone(), service_key(spec), ip.clone());
+                if !self.exported_addresses.contains(&address) {
+                    found.push(format!("unfounded: {ip} of {id}"));
+                }
+            }
+        }
+        found
+    }
+
+    /// Label and clusters of an import that no export has or had.
+    fn unexported_label(&self, identity: &Value, at: Duration) -> Vec<String> {
+        let label = text(&identity["label"]);
+        let mut found = vec![];
+        if !self.exported_labels.iter().any(|(_, known)| *known == label) {
+            found.push(format!("unfounded: {label}"));
+        }
+        if !identity["clusters"].is_array() {
+            found.push(format!("unfounded: {label} of any cluster"));
+        }
+        for cluster in list(&identity["clusters"]).map(text) {
+            if !self.exported_labels.contains(&(cluster.clone(), label.clone())) {
+                found.push(format!("unfounded: {label} of {cluster}"));
+            }
+            let exported = Fact::LabelExportedBy(cluster.clone(), label.clone());
+            if self.is_stable(&exported, false, at) {
+                found.push(format!("stale-cluster: {label} of {cluster}"));
             }
         }
         found
@@ -456,6 +573,10 @@ impl Invariants {
                     }
                 }
                 Some("ClusterInfo") => self.check_cluster_info(i, &spec["clusterInfo"], at, &mut demand),
+                Some("LabelIdentity") => {
+                    let label = exported_label(spec);
+                    demand(self.pod_labels.contains(&(i, label.clone())), label);
+                }
                 _ => {}
             },
             (Actor::Leader, "resourceimports") => match spec["kind"].as_str() {
@@ -463,19 +584,7 @@ impl Invariants {
                     let ports = format_ports(&spec["serviceImport"]["spec"]["ports"]);
                     found.extend(self.unexported_ports(&service_key(spec), &ports, at));
                 }
-                Some("Endpoints") => {
-                    for cluster in list(&spec["endpoints"]["clusters"]) {
-                        let id = text(&cluster["clusterID"]);
-                        for ip in subset_addresses(&cluster["subsets"]) {
-                            let known = self.exported_addresses.contains(&(
-                                id.clone(),
-                                service_key(spec),
-                                ip.clone(),
-                            ));
-                            demand(known, format!("{ip} of {id}"));
-                        }
-                    }
-                }
+                Some("Endpoints") => found.extend(self.unexported_addresses(spec)),
                 Some("ClusterInfo") => {
                     let id = text(&spec["clusterinfo"]["clusterID"]);
                     demand(
@@ -484,6 +593,7 @@ impl Invariants {
                         id,
                     );
                 }
+                Some("LabelIdentity") => found.extend(self.unexported_label(&spec["labelIdentity"], at)),
                 _ => {}
             },
             (Actor::Member(i), "clusterinfoimports") if server == i => {
@@ -501,6 +611,10 @@ impl Invariants {
                 {
                     found.push("self-import".to_owned());
                 }
+            }
+            (Actor::Member(i), "labelidentities") if server == i => {
+                let known = self.imported_identities.contains(&spec.to_string());
+                demand(known, spec.to_string());
             }
             (Actor::Member(i), "services") if server == i => {
                 let name = text(new.meta("name"));
@@ -556,6 +670,14 @@ impl Invariants {
     }
 }
 
+/// The fact that an identity is imported.
+fn imported_label(identity: &Value) -> Fact {
+    Fact::LabelImported(
+        text(&identity["label"]),
+        identity["id"].as_u64().unwrap_or_default(),
+    )
+}
+
 fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
     let leader = &clusters[0].store;
     let exports = |kind: &'static str, service: ServiceKey| {
@@ -591,6 +713,17 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
         Fact::ClusterInfoImported(name) => leader.all(&antrea("resourceimports")).any(|(key, i)| {
             key.1 == *name && !i.is_terminating() && i.value["spec"]["kind"] == "ClusterInfo"
         }),
+        Fact::LabelExported(label) => label_exports(leader).any(|(_, exported)| exported == *label),
+        Fact::LabelExportedBy(id, label) => {
+            label_exports(leader).any(|(by, exported)| by == *id && exported == *label)
+        }
+        Fact::LabelImported(..) => leader.all(&antrea("resourceimports")).any(|(_, i)| {
+            let spec = &i.value["spec"];
+            !i.is_terminating()
+                && spec["kind"] == "LabelIdentity"
+                && imported_label(&spec["labelIdentity"]) == *fact
+        }),
+        Fact::LabelUsed(i, label) => used_labels(&clusters[*i]).any(|used| used == *label),
         Fact::Announced(id) => leader
             .all(&antrea("memberclusterannounces"))
             .any(|(_, a)| !a.is_terminating() && a.value["clusterID"] == id.as_str()),
@@ -605,6 +738,17 @@ fn fact_holds(clusters: &[Cluster], fact: &Fact) -> bool {
             .all(&antrea("gateways"))
             .any(|(_, g)| !g.is_terminating() && g.value["weight"] != json!(0)),
     }
+}
+
+/// Cluster ID and label of each export of a label identity.
+pub(crate) fn label_exports(leader: &Store) -> impl Iterator<Item = (String, String)> {
+    let exports = leader.all(&antrea("resourceexports")).map(|(_, e)| e);
+    exports
+        .filter(|e| !e.is_terminating() && e.value["spec"]["kind"] == "LabelIdentity")
+        .map(|e| {
+            let spec = &e.value["spec"];
+            (text(&spec["clusterID"]), exported_label(spec))
+        })
 }
 
 /// An object without the parts that any writer may change.

@@ -175,6 +175,7 @@ fn every_crash_is_recovered_from() {
         Scenario::Gateways,
         Scenario::Leave,
         Scenario::StaleMember,
+        Scenario::Identities,
     ];
     let mut deaths = vec![];
     for scenario in scenarios {

@@ -97,6 +97,8 @@ pub(crate) enum Scenario {
     Leave,
     /// A member is silent, is removed by policy and rejoins.
     StaleMember,
+    /// Two clusters have Pods with one label; one after the other withdraws it, and one returns.
+    Identities,
 }
 
 /// Clock and connections of a simulated controller.
@@ -251,6 +253,14 @@ async fn run_async(seed: u64, plan: Plan, kinds: &Arc<Scheme>, talk: bool) -> Ou
     if removes {
         world.clusters[0].config.stale_member_policy = StaleMemberPolicy::Remove;
         world.clusters[0].config.stale_member_timeout = MIN_STALE_TIMEOUT;
+    }
+    // In some runs label identities are exchanged.
+    let stretched = match plan {
+        Plan::Random => seed.is_multiple_of(3),
+        Plan::Fixed(scenario, _) => scenario == Scenario::Identities,
+    };
+    for cluster in &mut world.clusters {
+        cluster.config.stretched_network_policy = stretched;
     }
     let world = SharedSimulation::new(world);
     let actors: Vec<_> = world.lock().processes.keys().copied().collect();
@@ -473,6 +483,21 @@ async fn run_scenario(world: &SharedSimulation, scenario: Scenario) {
             wait(140).await;
             check_first_member_removed(&mut world.lock());
             wait(20).await;
+        }
+        Scenario::Identities => {
+            world.lock().put_pod(1, "shop", "p0", 0);
+            wait(8).await;
+            world.lock().put_pod(2, "shop", "p0", 0);
+            wait(8).await;
+            world.lock().put_pod(1, "shop", "p0", 1);
+            wait(8).await;
+            world.lock().delete_pod(2, "shop", "p0");
+            wait(8).await;
+            world.lock().put_pod(2, "shop", "p0", 0);
+            wait(8).await;
+            // The first member's label is withdrawn after the grace period.
+            world.lock().delete_pod(1, "shop", "p0");
+            wait(40).await;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Simulated users and cluster components: Services, exports, Pods, Namespaces, Nodes, memberships, tokens, and
 //! tampering with the controllers' objects.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::ByteString;
 use mc_api::names;
 use mc_test_kit::fake_apiserver::{
@@ -31,6 +33,10 @@ const PORTS: [&[(&str, u16)]; 3] = [
     &[("http", 8080)],
     &[("http", 80), ("metrics", 9090)],
 ];
+/// Labels of Pods.
+const POD_LABELS: [&[(&str, &str)]; 3] = [&[("app", "web")], &[("app", "web"), ("tier", "front")], &[]];
+/// Maximum number of Pods of a Namespace.
+const PODS: u64 = 3;
 /// Name prefix of malformed objects.
 const MALFORMED_PREFIX: &str = "odd-";
 /// Maximum number of Nodes of a cluster.
@@ -277,10 +283,42 @@ impl Simulation {
         self.delete_as_user(server, &slices(), &(namespace.to_owned(), slice));
     }
 
+    /// Creates a Pod or replaces its labels; `labels` is an index into `POD_LABELS`.
+    pub(crate) fn put_pod(&mut self, server: usize, namespace: &str, name: &str, labels: usize) {
+        self.delete_pod(server, namespace, name);
+        let labels: BTreeMap<_, _> = POD_LABELS[labels].iter().copied().collect();
+        self.write_as_user(
+            server,
+            &core("pods"),
+            namespace,
+            &json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": labels },
+            }),
+        );
+    }
+
+    /// Deletes a Pod.
+    pub(crate) fn delete_pod(&mut self, server: usize, namespace: &str, name: &str) {
+        self.delete_as_user(server, &core("pods"), &(namespace.to_owned(), name.to_owned()));
+    }
+
+    fn change_pod(&mut self, server: usize, namespace: &str) {
+        let name = format!("p{}", self.rng.below(PODS));
+        if self.rng.permille(350) {
+            self.delete_pod(server, namespace, &name);
+        } else {
+            let labels = self.rng.index(POD_LABELS.len());
+            self.put_pod(server, namespace, &name, labels);
+        }
+    }
+
     /// A random user action.
     pub(crate) fn random_action(&mut self) {
         let server = 1 + self.rng.index(self.clusters.len() - 1);
         let namespace = *self.rng.pick(&NAMESPACES);
+        if self.clusters[server].config.stretched_network_policy && self.rng.permille(300) {
+            return self.change_pod(server, namespace);
+        }
         // The long name is rare.
         let service = SERVICES[*self.rng.pick(&[0, 0, 0, 1, 1, 2, 2, 3, 3, 4])];
         match self.rng.below(106) {

@@ -12,25 +12,25 @@ use serde_json::Value;
 
 use super::*;
 use crate::{
-    leader::label_identities::{GRACE_PERIOD, plan_up_to},
+    leader::{label_identities::plan_up_to, label_imports::GRACE_PERIOD},
     plan::{Kind, WriteOp},
 };
 
 /// The quarantine of these tests, in seconds.
 const QUARANTINE: i64 = 600;
 
-fn stretched() -> LeaderSnapshot {
+pub(super) fn stretched() -> LeaderSnapshot {
     let mut snapshot = leader_snapshot();
     snapshot.config.stretched_network_policy = true;
     snapshot.label_id_shards = Some(ObjectMap::default());
     snapshot
 }
 
-fn label(i: usize) -> String {
+pub(super) fn label(i: usize) -> String {
     format!("ns:kubernetes.io/metadata.name=shop&pod:app=web-{i}")
 }
 
-fn export_of(cluster: &str, label: &str) -> ResourceExport {
+pub(super) fn export_of(cluster: &str, label: &str) -> ResourceExport {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport",
         "metadata": {
@@ -44,12 +44,12 @@ fn export_of(cluster: &str, label: &str) -> ResourceExport {
     }))
 }
 
-fn unexport(snapshot: &mut LeaderSnapshot, cluster: &str, label: &str) {
+pub(super) fn unexport(snapshot: &mut LeaderSnapshot, cluster: &str, label: &str) {
     let name = names::label_identity_export(cluster, object_name(&digest(label)));
     delete(&mut snapshot.exports, &NamespacedName::new(NS, name));
 }
 
-fn identity_import(name: &str, payload: &Value, created: &str) -> ResourceImport {
+pub(super) fn identity_import(name: &str, payload: &Value, created: &str) -> ResourceImport {
     object(json!({
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceImport",
         "metadata": { "name": name, "namespace": NS, "creationTimestamp": created },
@@ -57,7 +57,7 @@ fn identity_import(name: &str, payload: &Value, created: &str) -> ResourceImport
     }))
 }
 
-fn identity_import_of(label: &str, id: u32) -> ResourceImport {
+pub(super) fn identity_import_of(label: &str, id: u32) -> ResourceImport {
     identity_import(
         object_name(&digest(label)),
         &json!({ "label": label, "id": id }),
@@ -69,14 +69,14 @@ fn number(snapshot: &LeaderSnapshot, label: &str) -> Option<u64> {
     import(snapshot, object_name(&digest(label)))["labelIdentity"]["id"].as_u64()
 }
 
-fn advance(snapshot: &mut LeaderSnapshot, seconds: i64) {
+pub(super) fn advance(snapshot: &mut LeaderSnapshot, seconds: i64) {
     snapshot.now = snapshot
         .now
         .checked_add(SignedDuration::from_secs(seconds))
         .unwrap();
 }
 
-fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
+pub(super) fn assert_issue(snapshot: &mut LeaderSnapshot, text: &str) {
     let plan = make_plan(snapshot);
     let found = plan
         .issues
@@ -453,6 +453,8 @@ struct Server {
     /// Delayed writes, with the time of sending.
     delayed: Vec<(Write, Timestamp)>,
     version: u64,
+    /// Clusters and labels ever exported.
+    exported: BTreeSet<(String, String)>,
     /// By ID: the label it had last, and the time of that.
     last_labels: BTreeMap<u32, (String, Timestamp)>,
 }
@@ -488,6 +490,7 @@ impl Server {
             state: stretched(),
             delayed: vec![],
             version: 0,
+            exported: BTreeSet::new(),
             last_labels: BTreeMap::new(),
         }
     }
@@ -535,7 +538,8 @@ impl Server {
         }
     }
 
-    /// Checks the imports: no ID has two labels, or another label before the end of its quarantine.
+    /// Checks the imports: no ID has two labels, or another label before the end of its quarantine, and no label has a
+    /// cluster that never exported it.
     fn check(&mut self) {
         let mut seen = BTreeMap::new();
         for import in self.state.imports.values() {
@@ -543,6 +547,10 @@ impl Server {
             let label = payload["label"].as_str().unwrap().to_owned();
             let id = u32::try_from(payload["id"].as_u64().unwrap()).unwrap();
             assert_eq!(seen.insert(id, label.clone()), None, "{id} has two labels");
+            for cluster in payload["clusters"].as_array().unwrap() {
+                let claim = (cluster.as_str().unwrap().to_owned(), label.clone());
+                assert!(self.exported.contains(&claim), "{claim:?} was never exported");
+            }
             if let Some((before, until)) = self.last_labels.get(&id) {
                 let elapsed = self.state.now.duration_since(*until).as_secs();
                 assert!(
@@ -566,8 +574,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     /// With lost and delayed writes, caches up to a minute old and two leaders at a time: no ID has two labels, or
-    /// another label before the end of its quarantine, and no label changes its ID. After the last fault exactly the
-    /// exported labels have an ID.
+    /// another label before the end of its quarantine, no label changes its ID, and none has a cluster that never
+    /// exported it. After the last fault exactly the exported labels have an ID, and the clusters that export them.
     #[test]
     fn ids_are_unique_and_stable(steps in steps()) {
         let mut server = Server::new();
@@ -582,6 +590,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Export(c, l) => {
+                    server.exported.insert((clusters[c].to_owned(), label(l)));
                     insert(&mut server.state.exports, export_of(clusters[c], &label(l)));
                 }
                 Step::Unexport(c, l) => unexport(&mut server.state, clusters[c], &label(l)),
@@ -640,11 +649,18 @@ proptest! {
             advance(&mut server.state, 15);
         }
         prop_assert!(empty_plans > 6, "not converged");
-        let exported: BTreeSet<_> = server.state.exports.values()
-            .map(|e| e.spec.label_identity.as_ref().unwrap()["normalizedLabel"].as_str().unwrap().to_owned())
-            .collect();
-        let imported: BTreeSet<_> = server.state.imports.values()
-            .map(|i| i.spec.label_identity.as_ref().unwrap()["label"].as_str().unwrap().to_owned())
+        let mut exported: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for export in server.state.exports.values() {
+            let label = export.spec.label_identity.as_ref().unwrap()["normalizedLabel"].as_str().unwrap();
+            exported.entry(label.to_owned()).or_default().insert(export.spec.cluster_id.clone());
+        }
+        let imported: BTreeMap<_, BTreeSet<_>> = server.state.imports.values()
+            .map(|i| {
+                let payload = i.spec.label_identity.as_ref().unwrap();
+                let clusters = payload["clusters"].as_array().unwrap().iter();
+                let clusters = clusters.map(|c| c.as_str().unwrap().to_owned()).collect();
+                (payload["label"].as_str().unwrap().to_owned(), clusters)
+            })
             .collect();
         prop_assert_eq!(imported, exported);
         let records: &ObjectMap<ConfigMap> = server.state.label_id_shards.as_ref().unwrap();

@@ -59,6 +59,17 @@ fn identity_import_of(pod: &str, id: i64) -> ResourceImport {
     identity_import(&name(&label(pod)), &label(pod), id)
 }
 
+/// The import with these clusters.
+fn with_clusters(mut import: ResourceImport, clusters: Value) -> ResourceImport {
+    import.spec.label_identity.as_mut().unwrap()["clusters"] = clusters;
+    import
+}
+
+fn clusters(snapshot: &mut MemberSnapshot, pod: &str) -> Option<Vec<String>> {
+    let key = NamespacedName::new("", name(&label(pod)));
+    local(snapshot)[&key].spec.clusters.clone()
+}
+
 fn local(snapshot: &mut MemberSnapshot) -> &mut ObjectMap<LabelIdentity> {
     match &mut snapshot.label_identities {
         OptionalKind::Present(objects) => objects,
@@ -367,6 +378,98 @@ fn an_invalid_import_is_rejected_alone() {
     insert(&mut leader(&mut snapshot).imports, other);
     settle(&mut snapshot);
     assert!(numbers(&mut snapshot).is_empty());
+}
+
+#[test]
+fn clusters_are_copied_and_updated_with_one_write() {
+    let mut snapshot = stretched();
+    let web = || identity_import_of("app=web", 1);
+    settle(&mut snapshot);
+    for (offered, copied) in [
+        (Some(json!(["east", "west"])), Some(vec!["east", "west"])),
+        // The order of the list has no meaning.
+        (Some(json!(["west", "north"])), Some(vec!["north", "west"])),
+        (Some(json!([])), Some(vec![])),
+        // An Antrea leader took over.
+        (None, None),
+        (Some(json!(["east"])), Some(vec!["east"])),
+    ] {
+        let import = offered
+            .clone()
+            .map_or_else(web, |clusters| with_clusters(web(), clusters));
+        insert(&mut leader(&mut snapshot).imports, import);
+        let writes = reconcile(&mut snapshot);
+        assert!(
+            matches!(&writes[..], [write] if write.target.kind == crate::plan::Kind::LabelIdentity),
+            "{offered:?}: {writes:?}"
+        );
+        let copied = copied.map(|all| all.into_iter().map(str::to_owned).collect());
+        assert_eq!(clusters(&mut snapshot, "app=web"), copied);
+        assert_eq!(reconcile(&mut snapshot), vec![], "{offered:?}");
+    }
+}
+
+#[test]
+fn clusters_of_an_antrea_leader_stay_unknown() {
+    let mut snapshot = stretched();
+    insert(
+        &mut leader(&mut snapshot).imports,
+        identity_import_of("app=web", 1),
+    );
+    settle(&mut snapshot);
+    assert_eq!(clusters(&mut snapshot, "app=web"), None);
+    let key = NamespacedName::new("", name(&label("app=web")));
+    let written = serde_json::to_value(&local(&mut snapshot)[&key].spec).unwrap();
+    assert_eq!(written, json!({ "label": label("app=web"), "id": 1 }));
+}
+
+#[test]
+fn an_import_with_malformed_clusters_changes_nothing() {
+    let many: Vec<_> = (0..=1000).map(|i| format!("c{i}")).collect();
+    for (bad, message) in [
+        (json!(null), "clusters: null is not a list of cluster IDs"),
+        (json!({ "east": true }), "is not a list of cluster IDs"),
+        (json!(["east", ""]), "clusters[1]: \"\" is not a cluster ID"),
+        (json!([1]), "clusters[0]: 1 is not a cluster ID"),
+        (json!(many), "clusters: 1001 entries are more than 1000"),
+    ] {
+        let mut snapshot = stretched();
+        let good = with_clusters(identity_import_of("app=web", 1), json!(["east"]));
+        insert(&mut leader(&mut snapshot).imports, good.clone());
+        settle(&mut snapshot);
+        insert(&mut leader(&mut snapshot).imports, with_clusters(good, bad));
+        let new = with_clusters(identity_import_of("app=db", 2), json!(["west"]));
+        insert(&mut leader(&mut snapshot).imports, new);
+        assert_issue(&plan(&snapshot), message);
+        settle(&mut snapshot);
+        let east = Some(vec!["east".to_owned()]);
+        assert_eq!(clusters(&mut snapshot, "app=web"), east, "{message}");
+        assert_eq!(clusters(&mut snapshot, "app=db"), Some(vec!["west".to_owned()]));
+    }
+}
+
+#[test]
+fn changes_of_clusters_are_batched_after_new_identities() {
+    let mut snapshot = stretched();
+    settle(&mut snapshot);
+    let many = i64::try_from(crate::plan::BATCH).unwrap() + 1;
+    let import = |i: i64| identity_import_of(&format!("app=web-{i}"), i);
+    for i in 1..=many {
+        insert(&mut leader(&mut snapshot).imports, import(i));
+    }
+    settle(&mut snapshot);
+    for i in 1..=many {
+        let import = with_clusters(import(i), json!(["east"]));
+        insert(&mut leader(&mut snapshot).imports, import);
+    }
+    insert(&mut leader(&mut snapshot).imports, import(many + 1));
+    let writes = reconcile(&mut snapshot);
+    assert_eq!(writes.len(), crate::plan::BATCH);
+    let first = name(&label(&format!("app=web-{}", many + 1)));
+    assert_eq!(writes[0].target.name, first);
+    settle(&mut snapshot);
+    let east = Some(vec!["east".to_owned()]);
+    assert!((1..=many).all(|i| clusters(&mut snapshot, &format!("app=web-{i}")) == east));
 }
 
 #[test]

@@ -23,9 +23,12 @@ pub const MAX_LABEL: usize = 16 * 1024;
 pub const MAX_CLUSTERS: usize = 1000;
 
 /// Label of every Namespace with its name. API servers before 1.21 do not set it.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// The field with the clusters of an imported identity.
 const CLUSTERS_FIELD: &str = "spec.labelIdentity.clusters";
+
+/// Labels by key.
+pub type Labels = BTreeMap<String, String>;
 
 /// A normalised label and its ID.
 #[derive(Clone, CustomResource, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
@@ -266,11 +269,39 @@ pub fn validate(label: &str) -> Result<(), LabelIdentityError> {
     }
     let well_formed =
         label.starts_with("ns:") && label.contains("&pod:") && !label.chars().any(char::is_control);
-    well_formed
-        .then_some(())
-        .ok_or_else(|| LabelIdentityError::Malformed {
-            label: label.chars().take(80).collect(),
-        })
+    well_formed.then_some(()).ok_or_else(|| malformed(label))
+}
+
+/// Parses a normalised label: the labels of the Namespace and of the Pod. `<none>` of old releases has no labels.
+pub fn parse_normalized(label: &str) -> Result<(Labels, Labels), LabelIdentityError> {
+    validate(label)?;
+    let parts = label
+        .strip_prefix("ns:")
+        .and_then(|rest| rest.split_once("&pod:"));
+    parts
+        .and_then(|(namespace, pod)| Some((split_labels(namespace)?, split_labels(pod)?)))
+        .ok_or_else(|| malformed(label))
+}
+
+// Neither keys nor values of labels contain ',', '=' or '&'.
+fn split_labels(joined: &str) -> Option<Labels> {
+    if matches!(joined, "" | "<none>") {
+        return Some(Labels::new());
+    }
+    let mut labels = Labels::new();
+    for pair in joined.split(',') {
+        let (key, value) = pair.split_once('=').filter(|(key, _)| !key.is_empty())?;
+        if value.contains(['=', '&']) || labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(labels)
+}
+
+fn malformed(label: &str) -> LabelIdentityError {
+    LabelIdentityError::Malformed {
+        label: label.chars().take(80).collect(),
+    }
 }
 
 // === impl LabelKeyFilter ===
@@ -470,6 +501,28 @@ mod tests {
         assert_eq!(read, spec);
     }
 
+    #[test]
+    fn normalised_labels_are_parsed() {
+        for none in ["", "<none>"] {
+            let (namespace, pod) = parse_normalized(&format!("ns:{none}&pod:{none}")).unwrap();
+            assert!(namespace.is_empty() && pod.is_empty(), "{none:?}");
+        }
+        for bad in [
+            "ns:a=b",
+            "ns:a&pod:",
+            "ns:a=b,&pod:",
+            "ns:=b&pod:",
+            "ns:a=b&pod:a=b=c",
+            "ns:&pod:a=1,a=2",
+            "ns:&pod:a=1&pod:b=2",
+        ] {
+            assert!(
+                matches!(parse_normalized(bad), Err(LabelIdentityError::Malformed { .. })),
+                "{bad}"
+            );
+        }
+    }
+
     proptest! {
         /// The order of labels is irrelevant, and normalised labels validate.
         #[test]
@@ -479,12 +532,18 @@ mod tests {
             prop_assert_eq!(join_labels(&pairs, &none), join_labels(backwards, &none));
             let label = normalize("x", &pairs, &Arc::from(join_labels(&pairs, &none)), &none);
             prop_assert!(validate(&label).is_ok(), "{}", label);
+            let (namespace, pod) = parse_normalized(&label).unwrap();
+            prop_assert_eq!(&pod, &pairs);
+            let mut expected = pairs;
+            expected.entry(NAMESPACE_NAME.to_owned()).or_insert_with(|| "x".to_owned());
+            prop_assert_eq!(namespace, expected);
         }
 
         #[test]
         fn nothing_panics(text in ".{0,60}") {
             let mut out = LabelKeyFilter::default();
             let _ = (validate(&text).is_ok(), out.add(&text), digest(&text));
+            let _ = (parse_normalized(&text).is_ok(), parse_normalized(&format!("ns:{text}&pod:{text}")).is_ok());
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod config;
 pub mod crd;
 pub mod gateway;
 pub mod label_identity;
+pub mod label_selector;
 pub mod listen_addr;
 pub mod member_cluster_announce;
 pub mod names;

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::{Selector, SelectorExt as _};
+use mc_api::label_selector::LabelSelector;
 use serde_json::Value;
 
 /// The supported fields of a peer.
@@ -19,8 +18,8 @@ pub struct PeerSelectors(Vec<Peer>);
 /// Selectors by labels; `None` matches all.
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    namespace: Option<Selector>,
-    pod: Option<Selector>,
+    namespace: Option<LabelSelector>,
+    pod: Option<LabelSelector>,
 }
 
 // === impl PeerSelectors ===
@@ -59,10 +58,7 @@ impl Peer {
         {
             return Self::default();
         }
-        let selector = |key: &str| {
-            let selector: LabelSelector = serde_json::from_value(peer.get(key)?.clone()).ok()?;
-            Selector::try_from(selector).ok()
-        };
+        let selector = |key: &str| LabelSelector::parse(peer.get(key)?).ok();
         Self {
             namespace: selector("namespaceSelector"),
             pod: selector("podSelector"),

@@ -28,6 +28,7 @@ pub mod objects;
 pub mod past_tables;
 pub mod peer_secret;
 pub mod plan;
+pub mod policy;
 pub mod preflight;
 pub mod probe;
 pub mod program_log;

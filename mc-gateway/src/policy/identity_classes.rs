@@ -1,0 +1,100 @@
+//! Classes of label identities that the same peers match.
+
+use std::collections::BTreeMap;
+
+use mc_api::label_identity::NAMESPACE_NAME;
+use mc_api::label_selector::LabelSelector;
+use mc_api::network_policy::{NamespaceMatch, PodMatch};
+
+use super::model::{HOST_IDENTITY, Identity};
+use super::selection::Destination;
+use super::tables::{UNKNOWN_CLASS, UNMATCHED_CLASS};
+
+/// A peer by labels, for one destination.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LabelPeer<'a> {
+    namespaces: Namespaces<'a>,
+    pods: &'a LabelSelector,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Namespaces<'a> {
+    Any,
+    Named(&'a str),
+    Selector(&'a LabelSelector),
+    /// Values of labels.
+    Labels(Vec<(&'a str, &'a str)>),
+}
+
+/// The classes.
+#[derive(Debug, Default)]
+pub(super) struct IdentityClasses {
+    /// By identity.
+    pub(super) by_id: BTreeMap<u32, u32>,
+    /// The classes that a peer matches, by its number.
+    pub(super) by_peer: BTreeMap<u32, Vec<u32>>,
+    /// All classes, with that of unknown identities.
+    pub(super) all: Vec<u32>,
+}
+
+// === impl LabelPeer ===
+
+impl<'a> LabelPeer<'a> {
+    /// The peer for this destination, unless it matches nothing.
+    pub(super) fn new(peer: &'a PodMatch, to: &Destination<'a>) -> Option<Self> {
+        let namespaces = match &peer.namespaces {
+            NamespaceMatch::Any => Namespaces::Any,
+            NamespaceMatch::Named(name) => Namespaces::Named(name),
+            NamespaceMatch::Selector(selector) => Namespaces::Selector(selector),
+            NamespaceMatch::Same => Namespaces::Named(&to.pod.namespace),
+            NamespaceMatch::SameLabels(keys) => {
+                let value = |key: &'a String| Some((key.as_str(), to.namespace.get(key)?.as_str()));
+                Namespaces::Labels(keys.iter().map(value).collect::<Option<_>>()?)
+            }
+        };
+        Some(Self {
+            namespaces,
+            pods: &peer.pods,
+        })
+    }
+
+    fn matches(&self, identity: &Identity) -> bool {
+        let has = |key: &str, value: &str| identity.namespace.get(key).is_some_and(|v| v == value);
+        let is_in_namespace = match &self.namespaces {
+            Namespaces::Any => true,
+            Namespaces::Named(name) => has(NAMESPACE_NAME, name),
+            Namespaces::Selector(selector) => selector.matches(&identity.namespace),
+            Namespaces::Labels(labels) => labels.iter().all(|(key, value)| has(key, value)),
+        };
+        is_in_namespace && self.pods.matches(&identity.pod)
+    }
+}
+
+// === impl IdentityClasses ===
+
+impl IdentityClasses {
+    pub(super) fn new(identities: &BTreeMap<u32, &Identity>, peers: &BTreeMap<LabelPeer<'_>, u32>) -> Self {
+        let mut classes: BTreeMap<Vec<u32>, u32> = [(Vec::new(), UNMATCHED_CLASS)].into();
+        let mut by_id: BTreeMap<u32, u32> = [(HOST_IDENTITY, UNMATCHED_CLASS)].into();
+        let mut next = UNMATCHED_CLASS + 1;
+        for (id, identity) in identities {
+            let matching = peers.iter().filter(|(peer, _)| peer.matches(identity));
+            let class = *classes
+                .entry(matching.map(|(_, number)| *number).collect())
+                .or_insert(next);
+            next = next.max(class + 1);
+            by_id.insert(*id, class);
+        }
+        let mut by_peer: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (matching, class) in &classes {
+            for peer in matching {
+                by_peer.entry(*peer).or_default().push(*class);
+            }
+        }
+        Self {
+            by_id,
+            by_peer,
+            all: (UNKNOWN_CLASS..next).collect(),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Input and result of policies.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use mc_api::label_identity::Labels;
+use mc_api::network_policy::{Action, Group, Policy};
+
+/// The protocols with tables of their own: TCP, UDP, SCTP, ICMP and `ICMPv6`.
+pub const PROTOCOLS: [u8; 5] = [TCP, UDP, SCTP, ICMP, ICMPV6];
+/// TCP.
+pub const TCP: u8 = 6;
+/// UDP.
+pub const UDP: u8 = 17;
+/// SCTP.
+pub const SCTP: u8 = 132;
+/// ICMP.
+pub const ICMP: u8 = 1;
+/// `ICMPv6`.
+pub const ICMPV6: u8 = 58;
+
+/// The identity in packets of hosts, in clusters that announce identities. No label peer matches it.
+pub const HOST_IDENTITY: u32 = 0;
+
+/// The objects that decide on packets from other clusters.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySet {
+    /// The policies, in any order.
+    pub policies: Vec<Policy>,
+    /// Priorities of Tiers by name, beside the default Tiers, whose priorities are fixed.
+    pub tiers: BTreeMap<String, u8>,
+    /// The groups, in any order.
+    pub groups: Vec<Group>,
+    /// Labels of the Namespaces of this cluster by name.
+    pub namespaces: BTreeMap<String, Labels>,
+    /// Pods of this cluster that are to be protected. Pods in the network of their host and Pods that have ended are
+    /// not among them: their addresses are not theirs alone.
+    pub local_pods: Vec<LocalPod>,
+    /// The label identities of the `ClusterSet`. An ID with two different labels is unknown.
+    pub identities: Vec<Identity>,
+    /// The rules to enforce.
+    pub mode: Mode,
+}
+
+/// A Pod of this cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalPod {
+    /// Its Namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Named ports of its containers.
+    pub ports: Vec<ContainerPort>,
+}
+
+/// A named port of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Its name.
+    pub name: String,
+    /// The number of its protocol in IP headers.
+    pub protocol: u8,
+    /// Its number.
+    pub number: u16,
+}
+
+/// A label identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Its ID, between [`mc_api::label_identity::MIN_ID`] and [`mc_api::label_identity::MAX_ID`]; others are ignored.
+    pub id: u32,
+    /// Labels of the Namespace, among them its name.
+    pub namespace: Labels,
+    /// Labels of the Pods.
+    pub pod: Labels,
+}
+
+/// The rules to enforce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// All rules.
+    #[default]
+    All,
+    /// Peers by labels with scope `ClusterSet` and nothing else: Antrea in the cluster enforces the rest, among it rules
+    /// without such a peer.
+    ClusterSetOnly,
+}
+
+/// A packet from another cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Address of the Pod.
+    pub destination: IpAddr,
+    /// Label identity of the source: [`HOST_IDENTITY`] for a host. The number 0xFFFFFF and any other number without a
+    /// label identity are unknown.
+    pub identity: u32,
+    /// Address of the source.
+    pub source: IpAddr,
+    /// Protocol number.
+    pub protocol: u8,
+    /// Destination port; `type << 8 | code` for ICMP and `ICMPv6`. Irrelevant for other protocols.
+    pub port: u16,
+}
+
+/// The decision on a packet.
+#[must_use]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The action.
+    pub action: VerdictAction,
+    /// The rule, if one matches.
+    pub rule: Option<RuleRef>,
+}
+
+/// The action of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerdictAction {
+    /// A rule allows the packet.
+    Allow,
+    /// A rule drops it.
+    Drop,
+    /// A rule drops it, and its sender is notified.
+    Reject,
+    /// A rule leaves the packet to the policies of Kubernetes, which the CNI enforces: the packet passes.
+    ///
+    /// Final: rules of the baseline Tier do not apply to it. Antrea applies them only to Pods that no policy of
+    /// Kubernetes selects, and these policies are not known here.
+    Pass,
+    /// No rule matches, and the packet passes.
+    DefaultAllow,
+    /// No rule matches, the identity is unknown and a rule of the Pod has peers by labels: the packet is dropped,
+    /// because such a peer could match its source.
+    UnknownIdentity,
+}
+
+/// A rule of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuleRef {
+    /// Kind and name of the policy.
+    pub policy: Arc<str>,
+    /// Index of the rule in `spec.ingress`.
+    pub index: usize,
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// The decision of a rule.
+    pub(super) fn of_rule(action: Action, rule: RuleRef) -> Self {
+        let action = match action {
+            Action::Allow => VerdictAction::Allow,
+            Action::Drop => VerdictAction::Drop,
+            Action::Reject => VerdictAction::Reject,
+            Action::Pass => VerdictAction::Pass,
+        };
+        Self {
+            action,
+            rule: Some(rule),
+        }
+    }
+
+    /// The decision without a matching rule.
+    pub(super) fn without_rule(drop_unknown: bool) -> Self {
+        let action = if drop_unknown {
+            VerdictAction::UnknownIdentity
+        } else {
+            VerdictAction::DefaultAllow
+        };
+        Self { action, rule: None }
+    }
+}

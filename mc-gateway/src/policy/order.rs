@@ -1,0 +1,274 @@
+//! The rules in force, in their order, with groups resolved.
+//!
+//! A rule is in force if it can decide on packets from other clusters: peers of the own cluster are left out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mc_api::network_policy::{
+    AppliedTo, BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, GroupContents, IpBlock, NamespaceMatch,
+    ObjectName, Peer, PodMatch, Policy, Realization, Rule, Scope,
+};
+
+use super::model::{Mode, PolicySet, RuleRef};
+use crate::objects::FieldError;
+
+/// A rule in force.
+#[derive(Debug)]
+pub(super) struct EnforcedRule<'a> {
+    pub(super) name: RuleRef,
+    pub(super) rule: &'a Rule,
+    /// The Pods it applies to.
+    pub(super) applied_to: Vec<&'a PodMatch>,
+    /// The sources it matches.
+    pub(super) sources: Vec<Source<'a>>,
+    /// Whether it has peers by labels in other clusters, also ones that match nothing.
+    pub(super) has_label_peers: bool,
+}
+
+/// Sources in other clusters.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'a> {
+    /// All, also those of unknown identity.
+    Every,
+    /// Pods by labels.
+    Pods(&'a PodMatch),
+    /// Addresses.
+    Block(&'a IpBlock),
+}
+
+/// The members of a group that a rule refers to.
+struct Members<'a> {
+    pods: Vec<&'a PodMatch>,
+    blocks: Vec<&'a IpBlock>,
+    /// Whether a spec in it has an error.
+    is_unsupported: bool,
+}
+
+/// Conversion of one set of policies.
+struct Orderer<'a> {
+    mode: Mode,
+    groups: BTreeMap<&'a ObjectName, &'a GroupContents>,
+    issues: Vec<FieldError>,
+}
+
+/// The rules in force in their order, and issues of their references.
+pub(super) fn enforced_rules(set: &PolicySet) -> (Vec<EnforcedRule<'_>>, Vec<FieldError>) {
+    let mut orderer = Orderer {
+        mode: set.mode,
+        groups: set
+            .groups
+            .iter()
+            .map(|group| (&group.name, &group.contents))
+            .collect(),
+        issues: Vec::new(),
+    };
+    let mut policies = Vec::new();
+    for policy in &set.policies {
+        let tier = orderer.tier_order(set, policy);
+        policies.push(((tier, policy.priority, &policy.created, &policy.name), policy));
+    }
+    policies.sort_by_key(|(order, _)| *order);
+    let mut rules = Vec::new();
+    for (_, policy) in policies {
+        let object: Arc<str> = policy.object().into();
+        for (index, rule) in policy.ingress.iter().enumerate() {
+            let name = RuleRef {
+                policy: Arc::clone(&object),
+                index,
+            };
+            rules.extend(orderer.enforced(policy, name, rule));
+        }
+    }
+    orderer
+        .issues
+        .sort_by(|a, b| (&a.object, &a.field, &a.value).cmp(&(&b.object, &b.field, &b.value)));
+    orderer.issues.dedup();
+    (rules, orderer.issues)
+}
+
+// === impl Orderer ===
+
+impl<'a> Orderer<'a> {
+    /// Orders Tiers: the baseline Tier is the last one. A policy of an unknown Tier is enforced in the default one, as
+    /// Antrea does: left out, its rules would not drop any packet.
+    fn tier_order(&mut self, set: &PolicySet, policy: &Policy) -> (bool, u8) {
+        let default = |name: &str| {
+            DEFAULT_TIERS
+                .iter()
+                .find(|(tier, _)| *tier == name)
+                .map(|(_, p)| *p)
+        };
+        let known = default(&policy.tier).or_else(|| set.tiers.get(&policy.tier).copied());
+        if known.is_none() {
+            let reason = format!("is not a Tier, so the policy is enforced in the Tier {DEFAULT_TIER}");
+            self.issue(policy.object(), "spec.tier".to_owned(), &policy.tier, reason);
+        }
+        let priority = known.or_else(|| default(DEFAULT_TIER)).unwrap_or(u8::MAX);
+        (policy.tier == BASELINE_TIER, priority)
+    }
+
+    fn issue(&mut self, object: String, field: String, value: &str, reason: String) {
+        self.issues.push(FieldError {
+            object,
+            field,
+            value: value.to_owned(),
+            reason,
+        });
+    }
+
+    fn enforced(&mut self, policy: &'a Policy, name: RuleRef, rule: &'a Rule) -> Option<EnforcedRule<'a>> {
+        if rule.realization == Realization::None {
+            return None;
+        }
+        let mut enforced = EnforcedRule {
+            name,
+            rule,
+            applied_to: Vec::new(),
+            sources: Vec::new(),
+            has_label_peers: false,
+        };
+        // Both are converted before either leaves the rule out, so that all issues are reported at once.
+        let is_supported = self.add_applied_to(policy, &mut enforced);
+        let is_supported = self.add_sources(policy, &mut enforced) && is_supported;
+        if !is_supported && rule.action.denies() {
+            return None;
+        }
+        (!enforced.sources.is_empty() || enforced.has_label_peers).then_some(enforced)
+    }
+
+    /// Whether all entries are supported; others select no Pod.
+    fn add_applied_to(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
+        let mut is_supported = true;
+        for entry in &*rule.rule.applied_to {
+            match entry {
+                AppliedTo::Pods(pods) => rule.applied_to.push(pods),
+                AppliedTo::Unsupported => is_supported = false,
+                AppliedTo::Group(name) => {
+                    // The entry is that of the policy, unless the rule has its own.
+                    let members = self.members(policy, "appliedTo", name);
+                    let has_only_own = members.pods.iter().all(|pods| is_own(policy, pods));
+                    if !has_only_own || !members.blocks.is_empty() {
+                        let reason = if has_only_own {
+                            "has addresses, to which no rule applies"
+                        } else {
+                            "has Pods of other Namespaces, to which a namespaced policy does not apply"
+                        };
+                        self.issue(policy.object(), "appliedTo".to_owned(), name, reason.to_owned());
+                        is_supported = false;
+                    } else {
+                        is_supported &= !members.is_unsupported;
+                        rule.applied_to.extend(members.pods);
+                    }
+                }
+            }
+        }
+        is_supported
+    }
+
+    /// Whether all peers are supported; others match no source.
+    fn add_sources(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
+        let all = self.mode == Mode::All;
+        let Some(peers) = &rule.rule.peers else {
+            if all {
+                rule.sources.push(Source::Every);
+            }
+            return true;
+        };
+        let mut is_supported = true;
+        for (index, peer) in peers.iter().enumerate() {
+            match peer {
+                Peer::Pods { scope, pods } => rule.add_pods(*scope, [pods]),
+                Peer::Unsupported { scope } => rule.add_pods(*scope, []),
+                Peer::Block(block) if all => rule.sources.push(Source::Block(block)),
+                Peer::Block(_) => {}
+                Peer::Group { scope, name } => {
+                    let field = format!("spec.ingress[{}].from[{index}].group", rule.name.index);
+                    let members = self.members(policy, &field, name);
+                    is_supported &= !members.is_unsupported;
+                    rule.add_pods(*scope, members.pods);
+                    if all {
+                        rule.sources.extend(members.blocks.into_iter().map(Source::Block));
+                    }
+                }
+            }
+        }
+        is_supported
+    }
+
+    /// The members of a group and of its child groups. An absent group has none until it exists, which is an issue.
+    fn members(&mut self, policy: &Policy, field: &str, name: &str) -> Members<'a> {
+        let mut members = Members {
+            pods: Vec::new(),
+            blocks: Vec::new(),
+            is_unsupported: false,
+        };
+        match self.group(policy, field, name) {
+            Some(GroupContents::Children(children)) => {
+                for child in children {
+                    match self.group(policy, field, child) {
+                        Some(GroupContents::Children(_)) => {
+                            let reason = "has child groups, which a child group must not have".to_owned();
+                            self.issue(policy.object(), field.to_owned(), child, reason);
+                            members.is_unsupported = true;
+                        }
+                        contents => members.add(contents),
+                    }
+                }
+            }
+            contents => members.add(contents),
+        }
+        if members.is_unsupported {
+            let reason = "is a group with an unsupported spec".to_owned();
+            self.issue(policy.object(), field.to_owned(), name, reason);
+        }
+        members
+    }
+
+    fn group(&mut self, policy: &Policy, field: &str, name: &str) -> Option<&'a GroupContents> {
+        let key = ObjectName {
+            namespace: policy.name.namespace.clone(),
+            name: name.to_owned(),
+        };
+        let contents = self.groups.get(&key).copied();
+        if contents.is_none() {
+            let reason = "is not a group".to_owned();
+            self.issue(policy.object(), field.to_owned(), name, reason);
+        }
+        contents
+    }
+}
+
+/// Whether a policy may apply to these Pods of a group: a namespaced one to those of its Namespace.
+fn is_own(policy: &Policy, pods: &PodMatch) -> bool {
+    match (&policy.name.namespace, &pods.namespaces) {
+        (None, _) => true,
+        (Some(own), NamespaceMatch::Named(name)) => own == name,
+        (Some(_), _) => false,
+    }
+}
+
+// === impl EnforcedRule ===
+
+impl<'a> EnforcedRule<'a> {
+    /// Adds Pods of other clusters; those of the own cluster send no packets from other clusters.
+    fn add_pods(&mut self, scope: Scope, pods: impl IntoIterator<Item = &'a PodMatch>) {
+        if scope == Scope::ClusterSet {
+            self.has_label_peers = true;
+            self.sources.extend(pods.into_iter().map(Source::Pods));
+        }
+    }
+}
+
+// === impl Members ===
+
+impl<'a> Members<'a> {
+    fn add(&mut self, contents: Option<&'a GroupContents>) {
+        match contents {
+            None | Some(GroupContents::Children(_)) => {}
+            Some(GroupContents::Pods(pods)) => self.pods.push(pods),
+            Some(GroupContents::Blocks(blocks)) => self.blocks.extend(blocks),
+            Some(GroupContents::Unsupported) => self.is_unsupported = true,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The Pods that rules apply to, and the known identities.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use mc_api::label_identity::{Labels, MAX_ID, MIN_ID, NAMESPACE_NAME};
+use mc_api::network_policy::{NamespaceMatch, PodMatch};
+
+use super::model::{Identity, LocalPod, PolicySet};
+use super::order::EnforcedRule;
+
+/// A local Pod with the labels of its Namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Destination<'a> {
+    pub(super) pod: &'a LocalPod,
+    pub(super) namespace: &'a Labels,
+}
+
+/// Labels of the Namespaces of all local Pods, each with its name.
+pub(super) fn namespaces(set: &PolicySet) -> BTreeMap<&str, Labels> {
+    let mut namespaces = BTreeMap::new();
+    for pod in &set.local_pods {
+        namespaces.entry(pod.namespace.as_str()).or_insert_with(|| {
+            let mut labels = set.namespaces.get(&pod.namespace).cloned().unwrap_or_default();
+            labels
+                .entry(NAMESPACE_NAME.to_owned())
+                .or_insert_with(|| pod.namespace.clone());
+            labels
+        });
+    }
+    namespaces
+}
+
+/// The Pod of each address; the first one by Namespace and name if several have it.
+pub(super) fn destinations<'a>(
+    set: &'a PolicySet,
+    namespaces: &'a BTreeMap<&str, Labels>,
+) -> BTreeMap<IpAddr, Destination<'a>> {
+    let mut pods: Vec<&LocalPod> = set.local_pods.iter().collect();
+    pods.sort_by_key(|pod| (&pod.namespace, &pod.name));
+    let mut destinations = BTreeMap::new();
+    for pod in pods {
+        let Some(namespace) = namespaces.get(pod.namespace.as_str()) else {
+            continue;
+        };
+        for ip in &pod.ips {
+            destinations.entry(*ip).or_insert(Destination { pod, namespace });
+        }
+    }
+    destinations
+}
+
+/// The identities by ID. An ID with two different labels is unknown: it is given to another label while the old one is
+/// still present here, and either could be the sender's.
+pub(super) fn identities(set: &PolicySet) -> (BTreeMap<u32, &Identity>, Vec<u32>) {
+    let mut identities: BTreeMap<u32, &Identity> = BTreeMap::new();
+    let mut ambiguous = Vec::new();
+    for identity in &set.identities {
+        if !(MIN_ID..=MAX_ID).contains(&identity.id) {
+            continue;
+        }
+        let known = *identities.entry(identity.id).or_insert(identity);
+        if known != identity {
+            ambiguous.push(identity.id);
+        }
+    }
+    identities.retain(|id, _| !ambiguous.contains(id));
+    ambiguous.sort_unstable();
+    ambiguous.dedup();
+    (identities, ambiguous)
+}
+
+/// Whether a rule applies to a Pod.
+pub(super) fn applies_to(rule: &EnforcedRule<'_>, destination: &Destination<'_>) -> bool {
+    rule.applied_to.iter().any(|pods| selects(pods, destination))
+}
+
+fn selects(pods: &PodMatch, Destination { pod, namespace }: &Destination<'_>) -> bool {
+    let is_in_namespace = match &pods.namespaces {
+        NamespaceMatch::Any => true,
+        NamespaceMatch::Named(name) => *name == pod.namespace,
+        NamespaceMatch::Selector(selector) => selector.matches(namespace),
+        // Relative to the Pod: only in peers.
+        NamespaceMatch::Same | NamespaceMatch::SameLabels(_) => false,
+    };
+    is_in_namespace && pods.pods.matches(&pod.labels)
+}

@@ -1,0 +1,92 @@
+//! Compiled policies, as the programs find them in maps.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use mc_api::network_policy::Action;
+
+use super::model::{PROTOCOLS, RuleRef};
+
+/// The class of unknown identities, and of addresses in no block.
+pub const UNKNOWN_CLASS: u32 = 0;
+/// The class of identities that no peer by labels matches, among them hosts.
+pub const UNMATCHED_CLASS: u32 = 1;
+/// The key of protocols without tables of their own.
+pub const OTHER_PROTOCOL: u8 = 0;
+
+/// Compiled policies; [`super::look_up()`] states their use.
+///
+/// *Guarantees*: equal input gives equal tables, regardless of the order of its lists. Set and class numbers are dense.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Set of rules by Pod address; Pods without rules are absent. Sets are numbered from 1.
+    pub pods: BTreeMap<IpAddr, u32>,
+    /// The sets; set 1 is the first one.
+    pub sets: Vec<SetInfo>,
+    /// Class by label identity; an absent identity is of [`UNKNOWN_CLASS`]. Identities of a class match the same peers.
+    pub identities: BTreeMap<u32, u32>,
+    /// Class by source prefix, the longest one that contains the address; [`UNKNOWN_CLASS`] without one. Addresses of a
+    /// class are in the same blocks.
+    pub address_classes: BTreeMap<IpNet, u32>,
+    /// The rule for the ports of a prefix.
+    ///
+    /// *Guarantee*: of the entries that contain a port, the one with the longest prefix has the smallest precedence.
+    pub rules: BTreeMap<RuleKey, RuleValue>,
+    /// The rules that [`RuleValue::rule`] refers to.
+    pub rule_names: Vec<RuleRef>,
+}
+
+/// Properties of a set of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetInfo {
+    /// Whether packets of unknown identity that no rule matches are dropped.
+    pub drop_unknown: bool,
+}
+
+/// The property of the source that a rule matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dimension {
+    /// Its label identity: peers by labels, and rules for every source (in all classes, also [`UNKNOWN_CLASS`]).
+    Identity,
+    /// Its address: peers by prefix.
+    Address,
+}
+
+/// Key of a rule. The port is matched by its longest prefix, all else exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RuleKey {
+    /// The set of rules, from [`Tables::pods`].
+    pub set: u32,
+    /// The property of the source.
+    pub dimension: Dimension,
+    /// Its class, from [`Tables::identities`] or [`Tables::address_classes`].
+    pub class: u32,
+    /// One of [`PROTOCOLS`], else [`OTHER_PROTOCOL`]. A rule for all protocols has an entry for each of them.
+    pub protocol: u8,
+    /// The first port of the prefix; `type << 8 | code` for ICMP and `ICMPv6`.
+    pub port: u16,
+    /// Length of the prefix, 0 to 16; always 0 at [`OTHER_PROTOCOL`].
+    pub port_bits: u8,
+}
+
+/// A rule and its order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleValue {
+    /// Order among the rules of the set, which differ in it; the smaller one applies.
+    pub precedence: u32,
+    /// The action on matching packets.
+    pub action: Action,
+    /// Index in [`Tables::rule_names`].
+    pub rule: u32,
+}
+
+/// The protocol in the key of packets with this protocol number.
+#[must_use]
+pub fn protocol_key(protocol: u8) -> u8 {
+    if PROTOCOLS.contains(&protocol) {
+        protocol
+    } else {
+        OTHER_PROTOCOL
+    }
+}

@@ -337,33 +337,80 @@ fn reversed(set: &PolicySet) -> PolicySet {
     set
 }
 
-#[test]
-fn tables_give_the_verdict_of_the_evaluator() {
-    let actions = RefCell::new(BTreeMap::<char, usize>::new());
+/// A policy for all Pods, whose rules overlap in ports and sources.
+fn overlapping_policy() -> impl Strategy<Value = Policy> {
+    let from = prop_oneof![
+        2 => Just(vec![]),
+        2 => selector().prop_map(|pods| vec![json!({ "scope": "ClusterSet", "podSelector": pods })]),
+        1 => vec(block().prop_map(|block| json!({ "ipBlock": block })), 1..=2),
+    ];
+    let range =
+        (1_u16..40, 0_u16..40).prop_map(|(port, more)| json!({ "port": port, "endPort": port + more }));
+    let ports = prop_oneof![1 => Just(vec![]), 8 => vec(range, 1..=3)];
+    let rule = (select(&["Allow", "Drop", "Reject", "Pass"]), from, ports)
+        .prop_map(|(action, from, ports)| json!({ "action": action, "from": from, "ports": ports }));
+    vec(rule, 2..=12).prop_map(|rules| {
+        let spec = json!({ "priority": 1, "appliedTo": [{ "podSelector": {} }], "ingress": rules });
+        policy(None, "overlapping", &spec)
+    })
+}
+
+/// Checks a set and packets, and counts the verdicts.
+fn check(
+    set: &PolicySet,
+    packets: Vec<Packet>,
+    actions: &mut BTreeMap<char, usize>,
+) -> Result<(), TestCaseError> {
+    let (tables, issues) = compile(set);
+    check_tables(&tables)?;
+    prop_assert_eq!(
+        &compile(&reversed(set)),
+        &(tables.clone(), issues),
+        "the order of lists is irrelevant"
+    );
+    for packet in packets {
+        let expected = evaluate(set, &packet);
+        prop_assert_eq!(&look_up(&tables, &packet), &expected, "{:?}", packet);
+        *actions.entry(letter(&expected)).or_default() += 1;
+    }
+    Ok(())
+}
+
+/// Checks random cases, in which these actions occur.
+fn check_all(cases: &impl Strategy<Value = (PolicySet, Vec<Packet>)>, occurring: &str) {
+    let actions = RefCell::new(BTreeMap::new());
     let config = Config {
         failure_persistence: None,
         ..Config::default()
     };
-    let case = (policy_set(), vec(some_packet(), PACKETS));
-    let result = TestRunner::new(config).run(&case, |(set, packets)| {
-        let (tables, issues) = compile(&set);
-        check_tables(&tables)?;
-        prop_assert_eq!(
-            &compile(&reversed(&set)),
-            &(tables.clone(), issues),
-            "the order of lists is irrelevant"
-        );
-        for packet in packets {
-            let expected = evaluate(&set, &packet);
-            prop_assert_eq!(&look_up(&tables, &packet), &expected, "{:?}", packet);
-            *actions.borrow_mut().entry(letter(&expected)).or_default() += 1;
-        }
-        Ok(())
-    });
-    if let Err(failure) = result {
+    let check = |(set, packets)| check(&set, packets, &mut actions.borrow_mut());
+    if let Err(failure) = TestRunner::new(config).run(cases, check) {
         panic!("{failure}");
     }
     let actions = actions.into_inner();
     println!("{actions:?}");
-    assert!(actions.len() == 6, "every action occurs: {actions:?}");
+    assert!(
+        occurring.chars().all(|action| actions.contains_key(&action)),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn tables_give_the_verdict_of_the_evaluator() {
+    check_all(&(policy_set(), vec(some_packet(), PACKETS)), "ADRP.U");
+}
+
+#[test]
+fn tables_give_the_verdict_of_the_evaluator_for_overlapping_rules() {
+    let sets = (policy_set(), overlapping_policy()).prop_map(|(mut set, policy)| {
+        set.policies = vec![policy];
+        set.mode = Mode::All;
+        set
+    });
+    let packet = (some_packet(), 0_u16..80).prop_map(|(packet, port)| Packet {
+        protocol: TCP,
+        port,
+        ..packet
+    });
+    check_all(&(sets, vec(packet, PACKETS)), "ADRP.U");
 }

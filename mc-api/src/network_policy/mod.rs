@@ -1,6 +1,6 @@
 //! Policies of Antrea (`crd.antrea.io/v1beta1`), their Tiers and groups.
 //!
-//! The kinds carry an opaque spec, so that one invalid object does not stop the watch of its kind. [`parse`],
+//! The kinds carry an opaque spec, so that one invalid object does not stop the watch of its kind. [`parse()`],
 //! [`parse_group`] and [`parse_tier`] convert specs to types: Pods, Namespaces, addresses and ports (layers 3 and 4).
 //!
 //! *Guarantee*: a field that is not supported never makes a rule match more, see [`Realization`].

@@ -21,7 +21,7 @@ pub struct ObjectName {
 pub struct Policy {
     /// Its name.
     pub name: ObjectName,
-    /// `metadata.creationTimestamp` in RFC 3339, UTC, if set. Orders policies of equal priority; [`super::parse`]
+    /// `metadata.creationTimestamp` in RFC 3339, UTC, if set. Orders policies of equal priority; [`super::parse()`]
     /// leaves it empty.
     pub created: Option<String>,
     /// Name of its Tier.

@@ -1,5 +1,6 @@
 //! Specs and the errors in them.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
@@ -546,4 +547,70 @@ fn kinds_keep_their_specs() {
     );
     let tier: Tier = serde_json::from_value(json!({ "metadata": {} })).unwrap();
     assert_eq!(tier.spec, Value::Null);
+}
+
+/// JSON of the fields of policies and groups, nested at random.
+fn any_json() -> impl Strategy<Value = Value> {
+    const FIELDS: [&str; 24] = [
+        "priority",
+        "tier",
+        "appliedTo",
+        "ingress",
+        "egress",
+        "action",
+        "from",
+        "to",
+        "ports",
+        "protocols",
+        "scope",
+        "podSelector",
+        "namespaceSelector",
+        "namespaces",
+        "match",
+        "sameLabels",
+        "ipBlock",
+        "cidr",
+        "except",
+        "group",
+        "port",
+        "endPort",
+        "icmp",
+        "childGroups",
+    ];
+    let texts = proptest::sample::select(&["", "Allow", "Drop", "ClusterSet", "Self", "10.0.0.0/8", "x"]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        (1..9).prop_map(Value::from),
+        texts.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(6, 80, 6, move |inner| {
+        let fields = proptest::collection::btree_map(proptest::sample::select(&FIELDS), inner.clone(), 0..6);
+        prop_oneof![
+            1 => proptest::collection::vec(inner, 0..3).prop_map(Value::from),
+            4 => fields.prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()),
+        ]
+    })
+}
+
+proptest! {
+    /// Any input is parsed, and a rule is complete unless an error names its policy.
+    #[test]
+    fn any_spec_is_parsed(spec in any_json(), rule in any_json(), peer in any_json(), namespaced: bool) {
+        let whole = json!({
+            "priority": 1, "appliedTo": [{ "podSelector": {} }],
+            "ingress": [rule, { "action": "Allow", "from": [peer], "ports": [peer] }],
+        });
+        let name = if namespaced { ObjectName::namespaced("n", "p") } else { ObjectName::cluster("p") };
+        for spec in [&spec, &whole] {
+            let (policy, list) = parse(name.clone(), spec);
+            let mut rules = policy.ingress.iter().chain(&policy.egress);
+            prop_assert!(!list.is_empty() || rules.all(|rule| rule.realization == Realization::Full));
+            prop_assert!(list.iter().all(|error| error.field.starts_with("spec")));
+            let (group, list) = parse_group(name.clone(), spec);
+            prop_assert_eq!(group.contents == GroupContents::Unsupported, !list.is_empty());
+            prop_assert_eq!(parse_tier("t", spec).is_ok(), (1..256).any(|p| spec["priority"] == p));
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Stretched policies: the decision on packets from other clusters to Pods of this one. Pure.
 //!
 //! [`PolicySet`] is the input. [`evaluate()`] is the specification in plain code: it walks all rules for one packet.
-//! [`compile()`] derives [`Tables`], in which [`look_up`] finds the same verdict at constant cost; the programs do the
-//! same look-ups in maps.
+//! [`compile()`] derives [`Tables`], in which [`look_up()`] finds the same verdict at constant cost; the programs do
+//! the same look-ups in maps.
 //!
 //! Only ingress is covered: the destination's Node enforces it, as only there both the identity of the source and the
 //! Pod are known.

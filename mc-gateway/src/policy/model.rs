@@ -86,7 +86,7 @@ pub enum Mode {
     /// All rules.
     #[default]
     All,
-    /// Peers by labels with scope `ClusterSet` and nothing else: Antrea in the cluster enforces the rest, among it rules
+    /// Peers by labels with scope `ClusterSet` and nothing else: Antrea in the cluster enforces the rest, also rules
     /// without such a peer.
     ClusterSetOnly,
 }

@@ -32,6 +32,9 @@ pub struct Tables {
     /// The rule for the ports of a prefix.
     ///
     /// *Guarantee*: of the entries that contain a port, the one with the longest prefix has the smallest precedence.
+    ///
+    /// Size: a rule for every source and all protocols has six entries for each set and class of identities, a peer by
+    /// labels as many for each set and matching class. Only peers in rules of [`Self::pods`] create classes.
     pub rules: BTreeMap<RuleKey, RuleValue>,
     /// The rules that [`RuleValue::rule`] refers to.
     pub rule_names: Vec<RuleRef>,

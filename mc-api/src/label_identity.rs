@@ -162,8 +162,8 @@ pub fn join_labels<'a>(
     pairs.join(",")
 }
 
-/// The joined labels `joined` (from [`join_labels`]) without those that `filter` excludes. Keys and values contain neither
-/// a comma nor an equals sign.
+/// The joined labels `joined` (from [`join_labels`]) without those that `filter` excludes. Keys and values contain
+/// neither a comma nor an equals sign.
 #[must_use]
 pub fn without_excluded(joined: &str, filter: &LabelKeyFilter) -> String {
     let pairs = joined.split(',');

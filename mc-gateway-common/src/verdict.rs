@@ -142,11 +142,29 @@ pub enum DropReason {
     ///
     /// A forged packet, or a CNI with the VNI 7169895, which is reserved for the agent.
     NotAdmitted = 38,
+    /// A network policy drops or rejects the packet.
+    ///
+    /// `inspect policies`; the samples in the log name addresses and ports.
+    Policy = 39,
+    /// A policy selects the destination by label identities, and that of the sender is unknown.
+    ///
+    /// Harmless in small numbers while Pods start. Otherwise `kubectl get labelidentities` in both clusters.
+    IdentityUnknown = 40,
+    /// A gateway of another cluster sends with a label identity that only other clusters export, to a Pod that a policy
+    /// selects.
+    ///
+    /// A forged packet, or a label that this cluster has exported just now: `kubectl get labelidentities -o yaml` names
+    /// the clusters of each.
+    IdentityForged = 41,
+    /// The cluster has policies, and the destination is no Pod of this Node that its agent knows.
+    ///
+    /// Harmless in small numbers while Pods start. Otherwise see the agent's log, and `inspect policies`.
+    PolicyPod = 42,
 }
 
 impl DropReason {
     /// Every reason, in the order of its number.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 38] = [
         Self::NotConfigured,
         Self::NotIp,
         Self::InnerMalformed,
@@ -181,6 +199,10 @@ impl DropReason {
         Self::FlowLimited,
         Self::UnexpectedReturn,
         Self::NotAdmitted,
+        Self::Policy,
+        Self::IdentityUnknown,
+        Self::IdentityForged,
+        Self::PolicyPod,
     ];
 
     /// The reason with this number; a number that has none yields the first.
@@ -221,6 +243,10 @@ impl DropReason {
             36 => Self::FlowLimited,
             37 => Self::UnexpectedReturn,
             38 => Self::NotAdmitted,
+            39 => Self::Policy,
+            40 => Self::IdentityUnknown,
+            41 => Self::IdentityForged,
+            42 => Self::PolicyPod,
             _ => Self::NotConfigured,
         }
     }
@@ -263,6 +289,10 @@ impl DropReason {
             Self::FlowLimited => "flow-limited",
             Self::UnexpectedReturn => "unexpected-return",
             Self::NotAdmitted => "not-admitted",
+            Self::Policy => "policy",
+            Self::IdentityUnknown => "identity-unknown",
+            Self::IdentityForged => "identity-forged",
+            Self::PolicyPod => "policy-pod",
         }
     }
 }

@@ -13,6 +13,7 @@ mod second_choice;
 mod skb;
 mod subprograms;
 mod transit;
+mod transport;
 mod verdict;
 mod words;
 mod xdp_frame;
@@ -23,7 +24,7 @@ use aya_ebpf::{
     programs::{TcContext, XdpContext},
 };
 use mc_gateway_common::{
-    abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
+    abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
     packet::{Frame as _, eth},
     pipeline,
     verdict::Verdict,
@@ -68,10 +69,19 @@ fn from_underlay_with(mut packet: Skb, pipeline: impl Fn(&mut Skb, &KernelMaps) 
 /// Ingress of the agent's tunnel devices: delivers packets that `from_underlay` has admitted.
 #[classifier]
 fn from_tunnel(ctx: TcContext) -> i32 {
+    let mut packet = Skb::from_raw(ctx.skb.skb);
+    let received = packet.rx_info();
+    let verdict = pipeline::from_tunnel(&mut packet, &KernelMaps);
+    apply_verdict(&packet, verdict, received, FROM_TUNNEL)
+}
+
+/// Ingress of `mc0`: network policies on packets that the other programs have delivered.
+#[classifier]
+fn from_remote(ctx: TcContext) -> i32 {
     let packet = Skb::from_raw(ctx.skb.skb);
     let received = packet.rx_info();
-    let verdict = pipeline::from_tunnel(&packet, &KernelMaps);
-    apply_verdict(&packet, verdict, received, FROM_TUNNEL)
+    let verdict = pipeline::from_remote(&packet, &KernelMaps);
+    apply_verdict(&packet, verdict, received, FROM_REMOTE)
 }
 
 /// Ingress of an underlay device of a gateway before socket buffers: forwards packets whose look-ups are cached.

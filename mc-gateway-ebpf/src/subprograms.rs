@@ -11,7 +11,7 @@ use mc_gateway_common::{
     nexthop_select,
     packet::{
         icmp,
-        l4::{self, L4Location, PackedL4Location},
+        l4::{L4Location, PackedL4Location},
     },
     pipeline::{
         self, MapSubprograms, PackedDecision, Subprograms, icmp_too_big, mss, peer_limit, quoted_checksum,
@@ -29,6 +29,7 @@ use crate::{
     result::{decode_result, encode_result},
     second_choice::{mc_choice, mc_next_choice, mc_return_to_gateway, mc_select_again},
     skb::Skb,
+    transport::{mc_locate_l4, mc_parse_l4, mc_track_flow},
 };
 
 /// Return value for `None`.
@@ -154,13 +155,6 @@ impl MapSubprograms for KernelMaps {
 #[inline(never)]
 extern "C" fn mc_clamp_mss(ctx: *mut __sk_buff, at: u32, mtu: u32) -> u32 {
     encode_option(mss::clamp_mss(&mut Skb::from_raw(ctx.cast()), at, mtu))
-}
-
-/// [`l4::locate_l4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn mc_locate_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u32 {
-    PackedL4Location::new(l4::locate_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at)).to_bits()
 }
 
 /// [`flow::hash_slow`].
@@ -334,13 +328,6 @@ extern "C" fn mc_take_peer_token(ctx: *mut __sk_buff, limit: u32) -> u32 {
     ))
 }
 
-/// [`service::parse_l4`].
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn mc_parse_l4(ctx: *mut __sk_buff, v6: u32, at: u32) -> u64 {
-    service::parse_l4(&Skb::from_raw(ctx.cast()), v6 != 0, at).to_bits()
-}
-
 impl Subprograms for Skb {
     #[inline(always)]
     fn clamp_mss(&mut self, at: u32, mtu: u32) -> Option<bool> {
@@ -489,6 +476,11 @@ impl Subprograms for Skb {
     #[inline(always)]
     fn take_peer_token<M: Maps>(&self, _: &M, limit: PeerLimit) -> bool {
         mc_take_peer_token(self.raw().cast(), limit as u32) != 0
+    }
+
+    #[inline(always)]
+    fn track_flow<M: Maps>(&self, _: &M) {
+        mc_track_flow(self.raw().cast());
     }
 
     #[inline(always)]

@@ -2,20 +2,28 @@
 
 use mc_gateway_common::abi;
 
-/// One of the programs.
+/// One of the programs, in the order in which they are replaced: `from_tunnel` of this version also accepts packets of
+/// an earlier `from_underlay`, but not the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Program {
     /// On the egress of `mc0`.
     ToRemote,
-    /// On the ingress of every underlay device.
-    FromUnderlay,
     /// On the ingress of the agent's tunnel devices.
     FromTunnel,
+    /// On the ingress of every underlay device.
+    FromUnderlay,
+    /// On the ingress of `mc0`.
+    FromRemote,
 }
 
 impl Program {
     /// All programs.
-    pub const ALL: [Self; 3] = [Self::ToRemote, Self::FromUnderlay, Self::FromTunnel];
+    pub const ALL: [Self; 4] = [
+        Self::ToRemote,
+        Self::FromTunnel,
+        Self::FromUnderlay,
+        Self::FromRemote,
+    ];
 
     /// Name in the object, in `bpftool prog` and in pin names.
     #[must_use]
@@ -24,6 +32,7 @@ impl Program {
             Self::ToRemote => abi::PROGRAM_TO_REMOTE,
             Self::FromUnderlay => abi::PROGRAM_FROM_UNDERLAY,
             Self::FromTunnel => abi::PROGRAM_FROM_TUNNEL,
+            Self::FromRemote => abi::PROGRAM_FROM_REMOTE,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Objects that give Pods their label identities, reduced to the fields of the data path. Values are unvalidated.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A `v1` Namespace.
@@ -21,6 +21,10 @@ pub struct IdentityInfo {
     pub label_name: String,
     /// `spec.id`.
     pub id: u32,
+    /// `spec.label`.
+    pub label: String,
+    /// `spec.clusters`: the clusters that export the label; none if the leader does not name them.
+    pub clusters: Option<BTreeSet<String>>,
 }
 
 /// The objects of label identities, sorted by name within a kind.

@@ -29,6 +29,8 @@ pub mod past_tables;
 pub mod peer_secret;
 pub mod plan;
 pub mod policy;
+pub mod policy_objects;
+pub mod policy_tables;
 pub mod preflight;
 pub mod probe;
 pub mod program_log;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::identity_objects::IdentityObjects;
+use crate::policy_objects::PolicyObjects;
 use crate::service_objects::{ExportedService, ServiceInfo};
 
 /// A `v1` Node.
@@ -99,6 +100,19 @@ pub struct PodInfo {
     pub ips: Vec<String>,
     /// `metadata.labels` of a Pod of this Node, joined by [`mc_api::label_identity::join_labels`].
     pub labels: Arc<str>,
+    /// Named ports of its containers, of a Pod of this Node.
+    pub ports: Vec<NamedPort>,
+}
+
+/// A named port of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedPort {
+    /// Its name.
+    pub name: String,
+    /// Number of its protocol.
+    pub protocol: u8,
+    /// Its number.
+    pub number: u16,
 }
 
 /// All objects of a source, sorted by name within a kind; Services are unknown by default.
@@ -120,6 +134,8 @@ pub struct Objects {
     pub reservations: Vec<ServiceInfo>,
     /// Namespaces and label identities; none while they cannot be read.
     pub identities: Option<IdentityObjects>,
+    /// Network policies; none where they are not enforced.
+    pub policies: PolicyObjects,
 }
 
 /// A rejected field of an object; the rest of the object is used.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
-use mc_gateway_common::abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE};
+use mc_gateway_common::abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE};
 use mc_gateway_common::verdict::{DropReason, Outcome};
 use thiserror::Error;
 use tokio::io::Interest;
@@ -110,6 +110,7 @@ impl Decision {
             TO_REMOTE => "to_remote",
             FROM_UNDERLAY => "from_underlay",
             FROM_TUNNEL => "from_tunnel",
+            FROM_REMOTE => "from_remote",
             _ => return None,
         };
         let kind: u32 = field("verdict")?.parse().ok()?;

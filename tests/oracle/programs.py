@@ -1,4 +1,4 @@
-"""The programs `to_remote`, `from_underlay` and `from_tunnel`: docs/design/data-path.md."""
+"""The programs `to_remote`, `from_underlay`, `from_tunnel` and `from_remote`: docs/design/data-path.md."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,7 @@ import checksum
 import ecn
 import ip
 import mss
+import policy
 import secrets_of_peers as secrets
 import services
 import tunnel
@@ -111,7 +112,7 @@ class Run:
         next_hop = self.next_hop(route.group)
         if next_hop.mtu and len(packet) > next_hop.mtu:
             body = error_about(packet, v6, next_hop.mtu)
-            return Result("redirect", outcome="too-big", addresses=self.world.mac + frame[6:12], body=body, v6=v6)
+            return Result("redirect", outcome="too-big", addresses=self.world.mac + bytes([0x0A, 0x6D, 0, 0, 0, 0]), body=body, v6=v6)
         if mss.opens_connection(header) and next_hop.mtu:
             packet = self.lower_mss(packet, v6, next_hop.mtu)
         if self.world.backends_here:
@@ -124,6 +125,12 @@ class Run:
             "redirect", outcome="encap", addresses=next_hop.link or frame[:12], body=body, v6=len(next_hop.address) == 16, sent=next_hop
         )
 
+    # Ingress of mc0.
+
+    def from_remote(self, frame):
+        policy.decide(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
+        return Result("pass", body=frame)
+
     # Ingress of the agent's tunnel device.
 
     def from_tunnel(self, frame):
@@ -134,7 +141,7 @@ class Run:
         if ip.number(frame[12:14]) == tunnel.PROBE:
             return Result("drop", outcome="decap-test")
         return Result(
-            "redirect", outcome="deliver", addresses=frame[:12], body=frame[ETHERNET:], ethertype=ip.number(frame[12:14])
+            "redirect", outcome="deliver", addresses=self.world.mac + frame[:6], body=frame[ETHERNET:], ethertype=ip.number(frame[12:14])
         )
 
     # Ingress of an underlay device.
@@ -152,6 +159,7 @@ class Run:
             self.world, received.outer.source, received.inner_source, header.source, header.destination
         )
         self.received = peer
+        received.has_policy = to_prefix.policy
         if to_prefix.action == "forward":
             if received.outer.ttl <= 1:
                 raise Drop("ttl-exceeded")
@@ -235,7 +243,7 @@ class Run:
         if back and mss.opens_connection(header):
             packet = self.lower_mss(packet, v6, back)
         return Result(
-            "redirect", outcome="deliver", addresses=self.world.mac + received.frame[6:12], body=packet, v6=v6
+            "redirect", outcome="deliver", addresses=self.world.mac + received.sender(), body=packet, v6=v6
         )
 
 
@@ -285,6 +293,10 @@ class Received:
         if mac != MULTICLUSTER_MAC and self.world.has_tunnel_device and header[4:7] == tunnel.TUNNEL_DEVICE_VNI:
             raise Drop("not-admitted")
         return mac == MULTICLUSTER_MAC
+
+    def sender(self):
+        """Source address on mc0: the label identity, and whether policies decide on the packet."""
+        return bytes([0x0A, 0x6D, self.has_policy]) + self.packet[self.tunnel_at + 4 : self.tunnel_at + 7]
 
     def has_port(self, at):
         return ip.number(self.packet[at + 2 : at + 4]) == self.world.port and len(self.packet) >= at + 4

@@ -3,6 +3,8 @@
 import ipaddress
 from types import SimpleNamespace
 
+from policy_tables import Policies
+
 
 class Flows:
     """The flow maps. Changes of one packet are kept apart until its result is known."""
@@ -76,6 +78,7 @@ class World:
         self.next_hops = {row["slot"]: next_hop(row) for row in data["next_hops"]}
         self.groups = {row["slot"]: row["next_hops"] for row in data["groups"]}
         self.peers = {packed(row["address"]): peer(row) for row in data["peers"]}
+        self.policies = Policies(data["policies"])
         self.services = {
             (row["address"], row["port"], row["proto"]): SimpleNamespace(**row) for row in data["services"]
         }

@@ -7,12 +7,14 @@
 pub mod addr;
 mod address;
 pub mod affinity;
+mod delivered;
 mod epoch;
 pub mod flow_entry;
 pub mod kernel_decap;
 mod link;
 pub mod liveness;
 pub mod lookup_cache;
+pub mod policy;
 pub mod prefix;
 pub mod rate_limit;
 pub mod sample;
@@ -22,6 +24,7 @@ pub mod transit;
 
 pub use addr::Addr;
 pub use address::Address;
+pub use delivered::DeliveredMac;
 pub use epoch::Epoch;
 pub use link::LinkAddresses;
 pub use prefix::{MAX_PREFIXES, PREFIXES, PrefixKey};
@@ -79,7 +82,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 26] = [
+pub const ALL_MAPS: [&str; 32] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -106,6 +109,12 @@ pub const ALL_MAPS: [&str; 26] = [
     service::REPLIES,
     service::FRAGMENTS,
     transit::TRANSIT_DEVICES,
+    policy::POLICY_STATE,
+    policy::POLICY_PODS,
+    policy::IDENTITIES,
+    policy::ADDRESS_CLASSES,
+    policy::POLICY_RULES,
+    policy::POLICY_FLOWS,
 ];
 
 /// Name of the classifier on the egress of `mc0`.
@@ -114,6 +123,9 @@ pub const PROGRAM_TO_REMOTE: &str = "to_remote";
 pub const PROGRAM_FROM_UNDERLAY: &str = "from_underlay";
 /// Name of the classifier on the ingress of the agent's tunnel devices.
 pub const PROGRAM_FROM_TUNNEL: &str = "from_tunnel";
+
+/// Name of the classifier on the ingress of `mc0`.
+pub const PROGRAM_FROM_REMOTE: &str = "from_remote";
 
 /// [`Prefix::cluster`] and [`Peer::cluster`] of the cluster this node belongs to.
 pub const CLUSTER_LOCAL: u64 = 0;
@@ -170,6 +182,10 @@ pub const PREFIX_ALIAS: u32 = 1 << 2;
 /// through `mc0`, which are translated replies, are encapsulated.
 pub const PREFIX_RETURN_ROUTE: u32 = 1 << 3;
 
+/// [`Prefix::flags`]: a prefix of this node with Pods that policies select, or that may be selected before the agent
+/// has seen them. `from_remote` decides on packets to it, and flows from it are recorded.
+pub const PREFIX_POLICY: u32 = 1 << 4;
+
 /// [`Prefix::identity`]: no Pod, or a Pod of a cluster without label identities.
 pub const IDENTITY_HOST: u32 = 0;
 /// [`Prefix::identity`]: a Pod whose label identity this node does not know, the greatest number of 24 bits. Receivers
@@ -189,7 +205,8 @@ pub struct Prefix {
     /// [`ACTION_DELIVER`], [`ACTION_FORWARD`], [`ACTION_SERVICE`] or [`ACTION_REPLY`]; anything else is
     /// treated as no route.
     pub action: u32,
-    /// [`PREFIX_BACKENDS`], [`PREFIX_HOST_SNAT`], [`PREFIX_ALIAS`], [`PREFIX_RETURN_ROUTE`].
+    /// [`PREFIX_BACKENDS`], [`PREFIX_HOST_SNAT`], [`PREFIX_ALIAS`], [`PREFIX_RETURN_ROUTE`],
+    /// [`PREFIX_POLICY`].
     pub flags: u32,
     /// Label identity of packets from a prefix of this node, 24 bits: [`IDENTITY_HOST`], the ID of a Pod's labels, or
     /// [`IDENTITY_UNKNOWN`]. 0 for every other prefix.

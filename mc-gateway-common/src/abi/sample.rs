@@ -23,6 +23,8 @@ pub const TO_REMOTE: u32 = 1;
 pub const FROM_UNDERLAY: u32 = 2;
 /// [`DropSample::program`]: `from_tunnel`.
 pub const FROM_TUNNEL: u32 = 3;
+/// [`DropSample::program`]: `from_remote`.
+pub const FROM_REMOTE: u32 = 4;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub struct DropSample {
     pub at: u64,
     /// [`crate::verdict::DropReason`] by number.
     pub reason: u32,
-    /// [`TO_REMOTE`], [`FROM_UNDERLAY`] or [`FROM_TUNNEL`].
+    /// [`TO_REMOTE`], [`FROM_UNDERLAY`], [`FROM_TUNNEL`] or [`FROM_REMOTE`].
     pub program: u32,
     /// Device the program is attached to.
     pub ifindex: u32,

@@ -4,6 +4,7 @@ use super::{
     admission::{AdmissionKey, PackedAdmission},
     kernel_decap::KernelDecapTests,
     liveness::Liveness,
+    policy::Policies,
     rate_limit::RateLimiter,
     service::Services,
 };
@@ -14,12 +15,14 @@ use crate::{
 };
 
 /// Lookups and counters of the pipelines.
-pub trait Maps: KernelDecapTests + Liveness + RateLimiter + Services {
+pub trait Maps: KernelDecapTests + Liveness + Policies + RateLimiter + Services {
     /// The node's configuration.
     fn config(&self) -> Option<&Config>;
     /// The longest prefix that contains `address`. [`Prefix::cluster`] is comparable to `cluster` and to
     /// [`crate::abi::CLUSTER_LOCAL`] only: any other cluster may have another number.
     fn prefix(&self, address: Address, cluster: u64) -> Option<Prefix>;
+    /// [`Prefix::cluster`] of the longest prefix that contains `address`; [`crate::abi::CLUSTER_LOCAL`] without one.
+    fn cluster_of(&self, address: Address) -> u64;
     /// The group in `slot`.
     fn group(&self, slot: u32) -> Option<&NextHopGroup>;
     /// The next hop in `slot`.

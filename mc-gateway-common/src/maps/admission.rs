@@ -39,6 +39,9 @@ pub struct Admission {
     pub peer_flags: u32,
     /// The destination has [`crate::abi::PREFIX_BACKENDS`].
     pub has_backends: bool,
+    /// 1 if the destination has [`crate::abi::PREFIX_POLICY`], else 0: copied as it is, it remains an unknown number to
+    /// the verifier.
+    pub policy: u32,
     /// [`crate::abi::Peer::stats`].
     pub traffic: u32,
     /// The address to rewrite: [`ALIAS_SOURCE`], [`ALIAS_DESTINATION`] or 0.
@@ -70,6 +73,7 @@ const ACTION_SHIFT: u32 = 8;
 const GROUP_SHIFT: u32 = 16;
 const RETURN_GROUP_SHIFT: u32 = 32;
 const TRAFFIC_SHIFT: u32 = 48;
+const POLICY_SHIFT: u32 = 13;
 /// The admission is in no cache yet.
 const FRESH: u64 = 1 << 15;
 /// Largest packed action.
@@ -96,6 +100,7 @@ impl PackedAdmission {
         Self(
             ((admission.peer_flags & PEER_FLAGS_MASK) as u64) << PEER_FLAGS_SHIFT
                 | backends
+                | ((admission.policy & 1) as u64) << POLICY_SHIFT
                 | ((action | admission.alias & ALIAS_MASK) as u64) << ACTION_SHIFT
                 | group << GROUP_SHIFT
                 | return_group << RETURN_GROUP_SHIFT
@@ -155,6 +160,7 @@ impl PackedAdmission {
             return_group: (word >> RETURN_GROUP_SHIFT) as u32 & SLOT_MASK,
             peer_flags: (word >> PEER_FLAGS_SHIFT) as u32 & PEER_FLAGS_MASK,
             has_backends: word & HAS_BACKENDS != 0,
+            policy: (word >> POLICY_SHIFT) as u32 & 1,
             traffic: (word >> TRAFFIC_SHIFT) as u32,
             alias: (word >> ACTION_SHIFT) as u32 & ALIAS_MASK,
         })
@@ -179,8 +185,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(action in 0..=ACTION_MASK, group in 0..=SLOT_MASK, return_group in 0..=SLOT_MASK, peer_flags in 0..64_u32, has_backends: bool, traffic in 0..=SLOT_MASK, alias in prop::sample::select(vec![0, ALIAS_SOURCE, ALIAS_DESTINATION])) {
-            let admission = Admission { action, group, return_group, peer_flags, has_backends, traffic, alias };
+        fn packing_loses_nothing(action in 0..=ACTION_MASK, group in 0..=SLOT_MASK, return_group in 0..=SLOT_MASK, peer_flags in 0..64_u32, has_backends: bool, policy in 0..=1_u32, traffic in 0..=SLOT_MASK, alias in prop::sample::select(vec![0, ALIAS_SOURCE, ALIAS_DESTINATION])) {
+            let admission = Admission { action, group, return_group, peer_flags, has_backends, policy, traffic, alias };
             let packed = PackedAdmission::admitted(admission);
             prop_assert_eq!(packed.unpack(), Ok(admission));
             prop_assert_eq!(packed.fresh().unpack(), Ok(admission));

@@ -53,7 +53,7 @@ pub struct EgressRoute {
     pub group: u32,
     /// The address to rewrite: [`super::ALIAS_DESTINATION`] or 0.
     pub alias: u32,
-    /// [`SOURCE_OWN`] and [`SOURCE_BACKEND`].
+    /// [`SOURCE_OWN`], [`SOURCE_BACKEND`] and [`SOURCE_POLICY`].
     pub source: u32,
     /// [`crate::abi::Prefix::identity`] of the source.
     pub identity: u32,
@@ -63,8 +63,10 @@ pub struct EgressRoute {
 pub const SOURCE_OWN: u32 = 1 << 5;
 /// [`EgressRoute::source`]: the source has [`crate::abi::PREFIX_BACKENDS`].
 pub const SOURCE_BACKEND: u32 = 1 << 6;
-/// [`EgressRoute::source`]: both bits.
-pub const SOURCE_MASK: u32 = SOURCE_OWN | SOURCE_BACKEND;
+/// [`EgressRoute::source`]: the source has [`crate::abi::PREFIX_POLICY`].
+pub const SOURCE_POLICY: u32 = 1 << 7;
+/// [`EgressRoute::source`]: all bits.
+pub const SOURCE_MASK: u32 = SOURCE_OWN | SOURCE_BACKEND | SOURCE_POLICY;
 
 /// An [`EgressRoute`] or a drop reason in one word, the form that a BPF subprogram can return and a map can cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-use super::{access::Maps, liveness::LivenessMaps, service::ServiceMaps};
+use super::{access::Maps, liveness::LivenessMaps, policy::PolicyMaps, service::ServiceMaps};
 use crate::{
     abi::{
-        Addr, Config, MAX_PEER_STATS, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
+        Addr, CLUSTER_LOCAL, Config, MAX_PEER_STATS, NextHop, NextHopGroup, Peer, PeerStats, Prefix,
         rate_limit::{PeerLimits, TokenBucket},
     },
     packet::Address,
@@ -27,6 +27,8 @@ pub struct MemoryMaps {
     pub links_are_current: bool,
     /// Underlay address to peer.
     pub peers: BTreeMap<Addr, Peer>,
+    /// The tables of policies.
+    pub policies: PolicyMaps,
     /// Services, their backends and flows.
     pub services: ServiceMaps,
     /// Events counted so far.
@@ -58,6 +60,11 @@ impl Maps for MemoryMaps {
                 (address ^ u128::from_be_bytes(*network)) & mask == 0
             })
             .map(|(_, prefix)| *prefix)
+    }
+
+    fn cluster_of(&self, address: Address) -> u64 {
+        self.prefix(address, CLUSTER_LOCAL)
+            .map_or(CLUSTER_LOCAL, |prefix| prefix.cluster)
     }
 
     fn group(&self, slot: u32) -> Option<&NextHopGroup> {

@@ -9,8 +9,7 @@
 
 use crate::{
     abi::{
-        ACTION_REPLY, Address, CLUSTER_LOCAL, IDENTITY_UNKNOWN, MAX_NEXT_HOP_GROUPS, PREFIX_RETURN_ROUTE,
-        Prefix,
+        ACTION_REPLY, Address, CLUSTER_LOCAL, IDENTITY_UNKNOWN, MAX_NEXT_HOP_GROUPS, PREFIX_POLICY, Prefix,
         prefix::{MAX_LENGTH, PrefixLengths, STEP_LENGTHS, lengths_slot},
     },
     packed::impl_bits,
@@ -57,10 +56,13 @@ const FLAGS_SHIFT: u32 = 8;
 const FLAGS_MASK: u32 = 0xff;
 const GROUP_SHIFT: u32 = 16;
 const IDENTITY_SHIFT: u32 = 32;
+/// The length found by [`length_step`]. The highest byte: Linux 6.1 does not bound a field in the middle of a word.
+const LENGTH_SHIFT: u32 = 56;
+const _: () = assert!(MAX_LENGTH < 0x100);
 /// Largest packed slot of a group; larger ones are packed as this one, which is no slot of any map.
 const GROUP_MASK: u32 = 0xffff;
 const _: () = assert!(MAX_NEXT_HOP_GROUPS <= GROUP_MASK);
-const _: () = assert!(ACTION_REPLY <= ACTION_MASK && PREFIX_RETURN_ROUTE <= FLAGS_MASK);
+const _: () = assert!(ACTION_REPLY <= ACTION_MASK && PREFIX_POLICY <= FLAGS_MASK);
 /// Without [`DONE`]: the generation and the number of the next step in it.
 const MORE: u64 = 1 << 4;
 const STEP_SHIFT: u32 = 8;
@@ -131,7 +133,7 @@ impl PrefixLookup {
             group: (self.0 >> GROUP_SHIFT) as u32 & GROUP_MASK,
             action: (self.0 >> ACTION_SHIFT) as u32 & ACTION_MASK,
             flags: (self.0 >> FLAGS_SHIFT) as u32 & FLAGS_MASK,
-            identity: (self.0 >> IDENTITY_SHIFT) as u32,
+            identity: (self.0 >> IDENTITY_SHIFT) as u32 & IDENTITY_UNKNOWN,
         })
     }
 }
@@ -139,6 +141,27 @@ impl PrefixLookup {
 /// Probes the next [`STEP_LENGTHS`] lengths for an address.
 #[inline(always)]
 pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: PrefixLookup) -> PrefixLookup {
+    step_to(table, address, state, |prefix, _| {
+        PrefixLookup::found(&prefix, cluster)
+    })
+}
+
+/// [`step`] of a look-up that finds the length of the prefix only, for [`cluster_of`].
+#[inline(always)]
+pub fn length_step<T: PrefixTable>(table: &T, address: Address, state: PrefixLookup) -> PrefixLookup {
+    step_to(table, address, state, |_, len| {
+        PrefixLookup(DONE | FOUND | u64::from(len) << LENGTH_SHIFT)
+    })
+}
+
+/// [`step`] with the result of a prefix by `found`.
+#[inline(always)]
+fn step_to<T: PrefixTable>(
+    table: &T,
+    address: Address,
+    state: PrefixLookup,
+    found: impl Fn(Prefix, u32) -> PrefixLookup,
+) -> PrefixLookup {
     let word = state.to_bits();
     let (generation, step) = if word & MORE == 0 {
         (table.current_generation(), 0)
@@ -159,7 +182,7 @@ pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: Pr
             break;
         }
         if let Some(entry) = table.entry(len, address.network(len)) {
-            result = PrefixLookup::found(&table.value(&entry), cluster);
+            result = found(table.value(&entry), len);
             break;
         }
     }
@@ -172,15 +195,29 @@ pub fn step<T: PrefixTable>(table: &T, address: Address, cluster: u64, state: Pr
 
 /// The result of a look-up by up to [`STEPS`] calls of `step`.
 #[inline(always)]
-pub fn look_up(step: impl Fn(PrefixLookup) -> PrefixLookup, cluster: u64) -> Option<Prefix> {
+pub fn look_up(step: impl Fn(PrefixLookup) -> PrefixLookup) -> PrefixLookup {
     let mut state = PrefixLookup::START;
     let mut i = 0;
     while i < STEPS {
         state = step(state);
         if state.is_done() {
-            return state.prefix(cluster);
+            return state;
         }
         i = i.wrapping_add(1);
     }
-    None
+    PrefixLookup::NONE
+}
+
+/// The cluster of the prefix of an address, by the length that [`length_step`] has found; [`CLUSTER_LOCAL`] without a
+/// prefix, or if it is not there any more.
+#[inline(always)]
+pub fn cluster_of<T: PrefixTable>(table: &T, address: Address, found: PrefixLookup) -> u64 {
+    let len = (found.0 >> LENGTH_SHIFT) as u32;
+    if found.0 & FOUND == 0 || len > MAX_LENGTH {
+        return CLUSTER_LOCAL;
+    }
+    match table.entry(len, address.network(len)) {
+        Some(entry) => table.value(&entry).cluster,
+        None => CLUSTER_LOCAL,
+    }
 }

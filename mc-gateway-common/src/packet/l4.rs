@@ -22,6 +22,17 @@ const DESTINATION: u8 = IpProto::Ipv6Opts as u8;
 /// Extension headers walked: the most RFC 8200 section 4.1 recommends.
 pub const MAX_EXTENSIONS: u32 = 6;
 
+/// Whether a protocol number is that of an IPv6 extension header: after [`locate_l4`], one that cannot be parsed, or
+/// that is beyond [`MAX_EXTENSIONS`].
+#[inline(always)]
+#[must_use]
+pub const fn is_extension(proto: u8) -> bool {
+    matches!(
+        proto,
+        HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | ip::FRAGMENT
+    )
+}
+
 /// Location of the transport header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L4Location {
@@ -92,7 +103,7 @@ pub fn locate_l4<P: Packet>(packet: &P, v6: bool, at: u32) -> L4Location {
     let mut step = 0;
     while step < MAX_EXTENSIONS {
         let words = match found.proto {
-            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | ip::FRAGMENT => packet.load::<4>(found.at),
+            proto if is_extension(proto) => packet.load::<4>(found.at),
             _ => return found,
         };
         let Some([next, len, high, low]) = words else {

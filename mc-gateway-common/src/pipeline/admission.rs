@@ -4,7 +4,7 @@ use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, MacMatch, PEER_ANTREA,
         PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_ALIAS,
-        PREFIX_BACKENDS, PREFIX_HOST_SNAT, Peer, Prefix, SourceMac,
+        PREFIX_BACKENDS, PREFIX_HOST_SNAT, PREFIX_POLICY, Peer, Prefix, SourceMac,
     },
     maps::{ALIAS_DESTINATION, ALIAS_SOURCE, Admission, AdmissionKey, Maps, PackedAdmission},
     verdict::DropReason,
@@ -54,6 +54,7 @@ fn evaluate_admission<M: Maps>(maps: &M, key: &AdmissionKey) -> Result<Admission
         },
         peer_flags: peer.flags,
         has_backends: dst.flags & PREFIX_BACKENDS != 0,
+        policy: (dst.flags / PREFIX_POLICY) & 1,
         traffic: peer.stats,
     })
 }

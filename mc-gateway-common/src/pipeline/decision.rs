@@ -1,6 +1,7 @@
 //! Classification result of a packet, before any byte changes.
 
 use crate::{
+    abi::MAX_NEXT_HOP_GROUPS,
     maps::{ALIAS_MASK, ALIAS_SOURCE, SOURCE_MASK},
     packed::impl_bits,
     verdict::DropReason,
@@ -54,6 +55,8 @@ pub(crate) struct DeliveryInfo {
     pub(crate) inner_tos: u8,
     /// Slot of the group of the return path if the packet may open a connection, else 0.
     pub(crate) return_group: u32,
+    /// 1 if policies decide on the packet, else 0.
+    pub(crate) policy: u32,
 }
 
 /// A `Decision` in one word, with the alias to rewrite beside it.
@@ -93,14 +96,16 @@ const REASON_SHIFT: u32 = 8;
 const GROUP_SHIFT: u32 = 8;
 const HASH_SHIFT: u32 = 32;
 /// Largest group slot; larger ones are packed as this one, which is no slot of any map.
-const GROUP_MASK: u32 = 0x003f_ffff;
+const GROUP_MASK: u32 = 0xffff;
 /// The [`crate::maps::EgressRoute::source`] of a [`Decision::Forward`].
-const SOURCE_SHIFT: u32 = 25;
+const SOURCE_SHIFT: u32 = 22;
 const _: () = assert!((GROUP_MASK << GROUP_SHIFT) & SOURCE_MASK << SOURCE_SHIFT == 0);
 const _: () = assert!((SOURCE_MASK << SOURCE_SHIFT) >> SOURCE_SHIFT == SOURCE_MASK);
+const _: () = assert!(MAX_NEXT_HOP_GROUPS <= GROUP_MASK);
 
 /// Fields of [`DeliveryInfo`].
 const V6_SHIFT: u32 = 8;
+const POLICY_SHIFT: u32 = 9;
 const OUTER_TOS_SHIFT: u32 = 16;
 const INNER_TOS_SHIFT: u32 = 24;
 const RETURN_GROUP_SHIFT: u32 = 32;
@@ -139,6 +144,7 @@ impl PackedDecision {
         };
         Self(
             kind | (info.v6 as u64) << V6_SHIFT
+                | ((info.policy & 1) as u64) << POLICY_SHIFT
                 | (info.outer_tos as u64) << OUTER_TOS_SHIFT
                 | (info.inner_tos as u64) << INNER_TOS_SHIFT
                 | (info.return_group as u64) << RETURN_GROUP_SHIFT,
@@ -175,6 +181,7 @@ impl PackedDecision {
             outer_tos: (self.0 >> OUTER_TOS_SHIFT) as u8,
             inner_tos: (self.0 >> INNER_TOS_SHIFT) as u8,
             return_group: (self.0 >> RETURN_GROUP_SHIFT) as u32,
+            policy: (self.0 >> POLICY_SHIFT) as u32 & 1,
         }
     }
 
@@ -278,12 +285,15 @@ mod tests {
     }
 
     fn delivery_info() -> impl Strategy<Value = DeliveryInfo> {
-        any::<(bool, u8, u8, u32)>().prop_map(|(v6, outer_tos, inner_tos, return_group)| DeliveryInfo {
-            v6,
-            outer_tos,
-            inner_tos,
-            return_group,
-        })
+        (any::<(bool, u8, u8, u32)>(), 0..=1_u32).prop_map(
+            |((v6, outer_tos, inner_tos, return_group), policy)| DeliveryInfo {
+                v6,
+                outer_tos,
+                inner_tos,
+                return_group,
+                policy,
+            },
+        )
     }
 
     fn decisions() -> impl Strategy<Value = Decision> {

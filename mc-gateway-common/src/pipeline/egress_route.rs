@@ -7,9 +7,12 @@
 use crate::{
     abi::{
         ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, CLUSTER_LOCAL, IDENTITY_HOST,
-        PREFIX_ALIAS, PREFIX_BACKENDS, PREFIX_HOST_SNAT, PREFIX_RETURN_ROUTE, Prefix,
+        PREFIX_ALIAS, PREFIX_BACKENDS, PREFIX_HOST_SNAT, PREFIX_POLICY, PREFIX_RETURN_ROUTE, Prefix,
     },
-    maps::{ALIAS_DESTINATION, EgressKey, EgressRoute, Maps, PackedEgressRoute, SOURCE_BACKEND, SOURCE_OWN},
+    maps::{
+        ALIAS_DESTINATION, EgressKey, EgressRoute, Maps, PackedEgressRoute, SOURCE_BACKEND, SOURCE_OWN,
+        SOURCE_POLICY,
+    },
     verdict::DropReason,
 };
 
@@ -46,11 +49,17 @@ pub fn egress_route<M: Maps>(maps: &M, key: &EgressKey) -> PackedEgressRoute {
 #[inline(always)]
 const fn source_bits(src: &Prefix, dst: &Prefix) -> u32 {
     let own = if may_send(src, dst) { SOURCE_OWN } else { 0 };
-    if src.flags & PREFIX_BACKENDS == 0 {
-        own
+    let backend = if src.flags & PREFIX_BACKENDS == 0 {
+        0
     } else {
-        own | SOURCE_BACKEND
-    }
+        SOURCE_BACKEND
+    };
+    let policy = if src.flags & PREFIX_POLICY == 0 {
+        0
+    } else {
+        SOURCE_POLICY
+    };
+    own | backend | policy
 }
 
 /// Whether this node may send from an address of the prefix `src` to the prefix `dst`.

@@ -4,9 +4,10 @@ use super::{
     admission::is_authentic,
     config::load_config,
     decision::{Decision, DeliveryInfo, PackedDecision, ServiceStep},
+    delivery::{deliver, propagate_ecn},
     icmp_too_big::{self, PacketTooBig},
     kernel_decap,
-    link_header::{address_to_mc0, address_to_next_hop, set_ethertype},
+    link_header::address_to_next_hop,
     mss,
     probe::process_probe,
     subprograms::{MapSubprograms, Subprograms},
@@ -16,13 +17,13 @@ use crate::{
     maps::{Admission, AdmissionKey, Maps},
     nexthop_select::{self, select_nexthop},
     packet::{
-        Address, Frame, Packet, checksum, ecn, eth, ip,
-        offsets::{ipv4, udp},
+        Address, Frame, Packet, eth, ip,
+        offsets::udp,
         outer::{self, HEADERS_V4, HEADERS_V6, Headers},
         probe::ETHERTYPE,
         tunnel::{self, Format, VNI_KERNEL_DECAP},
     },
-    verdict::{DropReason, Event, Outcome, Verdict},
+    verdict::{DropReason, Outcome, Verdict},
 };
 
 /// Forwards a multi-cluster packet to the next hop, delivers it on this node, or drops it. Other packets pass
@@ -92,9 +93,10 @@ fn process<const N: usize, P: Subprograms, M: MapSubprograms>(packet: &mut P, ma
             outer_tos,
             inner_tos,
             return_group,
+            policy,
         }) => propagate_ecn::<N, P, M>(packet, maps, v6, outer_tos, inner_tos)
             .and_then(|()| mss::clamp_to_return_path(packet, maps, Headers::<N>::INNER_AT, return_group))
-            .and_then(|()| deliver::<N, P, M>(packet, maps, config, v6)),
+            .and_then(|()| deliver::<N, P, M>(packet, maps, config, (v6, policy))),
         // No second Service translation.
         Decision::Service(..) => Err(DropReason::NoRoute),
     };
@@ -185,6 +187,7 @@ fn classify_multicluster<const N: usize, P: Packet, M: MapSubprograms>(
             } else {
                 0
             },
+            policy: admission.policy,
         };
         return Ok(PackedDecision::deliver(info, service_step(&admission)).with_alias(admission.alias));
     }
@@ -334,69 +337,6 @@ pub fn rewrite_outer<P: Packet>(
     } else {
         outer::rewrite_outer::<HEADERS_V4, P>(packet, next_hop, backend_mask)
     }
-}
-
-/// Propagates the ECN mark of the outer header to the inner packet.
-#[inline(always)]
-fn propagate_ecn<const N: usize, P: Subprograms, M: MapSubprograms>(
-    packet: &mut P,
-    maps: &M,
-    v6: bool,
-    outer: u8,
-    inner: u8,
-) -> Result<(), DropReason> {
-    let tos = ecn::decapsulated(outer, inner).ok_or(DropReason::Ecn)?;
-    if tos != inner {
-        set_inner_tos(packet, Headers::<N>::INNER_AT, v6, inner, tos).ok_or(DropReason::WriteFailed)?;
-        maps.count(Event::EcnMarked);
-    }
-    Ok(())
-}
-
-/// Decapsulates the packet and delivers it into this node's stack. A super-packet is left to the tunnel device if
-/// there is one.
-#[inline(never)]
-fn deliver<const N: usize, P: Packet, M: Maps>(
-    packet: &mut P,
-    maps: &M,
-    config: &Config,
-    v6: bool,
-) -> Result<Verdict, DropReason> {
-    if packet.is_gso() && kernel_decap::is_usable::<N, P, M>(packet, maps, config) {
-        kernel_decap::readdress::<N, P>(packet, config).ok_or(DropReason::WriteFailed)?;
-        return Ok(Verdict::KernelDecap {
-            outcome: Outcome::KernelDecap,
-        });
-    }
-    packet
-        .shrink(Headers::<N>::FAMILY, v6)
-        .ok_or(DropReason::DecapFailed)?;
-    if v6 != Headers::<N>::V6 {
-        let ethertype = if v6 { eth::IPV6 } else { eth::IPV4 };
-        set_ethertype(packet, ethertype)?;
-    }
-    address_to_mc0(packet, config)?;
-    Ok(Verdict::Deliver {
-        outcome: Outcome::Deliver,
-        ifindex: config.mc0_ifindex,
-    })
-}
-
-/// Writes DSCP and ECN of the inner header at `offset`.
-#[inline(never)]
-fn set_inner_tos<P: Packet>(packet: &mut P, offset: u32, v6: bool, old: u8, tos: u8) -> Option<()> {
-    if v6 {
-        let [first, second] = packet.load::<2>(offset)?;
-        return packet.store(
-            offset,
-            &[(first & 0xf0) | (tos >> 4), (tos << 4) | (second & 0x0f)],
-        );
-    }
-    let check_at = offset.wrapping_add(ipv4::CHECK);
-    let check = packet.load::<2>(check_at)?;
-    let difference = checksum::difference(&[0, old, 0, 0], &[0, tos, 0, 0]);
-    packet.store(offset.wrapping_add(ipv4::TOS), &[tos])?;
-    packet.store(check_at, &checksum::update(check, difference))
 }
 
 /// Decision for a frame too short for all headers: a drop if it is a multi-cluster packet of a peer.

@@ -11,7 +11,7 @@ use super::{
     subprograms::Subprograms,
 };
 use crate::{
-    abi::{CONFIG_UDP_CHECKSUM, Config, IDENTITY_HOST, SourceMac},
+    abi::{CONFIG_UDP_CHECKSUM, Config, DeliveredMac, IDENTITY_HOST, SourceMac},
     maps::{Maps, rate_limit::PeerLimit},
     nexthop_select,
     packet::{
@@ -139,7 +139,12 @@ pub fn reply_too_big<P: Subprograms, M: Maps>(
         .insert(icmp::headers_len(v6))
         .ok_or(DropReason::EncapFailed)?;
     if at == eth::END {
-        address_to_mc0(packet, load_config(maps)?)?;
+        // An error passes policies; it is this node's own.
+        let sender = DeliveredMac {
+            identity: IDENTITY_HOST,
+            evaluated: false,
+        };
+        address_to_mc0(packet, load_config(maps)?, sender.to_bits())?;
     } else {
         packet
             .write_return_encap(maps, v6, at)

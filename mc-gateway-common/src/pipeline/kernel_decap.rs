@@ -12,7 +12,7 @@ use crate::{
     abi::{Config, kernel_decap::test_key},
     maps::Maps,
     packet::{
-        Packet,
+        Packet, eth,
         outer::Headers,
         probe,
         tunnel::{self, Format, VNI_KERNEL_DECAP},
@@ -45,11 +45,16 @@ pub(super) fn is_usable<const N: usize, P: Packet, M: Maps>(packet: &P, maps: &M
     is_configured(config) && has_no_checksum::<N, P>(packet) && age::<N, P, M>(packet, maps) < max_age(config)
 }
 
-/// Addresses the packet to the tunnel device.
+/// Addresses the packet to the tunnel device. `sender` is a [`crate::abi::DeliveredMac`], which `from_tunnel` moves to
+/// the source.
 #[inline(always)]
-pub(super) fn readdress<const N: usize, P: Packet>(packet: &mut P, config: &Config) -> Option<()> {
+pub(super) fn readdress<const N: usize, P: Packet>(
+    packet: &mut P,
+    config: &Config,
+    sender: u64,
+) -> Option<()> {
     let [h0, h1, h2, h3, h4, h5, h6, h7] = Format::from_config(config).header(VNI_KERNEL_DECAP);
-    let [d0, d1, d2, d3, d4, d5] = config.mc0_mac;
+    let [d0, d1, d2, d3, d4, d5, ..] = sender.to_le_bytes();
     let [s0, s1, s2, s3, s4, s5] = config.tunnel_mac;
     let addresses: [u8; ADDRESSES] = [
         h0, h1, h2, h3, h4, h5, h6, h7, d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5,
@@ -74,7 +79,7 @@ pub(super) fn make_test<const N: usize, P: Packet, M: Maps>(
         Headers::<N>::INNER_AT.wrapping_add(probe::SLOT),
         &key.to_be_bytes(),
     )?;
-    readdress::<N, P>(packet, config)?;
+    readdress::<N, P>(packet, config, eth::mac_to_u64(config.mc0_mac))?;
     Some(true)
 }
 

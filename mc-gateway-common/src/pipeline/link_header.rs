@@ -7,11 +7,16 @@ use crate::{
     verdict::DropReason,
 };
 
-/// Sets the destination to the address of `mc0`. The kernel classifies the packet again on `mc0`, and only the
-/// device's own address makes it `PACKET_HOST`.
+/// Sets the destination to the address of `mc0` and the source to `sender`, a [`crate::abi::DeliveredMac`]. The kernel
+/// classifies the packet again on `mc0`, and only the device's own address makes it `PACKET_HOST`.
 #[inline(always)]
-pub(super) fn address_to_mc0<P: Packet>(packet: &mut P, config: &Config) -> Result<(), DropReason> {
-    let written = packet.write_linear::<{ eth::DST }, 1, 6>([eth::mac_to_u64(config.mc0_mac)]);
+pub(super) fn address_to_mc0<P: Packet>(
+    packet: &mut P,
+    config: &Config,
+    sender: u64,
+) -> Result<(), DropReason> {
+    let dst = eth::mac_to_u64(config.mc0_mac);
+    let written = packet.write_linear::<{ eth::DST }, 2, 12>([dst | sender << 48, sender >> 16]);
     written.ok_or(DropReason::WriteFailed)
 }
 

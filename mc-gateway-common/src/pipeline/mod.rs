@@ -3,7 +3,9 @@
 mod admission;
 mod config;
 mod decision;
+mod delivery;
 mod egress_route;
+pub mod from_remote;
 mod from_tunnel;
 mod from_underlay;
 #[cfg(any(test, feature = "std"))]
@@ -13,6 +15,7 @@ mod kernel_decap;
 mod link_header;
 pub mod mss;
 pub mod peer_limit;
+mod policy;
 mod probe;
 pub mod quoted_checksum;
 pub mod service;
@@ -23,6 +26,7 @@ mod transit;
 pub use admission::admission;
 pub use decision::PackedDecision;
 pub use egress_route::{egress_route, may_send};
+pub use from_remote::{from_remote, track_flow};
 pub use from_tunnel::from_tunnel;
 pub use from_underlay::{from_underlay, from_underlay_v4, from_underlay_v6, rewrite_outer};
 pub use subprograms::{MapSubprograms, Subprograms};

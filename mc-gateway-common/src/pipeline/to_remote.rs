@@ -11,7 +11,7 @@ use super::{
 use crate::{
     abi::{CONFIG_BACKENDS, CONFIG_UDP_CHECKSUM, Config, NextHop, SourceMac},
     flow,
-    maps::{EgressKey, SOURCE_BACKEND, SOURCE_OWN},
+    maps::{EgressKey, SOURCE_BACKEND, SOURCE_OWN, SOURCE_POLICY},
     nexthop_select::select_nexthop,
     packet::{
         Address, Packet, ecn,
@@ -76,6 +76,9 @@ fn process<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Resul
     }
     if decision.has_alias() {
         packet.rewrite_alias(eth::END, false, Address::from(next_hop.addr).v4_u32())?;
+    }
+    if decision.source() & SOURCE_POLICY != 0 {
+        packet.track_flow(maps);
     }
     let sum = outer_checksum(packet, config).unwrap_or(NO_SUM);
     encapsulate(packet, config, next_hop, hash, sum)?;

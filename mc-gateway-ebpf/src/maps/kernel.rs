@@ -20,7 +20,7 @@ use mc_gateway_common::{
 use super::{
     cache::{known_admission, known_hrw_winner},
     epoch,
-    prefix::mc_find_prefix,
+    prefix::{mc_find_cluster, mc_find_prefix},
 };
 
 #[btf_map(name = "mc_nh_groups")]
@@ -56,7 +56,13 @@ impl Maps for KernelMaps {
         let step = |state: PrefixLookup| {
             PrefixLookup::from_bits(mc_find_prefix(high, low, cluster, state.to_bits()))
         };
-        prefix_table::look_up(step, cluster)
+        prefix_table::look_up(step).prefix(cluster)
+    }
+
+    #[inline(always)]
+    fn cluster_of(&self, address: Address) -> u64 {
+        let [high, low] = address.words();
+        mc_find_cluster(high, low)
     }
 
     #[inline(always)]

@@ -10,6 +10,7 @@ mod epoch;
 mod kernel;
 mod kernel_decap;
 mod liveness;
+mod policy;
 mod prefix;
 mod rate_limit;
 mod sample;

@@ -89,3 +89,22 @@ pub(super) extern "C" fn mc_find_prefix(high: u64, low: u64, cluster: u64, state
     let state = PrefixLookup::from_bits(state);
     prefix_table::step(&KernelPrefixTable, address, cluster, state).to_bits()
 }
+
+/// [`prefix_table::length_step`]. Apart from `mc_find_prefix`, whose stack the length would enlarge: call chains of
+/// `from_underlay` have 512 bytes (`MAX_BPF_STACK` of Linux).
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn mc_find_length(high: u64, low: u64, state: u64) -> u64 {
+    let address = Address::from_words(high, low);
+    let state = PrefixLookup::from_bits(state);
+    prefix_table::length_step(&KernelPrefixTable, address, state).to_bits()
+}
+
+/// [`prefix_table::cluster_of`].
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(super) extern "C" fn mc_find_cluster(high: u64, low: u64) -> u64 {
+    let step = |state: PrefixLookup| PrefixLookup::from_bits(mc_find_length(high, low, state.to_bits()));
+    let found = prefix_table::look_up(step);
+    prefix_table::cluster_of(&KernelPrefixTable, Address::from_words(high, low), found)
+}

@@ -72,6 +72,7 @@ impl Agent {
             }
             Action::SetNextHop { slot, to, .. } => self.maps.set_next_hop(*slot, **to)?,
             Action::SetGroup { slot, to, .. } => self.maps.set_group(*slot, **to)?,
+            Action::SetPolicies { to, .. } => self.maps.set_policies(to)?,
             Action::SetPeer { addr, to, .. } => self.maps.set_peer(*addr, to.as_deref().copied())?,
             Action::SetConfig { to, .. } => self.maps.set_config(**to)?,
             Action::Service(action) => self.maps.set_service(action)?,

@@ -180,6 +180,7 @@ impl Agent {
             public_key: Some(self.secrets.public_key()),
             cluster_id_key: self.cluster_id_key,
             excluded_labels: self.config.excluded_labels.clone(),
+            policy_enforcement: self.config.policy_enforcement,
         };
         self.restore_pins()?;
         if resync || self.maps_stale {
@@ -371,6 +372,7 @@ impl Agent {
             next_hops: contents.next_hops.clone(),
             peers: contents.peers.clone(),
             services: contents.services.clone(),
+            policies: Arc::clone(contents.policies.current()),
             addresses: host.inputs.underlay.mc0_addrs,
             tunnel_devices: tunnel_device::observe(&self.handle).await?.own,
             routes: host.routes,

@@ -93,6 +93,9 @@ pub struct RunArgs {
     /// How a gateway finds the Node of a Pod.
     #[arg(long, value_enum, default_value_t = PodLookup::Auto)]
     pub pod_lookup: PodLookup,
+    /// Network policies (crd.antrea.io) that the agent enforces on packets from other clusters.
+    #[arg(long, value_enum, default_value_t = PolicyEnforcement::Off)]
+    pub policy_enforcement: PolicyEnforcement,
     /// Keys of labels that are in no label identity, as `labelIdentityExcludedLabels` of the cluster's controller; a
     /// trailing `*` stands for any rest.
     #[arg(long, value_name = "KEY[,KEY...]", value_delimiter = ',')]
@@ -106,6 +109,18 @@ pub struct RunArgs {
     /// Pins and device.
     #[command(flatten)]
     pub paths: PathArgs,
+}
+
+/// The network policies that are enforced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PolicyEnforcement {
+    /// None.
+    #[default]
+    Off,
+    /// Rules with peers of scope `ClusterSet`: Antrea in this cluster enforces all others.
+    ClusterSetOnly,
+    /// All rules for packets from other clusters.
+    All,
 }
 
 /// Encapsulation between nodes: the same on every node of the ClusterSet.

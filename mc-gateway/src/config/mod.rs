@@ -21,8 +21,8 @@ use crate::peer_secret::SecretPolicy;
 use crate::probe;
 pub use args::{
     AttachPreference, CleanupArgs, Cli, Command, Exposure, InspectArgs, KeyArgs, LimitArgs, LogFormat,
-    PathArgs, PodLookup, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs, TransitPolicy, TunnelArgs,
-    TunnelDevicePolicy,
+    PathArgs, PodLookup, PolicyEnforcement, ProbeArgs, PublicKeyArgs, RunArgs, TcxOrder, TraceArgs,
+    TransitPolicy, TunnelArgs, TunnelDevicePolicy,
 };
 pub use limits::{FlowTableSize, Limits};
 pub use paths::Paths;
@@ -100,6 +100,8 @@ pub struct Config {
     pub pod_lookup: PodLookup,
     /// Keys of labels that are in no label identity.
     pub excluded_labels: LabelKeyFilter,
+    /// The network policies that are enforced.
+    pub policy_enforcement: PolicyEnforcement,
     /// Object whose programs log every decision, in place of the embedded one.
     pub program_log: Option<PathBuf>,
     /// Pins and device.
@@ -276,6 +278,7 @@ impl TryFrom<RunArgs> for Config {
             probes: args.probes.try_into()?,
             limits: args.limits.try_into()?,
             pod_lookup: args.pod_lookup,
+            policy_enforcement: args.policy_enforcement,
             excluded_labels: parse_excluded_labels(&args.label_identity_excluded_labels)?,
             program_log: args.program_log,
             paths: args.paths.try_into()?,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::{Array, Map, MapData, MapError, MapInfo, MapType};
 use aya::programs::ProgramInfo;
-use mc_gateway_common::abi::{self, Addr, prefix, service, transit};
+use mc_gateway_common::abi::{self, Addr, policy, prefix, service, transit};
 use thiserror::Error;
 
 use crate::config::FlowTableSize;
@@ -68,7 +68,7 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
 
 /// The maps of this version, the flow tables with their default sizes.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
-    use MapType::{Array, DevMapHash, Hash, LruHash, PerCpuArray, RingBuf};
+    use MapType::{Array, DevMapHash, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
     use abi::service;
     [
         map_spec::<abi::PrefixKey, abi::Prefix>(abi::PREFIXES, Hash, abi::MAX_PREFIXES),
@@ -109,6 +109,16 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
             DevMapHash,
             transit::MAX_TRANSIT_DEVICES,
         ),
+        map_spec::<u32, policy::PolicyState>(policy::POLICY_STATE, Array, 1),
+        map_spec::<policy::PolicyPodKey, policy::PolicyPod>(
+            policy::POLICY_PODS,
+            Hash,
+            policy::MAX_POLICY_PODS,
+        ),
+        map_spec::<policy::IdentityKey, u32>(policy::IDENTITIES, Hash, policy::MAX_IDENTITIES),
+        map_spec::<[u8; 24], u32>(policy::ADDRESS_CLASSES, LpmTrie, policy::MAX_ADDRESS_CLASSES),
+        map_spec::<[u8; 20], policy::Rule>(policy::POLICY_RULES, LpmTrie, policy::MAX_POLICY_RULES),
+        map_spec::<service::ReplyKey, u64>(policy::POLICY_FLOWS, LruHash, policy::MAX_POLICY_FLOWS),
     ]
 }
 

@@ -59,7 +59,7 @@ pub(super) fn classifier(ebpf: &mut Ebpf, program: Program) -> Result<&mut Sched
 pub(super) fn attach_type(program: Program) -> TcAttachType {
     match program {
         Program::ToRemote => TcAttachType::Egress,
-        Program::FromUnderlay | Program::FromTunnel => TcAttachType::Ingress,
+        Program::FromUnderlay | Program::FromTunnel | Program::FromRemote => TcAttachType::Ingress,
     }
 }
 

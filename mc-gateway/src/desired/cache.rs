@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::forward_table::{ForwardTable, Forwarded};
+use super::identities::IdentityCache;
 use super::independent_clusters::IndependentClusters;
 use super::local::LocalCluster;
+use super::policies::PolicyCache;
 use super::prefix_ownership::PrefixOwners;
 use super::remote::{self, Remotes};
 use super::{Established, LocalNode};
@@ -16,6 +18,8 @@ pub struct DesiredCache {
     /// None while statements of objects exclude each other.
     clusters: Option<IndependentClusters>,
     table: ForwardTable,
+    pub(super) policies: PolicyCache,
+    pub(super) identities: IdentityCache,
 }
 
 impl DesiredCache {

@@ -18,18 +18,45 @@ use crate::objects::{FieldError, Objects, PodInfo};
 
 use super::local::field_error;
 
+/// The numbers of labels, kept while the objects are the same: a set of clusters may have 10,000.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IdentityCache {
+    identities: Vec<Arc<IdentityInfo>>,
+    /// Numbers by the name of their label.
+    numbers: BTreeMap<String, u32>,
+    rejected: Vec<FieldError>,
+}
+
+impl IdentityCache {
+    /// The numbers of these identities.
+    fn update(&mut self, identities: &[Arc<IdentityInfo>]) -> &Self {
+        if self.identities != identities {
+            let mut rejected = Vec::new();
+            *self = Self {
+                identities: identities.to_vec(),
+                numbers: valid_identities(identities, &mut rejected),
+                rejected,
+            };
+        }
+        self
+    }
+}
+
 /// Identities of this node's Pods by address; none in a cluster without label identities.
 pub(super) fn local_identities(
     objects: &Objects,
     node: &str,
     excluded: &LabelKeyFilter,
+    cache: &mut IdentityCache,
     rejected: &mut Vec<FieldError>,
 ) -> Option<BTreeMap<IpAddr, u32>> {
-    let numbers = match &objects.identities {
-        Some(known) if known.identities.is_empty() => return None,
-        Some(known) => valid_identities(&known.identities, rejected),
-        None => BTreeMap::new(),
-    };
+    let known = objects.identities.as_ref();
+    if known.is_some_and(|known| known.identities.is_empty()) {
+        return None;
+    }
+    let cache = cache.update(known.map_or(&[], |known| &known.identities));
+    rejected.extend(cache.rejected.iter().cloned());
+    let numbers = &cache.numbers;
     let namespaces = objects
         .identities
         .as_ref()
@@ -63,10 +90,7 @@ pub(super) fn local_identities(
 
 /// The numbers of labels by their name. An invalid identity is rejected, and so are all with the same number: a packet
 /// with it would be from Pods of either label.
-fn valid_identities<'a>(
-    all: &'a [Arc<IdentityInfo>],
-    rejected: &mut Vec<FieldError>,
-) -> BTreeMap<&'a str, u32> {
+fn valid_identities(all: &[Arc<IdentityInfo>], rejected: &mut Vec<FieldError>) -> BTreeMap<String, u32> {
     let mut by_number: BTreeMap<u32, &IdentityInfo> = BTreeMap::new();
     let mut names = BTreeMap::new();
     for info in all {
@@ -84,10 +108,10 @@ fn valid_identities<'a>(
                 other.name
             );
             rejected.push(field_error(&object, "spec.id", &number, &reason));
-            names.insert(other.label_name.as_str(), IDENTITY_UNKNOWN);
-            names.insert(info.label_name.as_str(), IDENTITY_UNKNOWN);
+            names.insert(other.label_name.clone(), IDENTITY_UNKNOWN);
+            names.insert(info.label_name.clone(), IDENTITY_UNKNOWN);
         } else {
-            names.insert(info.label_name.as_str(), info.id);
+            names.insert(info.label_name.clone(), info.id);
         }
     }
     names

@@ -14,6 +14,7 @@ mod independent_clusters;
 mod local;
 mod local_gateway;
 mod node;
+pub mod policies;
 mod prefix_ownership;
 mod remote;
 pub mod services;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use mc_api::label_identity::LabelKeyFilter;
 use thiserror::Error;
 
-use crate::config::{PodLookup, Secrets};
+use crate::config::{PodLookup, PolicyEnforcement, Secrets};
 use crate::objects::{FieldError, NodeInfo, Objects};
 use crate::peer_secret::PublicKey;
 pub use antrea::AntreaInterop;
@@ -71,6 +72,8 @@ pub struct LocalNode {
     pub cluster_id_key: [u8; 16],
     /// Keys of labels that are in no label identity.
     pub excluded_labels: LabelKeyFilter,
+    /// The network policies that are enforced.
+    pub policy_enforcement: PolicyEnforcement,
 }
 
 /// The desired state of the node `me`, and the rejected fields. They do not depend on `cache`, which is kept between
@@ -125,8 +128,14 @@ pub fn compute(
     desired.host_addresses = cluster.own.host_addresses.iter().copied().collect();
     desired.fallback_addrs = cluster.fallback_addrs(me.pod_lookup);
     desired.local_addrs = cluster.local_addresses();
-    desired.identities =
-        identities::local_identities(objects, &me.node_name, &me.excluded_labels, &mut rejected);
+    desired.identities = identities::local_identities(
+        objects,
+        &me.node_name,
+        &me.excluded_labels,
+        &mut cache.identities,
+        &mut rejected,
+    );
+    desired.policies = cache.policies.update(objects, me, &mut rejected);
     desired.published_key = cluster.key(&me.node_name);
     rejected.sort();
     Ok((desired, rejected))

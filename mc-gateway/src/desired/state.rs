@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::policies::NodePolicies;
 use super::services::Services;
 use super::{AntreaInterop, SourceAddrs};
 use crate::peer_secret::{PeerAuth, PublicKey};
@@ -108,6 +109,8 @@ pub struct DesiredState {
     pub fallback_addrs: SourceAddrs,
     /// Label identities of this Node's Pods by address; none in a cluster without label identities.
     pub identities: Option<BTreeMap<IpAddr, u32>>,
+    /// Network policies on packets to this Node's Pods.
+    pub policies: NodePolicies,
     /// Public key of this Node that other nodes know.
     pub published_key: Option<PublicKey>,
     /// Addresses that other nodes send to, most important first.

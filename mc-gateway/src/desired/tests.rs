@@ -11,6 +11,7 @@ use crate::identity_objects::IdentityObjects;
 use crate::ids::{cluster_id, stable_id};
 use crate::objects::{GatewayInfo, NodeKeyInfo, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::{PeerAuth, PeerSecrets, PublicKey};
+use crate::policy_objects::PolicyObjects;
 
 mod antrea;
 mod collisions;
@@ -18,6 +19,7 @@ mod established;
 mod identities;
 mod keys;
 mod pods;
+mod policies;
 
 fn node(name: &str, ip: &str, pod_cidr: &str) -> NodeInfo {
     NodeInfo {
@@ -85,6 +87,7 @@ fn objects() -> Objects {
         services: None,
         reservations: vec![],
         identities: Some(IdentityObjects::default()),
+        policies: PolicyObjects::default(),
         node_keys: ["a", "b", "c"].map(node_key).into(),
     }
 }

@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::sample::{FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
+use mc_gateway_common::abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
 use crate::cidr::from_abi_addr;
@@ -47,11 +47,11 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let frame = SlicePacket::new(bytes.get(..captured)?.to_vec());
     let outer = ip::Header::load(&frame, frame.ethertype(), eth::END);
     let (name, peer, flow) = match program {
-        TO_REMOTE | FROM_TUNNEL => (
-            if program == TO_REMOTE {
-                "to_remote"
-            } else {
-                "from_tunnel"
+        TO_REMOTE | FROM_TUNNEL | FROM_REMOTE => (
+            match program {
+                TO_REMOTE => "to_remote",
+                FROM_TUNNEL => "from_tunnel",
+                _ => "from_remote",
             },
             None,
             outer.map(|header| flow(&frame, &header, eth::END)),

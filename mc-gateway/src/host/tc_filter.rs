@@ -94,7 +94,7 @@ async fn filters(handle: &Handle, ifindex: u32, program: Program) -> Result<Vec<
     let request = handle.traffic_filter(ifindex.cast_signed()).get();
     let request = match program {
         Program::ToRemote => request.egress(),
-        Program::FromUnderlay | Program::FromTunnel => request.ingress(),
+        Program::FromUnderlay | Program::FromTunnel | Program::FromRemote => request.ingress(),
     };
     let mut messages = Box::pin(request.execute());
     let mut found = Vec::new();

@@ -4,6 +4,7 @@
 //! at one moment.
 
 pub mod notation;
+mod policies;
 pub mod render;
 pub mod section;
 mod sections;

@@ -21,6 +21,8 @@ pub enum Section {
     Services,
     /// Flows to Services, at the gateway that chose and at the Pod's node.
     Flows,
+    /// Pods that network policies select.
+    Policies,
     /// The node's own settings, programs and devices.
     Config,
     /// Underlay devices: whether the kernel joins tunnel packets to super-packets.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::notation::{
     action_name, format_prefix, mac_text, neighbor_addr, role_names, secret_name, state_name,
 };
+use super::policies;
 use super::render::Table;
 use super::section::Section;
 use super::services;
@@ -26,6 +27,7 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
         Section::Peers => peers(snapshot),
         Section::Services => services::services(snapshot),
         Section::Flows => services::flows(snapshot),
+        Section::Policies => policies::policies(snapshot),
         Section::Config => config(snapshot),
         Section::Underlay => underlay(snapshot),
         Section::Counters => counters(snapshot),
@@ -33,35 +35,20 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
 }
 
 fn maps(snapshot: &Snapshot) -> Table {
-    let (contents, flows) = (&snapshot.contents, &snapshot.flows);
+    let flows = &snapshot.flows;
     let [of_flows, of_replies, of_fragments] = flows.capacities;
-    let row = |name: &str, used: usize, capacity: u32| vec![json!(name), json!(used), json!(capacity)];
+    let flow_tables = [
+        (service::FLOWS, flows.flows.len(), of_flows),
+        (service::REPLIES, flows.replies.len(), of_replies),
+        (service::FRAGMENTS, flows.fragments.len(), of_fragments),
+    ];
+    let usage = snapshot.contents.usage().into_iter().chain(flow_tables);
     Table {
         name: "maps",
         columns: &["map", "entries", "capacity"],
-        rows: vec![
-            row(abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
-            row(
-                abi::NEXT_HOP_GROUPS,
-                contents.groups.len(),
-                abi::MAX_NEXT_HOP_GROUPS,
-            ),
-            row(abi::NEXT_HOPS, contents.next_hops.len(), abi::MAX_NEXT_HOPS),
-            row(abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
-            row(
-                service::SERVICES,
-                contents.services.services.len(),
-                service::MAX_SERVICES,
-            ),
-            row(
-                service::BACKENDS,
-                contents.services.backends.len(),
-                service::MAX_BACKENDS,
-            ),
-            row(service::FLOWS, flows.flows.len(), of_flows),
-            row(service::REPLIES, flows.replies.len(), of_replies),
-            row(service::FRAGMENTS, flows.fragments.len(), of_fragments),
-        ],
+        rows: usage
+            .map(|(name, used, capacity)| vec![json!(name), json!(used), json!(capacity)])
+            .collect(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reading of whole maps with `BPF_MAP_LOOKUP_BATCH`: hundreds of entries in one system call.
 //!
 //! Replaces the iterators of aya 0.14, which has no such call: an iterator makes two system calls for each entry. Every
-//! supported kernel has the operation for arrays and hash maps (Linux 5.6). Like all reading of an open map it needs no
-//! capability since Linux 5.19; on older kernels the agent keeps `CAP_BPF`.
+//! supported kernel has the operation for arrays and hash maps (Linux 5.6) and for LPM tries (5.13). Like all reading
+//! of an open map it needs no capability since Linux 5.19; on older kernels the agent keeps `CAP_BPF`.
 #![expect(unsafe_code, reason = "aya 0.14 has no BPF_MAP_LOOKUP_BATCH")]
 
 use std::io;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use mc_gateway_common::abi::{self, Addr, GROUP_NEXT_HOPS};
+use mc_gateway_common::abi::{self, Addr, GROUP_NEXT_HOPS, policy, service};
 
+use super::policy::PolicyContents;
 use crate::plan::ServiceMaps;
+use crate::policy_tables::PolicyTables;
 use crate::resolved::PrefixKey;
 use crate::shared_map::SharedMap;
 
@@ -23,6 +25,53 @@ pub struct MapContents {
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// The Service maps.
     pub services: ServiceMaps,
+    /// The policy maps.
+    pub policies: PolicyContents,
+}
+
+impl MapContents {
+    /// Name, entries and capacity of each map. A policy map has the entries of both halves.
+    #[must_use]
+    pub fn usage(&self) -> Vec<(&'static str, usize, u32)> {
+        let [first, second] = &self.policies.tables;
+        let both = |entries: fn(&PolicyTables) -> usize| entries(first).saturating_add(entries(second));
+        vec![
+            (abi::PREFIXES, self.prefixes.len(), abi::MAX_PREFIXES),
+            (abi::NEXT_HOP_GROUPS, self.groups.len(), abi::MAX_NEXT_HOP_GROUPS),
+            (abi::NEXT_HOPS, self.next_hops.len(), abi::MAX_NEXT_HOPS),
+            (abi::PEERS, self.peers.len(), abi::MAX_PEERS),
+            (
+                service::SERVICES,
+                self.services.services.len(),
+                service::MAX_SERVICES,
+            ),
+            (
+                service::BACKENDS,
+                self.services.backends.len(),
+                service::MAX_BACKENDS,
+            ),
+            (
+                policy::POLICY_PODS,
+                both(|tables| tables.pods.len()),
+                policy::MAX_POLICY_PODS,
+            ),
+            (
+                policy::IDENTITIES,
+                both(|tables| tables.identities.len()),
+                policy::MAX_IDENTITIES,
+            ),
+            (
+                policy::ADDRESS_CLASSES,
+                both(|tables| tables.address_classes.len()),
+                policy::MAX_ADDRESS_CLASSES,
+            ),
+            (
+                policy::POLICY_RULES,
+                both(|tables| tables.rules.len()),
+                policy::MAX_POLICY_RULES,
+            ),
+        ]
+    }
 }
 
 /// Slots of a group's next hops.

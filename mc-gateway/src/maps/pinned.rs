@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerCpuValues};
 use mc_gateway_common::abi::{self, Addr};
@@ -9,9 +10,11 @@ use mc_gateway_common::abi::{self, Addr};
 use super::batch;
 use super::contents::MapContents;
 use super::error::{MapsError, ignore_missing, map_error, open};
+use super::policy::PinnedPolicyMaps;
 use super::prefixes::PinnedPrefixes;
 use super::service::PinnedServiceMaps;
 use crate::plan::ServiceAction;
+use crate::policy_tables::PolicyTables;
 use crate::resolved::PrefixKey;
 
 /// The maps that the agent writes.
@@ -33,6 +36,7 @@ pub struct PinnedMaps {
     /// [`abi::Epoch::links_until`]. An earlier agent's value is not kept.
     links_until: u64,
     pub(super) services: PinnedServiceMaps,
+    pub(super) policies: PinnedPolicyMaps,
     pub(super) contents: MapContents,
 }
 
@@ -65,6 +69,7 @@ impl PinnedMaps {
             epoch_stale: true,
             links_until: 0,
             services: PinnedServiceMaps::open(dir)?,
+            policies: PinnedPolicyMaps::open(dir)?,
             contents: MapContents::default(),
         })
     }
@@ -93,6 +98,7 @@ impl PinnedMaps {
             groups: used_slots(&self.groups, abi::NEXT_HOP_GROUPS)?,
             next_hops: used_slots(&self.next_hops, abi::NEXT_HOPS)?,
             services: self.services.read()?,
+            policies: self.policies.read()?,
             prefixes: self.prefixes.read()?,
             ..MapContents::default()
         };
@@ -219,6 +225,11 @@ impl PinnedMaps {
             .map_err(MapError::from)
             .and_then(|zeros| self.peer_counters.set(slot, zeros, 0))
             .map_err(map_error(abi::PEER_STATS, "write"))
+    }
+
+    /// Replaces the tables of policies.
+    pub fn set_policies(&mut self, tables: &Arc<PolicyTables>) -> Result<(), MapsError> {
+        self.policies.set(&mut self.contents.policies, tables)
     }
 
     /// Changes a Service map.

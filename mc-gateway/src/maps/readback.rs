@@ -25,6 +25,7 @@ impl PinnedMaps {
             contents.services.services.len(),
             contents.services.tables.len(),
             contents.services.backends.len(),
+            contents.policies.len(),
         ]
         .into_iter()
         .fold(1, usize::saturating_add)
@@ -40,7 +41,8 @@ impl PinnedMaps {
             && has_slots(&self.next_hops, &self.contents.next_hops, abi::NEXT_HOPS)?
             && self.prefixes.is_unchanged(&self.contents.prefixes)?
             && same_entries(batch::entries(&self.peers), &self.contents.peers, abi::PEERS)?
-            && self.services.is_unchanged(&self.contents.services)?)
+            && self.services.is_unchanged(&self.contents.services)?
+            && self.policies.read()? == self.contents.policies)
     }
 }
 

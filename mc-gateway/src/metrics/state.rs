@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use mc_gateway_common::abi::{self, service};
+use mc_gateway_common::abi;
 use mc_metrics::prometheus_client::metrics::histogram::Histogram;
 
 use crate::aggregation::Aggregation;
@@ -132,26 +132,7 @@ impl State {
     pub fn set_contents(&mut self, contents: &MapContents, names: &IdNames, refusals: &[FieldError]) {
         self.gateway = contents.config.flags & abi::CONFIG_GATEWAY != 0;
         self.detect = contents.config.detect;
-        self.map_usage = vec![
-            (abi::PREFIXES, contents.prefixes.len(), abi::MAX_PREFIXES),
-            (
-                abi::NEXT_HOP_GROUPS,
-                contents.groups.len(),
-                abi::MAX_NEXT_HOP_GROUPS,
-            ),
-            (abi::NEXT_HOPS, contents.next_hops.len(), abi::MAX_NEXT_HOPS),
-            (abi::PEERS, contents.peers.len(), abi::MAX_PEERS),
-            (
-                service::SERVICES,
-                contents.services.services.len(),
-                service::MAX_SERVICES,
-            ),
-            (
-                service::BACKENDS,
-                contents.services.backends.len(),
-                service::MAX_BACKENDS,
-            ),
-        ];
+        self.map_usage = contents.usage();
         let mut groups = BTreeMap::new();
         for group in contents.groups.values() {
             for slot in nexthop_slots(group) {

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use mc_gateway_common::abi::{self, Addr};
 
 use super::{Attachment, Hook, ServiceAction};
+use crate::policy_tables::PolicyTables;
 use crate::resolved::{NftRules, PrefixKey, ReturnRoutes, RouteKey};
 
 /// One change. It contains the previous value, so that it can be undone. Large values are boxed: a plan may have an
@@ -69,6 +71,13 @@ pub enum Action {
     },
     /// Changes a Service map.
     Service(Box<ServiceAction>),
+    /// Replaces the tables of policies, for all packets at one moment.
+    SetPolicies {
+        /// Previous tables.
+        from: Arc<PolicyTables>,
+        /// New tables.
+        to: Arc<PolicyTables>,
+    },
     /// Adds, changes or removes a prefix.
     SetPrefix {
         /// The prefix.
@@ -150,6 +159,7 @@ impl Action {
             },
             Self::SetConfig { from, to } => Self::SetConfig { from: to, to: from },
             Self::Service(action) => Self::Service(Box::new(action.undo())),
+            Self::SetPolicies { from, to } => Self::SetPolicies { from: to, to: from },
             Self::SetPrefix { key, from, to } => Self::SetPrefix {
                 key,
                 from: to,
@@ -221,6 +231,14 @@ impl fmt::Display for Action {
                 write!(f, "set config to {public:?}")
             }
             Self::Service(action) => action.fmt(f),
+            Self::SetPolicies { to, .. } => write!(
+                f,
+                "set policies: {} Pod addresses, {} identities, {} address blocks, {} rules",
+                to.pods.len(),
+                to.identities.len(),
+                to.address_classes.len(),
+                to.rules.len()
+            ),
             Self::SetPrefix { key, to, .. } => {
                 write!(f, "set prefix {}/{} to {to:?}", ShowAddr(key.addr), key.len)
             }

@@ -18,12 +18,14 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use mc_gateway_common::abi::{self, Addr, MAX_NEXT_HOP_GROUPS, MAX_NEXT_HOPS, MAX_PEERS, MAX_PREFIXES};
 use thiserror::Error;
 
 pub use crate::attachment::{AttachMode, Attachment, Hook, Program};
 use crate::host::tunnel_device::TunnelLink;
+use crate::policy_tables::PolicyTables;
 use crate::resolved::{DEFAULT_MTU, NftRules, PrefixKey, ResolvedState, ReturnRoutes, RouteKey};
 use crate::shared_map::SharedMap;
 pub use action::Action;
@@ -68,6 +70,8 @@ pub struct ObservedState {
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// The Service maps.
     pub services: ServiceMaps,
+    /// The policy tables in use.
+    pub policies: Arc<PolicyTables>,
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
     /// The agent's tunnel devices by name.
@@ -153,6 +157,7 @@ pub fn plan(
     planner.peers(observed, resolved, &groups, &counters);
     planner.services(observed, resolved, &groups, cache);
     planner.config(observed, resolved, mc0);
+    planner.policies(observed, resolved);
     planner.prefixes(observed, resolved, &groups, cache);
     planner.attachments(observed, resolved, mc0, device);
     planner.return_routes(observed, resolved);
@@ -361,6 +366,15 @@ impl Planner {
         }
     }
 
+    fn policies(&mut self, observed: &ObservedState, resolved: &ResolvedState) {
+        if observed.policies != resolved.policies {
+            self.adds.push(Action::SetPolicies {
+                from: Arc::clone(&observed.policies),
+                to: Arc::clone(&resolved.policies),
+            });
+        }
+    }
+
     fn prefixes(
         &mut self,
         observed: &ObservedState,
@@ -380,6 +394,9 @@ impl Planner {
             mode: resolved.attach_mode,
         };
         let own = std::iter::once((hook(Program::ToRemote, device), mc0.ifindex));
+        // Packets meet it only while policies decide on some.
+        let policies =
+            (!resolved.policies.is_empty()).then(|| (hook(Program::FromRemote, device), mc0.ifindex));
         let underlay = resolved
             .devices
             .iter()
@@ -388,7 +405,7 @@ impl Planner {
             .tunnel_devices
             .iter()
             .map(|(name, link)| (hook(Program::FromTunnel, name), link.ifindex));
-        let wanted: BTreeMap<Hook, u32> = own.chain(underlay).chain(tunnels).collect();
+        let wanted: BTreeMap<Hook, u32> = own.chain(policies).chain(underlay).chain(tunnels).collect();
         let mut renamed: BTreeSet<Hook> = BTreeSet::new();
         for (hook, ifindex) in &wanted {
             let from = observed.attachments.get(hook).copied();

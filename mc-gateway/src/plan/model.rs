@@ -35,6 +35,7 @@ pub fn execute_in_memory(node: &mut ObservedState, action: Action) {
         Action::SetPeer { addr, to, .. } => entry(&mut node.peers, addr, to.map(|peer| *peer)),
         Action::SetConfig { to, .. } => node.config = *to,
         Action::Service(action) => action.apply_to(&mut node.services),
+        Action::SetPolicies { to, .. } => node.policies = to,
         Action::SetPrefix { key, to, .. } => {
             node.prefixes.set(key, to);
         }

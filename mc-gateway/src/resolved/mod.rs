@@ -30,6 +30,7 @@ use mc_gateway_common::abi::{self, Addr, LOCAL_ADDRS};
 use crate::attachment::AttachMode;
 use crate::desired::Masquerade;
 use crate::desired::services::Services;
+use crate::policy_tables::PolicyTables;
 use crate::shared_map::SharedMap;
 use crate::shared_set::SharedSet;
 pub use cache::ResolutionCache;
@@ -103,6 +104,8 @@ pub struct ResolvedState {
     pub peers: BTreeMap<Addr, abi::Peer>,
     /// Exported Services; none if the Service maps stay unchanged.
     pub services: Option<Arc<Services>>,
+    /// Tables of policies; empty while no policy is enforced.
+    pub policies: Arc<PolicyTables>,
     /// Addresses of `mc0`.
     pub addresses: BTreeSet<IpAddr>,
     /// Whether this node has no address that other clusters can reply to, and one can be reserved.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_gateway_common::abi::{self, PrefixKey};
 
 use super::ResolvedState;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
+use crate::desired::policies::NodePolicies;
 use crate::desired::services::Services;
 use crate::desired::{AntreaInterop, DesiredState, PrefixRoute};
 use crate::shared_map::SharedMap;
@@ -166,7 +168,40 @@ pub(super) fn mark_identities(
         .chain(resolved.addresses.iter().copied());
     for addr in hosts.filter(|addr| !identities.contains_key(addr)) {
         change_address(prefixes, &delivered, addr, |prefix| {
-            prefix.identity = abi::IDENTITY_HOST
+            prefix.identity = abi::IDENTITY_HOST;
+        });
+    }
+}
+
+/// Marks the destinations of packets that policies decide on: the Pods that a policy selects, and the rest of the Pod
+/// CIDRs and the Service CIDRs, where a Pod that a policy selects may be.
+pub(super) fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState) {
+    let NodePolicies { tables, pods } = &desired.policies;
+    resolved.policies = Arc::clone(tables);
+    if tables.is_empty() {
+        return;
+    }
+    let ranges = desired.masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
+    for net in ranges {
+        let key = to_key(*net);
+        if let Some(mut prefix) = resolved.prefixes.get(&key).copied() {
+            prefix.flags |= abi::PREFIX_POLICY;
+            resolved.prefixes.insert(key, prefix);
+        }
+    }
+    let delivered = delivered(&desired.prefixes);
+    let hosts = resolved
+        .masquerade
+        .sources
+        .iter()
+        .chain(resolved.addresses.iter().copied());
+    let hosts: Vec<IpAddr> = hosts.collect();
+    let prefixes = &mut resolved.prefixes;
+    for addr in pods.iter().chain(&hosts) {
+        change_address(prefixes, &delivered, *addr, |prefix| {
+            if tables.pods.contains_key(&to_abi_addr(*addr)) {
+                prefix.flags |= abi::PREFIX_POLICY;
+            }
         });
     }
 }

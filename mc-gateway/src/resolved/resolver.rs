@@ -169,6 +169,7 @@ pub fn resolve(
     if let Some(identities) = &desired.identities {
         prefix::mark_identities(&mut state, identities, desired);
     }
+    prefix::mark_policies(&mut state, desired);
     let link_mtus = state.link_mtus();
     state.limit_mtus(settings.path_mtus);
     let foreign_routes = drop_foreign_routes(&mut state, settings.node_name, &inputs.foreign_routes);

@@ -395,7 +395,7 @@ fn backends_are_marked_and_no_other_prefix_is_delivered() {
     assert_eq!((state.flags & abi::CONFIG_BACKENDS, state.prefixes.len()), (0, 1));
 }
 
-/// Pods have their identities, and the rest of the Pod and Service ranges is unknown. An address of the host is neither.
+/// Pods have their identities, and the rest of the Pod and Service ranges is unknown. A host's address is neither.
 #[test]
 fn every_source_of_this_node_has_an_identity() {
     let (mut desired, mut underlay) = fixture();
@@ -444,6 +444,52 @@ fn every_source_of_this_node_has_an_identity() {
     assert_eq!(of(&state, 32, [10, 1, 0, 5]), Some((abi::ACTION_DELIVER, 7)));
     assert_eq!(of(&state, 32, [10, 1, 0, 1]), Some((abi::ACTION_DELIVER, 0)));
     assert_eq!(of(&state, 32, [172, 16, 0, 5]), Some((0, 8)), "not a way in");
+}
+
+/// Only packets to Pods that a policy selects are decided, and to addresses where such a Pod may be.
+#[test]
+fn destinations_that_policies_concern_are_marked() {
+    let (mut desired, mut underlay) = fixture();
+    let route = desired::PrefixRoute {
+        cluster: 0,
+        group: 0,
+        deliver: true,
+    };
+    let [pods, services]: [IpNet; 2] = ["10.1.0.0/24", "10.96.0.0/16"].map(|net| net.parse().unwrap());
+    desired.prefixes.insert(pods, route);
+    desired.prefixes.insert(services, route);
+    desired.masquerade.pod_cidrs.insert(pods);
+    desired.service_cidrs.insert(services);
+    underlay
+        .local_addrs
+        .insert([10, 1, 0, 1].into(), (5, "cni0".to_owned()));
+    let [selected, other] = [5, 6].map(|last| IpAddr::from([10, 1, 0, last]));
+    desired.policies.pods = Arc::new([selected, other].into());
+    let marked = |state: &ResolvedState, len: u32, addr: IpAddr| {
+        let key = PrefixKey {
+            len: 96 + len,
+            addr: to_abi_addr(addr),
+        };
+        let prefix = state.prefixes.get(&key);
+        prefix.map(|prefix| prefix.flags & abi::PREFIX_POLICY != 0)
+    };
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(marked(&state, 24, pods.addr()), Some(false), "no policy");
+    let mut tables = PolicyTables::default();
+    let pod = abi::policy::PolicyPod { set: 1, flags: 0 };
+    tables.pods.insert(to_abi_addr(selected), pod);
+    desired.policies.tables = Arc::new(tables);
+    let (state, _) = resolve(&desired, &underlay, TUNNEL);
+    assert_eq!(state.policies, desired.policies.tables);
+    assert_eq!(
+        marked(&state, 24, pods.addr()),
+        Some(true),
+        "a Pod that is not known yet"
+    );
+    assert_eq!(marked(&state, 16, services.addr()), Some(true));
+    assert_eq!(marked(&state, 32, selected), Some(true));
+    assert_eq!(marked(&state, 32, other), Some(false));
+    assert_eq!(marked(&state, 32, [10, 1, 0, 1].into()), Some(false), "the host");
 }
 
 #[test]

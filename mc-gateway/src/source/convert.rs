@@ -98,6 +98,12 @@ pub fn label_identity(identity: &LabelIdentity) -> Arc<IdentityInfo> {
         name: identity.metadata.name.clone().unwrap_or_default(),
         label_name: object_name(&digest(&identity.spec.label)).to_owned(),
         id: identity.spec.id,
+        label: identity.spec.label.clone(),
+        clusters: identity
+            .spec
+            .clusters
+            .as_ref()
+            .map(|clusters| clusters.iter().cloned().collect()),
     })
 }
 

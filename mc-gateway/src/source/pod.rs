@@ -9,11 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::NamespaceResourceScope;
 use mc_api::label_identity::{LabelKeyFilter, join_labels};
+use mc_gateway_common::packet::ip;
 use serde::{Deserialize, Serialize};
 
 use crate::cidr::parse_prefix;
 use crate::config::PodLookup;
-use crate::objects::{GatewayInfo, NodeInfo, PodInfo};
+use crate::objects::{GatewayInfo, NamedPort, NodeInfo, PodInfo};
 
 /// A `v1` Pod without unused fields: they are skipped while a list is decoded.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -29,6 +30,22 @@ pub struct Pod {
 struct Spec {
     node_name: String,
     host_network: bool,
+    containers: Vec<Container>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Container {
+    ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Port {
+    name: String,
+    #[serde(rename = "containerPort")]
+    number: u16,
+    protocol: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -76,6 +93,23 @@ impl Resource for Pod {
     }
 }
 
+impl Port {
+    /// The port, if it has a name and a known protocol; TCP by default.
+    fn named(&self) -> Option<NamedPort> {
+        let protocol = match self.protocol.as_str() {
+            "TCP" | "" => ip::TCP,
+            "UDP" => ip::UDP,
+            "SCTP" => ip::SCTP,
+            _ => return None,
+        };
+        (!self.name.is_empty()).then(|| NamedPort {
+            name: self.name.clone(),
+            protocol,
+            number: self.number,
+        })
+    }
+}
+
 /// Node and addresses of a Pod; no addresses while it has none of its own.
 #[must_use]
 pub fn convert(pod: &Pod) -> Arc<PodInfo> {
@@ -95,6 +129,13 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
         node: pod.spec.node_name.clone(),
         ips,
         labels: join_labels(pod.metadata.labels.iter().flatten(), &LabelKeyFilter::default()).into(),
+        ports: pod
+            .spec
+            .containers
+            .iter()
+            .flat_map(|container| &container.ports)
+            .filter_map(Port::named)
+            .collect(),
     })
 }
 
@@ -157,6 +198,19 @@ mod tests {
         assert_eq!((running.name.as_str(), running.node.as_str()), ("n/p", "a"));
         assert_eq!(running.ips, ["10.9.0.1", "fd00:9::1"]);
         assert_eq!(&*running.labels, "a=b,c=d");
+        let ports = pod(
+            "{metadata: {name: p}, spec: {nodeName: a, containers: [{ports: [{name: dns, containerPort: 53, protocol: UDP}, \
+             {containerPort: 80}]}, {ports: [{name: http, containerPort: 8080}]}]}}",
+        );
+        let named = |name: &str, protocol, number| NamedPort {
+            name: name.to_owned(),
+            protocol,
+            number,
+        };
+        assert_eq!(
+            ports.ports,
+            [named("dns", ip::UDP, 53), named("http", ip::TCP, 8080)]
+        );
         for none in [
             "{metadata: {name: p}, spec: {nodeName: a, hostNetwork: true}, status: {podIP: 192.0.2.1}}",
             "{metadata: {name: p}, spec: {nodeName: a}, status: {phase: Succeeded, podIP: 10.9.0.1}}",

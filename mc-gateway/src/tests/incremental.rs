@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
+use kube::core::ObjectMeta;
 use mc_api::label_identity::{digest, object_name};
+use mc_api::network_policy::{ClusterNetworkPolicy, Policy};
 use proptest::prelude::*;
+use serde_json::json;
 
-use crate::config::PodLookup;
+use crate::config::{PodLookup, PolicyEnforcement};
 use crate::desired::{DesiredCache, DesiredState, Established, LocalNode, compute};
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster, RemoteGateway};
 use crate::peer_secret::PeerSecrets;
 use crate::plan::{ObservedState, PlanCache, execute_in_memory, plan};
+use crate::policy_objects::{Parsed, cluster_network_policy};
 use crate::resolved::model::{connected_host, settings};
 use crate::resolved::{HostInputs, ResolutionCache, resolve};
 use crate::service_objects::{EndpointInfo, ExportedService, ServiceInfo, ServicePort, SliceInfo, SlicePort};
@@ -55,6 +59,8 @@ enum Change {
     Key(u8),
     /// The number of the Pods' label, a cluster without identities, or unreadable ones.
     Identity(u8),
+    /// A network policy with this number.
+    Policy(u8),
     Pod(u8, u8),
     /// An exported Service, none, or unknown ones.
     Services(u8),
@@ -85,6 +91,7 @@ fn change() -> impl Strategy<Value = Change> {
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::GatewayIp(a, b)),
         1 => node.clone().prop_map(Change::Key),
         1 => (0..4_u8).prop_map(Change::Identity),
+        1 => (0..3_u8).prop_map(Change::Policy),
         1 => (node.clone(), few.clone()).prop_map(|(a, b)| Change::Pod(a, b)),
         2 => (0..3_u8).prop_map(Change::Services),
         2 => node.prop_map(Change::Endpoint),
@@ -197,7 +204,9 @@ fn identities(number: u8) -> Option<IdentityObjects> {
     let identity = IdentityInfo {
         name: name.clone(),
         label_name: name,
+        label: label.to_owned(),
         id: number.into(),
+        ..IdentityInfo::default()
     };
     let namespace = NamespaceInfo {
         name: "shop".to_owned(),
@@ -206,6 +215,24 @@ fn identities(number: u8) -> Option<IdentityObjects> {
     (number > 0).then(|| IdentityObjects {
         namespaces: vec![Arc::new(namespace)],
         identities: (number > 1).then(|| Arc::new(identity)).into_iter().collect(),
+    })
+}
+
+/// A policy for the Pods: the first drops them for all senders, the others for those of a label.
+fn policy(number: u8) -> Arc<Parsed<Policy>> {
+    let from = json!([{"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": "web"}}}]);
+    let rule = if number == 0 {
+        json!({"action": "Drop"})
+    } else {
+        json!({"action": "Allow", "from": from, "ports": [{"protocol": "TCP", "port": number}]})
+    };
+    cluster_network_policy(&ClusterNetworkPolicy {
+        metadata: ObjectMeta {
+            name: Some(format!("p{number}")),
+            ..ObjectMeta::default()
+        },
+        spec: json!({"priority": 5, "appliedTo": [{"podSelector": {}}], "ingress": [rule]}),
+        ..ClusterNetworkPolicy::default()
     })
 }
 
@@ -352,6 +379,9 @@ impl World {
                 toggle(&mut objects.node_keys, key(n), |one| one.name.clone());
             }
             Change::Identity(n) => objects.identities = identities(n),
+            Change::Policy(n) => {
+                toggle(&mut objects.policies.policies, policy(n), |one| one.key.clone());
+            }
             Change::Pod(n, number) => {
                 let ip = match number {
                     0 => "10.20.10.8".to_owned(),
@@ -362,6 +392,7 @@ impl World {
                     node: format!("n{n}"),
                     ips: vec![ip],
                     labels: "app=web".into(),
+                    ..PodInfo::default()
                 };
                 toggle(&mut objects.pods, Arc::new(pod), |one| one.name.clone());
             }
@@ -457,6 +488,7 @@ fn reconcile(world: &mut World, caches: &mut Caches, secrets: &mut PeerSecrets) 
         cluster_id: Some("east".to_owned()),
         pod_lookup: PodLookup::Auto,
         antrea_clusters: [ANTREA.to_owned()].into(),
+        policy_enforcement: PolicyEnforcement::All,
         ..LocalNode::default()
     };
     let established = Established::new([0; 16], world.node.prefixes.clone());

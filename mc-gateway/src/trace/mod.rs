@@ -152,7 +152,8 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
-        Program::FromTunnel => pipeline::from_tunnel(&packet, &tables),
+        Program::FromTunnel => pipeline::from_tunnel(&mut packet, &tables),
+        Program::FromRemote => pipeline::from_remote(&packet, &tables),
     };
     let kernel = test_run(&snapshot, program, &frame)?;
     let agree = matches_kernel(verdict, packet.bytes(), &kernel);

@@ -14,7 +14,7 @@ use mc_gateway_common::{
 
 use crate::{
     Counts, Kernel, TC_ACT_REDIRECT, TC_ACT_SHOT,
-    cases::Program,
+    cases::{Program, from_remote},
     expected_counts,
     fixture::Shape,
     generator::{Generator, World},
@@ -154,6 +154,13 @@ fn compare(shape: Shape, world: World, seed: u64, packets: u64, underlay: &Under
     let mut tables = world.tables(shape);
     underlay.connect(&mut tables);
     tables.links_are_current = !seed.is_multiple_of(4);
+    if world == World::Node {
+        // Policies, and the prefixes of their Pods.
+        let half = u32::from(seed.is_multiple_of(2));
+        let with_policies = from_remote::tables(shape, half);
+        tables.policies = with_policies.policies;
+        tables.prefixes.extend(with_policies.prefixes);
+    }
     let tables = &tables;
     let mut kernel = Kernel::load(tables);
     underlay.allow(&mut kernel);
@@ -169,6 +176,7 @@ fn compare(shape: Shape, world: World, seed: u64, packets: u64, underlay: &Under
     let mut expected = initial.clone();
     let mut actions = Actions::default();
     let mut generator = Generator::new(seed, shape, world);
+    generator.policies = !tables.policies.pods.is_empty();
     let mut totals = Totals::default();
     while totals.packets < packets {
         let generated = generator.packet();

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use mc_gateway_common::{
     abi::{
-        CLUSTER_LOCAL, IDENTITY_UNKNOWN, SourceMac,
+        CLUSTER_LOCAL, IDENTITY_UNKNOWN, PREFIX_POLICY, SourceMac,
         service::{FlowKey, Reply, ReplyKey},
     },
     maps::MemoryMaps,
@@ -20,7 +20,7 @@ use mc_tests::rng::Rng;
 
 use crate::{
     Program,
-    cases::{kernel_decap, services},
+    cases::{self, from_remote, kernel_decap, services},
     fixture::{
         self, ALIAS_SOUTH, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, NORTH_GATEWAY, OTHER_GATEWAY,
         POD_HERE, POD_NODE, POD_NORTH, POD_WEST, SERVICE_HERE, SERVICE_SOUTH, SERVICE_WEST, SOUTH_GATEWAY,
@@ -144,6 +144,7 @@ impl World {
             .filter(|prefix| prefix.cluster == CLUSTER_LOCAL);
         for (number, prefix) in (1..).zip(own) {
             prefix.identity = IDENTITY_UNKNOWN / number;
+            prefix.flags |= PREFIX_POLICY * (number & 1);
         }
         if requires_secrets(shape) {
             tables = fixture::keyed(tables);
@@ -196,6 +197,8 @@ pub(crate) struct Generator {
     world: World,
     /// Some packets are probes.
     pub(crate) probes: bool,
+    /// Some packets are on `mc0`, where policies decide on them.
+    pub(crate) policies: bool,
 }
 
 /// A generated frame.
@@ -213,11 +216,14 @@ impl Generator {
             shape,
             world,
             probes: true,
+            policies: false,
         }
     }
 
     pub(crate) fn packet(&mut self) -> Generated {
-        let program = if self.random.one_in(3) {
+        let program = if self.policies && self.random.one_in(3) {
+            Program::FromRemote
+        } else if self.random.one_in(3) {
             Program::ToRemote
         } else if self.random.one_in(50) {
             Program::FromTunnel
@@ -225,6 +231,7 @@ impl Generator {
             Program::FromUnderlay
         };
         let mut frame = match program {
+            Program::FromRemote => self.packet_on_mc0(),
             Program::FromTunnel => self.packet_on_tunnel(),
             Program::ToRemote if self.world.has_services() && self.random.one_in(2) => self.reply().frame(),
             Program::ToRemote => {
@@ -421,6 +428,31 @@ impl Generator {
             self.odd_headers(&mut tunnel);
         }
         tunnel
+    }
+
+    /// A packet on `mc0` to a Pod or any other address, of a sender with a known, forged or unknown identity.
+    fn packet_on_mc0(&mut self) -> Vec<u8> {
+        let pods = [POD_NODE, POD_NODE, [10, 1, 0, 6], [10, 1, 0, 7], POD_WEST];
+        let dst = (
+            *self.random.pick(&pods),
+            *self.random.pick(&[53, 54, 80, 81, 443, 8_080, 8_100]),
+        );
+        let src = (
+            *self.random.pick(&[POD_WEST, [10, 2, 9, 5], STRANGER]),
+            self.client_port(),
+        );
+        let inner = self.transport(src, dst);
+        let identities = [
+            from_remote::CLIENT,
+            from_remote::OTHER,
+            from_remote::FOREIGN,
+            0,
+            IDENTITY_UNKNOWN,
+            5,
+        ];
+        let identity = *self.random.pick(&identities);
+        let mac = cases::delivered_mac(identity, !self.random.one_in(8));
+        ethernet(MC0_MAC, mac, inner.ethertype(), &inner.bytes())
     }
 
     /// A packet on the tunnel device, mostly with the secret.

@@ -31,7 +31,7 @@ use mc_tests::{
     prefix_table,
 };
 
-use crate::fixture;
+use crate::{fixture, policy};
 
 /// Length of `struct __sk_buff` up to `gso_size`, its last field that a case sets (`linux/bpf.h`).
 const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
@@ -152,7 +152,7 @@ impl Kernel {
             .override_global(PEER_RATES, rates, true)
             .load(&bytes)
             .expect("load the object (needs root)");
-        for name in ["to_remote", "from_underlay", "from_tunnel"] {
+        for name in ["to_remote", "from_underlay", "from_tunnel", "from_remote"] {
             let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
             program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
         }
@@ -218,6 +218,7 @@ impl Kernel {
         for address in tables.peers.keys() {
             peers.remove(address).expect(PEERS);
         }
+        policy::clear(&mut self.0, &tables.policies);
     }
 
     fn peers(&mut self) -> HashMap<&mut MapData, [u8; 16], Peer> {
@@ -302,6 +303,7 @@ impl Kernel {
         for (address, value) in &tables.peers {
             peers.insert(address, value, 0).expect(PEERS);
         }
+        policy::fill(&mut self.0, &tables.policies);
         // A new epoch invalidates the programs' caches.
         self.change_epoch(|epoch| epoch.number += 1);
         self.set_links_current(tables.links_are_current);
@@ -508,6 +510,18 @@ impl Kernel {
     /// Runs one packet through a program.
     pub(crate) fn run(&mut self, program: &str, frame: &[u8]) -> RunResult {
         self.run_gso(program, frame, 0)
+    }
+
+    /// Nanoseconds of one run of a program on a packet: the mean of many.
+    pub(crate) fn time(&self, program: &str, frame: &[u8]) -> u128 {
+        const RUNS: u32 = 200_000;
+        let result = self.program(program).test_run(TestRunOptions {
+            data_in: Some(frame),
+            repeat: RUNS,
+            ..TestRunOptions::default()
+        });
+        // The kernel states the mean, in whole nanoseconds.
+        result.expect(program).duration.as_nanos()
     }
 
     /// [`Self::run`] for a GSO packet, unless `gso_size` is 0.

@@ -8,7 +8,7 @@ use crate::{fixture, kernel::Kernel};
 #[test]
 fn programs_load_and_report_verified_instructions() {
     let kernel = Kernel::load(&fixture::gateway());
-    for name in ["to_remote", "from_underlay", "from_tunnel"] {
+    for name in ["to_remote", "from_underlay", "from_tunnel", "from_remote"] {
         let program: &SchedClassifier = kernel.program(name);
         // Reported since Linux 5.16.
         if let Some(count) = program.info().expect("info").verified_instruction_count() {

@@ -20,6 +20,7 @@ mod map_reading;
 mod oracle;
 mod peer_counters;
 mod peer_limits;
+mod policy;
 mod prefix_table;
 mod program_log;
 mod spoofed_peers;
@@ -56,7 +57,8 @@ fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
-        Program::FromTunnel => pipeline::from_tunnel(&packet, tables),
+        Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
+        Program::FromRemote => pipeline::from_remote(&packet, tables),
     };
     assert!(
         matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),

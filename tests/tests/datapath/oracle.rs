@@ -19,16 +19,20 @@ use mc_gateway_common::{
     abi::{
         ABI_VERSION, ACTION_DELIVER, ACTION_FORWARD, ACTION_REPLY, ACTION_SERVICE, Addr, CONFIG_ALL_SERVICES,
         CONFIG_BACKENDS, CONFIG_DSCP_FIXED, CONFIG_UDP_CHECKSUM, CONFIG_VXLAN, LinkAddresses, PEER_ANTREA,
-        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_BACKENDS, SourceMac,
-        V4_PREFIX_BITS,
+        PEER_LOCAL_GATEWAY, PEER_LOCAL_NODE, PEER_REMOTE_GATEWAY, PEER_UNKEYED, PREFIX_BACKENDS,
+        PREFIX_POLICY, SourceMac, V4_PREFIX_BITS,
         affinity::AffinityEntry,
         flow_entry::FlowEntry,
+        policy::{
+            ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS,
+            RULE_PASS,
+        },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
             SERVICE_STACK, SERVICE_TIMEOUT_SHIFT,
         },
     },
-    maps::{MemoryMaps, service::ServiceMaps},
+    maps::{MemoryMaps, policy::PolicyMaps, service::ServiceMaps},
     packet::ip::is_v4,
     verdict::{DropReason, Event, Outcome},
 };
@@ -120,7 +124,7 @@ fn world_json(tables: &MemoryMaps) -> Value {
             json!({
                 "network": network(*bits, *addr), "cluster": prefix.cluster, "group": prefix.group,
                 "action": action_name(prefix.action), "backends": prefix.flags & PREFIX_BACKENDS != 0,
-                "identity": prefix.identity,
+                "identity": prefix.identity, "policy": prefix.flags & PREFIX_POLICY != 0,
             })
         })
         .collect();
@@ -162,8 +166,64 @@ fn world_json(tables: &MemoryMaps) -> Value {
         "backends_here": flag(CONFIG_BACKENDS), "port": config.port, "mac": hex(&config.mc0_mac),
         "tunnel_mac": hex(&config.tunnel_mac),
         "hop_limit": config.hop_limit, "local": local, "prefixes": prefixes, "next_hops": next_hops,
-        "groups": groups, "peers": peers, "services": services_json(&tables.services),
+        "policies": policies_json(&tables.policies), "groups": groups, "peers": peers, "services": services_json(&tables.services),
         "backends": backends_json(&tables.services),
+    })
+}
+
+/// The policy tables in use.
+fn policies_json(policies: &PolicyMaps) -> Value {
+    let half = policies.state.half;
+    let pods = policies.pods.iter().filter(|(key, _)| key.half == half);
+    let pods: Vec<Value> = pods
+        .map(|(key, pod)| {
+            json!({
+                "address": address(key.addr), "set": pod.set, "closed": pod.flags & POD_CLOSED != 0,
+                "drops_unknown": pod.flags & POD_DROPS_UNKNOWN != 0,
+            })
+        })
+        .collect();
+    let identities = policies.identities.iter().filter(|(key, _)| key.half == half);
+    let identities: Vec<Value> = identities
+        .map(|(key, class)| json!({ "cluster": key.cluster, "identity": key.identity, "class": class }))
+        .collect();
+    let blocks = policies
+        .address_classes
+        .iter()
+        .filter(|((_, key), _)| key.half == half);
+    let blocks: Vec<Value> = blocks
+        .map(|((bits, key), class)| json!({ "network": network(bits - ADDRESS_CLASS_BITS, key.addr), "class": class }))
+        .collect();
+    let rules = policies
+        .rules
+        .iter()
+        .filter(|((_, key), _)| u32::from(key.half) == half);
+    let rules: Vec<Value> = rules
+        .map(|((bits, key), rule)| {
+            json!({
+                "set": key.set, "class": key.class, "protocol": key.proto, "port": u16::from_be_bytes(key.port),
+                "bits": bits - RULE_BITS, "precedence": rule.precedence,
+                "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS),
+                "dimension": if key.dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
+            })
+        })
+        .collect();
+    let flows = policies.flows.borrow();
+    let flows: Vec<Value> = flows
+        .keys()
+        .map(|key| {
+            json!([
+                address(key.pod),
+                address(key.client),
+                key.pod_port,
+                key.client_port,
+                key.proto
+            ])
+        })
+        .collect();
+    json!({
+        "enforced": policies.state.enforced != 0, "pods": pods, "identities": identities, "blocks": blocks,
+        "rules": rules, "flows": flows,
     })
 }
 

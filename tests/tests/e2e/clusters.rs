@@ -12,6 +12,8 @@ use serde_json::Value;
 
 use crate::api;
 
+/// The DaemonSet of the agents.
+const AGENTS: &str = "daemonset/mc-gateway";
 /// Timeout for operations of the control plane, on a machine that runs three clusters on two cores.
 pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for Pod starts and image unpacking.
@@ -164,6 +166,28 @@ impl Cluster {
             &changed.to_string(),
         ]);
         self.restart_controller(namespace);
+    }
+
+    /// Waits for the rollout of the agents.
+    pub(crate) fn wait_agents(self) {
+        let args = ["rollout", "status", AGENTS, "-n", "kube-system", "--timeout=120s"];
+        self.kubectl(&args);
+    }
+
+    /// Adds a flag of the agents or removes it, and waits for the rollout.
+    pub(crate) fn set_agent_flag(self, flag: &str, on: bool) {
+        let path = "jsonpath={.spec.template.spec.containers[0].args}";
+        let flags = self.kubectl(&["get", AGENTS, "-n", "kube-system", "-o", path]);
+        let flags: Vec<String> = serde_json::from_str(&flags).expect("flags");
+        let list = "/spec/template/spec/containers/0/args";
+        let change = match flags.iter().position(|known| known == flag) {
+            None if on => serde_json::json!([{ "op": "add", "path": format!("{list}/-"), "value": flag }]),
+            Some(at) if !on => serde_json::json!([{ "op": "remove", "path": format!("{list}/{at}") }]),
+            _ => return,
+        };
+        let change = change.to_string();
+        self.kubectl(&["patch", AGENTS, "-n", "kube-system", "--type=json", "-p", &change]);
+        self.wait_agents();
     }
 
     pub(crate) fn restart_controller(self, namespace: &str) {

@@ -98,33 +98,6 @@ fn spawn_on_node(node: &str, args: &[&str]) -> Child {
         .expect("ip netns exec")
 }
 
-/// Waits for the rollout of east's agents.
-fn wait_rollout() {
-    EAST.kubectl(&[
-        "rollout",
-        "status",
-        "daemonset/mc-gateway",
-        "-n",
-        "kube-system",
-        "--timeout=120s",
-    ]);
-}
-
-/// Patches the flags of east's agents and waits for the rollout.
-fn patch_agents(patch: &str) {
-    let daemonset = "daemonset/mc-gateway";
-    EAST.kubectl(&[
-        "patch",
-        daemonset,
-        "-n",
-        "kube-system",
-        "--type=json",
-        "-p",
-        patch,
-    ]);
-    wait_rollout();
-}
-
 /// The address reserved for a Node by a Service; waits until the Node routes use it.
 fn wait_reserved_address(node: &str) -> String {
     let name = format!("mc-node-{node}");
@@ -168,9 +141,7 @@ fn nodes_without_a_pod_network_address_get_one_reserved() {
         );
         let pod = format!("http://{}:8080/", ns.pod_ip(WEST, "app=web"));
         // CNIs whose Pod addresses are not per Node and that assign the Node none.
-        patch_agents(
-            r#"[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--pod-lookup=pod"}]"#,
-        );
+        EAST.set_agent_flag("--pod-lookup=pod", true);
         for (node, net) in &bridges {
             if let Some(net) = net {
                 on_node(node, "ip", &["addr", "del", net, "dev", "cni0"]);
@@ -190,7 +161,7 @@ fn nodes_without_a_pod_network_address_get_one_reserved() {
         let requests =
             CLIENTS.map(|node| spawn_on_node(node, &["get", &url, "--count=400", "--interval=0.02"]));
         EAST.kubectl(&["rollout", "restart", "daemonset/mc-gateway", "-n", "kube-system"]);
-        wait_rollout();
+        EAST.wait_agents();
         for (node, requests) in CLIENTS.into_iter().zip(requests) {
             let out = requests.wait_with_output().expect("requests");
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -212,14 +183,7 @@ fn nodes_without_a_pod_network_address_get_one_reserved() {
             "--ignore-not-found",
         ]);
     }
-    let path = "jsonpath={.spec.template.spec.containers[0].args}";
-    let args = EAST.kubectl(&["get", "daemonset/mc-gateway", "-n", "kube-system", "-o", path]);
-    let args: Vec<String> = serde_json::from_str(&args).expect("flags");
-    if let Some(at) = args.iter().position(|arg| arg == "--pod-lookup=pod") {
-        patch_agents(&format!(
-            r#"[{{"op": "remove", "path": "/spec/template/spec/containers/0/args/{at}"}}]"#
-        ));
-    }
+    EAST.set_agent_flag("--pod-lookup=pod", false);
     if let Err(panic) = result {
         resume_unwind(panic);
     }

@@ -16,6 +16,7 @@ mod dns;
 mod dual_role;
 mod dual_stack;
 mod election;
+mod enforcement;
 mod faults;
 mod gateways;
 mod host_clients;

@@ -25,7 +25,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Missing kinds are looked up every 10 s.
 const CRD_DISCOVERY_TIMEOUT: Duration = Duration::from_mins(1);
 
-fn set_stretched_policy(on: &str) {
+pub(crate) fn set_stretched_policy(on: &str) {
     LEADER.configure_in(LEADER_NAMESPACE, STRETCHED, on);
     for member in [EAST, WEST] {
         member.configure(STRETCHED, on);
@@ -39,7 +39,7 @@ fn label_id(cluster: Cluster, label: &str) -> Option<i64> {
     found["spec"]["id"].as_i64()
 }
 
-fn wait_label_id(cluster: Cluster, label: &str) -> i64 {
+pub(crate) fn wait_label_id(cluster: Cluster, label: &str) -> i64 {
     cluster.wait_for(&format!("a number for {label}"), SHORT_TIMEOUT, || {
         label_id(cluster, label).ok_or_else(|| "none".to_owned())
     })
@@ -95,7 +95,9 @@ fn wait_identities_on_the_wire(ns: &Namespace, client: &Client, app: &str) {
 
 /// The identity of a Pod follows its labels, to the VNI of its packets at the gateway.
 fn check_packets(ns: &Namespace) {
-    ns.serve(WEST, "west-n2", 1);
+    ns.service(WEST);
+    // A Pod of a Deployment has a label with a random value.
+    ns.pod(WEST, "west-n2", "web", &["echo-server", "--port=8080"]);
     let client = ns.client(EAST, "east-n2");
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
@@ -161,14 +163,15 @@ fn a_label_has_one_id_in_all_clusters() {
 }
 
 /// A CRD of Antrea's group that preserves unknown fields.
-pub(crate) fn crd(kind: &str, plural: &str) -> String {
+pub(crate) fn crd(kind: &str, plural: &str, namespaced: bool) -> String {
+    let scope = if namespaced { "Namespaced" } else { "Cluster" };
     format!(
         "apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {{name: {plural}.crd.antrea.io}}
 spec:
   group: crd.antrea.io
-  scope: Cluster
+  scope: {scope}
   names: {{kind: {kind}, plural: {plural}, singular: {lower}}}
   versions:
   - name: v1beta1
@@ -264,7 +267,7 @@ fn check_still_running(before: &BTreeMap<String, u64>) {
 #[test]
 fn a_policy_is_replicated_once_its_tier_exists() {
     let import = "e2e-strict-antreaclusternetworkpolicy";
-    let crds = crd("ClusterNetworkPolicy", "clusternetworkpolicies") + &crd("Tier", "tiers");
+    let crds = crd("ClusterNetworkPolicy", "clusternetworkpolicies", false) + &crd("Tier", "tiers", false);
     LEADER.apply(&format!(
         "apiVersion: multicluster.crd.antrea.io/v1alpha1
 kind: ResourceExport

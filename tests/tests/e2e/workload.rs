@@ -29,6 +29,12 @@ impl Namespace {
 
     /// A Deployment of HTTP servers on one Node, and Service `web`.
     pub(crate) fn serve(&self, cluster: Cluster, node: &str, replicas: u32) {
+        self.service(cluster);
+        self.servers(cluster, node, replicas);
+    }
+
+    /// The Service alone.
+    pub(crate) fn service(&self, cluster: Cluster) {
         let namespace = self.0;
         cluster.apply(&format!(
             "apiVersion: v1
@@ -39,7 +45,6 @@ spec:
   ports: [{{name: http, port: 80, targetPort: 8080}}]
 "
         ));
-        self.servers(cluster, node, replicas);
     }
 
     /// The Deployment alone; returns once all Pods are ready.

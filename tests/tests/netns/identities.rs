@@ -18,28 +18,31 @@ use mc_tests::{
 use crate::fixture::connected;
 
 /// Number of the client's label, of that of the server, and of the client's after a change.
-const CLIENT: u32 = 0x0012_3456;
-const SERVER: u32 = 7;
-const OTHER: u32 = 0x00ab_cdef;
+pub(crate) const CLIENT: u32 = 0x0012_3456;
+pub(crate) const SERVER: u32 = 7;
+pub(crate) const OTHER: u32 = 0x00ab_cdef;
 /// A new state reaches the packets within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The manifest of the identity of Pods with a label that clusters export.
+pub(crate) fn identity(app: &str, id: u32, clusters: &str) -> String {
+    let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app={app}");
+    let digest = mc_api::label_identity::digest(&label);
+    format!(
+        "---\napiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: LabelIdentity\nmetadata: {{name: {}}}\n\
+         spec: {{label: \"{label}\", id: {id}, clusters: {clusters}}}\n",
+        mc_api::label_identity::object_name(&digest)
+    )
+}
+
 /// Writes the identities of all labels to the manifests of both clusters.
 fn write_identities(bed: &Topology) {
-    let identity = |app: &str, id: u32| {
-        let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app={app}");
-        let digest = mc_api::label_identity::digest(&label);
-        format!(
-            "---\napiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: LabelIdentity\n\
-             metadata: {{name: {}}}\nspec: {{label: \"{label}\", id: {id}}}\n",
-            mc_api::label_identity::object_name(&digest)
-        )
-    };
+    let all = "[east, west]";
     let text = [
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
-        identity("client", CLIENT),
-        identity("server", SERVER),
-        identity("other", OTHER),
+        identity("client", CLIENT, all),
+        identity("server", SERVER, all),
+        identity("other", OTHER, all),
     ]
     .concat();
     for cluster in Cluster::ALL {
@@ -48,7 +51,7 @@ fn write_identities(bed: &Topology) {
 }
 
 /// Writes the Pod of a cluster with a label; it runs in a phase.
-fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
+pub(crate) fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
     let text = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{app: {app}}}}}\n\
          spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{{ip: {}}}]}}\n",
@@ -59,7 +62,7 @@ fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
 }
 
 /// Replaces a manifest in one step.
-fn write(bed: &Topology, cluster: Cluster, name: &str, text: &str) {
+pub(crate) fn write(bed: &Topology, cluster: Cluster, name: &str, text: &str) {
     let directory = bed.manifests_dir(cluster);
     let new = directory.join(format!(".{name}.new"));
     fs::write(&new, text).expect("a manifest");

@@ -26,6 +26,7 @@ mod neighbors;
 mod nics;
 mod observability;
 mod path_mtu_hints;
+mod policies;
 mod restart;
 mod services;
 mod spoofing;

@@ -32,9 +32,10 @@ use mc_test_kit::fake_apiserver::{
 use serde_json::{Value, json};
 
 use crate::{
+    foreign_writes::{check_foreign, check_scope, is_own_id},
     heartbeats::HeartbeatLog,
     ports::{format_ports, split_ports},
-    simulation::{Cluster, MEMBER_NAMESPACE},
+    simulation::Cluster,
 };
 
 /// Namespace and name of an exported Service.
@@ -126,11 +127,11 @@ pub(crate) fn slices() -> Resource {
     ("discovery.k8s.io".to_owned(), "endpointslices".to_owned())
 }
 
-fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
@@ -749,105 +750,6 @@ pub(crate) fn label_exports(leader: &Store) -> impl Iterator<Item = (String, Str
             let spec = &e.value["spec"];
             (text(&spec["clusterID"]), exported_label(spec))
         })
-}
-
-/// An object without the parts that any writer may change.
-fn comparable(stored: &StoredObject, status: bool) -> Value {
-    let mut value = stored.value.clone();
-    if let Some(metadata) = value["metadata"].as_object_mut() {
-        metadata.remove("resourceVersion");
-    }
-    if status && let Some(map) = value.as_object_mut() {
-        map.remove("status");
-    }
-    value
-}
-
-fn check_foreign(server: usize, actor: Actor, change: &Change, found: &mut Vec<String>) {
-    let Some(old) = &change.old else { return };
-    if old.creator == Actor::User {
-        let published = matches!(
-            (actor, server, change.resource.1.as_str()),
-            (Actor::Leader, 0, "clustersets") | (Actor::Member(_), 1.., "clustersets" | "serviceexports")
-        );
-        if change.deleted || comparable(old, published) != comparable(&change.new, published) {
-            found.push("foreign: the object".to_owned());
-        }
-        return;
-    }
-    if change.deleted {
-        let held = list(old.meta("finalizers")).any(|f| f == "example.com/hold");
-        if held {
-            found.push("foreign: the finalizer".to_owned());
-        }
-        return;
-    }
-    let Some(users) = old.managed_fields.get(&("kubectl".to_owned(), false)) else {
-        return;
-    };
-    let have = mc_test_kit::fake_apiserver::fields::leaf_fields(&change.new.value);
-    let had = mc_test_kit::fake_apiserver::fields::leaf_fields(&old.value);
-    for path in users {
-        let metadata = ["labels", "annotations", "finalizers"]
-            .iter()
-            .any(|f| path.starts_with(&format!("\u{1}metadata\u{1}{f}\u{1}")));
-        if metadata && had.get(path) != have.get(path) {
-            found.push(format!(
-                "foreign: {}",
-                mc_test_kit::fake_apiserver::fields::display_path(path)
-            ));
-        }
-    }
-}
-
-fn check_scope(clusters: &[Cluster], server: usize, actor: Actor, change: &Change, found: &mut Vec<String>) {
-    let plural = change.resource.1.as_str();
-    let versions = || change.old.iter().chain([&change.new]);
-    let right = match (actor, server) {
-        (Actor::Leader, 0) => match plural {
-            "resourceimports" => true,
-            "clustersets" => change.old.is_some(),
-            "resourceexports" | "memberclusterannounces" => change
-                .old
-                .as_ref()
-                .is_some_and(|old| old.value["spec"] == change.new.value["spec"]),
-            _ => !["secrets", "serviceaccounts"].contains(&plural),
-        },
-        (Actor::Member(i), 0) => {
-            // Former IDs of the cluster are allowed: its controller also ends former memberships.
-            let id = &clusters[i].id;
-            match plural {
-                "memberclusterannounces" => versions().all(|a| {
-                    let reply = text(&a.value["clusterID"]);
-                    is_own_id(&reply, id) && change.key.1 == names::member_announce(&reply)
-                }),
-                "resourceexports" => versions().all(|e| {
-                    let reply = text(&e.value["spec"]["clusterID"]);
-                    is_own_id(&reply, id)
-                        && e.label(names::LABEL_SOURCE_CLUSTER_ID) == Some(&reply)
-                        && change.key.1.starts_with(&format!("{reply}-"))
-                }),
-                _ => false,
-            }
-        }
-        (Actor::Member(i), server) if server == i => match plural {
-            "gateways" | "clusterinfoimports" => change.key.0 == MEMBER_NAMESPACE,
-            "services" => versions().all(|s| s.annotation(names::ANNOTATION_IMPORTED_SERVICE).is_some()),
-            "endpointslices" => {
-                versions().all(|s| s.label(names::LABEL_MANAGED_BY) == Some(names::MANAGED_BY))
-            }
-            _ => !["secrets", "nodes", "namespaces"].contains(&plural),
-        },
-        _ => false,
-    };
-    if !right {
-        found.push("out-of-scope".to_owned());
-    }
-}
-
-/// A cluster has its ID, or after rejoining the same with a suffix.
-fn is_own_id(reply: &str, id: &str) -> bool {
-    reply == id || reply.strip_suffix("-2") == Some(id)
 }
 
 fn check_drained(cluster: &Cluster, old: &StoredObject, now: Timestamp, found: &mut Vec<String>) {

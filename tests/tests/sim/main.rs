@@ -14,6 +14,7 @@ mod apply_requests;
 mod deregistration;
 mod election;
 mod expected_state;
+mod foreign_writes;
 mod heartbeats;
 mod invariants;
 mod ports;

@@ -76,7 +76,7 @@ fn an_export_that_is_being_deleted_names_no_cluster() {
 }
 
 #[test]
-fn a_label_that_nobody_exports_has_no_clusters_until_it_returns() {
+fn a_label_without_exports_has_no_clusters_until_it_returns() {
     let mut snapshot = stretched();
     for cluster in ["east", "west"] {
         insert(&mut snapshot.exports, export_of(cluster, &label(0)));

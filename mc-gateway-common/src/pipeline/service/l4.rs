@@ -131,7 +131,12 @@ impl L4Header {
 
     /// Key of a packet to a Pod (from a Pod if `reverse`) in the reply map of the Pod's node.
     #[inline(always)]
-    pub(super) fn reply_key<P: Packet>(&self, packet: &P, at: u32, reverse: bool) -> Option<ReplyKey> {
+    pub(in crate::pipeline) fn reply_key<P: Packet>(
+        &self,
+        packet: &P,
+        at: u32,
+        reverse: bool,
+    ) -> Option<ReplyKey> {
         let [(client, client_port), (pod, pod_port)] = self.endpoints(packet, at, reverse)?;
         Some(ReplyKey {
             pod,

@@ -5,29 +5,32 @@ use mc_gateway_common::abi::IDENTITY_UNKNOWN;
 use super::*;
 use crate::identity_objects::{IdentityInfo, NamespaceInfo};
 
-const WEB: &str = "ns:kubernetes.io/metadata.name=shop&pod:app=web";
-const DB: &str = "ns:kubernetes.io/metadata.name=shop&pod:app=db";
+pub(super) const WEB: &str = "ns:kubernetes.io/metadata.name=shop&pod:app=web";
+pub(super) const DB: &str = "ns:kubernetes.io/metadata.name=shop&pod:app=db";
 
-fn identity(label: &str, id: u32) -> Arc<IdentityInfo> {
+pub(super) fn identity(label: &str, id: u32) -> Arc<IdentityInfo> {
     let name = object_name(&digest(label)).to_owned();
     Arc::new(IdentityInfo {
         name: name.clone(),
         label_name: name,
+        label: label.to_owned(),
         id,
+        ..IdentityInfo::default()
     })
 }
 
-fn pod(name: &str, node: &str, ip: &str, labels: &str) -> Arc<PodInfo> {
+pub(super) fn pod(name: &str, node: &str, ip: &str, labels: &str) -> Arc<PodInfo> {
     Arc::new(PodInfo {
         name: format!("shop/{name}"),
         node: node.into(),
         ips: vec![ip.into()],
         labels: labels.into(),
+        ..PodInfo::default()
     })
 }
 
 /// A Namespace, and the identities of two labels.
-fn with_identities(identities: Vec<Arc<IdentityInfo>>, pods: Vec<Arc<PodInfo>>) -> Objects {
+pub(super) fn with_identities(identities: Vec<Arc<IdentityInfo>>, pods: Vec<Arc<PodInfo>>) -> Objects {
     let namespace = NamespaceInfo {
         name: "shop".into(),
         ..NamespaceInfo::default()

@@ -101,7 +101,7 @@ impl<'a> Interleaved<'a> {
     }
 
     fn find(&self, address: Address) -> Option<Prefix> {
-        look_up(|state| step(self, address, 0, state), 0)
+        look_up(|state| step(self, address, 0, state)).prefix(0)
     }
 
     /// Whether a result is right at a moment of the look-up.

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
+use mc_api::network_policy::{Group, Policy};
 use mc_kube::NamespacedName;
 
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
+use crate::policy_objects::{Parsed, PolicyObjects, TierInfo};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
@@ -23,6 +25,11 @@ pub(super) enum ObjectEvent {
     NodeKey(Event<NodeKeyInfo>),
     Namespace(Event<Arc<NamespaceInfo>>),
     Identity(Event<Arc<IdentityInfo>>),
+    ClusterPolicy(Event<Arc<Parsed<Policy>>>),
+    Policy(Event<Arc<Parsed<Policy>>>),
+    ClusterGroup(Event<Arc<Parsed<Group>>>),
+    Group(Event<Arc<Parsed<Group>>>),
+    Tier(Event<Arc<Parsed<TierInfo>>>),
 }
 
 /// The objects of a kind by name.
@@ -83,6 +90,12 @@ impl Keyed for Arc<NamespaceInfo> {
 impl Keyed for Arc<IdentityInfo> {
     fn key(&self) -> String {
         self.name.clone()
+    }
+}
+
+impl<T> Keyed for Arc<Parsed<T>> {
+    fn key(&self) -> String {
+        self.key.clone()
     }
 }
 
@@ -159,6 +172,11 @@ pub(super) struct ObjectCache {
     node_keys: Store<NodeKeyInfo>,
     pub(super) namespaces: Store<Arc<NamespaceInfo>>,
     pub(super) identities: Store<Arc<IdentityInfo>>,
+    cluster_policies: Store<Arc<Parsed<Policy>>>,
+    policies: Store<Arc<Parsed<Policy>>>,
+    cluster_groups: Store<Arc<Parsed<Group>>>,
+    groups: Store<Arc<Parsed<Group>>>,
+    tiers: Store<Arc<Parsed<TierInfo>>>,
 }
 
 impl ObjectCache {
@@ -187,13 +205,39 @@ impl ObjectCache {
             ObjectEvent::NodeKey(event) => self.node_keys.apply(event),
             ObjectEvent::Namespace(event) => self.namespaces.apply(event),
             ObjectEvent::Identity(event) => self.identities.apply(event),
+            ObjectEvent::ClusterPolicy(event) => self.cluster_policies.apply(event),
+            ObjectEvent::Policy(event) => self.policies.apply(event),
+            ObjectEvent::ClusterGroup(event) => self.cluster_groups.apply(event),
+            ObjectEvent::Group(event) => self.groups.apply(event),
+            ObjectEvent::Tier(event) => self.tiers.apply(event),
+        }
+    }
+
+    /// Whether every kind of policies was listed completely.
+    pub(super) fn policies_are_synced(&self) -> bool {
+        self.cluster_policies.synced
+            && self.policies.synced
+            && self.cluster_groups.synced
+            && self.groups.synced
+            && self.tiers.synced
+    }
+
+    fn policy_objects(&self) -> PolicyObjects {
+        let (mut policies, mut groups) = (self.cluster_policies.list(), self.cluster_groups.list());
+        policies.extend(self.policies.list());
+        groups.extend(self.groups.list());
+        PolicyObjects {
+            policies,
+            groups,
+            tiers: self.tiers.list(),
         }
     }
 
     /// The Pod without labels unless it runs on this Node: a gateway may watch all Pods of the cluster.
     fn without_foreign_labels(&self, mut pod: Arc<PodInfo>) -> Arc<PodInfo> {
         if pod.node != self.node {
-            Arc::make_mut(&mut pod).labels = Arc::default();
+            let pod = Arc::make_mut(&mut pod);
+            (pod.labels, pod.ports) = (Arc::default(), Vec::new());
         }
         pod
     }
@@ -241,6 +285,7 @@ impl ObjectCache {
             node_keys: self.node_keys.list(),
             reservations: self.reservations(),
             identities: self.identity_objects(),
+            policies: self.policy_objects(),
         })
     }
 }

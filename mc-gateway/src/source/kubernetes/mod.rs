@@ -18,6 +18,7 @@ use kube::{Api, Client};
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
+use mc_api::network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier};
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::ConfigSource;
@@ -26,7 +27,9 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Receiver, SourceError, convert};
+use crate::config::PolicyEnforcement;
 use crate::objects::Objects;
+use crate::policy_objects;
 use cache::{ObjectCache, ObjectEvent};
 use pod_watch::PodWatch;
 use watch::{WatchEvent, watch};
@@ -47,7 +50,8 @@ const OPTIONAL: [&str; 4] = [PodWatch::KIND, SERVICE, NAMESPACE, LABEL_IDENTITY]
 const BATCH_DELAY: Duration = Duration::from_millis(10);
 
 /// Connects to the API server and watches Nodes, Namespaces, Services, EndpointSlices, ServiceExports and
-/// LabelIdentities, and Gateways, ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is unreachable.
+/// LabelIdentities, and Gateways, ClusterInfoImports and `NodeKey`s of `namespace`. Waits for an API server that is
+/// unreachable.
 pub(super) async fn start(
     namespace: &str,
     kubeconfig: Option<&Path>,
@@ -62,7 +66,7 @@ pub(super) async fn start(
     let exports = Api::<ServiceExport>::all(client.clone());
     let gateways = Api::<Gateway>::namespaced(client.clone(), namespace);
     let imports = Api::<ClusterInfoImport>::namespaced(client.clone(), namespace);
-    let streams = [
+    let mut streams = vec![
         watch("Node", nodes, all(), node, convert::node, ObjectEvent::Node),
         watch(
             SERVICE,
@@ -129,11 +133,68 @@ pub(super) async fn start(
             ObjectEvent::Identity,
         ),
     ];
+    let enforced = config.policy_enforcement != PolicyEnforcement::Off;
+    if enforced {
+        streams.extend(policy_watches(&client, node));
+    }
     let pods = PodWatch::new(Api::all(client), &config.node_name, config.pod_lookup);
     let cache = ObjectCache::new(namespace, node);
     let (sender, receiver) = state_channel::channel(None);
-    tokio::spawn(run(futures::stream::select_all(streams), pods, cache, sender));
+    tokio::spawn(run(
+        futures::stream::select_all(streams),
+        pods,
+        cache,
+        enforced,
+        sender,
+    ));
     Ok(receiver)
+}
+
+/// Watches of the kinds of network policies.
+fn policy_watches(client: &Client, node: &str) -> [BoxStream<'static, WatchEvent>; 5] {
+    let all = watcher::Config::default;
+    [
+        watch(
+            "ClusterNetworkPolicy",
+            Api::<ClusterNetworkPolicy>::all(client.clone()),
+            all(),
+            node,
+            policy_objects::cluster_network_policy,
+            ObjectEvent::ClusterPolicy,
+        ),
+        watch(
+            "NetworkPolicy",
+            Api::<NetworkPolicy>::all(client.clone()),
+            all(),
+            node,
+            policy_objects::network_policy,
+            ObjectEvent::Policy,
+        ),
+        watch(
+            "ClusterGroup",
+            Api::<ClusterGroup>::all(client.clone()),
+            all(),
+            node,
+            policy_objects::cluster_group,
+            ObjectEvent::ClusterGroup,
+        ),
+        watch(
+            "Group",
+            Api::<NamespacedGroup>::all(client.clone()),
+            all(),
+            node,
+            policy_objects::namespaced_group,
+            ObjectEvent::Group,
+        ),
+        watch(
+            "Tier",
+            Api::<Tier>::all(client.clone()),
+            all(),
+            node,
+            policy_objects::tier,
+            ObjectEvent::Tier,
+        ),
+    ]
 }
 
 /// Client for the API server of `kubeconfig`, or of the Pod's service account.
@@ -147,6 +208,7 @@ async fn run(
     mut events: SelectAll<BoxStream<'static, WatchEvent>>,
     mut pods: PodWatch,
     mut cache: ObjectCache,
+    enforced: bool,
     sender: state_channel::Sender<Option<Objects>>,
 ) {
     let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
@@ -164,7 +226,10 @@ async fn run(
             due = None;
             let began = Instant::now();
             pods.update_scope(&cache);
-            publish(&cache, &pods, &failing, &sender);
+            // An agent that does not know all policies changes nothing.
+            if !enforced || cache.policies_are_synced() {
+                publish(&cache, &pods, &failing, &sender);
+            }
             // Publishing uses at most a fifth of the time, however many objects there are.
             delay = BATCH_DELAY.max(began.elapsed().saturating_mul(4));
             continue;

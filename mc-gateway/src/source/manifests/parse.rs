@@ -10,6 +10,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use mc_api::cluster_info::ClusterInfoImport;
 use mc_api::gateway::Gateway;
 use mc_api::label_identity::LabelIdentity;
+use mc_api::network_policy::{
+    self, ClusterGroup, ClusterNetworkPolicy, Group, NamespacedGroup, NetworkPolicy, Policy, Tier,
+};
 use mc_api::node_key::NodeKey;
 use mc_api::service_export::ServiceExport;
 use mc_kube::NamespacedName;
@@ -19,6 +22,7 @@ use serde_yaml_ng::{Deserializer, Value};
 
 use crate::identity_objects::{IdentityInfo, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, PodInfo, RemoteCluster};
+use crate::policy_objects::{self, Parsed, TierInfo};
 use crate::service_objects::{ServiceInfo, SliceInfo};
 use crate::source::convert;
 use crate::source::pod::{self, Pod};
@@ -46,6 +50,12 @@ pub enum Object {
     Namespace(Arc<NamespaceInfo>),
     /// LabelIdentity.
     Identity(Arc<IdentityInfo>),
+    /// ClusterNetworkPolicy or NetworkPolicy of `crd.antrea.io`.
+    Policy(Arc<Parsed<Policy>>),
+    /// ClusterGroup or Group.
+    Group(Arc<Parsed<Group>>),
+    /// Tier.
+    Tier(Arc<Parsed<TierInfo>>),
 }
 
 /// Kind, and name or `namespace/name`.
@@ -64,6 +74,23 @@ impl Object {
             Self::NodeKey(key) => ("NodeKey", key.name.clone()),
             Self::Namespace(namespace) => ("Namespace", namespace.name.clone()),
             Self::Identity(identity) => ("LabelIdentity", identity.name.clone()),
+            Self::Policy(policy) => {
+                let name = &policy.object.name;
+                let kind = match name.namespace {
+                    Some(_) => "NetworkPolicy",
+                    None => "ClusterNetworkPolicy",
+                };
+                (kind, name.to_string())
+            }
+            Self::Group(group) => {
+                let name = &group.object.name;
+                let kind = match name.namespace {
+                    Some(_) => "Group",
+                    None => "ClusterGroup",
+                };
+                (kind, name.to_string())
+            }
+            Self::Tier(tier) => ("Tier", tier.object.0.clone()),
         }
     }
 }
@@ -91,7 +118,7 @@ impl fmt::Display for ManifestError {
 
 /// The contents of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parsed {
+pub(super) struct ParsedFile {
     pub(super) objects: Vec<Object>,
     /// Number and error of invalid documents.
     pub(super) errors: Vec<(Option<usize>, String)>,
@@ -104,8 +131,8 @@ pub(super) struct Parsed {
 }
 
 /// Parses all documents of a file.
-pub(super) fn parse(text: &str) -> Parsed {
-    let mut parsed = Parsed::default();
+pub(super) fn parse(text: &str) -> ParsedFile {
+    let mut parsed = ParsedFile::default();
     let mut values = Vec::new();
     for document in Deserializer::from_str(text) {
         match Value::deserialize(document) {
@@ -140,7 +167,15 @@ pub(super) fn parse(text: &str) -> Parsed {
 
 /// The name in the key of an object: with namespace for namespaced kinds.
 fn object_name(kind: &str, value: &Value, name: String) -> String {
-    if !matches!(kind, "Pod" | "Service" | "EndpointSlice" | "ServiceExport") {
+    const NAMESPACED: [&str; 6] = [
+        "Pod",
+        "Service",
+        "EndpointSlice",
+        "ServiceExport",
+        "NetworkPolicy",
+        "Group",
+    ];
+    if !NAMESPACED.contains(&kind) {
         return name;
     }
     let metadata = value.get("metadata");
@@ -157,7 +192,7 @@ fn string(value: &Value, field: &str) -> String {
         .to_owned()
 }
 
-impl Parsed {
+impl ParsedFile {
     fn add<'de, D: serde::Deserializer<'de>>(&mut self, number: usize, value: &Value, document: D)
     where
         D::Error: fmt::Display,
@@ -226,9 +261,63 @@ impl Parsed {
                     |identity: LabelIdentity| Object::Identity(convert::label_identity(&identity)),
                 );
             }
+            (kind, network_policy::GROUP) => self.add_policy(kind, &version, number, value, document),
             ("", _) => {
                 let reason = format!("kind: {kind:?} is missing: not a Kubernetes object");
                 self.errors.push((Some(number), reason));
+            }
+            _ => {
+                self.ignored.insert(format!("{kind} ({version})"));
+            }
+        }
+    }
+
+    /// Adds an object of a kind of network policies.
+    fn add_policy<'de, D: serde::Deserializer<'de>>(
+        &mut self,
+        kind: &str,
+        version: &str,
+        number: usize,
+        value: &Value,
+        document: D,
+    ) where
+        D::Error: fmt::Display,
+    {
+        match kind {
+            "ClusterNetworkPolicy" => {
+                self.read(
+                    "ClusterNetworkPolicy",
+                    number,
+                    value,
+                    document,
+                    |policy: ClusterNetworkPolicy| {
+                        Object::Policy(policy_objects::cluster_network_policy(&policy))
+                    },
+                );
+            }
+            "NetworkPolicy" => {
+                self.read(
+                    "NetworkPolicy",
+                    number,
+                    value,
+                    document,
+                    |policy: NetworkPolicy| Object::Policy(policy_objects::network_policy(&policy)),
+                );
+            }
+            "ClusterGroup" => {
+                self.read("ClusterGroup", number, value, document, |group: ClusterGroup| {
+                    Object::Group(policy_objects::cluster_group(&group))
+                });
+            }
+            "Group" => {
+                self.read("Group", number, value, document, |group: NamespacedGroup| {
+                    Object::Group(policy_objects::namespaced_group(&group))
+                });
+            }
+            "Tier" => {
+                self.read("Tier", number, value, document, |tier: Tier| {
+                    Object::Tier(policy_objects::tier(&tier))
+                });
             }
             _ => {
                 self.ignored.insert(format!("{kind} ({version})"));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::parse::{ManifestError, Object, ObjectKey, Parsed, parse};
+use super::parse::{ManifestError, Object, ObjectKey, ParsedFile, parse};
 use crate::identity_objects::IdentityObjects;
 use crate::objects::Objects;
 use crate::service_objects::exported_services;
@@ -30,10 +30,10 @@ impl ManifestStore {
             let old = self.files.remove(&file).unwrap_or_default();
             let mut parsed = match text {
                 Ok(text) => parse(&text),
-                Err(reason) => Parsed {
+                Err(reason) => ParsedFile {
                     errors: vec![(None, reason)],
                     truncated: true,
-                    ..Parsed::default()
+                    ..ParsedFile::default()
                 },
             };
             let new: BTreeSet<ObjectKey> = parsed.objects.iter().map(Object::key).collect();
@@ -84,6 +84,9 @@ impl ManifestStore {
                 Object::NodeKey(key) => objects.node_keys.push(key),
                 Object::Namespace(namespace) => identities.namespaces.push(namespace),
                 Object::Identity(identity) => identities.identities.push(identity),
+                Object::Policy(policy) => objects.policies.policies.push(policy),
+                Object::Group(group) => objects.policies.groups.push(group),
+                Object::Tier(tier) => objects.policies.tiers.push(tier),
                 Object::Service(service) => services.push(service),
                 Object::Slice(slice) => slices.push(slice),
                 Object::Export(name) => {
@@ -103,6 +106,9 @@ impl ManifestStore {
         identities.namespaces.sort_by(|a, b| a.name.cmp(&b.name));
         identities.identities.sort_by(|a, b| a.name.cmp(&b.name));
         objects.identities = Some(identities);
+        objects.policies.policies.sort_by(|a, b| a.key.cmp(&b.key));
+        objects.policies.groups.sort_by(|a, b| a.key.cmp(&b.key));
+        objects.policies.tiers.sort_by(|a, b| a.key.cmp(&b.key));
         (objects, errors)
     }
 }

@@ -208,7 +208,7 @@ fn inner_addresses(generator: &mut Generator) {
         let tunnel = generator.carrying(&datagram(source, destination, port, ATTACK));
         generator.drop(format!("inner destination of {name}"), &tunnel, NotExported);
     }
-    // Reserved for label identities.
+    // The label identity of another Pod: no policy selects the destination.
     let mut tunnel = generator.genuine();
     tunnel.vni = 0x0012_3456;
     generator.frame("a VNI that is not 0", tunnel.frame(), Expected::Gap);

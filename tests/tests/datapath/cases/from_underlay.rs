@@ -107,12 +107,17 @@ pub(crate) fn transit(cases: &mut Vec<Case>) {
     );
 }
 
+/// Source MAC address of a frame on `mc0`.
+pub(crate) fn delivered_mac(identity: u32, evaluated: bool) -> [u8; 6] {
+    let [_, i0, i1, i2] = identity.to_be_bytes();
+    [0x0a, 0x6d, evaluated.into(), i0, i1, i2]
+}
+
 /// The expected frame on `mc0`.
 pub(super) fn decapsulated(tunnel: &Tunnel) -> Vec<u8> {
-    let frame = tunnel.frame();
     ethernet(
         MC0_MAC,
-        frame[6..12].try_into().expect("an address"),
+        delivered_mac(tunnel.vni, false),
         tunnel.inner_type,
         &tunnel.inner,
     )

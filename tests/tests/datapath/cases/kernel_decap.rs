@@ -8,7 +8,7 @@ use mc_gateway_common::{
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::decapsulated,
+    from_underlay::{decapsulated, delivered_mac},
     probes::{self, reply_of_west},
     web,
 };
@@ -48,7 +48,11 @@ fn with_device(mut tables: MemoryMaps, tested: bool) -> MemoryMaps {
 pub(crate) fn readdressed(tunnel: &Tunnel) -> Tunnel {
     Tunnel {
         vni: VNI,
-        mac: MC0_MAC,
+        mac: if tunnel.inner_type == PROBE {
+            MC0_MAC
+        } else {
+            delivered_mac(tunnel.vni, false)
+        },
         inner_src: SECRET,
         ..tunnel.clone()
     }
@@ -161,12 +165,13 @@ fn on_the_device(shape: Shape, cases: &mut Vec<Case>) {
     let gateway = || with_device(shape.tables(fixture::gateway()), false);
     let ethertype = if shape.inner_v6 { 0x86dd } else { 0x0800 };
     let ip = web(shape.inner(POD_WEST), shape.inner(POD_HERE)).bytes();
-    let admitted = ethernet(MC0_MAC, SECRET, ethertype, &ip);
+    let sender = delivered_mac(0x0012_3456, true);
+    let admitted = ethernet(sender, SECRET, ethertype, &ip);
     push(
         "admitted",
         gateway(),
         admitted.clone(),
-        Expect::Deliver(admitted.clone()),
+        Expect::Deliver(ethernet(MC0_MAC, sender, ethertype, &ip)),
     );
     let forged = ethernet(MC0_MAC, [0x5c, 1, 2, 3, 4, 6], ethertype, &ip);
     push("another secret", gateway(), forged, Expect::Drop(NotAdmitted));

@@ -5,6 +5,9 @@ mod drop;
 mod families;
 mod from_underlay;
 mod gso;
+pub(crate) use from_underlay::delivered_mac;
+
+pub(crate) mod from_remote;
 pub(crate) mod kernel_decap;
 mod mapped;
 mod mtu;
@@ -28,6 +31,7 @@ pub(crate) enum Program {
     ToRemote,
     FromUnderlay,
     FromTunnel,
+    FromRemote,
 }
 
 impl Program {
@@ -36,6 +40,7 @@ impl Program {
             Self::ToRemote => "to_remote",
             Self::FromUnderlay => "from_underlay",
             Self::FromTunnel => "from_tunnel",
+            Self::FromRemote => "from_remote",
         }
     }
 }
@@ -115,6 +120,7 @@ pub(crate) fn all() -> Vec<Case> {
     services::services(&mut cases);
     antrea::antrea(&mut cases);
     peer_secret::cases(&mut cases);
+    from_remote::cases(&mut cases);
     kernel_decap::cases(&mut cases);
     cases
 }

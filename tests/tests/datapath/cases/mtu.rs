@@ -10,7 +10,7 @@ use mc_gateway_common::{
 
 use super::{
     Case, Expect, Program, case_from_underlay,
-    from_underlay::{decapsulated, forwarded},
+    from_underlay::{decapsulated, delivered_mac, forwarded},
     to_remote::encapsulated,
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         self, GATEWAY_INSIDE, GATEWAY_OUTSIDE, MC0_MAC, NODE, POD_HERE, POD_NODE, POD_WEST, Shape,
         WEST_GATEWAY,
     },
-    packets::{Ip, OUTER_SRC, Tunnel, checksum as sum_of, ethernet, udp, with_checksum},
+    packets::{Ip, Tunnel, checksum as sum_of, ethernet, udp, with_checksum},
 };
 
 /// MTU of the next hops in these cases.
@@ -113,7 +113,14 @@ impl Cases<'_> {
     }
 
     fn errors_to_host(&mut self) {
-        let error_frame = |error: &Ip| ethernet(MC0_MAC, OUTER_SRC, error.ethertype(), &error.bytes());
+        let error_frame = |error: &Ip| {
+            ethernet(
+                MC0_MAC,
+                delivered_mac(0, false),
+                error.ethertype(),
+                &error.bytes(),
+            )
+        };
         for len in [1301, 1303, 1450] {
             let big = self.datagram(POD_NODE, POD_WEST, len);
             let expect = Expect::ErrorToHost(error_frame(&self.error(&big, MTU)));

@@ -165,7 +165,8 @@ fn controllers_of_both_releases_work_together() {
     let mut flow = TrafficFlow::start("e2e-skew");
     let _cleanup = Cleanup;
     EAST.apply(
-        &(policies::crd("ClusterNetworkPolicy", "clusternetworkpolicies") + &policies::crd("Tier", "tiers")),
+        &(policies::crd("ClusterNetworkPolicy", "clusternetworkpolicies", false)
+            + &policies::crd("Tier", "tiers", false)),
     );
     EAST.wait_for("the Tier", SHORT_TIMEOUT, || {
         let tier = "apiVersion: crd.antrea.io/v1beta1\nkind: Tier\nmetadata: {name: e2e-skew}\nspec: {priority: 100}\n";

@@ -1,0 +1,174 @@
+//! Layout of the maps of network policies: the tables that an agent compiles from policies and label identities.
+//!
+//! The tables exist twice. [`PolicyState::half`] selects those in use, and the agent writes only the others: every
+//! packet meets the tables of one moment. A key contains its half.
+
+use super::addr::Addr;
+
+/// Name of the state: array of one [`PolicyState`].
+pub const POLICY_STATE: &str = "mc_policy_state";
+/// Name of the map of this node's Pods that policies select: hash of [`PolicyPodKey`] to [`PolicyPod`].
+pub const POLICY_PODS: &str = "mc_policy_pods";
+/// Name of the map of label identities: hash of [`IdentityKey`] to the class of the identity.
+pub const IDENTITIES: &str = "mc_identities";
+/// Name of the map of address blocks in rules: longest-prefix match of [`AddressClassKey`] to the class of the address.
+pub const ADDRESS_CLASSES: &str = "mc_addr_classes";
+/// Name of the rule map: longest-prefix match of [`RuleKey`] to [`Rule`].
+pub const POLICY_RULES: &str = "mc_policy_rules";
+/// Name of the map of flows without TCP that pass: LRU hash of [`super::service::ReplyKey`], for any Pod, to the time
+/// of the last packet.
+pub const POLICY_FLOWS: &str = "mc_policy_flows";
+
+/// Capacity of `mc_policy_pods`, allocated on insertion.
+pub const MAX_POLICY_PODS: u32 = 8_192;
+/// Capacity of `mc_identities`, allocated on insertion.
+pub const MAX_IDENTITIES: u32 = 65_536;
+/// Capacity of `mc_addr_classes`, allocated on insertion.
+pub const MAX_ADDRESS_CLASSES: u32 = 65_536;
+/// Capacity of `mc_policy_rules`, allocated on insertion.
+pub const MAX_POLICY_RULES: u32 = 1_048_576;
+/// Capacity of `mc_policy_flows`.
+pub const MAX_POLICY_FLOWS: u32 = 32_768;
+
+/// The tables in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PolicyState {
+    /// 0 or 1.
+    pub half: u32,
+    /// 1 while policies are enforced, else 0: all packets pass.
+    pub enforced: u32,
+}
+
+/// An address of this node's Pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C, align(4))]
+pub struct PolicyPodKey {
+    /// The address.
+    pub addr: Addr,
+    /// The half.
+    pub half: u32,
+}
+
+/// [`PolicyPod::flags`]: packets of unknown senders that no rule concerns are dropped.
+pub const POD_DROPS_UNKNOWN: u32 = 1;
+
+/// [`PolicyPod::flags`]: the rules do not fit the maps, and new flows are dropped.
+pub const POD_CLOSED: u32 = 1 << 1;
+
+/// A Pod of this node that a policy selects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PolicyPod {
+    /// Number of its set of rules, from 1.
+    pub set: u32,
+    /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`].
+    pub flags: u32,
+}
+
+/// [`IdentityKey::cluster`] of an identity that any cluster exports.
+pub const ANY_CLUSTER: u64 = 0;
+/// Class of an identity that the tables do not have.
+pub const CLASS_UNKNOWN: u32 = 0;
+
+/// A label identity of a cluster that exports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct IdentityKey {
+    /// ID of a remote cluster as in [`super::Prefix::cluster`], or [`ANY_CLUSTER`].
+    pub cluster: u64,
+    /// The number, 24 bits.
+    pub identity: u32,
+    /// The half.
+    pub half: u32,
+}
+
+/// Bits in front of the address in an [`AddressClassKey`].
+pub const ADDRESS_CLASS_BITS: u32 = 32;
+
+/// An address of a sender, or a prefix of [`ADDRESS_CLASS_BITS`] and its own length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C, align(4))]
+pub struct AddressClassKey {
+    /// The half.
+    pub half: u32,
+    /// The address.
+    pub addr: Addr,
+}
+
+/// [`RuleKey::dimension`]: the class is that of an identity.
+pub const DIMENSION_IDENTITY: u8 = 0;
+/// [`RuleKey::dimension`]: the class is that of an address.
+pub const DIMENSION_ADDRESS: u8 = 1;
+/// [`RuleKey::proto`] of every protocol without rules of its own.
+pub const PROTO_OTHER: u8 = 0;
+/// Bits in front of the port in a [`RuleKey`].
+pub const RULE_BITS: u32 = 112;
+
+/// A packet as the rules see it, or a range of ports: a prefix of [`RULE_BITS`] and the common bits of the ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub struct RuleKey {
+    /// The set of rules of the destination ([`PolicyPod::set`]).
+    pub set: u32,
+    /// Class of the sender in the dimension.
+    pub class: u32,
+    /// The half.
+    pub half: u8,
+    /// [`DIMENSION_IDENTITY`] or [`DIMENSION_ADDRESS`].
+    pub dimension: u8,
+    /// TCP, UDP, SCTP, ICMP, `ICMPv6` or [`PROTO_OTHER`].
+    pub proto: u8,
+    /// Always 0.
+    pub pad: [u8; 3],
+    /// Port of the destination, or type and code of an ICMP message, in network order.
+    pub port: [u8; 2],
+}
+
+/// [`Rule::action`]: the packet passes.
+pub const RULE_ALLOW: u32 = 1;
+/// [`Rule::action`]: the packet is dropped.
+pub const RULE_DROP: u32 = 2;
+/// [`Rule::action`]: the packet is dropped with an answer to its sender.
+pub const RULE_REJECT: u32 = 3;
+/// [`Rule::action`]: the packet passes, for policies of other programs to decide.
+pub const RULE_PASS: u32 = 4;
+
+/// The first rule, in the order of evaluation, for a class and ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Rule {
+    /// Place in the order of evaluation; the smaller one of both dimensions decides.
+    pub precedence: u32,
+    /// [`RULE_ALLOW`], [`RULE_DROP`], [`RULE_REJECT`] or [`RULE_PASS`]; anything else drops.
+    pub action: u32,
+    /// Number of the rule among the agent's names.
+    pub rule: u32,
+}
+
+const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 8);
+const _: () = assert!(size_of::<IdentityKey>() == 16 && size_of::<AddressClassKey>() == 20);
+const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 12);
+const _: () = assert!(core::mem::offset_of!(RuleKey, port) * 8 == RULE_BITS as usize);
+
+#[cfg(feature = "user")]
+mod user {
+    #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
+    use super::{AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey};
+
+    macro_rules! pod {
+        ($($t:ty),*) => {$(
+            // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
+            unsafe impl aya::Pod for $t {}
+        )*};
+    }
+    pod!(
+        AddressClassKey,
+        IdentityKey,
+        PolicyPod,
+        PolicyPodKey,
+        PolicyState,
+        Rule,
+        RuleKey
+    );
+}

@@ -1,0 +1,110 @@
+//! Access to the maps of network policies.
+
+use crate::abi::{
+    policy::{AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey},
+    service::ReplyKey,
+};
+
+/// The tables of policies, and the flows that pass.
+pub trait Policies {
+    /// The tables in use.
+    fn policy_state(&self) -> PolicyState;
+    /// A Pod of this node.
+    fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod>;
+    /// Class of a label identity of a cluster.
+    fn identity_class(&self, key: &IdentityKey) -> Option<u32>;
+    /// Class of the longest block that contains the address.
+    fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
+    /// The rule for a packet.
+    fn policy_rule(&self, key: &RuleKey) -> Option<Rule>;
+    /// Time of the last packet of a flow.
+    fn policy_flow(&self, key: &ReplyKey) -> Option<u64>;
+    /// Stores the time of the last packet of a flow. Without an entry, the rules decide on the next packet again.
+    fn set_policy_flow(&self, key: &ReplyKey, time: u64);
+}
+
+#[cfg(any(test, feature = "std"))]
+pub use host::PolicyMaps;
+
+#[cfg(any(test, feature = "std"))]
+mod host {
+    use std::{cell::RefCell, collections::BTreeMap};
+
+    use super::{
+        AddressClassKey, IdentityKey, Policies, PolicyPod, PolicyPodKey, PolicyState, ReplyKey, Rule, RuleKey,
+    };
+    use crate::{
+        abi::policy::{ADDRESS_CLASS_BITS, RULE_BITS},
+        maps::MemoryMaps,
+    };
+
+    /// The maps of policies in memory.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct PolicyMaps {
+        /// See [`Policies::policy_state`].
+        pub state: PolicyState,
+        /// See [`Policies::policy_pod`].
+        pub pods: BTreeMap<PolicyPodKey, PolicyPod>,
+        /// See [`Policies::identity_class`].
+        pub identities: BTreeMap<IdentityKey, u32>,
+        /// Length and key to class.
+        pub address_classes: BTreeMap<(u32, AddressClassKey), u32>,
+        /// Length and key to rule.
+        pub rules: BTreeMap<(u32, RuleKey), Rule>,
+        /// See [`Policies::policy_flow`].
+        pub flows: RefCell<BTreeMap<ReplyKey, u64>>,
+    }
+
+    impl Policies for MemoryMaps {
+        fn policy_state(&self) -> PolicyState {
+            self.policies.state
+        }
+
+        fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod> {
+            self.policies.pods.get(key).copied()
+        }
+
+        fn identity_class(&self, key: &IdentityKey) -> Option<u32> {
+            self.policies.identities.get(key).copied()
+        }
+
+        fn address_class(&self, key: &AddressClassKey) -> Option<u32> {
+            let addr = u128::from_be_bytes(key.addr);
+            let classes = &self.policies.address_classes;
+            (ADDRESS_CLASS_BITS..=ADDRESS_CLASS_BITS.wrapping_add(128))
+                .rev()
+                .find_map(|len| {
+                    let host_bits = ADDRESS_CLASS_BITS.wrapping_add(128).wrapping_sub(len);
+                    let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+                    let network = AddressClassKey {
+                        addr: (addr & mask).to_be_bytes(),
+                        ..*key
+                    };
+                    classes.get(&(len, network)).copied()
+                })
+        }
+
+        fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {
+            let port = u16::from_be_bytes(key.port);
+            (0..=16_u32).rev().find_map(|bits| {
+                let mask = u16::MAX.checked_shl(16_u32.wrapping_sub(bits)).unwrap_or(0);
+                let prefix = RuleKey {
+                    port: (port & mask).to_be_bytes(),
+                    ..*key
+                };
+                self.policies
+                    .rules
+                    .get(&(RULE_BITS.wrapping_add(bits), prefix))
+                    .copied()
+            })
+        }
+
+        fn policy_flow(&self, key: &ReplyKey) -> Option<u64> {
+            self.policies.flows.borrow().get(key).copied()
+        }
+
+        fn set_policy_flow(&self, key: &ReplyKey, time: u64) {
+            self.policies.flows.borrow_mut().insert(*key, time);
+        }
+    }
+}

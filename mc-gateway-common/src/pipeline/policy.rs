@@ -1,0 +1,108 @@
+//! Network policies on a packet to a Pod of this node: the first rule that concerns sender and port decides.
+//!
+//! *Guarantees*: a sender has the class of an identity only if the leader has recorded that identity for the sender's
+//! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
+
+use super::service::l4_header::{L4Header, L4Kind};
+use crate::{
+    abi::{
+        Addr, IDENTITY_HOST, IDENTITY_UNKNOWN,
+        policy::{
+            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IdentityKey,
+            POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, RULE_ALLOW, RULE_PASS, Rule, RuleKey,
+        },
+    },
+    maps::Maps,
+    packet::{Packet, ip},
+    verdict::DropReason,
+};
+
+/// The sender of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    /// Address.
+    pub(super) addr: Addr,
+    /// ID of its cluster, or [`ANY_CLUSTER`] if no prefix contains the address.
+    pub(super) cluster: u64,
+    /// Label identity.
+    pub(super) identity: u32,
+}
+
+/// Decides on a packet to `pod` with rules for the protocol and port of `l4`.
+#[inline(always)]
+pub(super) fn evaluate<M: Maps>(
+    maps: &M,
+    half: u8,
+    sender: &Sender,
+    pod: PolicyPod,
+    (proto, port): (u8, [u8; 2]),
+) -> Result<(), DropReason> {
+    if pod.flags & POD_CLOSED != 0 {
+        return Err(DropReason::Policy);
+    }
+    let class = identity_class(maps, half, sender)?;
+    let key = |dimension, class| RuleKey {
+        set: pod.set,
+        class,
+        half,
+        dimension,
+        proto,
+        pad: [0; 3],
+        port,
+    };
+    let mut rule = maps.policy_rule(&key(DIMENSION_IDENTITY, class));
+    let address = AddressClassKey {
+        half: half.into(),
+        addr: sender.addr,
+    };
+    if let Some(class) = maps.address_class(&address)
+        && let Some(of_address) = maps.policy_rule(&key(DIMENSION_ADDRESS, class))
+        && rule.is_none_or(|rule| of_address.precedence < rule.precedence)
+    {
+        rule = Some(of_address);
+    }
+    match rule {
+        Some(Rule {
+            action: RULE_ALLOW | RULE_PASS,
+            ..
+        }) => Ok(()),
+        Some(_) => Err(DropReason::Policy),
+        None if class == CLASS_UNKNOWN && pod.flags & POD_DROPS_UNKNOWN != 0 => {
+            Err(DropReason::IdentityUnknown)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Class of the sender's identity. A number that only other clusters export is forged.
+#[inline(always)]
+fn identity_class<M: Maps>(maps: &M, half: u8, sender: &Sender) -> Result<u32, DropReason> {
+    let identity = sender.identity;
+    if identity == IDENTITY_UNKNOWN || sender.cluster == ANY_CLUSTER {
+        return Ok(CLASS_UNKNOWN);
+    }
+    let key = |cluster| IdentityKey {
+        cluster,
+        identity,
+        half: half.into(),
+    };
+    if let Some(class) = maps.identity_class(&key(sender.cluster)) {
+        return Ok(class);
+    }
+    if identity != IDENTITY_HOST && maps.identity_class(&key(ANY_CLUSTER)).is_some() {
+        return Err(DropReason::IdentityForged);
+    }
+    Ok(CLASS_UNKNOWN)
+}
+
+/// Protocol and port as rules have them: type and code instead of a port for ICMP.
+#[inline(always)]
+pub(super) fn rule_port<P: Packet>(packet: &P, l4: &L4Header) -> (u8, [u8; 2]) {
+    match l4.proto {
+        ip::TCP | ip::UDP | ip::SCTP => (l4.proto, l4.dst_port.to_be_bytes()),
+        ip::ICMP | ip::ICMPV6 if l4.kind != L4Kind::LaterFragment => {
+            (l4.proto, packet.load::<2>(l4.at).unwrap_or([0xff; 2]))
+        }
+        _ => (PROTO_OTHER, [0; 2]),
+    }
+}

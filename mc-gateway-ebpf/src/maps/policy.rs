@@ -1,0 +1,80 @@
+//! The maps of network policies.
+
+use aya_ebpf::{
+    bindings::BPF_F_NO_PREALLOC,
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, lpm_trie::Key},
+    macros::btf_map,
+};
+use mc_gateway_common::{
+    abi::{
+        policy::{
+            ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, MAX_ADDRESS_CLASSES, MAX_IDENTITIES,
+            MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, PolicyPod, PolicyPodKey, PolicyState,
+            RULE_BITS, Rule, RuleKey,
+        },
+        service::ReplyKey,
+    },
+    maps::policy::Policies,
+};
+
+use super::kernel::KernelMaps;
+
+/// No preallocation: most nodes have few entries.
+const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
+
+#[btf_map(name = "mc_policy_state")]
+static STATE: Array<PolicyState, 1> = Array::new();
+#[btf_map(name = "mc_policy_pods")]
+static PODS: HashMap<PolicyPodKey, PolicyPod, { MAX_POLICY_PODS as usize }, AS_NEEDED> = HashMap::new();
+#[btf_map(name = "mc_identities")]
+static IDENTITIES: HashMap<IdentityKey, u32, { MAX_IDENTITIES as usize }, AS_NEEDED> = HashMap::new();
+#[btf_map(name = "mc_addr_classes")]
+static ADDRESS_CLASSES: LpmTrie<AddressClassKey, u32, { MAX_ADDRESS_CLASSES as usize }> = LpmTrie::new();
+#[btf_map(name = "mc_policy_rules")]
+static RULES: LpmTrie<RuleKey, Rule, { MAX_POLICY_RULES as usize }> = LpmTrie::new();
+#[btf_map(name = "mc_policy_flows")]
+static FLOWS: LruHashMap<ReplyKey, u64, { MAX_POLICY_FLOWS as usize }> = LruHashMap::new();
+
+// Values are copied at once. The maps without preallocation free a replaced entry after the last program that may read
+// it (RCU); a reused entry of the flows has the time of another flow for one packet.
+impl Policies for KernelMaps {
+    #[inline(always)]
+    fn policy_state(&self) -> PolicyState {
+        STATE.get(0).copied().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn policy_pod(&self, key: &PolicyPodKey) -> Option<PolicyPod> {
+        // SAFETY: see above; any bit pattern is a `PolicyPod`.
+        unsafe { PODS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn identity_class(&self, key: &IdentityKey) -> Option<u32> {
+        // SAFETY: as above.
+        unsafe { IDENTITIES.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn address_class(&self, key: &AddressClassKey) -> Option<u32> {
+        ADDRESS_CLASSES
+            .get(&Key::new(ADDRESS_CLASS_BITS + 128, *key))
+            .copied()
+    }
+
+    #[inline(always)]
+    fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {
+        RULES.get(&Key::new(RULE_BITS + 16, *key)).copied()
+    }
+
+    #[inline(always)]
+    fn policy_flow(&self, key: &ReplyKey) -> Option<u64> {
+        // SAFETY: as above.
+        unsafe { FLOWS.get(key) }.copied()
+    }
+
+    #[inline(always)]
+    fn set_policy_flow(&self, key: &ReplyKey, time: u64) {
+        let _full = FLOWS.insert(key, time, 0);
+    }
+}

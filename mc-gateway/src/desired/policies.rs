@@ -1,0 +1,281 @@
+//! Policy tables of this node: the policies that select its Pods, compiled.
+//!
+//! *Guarantees*: tables depend on the objects alone; they are compiled again only when an object of theirs changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use mc_api::label_identity::parse_normalized;
+use mc_api::network_policy::Action;
+use mc_gateway_common::abi::policy::{
+    ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
+    MAX_IDENTITIES, MAX_POLICY_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, RULE_ALLOW,
+    RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
+};
+use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
+
+use super::LocalNode;
+use crate::cidr::{abi_prefix_len, parse_address, to_abi_addr};
+use crate::config::PolicyEnforcement;
+use crate::identity_objects::{IdentityInfo, NamespaceInfo};
+use crate::ids::cluster_id;
+use crate::objects::{FieldError, Objects, PodInfo};
+use crate::policy::tables::UNMATCHED_CLASS;
+use crate::policy::{
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, SetInfo, Tables,
+    compile,
+};
+use crate::policy_objects::PolicyObjects;
+use crate::policy_tables::{PolicyTables, RulePrefix};
+
+/// Policies on packets to the Pods of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodePolicies {
+    /// The tables; empty if no policy selects a Pod here.
+    pub tables: Arc<PolicyTables>,
+    /// Addresses of all Pods of this node.
+    pub pods: Arc<BTreeSet<IpAddr>>,
+}
+
+/// Inputs of the tables, and the tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PolicyCache {
+    inputs: Option<Inputs>,
+    policies: NodePolicies,
+    rejected: Vec<FieldError>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Inputs {
+    objects: PolicyObjects,
+    namespaces: Vec<Arc<NamespaceInfo>>,
+    identities: Vec<Arc<IdentityInfo>>,
+    pods: Vec<Arc<PodInfo>>,
+    clusters: BTreeSet<String>,
+}
+
+impl PolicyCache {
+    /// The policies on this node, and the rejected fields of their objects; none if policies are not enforced.
+    pub(super) fn update(
+        &mut self,
+        objects: &Objects,
+        me: &LocalNode,
+        rejected: &mut Vec<FieldError>,
+    ) -> NodePolicies {
+        let mode = match me.policy_enforcement {
+            PolicyEnforcement::Off => return NodePolicies::default(),
+            PolicyEnforcement::ClusterSetOnly => Mode::ClusterSetOnly,
+            PolicyEnforcement::All => Mode::All,
+        };
+        let known = objects.identities.clone().unwrap_or_default();
+        let on_node = |pod: &&Arc<PodInfo>| pod.node == me.node_name && !pod.ips.is_empty();
+        let inputs = Inputs {
+            objects: objects.policies.clone(),
+            namespaces: known.namespaces,
+            identities: known.identities,
+            pods: objects.pods.iter().filter(on_node).cloned().collect(),
+            clusters: objects
+                .remotes
+                .iter()
+                .map(|remote| remote.cluster_id.clone())
+                .collect(),
+        };
+        if self.inputs.as_ref() != Some(&inputs) {
+            (self.policies, self.rejected) = compute(&inputs, mode, me);
+            self.inputs = Some(inputs);
+        }
+        rejected.extend(self.rejected.iter().cloned());
+        self.policies.clone()
+    }
+}
+
+fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<FieldError>) {
+    let objects = &inputs.objects;
+    let mut rejected: Vec<FieldError> = Vec::new();
+    let errors = objects.policies.iter().flat_map(|policy| &policy.errors);
+    let errors = errors
+        .chain(objects.groups.iter().flat_map(|group| &group.errors))
+        .chain(objects.tiers.iter().flat_map(|tier| &tier.errors));
+    rejected.extend(errors.map(field_error));
+    let tiers = objects.tiers.iter().map(|tier| &tier.object);
+    let namespaces = inputs.namespaces.iter();
+    let set = PolicySet {
+        policies: objects
+            .policies
+            .iter()
+            .map(|policy| policy.object.clone())
+            .collect(),
+        tiers: tiers
+            .filter_map(|(name, priority)| Some((name.clone(), (*priority)?)))
+            .collect(),
+        groups: objects.groups.iter().map(|group| group.object.clone()).collect(),
+        namespaces: namespaces
+            .map(|namespace| (namespace.name.clone(), namespace.labels.clone()))
+            .collect(),
+        local_pods: inputs.pods.iter().map(|pod| local_pod(pod)).collect(),
+        identities: inputs
+            .identities
+            .iter()
+            .filter_map(|info| identity(info))
+            .collect(),
+        mode,
+    };
+    let (tables, issues) = compile(&set);
+    rejected.extend(issues);
+    let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
+    let mut tables = map_entries(&tables, inputs, me);
+    rejected.extend(close_if_too_large(&mut tables));
+    let policies = NodePolicies {
+        pods: Arc::new(pods.collect()),
+        tables: Arc::new(tables),
+    };
+    (policies, rejected)
+}
+
+/// Closes all selected Pods if a half of the maps cannot hold the tables.
+fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
+    let sizes = [
+        (POLICY_RULES, tables.rules.len(), MAX_POLICY_RULES),
+        (IDENTITIES, tables.identities.len(), MAX_IDENTITIES),
+        (ADDRESS_CLASSES, tables.address_classes.len(), MAX_ADDRESS_CLASSES),
+    ];
+    let (map, needed, capacity) = sizes
+        .into_iter()
+        .map(|(map, needed, capacity)| (map, needed, usize::try_from(capacity / 2).unwrap_or(usize::MAX)))
+        .find(|(_, needed, capacity)| needed > capacity)?;
+    for pod in tables.pods.values_mut() {
+        pod.flags |= POD_CLOSED;
+    }
+    tables.rules.clear();
+    tables.identities.clear();
+    tables.address_classes.clear();
+    Some(FieldError {
+        object: "this Node".to_owned(),
+        field: format!("map {map}"),
+        value: needed.to_string(),
+        reason: format!(
+            "entries exceed the capacity of {capacity}: packets from other clusters to Pods that policies select are dropped"
+        ),
+    })
+}
+
+/// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce.
+fn map_entries(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> PolicyTables {
+    if tables.pods.is_empty() {
+        return PolicyTables::default();
+    }
+    let pod = |set: u32| {
+        let at = usize::try_from(set).ok().and_then(|set| set.checked_sub(1));
+        let info = at.and_then(|at| tables.sets.get(at));
+        let drops_unknown = info.is_none_or(|SetInfo { drop_unknown }| *drop_unknown);
+        PolicyPod {
+            set,
+            flags: if drops_unknown { POD_DROPS_UNKNOWN } else { 0 },
+        }
+    };
+    let classes = tables.address_classes.iter();
+    PolicyTables {
+        pods: tables
+            .pods
+            .iter()
+            .map(|(addr, set)| (to_abi_addr(*addr), pod(*set)))
+            .collect(),
+        identities: identities(tables, inputs, me),
+        address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
+        rules: tables.rules.iter().map(rule).collect(),
+    }
+}
+
+/// The class of each identity for the clusters that export it. A list of clusters that is absent, as from an Antrea
+/// leader, stands for all. A cluster that exports identities has hosts without one.
+fn identities(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> BTreeMap<(u64, u32), u32> {
+    let mut entries = BTreeMap::new();
+    for info in &inputs.identities {
+        let Some(class) = tables.identities.get(&info.id) else {
+            continue;
+        };
+        entries.insert((ANY_CLUSTER, info.id), *class);
+        let exporters = info.clusters.as_ref().unwrap_or(&inputs.clusters);
+        for cluster in exporters.intersection(&inputs.clusters) {
+            let cluster = cluster_id(&me.cluster_id_key, cluster);
+            entries.insert((cluster, info.id), *class);
+            entries.insert((cluster, IDENTITY_HOST), UNMATCHED_CLASS);
+        }
+    }
+    entries
+}
+
+fn network(net: IpNet) -> (u32, Addr) {
+    (abi_prefix_len(net), to_abi_addr(net.network()))
+}
+
+fn rule((key, value): (&RuleKey, &RuleValue)) -> (RulePrefix, Rule) {
+    let prefix = RulePrefix {
+        set: key.set,
+        class: key.class,
+        dimension: match key.dimension {
+            Dimension::Identity => DIMENSION_IDENTITY,
+            Dimension::Address => DIMENSION_ADDRESS,
+        },
+        proto: key.protocol,
+        port: key.port,
+        bits: key.port_bits,
+    };
+    let rule = Rule {
+        precedence: value.precedence,
+        action: match value.action {
+            Action::Allow => RULE_ALLOW,
+            Action::Drop => RULE_DROP,
+            Action::Reject => RULE_REJECT,
+            Action::Pass => RULE_PASS,
+        },
+        rule: value.rule,
+    };
+    (prefix, rule)
+}
+
+fn local_pod(pod: &PodInfo) -> LocalPod {
+    let (namespace, name) = pod.name.split_once('/').unwrap_or(("default", &pod.name));
+    let ports = pod.ports.iter().map(|port| ContainerPort {
+        name: port.name.clone(),
+        protocol: port.protocol,
+        number: port.number,
+    });
+    LocalPod {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        labels: pod
+            .labels
+            .split(',')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
+        ips: pod
+            .ips
+            .iter()
+            .filter_map(|text| parse_address(text).ok())
+            .collect(),
+        ports: ports.collect(),
+    }
+}
+
+/// The labels of an identity; none of a label that cannot be parsed, which no selector matches.
+fn identity(info: &IdentityInfo) -> Option<Identity> {
+    let (namespace, pod) = parse_normalized(&info.label).ok()?;
+    Some(Identity {
+        id: info.id,
+        namespace,
+        pod,
+    })
+}
+
+fn field_error(error: &mc_api::network_policy::FieldError) -> FieldError {
+    FieldError {
+        object: error.object.clone(),
+        field: error.field.clone(),
+        value: error.value.clone(),
+        reason: error.reason.to_string(),
+    }
+}

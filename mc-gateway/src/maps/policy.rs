@@ -1,0 +1,249 @@
+//! The policy maps that the agent writes.
+//!
+//! *Guarantees*: programs use the tables before or after a change, never a mixture: the half that they do not use is
+//! written first. A failed or interrupted write leaves the tables in use as they were.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, MapData};
+use mc_gateway_common::abi::policy::{
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState,
+    RULE_BITS, Rule, RuleKey,
+};
+
+use super::batch;
+use super::error::{MapsError, ignore_missing, map_error, open};
+use crate::policy_tables::{PolicyTables, RulePrefix};
+
+/// Number of halves.
+const HALVES: usize = 2;
+
+/// The policy maps.
+pub(super) struct PinnedPolicyMaps {
+    state: Array<MapData, PolicyState>,
+    pods: HashMap<MapData, PolicyPodKey, PolicyPod>,
+    identities: HashMap<MapData, IdentityKey, u32>,
+    address_classes: LpmTrie<MapData, AddressClassKey, u32>,
+    rules: LpmTrie<MapData, RuleKey, Rule>,
+}
+
+/// The entries of both halves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyContents {
+    /// The half in use, 0 or 1.
+    pub half: u32,
+    /// The entries by half.
+    pub tables: [Arc<PolicyTables>; HALVES],
+}
+
+impl PolicyContents {
+    /// The tables in use.
+    #[must_use]
+    pub fn current(&self) -> &Arc<PolicyTables> {
+        let [first, second] = &self.tables;
+        if self.half == 0 { first } else { second }
+    }
+
+    /// The half that programs do not use, and its tables.
+    fn spare(&mut self) -> (u32, &mut Arc<PolicyTables>) {
+        let [first, second] = &mut self.tables;
+        if self.half == 0 { (1, second) } else { (0, first) }
+    }
+
+    /// Number of entries of both halves.
+    pub(super) fn len(&self) -> usize {
+        let [first, second] = &self.tables;
+        first.len().saturating_add(second.len())
+    }
+}
+
+impl PinnedPolicyMaps {
+    /// Opens the maps pinned in `dir`.
+    pub(super) fn open(dir: &Path) -> Result<Self, MapsError> {
+        Ok(Self {
+            state: open(dir, abi::POLICY_STATE)?,
+            pods: open(dir, abi::POLICY_PODS)?,
+            identities: open(dir, abi::IDENTITIES)?,
+            address_classes: open(dir, abi::ADDRESS_CLASSES)?,
+            rules: open(dir, abi::POLICY_RULES)?,
+        })
+    }
+
+    /// Reads every entry.
+    pub(super) fn read(&self) -> Result<PolicyContents, MapsError> {
+        let state = self
+            .state
+            .get(&0, 0)
+            .map_err(map_error(abi::POLICY_STATE, "read"))?;
+        let mut tables: [PolicyTables; HALVES] = Default::default();
+        for entry in batch::entries(&self.pods) {
+            let (key, pod) = entry.map_err(map_error(abi::POLICY_PODS, "read"))?;
+            of(&mut tables, key.half).pods.insert(key.addr, pod);
+        }
+        for entry in batch::entries(&self.identities) {
+            let (key, class) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
+            of(&mut tables, key.half)
+                .identities
+                .insert((key.cluster, key.identity), class);
+        }
+        for entry in batch::entries(&self.address_classes) {
+            let (key, class) = entry.map_err(map_error(abi::ADDRESS_CLASSES, "read"))?;
+            let (len, AddressClassKey { half, addr }) = (key.prefix_len(), key.data());
+            let len = len.saturating_sub(ADDRESS_CLASS_BITS);
+            of(&mut tables, half).address_classes.insert((len, addr), class);
+        }
+        for entry in batch::entries(&self.rules) {
+            let (key, rule) = entry.map_err(map_error(abi::POLICY_RULES, "read"))?;
+            let (prefix, half) = rule_prefix(&key);
+            of(&mut tables, half).rules.insert(prefix, rule);
+        }
+        Ok(PolicyContents {
+            half: state.half & 1,
+            tables: tables.map(Arc::new),
+        })
+    }
+
+    /// Replaces the tables in use.
+    pub(super) fn set(
+        &mut self,
+        contents: &mut PolicyContents,
+        to: &Arc<PolicyTables>,
+    ) -> Result<(), MapsError> {
+        let (half, spare) = contents.spare();
+        let from = Arc::clone(spare);
+        let written = self.write_half(half, &from, to);
+        if written.is_err() {
+            // Some entries are written: the next change compares with the maps.
+            let read = self.read()?;
+            *contents = read;
+            return written;
+        }
+        *spare = Arc::clone(to);
+        let state = PolicyState {
+            half,
+            enforced: u32::from(!to.is_empty()),
+        };
+        self.state
+            .set(0, state, 0)
+            .map_err(map_error(abi::POLICY_STATE, "write"))?;
+        contents.half = half;
+        Ok(())
+    }
+
+    fn write_half(&mut self, half: u32, from: &PolicyTables, to: &PolicyTables) -> Result<(), MapsError> {
+        for (addr, pod) in changes(&from.pods, &to.pods) {
+            let key = PolicyPodKey { addr: *addr, half };
+            match pod {
+                Some(pod) => self.pods.insert(key, pod, 0),
+                None => ignore_missing(self.pods.remove(&key)),
+            }
+            .map_err(map_error(abi::POLICY_PODS, "write"))?;
+        }
+        for ((cluster, identity), class) in changes(&from.identities, &to.identities) {
+            let key = IdentityKey {
+                cluster: *cluster,
+                identity: *identity,
+                half,
+            };
+            match class {
+                Some(class) => self.identities.insert(key, class, 0),
+                None => ignore_missing(self.identities.remove(&key)),
+            }
+            .map_err(map_error(abi::IDENTITIES, "write"))?;
+        }
+        for ((len, addr), class) in changes(&from.address_classes, &to.address_classes) {
+            let key = AddressClassKey { half, addr: *addr };
+            let key = Key::new(len.saturating_add(ADDRESS_CLASS_BITS), key);
+            match class {
+                Some(class) => self.address_classes.insert(&key, class, 0),
+                None => ignore_missing(self.address_classes.remove(&key)),
+            }
+            .map_err(map_error(abi::ADDRESS_CLASSES, "write"))?;
+        }
+        for (prefix, rule) in changes(&from.rules, &to.rules) {
+            let key = rule_key(prefix, half);
+            match rule {
+                Some(rule) => self.rules.insert(&key, rule, 0),
+                None => ignore_missing(self.rules.remove(&key)),
+            }
+            .map_err(map_error(abi::POLICY_RULES, "write"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The tables of a half.
+fn of(tables: &mut [PolicyTables; HALVES], half: u32) -> &mut PolicyTables {
+    let [first, second] = tables;
+    if half == 0 { first } else { second }
+}
+
+/// The keys of another value, with the new one.
+fn changes<'m, K: Ord, V: PartialEq + Copy>(
+    from: &'m BTreeMap<K, V>,
+    to: &'m BTreeMap<K, V>,
+) -> impl Iterator<Item = (&'m K, Option<V>)> {
+    let removed = from
+        .keys()
+        .filter(|key| !to.contains_key(key))
+        .map(|key| (key, None));
+    let changed = to.iter().filter(|(key, value)| from.get(key) != Some(value));
+    removed.chain(changed.map(|(key, value)| (key, Some(*value))))
+}
+
+fn rule_key(prefix: &RulePrefix, half: u32) -> Key<RuleKey> {
+    let data = RuleKey {
+        set: prefix.set,
+        class: prefix.class,
+        half: u8::from(half != 0),
+        dimension: prefix.dimension,
+        proto: prefix.proto,
+        pad: [0; 3],
+        port: prefix.port.to_be_bytes(),
+    };
+    Key::new(RULE_BITS.saturating_add(prefix.bits.into()), data)
+}
+
+fn rule_prefix(key: &Key<RuleKey>) -> (RulePrefix, u32) {
+    let data = key.data();
+    let prefix = RulePrefix {
+        set: data.set,
+        class: data.class,
+        dimension: data.dimension,
+        proto: data.proto,
+        port: u16::from_be_bytes(data.port),
+        bits: u8::try_from(key.prefix_len().saturating_sub(RULE_BITS)).unwrap_or(u8::MAX),
+    };
+    (prefix, data.half.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_key_has_all_fields_of_its_prefix() {
+        let prefix = RulePrefix {
+            set: 7,
+            class: 9,
+            dimension: 1,
+            proto: 17,
+            port: 0x1234,
+            bits: 12,
+        };
+        for half in [0, 1] {
+            assert_eq!(rule_prefix(&rule_key(&prefix, half)), (prefix, half));
+        }
+    }
+
+    #[test]
+    fn only_changed_entries_are_written() {
+        let map = |entries: &[(u32, u32)]| entries.iter().copied().collect::<BTreeMap<_, _>>();
+        let (from, to) = (map(&[(1, 1), (2, 2), (3, 3)]), map(&[(2, 2), (3, 4), (5, 5)]));
+        let changes: Vec<_> = changes(&from, &to).collect();
+        assert_eq!(changes, [(&1, None), (&3, Some(4)), (&5, Some(5))]);
+    }
+}

@@ -1,0 +1,109 @@
+//! Objects of network policies, parsed as they arrive.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kube::core::ObjectMeta;
+use mc_api::network_policy::{
+    ClusterGroup, ClusterNetworkPolicy, FieldError, Group, NamespacedGroup, NetworkPolicy, ObjectName,
+    Policy, Tier, parse, parse_group, parse_tier,
+};
+
+/// An object and its rejected fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed<T> {
+    /// Kind and name, or kind, Namespace and name.
+    pub key: String,
+    /// The object without the rejected fields.
+    pub object: T,
+    /// Rejected fields.
+    pub errors: Vec<FieldError>,
+}
+
+/// A Tier; no priority if it is rejected.
+pub type TierInfo = (String, Option<u8>);
+
+/// The objects of network policies, sorted by key within a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyObjects {
+    /// ClusterNetworkPolicies and NetworkPolicies of `crd.antrea.io`.
+    pub policies: Vec<Arc<Parsed<Policy>>>,
+    /// ClusterGroups and Groups.
+    pub groups: Vec<Arc<Parsed<Group>>>,
+    /// Tiers.
+    pub tiers: Vec<Arc<Parsed<TierInfo>>>,
+}
+
+/// Name of an object of a cluster, or of a Namespace.
+fn name_of(metadata: &ObjectMeta, namespaced: bool) -> ObjectName {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    if namespaced {
+        ObjectName::namespaced(metadata.namespace.as_deref().unwrap_or("default"), name)
+    } else {
+        ObjectName::cluster(name)
+    }
+}
+
+fn key(kind: &str, name: &impl fmt::Display) -> String {
+    format!("{kind} {name}")
+}
+
+fn policy(metadata: &ObjectMeta, spec: &serde_json::Value, namespaced: bool) -> Arc<Parsed<Policy>> {
+    let (mut policy, errors) = parse(name_of(metadata, namespaced), spec);
+    let created = metadata.creation_timestamp.as_ref();
+    policy.created = created.map(|time| time.0.to_string());
+    Arc::new(Parsed {
+        key: policy.object(),
+        object: policy,
+        errors,
+    })
+}
+
+/// A ClusterNetworkPolicy.
+#[must_use]
+pub fn cluster_network_policy(object: &ClusterNetworkPolicy) -> Arc<Parsed<Policy>> {
+    policy(&object.metadata, &object.spec, false)
+}
+
+/// A NetworkPolicy of `crd.antrea.io`.
+#[must_use]
+pub fn network_policy(object: &NetworkPolicy) -> Arc<Parsed<Policy>> {
+    policy(&object.metadata, &object.spec, true)
+}
+
+fn group(metadata: &ObjectMeta, spec: &serde_json::Value, namespaced: bool) -> Arc<Parsed<Group>> {
+    let (group, errors) = parse_group(name_of(metadata, namespaced), spec);
+    Arc::new(Parsed {
+        key: group.object(),
+        object: group,
+        errors,
+    })
+}
+
+/// A ClusterGroup.
+#[must_use]
+pub fn cluster_group(object: &ClusterGroup) -> Arc<Parsed<Group>> {
+    group(&object.metadata, &object.spec, false)
+}
+
+/// A Group.
+#[must_use]
+pub fn namespaced_group(object: &NamespacedGroup) -> Arc<Parsed<Group>> {
+    group(&object.metadata, &object.spec, true)
+}
+
+/// A Tier.
+#[must_use]
+pub fn tier(object: &Tier) -> Arc<Parsed<TierInfo>> {
+    let name = object.metadata.name.clone().unwrap_or_default();
+    let parsed = parse_tier(&name, &object.spec);
+    let (priority, errors) = match parsed {
+        Ok(priority) => (Some(priority), Vec::new()),
+        Err(error) => (None, vec![*error]),
+    };
+    Arc::new(Parsed {
+        key: key("Tier", &name),
+        object: (name, priority),
+        errors,
+    })
+}

@@ -1,0 +1,58 @@
+//! The tables of network policies as the maps have them, for one half.
+
+use std::collections::BTreeMap;
+
+use mc_gateway_common::abi::Addr;
+use mc_gateway_common::abi::policy::{PolicyPod, Rule};
+
+/// A prefix of the rule map without its half.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RulePrefix {
+    /// Set of rules.
+    pub set: u32,
+    /// Class in the dimension.
+    pub class: u32,
+    /// `DIMENSION_*`.
+    pub dimension: u8,
+    /// Protocol, or `PROTO_OTHER`.
+    pub proto: u8,
+    /// First port of the range.
+    pub port: u16,
+    /// Common bits of the ports, 0 to 16.
+    pub bits: u8,
+}
+
+/// The entries of one half of the policy maps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyTables {
+    /// `mc_policy_pods`.
+    pub pods: BTreeMap<Addr, PolicyPod>,
+    /// `mc_identities`: cluster and number to class.
+    pub identities: BTreeMap<(u64, u32), u32>,
+    /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
+    pub address_classes: BTreeMap<(u32, Addr), u32>,
+    /// `mc_policy_rules`.
+    pub rules: BTreeMap<RulePrefix, Rule>,
+}
+
+impl PolicyTables {
+    /// Number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let Self {
+            pods,
+            identities,
+            address_classes,
+            rules,
+        } = self;
+        [pods.len(), identities.len(), address_classes.len(), rules.len()]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+    }
+
+    /// Whether there is no entry: no policy is enforced.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,128 @@
+//! The policy maps in the kernel.
+
+use std::time::Instant;
+
+use aya::{
+    Ebpf, Pod,
+    maps::{Array, HashMap, LpmTrie, MapData, lpm_trie::Key},
+};
+use mc_gateway_common::{
+    abi::policy::{
+        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_FLOWS, POLICY_PODS, POLICY_RULES,
+        POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleKey,
+    },
+    abi::service::ReplyKey,
+    maps::policy::PolicyMaps,
+};
+
+use crate::{cases, fixture::Shape, kernel::Kernel};
+
+fn hash<'e, K: Pod, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> HashMap<&'e mut MapData, K, V> {
+    ebpf.map_mut(name).expect(name).try_into().expect(name)
+}
+
+fn set_state(ebpf: &mut Ebpf, state: PolicyState) {
+    let map = ebpf.map_mut(POLICY_STATE).expect(POLICY_STATE);
+    let mut map: Array<_, PolicyState> = map.try_into().expect(POLICY_STATE);
+    map.set(0, state, 0).expect(POLICY_STATE);
+}
+
+/// Writes the tables and the flows.
+pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
+    set_state(ebpf, tables.state);
+    let mut pods: HashMap<_, PolicyPodKey, PolicyPod> = hash(ebpf, POLICY_PODS);
+    for (key, pod) in &tables.pods {
+        pods.insert(key, pod, 0).expect(POLICY_PODS);
+    }
+    let mut identities: HashMap<_, IdentityKey, u32> = hash(ebpf, IDENTITIES);
+    for (key, class) in &tables.identities {
+        identities.insert(key, class, 0).expect(IDENTITIES);
+    }
+    let map = ebpf.map_mut(ADDRESS_CLASSES).expect(ADDRESS_CLASSES);
+    let mut classes: LpmTrie<_, AddressClassKey, u32> = map.try_into().expect(ADDRESS_CLASSES);
+    for ((len, key), class) in &tables.address_classes {
+        classes
+            .insert(&Key::new(*len, *key), class, 0)
+            .expect(ADDRESS_CLASSES);
+    }
+    let map = ebpf.map_mut(POLICY_RULES).expect(POLICY_RULES);
+    let mut rules: LpmTrie<_, RuleKey, Rule> = map.try_into().expect(POLICY_RULES);
+    for ((len, key), rule) in &tables.rules {
+        rules.insert(&Key::new(*len, *key), rule, 0).expect(POLICY_RULES);
+    }
+    let mut flows: HashMap<_, ReplyKey, u64> = hash(ebpf, POLICY_FLOWS);
+    for (key, time) in &*tables.flows.borrow() {
+        flows.insert(key, time, 0).expect(POLICY_FLOWS);
+    }
+}
+
+/// Undoes [`fill`].
+pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
+    set_state(ebpf, PolicyState::default());
+    let mut pods: HashMap<_, PolicyPodKey, PolicyPod> = hash(ebpf, POLICY_PODS);
+    for key in tables.pods.keys() {
+        pods.remove(key).expect(POLICY_PODS);
+    }
+    let mut identities: HashMap<_, IdentityKey, u32> = hash(ebpf, IDENTITIES);
+    for key in tables.identities.keys() {
+        identities.remove(key).expect(IDENTITIES);
+    }
+    let map = ebpf.map_mut(ADDRESS_CLASSES).expect(ADDRESS_CLASSES);
+    let mut classes: LpmTrie<_, AddressClassKey, u32> = map.try_into().expect(ADDRESS_CLASSES);
+    for (len, key) in tables.address_classes.keys() {
+        classes.remove(&Key::new(*len, *key)).expect(ADDRESS_CLASSES);
+    }
+    let map = ebpf.map_mut(POLICY_RULES).expect(POLICY_RULES);
+    let mut rules: LpmTrie<_, RuleKey, Rule> = map.try_into().expect(POLICY_RULES);
+    for (len, key) in tables.rules.keys() {
+        rules.remove(&Key::new(*len, *key)).expect(POLICY_RULES);
+    }
+    let mut flows: HashMap<_, ReplyKey, u64> = hash(ebpf, POLICY_FLOWS);
+    let known: Vec<ReplyKey> = flows.keys().filter_map(Result::ok).collect();
+    for key in known {
+        flows.remove(&key).expect(POLICY_FLOWS);
+    }
+}
+
+/// Adds rules and identities of other Pods and clusters.
+fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
+    let half = policies.state.half;
+    for number in 0..rules {
+        let key = RuleKey {
+            set: 2 + number / 100,
+            class: number % 100,
+            half: u8::from(half != 0),
+            proto: 6,
+            port: (1_000 + (number % 5_000) as u16).to_be_bytes(),
+            ..RuleKey::default()
+        };
+        policies.rules.insert((RULE_BITS + 16, key), Rule::default());
+    }
+    for number in 0..identities {
+        let key = IdentityKey {
+            cluster: 7_000 + u64::from(number % 250),
+            identity: 1_000_000 + number,
+            half,
+        };
+        policies.identities.insert(key, 3);
+    }
+}
+
+/// The time of a packet in `from_remote` depends on its kind, not on the number of rules and identities.
+#[test]
+#[ignore = "timing: for a quiet machine"]
+fn time_of_packets_with_policies() {
+    let small = cases::from_remote::tables(Shape::default(), 0);
+    let mut large = small.clone();
+    enlarge(&mut large.policies, 10_000, 30_000);
+    for (name, tables) in [("11 rules", small), ("10,000 rules and 30,000 identities", large)] {
+        let start = Instant::now();
+        let kernel = Kernel::load(&tables);
+        println!("{name}: loaded in {:?}", start.elapsed());
+        for (what, frame) in cases::from_remote::timed_frames() {
+            let mut times: Vec<u128> = (0..9).map(|_| kernel.time("from_remote", &frame)).collect();
+            times.sort_unstable();
+            println!("{name}: {what}: {} ns", times[4]);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Network policies of the user guide, enforced on packets from another cluster.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
+    policies::{crd, set_stretched_policy, wait_label_id},
+    workload::{Client, Namespace},
+};
+
+const ENFORCED: &str = "--policy-enforcement=all";
+
+/// The kinds of policies, and whether they are namespaced.
+const KINDS: [(&str, &str, bool); 5] = [
+    ("ClusterNetworkPolicy", "clusternetworkpolicies", false),
+    ("NetworkPolicy", "networkpolicies", true),
+    ("ClusterGroup", "clustergroups", false),
+    ("Group", "groups", true),
+    ("Tier", "tiers", false),
+];
+
+/// "Ingress Rule" of the user guide, the first example.
+const DROP_TENANTS: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata:
+  name: drop-tenant-access-to-admin-namespace
+spec:
+  appliedTo:
+  - namespaceSelector:
+      matchLabels:
+        role: admin
+  priority: 1
+  tier: securityops
+  ingress:
+  - action: Deny
+    from:
+    # Select all Pods in role=tenant Namespaces in the ClusterSet
+    - scope: ClusterSet
+      namespaceSelector:
+        matchLabels:
+          role: tenant
+";
+
+/// The second one.
+const CLIENTS_ONLY: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: NetworkPolicy
+metadata:
+  name: db-svc-allow-ingress-from-client-only
+  namespace: prod-us-west
+spec:
+  appliedTo:
+  - podSelector:
+      matchLabels:
+        app: db
+  priority: 1
+  tier: application
+  ingress:
+  - action: Allow
+    from:
+    # Select all Pods in Namespace \"prod-us-west\" from all clusters in the ClusterSet (if the
+    # Namespace exists in that cluster) whose labels match app=client
+    - scope: ClusterSet
+      podSelector:
+        matchLabels:
+          app: client
+  - action: Deny
+";
+
+/// A Pod of west that answers requests, by its first address.
+fn server(ns: &Namespace, node: &str, name: &'static str) -> String {
+    ns.pod(WEST, node, name, &["echo-server", "--port=8080"]);
+    format!("http://{}:8080/", ns.pod_ip(WEST, &format!("app={name}")))
+}
+
+/// Whether a request is answered.
+fn is_answered(client: Client, url: &str) -> bool {
+    client.run(&["get", "--timeout", "1", url]).is_ok()
+}
+
+/// Waits until each client is answered by all servers, or by none; returns the time this took.
+fn wait_answered(what: &str, clients: &[Client], urls: &[String], answered: bool) -> Duration {
+    let start = Instant::now();
+    WEST.wait_for(what, SHORT_TIMEOUT, || {
+        let pairs = clients
+            .iter()
+            .flat_map(|client| urls.iter().map(move |url| (*client, url)));
+        let wrong: Vec<String> = pairs
+            .filter(|(client, url)| is_answered(*client, url) != answered)
+            .map(|(client, url)| format!("{} to {url}", client.ip()))
+            .collect();
+        if wrong.is_empty() {
+            Ok(())
+        } else {
+            Err(wrong.join(", "))
+        }
+    });
+    println!("enforcement: {what} after {:?}", start.elapsed());
+    start.elapsed()
+}
+
+fn label_namespace(cluster: Cluster, ns: &Namespace, label: &str) {
+    cluster.kubectl(&["label", "namespace", ns.0, label, "--overwrite"]);
+}
+
+fn check_tenants() {
+    let [tenant, admin, plain] = ["e2e-tenant", "e2e-admin", "e2e-plain"].map(Namespace::create);
+    label_namespace(EAST, &tenant, "role=tenant");
+    label_namespace(WEST, &admin, "role=admin");
+    admin.servers(WEST, "west-n2", 1);
+    // On the gateway and on a regular node, clients and servers alike.
+    let urls = [
+        server(&admin, "west-n1", "at-gateway"),
+        format!("http://{}:8080/", admin.pod_ip(WEST, "app=web")),
+    ];
+    let tenants = [
+        tenant.client(EAST, "east-n2"),
+        tenant.client_named(EAST, "east-n1", "gateway-client"),
+    ];
+    let other = plain.client(EAST, "east-n2");
+    let ns = format!("ns:kubernetes.io/metadata.name={},role=tenant", tenant.0);
+    wait_label_id(WEST, &format!("{ns}&pod:app=client"));
+    wait_label_id(WEST, &format!("{ns}&pod:app=gateway-client"));
+    wait_answered("tenants reach servers without a policy", &tenants, &urls, true);
+    // Requests that no policy concerns are answered all the time.
+    let mut stream = other.stream(&urls[1]);
+    WEST.apply(DROP_TENANTS);
+    wait_answered("tenants are dropped", &tenants, &urls, false);
+    label_namespace(EAST, &tenant, "role-");
+    wait_answered(
+        "clients in a Namespace without the label pass",
+        &tenants,
+        &urls,
+        true,
+    );
+    label_namespace(EAST, &tenant, "role=tenant");
+    wait_answered("tenants are dropped again", &tenants, &urls, false);
+    label_namespace(WEST, &admin, "role-");
+    wait_answered("the policy selects no server", &tenants, &urls, true);
+    label_namespace(WEST, &admin, "role=admin");
+    wait_answered("the policy selects the servers again", &tenants, &urls, false);
+    stream.assert_running();
+    WEST.set_agent_flag(ENFORCED, false);
+    wait_answered("tenants pass while policies are off", &tenants, &urls, true);
+    WEST.set_agent_flag(ENFORCED, true);
+    wait_answered(
+        "tenants are dropped while policies are on",
+        &tenants,
+        &urls,
+        false,
+    );
+    stream.finish();
+    WEST.kubectl(&["delete", "clusternetworkpolicies.crd.antrea.io", "--all"]);
+    wait_answered("tenants pass without the policy", &tenants, &urls, true);
+}
+
+fn check_clients() {
+    let ns = Namespace::create("prod-us-west");
+    let elsewhere = Namespace::create("e2e-elsewhere");
+    let urls = [server(&ns, "west-n2", "db")];
+    let client = ns.client(EAST, "east-n2");
+    let intruder = ns.client_named(EAST, "east-n2", "intruder");
+    let stranger = elsewhere.client(EAST, "east-n2");
+    WEST.apply(CLIENTS_ONLY);
+    wait_answered("others are dropped", &[intruder, stranger], &urls, false);
+    wait_answered("clients of the Namespace pass", &[client], &urls, true);
+    let label = |label| EAST.kubectl(&["label", "pod", "intruder", label, "--overwrite", "-n", ns.0]);
+    label("app=client");
+    wait_answered(
+        "a Pod with the label of a client passes",
+        &[intruder],
+        &urls,
+        true,
+    );
+    label("app=intruder");
+    wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
+    WEST.kubectl(&["delete", "networkpolicies.crd.antrea.io", "--all", "-n", ns.0]);
+    wait_answered(
+        "all pass without the policy",
+        &[client, intruder, stranger],
+        &urls,
+        true,
+    );
+}
+
+#[test]
+fn policies_of_the_user_guide_decide_by_labels_of_another_cluster() {
+    let crds: Vec<String> = KINDS
+        .iter()
+        .map(|(kind, plural, namespaced)| crd(kind, plural, *namespaced))
+        .collect();
+    let result = std::panic::catch_unwind(|| {
+        set_stretched_policy("true");
+        WEST.apply(&crds.concat());
+        WEST.set_agent_flag(ENFORCED, true);
+        check_tenants();
+        check_clients();
+    });
+    WEST.set_agent_flag(ENFORCED, false);
+    for (_, plural, _) in KINDS {
+        let name = format!("{plural}.crd.antrea.io");
+        WEST.kubectl(&["delete", "crd", &name, "--ignore-not-found"]);
+    }
+    set_stretched_policy("false");
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}

@@ -1,0 +1,201 @@
+//! Network policies on packets from another cluster, by the labels of its Pods.
+
+use std::{fs, time::Duration};
+
+use mc_tests::{
+    counters::Counters,
+    process::Process,
+    topology::{Cluster, Masquerade, Place, Topology, Variant},
+    traffic::KeepaliveReport,
+    wait::wait_for,
+};
+
+use crate::{
+    fixture::options,
+    identities::{CLIENT, OTHER, SERVER, identity, write, write_pod},
+};
+
+/// A new state reaches the packets within this time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const PORT: u16 = 8080;
+
+/// Two clusters whose agents enforce policies, a server in west and identities of all labels.
+fn enforcing(name: &str) -> (Topology, Process) {
+    let mut options = options(name);
+    options.masquerade = Masquerade::LeavingCluster;
+    options
+        .agent_flags
+        .extend(["--policy-enforcement".to_owned(), "all".to_owned()]);
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.configure(Variant::McGateway).expect("the agents");
+    let server = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
+        .expect("a server");
+    write_identities(&bed, "[east, west]");
+    write_pod(&bed, Cluster::East, "client", "Running");
+    write_pod(&bed, Cluster::West, "server", "Running");
+    wait_passing(&bed, "without policies");
+    (bed, server)
+}
+
+/// Writes the identities; `exporters` export that of `other`.
+fn write_identities(bed: &Topology, exporters: &str) {
+    let text = [
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
+        identity("client", CLIENT, "[east, west]"),
+        identity("server", SERVER, "[east, west]"),
+        identity("other", OTHER, exporters),
+    ]
+    .concat();
+    for cluster in Cluster::ALL {
+        write(bed, cluster, "identities.yaml", &text);
+    }
+}
+
+/// Writes a policy for the Pod of a cluster.
+fn write_policy(bed: &Topology, cluster: Cluster, ingress: &str) {
+    let app = match cluster {
+        Cluster::East => "client",
+        Cluster::West => "server",
+    };
+    let text = format!(
+        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: policy}}\nspec:\n  priority: 1\n  \
+         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]\n  ingress:\n{ingress}"
+    );
+    write(bed, cluster, "policy.yaml", &text);
+}
+
+/// Rules that allow a TCP port to clients of any cluster, and nothing else.
+const CLIENTS_ONLY: &str = "  \
+  - action: Allow
+    from: [{scope: ClusterSet, podSelector: {matchLabels: {app: client}}}]
+    ports: [{protocol: TCP, port: 8080}]
+  - action: Drop
+";
+
+fn get(bed: &Topology) -> Result<String, String> {
+    let url = format!("http://{}:{PORT}/", Cluster::West.pod_ip());
+    let client = bed.netns(Place::PodEast);
+    let args = ["get", "--timeout", "0.5", &url];
+    bed.traffic()
+        .run(client, &args)
+        .map_err(|error| format!("{error:#}"))
+}
+
+fn wait_passing(bed: &Topology, what: &str) {
+    wait_for(&format!("requests pass: {what}"), TIMEOUT, || get(bed)).expect("an answer");
+}
+
+/// Waits until requests are dropped at the server's node with a reason.
+fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
+    let drops = || {
+        let counters = Counters::read(&bed.bpf_dir(Place::NodeWest)).expect("counters");
+        counters.drops.get(reason).copied().unwrap_or_default()
+    };
+    wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
+        let before = drops();
+        match get(bed) {
+            Ok(answer) => Err(format!("answered: {answer}")),
+            Err(_) if drops() > before => Ok(()),
+            Err(error) => {
+                let counters = Counters::read(&bed.bpf_dir(Place::NodeWest));
+                Err(format!("{error}; {reason} is not counted: {counters:?}"))
+            }
+        }
+    })
+    .expect("drops");
+}
+
+#[test]
+fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
+    let (mut bed, _server) = enforcing("policy");
+    write_policy(&bed, Cluster::West, CLIENTS_ONLY);
+    wait_for("no rule allows ICMP", TIMEOUT, || {
+        let ping = bed
+            .traffic()
+            .ping(bed.netns(Place::PodEast), Cluster::West.pod_ip(), 1);
+        match ping.map_or(0, |ping| ping.received) {
+            0 => Ok(()),
+            received => Err(format!("{received} replies")),
+        }
+    })
+    .expect("drops");
+    wait_passing(&bed, "a client");
+
+    write_pod(&bed, Cluster::East, "other", "Running");
+    wait_dropped(&bed, "policy", "another label");
+    // The programs enforce policies without an agent.
+    bed.stop_agent(Place::NodeWest).expect("SIGTERM");
+    wait_dropped(&bed, "policy", "another label, without an agent");
+    bed.start_agent(Place::NodeWest).expect("an agent");
+    wait_dropped(&bed, "policy", "another label, a new agent");
+
+    write_pod(&bed, Cluster::East, "client", "Running");
+    wait_passing(&bed, "the label again");
+    write_pod(&bed, Cluster::East, "without-a-number", "Running");
+    wait_dropped(&bed, "policy", "a label without a number");
+    fs::remove_file(bed.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    wait_passing(&bed, "no policy");
+}
+
+#[test]
+fn senders_without_a_valid_identity_are_dropped_where_labels_decide() {
+    let (bed, _server) = enforcing("policy-identity");
+    write_policy(
+        &bed,
+        Cluster::West,
+        "  - action: Drop\n    from: [{scope: ClusterSet, podSelector: {matchLabels: {app: other}}}]\n",
+    );
+    wait_passing(&bed, "another label");
+    write_pod(&bed, Cluster::East, "other", "Running");
+    wait_dropped(&bed, "policy", "the label of the rule");
+    write_pod(&bed, Cluster::East, "without-a-number", "Running");
+    wait_dropped(&bed, "identity-unknown", "a label without a number");
+    // East sends with a number that only west exports.
+    write_pod(&bed, Cluster::East, "other", "Running");
+    write_identities(&bed, "[west]");
+    wait_dropped(&bed, "identity-forged", "an identity of another cluster");
+}
+
+#[test]
+fn connections_of_a_selected_pod_and_open_ones_keep_working() {
+    let (bed, _server) = enforcing("policy-flows");
+    // The client itself accepts nothing.
+    write_policy(&bed, Cluster::East, "  - action: Drop\n");
+    let east = bed.netns(Place::PodEast);
+    let from_west = |bed: &Topology| {
+        let ping = bed
+            .traffic()
+            .ping(bed.netns(Place::PodWest), Cluster::East.pod_ip(), 1);
+        ping.map_or(0, |ping| ping.received)
+    };
+    wait_for("west does not reach the client", TIMEOUT, || {
+        let received = from_west(&bed);
+        if received == 0 {
+            Ok(())
+        } else {
+            Err(received.to_string())
+        }
+    })
+    .expect("drops");
+    let answer = get(&bed).expect("an answer to the client");
+    assert!(answer.contains("pod-west"), "{answer}");
+    let ping = bed.traffic().ping(east, Cluster::West.pod_ip(), 3).expect("ping");
+    assert_eq!(ping.received, 3, "replies to the client");
+    assert_eq!(from_west(&bed), 0, "its own requests open nothing for others");
+    // A connection that is open before a policy stays open.
+    let url = format!("http://{}:{PORT}/", Cluster::West.pod_ip());
+    let args = ["keepalive", &url, "--interval", "20", "--duration", "120"];
+    let mut open = bed
+        .traffic()
+        .spawn(bed.netns(Place::PodEast), &args)
+        .expect("a client");
+    open.wait_for_line("connected", TIMEOUT).expect("a connection");
+    write_policy(&bed, Cluster::West, "  - action: Drop\n");
+    wait_dropped(&bed, "policy", "everything");
+    let output = open.stop_cleanly(TIMEOUT).expect("the open connection survives");
+    let report = output.lines().next_back().expect("a report");
+    let report: KeepaliveReport = serde_json::from_str(report).expect("JSON");
+    assert!(report.requests > 0 && report.longest_ms < 1_000.0, "{report:?}");
+}

@@ -221,6 +221,11 @@ impl Kernel {
         policy::clear(&mut self.0, &tables.policies);
     }
 
+    /// Ends all flows that pass without a rule.
+    pub(crate) fn clear_policy_flows(&mut self) {
+        policy::clear_flows(&mut self.0);
+    }
+
     fn peers(&mut self) -> HashMap<&mut MapData, [u8; 16], Peer> {
         self.0.map_mut(PEERS).expect(PEERS).try_into().expect(PEERS)
     }

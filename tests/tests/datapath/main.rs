@@ -20,9 +20,11 @@ mod map_reading;
 mod oracle;
 mod peer_counters;
 mod peer_limits;
+mod pins;
 mod policy;
 mod prefix_table;
 mod program_log;
+mod random_policies;
 mod spoofed_peers;
 mod transit;
 

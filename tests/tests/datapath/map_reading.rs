@@ -1,11 +1,6 @@
 //! The agent's reading of whole maps, in numbers that take several batches.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-};
+use std::{path::Path, sync::Arc, thread};
 
 use mc_gateway::{
     maps::{MapContents, PinnedMaps},
@@ -21,29 +16,12 @@ use mc_gateway_common::{
     maps::MemoryMaps,
 };
 
-use crate::kernel::Kernel;
+use crate::{kernel::Kernel, pins::Pins};
 
 /// Entries of each hash map.
 const ENTRIES: u32 = 10_000;
 /// Look-up tables of 4 KiB each.
 const TABLES: u32 = 300;
-
-/// A directory of pins, removed at the end.
-struct Pins(PathBuf);
-
-impl Pins {
-    fn new() -> Self {
-        let dir = Path::new("/sys/fs/bpf").join(format!("mc-map-reading-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory on the BPF file system");
-        Self(dir)
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("remove the pins");
-    }
-}
 
 fn addr(number: u32) -> [u8; 16] {
     let mut addr = [0xfd; 16];
@@ -129,11 +107,11 @@ fn read(dir: &Path) -> MapContents {
 #[test]
 fn all_entries_are_read_without_capabilities() {
     let kernel = Kernel::load(&MemoryMaps::default());
-    let pins = Pins::new();
-    kernel.pin_maps(&pins.0);
+    let pins = Pins::new("map-reading");
+    kernel.pin_maps(pins.dir());
     // Capabilities belong to a thread.
     let test = || {
-        let mut maps = PinnedMaps::open(&pins.0).expect("the maps");
+        let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
         preflight::drop_load_capabilities().expect("drop capabilities");
         fill(&mut maps);
         maps.bump_epoch().expect("an epoch");
@@ -142,12 +120,12 @@ fn all_entries_are_read_without_capabilities() {
         assert!(maps.is_unchanged().expect("a reading"));
         maps.reload().expect("a reading");
         assert!(*maps.contents() == written, "the maps have other entries");
-        assert!(read(&pins.0) == written, "the maps have other entries");
+        assert!(read(pins.dir()) == written, "the maps have other entries");
 
         assert!(maps.is_unchanged().expect("a reading"), "changed by a reading");
 
         // Another agent raises the generation of the prefixes, then changes the last slot of an array and a prefix.
-        let mut other = PinnedMaps::open(&pins.0).expect("the maps");
+        let mut other = PinnedMaps::open(pins.dir()).expect("the maps");
         assert!(!maps.is_unchanged().expect("a reading"));
         maps.reload().expect("a reading");
         let last = MAX_NEXT_HOP_GROUPS - 1;

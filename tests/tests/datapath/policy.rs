@@ -77,6 +77,11 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for (len, key) in tables.rules.keys() {
         rules.remove(&Key::new(*len, *key)).expect(POLICY_RULES);
     }
+    clear_flows(ebpf);
+}
+
+/// Removes all flows.
+pub(crate) fn clear_flows(ebpf: &mut Ebpf) {
     let mut flows: HashMap<_, ReplyKey, u64> = hash(ebpf, POLICY_FLOWS);
     let known: Vec<ReplyKey> = flows.keys().filter_map(Result::ok).collect();
     for key in known {

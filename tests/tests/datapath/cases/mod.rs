@@ -3,7 +3,7 @@
 mod antrea;
 mod drop;
 mod families;
-mod from_underlay;
+pub(crate) mod from_underlay;
 mod gso;
 pub(crate) use from_underlay::delivered_mac;
 

@@ -1,0 +1,388 @@
+//! Random policies from objects through the agent's maps to the program: it gives the verdict of the evaluator, which
+//! walks the rules.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use mc_api::{
+    label_identity::{LabelKeyFilter, Labels, join_labels, normalize},
+    network_policy::{ObjectName, parse},
+};
+use mc_gateway::{
+    cidr::to_abi_addr,
+    config::PolicyEnforcement,
+    desired::{DesiredCache, Established, LocalNode, compute},
+    identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo},
+    ids::cluster_id,
+    maps::PinnedMaps,
+    objects::{NodeInfo, Objects, PodInfo, RemoteCluster},
+    policy::{Identity, LocalPod, Packet, PolicySet, VerdictAction, compile, evaluate},
+    policy_objects::Parsed,
+};
+use mc_gateway_common::{
+    abi::{ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS},
+    maps::MemoryMaps,
+    verdict::DropReason,
+};
+use mc_tests::rng::Rng;
+use serde_json::{Value, json};
+
+use crate::{
+    TC_ACT_SHOT, TC_ACT_UNSPEC,
+    cases::from_underlay::delivered_mac,
+    fixture::MC0_MAC,
+    kernel::Kernel,
+    packets::{Ip, ethernet, tcp_syn, udp},
+    pins::Pins,
+};
+
+/// Packets of a run, and of one with `MC_LONG=1`.
+const PACKETS: u64 = 100_000;
+const LONG_PACKETS: u64 = 1_000_000;
+/// Packets for each set of policies.
+const PACKETS_PER_SET: u32 = 250;
+const NODE: &str = "here";
+/// The cluster of all senders, and one that exports identities as well.
+const SENDERS: &str = "west";
+const OTHERS: &str = "north";
+const NAMESPACES: [&str; 2] = ["shop", "lab"];
+/// Pods of the node, by the last byte of their addresses.
+const PODS: std::ops::RangeInclusive<u8> = 5..=8;
+const IDENTITIES: u32 = 8;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+const GRE: u8 = 47;
+
+/// Objects, and the same as input of the evaluator.
+struct World {
+    objects: Objects,
+    set: PolicySet,
+    /// The clusters that export an identity.
+    exporters: BTreeMap<u32, BTreeSet<String>>,
+}
+
+fn pod_address(v6: bool, last: u8) -> IpAddr {
+    if v6 {
+        [0xfd01, 0, 0, 0, 0, 0, 0, last.into()].into()
+    } else {
+        [10, 1, 0, last].into()
+    }
+}
+
+fn sender_address(v6: bool, last: u8) -> IpAddr {
+    if v6 {
+        [0xfd02, 0, 0, 0, 0, 0, 0, last.into()].into()
+    } else {
+        [10, 2, 0, last].into()
+    }
+}
+
+fn labels(rng: &mut Rng) -> Labels {
+    let mut labels = Labels::new();
+    for key in ["app", "env"] {
+        if !rng.one_in(3) {
+            labels.insert(key.into(), (*rng.pick(&["a", "b"])).into());
+        }
+    }
+    labels
+}
+
+fn selector(rng: &mut Rng) -> Value {
+    let (key, value) = (*rng.pick(&["app", "env"]), *rng.pick(&["a", "b"]));
+    match rng.index(6) {
+        0 => json!({}),
+        1 => json!({ "matchExpressions": [{ "key": key, "operator": "NotIn", "values": [value] }] }),
+        2 => json!({ "matchExpressions": [{ "key": key, "operator": "Exists" }] }),
+        _ => json!({ "matchLabels": { key: value } }),
+    }
+}
+
+fn peer(rng: &mut Rng) -> Value {
+    let pods = selector(rng);
+    match rng.index(6) {
+        0 | 1 => json!({ "scope": "ClusterSet", "podSelector": pods }),
+        2 => json!({ "scope": "ClusterSet", "namespaceSelector": selector(rng), "podSelector": pods }),
+        3 => json!({ "scope": "ClusterSet", "namespaces": { "match": "Self" } }),
+        4 => json!({ "ipBlock": { "cidr": format!("10.2.0.{}/26", 64 * rng.below(4)) } }),
+        _ => {
+            json!({ "ipBlock": { "cidr": "fd02::/121", "except": [format!("fd02::{:x}/124", 16 * rng.below(8))] } })
+        }
+    }
+}
+
+fn rule(rng: &mut Rng) -> Value {
+    let from: Vec<Value> = (0..rng.below(3)).map(|_| peer(rng)).collect();
+    let (mut ports, mut protocols) = (Vec::new(), Vec::new());
+    for _ in 0..rng.below(3) {
+        let first = rng.range(1, 40);
+        let protocol = *rng.pick(&["TCP", "UDP"]);
+        ports.push(json!({ "protocol": protocol, "port": first, "endPort": first + rng.below(20) }));
+    }
+    if rng.one_in(6) {
+        protocols.push(json!({ "icmp": { "icmpType": *rng.pick(&[8, 128]) } }));
+    }
+    let action = *rng.pick(&["Allow", "Allow", "Drop", "Drop", "Reject", "Pass"]);
+    json!({ "action": action, "from": from, "ports": ports, "protocols": protocols })
+}
+
+fn policy_spec(rng: &mut Rng) -> Value {
+    let rules: Vec<Value> = (0..rng.range(1, 4)).map(|_| rule(rng)).collect();
+    json!({
+        "tier": *rng.pick(&["emergency", "application", "baseline"]),
+        "priority": rng.range(1, 3),
+        "appliedTo": [{ "podSelector": selector(rng) }],
+        "ingress": rules,
+    })
+}
+
+fn world(rng: &mut Rng) -> World {
+    let mut set = PolicySet::default();
+    let mut objects = Objects {
+        nodes: vec![NodeInfo {
+            name: NODE.into(),
+            ..NodeInfo::default()
+        }],
+        ..Objects::default()
+    };
+    for name in [OTHERS, SENDERS] {
+        objects.remotes.push(Arc::new(RemoteCluster {
+            name: name.into(),
+            cluster_id: name.into(),
+            ..RemoteCluster::default()
+        }));
+    }
+    let all = LabelKeyFilter::default();
+    let mut known = IdentityObjects::default();
+    for name in NAMESPACES {
+        let labels = labels(rng);
+        set.namespaces.insert(name.into(), labels.clone());
+        known.namespaces.push(Arc::new(NamespaceInfo {
+            name: name.into(),
+            labels,
+        }));
+    }
+    for last in PODS {
+        let (namespace, labels) = (*rng.pick(&NAMESPACES), labels(rng));
+        let ips = vec![pod_address(false, last), pod_address(true, last)];
+        objects.pods.push(Arc::new(PodInfo {
+            name: format!("{namespace}/pod{last}"),
+            node: NODE.into(),
+            ips: ips.iter().map(ToString::to_string).collect(),
+            labels: join_labels(&labels, &all).into(),
+            ..PodInfo::default()
+        }));
+        set.local_pods.push(LocalPod {
+            namespace: namespace.into(),
+            name: format!("pod{last}"),
+            labels,
+            ips,
+            ..LocalPod::default()
+        });
+    }
+    let mut exporters = BTreeMap::new();
+    for id in 1..=IDENTITIES {
+        let (name, of_namespace, of_pod) = (*rng.pick(&NAMESPACES), labels(rng), labels(rng));
+        let label = normalize(name, &of_namespace, &join_labels(&of_pod, &all).into(), &all);
+        // An Antrea leader names no clusters: each may be an exporter.
+        let named: [Option<&[&str]>; 4] = [Some(&[SENDERS]), Some(&[OTHERS]), Some(&[SENDERS, OTHERS]), None];
+        let named = rng.pick(&named);
+        let clusters: Option<BTreeSet<String>> =
+            named.map(|names| names.iter().map(ToString::to_string).collect());
+        exporters.insert(
+            id,
+            clusters
+                .clone()
+                .unwrap_or_else(|| [SENDERS.into(), OTHERS.into()].into()),
+        );
+        known.identities.push(Arc::new(IdentityInfo {
+            name: format!("identity{id}"),
+            label_name: format!("identity{id}"),
+            id,
+            label,
+            clusters,
+        }));
+        let mut namespace = of_namespace;
+        namespace.insert("kubernetes.io/metadata.name".into(), name.into());
+        set.identities.push(Identity {
+            id,
+            namespace,
+            pod: of_pod,
+        });
+    }
+    objects.identities = Some(known);
+    for number in 0..rng.range(1, 4) {
+        let (policy, errors) = parse(ObjectName::cluster(&format!("policy{number}")), &policy_spec(rng));
+        assert!(errors.is_empty(), "{errors:?}");
+        set.policies.push(policy.clone());
+        objects.policies.policies.push(Arc::new(Parsed {
+            key: policy.object(),
+            object: policy,
+            errors,
+        }));
+    }
+    World {
+        objects,
+        set,
+        exporters,
+    }
+}
+
+fn packet(rng: &mut Rng) -> Packet {
+    let v6 = rng.one_in(2);
+    let mut last = |limit| u8::try_from(rng.below(limit)).expect("a byte");
+    let (pod, sender) = (PODS.start() + last(4), last(256));
+    let protocol = *rng.pick(&[TCP, TCP, UDP, if v6 { ICMPV6 } else { ICMP }, GRE]);
+    let echo = if v6 { 128_u16 } else { 8 };
+    let port = if matches!(protocol, ICMP | ICMPV6) {
+        echo << 8
+    } else {
+        u16::try_from(rng.below(60)).expect("a port")
+    };
+    let identity = if rng.one_in(6) {
+        *rng.pick(&[IDENTITY_HOST, IDENTITY_UNKNOWN, IDENTITIES + 1])
+    } else {
+        u32::try_from(rng.range(1, IDENTITIES.into())).expect("an identity")
+    };
+    Packet {
+        destination: pod_address(v6, pod),
+        identity,
+        source: sender_address(v6, sender),
+        protocol,
+        port,
+    }
+}
+
+/// The packet as delivered to `mc0`.
+fn frame(packet: &Packet) -> Vec<u8> {
+    let [kind, code] = packet.port.to_be_bytes();
+    let payload = match packet.protocol {
+        TCP => tcp_syn(40_000, packet.port),
+        UDP => udp(40_000, packet.port, b"x"),
+        ICMP | ICMPV6 => vec![kind, code, 0, 0, 0, 1, 0, 1],
+        _ => vec![0; 8],
+    };
+    let ip = Ip::new(packet.source, packet.destination, packet.protocol, payload);
+    let mac = delivered_mac(packet.identity, true);
+    ethernet(MC0_MAC, mac, ip.ethertype(), &ip.bytes())
+}
+
+/// The reason to drop a packet, by the rules and the recorded exporters.
+fn expected(world: &World, selected: &BTreeSet<IpAddr>, packet: &Packet) -> Option<DropReason> {
+    if !selected.contains(&packet.destination) {
+        return None;
+    }
+    let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
+    let identity = match world.exporters.get(&packet.identity) {
+        Some(clusters) if !exports(clusters) => return Some(DropReason::IdentityForged),
+        // The senders' cluster is not known to announce identities.
+        None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
+            IDENTITY_UNKNOWN
+        }
+        _ => packet.identity,
+    };
+    match evaluate(&world.set, &Packet { identity, ..*packet }).action {
+        VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => None,
+        VerdictAction::Drop | VerdictAction::Reject => Some(DropReason::Policy),
+        VerdictAction::UnknownIdentity => Some(DropReason::IdentityUnknown),
+    }
+}
+
+/// The prefixes of the Pods and of the senders' cluster.
+fn tables(me: &LocalNode) -> MemoryMaps {
+    let prefix = |cluster| Prefix {
+        cluster,
+        group: 0,
+        action: ACTION_DELIVER,
+        flags: 0,
+        identity: 0,
+    };
+    let mut tables = MemoryMaps::default();
+    let senders = prefix(cluster_id(&me.cluster_id_key, SENDERS));
+    for (v6, len) in [(false, V4_PREFIX_BITS + 24), (true, 64)] {
+        tables
+            .prefixes
+            .insert((len, to_abi_addr(sender_address(v6, 0))), senders);
+        for last in PODS {
+            let key = (128, to_abi_addr(pod_address(v6, last)));
+            tables.prefixes.insert(key, prefix(CLUSTER_LOCAL));
+        }
+    }
+    tables
+}
+
+#[test]
+fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("MC_SEED").unwrap_or(18);
+    let gate = if number("MC_LONG") == Some(1) {
+        LONG_PACKETS
+    } else {
+        PACKETS
+    };
+    let packets = number("MC_PACKETS").unwrap_or(gate);
+    println!("seed {seed}, {packets} packets (MC_SEED and MC_PACKETS change them)");
+    let mut rng = Rng::new(seed);
+    let me = LocalNode {
+        node_name: NODE.into(),
+        policy_enforcement: PolicyEnforcement::All,
+        ..LocalNode::default()
+    };
+    let mut kernel = Kernel::load(&tables(&me));
+    let pins = Pins::new("random-policies");
+    kernel.pin_maps(pins.dir());
+    let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
+    let mut cache = DesiredCache::default();
+    let mut results: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    let mut drops = kernel.counts().drops;
+    for number in 0..packets / u64::from(PACKETS_PER_SET) {
+        let world = world(&mut rng);
+        let (desired, _) =
+            compute(&world.objects, &me, &Established::default(), &mut cache).expect("a desired state");
+        maps.set_policies(&desired.policies.tables).expect("the tables");
+        let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
+        for _ in 0..PACKETS_PER_SET {
+            let packet = packet(&mut rng);
+            let reason = expected(&world, &selected, &packet);
+            let action = kernel.run("from_remote", &frame(&packet)).action;
+            if let Some(reason) = reason {
+                drops[reason as usize] += 1;
+            }
+            let context = || {
+                format!(
+                    "seed {seed}, set {number}: {packet:?}: {reason:?}: {:#?}",
+                    world.set.policies
+                )
+            };
+            let wanted = if reason.is_some() {
+                TC_ACT_SHOT
+            } else {
+                TC_ACT_UNSPEC
+            };
+            assert_eq!(action, wanted, "{}", context());
+            assert_eq!(kernel.counts().drops, drops, "{}", context());
+            if packet.protocol != TCP {
+                kernel.clear_policy_flows();
+            }
+            *results.entry(reason.map(DropReason::name)).or_default() += 1;
+        }
+    }
+    println!("{results:?}");
+    let reasons = [
+        DropReason::Policy,
+        DropReason::IdentityUnknown,
+        DropReason::IdentityForged,
+    ];
+    for result in reasons
+        .map(|reason| Some(reason.name()))
+        .into_iter()
+        .chain([None])
+    {
+        let count = results.get(&result).copied().unwrap_or_default();
+        assert!(count > packets / 100, "{result:?} occurs too rarely: {results:?}");
+    }
+}

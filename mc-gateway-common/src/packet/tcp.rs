@@ -15,6 +15,14 @@ pub const LEN: u32 = tcp::LEN;
 pub const MAX_LEN: u32 = 60;
 /// The SYN flag, in SYN and SYN-ACK alike.
 const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// Whether a segment with these flags opens a connection: SYN without ACK (RFC 9293 section 3.5).
+#[inline(always)]
+#[must_use]
+pub const fn opens_connection(flags: u8) -> bool {
+    flags & (SYN | ACK) == SYN
+}
 
 /// Option kinds (IANA).
 const END: u8 = 0;

@@ -12,6 +12,7 @@ use crate::{
     packet::{
         Packet, ip,
         offsets::{TCP_FLAGS, ipv4, ipv6},
+        tcp::opens_connection,
     },
 };
 
@@ -65,8 +66,6 @@ pub fn parse_l4<P: Subprograms>(packet: &P, v6: bool, at: u32) -> PackedL4Header
 impl L4Header {
     #[inline(always)]
     fn read<P: Subprograms>(packet: &P, v6: bool, at: u32) -> Self {
-        const SYN: u8 = 0x02;
-        const ACK: u8 = 0x10;
         let found = packet.locate_l4(v6, at);
         let mut header = Self {
             kind: L4Kind::Other,
@@ -109,7 +108,7 @@ impl L4Header {
         if found.proto == ip::TCP
             && let Some([flags]) = packet.load::<1>(found.at.wrapping_add(TCP_FLAGS))
         {
-            header.syn = flags & (SYN | ACK) == SYN;
+            header.syn = opens_connection(flags);
         }
         header.open = matches!(found.proto, ip::TCP | ip::UDP) && !found.fragment && !header.syn;
         header

@@ -27,6 +27,7 @@ mod nics;
 mod observability;
 mod path_mtu_hints;
 mod policies;
+mod policy_churn;
 mod restart;
 mod services;
 mod spoofing;

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const PORT: u16 = 8080;
 
 /// Two clusters whose agents enforce policies, a server in west and identities of all labels.
-fn enforcing(name: &str) -> (Topology, Process) {
+pub(crate) fn enforcing(name: &str) -> (Topology, Process) {
     let mut options = options(name);
     options.masquerade = Masquerade::LeavingCluster;
     options
@@ -40,7 +40,7 @@ fn enforcing(name: &str) -> (Topology, Process) {
 }
 
 /// Writes the identities; `exporters` export that of `other`.
-fn write_identities(bed: &Topology, exporters: &str) {
+pub(crate) fn write_identities(bed: &Topology, exporters: &str) {
     let text = [
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
         identity("client", CLIENT, "[east, west]"),
@@ -54,7 +54,7 @@ fn write_identities(bed: &Topology, exporters: &str) {
 }
 
 /// Writes a policy for the Pod of a cluster.
-fn write_policy(bed: &Topology, cluster: Cluster, ingress: &str) {
+pub(crate) fn write_policy(bed: &Topology, cluster: Cluster, ingress: &str) {
     let app = match cluster {
         Cluster::East => "client",
         Cluster::West => "server",
@@ -83,12 +83,13 @@ fn get(bed: &Topology) -> Result<String, String> {
         .map_err(|error| format!("{error:#}"))
 }
 
-fn wait_passing(bed: &Topology, what: &str) {
+/// Waits until a request of the client has an answer.
+pub(crate) fn wait_passing(bed: &Topology, what: &str) {
     wait_for(&format!("requests pass: {what}"), TIMEOUT, || get(bed)).expect("an answer");
 }
 
 /// Waits until requests are dropped at the server's node with a reason.
-fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
+pub(crate) fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
     let drops = || {
         let counters = Counters::read(&bed.bpf_dir(Place::NodeWest)).expect("counters");
         counters.drops.get(reason).copied().unwrap_or_default()
@@ -107,10 +108,8 @@ fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
     .expect("drops");
 }
 
-#[test]
-fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
-    let (mut bed, _server) = enforcing("policy");
-    write_policy(&bed, Cluster::West, CLIENTS_ONLY);
+/// Waits until a policy without a rule for ICMP drops echo requests.
+pub(crate) fn wait_enforced(bed: &Topology) {
     wait_for("no rule allows ICMP", TIMEOUT, || {
         let ping = bed
             .traffic()
@@ -121,6 +120,13 @@ fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
         }
     })
     .expect("drops");
+}
+
+#[test]
+fn a_policy_decides_by_the_labels_of_pods_in_another_cluster() {
+    let (mut bed, _server) = enforcing("policy");
+    write_policy(&bed, Cluster::West, CLIENTS_ONLY);
+    wait_enforced(&bed);
     wait_passing(&bed, "a client");
 
     write_pod(&bed, Cluster::East, "other", "Running");

@@ -1,0 +1,186 @@
+//! Verdicts on packets from another cluster while policies, identities and the agent change.
+
+use std::{
+    fmt::Write as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use mc_tests::{
+    counters::Counters,
+    process::Process,
+    rng::Rng,
+    topology::{Cluster, Place, Topology},
+    traffic::FloodReport,
+};
+
+use crate::policies::{enforcing, wait_dropped, wait_enforced, wait_passing, write_identities, write_policy};
+
+/// Pace of the changes: twenty each second.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
+/// Changes between two restarts of the agent.
+const CHANGES_PER_AGENT: u32 = 30;
+const PORT: u16 = 8080;
+/// A port that no variant of the policy allows.
+const CLOSED_PORT: u16 = 9090;
+const NODE: Place = Place::NodeWest;
+
+/// The extent of each half of the test.
+struct Extent {
+    seconds: u64,
+    /// Requests in a second, each over its own connection.
+    requests: u64,
+    /// Seconds between two requests.
+    interval: &'static str,
+}
+
+/// Fewer connections in a second of a long run: each keeps a port of the client for a minute.
+fn extent() -> Extent {
+    if std::env::var("MC_LONG").is_ok_and(|long| long == "1") {
+        Extent {
+            seconds: 300,
+            requests: 90,
+            interval: "0.01",
+        }
+    } else {
+        Extent {
+            seconds: 5,
+            requests: 500,
+            interval: "0.001",
+        }
+    }
+}
+
+/// One of many policies that allow port 8080 to clients and nothing else.
+fn variant(rng: &mut Rng) -> String {
+    let mut rules = String::new();
+    for _ in 0..rng.below(40) {
+        let port = rng.range(1, 8_000);
+        let filler = match rng.index(3) {
+            0 => format!("{{action: Drop, ports: [{{protocol: TCP, port: {port}}}]}}"),
+            1 => format!(
+                "{{action: Allow, from: [{{scope: ClusterSet, podSelector: {{matchLabels: {{app: {}}}}}}}], ports: \
+                 [{{protocol: UDP, port: {port}}}]}}",
+                rng.pick(&["client", "server", "other"])
+            ),
+            _ => format!(
+                "{{action: Drop, from: [{{ipBlock: {{cidr: 192.0.2.{}/32}}}}]}}",
+                rng.below(256)
+            ),
+        };
+        writeln!(rules, "  - {filler}").expect("a line");
+    }
+    let first = PORT - u16::try_from(rng.below(100)).expect("a port");
+    let client = *rng.pick(&[
+        "podSelector: {matchLabels: {app: client}}",
+        "namespaceSelector: {}, podSelector: {matchExpressions: [{key: app, operator: In, values: [client]}]}",
+    ]);
+    format!(
+        "{rules}  - action: Allow\n    from: [{{scope: ClusterSet, {client}}}]\n    \
+         ports: [{{protocol: TCP, port: {first}, endPort: {PORT}}}]\n  - action: Drop\n"
+    )
+}
+
+/// Changes policies and identities, and restarts the agent, for as long as `traffic` runs; returns the changes and
+/// restarts.
+fn churn(bed: &mut Topology, rng: &mut Rng, traffic: &mut Process) -> (u32, u32) {
+    let (mut changes, mut restarts) = (0, 0);
+    while traffic.is_running() {
+        let next = Instant::now() + CHANGE_INTERVAL;
+        if rng.one_in(4) {
+            let exporters: &&str = rng.pick(&["[east]", "[west]", "[east, west]"]);
+            write_identities(bed, exporters);
+        } else {
+            write_policy(bed, Cluster::West, &variant(rng));
+        }
+        changes += 1;
+        if changes % CHANGES_PER_AGENT == 0 {
+            // Changes reach the maps, and not only the files.
+            bed.wait_agent_updated(NODE, 2).expect("changes");
+            bed.stop_agent(NODE).expect("SIGTERM");
+            bed.start_agent(NODE).expect("an agent");
+            restarts += 1;
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    (changes, restarts)
+}
+
+/// Packets that policies have dropped, for any reason.
+fn dropped_by_policies(bed: &Topology) -> u64 {
+    let counters = Counters::read(&bed.bpf_dir(NODE)).expect("counters");
+    let reasons = ["policy", "policy-pod", "identity-unknown", "identity-forged"];
+    let counts = reasons.map(|reason| counters.drops.get(reason).copied().unwrap_or_default());
+    counts.iter().sum()
+}
+
+#[test]
+fn no_verdict_is_wrong_while_policies_identities_and_the_agent_change() {
+    let (mut bed, _server) = enforcing("policy-churn");
+    let mut rng = Rng::new(18);
+    write_policy(&bed, Cluster::West, &variant(&mut rng));
+    let to = Cluster::West.pod_ip();
+    let Extent {
+        seconds,
+        requests,
+        interval,
+    } = extent();
+
+    // No packet of an allowed connection is dropped.
+    let url = format!("http://{to}:{PORT}/");
+    let requests = (seconds * requests).to_string();
+    let args = ["get", "--count", &requests, "--interval", interval, &url];
+    wait_passing(&bed, "a client");
+    wait_enforced(&bed);
+    let before = dropped_by_policies(&bed);
+    let mut client = bed
+        .traffic()
+        .spawn(bed.netns(Place::PodEast), &args)
+        .expect("a client");
+    let (changes, restarts) = churn(&mut bed, &mut rng, &mut client);
+    client
+        .finish(Duration::from_secs(seconds))
+        .expect("every request has an answer");
+    println!("{requests} requests, {changes} changes, {restarts} restarts");
+    assert_eq!(
+        dropped_by_policies(&bed),
+        before,
+        "packets of allowed connections"
+    );
+    assert!(restarts > 0 && changes > CHANGES_PER_AGENT);
+
+    // No packet to a closed port passes.
+    let port = CLOSED_PORT.to_string();
+    let silence = (seconds + 10).to_string();
+    let mut sink = bed
+        .traffic()
+        .serve(
+            bed.netns(Place::PodWest),
+            &["udp-sink", "--port", &port, "--timeout", &silence],
+        )
+        .expect("a receiver");
+    let address = format!("{to}:{CLOSED_PORT}");
+    let (duration, seconds) = (Duration::from_secs(seconds), seconds.to_string());
+    let args = ["udp-flood", &address, "--duration", &seconds];
+    let mut flood = bed
+        .traffic()
+        .spawn(bed.netns(Place::PodEast), &args)
+        .expect("a sender");
+    let (changes, restarts) = churn(&mut bed, &mut rng, &mut flood);
+    let dropped = dropped_by_policies(&bed) - before;
+    println!("{dropped} datagrams dropped, {changes} changes, {restarts} restarts");
+    let report = sink
+        .finish(2 * duration + Duration::from_secs(20))
+        .expect("a report");
+    let report = report.lines().next_back().expect("a report");
+    let report: FloodReport = serde_json::from_str(report).expect("JSON");
+    assert_eq!(report, FloodReport::default(), "datagrams to a closed port");
+    assert!(
+        dropped > 100_000 && restarts > 0,
+        "{dropped} dropped, {restarts} restarts"
+    );
+
+    // The agent follows to the end.
+    write_policy(&bed, Cluster::West, "  - action: Drop\n");
+    wait_dropped(&bed, "policy", "everything");
+}

@@ -40,8 +40,8 @@ pub(crate) fn counters(bed: &Topology, place: Place) -> Counters {
     Counters::read(&bed.bpf_dir(place)).expect("counters")
 }
 
-/// Sends for a second and returns the received segments.
-pub(crate) fn transfer(bed: &Topology) -> u64 {
+/// Sends for a second and returns the received segments; an error if they are few.
+fn send(bed: &Topology) -> Result<u64, String> {
     let [east, west] = [Place::PodEast, Place::PodWest].map(|place| bed.netns(place));
     let report = bed
         .traffic()
@@ -60,8 +60,16 @@ pub(crate) fn transfer(bed: &Topology) -> u64 {
     } else {
         1_000
     };
-    assert!(segments > least, "{report:?}");
-    segments
+    if segments > least {
+        Ok(segments)
+    } else {
+        Err(format!("{report:?}"))
+    }
+}
+
+/// Sends for a second and returns the received segments.
+pub(crate) fn transfer(bed: &Topology) -> u64 {
+    send(bed).expect("many segments")
 }
 
 /// GSO packets with an outcome.
@@ -167,7 +175,8 @@ fn a_firewall_on_the_way_to_the_tunnel_device_drops_no_packet_of_a_pod_for_long(
         .expect("a firewall");
     wait_for("the way through the program", TIMEOUT, || {
         let was = gso(&bed, NODE, Outcome::KernelDecap);
-        transfer(&bed);
+        // The firewall drops packets until the next test of the device, and TCP backs off meanwhile.
+        send(&bed)?;
         let is = gso(&bed, NODE, Outcome::KernelDecap);
         if was == is {
             Ok(())

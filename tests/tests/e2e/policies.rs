@@ -101,6 +101,7 @@ fn check_packets(ns: &Namespace) {
     let client = ns.client(EAST, "east-n2");
     ns.export(WEST);
     ns.wait_imported(EAST, 1);
+    client.get(&client.imported_url());
     wait_identities_on_the_wire(ns, &client, "client");
     EAST.kubectl(&["label", "pod", "client", "app=changed", "--overwrite", "-n", ns.0]);
     wait_identities_on_the_wire(ns, &client, "changed");

@@ -4,6 +4,16 @@
 //! and is valid for any bit pattern, so that values of a pinned map are never misinterpreted. A change of a layout
 //! requires a new [`ABI_VERSION`]: the agent rejects pins of other versions.
 
+/// Marks types as plain old data for aya: repr(C), Copy, without padding and valid for any bit pattern, as their
+/// modules assert.
+#[cfg(feature = "user")]
+macro_rules! impl_pod {
+    ($($t:ty),* $(,)?) => {$(
+        // SAFETY: repr(C), Copy, no padding (asserted in the module) and every bit pattern is valid.
+        unsafe impl aya::Pod for $t {}
+    )*};
+}
+
 pub mod addr;
 mod address;
 pub mod affinity;
@@ -435,13 +445,7 @@ mod user {
         sample::SampleLimiter,
     };
 
-    macro_rules! pod {
-        ($($t:ty),*) => {$(
-            // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
-            unsafe impl aya::Pod for $t {}
-        )*};
-    }
-    pod!(
+    impl_pod!(
         Prefix,
         NextHopGroup,
         NextHop,

@@ -156,13 +156,7 @@ mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
     use super::{AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey};
 
-    macro_rules! pod {
-        ($($t:ty),*) => {$(
-            // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
-            unsafe impl aya::Pod for $t {}
-        )*};
-    }
-    pod!(
+    impl_pod!(
         AddressClassKey,
         IdentityKey,
         PolicyPod,

@@ -229,13 +229,7 @@ mod user {
         Backend, Flow, FlowKey, Fragment, FragmentKey, Maglev, Reply, ReplyKey, Service, ServiceKey,
     };
 
-    macro_rules! pod {
-        ($($t:ty),*) => {$(
-            // SAFETY: repr(C), Copy, no padding (asserted above) and every bit pattern is valid.
-            unsafe impl aya::Pod for $t {}
-        )*};
-    }
-    pod!(
+    impl_pod!(
         Backend,
         Flow,
         FlowKey,

@@ -16,9 +16,14 @@ mod rate_limit;
 mod sample;
 mod service;
 
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
+
 pub(crate) use cache::{
     cached_admission, cached_egress_route, cached_hrw_winner, second_admission, second_egress_route,
     second_hrw_winner, store_admission,
 };
 pub(crate) use kernel::{KernelMaps, count_drop, count_outcome};
 pub(crate) use sample::sample_drop;
+
+/// No preallocation of hash maps: most Nodes have few entries.
+const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;

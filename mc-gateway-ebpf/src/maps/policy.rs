@@ -1,7 +1,6 @@
 //! The maps of network policies.
 
 use aya_ebpf::{
-    bindings::BPF_F_NO_PREALLOC,
     btf_maps::{Array, HashMap, LpmTrie, LruHashMap, lpm_trie::Key},
     macros::btf_map,
 };
@@ -17,10 +16,7 @@ use mc_gateway_common::{
     maps::policy::Policies,
 };
 
-use super::kernel::KernelMaps;
-
-/// No preallocation: most nodes have few entries.
-const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
+use super::{AS_NEEDED, kernel::KernelMaps};
 
 #[btf_map(name = "mc_policy_state")]
 static STATE: Array<PolicyState, 1> = Array::new();

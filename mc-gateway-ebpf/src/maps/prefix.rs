@@ -3,7 +3,6 @@
 use core::{mem::offset_of, ptr};
 
 use aya_ebpf::{
-    bindings::BPF_F_NO_PREALLOC,
     btf_maps::{Array, HashMap},
     macros::btf_map,
 };
@@ -16,10 +15,11 @@ use mc_gateway_common::{
     packet::Address,
 };
 
+use super::AS_NEEDED;
+
 /// Memory of 96 bytes for each entry in use, instead of 12 MiB on every Node.
 #[btf_map(name = "mc_prefixes")]
-static PREFIXES: HashMap<PrefixKey, Prefix, { MAX_PREFIXES as usize }, { BPF_F_NO_PREALLOC as usize }> =
-    HashMap::new();
+static PREFIXES: HashMap<PrefixKey, Prefix, { MAX_PREFIXES as usize }, AS_NEEDED> = HashMap::new();
 #[btf_map(name = "mc_prefix_lens")]
 static PREFIX_LENS: Array<PrefixLengths, { PREFIX_LENS_SLOTS as usize }> = Array::new();
 #[btf_map(name = "mc_prefix_gen")]

@@ -1,7 +1,6 @@
 //! The Service maps.
 
 use aya_ebpf::{
-    bindings::BPF_F_NO_PREALLOC,
     btf_maps::{HashMap, LruHashMap},
     macros::btf_map,
 };
@@ -13,10 +12,7 @@ use mc_gateway_common::{
     maps::service::Services,
 };
 
-use super::kernel::KernelMaps;
-
-/// No preallocation: a regular node has hardly any entries.
-const AS_NEEDED: usize = BPF_F_NO_PREALLOC as usize;
+use super::{AS_NEEDED, kernel::KernelMaps};
 
 #[btf_map(name = "mc_services")]
 static SERVICES: HashMap<ServiceKey, Service, { MAX_SERVICES as usize }, AS_NEEDED> = HashMap::new();

@@ -57,10 +57,7 @@ pub(super) fn local_identities(
     let cache = cache.update(known.map_or(&[], |known| &known.identities));
     rejected.extend(cache.rejected.iter().cloned());
     let numbers = &cache.numbers;
-    let namespaces = objects
-        .identities
-        .as_ref()
-        .map_or(&[][..], |known| &known.namespaces);
+    let namespaces = known.map_or(&[][..], |known| &known.namespaces);
     let number = |pod: &PodInfo| {
         let (name, _) = pod.name.split_once('/')?;
         let at = namespaces.binary_search_by(|namespace| namespace.name.as_str().cmp(name));

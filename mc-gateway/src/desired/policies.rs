@@ -19,7 +19,7 @@ use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 use super::LocalNode;
 use crate::cidr::{abi_prefix_len, parse_address, to_abi_addr};
 use crate::config::PolicyEnforcement;
-use crate::identity_objects::{IdentityInfo, NamespaceInfo};
+use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
@@ -47,7 +47,7 @@ pub(super) struct PolicyCache {
     rejected: Vec<FieldError>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 struct Inputs {
     objects: PolicyObjects,
     namespaces: Vec<Arc<NamespaceInfo>>,
@@ -69,20 +69,27 @@ impl PolicyCache {
             PolicyEnforcement::ClusterSetOnly => Mode::ClusterSetOnly,
             PolicyEnforcement::All => Mode::All,
         };
-        let known = objects.identities.clone().unwrap_or_default();
+        let absent = IdentityObjects::default();
+        let known = objects.identities.as_ref().unwrap_or(&absent);
         let on_node = |pod: &&Arc<PodInfo>| pod.node == me.node_name && !pod.ips.is_empty();
-        let inputs = Inputs {
-            objects: objects.policies.clone(),
-            namespaces: known.namespaces,
-            identities: known.identities,
-            pods: objects.pods.iter().filter(on_node).cloned().collect(),
-            clusters: objects
-                .remotes
-                .iter()
-                .map(|remote| remote.cluster_id.clone())
-                .collect(),
-        };
-        if self.inputs.as_ref() != Some(&inputs) {
+        let pods: Vec<_> = objects.pods.iter().filter(on_node).cloned().collect();
+        let remotes = objects.remotes.iter();
+        let clusters: BTreeSet<_> = remotes.map(|remote| remote.cluster_id.clone()).collect();
+        let is_current = self.inputs.as_ref().is_some_and(|inputs| {
+            inputs.objects == objects.policies
+                && inputs.namespaces == known.namespaces
+                && inputs.identities == known.identities
+                && inputs.pods == pods
+                && inputs.clusters == clusters
+        });
+        if !is_current {
+            let inputs = Inputs {
+                objects: objects.policies.clone(),
+                namespaces: known.namespaces.clone(),
+                identities: known.identities.clone(),
+                pods,
+                clusters,
+            };
             (self.policies, self.rejected) = compute(&inputs, mode, me);
             self.inputs = Some(inputs);
         }

@@ -1,34 +1,32 @@
 //! The rows of the section of network policies. Pure.
 
+use std::collections::BTreeMap;
+
 use mc_gateway_common::abi::Addr;
-use mc_gateway_common::abi::policy::{DIMENSION_ADDRESS, POD_CLOSED, POD_DROPS_UNKNOWN, PolicyPod};
+use mc_gateway_common::abi::policy::{
+    DIMENSION_ADDRESS, DIMENSION_IDENTITY, POD_CLOSED, POD_DROPS_UNKNOWN, PolicyPod,
+};
 use serde_json::json;
 
 use super::render::Table;
 use super::snapshot::Snapshot;
 use crate::cidr::from_abi_addr;
-use crate::policy_tables::RulePrefix;
 
 /// The Pods of this node that policies select, with the numbers of their table entries.
 pub(super) fn policies(snapshot: &Snapshot) -> Table {
     let tables = snapshot.contents.policies.current();
+    // Pods share sets, and a set may have many rules: they are counted once.
+    let mut counts: BTreeMap<(u32, u8), usize> = BTreeMap::new();
+    for rule in tables.rules.keys() {
+        *counts.entry((rule.set, rule.dimension)).or_default() += 1;
+    }
     let row = |(addr, pod): (&Addr, &PolicyPod)| {
-        let of_pod = |dimension| {
-            let rules = tables.rules.keys();
-            rules
-                .filter(
-                    |RulePrefix {
-                         set, dimension: of, ..
-                     }| *set == pod.set && *of == dimension,
-                )
-                .count()
-        };
-        let by_address = of_pod(DIMENSION_ADDRESS);
+        let of_pod = |dimension| counts.get(&(pod.set, dimension)).copied().unwrap_or_default();
         vec![
             json!(from_abi_addr(addr)),
             json!(pod.set),
-            json!(of_pod(0)),
-            json!(by_address),
+            json!(of_pod(DIMENSION_IDENTITY)),
+            json!(of_pod(DIMENSION_ADDRESS)),
             json!(if pod.flags & POD_CLOSED != 0 {
                 "closed"
             } else if pod.flags & POD_DROPS_UNKNOWN != 0 {

@@ -394,7 +394,7 @@ impl Planner {
             mode: resolved.attach_mode,
         };
         let own = std::iter::once((hook(Program::ToRemote, device), mc0.ifindex));
-        // Packets meet it only while policies decide on some.
+        // Without a policy for a Pod of this node, packets have no program more to run.
         let policies =
             (!resolved.policies.is_empty()).then(|| (hook(Program::FromRemote, device), mc0.ifindex));
         let underlay = resolved

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 use mc_api::network_policy::IpBlock;
 
+use super::numbers::Numbers;
 use super::tables::UNKNOWN_CLASS;
 
 /// The classes.
@@ -24,17 +25,13 @@ impl AddressClasses {
             .keys()
             .flat_map(|block| [block.cidr].into_iter().chain(block.except.iter().copied()))
             .collect();
-        let mut classes: BTreeMap<Vec<u32>, u32> = [(Vec::new(), UNKNOWN_CLASS)].into();
+        let mut classes = Numbers::beginning_with(Vec::new(), UNKNOWN_CLASS);
         let mut by_prefix = BTreeMap::new();
         // The prefixes around the present one; they precede it in the order of prefixes.
         let mut around: Vec<(IpNet, u32)> = Vec::new();
-        let mut next = UNKNOWN_CLASS + 1;
         for prefix in prefixes {
             let containing = blocks.iter().filter(|(block, _)| contains(block, &prefix));
-            let class = *classes
-                .entry(containing.map(|(_, number)| *number).collect())
-                .or_insert(next);
-            next = next.max(class + 1);
+            let class = classes.number(containing.map(|(_, number)| *number).collect());
             while around.pop_if(|(outer, _)| !outer.contains(&prefix)).is_some() {}
             let outer = around.last().map_or(UNKNOWN_CLASS, |(_, class)| *class);
             if class != outer {
@@ -42,13 +39,10 @@ impl AddressClasses {
             }
             around.push((prefix, class));
         }
-        let mut by_block: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (containing, class) in &classes {
-            for block in containing {
-                by_block.entry(*block).or_default().push(*class);
-            }
+        Self {
+            by_prefix,
+            by_block: classes.by_member(),
         }
-        Self { by_prefix, by_block }
     }
 }
 

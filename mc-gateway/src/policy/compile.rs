@@ -8,6 +8,7 @@ use mc_api::network_policy::{IpBlock, L4Protocol, Service};
 use super::address_classes::AddressClasses;
 use super::identity_classes::{IdentityClasses, LabelPeer};
 use super::model::{ICMP, ICMPV6, PROTOCOLS, PolicySet};
+use super::numbers::Numbers;
 use super::order::{EnforcedRule, Source, enforced_rules};
 use super::port_prefixes::{PortPrefix, flatten, split};
 use super::selection::{Destination, applies_to, destinations, identities, namespaces};
@@ -36,13 +37,6 @@ struct PortRange {
     protocol: u8,
     first: u16,
     last: u16,
-}
-
-/// Numbers of peers and sets, in the order of their first use.
-#[derive(Debug)]
-struct Numbers<K> {
-    numbers: BTreeMap<K, u32>,
-    next: u32,
 }
 
 /// A named port that a Pod lacks: the first such Pod, and the number of others.
@@ -300,25 +294,5 @@ impl PortRange {
             first,
             last,
         }
-    }
-}
-
-// === impl Numbers ===
-
-impl<K> Default for Numbers<K> {
-    fn default() -> Self {
-        Self {
-            numbers: BTreeMap::new(),
-            next: 0,
-        }
-    }
-}
-
-impl<K: Ord> Numbers<K> {
-    /// The number of this key, from 0.
-    fn number(&mut self, key: K) -> u32 {
-        let number = *self.numbers.entry(key).or_insert(self.next);
-        self.next = self.next.max(number + 1);
-        number
     }
 }

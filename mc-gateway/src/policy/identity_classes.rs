@@ -7,6 +7,7 @@ use mc_api::label_selector::LabelSelector;
 use mc_api::network_policy::{NamespaceMatch, PodMatch};
 
 use super::model::{HOST_IDENTITY, Identity};
+use super::numbers::Numbers;
 use super::selection::Destination;
 use super::tables::{UNKNOWN_CLASS, UNMATCHED_CLASS};
 
@@ -74,27 +75,17 @@ impl<'a> LabelPeer<'a> {
 
 impl IdentityClasses {
     pub(super) fn new(identities: &BTreeMap<u32, &Identity>, peers: &BTreeMap<LabelPeer<'_>, u32>) -> Self {
-        let mut classes: BTreeMap<Vec<u32>, u32> = [(Vec::new(), UNMATCHED_CLASS)].into();
+        let mut classes = Numbers::beginning_with(Vec::new(), UNMATCHED_CLASS);
         let mut by_id: BTreeMap<u32, u32> = [(HOST_IDENTITY, UNMATCHED_CLASS)].into();
-        let mut next = UNMATCHED_CLASS + 1;
         for (id, identity) in identities {
             let matching = peers.iter().filter(|(peer, _)| peer.matches(identity));
-            let class = *classes
-                .entry(matching.map(|(_, number)| *number).collect())
-                .or_insert(next);
-            next = next.max(class + 1);
+            let class = classes.number(matching.map(|(_, number)| *number).collect());
             by_id.insert(*id, class);
-        }
-        let mut by_peer: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (matching, class) in &classes {
-            for peer in matching {
-                by_peer.entry(*peer).or_default().push(*class);
-            }
         }
         Self {
             by_id,
-            by_peer,
-            all: (UNKNOWN_CLASS..next).collect(),
+            by_peer: classes.by_member(),
+            all: (UNKNOWN_CLASS..classes.next).collect(),
         }
     }
 }

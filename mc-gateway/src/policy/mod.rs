@@ -13,6 +13,7 @@ pub mod evaluate;
 mod identity_classes;
 pub mod look_up;
 pub mod model;
+mod numbers;
 mod order;
 mod port_prefixes;
 mod selection;

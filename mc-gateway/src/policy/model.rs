@@ -6,22 +6,13 @@ use std::sync::Arc;
 
 use mc_api::label_identity::Labels;
 use mc_api::network_policy::{Action, Group, Policy};
+use mc_gateway_common::abi::IDENTITY_HOST;
+pub use mc_gateway_common::packet::ip::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
 /// The protocols with tables of their own: TCP, UDP, SCTP, ICMP and `ICMPv6`.
 pub const PROTOCOLS: [u8; 5] = [TCP, UDP, SCTP, ICMP, ICMPV6];
-/// TCP.
-pub const TCP: u8 = 6;
-/// UDP.
-pub const UDP: u8 = 17;
-/// SCTP.
-pub const SCTP: u8 = 132;
-/// ICMP.
-pub const ICMP: u8 = 1;
-/// `ICMPv6`.
-pub const ICMPV6: u8 = 58;
-
 /// The identity in packets of hosts, in clusters that announce identities. No label peer matches it.
-pub const HOST_IDENTITY: u32 = 0;
+pub const HOST_IDENTITY: u32 = IDENTITY_HOST;
 
 /// The objects that decide on packets from other clusters.
 #[derive(Clone, Debug, Default)]

@@ -5,15 +5,16 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mc_api::network_policy::Action;
+use mc_gateway_common::abi::policy::{CLASS_UNKNOWN, PROTO_OTHER};
 
 use super::model::{PROTOCOLS, RuleRef};
 
 /// The class of unknown identities, and of addresses in no block.
-pub const UNKNOWN_CLASS: u32 = 0;
+pub const UNKNOWN_CLASS: u32 = CLASS_UNKNOWN;
 /// The class of identities that no peer by labels matches, among them hosts.
 pub const UNMATCHED_CLASS: u32 = 1;
 /// The key of protocols without tables of their own.
-pub const OTHER_PROTOCOL: u8 = 0;
+pub const OTHER_PROTOCOL: u8 = PROTO_OTHER;
 
 /// Compiled policies; [`super::look_up()`] states their use.
 ///

@@ -10,7 +10,6 @@ use mc_gateway_common::abi::{self, PrefixKey};
 use super::ResolvedState;
 use crate::cidr::{abi_prefix_len, to_abi_addr};
 use crate::desired::policies::NodePolicies;
-use crate::desired::services::Services;
 use crate::desired::{AntreaInterop, DesiredState, PrefixRoute};
 use crate::shared_map::SharedMap;
 
@@ -138,36 +137,49 @@ fn change_address(
     prefixes.insert(key, prefix);
 }
 
+/// Changes the entries of ranges of this node, where they exist.
+fn change_ranges(
+    prefixes: &mut SharedMap<PrefixKey, Prefix>,
+    ranges: impl Iterator<Item = IpNet>,
+    change: impl Fn(&mut Prefix),
+) {
+    for net in ranges {
+        let key = to_key(net);
+        if let Some(mut prefix) = prefixes.get(&key).copied() {
+            change(&mut prefix);
+            prefixes.insert(key, prefix);
+        }
+    }
+}
+
+/// Addresses of this node itself.
+fn host_addresses(resolved: &ResolvedState) -> Vec<IpAddr> {
+    let sources = resolved.masquerade.sources.iter();
+    sources.chain(resolved.addresses.iter().copied()).collect()
+}
+
 /// Marks the sources of packets of this node with their label identities: each Pod with its own, the rest of the Pod
 /// CIDRs and of the Service CIDRs as unknown, because its packets are from Pods all the same.
-pub(super) fn mark_identities(
+fn mark_identities(
     resolved: &mut ResolvedState,
     identities: &BTreeMap<IpAddr, u32>,
     desired: &DesiredState,
+    delivered: &[IpNet],
 ) {
     let masquerade = &desired.masquerade;
     // Clients of clusters with Antrea gateways share the address of this gateway.
     let shared = masquerade.antrea.source.map(|addr| IpNet::from(IpAddr::V4(addr)));
     let ranges = masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
-    for net in ranges.copied().chain(shared) {
-        let key = to_key(net);
-        if let Some(mut prefix) = resolved.prefixes.get(&key).copied() {
-            prefix.identity = abi::IDENTITY_UNKNOWN;
-            resolved.prefixes.insert(key, prefix);
-        }
-    }
-    let delivered = delivered(&desired.prefixes);
+    let hosts = host_addresses(resolved);
     let prefixes = &mut resolved.prefixes;
+    change_ranges(prefixes, ranges.copied().chain(shared), |prefix| {
+        prefix.identity = abi::IDENTITY_UNKNOWN;
+    });
     for (addr, identity) in identities {
-        change_address(prefixes, &delivered, *addr, |prefix| prefix.identity = *identity);
+        change_address(prefixes, delivered, *addr, |prefix| prefix.identity = *identity);
     }
-    let hosts = resolved
-        .masquerade
-        .sources
-        .iter()
-        .chain(resolved.addresses.iter().copied());
-    for addr in hosts.filter(|addr| !identities.contains_key(addr)) {
-        change_address(prefixes, &delivered, addr, |prefix| {
+    for addr in hosts.iter().filter(|addr| !identities.contains_key(addr)) {
+        change_address(prefixes, delivered, *addr, |prefix| {
             prefix.identity = abi::IDENTITY_HOST;
         });
     }
@@ -175,30 +187,16 @@ pub(super) fn mark_identities(
 
 /// Marks the destinations of packets that policies decide on: the Pods that a policy selects, and the rest of the Pod
 /// CIDRs and the Service CIDRs, where a Pod that a policy selects may be.
-pub(super) fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState) {
+fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState, delivered: &[IpNet]) {
     let NodePolicies { tables, pods } = &desired.policies;
-    resolved.policies = Arc::clone(tables);
-    if tables.is_empty() {
-        return;
-    }
     let ranges = desired.masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
-    for net in ranges {
-        let key = to_key(*net);
-        if let Some(mut prefix) = resolved.prefixes.get(&key).copied() {
-            prefix.flags |= abi::PREFIX_POLICY;
-            resolved.prefixes.insert(key, prefix);
-        }
-    }
-    let delivered = delivered(&desired.prefixes);
-    let hosts = resolved
-        .masquerade
-        .sources
-        .iter()
-        .chain(resolved.addresses.iter().copied());
-    let hosts: Vec<IpAddr> = hosts.collect();
+    let hosts = host_addresses(resolved);
     let prefixes = &mut resolved.prefixes;
+    change_ranges(prefixes, ranges.copied(), |prefix| {
+        prefix.flags |= abi::PREFIX_POLICY;
+    });
     for addr in pods.iter().chain(&hosts) {
-        change_address(prefixes, &delivered, *addr, |prefix| {
+        change_address(prefixes, delivered, *addr, |prefix| {
             if tables.pods.contains_key(&to_abi_addr(*addr)) {
                 prefix.flags |= abi::PREFIX_POLICY;
             }
@@ -207,24 +205,35 @@ pub(super) fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState
 }
 
 /// Marks the addresses of this node's backends.
-pub(super) fn mark_backends(
-    resolved: &mut ResolvedState,
-    services: &Services,
-    prefixes: &SharedMap<IpNet, PrefixRoute>,
-) {
-    let mut backends = services
-        .backends
-        .values()
+fn mark_backends(resolved: &mut ResolvedState, backends: &[IpAddr], delivered: &[IpNet]) {
+    for pod in backends {
+        let mark = |prefix: &mut Prefix| prefix.flags |= abi::PREFIX_BACKENDS;
+        change_address(&mut resolved.prefixes, delivered, *pod, mark);
+        resolved.flags |= abi::CONFIG_BACKENDS;
+    }
+}
+
+/// Marks the addresses of this node: backends, label identities and policies.
+pub(super) fn mark_addresses(resolved: &mut ResolvedState, desired: &DesiredState) {
+    let backends = desired
+        .services
+        .iter()
+        .flat_map(|services| services.backends.values());
+    let backends: Vec<IpAddr> = backends
         .filter(|backend| backend.group == 0)
-        .peekable();
-    if backends.peek().is_none() {
+        .map(|backend| IpAddr::from(backend.pod).to_canonical())
+        .collect();
+    let tables = &desired.policies.tables;
+    resolved.policies = Arc::clone(tables);
+    if backends.is_empty() && desired.identities.is_none() && tables.is_empty() {
         return;
     }
-    let delivered = delivered(prefixes);
-    for backend in backends {
-        let pod = IpAddr::from(backend.pod).to_canonical();
-        let mark = |prefix: &mut Prefix| prefix.flags |= abi::PREFIX_BACKENDS;
-        change_address(&mut resolved.prefixes, &delivered, pod, mark);
-        resolved.flags |= abi::CONFIG_BACKENDS;
+    let delivered = delivered(&desired.prefixes);
+    mark_backends(resolved, &backends, &delivered);
+    if let Some(identities) = &desired.identities {
+        mark_identities(resolved, identities, desired, &delivered);
+    }
+    if !tables.is_empty() {
+        mark_policies(resolved, desired, &delivered);
     }
 }

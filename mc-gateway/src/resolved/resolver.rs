@@ -163,13 +163,7 @@ pub fn resolve(
         .map(|(addr, peer)| (to_abi_addr(*addr), to_peer(*peer, settings)))
         .collect();
     state.prefixes = cache.prefixes.update(desired).clone();
-    if let Some(services) = &desired.services {
-        prefix::mark_backends(&mut state, services, &desired.prefixes);
-    }
-    if let Some(identities) = &desired.identities {
-        prefix::mark_identities(&mut state, identities, desired);
-    }
-    prefix::mark_policies(&mut state, desired);
+    prefix::mark_addresses(&mut state, desired);
     let link_mtus = state.link_mtus();
     state.limit_mtus(settings.path_mtus);
     let foreign_routes = drop_foreign_routes(&mut state, settings.node_name, &inputs.foreign_routes);

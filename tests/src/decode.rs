@@ -212,6 +212,13 @@ impl Frame {
         self.geneve()?.inner.as_ref()?.ip.as_ref()
     }
 
+    /// The inner packet of an encapsulated frame and its VNI; none of a probe.
+    #[must_use]
+    pub fn inner_with_vni(&self) -> Option<(&Ip, u32)> {
+        let (inner, geneve) = (self.inner()?, self.geneve()?);
+        (!self.is_probe()).then_some((inner, geneve.vni))
+    }
+
     /// Whether this is an encapsulated probe or reply of a gateway (inner ethertype 0x88b5, IEEE local experimental).
     #[must_use]
     pub fn is_probe(&self) -> bool {

@@ -25,6 +25,7 @@ use mc_gateway::{
 use mc_gateway_common::{
     abi::{ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS},
     maps::MemoryMaps,
+    packet::ip::{ICMP, ICMPV6, TCP, UDP},
     verdict::DropReason,
 };
 use mc_tests::rng::Rng;
@@ -52,10 +53,6 @@ const NAMESPACES: [&str; 2] = ["shop", "lab"];
 /// Pods of the node, by the last byte of their addresses.
 const PODS: std::ops::RangeInclusive<u8> = 5..=8;
 const IDENTITIES: u32 = 8;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
 const GRE: u8 = 47;
 
 /// Objects, and the same as input of the evaluator.

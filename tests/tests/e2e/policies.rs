@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mc_tests::decode::Payload;
 use serde_json::Value;
 
 use crate::{
@@ -56,16 +55,13 @@ fn identities_on_the_wire(client: &Client) -> BTreeMap<&'static str, BTreeSet<u3
     client.get_many(&client.imported_url(), 5);
     let mut seen: BTreeMap<_, BTreeSet<u32>> = BTreeMap::new();
     for frame in capture.finish() {
-        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
-            continue;
-        };
-        let Some(inner) = frame.inner().filter(|_| !frame.is_probe()) else {
+        let Some((inner, vni)) = frame.inner_with_vni() else {
             continue;
         };
         if pods.contains(&inner.from) {
-            seen.entry("client").or_default().insert(geneve.vni);
+            seen.entry("client").or_default().insert(vni);
         } else if pods.contains(&inner.to) {
-            seen.entry("server").or_default().insert(geneve.vni);
+            seen.entry("server").or_default().insert(vni);
         }
     }
     seen

@@ -10,7 +10,7 @@ use std::{
 use mc_gateway_common::abi::IDENTITY_UNKNOWN;
 use mc_tests::{
     capture::{Capture, Direction},
-    decode::{Frame, Payload},
+    decode::{Frame, Ip},
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
@@ -25,7 +25,7 @@ pub(crate) const OTHER: u32 = 0x00ab_cdef;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The manifest of the identity of Pods with a label that clusters export.
-pub(crate) fn identity(app: &str, id: u32, clusters: &str) -> String {
+fn identity(app: &str, id: u32, clusters: &str) -> String {
     let label = format!("ns:kubernetes.io/metadata.name=shop&pod:app={app}");
     let digest = mc_api::label_identity::digest(&label);
     format!(
@@ -35,14 +35,16 @@ pub(crate) fn identity(app: &str, id: u32, clusters: &str) -> String {
     )
 }
 
-/// Writes the identities of all labels to the manifests of both clusters.
-fn write_identities(bed: &Topology) {
-    let all = "[east, west]";
+/// The clusters of the tests, as `clusters` of an identity.
+pub(crate) const BOTH: &str = "[east, west]";
+
+/// Writes the identities to the manifests of both clusters; `exporters` export that of `other`.
+pub(crate) fn write_identities(bed: &Topology, exporters: &str) {
     let text = [
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
-        identity("client", CLIENT, all),
-        identity("server", SERVER, all),
-        identity("other", OTHER, all),
+        identity("client", CLIENT, BOTH),
+        identity("server", SERVER, BOTH),
+        identity("other", OTHER, exporters),
     ]
     .concat();
     for cluster in Cluster::ALL {
@@ -69,26 +71,27 @@ pub(crate) fn write(bed: &Topology, cluster: Cluster, name: &str, text: &str) {
     fs::rename(&new, directory.join(name)).expect("a manifest");
 }
 
-/// The VNIs of the packets of a request between the Pods, by sender, at a place of the underlay.
-fn identities_at(bed: &Topology, place: Place) -> BTreeMap<IpAddr, BTreeSet<u32>> {
+/// The inner packets of a request to the server from `client`, with their VNIs, at a place of the underlay.
+fn request_at(bed: &Topology, place: Place, client: Place) -> Vec<(Ip, u32)> {
     let file = bed.directory().join("identities.pcap");
     let device = place.underlay_devices()[0];
     let netns = bed.netns(place);
     let capture =
         Capture::start(bed.traffic(), netns, device, Direction::Both, None, &file).expect("a capture");
     let url = format!("http://{}:8080/", Cluster::West.pod_ip());
-    bed.traffic()
-        .get(bed.netns(Place::PodEast), &url)
-        .expect("an answer");
+    bed.traffic().get(bed.netns(client), &url).expect("an answer");
     let frames = capture.finish().expect("frames");
+    let frames = frames.iter().filter_map(|bytes| Frame::decode(bytes));
+    frames
+        .filter_map(|frame| frame.inner_with_vni().map(|(inner, vni)| (inner.clone(), vni)))
+        .collect()
+}
+
+/// The VNIs of the packets of a request between the Pods, by sender, at a place of the underlay.
+fn identities_at(bed: &Topology, place: Place) -> BTreeMap<IpAddr, BTreeSet<u32>> {
     let mut seen: BTreeMap<IpAddr, BTreeSet<u32>> = BTreeMap::new();
-    for frame in frames.iter().filter_map(|bytes| Frame::decode(bytes)) {
-        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
-            continue;
-        };
-        if let Some(inner) = frame.inner().filter(|_| !frame.is_probe()) {
-            seen.entry(inner.from).or_default().insert(geneve.vni);
-        }
+    for (inner, vni) in request_at(bed, place, Place::PodEast) {
+        seen.entry(inner.from).or_default().insert(vni);
     }
     seen
 }
@@ -120,7 +123,7 @@ fn packets_carry_the_identity_of_their_pod_through_both_gateways() {
         .expect("a server");
     wait_identities(&bed, Place::GatewayEast, 0, 0);
 
-    write_identities(&bed);
+    write_identities(&bed, BOTH);
     wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, IDENTITY_UNKNOWN);
     write_pod(&bed, Cluster::East, "client", "Running");
     write_pod(&bed, Cluster::West, "server", "Running");
@@ -157,28 +160,13 @@ fn the_node_itself_is_a_host() {
         .traffic()
         .echo_server(west, "pod-west", 8080)
         .expect("a server");
-    write_identities(&bed);
+    write_identities(&bed, BOTH);
     wait_identities(&bed, Place::GatewayEast, IDENTITY_UNKNOWN, IDENTITY_UNKNOWN);
-    let file = bed.directory().join("host.pcap");
-    let gateway = bed.netns(Place::GatewayEast);
-    let device = Place::GatewayEast.underlay_devices()[0];
-    let capture =
-        Capture::start(bed.traffic(), gateway, device, Direction::Both, None, &file).expect("a capture");
-    let url = format!("http://{}:8080/", Cluster::West.pod_ip());
-    bed.traffic()
-        .get(bed.netns(Place::NodeEast), &url)
-        .expect("an answer");
-    let frames = capture.finish().expect("frames");
-    let mut of_host = BTreeSet::new();
-    for frame in frames.iter().filter_map(|bytes| Frame::decode(bytes)) {
-        let Some(Payload::Geneve(_, geneve)) = frame.ip.as_ref().map(|ip| &ip.payload) else {
-            continue;
-        };
-        if let Some(inner) = frame.inner().filter(|_| !frame.is_probe())
-            && inner.to == IpAddr::from(Cluster::West.pod_ip())
-        {
-            of_host.insert(geneve.vni);
-        }
-    }
+    let packets = request_at(&bed, Place::GatewayEast, Place::NodeEast).into_iter();
+    let server = IpAddr::from(Cluster::West.pod_ip());
+    let of_host: BTreeSet<u32> = packets
+        .filter(|(inner, _)| inner.to == server)
+        .map(|(_, vni)| vni)
+        .collect();
     assert_eq!(of_host, BTreeSet::from([0]));
 }

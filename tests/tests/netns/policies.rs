@@ -12,7 +12,7 @@ use mc_tests::{
 
 use crate::{
     fixture::options,
-    identities::{CLIENT, OTHER, SERVER, identity, write, write_pod},
+    identities::{BOTH, write, write_identities, write_pod},
 };
 
 /// A new state reaches the packets within this time.
@@ -32,25 +32,11 @@ pub(crate) fn enforcing(name: &str) -> (Topology, Process) {
         .traffic()
         .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
         .expect("a server");
-    write_identities(&bed, "[east, west]");
+    write_identities(&bed, BOTH);
     write_pod(&bed, Cluster::East, "client", "Running");
     write_pod(&bed, Cluster::West, "server", "Running");
     wait_passing(&bed, "without policies");
     (bed, server)
-}
-
-/// Writes the identities; `exporters` export that of `other`.
-pub(crate) fn write_identities(bed: &Topology, exporters: &str) {
-    let text = [
-        "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n".to_owned(),
-        identity("client", CLIENT, "[east, west]"),
-        identity("server", SERVER, "[east, west]"),
-        identity("other", OTHER, exporters),
-    ]
-    .concat();
-    for cluster in Cluster::ALL {
-        write(bed, cluster, "identities.yaml", &text);
-    }
 }
 
 /// Writes a policy for the Pod of a cluster.

@@ -14,7 +14,10 @@ use mc_tests::{
     traffic::FloodReport,
 };
 
-use crate::policies::{enforcing, wait_dropped, wait_enforced, wait_passing, write_identities, write_policy};
+use crate::{
+    identities::{BOTH, write_identities},
+    policies::{enforcing, wait_dropped, wait_enforced, wait_passing, write_policy},
+};
 
 /// Pace of the changes: twenty each second.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
@@ -88,7 +91,7 @@ fn churn(bed: &mut Topology, rng: &mut Rng, traffic: &mut Process) -> (u32, u32)
     while traffic.is_running() {
         let next = Instant::now() + CHANGE_INTERVAL;
         if rng.one_in(4) {
-            let exporters: &&str = rng.pick(&["[east]", "[west]", "[east, west]"]);
+            let exporters: &&str = rng.pick(&["[east]", "[west]", BOTH]);
             write_identities(bed, exporters);
         } else {
             write_policy(bed, Cluster::West, &variant(rng));

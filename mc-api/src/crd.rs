@@ -1,5 +1,6 @@
 //! The CRDs, generated from the Rust types.
 
+mod policy;
 #[cfg(test)]
 mod tests;
 
@@ -13,8 +14,8 @@ use kube::CustomResourceExt;
 use crate::{
     cluster_claim::ClusterClaim, cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
     label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce, node_key::NodeKey,
-    resource_export::ResourceExport, resource_import::ResourceImport, schema::serve_older_version,
-    service_export::ServiceExport, service_import::ServiceImport,
+    node_policy_status::NodePolicyStatus, resource_export::ResourceExport, resource_import::ResourceImport,
+    schema::serve_older_version, service_export::ServiceExport, service_import::ServiceImport,
 };
 
 /// The CRDs of a leader cluster.
@@ -41,11 +42,18 @@ pub fn member() -> Vec<CustomResourceDefinition> {
         Gateway::crd(),
         LabelIdentity::crd(),
         NodeKey::immutable_crd(),
+        NodePolicyStatus::crd(),
         serve_older_version(ServiceExport::crd(), "v1alpha1"),
         serve_older_version(ServiceImport::crd(), "v1alpha1"),
     ]
     .map(finalize)
     .into()
+}
+
+/// The CRDs of network policies, for clusters without Antrea.
+#[must_use]
+pub fn policy() -> Vec<CustomResourceDefinition> {
+    policy::crds().into_iter().map(finalize).collect()
 }
 
 /// Adds the label (a label of the derive macro would be on the objects, too) and removes the defaults: they are those

@@ -18,6 +18,7 @@ pub mod member_cluster_announce;
 pub mod names;
 pub mod network_policy;
 pub mod node_key;
+pub mod node_policy_status;
 pub mod renamed_annotation;
 pub mod resource_export;
 pub mod resource_import;

@@ -39,13 +39,7 @@ impl NodeKey {
     #[must_use]
     pub fn of_node(node: &str, uid: &str, public_key: String) -> Self {
         let mut object = Self::new(node, NodeKeySpec { public_key });
-        object.metadata.owner_references = Some(vec![OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: node.to_owned(),
-            uid: uid.to_owned(),
-            ..OwnerReference::default()
-        }]);
+        object.metadata.owner_references = Some(vec![node_owner(node, uid)]);
         object
     }
 
@@ -77,6 +71,17 @@ impl NodeKey {
             }]);
         }
         crd
+    }
+}
+
+/// The reference to a Node as owner.
+pub(crate) fn node_owner(node: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
     }
 }
 

@@ -50,6 +50,13 @@ impl Column {
         }
     }
 
+    pub(crate) const fn number(name: &'static str, path: &'static str, description: &'static str) -> Self {
+        Self {
+            type_: "number",
+            ..Self::string(name, path, description)
+        }
+    }
+
     pub(crate) const fn age() -> Self {
         Self {
             name: "Age",
@@ -135,7 +142,8 @@ where
     }
 }
 
-fn printer_column(column: &Column) -> CustomResourceColumnDefinition {
+/// The column in a CRD.
+pub(crate) fn printer_column(column: &Column) -> CustomResourceColumnDefinition {
     CustomResourceColumnDefinition {
         name: column.name.to_owned(),
         type_: column.type_.to_owned(),

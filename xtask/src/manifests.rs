@@ -9,6 +9,7 @@ use crate::{cluster, cmd};
 /// Output file and the kustomization it is built from, below `deploy/`.
 const FILES: &[(&str, &str)] = &[
     ("mc-gateway-leader.yml", "base/leader"),
+    ("mc-gateway-policy-crds.yml", "crds/policy"),
     ("mc-gateway-member.yml", "base/member"),
     ("mc-gateway-datapath.yml", "base/gateway"),
     ("mc-gateway-datapath-privileged.yml", "overlays/privileged"),

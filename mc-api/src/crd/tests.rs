@@ -51,6 +51,7 @@ fn names_columns_and_labels_match_antrea() {
                 false
             ),
             ("nodekeys.mc-gateway.io", "v1alpha1", false),
+            ("nodepolicystatuses.mc-gateway.io", "v1alpha1", false),
             ("resourceexports.multicluster.crd.antrea.io", "v1alpha1", true),
             ("resourceimports.multicluster.crd.antrea.io", "v1alpha1", true),
             ("serviceexports.multicluster.x-k8s.io", "v1beta1", true),
@@ -102,7 +103,7 @@ fn the_mcs_kinds_have_two_versions_with_the_same_fields() {
 
 #[test]
 fn schemas_have_no_defaults() {
-    for crd in leader().into_iter().chain(member()) {
+    for crd in leader().into_iter().chain(member()).chain(policy()) {
         assert!(
             !schema(&crd).to_string().contains("\"default\":"),
             "{:?}",

@@ -1,4 +1,4 @@
-//! The kinds, with opaque specs.
+//! The kinds, with opaque specs and statuses.
 
 use std::borrow::Cow;
 
@@ -26,6 +26,9 @@ macro_rules! kind {
             pub metadata: ObjectMeta,
             /// The spec, opaque.
             pub spec: Value,
+            /// The status, opaque.
+            #[serde(skip_serializing_if = "Value::is_null")]
+            pub status: Value,
         }
 
         impl Default for $type {
@@ -35,6 +38,7 @@ macro_rules! kind {
                     kind: Self::kind(&()).into_owned(),
                     metadata: ObjectMeta::default(),
                     spec: Value::Null,
+                    status: Value::Null,
                 }
             }
         }

@@ -13,6 +13,7 @@ mod parse;
 mod peer;
 mod policy;
 mod service;
+mod status;
 mod tier;
 
 pub use error::{FieldError, PolicyError};
@@ -22,6 +23,7 @@ pub use parse::parse;
 pub use peer::{AppliedTo, IpBlock, NamespaceMatch, Peer, PodMatch, Scope};
 pub use policy::{Action, ObjectName, Policy, Priority, Realization, Rule};
 pub use service::{L4Protocol, Service};
+pub use status::{NetworkPolicyStatus, Phase, PolicyKind, REALIZABLE, REALIZATION_FAILURE};
 pub use tier::{BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, parse_tier, tier};
 
 use serde_json::Value;

@@ -40,7 +40,12 @@ pub(crate) fn check(dir: &Path) -> anyhow::Result<()> {
 
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let mut files = vec![];
-    for (role, crds) in [("leader", crd::leader()), ("member", crd::member())] {
+    let roles = [
+        ("leader", crd::leader()),
+        ("member", crd::member()),
+        ("policy", crd::policy()),
+    ];
+    for (role, crds) in roles {
         let mut list = String::new();
         for crd in crds {
             let name = format!("{}.yaml", crd.metadata.name.as_deref().unwrap_or_default());

@@ -30,6 +30,8 @@ pub mod peer_secret;
 pub mod plan;
 pub mod policy;
 pub mod policy_objects;
+pub mod policy_report;
+pub mod policy_report_publisher;
 pub mod policy_tables;
 pub mod preflight;
 pub mod probe;

@@ -18,6 +18,10 @@ pub struct Parsed<T> {
     pub object: T,
     /// Rejected fields.
     pub errors: Vec<FieldError>,
+    /// `metadata.uid`; empty in manifests.
+    pub uid: String,
+    /// `metadata.generation`; 0 in manifests.
+    pub generation: i64,
 }
 
 /// A Tier; no priority if it is rejected.
@@ -48,15 +52,21 @@ fn key(kind: &str, name: &impl fmt::Display) -> String {
     format!("{kind} {name}")
 }
 
+fn parsed<T>(metadata: &ObjectMeta, key: String, object: T, errors: Vec<FieldError>) -> Arc<Parsed<T>> {
+    Arc::new(Parsed {
+        key,
+        object,
+        errors,
+        uid: metadata.uid.clone().unwrap_or_default(),
+        generation: metadata.generation.unwrap_or_default(),
+    })
+}
+
 fn policy(metadata: &ObjectMeta, spec: &serde_json::Value, namespaced: bool) -> Arc<Parsed<Policy>> {
     let (mut policy, errors) = parse(name_of(metadata, namespaced), spec);
     let created = metadata.creation_timestamp.as_ref();
     policy.created = created.map(|time| time.0.to_string());
-    Arc::new(Parsed {
-        key: policy.object(),
-        object: policy,
-        errors,
-    })
+    parsed(metadata, policy.object(), policy, errors)
 }
 
 /// A ClusterNetworkPolicy.
@@ -73,11 +83,7 @@ pub fn network_policy(object: &NetworkPolicy) -> Arc<Parsed<Policy>> {
 
 fn group(metadata: &ObjectMeta, spec: &serde_json::Value, namespaced: bool) -> Arc<Parsed<Group>> {
     let (group, errors) = parse_group(name_of(metadata, namespaced), spec);
-    Arc::new(Parsed {
-        key: group.object(),
-        object: group,
-        errors,
-    })
+    parsed(metadata, group.object(), group, errors)
 }
 
 /// A ClusterGroup.
@@ -96,14 +102,9 @@ pub fn namespaced_group(object: &NamespacedGroup) -> Arc<Parsed<Group>> {
 #[must_use]
 pub fn tier(object: &Tier) -> Arc<Parsed<TierInfo>> {
     let name = object.metadata.name.clone().unwrap_or_default();
-    let parsed = parse_tier(&name, &object.spec);
-    let (priority, errors) = match parsed {
+    let (priority, errors) = match parse_tier(&name, &object.spec) {
         Ok(priority) => (Some(priority), Vec::new()),
         Err(error) => (None, vec![*error]),
     };
-    Arc::new(Parsed {
-        key: key("Tier", &name),
-        object: (name, priority),
-        errors,
-    })
+    parsed(&object.metadata, key("Tier", &name), (name, priority), errors)
 }

@@ -31,6 +31,7 @@ use crate::key_publisher;
 use crate::maps::MapsError;
 use crate::peer_secret::KeyFileError;
 use crate::plan::PlanError;
+use crate::policy_report_publisher;
 use crate::preflight::PreflightError;
 use crate::program_log::ProgramLogError;
 use crate::service_ip_reservation;
@@ -101,6 +102,7 @@ pub async fn run(config: Config, object: &[u8]) -> Result<(), AgentError> {
     drop_samples::start(&agent.datapath.maps_dir(), Arc::clone(&agent.metrics))?;
     service_ip_reservation::start(&config, agent.needs_address.subscribe());
     key_publisher::start(&config, agent.secrets.public_key(), agent.needs_key.subscribe());
+    policy_report_publisher::start(&config, agent.policy_report.subscribe());
     if let Some(address) = config.metrics_address {
         let listener = Listener {
             addresses: vec![address],

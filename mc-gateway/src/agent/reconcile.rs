@@ -29,6 +29,7 @@ use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::peer_secret::{self, PeerSecrets};
 use crate::plan::{AttachMode, ObservedState, PlanCache, plan};
+use crate::policy_report_publisher::Report;
 use crate::preflight::{self, Locks};
 use crate::probe::{self, Prober};
 use crate::resolved::{NftRules, Resolution, ResolutionCache, ResolvedState, Settings, resolve};
@@ -78,6 +79,8 @@ pub(super) struct Agent {
     pub(super) needs_address: watch::Sender<bool>,
     /// Whether the public key of this Node must be published.
     pub(super) needs_key: watch::Sender<bool>,
+    /// The applied report about network policies.
+    pub(super) policy_report: watch::Sender<Report>,
     /// Secrets shared with other nodes.
     pub(super) secrets: PeerSecrets,
     /// Earlier ready backends of exported Services.
@@ -157,6 +160,7 @@ impl Agent {
             path_mtus,
             needs_address: watch::Sender::new(false),
             needs_key: watch::Sender::new(false),
+            policy_report: watch::Sender::new(None),
             secrets,
             service_history,
             desired_cache: DesiredCache::default(),
@@ -236,6 +240,11 @@ impl Agent {
                 self.needs_address.send_replace(state.needs_address);
                 // After the first reconcile: from now on this node accepts packets with its secrets.
                 self.needs_key.send_replace(desired.published_key.is_none());
+                self.policy_report.send_if_modified(|report| {
+                    let is_changed = *report != desired.policies.report;
+                    report.clone_from(&desired.policies.report);
+                    is_changed
+                });
                 let contents = self.maps.contents();
                 self.metrics
                     .state()

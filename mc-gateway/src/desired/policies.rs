@@ -9,6 +9,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use mc_api::label_identity::parse_normalized;
 use mc_api::network_policy::Action;
+use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
     MAX_IDENTITIES, MAX_POLICY_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, RULE_ALLOW,
@@ -28,6 +29,7 @@ use crate::policy::{
     compile,
 };
 use crate::policy_objects::PolicyObjects;
+use crate::policy_report;
 use crate::policy_tables::{PolicyTables, RulePrefix};
 
 /// Policies on packets to the Pods of this node.
@@ -37,6 +39,8 @@ pub struct NodePolicies {
     pub tables: Arc<PolicyTables>,
     /// Addresses of all Pods of this node.
     pub pods: Arc<BTreeSet<IpAddr>>,
+    /// The report to the controllers; none while policies are not enforced.
+    pub report: Option<Arc<NodePolicyStatusSpec>>,
 }
 
 /// Inputs of the tables, and the tables.
@@ -132,11 +136,15 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
     let (tables, issues) = compile(&set);
     rejected.extend(issues);
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
+    let selecting = tables.policies.clone();
     let mut tables = map_entries(&tables, inputs, me);
-    rejected.extend(close_if_too_large(&mut tables));
+    let too_large = close_if_too_large(&mut tables);
+    let report = policy_report::report(objects, &selecting, &rejected, too_large.as_ref(), mode);
+    rejected.extend(too_large);
     let policies = NodePolicies {
         pods: Arc::new(pods.collect()),
         tables: Arc::new(tables),
+        report: Some(Arc::new(report)),
     };
     (policies, rejected)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use mc_api::network_policy::{IpBlock, L4Protocol, Service};
 
@@ -83,6 +84,10 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
         tables.sets.push(SetInfo {
             drop_unknown: used.into_iter().any(|rule| rule.has_label_peers),
         });
+        let of_set = list.iter().filter_map(|pod_rule| rule_at(&rules, pod_rule.rule));
+        tables
+            .policies
+            .extend(of_set.map(|rule| Arc::clone(&rule.name.policy)));
         tables
             .rules
             .extend(entries(number + 1, &list, &rules, &by_identity, &by_address));

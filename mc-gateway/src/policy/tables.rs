@@ -1,7 +1,8 @@
 //! Compiled policies, as the programs find them in maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_api::network_policy::Action;
@@ -39,6 +40,8 @@ pub struct Tables {
     pub rules: BTreeMap<RuleKey, RuleValue>,
     /// The rules that [`RuleValue::rule`] refers to.
     pub rule_names: Vec<RuleRef>,
+    /// Kind and name of the policies with a rule for a Pod of [`Self::pods`].
+    pub policies: BTreeSet<Arc<str>>,
 }
 
 /// Properties of a set of rules.

@@ -188,7 +188,7 @@ fn mark_identities(
 /// Marks the destinations of packets that policies decide on: the Pods that a policy selects, and the rest of the Pod
 /// CIDRs and the Service CIDRs, where a Pod that a policy selects may be.
 fn mark_policies(resolved: &mut ResolvedState, desired: &DesiredState, delivered: &[IpNet]) {
-    let NodePolicies { tables, pods } = &desired.policies;
+    let NodePolicies { tables, pods, .. } = &desired.policies;
     let ranges = desired.masquerade.pod_cidrs.iter().chain(&desired.service_cidrs);
     let hosts = host_addresses(resolved);
     let prefixes = &mut resolved.prefixes;

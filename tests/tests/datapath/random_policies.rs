@@ -220,6 +220,8 @@ fn world(rng: &mut Rng) -> World {
             key: policy.object(),
             object: policy,
             errors,
+            uid: String::new(),
+            generation: 0,
         }));
     }
     World {

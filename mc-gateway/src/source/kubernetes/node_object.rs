@@ -1,7 +1,7 @@
 //! Objects that the agent creates for its Node.
 
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
@@ -53,6 +53,11 @@ impl NodeObjects {
             node: config.node_name.clone(),
             kubeconfig: kubeconfig.clone(),
         })
+    }
+
+    /// The file with the access to the API server, if there is one.
+    pub(crate) fn kubeconfig(&self) -> Option<&Path> {
+        self.kubeconfig.as_deref()
     }
 
     /// Creates the object for the name and the UID of the Node, in the agent's Namespace; false if it exists.

@@ -1,0 +1,206 @@
+//! The report of this Node about network policies: those that select its Pods, and their errors. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use mc_api::network_policy::Policy;
+use mc_api::node_policy_status::{
+    Enforcement, FieldReport, NodePolicyStatusSpec, PolicyReport, observed_policies,
+};
+
+use crate::objects::FieldError;
+use crate::policy::Mode;
+use crate::policy_objects::{Parsed, PolicyObjects};
+
+/// The report. `selecting` has kind and name of the policies with a rule for a Pod of the Node, `errors` all rejected
+/// fields. `too_large` closes the Pods that policies select, and so is an error of each of these policies.
+#[must_use]
+pub fn report(
+    objects: &PolicyObjects,
+    selecting: &BTreeSet<Arc<str>>,
+    errors: &[FieldError],
+    too_large: Option<&FieldError>,
+    mode: Mode,
+) -> NodePolicyStatusSpec {
+    let mut by_object: BTreeMap<&str, BTreeSet<FieldReport>> = BTreeMap::new();
+    for error in errors {
+        by_object.entry(&error.object).or_default().insert(field(error));
+    }
+    let too_large = too_large.map(field);
+    let policies = objects.policies.iter().filter_map(|policy| {
+        let selects_pods = selecting.contains(policy.key.as_str());
+        let own = by_object.remove(policy.key.as_str()).unwrap_or_default();
+        let of_node = too_large.iter().filter(|_| selects_pods).cloned();
+        let errors: Vec<_> = of_node.chain(own).collect();
+        (selects_pods || !errors.is_empty()).then(|| entry(policy, selects_pods, errors))
+    });
+    let enforcement = match mode {
+        Mode::All => Enforcement::All,
+        Mode::ClusterSetOnly => Enforcement::ClusterSetOnly,
+    };
+    let policies: Vec<_> = policies.collect();
+    let all = objects.policies.iter();
+    let observed = observed_policies(all.map(|policy| (policy.uid.as_str(), policy.generation)));
+    NodePolicyStatusSpec::bounded(enforcement, observed, policies)
+}
+
+fn entry(policy: &Parsed<Policy>, selects_pods: bool, errors: Vec<FieldReport>) -> PolicyReport {
+    let name = &policy.object.name;
+    let kind = match name.namespace {
+        None => "ClusterNetworkPolicy",
+        Some(_) => "NetworkPolicy",
+    };
+    PolicyReport {
+        kind: kind.to_owned(),
+        namespace: name.namespace.clone().unwrap_or_default(),
+        name: name.name.clone(),
+        uid: policy.uid.clone(),
+        generation: policy.generation,
+        selects_pods,
+        errors,
+        omitted_errors: 0,
+    }
+}
+
+fn field(error: &FieldError) -> FieldReport {
+    FieldReport {
+        field: error.field.clone(),
+        value: error.value.clone(),
+        reason: error.reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::ObjectMeta;
+    use mc_api::network_policy::{ClusterNetworkPolicy, NetworkPolicy};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::policy_objects::{cluster_network_policy, network_policy};
+
+    fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
+        ObjectMeta {
+            namespace: namespace.map(str::to_owned),
+            name: Some(name.to_owned()),
+            uid: Some(format!("uid-{name}")),
+            generation: Some(3),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn objects(names: &[&str]) -> PolicyObjects {
+        let spec = json!({ "priority": 1 });
+        let policies = names.iter().map(|name| match name.split_once('/') {
+            None => cluster_network_policy(&ClusterNetworkPolicy {
+                metadata: metadata(None, name),
+                spec: spec.clone(),
+                ..ClusterNetworkPolicy::default()
+            }),
+            Some((namespace, name)) => network_policy(&NetworkPolicy {
+                metadata: metadata(Some(namespace), name),
+                spec: spec.clone(),
+                ..NetworkPolicy::default()
+            }),
+        });
+        PolicyObjects {
+            policies: policies.collect(),
+            ..PolicyObjects::default()
+        }
+    }
+
+    fn error(object: &str, value: &str) -> FieldError {
+        FieldError {
+            object: object.to_owned(),
+            field: "spec.tier".to_owned(),
+            value: value.to_owned(),
+            reason: "is not a Tier".to_owned(),
+        }
+    }
+
+    fn selecting(keys: &[&str]) -> BTreeSet<Arc<str>> {
+        keys.iter().map(|key| Arc::from(*key)).collect()
+    }
+
+    #[test]
+    fn policies_that_select_pods_or_have_errors_are_reported() {
+        let objects = objects(&["web", "idle", "shop/bad"]);
+        let errors = [error("NetworkPolicy shop/bad", "x"), error("Tier x", "y")];
+        let spec = report(
+            &objects,
+            &selecting(&["ClusterNetworkPolicy web"]),
+            &errors,
+            None,
+            Mode::All,
+        );
+        assert_eq!(spec.enforcement, Enforcement::All);
+        let [web, bad] = &spec.policies[..] else {
+            panic!("{spec:?}")
+        };
+        assert_eq!(
+            (
+                web.name.as_str(),
+                web.uid.as_str(),
+                web.generation,
+                web.selects_pods,
+                web.errors.len()
+            ),
+            ("web", "uid-web", 3, true, 0)
+        );
+        assert_eq!(
+            (bad.namespace.as_str(), bad.name.as_str(), bad.selects_pods),
+            ("shop", "bad", false)
+        );
+        assert_eq!(bad.errors, [field(&errors[0])]);
+    }
+
+    #[test]
+    fn tables_that_are_too_large_are_an_error_of_each_selecting_policy() {
+        let too_large = error("this Node", "70000");
+        let selecting = selecting(&["ClusterNetworkPolicy web"]);
+        let spec = report(
+            &objects(&["idle", "web"]),
+            &selecting,
+            &[],
+            Some(&too_large),
+            Mode::ClusterSetOnly,
+        );
+        assert_eq!(spec.enforcement, Enforcement::ClusterSetOnly);
+        assert_eq!(spec.policies.len(), 1);
+        assert_eq!(spec.policies[0].errors, [field(&too_large)]);
+    }
+
+    proptest! {
+        /// The order of objects and errors does not matter, so that a restart writes nothing.
+        #[test]
+        fn a_report_depends_on_its_content_alone(
+            names in proptest::collection::btree_set("[a-c]{1,2}(/[a-c]{1,2})?", 0..8),
+            picked in proptest::collection::vec((any::<prop::sample::Index>(), any::<bool>(), 0_u8..4), 0..12),
+        ) {
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            let mut objects = objects(&names);
+            let keys: Vec<_> = objects.policies.iter().map(|policy| policy.key.clone()).collect();
+            let mut selected = BTreeSet::new();
+            let mut errors = Vec::new();
+            for (index, selects, value) in picked.iter().filter(|_| !keys.is_empty()) {
+                let key = index.get(&keys);
+                if *selects {
+                    selected.insert(Arc::from(key.as_str()));
+                } else {
+                    errors.push(error(key, &value.to_string()));
+                }
+            }
+            let first = report(&objects, &selected, &errors, None, Mode::All);
+            objects.policies.reverse();
+            errors.reverse();
+            prop_assert_eq!(&report(&objects, &selected, &errors, None, Mode::All), &first);
+            prop_assert!(first.policies.is_sorted());
+            for policy in &first.policies {
+                prop_assert!(policy.selects_pods || policy.has_error());
+            }
+            let selecting = first.policies.iter().filter(|policy| policy.selects_pods).count();
+            prop_assert_eq!(selecting, selected.len());
+        }
+    }
+}

@@ -12,10 +12,16 @@ use k8s_openapi::api::{
 };
 use kube::{Resource, ResourceExt, core::ApiResource};
 use mc_api::{
-    cluster_info::ClusterInfoImport, cluster_set::ClusterSet, gateway::Gateway,
-    label_identity::LabelIdentity, member_cluster_announce::MemberClusterAnnounce,
-    network_policy::ClusterNetworkPolicy, resource_export::ResourceExport, resource_import::ResourceImport,
-    service_export::ServiceExport, service_import::ServiceImport,
+    cluster_info::ClusterInfoImport,
+    cluster_set::ClusterSet,
+    gateway::Gateway,
+    label_identity::LabelIdentity,
+    member_cluster_announce::MemberClusterAnnounce,
+    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
+    resource_export::ResourceExport,
+    resource_import::ResourceImport,
+    service_export::ServiceExport,
+    service_import::ServiceImport,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -43,11 +49,13 @@ pub enum Kind {
     Gateway,
     LabelIdentity,
     MemberClusterAnnounce,
+    NetworkPolicy,
     ResourceExport,
     ResourceImport,
     Service,
     ServiceExport,
     ServiceImport,
+    Tier,
 }
 
 /// A reference to an object.
@@ -163,11 +171,13 @@ writable_kinds!(
     Gateway,
     LabelIdentity,
     MemberClusterAnnounce,
+    NetworkPolicy,
     ResourceExport,
     ResourceImport,
     Service,
     ServiceExport,
-    ServiceImport
+    ServiceImport,
+    Tier
 );
 
 // === impl ObjectRef ===

@@ -5,6 +5,7 @@
 
 pub mod cluster_info;
 pub mod connection_config;
+pub mod default_tiers;
 pub mod deletion_guard;
 pub mod deregistration;
 pub mod export_payload;
@@ -23,7 +24,9 @@ pub mod membership_record;
 pub mod not_ready_reason;
 mod pod_cidrs;
 pub mod policies;
+mod policy_reports;
 pub mod policy_selectors;
+pub mod policy_status;
 mod resource_exports;
 mod service_imports;
 pub mod slices;
@@ -60,6 +63,8 @@ pub fn plan(snapshot: &MemberSnapshot) -> Plan {
     }
     membership_record::plan(snapshot, set, &mut plan);
     membership::plan(snapshot, set, &mut plan);
+    default_tiers::plan(snapshot, &mut plan);
+    policy_status::plan(snapshot, &mut plan);
     let Some(set) = set else {
         gateways::withdraw(snapshot, &mut plan);
         imports::withdraw(snapshot, &mut plan);

@@ -351,6 +351,8 @@ impl Member {
             pod_labels: stores.pods.as_ref().and_then(PodLabelWatch::labels),
             label_identities: stores.label_identities.optional(),
             policies: stores.policies.optional(),
+            network_policies: stores.network_policies.optional(),
+            node_policy_statuses: stores.node_policy_statuses.optional(),
             tiers: stores.tiers.optional(),
             persistent_failures: BTreeMap::new(),
             secret: self.secret_state(),

@@ -13,8 +13,9 @@ use mc_api::{
     gateway::Gateway,
     label_identity::LabelIdentity,
     names,
-    network_policy::{ClusterNetworkPolicy, Tier},
+    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
     node_key::NodeKey,
+    node_policy_status::NodePolicyStatus,
     service_export::ServiceExport,
     service_import::ServiceImport,
 };
@@ -45,6 +46,8 @@ pub(super) struct MemberStores {
     pub(super) cluster_infos: Store<ClusterInfoImport>,
     pub(super) label_identities: Store<LabelIdentity>,
     pub(super) policies: Store<ClusterNetworkPolicy>,
+    pub(super) network_policies: Store<NetworkPolicy>,
+    pub(super) node_policy_statuses: Store<NodePolicyStatus>,
     pub(super) tiers: Store<Tier>,
     /// Only where label identities are exported.
     pub(super) pods: Option<PodLabelWatch>,
@@ -98,6 +101,8 @@ impl MemberStores {
             cluster_claims: watch_optional!(Some(namespace)),
             label_identities: watch_optional!(None),
             policies: watch_optional!(None),
+            network_policies: watch_optional!(None),
+            node_policy_statuses: watch_optional!(Some(namespace)),
             tiers: watch_optional!(None),
             pods: config.stretched_network_policy.then(|| {
                 let (pods, task) = PodLabelWatch::watch(context, config.excluded_labels.clone());
@@ -115,7 +120,12 @@ impl MemberStores {
 
     /// The cache's state of an object.
     pub(super) fn cache_state(&self, target: &ObjectRef) -> Option<CacheState> {
-        let optional: [&dyn DynStore; 2] = [&self.label_identities, &self.policies];
+        let optional: [&dyn DynStore; 4] = [
+            &self.label_identities,
+            &self.policies,
+            &self.network_policies,
+            &self.tiers,
+        ];
         cache::cache_state(&self.required(), target).or_else(|| cache::cache_state(&optional, target))
     }
 

@@ -16,8 +16,9 @@ use mc_api::{
     gateway::Gateway,
     label_identity::LabelIdentity,
     member_cluster_announce::MemberClusterAnnounce,
-    network_policy::{ClusterNetworkPolicy, Tier},
+    network_policy::{ClusterNetworkPolicy, NetworkPolicy, Tier},
     node_key::NodeKey,
+    node_policy_status::NodePolicyStatus,
     resource_export::ResourceExport,
     resource_import::ResourceImport,
     service_export::ServiceExport,
@@ -71,6 +72,10 @@ pub struct MemberSnapshot {
     pub label_identities: OptionalKind<LabelIdentity>,
     /// The cluster's policies, imported or its own.
     pub policies: OptionalKind<ClusterNetworkPolicy>,
+    /// The cluster's policies of Namespaces.
+    pub network_policies: OptionalKind<NetworkPolicy>,
+    /// The agents' reports about policies.
+    pub node_policy_statuses: OptionalKind<NodePolicyStatus>,
     /// The Tiers that policies may refer to.
     pub tiers: OptionalKind<Tier>,
     /// Writes that failed more than once, with the error; in the leader cluster only rejected ones.

@@ -10,6 +10,7 @@ mod membership;
 mod membership_record;
 mod observability;
 mod policies;
+mod policy_status;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -65,6 +66,8 @@ fn snapshot() -> MemberSnapshot {
         pod_labels: None,
         label_identities: OptionalKind::Present(ObjectMap::default()),
         policies: OptionalKind::Absent,
+        network_policies: OptionalKind::Absent,
+        node_policy_statuses: OptionalKind::Absent,
         tiers: OptionalKind::Absent,
         persistent_failures: BTreeMap::new(),
         secret: secret(&[("ca.crt", "-----BEGIN CERTIFICATE-----\n"), ("token", "t\n")]),
@@ -248,6 +251,12 @@ fn reconcile(snapshot: &mut MemberSnapshot) -> Vec<Write> {
                     apply_write(objects, action);
                 }
                 if let OptionalKind::Present(objects) = &mut snapshot.policies {
+                    apply_write(objects, action);
+                }
+                if let OptionalKind::Present(objects) = &mut snapshot.network_policies {
+                    apply_write(objects, action);
+                }
+                if let OptionalKind::Present(objects) = &mut snapshot.tiers {
                     apply_write(objects, action);
                 }
             }

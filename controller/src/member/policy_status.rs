@@ -1,0 +1,198 @@
+//! The status of network policies, from the reports of the Nodes' agents.
+//!
+//! Where some Node enforces every ingress rule, policies get the status that Antrea's controller writes elsewhere.
+//! Where Antrea enforces policies and the agents only those rules that cross clusters, Antrea owns the status, and the
+//! agents' errors become Events.
+
+use jiff::Timestamp;
+use kube::Resource;
+use mc_api::{
+    condition::{self, Condition},
+    network_policy::{NetworkPolicyStatus, Phase, PolicyKind, REALIZABLE, REALIZATION_FAILURE},
+    node_policy_status::Enforcement,
+};
+use serde_json::Value;
+
+use super::policy_reports::{GenerationReports, PolicyReports, text};
+use crate::{
+    plan::{ApiServer, Plan, WritableKind},
+    snapshot::{MemberSnapshot, OptionalKind, api_time},
+};
+
+/// The reason of [`REALIZATION_FAILURE`] and of Events, as in Antrea.
+const FAILED_ON_NODE: &str = "NetworkPolicyRealizationFailedOnNode";
+/// The reasons of [`REALIZABLE`], by which a status of this controller is recognized; Antrea's has none.
+const INGRESS: &str = "IngressFromOtherClusters";
+const EGRESS: &str = "EgressNotEnforced";
+
+/// Writes the status of every policy, or Events.
+pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
+    let is_pending = matches!(snapshot.node_policy_statuses, OptionalKind::Pending)
+        || matches!(snapshot.policies, OptionalKind::Pending)
+        || matches!(snapshot.network_policies, OptionalKind::Pending);
+    if is_pending {
+        return;
+    }
+    let before = plan.writes.len();
+    let reports = PolicyReports::new(snapshot, Enforcement::All);
+    if reports.is_empty() {
+        withdraw(&snapshot.policies, before, plan);
+        withdraw(&snapshot.network_policies, before, plan);
+        let reports = PolicyReports::new(snapshot, Enforcement::ClusterSetOnly);
+        report_errors(&snapshot.policies, &reports, plan);
+        report_errors(&snapshot.network_policies, &reports, plan);
+        return;
+    }
+    let write = Writer {
+        reports,
+        now: snapshot.now,
+        before,
+    };
+    write.statuses(&snapshot.policies, plan);
+    write.statuses(&snapshot.network_policies, plan);
+}
+
+struct Writer<'a> {
+    reports: PolicyReports<'a>,
+    now: Timestamp,
+    /// Writes of the plan without statuses of policies.
+    before: usize,
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    fn statuses<K: PolicyKind + WritableKind>(&self, policies: &OptionalKind<K>, plan: &mut Plan) {
+        for policy in active(policies) {
+            let old = policy.status();
+            let new = status(policy, &old, &self.reports.of(policy), self.now);
+            if new != old && plan.has_room(self.before) {
+                plan.status(ApiServer::Local, policy, &new);
+            }
+        }
+    }
+}
+
+/// The status of a policy.
+fn status<K: PolicyKind>(
+    policy: &K,
+    old: &NetworkPolicyStatus,
+    reports: &GenerationReports<'_>,
+    now: Timestamp,
+) -> NetworkPolicyStatus {
+    let generation = policy.meta().generation.unwrap_or_default();
+    let failure = reports.message();
+    // Another policy that changes does not revoke the phase: until the Nodes have applied that one, they are behind.
+    let is_settled = is_ours(old)
+        && old.observed_generation == generation
+        && [Phase::Realized, Phase::Failed]
+            .iter()
+            .any(|phase| phase.name() == old.phase);
+    let is_complete = reports.current + reports.failed == reports.desired;
+    let phase = if is_complete && (reports.is_applied_everywhere || is_settled) {
+        if failure.is_some() {
+            Phase::Failed
+        } else {
+            Phase::Realized
+        }
+    } else if reports.is_applied {
+        Phase::Realizing
+    } else {
+        Phase::Pending
+    };
+    let mut wanted = vec![realizable(policy.spec())];
+    wanted.extend(
+        failure.map(|message| Condition::new(REALIZATION_FAILURE, condition::TRUE, FAILED_ON_NODE, message)),
+    );
+    let now = api_time(now);
+    let mut conditions = old.conditions.clone();
+    conditions.retain(|old| wanted.iter().any(|new| new.type_ == old.type_));
+    for condition in wanted {
+        condition::upsert(&mut conditions, condition, &now);
+    }
+    conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
+    NetworkPolicyStatus {
+        phase: phase.name().to_owned(),
+        observed_generation: generation,
+        current_nodes_realized: number(reports.current),
+        desired_nodes_realized: number(reports.desired),
+        conditions,
+    }
+}
+
+/// Whether all rules are enforced, regardless of the Nodes.
+fn realizable(spec: &Value) -> Condition {
+    match items(spec, "egress").count() {
+        0 => Condition::new(
+            REALIZABLE,
+            condition::TRUE,
+            INGRESS,
+            "enforced on packets from other clusters",
+        ),
+        rules => {
+            let message = format!("spec.egress: {rules} rules for egress are not enforced");
+            Condition::new(REALIZABLE, condition::FALSE, EGRESS, message)
+        }
+    }
+}
+
+fn number(nodes: usize) -> i32 {
+    i32::try_from(nodes).unwrap_or(i32::MAX)
+}
+
+/// Whether this controller has written the status.
+fn is_ours(status: &NetworkPolicyStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|c| c.type_ == REALIZABLE && [INGRESS, EGRESS].contains(&c.reason.as_str()))
+}
+
+/// Resets the statuses of this controller: no Node enforces the policies.
+fn withdraw<K: PolicyKind + WritableKind>(policies: &OptionalKind<K>, before: usize, plan: &mut Plan) {
+    for policy in active(policies) {
+        let old = policy.status();
+        if !is_ours(&old) || !plan.has_room(before) {
+            continue;
+        }
+        let new = NetworkPolicyStatus {
+            phase: Phase::Pending.name().to_owned(),
+            observed_generation: policy.meta().generation.unwrap_or_default(),
+            ..NetworkPolicyStatus::default()
+        };
+        plan.status(ApiServer::Local, policy, &new);
+    }
+}
+
+/// Events for the agents' errors. Rules without peers in other clusters are Antrea's alone.
+fn report_errors<K: PolicyKind + WritableKind>(
+    policies: &OptionalKind<K>,
+    reports: &PolicyReports<'_>,
+    plan: &mut Plan,
+) {
+    for policy in active(policies).filter(|policy| selects_other_clusters(policy.spec())) {
+        for error in reports.of(policy).errors.keys() {
+            plan.warning_event(ApiServer::Local, policy, FAILED_ON_NODE, text(error));
+        }
+    }
+}
+
+/// Whether a rule for ingress has a peer of scope `ClusterSet`.
+fn selects_other_clusters(spec: &Value) -> bool {
+    items(spec, "ingress")
+        .flat_map(|rule| items(rule, "from"))
+        .any(|peer| peer.get("scope").and_then(Value::as_str) == Some("ClusterSet"))
+}
+
+fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value.get(field).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The policies that are not being deleted.
+fn active<K: Resource>(policies: &OptionalKind<K>) -> impl Iterator<Item = &K> {
+    let objects = policies
+        .objects()
+        .into_iter()
+        .flat_map(|objects| objects.values());
+    objects
+        .map(AsRef::as_ref)
+        .filter(|policy| policy.meta().deletion_timestamp.is_none())
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_api::{config::EndpointIpType, names};
+use mc_api::{config::EndpointIpType, names, network_policy::DEFAULT_TIERS};
 use mc_test_kit::fake_apiserver::store::{Actor, Key, StoredObject};
 use serde_json::{Value, json};
 
@@ -10,6 +10,7 @@ use crate::{
     invariants::{
         antrea, core, is_exportable, is_ready, label_exports, mcs, slices, used_labels, wanted_cluster_id,
     },
+    policies::{crd_antrea, statuses},
     ports::format_ports,
     simulation::{Cluster, LEADER_NAMESPACE, MEMBER_NAMESPACE, SET, Simulation},
     user_actions::is_malformed,
@@ -174,6 +175,7 @@ pub(crate) fn differences(world: &Simulation) -> Vec<String> {
             ),
             None => check_non_member(&world.clusters[i], &mut report),
         }
+        check_policies(&world.clusters[i], &mut report);
         for line in report.0.iter_mut().skip(before) {
             *line = format!("cluster {i}: {line}");
         }
@@ -386,6 +388,22 @@ fn identities(all: &[&Value], name: &str, report: &mut Differences) -> Identitie
 }
 
 /// Checks a cluster that is not a member.
+/// The status of policies, and default Tiers.
+fn check_policies(cluster: &Cluster, report: &mut Differences) {
+    let (is_enforced, policies) = statuses(cluster);
+    for (name, have, want) in policies {
+        report.expect_eq(&format!("status of the policy {name}"), &have, &want);
+    }
+    let tiers = cluster.store.all(&crd_antrea("tiers"));
+    let tiers: BTreeMap<_, _> = tiers
+        .map(|(key, tier)| (key.1.clone(), tier.value["spec"]["priority"].clone()))
+        .collect();
+    if is_enforced {
+        let want = DEFAULT_TIERS.map(|(name, priority)| (name.to_owned(), json!(priority)));
+        report.expect_eq("Tiers", &tiers, &want.into());
+    }
+}
+
 fn check_non_member(cluster: &Cluster, report: &mut Differences) {
     for plural in ["gateways", "clusterinfoimports"] {
         let all = cluster.store.all(&antrea(plural));

@@ -27,7 +27,12 @@ pub(crate) fn check_foreign(server: usize, actor: Actor, change: &Change, found:
     if old.creator == Actor::User {
         let published = matches!(
             (actor, server, change.resource.1.as_str()),
-            (Actor::Leader, 0, "clustersets") | (Actor::Member(_), 1.., "clustersets" | "serviceexports")
+            (Actor::Leader, 0, "clustersets")
+                | (
+                    Actor::Member(_),
+                    1..,
+                    "clustersets" | "serviceexports" | "clusternetworkpolicies"
+                )
         );
         if change.deleted || comparable(old, published) != comparable(&change.new, published) {
             found.push("foreign: the object".to_owned());

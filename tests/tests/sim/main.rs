@@ -17,6 +17,7 @@ mod expected_state;
 mod foreign_writes;
 mod heartbeats;
 mod invariants;
+mod policies;
 mod ports;
 mod run;
 mod simulation;

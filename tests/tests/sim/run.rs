@@ -537,6 +537,7 @@ fn stop_faults(world: &SharedSimulation) {
         cluster.down = None;
         cluster.partitioned = None;
     }
+    world.report_all_policies();
 }
 
 /// Waits for convergence; returns the time, the number of removed leftovers and the remaining differences.

@@ -321,7 +321,7 @@ impl Simulation {
         }
         // The long name is rare.
         let service = SERVICES[*self.rng.pick(&[0, 0, 0, 1, 1, 2, 2, 3, 3, 4])];
-        match self.rng.below(106) {
+        match self.rng.below(114) {
             0..20 => {
                 let ports = [0, 0, 0, 1, 2][self.rng.index(5)];
                 let pods = self.rng.range(1, 4);
@@ -345,6 +345,7 @@ impl Simulation {
             92..95 => self.toggle_name_conflict(server, namespace, service),
             100..102 => self.write_malformed(),
             102..106 => self.export_colliding_name(server),
+            106..114 => self.change_policies(server),
             _ => self.tamper(0),
         }
     }

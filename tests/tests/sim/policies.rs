@@ -1,0 +1,167 @@
+//! Network policies of users, and the reports of simulated agents.
+
+use mc_api::node_policy_status::{
+    Enforcement, FieldReport, NodePolicyStatus, NodePolicyStatusSpec, PolicyReport, observed_policies,
+};
+use mc_test_kit::fake_apiserver::{
+    resources::Resource,
+    store::{Key, StoredObject},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    invariants::{core, text},
+    simulation::{Cluster, MEMBER_NAMESPACE, Simulation},
+};
+
+/// Number of names of policies.
+const POLICIES: u64 = 4;
+/// The policy with an error on every Node.
+const INVALID: &str = "p2";
+
+/// A resource of `crd.antrea.io`.
+pub(crate) fn crd_antrea(plural: &str) -> Resource {
+    ("crd.antrea.io".to_owned(), plural.to_owned())
+}
+
+fn reports() -> Resource {
+    ("mc-gateway.io".to_owned(), "nodepolicystatuses".to_owned())
+}
+
+/// Whether a policy selects a Pod of a Node.
+fn selects(policy: &str, node: &str) -> bool {
+    (policy.len() + policy.bytes().chain(node.bytes()).map(usize::from).sum::<usize>()).is_multiple_of(2)
+}
+
+fn policies(cluster: &Cluster) -> impl Iterator<Item = (&str, &StoredObject)> {
+    let all = cluster.store.all(&crd_antrea("clusternetworkpolicies"));
+    all.map(|(key, policy)| (key.1.as_str(), policy.as_ref()))
+}
+
+fn generation(policy: &StoredObject) -> i64 {
+    policy.meta("generation").as_i64().unwrap_or_default()
+}
+
+/// UID of a Node.
+fn node_uid(cluster: &Cluster, node: &str) -> Option<String> {
+    let key = (String::new(), node.to_owned());
+    Some(cluster.store.get(&core("nodes"), &key)?.uid().to_owned())
+}
+
+impl Simulation {
+    /// Some changes of policies and reports in one cluster.
+    pub(crate) fn change_policies(&mut self, server: usize) {
+        for _ in 0..self.rng.range(1, 7) {
+            self.change_policy(server);
+        }
+    }
+
+    /// Creates, changes or deletes a policy, or reports as an agent.
+    fn change_policy(&mut self, server: usize) {
+        let name = format!("p{}", self.rng.below(POLICIES));
+        let node = format!("n{}", self.rng.range(1, 5));
+        match self.rng.below(10) {
+            0..4 => {
+                let spec = json!({ "priority": self.rng.range(1, 4), "ingress": [{ "action": "Drop" }] });
+                self.write_as_user(
+                    server,
+                    &crd_antrea("clusternetworkpolicies"),
+                    "",
+                    &json!({
+                        "apiVersion": "crd.antrea.io/v1beta1", "kind": "ClusterNetworkPolicy",
+                        "metadata": { "name": name }, "spec": spec,
+                    }),
+                );
+            }
+            4 => self.delete_as_user(
+                server,
+                &crd_antrea("clusternetworkpolicies"),
+                &(String::new(), name),
+            ),
+            _ => self.report_policies(server, &node),
+        }
+    }
+
+    /// The agents of each cluster with reports report its present policies.
+    pub(crate) fn report_all_policies(&mut self) {
+        for server in 1..self.clusters.len() {
+            let cluster = &self.clusters[server];
+            if cluster.store.all(&reports()).next().is_none() {
+                continue;
+            }
+            let nodes: Vec<Key> = cluster
+                .store
+                .all(&core("nodes"))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for (_, node) in nodes {
+                self.report_policies(server, &node);
+            }
+        }
+    }
+
+    fn report_policies(&mut self, server: usize, node: &str) {
+        let cluster = &self.clusters[server];
+        let Some(uid) = node_uid(cluster, node) else {
+            return;
+        };
+        let error = FieldReport {
+            field: "spec.ingress[0].from".to_owned(),
+            value: "x".to_owned(),
+            reason: "is not supported".to_owned(),
+        };
+        let list = policies(cluster)
+            .filter(|(name, _)| selects(name, node) || *name == INVALID)
+            .map(|(name, policy)| PolicyReport {
+                kind: "ClusterNetworkPolicy".to_owned(),
+                name: name.to_owned(),
+                uid: policy.uid().to_owned(),
+                generation: generation(policy),
+                selects_pods: selects(name, node),
+                errors: (name == INVALID).then(|| error.clone()).into_iter().collect(),
+                ..PolicyReport::default()
+            })
+            .collect();
+        let observed =
+            observed_policies(policies(cluster).map(|(_, policy)| (policy.uid(), generation(policy))));
+        let spec = NodePolicyStatusSpec::bounded(Enforcement::All, observed, list);
+        let report = serde_json::to_value(NodePolicyStatus::of_node(node, &uid, spec)).unwrap_or_default();
+        self.write_as_user(server, &reports(), MEMBER_NAMESPACE, &report);
+    }
+}
+
+/// Each policy with its present and expected phase and counts, and whether the cluster enforces policies.
+pub(crate) fn statuses(cluster: &Cluster) -> (bool, Vec<(String, Value, Value)>) {
+    let owner = |report: &StoredObject| text(&report.meta("ownerReferences")[0]["uid"]);
+    let reporting: Vec<&str> = cluster
+        .store
+        .all(&reports())
+        .filter(|(key, report)| node_uid(cluster, &key.1).is_some_and(|uid| uid == owner(report)))
+        .map(|(key, _)| key.1.as_str())
+        .collect();
+    let of_policy = |(name, policy): (&str, &StoredObject)| {
+        let status = &policy.value["status"];
+        let have = json!([
+            status["phase"],
+            status["observedGeneration"],
+            status["currentNodesRealized"],
+            status["desiredNodesRealized"],
+        ]);
+        let desired = reporting.iter().filter(|node| selects(name, node)).count();
+        let want = if reporting.is_empty() {
+            json!(["Pending", have[1], 0, 0])
+        } else if name == INVALID {
+            json!(["Failed", generation(policy), 0, desired])
+        } else {
+            json!(["Realized", generation(policy), desired, desired])
+        };
+        // Without a report there never was a status.
+        let have = if status.is_null() && reporting.is_empty() {
+            want.clone()
+        } else {
+            have
+        };
+        (name.to_owned(), have, want)
+    };
+    (!reporting.is_empty(), policies(cluster).map(of_policy).collect())
+}

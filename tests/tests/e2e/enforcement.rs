@@ -2,22 +2,21 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::{
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
-    policies::{crd, set_stretched_policy, wait_label_id},
+    policies::{set_stretched_policy, wait_label_id},
     workload::{Client, Namespace},
 };
 
 const ENFORCED: &str = "--policy-enforcement=all";
 
-/// The kinds of policies, and whether they are namespaced.
-const KINDS: [(&str, &str, bool); 5] = [
-    ("ClusterNetworkPolicy", "clusternetworkpolicies", false),
-    ("NetworkPolicy", "networkpolicies", true),
-    ("ClusterGroup", "clustergroups", false),
-    ("Group", "groups", true),
-    ("Tier", "tiers", false),
-];
+/// The CRDs of policies, for clusters without Antrea.
+const CRDS: &str = include_str!("../../../deploy/mc-gateway-policy-crds.yml");
+
+const CLUSTER_POLICY: &str = "clusternetworkpolicies.crd.antrea.io";
+const POLICY: &str = "networkpolicies.crd.antrea.io";
 
 /// "Ingress Rule" of the user guide, the first example.
 const DROP_TENANTS: &str = "apiVersion: crd.antrea.io/v1beta1
@@ -65,6 +64,66 @@ spec:
           app: client
   - action: Deny
 ";
+
+/// A policy with a field that is not enforced.
+const UNSUPPORTED: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata:
+  name: e2e-unsupported
+spec:
+  appliedTo:
+  - namespaceSelector:
+      matchLabels:
+        role: admin
+  priority: 2
+  tier: securityops
+  ingress:
+  - action: Drop
+    from:
+    - fqdn: www.example.com
+";
+
+/// Waits until the status of a policy of west is as wanted; returns it.
+fn wait_status(kind: &str, namespace: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    WEST.wait_for(&format!("the status of {kind} {name}"), SHORT_TIMEOUT, || {
+        let policy = WEST.get(namespace, kind, name);
+        let status = policy.map(|policy| policy["status"].clone()).unwrap_or_default();
+        if wanted(&status) {
+            Ok(status)
+        } else {
+            Err(status.to_string())
+        }
+    })
+}
+
+/// Whether all of this number of Nodes enforce the policy.
+fn is_realized(status: &Value, nodes: u64) -> bool {
+    status["phase"] == "Realized"
+        && status["currentNodesRealized"] == nodes
+        && status["desiredNodesRealized"] == nodes
+}
+
+fn check_unsupported_field() {
+    WEST.apply(UNSUPPORTED);
+    let status = wait_status(CLUSTER_POLICY, "", "e2e-unsupported", |status| {
+        status["phase"] == "Failed"
+    });
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    let failure = conditions
+        .iter()
+        .find(|condition| condition["type"] == "RealizationFailure");
+    let message = failure
+        .and_then(|failure| failure["message"].as_str())
+        .unwrap_or_default();
+    for part in [
+        "spec.ingress[0].from[0].fqdn: \"www.example.com\"",
+        "west-n1",
+        "west-n2",
+    ] {
+        assert!(message.contains(part), "{part:?} is not in {status}");
+    }
+    WEST.kubectl(&["delete", CLUSTER_POLICY, "e2e-unsupported"]);
+}
 
 /// A Pod of west that answers requests, by its first address.
 fn server(ns: &Namespace, node: &str, name: &'static str) -> String {
@@ -125,6 +184,12 @@ fn check_tenants() {
     let mut stream = other.stream(&urls[1]);
     WEST.apply(DROP_TENANTS);
     wait_answered("tenants are dropped", &tenants, &urls, false);
+    wait_status(
+        CLUSTER_POLICY,
+        "",
+        "drop-tenant-access-to-admin-namespace",
+        |status| is_realized(status, 2),
+    );
     label_namespace(EAST, &tenant, "role-");
     wait_answered(
         "clients in a Namespace without the label pass",
@@ -149,7 +214,7 @@ fn check_tenants() {
         false,
     );
     stream.finish();
-    WEST.kubectl(&["delete", "clusternetworkpolicies.crd.antrea.io", "--all"]);
+    WEST.kubectl(&["delete", CLUSTER_POLICY, "--all"]);
     wait_answered("tenants pass without the policy", &tenants, &urls, true);
 }
 
@@ -163,6 +228,9 @@ fn check_clients() {
     WEST.apply(CLIENTS_ONLY);
     wait_answered("others are dropped", &[intruder, stranger], &urls, false);
     wait_answered("clients of the Namespace pass", &[client], &urls, true);
+    wait_status(POLICY, ns.0, "db-svc-allow-ingress-from-client-only", |status| {
+        is_realized(status, 1)
+    });
     let label = |label| EAST.kubectl(&["label", "pod", "intruder", label, "--overwrite", "-n", ns.0]);
     label("app=client");
     wait_answered(
@@ -173,7 +241,7 @@ fn check_clients() {
     );
     label("app=intruder");
     wait_answered("a Pod without it is dropped", &[intruder], &urls, false);
-    WEST.kubectl(&["delete", "networkpolicies.crd.antrea.io", "--all", "-n", ns.0]);
+    WEST.kubectl(&["delete", POLICY, "--all", "-n", ns.0]);
     wait_answered(
         "all pass without the policy",
         &[client, intruder, stranger],
@@ -184,19 +252,33 @@ fn check_clients() {
 
 #[test]
 fn policies_of_the_user_guide_decide_by_labels_of_another_cluster() {
-    let crds: Vec<String> = KINDS
-        .iter()
-        .map(|(kind, plural, namespaced)| crd(kind, plural, *namespaced))
-        .collect();
     let result = std::panic::catch_unwind(|| {
         set_stretched_policy("true");
-        WEST.apply(&crds.concat());
+        WEST.apply(CRDS);
         WEST.set_agent_flag(ENFORCED, true);
+        WEST.wait_for("the default Tiers", SHORT_TIMEOUT, || {
+            let tiers = WEST.list("", "tiers.crd.antrea.io", "").len();
+            if tiers == 6 {
+                Ok(())
+            } else {
+                Err(format!("{tiers} Tiers"))
+            }
+        });
         check_tenants();
         check_clients();
+        check_unsupported_field();
     });
     WEST.set_agent_flag(ENFORCED, false);
-    for (_, plural, _) in KINDS {
+    for node in ["west-n1", "west-n2"] {
+        WEST.wait_gone("kube-system", "nodepolicystatuses", node, SHORT_TIMEOUT);
+    }
+    for plural in [
+        "clusternetworkpolicies",
+        "networkpolicies",
+        "clustergroups",
+        "groups",
+        "tiers",
+    ] {
         let name = format!("{plural}.crd.antrea.io");
         WEST.kubectl(&["delete", "crd", &name, "--ignore-not-found"]);
     }

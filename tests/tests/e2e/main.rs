@@ -26,6 +26,7 @@ mod legacy_api;
 mod mcs;
 mod observability;
 mod policies;
+mod policy_reports;
 mod services;
 mod specs;
 mod traces;

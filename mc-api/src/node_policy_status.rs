@@ -53,7 +53,7 @@ pub enum Enforcement {
     /// Rules with peers of scope `ClusterSet`; Antrea enforces the rest and writes the status of policies.
     #[default]
     ClusterSetOnly,
-    /// Every ingress rule.
+    /// Every rule.
     All,
 }
 

@@ -156,7 +156,7 @@ pub enum DropReason {
     /// A forged packet, or a label that this cluster has exported just now: `kubectl get labelidentities -o yaml` names
     /// the clusters of each.
     IdentityForged = 41,
-    /// The cluster has policies, and the destination is no Pod of this Node that its agent knows.
+    /// A policy selects Pods of this Node, and source or destination may be one that its agent does not know.
     ///
     /// Harmless in small numbers while Pods start. Otherwise see the agent's log, and `inspect policies`.
     PolicyPod = 42,

@@ -24,7 +24,7 @@ use aya_ebpf::{
     programs::{TcContext, XdpContext},
 };
 use mc_gateway_common::{
-    abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE},
+    abi::sample::{FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_POD, TO_REMOTE},
     packet::{Frame as _, eth},
     pipeline,
     verdict::Verdict,
@@ -82,6 +82,24 @@ fn from_remote(ctx: TcContext) -> i32 {
     let received = packet.rx_info();
     let verdict = pipeline::from_remote(&packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_REMOTE)
+}
+
+/// Egress of the Pods' devices: network policies on packets of the own cluster.
+#[classifier]
+fn to_pod(ctx: TcContext) -> i32 {
+    let packet = Skb::from_raw(ctx.skb.skb);
+    let received = packet.rx_info();
+    let verdict = pipeline::to_pod(&packet, &KernelMaps);
+    apply_verdict(&packet, verdict, received, TO_POD)
+}
+
+/// Ingress of the Pods' devices: network policies on the packets of Pods.
+#[classifier]
+fn from_pod(ctx: TcContext) -> i32 {
+    let packet = Skb::from_raw(ctx.skb.skb);
+    let received = packet.rx_info();
+    let verdict = pipeline::from_pod(&packet, &KernelMaps);
+    apply_verdict(&packet, verdict, received, FROM_POD)
 }
 
 /// Ingress of an underlay device of a gateway before socket buffers: forwards packets whose look-ups are cached.

@@ -251,6 +251,12 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn ingress_ifindex(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.raw).ingress_ifindex }
+    }
+
+    #[inline(always)]
     fn store_summed<const N: usize>(&mut self, offset: u32, bytes: &[u8; N]) -> Option<()> {
         // Without RECOMPUTE_CSUM: the sum of the packet is unchanged after `update_l4_checksum`.
         // SAFETY: the buffer is N bytes long.
@@ -270,9 +276,7 @@ impl Packet for Skb {
         // A packet delivered through this device before, over veth devices only, is still marked as tunnelled, and
         // the helper fails (bpf_skb_net_grow, net/core/filter.c, Linux 6.18). Inserted bytes alone make the kernel's
         // header offsets valid again.
-        // SAFETY: the context pointer is valid while the program runs.
-        let (came_in, goes_out) = unsafe { ((*self.raw).ingress_ifindex, (*self.raw).ifindex) };
-        if came_in != goes_out {
+        if self.ingress_ifindex() != self.ifindex() {
             return None;
         }
         self.adjust(outer.encap_len() as i32, PLAIN)

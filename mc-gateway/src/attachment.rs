@@ -14,15 +14,21 @@ pub enum Program {
     FromUnderlay,
     /// On the ingress of `mc0`.
     FromRemote,
+    /// On the egress of the Pods' devices.
+    ToPod,
+    /// On the ingress of the Pods' devices.
+    FromPod,
 }
 
 impl Program {
     /// All programs.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::ToRemote,
         Self::FromTunnel,
         Self::FromUnderlay,
         Self::FromRemote,
+        Self::ToPod,
+        Self::FromPod,
     ];
 
     /// Name in the object, in `bpftool prog` and in pin names.
@@ -33,6 +39,17 @@ impl Program {
             Self::FromUnderlay => abi::PROGRAM_FROM_UNDERLAY,
             Self::FromTunnel => abi::PROGRAM_FROM_TUNNEL,
             Self::FromRemote => abi::PROGRAM_FROM_REMOTE,
+            Self::ToPod => abi::PROGRAM_TO_POD,
+            Self::FromPod => abi::PROGRAM_FROM_POD,
+        }
+    }
+
+    /// Whether it is attached to the egress of a device.
+    #[must_use]
+    pub const fn is_on_egress(self) -> bool {
+        match self {
+            Self::ToRemote | Self::ToPod => true,
+            Self::FromTunnel | Self::FromUnderlay | Self::FromRemote | Self::FromPod => false,
         }
     }
 }

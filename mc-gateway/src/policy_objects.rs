@@ -1,13 +1,16 @@
 //! Objects of network policies, parsed as they arrive.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use kube::core::ObjectMeta;
 use mc_api::network_policy::{
-    ClusterGroup, ClusterNetworkPolicy, FieldError, Group, NamespacedGroup, NetworkPolicy, ObjectName,
+    ClusterGroup, ClusterNetworkPolicy, FieldError, Group, NamespacedGroup, NetworkPolicy, ObjectName, Peer,
     Policy, Tier, parse, parse_group, parse_tier,
 };
+
+use crate::service_objects::ServiceInfo;
 
 /// An object and its rejected fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,20 @@ pub struct PolicyObjects {
     pub groups: Vec<Arc<Parsed<Group>>>,
     /// Tiers.
     pub tiers: Vec<Arc<Parsed<TierInfo>>>,
+    /// The Services that the policies name, as far as they exist.
+    pub services: Vec<ServiceInfo>,
+}
+
+/// Names of the Services in these policies, as `NAMESPACE/NAME`.
+#[must_use]
+pub fn named_services(policies: &[Arc<Parsed<Policy>>]) -> BTreeSet<String> {
+    let rules = policies.iter().flat_map(|policy| &policy.object.egress);
+    let peers = rules.flat_map(|rule| rule.peers.iter().flatten());
+    let names = peers.filter_map(|peer| match peer {
+        Peer::Service(name) => Some(name.to_string()),
+        _ => None,
+    });
+    names.collect()
 }
 
 /// Name of an object of a cluster, or of a Namespace.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mc_gateway_common::abi::Addr;
-use mc_gateway_common::abi::policy::{PolicyPod, Rule};
+use mc_gateway_common::abi::policy::{ENFORCED_EGRESS, ENFORCED_INGRESS, PolicyPod, Rule};
 
 /// A prefix of the rule map without its half.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,8 +25,10 @@ pub struct RulePrefix {
 /// The entries of one half of the policy maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTables {
-    /// `mc_policy_pods`.
+    /// `mc_policy_pods` for ingress.
     pub pods: BTreeMap<Addr, PolicyPod>,
+    /// `mc_policy_pods` for egress.
+    pub egress_pods: BTreeMap<Addr, PolicyPod>,
     /// `mc_identities`: cluster and number to class.
     pub identities: BTreeMap<(u64, u32), u32>,
     /// `mc_addr_classes`: length in bits, 96 and more for IPv4, and network to class.
@@ -41,13 +43,29 @@ impl PolicyTables {
     pub fn len(&self) -> usize {
         let Self {
             pods,
+            egress_pods,
             identities,
             address_classes,
             rules,
         } = self;
-        [pods.len(), identities.len(), address_classes.len(), rules.len()]
-            .into_iter()
-            .fold(0, usize::saturating_add)
+        [
+            pods.len(),
+            egress_pods.len(),
+            identities.len(),
+            address_classes.len(),
+            rules.len(),
+        ]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+    }
+
+    /// The directions with rules, as in [`PolicyState::enforced`].
+    ///
+    /// [`PolicyState::enforced`]: mc_gateway_common::abi::policy::PolicyState::enforced
+    #[must_use]
+    pub fn enforced(&self) -> u32 {
+        let of = |pods: &BTreeMap<_, _>, flag| if pods.is_empty() { 0 } else { flag };
+        of(&self.pods, ENFORCED_INGRESS) | of(&self.egress_pods, ENFORCED_EGRESS)
     }
 
     /// Whether there is no entry: no policy is enforced.

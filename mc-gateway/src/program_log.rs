@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
-use mc_gateway_common::abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_REMOTE};
+use mc_gateway_common::abi::sample::{FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_POD, TO_REMOTE};
 use mc_gateway_common::verdict::{DropReason, Outcome};
 use thiserror::Error;
 use tokio::io::Interest;
@@ -111,6 +111,8 @@ impl Decision {
             FROM_UNDERLAY => "from_underlay",
             FROM_TUNNEL => "from_tunnel",
             FROM_REMOTE => "from_remote",
+            TO_POD => "to_pod",
+            FROM_POD => "from_pod",
             _ => return None,
         };
         let kind: u32 = field("verdict")?.parse().ok()?;

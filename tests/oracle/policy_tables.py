@@ -8,7 +8,7 @@ class Policies:
 
     def __init__(self, data):
         self.enforced = data["enforced"]
-        self.pods = {row["address"]: row for row in data["pods"]}
+        self.pods = {(row["direction"], row["address"]): row for row in data["pods"]}
         self.identities = {(row["cluster"], row["identity"]): row["class"] for row in data["identities"]}
         self.blocks = [(ipaddress.ip_network(row["network"]), row["class"]) for row in data["blocks"]]
         self.rules = data["rules"]

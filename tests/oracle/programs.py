@@ -1,4 +1,4 @@
-"""The programs `to_remote`, `from_underlay`, `from_tunnel` and `from_remote`: docs/design/data-path.md."""
+"""The programs of the data path: docs/design/data-path.md."""
 
 from dataclasses import dataclass, field
 
@@ -128,7 +128,17 @@ class Run:
     # Ingress of mc0.
 
     def from_remote(self, frame):
-        policy.decide(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
+        policy.from_remote(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
+        return Result("pass", body=frame)
+
+    # Egress and ingress of a Pod's device.
+
+    def to_pod(self, frame):
+        policy.to_pod(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
+        return Result("pass", body=frame)
+
+    def from_pod(self, frame):
+        policy.from_pod(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
         return Result("pass", body=frame)
 
     # Ingress of the agent's tunnel device.

@@ -43,7 +43,7 @@ pub(super) struct GenerationReports<'a> {
     failing_nodes: BTreeSet<&'a str>,
 }
 
-/// Whether some Node enforces every ingress rule.
+/// Whether some Node enforces every rule.
 pub(super) fn is_enforced(snapshot: &MemberSnapshot) -> bool {
     existing(snapshot).any(|(_, report)| report.spec.enforcement == Enforcement::All)
 }

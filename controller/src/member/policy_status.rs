@@ -1,6 +1,6 @@
 //! The status of network policies, from the reports of the Nodes' agents.
 //!
-//! Where some Node enforces every ingress rule, policies get the status that Antrea's controller writes elsewhere.
+//! Where some Node enforces every rule, policies get the status that Antrea's controller writes elsewhere.
 //! Where Antrea enforces policies and the agents only those rules that cross clusters, Antrea owns the status, and the
 //! agents' errors become Events.
 
@@ -21,9 +21,8 @@ use crate::{
 
 /// The reason of [`REALIZATION_FAILURE`] and of Events, as in Antrea.
 const FAILED_ON_NODE: &str = "NetworkPolicyRealizationFailedOnNode";
-/// The reasons of [`REALIZABLE`], by which a status of this controller is recognized; Antrea's has none.
-const INGRESS: &str = "IngressFromOtherClusters";
-const EGRESS: &str = "EgressNotEnforced";
+/// The reason of [`REALIZABLE`], by which a status of this controller is recognized; Antrea's has none.
+const ENFORCED: &str = "EnforcedByAgents";
 
 /// Writes the status of every policy, or Events.
 pub fn plan(snapshot: &MemberSnapshot, plan: &mut Plan) {
@@ -100,7 +99,12 @@ fn status<K: PolicyKind>(
     } else {
         Phase::Pending
     };
-    let mut wanted = vec![realizable(policy.spec())];
+    let mut wanted = vec![Condition::new(
+        REALIZABLE,
+        condition::TRUE,
+        ENFORCED,
+        "enforced by the agents of mc-gateway",
+    )];
     wanted.extend(
         failure.map(|message| Condition::new(REALIZATION_FAILURE, condition::TRUE, FAILED_ON_NODE, message)),
     );
@@ -120,22 +124,6 @@ fn status<K: PolicyKind>(
     }
 }
 
-/// Whether all rules are enforced, regardless of the Nodes.
-fn realizable(spec: &Value) -> Condition {
-    match items(spec, "egress").count() {
-        0 => Condition::new(
-            REALIZABLE,
-            condition::TRUE,
-            INGRESS,
-            "enforced on packets from other clusters",
-        ),
-        rules => {
-            let message = format!("spec.egress: {rules} rules for egress are not enforced");
-            Condition::new(REALIZABLE, condition::FALSE, EGRESS, message)
-        }
-    }
-}
-
 fn number(nodes: usize) -> i32 {
     i32::try_from(nodes).unwrap_or(i32::MAX)
 }
@@ -143,7 +131,7 @@ fn number(nodes: usize) -> i32 {
 /// Whether this controller has written the status.
 fn is_ours(status: &NetworkPolicyStatus) -> bool {
     let mut conditions = status.conditions.iter();
-    conditions.any(|c| c.type_ == REALIZABLE && [INGRESS, EGRESS].contains(&c.reason.as_str()))
+    conditions.any(|c| c.type_ == REALIZABLE && c.reason == ENFORCED)
 }
 
 /// Resets the statuses of this controller: no Node enforces the policies.

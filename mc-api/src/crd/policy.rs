@@ -212,7 +212,7 @@ fn policy_spec() -> Value {
                 },
                 "appliedTo": list("Pods to which rules without their own appliedTo apply.", applied_to()),
                 "ingress": list("Rules for packets to the Pods; the first match decides.", rule("from")),
-                "egress": list("Rules for packets from the Pods; they are not enforced.", rule("to")),
+                "egress": list("Rules for packets from the Pods; the first match decides.", rule("to")),
             }),
         ),
     )
@@ -233,8 +233,28 @@ fn rule(peers: &str) -> Value {
         "enableLogging": { "type": "boolean", "description": "Has no effect." },
         "logLabel": text("Has no effect."),
     });
-    let peers = json!({ peers: list("Peers; any if it is absent.", peer()) });
-    required(&["action"], open("A rule.", joined(properties, peers)))
+    let mut fields = Map::from_iter([(peers.to_owned(), list("Peers; any if it is absent.", peer()))]);
+    if peers == "to" {
+        fields.insert("toServices".to_owned(), services());
+    }
+    required(&["action"], open("A rule.", joined(properties, fields.into())))
+}
+
+fn services() -> Value {
+    list(
+        "Services, by the addresses of which a Pod reaches them; excludes other peers and ports.",
+        open(
+            "A Service.",
+            json!({
+                "name": text("Its name."),
+                "namespace": text("Its namespace; that of a NetworkPolicy if it is absent."),
+                "scope": word(
+                    "Cluster, a Service of this cluster, or ClusterSet, an exported Service of the ClusterSet.",
+                    &["Cluster", "ClusterSet"],
+                ),
+            }),
+        ),
+    )
 }
 
 fn port() -> Value {

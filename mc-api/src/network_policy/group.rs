@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{
     error::{Errors, FieldError, PolicyError},
     fields::{Fields, Rejected},
+    object_name::ObjectName,
     peer::{IpBlock, PodMatch, parse_block, parse_pods},
-    policy::ObjectName,
 };
 
 /// A `ClusterGroup`, or a `Group` if its name has a Namespace.

@@ -5,10 +5,12 @@
 //!
 //! *Guarantee*: a field that is not supported never makes a rule match more, see [`Realization`].
 
+mod direction;
 mod error;
 mod fields;
 mod group;
 mod kinds;
+mod object_name;
 mod parse;
 mod peer;
 mod policy;
@@ -19,9 +21,10 @@ mod tier;
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
 pub use kinds::{ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup, NetworkPolicy, Tier};
+pub use object_name::ObjectName;
 pub use parse::parse;
 pub use peer::{AppliedTo, IpBlock, NamespaceMatch, Peer, PodMatch, Scope};
-pub use policy::{Action, ObjectName, Policy, Priority, Realization, Rule};
+pub use policy::{Action, Policy, Priority, Realization, Rule};
 pub use service::{L4Protocol, Service};
 pub use status::{NetworkPolicyStatus, Phase, PolicyKind, REALIZABLE, REALIZATION_FAILURE};
 pub use tier::{BASELINE_TIER, DEFAULT_TIER, DEFAULT_TIERS, parse_tier, tier};

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
+    direction::Direction,
     error::{Errors, FieldError, PolicyError},
     fields::{Fields, Rejected},
-    peer::{AppliedTo, Direction, Peer, parse_applied_to, parse_peers},
-    policy::{self, Action, ObjectName, Policy, Priority, Realization, Rule},
+    object_name::ObjectName,
+    peer::{AppliedTo, Peer, parse_applied_to, parse_peers},
+    policy::{self, Action, Policy, Priority, Realization, Rule},
     service::{Service, parse_services},
     tier::DEFAULT_TIER,
 };
@@ -121,20 +123,17 @@ fn parse_rule(
         "appliedTo",
     ];
     let rule = Fields::new(value, path, errors)?;
-    let (peers, other) = match direction {
-        Direction::Ingress => ("from", "to"),
-        Direction::Egress => ("to", "from"),
+    let (peers, others): (&[&str], &[&str]) = match direction {
+        Direction::Ingress => (&["from"], &["to", "toServices"]),
+        Direction::Egress => (&["to", "toServices"], &["from"]),
     };
     // Every field is parsed before the first error leaves the rule out, so that all errors are reported at once.
-    let fields = rule.only(
-        &[&KNOWN[..], &[peers]].concat(),
-        &["l7Protocols", "toServices", other],
-        errors,
-    );
+    let unsupported = [&["l7Protocols"], others].concat();
+    let fields = rule.only(&[&KNOWN[..], peers].concat(), &unsupported, errors);
     let action = parse_action(&rule, errors);
     let name = rule.text("name", errors);
     let peers = parse_peers(&rule, direction, context.namespace, errors);
-    let services = parse_services(&rule, errors);
+    let services = parse_services(&rule, direction, errors);
     let applied_to = parse_rule_applied_to(&rule, context, errors);
     fields?;
     let mut rule = Rule {

@@ -6,10 +6,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::{
+    direction::Direction,
     error::{Errors, PolicyError},
     fields::{Fields, Rejected},
+    object_name::ObjectName,
 };
-use crate::{label_selector::LabelSelector, validation::cidr};
+use crate::{label_selector::LabelSelector, names::imported_service, validation::cidr};
 
 /// An entry of `from` or `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,9 @@ pub enum Peer {
         /// Its name.
         name: String,
     },
+    /// A Service of the own cluster, by the addresses that its clients use: an entry of `toServices`. One of scope
+    /// `ClusterSet` is the Service of its import, as in Antrea.
+    Service(ObjectName),
     /// An entry with an error: it matches nothing.
     Unsupported {
         /// The clusters it refers to.
@@ -93,13 +98,6 @@ pub struct IpBlock {
     pub except: BTreeSet<IpNet>,
 }
 
-/// The side of a rule's peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    Ingress,
-    Egress,
-}
-
 // === impl IpBlock ===
 
 impl IpBlock {
@@ -127,7 +125,40 @@ pub(super) fn parse_peers(
         let path = rule.path_of(&format!("{key}[{index}]"));
         peers.push(parse_peer(peer, path, direction, namespace, errors));
     }
+    if direction == Direction::Egress {
+        rule.excludes("toServices", &["to", "ports", "protocols"], errors)?;
+        for (index, service) in rule.list("toServices", errors)?.iter().enumerate() {
+            let path = rule.path_of(&format!("toServices[{index}]"));
+            let parsed = parse_service_peer(service, path, namespace, errors);
+            peers.push(parsed.unwrap_or(Peer::Unsupported {
+                scope: Scope::Cluster,
+            }));
+        }
+    }
     Ok(Some(peers).filter(|peers| !peers.is_empty()))
+}
+
+/// An entry of `toServices`; a namespaced policy refers to its own Namespace by default.
+fn parse_service_peer(
+    value: &Value,
+    path: String,
+    namespace: Option<&str>,
+    errors: &mut Errors,
+) -> Result<Peer, Rejected> {
+    let peer = Fields::new(value, path, errors)?;
+    peer.only(&["name", "namespace", "scope"], &[], errors)?;
+    let scope = parse_scope(&peer, errors)?;
+    let Some(name) = peer.text("name", errors)? else {
+        return Err(peer.reject("name", PolicyError::Missing, errors));
+    };
+    let Some(namespace) = peer.text("namespace", errors)?.or(namespace) else {
+        return Err(peer.reject("namespace", PolicyError::Missing, errors));
+    };
+    let name = match scope {
+        Scope::Cluster => name.to_owned(),
+        Scope::ClusterSet => imported_service(name),
+    };
+    Ok(Peer::Service(ObjectName::namespaced(namespace, &name)))
 }
 
 fn parse_peer(

@@ -1,20 +1,12 @@
 //! Policies and their rules.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{cmp::Ordering, sync::Arc};
 
 use super::{
+    object_name::ObjectName,
     peer::{AppliedTo, Peer},
     service::Service,
 };
-
-/// Name of a policy, a group or another object, with its Namespace unless its kind is cluster-scoped.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectName {
-    /// The Namespace.
-    pub namespace: Option<String>,
-    /// The name.
-    pub name: String,
-}
 
 /// A `ClusterNetworkPolicy`, or a `NetworkPolicy` if its name has a Namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,45 +80,6 @@ pub enum Action {
 /// The order of policies within a Tier: 1 to 10000, also fractions, a smaller number first.
 #[derive(Clone, Copy, Debug)]
 pub struct Priority(f64);
-
-// === impl ObjectName ===
-
-impl ObjectName {
-    /// A cluster-scoped name.
-    #[must_use]
-    pub fn cluster(name: &str) -> Self {
-        Self {
-            namespace: None,
-            name: name.to_owned(),
-        }
-    }
-
-    /// A name in a Namespace.
-    #[must_use]
-    pub fn namespaced(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: Some(namespace.to_owned()),
-            name: name.to_owned(),
-        }
-    }
-
-    /// `KIND NAME` or `KIND NAMESPACE/NAME`, by one of two kinds.
-    pub(super) fn with_kind(&self, cluster: &str, namespaced: &str) -> String {
-        match self.namespace {
-            None => format!("{cluster} {self}"),
-            Some(_) => format!("{namespaced} {self}"),
-        }
-    }
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.namespace {
-            None => f.write_str(&self.name),
-            Some(namespace) => write!(f, "{namespace}/{}", self.name),
-        }
-    }
-}
 
 // === impl Policy ===
 

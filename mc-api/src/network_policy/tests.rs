@@ -425,7 +425,6 @@ fn egress_rules_have_no_peers_in_other_clusters() {
         "priority": 1, "appliedTo": [{ "podSelector": {} }],
         "egress": [
             { "action": "Drop", "to": [{ "scope": "ClusterSet", "podSelector": {} }] },
-            { "action": "Drop", "toServices": [{ "name": "s", "namespace": "n", "scope": "ClusterSet" }] },
             { "action": "Allow", "to": [{ "fqdn": "example.com" }] },
             { "action": "Allow", "from": [{ "podSelector": {} }] },
         ],
@@ -439,14 +438,64 @@ fn egress_rules_have_no_peers_in_other_clusters() {
         fields,
         [
             ("spec.egress[0].to[0].scope", &PolicyError::IngressOnly),
-            ("spec.egress[1].toServices", &PolicyError::Unsupported),
-            ("spec.egress[2].to[0].fqdn", &PolicyError::Unsupported),
-            ("spec.egress[3].from", &PolicyError::Unsupported),
+            ("spec.egress[1].to[0].fqdn", &PolicyError::Unsupported),
+            ("spec.egress[2].from", &PolicyError::Unsupported),
         ]
     );
     let realizations: Vec<_> = policy.egress.iter().map(|rule| rule.realization).collect();
     let (none, partial) = (Realization::None, Realization::Partial);
-    assert_eq!(realizations, [none, none, partial, none]);
+    assert_eq!(realizations, [none, partial, none]);
+}
+
+#[test]
+fn services_of_egress_rules_are_those_of_the_own_cluster() {
+    let to = |services: Value| {
+        json!({
+            "priority": 1, "appliedTo": [{ "podSelector": {} }],
+            "egress": [{ "action": "Drop", "toServices": services }],
+        })
+    };
+    let service = |name: &str| Peer::Service(ObjectName::namespaced("n", name));
+    let (cluster, namespaced) = (ObjectName::cluster("p"), ObjectName::namespaced("n", "p"));
+    for (name, services, expected) in [
+        (
+            &cluster,
+            json!([{ "name": "s", "namespace": "n", "scope": "ClusterSet" }, { "name": "s", "namespace": "n" }]),
+            vec![service("antrea-mc-s"), service("s")],
+        ),
+        (
+            &namespaced,
+            json!([{ "name": "s", "scope": "Cluster" }]),
+            vec![service("s")],
+        ),
+    ] {
+        let (policy, list) = parse(name.clone(), &to(services));
+        assert_eq!(errors(&list), Vec::<String>::new());
+        assert_eq!(policy.egress[0].peers, Some(expected));
+    }
+    for (services, expected) in [
+        (
+            json!([{ "name": "s" }]),
+            "spec.egress[0].toServices[0].namespace: \"\" is missing",
+        ),
+        (
+            json!([{ "namespace": "n" }]),
+            "spec.egress[0].toServices[0].name: \"\" is missing",
+        ),
+        (
+            json!([{ "name": "s", "namespace": "n", "scope": "All" }]),
+            "spec.egress[0].toServices[0].scope: \"All\" is not Cluster or ClusterSet",
+        ),
+    ] {
+        let (policy, list) = parse(cluster.clone(), &to(services));
+        assert_eq!(errors(&list), [format!("ClusterNetworkPolicy p: {expected}")]);
+        assert_eq!(policy.egress[0].realization, Realization::None);
+    }
+    let mut spec = to(json!([{ "name": "s", "namespace": "n" }]));
+    spec["egress"][0]["ports"] = json!([{ "port": 80 }]);
+    let (policy, list) = parse(cluster, &spec);
+    assert_eq!(list[0].reason, PolicyError::Excludes { other: "ports" });
+    assert_eq!(policy.egress[0].realization, Realization::None);
 }
 
 #[test]
@@ -551,7 +600,7 @@ fn kinds_keep_their_specs() {
 
 /// JSON of the fields of policies and groups, nested at random.
 fn any_json() -> impl Strategy<Value = Value> {
-    const FIELDS: [&str; 24] = [
+    const FIELDS: [&str; 26] = [
         "priority",
         "tier",
         "appliedTo",
@@ -576,6 +625,8 @@ fn any_json() -> impl Strategy<Value = Value> {
         "endPort",
         "icmp",
         "childGroups",
+        "toServices",
+        "name",
     ];
     let texts = proptest::sample::select(&["", "Allow", "Drop", "ClusterSet", "Self", "10.0.0.0/8", "x"]);
     let leaf = prop_oneof![
@@ -601,6 +652,7 @@ proptest! {
         let whole = json!({
             "priority": 1, "appliedTo": [{ "podSelector": {} }],
             "ingress": [rule, { "action": "Allow", "from": [peer], "ports": [peer] }],
+            "egress": [rule, { "action": "Allow", "to": [peer] }, { "action": "Drop", "toServices": [peer] }],
         });
         let name = if namespaced { ObjectName::namespaced("n", "p") } else { ObjectName::cluster("p") };
         for spec in [&spec, &whole] {

@@ -133,9 +133,12 @@ pub const PROGRAM_TO_REMOTE: &str = "to_remote";
 pub const PROGRAM_FROM_UNDERLAY: &str = "from_underlay";
 /// Name of the classifier on the ingress of the agent's tunnel devices.
 pub const PROGRAM_FROM_TUNNEL: &str = "from_tunnel";
-
 /// Name of the classifier on the ingress of `mc0`.
 pub const PROGRAM_FROM_REMOTE: &str = "from_remote";
+/// Name of the classifier on the egress of the Pods' devices.
+pub const PROGRAM_TO_POD: &str = "to_pod";
+/// Name of the classifier on the ingress of the Pods' devices.
+pub const PROGRAM_FROM_POD: &str = "from_pod";
 
 /// [`Prefix::cluster`] and [`Peer::cluster`] of the cluster this node belongs to.
 pub const CLUSTER_LOCAL: u64 = 0;

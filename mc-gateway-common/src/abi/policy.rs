@@ -36,9 +36,19 @@ pub const MAX_POLICY_FLOWS: u32 = 32_768;
 pub struct PolicyState {
     /// 0 or 1.
     pub half: u32,
-    /// 1 while policies are enforced, else 0: all packets pass.
+    /// [`ENFORCED_INGRESS`], [`ENFORCED_EGRESS`]; 0: all packets pass.
     pub enforced: u32,
 }
+
+/// [`PolicyState::enforced`]: rules for ingress select Pods of this node.
+pub const ENFORCED_INGRESS: u32 = 1;
+/// [`PolicyState::enforced`]: rules for egress select Pods of this node.
+pub const ENFORCED_EGRESS: u32 = 1 << 1;
+
+/// [`PolicyPodKey::direction`]: rules for packets to the Pod.
+pub const DIRECTION_INGRESS: u16 = 0;
+/// [`PolicyPodKey::direction`]: rules for packets from the Pod.
+pub const DIRECTION_EGRESS: u16 = 1;
 
 /// An address of this node's Pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +57,9 @@ pub struct PolicyPodKey {
     /// The address.
     pub addr: Addr,
     /// The half.
-    pub half: u32,
+    pub half: u16,
+    /// [`DIRECTION_INGRESS`] or [`DIRECTION_EGRESS`].
+    pub direction: u16,
 }
 
 /// [`PolicyPod::flags`]: packets of unknown senders that no rule concerns are dropped.
@@ -70,6 +82,8 @@ pub struct PolicyPod {
 pub const ANY_CLUSTER: u64 = 0;
 /// Class of an identity that the tables do not have.
 pub const CLASS_UNKNOWN: u32 = 0;
+/// Class of a peer that has no label identity of another cluster: a host, and every peer in the own cluster.
+pub const CLASS_UNMATCHED: u32 = 1;
 
 /// A label identity of a cluster that exports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,7 +100,7 @@ pub struct IdentityKey {
 /// Bits in front of the address in an [`AddressClassKey`].
 pub const ADDRESS_CLASS_BITS: u32 = 32;
 
-/// An address of a sender, or a prefix of [`ADDRESS_CLASS_BITS`] and its own length.
+/// An address of a peer, or a prefix of [`ADDRESS_CLASS_BITS`] and its own length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub struct AddressClassKey {
@@ -109,9 +123,9 @@ pub const RULE_BITS: u32 = 112;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct RuleKey {
-    /// The set of rules of the destination ([`PolicyPod::set`]).
+    /// The set of rules of the Pod ([`PolicyPod::set`]).
     pub set: u32,
-    /// Class of the sender in the dimension.
+    /// Class of the peer in the dimension.
     pub class: u32,
     /// The half.
     pub half: u8,

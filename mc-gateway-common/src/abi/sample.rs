@@ -25,6 +25,10 @@ pub const FROM_UNDERLAY: u32 = 2;
 pub const FROM_TUNNEL: u32 = 3;
 /// [`DropSample::program`]: `from_remote`.
 pub const FROM_REMOTE: u32 = 4;
+/// [`DropSample::program`]: `to_pod`.
+pub const TO_POD: u32 = 5;
+/// [`DropSample::program`]: `from_pod`.
+pub const FROM_POD: u32 = 6;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub struct DropSample {
     pub at: u64,
     /// [`crate::verdict::DropReason`] by number.
     pub reason: u32,
-    /// [`TO_REMOTE`], [`FROM_UNDERLAY`], [`FROM_TUNNEL`] or [`FROM_REMOTE`].
+    /// [`TO_REMOTE`], [`FROM_UNDERLAY`], [`FROM_TUNNEL`], [`FROM_REMOTE`], [`TO_POD`] or [`FROM_POD`].
     pub program: u32,
     /// Device the program is attached to.
     pub ifindex: u32,

@@ -67,6 +67,10 @@ pub trait Packet: Frame {
     /// Device the program is attached to.
     fn ifindex(&self) -> u32;
 
+    /// Device that this node has received the packet on (`skb_iif`, which copies and fragments keep); 0 for a packet of
+    /// the node itself.
+    fn ingress_ifindex(&self) -> u32;
+
     /// Inserts space of unspecified content for the outer headers behind the Ethernet header, and marks the
     /// packet as tunnelled, so that segmentation offloads apply to the inner packet.
     fn grow(&mut self, outer: OuterFamily) -> Option<()>;

@@ -25,6 +25,12 @@ pub const IPV4: u16 = u16::from_be(EtherType::Ipv4 as u16);
 /// Ethertype of IPv6, host order.
 pub const IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 
+/// Ethertype of a VLAN tag (IEEE 802.1Q), host order.
+pub const VLAN: u16 = u16::from_be(EtherType::Ieee8021q as u16);
+
+/// Ethertype of a service VLAN tag (IEEE 802.1ad), host order.
+pub const SERVICE_VLAN: u16 = u16::from_be(EtherType::Ieee8021ad as u16);
+
 /// A MAC address.
 pub type Mac = [u8; 6];
 

@@ -24,6 +24,7 @@ pub struct SlicePacket {
     gso_size: u32,
     checksum_partial: bool,
     vlan_id: u16,
+    ingress_ifindex: u32,
     identity: Cell<u32>,
 }
 
@@ -37,6 +38,7 @@ impl SlicePacket {
             gso_size: 0,
             checksum_partial: false,
             vlan_id: 0,
+            ingress_ifindex: IFINDEX,
             identity: Cell::default(),
         }
     }
@@ -54,6 +56,11 @@ impl SlicePacket {
     /// Sets the VLAN of a tag beside the packet.
     pub fn set_vlan_id(&mut self, id: u16) {
         self.vlan_id = id;
+    }
+
+    /// Sets the device that the node has received the packet on; 0 for a packet of the node.
+    pub fn set_ingress_ifindex(&mut self, ifindex: u32) {
+        self.ingress_ifindex = ifindex;
     }
 
     /// The frame's bytes.
@@ -151,6 +158,10 @@ impl Packet for SlicePacket {
 
     fn ifindex(&self) -> u32 {
         IFINDEX
+    }
+
+    fn ingress_ifindex(&self) -> u32 {
+        self.ingress_ifindex
     }
 
     /// Without effect: the neighbour is no part of the frame.

@@ -4,7 +4,7 @@ use super::{
     admission::admission,
     decision::PackedDecision,
     egress_route::egress_route,
-    from_remote, from_underlay, icmp_too_big, mss, peer_limit, quoted_checksum, service,
+    from_underlay, icmp_too_big, mss, peer_limit, policy_flow, quoted_checksum, service,
     service::{Dnat, backend_route::PackedRoute, l4_header::PackedL4Header},
     subprograms::{MapSubprograms, Subprograms},
 };
@@ -122,7 +122,7 @@ impl Subprograms for SlicePacket {
     }
 
     fn track_flow<M: Maps>(&self, maps: &M) {
-        from_remote::track_flow(self, maps);
+        policy_flow::track_flow(self, maps);
     }
 
     fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header {

@@ -1,4 +1,4 @@
-//! Network policies on a packet to a Pod of this node: the first rule that concerns sender and port decides.
+//! Network policies on a packet of a Pod of this node: the first rule that concerns peer and port decides.
 //!
 //! *Guarantees*: a sender has the class of an identity only if the leader has recorded that identity for the sender's
 //! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
@@ -6,10 +6,11 @@
 use super::service::l4_header::{L4Header, L4Kind};
 use crate::{
     abi::{
-        Addr, IDENTITY_HOST, IDENTITY_UNKNOWN,
+        Addr, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, PREFIX_POLICY,
         policy::{
-            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IdentityKey,
-            POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, RULE_ALLOW, RULE_PASS, Rule, RuleKey,
+            ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, DIMENSION_ADDRESS,
+            DIMENSION_IDENTITY, IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod,
+            RULE_ALLOW, RULE_PASS, Rule, RuleKey,
         },
     },
     maps::Maps,
@@ -17,7 +18,7 @@ use crate::{
     verdict::DropReason,
 };
 
-/// The sender of a packet.
+/// The sender of a packet from another cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
     /// Address.
@@ -28,19 +29,55 @@ pub(super) struct Sender {
     pub(super) identity: u32,
 }
 
-/// Decides on a packet to `pod` with rules for the protocol and port of `l4`.
+/// Decides on a packet from another cluster to `pod`, by rules for its protocol and port.
 #[inline(always)]
 pub(super) fn evaluate<M: Maps>(
     maps: &M,
     half: u8,
     sender: &Sender,
     pod: PolicyPod,
-    (proto, port): (u8, [u8; 2]),
+    port: (u8, [u8; 2]),
 ) -> Result<(), DropReason> {
     if pod.flags & POD_CLOSED != 0 {
         return Err(DropReason::Policy);
     }
     let class = identity_class(maps, half, sender)?;
+    decide(maps, half, (class, sender.addr), pod, port)
+}
+
+/// Decides on a packet of `pod` that is not from another cluster, by rules for its protocol and port. `peer` is the
+/// other side.
+#[inline(always)]
+pub(super) fn evaluate_peer<M: Maps>(
+    maps: &M,
+    half: u8,
+    peer: Addr,
+    pod: PolicyPod,
+    port: (u8, [u8; 2]),
+) -> Result<(), DropReason> {
+    if pod.flags & POD_CLOSED != 0 {
+        return Err(DropReason::Policy);
+    }
+    decide(maps, half, (CLASS_UNMATCHED, peer), pod, port)
+}
+
+/// Whether an address is in a range of this node's Pods or of Services, and the agent has seen no Pod without rules
+/// there: a policy may select the Pod that has it.
+#[inline(always)]
+pub(super) fn is_unknown_pod<M: Maps>(maps: &M, addr: Addr) -> bool {
+    let prefix = maps.prefix(addr.into(), CLUSTER_LOCAL);
+    prefix.is_some_and(|prefix| prefix.flags & PREFIX_POLICY != 0)
+}
+
+/// The decision of the first rule for the peer, by the class of its identity and by its address.
+#[inline(always)]
+fn decide<M: Maps>(
+    maps: &M,
+    half: u8,
+    (class, addr): (u32, Addr),
+    pod: PolicyPod,
+    (proto, port): (u8, [u8; 2]),
+) -> Result<(), DropReason> {
     let key = |dimension, class| RuleKey {
         set: pod.set,
         class,
@@ -53,7 +90,7 @@ pub(super) fn evaluate<M: Maps>(
     let mut rule = maps.policy_rule(&key(DIMENSION_IDENTITY, class));
     let address = AddressClassKey {
         half: half.into(),
-        addr: sender.addr,
+        addr,
     };
     if let Some(class) = maps.address_class(&address)
         && let Some(of_address) = maps.policy_rule(&key(DIMENSION_ADDRESS, class))

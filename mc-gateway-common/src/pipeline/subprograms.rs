@@ -68,7 +68,7 @@ pub trait Subprograms: Packet + Sized {
     ) -> PackedDecision;
     /// [`super::peer_limit::take_peer_token`].
     fn take_peer_token<M: Maps>(&self, maps: &M, limit: PeerLimit) -> bool;
-    /// [`super::from_remote::track_flow`].
+    /// [`super::policy_flow::track_flow`].
     fn track_flow<M: Maps>(&self, maps: &M);
     /// [`super::service::parse_l4`].
     fn parse_l4(&self, v6: bool, at: u32) -> PackedL4Header;

@@ -1,6 +1,7 @@
 //! Executes the actions of a plan: netlink, nftables, programs and maps.
 
 use thiserror::Error;
+use tracing::debug;
 
 use super::AgentError;
 use super::reconcile::Agent;
@@ -77,7 +78,15 @@ impl Agent {
             Action::SetConfig { to, .. } => self.maps.set_config(**to)?,
             Action::Service(action) => self.maps.set_service(action)?,
             Action::SetPrefix { key, to, .. } => self.maps.set_prefix(*key, *to)?,
-            Action::Attach { hook, ifindex, from } => self.datapath.attach(hook, *ifindex, *from)?,
+            Action::Attach { hook, ifindex, from } => {
+                if let Err(error) = self.datapath.attach(hook, *ifindex, *from) {
+                    // The Pod of a device may end at any time.
+                    if link::has_index(&self.handle, &hook.device, *ifindex).await? {
+                        return Err(error.into());
+                    }
+                    debug!(device = hook.device, %error, "device removed before its program was attached");
+                }
+            }
             Action::Detach { hook, .. } => self.datapath.detach(hook)?,
             Action::SetNftables { to, .. } => {
                 match to {

@@ -334,12 +334,14 @@ impl Agent {
     /// Observes the host, with the underlay routes to all next hops and peers.
     async fn observe_host(&mut self, desired: &DesiredState) -> Result<HostState, HostError> {
         let device = &self.config.paths.device;
+        let polices_pods = desired.policies.polices_devices();
         let next_hops = desired.next_hops.values().map(|next_hop| next_hop.addr);
         let addresses: BTreeSet<IpAddr> = next_hops.chain(desired.peers.keys().copied()).collect();
         let mut watched = Watched {
             device: device.clone(),
             addresses,
             prefixes: desired.routes.clone(),
+            pod_links: polices_pods,
             ..self.watched.borrow().clone().unwrap_or_default()
         };
         let tunnels = tunnel_device::observe(&self.handle).await?.own;
@@ -347,7 +349,7 @@ impl Agent {
         loop {
             watched.publish(&self.watched);
             let known = &mut self.known_paths;
-            let host = state::observe(&self.handle, device, &watched.addresses, known).await?;
+            let host = state::observe(&self.handle, device, &watched.addresses, known, polices_pods).await?;
             if !watched.update(&host, &desired.local_addrs) {
                 watched.publish(&self.watched);
                 return Ok(host);

@@ -153,8 +153,13 @@ impl Datapath {
         let mut attachments = BTreeMap::new();
         let links = pinned_links(&self.dir)?;
         self.links = links.iter().map(|(_, _, path)| path.clone()).collect();
-        for (program, device, path) in links {
-            let attachment = tcx::observe(&path, self.ids.get(&program).copied())?;
+        let ids = |program| self.ids.get(&program).copied();
+        let pins: Vec<_> = links
+            .iter()
+            .map(|(program, _, path)| (path.clone(), ids(*program)))
+            .collect();
+        let observed = tcx::observe_all(&pins)?;
+        for ((program, device, _), attachment) in links.into_iter().zip(observed) {
             let mode = AttachMode::Tcx;
             attachments.insert(
                 Hook {

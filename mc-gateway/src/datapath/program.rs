@@ -57,9 +57,10 @@ pub(super) fn classifier(ebpf: &mut Ebpf, program: Program) -> Result<&mut Sched
 
 /// Direction of a program's hook.
 pub(super) fn attach_type(program: Program) -> TcAttachType {
-    match program {
-        Program::ToRemote => TcAttachType::Egress,
-        Program::FromUnderlay | Program::FromTunnel | Program::FromRemote => TcAttachType::Ingress,
+    if program.is_on_egress() {
+        TcAttachType::Egress
+    } else {
+        TcAttachType::Ingress
     }
 }
 

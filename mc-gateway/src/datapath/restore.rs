@@ -12,7 +12,7 @@ use mc_gateway_common::abi::transit::PROGRAM_TRANSIT;
 
 use super::program::{classifier, program_pins, restore_pin};
 use super::{Datapath, DatapathError, SUBDIRS, tcx, transit};
-use crate::plan::Program;
+use crate::plan::{Attachment, Program};
 
 impl Datapath {
     /// Whether every pin of this agent exists.
@@ -30,13 +30,15 @@ impl Datapath {
     /// updated TCX link; a change of a filter is notified.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        let classifiers = self.links.iter().all(|path| {
+        let pins = self.links.iter().map(|path| {
             let name = path.file_name().and_then(|name| name.to_str());
             let program = name.and_then(tcx::parse_link_name).map(|(program, _)| program);
             let id = program.and_then(|program| self.ids.get(&program).copied());
-            tcx::observe(path, id).is_ok_and(|link| link.current && link.ifindex != 0)
+            (path.clone(), id)
         });
-        classifiers && self.is_transit_attached()
+        let observed = tcx::observe_all(&pins.collect::<Vec<_>>());
+        let current = |links: Vec<Attachment>| links.iter().all(|link| link.current && link.ifindex != 0);
+        observed.is_ok_and(current) && self.is_transit_attached()
     }
 
     /// Creates missing directories, and pins maps and programs again. Returns whether anything was missing.

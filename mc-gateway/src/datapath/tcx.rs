@@ -1,5 +1,6 @@
 //! TCX links (Linux 6.6), one pin each: a pin keeps its link, and a link keeps its program attached.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -55,18 +56,41 @@ pub(super) fn swap(
     take_link(classifier, id, program).map(drop)
 }
 
+/// Most links that are open at the same time: each has a descriptor.
+const OPEN_LINKS: usize = 64;
+
 /// Device of the link pinned at `path`, and whether it runs the program `current`.
 pub(super) fn observe(path: &Path, current: Option<u32>) -> Result<Attachment, DatapathError> {
-    let link = open_link(path)?;
-    let info = link.info().map_err(|source| DatapathError::Link {
-        path: path.to_owned(),
-        operation: "read",
-        source,
-    })?;
-    Ok(Attachment {
-        ifindex: link_ifindex(info.id()),
-        current: current == Some(info.program_id()),
-    })
+    let found = observe_all(&[(path.to_owned(), current)])?;
+    Ok(found.into_iter().next().unwrap_or(Attachment {
+        ifindex: 0,
+        current: false,
+    }))
+}
+
+/// [`observe`] for several links, in their order: a node with many Pods has hundreds, and each search for a device
+/// reads all descriptors of the process.
+pub(super) fn observe_all(links: &[(PathBuf, Option<u32>)]) -> Result<Vec<Attachment>, DatapathError> {
+    let mut attachments = Vec::with_capacity(links.len());
+    for links in links.chunks(OPEN_LINKS) {
+        let opened: Vec<FdLink> = links
+            .iter()
+            .map(|(path, _)| open_link(path))
+            .collect::<Result<_, _>>()?;
+        let ifindexes = link_ifindexes();
+        for (link, (path, current)) in opened.iter().zip(links) {
+            let info = link.info().map_err(|source| DatapathError::Link {
+                path: path.clone(),
+                operation: "read",
+                source,
+            })?;
+            attachments.push(Attachment {
+                ifindex: ifindexes.get(&info.id()).copied().unwrap_or_default(),
+                current: *current == Some(info.program_id()),
+            });
+        }
+    }
+    Ok(attachments)
 }
 
 /// Takes the link from aya, which detaches its links when the program is dropped.
@@ -95,29 +119,24 @@ pub(super) fn open_link(path: &Path) -> Result<FdLink, DatapathError> {
         })
 }
 
-/// Index of a link's device; 0 after the device is removed.
+/// Indexes of the devices of all open links by the ID of the link; 0 after the device is removed.
 ///
 /// Read from fdinfo, which needs no capability; the id-based queries require `CAP_SYS_ADMIN`.
-fn link_ifindex(link_id: u32) -> u32 {
-    let Ok(entries) = fs::read_dir("/proc/self/fdinfo") else {
-        return 0;
-    };
+fn link_ifindexes() -> BTreeMap<u32, u32> {
+    let entries = fs::read_dir("/proc/self/fdinfo").into_iter().flatten();
     entries
         .filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok())
-        .find_map(|text| fdinfo_ifindex(&text, link_id))
-        .unwrap_or(0)
+        .filter_map(|text| fdinfo_link(&text))
+        .collect()
 }
 
-fn fdinfo_ifindex(fdinfo: &str, link_id: u32) -> Option<u32> {
+/// ID and device of a link.
+fn fdinfo_link(fdinfo: &str) -> Option<(u32, u32)> {
     let field = |name: &str| {
         let line = fdinfo.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse::<u32>().ok()
     };
-    if field("link_id:")? == link_id {
-        field("ifindex:")
-    } else {
-        None
-    }
+    Some((field("link_id:")?, field("ifindex:")?))
 }
 
 /// Path of a link's pin.
@@ -170,8 +189,7 @@ mod tests {
     fn fdinfo_of_a_tcx_link() {
         let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1060\nlink_type:\ttcx\nlink_id:\t12\n\
                     prog_tag:\tabcd\nprog_id:\t34\nifindex:\t7\nattach_type:\t46 (tcx_ingress)\n";
-        assert_eq!(fdinfo_ifindex(text, 12), Some(7));
-        assert_eq!(fdinfo_ifindex(text, 13), None);
-        assert_eq!(fdinfo_ifindex("pos:\t0\n", 12), None);
+        assert_eq!(fdinfo_link(text), Some((12, 7)));
+        assert_eq!(fdinfo_link("pos:\t0\n"), None);
     }
 }

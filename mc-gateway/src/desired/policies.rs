@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_api::label_identity::parse_normalized;
-use mc_api::network_policy::Action;
+use mc_api::network_policy::{Action, L4Protocol, ObjectName};
 use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
@@ -25,20 +25,23 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, SetInfo, Tables,
-    compile,
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, ServicePeer, SetInfo,
+    Tables, compile,
 };
 use crate::policy_objects::PolicyObjects;
 use crate::policy_report;
 use crate::policy_tables::{PolicyTables, RulePrefix};
+use crate::service_objects::ServiceInfo;
 
-/// Policies on packets to the Pods of this node.
+/// Policies on packets of this node's Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicies {
     /// The tables; empty if no policy selects a Pod here.
     pub tables: Arc<PolicyTables>,
     /// Addresses of all Pods of this node.
     pub pods: Arc<BTreeSet<IpAddr>>,
+    /// Whether the packets of the own cluster are policed as well, at the devices of the Pods.
+    pub polices_cluster: bool,
     /// The report to the controllers; none while policies are not enforced.
     pub report: Option<Arc<NodePolicyStatusSpec>>,
 }
@@ -57,7 +60,17 @@ struct Inputs {
     namespaces: Vec<Arc<NamespaceInfo>>,
     identities: Vec<Arc<IdentityInfo>>,
     pods: Vec<Arc<PodInfo>>,
+    /// All Pods; none where rules about the own cluster are not enforced.
+    cluster_pods: Vec<Arc<PodInfo>>,
     clusters: BTreeSet<String>,
+}
+
+impl NodePolicies {
+    /// Whether the packets of this node's Pods are policed at their devices.
+    #[must_use]
+    pub fn polices_devices(&self) -> bool {
+        self.polices_cluster && !self.tables.is_empty()
+    }
 }
 
 impl PolicyCache {
@@ -77,6 +90,10 @@ impl PolicyCache {
         let known = objects.identities.as_ref().unwrap_or(&absent);
         let on_node = |pod: &&Arc<PodInfo>| pod.node == me.node_name && !pod.ips.is_empty();
         let pods: Vec<_> = objects.pods.iter().filter(on_node).cloned().collect();
+        let cluster_pods = match mode {
+            Mode::All => objects.pods.clone(),
+            Mode::ClusterSetOnly => Vec::new(),
+        };
         let remotes = objects.remotes.iter();
         let clusters: BTreeSet<_> = remotes.map(|remote| remote.cluster_id.clone()).collect();
         let is_current = self.inputs.as_ref().is_some_and(|inputs| {
@@ -84,6 +101,7 @@ impl PolicyCache {
                 && inputs.namespaces == known.namespaces
                 && inputs.identities == known.identities
                 && inputs.pods == pods
+                && inputs.cluster_pods == cluster_pods
                 && inputs.clusters == clusters
         });
         if !is_current {
@@ -92,6 +110,7 @@ impl PolicyCache {
                 namespaces: known.namespaces.clone(),
                 identities: known.identities.clone(),
                 pods,
+                cluster_pods,
                 clusters,
             };
             (self.policies, self.rejected) = compute(&inputs, mode, me);
@@ -126,6 +145,8 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
             .map(|namespace| (namespace.name.clone(), namespace.labels.clone()))
             .collect(),
         local_pods: inputs.pods.iter().map(|pod| local_pod(pod)).collect(),
+        cluster_pods: inputs.cluster_pods.iter().map(|pod| local_pod(pod)).collect(),
+        services: objects.services.iter().map(service_peer).collect(),
         identities: inputs
             .identities
             .iter()
@@ -144,6 +165,7 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
     let policies = NodePolicies {
         pods: Arc::new(pods.collect()),
         tables: Arc::new(tables),
+        polices_cluster: mode == Mode::All,
         report: Some(Arc::new(report)),
     };
     (policies, rejected)
@@ -160,7 +182,7 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
         .into_iter()
         .map(|(map, needed, capacity)| (map, needed, usize::try_from(capacity / 2).unwrap_or(usize::MAX)))
         .find(|(_, needed, capacity)| needed > capacity)?;
-    for pod in tables.pods.values_mut() {
+    for pod in tables.pods.values_mut().chain(tables.egress_pods.values_mut()) {
         pod.flags |= POD_CLOSED;
     }
     tables.rules.clear();
@@ -171,14 +193,14 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
         field: format!("map {map}"),
         value: needed.to_string(),
         reason: format!(
-            "entries exceed the capacity of {capacity}: packets from other clusters to Pods that policies select are dropped"
+            "entries exceed the capacity of {capacity}: packets of Pods that policies select are dropped"
         ),
     })
 }
 
 /// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce.
 fn map_entries(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> PolicyTables {
-    if tables.pods.is_empty() {
+    if tables.pods.is_empty() && tables.egress_pods.is_empty() {
         return PolicyTables::default();
     }
     let pod = |set: u32| {
@@ -190,13 +212,15 @@ fn map_entries(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> PolicyTables
             flags: if drops_unknown { POD_DROPS_UNKNOWN } else { 0 },
         }
     };
+    let pods = |pods: &BTreeMap<IpAddr, u32>| {
+        pods.iter()
+            .map(|(addr, set)| (to_abi_addr(*addr), pod(*set)))
+            .collect()
+    };
     let classes = tables.address_classes.iter();
     PolicyTables {
-        pods: tables
-            .pods
-            .iter()
-            .map(|(addr, set)| (to_abi_addr(*addr), pod(*set)))
-            .collect(),
+        pods: pods(&tables.pods),
+        egress_pods: pods(&tables.egress_pods),
         identities: identities(tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: tables.rules.iter().map(rule).collect(),
@@ -269,6 +293,23 @@ fn local_pod(pod: &PodInfo) -> LocalPod {
             .collect(),
         ips: pod
             .ips
+            .iter()
+            .filter_map(|text| parse_address(text).ok())
+            .collect(),
+        ports: ports.collect(),
+    }
+}
+
+/// Addresses and ports of a Service; invalid ones are left out.
+fn service_peer(service: &ServiceInfo) -> ServicePeer {
+    let ports = service.ports.iter().filter_map(|port| {
+        let protocol = L4Protocol::from_name(&port.protocol)?;
+        Some((protocol.number(), u16::try_from(port.port).ok()?))
+    });
+    ServicePeer {
+        name: ObjectName::namespaced(&service.namespace, &service.name),
+        ips: service
+            .cluster_ips
             .iter()
             .filter_map(|text| parse_address(text).ok())
             .collect(),

@@ -4,7 +4,9 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::sample::{FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_REMOTE};
+use mc_gateway_common::abi::sample::{
+    FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_POD, TO_REMOTE,
+};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
 use crate::cidr::from_abi_addr;
@@ -47,7 +49,7 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let frame = SlicePacket::new(bytes.get(..captured)?.to_vec());
     let outer = ip::Header::load(&frame, frame.ethertype(), eth::END);
     let (name, peer, flow) = match program {
-        TO_REMOTE | FROM_TUNNEL | FROM_REMOTE => (
+        TO_REMOTE | FROM_TUNNEL | FROM_REMOTE | TO_POD | FROM_POD => (
             match program {
                 TO_REMOTE => "to_remote",
                 FROM_TUNNEL => "from_tunnel",

@@ -93,6 +93,12 @@ async fn find(handle: &Handle, name: &str) -> Result<Option<LinkMessage>, HostEr
     }
 }
 
+/// Whether a device with this name and index exists.
+pub async fn has_index(handle: &Handle, name: &str, ifindex: u32) -> Result<bool, HostError> {
+    let found = find(handle, name).await?;
+    Ok(found.is_some_and(|message| message.header.index == ifindex))
+}
+
 /// MTU of a new device: too small for IPv6, so that the kernel does not enable IPv6 before multicast is off (with
 /// multicast, a router would announce its groups).
 const MTU_WITHOUT_IPV6: u32 = 1000;

@@ -11,6 +11,7 @@ pub mod link;
 pub mod neighbors;
 mod nft_notifications;
 pub mod nftables;
+mod pod_links;
 pub mod policy_routing;
 pub mod route;
 pub mod state;

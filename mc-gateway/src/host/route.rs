@@ -32,6 +32,8 @@ pub struct Routes {
     pub foreign: BTreeMap<IpNet, String>,
     /// Destinations of all foreign routes.
     pub foreign_destinations: BTreeSet<IpNet>,
+    /// Foreign routes without a gateway, each with the index of its device.
+    pub connected: BTreeSet<(IpNet, u32)>,
 }
 
 /// Reads the main table of both families. `ifindex` is the index of `mc0`, 0 if missing.
@@ -50,6 +52,8 @@ pub async fn observe(handle: &Handle, ifindex: u32) -> Result<Routes, HostError>
             let key = listed.key();
             if !ours {
                 routes.foreign_destinations.insert(listed.net);
+                let device = listed.oif.filter(|_| !listed.has_gateway);
+                routes.connected.extend(device.map(|index| (listed.net, index)));
             }
             let Some(key) = key else { continue };
             if ours && listed.oif == Some(ifindex) {
@@ -74,6 +78,7 @@ struct ParsedRoute {
     metric: u32,
     source: Option<IpAddr>,
     oif: Option<u32>,
+    has_gateway: bool,
 }
 
 impl ParsedRoute {
@@ -110,6 +115,7 @@ fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
     let mut source = None;
     let mut table = u32::from(header.table);
     let mut metric = 0;
+    let mut has_gateway = false;
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(RouteAddress::Inet(addr)) => destination = (*addr).into(),
@@ -119,6 +125,7 @@ fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
             RouteAttribute::Oif(index) => oif = Some(*index),
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => has_gateway = true,
             _ => {}
         }
     }
@@ -128,6 +135,7 @@ fn parse(message: &RouteMessage) -> Option<ParsedRoute> {
         metric,
         source,
         oif,
+        has_gateway,
     })
 }
 

@@ -7,9 +7,9 @@ use rtnetlink::Handle;
 
 use super::nftables::Listing;
 use super::underlay::KnownPaths;
-use super::{HostError, ipsec, ipv6, link, neighbors, nftables, policy_routing, route, underlay};
+use super::{HostError, ipsec, ipv6, link, neighbors, nftables, pod_links, policy_routing, route, underlay};
 use crate::plan::Device;
-use crate::resolved::{HostInputs, NftRules, ReturnRoutes, RouteKey};
+use crate::resolved::{HostInputs, NftRules, PodLinks, ReturnRoutes, RouteKey};
 use crate::shared_map::SharedMap;
 
 /// The agent's state on the host, and the host's own that the resolved state depends on.
@@ -25,12 +25,14 @@ pub struct HostState {
     pub inputs: HostInputs,
 }
 
-/// Observes the host, with the underlay routes to `addresses`; those in `known` are not looked up.
+/// Observes the host, with the underlay routes to `addresses`; those in `known` are not looked up. The devices of Pods
+/// are observed if `polices_pods`.
 pub async fn observe(
     handle: &Handle,
     device: &str,
     addresses: &BTreeSet<IpAddr>,
     known: &mut KnownPaths,
+    polices_pods: bool,
 ) -> Result<HostState, HostError> {
     let mc0 = link::observe(handle, device).await?;
     let ifindex = mc0.map_or(0, |mc0| mc0.ifindex);
@@ -49,6 +51,14 @@ pub async fn observe(
             ipsec: ipsec::observe().await?,
             neighbor_limits: neighbors::limits(),
             ipv6_unavailable: ipv6::unavailable_reason(device),
+            pod_links: if polices_pods {
+                PodLinks {
+                    links: pod_links::observe(handle).await?,
+                    routes: routes.connected,
+                }
+            } else {
+                PodLinks::default()
+            },
         },
     })
 }

@@ -92,9 +92,10 @@ async fn names(handle: &Handle) -> Result<BTreeMap<u32, String>, HostError> {
 
 async fn filters(handle: &Handle, ifindex: u32, program: Program) -> Result<Vec<TcMessage>, HostError> {
     let request = handle.traffic_filter(ifindex.cast_signed()).get();
-    let request = match program {
-        Program::ToRemote => request.egress(),
-        Program::FromUnderlay | Program::FromTunnel | Program::FromRemote => request.ingress(),
+    let request = if program.is_on_egress() {
+        request.egress()
+    } else {
+        request.ingress()
     };
     let mut messages = Box::pin(request.execute());
     let mut found = Vec::new();

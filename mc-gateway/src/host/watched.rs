@@ -6,13 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol,
+};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use tokio::sync::watch;
 
 use super::state::HostState;
-use super::{link, neighbors, policy_routing, route, tunnel_device};
+use super::{link, neighbors, pod_links, policy_routing, route, tunnel_device};
 use crate::cidr::max_prefix_len;
 use crate::resolved::{NeighborKey, Neighbors};
 use crate::shared_set::SharedSet;
@@ -45,6 +47,8 @@ pub struct Watched {
     pub prefixes: SharedSet<IpNet>,
     /// Neighbors on the paths to other nodes.
     pub neighbors: Neighbors,
+    /// Devices of Pods and routes to them count.
+    pub pod_links: bool,
 }
 
 impl Watched {
@@ -121,6 +125,8 @@ impl Watched {
         });
         if ours || self.has_device(message.header.index) || tunnel_device::is_related(message) {
             Effect::Paths
+        } else if self.pod_links && pod_links::is_pod_link(message) {
+            Effect::State
         } else {
             Effect::Unrelated
         }
@@ -152,15 +158,18 @@ impl Watched {
         }
         let mut table = u32::from(message.header.table);
         let mut through_device = false;
+        let mut is_connected = self.pod_links;
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Table(number) => table = *number,
                 RouteAttribute::Oif(index) => through_device |= self.devices.contains(index),
+                RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => is_connected = false,
                 _ => {}
             }
         }
+        let to_pods = is_connected && table == u32::from(RouteHeader::RT_TABLE_MAIN);
         let ours = message.header.protocol == RouteProtocol::Other(route::PROTOCOL);
-        if ours || table == policy_routing::TABLE || through_device || self.overlaps_prefix(net) {
+        if ours || table == policy_routing::TABLE || through_device || to_pods || self.overlaps_prefix(net) {
             Effect::State
         } else {
             Effect::Unrelated
@@ -222,6 +231,7 @@ mod tests {
                 .map(|net| net.parse().unwrap())
                 .into(),
             neighbors: [((UNDERLAY, "192.0.2.254".parse().unwrap()), Some(MAC))].into(),
+            pod_links: false,
         }
     }
 

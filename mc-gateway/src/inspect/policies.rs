@@ -20,10 +20,11 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
     for rule in tables.rules.keys() {
         *counts.entry((rule.set, rule.dimension)).or_default() += 1;
     }
-    let row = |(addr, pod): (&Addr, &PolicyPod)| {
+    let row = |direction: &str, (addr, pod): (&Addr, &PolicyPod)| {
         let of_pod = |dimension| counts.get(&(pod.set, dimension)).copied().unwrap_or_default();
         vec![
             json!(from_abi_addr(addr)),
+            json!(direction),
             json!(pod.set),
             json!(of_pod(DIMENSION_IDENTITY)),
             json!(of_pod(DIMENSION_ADDRESS)),
@@ -36,9 +37,18 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
             }),
         ]
     };
+    let ingress = tables.pods.iter().map(|pod| row("ingress", pod));
+    let egress = tables.egress_pods.iter().map(|pod| row("egress", pod));
     Table {
         name: "policies",
-        columns: &["pod", "set", "by_identity", "by_address", "unknown_senders"],
-        rows: tables.pods.iter().map(row).collect(),
+        columns: &[
+            "pod",
+            "direction",
+            "set",
+            "by_identity",
+            "by_address",
+            "unknown_senders",
+        ],
+        rows: ingress.chain(egress).collect(),
     }
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData};
 use mc_gateway_common::abi::policy::{
-    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState,
-    RULE_BITS, Rule, RuleKey,
+    self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
+    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleKey,
 };
 
 use super::batch;
@@ -81,7 +81,13 @@ impl PinnedPolicyMaps {
         let mut tables: [PolicyTables; HALVES] = Default::default();
         for entry in batch::entries(&self.pods) {
             let (key, pod) = entry.map_err(map_error(abi::POLICY_PODS, "read"))?;
-            of(&mut tables, key.half).pods.insert(key.addr, pod);
+            let tables = of(&mut tables, key.half.into());
+            let pods = if key.direction == DIRECTION_EGRESS {
+                &mut tables.egress_pods
+            } else {
+                &mut tables.pods
+            };
+            pods.insert(key.addr, pod);
         }
         for entry in batch::entries(&self.identities) {
             let (key, class) = entry.map_err(map_error(abi::IDENTITIES, "read"))?;
@@ -124,7 +130,7 @@ impl PinnedPolicyMaps {
         *spare = Arc::clone(to);
         let state = PolicyState {
             half,
-            enforced: u32::from(!to.is_empty()),
+            enforced: to.enforced(),
         };
         self.state
             .set(0, state, 0)
@@ -134,8 +140,14 @@ impl PinnedPolicyMaps {
     }
 
     fn write_half(&mut self, half: u32, from: &PolicyTables, to: &PolicyTables) -> Result<(), MapsError> {
-        for (addr, pod) in changes(&from.pods, &to.pods) {
-            let key = PolicyPodKey { addr: *addr, half };
+        let ingress = changes(&from.pods, &to.pods).map(|change| (DIRECTION_INGRESS, change));
+        let egress = changes(&from.egress_pods, &to.egress_pods).map(|change| (DIRECTION_EGRESS, change));
+        for (direction, (addr, pod)) in ingress.chain(egress) {
+            let key = PolicyPodKey {
+                addr: *addr,
+                half: u16::from(half != 0),
+                direction,
+            };
             match pod {
                 Some(pod) => self.pods.insert(key, pod, 0),
                 None => ignore_missing(self.pods.remove(&key)),

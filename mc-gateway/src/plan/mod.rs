@@ -397,6 +397,9 @@ impl Planner {
         // Without a policy for a Pod of this node, packets have no program more to run.
         let policies =
             (!resolved.policies.is_empty()).then(|| (hook(Program::FromRemote, device), mc0.ifindex));
+        let pods = resolved.pod_devices.iter().flat_map(|(name, ifindex)| {
+            [Program::ToPod, Program::FromPod].map(|program| (hook(program, name), *ifindex))
+        });
         let underlay = resolved
             .devices
             .iter()
@@ -405,7 +408,12 @@ impl Planner {
             .tunnel_devices
             .iter()
             .map(|(name, link)| (hook(Program::FromTunnel, name), link.ifindex));
-        let wanted: BTreeMap<Hook, u32> = own.chain(policies).chain(underlay).chain(tunnels).collect();
+        let wanted: BTreeMap<Hook, u32> = own
+            .chain(policies)
+            .chain(underlay)
+            .chain(tunnels)
+            .chain(pods)
+            .collect();
         let mut renamed: BTreeSet<Hook> = BTreeSet::new();
         for (hook, ifindex) in &wanted {
             let from = observed.attachments.get(hook).copied();

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use mc_api::network_policy::{IpBlock, L4Protocol, Service};
+use mc_api::network_policy::{L4Protocol, Service};
 
-use super::address_classes::AddressClasses;
+use super::address_classes::{AddressClasses, AddressPeer};
 use super::identity_classes::{IdentityClasses, LabelPeer};
-use super::model::{ICMP, ICMPV6, PROTOCOLS, PolicySet};
+use super::model::{Direction, ICMP, ICMPV6, PROTOCOLS, PolicySet, ServicePeer};
 use super::numbers::Numbers;
-use super::order::{EnforcedRule, Source, enforced_rules};
+use super::order::{EnforcedRule, RulePeer, enforced_rules};
 use super::port_prefixes::{PortPrefix, flatten, split};
-use super::selection::{Destination, applies_to, destinations, identities, namespaces};
-use super::tables::{Dimension, OTHER_PROTOCOL, RuleKey, RuleValue, SetInfo, Tables};
+use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
+use super::tables::{Dimension, OTHER_PROTOCOL, RuleKey, RuleValue, SetInfo, Tables, UNMATCHED_CLASS};
 use crate::objects::FieldError;
 
 /// A rule for one Pod, with all that depends on the Pod resolved.
@@ -21,16 +21,16 @@ use crate::objects::FieldError;
 struct PodRule {
     /// Its index among the rules in force.
     rule: u32,
-    sources: Vec<SourceNumber>,
+    peers: Vec<PeerNumber>,
     /// Protocols and ports; `None` for all.
     ports: Option<Vec<PortRange>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum SourceNumber {
+enum PeerNumber {
     Every,
     Labels(u32),
-    Block(u32),
+    Addresses(u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +49,7 @@ struct MissingPort {
 #[derive(Default)]
 struct Compiler<'a> {
     label_peers: Numbers<LabelPeer<'a>>,
-    blocks: Numbers<&'a IpBlock>,
+    address_peers: Numbers<AddressPeer<'a>>,
     sets: Numbers<Vec<PodRule>>,
     /// By rule and name of the port.
     missing_ports: BTreeMap<(u32, &'a str), MissingPort>,
@@ -60,29 +60,32 @@ struct Compiler<'a> {
 pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
     let (rules, mut issues) = enforced_rules(set);
     let namespaces = namespaces(set);
-    let destinations = destinations(set, &namespaces);
+    let local = by_address(&set.local_pods, &namespaces);
+    let cluster = by_address(&set.cluster_pods, &namespaces);
     let (identities, ambiguous) = identities(set);
     issues.extend(ambiguous.into_iter().map(ambiguous_identity));
 
     let mut compiler = Compiler::default();
-    let pods = compiler.assign_sets(&rules, &destinations);
+    let pods = compiler.assign_sets(Direction::Ingress, &rules, &local);
+    let egress_pods = compiler.assign_sets(Direction::Egress, &rules, &local);
     issues.extend(compiler.missing_ports(&rules));
     let by_identity = IdentityClasses::new(&identities, &compiler.label_peers.numbers);
-    let by_address = AddressClasses::new(&compiler.blocks.numbers);
+    let by_address = AddressClasses::new(&compiler.address_peers.numbers, &cluster);
 
     let mut sets: Vec<_> = compiler.sets.numbers.into_iter().collect();
     sets.sort_by_key(|(_, number)| *number);
     let mut tables = Tables {
         pods,
+        egress_pods,
         identities: by_identity.by_id.clone(),
         address_classes: by_address.by_prefix.clone(),
         rule_names: rules.iter().map(|rule| rule.name.clone()).collect(),
         ..Tables::default()
     };
     for (list, number) in sets {
-        let used = list.iter().filter_map(|pod_rule| rule_at(&rules, pod_rule.rule));
+        let mut used = list.iter().filter_map(|pod_rule| rule_at(&rules, pod_rule.rule));
         tables.sets.push(SetInfo {
-            drop_unknown: used.into_iter().any(|rule| rule.has_label_peers),
+            drop_unknown: used.any(|rule| rule.has_label_peers),
         });
         let of_set = list.iter().filter_map(|pod_rule| rule_at(&rules, pod_rule.rule));
         tables
@@ -111,19 +114,20 @@ fn ambiguous_identity(id: u32) -> FieldError {
 // === impl Compiler ===
 
 impl<'a> Compiler<'a> {
-    /// The set of each address, from 1.
+    /// The set of each address for a direction, from 1.
     fn assign_sets(
         &mut self,
+        direction: Direction,
         rules: &[EnforcedRule<'a>],
-        destinations: &BTreeMap<IpAddr, Destination<'a>>,
+        local: &BTreeMap<IpAddr, LabelledPod<'a>>,
     ) -> BTreeMap<IpAddr, u32> {
         let mut pods = BTreeMap::new();
         // Addresses of one Pod are assigned once.
         let mut assigned: BTreeMap<(&str, &str), Option<u32>> = BTreeMap::new();
-        for (ip, destination) in destinations {
-            let pod = destination.pod;
+        for (ip, labelled) in local {
+            let pod = labelled.pod;
             let number = *assigned.entry((&pod.namespace, &pod.name)).or_insert_with(|| {
-                let list = self.pod_rules(rules, destination);
+                let list = self.pod_rules(direction, rules, labelled);
                 (!list.is_empty()).then(|| self.sets.number(list) + 1)
             });
             pods.extend(number.map(|number| (*ip, number)));
@@ -131,29 +135,74 @@ impl<'a> Compiler<'a> {
         pods
     }
 
-    fn pod_rules(&mut self, rules: &[EnforcedRule<'a>], to: &Destination<'a>) -> Vec<PodRule> {
-        let applying = rules.iter().zip(0..).filter(|(rule, _)| applies_to(rule, to));
-        applying
-            .map(|(rule, index)| PodRule {
-                rule: index,
-                sources: self.sources(rule, to),
-                ports: self.ports(rule, index, to),
-            })
-            .collect()
-    }
-
-    fn sources(&mut self, rule: &EnforcedRule<'a>, to: &Destination<'a>) -> Vec<SourceNumber> {
-        let number = |source: &Source<'a>| match source {
-            Source::Every => Some(SourceNumber::Every),
-            Source::Pods(pods) => {
-                LabelPeer::new(pods, to).map(|peer| SourceNumber::Labels(self.label_peers.number(peer)))
+    fn pod_rules(
+        &mut self,
+        direction: Direction,
+        rules: &[EnforcedRule<'a>],
+        of: &LabelledPod<'a>,
+    ) -> Vec<PodRule> {
+        let mut list = Vec::new();
+        for (rule, index) in rules.iter().zip(0..) {
+            if rule.name.direction != direction || !applies_to(rule, of) {
+                continue;
             }
-            Source::Block(block) => Some(SourceNumber::Block(self.blocks.number(block))),
-        };
-        rule.sources.iter().filter_map(number).collect()
+            let mut services = Vec::new();
+            let mut peers = Vec::new();
+            for peer in &rule.peers {
+                match peer {
+                    RulePeer::Service(service) => services.push(*service),
+                    other => peers.extend(self.peer(other, of)),
+                }
+            }
+            // Each Service has its own ports.
+            list.extend(services.iter().map(|service| self.service_rule(index, service)));
+            if services.is_empty() {
+                let ports = self.ports(rule, index, of);
+                list.push(PodRule {
+                    rule: index,
+                    peers,
+                    ports,
+                });
+            }
+        }
+        list
     }
 
-    fn ports(&mut self, rule: &EnforcedRule<'a>, index: u32, to: &Destination<'a>) -> Option<Vec<PortRange>> {
+    fn peer(&mut self, peer: &RulePeer<'a>, of: &LabelledPod<'a>) -> Option<PeerNumber> {
+        let mut addresses = |peer| Some(PeerNumber::Addresses(self.address_peers.number(peer)));
+        match peer {
+            RulePeer::Every => Some(PeerNumber::Every),
+            RulePeer::RemotePods(pods) => {
+                let peer = LabelPeer::new(pods, of)?;
+                Some(PeerNumber::Labels(self.label_peers.number(peer)))
+            }
+            RulePeer::ClusterPods(pods) => LabelPeer::new(pods, of)
+                .map(AddressPeer::Pods)
+                .and_then(addresses),
+            RulePeer::Block(block) => addresses(AddressPeer::Block(block)),
+            RulePeer::Service(_) => None,
+        }
+    }
+
+    fn service_rule(&mut self, rule: u32, service: &ServicePeer) -> PodRule {
+        let mut ports: Vec<_> = service
+            .ports
+            .iter()
+            .map(|(protocol, port)| PortRange::new(*protocol, *port, *port))
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let ips = service.ips.iter();
+        PodRule {
+            rule,
+            peers: ips
+                .map(|ip| PeerNumber::Addresses(self.address_peers.number(AddressPeer::Addr(*ip))))
+                .collect(),
+            ports: Some(ports),
+        }
+    }
+
+    fn ports(&mut self, rule: &EnforcedRule<'a>, index: u32, to: &LabelledPod<'a>) -> Option<Vec<PortRange>> {
         let services = rule.rule.services.as_ref()?;
         let mut ranges = Vec::new();
         for service in services {
@@ -183,7 +232,7 @@ impl<'a> Compiler<'a> {
         Some(ranges)
     }
 
-    fn missing_port(&mut self, rule: u32, name: &'a str, to: &Destination<'_>) {
+    fn missing_port(&mut self, rule: u32, name: &'a str, to: &LabelledPod<'_>) {
         self.missing_ports
             .entry((rule, name))
             .and_modify(|missing| missing.others += 1)
@@ -200,7 +249,7 @@ impl<'a> Compiler<'a> {
             let rule = &rule_at(rules, *rule)?.name;
             Some(FieldError {
                 object: rule.policy.to_string(),
-                field: format!("spec.ingress[{}].ports", rule.index),
+                field: format!("{}.ports", rule.path()),
                 value: (*name).to_owned(),
                 reason: format!(
                     "is not a port of the Pod {pod} and {others} others, so it matches nothing there"
@@ -211,7 +260,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn named_ports(protocol: L4Protocol, name: &str, to: &Destination<'_>) -> Vec<PortRange> {
+fn named_ports(protocol: L4Protocol, name: &str, to: &LabelledPod<'_>) -> Vec<PortRange> {
     let ports = to.pod.ports.iter();
     ports
         .filter(|port| port.name == name && port.protocol == protocol.number())
@@ -228,6 +277,7 @@ fn entries(
     by_address: &AddressClasses,
 ) -> Vec<(RuleKey, RuleValue)> {
     const ALL_PORTS: PortPrefix = (0, 0);
+    let unmatched = vec![UNMATCHED_CLASS];
     let mut groups: BTreeMap<(Dimension, u32, u8), BTreeMap<PortPrefix, RuleValue>> = BTreeMap::new();
     for (pod_rule, precedence) in list.iter().zip(0..) {
         let Some(rule) = rule_at(rules, pod_rule.rule) else {
@@ -239,11 +289,14 @@ fn entries(
             rule: pod_rule.rule,
         };
         let prefixes = pod_rule.prefixes();
-        for source in &pod_rule.sources {
-            let (dimension, classes) = match source {
-                SourceNumber::Every => (Dimension::Identity, Some(&by_identity.all)),
-                SourceNumber::Labels(peer) => (Dimension::Identity, by_identity.by_peer.get(peer)),
-                SourceNumber::Block(block) => (Dimension::Address, by_address.by_block.get(block)),
+        for peer in &pod_rule.peers {
+            let (dimension, classes) = match peer {
+                PeerNumber::Every if rule.name.direction == Direction::Egress => {
+                    (Dimension::Identity, Some(&unmatched))
+                }
+                PeerNumber::Every => (Dimension::Identity, Some(&by_identity.all)),
+                PeerNumber::Labels(peer) => (Dimension::Identity, by_identity.by_peer.get(peer)),
+                PeerNumber::Addresses(peer) => (Dimension::Address, by_address.by_peer.get(peer)),
             };
             for class in classes.into_iter().flatten() {
                 for (protocol, prefix) in &prefixes {

@@ -1,87 +1,96 @@
 //! The decision on a packet in plain code: the specification of [`super::compile()`]. It reads every rule for every
 //! packet and serves tests and explanations.
 
-use mc_api::label_identity::NAMESPACE_NAME;
+use mc_api::label_identity::{Labels, NAMESPACE_NAME};
 use mc_api::network_policy::{NamespaceMatch, PodMatch, Service};
 
-use super::model::{HOST_IDENTITY, ICMP, ICMPV6, Identity, Packet, PolicySet, Verdict};
-use super::order::{EnforcedRule, Source, enforced_rules};
-use super::selection::{Destination, applies_to, destinations, identities, namespaces};
+use super::model::{HOST_IDENTITY, ICMP, ICMPV6, Packet, PolicySet, ServicePeer, Verdict};
+use super::order::{EnforcedRule, RulePeer, enforced_rules};
+use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
 
-/// The source of a packet by its label identity.
-enum Origin<'a> {
-    /// Pods with these labels.
-    Pod(&'a Identity),
-    /// A host.
-    Host,
-    /// Not known.
-    Unknown,
+/// The other side of a packet.
+struct Other<'a> {
+    /// Labels of Namespace and Pod by the label identity of a sender in another cluster.
+    identity: Option<(&'a Labels, &'a Labels)>,
+    /// Labels of Namespace and Pod by the address of a Pod in the own cluster.
+    in_cluster: Option<(&'a Labels, &'a Labels)>,
 }
 
 /// The decision on a packet: the first matching rule, in the order of Tier, priority, creation and name of the policy
 /// and then of the rules.
 pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
     let namespaces = namespaces(set);
-    let destinations = destinations(set, &namespaces);
-    let Some(destination) = destinations.get(&packet.destination) else {
+    let local = by_address(&set.local_pods, &namespaces);
+    let Some(pod) = local.get(&packet.pod) else {
         return Verdict::without_rule(false);
     };
     let (identities, _) = identities(set);
-    let origin = match identities.get(&packet.identity) {
-        Some(identity) => Origin::Pod(identity),
-        None if packet.identity == HOST_IDENTITY => Origin::Host,
-        None => Origin::Unknown,
+    let identity = identities.get(&packet.identity);
+    let is_unknown = identity.is_none() && packet.identity != HOST_IDENTITY;
+    let cluster = by_address(&set.cluster_pods, &namespaces);
+    let other = Other {
+        identity: identity.map(|identity| (&identity.namespace, &identity.pod)),
+        in_cluster: cluster
+            .get(&packet.peer)
+            .map(|peer| (peer.namespace, &peer.pod.labels)),
     };
     let mut drop_unknown = false;
     for rule in enforced_rules(set).0 {
-        if !applies_to(&rule, destination) {
+        if rule.name.direction != packet.direction || !applies_to(&rule, pod) {
             continue;
         }
-        if matches(&rule, destination, &origin, packet) {
+        if matches(&rule, pod, &other, packet) {
             return Verdict::of_rule(rule.rule.action, rule.name);
         }
         drop_unknown |= rule.has_label_peers;
     }
-    Verdict::without_rule(drop_unknown && matches!(origin, Origin::Unknown))
+    Verdict::without_rule(drop_unknown && is_unknown)
 }
 
-fn matches(rule: &EnforcedRule<'_>, to: &Destination<'_>, origin: &Origin<'_>, packet: &Packet) -> bool {
-    let matches_source = rule.sources.iter().any(|source| match source {
-        Source::Every => true,
-        Source::Block(block) => block.contains(packet.source),
-        Source::Pods(pods) => match origin {
-            Origin::Pod(identity) => matches_labels(pods, to, identity),
-            Origin::Host | Origin::Unknown => false,
-        },
+fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, packet: &Packet) -> bool {
+    let matches_peer = rule.peers.iter().any(|peer| match peer {
+        RulePeer::Every => true,
+        RulePeer::Block(block) => block.contains(packet.peer),
+        RulePeer::RemotePods(pods) => other
+            .identity
+            .is_some_and(|labels| matches_labels(pods, of, labels)),
+        RulePeer::ClusterPods(pods) => other
+            .in_cluster
+            .is_some_and(|labels| matches_labels(pods, of, labels)),
+        RulePeer::Service(service) => is_to_service(service, packet),
     });
     let services = rule.rule.services.as_ref();
-    matches_source
-        && services.is_none_or(|list| list.iter().any(|service| matches_service(service, to, packet)))
+    matches_peer
+        && services.is_none_or(|list| list.iter().any(|service| matches_service(service, of, packet)))
 }
 
-fn matches_labels(pods: &PodMatch, to: &Destination<'_>, identity: &Identity) -> bool {
-    let name = identity.namespace.get(NAMESPACE_NAME);
+fn is_to_service(service: &ServicePeer, packet: &Packet) -> bool {
+    service.ips.contains(&packet.peer) && service.ports.contains(&(packet.protocol, packet.port))
+}
+
+fn matches_labels(pods: &PodMatch, of: &LabelledPod<'_>, (namespace, pod): (&Labels, &Labels)) -> bool {
+    let name = namespace.get(NAMESPACE_NAME);
     let is_in_namespace = match &pods.namespaces {
         NamespaceMatch::Any => true,
         NamespaceMatch::Named(named) => name == Some(named),
-        NamespaceMatch::Selector(selector) => selector.matches(&identity.namespace),
-        NamespaceMatch::Same => name == Some(&to.pod.namespace),
+        NamespaceMatch::Selector(selector) => selector.matches(namespace),
+        NamespaceMatch::Same => name == Some(&of.pod.namespace),
         NamespaceMatch::SameLabels(keys) => keys.iter().all(|key| {
-            let value = to.namespace.get(key);
-            value.is_some() && value == identity.namespace.get(key)
+            let value = of.namespace.get(key);
+            value.is_some() && value == namespace.get(key)
         }),
     };
-    is_in_namespace && pods.pods.matches(&identity.pod)
+    is_in_namespace && pods.pods.matches(pod)
 }
 
-fn matches_service(service: &Service, to: &Destination<'_>, packet: &Packet) -> bool {
+fn matches_service(service: &Service, of: &LabelledPod<'_>, packet: &Packet) -> bool {
     match service {
         Service::Ports {
             protocol,
             first,
             last,
         } => protocol.number() == packet.protocol && (*first..=*last).contains(&packet.port),
-        Service::Named { protocol, name } => to.pod.ports.iter().any(|port| {
+        Service::Named { protocol, name } => of.pod.ports.iter().any(|port| {
             port.name == *name
                 && port.protocol == protocol.number()
                 && (port.protocol, port.number) == (packet.protocol, packet.port)

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use mc_api::label_identity::NAMESPACE_NAME;
+use mc_api::label_identity::{Labels, NAMESPACE_NAME};
 use mc_api::label_selector::LabelSelector;
 use mc_api::network_policy::{NamespaceMatch, PodMatch};
 
 use super::model::{HOST_IDENTITY, Identity};
 use super::numbers::Numbers;
-use super::selection::Destination;
+use super::selection::LabelledPod;
 use super::tables::{UNKNOWN_CLASS, UNMATCHED_CLASS};
 
-/// A peer by labels, for one destination.
+/// A peer by labels, for one of the Pods that its rule applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LabelPeer<'a> {
     namespaces: Namespaces<'a>,
@@ -41,15 +41,15 @@ pub(super) struct IdentityClasses {
 // === impl LabelPeer ===
 
 impl<'a> LabelPeer<'a> {
-    /// The peer for this destination, unless it matches nothing.
-    pub(super) fn new(peer: &'a PodMatch, to: &Destination<'a>) -> Option<Self> {
+    /// The peer for this Pod, unless it matches nothing.
+    pub(super) fn new(peer: &'a PodMatch, of: &LabelledPod<'a>) -> Option<Self> {
         let namespaces = match &peer.namespaces {
             NamespaceMatch::Any => Namespaces::Any,
             NamespaceMatch::Named(name) => Namespaces::Named(name),
             NamespaceMatch::Selector(selector) => Namespaces::Selector(selector),
-            NamespaceMatch::Same => Namespaces::Named(&to.pod.namespace),
+            NamespaceMatch::Same => Namespaces::Named(&of.pod.namespace),
             NamespaceMatch::SameLabels(keys) => {
-                let value = |key: &'a String| Some((key.as_str(), to.namespace.get(key)?.as_str()));
+                let value = |key: &'a String| Some((key.as_str(), of.namespace.get(key)?.as_str()));
                 Namespaces::Labels(keys.iter().map(value).collect::<Option<_>>()?)
             }
         };
@@ -59,15 +59,16 @@ impl<'a> LabelPeer<'a> {
         })
     }
 
-    fn matches(&self, identity: &Identity) -> bool {
-        let has = |key: &str, value: &str| identity.namespace.get(key).is_some_and(|v| v == value);
+    /// Whether the peer matches Pods with these labels in a Namespace with those.
+    pub(super) fn matches(&self, namespace: &Labels, pod: &Labels) -> bool {
+        let has = |key: &str, value: &str| namespace.get(key).is_some_and(|v| v == value);
         let is_in_namespace = match &self.namespaces {
             Namespaces::Any => true,
             Namespaces::Named(name) => has(NAMESPACE_NAME, name),
-            Namespaces::Selector(selector) => selector.matches(&identity.namespace),
+            Namespaces::Selector(selector) => selector.matches(namespace),
             Namespaces::Labels(labels) => labels.iter().all(|(key, value)| has(key, value)),
         };
-        is_in_namespace && self.pods.matches(&identity.pod)
+        is_in_namespace && self.pods.matches(pod)
     }
 }
 
@@ -78,7 +79,9 @@ impl IdentityClasses {
         let mut classes = Numbers::beginning_with(Vec::new(), UNMATCHED_CLASS);
         let mut by_id: BTreeMap<u32, u32> = [(HOST_IDENTITY, UNMATCHED_CLASS)].into();
         for (id, identity) in identities {
-            let matching = peers.iter().filter(|(peer, _)| peer.matches(identity));
+            let matching = peers
+                .iter()
+                .filter(|(peer, _)| peer.matches(&identity.namespace, &identity.pod));
             let class = classes.number(matching.map(|(_, number)| *number).collect());
             by_id.insert(*id, class);
         }

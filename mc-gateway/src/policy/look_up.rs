@@ -1,12 +1,16 @@
 //! The decision on a packet by compiled policies: the specification of the programs.
 
-use super::model::{Packet, Verdict};
+use super::model::{Direction, Packet, Verdict};
 use super::port_prefixes::mask;
 use super::tables::{Dimension, RuleKey, RuleValue, Tables, UNKNOWN_CLASS, protocol_key};
 
 /// The decision on a packet: the rule of smaller precedence at the class of its identity and at that of its address.
 pub fn look_up(tables: &Tables, packet: &Packet) -> Verdict {
-    let Some(set) = tables.pods.get(&packet.destination) else {
+    let sets = match packet.direction {
+        Direction::Ingress => &tables.pods,
+        Direction::Egress => &tables.egress_pods,
+    };
+    let Some(set) = sets.get(&packet.pod) else {
         return Verdict::without_rule(false);
     };
     let identity = tables.identities.get(&packet.identity).copied();
@@ -38,7 +42,7 @@ fn drops_unknown(tables: &Tables, set: u32) -> bool {
 
 fn address_class(tables: &Tables, packet: &Packet) -> u32 {
     let prefixes = tables.address_classes.iter();
-    let containing = prefixes.filter(|(prefix, _)| prefix.contains(&packet.source));
+    let containing = prefixes.filter(|(prefix, _)| prefix.contains(&packet.peer));
     let longest = containing.max_by_key(|(prefix, _)| prefix.prefix_len());
     longest.map_or(UNKNOWN_CLASS, |(_, class)| *class)
 }

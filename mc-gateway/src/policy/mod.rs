@@ -1,11 +1,11 @@
-//! Stretched policies: the decision on packets from other clusters to Pods of this one. Pure.
+//! Network policies: the decision on packets of Pods, also from other clusters. Pure.
 //!
 //! [`PolicySet`] is the input. [`evaluate()`] is the specification in plain code: it walks all rules for one packet.
 //! [`compile()`] derives [`Tables`], in which [`look_up()`] finds the same verdict at constant cost; the programs do
 //! the same look-ups in maps.
 //!
-//! Only ingress is covered: the destination's Node enforces it, as only there both the identity of the source and the
-//! Pod are known.
+//! The Node of the Pods to which a rule applies enforces it. Packets from other clusters have the label identity of
+//! their sender; a Pod of the own cluster is known by its address.
 
 mod address_classes;
 pub mod compile;
@@ -25,6 +25,7 @@ pub use compile::compile;
 pub use evaluate::evaluate;
 pub use look_up::look_up;
 pub use model::{
-    ContainerPort, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, Verdict, VerdictAction,
+    ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer, Verdict,
+    VerdictAction,
 };
 pub use tables::{Dimension, RuleKey, RuleValue, SetInfo, Tables};

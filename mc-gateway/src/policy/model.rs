@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mc_api::label_identity::Labels;
-use mc_api::network_policy::{Action, Group, Policy};
+use mc_api::network_policy::{Action, Group, ObjectName, Policy};
 use mc_gateway_common::abi::IDENTITY_HOST;
 pub use mc_gateway_common::packet::ip::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
@@ -14,7 +14,7 @@ pub const PROTOCOLS: [u8; 5] = [TCP, UDP, SCTP, ICMP, ICMPV6];
 /// The identity in packets of hosts, in clusters that announce identities. No label peer matches it.
 pub const HOST_IDENTITY: u32 = IDENTITY_HOST;
 
-/// The objects that decide on packets from other clusters.
+/// The objects that decide on packets of Pods.
 #[derive(Clone, Debug, Default)]
 pub struct PolicySet {
     /// The policies, in any order.
@@ -28,6 +28,12 @@ pub struct PolicySet {
     /// Pods of this cluster that are to be protected. Pods in the network of their host and Pods that have ended are
     /// not among them: their addresses are not theirs alone.
     pub local_pods: Vec<LocalPod>,
+    /// All Pods of this cluster that rules can have as peers, those to be protected among them; without host network,
+    /// and not ended. Their ports are irrelevant. Of several Pods with one address the first by Namespace and name
+    /// counts.
+    pub cluster_pods: Vec<LocalPod>,
+    /// The Services that rules have as peers.
+    pub services: Vec<ServicePeer>,
     /// The label identities of the `ClusterSet`. An ID with two different labels is unknown.
     pub identities: Vec<Identity>,
     /// The rules to enforce.
@@ -60,6 +66,17 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
+/// A Service that a rule has as peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePeer {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its addresses.
+    pub ips: Vec<IpAddr>,
+    /// Its ports, each with the number of its protocol.
+    pub ports: Vec<(u8, u16)>,
+}
+
 /// A label identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -82,16 +99,29 @@ pub enum Mode {
     ClusterSetOnly,
 }
 
-/// A packet from another cluster.
+/// The direction of packets, as seen by the Pods that a rule applies to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the Pods.
+    #[default]
+    Ingress,
+    /// From the Pods.
+    Egress,
+}
+
+/// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Address of the Pod.
-    pub destination: IpAddr,
-    /// Label identity of the source: [`HOST_IDENTITY`] for a host. The number 0xFFFFFF and any other number without a
-    /// label identity are unknown.
+    /// The rules that apply.
+    pub direction: Direction,
+    /// Address of the Pod that the rules apply to.
+    pub pod: IpAddr,
+    /// Address of the other side. For egress it is the one that the Pod sends to: that of a Service, not of its
+    /// backend.
+    pub peer: IpAddr,
+    /// Label identity of a sender in another cluster: [`HOST_IDENTITY`] for a host. The number 0xFFFFFF and any other
+    /// number without a label identity are unknown. [`HOST_IDENTITY`] for egress and for peers in the own cluster.
     pub identity: u32,
-    /// Address of the source.
-    pub source: IpAddr,
     /// Protocol number.
     pub protocol: u8,
     /// Destination port; `type << 8 | code` for ICMP and `ICMPv6`. Irrelevant for other protocols.
@@ -124,8 +154,8 @@ pub enum VerdictAction {
     Pass,
     /// No rule matches, and the packet passes.
     DefaultAllow,
-    /// No rule matches, the identity is unknown and a rule of the Pod has peers by labels: the packet is dropped,
-    /// because such a peer could match its source.
+    /// No rule matches, the identity is unknown and a rule of the Pod has peers by labels in other clusters: the packet
+    /// is dropped, because such a peer could match its sender.
     UnknownIdentity,
 }
 
@@ -134,8 +164,24 @@ pub enum VerdictAction {
 pub struct RuleRef {
     /// Kind and name of the policy.
     pub policy: Arc<str>,
-    /// Index of the rule in `spec.ingress`.
+    /// The list of the rule.
+    pub direction: Direction,
+    /// Index of the rule in `spec.ingress` or `spec.egress`.
     pub index: usize,
+}
+
+// === impl RuleRef ===
+
+impl RuleRef {
+    /// Path of the rule in its policy.
+    #[must_use]
+    pub fn path(&self) -> String {
+        let list = match self.direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        };
+        format!("spec.{list}[{}]", self.index)
+    }
 }
 
 // === impl Verdict ===

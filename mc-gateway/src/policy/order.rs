@@ -1,6 +1,6 @@
-//! The rules in force, in their order, with groups resolved.
+//! The rules in force, in their order, with groups and Services resolved.
 //!
-//! A rule is in force if it can decide on packets from other clusters: peers of the own cluster are left out.
+//! Where Antrea enforces the rest of the policies, only peers by labels in other clusters are in force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use mc_api::network_policy::{
     ObjectName, Peer, PodMatch, Policy, Realization, Rule, Scope,
 };
 
-use super::model::{Mode, PolicySet, RuleRef};
+use super::model::{Direction, Mode, PolicySet, RuleRef, ServicePeer};
 use crate::objects::FieldError;
 
 /// A rule in force.
@@ -20,21 +20,25 @@ pub(super) struct EnforcedRule<'a> {
     pub(super) rule: &'a Rule,
     /// The Pods it applies to.
     pub(super) applied_to: Vec<&'a PodMatch>,
-    /// The sources it matches.
-    pub(super) sources: Vec<Source<'a>>,
+    /// The peers it matches.
+    pub(super) peers: Vec<RulePeer<'a>>,
     /// Whether it has peers by labels in other clusters, also ones that match nothing.
     pub(super) has_label_peers: bool,
 }
 
-/// Sources in other clusters.
+/// Peers of a rule.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source<'a> {
+pub(super) enum RulePeer<'a> {
     /// All, also those of unknown identity.
     Every,
-    /// Pods by labels.
-    Pods(&'a PodMatch),
+    /// Pods in other clusters by labels.
+    RemotePods(&'a PodMatch),
+    /// Pods in the own cluster by labels.
+    ClusterPods(&'a PodMatch),
     /// Addresses.
     Block(&'a IpBlock),
+    /// A Service.
+    Service(&'a ServicePeer),
 }
 
 /// The members of a group that a rule refers to.
@@ -49,6 +53,7 @@ struct Members<'a> {
 struct Orderer<'a> {
     mode: Mode,
     groups: BTreeMap<&'a ObjectName, &'a GroupContents>,
+    services: BTreeMap<&'a ObjectName, &'a ServicePeer>,
     issues: Vec<FieldError>,
 }
 
@@ -61,6 +66,11 @@ pub(super) fn enforced_rules(set: &PolicySet) -> (Vec<EnforcedRule<'_>>, Vec<Fie
             .iter()
             .map(|group| (&group.name, &group.contents))
             .collect(),
+        services: set
+            .services
+            .iter()
+            .map(|service| (&service.name, service))
+            .collect(),
         issues: Vec::new(),
     };
     let mut policies = Vec::new();
@@ -72,12 +82,18 @@ pub(super) fn enforced_rules(set: &PolicySet) -> (Vec<EnforcedRule<'_>>, Vec<Fie
     let mut rules = Vec::new();
     for (_, policy) in policies {
         let object: Arc<str> = policy.object().into();
-        for (index, rule) in policy.ingress.iter().enumerate() {
-            let name = RuleRef {
-                policy: Arc::clone(&object),
-                index,
-            };
-            rules.extend(orderer.enforced(policy, name, rule));
+        for (direction, list) in [
+            (Direction::Ingress, &policy.ingress),
+            (Direction::Egress, &policy.egress),
+        ] {
+            for (index, rule) in list.iter().enumerate() {
+                let name = RuleRef {
+                    policy: Arc::clone(&object),
+                    direction,
+                    index,
+                };
+                rules.extend(orderer.enforced(policy, name, rule));
+            }
         }
     }
     orderer
@@ -118,23 +134,24 @@ impl<'a> Orderer<'a> {
     }
 
     fn enforced(&mut self, policy: &'a Policy, name: RuleRef, rule: &'a Rule) -> Option<EnforcedRule<'a>> {
-        if rule.realization == Realization::None {
+        let of_antrea = name.direction == Direction::Egress && self.mode == Mode::ClusterSetOnly;
+        if rule.realization == Realization::None || of_antrea {
             return None;
         }
         let mut enforced = EnforcedRule {
             name,
             rule,
             applied_to: Vec::new(),
-            sources: Vec::new(),
+            peers: Vec::new(),
             has_label_peers: false,
         };
         // Both are converted before either leaves the rule out, so that all issues are reported at once.
         let is_supported = self.add_applied_to(policy, &mut enforced);
-        let is_supported = self.add_sources(policy, &mut enforced) && is_supported;
+        let is_supported = self.add_peers(policy, &mut enforced) && is_supported;
         if !is_supported && rule.action.denies() {
             return None;
         }
-        (!enforced.sources.is_empty() || enforced.has_label_peers).then_some(enforced)
+        (!enforced.peers.is_empty() || enforced.has_label_peers).then_some(enforced)
     }
 
     /// Whether all entries are supported; others select no Pod.
@@ -166,29 +183,45 @@ impl<'a> Orderer<'a> {
         is_supported
     }
 
-    /// Whether all peers are supported; others match no source.
-    fn add_sources(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
+    /// Whether all peers are supported; others match nothing.
+    fn add_peers(&mut self, policy: &'a Policy, rule: &mut EnforcedRule<'a>) -> bool {
         let all = self.mode == Mode::All;
         let Some(peers) = &rule.rule.peers else {
             if all {
-                rule.sources.push(Source::Every);
+                rule.peers.push(RulePeer::Every);
             }
             return true;
         };
         let mut is_supported = true;
         for (index, peer) in peers.iter().enumerate() {
             match peer {
-                Peer::Pods { scope, pods } => rule.add_pods(*scope, [pods]),
-                Peer::Unsupported { scope } => rule.add_pods(*scope, []),
-                Peer::Block(block) if all => rule.sources.push(Source::Block(block)),
+                // The packets of a Pod have the address of a Service, which stands for any of its backends.
+                Peer::Pods { .. } | Peer::Group { .. } if rule.name.direction == Direction::Egress => {
+                    let field = format!("{}.to[{index}]", rule.name.path());
+                    let reason = "selects Pods, which egress rules do not support".to_owned();
+                    self.issue(policy.object(), field, "", reason);
+                    is_supported = false;
+                }
+                Peer::Pods { scope, pods } => rule.add_pods(self.mode, *scope, &[pods]),
+                Peer::Unsupported { scope } => rule.add_pods(self.mode, *scope, &[]),
+                Peer::Block(block) if all => rule.peers.push(RulePeer::Block(block)),
                 Peer::Block(_) => {}
+                Peer::Service(name) => {
+                    let service = self.services.get(name).copied();
+                    if service.is_none_or(|service| service.ips.is_empty()) {
+                        let field = format!("{}.toServices", rule.name.path());
+                        let reason = "is not a Service with an address".to_owned();
+                        self.issue(policy.object(), field, &name.to_string(), reason);
+                    }
+                    rule.peers.extend(service.map(RulePeer::Service));
+                }
                 Peer::Group { scope, name } => {
-                    let field = format!("spec.ingress[{}].from[{index}].group", rule.name.index);
+                    let field = format!("{}.from[{index}].group", rule.name.path());
                     let members = self.members(policy, &field, name);
                     is_supported &= !members.is_unsupported;
-                    rule.add_pods(*scope, members.pods);
+                    rule.add_pods(self.mode, *scope, &members.pods);
                     if all {
-                        rule.sources.extend(members.blocks.into_iter().map(Source::Block));
+                        rule.peers.extend(members.blocks.into_iter().map(RulePeer::Block));
                     }
                 }
             }
@@ -251,11 +284,14 @@ fn is_own(policy: &Policy, pods: &PodMatch) -> bool {
 // === impl EnforcedRule ===
 
 impl<'a> EnforcedRule<'a> {
-    /// Adds Pods of other clusters; those of the own cluster send no packets from other clusters.
-    fn add_pods(&mut self, scope: Scope, pods: impl IntoIterator<Item = &'a PodMatch>) {
+    /// Adds Pods of the clusters in the scope.
+    fn add_pods(&mut self, mode: Mode, scope: Scope, pods: &[&'a PodMatch]) {
         if scope == Scope::ClusterSet {
             self.has_label_peers = true;
-            self.sources.extend(pods.into_iter().map(Source::Pods));
+            self.peers.extend(pods.iter().copied().map(RulePeer::RemotePods));
+        }
+        if mode == Mode::All {
+            self.peers.extend(pods.iter().copied().map(RulePeer::ClusterPods));
         }
     }
 }

@@ -9,17 +9,17 @@ use mc_api::network_policy::{NamespaceMatch, PodMatch};
 use super::model::{Identity, LocalPod, PolicySet};
 use super::order::EnforcedRule;
 
-/// A local Pod with the labels of its Namespace.
-#[derive(Clone, Debug)]
-pub(super) struct Destination<'a> {
+/// A Pod with the labels of its Namespace.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LabelledPod<'a> {
     pub(super) pod: &'a LocalPod,
     pub(super) namespace: &'a Labels,
 }
 
-/// Labels of the Namespaces of all local Pods, each with its name.
+/// Labels of the Namespaces of all Pods, each with its name.
 pub(super) fn namespaces(set: &PolicySet) -> BTreeMap<&str, Labels> {
     let mut namespaces = BTreeMap::new();
-    for pod in &set.local_pods {
+    for pod in set.local_pods.iter().chain(&set.cluster_pods) {
         namespaces.entry(pod.namespace.as_str()).or_insert_with(|| {
             let mut labels = set.namespaces.get(&pod.namespace).cloned().unwrap_or_default();
             labels
@@ -32,22 +32,22 @@ pub(super) fn namespaces(set: &PolicySet) -> BTreeMap<&str, Labels> {
 }
 
 /// The Pod of each address; the first one by Namespace and name if several have it.
-pub(super) fn destinations<'a>(
-    set: &'a PolicySet,
+pub(super) fn by_address<'a>(
+    pods: &'a [LocalPod],
     namespaces: &'a BTreeMap<&str, Labels>,
-) -> BTreeMap<IpAddr, Destination<'a>> {
-    let mut pods: Vec<&LocalPod> = set.local_pods.iter().collect();
+) -> BTreeMap<IpAddr, LabelledPod<'a>> {
+    let mut pods: Vec<&LocalPod> = pods.iter().collect();
     pods.sort_by_key(|pod| (&pod.namespace, &pod.name));
-    let mut destinations = BTreeMap::new();
+    let mut by_address = BTreeMap::new();
     for pod in pods {
         let Some(namespace) = namespaces.get(pod.namespace.as_str()) else {
             continue;
         };
         for ip in &pod.ips {
-            destinations.entry(*ip).or_insert(Destination { pod, namespace });
+            by_address.entry(*ip).or_insert(LabelledPod { pod, namespace });
         }
     }
-    destinations
+    by_address
 }
 
 /// The identities by ID. An ID with two different labels is unknown: it is given to another label while the old one is
@@ -71,11 +71,11 @@ pub(super) fn identities(set: &PolicySet) -> (BTreeMap<u32, &Identity>, Vec<u32>
 }
 
 /// Whether a rule applies to a Pod.
-pub(super) fn applies_to(rule: &EnforcedRule<'_>, destination: &Destination<'_>) -> bool {
-    rule.applied_to.iter().any(|pods| selects(pods, destination))
+pub(super) fn applies_to(rule: &EnforcedRule<'_>, pod: &LabelledPod<'_>) -> bool {
+    rule.applied_to.iter().any(|pods| selects(pods, pod))
 }
 
-fn selects(pods: &PodMatch, Destination { pod, namespace }: &Destination<'_>) -> bool {
+fn selects(pods: &PodMatch, LabelledPod { pod, namespace }: &LabelledPod<'_>) -> bool {
     let is_in_namespace = match &pods.namespaces {
         NamespaceMatch::Any => true,
         NamespaceMatch::Named(name) => *name == pod.namespace,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use mc_api::network_policy::Action;
-use mc_gateway_common::abi::policy::{CLASS_UNKNOWN, PROTO_OTHER};
+use mc_gateway_common::abi::policy::{CLASS_UNKNOWN, CLASS_UNMATCHED, PROTO_OTHER};
 
 use super::model::{PROTOCOLS, RuleRef};
 
 /// The class of unknown identities, and of addresses in no block.
 pub const UNKNOWN_CLASS: u32 = CLASS_UNKNOWN;
-/// The class of identities that no peer by labels matches, among them hosts.
-pub const UNMATCHED_CLASS: u32 = 1;
+/// The class of identities that no peer by labels matches, among them hosts, and of peers in the own cluster.
+pub const UNMATCHED_CLASS: u32 = CLASS_UNMATCHED;
 /// The key of protocols without tables of their own.
 pub const OTHER_PROTOCOL: u8 = PROTO_OTHER;
 
@@ -22,21 +22,24 @@ pub const OTHER_PROTOCOL: u8 = PROTO_OTHER;
 /// *Guarantees*: equal input gives equal tables, regardless of the order of its lists. Set and class numbers are dense.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
-    /// Set of rules by Pod address; Pods without rules are absent. Sets are numbered from 1.
+    /// Set of rules for ingress by Pod address; Pods without rules are absent. Sets are numbered from 1.
     pub pods: BTreeMap<IpAddr, u32>,
+    /// Set of rules for egress by Pod address.
+    pub egress_pods: BTreeMap<IpAddr, u32>,
     /// The sets; set 1 is the first one.
     pub sets: Vec<SetInfo>,
     /// Class by label identity; an absent identity is of [`UNKNOWN_CLASS`]. Identities of a class match the same peers.
     pub identities: BTreeMap<u32, u32>,
-    /// Class by source prefix, the longest one that contains the address; [`UNKNOWN_CLASS`] without one. Addresses of a
-    /// class are in the same blocks.
+    /// Class by prefix of the peer, the longest one that contains its address; [`UNKNOWN_CLASS`] without one. Addresses
+    /// of a class are in the same blocks, match the same peers by labels and belong to the same Services.
     pub address_classes: BTreeMap<IpNet, u32>,
     /// The rule for the ports of a prefix.
     ///
     /// *Guarantee*: of the entries that contain a port, the one with the longest prefix has the smallest precedence.
     ///
-    /// Size: a rule for every source and all protocols has six entries for each set and class of identities, a peer by
-    /// labels as many for each set and matching class. Only peers in rules of [`Self::pods`] create classes.
+    /// Size: a rule for every peer and all protocols has six entries for each set and class of identities (six for
+    /// egress), a peer by labels as many for each set and matching class. Only peers in rules of [`Self::pods`] and
+    /// [`Self::egress_pods`] create classes.
     pub rules: BTreeMap<RuleKey, RuleValue>,
     /// The rules that [`RuleValue::rule`] refers to.
     pub rule_names: Vec<RuleRef>,
@@ -51,21 +54,22 @@ pub struct SetInfo {
     pub drop_unknown: bool,
 }
 
-/// The property of the source that a rule matches.
+/// The property of the peer that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
-    /// Its label identity: peers by labels, and rules for every source (in all classes, also [`UNKNOWN_CLASS`]).
+    /// Its label identity: peers by labels in other clusters, and rules for every peer (in all classes, also
+    /// [`UNKNOWN_CLASS`]). Peers of the own cluster, and all peers for egress, are of [`UNMATCHED_CLASS`].
     Identity,
-    /// Its address: peers by prefix.
+    /// Its address: peers by prefix, by labels in the own cluster, and Services.
     Address,
 }
 
 /// Key of a rule. The port is matched by its longest prefix, all else exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RuleKey {
-    /// The set of rules, from [`Tables::pods`].
+    /// The set of rules, from [`Tables::pods`] or [`Tables::egress_pods`].
     pub set: u32,
-    /// The property of the source.
+    /// The property of the peer.
     pub dimension: Dimension,
     /// Its class, from [`Tables::identities`] or [`Tables::address_classes`].
     pub class: u32,

@@ -10,6 +10,7 @@ mod local_addrs;
 pub mod model;
 mod neighbors;
 mod nft_rules;
+mod pod_devices;
 mod prefix;
 mod refusal;
 mod resolver;
@@ -38,6 +39,7 @@ pub use ipsec::{IpsecPolicies, IpsecPolicy, PolicyDirection, PortSelector};
 pub use mc_gateway_common::abi::PrefixKey;
 pub use neighbors::NeighborLimits;
 pub use nft_rules::{HostPort, NftRules, PacketFilter};
+pub use pod_devices::{PodLink, PodLinks};
 pub use prefix::Prefix;
 pub use resolver::{HostInputs, Resolution, Settings, resolve};
 pub use return_routes::ReturnRoutes;
@@ -118,6 +120,8 @@ pub struct ResolvedState {
     pub filter: PacketFilter,
     /// Underlay devices by name.
     pub devices: BTreeMap<String, u32>,
+    /// Devices of Pods by name, if their packets are policed.
+    pub pod_devices: BTreeMap<String, u32>,
     /// How programs are attached.
     pub attach_mode: AttachMode,
 }

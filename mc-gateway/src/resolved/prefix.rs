@@ -108,7 +108,7 @@ fn to_prefix(route: PrefixRoute) -> Prefix {
 }
 
 /// The prefixes delivered on this node.
-fn delivered(prefixes: &SharedMap<IpNet, PrefixRoute>) -> Vec<IpNet> {
+pub(super) fn delivered(prefixes: &SharedMap<IpNet, PrefixRoute>) -> Vec<IpNet> {
     let delivered = prefixes.iter().filter(|(_, route)| route.deliver);
     delivered.map(|(net, _)| *net).collect()
 }

@@ -8,10 +8,11 @@ use mc_gateway_common::abi::{self, LOCAL_ADDRS, SourceMac};
 
 use super::local_addrs::LocalAddrs;
 use super::nft_rules::host_backends;
+use super::pod_devices::pod_devices;
 use super::refusal::{self, Refusals};
 use super::{
-    IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, ResolutionCache, ResolvedState, Underlay,
-    UnderlayRoute, neighbors, overhead, prefix,
+    IpsecPolicies, MIN_V6_MTU, NeighborLimits, PacketFilter, PodLinks, ResolutionCache, ResolvedState,
+    Underlay, UnderlayRoute, neighbors, overhead, prefix,
 };
 use crate::attachment::AttachMode;
 use crate::capacity::{Capacity, truncate_to_capacity};
@@ -71,6 +72,8 @@ pub struct HostInputs {
     pub neighbor_limits: NeighborLimits,
     /// Reason why IPv6 cannot be routed into `mc0`, if so. Completes "prefix …".
     pub ipv6_unavailable: Option<String>,
+    /// Devices and routes of Pods; none while their packets are not policed.
+    pub pod_links: PodLinks,
 }
 
 /// Result of [`resolve`].
@@ -183,6 +186,12 @@ pub fn resolve(
         state.routes = cache.supernets.update(&state.routes, foreign).clone();
     }
     state.filter = packet_filter(&state, desired, inputs, settings);
+    if desired.policies.polices_devices() {
+        let ranges = prefix::delivered(&desired.prefixes);
+        let (devices, missing) = pod_devices(&inputs.pod_links, &ranges, &desired.policies.pods);
+        state.pod_devices = devices;
+        issues.extend(missing);
+    }
     Resolution {
         state,
         issues,

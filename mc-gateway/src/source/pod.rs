@@ -153,14 +153,14 @@ pub(super) enum PodScope {
 
 /// Pods that the agent on Node `own` watches; `now` is its current scope. Every agent watches the Pods of its Node,
 /// which show whether addresses are in Node CIDRs; if not, a gateway watches all from then on. Where the cluster has
-/// label `identities`, no agent can do without the Pods of its Node.
+/// label `identities` or policies are enforced, no agent can do without the `labels` of its Node's Pods.
 pub(super) fn scope<'a>(
     lookup: PodLookup,
     now: PodScope,
     own: &str,
     nodes: &BTreeMap<String, NodeInfo>,
     gateways: &BTreeMap<String, GatewayInfo>,
-    identities: bool,
+    labels: bool,
     mut pods: impl Iterator<Item = &'a Arc<PodInfo>>,
 ) -> PodScope {
     let outside = |pod: &Arc<PodInfo>| {
@@ -170,7 +170,7 @@ pub(super) fn scope<'a>(
         ips.any(|ip| !nets.iter().any(|net| net.contains(&ip)))
     };
     match lookup {
-        PodLookup::NodeCidr if identities => PodScope::Node,
+        PodLookup::NodeCidr if labels => PodScope::Node,
         PodLookup::NodeCidr => PodScope::None,
         _ if !gateways.contains_key(own) => PodScope::Node,
         PodLookup::Pod => PodScope::Cluster,

@@ -154,6 +154,8 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
         Program::FromTunnel => pipeline::from_tunnel(&mut packet, &tables),
         Program::FromRemote => pipeline::from_remote(&packet, &tables),
+        Program::ToPod => pipeline::to_pod(&packet, &tables),
+        Program::FromPod => pipeline::from_pod(&packet, &tables),
     };
     let kernel = test_run(&snapshot, program, &frame)?;
     let agree = matches_kernel(verdict, packet.bytes(), &kernel);

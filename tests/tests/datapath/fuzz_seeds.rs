@@ -35,7 +35,7 @@ fn write_fuzz_seeds() {
             Program::ToRemote => "to_remote",
             Program::FromUnderlay => "from_underlay",
             // Too small a program for a fuzz target.
-            Program::FromTunnel | Program::FromRemote => continue,
+            Program::FromTunnel | Program::FromRemote | Program::ToPod | Program::FromPod => continue,
         };
         let dir = dir.join(target);
         fs::create_dir_all(&dir).expect("a directory");

@@ -221,8 +221,10 @@ impl Generator {
     }
 
     pub(crate) fn packet(&mut self) -> Generated {
-        let program = if self.policies && self.random.one_in(3) {
-            Program::FromRemote
+        let program = if self.policies && self.random.one_in(2) {
+            *self
+                .random
+                .pick(&[Program::FromRemote, Program::ToPod, Program::FromPod])
         } else if self.random.one_in(3) {
             Program::ToRemote
         } else if self.random.one_in(50) {
@@ -232,6 +234,7 @@ impl Generator {
         };
         let mut frame = match program {
             Program::FromRemote => self.packet_on_mc0(),
+            Program::ToPod | Program::FromPod => self.packet_of_pod(program),
             Program::FromTunnel => self.packet_on_tunnel(),
             Program::ToRemote if self.world.has_services() && self.random.one_in(2) => self.reply().frame(),
             Program::ToRemote => {
@@ -453,6 +456,34 @@ impl Generator {
         let identity = *self.random.pick(&identities);
         let mac = cases::delivered_mac(identity, !self.random.one_in(8));
         ethernet(MC0_MAC, mac, inner.ethertype(), &inner.bytes())
+    }
+
+    /// A packet on the device of a Pod, with an address of the Pod or any other one.
+    fn packet_of_pod(&mut self, program: Program) -> Vec<u8> {
+        let pods = [
+            POD_NODE,
+            POD_NODE,
+            [10, 1, 0, 6],
+            [10, 1, 0, 7],
+            [10, 1, 0, 8],
+            [10, 1, 0, 99],
+        ];
+        let peers = [
+            from_remote::PEER_POD,
+            from_remote::SERVICE,
+            [10, 2, 9, 5],
+            STRANGER,
+        ];
+        let (pod, peer) = (*self.random.pick(&pods), *self.random.pick(&peers));
+        let (src, dst) = if program == Program::ToPod {
+            (peer, pod)
+        } else {
+            (pod, peer)
+        };
+        let port = *self.random.pick(&[53, 54, 55, 80, 81, 443, 8_080]);
+        let src = (src, self.client_port());
+        let inner = self.transport(src, (dst, port));
+        ethernet(MC0_MAC, [2, 0, 0, 0, 0, 1], inner.ethertype(), &inner.bytes())
     }
 
     /// A packet on the tunnel device, mostly with the secret.

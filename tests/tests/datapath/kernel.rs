@@ -31,12 +31,22 @@ use mc_tests::{
     prefix_table,
 };
 
-use crate::{fixture, policy};
+use crate::{cases::Program, fixture, policy};
 
 /// Length of `struct __sk_buff` up to `gso_size`, its last field that a case sets (`linux/bpf.h`).
 const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
 /// Offset of `gso_size` there.
 const GSO_SIZE_AT: usize = 176;
+/// Offset of `ingress_ifindex` there.
+const INGRESS_IFINDEX_AT: usize = 36;
+
+/// A context with these fields; none if both are 0.
+fn context(gso_size: u32, ingress_ifindex: u32) -> Option<[u8; SKB_CONTEXT_LEN]> {
+    let mut context = [0; SKB_CONTEXT_LEN];
+    context[GSO_SIZE_AT..GSO_SIZE_AT + 4].copy_from_slice(&gso_size.to_ne_bytes());
+    context[INGRESS_IFINDEX_AT..INGRESS_IFINDEX_AT + 4].copy_from_slice(&ingress_ifindex.to_ne_bytes());
+    (gso_size != 0 || ingress_ifindex != 0).then_some(context)
+}
 
 /// Rates of peers without a limit in any test, as on the host.
 const UNLIMITED: PeerRates = {
@@ -152,7 +162,7 @@ impl Kernel {
             .override_global(PEER_RATES, rates, true)
             .load(&bytes)
             .expect("load the object (needs root)");
-        for name in ["to_remote", "from_underlay", "from_tunnel", "from_remote"] {
+        for name in Program::ALL.map(Program::name) {
             let program: &mut SchedClassifier = ebpf.program_mut(name).expect(name).try_into().expect(name);
             program.load().unwrap_or_else(|e| panic!("{name}: {e:#?}"));
         }
@@ -520,8 +530,10 @@ impl Kernel {
     /// Nanoseconds of one run of a program on a packet: the mean of many.
     pub(crate) fn time(&self, program: &str, frame: &[u8]) -> u128 {
         const RUNS: u32 = 200_000;
+        let context = context(0, Program::of_name(program).ingress_ifindex());
         let result = self.program(program).test_run(TestRunOptions {
             data_in: Some(frame),
+            ctx_in: context.as_ref().map(<[u8; SKB_CONTEXT_LEN]>::as_slice),
             repeat: RUNS,
             ..TestRunOptions::default()
         });
@@ -531,15 +543,23 @@ impl Kernel {
 
     /// [`Self::run`] for a GSO packet, unless `gso_size` is 0.
     pub(crate) fn run_gso(&mut self, program: &str, frame: &[u8], gso_size: u32) -> RunResult {
-        let mut context = [0; SKB_CONTEXT_LEN];
-        context[GSO_SIZE_AT..GSO_SIZE_AT + 4].copy_from_slice(&gso_size.to_ne_bytes());
+        let context = context(gso_size, Program::of_name(program).ingress_ifindex());
+        self.run_with(program, frame, context)
+    }
+
+    /// Runs one packet that the node has received on a device; 0 for a packet of the node.
+    pub(crate) fn run_received_on(&mut self, program: &str, frame: &[u8], ifindex: u32) -> RunResult {
+        self.run_with(program, frame, context(0, ifindex))
+    }
+
+    fn run_with(&mut self, program: &str, frame: &[u8], context: Option<[u8; SKB_CONTEXT_LEN]>) -> RunResult {
         let program: &SchedClassifier = self.0.program(program).expect(program).try_into().expect(program);
         let mut out = vec![0; frame.len() + 256];
         let result = program
             .test_run(TestRunOptions {
                 data_in: Some(frame),
                 data_out: Some(&mut out),
-                ctx_in: (gso_size != 0).then_some(&context),
+                ctx_in: context.as_ref().map(<[u8; SKB_CONTEXT_LEN]>::as_slice),
                 ..TestRunOptions::default()
             })
             .unwrap_or_else(|e| panic!("PROG_RUN of {} bytes: {e:?}", frame.len()));

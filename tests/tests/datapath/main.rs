@@ -56,11 +56,14 @@ fn run_on_host(program: Program, tables: &MemoryMaps, frame: &[u8]) -> (Verdict,
 fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size: u32) -> (Verdict, Vec<u8>) {
     let mut packet = SlicePacket::new(frame.to_vec());
     packet.set_gso_size(gso_size);
+    packet.set_ingress_ifindex(program.ingress_ifindex());
     let verdict = match program {
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
         Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
         Program::FromRemote => pipeline::from_remote(&packet, tables),
+        Program::ToPod => pipeline::to_pod(&packet, tables),
+        Program::FromPod => pipeline::from_pod(&packet, tables),
     };
     assert!(
         matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),

@@ -24,8 +24,8 @@ use mc_gateway_common::{
         affinity::AffinityEntry,
         flow_entry::FlowEntry,
         policy::{
-            ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS,
-            RULE_PASS,
+            ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
+            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS, RULE_PASS,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
@@ -174,12 +174,16 @@ fn world_json(tables: &MemoryMaps) -> Value {
 /// The policy tables in use.
 fn policies_json(policies: &PolicyMaps) -> Value {
     let half = policies.state.half;
-    let pods = policies.pods.iter().filter(|(key, _)| key.half == half);
+    let pods = policies
+        .pods
+        .iter()
+        .filter(|(key, _)| u32::from(key.half) == half);
     let pods: Vec<Value> = pods
         .map(|(key, pod)| {
             json!({
                 "address": address(key.addr), "set": pod.set, "closed": pod.flags & POD_CLOSED != 0,
                 "drops_unknown": pod.flags & POD_DROPS_UNKNOWN != 0,
+                "direction": if key.direction == DIRECTION_EGRESS { "egress" } else { "ingress" },
             })
         })
         .collect();
@@ -222,7 +226,11 @@ fn policies_json(policies: &PolicyMaps) -> Value {
         })
         .collect();
     json!({
-        "enforced": policies.state.enforced != 0, "pods": pods, "identities": identities, "blocks": blocks,
+        "enforced": {
+            "ingress": policies.state.enforced & ENFORCED_INGRESS != 0,
+            "egress": policies.state.enforced & ENFORCED_EGRESS != 0,
+        },
+        "pods": pods, "identities": identities, "blocks": blocks,
         "rules": rules, "flows": flows,
     })
 }

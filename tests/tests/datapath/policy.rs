@@ -94,7 +94,7 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
     let half = policies.state.half;
     for number in 0..rules {
         let key = RuleKey {
-            set: 2 + number / 100,
+            set: 3 + number / 100,
             class: number % 100,
             half: u8::from(half != 0),
             proto: 6,
@@ -113,21 +113,25 @@ fn enlarge(policies: &mut PolicyMaps, rules: u32, identities: u32) {
     }
 }
 
-/// The time of a packet in `from_remote` depends on its kind, not on the number of rules and identities.
+/// The time of a packet depends on its kind, not on the number of rules and identities.
 #[test]
 #[ignore = "timing: for a quiet machine"]
 fn time_of_packets_with_policies() {
     let small = cases::from_remote::tables(Shape::default(), 0);
     let mut large = small.clone();
     enlarge(&mut large.policies, 10_000, 30_000);
-    for (name, tables) in [("11 rules", small), ("10,000 rules and 30,000 identities", large)] {
+    for (name, tables) in [("17 rules", small), ("10,000 rules and 30,000 identities", large)] {
         let start = Instant::now();
         let kernel = Kernel::load(&tables);
         println!("{name}: loaded in {:?}", start.elapsed());
-        for (what, frame) in cases::from_remote::timed_frames() {
-            let mut times: Vec<u128> = (0..9).map(|_| kernel.time("from_remote", &frame)).collect();
+        let from_remote = cases::from_remote::timed_frames()
+            .into_iter()
+            .map(|(what, frame)| (cases::Program::FromRemote, what, frame));
+        for (program, what, frame) in from_remote.chain(cases::pods::timed_frames()) {
+            let program = program.name();
+            let mut times: Vec<u128> = (0..9).map(|_| kernel.time(program, &frame)).collect();
             times.sort_unstable();
-            println!("{name}: {what}: {} ns", times[4]);
+            println!("{name}: {program}: {what}: {} ns", times[4]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Random policies from objects through the agent's maps to the program: it gives the verdict of the evaluator, which
+//! Random policies from objects through the agent's maps to the programs: they give the verdict of the evaluator, which
 //! walks the rules.
 
 use std::{
@@ -9,6 +9,7 @@ use std::{
 
 use mc_api::{
     label_identity::{LabelKeyFilter, Labels, join_labels, normalize},
+    names::imported_service,
     network_policy::{ObjectName, parse},
 };
 use mc_gateway::{
@@ -19,8 +20,11 @@ use mc_gateway::{
     ids::cluster_id,
     maps::PinnedMaps,
     objects::{NodeInfo, Objects, PodInfo, RemoteCluster},
-    policy::{Identity, LocalPod, Packet, PolicySet, VerdictAction, compile, evaluate},
+    policy::{
+        Direction, Identity, LocalPod, Packet, PolicySet, ServicePeer, VerdictAction, compile, evaluate,
+    },
     policy_objects::Parsed,
+    service_objects::{ServiceInfo, ServicePort},
 };
 use mc_gateway_common::{
     abi::{ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS},
@@ -33,7 +37,7 @@ use serde_json::{Value, json};
 
 use crate::{
     TC_ACT_SHOT, TC_ACT_UNSPEC,
-    cases::from_underlay::delivered_mac,
+    cases::{Program, from_underlay::delivered_mac},
     fixture::MC0_MAC,
     kernel::Kernel,
     packets::{Ip, ethernet, tcp_syn, udp},
@@ -52,6 +56,9 @@ const OTHERS: &str = "north";
 const NAMESPACES: [&str; 2] = ["shop", "lab"];
 /// Pods of the node, by the last byte of their addresses.
 const PODS: std::ops::RangeInclusive<u8> = 5..=8;
+/// Pods of another node.
+const NEIGHBORS: std::ops::RangeInclusive<u8> = 1..=6;
+const SERVICES: [&str; 2] = ["web", "dns"];
 const IDENTITIES: u32 = 8;
 const GRE: u8 = 47;
 
@@ -79,6 +86,23 @@ fn sender_address(v6: bool, last: u8) -> IpAddr {
     }
 }
 
+/// A Pod of another node of this cluster.
+fn neighbor_address(v6: bool, last: u8) -> IpAddr {
+    if v6 {
+        [0xfd01, 0, 0, 0, 0, 0, 1, last.into()].into()
+    } else {
+        [10, 1, 1, last].into()
+    }
+}
+
+fn service_address(v6: bool, last: u8) -> IpAddr {
+    if v6 {
+        [0xfd96, 0, 0, 0, 0, 0, 0, last.into()].into()
+    } else {
+        [10, 96, 0, last].into()
+    }
+}
+
 fn labels(rng: &mut Rng) -> Labels {
     let mut labels = Labels::new();
     for key in ["app", "env"] {
@@ -101,8 +125,10 @@ fn selector(rng: &mut Rng) -> Value {
 
 fn peer(rng: &mut Rng) -> Value {
     let pods = selector(rng);
-    match rng.index(6) {
+    match rng.index(8) {
         0 | 1 => json!({ "scope": "ClusterSet", "podSelector": pods }),
+        6 => json!({ "podSelector": pods, "namespaceSelector": selector(rng) }),
+        7 => json!({ "namespaces": { "match": "Self" } }),
         2 => json!({ "scope": "ClusterSet", "namespaceSelector": selector(rng), "podSelector": pods }),
         3 => json!({ "scope": "ClusterSet", "namespaces": { "match": "Self" } }),
         4 => json!({ "ipBlock": { "cidr": format!("10.2.0.{}/26", 64 * rng.below(4)) } }),
@@ -110,6 +136,30 @@ fn peer(rng: &mut Rng) -> Value {
             json!({ "ipBlock": { "cidr": "fd02::/121", "except": [format!("fd02::{:x}/124", 16 * rng.below(8))] } })
         }
     }
+}
+
+/// A rule for packets of the Pods.
+fn egress_rule(rng: &mut Rng) -> Value {
+    let action = *rng.pick(&["Allow", "Drop", "Drop", "Drop", "Reject", "Pass"]);
+    if !rng.one_in(3) {
+        let services: Vec<Value> = (0..rng.range(1, 2))
+            .map(|_| {
+                let scope = *rng.pick(&["Cluster", "ClusterSet"]);
+                json!({ "name": *rng.pick(&SERVICES), "namespace": NAMESPACES[0], "scope": scope })
+            })
+            .collect();
+        return json!({ "action": action, "toServices": services });
+    }
+    let blocks = [
+        json!({ "ipBlock": { "cidr": format!("10.2.0.{}/25", 128 * rng.below(2)) } }),
+        json!({ "ipBlock": { "cidr": "fd96::/125", "except": ["fd96::2/127"] } }),
+        json!({ "ipBlock": { "cidr": "10.96.0.0/30" } }),
+    ];
+    let to: Vec<Value> = (0..rng.below(3)).map(|_| rng.pick(&blocks).clone()).collect();
+    let first = rng.range(1, 40);
+    let ports =
+        json!([{ "protocol": *rng.pick(&["TCP", "UDP"]), "port": first, "endPort": first + rng.below(20) }]);
+    json!({ "action": action, "to": to, "ports": ports })
 }
 
 fn rule(rng: &mut Rng) -> Value {
@@ -129,11 +179,13 @@ fn rule(rng: &mut Rng) -> Value {
 
 fn policy_spec(rng: &mut Rng) -> Value {
     let rules: Vec<Value> = (0..rng.range(1, 4)).map(|_| rule(rng)).collect();
+    let egress: Vec<Value> = (0..rng.below(4)).map(|_| egress_rule(rng)).collect();
     json!({
         "tier": *rng.pick(&["emergency", "application", "baseline"]),
         "priority": rng.range(1, 3),
         "appliedTo": [{ "podSelector": selector(rng) }],
         "ingress": rules,
+        "egress": egress,
     })
 }
 
@@ -163,23 +215,55 @@ fn world(rng: &mut Rng) -> World {
             labels,
         }));
     }
-    for last in PODS {
+    let here = PODS.map(|last| (NODE, [false, true].map(|v6| pod_address(v6, last))));
+    let there = NEIGHBORS.map(|last| ("there", [false, true].map(|v6| neighbor_address(v6, last))));
+    for (number, (node, ips)) in here.chain(there).enumerate() {
         let (namespace, labels) = (*rng.pick(&NAMESPACES), labels(rng));
-        let ips = vec![pod_address(false, last), pod_address(true, last)];
         objects.pods.push(Arc::new(PodInfo {
-            name: format!("{namespace}/pod{last}"),
-            node: NODE.into(),
+            name: format!("{namespace}/pod{number}"),
+            node: node.into(),
             ips: ips.iter().map(ToString::to_string).collect(),
             labels: join_labels(&labels, &all).into(),
             ..PodInfo::default()
         }));
-        set.local_pods.push(LocalPod {
+        let pod = LocalPod {
             namespace: namespace.into(),
-            name: format!("pod{last}"),
+            name: format!("pod{number}"),
             labels,
-            ips,
+            ips: ips.into(),
             ..LocalPod::default()
-        });
+        };
+        if node == NODE {
+            set.local_pods.push(pod.clone());
+        }
+        set.cluster_pods.push(pod);
+    }
+    for (last, name) in (1..).zip(SERVICES) {
+        // The Service, and that of an import with this name.
+        for (last, name) in [(last, name.to_owned()), (last + 4, imported_service(name))] {
+            let ips = [false, true].map(|v6| service_address(v6, last));
+            let ports =
+                [("TCP", TCP), ("UDP", UDP)].map(|(protocol, number)| (protocol, number, last.into()));
+            objects.policies.services.push(ServiceInfo {
+                namespace: NAMESPACES[0].into(),
+                name: name.clone(),
+                cluster_ips: ips.iter().map(ToString::to_string).collect(),
+                ports: ports
+                    .iter()
+                    .map(|(protocol, _, port)| ServicePort {
+                        port: i32::from(*port),
+                        protocol: (*protocol).into(),
+                        ..ServicePort::default()
+                    })
+                    .collect(),
+                ..ServiceInfo::default()
+            });
+            set.services.push(ServicePeer {
+                name: ObjectName::namespaced(NAMESPACES[0], &name),
+                ips: ips.into(),
+                ports: ports.iter().map(|(_, number, port)| (*number, *port)).collect(),
+            });
+        }
     }
     let mut exporters = BTreeMap::new();
     for id in 1..=IDENTITIES {
@@ -231,32 +315,54 @@ fn world(rng: &mut Rng) -> World {
     }
 }
 
-fn packet(rng: &mut Rng) -> Packet {
+/// A packet, and the program that decides on it.
+fn packet(rng: &mut Rng) -> (Program, Packet) {
     let v6 = rng.one_in(2);
+    let program = *rng.pick(&[Program::FromRemote, Program::ToPod, Program::FromPod]);
     let mut last = |limit| u8::try_from(rng.below(limit)).expect("a byte");
     let (pod, sender) = (PODS.start() + last(4), last(256));
+    let peer = match (program, last(4)) {
+        (Program::FromRemote, _) | (_, 0) => sender_address(v6, sender),
+        (Program::ToPod, 1) => pod_address(v6, PODS.start() + last(4)),
+        (Program::ToPod, _) => neighbor_address(v6, last(8)),
+        _ => service_address(v6, last(8)),
+    };
     let protocol = *rng.pick(&[TCP, TCP, UDP, if v6 { ICMPV6 } else { ICMP }, GRE]);
     let echo = if v6 { 128_u16 } else { 8 };
     let port = if matches!(protocol, ICMP | ICMPV6) {
         echo << 8
+    } else if program == Program::FromPod && rng.one_in(2) {
+        // That of the Service.
+        match peer {
+            IpAddr::V4(addr) => addr.octets()[3].into(),
+            IpAddr::V6(addr) => addr.segments()[7],
+        }
     } else {
         u16::try_from(rng.below(60)).expect("a port")
     };
-    let identity = if rng.one_in(6) {
+    let identity = if program != Program::FromRemote {
+        IDENTITY_HOST
+    } else if rng.one_in(6) {
         *rng.pick(&[IDENTITY_HOST, IDENTITY_UNKNOWN, IDENTITIES + 1])
     } else {
         u32::try_from(rng.range(1, IDENTITIES.into())).expect("an identity")
     };
-    Packet {
-        destination: pod_address(v6, pod),
+    let packet = Packet {
+        direction: if program == Program::FromPod {
+            Direction::Egress
+        } else {
+            Direction::Ingress
+        },
+        pod: pod_address(v6, pod),
+        peer,
         identity,
-        source: sender_address(v6, sender),
         protocol,
         port,
-    }
+    };
+    (program, packet)
 }
 
-/// The packet as delivered to `mc0`.
+/// The packet as delivered to `mc0`, or on the device of a Pod, where its addresses count.
 fn frame(packet: &Packet) -> Vec<u8> {
     let [kind, code] = packet.port.to_be_bytes();
     let payload = match packet.protocol {
@@ -265,18 +371,28 @@ fn frame(packet: &Packet) -> Vec<u8> {
         ICMP | ICMPV6 => vec![kind, code, 0, 0, 0, 1, 0, 1],
         _ => vec![0; 8],
     };
-    let ip = Ip::new(packet.source, packet.destination, packet.protocol, payload);
+    let (src, dst) = match packet.direction {
+        Direction::Ingress => (packet.peer, packet.pod),
+        Direction::Egress => (packet.pod, packet.peer),
+    };
+    let ip = Ip::new(src, dst, packet.protocol, payload);
     let mac = delivered_mac(packet.identity, true);
     ethernet(MC0_MAC, mac, ip.ethertype(), &ip.bytes())
 }
 
 /// The reason to drop a packet, by the rules and the recorded exporters.
-fn expected(world: &World, selected: &BTreeSet<IpAddr>, packet: &Packet) -> Option<DropReason> {
-    if !selected.contains(&packet.destination) {
+fn expected(
+    world: &World,
+    selected: &BTreeSet<IpAddr>,
+    program: Program,
+    packet: &Packet,
+) -> Option<DropReason> {
+    if program == Program::FromRemote && !selected.contains(&packet.pod) {
         return None;
     }
     let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
     let identity = match world.exporters.get(&packet.identity) {
+        _ if program != Program::FromRemote => packet.identity,
         Some(clusters) if !exports(clusters) => return Some(DropReason::IdentityForged),
         // The senders' cluster is not known to announce identities.
         None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
@@ -336,7 +452,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     kernel.pin_maps(pins.dir());
     let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
     let mut cache = DesiredCache::default();
-    let mut results: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    let mut results: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     let mut drops = kernel.counts().drops;
     for number in 0..packets / u64::from(PACKETS_PER_SET) {
         let world = world(&mut rng);
@@ -345,9 +461,9 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         maps.set_policies(&desired.policies.tables).expect("the tables");
         let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
         for _ in 0..PACKETS_PER_SET {
-            let packet = packet(&mut rng);
-            let reason = expected(&world, &selected, &packet);
-            let action = kernel.run("from_remote", &frame(&packet)).action;
+            let (program, packet) = packet(&mut rng);
+            let reason = expected(&world, &selected, program, &packet);
+            let action = kernel.run(program.name(), &frame(&packet)).action;
             if let Some(reason) = reason {
                 drops[reason as usize] += 1;
             }
@@ -367,20 +483,19 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             if packet.protocol != TCP {
                 kernel.clear_policy_flows();
             }
-            *results.entry(reason.map(DropReason::name)).or_default() += 1;
+            *results
+                .entry((program.name(), reason.map(DropReason::name)))
+                .or_default() += 1;
         }
     }
     println!("{results:?}");
-    let reasons = [
-        DropReason::Policy,
-        DropReason::IdentityUnknown,
-        DropReason::IdentityForged,
-    ];
-    for result in reasons
-        .map(|reason| Some(reason.name()))
+    let of_remote = [DropReason::IdentityUnknown, DropReason::IdentityForged];
+    let of_remote = of_remote.map(|reason| (Program::FromRemote, Some(reason)));
+    let of_all = [Program::FromRemote, Program::ToPod, Program::FromPod]
         .into_iter()
-        .chain([None])
-    {
+        .flat_map(|program| [(program, None), (program, Some(DropReason::Policy))]);
+    for (program, reason) in of_all.chain(of_remote) {
+        let result = (program.name(), reason.map(DropReason::name));
         let count = results.get(&result).copied().unwrap_or_default();
         assert!(count > packets / 100, "{result:?} occurs too rarely: {results:?}");
     }

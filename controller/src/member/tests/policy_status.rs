@@ -241,25 +241,6 @@ fn many_errors_and_nodes_are_counted() {
 }
 
 #[test]
-fn rules_for_egress_are_not_realizable() {
-    let mut snapshot = enforcing();
-    let mut spec = spec();
-    spec["egress"] = json!([{ "action": "Drop" }]);
-    add_policy(&mut snapshot, "web", 1, &spec);
-    report(&mut snapshot, "a", vec![entry("web", 1, true, vec![])]);
-    settle(&mut snapshot);
-    let condition = status(&snapshot, "web").conditions[0].clone();
-    assert_eq!(
-        (condition.status.as_str(), condition.reason.as_str()),
-        ("False", "EgressNotEnforced")
-    );
-    assert!(
-        condition.message.contains("spec.egress: 1 rules"),
-        "{condition:?}"
-    );
-}
-
-#[test]
 fn reports_of_deleted_and_replaced_nodes_do_not_count() {
     let mut snapshot = enforcing();
     add_policy(&mut snapshot, "web", 1, &spec());

@@ -1,7 +1,9 @@
 //! Network policies on packets to the Pods of a node.
 
 use mc_gateway_common::abi::IDENTITY_HOST;
-use mc_gateway_common::abi::policy::{ANY_CLUSTER, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_DROP};
+use mc_gateway_common::abi::policy::{
+    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_DROP,
+};
 use mc_gateway_common::packet::ip;
 use serde_json::json;
 
@@ -83,10 +85,18 @@ fn a_node_has_the_rules_of_its_own_pods() {
     assert_eq!(policies.pods.len(), 2, "every Pod of the node is known");
     let class = tables.identities[&(ANY_CLUSTER, 9)];
     let allowed = tables.rules.iter().filter(|(_, rule)| rule.action == RULE_ALLOW);
-    let allowed: Vec<_> = allowed
-        .map(|(key, _)| (key.class, key.proto, key.port, key.bits))
+    let allowed: BTreeSet<_> = allowed
+        .map(|(key, _)| (key.dimension, key.class, key.proto, key.port, key.bits))
         .collect();
-    assert_eq!(allowed, [(class, ip::TCP, 80, 16)]);
+    // Pods with that label in other clusters, and in the own one.
+    let local = tables.address_classes[&(128, to_abi_addr("10.1.1.6".parse().unwrap()))];
+    assert_eq!(
+        allowed,
+        BTreeSet::from([
+            (DIMENSION_IDENTITY, class, ip::TCP, 80, 16),
+            (DIMENSION_ADDRESS, local, ip::TCP, 80, 16)
+        ])
+    );
     assert!(tables.rules.values().any(|rule| rule.action == RULE_DROP));
     let (elsewhere, _) = enforced("a", &objects, PolicyEnforcement::All);
     assert!(elsewhere.tables.is_empty(), "no Pod is selected there");

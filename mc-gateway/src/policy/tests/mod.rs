@@ -13,7 +13,8 @@ use mc_api::network_policy::{ObjectName, Policy, parse};
 use serde_json::Value;
 
 use super::{
-    Identity, LocalPod, Packet, PolicySet, Verdict, VerdictAction, compile, evaluate, look_up, model::TCP,
+    Direction, Identity, LocalPod, Packet, PolicySet, Verdict, VerdictAction, compile, evaluate, look_up,
+    model::TCP,
 };
 
 pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -55,9 +56,10 @@ pub(super) fn identity(id: u32, namespace: &str, pairs: &[(&str, &str)], pod: &[
 /// A packet to TCP port 80.
 pub(super) fn packet(destination: &str, identity: u32) -> Packet {
     Packet {
-        destination: destination.parse().unwrap(),
+        direction: Direction::Ingress,
+        pod: destination.parse().unwrap(),
+        peer: IpAddr::from([10, 200, 0, 1]),
         identity,
-        source: IpAddr::from([10, 200, 0, 1]),
         protocol: TCP,
         port: 80,
     }

@@ -164,7 +164,7 @@ fn blocks_match_addresses_of_other_clusters() {
         for identity in [0, 1, 99] {
             let source = source.parse().unwrap();
             let packet = Packet {
-                source,
+                peer: source,
                 ..packet(POD, identity)
             };
             assert_eq!(letter(&verdict(&set, &packet)), expected, "{source}");

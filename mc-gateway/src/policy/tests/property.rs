@@ -13,9 +13,9 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
-use super::super::model::{ContainerPort, ICMP, ICMPV6, SCTP, UDP};
+use super::super::model::{ContainerPort, HOST_IDENTITY, ICMP, ICMPV6, SCTP, UDP};
 use super::super::tables::OTHER_PROTOCOL;
-use super::super::{Mode, Tables};
+use super::super::{Mode, ServicePeer, Tables};
 use super::*;
 
 const PACKETS: usize = 50;
@@ -156,6 +156,56 @@ fn rule() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A rule for egress: blocks, Services or all destinations; Pods have no effect.
+fn egress_rule() -> impl Strategy<Value = Value> {
+    let action = select(&["Allow", "Drop", "Reject", "Pass"]);
+    let to = prop_oneof![
+        2 => Just(vec![]),
+        6 => vec(block().prop_map(|block| json!({ "ipBlock": block })), 1..=3),
+        1 => vec(peer(), 1..=2),
+    ];
+    let blocks = (action.clone(), to, vec(port(), 0..=2))
+        .prop_map(|(action, to, ports)| json!({ "action": action, "to": to, "ports": ports }));
+    let service = (select(&["s0", "s1", "s2"]), select(&["n0", "n1"]))
+        .prop_map(|(name, namespace)| json!({ "name": name, "namespace": namespace }));
+    let services = (action, vec(service, 1..=3))
+        .prop_map(|(action, services)| json!({ "action": action, "toServices": services }));
+    prop_oneof![3 => blocks, 2 => services]
+}
+
+/// Services with addresses among those of peers.
+fn services() -> impl Strategy<Value = Vec<ServicePeer>> {
+    let ports = vec((select(&[TCP, UDP, SCTP]), 1_u16..40), 0..=3);
+    let service = (vec((any::<bool>(), 0_u8..16), 0..=2), ports);
+    vec(service, 4).prop_map(|list| {
+        let names = ["n0", "n1"]
+            .into_iter()
+            .flat_map(|namespace| ["s0", "s1"].map(|name| ObjectName::namespaced(namespace, name)));
+        let services = names.zip(list).map(|(name, (ips, ports))| ServicePeer {
+            name,
+            ips: ips.into_iter().map(|(v6, last)| address(v6, last)).collect(),
+            ports,
+        });
+        services.collect()
+    })
+}
+
+/// Pods of the cluster with addresses among those of peers, some of which have the same one.
+fn cluster_pods() -> impl Strategy<Value = Vec<LocalPod>> {
+    let pod = (select(&["n0", "n1", "n2"]), some_labels(), 0_u8..16);
+    vec(pod, 0..=8).prop_map(|pods| {
+        let pods = pods.into_iter().zip(1..);
+        pods.map(|((namespace, labels, last), index)| LocalPod {
+            namespace: namespace.to_owned(),
+            name: format!("peer{index}"),
+            labels,
+            ips: vec![address(false, last), address(true, last)],
+            ports: vec![],
+        })
+        .collect()
+    })
+}
+
 fn some_policy() -> impl Strategy<Value = Policy> {
     let tier = select(&[
         None,
@@ -165,7 +215,10 @@ fn some_policy() -> impl Strategy<Value = Policy> {
         Some("baseline"),
         Some("absent"),
     ]);
-    let rules = vec((rule(), applied_to()), 1..=4);
+    let rules = (
+        vec((rule(), applied_to()), 0..=4),
+        vec((egress_rule(), applied_to()), 0..=3),
+    );
     let namespace = option::weighted(0.3, select(&["n0", "n1"]));
     (
         namespace,
@@ -178,14 +231,18 @@ fn some_policy() -> impl Strategy<Value = Policy> {
     )
         .prop_map(
             |(namespace, tier, priority, rules, applied_to, by_rule, created)| {
-                let rules = rules.into_iter().map(|(mut rule, own)| {
-                    if by_rule {
-                        rule["appliedTo"] = own;
-                    }
-                    rule
-                });
+                let applied = |rules: Vec<(Value, Value)>| -> Vec<Value> {
+                    let applied = rules.into_iter().map(|(mut rule, own)| {
+                        if by_rule {
+                            rule["appliedTo"] = own;
+                        }
+                        rule
+                    });
+                    applied.collect()
+                };
+                let (ingress, egress) = (applied(rules.0), applied(rules.1));
                 let mut spec =
-                    json!({ "tier": tier, "priority": priority, "ingress": rules.collect::<Vec<_>>() });
+                    json!({ "tier": tier, "priority": priority, "ingress": ingress, "egress": egress });
                 if !by_rule {
                     spec["appliedTo"] = applied_to;
                 }
@@ -277,6 +334,7 @@ prop_compose! {
         groups in groups(),
         namespaces in btree_map(select(&["n0", "n1", "n2"]).prop_map(str::to_owned), some_labels(), 0..=3),
         local_pods in local_pods(),
+        (cluster_pods, services) in (cluster_pods(), services()),
         identities in some_identities(),
         mode in select(&[Mode::All, Mode::All, Mode::ClusterSetOnly]),
     ) -> PolicySet {
@@ -285,24 +343,30 @@ prop_compose! {
             policy.name.name = format!("p{index}");
         }
         let tiers = [("mine".to_owned(), 120)].into();
-        PolicySet { policies, tiers, groups, namespaces, local_pods, identities, mode }
+        PolicySet { policies, tiers, groups, namespaces, local_pods, cluster_pods, services, identities, mode }
     }
 }
 
 fn some_packet() -> impl Strategy<Value = Packet> {
-    let identity = prop_oneof![8 => 0_u32..12, 1 => select(&[0, 99, 0xFF_FFFF])];
+    let identity = prop_oneof![8 => 0_u32..12, 4 => Just(0), 1 => select(&[99, 0xFF_FFFF])];
+    let peer = prop_oneof![any::<u8>(), 0_u8..16];
+    let direction = select(&[Direction::Ingress, Direction::Ingress, Direction::Egress]);
     let protocol = select(&[TCP, TCP, TCP, UDP, UDP, SCTP, ICMP, ICMPV6, 0, 47]);
     let port =
         prop_oneof![4 => 0_u16..80, 2 => (0_u16..5).prop_map(|kind| kind << 8 | kind), 1 => any::<u16>()];
-    (1_u8..=6, any::<bool>(), identity, any::<u8>(), protocol, port).prop_map(
-        |(pod, v6, identity, source, protocol, port)| Packet {
-            destination: if v6 {
+    (direction, 1_u8..=6, any::<bool>(), identity, peer, protocol, port).prop_map(
+        |(direction, pod, v6, identity, peer, protocol, port)| Packet {
+            direction,
+            pod: if v6 {
                 address(true, pod)
             } else {
                 [10, 9, 0, pod].into()
             },
-            identity,
-            source: address(v6, source),
+            peer: address(v6, peer),
+            identity: match direction {
+                Direction::Ingress => identity,
+                Direction::Egress => HOST_IDENTITY,
+            },
             protocol,
             port,
         },
@@ -311,7 +375,8 @@ fn some_packet() -> impl Strategy<Value = Packet> {
 
 /// Properties that hold for all tables.
 fn check_tables(tables: &Tables) -> Result<(), TestCaseError> {
-    let sets: BTreeSet<u32> = tables.pods.values().copied().collect();
+    let sets = tables.pods.values().chain(tables.egress_pods.values());
+    let sets: BTreeSet<u32> = sets.copied().collect();
     let count = u32::try_from(tables.sets.len()).unwrap();
     prop_assert!(sets.iter().copied().eq(1..=count), "sets are dense");
     for (key, value) in &tables.rules {
@@ -333,6 +398,8 @@ fn reversed(set: &PolicySet) -> PolicySet {
     set.policies.reverse();
     set.groups.reverse();
     set.local_pods.reverse();
+    set.cluster_pods.reverse();
+    set.services.reverse();
     set.identities.reverse();
     set
 }
@@ -343,6 +410,7 @@ fn overlapping_policy() -> impl Strategy<Value = Policy> {
         2 => Just(vec![]),
         2 => selector().prop_map(|pods| vec![json!({ "scope": "ClusterSet", "podSelector": pods })]),
         1 => vec(block().prop_map(|block| json!({ "ipBlock": block })), 1..=2),
+        1 => selector().prop_map(|pods| vec![json!({ "podSelector": pods })]),
     ];
     let range =
         (1_u16..40, 0_u16..40).prop_map(|(port, more)| json!({ "port": port, "endPort": port + more }));
@@ -350,7 +418,18 @@ fn overlapping_policy() -> impl Strategy<Value = Policy> {
     let rule = (select(&["Allow", "Drop", "Reject", "Pass"]), from, ports)
         .prop_map(|(action, from, ports)| json!({ "action": action, "from": from, "ports": ports }));
     vec(rule, 2..=12).prop_map(|rules| {
-        let spec = json!({ "priority": 1, "appliedTo": [{ "podSelector": {} }], "ingress": rules });
+        let egress: Vec<Value> = rules
+            .iter()
+            .filter(|rule| {
+                rule["from"]
+                    .as_array()
+                    .is_some_and(|from| from.iter().all(|peer| peer["ipBlock"].is_object()))
+            })
+            .map(|rule| json!({ "action": rule["action"], "to": rule["from"], "ports": rule["ports"] }))
+            .collect();
+        let spec = json!({
+            "priority": 1, "appliedTo": [{ "podSelector": {} }], "ingress": rules, "egress": egress,
+        });
         policy(None, "overlapping", &spec)
     })
 }

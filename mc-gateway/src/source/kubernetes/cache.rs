@@ -7,9 +7,10 @@ use kube::runtime::watcher::Event;
 use mc_api::network_policy::{Group, Policy};
 use mc_kube::NamespacedName;
 
+use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
-use crate::policy_objects::{Parsed, PolicyObjects, TierInfo};
+use crate::policy_objects::{Parsed, PolicyObjects, TierInfo, named_services};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
@@ -162,6 +163,8 @@ pub(super) struct ObjectCache {
     namespace: String,
     /// The agent's Node.
     node: String,
+    /// Whether Pods of other Nodes keep their labels, for policies.
+    keeps_labels: bool,
     pub(super) nodes: Store<NodeInfo>,
     pub(super) gateways: Store<GatewayInfo>,
     remotes: Store<Arc<RemoteCluster>>,
@@ -180,10 +183,11 @@ pub(super) struct ObjectCache {
 }
 
 impl ObjectCache {
-    pub(super) fn new(namespace: &str, node: &str) -> Self {
+    pub(super) fn new(namespace: &str, node: &str, enforcement: PolicyEnforcement) -> Self {
         Self {
             namespace: namespace.to_owned(),
             node: node.to_owned(),
+            keeps_labels: enforcement == PolicyEnforcement::All,
             ..Self::default()
         }
     }
@@ -226,18 +230,24 @@ impl ObjectCache {
         let (mut policies, mut groups) = (self.cluster_policies.list(), self.cluster_groups.list());
         policies.extend(self.policies.list());
         groups.extend(self.groups.list());
+        let names = named_services(&policies);
+        let services = names.iter().filter_map(|name| self.services.current.get(name));
         PolicyObjects {
+            services: services.cloned().collect(),
             policies,
             groups,
             tiers: self.tiers.list(),
         }
     }
 
-    /// The Pod without labels unless it runs on this Node: a gateway may watch all Pods of the cluster.
+    /// The Pod without unused fields if it runs on another Node: an agent may watch all Pods of the cluster.
     fn without_foreign_labels(&self, mut pod: Arc<PodInfo>) -> Arc<PodInfo> {
         if pod.node != self.node {
             let pod = Arc::make_mut(&mut pod);
-            (pod.labels, pod.ports) = (Arc::default(), Vec::new());
+            pod.ports = Vec::new();
+            if !self.keeps_labels {
+                pod.labels = Arc::default();
+            }
         }
         pod
     }
@@ -374,18 +384,24 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_of_this_node_keep_their_labels() {
-        let mut cache = ObjectCache::new("kube-system", "n1");
-        for node in ["n1", "n2"] {
-            cache.apply(ObjectEvent::Pod(Event::Apply(Arc::new(PodInfo {
-                name: format!("shop/{node}"),
-                node: node.into(),
-                labels: "app=web".into(),
-                ..PodInfo::default()
-            }))));
+    fn pods_of_other_nodes_keep_their_labels_for_policies_only() {
+        for (enforcement, foreign) in [
+            (PolicyEnforcement::Off, ""),
+            (PolicyEnforcement::ClusterSetOnly, ""),
+            (PolicyEnforcement::All, "app=web"),
+        ] {
+            let mut cache = ObjectCache::new("kube-system", "n1", enforcement);
+            for node in ["n1", "n2"] {
+                cache.apply(ObjectEvent::Pod(Event::Apply(Arc::new(PodInfo {
+                    name: format!("shop/{node}"),
+                    node: node.into(),
+                    labels: "app=web".into(),
+                    ..PodInfo::default()
+                }))));
+            }
+            let labels = cache.pods.current.values().map(|pod| &*pod.labels);
+            assert_eq!(labels.collect::<Vec<_>>(), ["app=web", foreign]);
         }
-        let labels = cache.pods.current.values().map(|pod| &*pod.labels);
-        assert_eq!(labels.collect::<Vec<_>>(), ["app=web", ""]);
     }
 
     #[test]

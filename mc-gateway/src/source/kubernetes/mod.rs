@@ -137,8 +137,8 @@ pub(super) async fn start(
     if enforced {
         streams.extend(policy_watches(&client, node));
     }
-    let pods = PodWatch::new(Api::all(client), &config.node_name, config.pod_lookup);
-    let cache = ObjectCache::new(namespace, node);
+    let pods = PodWatch::new(Api::all(client), config);
+    let cache = ObjectCache::new(namespace, node, config.policy_enforcement);
     let (sender, receiver) = state_channel::channel(None);
     tokio::spawn(run(
         futures::stream::select_all(streams),

@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::cache::{ObjectCache, ObjectEvent};
 use super::watch::{WatchEvent, watch};
-use crate::config::PodLookup;
+use crate::config::{Config, PodLookup, PolicyEnforcement};
 use crate::source::pod::{self, Pod, PodScope};
 
 /// The current watch of Pods.
@@ -16,6 +16,7 @@ pub(super) struct PodWatch {
     api: Api<Pod>,
     node: String,
     lookup: PodLookup,
+    enforcement: PolicyEnforcement,
     scope: PodScope,
     pub(super) events: BoxStream<'static, WatchEvent>,
 }
@@ -24,11 +25,12 @@ impl PodWatch {
     pub(super) const KIND: &'static str = "Pod";
 
     /// Watches no Pods yet.
-    pub(super) fn new(api: Api<Pod>, node: &str, lookup: PodLookup) -> Self {
+    pub(super) fn new(api: Api<Pod>, config: &Config) -> Self {
         Self {
             api,
-            node: node.to_owned(),
-            lookup,
+            node: config.node_name.clone(),
+            lookup: config.pod_lookup,
+            enforcement: config.policy_enforcement,
             scope: PodScope::None,
             events: stream::pending().boxed(),
         }
@@ -47,15 +49,19 @@ impl PodWatch {
         if !nodes.synced || !gateways.synced {
             return;
         }
-        let scope = pod::scope(
-            self.lookup,
-            self.scope,
-            &self.node,
-            &nodes.current,
-            &gateways.current,
-            !identities.current.is_empty(),
-            pods.current.values(),
-        );
+        let scope = match self.enforcement {
+            // Rules select senders by the labels of Pods on any Node.
+            PolicyEnforcement::All => PodScope::Cluster,
+            PolicyEnforcement::Off | PolicyEnforcement::ClusterSetOnly => pod::scope(
+                self.lookup,
+                self.scope,
+                &self.node,
+                &nodes.current,
+                &gateways.current,
+                !identities.current.is_empty() || self.enforcement != PolicyEnforcement::Off,
+                pods.current.values(),
+            ),
+        };
         if scope == self.scope {
             return;
         }
@@ -64,8 +70,8 @@ impl PodWatch {
         let selector = match scope {
             PodScope::None => return self.events = stream::pending().boxed(),
             PodScope::Node => format!("spec.nodeName={}", self.node),
-            // Pending and finished Pods have no address to look up.
-            PodScope::Cluster => "status.phase=Running".to_owned(),
+            // The init containers of a pending Pod have its address.
+            PodScope::Cluster => "status.phase!=Succeeded,status.phase!=Failed".to_owned(),
         };
         let config = watcher::Config::default().fields(&selector);
         self.events = watch(
@@ -79,8 +85,12 @@ impl PodWatch {
     }
 
     /// Whether the Pods required are listed. Without permission to watch Pods everything that does not need them
-    /// is published.
+    /// is published, but policies do need them.
     pub(super) fn ready(&self, cache: &ObjectCache, failing: bool) -> bool {
-        self.scope == PodScope::None || cache.pods.synced || (failing && self.lookup == PodLookup::Auto)
+        if cache.pods.synced {
+            return true;
+        }
+        self.enforcement == PolicyEnforcement::Off
+            && (self.scope == PodScope::None || (failing && self.lookup == PodLookup::Auto))
     }
 }

@@ -7,8 +7,9 @@ use mc_gateway_common::{
         ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_UNKNOWN, PREFIX_POLICY, Prefix, V4_PREFIX_BITS,
         policy::{
             ADDRESS_CLASS_BITS, ANY_CLUSTER, AddressClassKey, DIMENSION_ADDRESS, DIMENSION_IDENTITY,
-            IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState,
-            RULE_ALLOW, RULE_BITS, RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
+            DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS, IdentityKey, POD_CLOSED,
+            POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod, PolicyPodKey, PolicyState, RULE_ALLOW, RULE_BITS,
+            RULE_DROP, RULE_PASS, RULE_REJECT, Rule, RuleKey,
         },
         service::ReplyKey,
     },
@@ -29,15 +30,22 @@ pub(crate) const FOREIGN: u32 = 0x00ab_cdef;
 /// Classes of the first two.
 const CLASS_HOST: u32 = 1;
 const CLASS_CLIENT: u32 = 2;
-/// The set of rules of the Pod, and that of a second one.
+/// The sets of rules of the Pod for ingress and egress.
 const SET: u32 = 1;
+const EGRESS_SET: u32 = 2;
 /// Rules by protocol, first port, common bits, class and precedence.
 type RuleRow = (u8, u16, u32, (u8, u32), u32, u32);
+
+/// A Pod of the own cluster, and a Service, as peers.
+pub(crate) const PEER_POD: [u8; 4] = [10, 1, 0, 9];
+pub(crate) const SERVICE: [u8; 4] = [10, 96, 0, 80];
+const CLASS_PEER: u32 = 2;
+const CLASS_SERVICE: u32 = 3;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const IDENTITY: u8 = DIMENSION_IDENTITY;
-const RULES: [RuleRow; 11] = [
+const RULES: [RuleRow; 13] = [
     (TCP, 80, 16, (IDENTITY, CLASS_CLIENT), RULE_ALLOW, 10),
     (TCP, 0x1f00, 8, (IDENTITY, CLASS_CLIENT), RULE_PASS, 11),
     (TCP, 8_080, 16, (IDENTITY, CLASS_CLIENT), RULE_REJECT, 9),
@@ -49,6 +57,15 @@ const RULES: [RuleRow; 11] = [
     (PROTO_OTHER, 0, 0, (IDENTITY, CLASS_CLIENT), RULE_DROP, 14),
     (TCP, 443, 16, (DIMENSION_ADDRESS, 1), RULE_ALLOW, 20),
     (TCP, 80, 16, (DIMENSION_ADDRESS, 1), RULE_DROP, 20),
+    (TCP, 80, 16, (DIMENSION_ADDRESS, CLASS_PEER), RULE_ALLOW, 5),
+    (UDP, 55, 16, (IDENTITY, CLASS_HOST), RULE_DROP, 15),
+];
+/// Rules for packets from the Pod.
+const EGRESS_RULES: [RuleRow; 4] = [
+    (TCP, 80, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_DROP, 1),
+    (UDP, 53, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_DROP, 2),
+    (TCP, 8_080, 16, (IDENTITY, CLASS_HOST), RULE_DROP, 3),
+    (TCP, 8_080, 16, (DIMENSION_ADDRESS, CLASS_PEER), RULE_ALLOW, 2),
 ];
 
 /// Tables of a node whose Pod is selected, in one half of the maps; the other half drops everything.
@@ -73,19 +90,32 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     };
     tables.prefixes.insert((128, addr([10, 1, 0, 6])), unselected);
     let mut policies = PolicyMaps {
-        state: PolicyState { half, enforced: 1 },
+        state: PolicyState {
+            half,
+            enforced: ENFORCED_INGRESS | ENFORCED_EGRESS,
+        },
         ..PolicyMaps::default()
     };
-    let mut pod = |address, half, flags| {
+    let mut pod = |address, direction, half: u32, flags| {
         let key = PolicyPodKey {
             addr: addr(address),
-            half,
+            half: u16::from(half != 0),
+            direction,
         };
-        policies.pods.insert(key, PolicyPod { set: SET, flags });
+        let set = if direction == DIRECTION_EGRESS {
+            EGRESS_SET
+        } else {
+            SET
+        };
+        policies.pods.insert(key, PolicyPod { set, flags });
     };
-    pod(POD_NODE, half, POD_DROPS_UNKNOWN);
-    pod(POD_NODE, 1 - half, POD_CLOSED);
-    pod([10, 1, 0, 7], half, POD_CLOSED);
+    for direction in [DIRECTION_INGRESS, DIRECTION_EGRESS] {
+        pod(POD_NODE, direction, half, POD_DROPS_UNKNOWN);
+        pod(POD_NODE, direction, 1 - half, POD_CLOSED);
+        pod([10, 1, 0, 7], direction, half, POD_CLOSED);
+    }
+    // Only rules for ingress select this one.
+    pod([10, 1, 0, 8], DIRECTION_INGRESS, half, 0);
     for (cluster, identity, class) in [
         (WEST, CLIENT, CLASS_CLIENT),
         (ANY_CLUSTER, CLIENT, CLASS_CLIENT),
@@ -108,9 +138,22 @@ pub(crate) fn tables(shape: Shape, half: u32) -> MemoryMaps {
     policies
         .address_classes
         .insert((ADDRESS_CLASS_BITS + V4_PREFIX_BITS + 24, block), 1);
-    for (rule, (proto, port, bits, (dimension, class), action, precedence)) in (0..).zip(RULES) {
+    for (address, class) in [(PEER_POD, CLASS_PEER), (SERVICE, CLASS_SERVICE)] {
+        let key = AddressClassKey {
+            half,
+            addr: addr(address),
+        };
+        policies
+            .address_classes
+            .insert((ADDRESS_CLASS_BITS + 128, key), class);
+    }
+    let ingress = RULES.into_iter().map(|row| (SET, row));
+    let egress = EGRESS_RULES.into_iter().map(|row| (EGRESS_SET, row));
+    for (rule, (set, (proto, port, bits, (dimension, class), action, precedence))) in
+        (0..).zip(ingress.chain(egress))
+    {
         let key = RuleKey {
-            set: SET,
+            set,
             class,
             half: u8::from(half != 0),
             dimension,
@@ -159,7 +202,7 @@ pub(crate) fn timed_frames() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// A TCP header with these flags, and a port of the destination.
-fn tcp(port: u16, flags: u8) -> Vec<u8> {
+pub(crate) fn tcp(port: u16, flags: u8) -> Vec<u8> {
     let mut header = vec![0; 20];
     header[..2].copy_from_slice(&40_000_u16.to_be_bytes());
     header[2..4].copy_from_slice(&port.to_be_bytes());
@@ -167,8 +210,8 @@ fn tcp(port: u16, flags: u8) -> Vec<u8> {
     header
 }
 
-const SYN: u8 = 2;
-const ACK: u8 = 16;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const ACK: u8 = 16;
 
 pub(crate) fn cases(cases: &mut Vec<Case>) {
     for (shape, half) in Shape::all()

@@ -13,6 +13,7 @@ mod mapped;
 mod mtu;
 mod pass;
 mod peer_secret;
+pub(crate) mod pods;
 pub(crate) mod probes;
 pub(crate) mod services;
 mod to_remote;
@@ -32,15 +33,38 @@ pub(crate) enum Program {
     FromUnderlay,
     FromTunnel,
     FromRemote,
+    ToPod,
+    FromPod,
 }
 
 impl Program {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::ToRemote,
+        Self::FromUnderlay,
+        Self::FromTunnel,
+        Self::FromRemote,
+        Self::ToPod,
+        Self::FromPod,
+    ];
+
+    pub(crate) fn of_name(name: &str) -> Self {
+        let found = Self::ALL.into_iter().find(|program| program.name() == name);
+        found.unwrap_or_else(|| panic!("{name}: no program"))
+    }
+
+    /// Device on which the node received the packets of a case; 0 where the program does not depend on it.
+    pub(crate) fn ingress_ifindex(self) -> u32 {
+        if self == Self::ToPod { pods::POD_DEVICE } else { 0 }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ToRemote => "to_remote",
             Self::FromUnderlay => "from_underlay",
             Self::FromTunnel => "from_tunnel",
             Self::FromRemote => "from_remote",
+            Self::ToPod => "to_pod",
+            Self::FromPod => "from_pod",
         }
     }
 }
@@ -121,6 +145,7 @@ pub(crate) fn all() -> Vec<Case> {
     antrea::antrea(&mut cases);
     peer_secret::cases(&mut cases);
     from_remote::cases(&mut cases);
+    pods::cases(&mut cases);
     kernel_decap::cases(&mut cases);
     cases
 }

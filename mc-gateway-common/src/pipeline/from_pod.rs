@@ -1,0 +1,65 @@
+//! Ingress of the Pods' devices on this node: packets of Pods, as they send them. Network policies decide on them.
+//!
+//! *Guarantees*: a packet of a Pod that rules for egress select leaves its device only if they allow it, or if it
+//! belongs to a connection that they have allowed or that was opened to the Pod. Flows of a Pod with rules for ingress
+//! are recorded, so that replies pass.
+
+use super::{
+    policy::{evaluate_peer, is_unknown_pod, rule_port},
+    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
+    subprograms::{MapSubprograms, Subprograms},
+};
+use crate::{
+    abi::policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, PolicyPodKey},
+    packet::ip,
+    verdict::{DropReason, Verdict},
+};
+
+/// Passes a packet of a Pod to the stack or to the bridge, or drops it.
+#[inline(always)]
+pub fn from_pod<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Verdict {
+    match decide(packet, maps) {
+        Ok(()) => Verdict::Pass,
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+#[inline(always)]
+fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), DropReason> {
+    let state = maps.policy_state();
+    if state.enforced == 0 {
+        return Ok(());
+    }
+    let Some(v6) = ip_version(packet)? else {
+        return Ok(());
+    };
+    let Some(l4) = undecided(packet, v6)? else {
+        return Ok(());
+    };
+    let key = flow_key(packet, &l4, true).ok_or(DropReason::InnerMalformed)?;
+    let half = u8::from(state.half & 1 != 0);
+    let pod = |direction| {
+        maps.policy_pod(&PolicyPodKey {
+            addr: key.pod,
+            half: half.into(),
+            direction,
+        })
+    };
+    let port = rule_port(packet, &l4);
+    if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
+        return Ok(());
+    }
+    if let Some(pod) = pod(DIRECTION_EGRESS) {
+        evaluate_peer(maps, half, key.client, pod, port)?;
+    } else if pod(DIRECTION_INGRESS).is_none() {
+        return if state.enforced & ENFORCED_EGRESS != 0 && is_unknown_pod(maps, key.pod) {
+            Err(DropReason::PolicyPod)
+        } else {
+            Ok(())
+        };
+    }
+    if l4.proto != ip::TCP {
+        maps.set_policy_flow(&key, maps.now());
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Egress of the Pods' devices on this node: packets to Pods, of which those from the own cluster are decided here.
+//! Network policies decide on them.
+//!
+//! *Guarantees*: a packet from the own cluster, or from outside of the `ClusterSet`, reaches a Pod that a policy
+//! selects only if the rules allow it, or if it belongs to a connection that they have allowed or that the Pod has
+//! opened. Packets of the Node itself pass: the kubelet probes its Pods, as with Antrea.
+
+use super::{
+    policy::{evaluate_peer, is_unknown_pod, rule_port},
+    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
+    subprograms::{MapSubprograms, Subprograms},
+};
+use crate::{
+    abi::policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, PolicyPodKey},
+    packet::ip,
+    verdict::{DropReason, Verdict},
+};
+
+/// Passes a packet to the Pod, or drops it.
+#[inline(always)]
+pub fn to_pod<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Verdict {
+    match decide(packet, maps) {
+        Ok(()) => Verdict::Pass,
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+#[inline(always)]
+fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), DropReason> {
+    let state = maps.policy_state();
+    if state.enforced & ENFORCED_INGRESS == 0 {
+        return Ok(());
+    }
+    // `from_remote` has decided on packets that came through `mc0`.
+    let received_on = packet.ingress_ifindex();
+    if received_on == 0
+        || maps
+            .config()
+            .is_some_and(|config| config.mc0_ifindex == received_on)
+    {
+        return Ok(());
+    }
+    let Some(v6) = ip_version(packet)? else {
+        return Ok(());
+    };
+    let Some(l4) = undecided(packet, v6)? else {
+        return Ok(());
+    };
+    let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
+    let half = u8::from(state.half & 1 != 0);
+    let Some(pod) = maps.policy_pod(&PolicyPodKey {
+        addr: key.pod,
+        half: half.into(),
+        direction: DIRECTION_INGRESS,
+    }) else {
+        return if is_unknown_pod(maps, key.pod) {
+            Err(DropReason::PolicyPod)
+        } else {
+            Ok(())
+        };
+    };
+    let port = rule_port(packet, &l4);
+    if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
+        return Ok(());
+    }
+    evaluate_peer(maps, half, key.client, pod, port)?;
+    if l4.proto != ip::TCP {
+        maps.set_policy_flow(&key, maps.now());
+    }
+    Ok(())
+}

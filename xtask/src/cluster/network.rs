@@ -82,9 +82,32 @@ pub(crate) fn create(topology: &Topology) -> Result<()> {
 fn connect(cluster: &Cluster) -> Result<()> {
     ip_batch(Some(&cluster.namespace()), &control_plane_commands(cluster))?;
     for node in cluster.nodes() {
-        ip_batch(Some(&node.namespace()), &node_commands(cluster, &node))?;
+        let namespace = node.namespace();
+        ip_batch(Some(&namespace), &node_commands(cluster, &node))?;
+        let mut nft = Command::new("ip");
+        nft.args(["netns", "exec", &namespace, "nft", "-f", "-"]);
+        output_with_input(&mut nft, &unmasqueraded(cluster)).context("nft")?;
     }
     Ok(())
+}
+
+/// A table that exempts packets between Pods of a cluster from the masquerading of the CNI, as Kubernetes requires of
+/// networks: in front of it, their source is mapped onto itself.
+fn unmasqueraded(cluster: &Cluster) -> String {
+    let pods = cluster.pod_cidrs();
+    let rules: String = [("ip", Some(&pods.v4)), ("ip6", pods.v6.as_ref())]
+        .into_iter()
+        .filter_map(|(family, net)| {
+            let net = net?;
+            Some(format!(
+                "    {family} saddr {net} {family} daddr {net} snat {family} to {family} saddr\n"
+            ))
+        })
+        .collect();
+    format!(
+        "table inet cluster_pods {{\n  chain postrouting {{\n    type nat hook postrouting priority srcnat - 10; \
+         policy accept;\n{rules}  }}\n}}\n"
+    )
 }
 
 /// The control plane, IPv4 only.

@@ -342,7 +342,7 @@ snapshotter = "{snapshotter}"
     )
 }
 
-/// A bridge network with masquerading, which gateways must work with.
+/// A bridge network that masquerades packets to addresses outside of the cluster, which gateways must work with.
 fn cni_config(node: &Node) -> serde_json::Value {
     let cidrs = node.pod_cidrs();
     let ranges: Vec<_> = cidrs

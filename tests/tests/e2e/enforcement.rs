@@ -1,10 +1,11 @@
-//! Network policies of the user guide, enforced on packets from another cluster.
+//! Network policies of the user guide, enforced on packets from another cluster and of the own one.
 
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::{
+    cluster_policies::{check_isolation, check_services, delete_isolation},
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
     policies::{set_stretched_policy, wait_label_id},
     workload::{Client, Namespace},
@@ -251,7 +252,7 @@ fn check_clients() {
 }
 
 #[test]
-fn policies_of_the_user_guide_decide_by_labels_of_another_cluster() {
+fn policies_of_the_user_guide_are_enforced() {
     let result = std::panic::catch_unwind(|| {
         set_stretched_policy("true");
         WEST.apply(CRDS);
@@ -267,10 +268,22 @@ fn policies_of_the_user_guide_decide_by_labels_of_another_cluster() {
         check_tenants();
         check_clients();
         check_unsupported_field();
+        EAST.apply(CRDS);
+        EAST.set_agent_flag(ENFORCED, true);
+        check_services();
+        check_isolation();
     });
-    WEST.set_agent_flag(ENFORCED, false);
-    for node in ["west-n1", "west-n2"] {
-        WEST.wait_gone("kube-system", "nodepolicystatuses", node, SHORT_TIMEOUT);
+    delete_isolation();
+    for member in [EAST, WEST] {
+        member.set_agent_flag(ENFORCED, false);
+    }
+    for (member, node) in [
+        (EAST, "east-n1"),
+        (EAST, "east-n2"),
+        (WEST, "west-n1"),
+        (WEST, "west-n2"),
+    ] {
+        member.wait_gone("kube-system", "nodepolicystatuses", node, SHORT_TIMEOUT);
     }
     for plural in [
         "clusternetworkpolicies",
@@ -280,7 +293,9 @@ fn policies_of_the_user_guide_decide_by_labels_of_another_cluster() {
         "tiers",
     ] {
         let name = format!("{plural}.crd.antrea.io");
-        WEST.kubectl(&["delete", "crd", &name, "--ignore-not-found"]);
+        for member in [EAST, WEST] {
+            member.kubectl(&["delete", "crd", &name, "--ignore-not-found"]);
+        }
     }
     set_stretched_policy("false");
     if let Err(panic) = result {

@@ -10,6 +10,7 @@
 )]
 
 mod api;
+mod cluster_policies;
 mod clusters;
 mod datapath;
 mod dns;

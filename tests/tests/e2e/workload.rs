@@ -130,6 +130,16 @@ spec:
         }
     }
 
+    /// A Pod that sends requests and answers them at port 8080.
+    pub(crate) fn client_serving(&self, cluster: Cluster, node: &str, pod: &'static str) -> Client {
+        self.pod(cluster, node, pod, &["echo-server", "--port=8080"]);
+        Client {
+            cluster,
+            namespace: self.0,
+            pod,
+        }
+    }
+
     /// A host-network Pod that sends requests.
     pub(crate) fn host_client(&self, cluster: Cluster, node: &str) -> Client {
         let pod = "host-client";
@@ -275,6 +285,17 @@ impl Client {
         let script = format!("for i in $(seq {times}); do nslookup -type={kind} {name} 2>&1 || true; done");
         let args = ["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", &script];
         Answer::parse(&self.cluster.try_kubectl(&args)?)
+    }
+
+    /// Namespace and name.
+    pub(crate) fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.pod)
+    }
+
+    /// Runs a shell script in the Pod.
+    pub(crate) fn shell(&self, script: &str) -> Result<String, String> {
+        let args = ["exec", "-n", self.namespace, self.pod, "--", "sh", "-c", script];
+        self.cluster.try_kubectl(&args)
     }
 
     /// Runs the traffic program in the Pod.

@@ -1,0 +1,319 @@
+//! Network policies at the devices of Pods: on packets between Pods of one cluster, and on those that Pods send.
+
+use std::{fs, net::Ipv4Addr, time::Duration};
+
+use mc_tests::{
+    counters::Counters,
+    netns::Netns,
+    process::Process,
+    topology::{Cluster, Place, Topology, Variant},
+    wait::wait_for,
+};
+
+use crate::{
+    fixture::options,
+    identities::{BOTH, write, write_identities, write_pod},
+    policies::write_policy,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const PORT: u16 = 8080;
+/// The address of a Service of west, which the nodes translate to the server.
+const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 102, 0, 80);
+/// Pods of west: on the server's node, and on the gateway.
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 20);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 20);
+/// The first addresses of the nodes' ranges, which their Pods use as gateways.
+const NODE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 1);
+const GATEWAY_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 1);
+
+/// Clusters whose agents enforce policies, a server in west, and more Pods there.
+struct Bed {
+    bed: Topology,
+    local: Netns,
+    far: Netns,
+    _server: Process,
+}
+
+/// A Pod on a node of west, behind a device of its own, or on the bridge of the node.
+fn add_pod(bed: &Topology, node: Place, name: &str, ip: Ipv4Addr, gateway: Ipv4Addr, bridge: bool) -> Netns {
+    let pod = Netns::create(&format!("{}-{name}", bed.options().prefix)).expect("a namespace");
+    let host = bed.netns(node);
+    pod.veth("eth0", host, name).expect("a pair of devices");
+    let mtu = bed.options().mtu - 100;
+    if bridge {
+        host.ip(&[format!("link set {name} master cni0 mtu {mtu} up")])
+            .expect("a port");
+        pod.configure_device("eth0", ipnet::Ipv4Net::new(ip, 24).expect("a net"), mtu)
+            .expect("an address");
+        pod.ip(&[format!("route add default via {gateway}")])
+            .expect("a route");
+        return pod;
+    }
+    host.ip(&[
+        format!("link set {name} mtu {mtu} up"),
+        format!("route add {ip}/32 dev {name}"),
+    ])
+    .expect("a route");
+    host.sysctl(&[(&format!("net.ipv4.conf.{name}.proxy_arp"), "1")])
+        .expect("proxy ARP");
+    pod.configure_device("eth0", ipnet::Ipv4Net::new(ip, 32).expect("a net"), mtu)
+        .expect("an address");
+    pod.ip(&[
+        format!("route add {gateway} dev eth0"),
+        format!("route add default via {gateway}"),
+    ])
+    .expect("a route");
+    pod
+}
+
+fn start(name: &str, bridge: bool) -> Bed {
+    let mut options = options(name);
+    options.bridge = bridge;
+    options
+        .agent_flags
+        .extend(["--policy-enforcement".to_owned(), "all".to_owned()]);
+    let mut bed = Topology::create(options).expect("the namespaces");
+    bed.netns(Place::GatewayWest)
+        .ip(&[format!("address add {GATEWAY_GATEWAY}/32 dev lo")])
+        .expect("an address");
+    if !bridge {
+        // Pods of one range reach each other through their node.
+        bed.netns(Place::NodeWest)
+            .sysctl(&[("net.ipv4.conf.pod0.proxy_arp", "1")])
+            .expect("proxy ARP");
+    }
+    let local = add_pod(&bed, Place::NodeWest, "local", LOCAL, NODE_GATEWAY, bridge);
+    let far = add_pod(&bed, Place::GatewayWest, "far", FAR, GATEWAY_GATEWAY, false);
+    bed.configure(Variant::McGateway).expect("the agents");
+    let server = bed
+        .traffic()
+        .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
+        .expect("a server");
+    write_identities(&bed, BOTH);
+    write_pod(&bed, Cluster::East, "client", "Running");
+    write_pod(&bed, Cluster::West, "server", "Running");
+    let bed = Bed {
+        bed,
+        local,
+        far,
+        _server: server,
+    };
+    bed.write_pod("local", Place::NodeWest, LOCAL, "other");
+    bed.write_pod("far", Place::GatewayWest, FAR, "client");
+    for (what, client) in bed.clients() {
+        bed.wait_passing(client, bed.server(), what);
+    }
+    bed
+}
+
+impl Bed {
+    fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {app}}}}}\n\
+             spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {ip}}}]}}\n",
+            node.name()
+        );
+        write(&self.bed, Cluster::West, &format!("pod-{name}.yaml"), &text);
+    }
+
+    fn server(&self) -> Ipv4Addr {
+        Cluster::West.pod_ip()
+    }
+
+    /// All clients: Pods, the node of the server, and another one.
+    fn clients(&self) -> [(&'static str, &Netns); 5] {
+        [
+            ("a Pod of the node", &self.local),
+            ("a Pod of another node", &self.far),
+            ("the node", self.bed.netns(Place::NodeWest)),
+            ("another node", self.bed.netns(Place::GatewayWest)),
+            ("another cluster", self.bed.netns(Place::PodEast)),
+        ]
+    }
+
+    fn get(&self, client: &Netns, to: Ipv4Addr) -> Result<String, String> {
+        let url = format!("http://{to}:{PORT}/");
+        let args = ["get", "--timeout", "0.5", &url];
+        let answer = self.bed.traffic().run(client, &args);
+        answer.map_err(|error| format!("{error:#}"))
+    }
+
+    fn wait_passing(&self, client: &Netns, to: Ipv4Addr, what: &str) {
+        wait_for(&format!("requests pass: {what}"), TIMEOUT, || {
+            self.get(client, to)
+        })
+        .expect("an answer");
+    }
+
+    fn wait_dropped(&self, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
+        let drops = || {
+            let counters = Counters::read(&self.bed.bpf_dir(Place::NodeWest)).expect("counters");
+            counters.drops.get(reason).copied().unwrap_or_default()
+        };
+        wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
+            let before = drops();
+            match self.get(client, to) {
+                Ok(answer) => Err(format!("answered: {answer}")),
+                Err(_) if drops() > before => Ok(()),
+                Err(error) => {
+                    let counters = Counters::read(&self.bed.bpf_dir(Place::NodeWest));
+                    Err(format!("{error}; {reason} is not counted: {counters:?}"))
+                }
+            }
+        })
+        .expect("drops");
+    }
+
+    /// Names of the links to devices of Pods on the server's node.
+    fn links(&self) -> Vec<String> {
+        let links = fs::read_dir(self.bed.bpf_dir(Place::NodeWest).join("links")).expect("links");
+        let names = links.map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        });
+        let mut names: Vec<_> = names.filter(|name| name.contains("_pod-")).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Allows requests of clients in the own cluster to the server, and nothing else.
+const CLIENTS_ONLY: &str = "  \
+  - action: Allow
+    from: [{podSelector: {matchLabels: {app: client}}}]
+    ports: [{protocol: TCP, port: 8080}]
+  - action: Drop
+";
+
+fn check_own_cluster(name: &str, bridge: bool) {
+    let mut bed = start(name, bridge);
+    let server = bed.server();
+    assert_eq!(bed.links(), Vec::<String>::new(), "no policy");
+    write_policy(&bed.bed, Cluster::West, CLIENTS_ONLY);
+    bed.wait_dropped(
+        &bed.local,
+        server,
+        "policy",
+        "a Pod of the node with another label",
+    );
+    bed.wait_passing(&bed.far, server, "a client on another node");
+    bed.wait_passing(bed.bed.netns(Place::NodeWest), server, "the kubelet of the node");
+    bed.wait_dropped(
+        bed.bed.netns(Place::GatewayWest),
+        server,
+        "policy",
+        "another node",
+    );
+    bed.wait_dropped(
+        bed.bed.netns(Place::PodEast),
+        server,
+        "policy",
+        "a client of another cluster",
+    );
+    // The server itself reaches every Pod: replies pass.
+    let ping = bed.bed.traffic().ping(bed.bed.netns(Place::PodWest), LOCAL, 3);
+    assert_eq!(ping.expect("ping").received, 3, "replies to the server");
+    // The programs enforce policies without an agent, and a new one replaces them.
+    bed.bed.stop_agent(Place::NodeWest).expect("SIGTERM");
+    bed.wait_dropped(&bed.local, server, "policy", "without an agent");
+    bed.bed.start_agent(Place::NodeWest).expect("an agent");
+    bed.wait_dropped(&bed.local, server, "policy", "a new agent");
+    bed.write_pod("local", Place::NodeWest, LOCAL, "client");
+    bed.wait_passing(&bed.local, server, "the label of the rule");
+    bed.write_pod("far", Place::GatewayWest, FAR, "other");
+    bed.wait_dropped(&bed.far, server, "policy", "another label on another node");
+    fs::remove_file(bed.bed.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    bed.wait_passing(&bed.far, server, "no policy");
+    wait_for("no programs at the devices of Pods", TIMEOUT, || {
+        let links = bed.links();
+        if links.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{links:?}"))
+        }
+    })
+    .expect("no links");
+}
+
+#[test]
+fn packets_of_the_own_cluster_are_decided_at_the_devices_of_routed_pods() {
+    check_own_cluster("pod-routed", false);
+}
+
+#[test]
+fn packets_of_the_own_cluster_are_decided_at_the_devices_of_bridged_pods() {
+    check_own_cluster("pod-bridge", true);
+}
+
+/// The address of a Pod is closed until the agent has seen the Pod.
+fn check_new_pod(name: &str, bridge: bool) {
+    const LATE: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 21);
+    let bed = start(name, bridge);
+    write_policy(&bed.bed, Cluster::West, CLIENTS_ONLY);
+    bed.wait_dropped(&bed.local, bed.server(), "policy", "another label");
+    let late = add_pod(&bed.bed, Place::NodeWest, "late", LATE, NODE_GATEWAY, bridge);
+    let _server = bed
+        .bed
+        .traffic()
+        .echo_server(&late, "late", PORT)
+        .expect("a server");
+    bed.wait_dropped(&bed.far, LATE, "policy-pod", "a Pod that the agent has not seen");
+    bed.wait_passing(bed.bed.netns(Place::NodeWest), LATE, "its kubelet");
+    bed.write_pod("late", Place::NodeWest, LATE, "unselected");
+    bed.wait_passing(&bed.far, LATE, "a Pod that no policy selects");
+    bed.write_pod("late", Place::NodeWest, LATE, "server");
+    bed.wait_dropped(&bed.local, LATE, "policy", "a Pod that the policy selects");
+    bed.wait_passing(&bed.far, LATE, "a client");
+}
+
+#[test]
+fn a_routed_pod_is_closed_until_the_agent_has_seen_it() {
+    check_new_pod("pod-new", false);
+}
+
+#[test]
+fn a_bridged_pod_is_closed_until_the_agent_has_seen_it() {
+    check_new_pod("pod-newbr", true);
+}
+
+#[test]
+fn packets_of_a_pod_to_a_service_are_dropped_at_its_device() {
+    let bed = start("pod-egress", false);
+    let server = bed.server();
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: antrea-mc-secured, namespace: shop}}\n\
+         spec: {{clusterIPs: [{SERVICE}], ports: [{{port: {PORT}, protocol: TCP}}]}}\n"
+    );
+    write(&bed.bed, Cluster::West, "service.yaml", &service);
+    // The service proxy of the nodes.
+    bed.bed
+        .netns(Place::NodeWest)
+        .nft(&format!(
+            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {SERVICE} dnat to {server}; }}\n}}\n"
+        ))
+        .expect("a rule");
+    bed.wait_passing(&bed.local, SERVICE, "the Service");
+    let policy = "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {name: egress}\nspec:\n  priority: 1\n  \
+         tier: securityops\n  appliedTo: [{podSelector: {matchLabels: {app: other}}}]\n  egress:\n  - action: Drop\n    \
+         toServices: [{name: secured, namespace: shop, scope: ClusterSet}]\n";
+    write(&bed.bed, Cluster::West, "egress.yaml", policy);
+    bed.wait_dropped(&bed.local, SERVICE, "policy", "the Service of the rule");
+    bed.wait_passing(&bed.local, server, "its backend by address, as with Antrea");
+    bed.wait_passing(&bed.far, server, "requests to the Pod are no concern of the rule");
+    // Another label, and a new Pod that the agent has not seen.
+    bed.write_pod("local", Place::NodeWest, LOCAL, "unselected");
+    bed.wait_passing(&bed.local, SERVICE, "another label");
+    // A rule for egress stays in force for the node's other Pods.
+    bed.write_pod("p2", Place::NodeWest, Ipv4Addr::new(10, 12, 1, 22), "other");
+    fs::remove_file(bed.bed.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
+    bed.wait_dropped(
+        &bed.local,
+        SERVICE,
+        "policy-pod",
+        "a Pod that the agent has not seen",
+    );
+}

@@ -317,11 +317,13 @@ pub enum Outcome {
     KernelDecap = 6,
     /// A reply to a probe that came through the tunnel device as a test.
     DecapTest = 7,
+    /// A TCP connection that a network policy rejects: answered with a reset.
+    Reset = 8,
 }
 
 impl Outcome {
     /// Every outcome, in the order of its number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Encap,
         Self::Transit,
         Self::Deliver,
@@ -330,6 +332,7 @@ impl Outcome {
         Self::TooBig,
         Self::KernelDecap,
         Self::DecapTest,
+        Self::Reset,
     ];
 
     /// Name as printed by the agent.
@@ -344,6 +347,7 @@ impl Outcome {
             Self::TooBig => "too-big",
             Self::KernelDecap => "kernel-decap",
             Self::DecapTest => "decap-test",
+            Self::Reset => "reset",
         }
     }
 }
@@ -435,7 +439,7 @@ pub enum Verdict {
     Deliver {
         /// The counted outcome.
         outcome: Outcome,
-        /// The device, `mc0`.
+        /// The device: `mc0`, or that of a Pod.
         ifindex: u32,
     },
     /// Leave to the kernel's UDP stack, which decapsulates it (`TC_ACT_OK`: no other program on the device runs).

@@ -78,27 +78,27 @@ fn from_tunnel(ctx: TcContext) -> i32 {
 /// Ingress of `mc0`: network policies on packets that the other programs have delivered.
 #[classifier]
 fn from_remote(ctx: TcContext) -> i32 {
-    let packet = Skb::from_raw(ctx.skb.skb);
+    let mut packet = Skb::from_raw(ctx.skb.skb);
     let received = packet.rx_info();
-    let verdict = pipeline::from_remote(&packet, &KernelMaps);
+    let verdict = pipeline::from_remote(&mut packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_REMOTE)
 }
 
 /// Egress of the Pods' devices: network policies on packets of the own cluster.
 #[classifier]
 fn to_pod(ctx: TcContext) -> i32 {
-    let packet = Skb::from_raw(ctx.skb.skb);
+    let mut packet = Skb::from_raw(ctx.skb.skb);
     let received = packet.rx_info();
-    let verdict = pipeline::to_pod(&packet, &KernelMaps);
+    let verdict = pipeline::to_pod(&mut packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, TO_POD)
 }
 
 /// Ingress of the Pods' devices: network policies on the packets of Pods.
 #[classifier]
 fn from_pod(ctx: TcContext) -> i32 {
-    let packet = Skb::from_raw(ctx.skb.skb);
+    let mut packet = Skb::from_raw(ctx.skb.skb);
     let received = packet.rx_info();
-    let verdict = pipeline::from_pod(&packet, &KernelMaps);
+    let verdict = pipeline::from_pod(&mut packet, &KernelMaps);
     apply_verdict(&packet, verdict, received, FROM_POD)
 }
 

@@ -15,6 +15,10 @@ ECHO_REQUEST, ECHO_REPLY = {False: 8, True: 128}, {False: 0, True: 129}
 NEIGHBOR_DISCOVERY = range(133, 138)
 
 
+class Reject(Exception):
+    """A rule has the sender notified."""
+
+
 class Opening:
     """A packet that may open a connection or a flow."""
 
@@ -156,7 +160,8 @@ def evaluate(policies, new, pod, number):
     if rules:
         if min(rules, key=lambda rule: rule["precedence"])["passes"]:
             return
-        raise Drop("policy")
+        rule = min(rules, key=lambda rule: rule["precedence"])
+        raise Reject() if rule["rejects"] else Drop("policy")
     if number == 0 and pod["drops_unknown"]:
         raise Drop("identity-unknown")
 

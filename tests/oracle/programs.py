@@ -7,6 +7,7 @@ import ecn
 import ip
 import mss
 import policy
+import reset
 import secrets_of_peers as secrets
 import services
 import tunnel
@@ -128,17 +129,25 @@ class Run:
     # Ingress of mc0.
 
     def from_remote(self, frame):
-        policy.from_remote(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
-        return Result("pass", body=frame)
+        return self.policed(policy.from_remote, frame)
 
     # Egress and ingress of a Pod's device.
 
     def to_pod(self, frame):
-        policy.to_pod(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
-        return Result("pass", body=frame)
+        return self.policed(policy.to_pod, frame)
 
     def from_pod(self, frame):
-        policy.from_pod(self.world, frame, frame[ETHERNET:], FAMILIES.get(ip.number(frame[12:14])))
+        return self.policed(policy.from_pod, frame)
+
+    def policed(self, decide, frame):
+        v6, packet = FAMILIES.get(ip.number(frame[12:14])), frame[ETHERNET:]
+        try:
+            decide(self.world, frame, packet, v6)
+        except policy.Reject:
+            body = reset.answer(packet, v6)
+            if body is None:
+                raise Drop("policy") from None
+            return Result("redirect", outcome="reset", addresses=frame[6:12] + frame[:6], body=body, v6=v6)
         return Result("pass", body=frame)
 
     # Ingress of the agent's tunnel device.

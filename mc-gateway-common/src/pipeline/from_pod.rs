@@ -5,27 +5,36 @@
 //! are recorded, so that replies pass.
 
 use super::{
-    policy::{evaluate_peer, is_unknown_pod, rule_port},
+    policy::{Denial, evaluate_peer, is_unknown_pod, rule_port},
     policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
+    reset::reset,
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, PolicyPodKey},
     packet::ip,
-    verdict::{DropReason, Verdict},
+    verdict::{DropReason, Outcome, Verdict},
 };
 
 /// Passes a packet of a Pod to the stack or to the bridge, or drops it.
 #[inline(always)]
-pub fn from_pod<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Verdict {
+pub fn from_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(reason) => Verdict::Drop(reason),
+        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
+        Err(Denial::Reject) => match reset(packet) {
+            Some(()) => Verdict::Send {
+                outcome: Outcome::Reset,
+                ifindex: packet.ifindex(),
+                addressed: true,
+            },
+            None => Verdict::Drop(DropReason::Policy),
+        },
     }
 }
 
 #[inline(always)]
-fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), DropReason> {
+fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), Denial> {
     let state = maps.policy_state();
     if state.enforced == 0 {
         return Ok(());
@@ -53,7 +62,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         evaluate_peer(maps, half, key.client, pod, port)?;
     } else if pod(DIRECTION_INGRESS).is_none() {
         return if state.enforced & ENFORCED_EGRESS != 0 && is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod)
+            Err(DropReason::PolicyPod.into())
         } else {
             Ok(())
         };

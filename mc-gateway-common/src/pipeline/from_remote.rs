@@ -5,8 +5,9 @@
 //! to a connection that they have allowed or that the Pod has opened. What cannot be decided is dropped.
 
 use super::{
-    policy::{Sender, evaluate, is_unknown_pod, rule_port},
+    policy::{Denial, Sender, evaluate, is_unknown_pod, rule_port},
     policy_flow::{flow_key, is_open, undecided},
+    reset::reset,
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
@@ -15,12 +16,12 @@ use crate::{
         policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, PolicyPodKey},
     },
     packet::{Address, eth, ip},
-    verdict::{DropReason, Verdict},
+    verdict::{DropReason, Outcome, Verdict},
 };
 
 /// Passes a packet to the stack, or drops it.
 #[inline(always)]
-pub fn from_remote<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Verdict {
+pub fn from_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     let Some(mac) = packet.load::<6>(eth::SRC) else {
         return Verdict::Drop(DropReason::InnerMalformed);
     };
@@ -30,12 +31,20 @@ pub fn from_remote<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> V
     }
     match decide(packet, maps, delivered.identity) {
         Ok(()) => Verdict::Pass,
-        Err(reason) => Verdict::Drop(reason),
+        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
+        Err(Denial::Reject) => match reset(packet) {
+            Some(()) => Verdict::Send {
+                outcome: Outcome::Reset,
+                ifindex: packet.ifindex(),
+                addressed: true,
+            },
+            None => Verdict::Drop(DropReason::Policy),
+        },
     }
 }
 
 #[inline(always)]
-fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32) -> Result<(), DropReason> {
+fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32) -> Result<(), Denial> {
     let state = maps.policy_state();
     if state.enforced & ENFORCED_INGRESS == 0 {
         return Ok(());
@@ -43,7 +52,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
     let v6 = match packet.ethertype() {
         eth::IPV4 => false,
         eth::IPV6 => true,
-        _ => return Err(DropReason::InnerProtocol),
+        _ => return Err(DropReason::InnerProtocol.into()),
     };
     let Some(l4) = undecided(packet, v6)? else {
         return Ok(());
@@ -57,7 +66,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
     }) else {
         // The service proxy of this node would translate a Service address, which is as unknown.
         return if is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod)
+            Err(DropReason::PolicyPod.into())
         } else {
             Ok(())
         };

@@ -10,13 +10,29 @@ use crate::{
         policy::{
             ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, DIMENSION_ADDRESS,
             DIMENSION_IDENTITY, IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod,
-            RULE_ALLOW, RULE_PASS, Rule, RuleKey,
+            RULE_ALLOW, RULE_PASS, RULE_REJECT, Rule, RuleKey,
         },
     },
     maps::Maps,
     packet::{Packet, ip},
     verdict::DropReason,
 };
+
+/// The decision against a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Denial {
+    /// It is dropped.
+    Drop(DropReason),
+    /// A rule drops it and has its sender notified.
+    Reject,
+}
+
+impl From<DropReason> for Denial {
+    #[inline(always)]
+    fn from(reason: DropReason) -> Self {
+        Self::Drop(reason)
+    }
+}
 
 /// The sender of a packet from another cluster.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +53,9 @@ pub(super) fn evaluate<M: Maps>(
     sender: &Sender,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
-) -> Result<(), DropReason> {
+) -> Result<(), Denial> {
     if pod.flags & POD_CLOSED != 0 {
-        return Err(DropReason::Policy);
+        return Err(DropReason::Policy.into());
     }
     let class = identity_class(maps, half, sender)?;
     decide(maps, half, (class, sender.addr), pod, port)
@@ -54,9 +70,9 @@ pub(super) fn evaluate_peer<M: Maps>(
     peer: Addr,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
-) -> Result<(), DropReason> {
+) -> Result<(), Denial> {
     if pod.flags & POD_CLOSED != 0 {
-        return Err(DropReason::Policy);
+        return Err(DropReason::Policy.into());
     }
     decide(maps, half, (CLASS_UNMATCHED, peer), pod, port)
 }
@@ -77,7 +93,7 @@ fn decide<M: Maps>(
     (class, addr): (u32, Addr),
     pod: PolicyPod,
     (proto, port): (u8, [u8; 2]),
-) -> Result<(), DropReason> {
+) -> Result<(), Denial> {
     let key = |dimension, class| RuleKey {
         set: pod.set,
         class,
@@ -103,9 +119,12 @@ fn decide<M: Maps>(
             action: RULE_ALLOW | RULE_PASS,
             ..
         }) => Ok(()),
-        Some(_) => Err(DropReason::Policy),
+        Some(Rule {
+            action: RULE_REJECT, ..
+        }) => Err(Denial::Reject),
+        Some(_) => Err(DropReason::Policy.into()),
         None if class == CLASS_UNKNOWN && pod.flags & POD_DROPS_UNKNOWN != 0 => {
-            Err(DropReason::IdentityUnknown)
+            Err(DropReason::IdentityUnknown.into())
         }
         None => Ok(()),
     }

@@ -6,27 +6,35 @@
 //! opened. Packets of the Node itself pass: the kubelet probes its Pods, as with Antrea.
 
 use super::{
-    policy::{evaluate_peer, is_unknown_pod, rule_port},
+    policy::{Denial, evaluate_peer, is_unknown_pod, rule_port},
     policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
+    reset::reset,
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, PolicyPodKey},
     packet::ip,
-    verdict::{DropReason, Verdict},
+    verdict::{DropReason, Outcome, Verdict},
 };
 
 /// Passes a packet to the Pod, or drops it.
 #[inline(always)]
-pub fn to_pod<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Verdict {
+pub fn to_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(reason) => Verdict::Drop(reason),
+        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
+        Err(Denial::Reject) => match reset(packet) {
+            Some(()) => Verdict::Deliver {
+                outcome: Outcome::Reset,
+                ifindex: packet.ifindex(),
+            },
+            None => Verdict::Drop(DropReason::Policy),
+        },
     }
 }
 
 #[inline(always)]
-fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), DropReason> {
+fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(), Denial> {
     let state = maps.policy_state();
     if state.enforced & ENFORCED_INGRESS == 0 {
         return Ok(());
@@ -54,7 +62,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         direction: DIRECTION_INGRESS,
     }) else {
         return if is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod)
+            Err(DropReason::PolicyPod.into())
         } else {
             Ok(())
         };

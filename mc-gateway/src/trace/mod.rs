@@ -153,9 +153,9 @@ fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceRepor
         Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
         Program::FromTunnel => pipeline::from_tunnel(&mut packet, &tables),
-        Program::FromRemote => pipeline::from_remote(&packet, &tables),
-        Program::ToPod => pipeline::to_pod(&packet, &tables),
-        Program::FromPod => pipeline::from_pod(&packet, &tables),
+        Program::FromRemote => pipeline::from_remote(&mut packet, &tables),
+        Program::ToPod => pipeline::to_pod(&mut packet, &tables),
+        Program::FromPod => pipeline::from_pod(&mut packet, &tables),
     };
     let kernel = test_run(&snapshot, program, &frame)?;
     let agree = matches_kernel(verdict, packet.bytes(), &kernel);

@@ -480,7 +480,7 @@ impl Generator {
         } else {
             (pod, peer)
         };
-        let port = *self.random.pick(&[53, 54, 55, 80, 81, 443, 8_080]);
+        let port = *self.random.pick(&[53, 54, 55, 80, 81, 82, 82, 443, 8_080]);
         let src = (src, self.client_port());
         let inner = self.transport(src, (dst, port));
         ethernet(MC0_MAC, [2, 0, 0, 0, 0, 1], inner.ethertype(), &inner.bytes())

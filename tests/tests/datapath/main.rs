@@ -61,9 +61,9 @@ fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size
         Program::ToRemote => pipeline::to_remote(&mut packet, tables),
         Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
         Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
-        Program::FromRemote => pipeline::from_remote(&packet, tables),
-        Program::ToPod => pipeline::to_pod(&packet, tables),
-        Program::FromPod => pipeline::from_pod(&packet, tables),
+        Program::FromRemote => pipeline::from_remote(&mut packet, tables),
+        Program::ToPod => pipeline::to_pod(&mut packet, tables),
+        Program::FromPod => pipeline::from_pod(&mut packet, tables),
     };
     assert!(
         matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),
@@ -137,7 +137,7 @@ fn check_host(case: &Case) {
     let name = &case.name;
     match (&case.expect, case.expect.outcome()) {
         (Expect::Drop(reason), _) => assert_eq!(verdict, Verdict::Drop(*reason), "{name}"),
-        (Expect::Deliver(frame) | Expect::ErrorToHost(frame), Some(outcome)) => {
+        (Expect::Deliver(frame) | Expect::ErrorToHost(frame) | Expect::ResetToHost(frame), Some(outcome)) => {
             let ifindex = 1;
             assert_eq!(verdict, Verdict::Deliver { outcome, ifindex }, "{name}");
             assert_eq!(&bytes, frame, "{name}");
@@ -159,13 +159,14 @@ fn check_host(case: &Case) {
             Expect::Encap(frame)
             | Expect::Transit(frame)
             | Expect::Reflect(frame)
+            | Expect::Reset(frame)
             | Expect::ErrorThroughTunnel(frame),
             Some(outcome),
         ) => {
             let sent = Verdict::Send {
                 outcome,
                 ifindex: 1,
-                addressed: false,
+                addressed: matches!(case.expect, Expect::Reset(_)),
             };
             assert_eq!(verdict, sent, "{name}");
             assert_eq!(&bytes, frame, "{name}");
@@ -267,6 +268,10 @@ fn every_verdict_and_reachable_drop_reason_has_a_case() {
         cases.iter().any(|case| matches!(case.expect, Expect::Transit(_))),
         cases.iter().any(|case| matches!(case.expect, Expect::Deliver(_))),
         cases.iter().any(|case| matches!(case.expect, Expect::Reflect(_))),
+        cases.iter().any(|case| matches!(case.expect, Expect::Reset(_))),
+        cases
+            .iter()
+            .any(|case| matches!(case.expect, Expect::ResetToHost(_))),
         cases
             .iter()
             .any(|case| matches!(case.expect, Expect::ErrorToHost(_))),

@@ -25,7 +25,7 @@ use mc_gateway_common::{
         flow_entry::FlowEntry,
         policy::{
             ADDRESS_CLASS_BITS, DIMENSION_ADDRESS, DIRECTION_EGRESS, ENFORCED_EGRESS, ENFORCED_INGRESS,
-            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS, RULE_PASS,
+            POD_CLOSED, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_BITS, RULE_PASS, RULE_REJECT,
         },
         service::{
             BACKEND_READY, FLOW_OF_STACK, MAGLEV_ENTRIES, PAST_TABLES, SERVICE_AFFINITY, SERVICE_PAST,
@@ -207,7 +207,7 @@ fn policies_json(policies: &PolicyMaps) -> Value {
             json!({
                 "set": key.set, "class": key.class, "protocol": key.proto, "port": u16::from_be_bytes(key.port),
                 "bits": bits - RULE_BITS, "precedence": rule.precedence,
-                "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS),
+                "passes": matches!(rule.action, RULE_ALLOW | RULE_PASS), "rejects": rule.action == RULE_REJECT,
                 "dimension": if key.dimension == DIMENSION_ADDRESS { "address" } else { "identity" },
             })
         })

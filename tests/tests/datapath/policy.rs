@@ -120,7 +120,7 @@ fn time_of_packets_with_policies() {
     let small = cases::from_remote::tables(Shape::default(), 0);
     let mut large = small.clone();
     enlarge(&mut large.policies, 10_000, 30_000);
-    for (name, tables) in [("17 rules", small), ("10,000 rules and 30,000 identities", large)] {
+    for (name, tables) in [("20 rules", small), ("10,000 rules and 30,000 identities", large)] {
         let start = Instant::now();
         let kernel = Kernel::load(&tables);
         println!("{name}: loaded in {:?}", start.elapsed());

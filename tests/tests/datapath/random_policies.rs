@@ -36,7 +36,7 @@ use mc_tests::rng::Rng;
 use serde_json::{Value, json};
 
 use crate::{
-    TC_ACT_SHOT, TC_ACT_UNSPEC,
+    TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC,
     cases::{Program, from_underlay::delivered_mac},
     fixture::MC0_MAC,
     kernel::Kernel,
@@ -380,20 +380,20 @@ fn frame(packet: &Packet) -> Vec<u8> {
     ethernet(MC0_MAC, mac, ip.ethertype(), &ip.bytes())
 }
 
-/// The reason to drop a packet, by the rules and the recorded exporters.
-fn expected(
-    world: &World,
-    selected: &BTreeSet<IpAddr>,
-    program: Program,
-    packet: &Packet,
-) -> Option<DropReason> {
+/// Actions and drop reasons of the programs.
+type Outcome = (u32, Option<DropReason>);
+
+/// The result for a packet, by the rules and the recorded exporters.
+fn expected(world: &World, selected: &BTreeSet<IpAddr>, program: Program, packet: &Packet) -> Outcome {
+    const PASSES: Outcome = (TC_ACT_UNSPEC, None);
+    let dropped = |reason| (TC_ACT_SHOT, Some(reason));
     if program == Program::FromRemote && !selected.contains(&packet.pod) {
-        return None;
+        return PASSES;
     }
     let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
     let identity = match world.exporters.get(&packet.identity) {
         _ if program != Program::FromRemote => packet.identity,
-        Some(clusters) if !exports(clusters) => return Some(DropReason::IdentityForged),
+        Some(clusters) if !exports(clusters) => return dropped(DropReason::IdentityForged),
         // The senders' cluster is not known to announce identities.
         None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
             IDENTITY_UNKNOWN
@@ -401,9 +401,11 @@ fn expected(
         _ => packet.identity,
     };
     match evaluate(&world.set, &Packet { identity, ..*packet }).action {
-        VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => None,
-        VerdictAction::Drop | VerdictAction::Reject => Some(DropReason::Policy),
-        VerdictAction::UnknownIdentity => Some(DropReason::IdentityUnknown),
+        VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => PASSES,
+        // The answer leaves by a redirect.
+        VerdictAction::Reject if packet.protocol == TCP => (TC_ACT_REDIRECT, None),
+        VerdictAction::Drop | VerdictAction::Reject => dropped(DropReason::Policy),
+        VerdictAction::UnknownIdentity => dropped(DropReason::IdentityUnknown),
     }
 }
 
@@ -462,7 +464,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
-            let reason = expected(&world, &selected, program, &packet);
+            let (wanted, reason) = expected(&world, &selected, program, &packet);
             let action = kernel.run(program.name(), &frame(&packet)).action;
             if let Some(reason) = reason {
                 drops[reason as usize] += 1;
@@ -473,19 +475,16 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
                     world.set.policies
                 )
             };
-            let wanted = if reason.is_some() {
-                TC_ACT_SHOT
-            } else {
-                TC_ACT_UNSPEC
-            };
             assert_eq!(action, wanted, "{}", context());
             assert_eq!(kernel.counts().drops, drops, "{}", context());
             if packet.protocol != TCP {
                 kernel.clear_policy_flows();
             }
-            *results
-                .entry((program.name(), reason.map(DropReason::name)))
-                .or_default() += 1;
+            let result = match wanted {
+                TC_ACT_REDIRECT => Some("reset"),
+                _ => reason.map(DropReason::name),
+            };
+            *results.entry((program.name(), result)).or_default() += 1;
         }
     }
     println!("{results:?}");
@@ -493,10 +492,16 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let of_remote = of_remote.map(|reason| (Program::FromRemote, Some(reason)));
     let of_all = [Program::FromRemote, Program::ToPod, Program::FromPod]
         .into_iter()
-        .flat_map(|program| [(program, None), (program, Some(DropReason::Policy))]);
-    for (program, reason) in of_all.chain(of_remote) {
-        let result = (program.name(), reason.map(DropReason::name));
+        .flat_map(|program| {
+            [None, Some(DropReason::Policy.name()), Some("reset")].map(|result| (program, result))
+        });
+    let of_remote = of_remote.map(|(program, reason)| (program, reason.map(DropReason::name)));
+    for (program, result) in of_all.chain(of_remote) {
+        let result = (program.name(), result);
         let count = results.get(&result).copied().unwrap_or_default();
-        assert!(count > packets / 100, "{result:?} occurs too rarely: {results:?}");
+        assert!(
+            count > packets / 1_000,
+            "{result:?} occurs too rarely: {results:?}"
+        );
     }
 }

@@ -29,7 +29,7 @@ const GATEWAY_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 1);
 
 /// Clusters whose agents enforce policies, a server in west, and more Pods there.
 struct Bed {
-    bed: Topology,
+    hosts: Topology,
     local: Netns,
     far: Netns,
     _server: Process,
@@ -86,7 +86,7 @@ fn start(name: &str, bridge: bool) -> Bed {
     let local = add_pod(&bed, Place::NodeWest, "local", LOCAL, NODE_GATEWAY, bridge);
     let far = add_pod(&bed, Place::GatewayWest, "far", FAR, GATEWAY_GATEWAY, false);
     bed.configure(Variant::McGateway).expect("the agents");
-    let server = bed
+    let process = bed
         .traffic()
         .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
         .expect("a server");
@@ -94,17 +94,22 @@ fn start(name: &str, bridge: bool) -> Bed {
     write_pod(&bed, Cluster::East, "client", "Running");
     write_pod(&bed, Cluster::West, "server", "Running");
     let bed = Bed {
-        bed,
+        hosts: bed,
         local,
         far,
-        _server: server,
+        _server: process,
     };
     bed.write_pod("local", Place::NodeWest, LOCAL, "other");
     bed.write_pod("far", Place::GatewayWest, FAR, "client");
     for (what, client) in bed.clients() {
-        bed.wait_passing(client, bed.server(), what);
+        bed.wait_passing(client, server(), what);
     }
     bed
+}
+
+/// Address of the server.
+fn server() -> Ipv4Addr {
+    Cluster::West.pod_ip()
 }
 
 impl Bed {
@@ -114,11 +119,7 @@ impl Bed {
              spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {ip}}}]}}\n",
             node.name()
         );
-        write(&self.bed, Cluster::West, &format!("pod-{name}.yaml"), &text);
-    }
-
-    fn server(&self) -> Ipv4Addr {
-        Cluster::West.pod_ip()
+        write(&self.hosts, Cluster::West, &format!("pod-{name}.yaml"), &text);
     }
 
     /// All clients: Pods, the node of the server, and another one.
@@ -126,16 +127,16 @@ impl Bed {
         [
             ("a Pod of the node", &self.local),
             ("a Pod of another node", &self.far),
-            ("the node", self.bed.netns(Place::NodeWest)),
-            ("another node", self.bed.netns(Place::GatewayWest)),
-            ("another cluster", self.bed.netns(Place::PodEast)),
+            ("the node", self.hosts.netns(Place::NodeWest)),
+            ("another node", self.hosts.netns(Place::GatewayWest)),
+            ("another cluster", self.hosts.netns(Place::PodEast)),
         ]
     }
 
     fn get(&self, client: &Netns, to: Ipv4Addr) -> Result<String, String> {
         let url = format!("http://{to}:{PORT}/");
         let args = ["get", "--timeout", "0.5", &url];
-        let answer = self.bed.traffic().run(client, &args);
+        let answer = self.hosts.traffic().run(client, &args);
         answer.map_err(|error| format!("{error:#}"))
     }
 
@@ -148,7 +149,7 @@ impl Bed {
 
     fn wait_dropped(&self, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
         let drops = || {
-            let counters = Counters::read(&self.bed.bpf_dir(Place::NodeWest)).expect("counters");
+            let counters = Counters::read(&self.hosts.bpf_dir(Place::NodeWest)).expect("counters");
             counters.drops.get(reason).copied().unwrap_or_default()
         };
         wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
@@ -157,7 +158,7 @@ impl Bed {
                 Ok(answer) => Err(format!("answered: {answer}")),
                 Err(_) if drops() > before => Ok(()),
                 Err(error) => {
-                    let counters = Counters::read(&self.bed.bpf_dir(Place::NodeWest));
+                    let counters = Counters::read(&self.hosts.bpf_dir(Place::NodeWest));
                     Err(format!("{error}; {reason} is not counted: {counters:?}"))
                 }
             }
@@ -165,9 +166,21 @@ impl Bed {
         .expect("drops");
     }
 
+    /// Waits until requests are refused, which a client sees at once.
+    fn wait_refused(&self, client: &Netns, to: Ipv4Addr, what: &str) {
+        wait_for(&format!("requests are refused: {what}"), TIMEOUT, || {
+            match self.get(client, to) {
+                Ok(answer) => Err(format!("answered: {answer}")),
+                Err(error) if error.contains("refused") => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+        .expect("a reset");
+    }
+
     /// Names of the links to devices of Pods on the server's node.
     fn links(&self) -> Vec<String> {
-        let links = fs::read_dir(self.bed.bpf_dir(Place::NodeWest).join("links")).expect("links");
+        let links = fs::read_dir(self.hosts.bpf_dir(Place::NodeWest).join("links")).expect("links");
         let names = links.map(|entry| {
             entry
                 .expect("an entry")
@@ -191,9 +204,9 @@ const CLIENTS_ONLY: &str = "  \
 
 fn check_own_cluster(name: &str, bridge: bool) {
     let mut bed = start(name, bridge);
-    let server = bed.server();
+    let server = server();
     assert_eq!(bed.links(), Vec::<String>::new(), "no policy");
-    write_policy(&bed.bed, Cluster::West, CLIENTS_ONLY);
+    write_policy(&bed.hosts, Cluster::West, CLIENTS_ONLY);
     bed.wait_dropped(
         &bed.local,
         server,
@@ -201,32 +214,47 @@ fn check_own_cluster(name: &str, bridge: bool) {
         "a Pod of the node with another label",
     );
     bed.wait_passing(&bed.far, server, "a client on another node");
-    bed.wait_passing(bed.bed.netns(Place::NodeWest), server, "the kubelet of the node");
+    bed.wait_passing(
+        bed.hosts.netns(Place::NodeWest),
+        server,
+        "the kubelet of the node",
+    );
     bed.wait_dropped(
-        bed.bed.netns(Place::GatewayWest),
+        bed.hosts.netns(Place::GatewayWest),
         server,
         "policy",
         "another node",
     );
     bed.wait_dropped(
-        bed.bed.netns(Place::PodEast),
+        bed.hosts.netns(Place::PodEast),
         server,
         "policy",
         "a client of another cluster",
     );
     // The server itself reaches every Pod: replies pass.
-    let ping = bed.bed.traffic().ping(bed.bed.netns(Place::PodWest), LOCAL, 3);
+    let ping = bed
+        .hosts
+        .traffic()
+        .ping(bed.hosts.netns(Place::PodWest), LOCAL, 3);
     assert_eq!(ping.expect("ping").received, 3, "replies to the server");
     // The programs enforce policies without an agent, and a new one replaces them.
-    bed.bed.stop_agent(Place::NodeWest).expect("SIGTERM");
+    bed.hosts.stop_agent(Place::NodeWest).expect("SIGTERM");
     bed.wait_dropped(&bed.local, server, "policy", "without an agent");
-    bed.bed.start_agent(Place::NodeWest).expect("an agent");
+    bed.hosts.start_agent(Place::NodeWest).expect("an agent");
     bed.wait_dropped(&bed.local, server, "policy", "a new agent");
     bed.write_pod("local", Place::NodeWest, LOCAL, "client");
     bed.wait_passing(&bed.local, server, "the label of the rule");
     bed.write_pod("far", Place::GatewayWest, FAR, "other");
     bed.wait_dropped(&bed.far, server, "policy", "another label on another node");
-    fs::remove_file(bed.bed.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
+    write_policy(&bed.hosts, Cluster::West, "  - action: Reject\n");
+    for (what, client) in bed.clients() {
+        if what == "the node" {
+            bed.wait_passing(client, server, "the kubelet of the node");
+        } else {
+            bed.wait_refused(client, server, what);
+        }
+    }
+    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("policy.yaml")).expect("the policy");
     bed.wait_passing(&bed.far, server, "no policy");
     wait_for("no programs at the devices of Pods", TIMEOUT, || {
         let links = bed.links();
@@ -253,16 +281,16 @@ fn packets_of_the_own_cluster_are_decided_at_the_devices_of_bridged_pods() {
 fn check_new_pod(name: &str, bridge: bool) {
     const LATE: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 21);
     let bed = start(name, bridge);
-    write_policy(&bed.bed, Cluster::West, CLIENTS_ONLY);
-    bed.wait_dropped(&bed.local, bed.server(), "policy", "another label");
-    let late = add_pod(&bed.bed, Place::NodeWest, "late", LATE, NODE_GATEWAY, bridge);
+    write_policy(&bed.hosts, Cluster::West, CLIENTS_ONLY);
+    bed.wait_dropped(&bed.local, server(), "policy", "another label");
+    let late = add_pod(&bed.hosts, Place::NodeWest, "late", LATE, NODE_GATEWAY, bridge);
     let _server = bed
-        .bed
+        .hosts
         .traffic()
         .echo_server(&late, "late", PORT)
         .expect("a server");
     bed.wait_dropped(&bed.far, LATE, "policy-pod", "a Pod that the agent has not seen");
-    bed.wait_passing(bed.bed.netns(Place::NodeWest), LATE, "its kubelet");
+    bed.wait_passing(bed.hosts.netns(Place::NodeWest), LATE, "its kubelet");
     bed.write_pod("late", Place::NodeWest, LATE, "unselected");
     bed.wait_passing(&bed.far, LATE, "a Pod that no policy selects");
     bed.write_pod("late", Place::NodeWest, LATE, "server");
@@ -283,14 +311,14 @@ fn a_bridged_pod_is_closed_until_the_agent_has_seen_it() {
 #[test]
 fn packets_of_a_pod_to_a_service_are_dropped_at_its_device() {
     let bed = start("pod-egress", false);
-    let server = bed.server();
+    let server = server();
     let service = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: antrea-mc-secured, namespace: shop}}\n\
          spec: {{clusterIPs: [{SERVICE}], ports: [{{port: {PORT}, protocol: TCP}}]}}\n"
     );
-    write(&bed.bed, Cluster::West, "service.yaml", &service);
+    write(&bed.hosts, Cluster::West, "service.yaml", &service);
     // The service proxy of the nodes.
-    bed.bed
+    bed.hosts
         .netns(Place::NodeWest)
         .nft(&format!(
             "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {SERVICE} dnat to {server}; }}\n}}\n"
@@ -300,16 +328,25 @@ fn packets_of_a_pod_to_a_service_are_dropped_at_its_device() {
     let policy = "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {name: egress}\nspec:\n  priority: 1\n  \
          tier: securityops\n  appliedTo: [{podSelector: {matchLabels: {app: other}}}]\n  egress:\n  - action: Drop\n    \
          toServices: [{name: secured, namespace: shop, scope: ClusterSet}]\n";
-    write(&bed.bed, Cluster::West, "egress.yaml", policy);
+    write(&bed.hosts, Cluster::West, "egress.yaml", policy);
     bed.wait_dropped(&bed.local, SERVICE, "policy", "the Service of the rule");
     bed.wait_passing(&bed.local, server, "its backend by address, as with Antrea");
+    write(
+        &bed.hosts,
+        Cluster::West,
+        "egress.yaml",
+        &policy.replace("Drop", "Reject"),
+    );
+    bed.wait_refused(&bed.local, SERVICE, "the Service of the rule");
+    write(&bed.hosts, Cluster::West, "egress.yaml", policy);
+    bed.wait_dropped(&bed.local, SERVICE, "policy", "the Service again");
     bed.wait_passing(&bed.far, server, "requests to the Pod are no concern of the rule");
     // Another label, and a new Pod that the agent has not seen.
     bed.write_pod("local", Place::NodeWest, LOCAL, "unselected");
     bed.wait_passing(&bed.local, SERVICE, "another label");
     // A rule for egress stays in force for the node's other Pods.
     bed.write_pod("p2", Place::NodeWest, Ipv4Addr::new(10, 12, 1, 22), "other");
-    fs::remove_file(bed.bed.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
+    fs::remove_file(bed.hosts.manifests_dir(Cluster::West).join("pod-local.yaml")).expect("the Pod");
     bed.wait_dropped(
         &bed.local,
         SERVICE,

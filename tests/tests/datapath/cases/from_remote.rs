@@ -20,7 +20,7 @@ use mc_gateway_common::{
 use super::{Case, Expect, Program, from_underlay::delivered_mac};
 use crate::{
     fixture::{self, MC0_MAC, POD_NODE, POD_WEST, Shape, WEST},
-    packets::{Ip, ethernet, udp},
+    packets::{Ip, ethernet, udp, with_checksum},
 };
 
 /// Identities of west: one with rules, one without, and one that only another cluster exports.
@@ -45,7 +45,7 @@ const CLASS_SERVICE: u32 = 3;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const IDENTITY: u8 = DIMENSION_IDENTITY;
-const RULES: [RuleRow; 13] = [
+const RULES: [RuleRow; 15] = [
     (TCP, 80, 16, (IDENTITY, CLASS_CLIENT), RULE_ALLOW, 10),
     (TCP, 0x1f00, 8, (IDENTITY, CLASS_CLIENT), RULE_PASS, 11),
     (TCP, 8_080, 16, (IDENTITY, CLASS_CLIENT), RULE_REJECT, 9),
@@ -59,13 +59,16 @@ const RULES: [RuleRow; 13] = [
     (TCP, 80, 16, (DIMENSION_ADDRESS, 1), RULE_DROP, 20),
     (TCP, 80, 16, (DIMENSION_ADDRESS, CLASS_PEER), RULE_ALLOW, 5),
     (UDP, 55, 16, (IDENTITY, CLASS_HOST), RULE_DROP, 15),
+    (TCP, 82, 16, (IDENTITY, CLASS_HOST), RULE_REJECT, 16),
+    (UDP, 82, 16, (IDENTITY, CLASS_HOST), RULE_REJECT, 17),
 ];
 /// Rules for packets from the Pod.
-const EGRESS_RULES: [RuleRow; 4] = [
+const EGRESS_RULES: [RuleRow; 5] = [
     (TCP, 80, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_DROP, 1),
     (UDP, 53, 16, (DIMENSION_ADDRESS, CLASS_SERVICE), RULE_DROP, 2),
     (TCP, 8_080, 16, (IDENTITY, CLASS_HOST), RULE_DROP, 3),
     (TCP, 8_080, 16, (DIMENSION_ADDRESS, CLASS_PEER), RULE_ALLOW, 2),
+    (TCP, 82, 16, (IDENTITY, CLASS_HOST), RULE_REJECT, 4),
 ];
 
 /// Tables of a node whose Pod is selected, in one half of the maps; the other half drops everything.
@@ -206,6 +209,7 @@ pub(crate) fn tcp(port: u16, flags: u8) -> Vec<u8> {
     let mut header = vec![0; 20];
     header[..2].copy_from_slice(&40_000_u16.to_be_bytes());
     header[2..4].copy_from_slice(&port.to_be_bytes());
+    header[4..8].copy_from_slice(&0xffff_fffe_u32.to_be_bytes());
     (header[12], header[13]) = (0x50, flags);
     header
 }
@@ -224,6 +228,7 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
 
 fn decided(shape: Shape, half: u32, cases: &mut Vec<Case>) {
     let name = shape.name();
+    let mut resets = Vec::new();
     let mut push_frame = |what: &str, tables: MemoryMaps, frame: Vec<u8>, reason: Option<DropReason>| {
         cases.push(Case {
             gso_size: 0,
@@ -246,10 +251,27 @@ fn decided(shape: Shape, half: u32, cases: &mut Vec<Case>) {
         push_frame(what, all(), frame(identity, true, packet), reason);
     };
     let syn = |port| packet(POD_WEST, POD_NODE, TCP, tcp(port, SYN));
+    for (what, options) in [
+        ("a rejected port in the range", &[][..]),
+        ("a rejected segment with options", &[2, 4, 5, 180, 1, 1, 4, 2]),
+    ] {
+        let mut segment = syn(8_080);
+        segment.payload.extend(options);
+        segment.payload[12] = 0x50 + 4 * u8::try_from(options.len()).expect("a length");
+        segment.payload = with_checksum(segment.src, segment.dst, TCP, segment.payload, 16);
+        let received = frame(CLIENT, true, &segment);
+        resets.push(Case {
+            gso_size: 0,
+            name: format!("policy: {name}: {what}"),
+            program: Program::FromRemote,
+            tables: all(),
+            expect: Expect::Reset(reset_of(&received, &segment)),
+            frame: received,
+        });
+    }
     push("an allowed port", CLIENT, &syn(80), None);
     push("another port", CLIENT, &syn(81), Some(Policy));
     push("a range of ports that passes", CLIENT, &syn(8_100), None);
-    push("a rejected port in the range", CLIENT, &syn(8_080), Some(Policy));
     push("an identity without rules for it", OTHER, &syn(80), Some(Policy));
     push("a host", 0, &syn(80), Some(Policy));
     push(
@@ -390,4 +412,21 @@ fn decided(shape: Shape, half: u32, cases: &mut Vec<Case>) {
     let mut off = all();
     off.policies.state.enforced = 0;
     push_frame("no policies", off, frame(IDENTITY_UNKNOWN, true, &syn(81)), None);
+    cases.extend(resets);
+}
+
+/// The reset that answers a frame with this first segment (RFC 9293 section 3.10.7.1).
+pub(crate) fn reset_of(frame: &[u8], segment: &Ip) -> Vec<u8> {
+    let sequence = <[u8; 4]>::try_from(&segment.payload[4..8]).expect("four bytes");
+    let next = u32::from_be_bytes(sequence).wrapping_add(1);
+    let mut answer = segment.payload.clone();
+    answer[..2].copy_from_slice(&segment.payload[2..4]);
+    answer[2..4].copy_from_slice(&segment.payload[..2]);
+    answer[4..8].fill(0);
+    answer[8..12].copy_from_slice(&next.to_be_bytes());
+    answer[13] = 0x14;
+    let (src, dst) = (segment.dst, segment.src);
+    let ip = Ip::new(src, dst, TCP, with_checksum(src, dst, TCP, answer, 16));
+    let [to, from] = [6..12, 0..6].map(|at| <[u8; 6]>::try_from(&frame[at]).expect("an address"));
+    ethernet(to, from, ip.ethertype(), &ip.bytes())
 }

@@ -77,6 +77,10 @@ pub(crate) enum Expect {
     Transit(Vec<u8>),
     Deliver(Vec<u8>),
     Reflect(Vec<u8>),
+    /// A reset sent out of a device.
+    Reset(Vec<u8>),
+    /// A reset delivered to the host's stack.
+    ResetToHost(Vec<u8>),
     /// An ICMP error delivered to the host's stack.
     ErrorToHost(Vec<u8>),
     /// An ICMP error sent through the tunnel.
@@ -107,6 +111,7 @@ impl Expect {
             Self::Transit(_) => Some(Outcome::Transit),
             Self::Deliver(_) => Some(Outcome::Deliver),
             Self::Reflect(_) => Some(Outcome::Reflect),
+            Self::Reset(_) | Self::ResetToHost(_) => Some(Outcome::Reset),
             Self::ErrorToHost(_) | Self::ErrorThroughTunnel(_) => Some(Outcome::TooBig),
             Self::Consume { .. } => Some(Outcome::ProbeReply),
             Self::KernelDecap { outcome, .. } => Some(*outcome),

@@ -12,13 +12,13 @@ use mc_gateway_common::{
 
 use super::{
     Case, Expect, Program,
-    from_remote::{ACK, PEER_POD, SERVICE, SYN, tables, tcp},
+    from_remote::{ACK, PEER_POD, SERVICE, SYN, reset_of, tables, tcp},
 };
 use crate::{
     TC_ACT_SHOT, TC_ACT_UNSPEC,
     fixture::{MC0_MAC, POD_NODE, STRANGER, Shape},
     kernel::Kernel,
-    packets::{Ip, ethernet, udp},
+    packets::{Ip, ethernet, udp, with_checksum},
 };
 
 /// A device other than `mc0`, on which the node received a packet.
@@ -102,6 +102,7 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
                 });
             }
         }
+        rejected(shape, half, cases);
         for (program, list) in [
             (Program::ToPod, to_pod(shape)),
             (Program::FromPod, from_pod(shape)),
@@ -117,6 +118,63 @@ pub(crate) fn cases(cases: &mut Vec<Case>) {
                 });
             }
         }
+    }
+}
+
+/// The first segment of a rejected connection is answered, anything else is dropped.
+fn rejected(shape: Shape, half: u32, cases: &mut Vec<Case>) {
+    let mut push = |what: &str, program: Program, packet: &Ip, expect: fn(Vec<u8>) -> Expect| {
+        let received = frame(packet);
+        cases.push(Case {
+            gso_size: 0,
+            name: format!("{}: {}: {what}", program.name(), shape.name()),
+            program,
+            tables: tables(shape, half),
+            expect: expect(reset_of(&received, packet)),
+            frame: received,
+        });
+    };
+    let checked = |src, dst| {
+        let mut segment = packet(shape, src, dst, TCP, tcp(82, SYN));
+        segment.payload = with_checksum(segment.src, segment.dst, TCP, segment.payload, 16);
+        segment
+    };
+    let to = checked(FREE, POD_NODE);
+    push("a rejected port", Program::ToPod, &to, Expect::ResetToHost);
+    let from = checked(POD_NODE, STRANGER);
+    push("a rejected port", Program::FromPod, &from, Expect::Reset);
+    let dropped = |_| Expect::Drop(Policy);
+    let datagram = packet(shape, FREE, POD_NODE, UDP, udp(7, 82, b"no sequence number"));
+    push("a rejected datagram", Program::ToPod, &datagram, dropped);
+    let mut longer = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
+    // Payload (RFC 7413), and a data offset beyond the segment.
+    let mut payload = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
+    payload.payload.extend(b"xyxy");
+    push(
+        "a rejected segment with payload",
+        Program::ToPod,
+        &payload,
+        dropped,
+    );
+    longer.payload[12] = 0x60;
+    push(
+        "a rejected segment with a wrong data offset",
+        Program::ToPod,
+        &longer,
+        dropped,
+    );
+    if !shape.inner_v6 {
+        let mut options = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
+        options.options = vec![1; 4];
+        push(
+            "a rejected segment behind options",
+            Program::ToPod,
+            &options,
+            dropped,
+        );
+        let mut first = packet(shape, FREE, POD_NODE, TCP, tcp(82, SYN));
+        first.frags = 0x2000;
+        push("a rejected first fragment", Program::ToPod, &first, dropped);
     }
 }
 
@@ -227,8 +285,8 @@ fn run(kernel: &mut Kernel, tables: &MemoryMaps, program: Program, frame: &[u8],
     let mut packet = SlicePacket::new(frame.to_vec());
     packet.set_ingress_ifindex(ifindex);
     let verdict = match program {
-        Program::ToPod => pipeline::to_pod(&packet, tables),
-        _ => pipeline::from_pod(&packet, tables),
+        Program::ToPod => pipeline::to_pod(&mut packet, tables),
+        _ => pipeline::from_pod(&mut packet, tables),
     };
     let action = kernel.run_received_on(program.name(), frame, ifindex).action;
     let expected = if matches!(verdict, Verdict::Pass) {

@@ -69,12 +69,10 @@ def from_remote(world, frame, packet, v6):
         return
     if v6 is None:
         raise Drop("inner-protocol")
-    new = opening(packet, v6, False)
-    if new is None:
+    selected = to_selected_pod(world, packet, v6)
+    if selected is None:
         return
-    pod = policies.pods.get(("ingress", new.pod))
-    if pod is None:
-        return check_known(world, new.pod)
+    new, pod = selected
     if new.tcp or new.key not in policies.flows:
         if pod["closed"]:
             raise Drop("policy")
@@ -89,13 +87,9 @@ def to_pod(world, frame, packet, v6):
     policies = world.policies
     if not policies.enforced["ingress"] or not is_ip(frame, v6):
         return
-    new = opening(packet, v6, False)
-    if new is None:
-        return
-    pod = policies.pods.get(("ingress", new.pod))
-    if pod is None:
-        return check_known(world, new.pod)
-    check_peer(policies, new, pod)
+    selected = to_selected_pod(world, packet, v6)
+    if selected is not None:
+        check_peer(policies, *selected)
 
 
 def from_pod(world, frame, packet, v6):
@@ -113,6 +107,18 @@ def from_pod(world, frame, packet, v6):
             record(policies, new)
     elif policies.enforced["egress"] and not new.is_neighbor_discovery and (new.tcp or new.key not in policies.flows):
         check_known(world, new.pod)
+
+
+def to_selected_pod(world, packet, v6):
+    """A packet that may open something to a Pod with rules, and the rules; nothing if it passes."""
+    new = opening(packet, v6, False)
+    if new is None:
+        return None
+    pod = world.policies.pods.get(("ingress", new.pod))
+    if pod is None:
+        check_known(world, new.pod)
+        return None
+    return new, pod
 
 
 def is_ip(frame, v6):

@@ -67,8 +67,8 @@ pub trait Packet: Frame {
     /// Device the program is attached to.
     fn ifindex(&self) -> u32;
 
-    /// Device that this node has received the packet on (`skb_iif`, which copies and fragments keep); 0 for a packet of
-    /// the node itself.
+    /// Device that this node has received the packet on; 0 for a packet of the node itself (`skb_iif`, which fragments
+    /// keep: `ip_copy_metadata`, `net/ipv4/ip_output.c`).
     fn ingress_ifindex(&self) -> u32;
 
     /// Inserts space of unspecified content for the outer headers behind the Ethernet header, and marks the

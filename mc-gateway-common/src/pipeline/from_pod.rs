@@ -1,17 +1,16 @@
-//! Ingress of the Pods' devices on this node: packets of Pods, as they send them. Network policies decide on them.
+//! Ingress of the Pods' devices on this node: network policies on packets as Pods send them.
 //!
 //! *Guarantees*: a packet of a Pod that rules for egress select leaves its device only if they allow it, or if it
 //! belongs to a connection that they have allowed or that was opened to the Pod. Flows of a Pod with rules for ingress
 //! are recorded, so that replies pass.
 
 use super::{
-    policy::{Denial, evaluate_peer, is_unknown_pod, rule_port},
-    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
-    reset::reset,
+    policy::{Denial, check_seen, evaluate_peer, half, pod_rules, rule_port},
+    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, record, undecided},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS, PolicyPodKey},
+    abi::policy::{DIRECTION_EGRESS, DIRECTION_INGRESS, ENFORCED_EGRESS},
     packet::ip,
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -21,14 +20,13 @@ use crate::{
 pub fn from_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
-        Err(Denial::Reject) => match reset(packet) {
-            Some(()) => Verdict::Send {
+        Err(denial) => match denial.answer(packet) {
+            Ok(()) => Verdict::Send {
                 outcome: Outcome::Reset,
                 ifindex: packet.ifindex(),
                 addressed: true,
             },
-            None => Verdict::Drop(DropReason::Policy),
+            Err(reason) => Verdict::Drop(reason),
         },
     }
 }
@@ -46,29 +44,20 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         return Ok(());
     };
     let key = flow_key(packet, &l4, true).ok_or(DropReason::InnerMalformed)?;
-    let half = u8::from(state.half & 1 != 0);
-    let pod = |direction| {
-        maps.policy_pod(&PolicyPodKey {
-            addr: key.pod,
-            half: half.into(),
-            direction,
-        })
-    };
+    let half = half(state);
+    let rules = |direction| pod_rules(maps, half, key.pod, direction);
     let port = rule_port(packet, &l4);
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
-    if let Some(pod) = pod(DIRECTION_EGRESS) {
+    if let Some(pod) = rules(DIRECTION_EGRESS) {
         evaluate_peer(maps, half, key.client, pod, port)?;
-    } else if pod(DIRECTION_INGRESS).is_none() {
-        return if state.enforced & ENFORCED_EGRESS != 0 && is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod.into())
-        } else {
-            Ok(())
-        };
+    } else if rules(DIRECTION_INGRESS).is_none() {
+        if state.enforced & ENFORCED_EGRESS != 0 {
+            check_seen(maps, key.pod)?;
+        }
+        return Ok(());
     }
-    if l4.proto != ip::TCP {
-        maps.set_policy_flow(&key, maps.now());
-    }
+    record(maps, &l4, &key);
     Ok(())
 }

@@ -5,15 +5,14 @@
 //! to a connection that they have allowed or that the Pod has opened. What cannot be decided is dropped.
 
 use super::{
-    policy::{Denial, Sender, evaluate, is_unknown_pod, rule_port},
-    policy_flow::{flow_key, is_open, undecided},
-    reset::reset,
+    policy::{Denial, Sender, check_seen, evaluate, half, pod_rules, rule_port},
+    policy_flow::{flow_key, is_open, record, undecided},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
     abi::{
         DeliveredMac,
-        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, PolicyPodKey},
+        policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
     },
     packet::{Address, eth, ip},
     verdict::{DropReason, Outcome, Verdict},
@@ -31,14 +30,13 @@ pub fn from_remote<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) 
     }
     match decide(packet, maps, delivered.identity) {
         Ok(()) => Verdict::Pass,
-        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
-        Err(Denial::Reject) => match reset(packet) {
-            Some(()) => Verdict::Send {
+        Err(denial) => match denial.answer(packet) {
+            Ok(()) => Verdict::Send {
                 outcome: Outcome::Reset,
                 ifindex: packet.ifindex(),
                 addressed: true,
             },
-            None => Verdict::Drop(DropReason::Policy),
+            Err(reason) => Verdict::Drop(reason),
         },
     }
 }
@@ -58,18 +56,10 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         return Ok(());
     };
     let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
-    let half = u8::from(state.half & 1 != 0);
-    let Some(pod) = maps.policy_pod(&PolicyPodKey {
-        addr: key.pod,
-        half: half.into(),
-        direction: DIRECTION_INGRESS,
-    }) else {
+    let half = half(state);
+    let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
         // The service proxy of this node would translate a Service address, which is as unknown.
-        return if is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod.into())
-        } else {
-            Ok(())
-        };
+        return Ok(check_seen(maps, key.pod)?);
     };
     if l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
@@ -80,8 +70,6 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         identity,
     };
     evaluate(maps, half, &sender, pod, rule_port(packet, &l4))?;
-    if l4.proto != ip::TCP {
-        maps.set_policy_flow(&key, maps.now());
-    }
+    record(maps, &l4, &key);
     Ok(())
 }

@@ -15,9 +15,23 @@ pub(super) fn address_to_mc0<P: Packet>(
     config: &Config,
     sender: u64,
 ) -> Result<(), DropReason> {
-    let dst = eth::mac_to_u64(config.mc0_mac);
-    let written = packet.write_linear::<{ eth::DST }, 2, 12>([dst | sender << 48, sender >> 16]);
+    let written = write_addresses(packet, eth::mac_to_u64(config.mc0_mac), sender);
     written.ok_or(DropReason::WriteFailed)
+}
+
+/// Swaps destination and source: the frame returns to its sender.
+#[inline(always)]
+pub(super) fn swap_addresses<P: Packet>(packet: &mut P) -> Option<()> {
+    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = packet.load::<12>(eth::DST)?;
+    let dst = eth::mac_to_u64([d0, d1, d2, d3, d4, d5]);
+    let src = eth::mac_to_u64([s0, s1, s2, s3, s4, s5]);
+    write_addresses(packet, src, dst)
+}
+
+/// Writes destination and source, in the form of [`eth::mac_to_u64`].
+#[inline(always)]
+fn write_addresses<F: Frame>(packet: &mut F, dst: u64, src: u64) -> Option<()> {
+    packet.write_linear::<{ eth::DST }, 2, 12>([dst | src << 48, src >> 16])
 }
 
 /// Writes the link addresses of a frame to a next hop if they are known and current; returns whether they are.

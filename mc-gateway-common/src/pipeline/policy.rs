@@ -3,14 +3,17 @@
 //! *Guarantees*: a sender has the class of an identity only if the leader has recorded that identity for the sender's
 //! cluster. The number of look-ups does not depend on the number of rules, identities and address blocks.
 
-use super::service::l4_header::{L4Header, L4Kind};
+use super::{
+    reset::reset,
+    service::l4_header::{L4Header, L4Kind},
+};
 use crate::{
     abi::{
         Addr, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, PREFIX_POLICY,
         policy::{
             ANY_CLUSTER, AddressClassKey, CLASS_UNKNOWN, CLASS_UNMATCHED, DIMENSION_ADDRESS,
             DIMENSION_IDENTITY, IdentityKey, POD_CLOSED, POD_DROPS_UNKNOWN, PROTO_OTHER, PolicyPod,
-            RULE_ALLOW, RULE_PASS, RULE_REJECT, Rule, RuleKey,
+            PolicyPodKey, PolicyState, RULE_ALLOW, RULE_PASS, RULE_REJECT, Rule, RuleKey,
         },
     },
     maps::Maps,
@@ -25,6 +28,17 @@ pub(super) enum Denial {
     Drop(DropReason),
     /// A rule drops it and has its sender notified.
     Reject,
+}
+
+impl Denial {
+    /// Turns the packet into the answer to its sender, or returns the reason to drop it.
+    #[inline(always)]
+    pub(super) fn answer<P: Packet>(self, packet: &mut P) -> Result<(), DropReason> {
+        match self {
+            Self::Drop(reason) => Err(reason),
+            Self::Reject => reset(packet).ok_or(DropReason::Policy),
+        }
+    }
 }
 
 impl From<DropReason> for Denial {
@@ -77,12 +91,30 @@ pub(super) fn evaluate_peer<M: Maps>(
     decide(maps, half, (CLASS_UNMATCHED, peer), pod, port)
 }
 
-/// Whether an address is in a range of this node's Pods or of Services, and the agent has seen no Pod without rules
+/// Rejects an address without rules in a range of this node's Pods or of Services, unless the agent has seen a Pod
 /// there: a policy may select the Pod that has it.
 #[inline(always)]
-pub(super) fn is_unknown_pod<M: Maps>(maps: &M, addr: Addr) -> bool {
-    let prefix = maps.prefix(addr.into(), CLUSTER_LOCAL);
-    prefix.is_some_and(|prefix| prefix.flags & PREFIX_POLICY != 0)
+pub(super) fn check_seen<M: Maps>(maps: &M, addr: Addr) -> Result<(), DropReason> {
+    match maps.prefix(addr.into(), CLUSTER_LOCAL) {
+        Some(prefix) if prefix.flags & PREFIX_POLICY != 0 => Err(DropReason::PolicyPod),
+        _ => Ok(()),
+    }
+}
+
+/// The rules for an address of this node's Pods in a direction.
+#[inline(always)]
+pub(super) fn pod_rules<M: Maps>(maps: &M, half: u8, addr: Addr, direction: u16) -> Option<PolicyPod> {
+    maps.policy_pod(&PolicyPodKey {
+        addr,
+        half: half.into(),
+        direction,
+    })
+}
+
+/// The half of the maps that is in use.
+#[inline(always)]
+pub(super) fn half(state: PolicyState) -> u8 {
+    u8::from(state.half & 1 != 0)
 }
 
 /// The decision of the first rule for the peer, by the class of its identity and by its address.

@@ -119,6 +119,14 @@ pub(super) fn is_open<M: Maps>(maps: &M, key: &ReplyKey) -> bool {
     true
 }
 
+/// Records the flow of a packet that passes, unless it is of TCP, whose first segment alone is decided.
+#[inline(always)]
+pub(super) fn record<M: Maps>(maps: &M, l4: &L4Header, key: &ReplyKey) {
+    if l4.proto != ip::TCP {
+        maps.set_policy_flow(key, maps.now());
+    }
+}
+
 /// Records the flow of a packet that a Pod with policies sends to another cluster, so that its replies pass.
 #[inline(always)]
 pub fn track_flow<P: Subprograms, M: Maps>(packet: &P, maps: &M) {

@@ -1,24 +1,22 @@
 //! The answer to a TCP connection that a policy rejects: a reset in the name of the destination (RFC 9293 section
 //! 3.10.7.1).
 
+use super::link_header::swap_addresses;
 use crate::packet::{
     Packet,
     checksum::{self, L4ChecksumDelta},
+    encap::HOP_LIMIT,
     eth, ip,
-    offsets::{ipv4, ipv6},
+    offsets::{self, ipv4, ipv6},
     tcp,
 };
 
-/// Offset of the checksum in a TCP header.
-const CHECKSUM: u32 = 16;
-/// TTL or hop limit of a reset.
-const HOP_LIMIT: u8 = 64;
 /// RST and ACK.
 const RESET: u8 = 0x14;
 
 /// Turns the first segment of a connection into the reset that its destination would send, with the link addresses
-/// swapped. The segment has no payload and is behind an IP header without options or extensions; another packet is no
-/// longer usable if the result is `None`.
+/// swapped. The segment has no payload and is behind an IP header without options or extensions. `None` for any other
+/// packet, which may be changed and must be dropped.
 ///
 /// The reset has the length and the TCP options of the segment, which a receiver ignores: the kernel does not trim a
 /// packet that is still marked as tunnelled (`bpf_skb_change_tail`, net/core/filter.c).
@@ -69,7 +67,7 @@ fn reset_v4<P: Packet>(packet: &mut P) -> Option<()> {
     ];
     [new[10], new[11]] = checksum::header_checksum(&new);
     packet.store(eth::END, &new)?;
-    swap_link_addresses(packet)
+    swap_addresses(packet)
 }
 
 #[inline(always)]
@@ -88,7 +86,7 @@ fn reset_v6<P: Packet>(packet: &mut P) -> Option<()> {
     )?;
     packet.store(eth::END.wrapping_add(ipv6::SRC), &dst)?;
     packet.store(eth::END.wrapping_add(ipv6::DST), &src)?;
-    swap_link_addresses(packet)
+    swap_addresses(packet)
 }
 
 /// Turns the TCP header of a first segment of `length` bytes at `at` into the answer to it. The swapped addresses leave
@@ -109,13 +107,5 @@ fn answer<P: Packet>(packet: &mut P, at: u32, length: u32) -> Option<()> {
         pseudo: false,
         udp: false,
     };
-    packet.update_l4_checksum(at.wrapping_add(CHECKSUM), delta)
-}
-
-#[inline(always)]
-fn swap_link_addresses<P: Packet>(packet: &mut P) -> Option<()> {
-    let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5] = packet.load::<12>(eth::DST)?;
-    let first = u64::from_ne_bytes([s0, s1, s2, s3, s4, s5, d0, d1]);
-    let second = u64::from_ne_bytes([d2, d3, d4, d5, 0, 0, 0, 0]);
-    packet.write_linear::<{ eth::DST }, 2, 12>([first, second])
+    packet.update_l4_checksum(at.wrapping_add(offsets::tcp::CHECK), delta)
 }

@@ -1,18 +1,16 @@
-//! Egress of the Pods' devices on this node: packets to Pods, of which those from the own cluster are decided here.
-//! Network policies decide on them.
+//! Egress of the Pods' devices on this node: network policies on packets that did not come through `mc0`.
 //!
 //! *Guarantees*: a packet from the own cluster, or from outside of the `ClusterSet`, reaches a Pod that a policy
 //! selects only if the rules allow it, or if it belongs to a connection that they have allowed or that the Pod has
 //! opened. Packets of the Node itself pass: the kubelet probes its Pods, as with Antrea.
 
 use super::{
-    policy::{Denial, evaluate_peer, is_unknown_pod, rule_port},
-    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, undecided},
-    reset::reset,
+    policy::{Denial, check_seen, evaluate_peer, half, pod_rules, rule_port},
+    policy_flow::{flow_key, ip_version, is_neighbor_discovery, is_open, record, undecided},
     subprograms::{MapSubprograms, Subprograms},
 };
 use crate::{
-    abi::policy::{DIRECTION_INGRESS, ENFORCED_INGRESS, PolicyPodKey},
+    abi::policy::{DIRECTION_INGRESS, ENFORCED_INGRESS},
     packet::ip,
     verdict::{DropReason, Outcome, Verdict},
 };
@@ -22,13 +20,12 @@ use crate::{
 pub fn to_pod<P: Subprograms, M: MapSubprograms>(packet: &mut P, maps: &M) -> Verdict {
     match decide(packet, maps) {
         Ok(()) => Verdict::Pass,
-        Err(Denial::Drop(reason)) => Verdict::Drop(reason),
-        Err(Denial::Reject) => match reset(packet) {
-            Some(()) => Verdict::Deliver {
+        Err(denial) => match denial.answer(packet) {
+            Ok(()) => Verdict::Deliver {
                 outcome: Outcome::Reset,
                 ifindex: packet.ifindex(),
             },
-            None => Verdict::Drop(DropReason::Policy),
+            Err(reason) => Verdict::Drop(reason),
         },
     }
 }
@@ -55,25 +52,15 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         return Ok(());
     };
     let key = flow_key(packet, &l4, false).ok_or(DropReason::InnerMalformed)?;
-    let half = u8::from(state.half & 1 != 0);
-    let Some(pod) = maps.policy_pod(&PolicyPodKey {
-        addr: key.pod,
-        half: half.into(),
-        direction: DIRECTION_INGRESS,
-    }) else {
-        return if is_unknown_pod(maps, key.pod) {
-            Err(DropReason::PolicyPod.into())
-        } else {
-            Ok(())
-        };
+    let half = half(state);
+    let Some(pod) = pod_rules(maps, half, key.pod, DIRECTION_INGRESS) else {
+        return Ok(check_seen(maps, key.pod)?);
     };
     let port = rule_port(packet, &l4);
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
     evaluate_peer(maps, half, key.client, pod, port)?;
-    if l4.proto != ip::TCP {
-        maps.set_policy_flow(&key, maps.now());
-    }
+    record(maps, &l4, &key);
     Ok(())
 }

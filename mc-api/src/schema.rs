@@ -101,6 +101,31 @@ where
     K: Resource<DynamicType = ()>,
     F: JsonSchema,
 {
+    definition::<K>(&Definition {
+        scope: "Namespaced",
+        short_names: about.short_names,
+        columns: about.columns,
+        status: about.status,
+        schema: Some(schema_of::<F>(about.doc)),
+    })
+}
+
+/// The parts of a CRD that its kind does not state.
+pub(crate) struct Definition<'a> {
+    /// `Namespaced` or `Cluster`.
+    pub(crate) scope: &'a str,
+    /// Short names for `kubectl`.
+    pub(crate) short_names: &'a [&'a str],
+    /// Columns of `kubectl get`.
+    pub(crate) columns: &'a [Column],
+    /// Whether it has the subresource `status`.
+    pub(crate) status: bool,
+    /// The schema of the whole object.
+    pub(crate) schema: Option<JSONSchemaProps>,
+}
+
+/// The CRD of the kind `K` with one version.
+pub(crate) fn definition<K: Resource<DynamicType = ()>>(about: &Definition<'_>) -> CustomResourceDefinition {
     let kind = K::kind(&()).into_owned();
     let plural = K::plural(&()).into_owned();
     let group = K::group(&()).into_owned();
@@ -120,13 +145,13 @@ where
                 plural,
                 categories: None,
             },
-            scope: "Namespaced".to_owned(),
+            scope: about.scope.to_owned(),
             versions: vec![CustomResourceDefinitionVersion {
                 name: K::version(&()).into_owned(),
                 served: true,
                 storage: true,
                 schema: Some(CustomResourceValidation {
-                    open_api_v3_schema: Some(schema_of::<F>(about.doc)),
+                    open_api_v3_schema: about.schema.clone(),
                 }),
                 subresources: about.status.then(|| CustomResourceSubresources {
                     // The default is null, which means no subresource.
@@ -143,7 +168,7 @@ where
 }
 
 /// The column in a CRD.
-pub(crate) fn printer_column(column: &Column) -> CustomResourceColumnDefinition {
+fn printer_column(column: &Column) -> CustomResourceColumnDefinition {
     CustomResourceColumnDefinition {
         name: column.name.to_owned(),
         type_: column.type_.to_owned(),

@@ -3,17 +3,13 @@
 //! The schemas describe the fields that this project enforces and preserve all others, so that the API server accepts
 //! every policy of Antrea; an agent reports the fields that it does not enforce.
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
-    CustomResourceDefinition, CustomResourceDefinitionNames, CustomResourceDefinitionSpec,
-    CustomResourceDefinitionVersion, CustomResourceSubresourceStatus, CustomResourceSubresources,
-    CustomResourceValidation,
-};
-use kube::{Resource, core::ObjectMeta};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Resource;
 use serde_json::{Map, Value, json};
 
 use crate::{
     network_policy::{ClusterGroup, ClusterNetworkPolicy, NamespacedGroup, NetworkPolicy, Tier},
-    schema::{Column, printer_column},
+    schema::{Column, Definition, definition},
 };
 
 const CLUSTER: &str = "Cluster";
@@ -111,49 +107,20 @@ pub(super) fn crds() -> Vec<CustomResourceDefinition> {
 }
 
 fn crd<K: Resource<DynamicType = ()>>(about: PolicyKind<'_>) -> CustomResourceDefinition {
-    let kind = K::kind(&()).into_owned();
-    let plural = K::plural(&()).into_owned();
-    let group = K::group(&()).into_owned();
-    let has_status = about.status.is_some();
+    let status = about.status.is_some();
     let mut properties = Map::from_iter([("spec".to_owned(), about.spec)]);
     properties.extend(about.status.map(|status| ("status".to_owned(), status)));
     let schema = json!({
         "type": "object", "description": about.doc, "required": ["spec"], "properties": properties,
     });
-    CustomResourceDefinition {
-        metadata: ObjectMeta {
-            name: Some(format!("{plural}.{group}")),
-            ..ObjectMeta::default()
-        },
-        spec: CustomResourceDefinitionSpec {
-            group,
-            names: CustomResourceDefinitionNames {
-                singular: Some(kind.to_lowercase()),
-                short_names: Some(about.short_names.iter().map(|name| (*name).to_owned()).collect()),
-                kind,
-                plural,
-                ..CustomResourceDefinitionNames::default()
-            },
-            scope: about.scope.to_owned(),
-            versions: vec![CustomResourceDefinitionVersion {
-                name: K::version(&()).into_owned(),
-                served: true,
-                storage: true,
-                schema: Some(CustomResourceValidation {
-                    // The tests compare the fields: a schema that fails to convert would be empty.
-                    open_api_v3_schema: serde_json::from_value(schema).ok(),
-                }),
-                subresources: has_status.then(|| CustomResourceSubresources {
-                    status: Some(CustomResourceSubresourceStatus(json!({}))),
-                    scale: None,
-                }),
-                additional_printer_columns: Some(about.columns.iter().map(printer_column).collect()),
-                ..CustomResourceDefinitionVersion::default()
-            }],
-            ..CustomResourceDefinitionSpec::default()
-        },
-        status: None,
-    }
+    definition::<K>(&Definition {
+        scope: about.scope,
+        short_names: about.short_names,
+        columns: about.columns,
+        status,
+        // The tests compare the fields: a schema that fails to convert would be empty.
+        schema: serde_json::from_value(schema).ok(),
+    })
 }
 
 /// An object with these properties, and others.

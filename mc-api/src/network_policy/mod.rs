@@ -18,6 +18,7 @@ mod service;
 mod status;
 mod tier;
 
+pub use direction::Direction;
 pub use error::{FieldError, PolicyError};
 pub use group::{Group, GroupContents, parse_group};
 pub use kinds::{ClusterGroup, ClusterNetworkPolicy, GROUP, NamespacedGroup, NetworkPolicy, Tier};

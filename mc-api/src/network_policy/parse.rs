@@ -81,10 +81,7 @@ fn parse_rules(
     context: &Context<'_>,
     errors: &mut Errors,
 ) -> Vec<Rule> {
-    let key = match direction {
-        Direction::Ingress => "ingress",
-        Direction::Egress => "egress",
-    };
+    let key = direction.field();
     let list = spec.list(key, errors).unwrap_or_default();
     let mut rules = Vec::new();
     for (index, rule) in list.iter().enumerate() {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use mc_api::label_identity::Labels;
+pub use mc_api::network_policy::Direction;
 use mc_api::network_policy::{Action, Group, ObjectName, Policy};
 use mc_gateway_common::abi::IDENTITY_HOST;
 pub use mc_gateway_common::packet::ip::{ICMP, ICMPV6, SCTP, TCP, UDP};
@@ -99,16 +100,6 @@ pub enum Mode {
     ClusterSetOnly,
 }
 
-/// The direction of packets, as seen by the Pods that a rule applies to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// To the Pods.
-    #[default]
-    Ingress,
-    /// From the Pods.
-    Egress,
-}
-
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
@@ -176,11 +167,7 @@ impl RuleRef {
     /// Path of the rule in its policy.
     #[must_use]
     pub fn path(&self) -> String {
-        let list = match self.direction {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        };
-        format!("spec.{list}[{}]", self.index)
+        format!("spec.{}[{}]", self.direction.field(), self.index)
     }
 }
 

@@ -4,9 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use mc_api::node_policy_status::{NodePolicyStatus, NodePolicyStatusSpec};
 use mc_kube::{Backoff, jitter_seed};
 use tokio::sync::watch;
@@ -14,8 +13,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::{Config, PolicyEnforcement};
-use crate::source::kubernetes::client;
-use crate::source::kubernetes::node_object::{CreateError, NodeObjects};
+use crate::source::kubernetes::node_object::{NodeObjects, WriteError};
 
 /// Shortest time between two writes: one change of Pods often follows another.
 const WRITE_INTERVAL: Duration = Duration::from_secs(1);
@@ -70,7 +68,7 @@ async fn run(objects: NodeObjects, mut reports: watch::Receiver<Report>) {
 /// Attempts until one succeeds.
 async fn retry<F>(node: &str, attempt: impl Fn() -> F)
 where
-    F: Future<Output = Result<&'static str, CreateError>>,
+    F: Future<Output = Result<&'static str, WriteError>>,
 {
     let mut delays = Backoff::new(MIN_RETRY, MAX_RETRY, jitter_seed(["policy report", node]));
     let mut logged = String::new();
@@ -98,27 +96,21 @@ where
 async fn sync(
     objects: &NodeObjects,
     report: Option<Arc<NodePolicyStatusSpec>>,
-) -> Result<&'static str, CreateError> {
+) -> Result<&'static str, WriteError> {
     let NodeObjects { namespace, node, .. } = objects;
-    let client = client(objects.kubeconfig()).await?;
+    let client = objects.client().await?;
     let api = Api::<NodePolicyStatus>::namespaced(client.clone(), namespace);
-    let found = match api.get_opt(node).await {
-        // Neither the object nor its kind exists.
-        Ok(found) => found,
-        Err(error) => return Err(error.into()),
-    };
+    // None if neither the object nor its kind exists.
+    let found = api.get_opt(node).await?;
     let wanted = match report {
         None => None,
         Some(report) => {
-            let uid = Api::<Node>::all(client).get(node).await?.metadata.uid;
+            let uid = objects.uid(client).await?;
             let report = NodePolicyStatusSpec::clone(&report);
-            Some(NodePolicyStatus::of_node(node, &uid.unwrap_or_default(), report))
+            Some(NodePolicyStatus::of_node(node, &uid, report))
         }
     };
-    let by = PostParams {
-        field_manager: Some("mc-gateway".to_owned()),
-        ..PostParams::default()
-    };
+    let by = NodeObjects::post_params();
     match change(found, wanted) {
         Change::None => Ok("unchanged"),
         Change::Create(object) => api.create(&by, &object).await.map(|_| "created"),
@@ -131,7 +123,7 @@ async fn sync(
             }
         }
     }
-    .map_err(CreateError::from)
+    .map_err(WriteError::from)
 }
 
 /// The change from the object in the API to the wanted one. An object of another Node of the same name gets its owner.

@@ -35,42 +35,47 @@ pub(super) fn pod_devices(
     ranges: &[IpNet],
     pods: &BTreeSet<IpAddr>,
 ) -> (BTreeMap<String, u32>, Vec<FieldError>) {
-    let mut devices = BTreeMap::new();
-    let mut issues = Vec::new();
     let in_range = |net: &IpNet| ranges.iter().any(|range| range.contains(net));
-    for (_, index) in observed.routes.iter().filter(|(net, _)| in_range(net)) {
-        devices.extend(observed.behind(*index));
-    }
+    let of_ranges = observed.routes.iter().filter(|(net, _)| in_range(net));
+    let mut indexes: BTreeSet<u32> = of_ranges.map(|(_, index)| *index).collect();
+    let mut issues = Vec::new();
     for addr in pods {
         let containing = observed.routes.iter().filter(|(net, _)| net.contains(addr));
         let longest = containing.max_by_key(|(net, _)| net.prefix_len());
-        let found: Vec<_> = longest
-            .map(|(_, index)| observed.behind(*index).collect())
-            .unwrap_or_default();
-        if found.is_empty() {
-            issues.push(FieldError {
-                object: "a Pod of this Node".to_owned(),
-                field: "status.podIPs".to_owned(),
-                value: addr.to_string(),
-                reason: "is routed to no veth device and to no bridge with such ports, so policies are enforced on \
-                         its packets from other clusters only"
-                    .to_owned(),
-            });
+        match longest.filter(|(_, index)| observed.leads_to_pods(*index)) {
+            Some((_, index)) => {
+                indexes.insert(*index);
+            }
+            None => issues.push(without_device(addr)),
         }
-        devices.extend(found);
     }
+    let links = observed.links.iter();
+    let devices = links
+        .filter(|(index, link)| {
+            indexes.contains(index) || link.bridge.is_some_and(|bridge| indexes.contains(&bridge))
+        })
+        .map(|(index, link)| (link.name.clone(), *index))
+        .collect();
     (devices, issues)
+}
+
+fn without_device(addr: &IpAddr) -> FieldError {
+    FieldError {
+        object: "a Pod of this Node".to_owned(),
+        field: "status.podIPs".to_owned(),
+        value: addr.to_string(),
+        reason: "is routed to no veth device and to no bridge with such ports, so policies are enforced on its packets \
+                 from other clusters only"
+            .to_owned(),
+    }
 }
 
 // === impl PodLinks ===
 
 impl PodLinks {
-    /// The device, or the ports of the bridge, with this index.
-    fn behind(&self, index: u32) -> impl Iterator<Item = (String, u32)> {
-        let links = self.links.iter();
-        links
-            .filter(move |(at, link)| **at == index || link.bridge == Some(index))
-            .map(|(at, link)| (link.name.clone(), *at))
+    /// Whether the device of this index may lead to Pods, or is a bridge with such ports.
+    fn leads_to_pods(&self, index: u32) -> bool {
+        self.links.contains_key(&index) || self.links.values().any(|link| link.bridge == Some(index))
     }
 }
 

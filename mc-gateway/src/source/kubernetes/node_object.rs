@@ -1,12 +1,12 @@
-//! Objects that the agent creates for its Node.
+//! Objects that the agent writes for its Node.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::PostParams;
 use kube::core::NamespaceResourceScope;
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -14,9 +14,9 @@ use thiserror::Error;
 use super::client;
 use crate::config::{Config, ObjectSource};
 
-/// An object was not created.
+/// An object was not written.
 #[derive(Debug, Error)]
-pub(crate) enum CreateError {
+pub(crate) enum WriteError {
     /// No client for the API server.
     #[error(transparent)]
     Source(#[from] crate::source::SourceError),
@@ -55,16 +55,30 @@ impl NodeObjects {
         })
     }
 
-    /// The file with the access to the API server, if there is one.
-    pub(crate) fn kubeconfig(&self) -> Option<&Path> {
-        self.kubeconfig.as_deref()
+    /// A client for the API server.
+    pub(crate) async fn client(&self) -> Result<Client, WriteError> {
+        Ok(client(self.kubeconfig.as_deref()).await?)
+    }
+
+    /// The UID of the Node.
+    pub(crate) async fn uid(&self, client: Client) -> Result<String, WriteError> {
+        let node = Api::<Node>::all(client).get(&self.node).await?;
+        Ok(node.metadata.uid.unwrap_or_default())
+    }
+
+    /// The parameters of a write.
+    pub(crate) fn post_params() -> PostParams {
+        PostParams {
+            field_manager: Some("mc-gateway".to_owned()),
+            ..PostParams::default()
+        }
     }
 
     /// Creates the object for the name and the UID of the Node, in the agent's Namespace; false if it exists.
     pub(crate) async fn create<K>(
         &self,
-        object: impl FnOnce(&str, &str) -> Result<K, CreateError>,
-    ) -> Result<bool, CreateError>
+        object: impl FnOnce(&str, &str) -> Result<K, WriteError>,
+    ) -> Result<bool, WriteError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
             + Clone
@@ -72,15 +86,10 @@ impl NodeObjects {
             + DeserializeOwned
             + Serialize,
     {
-        let client = client(self.kubeconfig.as_deref()).await?;
-        let found = Api::<Node>::all(client.clone()).get(&self.node).await?;
-        let object = object(&self.node, &found.metadata.uid.unwrap_or_default())?;
-        let by = PostParams {
-            field_manager: Some("mc-gateway".to_owned()),
-            ..PostParams::default()
-        };
+        let client = self.client().await?;
+        let object = object(&self.node, &self.uid(client.clone()).await?)?;
         match Api::<K>::namespaced(client, &self.namespace)
-            .create(&by, &object)
+            .create(&Self::post_params(), &object)
             .await
         {
             Ok(_) => Ok(true),

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
 
@@ -54,13 +54,17 @@ pub(crate) fn write_identities(bed: &Topology, exporters: &str) {
 
 /// Writes the Pod of a cluster with a label; it runs in a phase.
 pub(crate) fn write_pod(bed: &Topology, cluster: Cluster, app: &str, phase: &str) {
-    let text = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, namespace: shop, labels: {{app: {app}}}}}\n\
-         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{{ip: {}}}]}}\n",
-        cluster.node().name(),
-        cluster.pod_ip()
-    );
+    let text = pod_manifest("p", cluster.node(), cluster.pod_ip(), app, phase);
     write(bed, cluster, "pod.yaml", &text);
+}
+
+/// The manifest of a Pod with a label on a node.
+pub(crate) fn pod_manifest(name: &str, node: Place, ip: Ipv4Addr, app: &str, phase: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {app}}}}}\n\
+         spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: {phase}, podIPs: [{{ip: {ip}}}]}}\n",
+        node.name()
+    )
 }
 
 /// Replaces a manifest in one step.

@@ -1,23 +1,20 @@
 //! Network policies at the devices of Pods: on packets between Pods of one cluster, and on those that Pods send.
 
-use std::{fs, net::Ipv4Addr, time::Duration};
+use std::{fs, net::Ipv4Addr};
 
 use mc_tests::{
-    counters::Counters,
     netns::Netns,
     process::Process,
-    topology::{Cluster, Place, Topology, Variant},
+    topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
 
 use crate::{
     fixture::options,
-    identities::{BOTH, write, write_identities, write_pod},
-    policies::write_policy,
+    identities::{pod_manifest, write},
+    policies::{self, PORT, TIMEOUT, enforce, get_from, wait_dropped_from, wait_passing_from, write_policy},
 };
 
-const TIMEOUT: Duration = Duration::from_secs(10);
-const PORT: u16 = 8080;
 /// The address of a Service of west, which the nodes translate to the server.
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 102, 0, 80);
 /// Pods of west: on the server's node, and on the gateway.
@@ -70,9 +67,7 @@ fn add_pod(bed: &Topology, node: Place, name: &str, ip: Ipv4Addr, gateway: Ipv4A
 fn start(name: &str, bridge: bool) -> Bed {
     let mut options = options(name);
     options.bridge = bridge;
-    options
-        .agent_flags
-        .extend(["--policy-enforcement".to_owned(), "all".to_owned()]);
+    enforce(&mut options);
     let mut bed = Topology::create(options).expect("the namespaces");
     bed.netns(Place::GatewayWest)
         .ip(&[format!("address add {GATEWAY_GATEWAY}/32 dev lo")])
@@ -85,14 +80,7 @@ fn start(name: &str, bridge: bool) -> Bed {
     }
     let local = add_pod(&bed, Place::NodeWest, "local", LOCAL, NODE_GATEWAY, bridge);
     let far = add_pod(&bed, Place::GatewayWest, "far", FAR, GATEWAY_GATEWAY, false);
-    bed.configure(Variant::McGateway).expect("the agents");
-    let process = bed
-        .traffic()
-        .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
-        .expect("a server");
-    write_identities(&bed, BOTH);
-    write_pod(&bed, Cluster::East, "client", "Running");
-    write_pod(&bed, Cluster::West, "server", "Running");
+    let process = policies::start(&mut bed);
     let bed = Bed {
         hosts: bed,
         local,
@@ -114,11 +102,7 @@ fn server() -> Ipv4Addr {
 
 impl Bed {
     fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
-        let text = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {app}}}}}\n\
-             spec: {{nodeName: {}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {ip}}}]}}\n",
-            node.name()
-        );
+        let text = pod_manifest(name, node, ip, app, "Running");
         write(&self.hosts, Cluster::West, &format!("pod-{name}.yaml"), &text);
     }
 
@@ -133,48 +117,25 @@ impl Bed {
         ]
     }
 
-    fn get(&self, client: &Netns, to: Ipv4Addr) -> Result<String, String> {
-        let url = format!("http://{to}:{PORT}/");
-        let args = ["get", "--timeout", "0.5", &url];
-        let answer = self.hosts.traffic().run(client, &args);
-        answer.map_err(|error| format!("{error:#}"))
-    }
-
     fn wait_passing(&self, client: &Netns, to: Ipv4Addr, what: &str) {
-        wait_for(&format!("requests pass: {what}"), TIMEOUT, || {
-            self.get(client, to)
-        })
-        .expect("an answer");
+        wait_passing_from(&self.hosts, client, to, what);
     }
 
     fn wait_dropped(&self, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
-        let drops = || {
-            let counters = Counters::read(&self.hosts.bpf_dir(Place::NodeWest)).expect("counters");
-            counters.drops.get(reason).copied().unwrap_or_default()
-        };
-        wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
-            let before = drops();
-            match self.get(client, to) {
-                Ok(answer) => Err(format!("answered: {answer}")),
-                Err(_) if drops() > before => Ok(()),
-                Err(error) => {
-                    let counters = Counters::read(&self.hosts.bpf_dir(Place::NodeWest));
-                    Err(format!("{error}; {reason} is not counted: {counters:?}"))
-                }
-            }
-        })
-        .expect("drops");
+        wait_dropped_from(&self.hosts, client, to, reason, what);
     }
 
     /// Waits until requests are refused, which a client sees at once.
     fn wait_refused(&self, client: &Netns, to: Ipv4Addr, what: &str) {
-        wait_for(&format!("requests are refused: {what}"), TIMEOUT, || {
-            match self.get(client, to) {
+        wait_for(
+            &format!("requests are refused: {what}"),
+            TIMEOUT,
+            || match get_from(&self.hosts, client, to) {
                 Ok(answer) => Err(format!("answered: {answer}")),
                 Err(error) if error.contains("refused") => Ok(()),
                 Err(error) => Err(error),
-            }
-        })
+            },
+        )
         .expect("a reset");
     }
 

@@ -1,11 +1,12 @@
 //! Network policies on packets from another cluster, by the labels of its Pods.
 
-use std::{fs, time::Duration};
+use std::{fs, net::Ipv4Addr, time::Duration};
 
 use mc_tests::{
     counters::Counters,
+    netns::Netns,
     process::Process,
-    topology::{Cluster, Masquerade, Place, Topology, Variant},
+    topology::{Cluster, Masquerade, Options, Place, Topology, Variant},
     traffic::KeepaliveReport,
     wait::wait_for,
 };
@@ -16,27 +17,37 @@ use crate::{
 };
 
 /// A new state reaches the packets within this time.
-const TIMEOUT: Duration = Duration::from_secs(10);
-const PORT: u16 = 8080;
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PORT: u16 = 8080;
 
 /// Two clusters whose agents enforce policies, a server in west and identities of all labels.
 pub(crate) fn enforcing(name: &str) -> (Topology, Process) {
     let mut options = options(name);
     options.masquerade = Masquerade::LeavingCluster;
-    options
-        .agent_flags
-        .extend(["--policy-enforcement".to_owned(), "all".to_owned()]);
+    enforce(&mut options);
     let mut bed = Topology::create(options).expect("the namespaces");
+    let server = start(&mut bed);
+    wait_passing(&bed, "without policies");
+    (bed, server)
+}
+
+/// Sets the flags of agents that enforce policies.
+pub(crate) fn enforce(options: &mut Options) {
+    let flags = ["--policy-enforcement".to_owned(), "all".to_owned()];
+    options.agent_flags.extend(flags);
+}
+
+/// Starts the agents and a server in west, and writes identities of all labels and the Pods of both clusters.
+pub(crate) fn start(bed: &mut Topology) -> Process {
     bed.configure(Variant::McGateway).expect("the agents");
     let server = bed
         .traffic()
         .echo_server(bed.netns(Place::PodWest), "pod-west", PORT)
         .expect("a server");
-    write_identities(&bed, BOTH);
-    write_pod(&bed, Cluster::East, "client", "Running");
-    write_pod(&bed, Cluster::West, "server", "Running");
-    wait_passing(&bed, "without policies");
-    (bed, server)
+    write_identities(bed, BOTH);
+    write_pod(bed, Cluster::East, "client", "Running");
+    write_pod(bed, Cluster::West, "server", "Running");
+    server
 }
 
 /// Writes a policy for the Pod of a cluster.
@@ -60,9 +71,14 @@ const CLIENTS_ONLY: &str = "  \
   - action: Drop
 ";
 
+/// The answer to a request of the client to the server.
 fn get(bed: &Topology) -> Result<String, String> {
-    let url = format!("http://{}:{PORT}/", Cluster::West.pod_ip());
-    let client = bed.netns(Place::PodEast);
+    get_from(bed, bed.netns(Place::PodEast), Cluster::West.pod_ip())
+}
+
+/// The answer to a request.
+pub(crate) fn get_from(bed: &Topology, client: &Netns, to: Ipv4Addr) -> Result<String, String> {
+    let url = format!("http://{to}:{PORT}/");
     let args = ["get", "--timeout", "0.5", &url];
     bed.traffic()
         .run(client, &args)
@@ -71,18 +87,30 @@ fn get(bed: &Topology) -> Result<String, String> {
 
 /// Waits until a request of the client has an answer.
 pub(crate) fn wait_passing(bed: &Topology, what: &str) {
-    wait_for(&format!("requests pass: {what}"), TIMEOUT, || get(bed)).expect("an answer");
+    wait_passing_from(bed, bed.netns(Place::PodEast), Cluster::West.pod_ip(), what);
+}
+
+/// Waits until a request has an answer.
+pub(crate) fn wait_passing_from(bed: &Topology, client: &Netns, to: Ipv4Addr, what: &str) {
+    let get = || get_from(bed, client, to);
+    wait_for(&format!("requests pass: {what}"), TIMEOUT, get).expect("an answer");
+}
+
+/// Waits until requests of the client are dropped at the server's node with a reason.
+pub(crate) fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
+    let (client, server) = (bed.netns(Place::PodEast), Cluster::West.pod_ip());
+    wait_dropped_from(bed, client, server, reason, what);
 }
 
 /// Waits until requests are dropped at the server's node with a reason.
-pub(crate) fn wait_dropped(bed: &Topology, reason: &str, what: &str) {
+pub(crate) fn wait_dropped_from(bed: &Topology, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
     let drops = || {
         let counters = Counters::read(&bed.bpf_dir(Place::NodeWest)).expect("counters");
         counters.drops.get(reason).copied().unwrap_or_default()
     };
     wait_for(&format!("requests are dropped: {what}"), TIMEOUT, || {
         let before = drops();
-        match get(bed) {
+        match get_from(bed, client, to) {
             Ok(answer) => Err(format!("answered: {answer}")),
             Err(_) if drops() > before => Ok(()),
             Err(error) => {

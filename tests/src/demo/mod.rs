@@ -84,7 +84,7 @@ pub fn run(settings: &Settings) -> Result<()> {
     restart_under_traffic(&mut voice, &mut topology)?;
 
     if settings.keep {
-        topology.keep();
+        topology.keep()?;
         voice.step("Kept for exploration");
         voice.verbatim(&diagram::next_commands(&topology));
     } else {

@@ -49,8 +49,6 @@ impl Probing {
 
 /// Creates two clusters with two gateways each and running agents.
 pub fn create_topology(prefix: &str, agent: PathBuf, probing: Probing) -> Result<Topology> {
-    // Leftovers of a killed run.
-    Topology::remove(prefix)?;
     let mut options = Options::new(prefix, Some(agent))?;
     options.two_gateways = true;
     options.agent_flags = probing.flags();

@@ -40,6 +40,7 @@ pub use self::{
     variant::Variant,
 };
 use crate::{
+    name_lock::NameLock,
     netns::{LeakReport, Netns, find_leaks, remove_pins},
     process::Process,
     traffic::Traffic,
@@ -53,6 +54,9 @@ const V6_OVERHEAD: u32 = 20;
 
 /// Name of the namespace with the bridges that connect the nodes of clusters with two gateways.
 const LAN: &str = "lan";
+
+/// File in the directory of a topology that outlives its process.
+const KEPT: &str = "kept";
 
 /// Name of the bridge between the clusters.
 const INTER_GATEWAY_BRIDGE: &str = "gateways";
@@ -169,12 +173,15 @@ pub struct Topology {
     traffic: Traffic,
     variant: Option<Variant>,
     keep: bool,
+    /// Released after the namespaces are removed: fields are dropped in their order.
+    _names: NameLock,
 }
 
 // === impl Topology ===
 
 impl Topology {
-    /// Creates the namespaces. Leftovers of the same prefix are an error.
+    /// Creates the namespaces, after leftovers of a killed run are removed. Namespaces of a living process, and kept
+    /// ones ([`Self::keep`]), with the same prefix are an error.
     pub fn create(options: Options) -> Result<Self> {
         if options.mtu <= options.overhead() {
             bail!(
@@ -188,14 +195,14 @@ impl Topology {
                 "pairs of network devices ({NIC_PAIRS}) connect two nodes each, and two gateways need bridges"
             );
         }
-        let left = find_leaks(&options.prefix)?;
-        if !left.is_empty() {
+        let directory = work_dir(&options.prefix);
+        if directory.join(KEPT).exists() {
             bail!(
-                "prefix `{}` is in use, perhaps by another run: {left:?}",
+                "prefix `{}` is in use: an earlier run kept its namespaces",
                 options.prefix
             );
         }
-        let directory = work_dir(&options.prefix);
+        let names = NameLock::take(&options.prefix)?;
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let mut hosts = BTreeMap::new();
         let second = Place::SECOND_GATEWAYS
@@ -218,6 +225,7 @@ impl Topology {
             traffic,
             variant: None,
             keep: false,
+            _names: names,
         };
         topology.create_links().context("cannot set up the namespaces")?;
         Ok(topology)
@@ -301,8 +309,11 @@ impl Topology {
     }
 
     /// Keeps everything, running agents included, after this value is dropped.
-    pub fn keep(&mut self) {
+    pub fn keep(&mut self) -> Result<()> {
+        let marker = self.directory.join(KEPT);
+        fs::write(&marker, "").with_context(|| format!("cannot write {}", marker.display()))?;
         self.keep = true;
+        Ok(())
     }
 
     /// Creates devices, addresses and the routes within each cluster.

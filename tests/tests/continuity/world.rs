@@ -60,7 +60,6 @@ impl World {
     /// Two clusters with two gateways each, both families, and the Services of west, without connections.
     pub(crate) fn create(previous: Option<PathBuf>) -> Result<Self> {
         let mut options = fixture::options("open");
-        Topology::remove(&options.prefix)?;
         options.two_gateways = true;
         options.inner = Inner::Dual;
         let is_previous = previous.is_some();

@@ -8,7 +8,7 @@ use mc_gateway_common::{
     pipeline,
     verdict::{Outcome, Verdict},
 };
-use mc_tests::netns::Netns;
+use mc_tests::{name_lock::NameLock, netns::Netns};
 use nix::net::if_::if_nametoindex;
 
 use crate::{
@@ -33,11 +33,14 @@ const LINK: LinkAddresses = LinkAddresses::new([2, 0xbe, 0, 0, 0, 2], [2, 0xbe, 
 pub(crate) struct Underlay {
     pub(crate) netns: Netns,
     ifindex: u32,
+    /// Released after the namespace is removed: fields are dropped in their order.
+    _names: NameLock,
 }
 
 impl Underlay {
-    pub(crate) fn create(name: &str) -> Self {
-        let netns = Netns::create(name).expect("a namespace");
+    pub(crate) fn create(prefix: &str) -> Self {
+        let names = NameLock::take(prefix).expect("the names");
+        let netns = Netns::create(&format!("{prefix}-host")).expect("a namespace");
         netns
             .ip(&[
                 "link add out type veth peer name peer",
@@ -46,7 +49,11 @@ impl Underlay {
             ])
             .expect("a device");
         let ifindex = netns.enter(|| Ok(if_nametoindex("out")?)).expect("an index");
-        Self { netns, ifindex }
+        Self {
+            netns,
+            ifindex,
+            _names: names,
+        }
     }
 
     /// Lets all next hops be resolved neighbors on the device.

@@ -22,6 +22,7 @@ mod identities;
 mod ipsec;
 mod memory;
 mod mtu;
+mod names;
 mod neighbors;
 mod nics;
 mod observability;

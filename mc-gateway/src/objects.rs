@@ -100,6 +100,8 @@ pub struct PodInfo {
     pub ips: Vec<String>,
     /// `metadata.labels` of a Pod of this Node, joined by [`mc_api::label_identity::join_labels`].
     pub labels: Arc<str>,
+    /// `spec.serviceAccountName`, of a Pod with `labels`.
+    pub service_account: Arc<str>,
     /// Named ports of its containers, of a Pod of this Node.
     pub ports: Vec<NamedPort>,
 }

@@ -240,14 +240,25 @@ fn integer(doc: &str) -> Value {
 }
 
 fn applied_to() -> Value {
-    let group = json!({ "group": text("Name of a group, instead of selectors.") });
-    open("Pods of this cluster.", joined(selectors(), group))
+    let others = json!({
+        "group": text("Name of a group, instead of selectors."),
+        "serviceAccount": service_account(),
+    });
+    open("Pods of this cluster.", joined(selectors(), others))
+}
+
+fn service_account() -> Value {
+    open(
+        "ServiceAccount of Pods of this cluster, instead of selectors; in a ClusterNetworkPolicy only.",
+        json!({ "name": text("Its name."), "namespace": text("Its namespace.") }),
+    )
 }
 
 fn peer() -> Value {
     let others = json!({
         "group": text("Name of a group, instead of selectors."),
         "ipBlock": block(),
+        "serviceAccount": service_account(),
         "scope": word("The clusters of the Pods.", &["Cluster", "ClusterSet"]),
         "namespaces": open(
             "Namespaces relative to that of the Pod to which the rule applies.",

@@ -52,6 +52,9 @@ pub enum PolicyError {
     /// Peers with scope `ClusterSet` in a rule for egress.
     #[error("is not allowed in egress rules")]
     IngressOnly,
+    /// A peer of the own cluster with scope `ClusterSet`.
+    #[error("is not allowed with scope ClusterSet")]
+    OwnCluster,
     /// An unknown action.
     #[error("is not Allow, Drop, Reject or Pass")]
     Action,

@@ -63,13 +63,16 @@ pub enum AppliedTo {
     Unsupported,
 }
 
-/// Pods by labels of their Namespaces and their own.
+/// Pods by labels of their Namespaces and their own, or by `ServiceAccount`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodMatch {
     /// The Namespaces.
     pub namespaces: NamespaceMatch,
     /// The labels of Pods.
     pub pods: LabelSelector,
+    /// Name of the `ServiceAccount` of Pods, in their Namespace; any if absent. It matches Pods of the own cluster only:
+    /// a label identity names no account.
+    pub service_account: Option<String>,
 }
 
 /// Namespaces of Pods.
@@ -194,20 +197,22 @@ fn parse_scoped(
     namespace: Option<&str>,
     errors: &mut Errors,
 ) -> Result<Peer, Rejected> {
-    const SELECTORS: [&str; 5] = [
+    const SELECTORS: [&str; 6] = [
         "ipBlock",
         "group",
         "podSelector",
         "namespaceSelector",
         "namespaces",
+        "serviceAccount",
     ];
     peer.only(
         &[&SELECTORS[..], &["scope"]].concat(),
-        &["fqdn", "nodeSelector", "serviceAccount", "externalEntitySelector"],
+        &["fqdn", "nodeSelector", "externalEntitySelector"],
         errors,
     )?;
     peer.excludes("ipBlock", &SELECTORS, errors)?;
     peer.excludes("group", &SELECTORS, errors)?;
+    peer.excludes("serviceAccount", &SELECTORS, errors)?;
     peer.excludes("namespaces", &["namespaceSelector"], errors)?;
     if let Some(block) = peer.get("ipBlock") {
         return parse_block(block, peer.path_of("ipBlock"), errors).map(Peer::Block);
@@ -215,6 +220,12 @@ fn parse_scoped(
     if let Some(name) = peer.text("group", errors)? {
         let name = name.to_owned();
         return Ok(Peer::Group { scope, name });
+    }
+    if let Some(pods) = parse_service_account(peer, namespace, errors)? {
+        if scope == Scope::ClusterSet {
+            return Err(peer.reject("serviceAccount", PolicyError::OwnCluster, errors));
+        }
+        return Ok(Peer::Pods { scope, pods });
     }
     let mut pods = parse_pods(peer, namespace, errors)?;
     if let Some(namespaces) = peer.get("namespaces") {
@@ -262,7 +273,38 @@ pub(super) fn parse_pods(
         (None, None) => NamespaceMatch::Any,
     };
     let pods = fields.selector("podSelector", errors)?.unwrap_or_default();
-    Ok(PodMatch { namespaces, pods })
+    Ok(PodMatch {
+        namespaces,
+        pods,
+        service_account: None,
+    })
+}
+
+/// The field `serviceAccount`, if it is present: the Pods of one account. Antrea has it in cluster-scoped policies.
+fn parse_service_account(
+    fields: &Fields<'_>,
+    namespace: Option<&str>,
+    errors: &mut Errors,
+) -> Result<Option<PodMatch>, Rejected> {
+    const FIELD: &str = "serviceAccount";
+    let Some(value) = fields.get(FIELD) else {
+        return Ok(None);
+    };
+    if namespace.is_some() {
+        return Err(fields.reject(FIELD, PolicyError::ClusterOnly, errors));
+    }
+    let account = Fields::new(value, fields.path_of(FIELD), errors)?;
+    account.only(&["name", "namespace"], &[], errors)?;
+    let mut text = |key| match account.text(key, errors)? {
+        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        _ => Err(account.reject(key, PolicyError::Missing, errors)),
+    };
+    let (namespace, name) = (text("namespace")?, text("name")?);
+    Ok(Some(PodMatch {
+        namespaces: NamespaceMatch::Named(namespace),
+        pods: LabelSelector::default(),
+        service_account: Some(name),
+    }))
 }
 
 /// An `IPBlock`.
@@ -316,18 +358,21 @@ fn parse_entry(
 ) -> Result<AppliedTo, Rejected> {
     let entry = Fields::new(value, path, errors)?;
     entry.only(
-        &["podSelector", "namespaceSelector", "group"],
-        &[
-            "nodeSelector",
-            "service",
-            "serviceAccount",
-            "externalEntitySelector",
-        ],
+        &["podSelector", "namespaceSelector", "group", "serviceAccount"],
+        &["nodeSelector", "service", "externalEntitySelector"],
         errors,
     )?;
-    entry.excludes("group", &["podSelector", "namespaceSelector"], errors)?;
+    entry.excludes(
+        "group",
+        &["podSelector", "namespaceSelector", "serviceAccount"],
+        errors,
+    )?;
+    entry.excludes("serviceAccount", &["podSelector", "namespaceSelector"], errors)?;
     if let Some(name) = entry.text("group", errors)? {
         return Ok(AppliedTo::Group(name.to_owned()));
+    }
+    if let Some(pods) = parse_service_account(&entry, namespace, errors)? {
+        return Ok(AppliedTo::Pods(pods));
     }
     if namespace.is_some() && entry.has("namespaceSelector") {
         return Err(entry.reject("namespaceSelector", PolicyError::ClusterOnly, errors));

@@ -48,6 +48,7 @@ fn a_policy_of_users_is_parsed() {
     let own = |pods: Value| PodMatch {
         namespaces: NamespaceMatch::Named("prod".to_owned()),
         pods: selector(&pods),
+        service_account: None,
     };
     let db = AppliedTo::Pods(own(json!({ "matchLabels": { "app": "db" } })));
     let block = IpBlock {
@@ -101,12 +102,44 @@ fn a_policy_of_users_is_parsed() {
     let all = PodMatch {
         namespaces: NamespaceMatch::Selector(LabelSelector::default()),
         pods: LabelSelector::default(),
+        service_account: None,
     };
     let scope = Scope::Cluster;
     assert_eq!(
         policy.egress[0].peers,
         Some(vec![Peer::Pods { scope, pods: all }])
     );
+}
+
+#[test]
+fn service_accounts_select_pods_in_cluster_scoped_policies() {
+    let account = json!({ "serviceAccount": { "name": "job", "namespace": "prod" } });
+    let of_account = PodMatch {
+        namespaces: NamespaceMatch::Named("prod".to_owned()),
+        pods: LabelSelector::default(),
+        service_account: Some("job".to_owned()),
+    };
+    let spec = json!({
+        "priority": 1, "appliedTo": [account], "ingress": [{ "action": "Allow", "from": [account] }],
+    });
+    let (policy, list) = parse(ObjectName::cluster("p"), &spec);
+    assert_eq!(list, []);
+    let rule = &policy.ingress[0];
+    assert_eq!(*rule.applied_to, [AppliedTo::Pods(of_account.clone())]);
+    let scope = Scope::Cluster;
+    let pods = of_account;
+    assert_eq!(rule.peers, Some(vec![Peer::Pods { scope, pods }]));
+
+    let (policy, list) = parse(ObjectName::namespaced("prod", "p"), &spec);
+    let texts = errors(&list);
+    assert!(
+        texts.len() == 2
+            && texts
+                .iter()
+                .all(|text| text.ends_with("is not allowed in a namespaced object")),
+        "{texts:?}"
+    );
+    assert_eq!(*policy.ingress[0].applied_to, [AppliedTo::Unsupported]);
 }
 
 #[test]
@@ -152,7 +185,23 @@ fn a_peer_with_an_error_never_makes_a_rule_match_more() {
         ),
         (
             json!({ "serviceAccount": { "name": "a" } }),
-            ".serviceAccount: \"{\\\"name\\\":\\\"a\\\"}\" is not supported",
+            ".serviceAccount.namespace: \"\" is missing",
+        ),
+        (
+            json!({ "serviceAccount": { "name": "", "namespace": "n" } }),
+            ".serviceAccount.name: \"\" is missing",
+        ),
+        (
+            json!({ "serviceAccount": { "name": "a", "namespace": "n", "uid": "u" } }),
+            ".serviceAccount.uid: \"u\" is in an unknown field",
+        ),
+        (
+            json!({ "serviceAccount": { "name": "a", "namespace": "n" }, "podSelector": {} }),
+            "excludes the field podSelector",
+        ),
+        (
+            json!({ "serviceAccount": { "name": "a", "namespace": "n" }, "scope": "ClusterSet" }),
+            "is not allowed with scope ClusterSet",
         ),
         (
             json!({ "newSelector": {} }),
@@ -504,6 +553,7 @@ fn groups_are_parsed() {
         GroupContents::Pods(PodMatch {
             namespaces,
             pods: LabelSelector::default(),
+            service_account: None,
         })
     };
     let block = |cidr: &str| IpBlock {

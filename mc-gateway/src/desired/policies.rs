@@ -291,6 +291,7 @@ fn local_pod(pod: &PodInfo) -> LocalPod {
             .filter_map(|pair| pair.split_once('='))
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
+        service_account: pod.service_account.to_string(),
         ips: pod
             .ips
             .iter()

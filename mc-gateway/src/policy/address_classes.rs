@@ -97,13 +97,14 @@ fn peers_of_pods(
         return BTreeMap::new();
     }
     // Pods of a workload have the same labels, which are compared once.
-    let mut known: BTreeMap<(&str, &Labels), Vec<u32>> = BTreeMap::new();
+    let mut known: BTreeMap<(&str, &Labels, &str), Vec<u32>> = BTreeMap::new();
     let mut by_addr = BTreeMap::new();
     for (addr, LabelledPod { pod, namespace }) in pods {
-        let matching = known.entry((&pod.namespace, &pod.labels)).or_insert_with(|| {
+        let key = (&*pod.namespace, &pod.labels, &*pod.service_account);
+        let matching = known.entry(key).or_insert_with(|| {
             let matching = by_labels
                 .iter()
-                .filter(|(peer, _)| peer.matches(namespace, &pod.labels));
+                .filter(|(peer, _)| peer.matches(namespace, &pod.labels, Some(&pod.service_account)));
             matching.map(|(_, number)| *number).collect()
         });
         if !matching.is_empty() {

@@ -10,10 +10,18 @@ use super::selection::{LabelledPod, applies_to, by_address, identities, namespac
 
 /// The other side of a packet.
 struct Other<'a> {
-    /// Labels of Namespace and Pod by the label identity of a sender in another cluster.
-    identity: Option<(&'a Labels, &'a Labels)>,
-    /// Labels of Namespace and Pod by the address of a Pod in the own cluster.
-    in_cluster: Option<(&'a Labels, &'a Labels)>,
+    /// By the label identity of a sender in another cluster.
+    identity: Option<PeerPod<'a>>,
+    /// By the address of a Pod in the own cluster.
+    in_cluster: Option<PeerPod<'a>>,
+}
+
+/// Labels of Namespace and Pod, and the `ServiceAccount` of a Pod in the own cluster.
+#[derive(Clone, Copy)]
+struct PeerPod<'a> {
+    namespace: &'a Labels,
+    labels: &'a Labels,
+    service_account: Option<&'a str>,
 }
 
 /// The decision on a packet: the first matching rule, in the order of Tier, priority, creation and name of the policy
@@ -29,10 +37,16 @@ pub fn evaluate(set: &PolicySet, packet: &Packet) -> Verdict {
     let is_unknown = identity.is_none() && packet.identity != HOST_IDENTITY;
     let cluster = by_address(&set.cluster_pods, &namespaces);
     let other = Other {
-        identity: identity.map(|identity| (&identity.namespace, &identity.pod)),
-        in_cluster: cluster
-            .get(&packet.peer)
-            .map(|peer| (peer.namespace, &peer.pod.labels)),
+        identity: identity.map(|identity| PeerPod {
+            namespace: &identity.namespace,
+            labels: &identity.pod,
+            service_account: None,
+        }),
+        in_cluster: cluster.get(&packet.peer).map(|peer| PeerPod {
+            namespace: peer.namespace,
+            labels: &peer.pod.labels,
+            service_account: Some(&peer.pod.service_account),
+        }),
     };
     let mut drop_unknown = false;
     for rule in enforced_rules(set).0 {
@@ -51,12 +65,8 @@ fn matches(rule: &EnforcedRule<'_>, of: &LabelledPod<'_>, other: &Other<'_>, pac
     let matches_peer = rule.peers.iter().any(|peer| match peer {
         RulePeer::Every => true,
         RulePeer::Block(block) => block.contains(packet.peer),
-        RulePeer::RemotePods(pods) => other
-            .identity
-            .is_some_and(|labels| matches_labels(pods, of, labels)),
-        RulePeer::ClusterPods(pods) => other
-            .in_cluster
-            .is_some_and(|labels| matches_labels(pods, of, labels)),
+        RulePeer::RemotePods(pods) => other.identity.is_some_and(|peer| matches_pod(pods, of, &peer)),
+        RulePeer::ClusterPods(pods) => other.in_cluster.is_some_and(|peer| matches_pod(pods, of, &peer)),
         RulePeer::Service(service) => is_to_service(service, packet),
     });
     let services = rule.rule.services.as_ref();
@@ -68,7 +78,8 @@ fn is_to_service(service: &ServicePeer, packet: &Packet) -> bool {
     service.ips.contains(&packet.peer) && service.ports.contains(&(packet.protocol, packet.port))
 }
 
-fn matches_labels(pods: &PodMatch, of: &LabelledPod<'_>, (namespace, pod): (&Labels, &Labels)) -> bool {
+fn matches_pod(pods: &PodMatch, of: &LabelledPod<'_>, peer: &PeerPod<'_>) -> bool {
+    let namespace = peer.namespace;
     let name = namespace.get(NAMESPACE_NAME);
     let is_in_namespace = match &pods.namespaces {
         NamespaceMatch::Any => true,
@@ -80,7 +91,10 @@ fn matches_labels(pods: &PodMatch, of: &LabelledPod<'_>, (namespace, pod): (&Lab
             value.is_some() && value == namespace.get(key)
         }),
     };
-    is_in_namespace && pods.pods.matches(pod)
+    let account = pods.service_account.as_deref();
+    is_in_namespace
+        && (account.is_none() || account == peer.service_account)
+        && pods.pods.matches(peer.labels)
 }
 
 fn matches_service(service: &Service, of: &LabelledPod<'_>, packet: &Packet) -> bool {

@@ -16,6 +16,7 @@ use super::tables::{UNKNOWN_CLASS, UNMATCHED_CLASS};
 pub(super) struct LabelPeer<'a> {
     namespaces: Namespaces<'a>,
     pods: &'a LabelSelector,
+    service_account: Option<&'a str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,11 +57,12 @@ impl<'a> LabelPeer<'a> {
         Some(Self {
             namespaces,
             pods: &peer.pods,
+            service_account: peer.service_account.as_deref(),
         })
     }
 
-    /// Whether the peer matches Pods with these labels in a Namespace with those.
-    pub(super) fn matches(&self, namespace: &Labels, pod: &Labels) -> bool {
+    /// Whether the peer matches Pods with these labels and this `ServiceAccount` in a Namespace with those labels.
+    pub(super) fn matches(&self, namespace: &Labels, pod: &Labels, service_account: Option<&str>) -> bool {
         let has = |key: &str, value: &str| namespace.get(key).is_some_and(|v| v == value);
         let is_in_namespace = match &self.namespaces {
             Namespaces::Any => true,
@@ -68,7 +70,8 @@ impl<'a> LabelPeer<'a> {
             Namespaces::Selector(selector) => selector.matches(namespace),
             Namespaces::Labels(labels) => labels.iter().all(|(key, value)| has(key, value)),
         };
-        is_in_namespace && self.pods.matches(pod)
+        let has_account = self.service_account.is_none() || self.service_account == service_account;
+        is_in_namespace && has_account && self.pods.matches(pod)
     }
 }
 
@@ -81,7 +84,7 @@ impl IdentityClasses {
         for (id, identity) in identities {
             let matching = peers
                 .iter()
-                .filter(|(peer, _)| peer.matches(&identity.namespace, &identity.pod));
+                .filter(|(peer, _)| peer.matches(&identity.namespace, &identity.pod, None));
             let class = classes.number(matching.map(|(_, number)| *number).collect());
             by_id.insert(*id, class);
         }

@@ -50,6 +50,8 @@ pub struct LocalPod {
     pub name: String,
     /// Its labels.
     pub labels: Labels,
+    /// Name of its `ServiceAccount`.
+    pub service_account: String,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
     /// Named ports of its containers.

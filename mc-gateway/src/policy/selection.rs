@@ -83,5 +83,8 @@ fn selects(pods: &PodMatch, LabelledPod { pod, namespace }: &LabelledPod<'_>) ->
         // Relative to the Pod: only in peers.
         NamespaceMatch::Same | NamespaceMatch::SameLabels(_) => false,
     };
-    is_in_namespace && pods.pods.matches(&pod.labels)
+    let account = pods.service_account.as_deref();
+    is_in_namespace
+        && account.is_none_or(|name| name == pod.service_account)
+        && pods.pods.matches(&pod.labels)
 }

@@ -30,6 +30,7 @@ pub struct Pod {
 struct Spec {
     node_name: String,
     host_network: bool,
+    service_account_name: String,
     containers: Vec<Container>,
 }
 
@@ -115,6 +116,11 @@ impl Port {
 pub fn convert(pod: &Pod) -> Arc<PodInfo> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
     let name = pod.metadata.name.as_deref().unwrap_or_default();
+    // The API server sets the account; manifest files may leave it out.
+    let account = match pod.spec.service_account_name.as_str() {
+        "" => "default",
+        name => name,
+    };
     let over = matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     let mut ips = Vec::new();
     if !over && !pod.spec.host_network && !pod.spec.node_name.is_empty() {
@@ -129,6 +135,7 @@ pub fn convert(pod: &Pod) -> Arc<PodInfo> {
         node: pod.spec.node_name.clone(),
         ips,
         labels: join_labels(pod.metadata.labels.iter().flatten(), &LabelKeyFilter::default()).into(),
+        service_account: account.into(),
         ports: pod
             .spec
             .containers
@@ -198,6 +205,9 @@ mod tests {
         assert_eq!((running.name.as_str(), running.node.as_str()), ("n/p", "a"));
         assert_eq!(running.ips, ["10.9.0.1", "fd00:9::1"]);
         assert_eq!(&*running.labels, "a=b,c=d");
+        assert_eq!(&*running.service_account, "default");
+        let named = pod("{metadata: {name: p}, spec: {nodeName: a, serviceAccountName: job}}");
+        assert_eq!(&*named.service_account, "job");
         let ports = pod(
             "{metadata: {name: p}, spec: {nodeName: a, containers: [{ports: [{name: dns, containerPort: 53, protocol: UDP}, \
              {containerPort: 80}]}, {ports: [{name: http, containerPort: 8080}]}]}}",

@@ -54,6 +54,7 @@ const NODE: &str = "here";
 const SENDERS: &str = "west";
 const OTHERS: &str = "north";
 const NAMESPACES: [&str; 2] = ["shop", "lab"];
+const ACCOUNTS: [&str; 2] = ["default", "job"];
 /// Pods of the node, by the last byte of their addresses.
 const PODS: std::ops::RangeInclusive<u8> = 5..=8;
 /// Pods of another node.
@@ -125,8 +126,11 @@ fn selector(rng: &mut Rng) -> Value {
 
 fn peer(rng: &mut Rng) -> Value {
     let pods = selector(rng);
-    match rng.index(8) {
+    match rng.index(9) {
         0 | 1 => json!({ "scope": "ClusterSet", "podSelector": pods }),
+        8 => {
+            json!({ "serviceAccount": { "name": *rng.pick(&ACCOUNTS), "namespace": *rng.pick(&NAMESPACES) } })
+        }
         6 => json!({ "podSelector": pods, "namespaceSelector": selector(rng) }),
         7 => json!({ "namespaces": { "match": "Self" } }),
         2 => json!({ "scope": "ClusterSet", "namespaceSelector": selector(rng), "podSelector": pods }),
@@ -218,18 +222,20 @@ fn world(rng: &mut Rng) -> World {
     let here = PODS.map(|last| (NODE, [false, true].map(|v6| pod_address(v6, last))));
     let there = NEIGHBORS.map(|last| ("there", [false, true].map(|v6| neighbor_address(v6, last))));
     for (number, (node, ips)) in here.chain(there).enumerate() {
-        let (namespace, labels) = (*rng.pick(&NAMESPACES), labels(rng));
+        let (namespace, labels, account) = (*rng.pick(&NAMESPACES), labels(rng), *rng.pick(&ACCOUNTS));
         objects.pods.push(Arc::new(PodInfo {
             name: format!("{namespace}/pod{number}"),
             node: node.into(),
             ips: ips.iter().map(ToString::to_string).collect(),
             labels: join_labels(&labels, &all).into(),
+            service_account: account.into(),
             ..PodInfo::default()
         }));
         let pod = LocalPod {
             namespace: namespace.into(),
             name: format!("pod{number}"),
             labels,
+            service_account: account.into(),
             ips: ips.into(),
             ..LocalPod::default()
         };

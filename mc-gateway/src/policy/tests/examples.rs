@@ -122,6 +122,31 @@ fn isolation_without_scope_concerns_the_own_cluster_only() {
 }
 
 #[test]
+fn service_accounts_select_pods_of_the_own_cluster_only() {
+    let account = json!({ "serviceAccount": { "name": "job", "namespace": "prod-us-west" } });
+    let spec = json!({
+        "priority": 1, "tier": "securityops",
+        "appliedTo": [account],
+        "ingress": [
+            { "action": "Allow", "from": [account] },
+            { "action": "Drop", "from": [{ "scope": "ClusterSet", "namespaceSelector": {} }] },
+        ],
+    });
+    let mut set = cluster(vec![policy(None, "jobs", &spec)], Mode::All);
+    let of_others = |pod: &&mut LocalPod| pod.namespace != "kube-system" && pod.name != "db";
+    // The console has an account of the same name in its own Namespace.
+    for pods in [&mut set.local_pods, &mut set.cluster_pods] {
+        for pod in pods.iter_mut().filter(of_others) {
+            pod.service_account = "job".to_owned();
+        }
+    }
+    assert_eq!(local_matrix(&set), [".......", ".......", "DDADDA.", "......."]);
+    assert_eq!(matrix(&set), [".........", ".........", "DDDDDD.UU", "........."]);
+    let (_, issues) = compile(&set);
+    assert_eq!(issues, []);
+}
+
+#[test]
 fn peers_of_the_cluster_set_include_those_of_the_own_cluster() {
     let set = cluster(vec![isolation("ClusterSet")], Mode::All);
     let expected = ["PDDDPD.", "DPPDPP.", "DPPDPP.", "DDDPPD."];

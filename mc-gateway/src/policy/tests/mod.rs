@@ -40,6 +40,7 @@ pub(super) fn pod(namespace: &str, name: &str, ip: &str, pairs: &[(&str, &str)])
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         labels: labels(pairs),
+        service_account: "default".to_owned(),
         ips: vec![ip.parse().unwrap()],
         ports: vec![],
     }

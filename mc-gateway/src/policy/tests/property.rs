@@ -21,6 +21,7 @@ use super::*;
 const PACKETS: usize = 50;
 const KEYS: [&str; 3] = ["app", "env", "team"];
 const VALUES: [&str; 2] = ["a", "b"];
+const ACCOUNTS: [&str; 2] = ["default", "job"];
 
 fn some_labels() -> impl Strategy<Value = Labels> {
     btree_map(
@@ -104,7 +105,13 @@ fn peer() -> impl Strategy<Value = Value> {
         4 => block().prop_map(|block| json!({ "ipBlock": block })),
         2 => (scope(), group_name()).prop_map(|(scope, name)| json!({ "scope": scope, "group": name })),
         1 => scope().prop_map(|scope| json!({ "scope": scope, "fqdn": "example.com" })),
+        2 => service_account(),
     ]
+}
+
+fn service_account() -> impl Strategy<Value = Value> {
+    (select(&["n0", "n1"]), select(&ACCOUNTS))
+        .prop_map(|(namespace, name)| json!({ "serviceAccount": { "name": name, "namespace": namespace } }))
 }
 
 fn protocol_name() -> impl Strategy<Value = Option<&'static str>> {
@@ -140,6 +147,7 @@ fn applied_to() -> impl Strategy<Value = Value> {
         2 => (selector(), option::of(selector()))
             .prop_map(|(ns, pods)| json!({ "namespaceSelector": ns, "podSelector": pods })),
         1 => group_name().prop_map(|name| json!({ "group": name })),
+        1 => service_account(),
     ];
     vec(entry, 1..=2).prop_map(Value::Array)
 }
@@ -192,13 +200,19 @@ fn services() -> impl Strategy<Value = Vec<ServicePeer>> {
 
 /// Pods of the cluster with addresses among those of peers, some of which have the same one.
 fn cluster_pods() -> impl Strategy<Value = Vec<LocalPod>> {
-    let pod = (select(&["n0", "n1", "n2"]), some_labels(), 0_u8..16);
+    let pod = (
+        select(&["n0", "n1", "n2"]),
+        some_labels(),
+        0_u8..16,
+        select(&ACCOUNTS),
+    );
     vec(pod, 0..=8).prop_map(|pods| {
         let pods = pods.into_iter().zip(1..);
-        pods.map(|((namespace, labels, last), index)| LocalPod {
+        pods.map(|((namespace, labels, last, account), index)| LocalPod {
             namespace: namespace.to_owned(),
             name: format!("peer{index}"),
             labels,
+            service_account: account.to_owned(),
             ips: vec![address(false, last), address(true, last)],
             ports: vec![],
         })
@@ -292,15 +306,21 @@ fn local_pods() -> impl Strategy<Value = Vec<LocalPod>> {
         },
     );
     vec(
-        (select(&["n0", "n1", "n2"]), some_labels(), vec(port, 0..=3)),
+        (
+            select(&["n0", "n1", "n2"]),
+            some_labels(),
+            vec(port, 0..=3),
+            select(&ACCOUNTS),
+        ),
         1..=5,
     )
     .prop_map(|pods| {
         let pods = pods.into_iter().zip(1_u8..);
-        pods.map(|((namespace, labels, ports), index)| LocalPod {
+        pods.map(|((namespace, labels, ports, account), index)| LocalPod {
             namespace: namespace.to_owned(),
             name: format!("pod{index}"),
             labels,
+            service_account: account.to_owned(),
             ips: vec![[10, 9, 0, index].into(), address(true, index)],
             ports,
         })

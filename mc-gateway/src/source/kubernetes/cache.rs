@@ -247,6 +247,7 @@ impl ObjectCache {
             pod.ports = Vec::new();
             if !self.keeps_labels {
                 pod.labels = Arc::default();
+                pod.service_account = Arc::default();
             }
         }
         pod

@@ -360,6 +360,12 @@ impl Packet for Skb {
     }
 
     #[inline(always)]
+    fn set_rule(&self, rule: u32) {
+        // `sample_drop` reads it. SAFETY: as above.
+        unsafe { (*self.raw).cb[1] = rule }
+    }
+
+    #[inline(always)]
     fn resize(&mut self, len: u32) -> Option<()> {
         // SAFETY: no pointer into the packet is held anywhere.
         let ret = unsafe { bpf_skb_change_tail(self.raw, len, 0) };

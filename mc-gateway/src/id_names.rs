@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::desired::DesiredState;
+use crate::desired::rule_names::RuleName;
 
 /// Names of the IDs and addresses in the maps of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub struct IdNames {
     pub next_hops: BTreeMap<u32, String>,
     /// Kind and name of the object that defines a peer, by its address.
     pub peers: BTreeMap<IpAddr, String>,
+    /// Rules of network policies, by ID.
+    pub rules: BTreeMap<u32, RuleName>,
 }
 
 impl IdNames {
@@ -46,6 +49,7 @@ impl IdNames {
                 .map(|(id, next_hop)| (*id, next_hop.object.clone()))
                 .collect(),
             peers: desired.peer_names.clone(),
+            rules: (*desired.policies.rules).clone(),
         }
     }
 

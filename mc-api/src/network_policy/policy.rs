@@ -81,6 +81,21 @@ pub enum Action {
 #[derive(Clone, Copy, Debug)]
 pub struct Priority(f64);
 
+// === impl Action ===
+
+impl Action {
+    /// Its value in a policy.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "Allow",
+            Self::Drop => "Drop",
+            Self::Reject => "Reject",
+            Self::Pass => "Pass",
+        }
+    }
+}
+
 // === impl Policy ===
 
 impl Policy {
@@ -95,8 +110,6 @@ impl Policy {
 pub(super) fn object(name: &ObjectName) -> String {
     name.with_kind("ClusterNetworkPolicy", "NetworkPolicy")
 }
-
-// === impl Action ===
 
 impl Action {
     /// The action of this name; `Deny` is `Drop`.

@@ -92,7 +92,7 @@ pub const PEER_STATS: &str = "mc_peer_stats";
 /// every change of `mc_prefixes`, `mc_peers`, `mc_nh_groups` or `mc_nexthops`.
 pub const EPOCH: &str = "mc_epoch";
 /// All maps, in the pinning order of the agent.
-pub const ALL_MAPS: [&str; 32] = [
+pub const ALL_MAPS: [&str; 33] = [
     PREFIXES,
     prefix::PREFIX_LENS,
     prefix::PREFIX_GENERATION,
@@ -125,6 +125,7 @@ pub const ALL_MAPS: [&str; 32] = [
     policy::ADDRESS_CLASSES,
     policy::POLICY_RULES,
     policy::POLICY_FLOWS,
+    policy::POLICY_COUNTERS,
 ];
 
 /// Name of the classifier on the egress of `mc0`.

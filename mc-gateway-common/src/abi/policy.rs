@@ -19,6 +19,9 @@ pub const POLICY_RULES: &str = "mc_policy_rules";
 /// of the last packet.
 pub const POLICY_FLOWS: &str = "mc_policy_flows";
 
+/// Name of the counters of rules: per-CPU hash of [`Rule::rule`] to [`RuleCounter`]. The agent creates the entries.
+pub const POLICY_COUNTERS: &str = "mc_rule_counts";
+
 /// Capacity of `mc_policy_pods`, allocated on insertion.
 pub const MAX_POLICY_PODS: u32 = 8_192;
 /// Capacity of `mc_identities`, allocated on insertion.
@@ -27,6 +30,8 @@ pub const MAX_IDENTITIES: u32 = 65_536;
 pub const MAX_ADDRESS_CLASSES: u32 = 65_536;
 /// Capacity of `mc_policy_rules`, allocated on insertion.
 pub const MAX_POLICY_RULES: u32 = 1_048_576;
+/// Capacity of `mc_rule_counts`, allocated on insertion; rules beyond it have no counter.
+pub const MAX_POLICY_COUNTERS: u32 = 8_192;
 /// Capacity of `mc_policy_flows`.
 pub const MAX_POLICY_FLOWS: u32 = 32_768;
 
@@ -156,19 +161,33 @@ pub struct Rule {
     pub precedence: u32,
     /// [`RULE_ALLOW`], [`RULE_DROP`], [`RULE_REJECT`] or [`RULE_PASS`]; anything else drops.
     pub action: u32,
-    /// Number of the rule among the agent's names.
+    /// ID of the rule: the same on every node and after every restart, never 0.
     pub rule: u32,
+}
+
+/// The packets on which a rule has decided: the first segment of a TCP connection, and packets of other protocols that
+/// belong to no known flow. Dropped packets are all counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct RuleCounter {
+    /// Packets; a super-packet counts once.
+    pub packets: u64,
+    /// Their bytes with the link-layer header.
+    pub bytes: u64,
 }
 
 const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 8);
 const _: () = assert!(size_of::<IdentityKey>() == 16 && size_of::<AddressClassKey>() == 20);
 const _: () = assert!(size_of::<RuleKey>() == 16 && size_of::<Rule>() == 12);
+const _: () = assert!(size_of::<RuleCounter>() == 16);
 const _: () = assert!(core::mem::offset_of!(RuleKey, port) * 8 == RULE_BITS as usize);
 
 #[cfg(feature = "user")]
 mod user {
     #![expect(unsafe_code, reason = "Pod is an unsafe marker trait")]
-    use super::{AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleKey};
+    use super::{
+        AddressClassKey, IdentityKey, PolicyPod, PolicyPodKey, PolicyState, Rule, RuleCounter, RuleKey,
+    };
 
     impl_pod!(
         AddressClassKey,
@@ -177,6 +196,7 @@ mod user {
         PolicyPodKey,
         PolicyState,
         Rule,
+        RuleCounter,
         RuleKey
     );
 }

@@ -46,8 +46,8 @@ pub struct DropSample {
     pub length: u32,
     /// Used bytes of `bytes`.
     pub captured: u32,
-    /// Always 0.
-    pub pad: u32,
+    /// [`super::policy::Rule::rule`] of the rule that drops the packet; 0 with other reasons, and without a rule.
+    pub rule: u32,
     /// First bytes of the frame when it was dropped, Ethernet header first.
     pub bytes: [u8; SAMPLE_BYTES],
 }

@@ -17,6 +17,8 @@ pub trait Policies {
     fn address_class(&self, key: &AddressClassKey) -> Option<u32>;
     /// The rule for a packet.
     fn policy_rule(&self, key: &RuleKey) -> Option<Rule>;
+    /// Counts a packet of this many bytes on which a rule has decided, by the ID of the rule.
+    fn count_rule(&self, rule: u32, bytes: u32);
     /// Time of the last packet of a flow.
     fn policy_flow(&self, key: &ReplyKey) -> Option<u64>;
     /// Stores the time of the last packet of a flow. Without an entry, the rules decide on the next packet again.
@@ -34,7 +36,7 @@ mod host {
         AddressClassKey, IdentityKey, Policies, PolicyPod, PolicyPodKey, PolicyState, ReplyKey, Rule, RuleKey,
     };
     use crate::{
-        abi::policy::{ADDRESS_CLASS_BITS, RULE_BITS},
+        abi::policy::{ADDRESS_CLASS_BITS, RULE_BITS, RuleCounter},
         maps::MemoryMaps,
     };
 
@@ -53,6 +55,8 @@ mod host {
         pub rules: BTreeMap<(u32, RuleKey), Rule>,
         /// See [`Policies::policy_flow`].
         pub flows: RefCell<BTreeMap<ReplyKey, u64>>,
+        /// See [`Policies::count_rule`].
+        pub counters: RefCell<BTreeMap<u32, RuleCounter>>,
     }
 
     impl Policies for MemoryMaps {
@@ -97,6 +101,13 @@ mod host {
                     .get(&(RULE_BITS.wrapping_add(bits), prefix))
                     .copied()
             })
+        }
+
+        fn count_rule(&self, rule: u32, bytes: u32) {
+            let mut counters = self.policies.counters.borrow_mut();
+            let counter = counters.entry(rule).or_default();
+            counter.packets = counter.packets.wrapping_add(1);
+            counter.bytes = counter.bytes.wrapping_add(bytes.into());
         }
 
         fn policy_flow(&self, key: &ReplyKey) -> Option<u64> {

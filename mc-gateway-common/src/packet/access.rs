@@ -94,6 +94,9 @@ pub trait Packet: Frame {
     /// The number from [`Self::set_identity`].
     fn identity(&self) -> u32;
 
+    /// Keeps the ID of the policy rule that decides on the packet beside it, for a sample of the drop; 0 for none.
+    fn set_rule(&self, rule: u32);
+
     /// Truncates the frame to `len` bytes. A GSO packet becomes an ordinary packet.
     fn resize(&mut self, len: u32) -> Option<()>;
 

@@ -26,6 +26,7 @@ pub struct SlicePacket {
     vlan_id: u16,
     ingress_ifindex: u32,
     identity: Cell<u32>,
+    rule: Cell<u32>,
 }
 
 impl SlicePacket {
@@ -40,6 +41,7 @@ impl SlicePacket {
             vlan_id: 0,
             ingress_ifindex: IFINDEX,
             identity: Cell::default(),
+            rule: Cell::default(),
         }
     }
 
@@ -173,6 +175,10 @@ impl Packet for SlicePacket {
 
     fn identity(&self) -> u32 {
         self.identity.get()
+    }
+
+    fn set_rule(&self, rule: u32) {
+        self.rule.set(rule);
     }
 
     fn grow(&mut self, room: OuterFamily) -> Option<()> {

@@ -51,7 +51,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
         return Ok(());
     }
     if let Some(pod) = rules(DIRECTION_EGRESS) {
-        evaluate_peer(maps, half, key.client, pod, port)?;
+        evaluate_peer(packet, maps, half, key.client, pod, port)?;
     } else if rules(DIRECTION_INGRESS).is_none() {
         if state.enforced & ENFORCED_EGRESS != 0 {
             check_seen(maps, key.pod)?;

@@ -69,7 +69,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M, identity: u32
         cluster: maps.cluster_of(Address::from(key.client)),
         identity,
     };
-    evaluate(maps, half, &sender, pod, rule_port(packet, &l4))?;
+    evaluate(packet, maps, half, &sender, pod, rule_port(packet, &l4))?;
     record(maps, &l4, &key);
     Ok(())
 }

@@ -61,34 +61,42 @@ pub(super) struct Sender {
 
 /// Decides on a packet from another cluster to `pod`, by rules for its protocol and port.
 #[inline(always)]
-pub(super) fn evaluate<M: Maps>(
+pub(super) fn evaluate<P: Packet, M: Maps>(
+    packet: &P,
     maps: &M,
     half: u8,
     sender: &Sender,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
 ) -> Result<(), Denial> {
-    if pod.flags & POD_CLOSED != 0 {
-        return Err(DropReason::Policy.into());
-    }
+    check_open(packet, pod)?;
     let class = identity_class(maps, half, sender)?;
-    decide(maps, half, (class, sender.addr), pod, port)
+    decide(packet, maps, half, (class, sender.addr), pod, port)
 }
 
 /// Decides on a packet of `pod` that is not from another cluster, by rules for its protocol and port. `peer` is the
 /// other side.
 #[inline(always)]
-pub(super) fn evaluate_peer<M: Maps>(
+pub(super) fn evaluate_peer<P: Packet, M: Maps>(
+    packet: &P,
     maps: &M,
     half: u8,
     peer: Addr,
     pod: PolicyPod,
     port: (u8, [u8; 2]),
 ) -> Result<(), Denial> {
+    check_open(packet, pod)?;
+    decide(packet, maps, half, (CLASS_UNMATCHED, peer), pod, port)
+}
+
+/// Rejects new flows of a Pod with rules that do not fit the maps.
+#[inline(always)]
+fn check_open<P: Packet>(packet: &P, pod: PolicyPod) -> Result<(), DropReason> {
     if pod.flags & POD_CLOSED != 0 {
-        return Err(DropReason::Policy.into());
+        packet.set_rule(0);
+        return Err(DropReason::Policy);
     }
-    decide(maps, half, (CLASS_UNMATCHED, peer), pod, port)
+    Ok(())
 }
 
 /// Rejects an address without rules in a range of this node's Pods or of Services, unless the agent has seen a Pod
@@ -117,9 +125,11 @@ pub(super) fn half(state: PolicyState) -> u8 {
     u8::from(state.half & 1 != 0)
 }
 
-/// The decision of the first rule for the peer, by the class of its identity and by its address.
+/// The decision of the first rule for the peer, by the class of its identity and by its address. The rule counts the
+/// packet.
 #[inline(always)]
-fn decide<M: Maps>(
+fn decide<P: Packet, M: Maps>(
+    packet: &P,
     maps: &M,
     half: u8,
     (class, addr): (u32, Addr),
@@ -145,6 +155,10 @@ fn decide<M: Maps>(
         && rule.is_none_or(|rule| of_address.precedence < rule.precedence)
     {
         rule = Some(of_address);
+    }
+    if let Some(rule) = rule {
+        maps.count_rule(rule.rule, packet.frame_len());
+        packet.set_rule(rule.rule);
     }
     match rule {
         Some(Rule {

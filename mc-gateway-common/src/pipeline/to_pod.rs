@@ -60,7 +60,7 @@ fn decide<P: Subprograms, M: MapSubprograms>(packet: &P, maps: &M) -> Result<(),
     if is_neighbor_discovery(port) || l4.proto != ip::TCP && is_open(maps, &key) {
         return Ok(());
     }
-    evaluate_peer(maps, half, key.client, pod, port)?;
+    evaluate_peer(packet, maps, half, key.client, pod, port)?;
     record(maps, &l4, &key);
     Ok(())
 }

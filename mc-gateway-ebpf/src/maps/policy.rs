@@ -1,15 +1,15 @@
 //! The maps of network policies.
 
 use aya_ebpf::{
-    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, lpm_trie::Key},
+    btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuHashMap, lpm_trie::Key},
     macros::btf_map,
 };
 use mc_gateway_common::{
     abi::{
         policy::{
             ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, MAX_ADDRESS_CLASSES, MAX_IDENTITIES,
-            MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, PolicyPod, PolicyPodKey, PolicyState,
-            RULE_BITS, Rule, RuleKey,
+            MAX_POLICY_COUNTERS, MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, PolicyPod,
+            PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
         },
         service::ReplyKey,
     },
@@ -30,6 +30,9 @@ static ADDRESS_CLASSES: LpmTrie<AddressClassKey, u32, { MAX_ADDRESS_CLASSES as u
 static RULES: LpmTrie<RuleKey, Rule, { MAX_POLICY_RULES as usize }> = LpmTrie::new();
 #[btf_map(name = "mc_policy_flows")]
 static FLOWS: LruHashMap<ReplyKey, u64, { MAX_POLICY_FLOWS as usize }> = LruHashMap::new();
+#[btf_map(name = "mc_rule_counts")]
+static COUNTERS: PerCpuHashMap<u32, RuleCounter, { MAX_POLICY_COUNTERS as usize }, AS_NEEDED> =
+    PerCpuHashMap::new();
 
 // Values are copied at once. The maps without preallocation free a replaced entry after the last program that may read
 // it (RCU); a reused entry of the flows has the time of another flow for one packet.
@@ -61,6 +64,17 @@ impl Policies for KernelMaps {
     #[inline(always)]
     fn policy_rule(&self, key: &RuleKey) -> Option<Rule> {
         RULES.get(&Key::new(RULE_BITS + 16, *key)).copied()
+    }
+
+    #[inline(always)]
+    fn count_rule(&self, rule: u32, bytes: u32) {
+        if let Some(counter) = COUNTERS.get_ptr_mut(rule) {
+            // SAFETY: as in `count_drop`; an entry that the agent removes stays until this program ends (RCU).
+            unsafe {
+                (*counter).packets = (*counter).packets.wrapping_add(1);
+                (*counter).bytes = (*counter).bytes.wrapping_add(bytes as u64);
+            }
+        }
     }
 
     #[inline(always)]

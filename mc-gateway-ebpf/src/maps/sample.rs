@@ -9,6 +9,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use mc_gateway_common::abi::sample::{DropSample, RING_BYTES, SAMPLE_BYTES, SampleLimiter, allow};
+use mc_gateway_common::verdict::DropReason;
 
 // Without a value type, which libbpf rejects for a ring buffer.
 #[btf_map(name = "mc_drop_samples")]
@@ -45,7 +46,12 @@ pub(crate) fn sample_drop(skb: *mut __sk_buff, reason: u32, program: u32) {
         (*to).ifindex = (*skb).ifindex;
         (*to).length = length;
         (*to).captured = captured;
-        (*to).pad = 0;
+        // `Skb::set_rule` precedes this reason.
+        (*to).rule = if reason == DropReason::Policy as u32 {
+            (*skb).cb[1]
+        } else {
+            0
+        };
         (*to).bytes = [0; SAMPLE_BYTES];
         // Read back as volatile, so that the compiler keeps the mask: the only bound of 1 to `SAMPLE_BYTES` that the
         // verifier of Linux 6.1 tracks.

@@ -68,7 +68,7 @@ fn map_spec<K, V>(name: &str, kind: MapType, max_entries: u32) -> MapSpec {
 
 /// The maps of this version, the flow tables with their default sizes.
 fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
-    use MapType::{Array, DevMapHash, Hash, LpmTrie, LruHash, PerCpuArray, RingBuf};
+    use MapType::{Array, DevMapHash, Hash, LpmTrie, LruHash, PerCpuArray, PerCpuHash, RingBuf};
     use abi::service;
     [
         map_spec::<abi::PrefixKey, abi::Prefix>(abi::PREFIXES, Hash, abi::MAX_PREFIXES),
@@ -119,6 +119,11 @@ fn expected_specs() -> [MapSpec; abi::ALL_MAPS.len()] {
         map_spec::<[u8; 24], u32>(policy::ADDRESS_CLASSES, LpmTrie, policy::MAX_ADDRESS_CLASSES),
         map_spec::<[u8; 20], policy::Rule>(policy::POLICY_RULES, LpmTrie, policy::MAX_POLICY_RULES),
         map_spec::<service::ReplyKey, u64>(policy::POLICY_FLOWS, LruHash, policy::MAX_POLICY_FLOWS),
+        map_spec::<u32, policy::RuleCounter>(
+            policy::POLICY_COUNTERS,
+            PerCpuHash,
+            policy::MAX_POLICY_COUNTERS,
+        ),
     ]
 }
 

@@ -17,6 +17,7 @@ mod node;
 pub mod policies;
 mod prefix_ownership;
 mod remote;
+pub mod rule_names;
 pub mod services;
 mod source_addrs;
 mod state;

@@ -18,6 +18,7 @@ use mc_gateway_common::abi::policy::{
 use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
 use super::LocalNode;
+use super::rule_names::{RuleName, rule_ids, rule_names};
 use crate::cidr::{abi_prefix_len, parse_address, to_abi_addr};
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
@@ -38,6 +39,8 @@ use crate::service_objects::ServiceInfo;
 pub struct NodePolicies {
     /// The tables; empty if no policy selects a Pod here.
     pub tables: Arc<PolicyTables>,
+    /// The rules in the tables, by ID.
+    pub rules: Arc<BTreeMap<u32, RuleName>>,
     /// Addresses of all Pods of this node.
     pub pods: Arc<BTreeSet<IpAddr>>,
     /// Whether the packets of the own cluster are policed as well, at the devices of the Pods.
@@ -158,12 +161,15 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
     rejected.extend(issues);
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
     let selecting = tables.policies.clone();
-    let mut tables = map_entries(&tables, inputs, me);
+    let ids = rule_ids(&tables.rule_names);
+    let names = rule_names(&tables, &ids);
+    let mut tables = map_entries(&tables, &ids, inputs, me);
     let too_large = close_if_too_large(&mut tables);
     let report = policy_report::report(objects, &selecting, &rejected, too_large.as_ref(), mode);
     rejected.extend(too_large);
     let policies = NodePolicies {
         pods: Arc::new(pods.collect()),
+        rules: Arc::new(names),
         tables: Arc::new(tables),
         polices_cluster: mode == Mode::All,
         report: Some(Arc::new(report)),
@@ -199,7 +205,7 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
 }
 
 /// The tables with the keys of the maps. Without a selected Pod there is nothing to enforce.
-fn map_entries(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> PolicyTables {
+fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) -> PolicyTables {
     if tables.pods.is_empty() && tables.egress_pods.is_empty() {
         return PolicyTables::default();
     }
@@ -223,7 +229,11 @@ fn map_entries(tables: &Tables, inputs: &Inputs, me: &LocalNode) -> PolicyTables
         egress_pods: pods(&tables.egress_pods),
         identities: identities(tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
-        rules: tables.rules.iter().map(rule).collect(),
+        rules: tables
+            .rules
+            .iter()
+            .map(|(key, value)| (rule_prefix(key), rule(value, ids)))
+            .collect(),
     }
 }
 
@@ -250,8 +260,8 @@ fn network(net: IpNet) -> (u32, Addr) {
     (abi_prefix_len(net), to_abi_addr(net.network()))
 }
 
-fn rule((key, value): (&RuleKey, &RuleValue)) -> (RulePrefix, Rule) {
-    let prefix = RulePrefix {
+fn rule_prefix(key: &RuleKey) -> RulePrefix {
+    RulePrefix {
         set: key.set,
         class: key.class,
         dimension: match key.dimension {
@@ -261,8 +271,12 @@ fn rule((key, value): (&RuleKey, &RuleValue)) -> (RulePrefix, Rule) {
         proto: key.protocol,
         port: key.port,
         bits: key.port_bits,
-    };
-    let rule = Rule {
+    }
+}
+
+fn rule(value: &RuleValue, ids: &[u32]) -> Rule {
+    let at = usize::try_from(value.rule).ok();
+    Rule {
         precedence: value.precedence,
         action: match value.action {
             Action::Allow => RULE_ALLOW,
@@ -270,9 +284,8 @@ fn rule((key, value): (&RuleKey, &RuleValue)) -> (RulePrefix, Rule) {
             Action::Reject => RULE_REJECT,
             Action::Pass => RULE_PASS,
         },
-        rule: value.rule,
-    };
-    (prefix, rule)
+        rule: at.and_then(|at| ids.get(at)).copied().unwrap_or_default(),
+    }
 }
 
 fn local_pod(pod: &PodInfo) -> LocalPod {

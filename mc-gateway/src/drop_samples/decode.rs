@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use mc_gateway_common::abi::sample::{
     FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_POD, TO_REMOTE,
 };
+use mc_gateway_common::abi::{DeliveredMac, IDENTITY_UNKNOWN};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
 use crate::cidr::from_abi_addr;
@@ -22,6 +23,10 @@ pub(super) struct DroppedPacket {
     pub(super) ifindex: u32,
     /// Length of the frame in bytes.
     pub(super) length: u32,
+    /// ID of the policy rule that dropped it; 0 for none.
+    pub(super) rule: u32,
+    /// Label identity of a sender in another cluster, in a packet that `from_remote` dropped.
+    pub(super) identity: Option<u32>,
     /// Outer source of an encapsulated packet.
     pub(super) peer: Option<IpAddr>,
     /// Flow of the inner packet.
@@ -43,7 +48,7 @@ pub(super) struct FiveTuple {
 pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let (head, bytes) = record.split_first_chunk::<32>()?;
     let words = head.as_chunks::<4>().0;
-    let [_, _, reason, program, ifindex, length, captured, _] =
+    let [_, _, reason, program, ifindex, length, captured, rule] =
         words.first_chunk::<8>()?.map(u32::from_ne_bytes);
     let captured = usize::try_from(captured).ok()?.min(SAMPLE_BYTES);
     let frame = SlicePacket::new(bytes.get(..captured)?.to_vec());
@@ -53,6 +58,8 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
             match program {
                 TO_REMOTE => "to_remote",
                 FROM_TUNNEL => "from_tunnel",
+                TO_POD => "to_pod",
+                FROM_POD => "from_pod",
                 _ => "from_remote",
             },
             None,
@@ -73,9 +80,19 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
         program: name,
         ifindex,
         length,
+        rule,
+        identity: (program == FROM_REMOTE)
+            .then(|| sender_identity(&frame))
+            .flatten(),
         peer,
         flow,
     })
+}
+
+/// The label identity in the source MAC address of a delivered packet.
+fn sender_identity(frame: &SlicePacket) -> Option<u32> {
+    let identity = DeliveredMac::from_mac(frame.load::<6>(eth::SRC)?).identity;
+    (identity != IDENTITY_UNKNOWN).then_some(identity)
 }
 
 /// The flow inside a tunnel without options.
@@ -124,7 +141,7 @@ mod tests {
     fn record(program: u32, frame: &[u8]) -> Vec<u8> {
         let captured = u32::try_from(frame.len()).unwrap();
         let mut record = vec![0; 8];
-        for word in [14, program, 3, 1500, captured, 0] {
+        for word in [14, program, 3, 1500, captured, 77] {
             record.extend_from_slice(&u32::to_ne_bytes(word));
         }
         record.extend_from_slice(frame);
@@ -180,6 +197,23 @@ mod tests {
         assert_eq!(dropped.flow.unwrap().src_port, Some(80));
         assert_eq!(decode(&record(TO_REMOTE, &frame[..30])).unwrap().flow, None);
         assert_eq!(decode(&[0; 31]), None);
+    }
+
+    #[test]
+    fn a_packet_that_a_rule_drops_has_its_program_rule_and_identity() {
+        let mut frame = ethernet(eth::IPV4, &v4([10, 11, 0, 5], [10, 12, 0, 5], &[0, 80, 0, 81]));
+        frame[6..12].copy_from_slice(&[0x0a, 0x6d, 1, 0, 0, 9]);
+        for (program, name, identity) in [
+            (FROM_REMOTE, "from_remote", Some(9)),
+            (TO_POD, "to_pod", None),
+            (FROM_POD, "from_pod", None),
+        ] {
+            let dropped = decode(&record(program, &frame)).unwrap();
+            assert_eq!(
+                (dropped.program, dropped.rule, dropped.identity),
+                (name, 77, identity)
+            );
+        }
     }
 
     #[test]

@@ -128,6 +128,8 @@ mod tests {
 
     fn from_peer(peer: u32, reason: u32) -> DroppedPacket {
         DroppedPacket {
+            rule: 0,
+            identity: None,
             reason,
             program: "from_underlay",
             ifindex: 2,

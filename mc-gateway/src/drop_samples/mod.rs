@@ -19,6 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::interval;
 use tracing::{debug, info, warn};
 
+use crate::desired::rule_names::RuleName;
 use crate::maps::{MapsError, open};
 use crate::metrics::Metrics;
 use decode::{DroppedPacket, decode};
@@ -57,7 +58,7 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
             ready = ring.readable_mut() => ready?,
             _ = repeat_check.tick() => {
                 for repeated in filter.repeated(Instant::now()) {
-                    log(&repeated.last, &peer_name(&repeated.last, metrics), Some(repeated.count));
+                    log(&repeated.last, &names(&repeated.last, metrics), Some(repeated.count));
                 }
                 continue;
             }
@@ -69,17 +70,30 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
             drop(state);
             let Some(dropped) = dropped else { continue };
             if filter.is_logged(&dropped, Instant::now()) {
-                log(&dropped, &peer_name(&dropped, metrics), None);
+                log(&dropped, &names(&dropped, metrics), None);
             }
         }
         ready.clear_ready();
     }
 }
 
-/// Name of the peer; empty for a packet of this cluster or of an unknown peer.
-fn peer_name(dropped: &DroppedPacket, metrics: &Metrics) -> String {
-    let peer = dropped.peer.map(|peer| metrics.state().names.peer(peer));
-    peer.unwrap_or_default()
+/// Names of what a sample refers to by number or address.
+struct Names {
+    /// Of the peer; empty for a packet of this cluster or of an unknown peer.
+    peer: String,
+    /// Of the policy rule that dropped the packet.
+    rule: Option<RuleName>,
+}
+
+fn names(dropped: &DroppedPacket, metrics: &Metrics) -> Names {
+    let state = metrics.state();
+    Names {
+        peer: dropped
+            .peer
+            .map(|peer| state.names.peer(peer))
+            .unwrap_or_default(),
+        rule: state.names.rules.get(&dropped.rule).cloned(),
+    }
 }
 
 /// Whether `record` has a complete header; its packet may be malformed.
@@ -89,7 +103,7 @@ pub fn is_valid_record(record: &[u8]) -> bool {
 }
 
 /// Logs a packet, or the last of `repeated` ones.
-fn log(dropped: &DroppedPacket, peer_name: &str, repeated: Option<u64>) {
+fn log(dropped: &DroppedPacket, names: &Names, repeated: Option<u64>) {
     let reason = DropReason::ALL
         .into_iter()
         .find(|reason| *reason as u32 == dropped.reason)
@@ -98,10 +112,14 @@ fn log(dropped: &DroppedPacket, peer_name: &str, repeated: Option<u64>) {
         program,
         ifindex,
         length,
+        identity,
         peer,
         flow,
         ..
     } = dropped;
+    let peer_name = &names.peer;
+    let policy = names.rule.as_ref().map(|rule| &*rule.policy);
+    let rule = names.rule.as_ref().map(|rule| &*rule.rule);
     let peer = peer.map(tracing::field::display);
     let src = flow.map(|flow| tracing::field::display(flow.src));
     let dst = flow.map(|flow| tracing::field::display(flow.dst));
@@ -112,8 +130,8 @@ fn log(dropped: &DroppedPacket, peer_name: &str, repeated: Option<u64>) {
     );
     // Multicast of the kernel itself on a new device is no reason for an alert.
     if flow.is_some_and(|flow| decode::is_link_local_multicast(flow.dst)) {
-        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, repeated, "packet dropped");
+        debug!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, policy, rule, identity, repeated, "packet dropped");
     } else {
-        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, repeated, "packet dropped");
+        info!(target: "drops", reason, program, ifindex, length, peer, peer_name, src, dst, proto, src_port, dst_port, policy, rule, identity, repeated, "packet dropped");
     }
 }

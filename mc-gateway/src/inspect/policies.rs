@@ -1,4 +1,4 @@
-//! The rows of the section of network policies. Pure.
+//! The rows of the sections of network policies. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use serde_json::json;
 use super::render::Table;
 use super::snapshot::Snapshot;
 use crate::cidr::from_abi_addr;
+use crate::desired::rule_names::RuleName;
 
 /// The Pods of this node that policies select, with the numbers of their table entries.
 pub(super) fn policies(snapshot: &Snapshot) -> Table {
@@ -50,5 +51,26 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
             "unknown_senders",
         ],
         rows: ingress.chain(egress).collect(),
+    }
+}
+
+/// The rules of the policies, by name, with the packets on which they decided.
+pub(super) fn rules(snapshot: &Snapshot) -> Table {
+    let mut names: Vec<_> = snapshot.names.rules.iter().collect();
+    names.sort_by_key(|(_, name)| (&name.policy, &name.rule));
+    let row = |(id, name): (&u32, &RuleName)| {
+        let counter = snapshot.rule_counters.get(id);
+        vec![
+            json!(name.policy),
+            json!(name.rule),
+            json!(name.action),
+            json!(counter.map(|counter| counter.packets)),
+            json!(counter.map(|counter| counter.bytes)),
+        ]
+    };
+    Table {
+        name: "rules",
+        columns: &["policy", "rule", "action", "packets", "bytes"],
+        rows: names.into_iter().map(row).collect(),
     }
 }

@@ -23,6 +23,8 @@ pub enum Section {
     Flows,
     /// Pods that network policies select.
     Policies,
+    /// Rules of network policies, with the packets on which they decided.
+    Rules,
     /// The node's own settings, programs and devices.
     Config,
     /// Underlay devices: whether the kernel joins tunnel packets to super-packets.

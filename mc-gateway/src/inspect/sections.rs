@@ -28,6 +28,7 @@ pub(super) fn table(section: Section, snapshot: &Snapshot) -> Table {
         Section::Services => services::services(snapshot),
         Section::Flows => services::flows(snapshot),
         Section::Policies => policies::policies(snapshot),
+        Section::Rules => policies::rules(snapshot),
         Section::Config => config(snapshot),
         Section::Underlay => underlay(snapshot),
         Section::Counters => counters(snapshot),

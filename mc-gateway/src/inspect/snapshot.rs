@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use mc_gateway_common::abi;
 use mc_gateway_common::abi::PeerStats;
+use mc_gateway_common::abi::policy::RuleCounter;
 use mc_gateway_common::maps::MemoryMaps;
 use mc_gateway_common::maps::service::ServiceMaps;
 use thiserror::Error;
@@ -19,7 +20,7 @@ use crate::host::tc_filter::Filter;
 use crate::id_names::IdNames;
 use crate::maps::{
     CounterMaps, Counters, FlowMaps, FlowState, LivenessMaps, MapContents, MapsError, NextHopHealth,
-    PeerCounterMap, PinnedMaps,
+    PeerCounterMap, PinnedMaps, RuleCounterMap,
 };
 use crate::plan::Program;
 use crate::preflight::bpffs_path;
@@ -63,6 +64,8 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Counters by peer slot.
     pub peer_counters: BTreeMap<u32, PeerStats>,
+    /// Counters by rule of a network policy.
+    pub rule_counters: BTreeMap<u32, RuleCounter>,
     /// Per-flow entries of Services.
     pub flows: FlowState,
     /// Programs and devices of the pinned links.
@@ -92,6 +95,7 @@ impl Snapshot {
             links_are_current: PinnedMaps::links_until(&maps)? > monotonic_ns(),
             counters: CounterMaps::open(&maps)?.read()?,
             peer_counters: traffic,
+            rule_counters: RuleCounterMap::open(&maps)?.read()?,
             flows: FlowMaps::open(&maps)?.read()?,
             links: links.collect(),
             filters: Vec::new(),

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
+use mc_gateway_common::abi::policy::{POLICY_COUNTERS, RuleCounter};
 use mc_gateway_common::abi::{self, Counter, PeerStats};
 use mc_gateway_common::verdict::{DropReason, Event, Outcome};
 
@@ -29,6 +30,9 @@ pub struct CounterMaps {
 
 /// The map of counters by peer.
 pub struct PeerCounterMap(PerCpuArray<MapData, PeerStats>);
+
+/// The map of counters by rule of a policy.
+pub struct RuleCounterMap(PerCpuHashMap<MapData, u32, RuleCounter>);
 
 // === impl CounterMaps ===
 
@@ -80,6 +84,30 @@ impl PeerCounterMap {
             Ok((slot, sum_peer_counters(&values)))
         });
         read.collect()
+    }
+}
+
+// === impl RuleCounterMap ===
+
+impl RuleCounterMap {
+    /// Opens the map pinned in a directory.
+    pub fn open(maps: &Path) -> Result<Self, MapsError> {
+        Ok(Self(open(maps, POLICY_COUNTERS)?))
+    }
+
+    /// Reads the counters of all rules, by ID.
+    pub fn read(&self) -> Result<BTreeMap<u32, RuleCounter>, MapsError> {
+        let entries = self.0.iter().map(|entry| {
+            let (rule, values) = entry.map_err(map_error(POLICY_COUNTERS, "read"))?;
+            let sum = values
+                .iter()
+                .fold(RuleCounter::default(), |sum, one| RuleCounter {
+                    packets: sum.packets.wrapping_add(one.packets),
+                    bytes: sum.bytes.wrapping_add(one.bytes),
+                });
+            Ok((rule, sum))
+        });
+        entries.collect()
     }
 }
 

@@ -16,7 +16,7 @@ mod service;
 
 pub use contents::MapContents;
 pub(crate) use contents::nexthop_slots;
-pub use counters::{CounterMaps, Counters, PeerCounterMap};
+pub use counters::{CounterMaps, Counters, PeerCounterMap, RuleCounterMap};
 pub use error::MapsError;
 pub(crate) use error::{map_error, open};
 pub use flow_state::{FlowMaps, FlowState};

@@ -3,15 +3,15 @@
 //! *Guarantees*: programs use the tables before or after a change, never a mixture: the half that they do not use is
 //! written first. A failed or interrupted write leaves the tables in use as they were.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
-    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleKey,
+    PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
 
 use super::batch;
@@ -28,6 +28,7 @@ pub(super) struct PinnedPolicyMaps {
     identities: HashMap<MapData, IdentityKey, u32>,
     address_classes: LpmTrie<MapData, AddressClassKey, u32>,
     rules: LpmTrie<MapData, RuleKey, Rule>,
+    counters: PerCpuHashMap<MapData, u32, RuleCounter>,
 }
 
 /// The entries of both halves.
@@ -69,6 +70,7 @@ impl PinnedPolicyMaps {
             identities: open(dir, abi::IDENTITIES)?,
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
             rules: open(dir, abi::POLICY_RULES)?,
+            counters: open(dir, abi::POLICY_COUNTERS)?,
         })
     }
 
@@ -118,6 +120,8 @@ impl PinnedPolicyMaps {
         contents: &mut PolicyContents,
         to: &Arc<PolicyTables>,
     ) -> Result<(), MapsError> {
+        let rules: BTreeSet<u32> = to.rules.values().map(|rule| rule.rule).collect();
+        self.add_counters(&rules)?;
         let (half, spare) = contents.spare();
         let from = Arc::clone(spare);
         let written = self.write_half(half, &from, to);
@@ -136,7 +140,38 @@ impl PinnedPolicyMaps {
             .set(0, state, 0)
             .map_err(map_error(abi::POLICY_STATE, "write"))?;
         contents.half = half;
+        self.remove_counters(&rules)
+    }
+
+    /// Creates the counters of new rules, as many as the map has room for.
+    fn add_counters(&mut self, rules: &BTreeSet<u32>) -> Result<(), MapsError> {
+        let known = self.counted_rules()?;
+        let capacity = usize::try_from(abi::MAX_POLICY_COUNTERS).unwrap_or(usize::MAX);
+        let room = capacity.saturating_sub(known.len());
+        let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
+        let add = |cpus| {
+            for rule in rules.difference(&known).take(room) {
+                let zeros = PerCpuValues::try_from(vec![RuleCounter::default(); cpus])?;
+                self.counters.insert(rule, zeros, 0)?;
+            }
+            Ok(())
+        };
+        cpus.map_err(MapError::from)
+            .and_then(add)
+            .map_err(map_error(abi::POLICY_COUNTERS, "write"))
+    }
+
+    /// Removes the counters of all other rules.
+    fn remove_counters(&mut self, rules: &BTreeSet<u32>) -> Result<(), MapsError> {
+        for rule in self.counted_rules()?.difference(rules) {
+            ignore_missing(self.counters.remove(rule)).map_err(map_error(abi::POLICY_COUNTERS, "write"))?;
+        }
         Ok(())
+    }
+
+    fn counted_rules(&self) -> Result<BTreeSet<u32>, MapsError> {
+        let keys = self.counters.keys().collect::<Result<_, _>>();
+        keys.map_err(map_error(abi::POLICY_COUNTERS, "read"))
     }
 
     fn write_half(&mut self, half: u32, from: &PolicyTables, to: &PolicyTables) -> Result<(), MapsError> {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::UNIX_EPOCH;
 
 use mc_gateway_common::abi::liveness::{ProbeRtt, RTT_BUCKETS, RTT_FIRST_BUCKET};
+use mc_gateway_common::abi::policy::RuleCounter;
 use mc_gateway_common::abi::sample::SampleLimiter;
 use mc_gateway_common::abi::{self, PeerStats};
 use mc_gateway_common::liveness;
@@ -24,6 +25,8 @@ pub(super) struct KernelCounters {
     pub(super) health: BTreeMap<u32, NextHopHealth>,
     /// Of peers, by slot.
     pub(super) peer_counters: BTreeMap<u32, PeerStats>,
+    /// Of rules of network policies, by ID.
+    pub(super) rule_counters: BTreeMap<u32, RuleCounter>,
     /// Of sampled drops, by CPU.
     pub(super) sample_limiters: Vec<SampleLimiter>,
     /// By the kernel's connection tracking.
@@ -40,6 +43,7 @@ pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, 
     nftables(&mut scrape, &counted.nftables);
     next_hops(&mut scrape, state, &counted.health);
     peers(&mut scrape, state, &counted.peer_counters);
+    rules(&mut scrape, state, &counted.rule_counters);
     underlay(&mut scrape, state);
     map_usage(&mut scrape, state);
     agent(&mut scrape, state);
@@ -193,6 +197,39 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
             .unwrap_or_default();
         let addr = from_abi_addr(&next_hop.next_hop.addr).to_string();
         scrape.buckets(&labels(next_hop, &addr), rtt_buckets(&rtt), seconds(rtt.sum));
+    }
+}
+
+/// A counter of a rule.
+type RuleField = fn(&RuleCounter) -> u64;
+
+fn rules(scrape: &mut Scrape, state: &State, counted: &BTreeMap<u32, RuleCounter>) {
+    let families: [(_, _, RuleField); 2] = [
+        (
+            "mcgateway_policy_rule_packets_total",
+            "Packets on which the rule of a network policy decided: those that open a connection or flow, and all that \
+             it drops; a super-packet counts once.",
+            |counter| counter.packets,
+        ),
+        (
+            "mcgateway_policy_rule_bytes_total",
+            "Bytes of these packets with the link-layer header.",
+            |counter| counter.bytes,
+        ),
+    ];
+    for (name, help, value) in families {
+        scrape.family(name, Kind::Counter, help);
+        for (id, counter) in counted {
+            // Counters of a removed rule have no name until the agent removes them.
+            if let Some(rule) = state.names.rules.get(id) {
+                let labels = [
+                    ("policy", &*rule.policy),
+                    ("rule", &rule.rule),
+                    ("action", &rule.action),
+                ];
+                scrape.value(&labels, value(counter));
+            }
+        }
     }
 }
 
@@ -368,6 +405,7 @@ mod tests {
     use mc_gateway_common::verdict::{DropReason, Outcome};
 
     use super::*;
+    use crate::desired::rule_names::RuleName;
     use crate::metrics::state::PeerLabels;
 
     #[test]
@@ -427,6 +465,36 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn rules_have_series_by_policy_rule_and_action() {
+        let mut state = State::new(Instant::now(), false);
+        let name = RuleName {
+            policy: "NetworkPolicy shop/web".into(),
+            rule: "spec.ingress[1]".into(),
+            action: "Drop".into(),
+        };
+        state.names.rules = [(7, name)].into();
+        let of_rule = |packets| RuleCounter {
+            packets,
+            bytes: packets * 74,
+        };
+        let counted = KernelCounters {
+            rule_counters: [(7, of_rule(3)), (8, of_rule(9))].into(),
+            ..KernelCounters::default()
+        };
+        let text = render(&state, &counted).unwrap();
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("mcgateway_policy_rule"))
+            .collect();
+        let labels = "{policy=\"NetworkPolicy shop/web\",rule=\"spec.ingress[1]\",action=\"Drop\"}";
+        let expected = [
+            format!("mcgateway_policy_rule_packets_total{labels} 3"),
+            format!("mcgateway_policy_rule_bytes_total{labels} 222"),
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use aya::maps::{MapData, PerCpuArray};
 use mc_gateway_common::abi::sample::{SAMPLE_LIMIT, SampleLimiter};
 
 use crate::host::{conntrack, nftables};
-use crate::maps::{CounterMaps, FlowMaps, LivenessMaps, MapsError, PeerCounterMap, map_error, open};
+use crate::maps::{
+    CounterMaps, FlowMaps, LivenessMaps, MapsError, PeerCounterMap, RuleCounterMap, map_error, open,
+};
 use collect::KernelCounters;
 use mc_metrics::MetricsSource;
 pub use state::State;
@@ -22,6 +24,7 @@ pub struct Metrics {
     counters: CounterMaps,
     health: LivenessMaps,
     peer_counters: PeerCounterMap,
+    rule_counters: RuleCounterMap,
     sample_limiter: PerCpuArray<MapData, SampleLimiter>,
     flows: FlowMaps,
 }
@@ -34,6 +37,7 @@ impl Metrics {
             counters: CounterMaps::open(maps)?,
             health: LivenessMaps::open(maps)?,
             peer_counters: PeerCounterMap::open(maps)?,
+            rule_counters: RuleCounterMap::open(maps)?,
             sample_limiter: open(maps, SAMPLE_LIMIT)?,
             flows: FlowMaps::open(maps)?,
         }))
@@ -59,6 +63,7 @@ impl Metrics {
             counters: self.counters.read()?,
             health: self.health.read(next_hops)?,
             peer_counters: self.peer_counters.read(peers)?,
+            rule_counters: self.rule_counters.read()?,
             sample_limiters: limiters.to_vec(),
             conntrack: conntrack::error_counters(),
             nftables: nftables::read_counters(),

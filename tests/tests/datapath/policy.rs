@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use aya::{
     Ebpf, Pod,
-    maps::{Array, HashMap, LpmTrie, MapData, lpm_trie::Key},
+    maps::{Array, HashMap, LpmTrie, MapData, PerCpuHashMap, PerCpuValues, lpm_trie::Key},
+    util::nr_cpus,
 };
 use mc_gateway_common::{
     abi::policy::{
-        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_FLOWS, POLICY_PODS, POLICY_RULES,
-        POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleKey,
+        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_COUNTERS, POLICY_FLOWS,
+        POLICY_PODS, POLICY_RULES, POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
+        RuleCounter, RuleKey,
     },
     abi::service::ReplyKey,
     maps::policy::PolicyMaps,
@@ -19,6 +21,11 @@ use crate::{cases, fixture::Shape, kernel::Kernel};
 
 fn hash<'e, K: Pod, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> HashMap<&'e mut MapData, K, V> {
     ebpf.map_mut(name).expect(name).try_into().expect(name)
+}
+
+fn counters(ebpf: &mut Ebpf) -> PerCpuHashMap<&mut MapData, u32, RuleCounter> {
+    let map = ebpf.map_mut(POLICY_COUNTERS).expect(POLICY_COUNTERS);
+    map.try_into().expect(POLICY_COUNTERS)
 }
 
 fn set_state(ebpf: &mut Ebpf, state: PolicyState) {
@@ -50,6 +57,12 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for ((len, key), rule) in &tables.rules {
         rules.insert(&Key::new(*len, *key), rule, 0).expect(POLICY_RULES);
     }
+    let mut counters = counters(ebpf);
+    for rule in tables.rules.values() {
+        let zeros = vec![RuleCounter::default(); nr_cpus().expect("CPUs")];
+        let zeros = PerCpuValues::try_from(zeros).expect("one per CPU");
+        counters.insert(rule.rule, zeros, 0).expect(POLICY_COUNTERS);
+    }
     let mut flows: HashMap<_, ReplyKey, u64> = hash(ebpf, POLICY_FLOWS);
     for (key, time) in &*tables.flows.borrow() {
         flows.insert(key, time, 0).expect(POLICY_FLOWS);
@@ -76,6 +89,11 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     let mut rules: LpmTrie<_, RuleKey, Rule> = map.try_into().expect(POLICY_RULES);
     for (len, key) in tables.rules.keys() {
         rules.remove(&Key::new(*len, *key)).expect(POLICY_RULES);
+    }
+    let mut counters = counters(ebpf);
+    let known: Vec<u32> = counters.keys().filter_map(Result::ok).collect();
+    for rule in known {
+        counters.remove(&rule).expect(POLICY_COUNTERS);
     }
     clear_flows(ebpf);
 }

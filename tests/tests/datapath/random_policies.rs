@@ -18,16 +18,20 @@ use mc_gateway::{
     desired::{DesiredCache, Established, LocalNode, compute},
     identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo},
     ids::cluster_id,
-    maps::PinnedMaps,
+    maps::{PinnedMaps, RuleCounterMap},
     objects::{NodeInfo, Objects, PodInfo, RemoteCluster},
     policy::{
-        Direction, Identity, LocalPod, Packet, PolicySet, ServicePeer, VerdictAction, compile, evaluate,
+        Direction, Identity, LocalPod, Packet, PolicySet, RuleRef, ServicePeer, VerdictAction, compile,
+        evaluate,
     },
     policy_objects::Parsed,
     service_objects::{ServiceInfo, ServicePort},
 };
 use mc_gateway_common::{
-    abi::{ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS},
+    abi::{
+        ACTION_DELIVER, CLUSTER_LOCAL, IDENTITY_HOST, IDENTITY_UNKNOWN, Prefix, V4_PREFIX_BITS,
+        policy::RuleCounter,
+    },
     maps::MemoryMaps,
     packet::ip::{ICMP, ICMPV6, TCP, UDP},
     verdict::DropReason,
@@ -389,30 +393,37 @@ fn frame(packet: &Packet) -> Vec<u8> {
 /// Actions and drop reasons of the programs.
 type Outcome = (u32, Option<DropReason>);
 
-/// The result for a packet, by the rules and the recorded exporters.
-fn expected(world: &World, selected: &BTreeSet<IpAddr>, program: Program, packet: &Packet) -> Outcome {
+/// The result for a packet, by the rules and the recorded exporters, and the rule that decides.
+fn expected(
+    world: &World,
+    selected: &BTreeSet<IpAddr>,
+    program: Program,
+    packet: &Packet,
+) -> (Outcome, Option<RuleRef>) {
     const PASSES: Outcome = (TC_ACT_UNSPEC, None);
     let dropped = |reason| (TC_ACT_SHOT, Some(reason));
     if program == Program::FromRemote && !selected.contains(&packet.pod) {
-        return PASSES;
+        return (PASSES, None);
     }
     let exports = |clusters: &BTreeSet<String>| clusters.contains(SENDERS);
     let identity = match world.exporters.get(&packet.identity) {
         _ if program != Program::FromRemote => packet.identity,
-        Some(clusters) if !exports(clusters) => return dropped(DropReason::IdentityForged),
+        Some(clusters) if !exports(clusters) => return (dropped(DropReason::IdentityForged), None),
         // The senders' cluster is not known to announce identities.
         None if packet.identity == IDENTITY_HOST && !world.exporters.values().any(exports) => {
             IDENTITY_UNKNOWN
         }
         _ => packet.identity,
     };
-    match evaluate(&world.set, &Packet { identity, ..*packet }).action {
+    let verdict = evaluate(&world.set, &Packet { identity, ..*packet });
+    let outcome = match verdict.action {
         VerdictAction::Allow | VerdictAction::Pass | VerdictAction::DefaultAllow => PASSES,
         // The answer leaves by a redirect.
         VerdictAction::Reject if packet.protocol == TCP => (TC_ACT_REDIRECT, None),
         VerdictAction::Drop | VerdictAction::Reject => dropped(DropReason::Policy),
         VerdictAction::UnknownIdentity => dropped(DropReason::IdentityUnknown),
-    }
+    };
+    (outcome, verdict.rule)
 }
 
 /// The prefixes of the Pods and of the senders' cluster.
@@ -459,6 +470,8 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
     let pins = Pins::new("random-policies");
     kernel.pin_maps(pins.dir());
     let mut maps = PinnedMaps::open(pins.dir()).expect("the maps");
+    let counters = RuleCounterMap::open(pins.dir()).expect("the counters");
+    let mut counted_packets = 0;
     let mut cache = DesiredCache::default();
     let mut results: BTreeMap<(&str, Option<&str>), u64> = BTreeMap::new();
     let mut drops = kernel.counts().drops;
@@ -467,11 +480,20 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         let (desired, _) =
             compute(&world.objects, &me, &Established::default(), &mut cache).expect("a desired state");
         maps.set_policies(&desired.policies.tables).expect("the tables");
+        let before = counters.read().expect("the counters");
+        let mut decided: BTreeMap<(String, String), RuleCounter> = BTreeMap::new();
         let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
-            let (wanted, reason) = expected(&world, &selected, program, &packet);
-            let action = kernel.run(program.name(), &frame(&packet)).action;
+            let ((wanted, reason), rule) = expected(&world, &selected, program, &packet);
+            let frame = frame(&packet);
+            let action = kernel.run(program.name(), &frame).action;
+            if let Some(rule) = rule {
+                let counter = decided.entry((rule.policy.to_string(), rule.path())).or_default();
+                counter.packets += 1;
+                counter.bytes += u64::try_from(frame.len()).expect("a length");
+                counted_packets += 1;
+            }
             if let Some(reason) = reason {
                 drops[reason as usize] += 1;
             }
@@ -492,8 +514,25 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             };
             *results.entry((program.name(), result)).or_default() += 1;
         }
+        let after = counters.read().expect("the counters");
+        let ids: BTreeSet<u32> = after.keys().copied().collect();
+        assert!(
+            desired.policies.rules.keys().copied().eq(ids),
+            "counters of all rules"
+        );
+        let counted = desired.policies.rules.iter().filter_map(|(id, rule)| {
+            let (before, after) = (before.get(id).copied().unwrap_or_default(), after[id]);
+            let counter = RuleCounter {
+                packets: after.packets - before.packets,
+                bytes: after.bytes - before.bytes,
+            };
+            (counter.packets > 0).then(|| ((rule.policy.clone(), rule.rule.clone()), counter))
+        });
+        let counted: BTreeMap<_, _> = counted.collect();
+        assert_eq!(counted, decided, "seed {seed}, set {number}");
     }
-    println!("{results:?}");
+    println!("{results:?}; {counted_packets} counted by rules");
+    assert!(counted_packets > packets / 4, "{counted_packets}");
     let of_remote = [DropReason::IdentityUnknown, DropReason::IdentityForged];
     let of_remote = of_remote.map(|reason| (Program::FromRemote, Some(reason)));
     let of_all = [Program::FromRemote, Program::ToPod, Program::FromPod]

@@ -8,10 +8,12 @@ use mc_tests::{
     topology::{Cluster, Place, Topology},
     wait::wait_for,
 };
+use serde_json::json;
 
 use crate::{
-    fixture::options,
+    fixture::{options, wait_for_log},
     identities::{pod_manifest, write},
+    observability::{inspect, row},
     policies::{self, PORT, TIMEOUT, enforce, get_from, wait_dropped_from, wait_passing_from, write_policy},
 };
 
@@ -139,6 +141,23 @@ impl Bed {
         .expect("a reset");
     }
 
+    /// A policy that selects senders by `ServiceAccount`.
+    fn check_service_accounts(&self, server: Ipv4Addr) {
+        let policy = "  - action: Allow\n    from: [{serviceAccount: {name: job, namespace: shop}}]\n  - action: Drop\n";
+        write_policy(&self.hosts, Cluster::West, policy);
+        self.wait_dropped(&self.far, server, "policy", "another account");
+        let pod = pod_manifest("far", Place::GatewayWest, FAR, "other", "Running");
+        let of_account = pod.replace("containers:", "serviceAccountName: job, containers:");
+        write(&self.hosts, Cluster::West, "pod-far.yaml", &of_account);
+        self.wait_passing(&self.far, server, "the account of the rule");
+        self.wait_dropped(
+            &self.local,
+            server,
+            "policy",
+            "a Pod of the node with another account",
+        );
+    }
+
     /// Names of the links to devices of Pods on the server's node.
     fn links(&self) -> Vec<String> {
         let links = fs::read_dir(self.hosts.bpf_dir(Place::NodeWest).join("links")).expect("links");
@@ -207,6 +226,22 @@ fn check_own_cluster(name: &str, bridge: bool) {
     bed.wait_passing(&bed.local, server, "the label of the rule");
     bed.write_pod("far", Place::GatewayWest, FAR, "other");
     bed.wait_dropped(&bed.far, server, "policy", "another label on another node");
+    let rules = inspect(&bed.hosts, Place::NodeWest, "rules");
+    let rules: Vec<_> = ["spec.ingress[0]", "spec.ingress[1]"]
+        .map(|rule| row(&rules, "rule", rule))
+        .map(|row| (&row["policy"], &row["action"], row["packets"].as_u64() > Some(0)))
+        .into();
+    let policy = json!("ClusterNetworkPolicy policy");
+    let expected = [(&policy, &json!("Allow"), true), (&policy, &json!("Drop"), true)];
+    assert_eq!(rules, expected);
+    let log = [
+        "packet dropped",
+        "program=\"to_pod\"",
+        "ClusterNetworkPolicy policy",
+        "spec.ingress[1]",
+    ];
+    wait_for_log(&mut bed.hosts, Place::NodeWest, &log);
+    bed.check_service_accounts(server);
     write_policy(&bed.hosts, Cluster::West, "  - action: Reject\n");
     for (what, client) in bed.clients() {
         if what == "the node" {

@@ -1,0 +1,65 @@
+//! IDs of the rules of network policies in the maps, and their names. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::stable_id;
+use crate::policy::{RuleRef, Tables};
+
+/// Name and action of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleName {
+    /// Kind and name of the policy.
+    pub policy: String,
+    /// Path of the rule in the policy.
+    pub rule: String,
+    /// `Allow`, `Drop`, `Reject` or `Pass`.
+    pub action: String,
+}
+
+/// A different ID for each rule, by the names of policies and rules: a counter of a rule outlives changes of others.
+pub(super) fn rule_ids(names: &[RuleRef]) -> Vec<u32> {
+    let hashes = names
+        .iter()
+        .map(|name| stable_id(&format!("{} {}", name.policy, name.path())));
+    distinct(hashes)
+}
+
+/// The numbers, with another one for each that occurs again.
+fn distinct(numbers: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut used = BTreeSet::new();
+    let distinct = numbers.map(|mut number| {
+        while !used.insert(number) {
+            number = number.wrapping_add(1).max(1);
+        }
+        number
+    });
+    distinct.collect()
+}
+
+/// Names of the rules that packets may meet.
+pub(super) fn rule_names(tables: &Tables, ids: &[u32]) -> BTreeMap<u32, RuleName> {
+    let names = tables.rules.values().filter_map(|value| {
+        let at = usize::try_from(value.rule).ok()?;
+        let (id, name) = (*ids.get(at)?, tables.rule_names.get(at)?);
+        let name = RuleName {
+            policy: name.policy.to_string(),
+            rule: name.path(),
+            action: value.action.name().to_owned(),
+        };
+        Some((id, name))
+    });
+    names.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_with_one_hash_have_different_ids() {
+        let ids = distinct([5, 5, 6, u32::MAX, u32::MAX].into_iter());
+        assert_eq!(ids, [5, 6, 7, u32::MAX, 1]);
+    }
+}

@@ -65,6 +65,7 @@ fn run_trace(args: TraceArgs) -> ExitCode {
         src: args.src,
         dst: args.dst,
         protocol: args.protocol,
+        identity: args.identity,
     };
     let report = Paths::try_from(args.paths)
         .map_err(anyhow::Error::from)

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mc_gateway_common::abi::IDENTITY_UNKNOWN;
 
 use super::{Dscp, EncapFormat};
 use crate::inspect::render::Format as Output;
@@ -252,9 +253,13 @@ pub struct TraceArgs {
     /// tcp, udp or icmp, with a port as in tcp:443.
     #[arg(default_value = "icmp", value_name = "PROTOCOL[:PORT]")]
     pub protocol: Protocol,
-    /// Sender of the packet: mc0 for a Pod of this node, or a peer by address or name.
-    #[arg(long, default_value = "mc0", value_name = "mc0|PEER")]
+    /// Sender of the packet: mc0 for a Pod of this node, pod for a Pod of the cluster and the policies at the devices of
+    /// Pods, or a peer by address or name.
+    #[arg(long, default_value = "mc0", value_name = "mc0|pod|PEER")]
     pub from: String,
+    /// Label identity of the sender of a packet from a peer: spec.id of its LabelIdentity.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=i64::from(IDENTITY_UNKNOWN)))]
+    pub identity: u32,
     /// Pins and device.
     #[command(flatten)]
     pub paths: PathArgs,

@@ -142,6 +142,8 @@ impl Snapshot {
             fragments: RefCell::new(self.flows.fragments.clone()),
             full: false,
         };
+        maps.policies = contents.policies.to_maps();
+        *maps.policies.flows.borrow_mut() = self.flows.policies.clone();
         for (slot, health) in &self.health {
             maps.health.sent.insert(*slot, health.sent);
             maps.health.seen.borrow_mut().insert(*slot, health.seen);

@@ -1,4 +1,4 @@
-//! Per-flow entries that the programs write for Services. The agent only reads them.
+//! Per-flow entries that the programs write for Services and policies. The agent only reads them.
 //!
 //! These are LRU maps that change under traffic: a reader may miss an entry or see one twice, and never reads more
 //! entries than the map's capacity.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use aya::maps::{HashMap, MapData, MapError, MapInfo};
+use mc_gateway_common::abi::policy::POLICY_FLOWS;
 use mc_gateway_common::abi::service::{
     FLOWS, FRAGMENTS, Flow, FlowKey, Fragment, FragmentKey, REPLIES, Reply, ReplyKey,
 };
@@ -14,7 +15,7 @@ use mc_gateway_common::abi::service::{
 use super::batch;
 use super::error::{MapsError, map_error, open};
 
-/// Per-flow entries of the Service maps.
+/// Per-flow entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowState {
     /// At a gateway: ID of the selected backend.
@@ -23,15 +24,18 @@ pub struct FlowState {
     pub replies: BTreeMap<ReplyKey, Reply>,
     /// Ports of fragmented packets in transit.
     pub fragments: BTreeMap<FragmentKey, Fragment>,
-    /// Their capacities, in this order.
+    /// At a Pod's node: time of the last packet of flows that policies let pass.
+    pub policies: BTreeMap<ReplyKey, u64>,
+    /// Capacities of the first three, in this order.
     pub capacities: [u32; 3],
 }
 
-/// `mc_flows`, `mc_replies` and `mc_fragments`.
+/// `mc_flows`, `mc_replies`, `mc_fragments` and `mc_policy_flows`.
 pub struct FlowMaps {
     flows: HashMap<MapData, FlowKey, Flow>,
     replies: HashMap<MapData, ReplyKey, Reply>,
     fragments: HashMap<MapData, FragmentKey, Fragment>,
+    policies: HashMap<MapData, ReplyKey, u64>,
     capacities: [u32; 3],
 }
 
@@ -42,6 +46,7 @@ impl FlowMaps {
             flows: open(maps, FLOWS)?,
             replies: open(maps, REPLIES)?,
             fragments: open(maps, FRAGMENTS)?,
+            policies: open(maps, POLICY_FLOWS)?,
             capacities: [
                 capacity(maps, FLOWS)?,
                 capacity(maps, REPLIES)?,
@@ -57,6 +62,7 @@ impl FlowMaps {
             flows: flows.into_iter().map(|(key, flow)| (key, flow.backend)).collect(),
             replies: entries(&self.replies, REPLIES)?,
             fragments: entries(&self.fragments, FRAGMENTS)?,
+            policies: entries(&self.policies, POLICY_FLOWS)?,
             capacities: self.capacities,
         })
     }

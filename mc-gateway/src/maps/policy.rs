@@ -14,6 +14,9 @@ use mc_gateway_common::abi::policy::{
     PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
 
+use mc_gateway_common::abi::Addr;
+use mc_gateway_common::maps::policy::PolicyMaps;
+
 use super::batch;
 use super::error::{MapsError, ignore_missing, map_error, open};
 use crate::policy_tables::{PolicyTables, RulePrefix};
@@ -46,6 +49,51 @@ impl PolicyContents {
     pub fn current(&self) -> &Arc<PolicyTables> {
         let [first, second] = &self.tables;
         if self.half == 0 { first } else { second }
+    }
+
+    /// The tables in use as input of the packet pipeline, without flows.
+    #[must_use]
+    pub fn to_maps(&self) -> PolicyMaps {
+        let (half, tables) = (self.half, self.current());
+        let short = u16::from(half != 0);
+        let pods = |pods: &BTreeMap<Addr, PolicyPod>, direction| -> Vec<_> {
+            let key = |addr| PolicyPodKey {
+                addr,
+                half: short,
+                direction,
+            };
+            pods.iter().map(|(addr, pod)| (key(*addr), *pod)).collect()
+        };
+        let ingress = pods(&tables.pods, DIRECTION_INGRESS).into_iter();
+        let identities = tables.identities.iter().map(|((cluster, identity), class)| {
+            let key = IdentityKey {
+                cluster: *cluster,
+                identity: *identity,
+                half,
+            };
+            (key, *class)
+        });
+        let classes = tables.address_classes.iter().map(|((len, addr), class)| {
+            let key = AddressClassKey { half, addr: *addr };
+            ((len.saturating_add(ADDRESS_CLASS_BITS), key), *class)
+        });
+        let rules = tables.rules.iter().map(|(prefix, rule)| {
+            let key = rule_key(prefix, half);
+            ((key.prefix_len(), key.data()), *rule)
+        });
+        PolicyMaps {
+            state: PolicyState {
+                half,
+                enforced: tables.enforced(),
+            },
+            pods: ingress
+                .chain(pods(&tables.egress_pods, DIRECTION_EGRESS))
+                .collect(),
+            identities: identities.collect(),
+            address_classes: classes.collect(),
+            rules: rules.collect(),
+            ..PolicyMaps::default()
+        }
     }
 
     /// The half that programs do not use, and its tables.

@@ -26,6 +26,20 @@ use crate::inspect::snapshot::Snapshot;
 use crate::maps::nexthop_slots;
 use crate::resolved::PrefixKey;
 
+/// Whether programs forward packets to this address to another cluster.
+pub(super) fn is_forwarded(snapshot: &Snapshot, dst: IpAddr) -> bool {
+    let found = lookup_prefix(snapshot, "destination", dst, &mut Vec::new());
+    found.is_some_and(|(_, dst)| dst.action == abi::ACTION_FORWARD && dst.cluster != CLUSTER_LOCAL)
+}
+
+/// The rule of a network policy that decides.
+pub(super) fn rule(snapshot: &Snapshot, id: u32) -> String {
+    match snapshot.names.rules.get(&id) {
+        Some(name) => format!("{} {} decides: {}", name.policy, name.rule, name.action),
+        None => format!("the rule {id:#010x} of a policy decides"),
+    }
+}
+
 /// Decisions on a packet that leaves through `mc0`.
 pub(super) fn to_remote(snapshot: &Snapshot, flow: &TraceFlow) -> Vec<String> {
     let mut lines = Vec::new();

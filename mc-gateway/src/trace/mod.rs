@@ -7,13 +7,13 @@
 mod explain;
 pub mod packet;
 pub mod protocol;
+mod test_run;
 
 use std::net::IpAddr;
 
-use aya::TestRunOptions;
-use aya::programs::{ProgramError, SchedClassifier, TestRun as _};
-use bytes::Bytes;
+use aya::programs::ProgramError;
 use mc_gateway_common::abi::{self, Addr, SourceMac};
+use mc_gateway_common::maps::MemoryMaps;
 use mc_gateway_common::packet::SlicePacket;
 use mc_gateway_common::pipeline;
 use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
@@ -26,14 +26,6 @@ use crate::inspect::snapshot::{Snapshot, SnapshotError};
 use crate::plan::Program;
 use packet::TraceFlow;
 
-/// Return values of a classifier (`linux/pkt_cls.h`).
-const TC_ACT_UNSPEC: u32 = u32::MAX;
-const TC_ACT_SHOT: u32 = 2;
-/// As [`TC_ACT_SHOT`]: to the kernel's stack.
-const TC_ACT_OK: u32 = 0;
-const TC_ACT_REDIRECT: u32 = 7;
-/// Room for any outer header.
-const HEADROOM: usize = 256;
 /// Attempts while the maps change.
 const ATTEMPTS: usize = 3;
 
@@ -94,15 +86,7 @@ pub struct TraceReport {
     pub result: TraceResult,
 }
 
-/// Result of the run in the kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct TestRunResult {
-    action: u32,
-    /// The packet after the run; unused after a drop.
-    bytes: Bytes,
-}
-
-/// Traces `flow`, arriving `from` "mc0" or a peer's address or name.
+/// Traces `flow`, arriving `from` "mc0", "pod" (at the device of a Pod), or a peer's address or name.
 pub fn trace(place: &Paths, flow: &TraceFlow, from: &str) -> Result<TraceReport, TraceError> {
     if !same_family(flow.src, flow.dst) {
         return Err(TraceError::Families {
@@ -121,79 +105,151 @@ pub fn trace(place: &Paths, flow: &TraceFlow, from: &str) -> Result<TraceReport,
     Ok(report.0)
 }
 
-/// A report, and whether program and model agree.
+/// A report, and whether programs and model agree.
 fn trace_once(place: &Paths, flow: &TraceFlow, from: &str) -> Result<(TraceReport, bool), TraceError> {
     let snapshot = Snapshot::read(place)?;
-    let config = &snapshot.contents.config;
     let mut tables = snapshot.to_maps();
     tables.health.now = monotonic_ns();
-    let (program, frame, mut lines) = if from == "mc0" || from == place.device {
-        (
-            Program::ToRemote,
-            flow.mc0_frame(config),
-            explain::to_remote(&snapshot, flow),
-        )
-    } else {
-        let peer = resolve_peer(&snapshot, from)?;
-        let local = local_addr_for(&snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
-        let frame = flow.underlay_frame(
-            config,
-            to_abi_addr(peer),
-            local,
-            source_mac(&snapshot, flow, peer),
-        );
-        (
-            Program::FromUnderlay,
-            frame,
-            explain::from_underlay(&snapshot, flow, peer),
-        )
+    let mut trace = Trace {
+        snapshot: &snapshot,
+        flow,
+        tables,
+        lines: Vec::new(),
+        result: TraceResult::Unknown,
+        agree: true,
     };
-    let mut packet = SlicePacket::new(frame.to_vec());
-    let verdict = match program {
-        Program::ToRemote => pipeline::to_remote(&mut packet, &tables),
-        Program::FromUnderlay => pipeline::from_underlay(&mut packet, &tables),
-        Program::FromTunnel => pipeline::from_tunnel(&mut packet, &tables),
-        Program::FromRemote => pipeline::from_remote(&mut packet, &tables),
-        Program::ToPod => pipeline::to_pod(&mut packet, &tables),
-        Program::FromPod => pipeline::from_pod(&mut packet, &tables),
-    };
-    let kernel = test_run(&snapshot, program, &frame)?;
-    let agree = matches_kernel(verdict, packet.bytes(), &kernel);
-    let (description, result) = describe_verdict(verdict);
-    if let Verdict::Send {
-        outcome: Outcome::Transit,
-        ..
-    } = verdict
-    {
-        let inner_at = frame.len().saturating_sub(flow.ip_packet().len());
-        lines.extend(explain::chosen_backend(&snapshot, packet.bytes(), inner_at));
-    }
-    let title = format!(
-        "{:?} {} -> {} in {}",
-        flow.protocol,
-        flow.src,
-        flow.dst,
-        program.name()
-    );
-    lines.insert(0, title);
-    lines.push(description);
-    if agree {
-        lines.push(format!(
-            "the loaded program agrees (it counted this packet in {})",
-            abi::OUTCOMES
-        ));
+    if from == "pod" {
+        trace.at_pod()?;
+    } else if from == "mc0" || from == place.device {
+        trace.at_mc0()?;
     } else {
-        lines.push(format!(
-            "ERROR: the loaded program disagrees: action {}, {} bytes; expected from the maps: {verdict:?}, {} bytes",
-            kernel.action,
-            kernel.bytes.len(),
-            packet.bytes().len()
-        ));
+        trace.at_underlay(resolve_peer(&snapshot, from)?)?;
     }
-    let mut text = lines.join("\n");
+    let mut text = trace.lines.join("\n");
     text.push('\n');
-    let result = if agree { result } else { TraceResult::Unknown };
-    Ok((TraceReport { text, result }, agree))
+    let result = if trace.agree {
+        trace.result
+    } else {
+        TraceResult::Unknown
+    };
+    Ok((TraceReport { text, result }, trace.agree))
+}
+
+/// The programs that a packet meets, one after the other.
+struct Trace<'s> {
+    snapshot: &'s Snapshot,
+    flow: &'s TraceFlow,
+    tables: MemoryMaps,
+    lines: Vec<String>,
+    /// That of the last program.
+    result: TraceResult,
+    /// Whether all programs and the model agree.
+    agree: bool,
+}
+
+/// The run of one program.
+struct Step {
+    verdict: Verdict,
+    /// The packet after it.
+    bytes: Vec<u8>,
+}
+
+impl Trace<'_> {
+    /// A packet at the device of its Pod: to a Pod of this cluster, or on to `mc0`.
+    fn at_pod(&mut self) -> Result<(), TraceError> {
+        let frame = self.flow.mc0_frame(&self.snapshot.contents.config);
+        let step = self.run(Program::FromPod, &frame, Vec::new())?;
+        if step.verdict != Verdict::Pass {
+            return Ok(());
+        }
+        if explain::is_forwarded(self.snapshot, self.flow.dst) {
+            return self.at_mc0();
+        }
+        self.run(Program::ToPod, &frame, Vec::new())?;
+        Ok(())
+    }
+
+    /// A packet that leaves through `mc0`.
+    fn at_mc0(&mut self) -> Result<(), TraceError> {
+        let frame = self.flow.mc0_frame(&self.snapshot.contents.config);
+        let explained = explain::to_remote(self.snapshot, self.flow);
+        self.run(Program::ToRemote, &frame, explained)?;
+        Ok(())
+    }
+
+    /// A packet from a peer, as far as the Pod.
+    fn at_underlay(&mut self, peer: IpAddr) -> Result<(), TraceError> {
+        let (snapshot, flow) = (self.snapshot, self.flow);
+        let local = local_addr_for(snapshot, peer).ok_or(TraceError::NoLocal(peer))?;
+        let mac = source_mac(snapshot, flow, peer);
+        let frame = flow.underlay_frame(&snapshot.contents.config, to_abi_addr(peer), local, mac);
+        let explained = explain::from_underlay(snapshot, flow, peer);
+        let step = self.run(Program::FromUnderlay, &frame, explained)?;
+        match step.verdict {
+            Verdict::Send {
+                outcome: Outcome::Transit,
+                ..
+            } => {
+                let inner_at = frame.len().saturating_sub(flow.ip_packet().len());
+                self.lines
+                    .extend(explain::chosen_backend(snapshot, &step.bytes, inner_at));
+            }
+            Verdict::Deliver { .. } if !snapshot.contents.policies.current().pods.is_empty() => {
+                self.run(Program::FromRemote, &step.bytes, Vec::new())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Runs a program and the model, and adds the lines about it behind those `explained`.
+    fn run(&mut self, program: Program, frame: &[u8], explained: Vec<String>) -> Result<Step, TraceError> {
+        let mut packet = SlicePacket::new(frame.to_vec());
+        packet.set_ingress_ifindex(test_run::RECEIVED_ON);
+        let tables = &self.tables;
+        let verdict = match program {
+            Program::ToRemote => pipeline::to_remote(&mut packet, tables),
+            Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
+            Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
+            Program::FromRemote => pipeline::from_remote(&mut packet, tables),
+            Program::ToPod => pipeline::to_pod(&mut packet, tables),
+            Program::FromPod => pipeline::from_pod(&mut packet, tables),
+        };
+        let kernel = test_run::run(self.snapshot, program, frame)?;
+        let flow = self.flow;
+        self.lines.push(format!(
+            "{:?} {} -> {} in {}",
+            flow.protocol,
+            flow.src,
+            flow.dst,
+            program.name()
+        ));
+        self.lines.extend(explained);
+        let rules = self.tables.policies.counters.take();
+        self.lines
+            .extend(rules.keys().map(|id| explain::rule(self.snapshot, *id)));
+        let (description, result) = describe_verdict(program, verdict);
+        self.lines.push(description);
+        if kernel.agrees_with(verdict, packet.bytes()) {
+            self.lines.push(format!(
+                "the loaded program agrees (it counted this packet in {})",
+                abi::OUTCOMES
+            ));
+        } else {
+            self.agree = false;
+            self.lines.push(format!(
+                "ERROR: the loaded program disagrees: action {}, {} bytes; expected from the maps: {verdict:?}, {} bytes",
+                kernel.action,
+                kernel.bytes.len(),
+                packet.bytes().len()
+            ));
+        }
+        self.result = result;
+        Ok(Step {
+            verdict,
+            bytes: packet.bytes().to_vec(),
+        })
+    }
 }
 
 /// The inner source MAC address of a packet from the peer: an accepted one, from a gateway of this cluster combined
@@ -248,45 +304,18 @@ fn local_addr_for(snapshot: &Snapshot, peer: IpAddr) -> Option<Addr> {
     local.find(|addr| same_family(from_abi_addr(addr), peer)).copied()
 }
 
-fn test_run(snapshot: &Snapshot, program: Program, frame: &[u8]) -> Result<TestRunResult, TraceError> {
-    let name = program.name();
-    let failed = |operation| {
-        move |source| TraceError::Program {
-            program: name,
-            operation,
-            source,
-        }
-    };
-    let path = snapshot.dir.join("programs").join(name);
-    let classifier = SchedClassifier::from_pin(path).map_err(failed("open its pin"))?;
-    let mut out = vec![0; frame.len().saturating_add(HEADROOM)];
-    let result = classifier
-        .test_run(TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut out),
-            ..TestRunOptions::default()
-        })
-        .map_err(failed("run it (needs root)"))?;
-    out.truncate(usize::try_from(result.data_size_out).unwrap_or(0));
-    Ok(TestRunResult {
-        action: result.return_value,
-        bytes: out.into(),
-    })
-}
-
-fn matches_kernel(verdict: Verdict, bytes: &[u8], kernel: &TestRunResult) -> bool {
+fn describe_verdict(program: Program, verdict: Verdict) -> (String, TraceResult) {
     match verdict {
-        Verdict::Pass => kernel.action == TC_ACT_UNSPEC && kernel.bytes == bytes,
-        Verdict::Drop(_) | Verdict::Consume { .. } => kernel.action == TC_ACT_SHOT,
-        Verdict::KernelDecap { .. } => kernel.action == TC_ACT_OK && kernel.bytes == bytes,
-        Verdict::Send { .. } | Verdict::Deliver { .. } => {
-            kernel.action == TC_ACT_REDIRECT && kernel.bytes == bytes
+        Verdict::Pass if matches!(program, Program::FromRemote | Program::ToPod | Program::FromPod) => {
+            ("=> pass: no policy drops it".to_owned(), TraceResult::Forwarded)
         }
-    }
-}
-
-fn describe_verdict(verdict: Verdict) -> (String, TraceResult) {
-    match verdict {
+        Verdict::Send {
+            outcome: Outcome::Reset,
+            ..
+        } => (
+            "=> reset: a policy rejects the connection".to_owned(),
+            TraceResult::Dropped,
+        ),
         Verdict::Pass => (
             "=> pass: not a packet of mc-gateway".to_owned(),
             TraceResult::Unknown,
@@ -324,27 +353,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agreement_compares_action_and_bytes() {
-        let sent = Verdict::Send {
-            outcome: Outcome::Encap,
-            ifindex: 3,
-            addressed: false,
-        };
-        let outcome = |action| TestRunResult {
-            action,
-            bytes: Bytes::from_static(&[1, 2]),
-        };
-        assert!(matches_kernel(sent, &[1, 2], &outcome(TC_ACT_REDIRECT)));
-        assert!(!matches_kernel(sent, &[1, 3], &outcome(TC_ACT_REDIRECT)));
-        assert!(!matches_kernel(sent, &[1, 2], &outcome(TC_ACT_SHOT)));
-        let dropped = Verdict::Drop(DropReason::NoRoute);
-        assert!(matches_kernel(dropped, &[9], &outcome(TC_ACT_SHOT)));
-        assert!(matches_kernel(Verdict::Pass, &[1, 2], &outcome(TC_ACT_UNSPEC)));
-    }
-
-    #[test]
     fn a_drop_has_advice() {
-        let (text, result) = describe_verdict(Verdict::Drop(DropReason::NoNextHop));
+        let (text, result) = describe_verdict(Program::ToRemote, Verdict::Drop(DropReason::NoNextHop));
         assert!(
             text.contains("no-next-hop") && text.contains("inspect groups"),
             "{text}"

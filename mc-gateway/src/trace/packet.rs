@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use mc_gateway_common::abi::service::Backend;
-use mc_gateway_common::abi::{Addr, Config, IDENTITY_HOST, SourceMac};
+use mc_gateway_common::abi::{Addr, Config, SourceMac};
 use mc_gateway_common::flow;
 use mc_gateway_common::packet::encap::{Encap, HOP_LIMIT};
 use mc_gateway_common::packet::tunnel::Format;
@@ -30,6 +30,8 @@ pub struct TraceFlow {
     pub dst: IpAddr,
     /// Protocol and port.
     pub protocol: Protocol,
+    /// Label identity of a sender in another cluster, 24 bits.
+    pub identity: u32,
 }
 
 impl TraceFlow {
@@ -160,7 +162,7 @@ impl TraceFlow {
             hash: self.hash(),
             port: config.port,
             inner_sum: None,
-            vni: IDENTITY_HOST,
+            vni: self.identity,
             inner_src: mac,
             inner_type: self.ethertype(),
             inner_len: u32::try_from(inner.len()).unwrap_or(u32::MAX),
@@ -199,6 +201,7 @@ mod tests {
                     src: src.parse().unwrap(),
                     dst: dst.parse().unwrap(),
                     protocol,
+                    identity: 0,
                 };
                 let packet = flow.ip_packet();
                 let header = if flow.dst.is_ipv4() {

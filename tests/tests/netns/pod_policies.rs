@@ -141,6 +141,53 @@ impl Bed {
         .expect("a reset");
     }
 
+    /// Traces name the rule of [`CLIENTS_ONLY`] that decides, and agree with the programs.
+    fn check_traces(&self, server: Ipv4Addr) {
+        let (local, far, server) = (LOCAL.to_string(), FAR.to_string(), server.to_string());
+        let east = Cluster::East.pod_ip().to_string();
+        let allowed = "ClusterNetworkPolicy policy spec.ingress[0] decides: Allow";
+        let dropped = "ClusterNetworkPolicy policy spec.ingress[1] decides: Drop";
+        let cases: [(&[&str], i32, &[&str]); 5] = [
+            (
+                &[&local, &server, "tcp:8080", "--from", "pod"],
+                0,
+                &["in from_pod", "in to_pod", allowed, "=> pass"],
+            ),
+            (
+                &[&far, &server, "tcp:8080", "--from", "pod"],
+                1,
+                &["in to_pod", dropped, "=> dropped: policy"],
+            ),
+            (
+                &[&server, &east, "tcp:80", "--from", "pod"],
+                0,
+                &["in from_pod", "in to_remote", "=> encap"],
+            ),
+            (
+                &[&east, &server, "tcp:8080", "--from", "gw-west", "--identity", "1"],
+                1,
+                &["=> deliver", "in from_remote", dropped],
+            ),
+            (
+                &[&far, &local, "udp:53", "--from", "pod"],
+                0,
+                &["in to_pod", "=> pass"],
+            ),
+        ];
+        for (args, code, words) in cases {
+            let out = self
+                .hosts
+                .run_agent(Place::NodeWest, &[&["trace"], args].concat())
+                .expect("trace");
+            let text =
+                String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+            for word in words.iter().chain(&["program agrees"]) {
+                assert!(text.contains(word), "{args:?}: no {word} in\n{text}");
+            }
+        }
+    }
+
     /// A policy that selects senders by `ServiceAccount`.
     fn check_service_accounts(&self, server: Ipv4Addr) {
         let policy = "  - action: Allow\n    from: [{serviceAccount: {name: job, namespace: shop}}]\n  - action: Drop\n";
@@ -241,6 +288,7 @@ fn check_own_cluster(name: &str, bridge: bool) {
         "spec.ingress[1]",
     ];
     wait_for_log(&mut bed.hosts, Place::NodeWest, &log);
+    bed.check_traces(server);
     bed.check_service_accounts(server);
     write_policy(&bed.hosts, Cluster::West, "  - action: Reject\n");
     for (what, client) in bed.clients() {

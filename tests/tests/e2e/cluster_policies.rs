@@ -46,6 +46,23 @@ spec:
     )
 }
 
+/// Pods of one `ServiceAccount` are reached by those of another one only.
+const ACCOUNT_ONLY: &str = "apiVersion: crd.antrea.io/v1beta1
+kind: ClusterNetworkPolicy
+metadata:
+  name: e2e-account-only
+spec:
+  priority: 1
+  tier: securityops
+  appliedTo:
+    - serviceAccount: {name: default, namespace: e2e-iso-b}
+  ingress:
+    - action: Allow
+      from:
+        - serviceAccount: {name: default, namespace: e2e-iso-a}
+    - action: Drop
+";
+
 /// A Pod of the matrix, which is client and server.
 #[derive(Clone)]
 struct Member {
@@ -180,7 +197,13 @@ pub(crate) fn check_isolation() {
             SHORT_TIMEOUT,
         );
     }
-    wait_matrix("all pairs after the policy", &members, |_, _| true);
+    WEST.apply(ACCOUNT_ONLY);
+    wait_matrix("one account of the own cluster", &members, |client, server| {
+        (server.cluster, server.namespace) != (WEST, "e2e-iso-b")
+            || (client.cluster, client.namespace) == (WEST, "e2e-iso-a")
+    });
+    WEST.kubectl(&["delete", POLICIES, "e2e-account-only"]);
+    wait_matrix("all pairs after the policies", &members, |_, _| true);
 }
 
 /// "Egress Rule to Multi-cluster Service" of the user guide; the Namespace of the example has no valid name.

@@ -26,6 +26,17 @@ pub fn cluster_id(key: &[u8; 16], name: &str) -> u64 {
     SipHasher24::new_with_key(key).hash(name.as_bytes()).max(1)
 }
 
+/// ID of a rule of a network policy in the maps of one node, never 0.
+///
+/// SipHash-2-4 with the node's random key: no author of a policy can choose a name with the ID of another rule. Callers
+/// check for collisions all the same.
+#[must_use]
+pub fn rule_id(key: &[u8; 16], policy: &str, rule: &str) -> u32 {
+    const MASK: u64 = 0xffff_ffff;
+    let hash = SipHasher24::new_with_key(key).hash(format!("{policy} {rule}").as_bytes());
+    u32::try_from(hash & MASK).unwrap_or_default().max(1)
+}
+
 /// ID of a backend of a Service port: the same on every node and after every restart, never 0, and short enough for a
 /// MAC address.
 ///

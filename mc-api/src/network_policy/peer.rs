@@ -70,8 +70,8 @@ pub struct PodMatch {
     pub namespaces: NamespaceMatch,
     /// The labels of Pods.
     pub pods: LabelSelector,
-    /// Name of the `ServiceAccount` of Pods, in their Namespace; any if absent. It matches Pods of the own cluster only:
-    /// a label identity names no account.
+    /// Name of the `ServiceAccount` of Pods, in their Namespace; any if absent. It matches Pods of the own cluster
+    /// only: a label identity names no account.
     pub service_account: Option<String>,
 }
 

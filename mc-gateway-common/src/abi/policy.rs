@@ -161,7 +161,7 @@ pub struct Rule {
     pub precedence: u32,
     /// [`RULE_ALLOW`], [`RULE_DROP`], [`RULE_REJECT`] or [`RULE_PASS`]; anything else drops.
     pub action: u32,
-    /// ID of the rule: the same on every node and after every restart, never 0.
+    /// ID of the rule: the same after every restart of the node's agent, never 0.
     pub rule: u32,
 }
 

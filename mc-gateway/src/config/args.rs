@@ -253,8 +253,8 @@ pub struct TraceArgs {
     /// tcp, udp or icmp, with a port as in tcp:443.
     #[arg(default_value = "icmp", value_name = "PROTOCOL[:PORT]")]
     pub protocol: Protocol,
-    /// Sender of the packet: mc0 for a Pod of this node, pod for a Pod of the cluster and the policies at the devices of
-    /// Pods, or a peer by address or name.
+    /// Sender of the packet: mc0 for a Pod of this node, pod for any Pod of the cluster with the policies at the
+    /// devices of Pods, or a peer by address or name.
     #[arg(long, default_value = "mc0", value_name = "mc0|pod|PEER")]
     pub from: String,
     /// Label identity of the sender of a packet from a peer: spec.id of its LabelIdentity.

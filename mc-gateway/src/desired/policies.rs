@@ -161,7 +161,7 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
     rejected.extend(issues);
     let pods = set.local_pods.iter().flat_map(|pod| pod.ips.iter().copied());
     let selecting = tables.policies.clone();
-    let ids = rule_ids(&tables.rule_names);
+    let ids = rule_ids(&me.cluster_id_key, &tables.rule_names);
     let names = rule_names(&tables, &ids);
     let mut tables = map_entries(&tables, &ids, inputs, me);
     let too_large = close_if_too_large(&mut tables);

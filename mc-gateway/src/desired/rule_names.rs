@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::stable_id;
+use crate::ids::rule_id;
 use crate::policy::{RuleRef, Tables};
 
 /// Name and action of a rule.
@@ -18,12 +18,10 @@ pub struct RuleName {
     pub action: String,
 }
 
-/// A different ID for each rule, by the names of policies and rules: a counter of a rule outlives changes of others.
-pub(super) fn rule_ids(names: &[RuleRef]) -> Vec<u32> {
-    let hashes = names
-        .iter()
-        .map(|name| stable_id(&format!("{} {}", name.policy, name.path())));
-    distinct(hashes)
+/// A different ID for each rule, by the node's key and the names of policies and rules: a counter of a rule outlives
+/// changes of others.
+pub(super) fn rule_ids(key: &[u8; 16], names: &[RuleRef]) -> Vec<u32> {
+    distinct(names.iter().map(|name| rule_id(key, &name.policy, &name.path())))
 }
 
 /// The numbers, with another one for each that occurs again.

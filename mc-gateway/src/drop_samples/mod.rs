@@ -77,7 +77,7 @@ async fn read(mut ring: AsyncFd<RingBuf<MapData>>, metrics: &Metrics) -> io::Res
     }
 }
 
-/// Names of what a sample refers to by number or address.
+/// Names of the objects that a sample has by number or address.
 struct Names {
     /// Of the peer; empty for a packet of this cluster or of an unknown peer.
     peer: String,

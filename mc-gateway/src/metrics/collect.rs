@@ -50,11 +50,25 @@ pub(super) fn render(state: &State, counted: &KernelCounters) -> Result<String, 
     scrape.encode()
 }
 
-/// A field of a counter.
-type Field = fn(&abi::Counter) -> u64;
+/// Name, HELP text and field of a counter.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 
-fn data_path(scrape: &mut Scrape, counters: &Counters) {
-    let families: [(_, _, Field); 3] = [
+/// One family for each field, with the same series: labels and counter.
+fn counters<T, const N: usize>(
+    scrape: &mut Scrape,
+    families: &[Family<T>],
+    series: &[([(&'static str, &str); N], T)],
+) {
+    for &(name, help, value) in families {
+        scrape.family(name, Kind::Counter, help);
+        for (labels, counter) in series {
+            scrape.value(labels, value(counter));
+        }
+    }
+}
+
+fn data_path(scrape: &mut Scrape, counted: &Counters) {
+    let families: [Family<abi::Counter>; 3] = [
         (
             "mcgateway_packets_total",
             "Packets by outcome; a super-packet counts once.",
@@ -71,18 +85,17 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
             |counter| counter.gso,
         ),
     ];
-    for (name, help, value) in families {
-        scrape.family(name, Kind::Counter, help);
-        for (path, counter) in &counters.outcomes {
-            scrape.value(&[("outcome", path.name())], value(counter));
-        }
-    }
+    let series = counted.outcomes.iter();
+    let series: Vec<_> = series
+        .map(|(outcome, counter)| ([("outcome", outcome.name())], *counter))
+        .collect();
+    counters(scrape, &families, &series);
     scrape.family(
         "mcgateway_drops_total",
         Kind::Counter,
         "Packets dropped, by reason; docs/metrics.md has advice for each.",
     );
-    for (reason, packets) in &counters.drops {
+    for (reason, packets) in &counted.drops {
         scrape.value(&[("reason", reason.name())], packets);
     }
     scrape.family(
@@ -90,7 +103,7 @@ fn data_path(scrape: &mut Scrape, counters: &Counters) {
         Kind::Counter,
         "Events of packets that were forwarded.",
     );
-    for (event, packets) in &counters.events {
+    for (event, packets) in &counted.events {
         scrape.value(&[("event", event.name())], packets);
     }
 }
@@ -200,11 +213,8 @@ fn next_hops(scrape: &mut Scrape, state: &State, health: &BTreeMap<u32, NextHopH
     }
 }
 
-/// A counter of a rule.
-type RuleField = fn(&RuleCounter) -> u64;
-
 fn rules(scrape: &mut Scrape, state: &State, counted: &BTreeMap<u32, RuleCounter>) {
-    let families: [(_, _, RuleField); 2] = [
+    let families: [Family<RuleCounter>; 2] = [
         (
             "mcgateway_policy_rule_packets_total",
             "Packets on which the rule of a network policy decided: those that open a connection or flow, and all that \
@@ -217,27 +227,21 @@ fn rules(scrape: &mut Scrape, state: &State, counted: &BTreeMap<u32, RuleCounter
             |counter| counter.bytes,
         ),
     ];
-    for (name, help, value) in families {
-        scrape.family(name, Kind::Counter, help);
-        for (id, counter) in counted {
-            // Counters of a removed rule have no name until the agent removes them.
-            if let Some(rule) = state.names.rules.get(id) {
-                let labels = [
-                    ("policy", &*rule.policy),
-                    ("rule", &rule.rule),
-                    ("action", &rule.action),
-                ];
-                scrape.value(&labels, value(counter));
-            }
-        }
-    }
+    // Counters of a removed rule have no name until the agent removes them.
+    let series = counted.iter().filter_map(|(id, counter)| {
+        let rule = state.names.rules.get(id)?;
+        let labels = [
+            ("policy", &*rule.policy),
+            ("rule", &rule.rule),
+            ("action", &rule.action),
+        ];
+        Some((labels, *counter))
+    });
+    counters(scrape, &families, &series.collect::<Vec<_>>());
 }
 
-/// A counter of a peer.
-type PeerField = fn(&PeerStats) -> u64;
-
 fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>) {
-    let families: [(_, _, PeerField); 4] = [
+    let families: [Family<PeerStats>; 4] = [
         (
             "mcgateway_peer_sent_packets_total",
             "Packets sent to the peer, without probes and ICMP errors of the programs; a super-packet counts once.",
@@ -259,23 +263,27 @@ fn peers(scrape: &mut Scrape, state: &State, traffic: &BTreeMap<u32, PeerStats>)
             |traffic| traffic.received_bytes,
         ),
     ];
-    for (name, help, value) in families {
-        scrape.family(name, Kind::Counter, help);
-        // Those without a slot of their own are one series, or their sum would count each packet for all.
-        let mut shared = false;
-        for peer in &state.peers {
-            let (label, addr) = if peer.slot == 0 {
-                ("others", String::new())
-            } else {
-                (peer.name.as_str(), peer.addr.to_string())
-            };
-            if peer.slot == 0 && std::mem::replace(&mut shared, true) {
-                continue;
-            }
+    // Those without a slot of their own are one series, or their sum would count each packet for all.
+    let mut shared = false;
+    let own = state
+        .peers
+        .iter()
+        .filter(|peer| peer.slot != 0 || !std::mem::replace(&mut shared, true));
+    let named: Vec<_> = own
+        .map(|peer| {
             let counted = traffic.get(&peer.slot).copied().unwrap_or_default();
-            scrape.value(&[("peer", label), ("address", &addr)], value(&counted));
-        }
-    }
+            if peer.slot == 0 {
+                ("others", String::new(), counted)
+            } else {
+                (peer.name.as_str(), peer.addr.to_string(), counted)
+            }
+        })
+        .collect();
+    let series = named.iter();
+    let series: Vec<_> = series
+        .map(|(name, addr, counted)| ([("peer", *name), ("address", addr.as_str())], *counted))
+        .collect();
+    counters(scrape, &families, &series);
 }
 
 fn usable(next_hop: &NextHopLabels, health: &NextHopHealth, detect: u32) -> bool {

@@ -125,7 +125,7 @@ pub const ALL_MAPS: [&str; 33] = [
     policy::ADDRESS_CLASSES,
     policy::POLICY_RULES,
     policy::POLICY_FLOWS,
-    policy::POLICY_COUNTERS,
+    policy::RULE_COUNTERS,
 ];
 
 /// Name of the classifier on the egress of `mc0`.

@@ -18,9 +18,8 @@ pub const POLICY_RULES: &str = "mc_policy_rules";
 /// Name of the map of flows without TCP that pass: LRU hash of [`super::service::ReplyKey`], for any Pod, to the time
 /// of the last packet.
 pub const POLICY_FLOWS: &str = "mc_policy_flows";
-
 /// Name of the counters of rules: per-CPU hash of [`Rule::rule`] to [`RuleCounter`]. The agent creates the entries.
-pub const POLICY_COUNTERS: &str = "mc_rule_counts";
+pub const RULE_COUNTERS: &str = "mc_rule_counts";
 
 /// Capacity of `mc_policy_pods`, allocated on insertion.
 pub const MAX_POLICY_PODS: u32 = 8_192;
@@ -31,7 +30,7 @@ pub const MAX_ADDRESS_CLASSES: u32 = 65_536;
 /// Capacity of `mc_policy_rules`, allocated on insertion.
 pub const MAX_POLICY_RULES: u32 = 1_048_576;
 /// Capacity of `mc_rule_counts`, allocated on insertion; rules beyond it have no counter.
-pub const MAX_POLICY_COUNTERS: u32 = 8_192;
+pub const MAX_RULE_COUNTERS: u32 = 8_192;
 /// Capacity of `mc_policy_flows`.
 pub const MAX_POLICY_FLOWS: u32 = 32_768;
 
@@ -174,6 +173,15 @@ pub struct RuleCounter {
     pub packets: u64,
     /// Their bytes with the link-layer header.
     pub bytes: u64,
+}
+
+impl RuleCounter {
+    /// Counts a packet of this many bytes.
+    #[inline(always)]
+    pub const fn count(&mut self, bytes: u32) {
+        self.packets = self.packets.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(bytes as u64);
+    }
 }
 
 const _: () = assert!(size_of::<PolicyPodKey>() == 20 && size_of::<PolicyPod>() == 8);

@@ -105,9 +105,7 @@ mod host {
 
         fn count_rule(&self, rule: u32, bytes: u32) {
             let mut counters = self.policies.counters.borrow_mut();
-            let counter = counters.entry(rule).or_default();
-            counter.packets = counter.packets.wrapping_add(1);
-            counter.bytes = counter.bytes.wrapping_add(bytes.into());
+            counters.entry(rule).or_default().count(bytes);
         }
 
         fn policy_flow(&self, key: &ReplyKey) -> Option<u64> {

@@ -8,8 +8,8 @@ use mc_gateway_common::{
     abi::{
         policy::{
             ADDRESS_CLASS_BITS, AddressClassKey, IdentityKey, MAX_ADDRESS_CLASSES, MAX_IDENTITIES,
-            MAX_POLICY_COUNTERS, MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, PolicyPod,
-            PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
+            MAX_POLICY_FLOWS, MAX_POLICY_PODS, MAX_POLICY_RULES, MAX_RULE_COUNTERS, PolicyPod, PolicyPodKey,
+            PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
         },
         service::ReplyKey,
     },
@@ -31,7 +31,7 @@ static RULES: LpmTrie<RuleKey, Rule, { MAX_POLICY_RULES as usize }> = LpmTrie::n
 #[btf_map(name = "mc_policy_flows")]
 static FLOWS: LruHashMap<ReplyKey, u64, { MAX_POLICY_FLOWS as usize }> = LruHashMap::new();
 #[btf_map(name = "mc_rule_counts")]
-static COUNTERS: PerCpuHashMap<u32, RuleCounter, { MAX_POLICY_COUNTERS as usize }, AS_NEEDED> =
+static COUNTERS: PerCpuHashMap<u32, RuleCounter, { MAX_RULE_COUNTERS as usize }, AS_NEEDED> =
     PerCpuHashMap::new();
 
 // Values are copied at once. The maps without preallocation free a replaced entry after the last program that may read
@@ -70,10 +70,7 @@ impl Policies for KernelMaps {
     fn count_rule(&self, rule: u32, bytes: u32) {
         if let Some(counter) = COUNTERS.get_ptr_mut(rule) {
             // SAFETY: as in `count_drop`; an entry that the agent removes stays until this program ends (RCU).
-            unsafe {
-                (*counter).packets = (*counter).packets.wrapping_add(1);
-                (*counter).bytes = (*counter).bytes.wrapping_add(bytes as u64);
-            }
+            unsafe { (*counter).count(bytes) }
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
-use mc_gateway_common::abi::policy::{POLICY_COUNTERS, RuleCounter};
+use mc_gateway_common::abi::policy::{RULE_COUNTERS, RuleCounter};
 use mc_gateway_common::abi::{self, Counter, PeerStats};
 use mc_gateway_common::verdict::{DropReason, Event, Outcome};
 
@@ -92,20 +92,14 @@ impl PeerCounterMap {
 impl RuleCounterMap {
     /// Opens the map pinned in a directory.
     pub fn open(maps: &Path) -> Result<Self, MapsError> {
-        Ok(Self(open(maps, POLICY_COUNTERS)?))
+        Ok(Self(open(maps, RULE_COUNTERS)?))
     }
 
     /// Reads the counters of all rules, by ID.
     pub fn read(&self) -> Result<BTreeMap<u32, RuleCounter>, MapsError> {
         let entries = self.0.iter().map(|entry| {
-            let (rule, values) = entry.map_err(map_error(POLICY_COUNTERS, "read"))?;
-            let sum = values
-                .iter()
-                .fold(RuleCounter::default(), |sum, one| RuleCounter {
-                    packets: sum.packets.wrapping_add(one.packets),
-                    bytes: sum.bytes.wrapping_add(one.bytes),
-                });
-            Ok((rule, sum))
+            let (rule, values) = entry.map_err(map_error(RULE_COUNTERS, "read"))?;
+            Ok((rule, sum_rule_counters(&values)))
         });
         entries.collect()
     }
@@ -132,4 +126,13 @@ fn sum_peer_counters(values: &[PeerStats]) -> PeerStats {
         received_packets: sum.received_packets.wrapping_add(one.received_packets),
         received_bytes: sum.received_bytes.wrapping_add(one.received_bytes),
     })
+}
+
+fn sum_rule_counters(values: &[RuleCounter]) -> RuleCounter {
+    values
+        .iter()
+        .fold(RuleCounter::default(), |sum, one| RuleCounter {
+            packets: sum.packets.wrapping_add(one.packets),
+            bytes: sum.bytes.wrapping_add(one.bytes),
+        })
 }

@@ -9,12 +9,11 @@ use std::sync::Arc;
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuHashMap, PerCpuValues};
+use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
     self as abi, ADDRESS_CLASS_BITS, AddressClassKey, DIRECTION_EGRESS, DIRECTION_INGRESS, IdentityKey,
     PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule, RuleCounter, RuleKey,
 };
-
-use mc_gateway_common::abi::Addr;
 use mc_gateway_common::maps::policy::PolicyMaps;
 
 use super::batch;
@@ -118,7 +117,7 @@ impl PinnedPolicyMaps {
             identities: open(dir, abi::IDENTITIES)?,
             address_classes: open(dir, abi::ADDRESS_CLASSES)?,
             rules: open(dir, abi::POLICY_RULES)?,
-            counters: open(dir, abi::POLICY_COUNTERS)?,
+            counters: open(dir, abi::RULE_COUNTERS)?,
         })
     }
 
@@ -169,7 +168,8 @@ impl PinnedPolicyMaps {
         to: &Arc<PolicyTables>,
     ) -> Result<(), MapsError> {
         let rules: BTreeSet<u32> = to.rules.values().map(|rule| rule.rule).collect();
-        self.add_counters(&rules)?;
+        let counted = self.counted_rules()?;
+        self.add_counters(&rules, &counted)?;
         let (half, spare) = contents.spare();
         let from = Arc::clone(spare);
         let written = self.write_half(half, &from, to);
@@ -188,17 +188,16 @@ impl PinnedPolicyMaps {
             .set(0, state, 0)
             .map_err(map_error(abi::POLICY_STATE, "write"))?;
         contents.half = half;
-        self.remove_counters(&rules)
+        self.remove_counters(counted.difference(&rules))
     }
 
-    /// Creates the counters of new rules, as many as the map has room for.
-    fn add_counters(&mut self, rules: &BTreeSet<u32>) -> Result<(), MapsError> {
-        let known = self.counted_rules()?;
-        let capacity = usize::try_from(abi::MAX_POLICY_COUNTERS).unwrap_or(usize::MAX);
-        let room = capacity.saturating_sub(known.len());
+    /// Creates the counters of rules that are not `counted`, as many as the map has room for.
+    fn add_counters(&mut self, rules: &BTreeSet<u32>, counted: &BTreeSet<u32>) -> Result<(), MapsError> {
+        let capacity = usize::try_from(abi::MAX_RULE_COUNTERS).unwrap_or(usize::MAX);
+        let room = capacity.saturating_sub(counted.len());
         let cpus = aya::util::nr_cpus().map_err(|(_, error)| error);
         let add = |cpus| {
-            for rule in rules.difference(&known).take(room) {
+            for rule in rules.difference(counted).take(room) {
                 let zeros = PerCpuValues::try_from(vec![RuleCounter::default(); cpus])?;
                 self.counters.insert(rule, zeros, 0)?;
             }
@@ -206,20 +205,21 @@ impl PinnedPolicyMaps {
         };
         cpus.map_err(MapError::from)
             .and_then(add)
-            .map_err(map_error(abi::POLICY_COUNTERS, "write"))
+            .map_err(map_error(abi::RULE_COUNTERS, "write"))
     }
 
-    /// Removes the counters of all other rules.
-    fn remove_counters(&mut self, rules: &BTreeSet<u32>) -> Result<(), MapsError> {
-        for rule in self.counted_rules()?.difference(rules) {
-            ignore_missing(self.counters.remove(rule)).map_err(map_error(abi::POLICY_COUNTERS, "write"))?;
+    /// Removes the counters of these rules.
+    fn remove_counters<'r>(&mut self, rules: impl Iterator<Item = &'r u32>) -> Result<(), MapsError> {
+        for rule in rules {
+            ignore_missing(self.counters.remove(rule)).map_err(map_error(abi::RULE_COUNTERS, "write"))?;
         }
         Ok(())
     }
 
+    /// The rules with a counter.
     fn counted_rules(&self) -> Result<BTreeSet<u32>, MapsError> {
         let keys = self.counters.keys().collect::<Result<_, _>>();
-        keys.map_err(map_error(abi::POLICY_COUNTERS, "read"))
+        keys.map_err(map_error(abi::RULE_COUNTERS, "read"))
     }
 
     fn write_half(&mut self, half: u32, from: &PolicyTables, to: &PolicyTables) -> Result<(), MapsError> {

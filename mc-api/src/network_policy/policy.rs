@@ -81,21 +81,6 @@ pub enum Action {
 #[derive(Clone, Copy, Debug)]
 pub struct Priority(f64);
 
-// === impl Action ===
-
-impl Action {
-    /// Its value in a policy.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allow => "Allow",
-            Self::Drop => "Drop",
-            Self::Reject => "Reject",
-            Self::Pass => "Pass",
-        }
-    }
-}
-
 // === impl Policy ===
 
 impl Policy {
@@ -111,7 +96,20 @@ pub(super) fn object(name: &ObjectName) -> String {
     name.with_kind("ClusterNetworkPolicy", "NetworkPolicy")
 }
 
+// === impl Action ===
+
 impl Action {
+    /// Its value in a policy.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "Allow",
+            Self::Drop => "Drop",
+            Self::Reject => "Reject",
+            Self::Pass => "Pass",
+        }
+    }
+
     /// The action of this name; `Deny` is `Drop`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -6,7 +6,7 @@ use mc_api::network_policy::{NamespaceMatch, PodMatch, Service};
 
 use super::model::{HOST_IDENTITY, ICMP, ICMPV6, Packet, PolicySet, ServicePeer, Verdict};
 use super::order::{EnforcedRule, RulePeer, enforced_rules};
-use super::selection::{LabelledPod, applies_to, by_address, identities, namespaces};
+use super::selection::{LabelledPod, applies_to, by_address, has_account, identities, namespaces};
 
 /// The other side of a packet.
 struct Other<'a> {
@@ -91,9 +91,8 @@ fn matches_pod(pods: &PodMatch, of: &LabelledPod<'_>, peer: &PeerPod<'_>) -> boo
             value.is_some() && value == namespace.get(key)
         }),
     };
-    let account = pods.service_account.as_deref();
     is_in_namespace
-        && (account.is_none() || account == peer.service_account)
+        && has_account(pods.service_account.as_deref(), peer.service_account)
         && pods.pods.matches(peer.labels)
 }
 

@@ -8,7 +8,7 @@ use mc_api::network_policy::{NamespaceMatch, PodMatch};
 
 use super::model::{HOST_IDENTITY, Identity};
 use super::numbers::Numbers;
-use super::selection::LabelledPod;
+use super::selection::{LabelledPod, has_account};
 use super::tables::{UNKNOWN_CLASS, UNMATCHED_CLASS};
 
 /// A peer by labels, for one of the Pods that its rule applies to.
@@ -70,8 +70,7 @@ impl<'a> LabelPeer<'a> {
             Namespaces::Selector(selector) => selector.matches(namespace),
             Namespaces::Labels(labels) => labels.iter().all(|(key, value)| has(key, value)),
         };
-        let has_account = self.service_account.is_none() || self.service_account == service_account;
-        is_in_namespace && has_account && self.pods.matches(pod)
+        is_in_namespace && has_account(self.service_account, service_account) && self.pods.matches(pod)
     }
 }
 

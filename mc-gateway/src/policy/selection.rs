@@ -83,8 +83,12 @@ fn selects(pods: &PodMatch, LabelledPod { pod, namespace }: &LabelledPod<'_>) ->
         // Relative to the Pod: only in peers.
         NamespaceMatch::Same | NamespaceMatch::SameLabels(_) => false,
     };
-    let account = pods.service_account.as_deref();
     is_in_namespace
-        && account.is_none_or(|name| name == pod.service_account)
+        && has_account(pods.service_account.as_deref(), Some(&pod.service_account))
         && pods.pods.matches(&pod.labels)
+}
+
+/// Whether the `ServiceAccount` of a Pod, which is unknown of one in another cluster, is the wanted one, if any.
+pub(super) fn has_account(wanted: Option<&str>, account: Option<&str>) -> bool {
+    wanted.is_none() || wanted == account
 }

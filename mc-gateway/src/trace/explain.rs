@@ -28,7 +28,7 @@ use crate::resolved::PrefixKey;
 
 /// Whether programs forward packets to this address to another cluster.
 pub(super) fn is_forwarded(snapshot: &Snapshot, dst: IpAddr) -> bool {
-    let found = lookup_prefix(snapshot, "destination", dst, &mut Vec::new());
+    let found = longest_match(snapshot, &to_abi_addr(dst));
     found.is_some_and(|(_, dst)| dst.action == abi::ACTION_FORWARD && dst.cluster != CLUSTER_LOCAL)
 }
 

@@ -1,6 +1,10 @@
 //! The eBPF programs and their places on devices.
 
-use mc_gateway_common::abi;
+use mc_gateway_common::abi::{self, sample};
+use mc_gateway_common::maps::MemoryMaps;
+use mc_gateway_common::packet::SlicePacket;
+use mc_gateway_common::pipeline;
+use mc_gateway_common::verdict::Verdict;
 
 /// One of the programs, in the order in which they are replaced: `from_tunnel` of this version also accepts packets of
 /// an earlier `from_underlay`, but not the other way round.
@@ -41,6 +45,32 @@ impl Program {
             Self::FromRemote => abi::PROGRAM_FROM_REMOTE,
             Self::ToPod => abi::PROGRAM_TO_POD,
             Self::FromPod => abi::PROGRAM_FROM_POD,
+        }
+    }
+
+    /// The program of this number in drop samples and log records.
+    #[must_use]
+    pub const fn of_sample(number: u32) -> Option<Self> {
+        Some(match number {
+            sample::TO_REMOTE => Self::ToRemote,
+            sample::FROM_UNDERLAY => Self::FromUnderlay,
+            sample::FROM_TUNNEL => Self::FromTunnel,
+            sample::FROM_REMOTE => Self::FromRemote,
+            sample::TO_POD => Self::ToPod,
+            sample::FROM_POD => Self::FromPod,
+            _ => return None,
+        })
+    }
+
+    /// The verdict of its pipeline on the host.
+    pub fn run_on_host(self, packet: &mut SlicePacket, maps: &MemoryMaps) -> Verdict {
+        match self {
+            Self::ToRemote => pipeline::to_remote(packet, maps),
+            Self::FromUnderlay => pipeline::from_underlay(packet, maps),
+            Self::FromTunnel => pipeline::from_tunnel(packet, maps),
+            Self::FromRemote => pipeline::from_remote(packet, maps),
+            Self::ToPod => pipeline::to_pod(packet, maps),
+            Self::FromPod => pipeline::from_pod(packet, maps),
         }
     }
 

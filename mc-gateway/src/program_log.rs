@@ -9,12 +9,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use log::{Log, Metadata, Record};
-use mc_gateway_common::abi::sample::{FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, TO_POD, TO_REMOTE};
 use mc_gateway_common::verdict::{DropReason, Outcome};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tracing::{info, warn};
+
+use crate::plan::Program;
 
 /// A failure to read the records.
 #[derive(Debug, Error)]
@@ -106,15 +107,7 @@ impl Decision {
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split(' ');
         let mut field = |name: &str| fields.next()?.strip_prefix(name)?.strip_prefix('=');
-        let program = match field("program")?.parse().ok()? {
-            TO_REMOTE => "to_remote",
-            FROM_UNDERLAY => "from_underlay",
-            FROM_TUNNEL => "from_tunnel",
-            FROM_REMOTE => "from_remote",
-            TO_POD => "to_pod",
-            FROM_POD => "from_pod",
-            _ => return None,
-        };
+        let program = Program::of_sample(field("program")?.parse().ok()?)?.name();
         let kind: u32 = field("verdict")?.parse().ok()?;
         let number: u32 = field("number")?.parse().ok()?;
         let destination: Ipv6Addr = field("destination")?.parse().ok()?;

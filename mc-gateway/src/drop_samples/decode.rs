@@ -4,13 +4,12 @@
 
 use std::net::IpAddr;
 
-use mc_gateway_common::abi::sample::{
-    FROM_POD, FROM_REMOTE, FROM_TUNNEL, FROM_UNDERLAY, SAMPLE_BYTES, TO_POD, TO_REMOTE,
-};
+use mc_gateway_common::abi::sample::SAMPLE_BYTES;
 use mc_gateway_common::abi::{DeliveredMac, IDENTITY_UNKNOWN};
 use mc_gateway_common::packet::{Frame as _, Packet as _, SlicePacket, encap::TUNNEL_OVERHEAD, eth, ip};
 
 use crate::cidr::from_abi_addr;
+use crate::plan::Program;
 
 /// A dropped packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,35 +52,22 @@ pub(super) fn decode(record: &[u8]) -> Option<DroppedPacket> {
     let captured = usize::try_from(captured).ok()?.min(SAMPLE_BYTES);
     let frame = SlicePacket::new(bytes.get(..captured)?.to_vec());
     let outer = ip::Header::load(&frame, frame.ethertype(), eth::END);
-    let (name, peer, flow) = match program {
-        TO_REMOTE | FROM_TUNNEL | FROM_REMOTE | TO_POD | FROM_POD => (
-            match program {
-                TO_REMOTE => "to_remote",
-                FROM_TUNNEL => "from_tunnel",
-                TO_POD => "to_pod",
-                FROM_POD => "from_pod",
-                _ => "from_remote",
-            },
-            None,
-            outer.map(|header| flow(&frame, &header, eth::END)),
+    let program = Program::of_sample(program);
+    let (peer, flow) = match program {
+        Some(Program::FromUnderlay) => (
+            outer.map(|outer| from_abi_addr(&outer.src.bytes())),
+            outer.and_then(|outer| inner_flow(&frame, &outer)),
         ),
-        FROM_UNDERLAY => {
-            let peer = outer.map(|outer| from_abi_addr(&outer.src.bytes()));
-            (
-                "from_underlay",
-                peer,
-                outer.and_then(|outer| inner_flow(&frame, &outer)),
-            )
-        }
-        _ => ("unknown", None, None),
+        Some(_) => (None, outer.map(|header| flow(&frame, &header, eth::END))),
+        None => (None, None),
     };
     Some(DroppedPacket {
         reason,
-        program: name,
+        program: program.map_or("unknown", Program::name),
         ifindex,
         length,
         rule,
-        identity: (program == FROM_REMOTE)
+        identity: (program == Some(Program::FromRemote))
             .then(|| sender_identity(&frame))
             .flatten(),
         peer,
@@ -134,6 +120,7 @@ pub(super) fn is_link_local_multicast(addr: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use mc_gateway_common::abi::sample::{FROM_POD, FROM_REMOTE, FROM_UNDERLAY, TO_POD, TO_REMOTE};
     use proptest::prelude::*;
 
     use super::*;

@@ -15,7 +15,6 @@ use aya::programs::ProgramError;
 use mc_gateway_common::abi::{self, Addr, SourceMac};
 use mc_gateway_common::maps::MemoryMaps;
 use mc_gateway_common::packet::SlicePacket;
-use mc_gateway_common::pipeline;
 use mc_gateway_common::verdict::{DropReason, Outcome, Verdict};
 use thiserror::Error;
 
@@ -206,15 +205,7 @@ impl Trace<'_> {
     fn run(&mut self, program: Program, frame: &[u8], explained: Vec<String>) -> Result<Step, TraceError> {
         let mut packet = SlicePacket::new(frame.to_vec());
         packet.set_ingress_ifindex(test_run::RECEIVED_ON);
-        let tables = &self.tables;
-        let verdict = match program {
-            Program::ToRemote => pipeline::to_remote(&mut packet, tables),
-            Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
-            Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
-            Program::FromRemote => pipeline::from_remote(&mut packet, tables),
-            Program::ToPod => pipeline::to_pod(&mut packet, tables),
-            Program::FromPod => pipeline::from_pod(&mut packet, tables),
-        };
+        let verdict = program.run_on_host(&mut packet, &self.tables);
         let kernel = test_run::run(self.snapshot, program, frame)?;
         let flow = self.flow;
         self.lines.push(format!(

@@ -22,6 +22,7 @@ const INGRESS_IFINDEX_AT: usize = 36;
 const CONTEXT_BYTES: usize = INGRESS_IFINDEX_AT + 4;
 /// Room for any outer header.
 const HEADROOM: usize = 256;
+
 /// Result of the run in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TestRunResult {

@@ -31,7 +31,10 @@ use mc_tests::{
     prefix_table,
 };
 
-use crate::{cases::Program, fixture, policy};
+use crate::{
+    cases::{self, Program},
+    fixture, policy,
+};
 
 /// Length of `struct __sk_buff` up to `gso_size`, its last field that a case sets (`linux/bpf.h`).
 const SKB_CONTEXT_LEN: usize = GSO_SIZE_AT + 4;
@@ -530,7 +533,7 @@ impl Kernel {
     /// Nanoseconds of one run of a program on a packet: the mean of many.
     pub(crate) fn time(&self, program: &str, frame: &[u8]) -> u128 {
         const RUNS: u32 = 200_000;
-        let context = context(0, Program::of_name(program).ingress_ifindex());
+        let context = context(0, cases::ingress_ifindex(program));
         let result = self.program(program).test_run(TestRunOptions {
             data_in: Some(frame),
             ctx_in: context.as_ref().map(<[u8; SKB_CONTEXT_LEN]>::as_slice),
@@ -543,7 +546,7 @@ impl Kernel {
 
     /// [`Self::run`] for a GSO packet, unless `gso_size` is 0.
     pub(crate) fn run_gso(&mut self, program: &str, frame: &[u8], gso_size: u32) -> RunResult {
-        let context = context(gso_size, Program::of_name(program).ingress_ifindex());
+        let context = context(gso_size, cases::ingress_ifindex(program));
         self.run_with(program, frame, context)
     }
 

@@ -36,7 +36,6 @@ use mc_gateway_common::{
     maps::MemoryMaps,
     nexthop_select::mix,
     packet::SlicePacket,
-    pipeline,
     verdict::{DropReason, Outcome, Verdict},
 };
 use mc_test_kit::datapath::{fixture, packets};
@@ -56,15 +55,8 @@ fn run_on_host(program: Program, tables: &MemoryMaps, frame: &[u8]) -> (Verdict,
 fn run_gso_on_host(program: Program, tables: &MemoryMaps, frame: &[u8], gso_size: u32) -> (Verdict, Vec<u8>) {
     let mut packet = SlicePacket::new(frame.to_vec());
     packet.set_gso_size(gso_size);
-    packet.set_ingress_ifindex(program.ingress_ifindex());
-    let verdict = match program {
-        Program::ToRemote => pipeline::to_remote(&mut packet, tables),
-        Program::FromUnderlay => pipeline::from_underlay(&mut packet, tables),
-        Program::FromTunnel => pipeline::from_tunnel(&mut packet, tables),
-        Program::FromRemote => pipeline::from_remote(&mut packet, tables),
-        Program::ToPod => pipeline::to_pod(&mut packet, tables),
-        Program::FromPod => pipeline::from_pod(&mut packet, tables),
-    };
+    packet.set_ingress_ifindex(cases::ingress_ifindex(program.name()));
+    let verdict = program.run_on_host(&mut packet, tables);
     assert!(
         matches!(verdict, Verdict::Drop(_)) || packet.has_valid_device_sum(),
         "CHECKSUM_COMPLETE: {verdict:?} of {frame:02x?}"
@@ -191,7 +183,7 @@ fn a_frame_of_a_vlan_passes() {
         }
         let mut packet = SlicePacket::new(case.frame.clone());
         packet.set_vlan_id(100);
-        let verdict = pipeline::from_underlay(&mut packet, &case.tables);
+        let verdict = Program::FromUnderlay.run_on_host(&mut packet, &case.tables);
         assert_eq!(
             (verdict, packet.bytes()),
             (Verdict::Pass, &*case.frame),

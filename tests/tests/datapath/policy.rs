@@ -9,9 +9,9 @@ use aya::{
 };
 use mc_gateway_common::{
     abi::policy::{
-        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_COUNTERS, POLICY_FLOWS,
-        POLICY_PODS, POLICY_RULES, POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, Rule,
-        RuleCounter, RuleKey,
+        ADDRESS_CLASSES, AddressClassKey, IDENTITIES, IdentityKey, POLICY_FLOWS, POLICY_PODS, POLICY_RULES,
+        POLICY_STATE, PolicyPod, PolicyPodKey, PolicyState, RULE_BITS, RULE_COUNTERS, Rule, RuleCounter,
+        RuleKey,
     },
     abi::service::ReplyKey,
     maps::policy::PolicyMaps,
@@ -24,8 +24,8 @@ fn hash<'e, K: Pod, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> HashMap<&'e mut M
 }
 
 fn counters(ebpf: &mut Ebpf) -> PerCpuHashMap<&mut MapData, u32, RuleCounter> {
-    let map = ebpf.map_mut(POLICY_COUNTERS).expect(POLICY_COUNTERS);
-    map.try_into().expect(POLICY_COUNTERS)
+    let map = ebpf.map_mut(RULE_COUNTERS).expect(RULE_COUNTERS);
+    map.try_into().expect(RULE_COUNTERS)
 }
 
 fn set_state(ebpf: &mut Ebpf, state: PolicyState) {
@@ -61,7 +61,7 @@ pub(crate) fn fill(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     for rule in tables.rules.values() {
         let zeros = vec![RuleCounter::default(); nr_cpus().expect("CPUs")];
         let zeros = PerCpuValues::try_from(zeros).expect("one per CPU");
-        counters.insert(rule.rule, zeros, 0).expect(POLICY_COUNTERS);
+        counters.insert(rule.rule, zeros, 0).expect(RULE_COUNTERS);
     }
     let mut flows: HashMap<_, ReplyKey, u64> = hash(ebpf, POLICY_FLOWS);
     for (key, time) in &*tables.flows.borrow() {
@@ -93,7 +93,7 @@ pub(crate) fn clear(ebpf: &mut Ebpf, tables: &PolicyMaps) {
     let mut counters = counters(ebpf);
     let known: Vec<u32> = counters.keys().filter_map(Result::ok).collect();
     for rule in known {
-        counters.remove(&rule).expect(POLICY_COUNTERS);
+        counters.remove(&rule).expect(RULE_COUNTERS);
     }
     clear_flows(ebpf);
 }

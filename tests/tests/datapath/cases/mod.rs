@@ -20,6 +20,7 @@ mod to_remote;
 
 use std::net::IpAddr;
 
+pub(crate) use mc_gateway::plan::Program;
 use mc_gateway_common::{
     maps::MemoryMaps,
     verdict::{DropReason, Outcome},
@@ -27,45 +28,12 @@ use mc_gateway_common::{
 
 use crate::packets::{Ip, tcp_syn};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
-    ToRemote,
-    FromUnderlay,
-    FromTunnel,
-    FromRemote,
-    ToPod,
-    FromPod,
-}
-
-impl Program {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::ToRemote,
-        Self::FromUnderlay,
-        Self::FromTunnel,
-        Self::FromRemote,
-        Self::ToPod,
-        Self::FromPod,
-    ];
-
-    pub(crate) fn of_name(name: &str) -> Self {
-        let found = Self::ALL.into_iter().find(|program| program.name() == name);
-        found.unwrap_or_else(|| panic!("{name}: no program"))
-    }
-
-    /// Device on which the node received the packets of a case; 0 where the program does not depend on it.
-    pub(crate) fn ingress_ifindex(self) -> u32 {
-        if self == Self::ToPod { pods::POD_DEVICE } else { 0 }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::ToRemote => "to_remote",
-            Self::FromUnderlay => "from_underlay",
-            Self::FromTunnel => "from_tunnel",
-            Self::FromRemote => "from_remote",
-            Self::ToPod => "to_pod",
-            Self::FromPod => "from_pod",
-        }
+/// Device on which the node received the packets of a case; 0 where the program does not depend on it.
+pub(crate) fn ingress_ifindex(program: &str) -> u32 {
+    if program == Program::ToPod.name() {
+        pods::POD_DEVICE
+    } else {
+        0
     }
 }
 

@@ -53,6 +53,8 @@ const PACKETS: u64 = 100_000;
 const LONG_PACKETS: u64 = 1_000_000;
 /// Packets for each set of policies.
 const PACKETS_PER_SET: u32 = 250;
+/// Sets of policies after which a new agent opens the maps.
+const SETS_PER_AGENT: u64 = 10;
 const NODE: &str = "here";
 /// The cluster of all senders, and one that exports identities as well.
 const SENDERS: &str = "west";
@@ -132,11 +134,11 @@ fn peer(rng: &mut Rng) -> Value {
     let pods = selector(rng);
     match rng.index(9) {
         0 | 1 => json!({ "scope": "ClusterSet", "podSelector": pods }),
+        6 => json!({ "podSelector": pods, "namespaceSelector": selector(rng) }),
+        7 => json!({ "namespaces": { "match": "Self" } }),
         8 => {
             json!({ "serviceAccount": { "name": *rng.pick(&ACCOUNTS), "namespace": *rng.pick(&NAMESPACES) } })
         }
-        6 => json!({ "podSelector": pods, "namespaceSelector": selector(rng) }),
-        7 => json!({ "namespaces": { "match": "Self" } }),
         2 => json!({ "scope": "ClusterSet", "namespaceSelector": selector(rng), "podSelector": pods }),
         3 => json!({ "scope": "ClusterSet", "namespaces": { "match": "Self" } }),
         4 => json!({ "ipBlock": { "cidr": format!("10.2.0.{}/26", 64 * rng.below(4)) } }),
@@ -479,8 +481,17 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
         let world = world(&mut rng);
         let (desired, _) =
             compute(&world.objects, &me, &Established::default(), &mut cache).expect("a desired state");
+        if number % SETS_PER_AGENT == 0 {
+            // A new agent.
+            maps = PinnedMaps::open(pins.dir()).expect("the maps");
+        }
+        let earlier = counters.read().expect("the counters");
         maps.set_policies(&desired.policies.tables).expect("the tables");
         let before = counters.read().expect("the counters");
+        for (id, counter) in &before {
+            let kept = earlier.get(id).copied().unwrap_or_default();
+            assert_eq!(*counter, kept, "a counter outlives other tables and agents");
+        }
         let mut decided: BTreeMap<(String, String), RuleCounter> = BTreeMap::new();
         let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
         for _ in 0..PACKETS_PER_SET {
@@ -521,7 +532,7 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             "counters of all rules"
         );
         let counted = desired.policies.rules.iter().filter_map(|(id, rule)| {
-            let (before, after) = (before.get(id).copied().unwrap_or_default(), after[id]);
+            let (before, after) = (before[id], after[id]);
             let counter = RuleCounter {
                 packets: after.packets - before.packets,
                 bytes: after.bytes - before.bytes,

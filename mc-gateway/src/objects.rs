@@ -102,7 +102,7 @@ pub struct PodInfo {
     pub labels: Arc<str>,
     /// `spec.serviceAccountName`, of a Pod with `labels`.
     pub service_account: Arc<str>,
-    /// Named ports of its containers, of a Pod of this Node.
+    /// Named ports of its containers, of a Pod with `labels`.
     pub ports: Vec<NamedPort>,
 }
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use kube::core::ObjectMeta;
 use mc_api::network_policy::{
     ClusterGroup, ClusterNetworkPolicy, FieldError, Group, NamespacedGroup, NetworkPolicy, ObjectName, Peer,
-    Policy, Tier, parse, parse_group, parse_tier,
+    Policy, Rule, Tier, parse, parse_group, parse_tier,
 };
 
-use crate::service_objects::ServiceInfo;
+use crate::service_objects::{ServiceInfo, SliceInfo, SlicePort};
 
 /// An object and its rejected fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,20 +39,70 @@ pub struct PolicyObjects {
     pub groups: Vec<Arc<Parsed<Group>>>,
     /// Tiers.
     pub tiers: Vec<Arc<Parsed<TierInfo>>>,
-    /// The Services that the policies name, as far as they exist.
+    /// The Services that the policies name; all if a rule for egress matches Services by their endpoints.
     pub services: Vec<ServiceInfo>,
+    /// The endpoints of the Services, if a rule for egress matches Services by them.
+    pub endpoints: Vec<SliceEndpoints>,
 }
 
-/// Names of the Services in these policies, as `NAMESPACE/NAME`.
-#[must_use]
-pub fn named_services(policies: &[Arc<Parsed<Policy>>]) -> BTreeSet<String> {
-    let rules = policies.iter().flat_map(|policy| &policy.object.egress);
-    let peers = rules.flat_map(|rule| rule.peers.iter().flatten());
-    let names = peers.filter_map(|peer| match peer {
-        Peer::Service(name) => Some(name.to_string()),
-        _ => None,
-    });
-    names.collect()
+/// Endpoints in an EndpointSlice, regardless of their conditions: these change often, and rules do not depend on them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SliceEndpoints {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub service: String,
+    /// `ports`.
+    pub ports: Vec<SlicePort>,
+    /// Addresses of the `endpoints`.
+    pub addresses: Vec<String>,
+}
+
+// === impl PolicyObjects ===
+
+impl PolicyObjects {
+    /// Adds the Services that the policies concern.
+    pub fn add_services<'a>(
+        &mut self,
+        services: impl IntoIterator<Item = &'a ServiceInfo>,
+        slices: impl IntoIterator<Item = &'a SliceInfo>,
+    ) {
+        let rules = self.policies.iter().flat_map(|policy| &policy.object.egress);
+        if rules.clone().any(Rule::compares_endpoints) {
+            let services = services
+                .into_iter()
+                .filter(|service| !service.cluster_ips.is_empty());
+            self.services.extend(services.cloned());
+            self.endpoints
+                .extend(slices.into_iter().map(SliceEndpoints::from));
+            return;
+        }
+        let peers = rules.flat_map(|rule| rule.peers.iter().flatten());
+        let names = peers.filter_map(|peer| match peer {
+            Peer::Service(name) => Some(name),
+            _ => None,
+        });
+        let names: BTreeSet<&ObjectName> = names.collect();
+        if !names.is_empty() {
+            let is_named = |service: &&ServiceInfo| {
+                names.contains(&ObjectName::namespaced(&service.namespace, &service.name))
+            };
+            self.services
+                .extend(services.into_iter().filter(is_named).cloned());
+        }
+    }
+}
+
+impl From<&SliceInfo> for SliceEndpoints {
+    fn from(slice: &SliceInfo) -> Self {
+        let addresses = slice.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        Self {
+            namespace: slice.namespace.clone(),
+            service: slice.service.clone(),
+            ports: slice.ports.clone(),
+            addresses: addresses.cloned().collect(),
+        }
+    }
 }
 
 /// Name of an object of a cluster, or of a Namespace.

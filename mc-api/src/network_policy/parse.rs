@@ -130,7 +130,7 @@ fn parse_rule(
     let action = parse_action(&rule, errors);
     let name = rule.text("name", errors);
     let peers = parse_peers(&rule, direction, context.namespace, errors);
-    let services = parse_services(&rule, direction, errors);
+    let services = parse_services(&rule, errors);
     let applied_to = parse_rule_applied_to(&rule, context, errors);
     fields?;
     let mut rule = Rule {

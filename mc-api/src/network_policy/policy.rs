@@ -96,6 +96,20 @@ pub(super) fn object(name: &ObjectName) -> String {
     name.with_kind("ClusterNetworkPolicy", "NetworkPolicy")
 }
 
+// === impl Rule ===
+
+impl Rule {
+    /// Whether a packet to a Service matches this rule for egress by the endpoints of the Service: unless the rule
+    /// names Services or matches every packet.
+    #[must_use]
+    pub fn compares_endpoints(&self) -> bool {
+        match &self.peers {
+            None => self.services.is_some(),
+            Some(peers) => peers.iter().any(|peer| !matches!(peer, Peer::Service(_))),
+        }
+    }
+}
+
 // === impl Action ===
 
 impl Action {

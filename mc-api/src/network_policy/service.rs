@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::{
-    direction::Direction,
     error::{Errors, PolicyError},
     fields::{Fields, Rejected},
 };
@@ -78,7 +77,6 @@ impl L4Protocol {
 /// The services of a rule; `None` for all.
 pub(super) fn parse_services(
     rule: &Fields<'_>,
-    direction: Direction,
     errors: &mut Errors,
 ) -> Result<Option<Vec<Service>>, Rejected> {
     let (ports, protocols) = (rule.list("ports", errors)?, rule.list("protocols", errors)?);
@@ -88,7 +86,7 @@ pub(super) fn parse_services(
     let mut services = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let path = rule.path_of(&format!("ports[{index}]"));
-        services.push(parse_port(port, path, direction, errors).unwrap_or(Service::Unsupported));
+        services.push(parse_port(port, path, errors).unwrap_or(Service::Unsupported));
     }
     for (index, protocol) in protocols.iter().enumerate() {
         let path = rule.path_of(&format!("protocols[{index}]"));
@@ -97,12 +95,7 @@ pub(super) fn parse_services(
     Ok(Some(services))
 }
 
-fn parse_port(
-    value: &Value,
-    path: String,
-    direction: Direction,
-    errors: &mut Errors,
-) -> Result<Service, Rejected> {
+fn parse_port(value: &Value, path: String, errors: &mut Errors) -> Result<Service, Rejected> {
     let port = Fields::new(value, path, errors)?;
     port.only(
         &["protocol", "port", "endPort"],
@@ -118,11 +111,10 @@ fn parse_port(
         Some(Value::String(name)) if !name.is_empty() => {
             port.excludes("endPort", &["port"], errors)?;
             // The name is one of the destination's containers, which differ.
-            if direction == Direction::Egress {
-                return Err(port.reject("port", PolicyError::Unsupported, errors));
-            }
-            let name = name.clone();
-            return Ok(Service::Named { protocol, name });
+            return Ok(Service::Named {
+                protocol,
+                name: name.clone(),
+            });
         }
         _ => parse_number(&port, "port", errors)?,
     };

@@ -72,11 +72,15 @@ pub const POD_DROPS_UNKNOWN: u32 = 1;
 /// [`PolicyPod::flags`]: the rules do not fit the maps, and new flows are dropped.
 pub const POD_CLOSED: u32 = 1 << 1;
 
+/// [`PolicyPod::set`] of a Pod without rules for ingress, but with some for egress: packets to it pass, and their flows
+/// are recorded for its replies.
+pub const NO_RULES: u32 = 0;
+
 /// A Pod of this node that a policy selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PolicyPod {
-    /// Number of its set of rules, from 1.
+    /// Number of its set of rules, or [`NO_RULES`].
     pub set: u32,
     /// [`POD_DROPS_UNKNOWN`], [`POD_CLOSED`].
     pub flags: u32,

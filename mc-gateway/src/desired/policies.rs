@@ -3,7 +3,7 @@
 //! *Guarantees*: tables depend on the objects alone; they are compiled again only when an object of theirs changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -12,8 +12,8 @@ use mc_api::network_policy::{Action, L4Protocol, ObjectName};
 use mc_api::node_policy_status::NodePolicyStatusSpec;
 use mc_gateway_common::abi::policy::{
     ADDRESS_CLASSES, ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, IDENTITIES, MAX_ADDRESS_CLASSES,
-    MAX_IDENTITIES, MAX_POLICY_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod, RULE_ALLOW,
-    RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
+    MAX_IDENTITIES, MAX_POLICY_RULES, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, POLICY_RULES, PolicyPod,
+    RULE_ALLOW, RULE_DROP, RULE_PASS, RULE_REJECT, Rule,
 };
 use mc_gateway_common::abi::{Addr, IDENTITY_HOST};
 
@@ -26,13 +26,13 @@ use crate::ids::cluster_id;
 use crate::objects::{FieldError, Objects, PodInfo};
 use crate::policy::tables::UNMATCHED_CLASS;
 use crate::policy::{
-    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, ServicePeer, SetInfo,
-    Tables, compile,
+    ContainerPort, Dimension, Identity, LocalPod, Mode, PolicySet, RuleKey, RuleValue, ServicePeer,
+    ServicePeerPort, SetInfo, Tables, compile,
 };
-use crate::policy_objects::PolicyObjects;
+use crate::policy_objects::{PolicyObjects, SliceEndpoints};
 use crate::policy_report;
 use crate::policy_tables::{PolicyTables, RulePrefix};
-use crate::service_objects::ServiceInfo;
+use crate::service_objects::{ServicePort, SlicePort};
 
 /// Policies on packets of this node's Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -149,7 +149,7 @@ fn compute(inputs: &Inputs, mode: Mode, me: &LocalNode) -> (NodePolicies, Vec<Fi
             .collect(),
         local_pods: inputs.pods.iter().map(|pod| local_pod(pod)).collect(),
         cluster_pods: inputs.cluster_pods.iter().map(|pod| local_pod(pod)).collect(),
-        services: objects.services.iter().map(service_peer).collect(),
+        services: service_peers(objects),
         identities: inputs
             .identities
             .iter()
@@ -188,7 +188,8 @@ fn close_if_too_large(tables: &mut PolicyTables) -> Option<FieldError> {
         .into_iter()
         .map(|(map, needed, capacity)| (map, needed, usize::try_from(capacity / 2).unwrap_or(usize::MAX)))
         .find(|(_, needed, capacity)| needed > capacity)?;
-    for pod in tables.pods.values_mut().chain(tables.egress_pods.values_mut()) {
+    let pods = tables.pods.values_mut().chain(tables.egress_pods.values_mut());
+    for pod in pods.filter(|pod| pod.set != NO_RULES) {
         pod.flags |= POD_CLOSED;
     }
     tables.rules.clear();
@@ -223,10 +224,19 @@ fn map_entries(tables: &Tables, ids: &[u32], inputs: &Inputs, me: &LocalNode) ->
             .map(|(addr, set)| (to_abi_addr(*addr), pod(*set)))
             .collect()
     };
+    let (mut ingress, egress): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        (pods(&tables.pods), pods(&tables.egress_pods));
+    for addr in egress.keys() {
+        let without_rules = PolicyPod {
+            set: NO_RULES,
+            flags: 0,
+        };
+        ingress.entry(*addr).or_insert(without_rules);
+    }
     let classes = tables.address_classes.iter();
     PolicyTables {
-        pods: pods(&tables.pods),
-        egress_pods: pods(&tables.egress_pods),
+        pods: ingress,
+        egress_pods: egress,
         identities: identities(tables, inputs, me),
         address_classes: classes.map(|(net, class)| (network(*net), *class)).collect(),
         rules: tables
@@ -314,21 +324,48 @@ fn local_pod(pod: &PodInfo) -> LocalPod {
     }
 }
 
-/// Addresses and ports of a Service; invalid ones are left out.
-fn service_peer(service: &ServiceInfo) -> ServicePeer {
-    let ports = service.ports.iter().filter_map(|port| {
-        let protocol = L4Protocol::from_name(&port.protocol)?;
-        Some((protocol.number(), u16::try_from(port.port).ok()?))
-    });
-    ServicePeer {
-        name: ObjectName::namespaced(&service.namespace, &service.name),
-        ips: service
-            .cluster_ips
-            .iter()
-            .filter_map(|text| parse_address(text).ok())
-            .collect(),
-        ports: ports.collect(),
+/// The Services with their endpoints; invalid addresses and ports are left out.
+fn service_peers(objects: &PolicyObjects) -> Vec<ServicePeer> {
+    let mut slices: BTreeMap<(&str, &str), Vec<&SliceEndpoints>> = BTreeMap::new();
+    for slice in &objects.endpoints {
+        slices
+            .entry((&slice.namespace, &slice.service))
+            .or_default()
+            .push(slice);
     }
+    let peers = objects.services.iter().map(|service| {
+        let own = slices.get(&(&*service.namespace, &*service.name));
+        let own = own.map_or(&[][..], Vec::as_slice);
+        let ports = service.ports.iter().filter_map(|port| service_port(port, own));
+        ServicePeer {
+            name: ObjectName::namespaced(&service.namespace, &service.name),
+            ips: service
+                .cluster_ips
+                .iter()
+                .filter_map(|text| parse_address(text).ok())
+                .collect(),
+            ports: ports.collect(),
+        }
+    });
+    peers.collect()
+}
+
+fn service_port(port: &ServicePort, slices: &[&SliceEndpoints]) -> Option<ServicePeerPort> {
+    let protocol = L4Protocol::from_name(&port.protocol)?;
+    let mut endpoints = BTreeSet::new();
+    for slice in slices {
+        let same = |of: &&SlicePort| of.name == port.name && of.protocol == port.protocol;
+        let numbers = slice.ports.iter().filter(same).filter_map(|of| of.port);
+        for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
+            let addrs = slice.addresses.iter().filter_map(|text| parse_address(text).ok());
+            endpoints.extend(addrs.map(|addr| SocketAddr::new(addr, number)));
+        }
+    }
+    Some(ServicePeerPort {
+        protocol: protocol.number(),
+        number: u16::try_from(port.port).ok()?,
+        endpoints,
+    })
 }
 
 /// The labels of an identity; none of a label that cannot be parsed, which no selector matches.

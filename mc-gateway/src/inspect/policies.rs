@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mc_gateway_common::abi::Addr;
 use mc_gateway_common::abi::policy::{
-    DIMENSION_ADDRESS, DIMENSION_IDENTITY, POD_CLOSED, POD_DROPS_UNKNOWN, PolicyPod,
+    DIMENSION_ADDRESS, DIMENSION_IDENTITY, NO_RULES, POD_CLOSED, POD_DROPS_UNKNOWN, PolicyPod,
 };
 use serde_json::json;
 
@@ -38,7 +38,8 @@ pub(super) fn policies(snapshot: &Snapshot) -> Table {
             }),
         ]
     };
-    let ingress = tables.pods.iter().map(|pod| row("ingress", pod));
+    let ingress = tables.pods.iter().filter(|(_, pod)| pod.set != NO_RULES);
+    let ingress = ingress.map(|pod| row("ingress", pod));
     let egress = tables.egress_pods.iter().map(|pod| row("egress", pod));
     Table {
         name: "policies",

@@ -18,8 +18,8 @@ pub(super) enum AddressPeer<'a> {
     Block(&'a IpBlock),
     /// Pods of the own cluster.
     Pods(LabelPeer<'a>),
-    /// An address of a Service.
-    Addr(IpAddr),
+    /// Single addresses.
+    Addrs(Vec<IpAddr>),
 }
 
 /// The classes.
@@ -46,7 +46,11 @@ impl AddressClasses {
             match peer {
                 AddressPeer::Block(block) => blocks.push((*block, *number)),
                 AddressPeer::Pods(_) => {}
-                AddressPeer::Addr(addr) => by_addr.entry(*addr).or_default().push(*number),
+                AddressPeer::Addrs(addrs) => {
+                    for addr in addrs {
+                        by_addr.entry(*addr).or_default().push(*number);
+                    }
+                }
             }
         }
         let in_blocks = blocks
@@ -90,7 +94,7 @@ fn peers_of_pods(
         .iter()
         .filter_map(|(peer, number)| match peer {
             AddressPeer::Pods(peer) => Some((peer, *number)),
-            AddressPeer::Block(_) | AddressPeer::Addr(_) => None,
+            AddressPeer::Block(_) | AddressPeer::Addrs(_) => None,
         })
         .collect();
     if by_labels.is_empty() {

@@ -1,12 +1,13 @@
 //! Compilation of policies to tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use mc_api::network_policy::{L4Protocol, Service};
 
 use super::address_classes::{AddressClasses, AddressPeer};
+use super::destinations::Destinations;
 use super::identity_classes::{IdentityClasses, LabelPeer};
 use super::model::{Direction, ICMP, ICMPV6, PROTOCOLS, PolicySet, ServicePeer};
 use super::numbers::Numbers;
@@ -40,10 +41,12 @@ struct PortRange {
     last: u16,
 }
 
-/// A named port that a Pod lacks: the first such Pod, and the number of others.
-struct MissingPort {
-    pod: String,
-    others: u32,
+/// A named port that does not exist.
+enum MissingPort {
+    /// In Pods that the rule applies to: the first one, and the number of others.
+    Own { pod: String, others: u32 },
+    /// In any Pod of the cluster.
+    Destination,
 }
 
 #[derive(Default)]
@@ -53,6 +56,10 @@ struct Compiler<'a> {
     sets: Numbers<Vec<PodRule>>,
     /// By rule and name of the port.
     missing_ports: BTreeMap<(u32, &'a str), MissingPort>,
+    destinations: Destinations<'a>,
+    /// Rules for Services by their endpoints and for Pods by named ports, by the index of the rule, and by Namespace if
+    /// a peer depends on it.
+    destination_rules: BTreeMap<(u32, Option<&'a str>), Vec<PodRule>>,
 }
 
 /// The tables of these policies, and the issues of references in them: Tiers, groups, named ports and label identities.
@@ -65,7 +72,10 @@ pub fn compile(set: &PolicySet) -> (Tables, Vec<FieldError>) {
     let (identities, ambiguous) = identities(set);
     issues.extend(ambiguous.into_iter().map(ambiguous_identity));
 
-    let mut compiler = Compiler::default();
+    let mut compiler = Compiler {
+        destinations: Destinations::new(&cluster, &set.services),
+        ..Compiler::default()
+    };
     let pods = compiler.assign_sets(Direction::Ingress, &rules, &local);
     let egress_pods = compiler.assign_sets(Direction::Egress, &rules, &local);
     issues.extend(compiler.missing_ports(&rules));
@@ -164,6 +174,9 @@ impl<'a> Compiler<'a> {
                     ports,
                 });
             }
+            if rule.compares_endpoints() {
+                list.extend_from_slice(self.destination_rules(index, rule, of));
+            }
         }
         list
     }
@@ -185,21 +198,41 @@ impl<'a> Compiler<'a> {
     }
 
     fn service_rule(&mut self, rule: u32, service: &ServicePeer) -> PodRule {
-        let mut ports: Vec<_> = service
-            .ports
-            .iter()
-            .map(|(protocol, port)| PortRange::new(*protocol, *port, *port))
+        let addrs: BTreeSet<IpAddr> = service.ips.iter().copied().collect();
+        let ports = service.ports.iter().map(|port| (port.protocol, port.number));
+        self.addresses_rule(rule, addrs.into_iter().collect(), ports)
+    }
+
+    /// The rule for packets to these addresses and ports.
+    fn addresses_rule(
+        &mut self,
+        rule: u32,
+        addrs: Vec<IpAddr>,
+        ports: impl Iterator<Item = (u8, u16)>,
+    ) -> PodRule {
+        let mut ports: Vec<_> = ports
+            .map(|(protocol, port)| PortRange::new(protocol, port, port))
             .collect();
         ports.sort_unstable();
         ports.dedup();
-        let ips = service.ips.iter();
+        let peer = self.address_peers.number(AddressPeer::Addrs(addrs));
         PodRule {
             rule,
-            peers: ips
-                .map(|ip| PeerNumber::Addresses(self.address_peers.number(AddressPeer::Addr(*ip))))
-                .collect(),
+            peers: vec![PeerNumber::Addresses(peer)],
             ports: Some(ports),
         }
+    }
+
+    fn destination_rules(&mut self, index: u32, rule: &EnforcedRule<'a>, of: &LabelledPod<'a>) -> &[PodRule] {
+        let namespace = rule.has_relative_peers().then_some(&*of.pod.namespace);
+        let key = (index, namespace);
+        if !self.destination_rules.contains_key(&key) {
+            let matching = self.destinations.matching(rule, of).into_iter();
+            let rules = matching.map(|(addrs, ports)| self.addresses_rule(index, addrs, ports.into_iter()));
+            let rules = rules.collect();
+            self.destination_rules.insert(key, rules);
+        }
+        self.destination_rules.get(&key).map_or(&[], Vec::as_slice)
     }
 
     fn ports(&mut self, rule: &EnforcedRule<'a>, index: u32, to: &LabelledPod<'a>) -> Option<Vec<PortRange>> {
@@ -213,6 +246,11 @@ impl<'a> Compiler<'a> {
                     first,
                     last,
                 } => ranges.push(PortRange::new(protocol.number(), *first, *last)),
+                Service::Named { protocol, name } if rule.name.direction == Direction::Egress => {
+                    if !self.destinations.has_port(protocol.number(), name) {
+                        self.missing_ports.insert((index, name), MissingPort::Destination);
+                    }
+                }
                 Service::Named { protocol, name } => {
                     let named = named_ports(*protocol, name, to);
                     if named.is_empty() {
@@ -235,8 +273,12 @@ impl<'a> Compiler<'a> {
     fn missing_port(&mut self, rule: u32, name: &'a str, to: &LabelledPod<'_>) {
         self.missing_ports
             .entry((rule, name))
-            .and_modify(|missing| missing.others += 1)
-            .or_insert_with(|| MissingPort {
+            .and_modify(|missing| {
+                if let MissingPort::Own { others, .. } = missing {
+                    *others += 1;
+                }
+            })
+            .or_insert_with(|| MissingPort::Own {
                 pod: format!("{}/{}", to.pod.namespace, to.pod.name),
                 others: 0,
             });
@@ -245,15 +287,20 @@ impl<'a> Compiler<'a> {
     /// One issue for each rule and name.
     fn missing_ports(&self, rules: &[EnforcedRule<'_>]) -> Vec<FieldError> {
         let missing = self.missing_ports.iter();
-        let issues = missing.filter_map(|((rule, name), MissingPort { pod, others })| {
+        let issues = missing.filter_map(|((rule, name), missing)| {
             let rule = &rule_at(rules, *rule)?.name;
             Some(FieldError {
                 object: rule.policy.to_string(),
                 field: format!("{}.ports", rule.path()),
                 value: (*name).to_owned(),
-                reason: format!(
-                    "is not a port of the Pod {pod} and {others} others, so it matches nothing there"
-                ),
+                reason: match missing {
+                    MissingPort::Own { pod, others } => format!(
+                        "is not a port of the Pod {pod} and {others} others, so it matches nothing there"
+                    ),
+                    MissingPort::Destination => {
+                        "is not a port of any Pod of the cluster, so it matches nothing".to_owned()
+                    }
+                },
             })
         });
         issues.collect()

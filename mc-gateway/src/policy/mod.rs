@@ -9,6 +9,7 @@
 
 mod address_classes;
 pub mod compile;
+mod destinations;
 pub mod evaluate;
 mod identity_classes;
 pub mod look_up;
@@ -25,7 +26,7 @@ pub use compile::compile;
 pub use evaluate::evaluate;
 pub use look_up::look_up;
 pub use model::{
-    ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer, Verdict,
-    VerdictAction,
+    ContainerPort, Direction, Identity, LocalPod, Mode, Packet, PolicySet, RuleRef, ServicePeer,
+    ServicePeerPort, Verdict, VerdictAction,
 };
 pub use tables::{Dimension, RuleKey, RuleValue, SetInfo, Tables};

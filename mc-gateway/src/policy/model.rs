@@ -1,7 +1,7 @@
 //! Input and result of policies.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mc_api::label_identity::Labels;
@@ -30,10 +30,9 @@ pub struct PolicySet {
     /// not among them: their addresses are not theirs alone.
     pub local_pods: Vec<LocalPod>,
     /// All Pods of this cluster that rules can have as peers, those to be protected among them; without host network,
-    /// and not ended. Their ports are irrelevant. Of several Pods with one address the first by Namespace and name
-    /// counts.
+    /// and not ended. Of several Pods with one address the first by Namespace and name counts.
     pub cluster_pods: Vec<LocalPod>,
-    /// The Services that rules have as peers.
+    /// The Services that egress rules have as peers, by name or by their endpoints.
     pub services: Vec<ServicePeer>,
     /// The label identities of the `ClusterSet`. An ID with two different labels is unknown.
     pub identities: Vec<Identity>,
@@ -59,7 +58,7 @@ pub struct LocalPod {
 }
 
 /// A named port of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ContainerPort {
     /// Its name.
     pub name: String,
@@ -69,15 +68,26 @@ pub struct ContainerPort {
     pub number: u16,
 }
 
-/// A Service that a rule has as peer.
+/// A Service that egress rules can have as peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePeer {
     /// Its name.
     pub name: ObjectName,
     /// Its addresses.
     pub ips: Vec<IpAddr>,
-    /// Its ports, each with the number of its protocol.
-    pub ports: Vec<(u8, u16)>,
+    /// Its ports.
+    pub ports: Vec<ServicePeerPort>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePeerPort {
+    /// The number of its protocol in IP headers.
+    pub protocol: u8,
+    /// The port that clients use.
+    pub number: u16,
+    /// Its endpoints, regardless of their conditions.
+    pub endpoints: BTreeSet<SocketAddr>,
 }
 
 /// A label identity.

@@ -195,13 +195,6 @@ impl<'a> Orderer<'a> {
         let mut is_supported = true;
         for (index, peer) in peers.iter().enumerate() {
             match peer {
-                // The packets of a Pod have the address of a Service, which stands for any of its backends.
-                Peer::Pods { .. } | Peer::Group { .. } if rule.name.direction == Direction::Egress => {
-                    let field = format!("{}.to[{index}]", rule.name.path());
-                    let reason = "selects Pods, which egress rules do not support".to_owned();
-                    self.issue(policy.object(), field, "", reason);
-                    is_supported = false;
-                }
                 Peer::Pods { scope, pods } => rule.add_pods(self.mode, *scope, &[pods]),
                 Peer::Unsupported { scope } => rule.add_pods(self.mode, *scope, &[]),
                 Peer::Block(block) if all => rule.peers.push(RulePeer::Block(block)),
@@ -216,7 +209,11 @@ impl<'a> Orderer<'a> {
                     rule.peers.extend(service.map(RulePeer::Service));
                 }
                 Peer::Group { scope, name } => {
-                    let field = format!("{}.from[{index}].group", rule.name.path());
+                    let list = match rule.name.direction {
+                        Direction::Ingress => "from",
+                        Direction::Egress => "to",
+                    };
+                    let field = format!("{}.{list}[{index}].group", rule.name.path());
                     let members = self.members(policy, &field, name);
                     is_supported &= !members.is_unsupported;
                     rule.add_pods(self.mode, *scope, &members.pods);
@@ -284,6 +281,22 @@ fn is_own(policy: &Policy, pods: &PodMatch) -> bool {
 // === impl EnforcedRule ===
 
 impl<'a> EnforcedRule<'a> {
+    /// Whether a packet to a Service matches by the endpoints of the Service.
+    pub(super) fn compares_endpoints(&self) -> bool {
+        self.name.direction == Direction::Egress && self.rule.compares_endpoints()
+    }
+
+    /// Whether a peer depends on the Namespace of the Pod that the rule applies to.
+    pub(super) fn has_relative_peers(&self) -> bool {
+        self.peers.iter().any(|peer| match peer {
+            RulePeer::RemotePods(pods) | RulePeer::ClusterPods(pods) => matches!(
+                pods.namespaces,
+                NamespaceMatch::Same | NamespaceMatch::SameLabels(_)
+            ),
+            RulePeer::Every | RulePeer::Block(_) | RulePeer::Service(_) => false,
+        })
+    }
+
     /// Adds Pods of the clusters in the scope.
     fn add_pods(&mut self, mode: Mode, scope: Scope, pods: &[&'a PodMatch]) {
         if scope == Scope::ClusterSet {

@@ -22,6 +22,7 @@ mod peer_counters;
 mod peer_limits;
 mod pins;
 mod policy;
+mod policy_world;
 mod prefix_table;
 mod program_log;
 mod random_policies;

@@ -4,28 +4,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    sync::Arc,
 };
 
-use mc_api::{
-    label_identity::{LabelKeyFilter, Labels, join_labels, normalize},
-    names::imported_service,
-    network_policy::{ObjectName, parse},
-};
 use mc_gateway::{
     cidr::to_abi_addr,
     config::PolicyEnforcement,
     desired::{DesiredCache, Established, LocalNode, compute},
-    identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo},
     ids::cluster_id,
     maps::{PinnedMaps, RuleCounterMap},
-    objects::{NodeInfo, Objects, PodInfo, RemoteCluster},
-    policy::{
-        Direction, Identity, LocalPod, Packet, PolicySet, RuleRef, ServicePeer, VerdictAction, compile,
-        evaluate,
-    },
-    policy_objects::Parsed,
-    service_objects::{ServiceInfo, ServicePort},
+    policy::{Direction, Packet, RuleRef, VerdictAction, compile, evaluate},
 };
 use mc_gateway_common::{
     abi::{
@@ -37,7 +24,6 @@ use mc_gateway_common::{
     verdict::DropReason,
 };
 use mc_tests::rng::Rng;
-use serde_json::{Value, json};
 
 use crate::{
     TC_ACT_REDIRECT, TC_ACT_SHOT, TC_ACT_UNSPEC,
@@ -46,6 +32,10 @@ use crate::{
     kernel::Kernel,
     packets::{Ip, ethernet, tcp_syn, udp},
     pins::Pins,
+    policy_world::{
+        IDENTITIES, NODE, PODS, SENDERS, World, neighbor_address, pod_address, sender_address,
+        service_address, world,
+    },
 };
 
 /// Packets of a run, and of one with `MC_LONG=1`.
@@ -55,278 +45,7 @@ const LONG_PACKETS: u64 = 1_000_000;
 const PACKETS_PER_SET: u32 = 250;
 /// Sets of policies after which a new agent opens the maps.
 const SETS_PER_AGENT: u64 = 10;
-const NODE: &str = "here";
-/// The cluster of all senders, and one that exports identities as well.
-const SENDERS: &str = "west";
-const OTHERS: &str = "north";
-const NAMESPACES: [&str; 2] = ["shop", "lab"];
-const ACCOUNTS: [&str; 2] = ["default", "job"];
-/// Pods of the node, by the last byte of their addresses.
-const PODS: std::ops::RangeInclusive<u8> = 5..=8;
-/// Pods of another node.
-const NEIGHBORS: std::ops::RangeInclusive<u8> = 1..=6;
-const SERVICES: [&str; 2] = ["web", "dns"];
-const IDENTITIES: u32 = 8;
 const GRE: u8 = 47;
-
-/// Objects, and the same as input of the evaluator.
-struct World {
-    objects: Objects,
-    set: PolicySet,
-    /// The clusters that export an identity.
-    exporters: BTreeMap<u32, BTreeSet<String>>,
-}
-
-fn pod_address(v6: bool, last: u8) -> IpAddr {
-    if v6 {
-        [0xfd01, 0, 0, 0, 0, 0, 0, last.into()].into()
-    } else {
-        [10, 1, 0, last].into()
-    }
-}
-
-fn sender_address(v6: bool, last: u8) -> IpAddr {
-    if v6 {
-        [0xfd02, 0, 0, 0, 0, 0, 0, last.into()].into()
-    } else {
-        [10, 2, 0, last].into()
-    }
-}
-
-/// A Pod of another node of this cluster.
-fn neighbor_address(v6: bool, last: u8) -> IpAddr {
-    if v6 {
-        [0xfd01, 0, 0, 0, 0, 0, 1, last.into()].into()
-    } else {
-        [10, 1, 1, last].into()
-    }
-}
-
-fn service_address(v6: bool, last: u8) -> IpAddr {
-    if v6 {
-        [0xfd96, 0, 0, 0, 0, 0, 0, last.into()].into()
-    } else {
-        [10, 96, 0, last].into()
-    }
-}
-
-fn labels(rng: &mut Rng) -> Labels {
-    let mut labels = Labels::new();
-    for key in ["app", "env"] {
-        if !rng.one_in(3) {
-            labels.insert(key.into(), (*rng.pick(&["a", "b"])).into());
-        }
-    }
-    labels
-}
-
-fn selector(rng: &mut Rng) -> Value {
-    let (key, value) = (*rng.pick(&["app", "env"]), *rng.pick(&["a", "b"]));
-    match rng.index(6) {
-        0 => json!({}),
-        1 => json!({ "matchExpressions": [{ "key": key, "operator": "NotIn", "values": [value] }] }),
-        2 => json!({ "matchExpressions": [{ "key": key, "operator": "Exists" }] }),
-        _ => json!({ "matchLabels": { key: value } }),
-    }
-}
-
-fn peer(rng: &mut Rng) -> Value {
-    let pods = selector(rng);
-    match rng.index(9) {
-        0 | 1 => json!({ "scope": "ClusterSet", "podSelector": pods }),
-        6 => json!({ "podSelector": pods, "namespaceSelector": selector(rng) }),
-        7 => json!({ "namespaces": { "match": "Self" } }),
-        8 => {
-            json!({ "serviceAccount": { "name": *rng.pick(&ACCOUNTS), "namespace": *rng.pick(&NAMESPACES) } })
-        }
-        2 => json!({ "scope": "ClusterSet", "namespaceSelector": selector(rng), "podSelector": pods }),
-        3 => json!({ "scope": "ClusterSet", "namespaces": { "match": "Self" } }),
-        4 => json!({ "ipBlock": { "cidr": format!("10.2.0.{}/26", 64 * rng.below(4)) } }),
-        _ => {
-            json!({ "ipBlock": { "cidr": "fd02::/121", "except": [format!("fd02::{:x}/124", 16 * rng.below(8))] } })
-        }
-    }
-}
-
-/// A rule for packets of the Pods.
-fn egress_rule(rng: &mut Rng) -> Value {
-    let action = *rng.pick(&["Allow", "Drop", "Drop", "Drop", "Reject", "Pass"]);
-    if !rng.one_in(3) {
-        let services: Vec<Value> = (0..rng.range(1, 2))
-            .map(|_| {
-                let scope = *rng.pick(&["Cluster", "ClusterSet"]);
-                json!({ "name": *rng.pick(&SERVICES), "namespace": NAMESPACES[0], "scope": scope })
-            })
-            .collect();
-        return json!({ "action": action, "toServices": services });
-    }
-    let blocks = [
-        json!({ "ipBlock": { "cidr": format!("10.2.0.{}/25", 128 * rng.below(2)) } }),
-        json!({ "ipBlock": { "cidr": "fd96::/125", "except": ["fd96::2/127"] } }),
-        json!({ "ipBlock": { "cidr": "10.96.0.0/30" } }),
-    ];
-    let to: Vec<Value> = (0..rng.below(3)).map(|_| rng.pick(&blocks).clone()).collect();
-    let first = rng.range(1, 40);
-    let ports =
-        json!([{ "protocol": *rng.pick(&["TCP", "UDP"]), "port": first, "endPort": first + rng.below(20) }]);
-    json!({ "action": action, "to": to, "ports": ports })
-}
-
-fn rule(rng: &mut Rng) -> Value {
-    let from: Vec<Value> = (0..rng.below(3)).map(|_| peer(rng)).collect();
-    let (mut ports, mut protocols) = (Vec::new(), Vec::new());
-    for _ in 0..rng.below(3) {
-        let first = rng.range(1, 40);
-        let protocol = *rng.pick(&["TCP", "UDP"]);
-        ports.push(json!({ "protocol": protocol, "port": first, "endPort": first + rng.below(20) }));
-    }
-    if rng.one_in(6) {
-        protocols.push(json!({ "icmp": { "icmpType": *rng.pick(&[8, 128]) } }));
-    }
-    let action = *rng.pick(&["Allow", "Allow", "Drop", "Drop", "Reject", "Pass"]);
-    json!({ "action": action, "from": from, "ports": ports, "protocols": protocols })
-}
-
-fn policy_spec(rng: &mut Rng) -> Value {
-    let rules: Vec<Value> = (0..rng.range(1, 4)).map(|_| rule(rng)).collect();
-    let egress: Vec<Value> = (0..rng.below(4)).map(|_| egress_rule(rng)).collect();
-    json!({
-        "tier": *rng.pick(&["emergency", "application", "baseline"]),
-        "priority": rng.range(1, 3),
-        "appliedTo": [{ "podSelector": selector(rng) }],
-        "ingress": rules,
-        "egress": egress,
-    })
-}
-
-fn world(rng: &mut Rng) -> World {
-    let mut set = PolicySet::default();
-    let mut objects = Objects {
-        nodes: vec![NodeInfo {
-            name: NODE.into(),
-            ..NodeInfo::default()
-        }],
-        ..Objects::default()
-    };
-    for name in [OTHERS, SENDERS] {
-        objects.remotes.push(Arc::new(RemoteCluster {
-            name: name.into(),
-            cluster_id: name.into(),
-            ..RemoteCluster::default()
-        }));
-    }
-    let all = LabelKeyFilter::default();
-    let mut known = IdentityObjects::default();
-    for name in NAMESPACES {
-        let labels = labels(rng);
-        set.namespaces.insert(name.into(), labels.clone());
-        known.namespaces.push(Arc::new(NamespaceInfo {
-            name: name.into(),
-            labels,
-        }));
-    }
-    let here = PODS.map(|last| (NODE, [false, true].map(|v6| pod_address(v6, last))));
-    let there = NEIGHBORS.map(|last| ("there", [false, true].map(|v6| neighbor_address(v6, last))));
-    for (number, (node, ips)) in here.chain(there).enumerate() {
-        let (namespace, labels, account) = (*rng.pick(&NAMESPACES), labels(rng), *rng.pick(&ACCOUNTS));
-        objects.pods.push(Arc::new(PodInfo {
-            name: format!("{namespace}/pod{number}"),
-            node: node.into(),
-            ips: ips.iter().map(ToString::to_string).collect(),
-            labels: join_labels(&labels, &all).into(),
-            service_account: account.into(),
-            ..PodInfo::default()
-        }));
-        let pod = LocalPod {
-            namespace: namespace.into(),
-            name: format!("pod{number}"),
-            labels,
-            service_account: account.into(),
-            ips: ips.into(),
-            ..LocalPod::default()
-        };
-        if node == NODE {
-            set.local_pods.push(pod.clone());
-        }
-        set.cluster_pods.push(pod);
-    }
-    for (last, name) in (1..).zip(SERVICES) {
-        // The Service, and that of an import with this name.
-        for (last, name) in [(last, name.to_owned()), (last + 4, imported_service(name))] {
-            let ips = [false, true].map(|v6| service_address(v6, last));
-            let ports =
-                [("TCP", TCP), ("UDP", UDP)].map(|(protocol, number)| (protocol, number, last.into()));
-            objects.policies.services.push(ServiceInfo {
-                namespace: NAMESPACES[0].into(),
-                name: name.clone(),
-                cluster_ips: ips.iter().map(ToString::to_string).collect(),
-                ports: ports
-                    .iter()
-                    .map(|(protocol, _, port)| ServicePort {
-                        port: i32::from(*port),
-                        protocol: (*protocol).into(),
-                        ..ServicePort::default()
-                    })
-                    .collect(),
-                ..ServiceInfo::default()
-            });
-            set.services.push(ServicePeer {
-                name: ObjectName::namespaced(NAMESPACES[0], &name),
-                ips: ips.into(),
-                ports: ports.iter().map(|(_, number, port)| (*number, *port)).collect(),
-            });
-        }
-    }
-    let mut exporters = BTreeMap::new();
-    for id in 1..=IDENTITIES {
-        let (name, of_namespace, of_pod) = (*rng.pick(&NAMESPACES), labels(rng), labels(rng));
-        let label = normalize(name, &of_namespace, &join_labels(&of_pod, &all).into(), &all);
-        // An Antrea leader names no clusters: each may be an exporter.
-        let named: [Option<&[&str]>; 4] = [Some(&[SENDERS]), Some(&[OTHERS]), Some(&[SENDERS, OTHERS]), None];
-        let named = rng.pick(&named);
-        let clusters: Option<BTreeSet<String>> =
-            named.map(|names| names.iter().map(ToString::to_string).collect());
-        exporters.insert(
-            id,
-            clusters
-                .clone()
-                .unwrap_or_else(|| [SENDERS.into(), OTHERS.into()].into()),
-        );
-        known.identities.push(Arc::new(IdentityInfo {
-            name: format!("identity{id}"),
-            label_name: format!("identity{id}"),
-            id,
-            label,
-            clusters,
-        }));
-        let mut namespace = of_namespace;
-        namespace.insert("kubernetes.io/metadata.name".into(), name.into());
-        set.identities.push(Identity {
-            id,
-            namespace,
-            pod: of_pod,
-        });
-    }
-    objects.identities = Some(known);
-    for number in 0..rng.range(1, 4) {
-        let (policy, errors) = parse(ObjectName::cluster(&format!("policy{number}")), &policy_spec(rng));
-        assert!(errors.is_empty(), "{errors:?}");
-        set.policies.push(policy.clone());
-        objects.policies.policies.push(Arc::new(Parsed {
-            key: policy.object(),
-            object: policy,
-            errors,
-            uid: String::new(),
-            generation: 0,
-        }));
-    }
-    World {
-        objects,
-        set,
-        exporters,
-    }
-}
-
 /// A packet, and the program that decides on it.
 fn packet(rng: &mut Rng) -> (Program, Packet) {
     let v6 = rng.one_in(2);
@@ -336,7 +55,7 @@ fn packet(rng: &mut Rng) -> (Program, Packet) {
     let peer = match (program, last(4)) {
         (Program::FromRemote, _) | (_, 0) => sender_address(v6, sender),
         (Program::ToPod, 1) => pod_address(v6, PODS.start() + last(4)),
-        (Program::ToPod, _) => neighbor_address(v6, last(8)),
+        (Program::ToPod, _) | (Program::FromPod, 1) => neighbor_address(v6, last(8)),
         _ => service_address(v6, last(8)),
     };
     let protocol = *rng.pick(&[TCP, TCP, UDP, if v6 { ICMPV6 } else { ICMP }, GRE]);
@@ -493,7 +212,12 @@ fn random_policies_get_the_verdict_of_the_evaluator_in_the_kernel() {
             assert_eq!(*counter, kept, "a counter outlives other tables and agents");
         }
         let mut decided: BTreeMap<(String, String), RuleCounter> = BTreeMap::new();
-        let selected: BTreeSet<IpAddr> = compile(&world.set).0.pods.into_keys().collect();
+        let tables = compile(&world.set).0;
+        let selected: BTreeSet<IpAddr> = tables
+            .pods
+            .into_keys()
+            .chain(tables.egress_pods.into_keys())
+            .collect();
         for _ in 0..PACKETS_PER_SET {
             let (program, packet) = packet(&mut rng);
             let ((wanted, reason), rule) = expected(&world, &selected, program, &packet);

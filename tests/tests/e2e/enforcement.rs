@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     cluster_policies::{check_isolation, check_services, delete_isolation},
     clusters::{Cluster, EAST, SHORT_TIMEOUT, WEST},
+    egress_policies::check_egress,
     policies::{set_stretched_policy, wait_label_id},
     workload::{Client, Namespace},
 };
@@ -271,6 +272,7 @@ fn policies_of_the_user_guide_are_enforced() {
         EAST.apply(CRDS);
         EAST.set_agent_flag(ENFORCED, true);
         check_services();
+        check_egress();
         check_isolation();
     });
     delete_isolation();

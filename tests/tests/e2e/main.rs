@@ -16,6 +16,7 @@ mod datapath;
 mod dns;
 mod dual_role;
 mod dual_stack;
+mod egress_policies;
 mod election;
 mod enforcement;
 mod faults;

@@ -14,6 +14,7 @@ mod attach;
 mod bad_input;
 mod bench;
 mod closed;
+mod egress_policies;
 mod families;
 mod faults;
 mod host_changes;

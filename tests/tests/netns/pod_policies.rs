@@ -18,19 +18,19 @@ use crate::{
 };
 
 /// The address of a Service of west, which the nodes translate to the server.
-const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 102, 0, 80);
+pub(crate) const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 102, 0, 80);
 /// Pods of west: on the server's node, and on the gateway.
-const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 20);
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 20);
+pub(crate) const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 20);
+pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 20);
 /// The first addresses of the nodes' ranges, which their Pods use as gateways.
 const NODE_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 1, 1);
 const GATEWAY_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 12, 0, 1);
 
 /// Clusters whose agents enforce policies, a server in west, and more Pods there.
-struct Bed {
-    hosts: Topology,
-    local: Netns,
-    far: Netns,
+pub(crate) struct Bed {
+    pub(crate) hosts: Topology,
+    pub(crate) local: Netns,
+    pub(crate) far: Netns,
     _server: Process,
 }
 
@@ -66,7 +66,7 @@ fn add_pod(bed: &Topology, node: Place, name: &str, ip: Ipv4Addr, gateway: Ipv4A
     pod
 }
 
-fn start(name: &str, bridge: bool) -> Bed {
+pub(crate) fn start(name: &str, bridge: bool) -> Bed {
     let mut options = options(name);
     options.bridge = bridge;
     enforce(&mut options);
@@ -98,12 +98,12 @@ fn start(name: &str, bridge: bool) -> Bed {
 }
 
 /// Address of the server.
-fn server() -> Ipv4Addr {
+pub(crate) fn server() -> Ipv4Addr {
     Cluster::West.pod_ip()
 }
 
 impl Bed {
-    fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
+    pub(crate) fn write_pod(&self, name: &str, node: Place, ip: Ipv4Addr, app: &str) {
         let text = pod_manifest(name, node, ip, app, "Running");
         write(&self.hosts, Cluster::West, &format!("pod-{name}.yaml"), &text);
     }
@@ -119,16 +119,16 @@ impl Bed {
         ]
     }
 
-    fn wait_passing(&self, client: &Netns, to: Ipv4Addr, what: &str) {
+    pub(crate) fn wait_passing(&self, client: &Netns, to: Ipv4Addr, what: &str) {
         wait_passing_from(&self.hosts, client, to, what);
     }
 
-    fn wait_dropped(&self, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
+    pub(crate) fn wait_dropped(&self, client: &Netns, to: Ipv4Addr, reason: &str, what: &str) {
         wait_dropped_from(&self.hosts, client, to, reason, what);
     }
 
     /// Waits until requests are refused, which a client sees at once.
-    fn wait_refused(&self, client: &Netns, to: Ipv4Addr, what: &str) {
+    pub(crate) fn wait_refused(&self, client: &Netns, to: Ipv4Addr, what: &str) {
         wait_for(
             &format!("requests are refused: {what}"),
             TIMEOUT,

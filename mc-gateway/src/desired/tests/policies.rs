@@ -2,7 +2,8 @@
 
 use mc_gateway_common::abi::IDENTITY_HOST;
 use mc_gateway_common::abi::policy::{
-    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, POD_DROPS_UNKNOWN, RULE_ALLOW, RULE_DROP,
+    ANY_CLUSTER, DIMENSION_ADDRESS, DIMENSION_IDENTITY, NO_RULES, POD_DROPS_UNKNOWN, PolicyPod, RULE_ALLOW,
+    RULE_DROP,
 };
 use mc_gateway_common::packet::ip;
 use serde_json::json;
@@ -13,6 +14,7 @@ use crate::cidr::to_abi_addr;
 use crate::desired::policies::NodePolicies;
 use crate::identity_objects::IdentityInfo;
 use crate::policy_objects;
+use crate::service_objects::{EndpointInfo, ServiceInfo, ServicePort, SliceInfo, SlicePort};
 
 fn policy(
     name: &str,
@@ -150,4 +152,100 @@ fn an_invalid_field_is_reported_and_other_policies_are_enforced() {
     );
     let (without, _) = enforced("b", &with_policy(web_policy()), PolicyEnforcement::All);
     assert_eq!(policies.tables.pods.len(), without.tables.pods.len());
+}
+
+/// Its replies to datagrams were dropped: nothing recorded the flows of packets to it.
+#[test]
+fn flows_to_a_pod_with_rules_for_egress_alone_are_recorded() {
+    let objects = with_policy(json!({
+        "priority": 1, "appliedTo": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+        "egress": [{"action": "Drop"}],
+    }));
+    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    assert!(rejected.is_empty(), "{rejected:?}");
+    let tables = &policies.tables;
+    let web = to_abi_addr("10.1.1.5".parse().unwrap());
+    assert_eq!(tables.egress_pods.keys().collect::<Vec<_>>(), [&web]);
+    let without_rules = PolicyPod {
+        set: NO_RULES,
+        flags: 0,
+    };
+    assert_eq!(tables.pods, [(web, without_rules)].into());
+    assert!(tables.rules.keys().all(|key| key.set != NO_RULES));
+}
+
+/// Endpoints count regardless of their conditions, and by protocol and name of the port.
+#[test]
+fn a_service_is_dropped_by_an_endpoint_that_a_rule_selects() {
+    let mut objects = with_policy(json!({
+        "priority": 1, "appliedTo": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+        "egress": [{"action": "Drop", "to": [{"podSelector": {"matchLabels": {"app": "db"}}}]}],
+    }));
+    let service = |name: &str, ip: &str| ServiceInfo {
+        namespace: "shop".into(),
+        name: name.into(),
+        cluster_ips: vec![ip.into()],
+        ports: vec![ServicePort {
+            name: "sql".into(),
+            port: 5432,
+            protocol: "TCP".into(),
+        }],
+        ..ServiceInfo::default()
+    };
+    let slice = |service: &str, port: &str, protocol: &str, ip: &str| SliceInfo {
+        namespace: "shop".into(),
+        name: format!("{service}-1"),
+        service: service.into(),
+        ports: vec![SlicePort {
+            name: port.into(),
+            port: Some(15432),
+            protocol: protocol.into(),
+        }],
+        endpoints: vec![EndpointInfo {
+            addresses: vec![ip.into(), "db.example.com".into()],
+            ..EndpointInfo::default()
+        }],
+    };
+    let services = [
+        service("db", "10.96.0.1"),
+        service("other-port", "10.96.0.2"),
+        service("other-protocol", "10.96.0.3"),
+        service("other-pod", "10.96.0.4"),
+        service("without-endpoints", "10.96.0.5"),
+        ServiceInfo {
+            cluster_ips: Vec::new(),
+            ..service("headless", "")
+        },
+    ];
+    let slices = [
+        slice("db", "sql", "TCP", "10.1.1.6"),
+        slice("other-port", "metrics", "TCP", "10.1.1.6"),
+        slice("other-protocol", "sql", "UDP", "10.1.1.6"),
+        slice("other-pod", "sql", "TCP", "10.1.1.5"),
+    ];
+    objects.policies.add_services(&services, &slices);
+    assert_eq!(objects.policies.services.len(), 5);
+    let (policies, rejected) = enforced("b", &objects, PolicyEnforcement::All);
+    assert!(rejected.is_empty(), "{rejected:?}");
+    let class = |ip: &str| {
+        let addr = to_abi_addr(ip.parse().unwrap());
+        policies
+            .tables
+            .address_classes
+            .iter()
+            .find_map(|((_, of), class)| (*of == addr).then_some(*class))
+    };
+    assert_eq!(policies.tables.address_classes.len(), 2);
+    let (of_service, of_pod) = (class("10.96.0.1").unwrap(), class("10.1.1.6").unwrap());
+    let rules = policies.tables.rules.iter();
+    let of_class = |wanted| {
+        let rules = rules
+            .clone()
+            .filter(move |(key, _)| key.class == wanted && key.dimension == DIMENSION_ADDRESS);
+        rules
+            .map(|(key, rule)| (key.proto, key.port, key.bits, rule.action))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of_class(of_service), [(ip::TCP, 5432, 16, RULE_DROP)]);
+    assert!(of_class(of_pod).contains(&(ip::TCP, 0, 0, RULE_DROP)));
 }

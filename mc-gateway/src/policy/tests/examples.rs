@@ -1,10 +1,12 @@
 //! The policies in the documentation of Antrea Multi-cluster, with verdicts by hand.
 
+use std::collections::BTreeSet;
+
 use mc_api::network_policy::Policy;
 use serde_json::json;
 
 use super::super::model::UDP;
-use super::super::{Mode, ServicePeer};
+use super::super::{Mode, ServicePeer, ServicePeerPort};
 use super::*;
 
 const ADMIN: &str = "10.1.0.1";
@@ -38,7 +40,13 @@ fn cluster(policies: Vec<Policy>, mode: Mode) -> PolicySet {
         services: vec![ServicePeer {
             name: ObjectName::namespaced("svcNamespace", "antrea-mc-secured-service"),
             ips: vec![SERVICE.parse().unwrap()],
-            ports: vec![(TCP, 80), (UDP, 53)],
+            ports: [(TCP, 80), (UDP, 53)]
+                .map(|(protocol, number)| ServicePeerPort {
+                    protocol,
+                    number,
+                    endpoints: BTreeSet::new(),
+                })
+                .into(),
         }],
         local_pods,
         namespaces: [

@@ -1,6 +1,8 @@
 //! Policies of users, random ones, and large sets.
 
+mod egress;
 mod examples;
+mod generate;
 mod issues;
 mod order;
 mod property;

@@ -10,7 +10,7 @@ use mc_kube::NamespacedName;
 use crate::config::PolicyEnforcement;
 use crate::identity_objects::{IdentityInfo, IdentityObjects, NamespaceInfo};
 use crate::objects::{GatewayInfo, NodeInfo, NodeKeyInfo, Objects, PodInfo, RemoteCluster};
-use crate::policy_objects::{Parsed, PolicyObjects, TierInfo, named_services};
+use crate::policy_objects::{Parsed, PolicyObjects, TierInfo};
 use crate::service_objects::{ExportedService, ServiceInfo, SliceInfo, exported_services};
 
 /// An event of one of the watched kinds.
@@ -230,25 +230,23 @@ impl ObjectCache {
         let (mut policies, mut groups) = (self.cluster_policies.list(), self.cluster_groups.list());
         policies.extend(self.policies.list());
         groups.extend(self.groups.list());
-        let names = named_services(&policies);
-        let services = names.iter().filter_map(|name| self.services.current.get(name));
-        PolicyObjects {
-            services: services.cloned().collect(),
+        let mut objects = PolicyObjects {
             policies,
             groups,
             tiers: self.tiers.list(),
-        }
+            ..PolicyObjects::default()
+        };
+        objects.add_services(self.services.current.values(), self.slices.current.values());
+        objects
     }
 
     /// The Pod without unused fields if it runs on another Node: an agent may watch all Pods of the cluster.
     fn without_foreign_labels(&self, mut pod: Arc<PodInfo>) -> Arc<PodInfo> {
-        if pod.node != self.node {
+        if pod.node != self.node && !self.keeps_labels {
             let pod = Arc::make_mut(&mut pod);
             pod.ports = Vec::new();
-            if !self.keeps_labels {
-                pod.labels = Arc::default();
-                pod.service_account = Arc::default();
-            }
+            pod.labels = Arc::default();
+            pod.service_account = Arc::default();
         }
         pod
     }

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use super::parse::{ManifestError, Object, ObjectKey, ParsedFile, parse};
 use crate::identity_objects::IdentityObjects;
 use crate::objects::Objects;
-use crate::policy_objects::named_services;
-use crate::service_objects::{ServiceInfo, exported_services};
+use crate::service_objects::exported_services;
 
 /// The last valid objects of each file.
 #[derive(Debug, Default)]
@@ -96,10 +95,7 @@ impl ManifestStore {
             }
         }
         objects.services = Some(exported_services(&services, &slices, &exports));
-        let names = named_services(&objects.policies.policies);
-        let is_named =
-            |service: &&ServiceInfo| names.contains(&format!("{}/{}", service.namespace, service.name));
-        objects.policies.services = services.iter().filter(is_named).cloned().collect();
+        objects.policies.add_services(&services, &slices);
         services.retain(|service| service.reserves);
         services.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
         objects.reservations = services;

@@ -1,0 +1,221 @@
+//! Egress rules with Pods as peers: Pods by address, and Services by their endpoints.
+
+use serde_json::json;
+
+use super::super::model::{ContainerPort, UDP};
+use super::super::{ServicePeer, ServicePeerPort};
+use super::*;
+
+const CLIENT: &str = "10.1.0.1";
+const WEB: &str = "10.1.0.2";
+const WEB_ELSEWHERE: &str = "10.1.1.2";
+const DB: &str = "10.1.1.3";
+const DNS: &str = "10.1.1.4";
+/// No Pod.
+const EXTERNAL: &str = "192.0.2.7";
+/// Services: of both Pods `web`, of `web` and `db`, of DNS, of an external endpoint, and without endpoints.
+const OF_WEB: &str = "10.96.0.1";
+const MIXED: &str = "10.96.0.2";
+const OF_DNS: &str = "10.96.0.10";
+const OF_EXTERNAL: &str = "10.96.0.20";
+const EMPTY: &str = "10.96.0.30";
+
+fn service(name: &str, ip: &str, port: (u8, u16), endpoints: &[(&str, u16)]) -> ServicePeer {
+    ServicePeer {
+        name: ObjectName::namespaced("shop", name),
+        ips: vec![ip.parse().unwrap()],
+        ports: vec![ServicePeerPort {
+            protocol: port.0,
+            number: port.1,
+            endpoints: endpoints
+                .iter()
+                .map(|(ip, port)| (ip.parse::<IpAddr>().unwrap(), *port).into())
+                .collect(),
+        }],
+    }
+}
+
+fn cluster(namespace: Option<&str>, rules: &Value) -> PolicySet {
+    let spec = json!({
+        "priority": 1,
+        "appliedTo": [{ "podSelector": { "matchLabels": { "app": "client" } } }],
+        "egress": rules,
+    });
+    let client = pod("shop", "client", CLIENT, &[("app", "client")]);
+    let mut web = pod("shop", "web", WEB, &[("app", "web")]);
+    web.ports = vec![ContainerPort {
+        name: "http".to_owned(),
+        protocol: TCP,
+        number: 8080,
+    }];
+    let mut elsewhere = pod("shop", "web2", WEB_ELSEWHERE, &[("app", "web")]);
+    elsewhere.ports = vec![ContainerPort {
+        name: "http".to_owned(),
+        protocol: TCP,
+        number: 9090,
+    }];
+    let others = [
+        pod("lab", "db", DB, &[("app", "db")]),
+        pod("kube-system", "coredns", DNS, &[("k8s-app", "kube-dns")]),
+    ];
+    PolicySet {
+        policies: vec![policy(namespace, "p", &spec)],
+        local_pods: vec![client.clone(), web.clone()],
+        cluster_pods: [client, web, elsewhere].into_iter().chain(others).collect(),
+        services: vec![
+            service("web", OF_WEB, (TCP, 80), &[(WEB, 8080), (WEB_ELSEWHERE, 9090)]),
+            service("mixed", MIXED, (TCP, 80), &[(WEB, 8080), (DB, 5432)]),
+            service("dns", OF_DNS, (UDP, 53), &[(DNS, 5353)]),
+            service("external", OF_EXTERNAL, (TCP, 80), &[(EXTERNAL, 443)]),
+            service("empty", EMPTY, (TCP, 80), &[]),
+        ],
+        ..PolicySet::default()
+    }
+}
+
+/// One letter for each of these destinations of the client.
+fn letters(set: &PolicySet, to: &[(&str, u8, u16)]) -> String {
+    let verdicts = to.iter().map(|(addr, protocol, port)| {
+        let packet = Packet {
+            direction: Direction::Egress,
+            peer: addr.parse().unwrap(),
+            protocol: *protocol,
+            port: *port,
+            ..packet(CLIENT, 0)
+        };
+        letter(&verdict(set, &packet))
+    });
+    verdicts.collect()
+}
+
+/// TCP to each Pod at port 8080, and to each Service at its port.
+const ALL: [(&str, u8, u16); 10] = [
+    (WEB, TCP, 8080),
+    (WEB_ELSEWHERE, TCP, 8080),
+    (DB, TCP, 8080),
+    (DNS, TCP, 8080),
+    (EXTERNAL, TCP, 8080),
+    (OF_WEB, TCP, 80),
+    (MIXED, TCP, 80),
+    (OF_DNS, UDP, 53),
+    (OF_EXTERNAL, TCP, 80),
+    (EMPTY, TCP, 80),
+];
+
+fn app(name: &str) -> Value {
+    json!({ "podSelector": { "matchLabels": { "app": name } } })
+}
+
+#[test]
+fn an_allowed_service_has_only_allowed_endpoints() {
+    let rules = json!([{ "action": "Allow", "to": [app("web")] }, { "action": "Drop" }]);
+    let set = cluster(None, &rules);
+    assert_eq!(letters(&set, &ALL), "AADDDADDDD");
+    let both = json!([{ "action": "Allow", "to": [app("web"), app("db")] }, { "action": "Drop" }]);
+    assert_eq!(letters(&cluster(None, &both), &ALL), "AAADDAADDD");
+    assert_eq!(
+        letters(&set, &[(OF_WEB, TCP, 81), (OF_WEB, UDP, 80), (WEB, UDP, 1)]),
+        "DDA",
+        "another port is none of the Service"
+    );
+}
+
+#[test]
+fn a_service_with_a_dropped_endpoint_is_dropped() {
+    for (action, letter) in [("Drop", 'D'), ("Reject", 'R')] {
+        let set = cluster(None, &json!([{ "action": action, "to": [app("db")] }]));
+        let expected = "..D...D...".replace('D', &letter.to_string());
+        assert_eq!(letters(&set, &ALL), expected);
+    }
+    let set = cluster(
+        None,
+        &json!([{ "action": "Pass", "to": [app("db")] }, { "action": "Drop" }]),
+    );
+    assert_eq!(letters(&set, &ALL), "DDPDDDDDDD");
+}
+
+/// The usual policy of a Namespace: its own Pods, DNS, and nothing else.
+#[test]
+fn a_namespace_reaches_itself_and_dns() {
+    let rules = json!([
+        { "action": "Allow", "to": [{ "namespaces": { "match": "Self" } }] },
+        { "action": "Allow", "to": [{ "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } } }],
+          "ports": [{ "protocol": "UDP", "port": 5353 }] },
+        { "action": "Drop", "to": [{ "namespaceSelector": {} }] },
+    ]);
+    let set = cluster(None, &rules);
+    assert_eq!(letters(&set, &ALL), "AADD.ADA..");
+    assert_eq!(letters(&set, &[(DNS, UDP, 5353), (DNS, UDP, 53)]), "AD");
+}
+
+/// Ports of a rule are those of the endpoints, as in Antrea, which compares packets behind the service proxy.
+#[test]
+fn ports_are_those_of_the_endpoints() {
+    let rules = json!([{ "action": "Drop", "to": [app("web")], "ports": [{ "port": 9090 }] }]);
+    let set = cluster(None, &rules);
+    assert_eq!(letters(&set, &ALL), ".....D....");
+    let rules = json!([{ "action": "Drop", "ports": [{ "port": 443 }] }]);
+    assert_eq!(letters(&cluster(None, &rules), &ALL), "........D.");
+    let rules = json!([{ "action": "Drop", "ports": [{ "port": 80 }] }]);
+    assert_eq!(
+        letters(&cluster(None, &rules), &ALL),
+        ".....DD.DD",
+        "a rule without peers also knows the port that the Pod sends to"
+    );
+}
+
+#[test]
+fn named_ports_are_those_of_the_destination() {
+    let rules = json!([
+        { "action": "Allow", "to": [app("web")], "ports": [{ "port": "http" }] },
+        { "action": "Drop", "to": [app("web")] },
+    ]);
+    let set = cluster(Some("shop"), &rules);
+    let to = [
+        (WEB, TCP, 8080),
+        (WEB, TCP, 9090),
+        (WEB_ELSEWHERE, TCP, 9090),
+        (OF_WEB, TCP, 80),
+        (MIXED, TCP, 80),
+    ];
+    assert_eq!(letters(&set, &to), "ADAAD");
+    assert_eq!(compile(&set).1, []);
+    let rules = json!([{ "action": "Allow", "to": [app("web")], "ports": [{ "port": "ftp" }] }]);
+    let texts: Vec<_> = compile(&cluster(None, &rules))
+        .1
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        texts,
+        [
+            "ClusterNetworkPolicy p: spec.egress[0].ports: \"ftp\" is not a port of any Pod of the cluster, so it matches \
+             nothing"
+        ]
+    );
+}
+
+#[test]
+fn blocks_contain_endpoints_and_addresses_of_services() {
+    let block = |cidr: &str| json!([{ "action": "Drop", "to": [{ "ipBlock": { "cidr": cidr } }] }]);
+    assert_eq!(letters(&cluster(None, &block("10.1.1.0/24")), &ALL), ".DDD.DDD..");
+    assert_eq!(
+        letters(&cluster(None, &block("192.0.2.0/24")), &ALL),
+        "....D...D."
+    );
+    assert_eq!(
+        letters(&cluster(None, &block("10.96.0.0/29")), &ALL),
+        ".....DD..."
+    );
+}
+
+#[test]
+fn peers_of_the_cluster_set_are_rejected() {
+    let spec = json!({
+        "priority": 1, "appliedTo": [{ "podSelector": {} }],
+        "egress": [{ "action": "Drop", "to": [{ "scope": "ClusterSet", "podSelector": {} }] }],
+    });
+    let (_, errors) = parse(ObjectName::cluster("p"), &spec);
+    assert_eq!(errors.len(), 1);
+    assert_eq!(errors[0].field, "spec.egress[0].to[0].scope");
+}

@@ -1,0 +1,89 @@
+//! Egress rules with Pods of the own cluster as peers, at the devices of the Pods that send.
+
+use std::net::Ipv4Addr;
+
+use mc_tests::topology::{Cluster, Place};
+
+use crate::{
+    identities::{write, write_pod},
+    pod_policies::{Bed, FAR, LOCAL, SERVICE, server, start},
+    policies::PORT,
+};
+
+/// A Service at the server's port, whose Pods have these addresses.
+fn write_service(bed: &Bed, pods: &[Ipv4Addr]) {
+    let endpoints: Vec<String> = pods
+        .iter()
+        .map(|ip| format!("{{addresses: [\"{ip}\"], conditions: {{ready: true}}}}"))
+        .collect();
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: shop}}\n\
+         spec: {{clusterIPs: [{SERVICE}], ports: [{{port: {PORT}, protocol: TCP}}]}}\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+         metadata: {{name: web-1, namespace: shop, labels: {{kubernetes.io/service-name: web}}}}\n\
+         ports: [{{port: {PORT}, protocol: TCP, name: \"\"}}]\nendpoints: [{}]\n",
+        endpoints.join(", ")
+    );
+    write(&bed.hosts, Cluster::West, "service.yaml", &text);
+}
+
+/// Rules for the Pod on the server's node.
+fn write_egress(bed: &Bed, rules: &str) {
+    let text = format!(
+        "apiVersion: crd.antrea.io/v1beta1\nkind: ClusterNetworkPolicy\nmetadata: {{name: egress}}\nspec:\n  priority: 1\n  \
+         tier: securityops\n  appliedTo: [{{podSelector: {{matchLabels: {{app: other}}}}}}]\n  egress:\n{rules}"
+    );
+    write(&bed.hosts, Cluster::West, "egress.yaml", &text);
+}
+
+const TO_SERVERS: &str = "to: [{podSelector: {matchLabels: {app: server}}}]";
+
+#[test]
+fn egress_rules_select_pods_by_labels_also_behind_a_service() {
+    let bed = start("pod-eglabel", false);
+    let server = server();
+    write_service(&bed, &[server]);
+    // The service proxy of the nodes.
+    bed.hosts
+        .netns(Place::NodeWest)
+        .nft(&format!(
+            "table ip proxy {{ chain prerouting {{ type nat hook prerouting priority dstnat; ip daddr {SERVICE} dnat to {server}; }}\n}}\n"
+        ))
+        .expect("a rule");
+    let far = bed
+        .hosts
+        .traffic()
+        .echo_server(&bed.far, "far", PORT)
+        .expect("a server");
+    bed.wait_passing(&bed.local, SERVICE, "the Service without a policy");
+
+    write_egress(&bed, &format!("  - action: Drop\n    {TO_SERVERS}\n"));
+    bed.wait_dropped(&bed.local, server, "policy", "a Pod of the rule");
+    bed.wait_dropped(&bed.local, SERVICE, "policy", "a Service of such a Pod");
+    bed.wait_passing(&bed.local, FAR, "another Pod");
+    write_pod(&bed.hosts, Cluster::West, "unselected", "Running");
+    bed.wait_passing(&bed.local, SERVICE, "the Service of a Pod without the label");
+    bed.wait_passing(&bed.local, server, "a Pod without the label");
+    write_pod(&bed.hosts, Cluster::West, "server", "Running");
+    bed.wait_dropped(&bed.local, SERVICE, "policy", "the label again");
+
+    write_egress(
+        &bed,
+        &format!(
+            "  - action: Allow\n    {TO_SERVERS}\n    ports: [{{protocol: TCP, port: {PORT}}}]\n  - action: Reject\n"
+        ),
+    );
+    bed.wait_passing(&bed.local, server, "a Pod that the rule allows");
+    bed.wait_passing(&bed.local, SERVICE, "a Service whose only Pod the rule allows");
+    bed.wait_refused(&bed.local, FAR, "another Pod");
+    write_service(&bed, &[server, FAR]);
+    bed.wait_refused(&bed.local, SERVICE, "a Service with another Pod");
+    bed.wait_passing(&bed.local, server, "the Pod itself");
+    bed.write_pod("far", Place::GatewayWest, FAR, "server");
+    bed.wait_passing(&bed.local, SERVICE, "a Service whose Pods the rule allows");
+    bed.wait_passing(&bed.local, FAR, "the other Pod");
+    // Replies of a Pod with such rules pass.
+    let ping = bed.hosts.traffic().ping(&bed.far, LOCAL, 3);
+    assert_eq!(ping.expect("ping").received, 3, "replies of the Pod");
+    drop(far);
+}

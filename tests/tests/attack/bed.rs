@@ -29,6 +29,7 @@ use mc_tests::{
 };
 
 use crate::{
+    policies,
     tap::Tap,
     vector::{CONTROL, Entry, POD_PORT, Send, datagram, is_addressed_later},
 };
@@ -168,6 +169,8 @@ pub(crate) enum Way {
     TunnelDevices,
     /// The XDP program on the gateways.
     Xdp,
+    /// Agents that enforce policies. The vectors are those of label identities.
+    Policies,
 }
 
 impl Bed {
@@ -194,6 +197,11 @@ impl Bed {
             options
                 .agent_flags
                 .extend(["--antrea-clusters", "south"].map(str::to_owned));
+        }
+        if way == Way::Policies {
+            options
+                .agent_flags
+                .extend(["--policy-enforcement", "all"].map(str::to_owned));
         }
         options.masquerade = Masquerade::LeavingCluster;
         let prefix = options.prefix.clone();
@@ -243,6 +251,9 @@ impl Bed {
             )
             .expect("a route");
         write_objects(&topology, outer);
+        if way == Way::Policies {
+            policies::write_objects(&topology);
+        }
         topology.configure(Variant::McGateway).expect("the agents");
         let listeners = if tunnel_devices {
             BTreeMap::new()
@@ -277,6 +288,9 @@ impl Bed {
         bed.learn_inner_sources();
         bed.learn_backends();
         bed.learn_probe();
+        if way == Way::Policies {
+            policies::wait_enforced(&bed);
+        }
         bed
     }
 
@@ -325,6 +339,9 @@ impl Bed {
         tunnel.vxlan = self.format == Format::Vxlan;
         tunnel.dst_port = port(self.format);
         tunnel.inner_src = self.secret(src, dst).bytes();
+        if self.way == Way::Policies {
+            tunnel.vni = policies::ALLOWED_ID;
+        }
         tunnel
     }
 

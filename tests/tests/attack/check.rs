@@ -248,6 +248,10 @@ impl<'a> Checker<'a> {
             Expected::Drop(reason) => {
                 right.drops.insert((vector.at, reason.name()), copies);
             }
+            Expected::Policed(reason) => {
+                right.drops.insert((vector.at, reason.name()), copies);
+                right.delivered += copies;
+            }
             // The rule applies behind delivery.
             Expected::Rule("not-for-nodes") | Expected::Gap => right.delivered += copies,
             Expected::Rule(_) | Expected::Listener | Expected::Stack => {}
@@ -346,8 +350,11 @@ fn on_the_way(vector: &Vector, at: (Place, &str)) -> bool {
     match (vector.entry, at) {
         (Entry::Pod, (Place::PodEast, _)) | (Entry::Node, (Place::NodeWest, "eth0")) => true,
         (Entry::Pod, (Place::GatewayEast, "eth0")) => vector.at != Place::NodeEast,
-        // A packet to an address of a node is delivered on `mc0` of that node, where the rules apply.
-        (_, (place, "mc0")) => matches!(vector.expected, Expected::Rule(_)) && place == vector.at,
+        // Rules and policies apply behind delivery on `mc0`.
+        (_, (place, "mc0")) => {
+            matches!(vector.expected, Expected::Rule(_) | Expected::Policed(_)) && place == vector.at
+        }
+        (Entry::Node, (Place::GatewayEast, "eth0")) => vector.at == Place::NodeEast,
         (_, (Place::NodeWest, "eth0")) => vector.at == Place::NodeWest,
         _ => false,
     }

@@ -77,6 +77,8 @@ impl Entry {
 pub(crate) enum Expected {
     /// The programs drop and count it.
     Drop(DropReason),
+    /// The programs deliver it to `mc0`, and a policy drops and counts it there.
+    Policed(DropReason),
     /// A rule of the agent's nftables table with this comment drops and counts it.
     Rule(&'static str),
     /// It passes the programs untouched: a listener of the tunnel port at the victim receives it.

@@ -1,6 +1,7 @@
 //! The vectors, by the place of the attacker.
 
 mod antrea;
+mod identities;
 mod lan_to_gateway;
 mod lan_to_node;
 mod malformed;
@@ -25,6 +26,15 @@ pub(crate) fn all(bed: &Bed, entry: Entry) -> Vec<Vector> {
     let mut all = Vec::new();
     for inner in [Family::V4, Family::V6] {
         let mut generator = Generator::new(bed, entry, inner);
+        if bed.way == Way::Policies {
+            match entry {
+                Entry::Member | Entry::Node => identities::generate(&mut generator),
+                Entry::LanToGateway | Entry::LanToNode => identities::without_secret(&mut generator),
+                Entry::Pod => {}
+            }
+            all.extend(generator.vectors);
+            continue;
+        }
         match entry {
             Entry::LanToGateway => {
                 lan_to_gateway::generate(&mut generator);

@@ -22,7 +22,7 @@ use mc_tests::{
     injection::{inject, mac_address},
     netns::Netns,
     topology::{
-        Cluster, Family, Format, Inner, Masquerade, Place, Topology, Variant, public_key_of,
+        Cluster, Family, Format, Inner, Masquerade, Options, Place, Topology, Variant, public_key_of,
         source_mac_between, write_manifests,
     },
     wait::wait_for,
@@ -177,33 +177,7 @@ impl Bed {
     /// Creates the namespaces and starts the agents.
     pub(crate) fn create(name: &str, outer: Family, format: Format, way: Way) -> Self {
         let tunnel_devices = way == Way::TunnelDevices;
-        let mut options = options(name);
-        if way == Way::Xdp {
-            options = options.with_xdp();
-        }
-        options.inner = Inner::Dual;
-        options.outer = outer;
-        options.format = format;
-        options.two_gateways = true;
-        // Packets to Pods on a bridge take the way through the tunnel device.
-        options.bridge = tunnel_devices;
-        if !tunnel_devices {
-            // The listeners need the port.
-            options
-                .agent_flags
-                .extend(["--tunnel-device", "never"].map(str::to_owned));
-        }
-        if outer == Family::V4 {
-            options
-                .agent_flags
-                .extend(["--antrea-clusters", "south"].map(str::to_owned));
-        }
-        if way == Way::Policies {
-            options
-                .agent_flags
-                .extend(["--policy-enforcement", "all"].map(str::to_owned));
-        }
-        options.masquerade = Masquerade::LeavingCluster;
+        let options = options_of(name, outer, format, way);
         let prefix = options.prefix.clone();
         let mut topology = Topology::create(options).expect("the namespaces");
         let [lan, north] = ["lan-host", "gw-north"]
@@ -515,6 +489,38 @@ impl Bed {
     pub(crate) fn probe(&self) -> Probe {
         self.probe.expect("a probe was read")
     }
+}
+
+fn options_of(name: &str, outer: Family, format: Format, way: Way) -> Options {
+    let tunnel_devices = way == Way::TunnelDevices;
+    let mut options = options(name);
+    if way == Way::Xdp {
+        options = options.with_xdp();
+    }
+    options.inner = Inner::Dual;
+    options.outer = outer;
+    options.format = format;
+    options.two_gateways = true;
+    // Packets to Pods on a bridge take the way through the tunnel device.
+    options.bridge = tunnel_devices;
+    if !tunnel_devices {
+        // The listeners need the port.
+        options
+            .agent_flags
+            .extend(["--tunnel-device", "never"].map(str::to_owned));
+    }
+    if outer == Family::V4 {
+        options
+            .agent_flags
+            .extend(["--antrea-clusters", "south"].map(str::to_owned));
+    }
+    if way == Way::Policies {
+        options
+            .agent_flags
+            .extend(["--policy-enforcement", "all"].map(str::to_owned));
+    }
+    options.masquerade = Masquerade::LeavingCluster;
+    options
 }
 
 /// Name of north's gateway.

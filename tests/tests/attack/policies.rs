@@ -87,7 +87,7 @@ pub(crate) fn write_objects(topology: &Topology) {
     }
 }
 
-/// Waits until the nodes of both clusters drop what the rule drops.
+/// Waits until the nodes of both clusters enforce the policy.
 pub(crate) fn wait_enforced(bed: &Bed) {
     for entry in [Entry::Member, Entry::Node] {
         let (src, dst) = bed.ends(entry, Family::V4);
